@@ -1,0 +1,77 @@
+# Roundhouse. Two commands for a person: `make demo`, `make test`. Both install missing packages first (saying what), then build, then run.
+#
+# Everything is built under build/<variant>. make VARIANT=asan|ubsan|tsan builds with that sanitizer; WERROR=1 makes warnings errors.
+
+VARIANT ?= release
+B       ?= build/$(VARIANT)
+PYTHON  ?= python3
+CC      ?= gcc
+
+PACKAGES := gcc make pkg-config libdnnl-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libhwloc-dev libjemalloc-dev libcmocka-dev
+
+WARN   := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wno-format-truncation $(if $(WERROR),-Werror)
+CFLAGS ?= -O3 -g
+ALL_CFLAGS = -std=c11 $(WARN) -Isrc -I. $(CFLAGS) -fno-math-errno -ffp-contract=fast -pthread -MMD -MP $(SAN_$(VARIANT)) -D_GNU_SOURCE
+SAN_asan  := -O1 -fsanitize=address,leak -fno-omit-frame-pointer
+SAN_ubsan := -O1 -fsanitize=undefined -fno-sanitize-recover=all
+SAN_tsan  := -O1 -fsanitize=thread
+JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
+LIBS = -ldnnl -lgomp -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc $(JEMALLOC) -lm -lpthread
+
+SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c))
+LIB  := $(filter-out src/cli/main.c,$(SRC))
+OBJ  := $(LIB:%.c=$(B)/%.o)
+TESTS := $(sort $(wildcard tests/*/test_*.c))
+TESTBIN := $(TESTS:%.c=$(B)/%)
+
+# Files compiled once for each instruction set and chosen at run time: src/device/cpu/simd/X.c -> X.avx512.o X.avx2.o X.base.o
+SIMD := $(wildcard src/device/cpu/simd/*.c offload/simd/*.c)
+SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o))
+ISA_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
+ISA_avx2   := -march=x86-64-v3
+ISA_base   := -march=x86-64
+
+all: $(B)/roundhouse
+
+$(B)/roundhouse: $(B)/src/cli/main.o $(B)/libroundhouse.a
+	$(CC) $(SAN_$(VARIANT)) -o $@ $^ $(LIBS)
+
+$(B)/libroundhouse.a: $(OBJ) $(SIMD_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c -o $@ $<
+
+define simd_rule
+$(B)/%.$(1).o: %.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(ALL_CFLAGS) $$(ISA_$(1)) -DRH_ISA=$(1) -c -o $$@ $$<
+endef
+$(foreach isa,avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
+
+$(B)/tests/%: tests/%.c $(B)/libroundhouse.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -Itests -o $@ $< $(B)/libroundhouse.a $(LIBS) -lcmocka
+
+tests-built: $(TESTBIN) $(B)/roundhouse
+
+test: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) tests-built
+	@tests/run.sh $(B) $(TESTBIN)
+
+asan ubsan tsan:
+	@$(MAKE) --no-print-directory test VARIANT=$@ CFLAGS=-g
+
+deps:
+	@tests/deps.sh $(PACKAGES)
+
+fmt:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf build
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
+.PHONY: all test tests-built asan ubsan tsan deps fmt clean

@@ -1,0 +1,22 @@
+/* General allocation: zeroed, and -ENOMEM with a line instead of a silent NULL. Large buffers are not taken here but reserved
+ * from the plan (offload/, device/). */
+#ifndef RH_CORE_ALLOC_H
+#define RH_CORE_ALLOC_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+/* Zeroed memory for `count` items of `size` bytes, or NULL with the thread's error line set. Freed with rh_free. */
+void *rh_alloc(size_t count, size_t size) RH_MUST;
+
+/* Grows *array (of `size`-byte items, *capacity of them) to hold at least `needed`. 0 or -ENOMEM; on failure nothing changes. */
+int rh_grow(void *array, size_t *capacity, size_t needed, size_t size) RH_MUST;
+
+char *rh_strdup(const char *text) RH_MUST;
+void rh_free(void *memory);
+
+/* Tests: the n-th allocation from now on fails, once; 0 switches it off. Returns how many were asked for since the last call. */
+uint64_t rh_alloc_fail_nth(uint64_t n);
+
+#endif

@@ -1,0 +1,47 @@
+/* Element types. GGUF block types are storage only: they are read, never computed with. */
+#ifndef RH_CORE_DTYPE_H
+#define RH_CORE_DTYPE_H
+
+#include <stdint.h>
+
+enum rh_dtype {
+	RH_F32,
+	RH_F16,
+	RH_BF16,
+	RH_F64,
+	RH_I64,
+	RH_I32,
+	RH_I16,
+	RH_I8,
+	RH_U8,
+	RH_BOOL,
+	RH_Q4_0, /* from here on: GGUF blocks along a row */
+	RH_Q4_1,
+	RH_Q5_0,
+	RH_Q5_1,
+	RH_Q8_0,
+	RH_Q2_K,
+	RH_Q3_K,
+	RH_Q4_K,
+	RH_Q5_K,
+	RH_Q6_K,
+	RH_IQ4_NL,
+	RH_DTYPE_COUNT
+};
+
+/* "F32", "BF16", "Q4_K"...: the names of safetensors and GGUF. */
+const char *rh_dtype_name(enum rh_dtype dtype);
+
+/* Elements that share one block (1 for plain types). */
+int64_t rh_dtype_block(enum rh_dtype dtype);
+
+/* Bytes of one block. */
+int64_t rh_dtype_block_bytes(enum rh_dtype dtype);
+
+/* Bytes of `elements`, which must be a multiple of the block. */
+static inline int64_t rh_dtype_bytes(enum rh_dtype dtype, int64_t elements)
+{
+	return elements / rh_dtype_block(dtype) * rh_dtype_block_bytes(dtype);
+}
+
+#endif

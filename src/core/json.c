@@ -1,0 +1,85 @@
+#include "core/json.h"
+
+#include "core/file.h"
+
+int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
+{
+	json_error_t fault;
+	json_t *value = json_loadb(bytes, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &fault);
+	if (!value)
+		return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s", where, fault.line, fault.column, fault.text);
+	*out = value;
+	return 0;
+}
+
+int rh_json_load(const char *path, json_t **out)
+{
+	struct rh_mapping file;
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	rc = rh_json_parse(file.bytes, file.length, path, out);
+	rh_file_unmap(&file);
+	return rc;
+}
+
+static int member(const json_t *object, const char *key, const char *where, enum rh_json_need need, const json_t **out)
+{
+	if (!json_is_object(object))
+		return rh_fail(-EINVAL, "%s: expected a JSON object", where);
+	const json_t *value = json_object_get(object, key);
+	if (json_is_null(value))
+		value = NULL;
+	if (!value && need == RH_JSON_REQUIRED)
+		return rh_fail(-EINVAL, "%s: '%s' is missing", where, key);
+	*out = value;
+	return 0;
+}
+
+int rh_json_int(const json_t *object, const char *key, const char *where, enum rh_json_need need, int64_t *out)
+{
+	const json_t *value = NULL;
+	int rc = member(object, key, where, need, &value);
+	if (rc || !value)
+		return rc;
+	if (!json_is_integer(value))
+		return rh_fail(-EINVAL, "%s: '%s' must be a whole number", where, key);
+	*out = json_integer_value(value);
+	return 0;
+}
+
+int rh_json_real(const json_t *object, const char *key, const char *where, enum rh_json_need need, double *out)
+{
+	const json_t *value = NULL;
+	int rc = member(object, key, where, need, &value);
+	if (rc || !value)
+		return rc;
+	if (!json_is_number(value))
+		return rh_fail(-EINVAL, "%s: '%s' must be a number", where, key);
+	*out = json_number_value(value);
+	return 0;
+}
+
+int rh_json_bool(const json_t *object, const char *key, const char *where, enum rh_json_need need, int *out)
+{
+	const json_t *value = NULL;
+	int rc = member(object, key, where, need, &value);
+	if (rc || !value)
+		return rc;
+	if (!json_is_boolean(value))
+		return rh_fail(-EINVAL, "%s: '%s' must be true or false", where, key);
+	*out = json_is_true(value);
+	return 0;
+}
+
+int rh_json_string(const json_t *object, const char *key, const char *where, enum rh_json_need need, const char **out)
+{
+	const json_t *value = NULL;
+	int rc = member(object, key, where, need, &value);
+	if (rc || !value)
+		return rc;
+	if (!json_is_string(value))
+		return rh_fail(-EINVAL, "%s: '%s' must be a string", where, key);
+	*out = json_string_value(value);
+	return 0;
+}

@@ -1,0 +1,25 @@
+/* JSON as people write it (SEMANTICS.md 2), over jansson: NUL inside strings is taken, duplicate keys and lone surrogates are
+ * refused, and every complaint names the file and the line. */
+#ifndef RH_CORE_JSON_H
+#define RH_CORE_JSON_H
+
+#include "core/error.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* `where` is what a person would call the source ("train.jsonl:17"). *out is the caller's (json_decref). -EINVAL on bad JSON. */
+int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out) RH_MUST;
+
+/* The same for a whole file; -ENOENT and friends when it cannot be read. */
+int rh_json_load(const char *path, json_t **out) RH_MUST;
+
+/* Typed members of `object`. Absent or null: *out is left as it is and 0 is returned, unless `required`. A wrong type is -EINVAL with
+ * a line naming `where` and the key. Strings are borrowed from the object. */
+enum rh_json_need { RH_JSON_OPTIONAL, RH_JSON_REQUIRED };
+int rh_json_int(const json_t *object, const char *key, const char *where, enum rh_json_need need, int64_t *out) RH_MUST;
+int rh_json_real(const json_t *object, const char *key, const char *where, enum rh_json_need need, double *out) RH_MUST;
+int rh_json_bool(const json_t *object, const char *key, const char *where, enum rh_json_need need, int *out) RH_MUST;
+int rh_json_string(const json_t *object, const char *key, const char *where, enum rh_json_need need, const char **out) RH_MUST;
+
+#endif

@@ -1,0 +1,42 @@
+#include "core/text.h"
+
+#include "core/alloc.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int rh_text_append(struct rh_text *text, const void *bytes, size_t length)
+{
+	int rc = rh_grow(&text->bytes, &text->capacity, text->length + length + 1, 1);
+	if (rc)
+		return rc;
+	if (length)
+		memcpy(text->bytes + text->length, bytes, length);
+	text->length += length;
+	text->bytes[text->length] = 0;
+	return 0;
+}
+
+int rh_text_printf(struct rh_text *text, const char *format, ...)
+{
+	va_list args, again;
+	va_start(args, format);
+	va_copy(again, args);
+	int length = vsnprintf(NULL, 0, format, args);
+	va_end(args);
+	int rc = length < 0 ? rh_fail(-EINVAL, "cannot format '%s'", format)
+	                    : rh_grow(&text->bytes, &text->capacity, text->length + (size_t)length + 1, 1);
+	if (!rc) {
+		vsnprintf(text->bytes + text->length, (size_t)length + 1, format, again);
+		text->length += (size_t)length;
+	}
+	va_end(again);
+	return rc;
+}
+
+void rh_text_free(struct rh_text *text)
+{
+	rh_free(text->bytes);
+	*text = (struct rh_text){0};
+}

@@ -1,0 +1,19 @@
+/* A growable run of bytes, always NUL-terminated. */
+#ifndef RH_CORE_TEXT_H
+#define RH_CORE_TEXT_H
+
+#include "core/error.h"
+
+struct rh_text {
+	char *bytes; /* NULL while empty and never appended to */
+	size_t length, capacity;
+};
+
+/* Both return 0 or -ENOMEM and leave the text as it was on failure. */
+int rh_text_append(struct rh_text *text, const void *bytes, size_t length) RH_MUST;
+int rh_text_printf(struct rh_text *text, const char *format, ...) RH_MUST RH_PRINTF(2, 3);
+
+/* Empties and frees; the struct may be used again. */
+void rh_text_free(struct rh_text *text);
+
+#endif

@@ -1,0 +1,42 @@
+/* A tensor seen as a matrix: rows of `cols` elements, `stride` elements from one row to the next.
+ * Views own nothing; the buffer behind `data` outlives them. Device addresses are never dereferenced on the host. */
+#ifndef RH_CORE_VIEW_H
+#define RH_CORE_VIEW_H
+
+#include "core/dtype.h"
+
+struct rh_view {
+	void *data; /* NULL: the operand is absent */
+	enum rh_dtype dtype;
+	int64_t rows, cols, stride;
+};
+
+static inline struct rh_view rh_view_of(void *data, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	return (struct rh_view){data, dtype, rows, cols, cols};
+}
+
+static inline int64_t rh_view_bytes(struct rh_view view)
+{
+	return rh_dtype_bytes(view.dtype, view.rows * view.cols);
+}
+
+/* Columns [first, first+count) of every row. Plain dtypes only. */
+static inline struct rh_view rh_view_cols(struct rh_view view, int64_t first, int64_t count)
+{
+	if (view.data)
+		view.data = (char *)view.data + rh_dtype_bytes(view.dtype, first);
+	view.cols = count;
+	return view;
+}
+
+/* Rows [first, first+count). */
+static inline struct rh_view rh_view_rows(struct rh_view view, int64_t first, int64_t count)
+{
+	if (view.data)
+		view.data = (char *)view.data + rh_dtype_bytes(view.dtype, first * view.stride);
+	view.rows = count;
+	return view;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* What every test includes: cmocka with the headers it needs first, and the seed. */
+#ifndef RH_TESTS_CHECK_H
+#define RH_TESTS_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/error.h"
+
+/* Fails with the error line when rc is negative. */
+#define check_ok(expression)                                                                                                               \
+	do {                                                                                                                               \
+		int check_rc = (expression);                                                                                               \
+		if (check_rc < 0) {                                                                                                        \
+			print_error("%s: %s\n", #expression, rh_error(check_rc));                                                          \
+			fail();                                                                                                            \
+		}                                                                                                                          \
+	} while (0)
+
+/* Skips the case, saying why on a line of its own. */
+#define check_skip(...)                                                                                                                    \
+	do {                                                                                                                               \
+		printf("skipped: " __VA_ARGS__);                                                                                           \
+		printf("\n");                                                                                                              \
+		skip();                                                                                                                    \
+	} while (0)
+
+/* RH_SEED if set, else a fixed number; printed, so that a failure can be repeated. */
+static inline uint64_t check_seed(void)
+{
+	const char *text = getenv("RH_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : 20261121u;
+	printf("seed %llu\n", (unsigned long long)seed);
+	return seed;
+}
+
+/* xorshift64*: good enough for test inputs. */
+static inline uint32_t check_random(uint64_t *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return (uint32_t)(*state * 0x2545F4914F6CDD1Dull >> 32);
+}
+
+/* Uniform in [-1, 1). */
+static inline float check_uniform(uint64_t *state)
+{
+	return (float)(int32_t)check_random(state) * 0x1p-31f;
+}
+
+#endif

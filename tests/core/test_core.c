@@ -1,0 +1,156 @@
+#include "check.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/float16.h"
+#include "core/json.h"
+#include "core/philox.h"
+#include "core/pool.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+static void test_float16_every_half_survives_the_round_trip(void **state)
+{
+	(void)state;
+	for (uint32_t h = 0; h < 65536; h++) {
+		float value = rh_f16_to_f32((uint16_t)h);
+		if (isnan(value))
+			continue;
+		assert_int_equal(rh_f32_to_f16(value), h);
+		_Float16 reference;
+		uint16_t bits = (uint16_t)h;
+		memcpy(&reference, &bits, 2);
+		assert_true((float)reference == value);
+	}
+}
+
+static void test_float16_rounding_equals_the_compilers(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 1000000; i++) {
+		float value = rh_bits_f32(check_random(&seed));
+		if (isnan(value))
+			continue;
+		_Float16 reference = (_Float16)value;
+		uint16_t bits;
+		memcpy(&bits, &reference, 2);
+		assert_int_equal(rh_f32_to_f16(value), bits);
+	}
+}
+
+static void test_bf16_ties_go_to_even_and_away(void **state)
+{
+	(void)state;
+	assert_int_equal(rh_f32_to_bf16(rh_bits_f32(0x3f808000)), 0x3f80);
+	assert_int_equal(rh_f32_to_bf16_away(rh_bits_f32(0x3f808000)), 0x3f81);
+	assert_int_equal(rh_f32_to_bf16(rh_bits_f32(0x3f818000)), 0x3f82);
+	assert_true(isnan(rh_bf16_to_f32(rh_f32_to_bf16(NAN))));
+}
+
+/* Known answers of the Random123 distribution (kat_vectors, philox4x32-10). */
+static void test_philox_known_answers(void **state)
+{
+	(void)state;
+	struct rh_philox_block zero = rh_philox(0, 0, 0, 0, 0);
+	assert_int_equal(zero.word[0], 0x6627e8d5);
+	assert_int_equal(zero.word[1], 0xe169c58d);
+	assert_int_equal(zero.word[2], 0xbc57ac4c);
+	assert_int_equal(zero.word[3], 0x9b00dbd8);
+	struct rh_philox_block ones = rh_philox(UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX);
+	assert_int_equal(ones.word[0], 0x408f276d);
+	assert_int_equal(ones.word[1], 0x41c83b0e);
+	assert_int_equal(ones.word[2], 0xa20bc7c6);
+	assert_int_equal(ones.word[3], 0x6d5451fd);
+}
+
+static void count_task(void *context, int64_t i)
+{
+	__atomic_fetch_add(&((int *)context)[i], 1, __ATOMIC_RELAXED);
+}
+
+static void test_pool_runs_each_task_once(void **state)
+{
+	(void)state;
+	for (int threads = 1; threads <= 5; threads++) {
+		struct rh_pool *pool;
+		check_ok(rh_pool_create(threads, NULL, &pool));
+		for (int run = 0; run < 200; run++) {
+			int counts[97] = {0};
+			rh_pool_run(pool, count_task, counts, run % 97);
+			for (int i = 0; i < 97; i++)
+				assert_int_equal(counts[i], i < run % 97);
+		}
+		rh_pool_destroy(pool);
+	}
+}
+
+static void test_json_refuses_duplicates_and_lone_surrogates(void **state)
+{
+	(void)state;
+	json_t *value;
+	assert_int_equal(rh_json_parse("{\"a\":1,\"a\":2}", 13, "x", &value), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "x: not valid JSON at line 1"));
+	assert_int_equal(rh_json_parse("\"\\ud800\"", 8, "x", &value), -EINVAL);
+	check_ok(rh_json_parse("\"a\\u0000b\"", 10, "x", &value));
+	assert_int_equal(json_string_length(value), 3);
+	json_decref(value);
+}
+
+static void test_file_stands_untouched_until_commit(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-core-XXXXXX";
+	assert_non_null(mkdtemp(dir));
+	char *path = rh_path_join(dir, "a");
+	check_ok(rh_file_write_whole(path, "old", 3));
+	struct rh_file_out *out;
+	check_ok(rh_file_create(path, &out));
+	check_ok(rh_file_write(out, "newer", 5));
+	struct rh_mapping map;
+	check_ok(rh_file_map(path, &map));
+	assert_int_equal(map.length, 3);
+	rh_file_unmap(&map);
+	rh_file_abandon(out);
+	check_ok(rh_file_create(path, &out));
+	check_ok(rh_file_write(out, "newer", 5));
+	check_ok(rh_file_commit(out));
+	check_ok(rh_file_map(path, &map));
+	assert_memory_equal(map.bytes, "newer", 5);
+	rh_file_unmap(&map);
+	check_ok(rh_dir_remove(dir));
+	assert_int_equal(rh_dir_empty(dir), 1);
+	rh_free(path);
+}
+
+static void test_alloc_fails_the_nth_call(void **state)
+{
+	(void)state;
+	rh_alloc_fail_nth(2);
+	void *first = rh_alloc(1, 1);
+	void *second = rh_alloc(1, 1);
+	void *third = rh_alloc(1, 1);
+	assert_non_null(first);
+	assert_null(second);
+	assert_non_null(third);
+	assert_int_equal(rh_alloc_fail_nth(0), 3);
+	rh_free(first);
+	rh_free(third);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_float16_every_half_survives_the_round_trip),
+	        cmocka_unit_test(test_float16_rounding_equals_the_compilers),
+	        cmocka_unit_test(test_bf16_ties_go_to_even_and_away),
+	        cmocka_unit_test(test_philox_known_answers),
+	        cmocka_unit_test(test_pool_runs_each_task_once),
+	        cmocka_unit_test(test_json_refuses_duplicates_and_lone_surrogates),
+	        cmocka_unit_test(test_file_stands_untouched_until_commit),
+	        cmocka_unit_test(test_alloc_fails_the_nth_call),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
