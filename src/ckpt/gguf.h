@@ -1,0 +1,34 @@
+/* GGUF files, versions 2 and 3: metadata, tensor table, data. Everything is checked before anything is believed. */
+#ifndef RH_CKPT_GGUF_H
+#define RH_CKPT_GGUF_H
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+struct rh_gguf;
+struct rh_gguf_tensor {
+	const char *name;
+	enum rh_dtype dtype;
+	int rank;
+	int64_t shape[4]; /* outermost first (the file has them innermost first) */
+	const void *data;
+	int64_t bytes;
+};
+
+int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
+void rh_gguf_close(struct rh_gguf *gguf);
+const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);
+int64_t rh_gguf_count(const struct rh_gguf *gguf);
+const struct rh_gguf_tensor *rh_gguf_at(const struct rh_gguf *gguf, int64_t index);
+
+/* Metadata. 1 and *out when the key is there with a fitting type, 0 when it is absent, -EINVAL when its type is wrong. */
+int rh_gguf_int(const struct rh_gguf *gguf, const char *key, int64_t *out) RH_MUST;
+int rh_gguf_real(const struct rh_gguf *gguf, const char *key, double *out) RH_MUST;
+int rh_gguf_bool(const struct rh_gguf *gguf, const char *key, int *out) RH_MUST;
+/* Not NUL-terminated in the file; copies here are, and live as long as the file. */
+int rh_gguf_string(const struct rh_gguf *gguf, const char *key, const char **out) RH_MUST;
+
+/* Dequantises `elements` (a multiple of the block) to fp32, bit-equal to gguf.quants.dequantize. */
+int rh_dequantise(enum rh_dtype dtype, const void *blocks, int64_t elements, float *out) RH_MUST;
+
+#endif

@@ -1,0 +1,44 @@
+/* safetensors files: an 8-byte length, a JSON header, raw tensors. */
+#ifndef RH_CKPT_SAFETENSORS_H
+#define RH_CKPT_SAFETENSORS_H
+
+#include "core/dtype.h"
+#include "core/file.h"
+
+struct rh_safetensor {
+	const char *name;
+	enum rh_dtype dtype;
+	int rank;
+	int64_t shape[8];
+	const void *data; /* into the mapping */
+	int64_t bytes;
+};
+
+struct rh_safetensors;
+/* Checks the whole header: offsets inside the file, no overlap, no gap, sizes equal to shape x dtype. */
+int rh_safetensors_open(const char *path, struct rh_safetensors **out) RH_MUST;
+void rh_safetensors_close(struct rh_safetensors *file);
+int64_t rh_safetensors_count(const struct rh_safetensors *file);
+const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index);
+/* NULL if there is none of that name. */
+const struct rh_safetensor *rh_safetensors_find(const struct rh_safetensors *file, const char *name);
+/* __metadata__ value, or NULL. */
+const char *rh_safetensors_metadata(const struct rh_safetensors *file, const char *key);
+
+/* Writing: all tensors are declared first, then their bytes follow in the order declared. The file appears whole or not at all. */
+struct rh_safetensors_out;
+struct rh_safetensors_entry {
+	const char *name;
+	enum rh_dtype dtype;
+	int rank;
+	int64_t shape[8];
+};
+/* metadata: pairs of strings ending with NULL, or NULL ("format": "pt" is always written). */
+int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata,
+                          struct rh_safetensors_out **out) RH_MUST;
+int rh_safetensors_write(struct rh_safetensors_out *file, const void *bytes, int64_t length) RH_MUST;
+/* Frees either way; -EINVAL if fewer bytes came than were declared. */
+int rh_safetensors_commit(struct rh_safetensors_out *file) RH_MUST;
+void rh_safetensors_abandon(struct rh_safetensors_out *file);
+
+#endif

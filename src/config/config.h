@@ -1,0 +1,87 @@
+/* One run's configuration: YAML file + command line -> this struct, validated, printed resolved, then const.
+ * Keys, defaults and meaning: SEMANTICS.md 1. A field is named as its key. */
+#ifndef RH_CONFIG_CONFIG_H
+#define RH_CONFIG_CONFIG_H
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+#include <stddef.h>
+
+enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
+enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
+enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
+enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT };
+enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
+
+struct rh_list {
+	char **item;
+	size_t count, capacity;
+};
+
+struct rh_config {
+	/* model and files; strings are owned, NULL when unset */
+	char *model_name_or_path, *config_name, *adapter_name_or_path;
+	char *train_file, *validation_file, *output_dir;
+	char *chat_template, *dataset_text_field, *eos_token;
+	double eval_split; /* 0: none */
+
+	/* batches and steps */
+	int64_t per_device_train_batch_size, per_device_eval_batch_size, gradient_accumulation_steps;
+	double num_train_epochs;
+	int64_t max_steps; /* -1: by epochs */
+	int64_t max_length;
+	int packing;
+	enum rh_packing packing_strategy;
+	enum rh_choice completion_only_loss, assistant_only_loss;
+	enum rh_sampling train_sampling_strategy;
+	uint64_t seed, data_seed; /* data_seed is seed where unset */
+
+	/* optimisation */
+	double learning_rate, warmup_steps; /* warmup_steps below 1: a share of all steps */
+	enum rh_scheduler lr_scheduler_type;
+	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */
+
+	/* LoRA; use_lora is resolved from lora_r, use_peft and adapter_name_or_path */
+	int use_lora;
+	int64_t lora_r;
+	double lora_alpha, lora_dropout;
+	struct rh_list lora_target_modules; /* one entry that is a regular expression when lora_targets_pattern */
+	int lora_targets_pattern;
+	int use_rslora;
+	int lora_keys_given; /* which of r, alpha, dropout, targets, rslora the user wrote: bits of enum rh_lora_key */
+
+	/* evaluation, logging, saving */
+	enum rh_when eval_strategy, save_strategy;
+	double eval_steps, save_steps; /* below 1: a share of all steps */
+	int64_t logging_steps;
+	int64_t save_total_limit;     /* 0: all */
+	char *resume_from_checkpoint; /* NULL, "true" or a path */
+
+	/* where it runs */
+	char *device;                                  /* "cpu:2" */
+	int64_t round_micro_batches;                   /* 0: chosen */
+	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: chosen */
+	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */
+	int64_t max_vram, max_ram;                     /* bytes; 0: all free (max_ram: less 2 GiB) */
+
+	/* generate */
+	char *prompt;
+	int64_t max_new_tokens;
+	double temperature, top_p;
+
+	int json; /* --json */
+};
+
+enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };
+
+/* argv[0] is the first word after the verb: an optional CONFIG.yaml, then --key value, --key=value or --flag pairs. */
+int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *out) RH_MUST;
+void rh_config_free(struct rh_config *config);
+
+/* The resolved configuration as YAML, in the order of the key table, for the log and the output directory. */
+struct rh_text;
+int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
+
+#endif

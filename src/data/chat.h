@@ -1,0 +1,31 @@
+/* Chat templates, built in by name. No Jinja is interpreted: a model's own template is recognised by its text. */
+#ifndef RH_DATA_CHAT_H
+#define RH_DATA_CHAT_H
+
+#include "core/json.h"
+#include "core/text.h"
+
+struct rh_chat_template;
+
+/* By name ("smollm2", "qwen3", "llama3.2"...); -EINVAL lists the names. */
+int rh_chat_template_by_name(const char *name, const struct rh_chat_template **out) RH_MUST;
+/* The built-in whose text is the model's own template; -EINVAL lists the names if none is. */
+int rh_chat_template_by_text(const char *text, const char *where, const struct rh_chat_template **out) RH_MUST;
+const char *rh_chat_template_name(const struct rh_chat_template *chat);
+
+/* Byte ranges of the rendered text that an assistant wrote, its end-of-turn token included. */
+struct rh_chat_span {
+	size_t first, end;
+};
+struct rh_chat_spans {
+	struct rh_chat_span *span;
+	size_t count, capacity;
+};
+
+/* Renders `messages` (a JSON array of {role, content}). RH_CHAT_PROMPT ends with the opening of an assistant's turn (generation);
+ * RH_CHAT_WHOLE does not. `spans` may be NULL. -EINVAL on a role or a shape the template refuses; `where` names the source. */
+enum rh_chat_end { RH_CHAT_WHOLE, RH_CHAT_PROMPT };
+int rh_chat_render(const struct rh_chat_template *chat, const json_t *messages, enum rh_chat_end end, const char *bos, const char *where,
+                   struct rh_text *out, struct rh_chat_spans *spans) RH_MUST;
+
+#endif

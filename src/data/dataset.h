@@ -1,0 +1,57 @@
+/* Rows of a JSONL file as token ids with a mask of what is trained; then packed, shuffled, cut into micro-batches.
+ * What is computed: SEMANTICS.md 2 and 3. */
+#ifndef RH_DATA_DATASET_H
+#define RH_DATA_DATASET_H
+
+#include "config/config.h"
+#include "token/tokenizer.h"
+
+/* Documents one after another; a row is one document, or several when packed. */
+struct rh_dataset {
+	int32_t *ids;            /* (tokens) */
+	uint8_t *trained;        /* (tokens) 1: a target that counts; a document's first token never does */
+	int64_t *document_start; /* (documents + 1) into ids */
+	int64_t *row_document;   /* (rows + 1) into documents */
+	int64_t tokens, documents, rows;
+	int64_t trained_tokens;
+	/* counted while reading, reported by rh_dataset_report */
+	int64_t read_rows, dropped_rows, cut_rows, cut_answers, prefix_mismatches;
+};
+
+/* Reads and tokenizes `path`. Every fault is one line naming path and line number. Dropped rows are listed (the first few by line) and
+ * counted, never silent; no row left is -EINVAL. Packing happens here when the configuration asks for it. */
+int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
+void rh_dataset_free(struct rh_dataset *dataset);
+void rh_dataset_report(const struct rh_dataset *dataset, const char *path);
+
+/* Moves a share (0..1) of the rows, drawn by the seed, into *held_out. Both keep file order. At least one row goes each way. */
+int rh_dataset_split(struct rh_dataset *dataset, double share, uint64_t seed, struct rh_dataset *held_out) RH_MUST;
+
+/* Which rows make which micro-batch: a function of (rows, batch, accumulation, seed, epoch) alone.
+ * A step is `accumulation` micro-batches of `batch` rows; an epoch ends with a short step (fewer micro-batches, the last of them maybe
+ * with fewer rows) if rows are left. */
+struct rh_sampler;
+int rh_sampler_create(int64_t rows, int64_t batch, int64_t accumulation, enum rh_sampling sampling, uint64_t seed,
+                      struct rh_sampler **out) RH_MUST;
+void rh_sampler_destroy(struct rh_sampler *sampler);
+int64_t rh_sampler_steps_per_epoch(const struct rh_sampler *sampler);
+/* How many micro-batches step `step` (0-based, within its epoch) has. */
+int64_t rh_sampler_micro_batches(const struct rh_sampler *sampler, int64_t step);
+/* The rows of one micro-batch, borrowed until the next call that asks for another epoch. Returns their number. */
+int64_t rh_sampler_rows(struct rh_sampler *sampler, int64_t epoch, int64_t step, int64_t micro_batch, const int64_t **rows);
+
+/* One micro-batch as the devices see it: rows laid end to end, no padding. */
+struct rh_batch {
+	int64_t tokens, documents, trained;
+	int64_t longest;   /* document */
+	int32_t *ids;      /* (tokens) */
+	int32_t *position; /* (tokens) restarts at 0 in each document */
+	int32_t *start;    /* (documents + 1) first token of each */
+	int32_t *head_row; /* (trained) the token whose logits are needed: the one before the target */
+	int32_t *target;   /* (trained) */
+};
+/* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. */
+int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
+void rh_batch_free(struct rh_batch *batch);
+
+#endif

@@ -1,0 +1,36 @@
+/* What a model is, read from a Hugging Face config.json (or from GGUF metadata by ckpt/), and written back. */
+#ifndef RH_MODEL_CONFIG_H
+#define RH_MODEL_CONFIG_H
+
+#include "core/json.h"
+
+enum rh_family { RH_FAMILY_LLAMA, RH_FAMILY_QWEN2, RH_FAMILY_QWEN3 };
+enum rh_rope_type { RH_ROPE_DEFAULT, RH_ROPE_LINEAR, RH_ROPE_LLAMA3 };
+
+struct rh_model_config {
+	enum rh_family family;
+	int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
+	int64_t num_attention_heads, num_key_value_heads, head_dim;
+	int64_t max_position_embeddings;
+	double rms_norm_eps, initializer_range;
+	double rope_theta;
+	enum rh_rope_type rope_type;
+	double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+	int64_t rope_original_max_position;
+	float *rope_divisor; /* (head_dim / 2) factors from a GGUF file's rope_freqs.weight, which replace the scaling above; else NULL */
+	int attention_bias;  /* on q, k, v */
+	int attention_output_bias; /* on o */
+	int mlp_bias, qk_norm, tie_word_embeddings;
+	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
+	json_t *source; /* the config.json as read, or NULL: keys that this struct does not hold are written back from it */
+};
+
+/* `where` names the file. Unknown architectures, unknown rope types, disagreeing spellings and impossible sizes are -EINVAL.
+ * *out is freed with rh_model_config_free. */
+int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+void rh_model_config_free(struct rh_model_config *config);
+
+/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller's (json_decref). */
+int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out) RH_MUST;
+
+#endif

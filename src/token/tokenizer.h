@@ -1,0 +1,65 @@
+/* Text to token ids and back. Two sources: a Hugging Face tokenizer.json, and the vocabulary inside a GGUF file.
+ * What is computed: SEMANTICS.md 2; the reference is the `tokenizers` library. A tokenizer is immutable once made and may be used
+ * from several threads. */
+#ifndef RH_TOKEN_TOKENIZER_H
+#define RH_TOKEN_TOKENIZER_H
+
+#include "core/text.h"
+
+#include <stdint.h>
+
+struct rh_tokenizer;
+
+struct rh_ids {
+	int32_t *id; /* freed with rh_ids_free */
+	size_t count, capacity;
+};
+void rh_ids_free(struct rh_ids *ids);
+
+/* dir/tokenizer.json, with eos_token, bos_token, pad_token, chat_template and add_bos_token taken from dir/tokenizer_config.json (and
+ * chat_template.jinja) where these exist. -EINVAL names the part of the file that is not supported. */
+int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out) RH_MUST;
+
+/* What a GGUF file says of its vocabulary; all borrowed for the call only. Absent: NULL, -1 or 0. */
+struct rh_vocabulary {
+	const char *where;       /* the file's name, for messages */
+	const char *model, *pre; /* tokenizer.ggml.model and .pre */
+	size_t tokens;           /* number of entries of the next three; text is not NUL-terminated */
+	const char *const *token;
+	const size_t *token_bytes;
+	const float *score;        /* may be NULL */
+	const int32_t *token_type; /* GGUF's: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; may be NULL */
+	size_t merges;
+	const char *const *merge; /* "left right" */
+	const size_t *merge_bytes;
+	int64_t bos, eos, unknown, pad;         /* ids, -1 absent */
+	int add_bos, add_eos, add_space_prefix; /* -1 absent */
+	const char *chat_template;
+};
+int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
+
+void rh_tokenizer_destroy(struct rh_tokenizer *tokenizer);
+
+/* Appends the ids of `text`. RH_TOKENS_WITH_SPECIAL runs the post-processor (BOS and the like where the file says so); text that spells a
+ * special token becomes that token either way, as in Hugging Face. Text that is not UTF-8 is -EINVAL. */
+enum rh_tokens { RH_TOKENS_PLAIN, RH_TOKENS_WITH_SPECIAL };
+int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode,
+                        struct rh_ids *out) RH_MUST;
+
+/* Appends the text of `ids`. Ids that are not in the vocabulary are -EINVAL. */
+enum rh_specials { RH_SPECIALS_KEEP, RH_SPECIALS_SKIP };
+int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids, size_t count, enum rh_specials specials,
+                        struct rh_text *out) RH_MUST;
+
+/* The id of a token spelled exactly so, added tokens included; -1 if there is none. */
+int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token);
+/* Highest id + 1. */
+int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
+/* -1 or NULL where the files name none. Strings live as long as the tokenizer. */
+int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer);
+int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer);
+int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer);
+const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id);
+const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
+
+#endif
