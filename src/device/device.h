@@ -1,0 +1,74 @@
+/* The device seam. A device has memory of its own, reachable by copies only, and a fixed set of streams; each stream runs its commands in
+ * the order they were enqueued, streams among themselves run free but for events. CPU, CUDA and simulated devices are instances.
+ *
+ * Calls enqueue and return; a fault that shows later (a launch that failed) is sticky and comes back from the next synchronising call.
+ * One host thread enqueues on a device. Addresses of device memory are never dereferenced on the host, though they look like pointers. */
+#ifndef RH_DEVICE_DEVICE_H
+#define RH_DEVICE_DEVICE_H
+
+#include "core/error.h"
+#include "device/op.h"
+
+enum rh_stream {
+	RH_STREAM_COMPUTE,
+	RH_STREAM_WEIGHTS,          /* bulk, up */
+	RH_STREAM_ACTIVATIONS_UP,   /* critical */
+	RH_STREAM_ACTIVATIONS_DOWN, /* critical */
+	RH_STREAM_GRADIENTS,        /* bulk, down */
+	RH_STREAMS
+};
+
+struct rh_device_memory {
+	int64_t total_bytes, free_bytes; /* of the physical memory behind the device */
+	int64_t cap_bytes;               /* most that may be reserved */
+	int64_t reserved_bytes, peak_bytes;
+};
+
+/* Opaque to users; each instance's own struct begins with it. */
+struct rh_event {
+	const struct rh_device_ops *ops;
+};
+
+struct rh_device {
+	const struct rh_device_ops *ops;
+	int index; /* among the run's devices */
+};
+
+/* Every slot is required unless marked optional. */
+struct rh_device_ops {
+	const char *kind;                        /* "cpu", "cuda" */
+	void (*close)(struct rh_device *device); /* waits for all streams first */
+
+	void (*memory)(struct rh_device *device, struct rh_device_memory *out);
+	/* Once, before the first launch: all memory that the run will use. -ENOMEM when `bytes` is above the cap, or not to be had. */
+	int (*reserve)(struct rh_device *device, int64_t bytes, void **base);
+
+	int (*event_create)(struct rh_device *device, struct rh_event **out);
+	void (*event_destroy)(struct rh_event *event);
+	/* The event now stands for all that was enqueued on the stream before. Recording again moves it. */
+	int (*record)(struct rh_device *device, enum rh_stream stream, struct rh_event *event);
+	/* What is enqueued on the stream from now on starts after the event's latest record; never recorded: no wait. The event may belong
+	 * to another device of the same kind. */
+	int (*wait)(struct rh_device *device, enum rh_stream stream, struct rh_event *event);
+	/* The host waits for the event's latest record. Returns a sticky fault of its device. */
+	int (*event_sync)(struct rh_event *event);
+	/* 1 done (or never recorded), 0 not yet, negative on a sticky fault. */
+	int (*event_query)(struct rh_event *event);
+	/* Nanoseconds on the device's clock when the latest record was reached; valid once done. */
+	int64_t (*event_time_ns)(struct rh_event *event);
+
+	/* Host memory must stay valid and, up, unchanged until the copy is done. */
+	int (*copy_up)(struct rh_device *device, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes);
+	int (*copy_down)(struct rh_device *device, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes);
+	/* The op is copied. */
+	int (*launch)(struct rh_device *device, enum rh_stream stream, const struct rh_op *op);
+
+	/* All streams idle; the first sticky fault, if any. */
+	int (*synchronize)(struct rh_device *device);
+
+	/* Optional: make host memory fast to copy from and to. */
+	int (*pin)(struct rh_device *device, void *host, int64_t bytes);
+	void (*unpin)(struct rh_device *device, void *host, int64_t bytes);
+};
+
+#endif

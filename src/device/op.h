@@ -1,0 +1,194 @@
+/* The op list: the few primitives that training needs. Model code emits them; devices run them; oracle.c defines them in plain C.
+ *
+ * An op is a value: a kind, operands (views of device memory, or of host memory for the oracle) and parameters. Operands are addressed by
+ * the enums below, one per kind; an absent operand has data NULL. "=" overwrites, "+=" adds to what is there. Unless said otherwise an
+ * output may not overlap an input, and T is the number of tokens (rows). "act" stands for the compute dtype, F32 or BF16: arithmetic is
+ * fp32 inside, rounded once (nearest even) on store. What an op computes does not depend on threads or devices: the order of every sum is
+ * a function of the shapes alone. */
+#ifndef RH_DEVICE_OP_H
+#define RH_DEVICE_OP_H
+
+#include "core/view.h"
+
+enum rh_op_kind {
+	RH_OP_FILL,
+	RH_OP_CAST,
+	RH_OP_GEMM,
+	RH_OP_COLUMN_SUM,
+	RH_OP_RMSNORM,
+	RH_OP_RMSNORM_BACKWARD,
+	RH_OP_ROPE_TABLE,
+	RH_OP_ROPE,
+	RH_OP_ATTENTION,
+	RH_OP_ATTENTION_BACKWARD,
+	RH_OP_SWIGLU,
+	RH_OP_SWIGLU_BACKWARD,
+	RH_OP_EMBEDDING,
+	RH_OP_EMBEDDING_BACKWARD,
+	RH_OP_GATHER_ROWS,
+	RH_OP_SCATTER_ROWS,
+	RH_OP_DROPOUT,
+	RH_OP_HEAD_LOSS,
+	RH_OP_KINDS
+};
+
+/* FILL: y (r,c) act or F32 = 0. */
+enum { RH_FILL_Y };
+
+/* CAST: y (r,c) = x (r,c), rounded to y's dtype, nearest even. F32 and BF16. In place only when the dtypes are equal. */
+enum { RH_CAST_X, RH_CAST_Y };
+
+/* GEMM: d (m,n) = alpha * op(a) op(b) + c + bias. op(a) is a (m,k), or a (k,m) transposed when trans_a; op(b) is b (k,n), or b (n,k)
+ * transposed when trans_b. a, b act (both the same); d F32 or act; c (m,n) of d's dtype, may be d itself, or absent; bias (1,n) act or
+ * absent. Products are summed in fp32. */
+enum { RH_GEMM_A, RH_GEMM_B, RH_GEMM_C, RH_GEMM_BIAS, RH_GEMM_D };
+
+/* COLUMN_SUM: y (1,c) F32 += sum over rows of x (T,c) act, in row order. The gradient of a bias. */
+enum { RH_COLUMN_SUM_X, RH_COLUMN_SUM_Y };
+
+/* RMSNORM: each row holds `groups` vectors of length n = w.cols side by side (1 for a layer's norm, heads for QK-norm).
+ * rstd (T,groups) F32 = 1/sqrt(mean(x^2) + epsilon); y (T,groups*n) act = x * rstd * w. w (1,n) act. y may be x. */
+enum { RH_RMSNORM_X, RH_RMSNORM_W, RH_RMSNORM_Y, RH_RMSNORM_RSTD };
+
+/* RMSNORM_BACKWARD: dx (T,groups*n) act = add + gradient; add (T,groups*n) act or absent; dx may be add or dy.
+ * dw (1,n) F32 += or absent; y (T,groups*n) act = the forward's output once more, or absent. */
+enum {
+	RH_RMSNORM_BACKWARD_X,
+	RH_RMSNORM_BACKWARD_W,
+	RH_RMSNORM_BACKWARD_RSTD,
+	RH_RMSNORM_BACKWARD_DY,
+	RH_RMSNORM_BACKWARD_ADD,
+	RH_RMSNORM_BACKWARD_DX,
+	RH_RMSNORM_BACKWARD_DW,
+	RH_RMSNORM_BACKWARD_Y
+};
+
+/* ROPE_TABLE: table (T,D) F32 = cosines (D/2) then sines (D/2) of position (T,1) I32 times inv_freq (D/2), each times `scale`. */
+enum { RH_ROPE_TABLE_POSITION, RH_ROPE_TABLE_TABLE };
+enum { RH_ROPE_MAX_HALF = 128 };
+
+/* ROPE: x (T,heads*D) act, in place: element i of a head's first half and i of its second are rotated by the table's angle i;
+ * backwards (the inverse rotation, which is the gradient) when `inverse`. */
+enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
+
+/* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
+ * Query i of lq sees keys j <= i + lk - lq (and j > i + lk - lq - window where window > 0) of its own document; query head h reads key head
+ * h / (heads / kv_heads). q (Tq,heads*D), k and v (Tk,kv_heads*D) act; start_q, start_k (documents+1,1) I32;
+ * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. */
+enum { RH_ATTENTION_Q, RH_ATTENTION_K, RH_ATTENTION_V, RH_ATTENTION_START_Q, RH_ATTENTION_START_K, RH_ATTENTION_O, RH_ATTENTION_LSE };
+
+/* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. */
+enum {
+	RH_ATTENTION_BACKWARD_Q,
+	RH_ATTENTION_BACKWARD_K,
+	RH_ATTENTION_BACKWARD_V,
+	RH_ATTENTION_BACKWARD_START_Q,
+	RH_ATTENTION_BACKWARD_START_K,
+	RH_ATTENTION_BACKWARD_O,
+	RH_ATTENTION_BACKWARD_LSE,
+	RH_ATTENTION_BACKWARD_DO,
+	RH_ATTENTION_BACKWARD_DELTA,
+	RH_ATTENTION_BACKWARD_DQ,
+	RH_ATTENTION_BACKWARD_DK,
+	RH_ATTENTION_BACKWARD_DV
+};
+
+/* SWIGLU: gu (T,2I) act holds gate then up; a (T,I) act = gate * sigmoid(gate) * up. */
+enum { RH_SWIGLU_GU, RH_SWIGLU_A };
+
+/* SWIGLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. */
+enum { RH_SWIGLU_BACKWARD_GU, RH_SWIGLU_BACKWARD_DA, RH_SWIGLU_BACKWARD_DGU, RH_SWIGLU_BACKWARD_A };
+
+/* EMBEDDING: y (T,H) act = rows of table (V,H) act named by ids (T,1) I32. BACKWARD: dtable (V,H) F32 += dy, in row order. */
+enum { RH_EMBEDDING_IDS, RH_EMBEDDING_TABLE, RH_EMBEDDING_Y };
+enum { RH_EMBEDDING_BACKWARD_IDS, RH_EMBEDDING_BACKWARD_DY, RH_EMBEDDING_BACKWARD_DTABLE };
+
+/* GATHER_ROWS: y (n,c) = rows of x (T,c) named by index (n,1) I32. */
+enum { RH_GATHER_ROWS_X, RH_GATHER_ROWS_INDEX, RH_GATHER_ROWS_Y };
+
+/* SCATTER_ROWS: y (T,c) = 0 but for the rows named by index (n,1) I32, which are x (n,c). Indices ascend. */
+enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
+
+/* DROPOUT: y (r,c) act = add + (kept ? x / (1 - p) : 0); add or absent; y may be x or add. Element e = row * c + column is kept when
+ * word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
+enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
+
+/* HEAD_LOSS: logits = h w^T, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H) act; target (n,1) I32.
+ * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
+ * dh (n,H) act = scale * gradient, or absent; dw (V,H) F32 += scale * gradient, or absent. logits (chunk,V) F32 is workspace. */
+enum {
+	RH_HEAD_LOSS_H,
+	RH_HEAD_LOSS_W,
+	RH_HEAD_LOSS_TARGET,
+	RH_HEAD_LOSS_LOGITS,
+	RH_HEAD_LOSS_LOSS,
+	RH_HEAD_LOSS_HIT,
+	RH_HEAD_LOSS_DH,
+	RH_HEAD_LOSS_DW
+};
+
+enum { RH_OP_OPERANDS = 12 };
+
+struct rh_op {
+	enum rh_op_kind kind;
+	struct rh_view operand[RH_OP_OPERANDS];
+	union {
+		struct {
+			int trans_a, trans_b;
+			float alpha;
+		} gemm;
+		struct {
+			int64_t groups;
+			float epsilon;
+		} rmsnorm; /* and its backward */
+		struct {
+			float inv_freq[RH_ROPE_MAX_HALF];
+			float scale;
+		} rope_table;
+		struct {
+			int64_t heads;
+			int inverse;
+		} rope;
+		struct {
+			int64_t heads, kv_heads, documents, longest, window; /* longest: query rows of the longest document */
+			float scale;
+		} attention; /* and its backward */
+		struct {
+			uint64_t seed;
+			uint32_t step, micro_batch, site;
+			float p;
+		} dropout;
+		struct {
+			float scale;
+		} head_loss;
+	};
+};
+
+/* What an op reads and writes, for address translation, checks, cost and tracing. */
+enum rh_access { RH_ACCESS_NONE, RH_ACCESS_IN, RH_ACCESS_OUT, RH_ACCESS_INOUT };
+struct rh_op_info {
+	const char *name;
+	int operands;
+	struct {
+		const char *name;
+		enum rh_access access;
+		int optional;
+	} operand[RH_OP_OPERANDS];
+};
+const struct rh_op_info *rh_op_info(enum rh_op_kind kind);
+
+/* NULL if operands, shapes and dtypes are as documented above, else what is wrong (a literal). A wrong op is our own mistake: devices
+ * assert. */
+const char *rh_op_fault(const struct rh_op *op);
+
+/* FLOPs of matrix products (2 per multiply-add), FLOPs of everything else, bytes read and written once each. Attention counts the pairs it
+ * really visits where the document lengths are known only as `longest`: rows * longest / 2 for causal. */
+struct rh_op_cost {
+	double product_flops, other_flops, bytes;
+};
+struct rh_op_cost rh_op_cost(const struct rh_op *op);
+
+/* The op in plain C on host memory, fp64 sums where fp32 order would matter: what every device is tested against. */
+void rh_op_oracle(const struct rh_op *op);
+
+#endif
