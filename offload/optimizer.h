@@ -1,0 +1,21 @@
+/* AdamW on the host, over a store's trainable blocks: torch.optim.AdamW's arithmetic in fp32 on fp32 masters. */
+#ifndef RH_OFFLOAD_OPTIMIZER_H
+#define RH_OFFLOAD_OPTIMIZER_H
+
+#include "offload/store.h"
+
+struct rh_adamw {
+	double beta1, beta2, epsilon, weight_decay;
+};
+
+/* Makes each trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head), then
+ * gives the global 2-norm of all stored gradients: fp64, per tensor in fixed blocks of elements, then in tensor order. A non-finite norm is
+ * returned as it is, not an error. Call when every gradient of the step is down. */
+double rh_optimizer_norm(struct rh_store *store);
+
+/* One update of one block, in one pass: gradients times `scale`, moments, decoupled decay, master, upload form. `step` counts from 1.
+ * -EINVAL naming the block if a weight became non-finite (the run must stop: its master is lost for the split layout). */
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_adamw *adamw, double learning_rate, double scale,
+                        int64_t step) RH_MUST;
+
+#endif

@@ -1,0 +1,70 @@
+/* The host store: layer blocks and all that training keeps of them, DESIGN.md 4 "Bytes".
+ *
+ * A block is a run of tensors that travel together. All its arrays share one element layout, given by the tensors' offsets; the gaps hold
+ * zeros. A frozen block holds only its upload form. A trainable block of dtype
+ *   F32:  master (= upload form) 4, first and second moment 8, gradient 4;
+ *   BF16: upload form 2 (the master's upper half, rounded half away from zero), lower half 2, moments 8, gradient 2 (split layout).
+ * A block used by two layers (a tied embedding and head) keeps one fp32 sum for each use; so does every trainable block while its sums
+ * cross rounds (dtype F32 with one use: the sum is the gradient array itself). */
+#ifndef RH_OFFLOAD_STORE_H
+#define RH_OFFLOAD_STORE_H
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/pool.h"
+
+struct rh_block_tensor {
+	const char *name;   /* Hugging Face name, or PEFT's for an adapter */
+	int64_t rows, cols; /* a vector has rows 1 */
+	int64_t offset;     /* in elements, in the block */
+	int decays;         /* weight decay applies */
+};
+
+struct rh_block_spec {
+	const char *name;
+	int64_t elements; /* gaps included */
+	int trainable;
+	int uses; /* layers whose gradients meet here: 1 or 2 */
+	const struct rh_block_tensor *tensor;
+	int tensors;
+};
+
+struct rh_store_options {
+	enum rh_dtype dtype; /* RH_F32 or RH_BF16 */
+	int crosses_rounds;  /* sums are kept between rounds */
+};
+
+struct rh_store;
+
+/* Exact bytes that rh_store_create will map for these blocks. */
+int64_t rh_store_bytes(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options);
+
+/* Maps everything at once; specs (and the names and tensors behind them) are borrowed until rh_store_destroy. Weights and moments start at
+ * zero. */
+int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
+                    struct rh_store **out) RH_MUST;
+void rh_store_destroy(struct rh_store *store);
+
+int rh_store_blocks(const struct rh_store *store);
+const struct rh_block_spec *rh_store_block(const struct rh_store *store, int block);
+
+/* What devices upload: (elements) of the store's dtype. */
+const void *rh_store_weights(const struct rh_store *store, int block);
+/* Changes whenever the weights do: equal versions mean equal bytes. */
+uint64_t rh_store_version(const struct rh_store *store, int block);
+
+/* Where devices download: the stored gradient (elements) of the store's dtype, or NULL for a frozen block; and the fp32 running sum
+ * (elements) of one use, or NULL where none is kept. */
+void *rh_store_gradient(const struct rh_store *store, int block);
+float *rh_store_sum(const struct rh_store *store, int block, int use);
+
+/* One tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
+ * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away
+ * when trainable. */
+int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
+void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values);
+
+/* Optimizer moments, fp32, for checkpoints. which: 0 first, 1 second. */
+float *rh_store_moment(const struct rh_store *store, int block, int which);
+
+#endif
