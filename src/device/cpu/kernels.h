@@ -1,4 +1,6 @@
-/* Inside the CPU device: ops on plain host pointers, spread over a pool by tiles that the shapes alone decide. */
+/* Inside the CPU device: ops on plain host pointers, spread over a pool by tiles that the shapes alone decide.
+ *
+ * ops.c has cpu_run, one entry per op kind; kernels that gain by it are in simd/, compiled once for each instruction set. */
 #ifndef RH_DEVICE_CPU_KERNELS_H
 #define RH_DEVICE_CPU_KERNELS_H
 
@@ -11,10 +13,23 @@ struct cpu_context {
 	enum rh_cpu_isa isa;
 };
 
-/* One entry per op kind; views hold host addresses. 0 or negative errno (oneDNN refusals, scratch that cannot be had). */
-int cpu_run(struct cpu_context *context, const struct rh_op *op);
+/* Views hold host addresses. 0 or negative errno (oneDNN refusals, scratch that cannot be had). */
+int cpu_run(struct cpu_context *context, const struct rh_op *op) RH_MUST;
 
-int cpu_gemm(struct cpu_context *context, const struct rh_op *op);      /* gemm.c */
-int cpu_head_loss(struct cpu_context *context, const struct rh_op *op); /* head_loss.c, on cpu_gemm */
+int cpu_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUST;      /* gemm.c */
+int cpu_head_loss(struct cpu_context *context, const struct rh_op *op) RH_MUST; /* head_loss.c, on cpu_gemm */
+
+/* Scratch of the calling thread: at least `bytes`, 64-byte aligned, contents undefined. Grown on demand, freed when the thread ends. Valid
+ * until the thread's next call of cpu_scratch; cpu_gemm calls it on all threads of its pool. NULL with the error line when there is no
+ * memory. */
+void *cpu_scratch(size_t bytes) RH_MUST;
+
+/* Inside simd/X.c CPU_ISA(f) is f_avx512, f_avx2 or f_base; outside, CPU_ISA_DECLARE(int, f, (int a)); declares all three and
+ * CPU_ISA_PICK(isa, f) is the one to call. */
+#define CPU_ISA_PASTE_(name, isa)            name##_##isa
+#define CPU_ISA_PASTE(name, isa)             CPU_ISA_PASTE_(name, isa)
+#define CPU_ISA(name)                        CPU_ISA_PASTE(name, RH_ISA)
+#define CPU_ISA_DECLARE(type, name, formals) type name##_avx512 formals, name##_avx2 formals, name##_base formals
+#define CPU_ISA_PICK(isa, name)              ((isa) >= RH_CPU_AVX512 ? name##_avx512 : (isa) == RH_CPU_AVX2 ? name##_avx2 : name##_base)
 
 #endif
