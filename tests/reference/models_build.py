@@ -1,0 +1,183 @@
+"""The tiny seeded models and adapters of the parity references: what each one is, and how it is written to disk.
+
+Weights come from numpy's PCG64, not from torch's generator, so that they stay the same whatever version of torch remakes them.
+Nothing is left at its default: norm weights are spread around one, biases and lora_B are not zero, so that a part that is left out or
+applied twice moves every figure.
+"""
+
+import json
+import shutil
+import zlib
+
+import numpy as np
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
+
+
+def config_llama2():
+    return LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=4, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                       rope_parameters=dict(rope_type="default", rope_theta=10000.0), **COMMON)
+
+
+def config_llama3():
+    # head_dim 16 and an original length of 64 put wavelengths into all three bands: kept, blended and divided by the factor
+    return LlamaConfig(vocab_size=101, hidden_size=48, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
+                       num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                       rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                                            high_freq_factor=4.0, original_max_position_embeddings=64), **COMMON)
+
+
+def config_llama_bias():
+    return LlamaConfig(vocab_size=99, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
+                       rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0), **COMMON)
+
+
+def config_smollm2():
+    return LlamaConfig(vocab_size=103, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=3,
+                       num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                       rope_parameters=dict(rope_type="default", rope_theta=100000.0), **COMMON)
+
+
+def config_qwen2():
+    return Qwen2Config(vocab_size=113, hidden_size=32, intermediate_size=60, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=False,
+                       rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
+def config_qwen3():
+    return Qwen3Config(vocab_size=127, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=False, use_sliding_window=False,
+                       rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
+def config_gguf_llama():
+    return LlamaConfig(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True,
+                       rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                                            high_freq_factor=4.0, original_max_position_embeddings=64), **COMMON)
+
+
+def config_gguf_qwen2():
+    return Qwen2Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=False,
+                       rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
+# name -> (config, dtype of the saved weights, largest shard)
+MODELS = {
+    "llama2": (config_llama2, torch.float32, "1GB"),
+    "llama3": (config_llama3, torch.float32, "40KB"),  # several shards and an index
+    "llama-bias": (config_llama_bias, torch.float32, "1GB"),
+    "smollm2": (config_smollm2, torch.float32, "1GB"),
+    "qwen2": (config_qwen2, torch.bfloat16, "1GB"),
+    "qwen3": (config_qwen3, torch.float32, "1GB"),
+}
+GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
+
+# The two adapters of each model. rank_pattern and alpha_pattern hold a plain suffix and a longer one.
+ADAPTERS = {
+    "adapter": dict(r=4, lora_alpha=8, target_modules="all-linear"),
+    "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], use_rslora=True,
+                       rank_pattern={"q_proj": 2, "layers.1.self_attn.v_proj": 6},
+                       alpha_pattern={"layers.0.self_attn.q_proj": 6, "v_proj": 12}),
+}
+
+
+def adapters_of(name):
+    return ["adapter"] if name in GGUF_MODELS else list(ADAPTERS)
+
+
+def generator(*words):
+    """A generator of its own for each purpose, so that adding a model changes no other."""
+    return np.random.default_rng(zlib.crc32("/".join(words).encode()))
+
+
+def random_weights(model, rng):
+    for name, parameter in model.named_parameters():
+        shape = tuple(parameter.shape)
+        if "norm" in name:
+            value = rng.uniform(0.6, 1.4, shape)
+        elif name.endswith("bias"):
+            value = 0.3 * rng.standard_normal(shape)
+        elif "embed_tokens" in name:
+            value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
+        else:
+            value = rng.standard_normal(shape) / np.sqrt(shape[1])
+        parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
+
+
+def transformers4_config(config):
+    """The same configuration as transformers 4 spelled it."""
+    rope = config.pop("rope_parameters")
+    config["torch_dtype"] = config.pop("dtype")
+    config["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    # "linear" in the oldest spelling of all, where the key is `type`
+    config["rope_scaling"] = None if kind == "default" else {("type" if kind == "linear" else "rope_type"): kind, **rope}
+    config["transformers_version"] = "4.51.0"
+    return config
+
+
+def write_config(directory):
+    """Writes config-4.json beside config.json and makes the latter independent of the installed version."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    config["transformers_version"] = "5.23.0"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (directory / "config-4.json").write_text(json.dumps(transformers4_config(config), indent=2, sort_keys=True) + "\n")
+    (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def write_model(name, directory):
+    make_config, dtype, shard = MODELS[name]
+    model = AutoModelForCausalLM.from_config(make_config())
+    random_weights(model, generator(name, "weights"))
+    model.to(dtype).save_pretrained(directory, max_shard_size=shard)
+    write_config(directory)
+
+
+def load_model(directory, dtype=torch.float32):
+    # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
+    attention = "eager" if dtype == torch.float32 else "sdpa"
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention)
+    assert model.model.rotary_emb.inv_freq.dtype == torch.float32
+    return model.train()
+
+
+def write_adapters(name, directory):
+    """Makes each adapter with PEFT on a fresh copy of the model in `directory`, fills it and saves it below that directory."""
+    for adapter in adapters_of(name):
+        model = get_peft_model(load_model(directory), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **ADAPTERS[adapter]))
+        rng = generator(name, adapter)
+        for key, parameter in model.named_parameters():
+            if "lora_" in key:
+                scale = 1 / np.sqrt(parameter.shape[1]) if "lora_A" in key else 0.2
+                value = scale * rng.standard_normal(tuple(parameter.shape))
+                parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
+        model.peft_config["default"].base_model_name_or_path = name
+        target = directory / adapter
+        model.save_pretrained(target, save_embedding_layers=False)
+        (target / "README.md").unlink(missing_ok=True)
+        path = target / "adapter_config.json"
+        config = json.loads(path.read_text())
+        config["target_modules"] = sorted(config["target_modules"])  # a set in PEFT: its order changes from run to run
+        config["peft_version"] = "0.21.0"
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load_adapter(model, directory, dtype=torch.float32):
+    model = PeftModel.from_pretrained(model, directory, is_trainable=True, autocast_adapter_dtype=False)
+    for key, parameter in model.named_parameters():
+        if "lora_" in key:
+            parameter.data = parameter.data.to(dtype)
+    return model.train()
+
+
+def empty(directory):
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)

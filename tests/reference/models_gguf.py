@@ -1,0 +1,154 @@
+"""Tiny GGUF files written with gguf's own writer, as llama.cpp's converter lays them out, and the same weights dequantised in
+Hugging Face order, which is what transformers runs.
+"""
+
+import math
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as T
+from transformers import AutoModelForCausalLM
+
+from models_build import GGUF_MODELS, generator, random_weights, write_config
+
+BLOCK_NAMES = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# A different mix in each layer; vectors are always F32
+TYPES = {
+    "token_embd": T.Q8_0, "output": T.F16,
+    "blk.0.attn_q": T.Q4_0, "blk.0.attn_k": T.Q8_0, "blk.0.attn_v": T.F16, "blk.0.attn_output": T.Q8_0,
+    "blk.0.ffn_gate": T.Q4_0, "blk.0.ffn_up": T.Q8_0, "blk.0.ffn_down": T.BF16,
+    "blk.1.attn_q": T.Q8_0, "blk.1.attn_k": T.F16, "blk.1.attn_v": T.Q4_0, "blk.1.attn_output": T.F32,
+    "blk.1.ffn_gate": T.F16, "blk.1.ffn_up": T.Q4_0, "blk.1.ffn_down": T.Q8_0,
+}
+
+
+def gguf_name(name):
+    """model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight"""
+    stem, kind = name.rsplit(".", 1)
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    if stem in top:
+        return f"{top[stem]}.{kind}"
+    layer, part = stem.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{BLOCK_NAMES[part]}.{kind}"
+
+
+def permute(value, heads):
+    """The converter's row order for attn_q and attn_k of the llama architecture (SEMANTICS.md 5)."""
+    return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def unpermute(value, heads):
+    return value.reshape(heads, value.shape[0] // heads // 2, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def heads_permuted(config, name):
+    """How many heads the rows of this tensor are permuted by, or None."""
+    if config.model_type != "llama":
+        return None
+    if "q_proj" in name:
+        return config.num_attention_heads
+    return config.num_key_value_heads if "k_proj" in name else None
+
+
+def rope_factors(config):
+    """What rope_freqs.weight holds for Llama-3's scaling: what each frequency is divided by."""
+    rope = config.rope_parameters
+    original, low, high, factor = (rope[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "factor"))
+    factors = []
+    for i in range(0, config.head_dim, 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (i / config.head_dim)
+        if wavelength < original / high:
+            factors.append(1.0)
+        elif wavelength > original / low:
+            factors.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def byte_symbols():
+    """GPT-2's printable stand-in for each byte."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    spare = iter(range(0x100, 0x200))
+    return [chr(b) if b in shown else chr(next(spare)) for b in range(256)]
+
+
+def add_vocabulary(writer):
+    """256 bytes, one token for each of 30 merges, and two control tokens: 288 in all."""
+    merges = ["Ġ t", "Ġ a", "h e", "i n", "r e", "o n", "Ġt he", "e r", "Ġ s", "a t", "Ġ w", "n d", "Ġ o", "i s", "o r", "e n", "Ġ c",
+              "e s", "Ġo f", "e d", "in g", "Ġa nd", "a l", "Ġ in", "o u", "a r", "Ġt o", "l l", "Ġw h", "Ġ f"]
+    tokens = byte_symbols() + [m.replace(" ", "") for m in merges] + ["<|endoftext|>", "<|im_end|>"]
+    assert len(tokens) == len(set(tokens)) == 288
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 286 + [gguf.TokenType.CONTROL] * 2)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(286)
+    writer.add_eos_token_id(287)
+    writer.add_add_bos_token(False)
+
+
+def add_metadata(writer, config, name):
+    writer.add_name(name)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if config.model_type == "llama":
+        writer.add_rope_dimension_count(config.head_dim)
+        writer.add_vocab_size(config.vocab_size)
+
+
+def quantised(value, kind):
+    if kind == T.F32:
+        return value
+    return value.astype(np.float16) if kind == T.F16 else gguf.quants.quantize(value, kind)
+
+
+def write_gguf_model(name, directory):
+    """Writes model.gguf, and config.json + model.safetensors with the same weights dequantised."""
+    config = GGUF_MODELS[name]()
+    config.head_dim = config.hidden_size // config.num_attention_heads
+    model = AutoModelForCausalLM.from_config(config)
+    random_weights(model, generator(name, "weights"))
+    config.bos_token_id, config.eos_token_id = 286, 287
+    writer = gguf.GGUFWriter(directory / "model.gguf", config.model_type)
+    add_metadata(writer, config, name)
+    add_vocabulary(writer)
+    if config.rope_parameters["rope_type"] == "llama3":
+        factors = rope_factors(config)
+        own = model.model.rotary_emb.inv_freq.numpy()
+        plain = config.rope_parameters["rope_theta"] ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
+        assert np.allclose(plain / factors, own, rtol=1e-6)
+        writer.add_tensor("rope_freqs.weight", factors)
+    for key, parameter in model.named_parameters():
+        value = parameter.detach().numpy()
+        heads = heads_permuted(config, key)
+        if heads:
+            value = permute(value, heads)
+        target = gguf_name(key)
+        kind = TYPES[target.rsplit(".", 1)[0]] if value.ndim == 2 else T.F32
+        stored = quantised(np.ascontiguousarray(value), kind)
+        writer.add_tensor(target, stored, raw_dtype=kind)
+        plain = gguf.quants.dequantize(stored, kind).astype(np.float32)
+        if heads:
+            plain = unpermute(plain, heads)
+        parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(plain)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model.save_pretrained(directory)
+    write_config(directory)

@@ -1,0 +1,124 @@
+"""Logits, losses, gradients and training curves of one model, written out by hand in torch (no Trainer), as SEMANTICS.md has them.
+
+A document is a pair (ids, mask) of equal length; a micro-batch is a list of documents; a step is a list of micro-batches. Every document
+runs through the model by itself, positions from 0: packing without leakage must give the same.
+"""
+
+import torch
+from transformers import get_scheduler
+
+ADAM = dict(betas=(0.9, 0.999), eps=1e-8)  # SEMANTICS.md 1
+MAX_GRAD_NORM = 1.0
+ACCUMULATION = 2
+STEPS = 50
+BF16_STEPS = 10
+CURVES = {
+    "lora": dict(learning_rate=4e-3, weight_decay=0.0, scheduler="linear", warmup_steps=5),
+    "full": dict(learning_rate=3e-3, weight_decay=0.01, scheduler="cosine", warmup_steps=0),
+}
+
+
+def trained(mask):
+    """Targets of a document that count: not masked, and never its first token (SEMANTICS.md 3)."""
+    counts = torch.tensor(mask, dtype=torch.bool)
+    counts[0] = False
+    return counts
+
+
+def trained_tokens(micro_batches):
+    return sum(int(trained(mask).sum()) for documents in micro_batches for _, mask in documents)
+
+
+def document_logits(model, ids):
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def document_loss(model, ids, mask):
+    """Sum, not mean, of the cross-entropy over the document's trained tokens; logits are taken to fp32 first."""
+    target = trained(mask)
+    if not target.any():
+        return None
+    logits = document_logits(model, ids).float()
+    return torch.nn.functional.cross_entropy(logits[:-1][target[1:]], torch.tensor(ids)[target], reduction="sum")
+
+
+def parameters(model):
+    """Trainable parameters by the name that files use: PEFT's adapter name is not in it."""
+    return {name.replace(".default.", "."): p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def step_gradients(model, micro_batches):
+    """SEMANTICS.md 3 and 4: each micro-batch's loss is divided by the trained tokens of the whole step; its gradients are folded into
+    fp32 sums in micro-batch order. Returns the step's loss and the gradients, rounded once to the parameters' dtype.
+
+    In fp32 the documents of a micro-batch share one backward. In bf16 torch rounds what each backward adds to .grad, so there each
+    document has its own, added in fp32: nearest to a product that accumulates in fp32 across the documents of a micro-batch."""
+    total = trained_tokens(micro_batches)
+    sums = {name: torch.zeros(p.shape) for name, p in parameters(model).items()}
+    loss = 0.0
+    for documents in micro_batches:
+        single = next(model.parameters()).dtype == torch.float32
+        losses = [x for x in (document_loss(model, ids, mask) for ids, mask in documents) if x is not None]
+        if single and losses:
+            losses = [sum(losses)]
+        for x in losses:
+            model.zero_grad(set_to_none=True)
+            (x / total).backward()
+            loss += x.item() / total
+            for name, p in parameters(model).items():
+                if p.grad is not None:
+                    sums[name] += p.grad.float()
+    rounded = {name: sums[name].to(p.dtype).float() for name, p in parameters(model).items()}
+    return loss, rounded
+
+
+def global_norm(gradients):
+    return torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values())).item()
+
+
+def round_to_bf16(x):
+    """The upload copy of DESIGN.md 4: half away from zero, (bits + 0x8000) >> 16."""
+    return (((x.view(torch.int32) + 0x8000) >> 16) << 16).view(torch.float32).to(torch.bfloat16)
+
+
+def decays(name):
+    return "bias" not in name and "norm" not in name
+
+
+def train(model, masters, steps, settings, count):
+    """Trains `masters` (fp32, by name; in fp32 the model's own parameters) for the first `count` of `steps` and returns the curves.
+
+    Per step: the loss over all its micro-batches; the norm of the stored gradients before clipping; the learning rate used; then clip
+    (torch: the factor is max_norm / (norm + 1e-6), at most 1), AdamW with decoupled decay (not on biases and norm weights), schedule."""
+    groups = [
+        dict(params=[p for n, p in masters.items() if decays(n)], weight_decay=settings["weight_decay"]),
+        dict(params=[p for n, p in masters.items() if not decays(n)], weight_decay=0.0),
+    ]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=settings["learning_rate"], foreach=False, **ADAM)
+    scheduler = get_scheduler(settings["scheduler"], optimizer, num_warmup_steps=settings["warmup_steps"], num_training_steps=STEPS)
+    curves = dict(loss=[], grad_norm=[], learning_rate=[])
+    for micro_batches in steps[:count]:
+        for name, p in parameters(model).items():
+            if p.dtype == torch.bfloat16:
+                p.data.copy_(round_to_bf16(masters[name].data))
+        loss, gradients = step_gradients(model, micro_batches)
+        for name, p in masters.items():
+            p.grad = gradients[name]
+        norm = torch.nn.utils.clip_grad_norm_(list(masters.values()), MAX_GRAD_NORM).item() if MAX_GRAD_NORM else 0.0
+        curves["loss"].append(loss)
+        curves["grad_norm"].append(norm)
+        curves["learning_rate"].append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in curves.items()}
+
+
+def greedy(model, prompt, count):
+    """Greedy continuation by whole forwards (no cache), and the smallest gap between the best and the second logit on the way."""
+    ids, gap = list(prompt), float("inf")
+    with torch.no_grad():
+        for _ in range(count):
+            best = document_logits(model, ids)[-1].topk(2)
+            gap = min(gap, (best.values[0] - best.values[1]).item())
+            ids.append(best.indices[0].item())
+    return ids[len(prompt):], gap
