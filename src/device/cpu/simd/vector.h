@@ -1,0 +1,171 @@
+/* Vectors of the widest float registers of the instruction set that a file is being compiled for, and the exponential.
+ *
+ * Files in this folder are compiled once for each of avx512, avx2 and base, with RH_ISA naming it: everything that such a file exports
+ * goes through SIMD(), and nothing else may be non-static. */
+#ifndef RH_DEVICE_CPU_SIMD_VECTOR_H
+#define RH_DEVICE_CPU_SIMD_VECTOR_H
+
+#include "core/float16.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SIMD_JOIN2(name, isa) name##_##isa
+#define SIMD_JOIN(name, isa)  SIMD_JOIN2(name, isa)
+#define SIMD(name)            SIMD_JOIN(name, RH_ISA)
+#define SIMD_INLINE           static inline __attribute__((always_inline))
+
+#if defined __AVX512F__
+enum { VF = 16 }; /* floats in a vector */
+#elif defined __AVX2__
+enum { VF = 8 };
+#else
+enum { VF = 4 };
+#endif
+
+typedef float vf __attribute__((vector_size(VF * 4)));
+typedef int32_t vi __attribute__((vector_size(VF * 4)));
+typedef uint32_t vu __attribute__((vector_size(VF * 4)));
+typedef uint16_t vh __attribute__((vector_size(VF * 2)));
+
+SIMD_INLINE vf vf_set(float value)
+{
+	return value - (vf){0};
+}
+
+SIMD_INLINE vf vf_load(const float *from)
+{
+	vf v;
+	memcpy(&v, from, sizeof v);
+	return v;
+}
+
+SIMD_INLINE void vf_store(float *to, vf v)
+{
+	memcpy(to, &v, sizeof v);
+}
+
+SIMD_INLINE vf vf_load_bf16(const uint16_t *from)
+{
+	vh h;
+	memcpy(&h, from, sizeof h);
+	return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* Nearest, ties to even; NaN stays NaN. */
+SIMD_INLINE void vf_store_bf16(uint16_t *to, vf v)
+{
+	vu bits = (vu)v;
+	vu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+	vu nan = (vu)(v != v);
+	vh h = __builtin_convertvector((rounded & ~nan) | ((bits >> 16 | 0x40u) & nan), vh);
+	memcpy(to, &h, sizeof h);
+}
+
+/* The first n < VF elements, the rest zero. */
+SIMD_INLINE vf vf_load_part(const float *from, int64_t n)
+{
+	float part[VF] = {0};
+	for (int64_t i = 0; i < n; i++)
+		part[i] = from[i];
+	return vf_load(part);
+}
+
+SIMD_INLINE void vf_store_part(float *to, vf v, int64_t n)
+{
+	float part[VF];
+	vf_store(part, v);
+	for (int64_t i = 0; i < n; i++)
+		to[i] = part[i];
+}
+
+SIMD_INLINE vf vf_load_bf16_part(const uint16_t *from, int64_t n)
+{
+	uint16_t part[VF] = {0};
+	for (int64_t i = 0; i < n; i++)
+		part[i] = from[i];
+	return vf_load_bf16(part);
+}
+
+SIMD_INLINE void vf_store_bf16_part(uint16_t *to, vf v, int64_t n)
+{
+	uint16_t part[VF];
+	vf_store_bf16(part, v);
+	for (int64_t i = 0; i < n; i++)
+		to[i] = part[i];
+}
+
+/* a where the mask (all ones or zero in each lane, as comparisons give) is set, else b. */
+SIMD_INLINE vf vf_select(vi mask, vf a, vf b)
+{
+	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+/* The larger and the smaller; b where either is NaN. */
+SIMD_INLINE vf vf_max(vf a, vf b)
+{
+#if defined __AVX512F__
+	return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+	return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+	return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#endif
+}
+
+SIMD_INLINE vf vf_min(vf a, vf b)
+{
+#if defined __AVX512F__
+	return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+	return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+	return (vf)_mm_min_ps((__m128)a, (__m128)b);
+#endif
+}
+
+/* Across the lanes, halves first: the order is fixed. */
+SIMD_INLINE float vf_sum(vf v)
+{
+	float lane[VF];
+	vf_store(lane, v);
+	for (int half = VF / 2; half; half /= 2)
+		for (int i = 0; i < half; i++)
+			lane[i] += lane[i + half];
+	return lane[0];
+}
+
+SIMD_INLINE float vf_largest(vf v)
+{
+	float lane[VF], largest;
+	vf_store(lane, v);
+	largest = lane[0];
+	for (int i = 1; i < VF; i++)
+		largest = lane[i] > largest ? lane[i] : largest;
+	return largest;
+}
+
+/* e^x within 1.5 units in the last place, subnormal results included; 0 for -infinity, infinity above the range, NaN for NaN.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q a minimax polynomial (relative error of the whole 5e-9). */
+SIMD_INLINE vf vf_exp(vf x)
+{
+	const float magic = 0x1.8p23f; /* adding it rounds to an integer */
+	x = vf_min(vf_set(89.0f), vf_max(vf_set(-104.0f), x));
+	vf n = x * 0x1.715476p+0f + magic - magic;
+	vf r = x - n * 0x1.63p-1f; /* ln 2 in two parts: n times the first is exact */
+	r = r - n * -0x1.bd0106p-13f;
+	vf q = 0x1.6a2356p-10f * r + 0x1.123a6ap-7f;
+	q = q * r + 0x1.5558f4p-5f;
+	q = q * r + 0x1.55549p-3f;
+	q = q * r + 0x1.fffffcp-2f;
+	vf e = q * (r * r) + r + 1.0f;
+#if defined __AVX512F__
+	return (vf)_mm512_scalef_ps((__m512)e, (__m512)n);
+#else
+	vi whole = __builtin_convertvector(n, vi), half = whole >> 1; /* in two factors: 2^n alone may leave the range */
+	return e * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+#endif
+}
+
+#endif
