@@ -10,11 +10,16 @@ struct rh_adamw {
 
 /* Makes each trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head), then
  * gives the global 2-norm of all stored gradients: fp64, per tensor in fixed blocks of elements, then in tensor order. A non-finite norm is
- * returned as it is, not an error. Call when every gradient of the step is down. */
+ * returned as it is, not an error. Call once in a step, when every gradient is down, also without clipping: it uses up the sums of blocks
+ * of two uses. */
 double rh_optimizer_norm(struct rh_store *store);
 
-/* One update of one block, in one pass: gradients times `scale`, moments, decoupled decay, master, upload form. `step` counts from 1.
- * -EINVAL naming the block if a weight became non-finite (the run must stop: its master is lost for the split layout). */
+/* min(1, max_norm / (norm + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; 1 where max_norm is 0 (off). */
+double rh_optimizer_clip(double norm, double max_norm);
+
+/* One update of one block, in one pass: gradients times `scale`, moments, decoupled decay (of tensors with
+ * `decays`), master, upload form. `step` counts from 1. The same bits for any number of threads and any instruction set.
+ * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout). */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_adamw *adamw, double learning_rate, double scale,
                         int64_t step) RH_MUST;
 

@@ -5,7 +5,9 @@
  *   F32:  master (= upload form) 4, first and second moment 8, gradient 4;
  *   BF16: upload form 2 (the master's upper half, rounded half away from zero), lower half 2, moments 8, gradient 2 (split layout).
  * A block used by two layers (a tied embedding and head) keeps one fp32 sum for each use; so does every trainable block while its sums
- * cross rounds (dtype F32 with one use: the sum is the gradient array itself). */
+ * cross rounds. Arrays share bytes where one is dead when the other is written: in F32 the gradient is use 0's sum (so no extra bytes with
+ * one use); in BF16 with one use the gradient lies in its sum's first half, so that the last round's download replaces the sum that the
+ * device has uploaded by then. BF16 with two uses has both sums and the gradient apart. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
@@ -36,11 +38,13 @@ struct rh_store_options {
 
 struct rh_store;
 
-/* Exact bytes that rh_store_create will map for these blocks. */
+/* Exact bytes that rh_store_create will map for these blocks: arrays and the optimizer's table of spans (32 bytes for each 32768 elements
+ * of a tensor), each aligned to RH_ALIGN, the whole rounded up to a page. INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options);
 
-/* Maps everything at once; specs (and the names and tensors behind them) are borrowed until rh_store_destroy. Weights and moments start at
- * zero. */
+/* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
+ * tensors ascend without overlap. All arrays start at zero. RH_CPU_ISA=base|avx2|avx512 in the environment lowers the instruction set
+ * (tests). -ENOMEM, or mmap's error. */
 int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
@@ -50,7 +54,7 @@ const struct rh_block_spec *rh_store_block(const struct rh_store *store, int blo
 
 /* What devices upload: (elements) of the store's dtype. */
 const void *rh_store_weights(const struct rh_store *store, int block);
-/* Changes whenever the weights do: equal versions mean equal bytes. */
+/* Changes whenever the weights do: equal versions mean equal bytes. Never 0. */
 uint64_t rh_store_version(const struct rh_store *store, int block);
 
 /* Where devices download: the stored gradient (elements) of the store's dtype, or NULL for a frozen block; and the fp32 running sum

@@ -1,0 +1,252 @@
+#include "offload/store_internal.h"
+
+#include "core/alloc.h"
+#include "core/float16.h"
+#include "offload/memory.h"
+#include "offload/split.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More elements than any address space holds at 24 bytes each; below it no sum of sizes overflows. */
+static const int64_t too_many = INT64_C(1) << 56;
+
+static int64_t tensor_elements(const struct rh_block_tensor *tensor)
+{
+	return tensor->rows * tensor->cols;
+}
+
+/* Spans of a block; checks the caller's layout. */
+static int64_t count_spans(const struct rh_block_spec *spec)
+{
+	int64_t spans = 0, end = 0;
+	for (int i = 0; i < spec->tensors; i++) {
+		const struct rh_block_tensor *tensor = &spec->tensor[i];
+		RH_ASSERT(tensor->rows >= 0 && tensor->cols >= 0 && tensor->offset >= end);
+		end = tensor->offset + tensor_elements(tensor);
+		spans += (tensor_elements(tensor) + STORE_SPAN - 1) / STORE_SPAN;
+	}
+	RH_ASSERT(end <= spec->elements && (spec->uses == 1 || spec->uses == 2));
+	return spec->trainable ? spans : 0;
+}
+
+/* Cuts a block's arrays from `memory`, which may only be measuring: nothing is touched. */
+static void place_block(const struct rh_block_spec *spec, const struct rh_store_options *options, struct rh_arena *memory,
+                        struct store_block *block)
+{
+	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
+	int wide = options->dtype == RH_F32;
+	int64_t stored = wide ? full : half;
+	*block = (struct store_block){.weights = rh_arena_take(memory, stored), .version = 1};
+	if (!spec->trainable)
+		return;
+	if (!wide)
+		block->lower = rh_arena_take(memory, half);
+	block->moment[0] = rh_arena_take(memory, full);
+	block->moment[1] = rh_arena_take(memory, full);
+	int summed = spec->uses == 2 || options->crosses_rounds;
+	if (summed)
+		for (int use = 0; use < spec->uses; use++)
+			block->sum[use] = rh_arena_take(memory, full);
+	/* fp32: use 0's sum becomes the gradient. bf16 of one use: the last round's gradient replaces the sum that it went on from. bf16 of
+	 * two uses: threads could not round two sums into one of them, since halves would land on sums not yet read. */
+	if (summed && (wide || spec->uses == 1))
+		block->gradient = block->sum[0];
+	else
+		block->gradient = rh_arena_take(memory, stored);
+}
+
+/* Places all blocks and the span table; returns the number of spans, or -1 for more elements than can be. */
+static int64_t place_all(const struct rh_block_spec *specs, int count, const struct rh_store_options *options, struct rh_arena *memory,
+                         struct store_block *blocks, struct store_span **table)
+{
+	int64_t spans = 0, elements = 0;
+	RH_ASSERT(options->dtype == RH_F32 || options->dtype == RH_BF16);
+	for (int i = 0; i < count; i++) {
+		struct store_block block;
+		RH_ASSERT(specs[i].elements >= 0);
+		if (specs[i].elements > too_many - elements)
+			return -1;
+		elements += specs[i].elements;
+		place_block(&specs[i], options, memory, &block);
+		block.span = spans;
+		block.span_count = count_spans(&specs[i]);
+		spans += block.span_count;
+		if (blocks)
+			blocks[i] = block;
+	}
+	*table = rh_arena_take(memory, spans * (int64_t)sizeof **table);
+	return spans;
+}
+
+int64_t rh_store_bytes(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options)
+{
+	struct rh_arena measure = rh_arena_measuring();
+	struct store_span *table;
+	return place_all(blocks, count, options, &measure, NULL, &table) < 0 ? INT64_MAX : rh_host_round(measure.used);
+}
+
+static void fill_spans(struct rh_store *store)
+{
+	struct store_span *span = store->span;
+	for (int b = 0; b < store->count; b++) {
+		const struct rh_block_spec *spec = &store->spec[b];
+		for (int t = 0; spec->trainable && t < spec->tensors; t++) {
+			int64_t n = tensor_elements(&spec->tensor[t]);
+			for (int64_t first = 0; first < n; first += STORE_SPAN, span++) {
+				int64_t left = n - first;
+				*span = (struct store_span){.first = spec->tensor[t].offset + first,
+				                            .count = (int32_t)(left < STORE_SPAN ? left : STORE_SPAN),
+				                            .block = b,
+				                            .tensor = t};
+			}
+		}
+	}
+	RH_ASSERT(span == store->span + store->spans);
+}
+
+/* The best instruction set of this machine, lowered by RH_CPU_ISA as for the CPU device. */
+static const struct optimizer_kernels *choose_kernels(void)
+{
+	const char *most = getenv("RH_CPU_ISA");
+	int base = most && !strcmp(most, "base"), avx2 = most && !strcmp(most, "avx2");
+	if (!base && !avx2 && __builtin_cpu_supports("x86-64-v4"))
+		return &optimizer_kernels_avx512;
+	return !base && __builtin_cpu_supports("x86-64-v3") ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
+}
+
+int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
+                    struct rh_store **out)
+{
+	int64_t bytes = rh_store_bytes(blocks, count, options);
+	if (bytes == INT64_MAX)
+		return rh_fail(-ENOMEM, "the weights and optimizer state of this model have more bytes than any machine can address");
+	int rc = -ENOMEM;
+	struct rh_store *store = rh_alloc(1, sizeof *store);
+	if (!store)
+		return rc;
+	*store = (struct rh_store){.spec = blocks, .count = count, .dtype = options->dtype, .pool = pool, .kernels = choose_kernels()};
+	store->block = rh_alloc((size_t)count, sizeof *store->block);
+	if (!store->block)
+		goto out;
+	rc = rh_host_reserve(bytes, "weights and optimizer state", &store->memory);
+	if (rc)
+		goto out;
+	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span);
+	fill_spans(store);
+	*out = store;
+	return 0;
+out:
+	rh_store_destroy(store);
+	return rc;
+}
+
+void rh_store_destroy(struct rh_store *store)
+{
+	if (!store)
+		return;
+	rh_host_release(&store->memory);
+	rh_free(store->block);
+	rh_free(store);
+}
+
+static struct store_block *at(const struct rh_store *store, int block)
+{
+	RH_ASSERT(block >= 0 && block < store->count);
+	return &store->block[block];
+}
+
+int rh_store_blocks(const struct rh_store *store)
+{
+	return store->count;
+}
+
+const struct rh_block_spec *rh_store_block(const struct rh_store *store, int block)
+{
+	(void)at(store, block);
+	return &store->spec[block];
+}
+
+const void *rh_store_weights(const struct rh_store *store, int block)
+{
+	return at(store, block)->weights;
+}
+
+uint64_t rh_store_version(const struct rh_store *store, int block)
+{
+	return at(store, block)->version;
+}
+
+void *rh_store_gradient(const struct rh_store *store, int block)
+{
+	return at(store, block)->gradient;
+}
+
+float *rh_store_sum(const struct rh_store *store, int block, int use)
+{
+	RH_ASSERT(use == 0 || use == 1);
+	return at(store, block)->sum[use];
+}
+
+float *rh_store_moment(const struct rh_store *store, int block, int which)
+{
+	RH_ASSERT(which == 0 || which == 1);
+	return at(store, block)->moment[which];
+}
+
+/* The tensor's elements [first, first+count) lie in it; returns where they start in the block. */
+static int64_t locate(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count)
+{
+	const struct rh_block_spec *spec = rh_store_block(store, block);
+	RH_ASSERT(tensor >= 0 && tensor < spec->tensors);
+	RH_ASSERT(first >= 0 && count >= 0 && first <= tensor_elements(&spec->tensor[tensor]) - count);
+	return spec->tensor[tensor].offset + first;
+}
+
+int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
+{
+	struct store_block *to = at(store, block);
+	int64_t start = locate(store, block, tensor, first, count);
+	uint32_t bad = 0;
+	for (int64_t i = 0; i < count; i++)
+		bad |= (rh_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
+	if (bad) {
+		int64_t i = 0;
+		while (isfinite(values[i]))
+			i++;
+		const struct rh_block_tensor *named = &store->spec[block].tensor[tensor];
+		return rh_fail(
+		        -EINVAL, "tensor %s holds %g at row %lld, column %lld: weights must be finite; repair or re-download the file",
+		        named->name, (double)values[i], (long long)((first + i) / named->cols), (long long)((first + i) % named->cols));
+	}
+	to->version++;
+	if (store->dtype == RH_F32) {
+		memcpy((float *)to->weights + start, values, (size_t)count * sizeof *values);
+		return 0;
+	}
+	uint16_t *upper = (uint16_t *)to->weights + start;
+	if (!to->lower) {
+		for (int64_t i = 0; i < count; i++)
+			upper[i] = rh_f32_to_bf16(values[i]);
+		return 0;
+	}
+	for (int64_t i = 0; i < count; i++) {
+		upper[i] = split_upper(rh_f32_bits(values[i]));
+		to->lower[start + i] = split_lower(rh_f32_bits(values[i]));
+	}
+	return 0;
+}
+
+void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
+{
+	const struct store_block *from = at(store, block);
+	int64_t start = locate(store, block, tensor, first, count);
+	if (store->dtype == RH_F32) {
+		memcpy(values, (const float *)from->weights + start, (size_t)count * sizeof *values);
+		return;
+	}
+	const uint16_t *upper = (const uint16_t *)from->weights + start;
+	for (int64_t i = 0; i < count; i++)
+		values[i] = rh_bits_f32(from->lower ? split_join(upper[i], from->lower[start + i]) : (uint32_t)upper[i] << 16);
+}

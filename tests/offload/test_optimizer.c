@@ -1,0 +1,365 @@
+#include "check.h"
+
+#include "core/float16.h"
+#include "offload/optimizer.h"
+#include "offload/simd/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct rh_pool *pool_of(int threads)
+{
+	struct rh_pool *pool = NULL;
+	check_ok(rh_pool_create(threads, NULL, &pool));
+	return pool;
+}
+
+/* tests/reference/offload/adamw.txt, written by tests/reference/adamw.py. */
+enum { TENSORS = 3 };
+static const struct rh_block_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1}, {"w1", 1, 33, 64, 0}, {"w2", 3, 16, 128, 1}};
+static const struct rh_block_spec reference_spec = {"layer", 192, 1, 1, tensors, TENSORS};
+
+static double number(FILE *file)
+{
+	double value;
+	assert_int_equal(fscanf(file, "%la", &value), 1);
+	return value;
+}
+
+/* Within 1e-6 of the largest that the element has been (`peak`, updated): sums that cancel keep the rounding errors of what they were. */
+static void compare(FILE *file, const float *ours, double *peak, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) {
+		double theirs = number(file), error = fabs((double)ours[i] - theirs);
+		peak[i] = fmax(peak[i], fabs(theirs));
+		if (isinf(theirs) ? (double)ours[i] != theirs : !(error <= 1e-6 * peak[i]))
+			fail_msg("element %lld: %.9g, torch has %.9g", (long long)i, (double)ours[i], theirs);
+	}
+}
+
+static void reference_step(FILE *file, struct rh_store *store, const struct rh_adamw *adamw, double clip, int64_t step, double peak[3][192])
+{
+	double rate = number(file);
+	float *gradient = rh_store_gradient(store, 0);
+	const float *now[3] = {rh_store_weights(store, 0), rh_store_moment(store, 0, 0), rh_store_moment(store, 0, 1)};
+	for (int t = 0; t < TENSORS; t++)
+		for (int64_t i = 0; i < tensors[t].rows * tensors[t].cols; i++)
+			gradient[tensors[t].offset + i] = (float)number(file);
+	double norm = rh_optimizer_norm(store), theirs = number(file);
+	assert_true(fabs(norm - theirs) <= 1e-12 * theirs);
+	check_ok(rh_optimizer_update(store, 0, adamw, rate, rh_optimizer_clip(norm, clip), step));
+	for (int t = 0; t < TENSORS; t++)
+		for (int array = 0; array < 3; array++)
+			compare(file, now[array] + tensors[t].offset, peak[array] + tensors[t].offset, tensors[t].rows * tensors[t].cols);
+}
+
+static void test_update_equals_torch(void **state)
+{
+	(void)state;
+	FILE *file = fopen("tests/reference/offload/adamw.txt", "r");
+	if (!file)
+		fail_msg("run from the repository's root");
+	struct rh_pool *pool = pool_of(2);
+	int cases = (int)number(file);
+	assert_int_equal((int)number(file), TENSORS);
+	for (int c = 0; c < cases; c++) {
+		struct rh_store *store = NULL;
+		check_ok(rh_store_create(&reference_spec, 1, &(struct rh_store_options){RH_F32, 0}, pool, &store));
+		int64_t steps = (int64_t)number(file);
+		struct rh_adamw adamw = {.beta1 = number(file)};
+		adamw.beta2 = number(file);
+		adamw.epsilon = number(file);
+		adamw.weight_decay = number(file);
+		double clip = number(file), peak[3][192] = {{0}};
+		for (int t = 0; t < TENSORS; t++) {
+			float values[64];
+			int64_t n = tensors[t].rows * tensors[t].cols;
+			for (int64_t i = 0; i < n; i++)
+				values[i] = (float)number(file);
+			check_ok(rh_store_set(store, 0, t, 0, n, values));
+		}
+		for (int64_t step = 1; step <= steps; step++)
+			reference_step(file, store, &adamw, clip, step, peak);
+		const float *weights = rh_store_weights(store, 0); /* gaps stay zero */
+		for (int i = 35; i < 64; i++)
+			assert_true(weights[i] == 0 && rh_store_moment(store, 0, 0)[i] == 0 && rh_store_moment(store, 0, 1)[i] == 0);
+		rh_store_destroy(store);
+	}
+	fclose(file);
+	rh_pool_destroy(pool);
+}
+
+/* A block of odd sizes, big enough for several spans. */
+static const struct rh_block_tensor odd[] = {{"o.a", 331, 311, 3, 1}, {"o.b", 1, 1, 103000, 0}, {"o.c", 47, 1013, 103009, 0}};
+enum { ODD_ELEMENTS = 151000, ODD_STEPS = 3 };
+static const struct rh_adamw usual = {0.9, 0.95, 1e-8, 0.1};
+
+struct result {
+	double norm[ODD_STEPS];
+	float master[ODD_ELEMENTS], first[ODD_ELEMENTS], second[ODD_ELEMENTS];
+};
+
+static void fill_gradient(struct rh_store *store, uint64_t *seed, float size)
+{
+	float *wide = rh_store_gradient(store, 0);
+	uint16_t *half = rh_store_gradient(store, 0);
+	for (int t = 0; t < 3; t++)
+		for (int64_t i = 0; i < odd[t].rows * odd[t].cols; i++) {
+			uint16_t value = rh_f32_to_bf16(check_uniform(seed) * size); /* the same for both dtypes */
+			if (rh_store_block(store, 0)->uses == 1 && !rh_store_sum(store, 0, 0))
+				half[odd[t].offset + i] = value;
+			else
+				wide[odd[t].offset + i] = rh_bf16_to_f32(value);
+		}
+}
+
+/* Three steps of the same seeded run. In fp32 sums cross rounds only so that fill_gradient can tell the dtypes apart. */
+static struct result *train(enum rh_dtype dtype, int threads, const char *isa)
+{
+	struct result *result = calloc(1, sizeof *result);
+	struct rh_pool *pool = pool_of(threads);
+	struct rh_block_spec spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
+	struct rh_store *store = NULL;
+	if (isa)
+		setenv("RH_CPU_ISA", isa, 1);
+	check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){dtype, dtype == RH_F32}, pool, &store));
+	unsetenv("RH_CPU_ISA");
+	uint64_t seed = 99, version = rh_store_version(store, 0);
+	for (int t = 0; t < 3; t++)
+		for (int64_t i = 0; i < odd[t].rows * odd[t].cols; i++) {
+			float value = check_uniform(&seed);
+			check_ok(rh_store_set(store, 0, t, i, 1, &value));
+		}
+	for (int step = 0; step < ODD_STEPS; step++) {
+		fill_gradient(store, &seed, step == 1 ? 1e-6f : 3);
+		result->norm[step] = rh_optimizer_norm(store);
+		check_ok(rh_optimizer_update(store, 0, &usual, 1e-3, rh_optimizer_clip(result->norm[step], 1), step + 1));
+		assert_true(rh_store_version(store, 0) != version);
+		version = rh_store_version(store, 0);
+	}
+	for (int t = 0; t < 3; t++)
+		rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, result->master + odd[t].offset);
+	memcpy(result->first, rh_store_moment(store, 0, 0), sizeof result->first);
+	memcpy(result->second, rh_store_moment(store, 0, 1), sizeof result->second);
+	rh_store_destroy(store);
+	rh_pool_destroy(pool);
+	return result;
+}
+
+static void expect_equal(struct result *a, struct result *b)
+{
+	assert_memory_equal(a->norm, b->norm, sizeof a->norm);
+	assert_memory_equal(a->master, b->master, sizeof a->master);
+	assert_memory_equal(a->first, b->first, sizeof a->first);
+	assert_memory_equal(a->second, b->second, sizeof a->second);
+	free(b);
+}
+
+static void test_split_master_equals_plain(void **state)
+{
+	(void)state;
+	struct result *plain = train(RH_F32, 1, NULL);
+	expect_equal(plain, train(RH_BF16, 1, NULL));
+	free(plain);
+}
+
+static void test_update_is_the_same_on_any_threads(void **state)
+{
+	(void)state;
+	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+		struct result *one = train(dtype, 1, NULL);
+		for (int threads = 2; threads <= 4; threads++)
+			expect_equal(one, train(dtype, threads, NULL));
+		free(one);
+	}
+}
+
+static void test_update_is_the_same_on_any_instruction_set(void **state)
+{
+	(void)state;
+	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+		struct result *best = train(dtype, 1, NULL);
+		expect_equal(best, train(dtype, 1, "avx2"));
+		expect_equal(best, train(dtype, 1, "base"));
+		free(best);
+	}
+}
+
+/* Odd counts and extreme values through each kernel that this machine has. */
+static void test_kernels_agree_on_tails_and_extremes(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	const struct optimizer_kernels *kernels[3] = {&optimizer_kernels_base};
+	int sets = 1;
+	if (__builtin_cpu_supports("x86-64-v3"))
+		kernels[sets++] = &optimizer_kernels_avx2;
+	if (__builtin_cpu_supports("x86-64-v4"))
+		kernels[sets++] = &optimizer_kernels_avx512;
+	const struct adamw_terms terms[] = {{0.7f, 0.99f, 0.1f, 0, 0.999f, 0.001f, 0.03f, 1e-8f, -1e-3f},
+	                                    {1, 1, -0.4f, 1, 0.9f, 0.1f, 0.5f, 0, -0.1f}};
+	for (int count = 1; count < 100; count++) {
+		float weight[100], gradient[100], first[100], second[100], out[3][3][100];
+		uint16_t half[100], upper[3][100], lower[3][100], added[3][100];
+		double squares[3][2];
+		int bad[3][2];
+		for (int i = 0; i < count; i++) {
+			int extreme = (int)(check_random(&seed) % 8);
+			float size = extreme == 0 ? 1e-38f : extreme == 1 ? 1e30f : extreme == 2 ? 0 : 1;
+			weight[i] = check_uniform(&seed);
+			gradient[i] = check_uniform(&seed) * size;
+			first[i] = check_uniform(&seed);
+			second[i] = fabsf(check_uniform(&seed)) * (extreme == 3 ? 1e-40f : 1);
+			half[i] = rh_f32_to_bf16(gradient[i]);
+		}
+		for (int k = 0; k < sets; k++) {
+			memset(out[k], 0, sizeof out[k]);
+			memset(upper[k], 0, sizeof upper[k]);
+			memset(lower[k], 0, sizeof lower[k]);
+			memset(added[k], 0, sizeof added[k]);
+			memcpy(out[k][0], weight, sizeof(float) * (size_t)count);
+			memcpy(out[k][1], first, sizeof(float) * (size_t)count);
+			memcpy(out[k][2], second, sizeof(float) * (size_t)count);
+			const struct adamw_terms *t = &terms[count & 1];
+			bad[k][0] = kernels[k]->update_f32(t, out[k][0], gradient, out[k][1], out[k][2], count);
+			for (int i = 0; i < count; i++)
+				upper[k][i] = rh_f32_to_bf16_away(weight[i]), lower[k][i] = (uint16_t)rh_f32_bits(weight[i]);
+			float again[2][100];
+			memcpy(again[0], first, sizeof again[0]);
+			memcpy(again[1], second, sizeof again[1]);
+			bad[k][1] = kernels[k]->update_split(t, upper[k], lower[k], half, again[0], again[1], count);
+			squares[k][0] = kernels[k]->squares_f32(gradient, count);
+			squares[k][1] = kernels[k]->squares_bf16(half, count);
+			kernels[k]->add_bf16(added[k], gradient, weight, count);
+			assert_memory_equal(out[k], out[0], sizeof out[0]);
+			assert_memory_equal(upper[k], upper[0], sizeof upper[0]);
+			assert_memory_equal(lower[k], lower[0], sizeof lower[0]);
+			assert_memory_equal(added[k], added[0], sizeof added[0]);
+			assert_memory_equal(squares[k], squares[0], sizeof squares[0]);
+			assert_memory_equal(bad[k], bad[0], sizeof bad[0]);
+		}
+		for (int i = 0; i < count; i++)
+			assert_int_equal(added[0][i], rh_f32_to_bf16(gradient[i] + weight[i]));
+	}
+}
+
+static void test_norm_equals_a_plain_sum(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct rh_pool *pool = pool_of(3);
+	const struct rh_block_spec specs[] = {{"odd", ODD_ELEMENTS, 1, 1, odd, 3}, {"still", 192, 0, 1, tensors, TENSORS}, reference_spec};
+	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+		struct rh_store *store = NULL;
+		check_ok(rh_store_create(specs, 3, &(struct rh_store_options){dtype, 0}, pool, &store));
+		double naive = 0;
+		for (int b = 0; b < 3; b += 2)
+			for (int t = 0; t < 3; t++) {
+				const struct rh_block_tensor *tensor = &specs[b].tensor[t];
+				for (int64_t i = tensor->offset; i < tensor->offset + tensor->rows * tensor->cols; i++) {
+					float value = check_uniform(&seed) * 100;
+					if (dtype == RH_F32)
+						((float *)rh_store_gradient(store, b))[i] = value;
+					else
+						((uint16_t *)rh_store_gradient(store, b))[i] = rh_f32_to_bf16(value);
+					value = dtype == RH_F32 ? value : rh_bf16_to_f32(rh_f32_to_bf16(value));
+					naive += (double)value * (double)value;
+				}
+			}
+		double norm = rh_optimizer_norm(store);
+		assert_true(fabs(norm - sqrt(naive)) <= 1e-13 * norm);
+		assert_true(norm == rh_optimizer_norm(store)); /* one use: nothing is used up */
+		if (dtype == RH_F32) {
+			((float *)rh_store_gradient(store, 2))[191 - 16] = INFINITY;
+			assert_true(isinf(rh_optimizer_norm(store)));
+			((float *)rh_store_gradient(store, 2))[191 - 16] = NAN;
+			assert_true(isnan(rh_optimizer_norm(store)));
+		}
+		rh_store_destroy(store);
+	}
+	rh_pool_destroy(pool);
+}
+
+static void test_norm_adds_two_uses_and_rounds_once(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct rh_pool *pool = pool_of(2);
+	struct rh_block_spec spec = {"tied", ODD_ELEMENTS, 1, 2, odd, 3};
+	static float expected[ODD_ELEMENTS];
+	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+		struct rh_store *store = NULL;
+		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){dtype, 0}, pool, &store));
+		float *embedding = rh_store_sum(store, 0, 0), *head = rh_store_sum(store, 0, 1);
+		for (int t = 0; t < 3; t++)
+			for (int64_t i = odd[t].offset; i < odd[t].offset + odd[t].rows * odd[t].cols; i++) {
+				embedding[i] = check_uniform(&seed);
+				head[i] = check_uniform(&seed) * 1e-2f;
+				expected[i] = head[i] + embedding[i];
+			}
+		double norm = rh_optimizer_norm(store), naive = 0;
+		for (int64_t i = 0; i < ODD_ELEMENTS; i++) {
+			if (dtype == RH_F32) {
+				assert_true(((float *)rh_store_gradient(store, 0))[i] == expected[i]);
+			} else {
+				assert_int_equal(((uint16_t *)rh_store_gradient(store, 0))[i], rh_f32_to_bf16(expected[i]));
+				expected[i] = rh_bf16_to_f32(rh_f32_to_bf16(expected[i]));
+			}
+			naive += (double)expected[i] * (double)expected[i];
+		}
+		assert_true(fabs(norm - sqrt(naive)) <= 1e-13 * norm);
+		rh_store_destroy(store);
+	}
+	rh_pool_destroy(pool);
+}
+
+static void test_clip_is_torchs_factor(void **state)
+{
+	(void)state;
+	assert_true(rh_optimizer_clip(5, 0) == 1);
+	assert_true(rh_optimizer_clip(0.5, 1) == 1);
+	assert_true(rh_optimizer_clip(0, 1) == 1);
+	assert_true(rh_optimizer_clip(4, 1) == 1 / (4 + 1e-6));
+	assert_true(rh_optimizer_clip(INFINITY, 1) == 0);
+	assert_true(isnan(rh_optimizer_clip(NAN, 1)));
+}
+
+static void test_update_names_the_weight_that_left_the_numbers(void **state)
+{
+	(void)state;
+	struct rh_pool *pool = pool_of(4);
+	struct rh_block_spec spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
+	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+		struct rh_store *store = NULL;
+		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){dtype, 0}, pool, &store));
+		for (int t = 2; t >= 0; t--) { /* the lowest is named */
+			int64_t last = odd[t].offset + odd[t].rows * odd[t].cols - 1;
+			if (dtype == RH_F32)
+				((float *)rh_store_gradient(store, 0))[last] = NAN;
+			else
+				((uint16_t *)rh_store_gradient(store, 0))[last] = 0x7fc0;
+			int rc = rh_optimizer_update(store, 0, &usual, 1e-3, 1, 7);
+			assert_int_equal(rc, -EINVAL);
+			assert_non_null(strstr(rh_error(rc), odd[t].name));
+			assert_non_null(strstr(rh_error(rc), "step 7"));
+		}
+		rh_store_destroy(store);
+	}
+	rh_pool_destroy(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_update_equals_torch),
+	        cmocka_unit_test(test_split_master_equals_plain),
+	        cmocka_unit_test(test_update_is_the_same_on_any_threads),
+	        cmocka_unit_test(test_update_is_the_same_on_any_instruction_set),
+	        cmocka_unit_test(test_kernels_agree_on_tails_and_extremes),
+	        cmocka_unit_test(test_norm_equals_a_plain_sum),
+	        cmocka_unit_test(test_norm_adds_two_uses_and_rounds_once),
+	        cmocka_unit_test(test_clip_is_torchs_factor),
+	        cmocka_unit_test(test_update_names_the_weight_that_left_the_numbers),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
