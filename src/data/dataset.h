@@ -15,10 +15,22 @@ struct rh_dataset {
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
 	/* counted while reading, reported by rh_dataset_report */
-	int64_t read_rows, dropped_rows, cut_rows, cut_answers, prefix_mismatches;
+	int64_t read_rows;         /* in the file, blank lines apart */
+	int64_t dropped_rows;      /* held no trained token, most often by truncation */
+	int64_t cut_rows;          /* lost tokens to max_length */
+	int64_t cut_answers;       /* of these: rows whose masked answer lost its end */
+	int64_t split_rows;        /* bfd_split: went on in another document instead */
+	int64_t dropped_pieces;    /* of these: pieces left out since they held no trained token */
+	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
 };
 
-/* Reads and tokenizes `path`. Every fault is one line naming path and line number. Dropped rows are listed (the first few by line) and
+/* Reads and tokenizes `path`: one JSON object a line, all of one kind, which the first line decides, in this order:
+ *   prompt and completion   two strings, or two lists of {role, content}
+ *   messages                a list of {role, content}
+ *   text                    a string; the key is config->dataset_text_field
+ * Blank lines, CRLF, a UTF-8 byte order mark and a last line without its newline are accepted; other keys are ignored.
+ * Conversations need a chat template: config->chat_template, else the tokenizer's own text.
+ * Every fault is one line naming path and line number. Dropped rows are listed (the first few by line) and
  * counted, never silent; no row left is -EINVAL. Packing happens here when the configuration asks for it. */
 int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 void rh_dataset_free(struct rh_dataset *dataset);
@@ -40,17 +52,26 @@ int64_t rh_sampler_micro_batches(const struct rh_sampler *sampler, int64_t step)
 /* The rows of one micro-batch, borrowed until the next call that asks for another epoch. Returns their number. */
 int64_t rh_sampler_rows(struct rh_sampler *sampler, int64_t epoch, int64_t step, int64_t micro_batch, const int64_t **rows);
 
-/* One micro-batch as the devices see it: rows laid end to end, no padding. */
+/* What no micro-batch of `batch` rows can exceed: sums over the `batch` largest rows, whatever the order. For plans and reservations. */
+struct rh_batch_limits {
+	int64_t tokens, documents, trained, longest;
+};
+int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh_batch_limits *out) RH_MUST;
+
+/* One micro-batch as the devices see it: rows laid end to end, no padding. Zeroed before its first use. */
 struct rh_batch {
 	int64_t tokens, documents, trained;
-	int64_t longest;   /* document */
-	int32_t *ids;      /* (tokens) */
-	int32_t *position; /* (tokens) restarts at 0 in each document */
-	int32_t *start;    /* (documents + 1) first token of each */
-	int32_t *head_row; /* (trained) the token whose logits are needed: the one before the target */
-	int32_t *target;   /* (trained) */
+	int64_t longest;    /* document */
+	int32_t *ids;       /* (tokens) */
+	int32_t *position;  /* (tokens) restarts at 0 in each document */
+	int32_t *start;     /* (documents + 1) first token of each */
+	int32_t *head_row;  /* (trained) the token whose logits are needed: the one before the target */
+	int32_t *target;    /* (trained) */
+	size_t capacity[5]; /* of the five arrays, in items */
 };
-/* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. */
+/* Makes room once, so that rh_batch_make never allocates for batches within the limits. */
+int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;
+/* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. -EINVAL when the rows hold 2^31 tokens or more. */
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
 void rh_batch_free(struct rh_batch *batch);
 

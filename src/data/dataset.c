@@ -1,0 +1,282 @@
+#include "data/dataset.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DROPS_LISTED = 5 };
+
+/* A dataset that grows by documents. */
+struct builder {
+	struct rh_dataset *set;
+	size_t id_capacity, trained_capacity, start_capacity;
+};
+
+static int add_document(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens)
+{
+	struct rh_dataset *set = builder->set;
+	size_t end = (size_t)set->tokens + tokens, documents = (size_t)set->documents;
+	int rc = rh_grow(&set->ids, &builder->id_capacity, end, sizeof *set->ids);
+	if (!rc)
+		rc = rh_grow(&set->trained, &builder->trained_capacity, end, 1);
+	if (!rc)
+		rc = rh_grow(&set->document_start, &builder->start_capacity, documents + 2, sizeof *set->document_start);
+	if (rc)
+		return rc;
+	memcpy(set->ids + set->tokens, ids, tokens * sizeof *ids);
+	memcpy(set->trained + set->tokens, trained, tokens);
+	set->trained[set->tokens] = 0; /* nothing comes before it */
+	set->document_start[documents] = set->tokens;
+	set->document_start[documents + 1] = (int64_t)end;
+	set->tokens = (int64_t)end;
+	set->documents++;
+	return 0;
+}
+
+/* Targets among tokens [0, count) of a document that begins here. */
+static int64_t count_trained(const uint8_t *trained, size_t count)
+{
+	int64_t sum = 0;
+	for (size_t i = 1; i < count; i++)
+		sum += trained[i];
+	return sum;
+}
+
+/* bfd_split: an overlong row goes on in further documents. */
+static int add_pieces(struct builder *builder, const struct data_encoder *row, size_t max_length)
+{
+	size_t count = row->ids.count;
+	int rc = 0;
+	if (count > max_length)
+		builder->set->split_rows++;
+	for (size_t at = 0; !rc && at < count; at += max_length) {
+		size_t tokens = count - at < max_length ? count - at : max_length;
+		if (count_trained(row->trained + at, tokens))
+			rc = add_document(builder, row->ids.id + at, row->trained + at, tokens);
+		else
+			builder->set->dropped_pieces++;
+	}
+	return rc;
+}
+
+static int add_row(struct builder *builder, const struct data_encoder *row, const struct rh_config *config, const char *where)
+{
+	struct rh_dataset *set = builder->set;
+	size_t count = row->ids.count, max_length = (size_t)config->max_length;
+	int64_t all = count_trained(row->trained, count);
+	set->read_rows++;
+	set->prefix_mismatches += row->is_prefix_mismatch;
+	if (config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT && all)
+		return add_pieces(builder, row, max_length);
+	size_t kept = count < max_length ? count : max_length;
+	int64_t left = count_trained(row->trained, kept);
+	if (!left) {
+		if (set->dropped_rows++ < DROPS_LISTED && !all)
+			rh_note("%s: dropped: no token of it is trained", where);
+		else if (set->dropped_rows <= DROPS_LISTED)
+			rh_note("%s: dropped: its %zu tokens are cut to max_length %zu, and none of those is trained", where, count, kept);
+		return 0;
+	}
+	set->cut_rows += kept < count;
+	set->cut_answers += row->is_masked && left < all;
+	return add_document(builder, row->ids.id, row->trained, kept);
+}
+
+static int read_rows(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+{
+	struct data_reader reader;
+	struct data_encoder encoder;
+	struct builder builder = {.set = out};
+	int rc = data_reader_open(path, config->dataset_text_field, &reader);
+	if (rc)
+		return rc;
+	rc = data_encoder_open(config, tokenizer, &encoder);
+	while (!rc) {
+		json_t *row;
+		rc = data_reader_next(&reader, &row);
+		if (rc <= 0)
+			break;
+		rc = data_encode(&encoder, reader.kind, row, reader.where.bytes);
+		json_decref(row);
+		if (!rc)
+			rc = add_row(&builder, &encoder, config, reader.where.bytes);
+	}
+	if (!rc && !out->read_rows)
+		rc = rh_fail(-EINVAL, "%s:1: the file holds no rows", path);
+	if (!rc && !out->documents)
+		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", path,
+		             (long long)out->read_rows, (long long)config->max_length);
+	if (!rc && out->documents >= UINT32_MAX)
+		rc = rh_fail(-EINVAL, "%s: more than 2^32 documents; split the file", path);
+	data_encoder_close(&encoder);
+	data_reader_close(&reader);
+	return rc;
+}
+
+/* A dataset with `order`'s documents of `from`, rows beginning at each first[row] (rows + 1). */
+static int gather(const struct rh_dataset *from, const int64_t *order, const int64_t *first, int64_t rows, struct rh_dataset *out)
+{
+	struct builder builder = {.set = out};
+	int rc = 0;
+	out->row_document = rh_alloc((size_t)rows + 1, sizeof *out->row_document);
+	if (!out->row_document)
+		return -ENOMEM;
+	memcpy(out->row_document, first, ((size_t)rows + 1) * sizeof *first);
+	out->rows = rows;
+	for (int64_t i = 0; !rc && i < first[rows]; i++) {
+		int64_t start = from->document_start[order[i]], end = from->document_start[order[i] + 1];
+		rc = add_document(&builder, from->ids + start, from->trained + start, (size_t)(end - start));
+	}
+	for (int64_t i = 0; i < out->tokens; i++)
+		out->trained_tokens += out->trained[i];
+	return rc;
+}
+
+/* `set` takes over the arrays and sizes of `fresh` and keeps its own counters. */
+static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
+{
+	struct rh_dataset kept = *set;
+	rh_dataset_free(set);
+	*set = *fresh;
+	set->read_rows = kept.read_rows;
+	set->dropped_rows = kept.dropped_rows;
+	set->cut_rows = kept.cut_rows;
+	set->cut_answers = kept.cut_answers;
+	set->split_rows = kept.split_rows;
+	set->dropped_pieces = kept.dropped_pieces;
+	set->prefix_mismatches = kept.prefix_mismatches;
+}
+
+static int pack_rows(struct rh_dataset *set, int64_t max_length)
+{
+	size_t documents = (size_t)set->documents;
+	struct rh_dataset packed = {0};
+	int64_t bins, *length = rh_alloc(documents, sizeof *length), *order = rh_alloc(documents, sizeof *order);
+	int64_t *first = rh_alloc(documents + 1, sizeof *first);
+	int rc = length && order && first ? 0 : -ENOMEM;
+	for (size_t i = 0; !rc && i < documents; i++)
+		length[i] = set->document_start[i + 1] - set->document_start[i];
+	if (!rc)
+		rc = data_pack(length, set->documents, max_length < set->tokens ? max_length : set->tokens, order, first, &bins);
+	if (!rc)
+		rc = gather(set, order, first, bins, &packed);
+	if (!rc)
+		replace(set, &packed);
+	else
+		rh_dataset_free(&packed);
+	rh_free(length);
+	rh_free(order);
+	rh_free(first);
+	return rc;
+}
+
+/* Each document is a row. */
+static int number_rows(struct rh_dataset *set)
+{
+	set->row_document = rh_alloc((size_t)set->documents + 1, sizeof *set->row_document);
+	if (!set->row_document)
+		return -ENOMEM;
+	for (int64_t i = 0; i <= set->documents; i++)
+		set->row_document[i] = i;
+	set->rows = set->documents;
+	for (int64_t i = 0; i < set->tokens; i++)
+		set->trained_tokens += set->trained[i];
+	return 0;
+}
+
+int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+{
+	RH_ASSERT(config->max_length > 0);
+	struct rh_dataset set = {0};
+	int rc = read_rows(path, config, tokenizer, &set);
+	if (!rc)
+		rc = config->packing ? pack_rows(&set, config->max_length) : number_rows(&set);
+	if (rc)
+		rh_dataset_free(&set);
+	else
+		*out = set;
+	return rc;
+}
+
+void rh_dataset_free(struct rh_dataset *dataset)
+{
+	rh_free(dataset->ids);
+	rh_free(dataset->trained);
+	rh_free(dataset->document_start);
+	rh_free(dataset->row_document);
+	*dataset = (struct rh_dataset){0};
+}
+
+void rh_dataset_report(const struct rh_dataset *dataset, const char *path)
+{
+	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
+	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
+	if (dataset->dropped_rows)
+		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained%s", path,
+		        (long long)dataset->dropped_rows, dataset->dropped_rows > DROPS_LISTED ? " (the first few are listed above)" : "");
+	if (dataset->cut_rows)
+		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
+		        (long long)dataset->cut_answers);
+	if (dataset->split_rows)
+		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
+		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);
+	if (dataset->prefix_mismatches)
+		rh_note("%s: %lld rows where the prompt's tokens are not the first of the whole's (a token reaches across the border, "
+		        "such as a space at the prompt's end): their mask may be off by a token",
+		        path, (long long)dataset->prefix_mismatches);
+}
+
+/* The rows of `from` whose mark is `mark`, in their order. */
+static int take_rows(const struct rh_dataset *from, const uint8_t *marks, uint8_t mark, struct rh_dataset *out)
+{
+	int64_t *order = rh_alloc((size_t)from->documents, sizeof *order), rows = 0, documents = 0;
+	int64_t *first = rh_alloc((size_t)from->rows + 1, sizeof *first);
+	int rc = order && first ? 0 : -ENOMEM;
+	for (int64_t row = 0; !rc && row < from->rows; row++) {
+		if (marks[row] != mark)
+			continue;
+		for (int64_t d = from->row_document[row]; d < from->row_document[row + 1]; d++)
+			order[documents++] = d;
+		first[++rows] = documents;
+	}
+	if (!rc)
+		rc = gather(from, order, first, rows, out);
+	rh_free(order);
+	rh_free(first);
+	return rc;
+}
+
+int rh_dataset_split(struct rh_dataset *dataset, double share, uint64_t seed, struct rh_dataset *held_out)
+{
+	if (!(share > 0 && share < 1))
+		return rh_fail(-EINVAL, "eval_split: %g is not between 0 and 1", share);
+	if (dataset->rows < 2)
+		return rh_fail(-EINVAL, "eval_split: the training file gives one row only; at least two are needed to hold one out");
+	int64_t rows = dataset->rows, count = llround(share * (double)rows);
+	count = count < 1 ? 1 : count > rows - 1 ? rows - 1 : count;
+	struct rh_dataset kept = {0}, held = {0};
+	int64_t *order = rh_alloc((size_t)rows, sizeof *order);
+	uint8_t *marks = rh_alloc((size_t)rows, 1);
+	int rc = order && marks ? 0 : -ENOMEM;
+	if (!rc)
+		data_shuffle(seed, RH_PHILOX_SPLIT, 0, order, rows);
+	for (int64_t i = 0; !rc && i < count; i++)
+		marks[order[i]] = 1;
+	if (!rc)
+		rc = take_rows(dataset, marks, 0, &kept);
+	if (!rc)
+		rc = take_rows(dataset, marks, 1, &held);
+	if (!rc) {
+		replace(dataset, &kept);
+		*held_out = held;
+	} else {
+		rh_dataset_free(&kept);
+		rh_dataset_free(&held);
+	}
+	rh_free(order);
+	rh_free(marks);
+	return rc;
+}

@@ -1,0 +1,86 @@
+/* A tokenizer small enough to predict by eye: one id a byte, but two newlines are one token (so a token can reach across a border), and
+ * five special tokens. It stands in for src/token/, all of whose functions that src/data/ calls are defined here. */
+#ifndef RH_TESTS_DATA_FAKE_TOKENIZER_H
+#define RH_TESTS_DATA_FAKE_TOKENIZER_H
+
+#include "core/alloc.h"
+#include "token/tokenizer.h"
+
+#include <string.h>
+
+enum { FAKE_TWO_NEWLINES = 256, FAKE_FIRST_SPECIAL, FAKE_IM_START = FAKE_FIRST_SPECIAL, FAKE_IM_END, FAKE_BOS, FAKE_EOS, FAKE_END };
+static const char *const fake_special[] = {"<|im_start|>", "<|im_end|>", "<s>", "</s>"};
+
+struct rh_tokenizer {
+	int adds_bos, has_eos;
+	const char *chat_template;
+};
+
+void rh_ids_free(struct rh_ids *ids)
+{
+	rh_free(ids->id);
+	*ids = (struct rh_ids){0};
+}
+
+static int fake_push(struct rh_ids *ids, int32_t id)
+{
+	int rc = rh_grow(&ids->id, &ids->capacity, ids->count + 1, sizeof *ids->id);
+	if (!rc)
+		ids->id[ids->count++] = id;
+	return rc;
+}
+
+int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+{
+	int rc = tokenizer->adds_bos && mode == RH_TOKENS_WITH_SPECIAL ? fake_push(out, FAKE_BOS) : 0;
+	for (size_t at = 0; !rc && at < bytes;) {
+		size_t taken = 1;
+		int32_t id = (unsigned char)text[at];
+		if (at + 1 < bytes && !memcmp(text + at, "\n\n", 2)) {
+			taken = 2;
+			id = FAKE_TWO_NEWLINES;
+		}
+		for (int i = 0; i < FAKE_END - FAKE_FIRST_SPECIAL; i++) {
+			size_t length = strlen(fake_special[i]);
+			if (bytes - at >= length && !memcmp(text + at, fake_special[i], length)) {
+				taken = length;
+				id = FAKE_FIRST_SPECIAL + i;
+			}
+		}
+		rc = fake_push(out, id);
+		at += taken;
+	}
+	return rc;
+}
+
+int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
+{
+	(void)tokenizer;
+	for (int i = 0; i < FAKE_END - FAKE_FIRST_SPECIAL; i++)
+		if (!strcmp(token, fake_special[i]))
+			return FAKE_FIRST_SPECIAL + i;
+	return -1;
+}
+
+int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->adds_bos ? FAKE_BOS : -1;
+}
+
+int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->has_eos ? FAKE_EOS : -1;
+}
+
+const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	(void)tokenizer;
+	return id >= FAKE_FIRST_SPECIAL && id < FAKE_END ? fake_special[id - FAKE_FIRST_SPECIAL] : NULL;
+}
+
+const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->chat_template;
+}
+
+#endif

@@ -1,0 +1,488 @@
+#include "check.h"
+
+#include "core/file.h"
+#include "core/log.h"
+#include "data/dataset.h"
+#include "fake_tokenizer.h"
+
+#include <stdarg.h>
+#include <unistd.h>
+
+static char path[64];
+
+static struct rh_config plain_config(void)
+{
+	struct rh_config config = {.dataset_text_field = (char *)(uintptr_t) "text", .max_length = 1024};
+	config.completion_only_loss = config.assistant_only_loss = RH_UNSET;
+	return config;
+}
+
+static const struct rh_tokenizer plain_tokenizer = {.has_eos = 1};
+
+static int load(const char *content, size_t length, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
+                struct rh_dataset *out)
+{
+	check_ok(rh_file_write_whole(path, content, length));
+	return rh_dataset_load(path, config, tokenizer, out);
+}
+
+/* Loads `content` and expects an error line with all of the strings named after it, up to NULL. */
+static void expect_error(const char *content, const struct rh_config *config, ...)
+{
+	struct rh_dataset set;
+	rh_error_clear();
+	int rc = load(content, strlen(content), config, &plain_tokenizer, &set);
+	assert_true(rc < 0);
+	const char *line = rh_error(rc);
+	va_list parts;
+	va_start(parts, config);
+	for (const char *part; (part = va_arg(parts, const char *));)
+		if (!strstr(line, part))
+			fail_msg("'%s' is not in the line: %s", part, line);
+	va_end(parts);
+	assert_null(strchr(line, '\n'));
+	if (strncmp(line, path, strlen(path)))
+		fail_msg("the line does not begin with the path: %s", line);
+}
+
+/* One character a token of document `index`: '_' masked, '#' trained. */
+static void expect_mask(const struct rh_dataset *set, int64_t index, const char *mask)
+{
+	int64_t first = set->document_start[index], length = set->document_start[index + 1] - first;
+	char seen[256] = {0};
+	assert_true(length < 256);
+	for (int64_t i = 0; i < length; i++)
+		seen[i] = set->trained[first + i] ? '#' : '_';
+	assert_string_equal(seen, mask);
+}
+
+static void load_ok(const char *content, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+{
+	check_ok(load(content, strlen(content), config, tokenizer, out));
+}
+
+static void test_completion_masks_the_prompt_and_ends_with_eos(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	load_ok("{\"prompt\":\"abc\",\"completion\":\"de\"}\n{\"prompt\":\"\",\"completion\":\"f</s>\"}", &config, &plain_tokenizer, &set);
+	assert_int_equal(set.rows, 2);
+	assert_int_equal(set.tokens, 8);
+	assert_int_equal(set.ids[5], FAKE_EOS);
+	expect_mask(&set, 0, "___###");
+	expect_mask(&set, 1, "_#"); /* f is the first token; </s> was there already */
+	assert_int_equal(set.trained_tokens, 4);
+	rh_dataset_free(&set);
+
+	struct rh_tokenizer with_bos = {.adds_bos = 1, .has_eos = 1};
+	load_ok("{\"prompt\":\"abc\",\"completion\":\"de\"}\n{\"prompt\":\"\",\"completion\":\"f\"}", &config, &with_bos, &set);
+	expect_mask(&set, 0, "____###");
+	expect_mask(&set, 1, "_##");
+	assert_int_equal(set.prefix_mismatches, 0);
+	rh_dataset_free(&set);
+
+	config.completion_only_loss = RH_NO;
+	load_ok("{\"prompt\":\"abc\",\"completion\":\"de\"}", &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "_#####");
+	rh_dataset_free(&set);
+}
+
+static void test_completion_counts_prompts_that_are_no_prefix(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	load_ok("{\"prompt\":\"a\\n\",\"completion\":\"\\nb\"}\n{\"prompt\":\"a\\n\",\"completion\":\"b\"}", &config, &plain_tokenizer,
+	        &set);
+	assert_int_equal(set.prefix_mismatches, 1);
+	expect_mask(&set, 0, "__##"); /* a, \n\n, b, </s>: the first two are masked, as the prompt alone has two */
+	rh_dataset_free(&set);
+}
+
+static void test_text_trains_all_and_ends_with_eos(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	load_ok("{\"text\":\"ab\"}\n{\"text\":\"c</s>\"}\n", &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "_##");
+	expect_mask(&set, 1, "_#");
+	rh_dataset_free(&set);
+	config.dataset_text_field = (char *)(uintptr_t) "body";
+	config.eos_token = (char *)(uintptr_t) "<|im_end|>";
+	load_ok("{\"body\":\"a\\u0000b\"}\n", &config, &plain_tokenizer, &set);
+	assert_int_equal(set.tokens, 4);
+	assert_int_equal(set.ids[1], 0);
+	assert_int_equal(set.ids[3], FAKE_IM_END);
+	rh_dataset_free(&set);
+}
+
+static const char chat_line[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"rs\"}]}\n";
+/* <|im_start|>user\nq<|im_end|>\n is 9 tokens, <|im_start|>assistant\n 11, rs<|im_end|> 3, \n 1 */
+
+static void test_messages_mask_what_no_assistant_wrote(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	load_ok(chat_line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "_#######################");
+	rh_dataset_free(&set);
+	config.assistant_only_loss = RH_YES;
+	load_ok(chat_line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "____________________###_");
+	assert_int_equal(set.prefix_mismatches, 0);
+	rh_dataset_free(&set);
+	config.assistant_only_loss = RH_UNSET;
+	config.completion_only_loss = RH_YES;
+	load_ok(chat_line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "____________________###_");
+	rh_dataset_free(&set);
+	/* "assistant\n" and "\nx" share a token: the border falls back to the prefix's length, and is counted */
+	load_ok("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\\nx\"}]}", &config,
+	        &plain_tokenizer, &set);
+	expect_mask(&set, 0, "____________________##_");
+	assert_int_equal(set.prefix_mismatches, 1);
+	rh_dataset_free(&set);
+}
+
+static void test_conversational_completion_masks_the_prompt_turns(void **state)
+{
+	(void)state;
+	static const char line[] = "{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"z\"},"
+	                           "{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":\"rs\"}]}\n";
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	load_ok(line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "___________________________________________####");
+	rh_dataset_free(&set);
+	config.assistant_only_loss = RH_YES;
+	load_ok(line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "___________________________________________###_");
+	rh_dataset_free(&set);
+	config.completion_only_loss = RH_NO;
+	load_ok(line, &config, &plain_tokenizer, &set);
+	expect_mask(&set, 0, "____________________##_____________________###_");
+	rh_dataset_free(&set);
+}
+
+static void test_lines_as_people_write_them(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	load_ok("\xEF\xBB\xBF{\"text\":\"a\"}\r\n\r\n   \t\n{\"text\":\"b\",\"id\":7}\r\n{\"text\":\"c\"}", &config, &plain_tokenizer,
+	        &set);
+	assert_int_equal(set.rows, 3);
+	assert_int_equal(set.tokens, 6);
+	rh_dataset_free(&set);
+}
+
+static void test_bad_lines_are_named(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	expect_error("", &config, ":1: the file holds no rows", NULL);
+	expect_error("\n \r\n", &config, "the file holds no rows", NULL);
+	expect_error("{\"text\":\"a\"}\n{\"text\":\n", &config, ":2: not valid JSON", NULL);
+	expect_error("{\"text\":\"a\",\"text\":\"b\"}", &config, ":1: not valid JSON", "duplicate", NULL);
+	expect_error("{\"text\":\"\\ud800\"}", &config, ":1: not valid JSON", NULL);
+	expect_error("{\"text\":\"\xff\"}", &config, ":1: not valid JSON", NULL);
+	expect_error("\xFF\xFE{", &config, ":1: the file is UTF-16", NULL);
+	expect_error("[1]", &config, ":1: expected one JSON object", NULL);
+	expect_error("7", &config, ":1: expected one JSON object", NULL);
+	expect_error("{\"conversations\":[]}", &config, ":1: none of 'messages'", "'conversations'", NULL);
+	expect_error("{}", &config, ":1: none of 'messages'", NULL);
+	expect_error("{\"text\":null}", &config, ":1: none of", NULL);
+	expect_error("{\"text\":5}", &config, ":1: 'text' must be a string", NULL);
+	expect_error("{\"text\":\"\"}", &config, ":1: 'text' is empty", NULL);
+	expect_error("{\"prompt\":\"a\"}", &config, ":1: 'completion' is missing", NULL);
+	expect_error("{\"completion\":\"a\"}", &config, ":1: 'prompt' is missing", NULL);
+	expect_error("{\"prompt\":\"a\",\"completion\":5}", &config, ":1: 'completion' must be a string", NULL);
+	expect_error("{\"prompt\":\"a\",\"completion\":[]}", &config, ":1: 'prompt' must be a list of messages", NULL);
+	expect_error("{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"prompt\":\"a\",\"completion\":\"\"}\n", &config,
+	             ":2: 'completion' is empty", NULL);
+	expect_error("{\"prompt\":\"a\",\"completion\":\"</s>\"}\n", &config, ":1: 'completion' is empty", NULL);
+	expect_error("{\"prompt\":\"a\",\"completion\":\"b\"}\n\n{\"text\":\"a\"}\n", &config, ":3: 'prompt' is missing",
+	             "first one's kind", NULL);
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	expect_error("{\"messages\":\"a\"}", &config, ":1: 'messages' must be a list", NULL);
+	expect_error("{\"messages\":[]}", &config, ":1: the list of messages is empty", NULL);
+	expect_error("{\"messages\":[5]}", &config, ":1: message 1 must be an object", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\"}]}", &config, ":1: message 1: 'content' must be a string", NULL);
+	expect_error("{\"messages\":[{\"content\":\"a\"}]}", &config, ":1: message 1: 'role' must be a string", NULL);
+	expect_error("{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", &config, ":1: message 1: role 'tool'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[1]}]}", &config, "'tool_calls'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", &config, ":1: 'tools'", NULL);
+	expect_error("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[]}", &config, ":1: 'completion' is empty", NULL);
+	config.assistant_only_loss = RH_YES;
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", &config, ":1: no assistant's turn has content", NULL);
+	expect_error("{\"text\":\"a\"}", &config, ":1: assistant_only_loss needs conversations", NULL);
+}
+
+static void test_templates_missing_or_unknown_list_the_names(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	struct rh_tokenizer tokenizer = plain_tokenizer;
+	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "smollm2, qwen2"));
+	tokenizer.chat_template = "{{ hello }}";
+	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "set chat_template to one of"));
+	config.chat_template = (char *)(uintptr_t) "qwen9";
+	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'qwen9'"));
+	config.eos_token = (char *)(uintptr_t) "<none>";
+	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "eos_token"));
+}
+
+static void test_truncation_keeps_the_start_and_counts(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.max_length = 6;
+	load_ok("{\"prompt\":\"abc\",\"completion\":\"de\"}\n"     /* fits */
+	        "{\"prompt\":\"abcd\",\"completion\":\"efgh\"}\n"  /* its answer loses its end */
+	        "{\"prompt\":\"abcdefgh\",\"completion\":\"i\"}\n" /* nothing trained is left */
+	        "{\"prompt\":\"abcde\",\"completion\":\"f\"}\n",   /* loses end-of-sequence only */
+	        &config, &plain_tokenizer, &set);
+	assert_int_equal(set.read_rows, 4);
+	assert_int_equal(set.rows, 3);
+	assert_int_equal(set.dropped_rows, 1);
+	assert_int_equal(set.cut_rows, 2);
+	assert_int_equal(set.cut_answers, 2);
+	expect_mask(&set, 1, "____##");
+	expect_mask(&set, 2, "_____#");
+	rh_dataset_report(&set, path);
+	rh_dataset_free(&set);
+	config.max_length = 1;
+	expect_error("{\"text\":\"ab\"}\n", &config, "none of its 1 rows has a trained token within max_length 1", NULL);
+}
+
+static void test_packing_cuts_or_goes_on(void **state)
+{
+	(void)state;
+	static const char rows[] =
+	        "{\"text\":\"aaaaaaaaa\"}\n{\"text\":\"bbb\"}\n{\"text\":\"ccccc\"}\n{\"text\":\"d\"}\n"; /* 10 4 6 2 tokens */
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.packing = 1;
+	config.packing_strategy = RH_PACKING_BFD;
+	config.max_length = 8;
+	load_ok(rows, &config, &plain_tokenizer, &set); /* a8 | c6 d2 | b4 */
+	assert_int_equal(set.cut_rows, 1);
+	assert_int_equal(set.cut_answers, 0);
+	assert_int_equal(set.rows, 3);
+	assert_int_equal(set.documents, 4);
+	assert_int_equal(set.row_document[1], 1);
+	assert_int_equal(set.row_document[2], 3);
+	assert_int_equal(set.ids[8], 'c');
+	assert_int_equal(set.ids[14], 'd');
+	assert_int_equal(set.ids[16], 'b');
+	rh_dataset_free(&set);
+	config.packing_strategy = RH_PACKING_BFD_SPLIT;
+	load_ok(rows, &config, &plain_tokenizer, &set); /* a8 | c6 a2 | b4 d2 */
+	assert_int_equal(set.split_rows, 1);
+	assert_int_equal(set.rows, 3);
+	assert_int_equal(set.documents, 5);
+	assert_int_equal(set.tokens, 22);
+	expect_mask(&set, 2, "_#");
+	assert_int_equal(set.trained_tokens, 17);
+	rh_dataset_free(&set);
+}
+
+static void test_split_shares_the_rows_out(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set, held;
+	struct rh_text lines = {0};
+	for (int i = 0; i < 100; i++)
+		check_ok(rh_text_printf(&lines, "{\"text\":\"%c\"}\n", 33 + i % 90 + (i % 90 == 1) + (i % 90 == 59)));
+	check_ok(load(lines.bytes, lines.length, &config, &plain_tokenizer, &set));
+	check_ok(rh_dataset_split(&set, 0.25, 7, &held));
+	assert_int_equal(set.rows, 75);
+	assert_int_equal(held.rows, 25);
+	assert_int_equal(held.tokens, 50);
+	assert_int_equal(set.read_rows, 100);
+	assert_int_equal(held.trained_tokens, 25);
+	int seen[256] = {0};
+	for (int64_t i = 0; i < set.tokens; i += 2)
+		seen[set.ids[i]]++;
+	for (int64_t i = 0; i < held.tokens; i += 2)
+		seen[held.ids[i]]++;
+	int sum = 0;
+	for (int i = 0; i < 256; i++)
+		sum += seen[i];
+	assert_int_equal(sum, 100);
+	rh_dataset_free(&held);
+	check_ok(rh_dataset_split(&set, 1e-9, 7, &held));
+	assert_int_equal(held.rows, 1);
+	rh_dataset_free(&held);
+	rh_dataset_free(&set);
+	load_ok("{\"text\":\"a\"}\n", &config, &plain_tokenizer, &set);
+	assert_int_equal(rh_dataset_split(&set, 0.5, 7, &held), -EINVAL);
+	rh_dataset_free(&set);
+	rh_text_free(&lines);
+}
+
+static void test_batch_lays_rows_end_to_end(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	struct rh_dataset set;
+	config.packing = 1;
+	config.max_length = 8;
+	load_ok("{\"prompt\":\"a\",\"completion\":\"bcd\"}\n{\"prompt\":\"e\",\"completion\":\"f\"}\n{\"prompt\":\"ghijk\",\"completion\":"
+	        "\"lm\"}\n",
+	        &config, &plain_tokenizer, &set); /* rows: ghijklm$ | abcd$ ef$ */
+	assert_int_equal(set.rows, 2);
+	struct rh_batch batch = {0};
+	struct rh_batch_limits limits;
+	check_ok(rh_dataset_limits(&set, 1, &limits));
+	assert_int_equal(limits.tokens, 8);
+	assert_int_equal(limits.documents, 2);
+	assert_int_equal(limits.trained, 6);
+	assert_int_equal(limits.longest, 8);
+	check_ok(rh_dataset_limits(&set, 100, &limits));
+	assert_int_equal(limits.tokens, 16);
+	check_ok(rh_batch_reserve(&batch, &limits));
+	rh_alloc_fail_nth(1); /* reserved: nothing more is asked for */
+	check_ok(rh_batch_make(&set, (int64_t[]){1, 0}, 2, &batch));
+	assert_int_equal(rh_alloc_fail_nth(0), 0);
+	assert_int_equal(batch.tokens, 16);
+	assert_int_equal(batch.documents, 3);
+	assert_int_equal(batch.longest, 8);
+	assert_memory_equal(batch.start, ((int32_t[]){0, 5, 8, 16}), 16);
+	assert_memory_equal(batch.position, ((int32_t[]){0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7}), 64);
+	assert_int_equal(batch.trained, 9);
+	assert_memory_equal(batch.head_row, ((int32_t[]){0, 1, 2, 3, 5, 6, 12, 13, 14}), 36);
+	assert_memory_equal(batch.target, ((int32_t[]){'b', 'c', 'd', FAKE_EOS, 'f', FAKE_EOS, 'l', 'm', FAKE_EOS}), 36);
+	check_ok(rh_batch_make(&set, (int64_t[]){0}, 1, &batch));
+	assert_int_equal(batch.tokens, 8);
+	assert_int_equal(batch.start[1], 8);
+	rh_batch_free(&batch);
+	rh_batch_free(&batch);
+	rh_dataset_free(&set);
+}
+
+static void test_every_refused_allocation_unwinds(void **state)
+{
+	(void)state;
+	struct rh_config config = plain_config();
+	config.packing = 1;
+	config.max_length = 40;
+	config.assistant_only_loss = RH_YES;
+	config.chat_template = (char *)(uintptr_t) "qwen3";
+	check_ok(rh_file_write_whole(path, chat_line, sizeof chat_line - 1));
+	int refused = 0;
+	for (uint64_t n = 1; n < 500; n++) {
+		struct rh_dataset set;
+		rh_alloc_fail_nth(n);
+		int rc = rh_dataset_load(path, &config, &plain_tokenizer, &set);
+		uint64_t asked = rh_alloc_fail_nth(0);
+		if (asked < n) {
+			check_ok(rc);
+			rh_dataset_free(&set);
+			break;
+		}
+		assert_int_equal(rc, -ENOMEM);
+		refused++;
+	}
+	assert_true(refused > 10 && refused < 499);
+}
+
+/* Lines of every kind with bytes changed, cut, doubled: an error line or a dataset that keeps its invariants. */
+static void test_mutated_lines_never_crash(void **state)
+{
+	(void)state;
+	static const char *const seeds[] = {
+	        "{\"prompt\":\"ab\\u00e9 c\",\"completion\":\"d\\ud83d\\ude00e\"}\n{\"prompt\":\"\",\"completion\":\"x\"}\n",
+	        "{\"text\":\"one\"}\r\n\r\n{\"text\":\"two</s>\",\"n\":[1,2.5e3,null,true]}",
+	        "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\\n\"},{\"role\":\"assistant\","
+	        "\"content\":"
+	        "\"<think>\\nw\\n</think>\\n\\n\\nrs\"}]}\n",
+	        "{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":\"r\"}]}\n",
+	};
+	static const char *const names[] = {"chatml", "qwen3", "llama2", "llama3.1", "smollm2"};
+	uint64_t random = check_seed();
+	char bytes[1024];
+	int read = 0;
+	for (int trial = 0; trial < 4000; trial++) {
+		const char *seed = seeds[check_random(&random) % 4];
+		size_t length = strlen(seed);
+		memcpy(bytes, seed, length);
+		for (uint32_t edits = check_random(&random) % 4; edits > 0 && length > 1; edits--) {
+			size_t at = check_random(&random) % length;
+			uint32_t what = check_random(&random) % 4;
+			if (what == 0)
+				bytes[at] = (char)check_random(&random);
+			else if (what == 1)
+				bytes[at] = "{}[]\":,\\\n\r u"[check_random(&random) % 12];
+			else if (what == 2)
+				memmove(bytes + at, bytes + at + 1, --length - at);
+			else if (length * 2 < sizeof bytes) {
+				memmove(bytes + at + 1, bytes + at, length - at);
+				length++;
+			}
+		}
+		struct rh_config config = plain_config();
+		config.chat_template = (char *)(uintptr_t)names[check_random(&random) % 5];
+		config.packing = check_random(&random) % 2;
+		config.packing_strategy = check_random(&random) % 2 ? RH_PACKING_BFD : RH_PACKING_BFD_SPLIT;
+		config.max_length = 1 + check_random(&random) % 60;
+		config.assistant_only_loss = check_random(&random) % 3 ? RH_UNSET : RH_YES;
+		config.completion_only_loss = (enum rh_choice)(check_random(&random) % 3) - 1;
+		struct rh_dataset set;
+		rh_error_clear();
+		int rc = load(bytes, length, &config, &plain_tokenizer, &set);
+		if (rc) {
+			assert_true(strlen(rh_error(rc)) > 0);
+			continue;
+		}
+		read++;
+		int64_t trained = 0;
+		for (int64_t i = 0; i < set.documents; i++) {
+			assert_true(set.document_start[i + 1] - set.document_start[i] <= config.max_length);
+			assert_int_equal(set.trained[set.document_start[i]], 0);
+		}
+		for (int64_t i = 0; i < set.tokens; i++)
+			trained += set.trained[i];
+		assert_int_equal(trained, set.trained_tokens);
+		assert_int_equal(set.row_document[set.rows], set.documents);
+		rh_dataset_free(&set);
+	}
+	assert_true(read > 200);
+}
+
+int main(void)
+{
+	snprintf(path, sizeof path, "/tmp/rh-dataset-%ld.jsonl", (long)getpid());
+	rh_log_quiet(1);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_completion_masks_the_prompt_and_ends_with_eos),
+	        cmocka_unit_test(test_completion_counts_prompts_that_are_no_prefix),
+	        cmocka_unit_test(test_text_trains_all_and_ends_with_eos),
+	        cmocka_unit_test(test_messages_mask_what_no_assistant_wrote),
+	        cmocka_unit_test(test_conversational_completion_masks_the_prompt_turns),
+	        cmocka_unit_test(test_lines_as_people_write_them),
+	        cmocka_unit_test(test_bad_lines_are_named),
+	        cmocka_unit_test(test_templates_missing_or_unknown_list_the_names),
+	        cmocka_unit_test(test_truncation_keeps_the_start_and_counts),
+	        cmocka_unit_test(test_packing_cuts_or_goes_on),
+	        cmocka_unit_test(test_split_shares_the_rows_out),
+	        cmocka_unit_test(test_batch_lays_rows_end_to_end),
+	        cmocka_unit_test(test_every_refused_allocation_unwinds),
+	        cmocka_unit_test(test_mutated_lines_never_crash),
+	};
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	unlink(path);
+	return failed;
+}
