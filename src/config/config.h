@@ -47,10 +47,10 @@ struct rh_config {
 	int use_lora;
 	int64_t lora_r;
 	double lora_alpha, lora_dropout;
-	struct rh_list lora_target_modules; /* one entry that is a regular expression when lora_targets_pattern */
+	struct rh_list lora_target_modules; /* names; or one entry: "all-linear", or a regular expression when lora_targets_pattern */
 	int lora_targets_pattern;
 	int use_rslora;
-	int lora_keys_given; /* which of r, alpha, dropout, targets, rslora the user wrote: bits of enum rh_lora_key */
+	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
 	/* evaluation, logging, saving */
 	enum rh_when eval_strategy, save_strategy;
@@ -72,16 +72,23 @@ struct rh_config {
 	double temperature, top_p;
 
 	int json; /* --json */
+	int help; /* --help: nothing else is set */
 };
 
 enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };
 
-/* argv[0] is the first word after the verb: an optional CONFIG.yaml, then --key value, --key=value or --flag pairs. */
+/* argv[0] is the first word after the verb: an optional CONFIG.yaml, then --key value, --key=value or --flag pairs. The command line
+ * wins over the file; the file may hold keys of other verbs. Checked: names, values, contradictions, keys that `verb` needs, files
+ * that it will read. Keys without effect are told of by rh_note once all is well. -EINVAL with one line otherwise; *out is then empty. */
 int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *out) RH_MUST;
 void rh_config_free(struct rh_config *config);
 
-/* The resolved configuration as YAML, in the order of the key table, for the log and the output directory. */
+/* The resolved configuration as YAML, in the order of the key table, for the log and the output directory. Loading the printed text
+ * gives the same configuration. */
 struct rh_text;
 int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
+
+/* The keys that `verb` has a use for, with meaning, allowed values and defaults. */
+int rh_config_help(const char *verb, struct rh_text *out) RH_MUST;
 
 #endif

@@ -1,0 +1,111 @@
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/log.h"
+
+#include <string.h>
+
+static int read_file(const char *path, struct config_entries *entries)
+{
+	struct rh_mapping file;
+	for (const char *at = path; *at; at++) /* it stands in every error line */
+		if ((unsigned char)*at < 0x20)
+			return rh_fail(-EINVAL, "command line: '%s' is not the path of a CONFIG.yaml", config_show(path).text);
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	rc = config_yaml_read(file.bytes, file.length, path, entries);
+	rh_file_unmap(&file);
+	return rc;
+}
+
+/* given[key]: the entry that counts, the command line's before the file's. */
+static void choose(const struct config_entries *entries, const struct config_entry **given)
+{
+	for (size_t i = 0; i < entries->count; i++) {
+		const struct config_entry *entry = &entries->entry[i], **slot = &given[entry->key];
+		if (!*slot || entry->origin == ORIGIN_FLAG)
+			*slot = entry;
+	}
+}
+
+static int fill(struct config_draft *draft, const struct config_entries *entries, const struct config_entry *const *given)
+{
+	for (size_t i = 0; i < config_key_count; i++) {
+		int rc = given[i] ? config_value_set(draft, given[i]) : config_value_default(draft, (int)i);
+		if (rc)
+			return rc;
+	}
+	/* several names may share one inert prefix: each is looked at */
+	for (size_t i = 0; i < entries->count; i++) {
+		const struct config_entry *entry = &entries->entry[i];
+		int rc = config_keys[entry->key].type == KEY_INERT ? config_value_set(draft, entry) : 0;
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int said_before(const struct config_entries *entries, size_t index)
+{
+	for (size_t i = 0; i < index; i++)
+		if (!strcmp(entries->entry[i].name, entries->entry[index].name))
+			return 1;
+	return 0;
+}
+
+static void tell_inert(const struct config_entries *entries)
+{
+	for (size_t i = 0; i < entries->count; i++) {
+		const struct config_key *key = &config_keys[entries->entry[i].key];
+		if (key->type == KEY_INERT && !said_before(entries, i))
+			rh_note("%s has no effect: %s", config_show(entries->entry[i].name).text, key->help);
+	}
+}
+
+int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *out)
+{
+	struct config_draft draft = {0};
+	struct config_entries entries = {0};
+	const struct config_entry **given = rh_alloc(config_key_count, sizeof *given);
+	int first = argc > 0 && argv[0][0] != '-', rc = given ? 0 : -ENOMEM;
+	if (rc)
+		goto out;
+	rc = config_flags_read(argc - first, argv + first, config_verb_bit(verb), &entries, &draft.config);
+	if (rc || draft.config.help)
+		goto out;
+	if (first)
+		rc = read_file(argv[0], &entries);
+	if (rc)
+		goto out;
+	choose(&entries, given);
+	rc = fill(&draft, &entries, given);
+	rc = rc ? rc : config_resolve(&draft, verb, given);
+	if (!rc)
+		tell_inert(&entries);
+out:
+	if (rc) {
+		rh_config_free(&draft.config);
+		draft.config = (struct rh_config){0};
+	}
+	*out = draft.config;
+	config_entries_free(&entries);
+	rh_free(given);
+	return rc;
+}
+
+void rh_config_free(struct rh_config *config)
+{
+	struct config_draft *draft = (struct config_draft *)config; /* offsets of fields of the configuration count from its start */
+	for (size_t i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		if (key->type != KEY_STRING && key->type != KEY_RESUME && key->type != KEY_CUTS)
+			continue;
+		void *owned;
+		memcpy(&owned, (char *)draft + key->offset, sizeof owned);
+		rh_free(owned);
+	}
+	config_list_free(&config->lora_target_modules);
+	*config = (struct rh_config){0};
+}

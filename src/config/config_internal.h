@@ -1,0 +1,135 @@
+/* Inside src/config: the table of keys, values as written, and the draft they are set in. */
+#ifndef RH_CONFIG_INTERNAL_H
+#define RH_CONFIG_INTERNAL_H
+
+#include "config/config.h"
+#include "core/text.h"
+
+enum config_type {
+	KEY_STRING,   /* char *, NULL when unset */
+	KEY_INTEGER,  /* int64_t, 0 when unset */
+	KEY_SEED,     /* uint64_t */
+	KEY_REAL,     /* double, 0 when unset */
+	KEY_STEPS,    /* double: below 1 a share of all steps, else whole */
+	KEY_BOOL,     /* int */
+	KEY_TRISTATE, /* enum rh_choice */
+	KEY_CHOICE,   /* an enum in the order of `choices`, -1 when unset */
+	KEY_SIZE,     /* int64_t bytes, 0 when unset */
+	KEY_CUTS,     /* int64_t *, with its count beside it */
+	KEY_TARGETS,  /* lora_target_modules */
+	KEY_RESUME,   /* char *: NULL, "true" or a path */
+	KEY_FIXED,    /* no field: only `fallback` works until its part is built */
+	KEY_INERT     /* no field: accepted, and a line says that it has no effect */
+};
+
+enum config_verb {
+	VERB_TRAIN = 1,
+	VERB_PLAN = 2,
+	VERB_STRESS = 4,
+	VERB_DOCTOR = 8,
+	VERB_GENERATE = 16,
+	VERB_EVAL = 32,
+	VERB_MERGE = 64,
+	VERB_INSPECT = 128,
+	VERB_VERIFY = 256,
+	VERB_REPORT = 512,
+	VERB_RUNS = VERB_TRAIN | VERB_PLAN | VERB_STRESS,
+	VERB_DATA = VERB_RUNS | VERB_EVAL,
+	VERB_ALL = 1023
+};
+
+enum config_bounds { BOUND_CLOSED = 0, BOUND_ABOVE_LEAST = 1, BOUND_BELOW_MOST = 2 };
+
+struct config_key {
+	const char *name; /* ends in '*' : a prefix (KEY_INERT only) */
+	enum config_type type;
+	unsigned verbs;       /* enum config_verb: who has a use for it */
+	size_t offset;        /* in struct config_draft */
+	const char *fallback; /* the default as a person would write it; NULL: unset */
+	double least, most;   /* of numbers; HUGE_VAL: no limit */
+	int bounds;           /* enum config_bounds */
+	const char *const
+	        *choices; /* KEY_CHOICE: in the order of the enum; KEY_FIXED: what will work later, NULL: anything. NULL-terminated */
+	int lora;         /* enum rh_lora_key or 0 */
+	int unprinted;    /* folded into another key of the resolved configuration */
+	const char *refuse_null; /* what to write instead, where null would mean something else to a Hugging Face user */
+	const char *help;        /* meaning; KEY_INERT: why it has no effect */
+	const char *heading;     /* opens a group in --help and in the printed configuration */
+};
+
+extern const struct config_key config_keys[];
+extern const size_t config_key_count;
+
+/* Index into config_keys of a name as written (aliases and prefixes resolved), -1 if there is none. */
+int config_key_find(const char *name);
+/* The known name nearest to `name` by edits (insert, delete, replace, swap neighbours), or one that holds it as whole words. */
+const char *config_key_nearest(const char *name);
+/* What a value of this key must be: "a whole number, 1 or more". */
+void config_key_describe(const struct config_key *key, char *out, size_t bytes);
+/* enum config_verb of a verb's name; VERB_ALL for an unknown one. */
+unsigned config_verb_bit(const char *verb);
+
+/* A value as written. */
+enum config_kind { VALUE_NULL, VALUE_SCALAR, VALUE_LIST, VALUE_NESTED, VALUE_BARE };
+enum config_origin { ORIGIN_FILE, ORIGIN_FLAG };
+
+struct config_entry {
+	int key;    /* index into config_keys */
+	char *name; /* as written: an alias or an inert key's own name */
+	enum config_origin origin;
+	const char *path; /* borrowed; NULL on the command line */
+	int64_t line;
+	enum config_kind kind;
+	char *text;           /* VALUE_SCALAR */
+	struct rh_list items; /* VALUE_LIST */
+};
+
+struct config_entries {
+	struct config_entry *entry;
+	size_t count, capacity;
+};
+
+/* Appends an entry for the key named `name`, with no value yet. -EINVAL: unknown, or given before by the same origin. */
+int config_entries_add(struct config_entries *entries, const char *name, enum config_origin origin, const char *path, int64_t line,
+                       struct config_entry **out) RH_MUST;
+void config_entries_free(struct config_entries *entries);
+/* rh_fail with "where: key: " before the line. */
+int config_entry_fail(const struct config_entry *entry, const char *format, ...) RH_PRINTF(2, 3);
+
+int config_list_append(struct rh_list *list, const char *text) RH_MUST;
+void config_list_free(struct rh_list *list);
+
+/* One YAML document that is a mapping, into entries. `path` names it in errors and is borrowed by the entries. */
+int config_yaml_read(const char *bytes, size_t length, const char *path, struct config_entries *entries) RH_MUST;
+/* "a, b" or "[a, b]" into words, by YAML's rules. */
+int config_yaml_words(const char *text, struct rh_list *words) RH_MUST;
+/* The command line after CONFIG.yaml, up to --help; sets json and help of *config. */
+int config_flags_read(int argc, char **argv, unsigned verb, struct config_entries *entries, struct rh_config *config) RH_MUST;
+
+/* Keys that the resolved configuration holds in another form stand beside it until then. */
+struct config_draft {
+	struct rh_config config;
+	int bf16, fp16;
+	enum rh_choice use_peft;
+	int dtype; /* enum config_dtype, -1 unset */
+};
+enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };
+
+/* Sets the field of entry->key from the entry. */
+int config_value_set(struct config_draft *draft, const struct config_entry *entry) RH_MUST;
+/* Sets the field of a key that nobody gave from its fallback. */
+int config_value_default(struct config_draft *draft, int key) RH_MUST;
+
+/* Resolves what depends on several keys and refuses contradictions. given[key]: the entry that counts, or NULL. */
+int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given) RH_MUST;
+
+/* `text` fit for one line of an error: control characters replaced, cut at 200 bytes. */
+struct config_shown {
+	char text[208];
+};
+struct config_shown config_show(const char *text);
+
+/* Whether `text` is valid UTF-8. */
+int config_utf8_valid(const char *text);
+
+#endif

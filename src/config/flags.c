@@ -1,0 +1,88 @@
+/* The command line after the verb: --key value, --key=value, --flag; kebab-case or snake_case. */
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+/* The name of a flag as its key is spelled: up to '=', with '_' for '-'. */
+static char *name_of(const char *flag)
+{
+	char *name = rh_strdup(flag + 2);
+	if (!name)
+		return NULL;
+	for (char *at = name; *at; at++) {
+		if (*at == '=') {
+			*at = 0;
+			break;
+		}
+		if (*at == '-')
+			*at = '_';
+	}
+	return name;
+}
+
+/* These may stand alone: a switch means true, and what has no effect needs no value. */
+static int may_stand_alone(const struct config_key *key)
+{
+	return key->type == KEY_BOOL || key->type == KEY_TRISTATE || key->type == KEY_INERT;
+}
+
+static int is_null(const char *text)
+{
+	return !strcmp(text, "null") || !strcmp(text, "~");
+}
+
+static int read_flag(char **argv, int left, unsigned verb, struct config_entries *entries, int *taken)
+{
+	struct config_entry *entry = NULL;
+	char *name = name_of(argv[0]);
+	if (!name)
+		return -ENOMEM;
+	int rc = config_entries_add(entries, name, ORIGIN_FLAG, NULL, 0, &entry);
+	rh_free(name);
+	if (rc)
+		return rc;
+	const struct config_key *key = &config_keys[entry->key];
+	if (!(key->verbs & verb))
+		return config_entry_fail(entry, "this verb has no use for it; see --help");
+	const char *equals = strchr(argv[0], '='), *value = equals ? equals + 1 : NULL;
+	*taken = 1;
+	if (!value && left > 1 && strncmp(argv[1], "--", 2)) {
+		value = argv[1];
+		*taken = 2;
+	}
+	if (!value && !may_stand_alone(key))
+		return config_entry_fail(entry, "needs a value (one that begins with -- is written --%s=...)", entry->name);
+	entry->kind = !value ? VALUE_BARE : is_null(value) ? VALUE_NULL : VALUE_SCALAR;
+	if (!value)
+		return 0;
+	if (!config_utf8_valid(value))
+		return config_entry_fail(entry, "the value is not valid UTF-8");
+	entry->text = rh_strdup(value);
+	return entry->text ? 0 : -ENOMEM;
+}
+
+int config_flags_read(int argc, char **argv, unsigned verb, struct config_entries *entries, struct rh_config *config)
+{
+	for (int i = 0; i < argc;) {
+		int taken = 1, rc = 0;
+		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+			config->help = 1;
+			return 0;
+		}
+		if (!strcmp(argv[i], "--json"))
+			config->json = 1;
+		else if (!strncmp(argv[i], "--", 2))
+			rc = read_flag(argv + i, argc - i, verb, entries, &taken);
+		else
+			rc = rh_fail(
+			        -EINVAL,
+			        "command line: unexpected word '%s'; after CONFIG.yaml come --key value pairs, and lists are written a,b",
+			        config_show(argv[i]).text);
+		if (rc)
+			return rc;
+		i += taken;
+	}
+	return 0;
+}

@@ -1,0 +1,184 @@
+/* What depends on several keys: the device, the dtype, LoRA or full, the evaluation; contradictions; files that must be there. */
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEVICES_MAX = 64 };
+
+struct resolving {
+	struct config_draft *draft;
+	struct rh_config *config;
+	const char *verb;
+	unsigned verb_bit;
+	const struct config_entry *const *given;
+};
+
+static const struct config_entry *given(const struct resolving *r, const char *name)
+{
+	const struct config_entry *entry = r->given[config_key_find(name)];
+	return entry && entry->kind != VALUE_NULL ? entry : NULL;
+}
+
+/* The one place that chooses a device for those who named none. */
+static const char *default_device(void)
+{
+	return "cpu:1";
+}
+
+static int resolve_device(const struct resolving *r)
+{
+	const char *name = r->config->device ? r->config->device : default_device();
+	const struct config_entry *entry = given(r, "device");
+	if (!strcmp(name, "cpu"))
+		name = "cpu:1";
+	if (!strncmp(name, "cuda", 4) || !strncmp(name, "sim:", 4) || !strcmp(name, "sim"))
+		return config_entry_fail(entry, "'%s' is not built yet; cpu or cpu:N works", config_show(name).text);
+	char *end = NULL;
+	long count = !strncmp(name, "cpu:", 4) && name[4] >= '1' && name[4] <= '9' ? strtol(name + 4, &end, 10) : 0;
+	if (!end || *end || count < 1 || count > DEVICES_MAX)
+		return config_entry_fail(entry, "'%s' is not allowed; expected cpu or cpu:N with N from 1 to %d", config_show(name).text,
+		                         DEVICES_MAX);
+	char *copy = rh_strdup(name);
+	if (!copy)
+		return -ENOMEM;
+	rh_free(r->config->device);
+	r->config->device = copy;
+	return 0;
+}
+
+static int resolve_dtype(const struct resolving *r)
+{
+	static const char *const names[] = {"float32", "bfloat16", "float16"};
+	int wanted = r->draft->dtype;
+	const char *flag = r->draft->bf16 ? "bf16" : r->draft->fp16 ? "fp16" : NULL;
+	if (r->draft->bf16 && r->draft->fp16)
+		return config_entry_fail(given(r, "fp16"), "true contradicts bf16: true; keep one of them");
+	if (flag) {
+		int meant = r->draft->bf16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT16;
+		if (wanted >= 0 && wanted != meant)
+			return config_entry_fail(given(r, flag), "true contradicts dtype: %s; keep one of them", names[wanted]);
+		wanted = meant;
+	}
+	if (wanted == DTYPE_FLOAT16)
+		return config_entry_fail(given(r, flag ? flag : "dtype"), "float16 is for cuda only, which is not built yet; float32 and "
+		                                                          "bfloat16 work on cpu");
+	r->config->dtype = wanted == DTYPE_BFLOAT16 ? RH_BF16 : RH_F32;
+	return 0;
+}
+
+static int resolve_lora(const struct resolving *r)
+{
+	struct rh_config *config = r->config;
+	const struct config_entry *stray = NULL;
+	int keys = 0;
+	for (size_t i = 0; i < config_key_count; i++) {
+		const struct config_entry *entry = r->given[i];
+		if (!config_keys[i].lora || !entry || entry->kind == VALUE_NULL)
+			continue;
+		keys |= config_keys[i].lora;
+		stray = stray ? stray : entry;
+	}
+	config->use_lora = (keys & RH_LORA_R) || r->draft->use_peft == RH_YES || config->adapter_name_or_path;
+	if (r->draft->use_peft == RH_NO && config->use_lora)
+		return config_entry_fail(given(r, "use_peft"), "false contradicts %s; remove one of them",
+		                         keys & RH_LORA_R ? "lora_r" : "adapter_name_or_path");
+	if (stray && !config->use_lora)
+		return config_entry_fail(stray,
+		                         "has no effect without lora_r, use_peft: true or adapter_name_or_path; add one or remove it");
+	config->lora_keys_given = config->adapter_name_or_path ? keys : 0;
+	return 0;
+}
+
+static int resolve_evaluation(const struct resolving *r)
+{
+	struct rh_config *config = r->config;
+	if (config->eval_steps == 0)
+		config->eval_steps = (double)config->logging_steps;
+	if (config->validation_file && config->eval_split > 0 && (r->verb_bit & VERB_RUNS))
+		return config_entry_fail(given(r, "eval_split"), "contradicts validation_file; keep one of them");
+	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file && config->eval_split == 0)
+		return config_entry_fail(given(r, "eval_strategy"), "needs rows to evaluate on: give validation_file or eval_split");
+	return 0;
+}
+
+static int check_steps(const struct resolving *r)
+{
+	if (r->config->max_steps == 0)
+		return config_entry_fail(given(r, "max_steps"),
+		                         "'0' is not allowed; expected a number of steps, or -1 for num_train_epochs");
+	return 0;
+}
+
+static int check_model(const struct resolving *r)
+{
+	const struct config_entry *entry = given(r, "config_name");
+	if (entry && r->config->model_name_or_path && (r->verb_bit & VERB_RUNS))
+		return config_entry_fail(entry, "means random initialisation and contradicts model_name_or_path; keep one of them");
+	return 0;
+}
+
+static int check_required(const struct resolving *r)
+{
+	static const struct {
+		unsigned verbs;
+		const char *key, *instead;
+	} needs[] = {
+	        {VERB_TRAIN, "model_name_or_path", "config_name"},
+	        {VERB_GENERATE | VERB_EVAL, "model_name_or_path", NULL},
+	        {VERB_TRAIN, "train_file", NULL},
+	        {VERB_TRAIN, "output_dir", NULL},
+	        {VERB_GENERATE, "prompt", NULL},
+	        {VERB_EVAL, "validation_file", NULL},
+	};
+	for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
+		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || given(r, needs[i].key))
+			continue;
+		if (needs[i].instead && given(r, needs[i].instead))
+			continue;
+		return rh_fail(-EINVAL, "%s needs %s%s%s; write it in CONFIG.yaml or give --%s", r->verb, needs[i].key,
+		               needs[i].instead ? " or " : "", needs[i].instead ? needs[i].instead : "", needs[i].key);
+	}
+	return 0;
+}
+
+/* Files that this verb will read. Directories and files alike: the readers say what is wrong with what they find. */
+static int check_files(const struct resolving *r)
+{
+	static const char *const names[] = {"model_name_or_path", "config_name",     "adapter_name_or_path",
+	                                    "train_file",         "validation_file", "resume_from_checkpoint"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		const struct config_entry *entry = given(r, names[i]);
+		if (!entry)
+			continue;
+		const struct config_key *key = &config_keys[entry->key];
+		const char *path;
+		memcpy(&path, (const char *)r->draft + key->offset, sizeof path);
+		int asked = path && (key->verbs & r->verb_bit) && !(key->type == KEY_RESUME && !strcmp(path, "true"));
+		if (!asked || rh_file_exists(path) || rh_dir_exists(path))
+			continue;
+		const char *mend = i == 0 ? "no such file or directory here (models are not downloaded; give a directory or a .gguf file)"
+		                          : "no such file or directory";
+		return config_entry_fail(entry, "'%s': %s", config_show(path).text, mend);
+	}
+	return 0;
+}
+
+int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries)
+{
+	static int (*const parts[])(const struct resolving *) = {resolve_device, resolve_dtype, resolve_lora,   resolve_evaluation,
+	                                                         check_steps,    check_model,   check_required, check_files};
+	const struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries};
+	const struct config_entry *seed = given(&r, "data_seed");
+	if (!seed)
+		draft->config.data_seed = draft->config.seed;
+	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+		int rc = parts[i](&r);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}

@@ -1,0 +1,392 @@
+/* From a value as written to the field of its key. */
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { EXPECTED_BYTES = 256 };
+
+static void *field_of(struct config_draft *draft, const struct config_key *key)
+{
+	return (char *)draft + key->offset;
+}
+
+static int refuse(const struct config_entry *entry)
+{
+	char expected[EXPECTED_BYTES];
+	config_key_describe(&config_keys[entry->key], expected, sizeof expected);
+	if (entry->kind == VALUE_SCALAR)
+		return config_entry_fail(entry, "'%s' is not allowed; expected %s", config_show(entry->text).text, expected);
+	const char *found = entry->kind == VALUE_LIST ? "a list" : entry->kind == VALUE_NESTED ? "a nested value" : "nothing";
+	return config_entry_fail(entry, "%s is not allowed; expected %s", found, expected);
+}
+
+/* The length of a decimal number ([+-] digits [. digits] [e [+-] digits]) that begins `text`; 0: none. */
+static size_t number_length(const char *text)
+{
+	const char *at = text;
+	size_t digits = 0;
+	at += *at == '+' || *at == '-';
+	for (; isdigit((unsigned char)*at); at++)
+		digits++;
+	if (*at == '.')
+		for (at++; isdigit((unsigned char)*at); at++)
+			digits++;
+	if (!digits)
+		return 0;
+	const char *exponent = at;
+	if (*exponent == 'e' || *exponent == 'E') {
+		exponent++;
+		exponent += *exponent == '+' || *exponent == '-';
+		if (isdigit((unsigned char)*exponent)) {
+			while (isdigit((unsigned char)*exponent))
+				exponent++;
+			at = exponent;
+		}
+	}
+	return (size_t)(at - text);
+}
+
+static int parse_real(const char *text, double *out)
+{
+	size_t length = number_length(text);
+	if (!length || text[length])
+		return -EINVAL;
+	*out = strtod(text, NULL);
+	return isfinite(*out) ? 0 : -ERANGE;
+}
+
+static int parse_integer(const char *text, int64_t *out)
+{
+	const char *digits = text + (*text == '-' || *text == '+');
+	if (!*digits || digits[strspn(digits, "0123456789")])
+		return -EINVAL;
+	errno = 0;
+	*out = strtoll(text, NULL, 10);
+	return errno ? -ERANGE : 0;
+}
+
+static int parse_bool(const char *text, int *out)
+{
+	static const char *const words[] = {"true", "True", "TRUE", "yes", "Yes", "YES", "false", "False", "FALSE", "no", "No", "NO"};
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		if (strcmp(text, words[i]))
+			continue;
+		*out = i < 6;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+/* "24GiB", "1.5 GB", "1073741824": binary and decimal units, upper or lower case; a fraction of a byte is dropped. */
+static int parse_size(const char *text, int64_t *out)
+{
+	static const struct {
+		const char *name;
+		double bytes;
+	} units[] = {{"", 1},      {"b", 1},        {"kb", 1e3},     {"mb", 1e6},     {"gb", 1e9},
+	             {"tb", 1e12}, {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}};
+	if (!text[strspn(text, "0123456789")])
+		return parse_integer(text, out);
+	size_t length = number_length(text);
+	if (!length || text[0] == '-')
+		return -EINVAL;
+	const char *unit = text + length + strspn(text + length, " ");
+	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+		if (strcasecmp(unit, units[i].name))
+			continue;
+		double bytes = strtod(text, NULL) * units[i].bytes;
+		if (!(bytes < 0x1p62))
+			return -ERANGE;
+		*out = (int64_t)bytes;
+		return i || bytes == floor(bytes) ? 0 : -EINVAL;
+	}
+	return -EINVAL;
+}
+
+static int in_bounds(const struct config_key *key, double value)
+{
+	int above = key->bounds & BOUND_ABOVE_LEAST ? value > key->least : value >= key->least;
+	int below = key->bounds & BOUND_BELOW_MOST ? value < key->most : value <= key->most;
+	return above && below;
+}
+
+static int set_text(char **field, const char *text)
+{
+	char *copy = rh_strdup(text);
+	if (!copy)
+		return -ENOMEM;
+	rh_free(*field);
+	*field = copy;
+	return 0;
+}
+
+static int set_string(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	if (!*entry->text && key->offset != offsetof(struct config_draft, config.prompt))
+		return config_entry_fail(entry, "is empty; leave it out or write null to leave it unset");
+	return set_text(field_of(draft, key), entry->text);
+}
+
+static int set_number(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	int64_t whole = 0;
+	double real = 0;
+	if (key->type == KEY_INTEGER || key->type == KEY_SEED) {
+		if (parse_integer(entry->text, &whole) || (key->type == KEY_SEED ? whole < 0 : !in_bounds(key, (double)whole)))
+			return refuse(entry);
+	} else if (key->type == KEY_SIZE) {
+		if (parse_size(entry->text, &whole) || whole < 1)
+			return refuse(entry);
+	} else if (parse_real(entry->text, &real) || !in_bounds(key, real)) {
+		return refuse(entry);
+	}
+	if (key->type == KEY_STEPS && real >= 1 && real != floor(real))
+		return refuse(entry);
+	if (!strcmp(entry->name, "warmup_ratio") && real >= 1)
+		return config_entry_fail(entry,
+		                         "'%s' is not allowed; expected a share of all steps below 1 (a number of steps: warmup_steps)",
+		                         config_show(entry->text).text);
+	if (key->type == KEY_SEED)
+		*(uint64_t *)field_of(draft, key) = (uint64_t)whole;
+	else if (key->type == KEY_INTEGER || key->type == KEY_SIZE)
+		*(int64_t *)field_of(draft, key) = whole;
+	else
+		*(double *)field_of(draft, key) = real;
+	return 0;
+}
+
+static int set_bool(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	int truth = 1;
+	if (entry->kind != VALUE_BARE && parse_bool(entry->text, &truth))
+		return refuse(entry);
+	if (key->type == KEY_TRISTATE)
+		*(enum rh_choice *)field_of(draft, key) = truth ? RH_YES : RH_NO;
+	else
+		*(int *)field_of(draft, key) = truth;
+	return 0;
+}
+
+static int set_choice(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	for (int i = 0; key->choices[i]; i++) {
+		if (strcmp(entry->text, key->choices[i]))
+			continue;
+		memcpy(field_of(draft, key), &i, sizeof i); /* an enum's object is as wide as an int */
+		return 0;
+	}
+	return refuse(entry);
+}
+
+static int read_words(const struct config_entry *entry, struct rh_list *words)
+{
+	int rc = config_yaml_words(entry->text, words);
+	return rc == -EINVAL ? refuse(entry) : rc;
+}
+
+static int set_cuts(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	struct rh_list words = {0};
+	const struct rh_list *items = &entry->items;
+	int64_t *cuts = NULL;
+	int rc = 0;
+	if (entry->kind == VALUE_SCALAR) {
+		rc = read_words(entry, &words);
+		items = &words;
+	}
+	if (rc)
+		goto out;
+	cuts = rh_alloc(items->count, sizeof *cuts);
+	if (!cuts) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	for (size_t i = 0; i < items->count && !rc; i++)
+		if (parse_integer(items->item[i], &cuts[i]) || cuts[i] < 1 || (i && cuts[i] <= cuts[i - 1]))
+			rc = config_entry_fail(entry,
+			                       "'%s' is not allowed there; expected an ascending list of layers from 1, such as [4, 8]",
+			                       config_show(items->item[i]).text);
+	if (rc)
+		goto out;
+	int forward = key->offset == offsetof(struct config_draft, config.forward_cuts);
+	*(forward ? &draft->config.forward_cut_count : &draft->config.backward_cut_count) = (int64_t)items->count;
+	*(int64_t **)field_of(draft, key) = cuts;
+	cuts = NULL;
+out:
+	config_list_free(&words);
+	rh_free(cuts);
+	return rc;
+}
+
+/* On the command line "a,b", "[a, b]" and a single name are lists, as TRL's command line has them; anything else is an expression. */
+static int flag_is_list(const char *text)
+{
+	static const char name[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-., ";
+	size_t length = strlen(text);
+	return !text[strspn(text, name)] || (length > 1 && text[0] == '[' && text[length - 1] == ']');
+}
+
+static int set_targets(struct config_draft *draft, const struct config_entry *entry)
+{
+	struct rh_list words = {0};
+	int pattern = 0, rc = 0;
+	if (entry->kind == VALUE_LIST) {
+		for (size_t i = 0; i < entry->items.count && !rc; i++)
+			rc = config_list_append(&words, entry->items.item[i]);
+	} else if (!strcmp(entry->text, "all-linear") || entry->origin == ORIGIN_FILE || !flag_is_list(entry->text)) {
+		pattern = strcmp(entry->text, "all-linear") != 0;
+		rc = config_list_append(&words, entry->text);
+	} else {
+		rc = read_words(entry, &words);
+	}
+	int empty = !words.count;
+	for (size_t i = 0; i < words.count; i++)
+		empty |= !*words.item[i];
+	if (!rc && empty)
+		rc = config_entry_fail(entry, "names no module; expected %s", "a list of names, all-linear, or a regular expression");
+	if (!rc) {
+		config_list_free(&draft->config.lora_target_modules);
+		draft->config.lora_target_modules = words;
+		draft->config.lora_targets_pattern = pattern;
+		return 0;
+	}
+	config_list_free(&words);
+	return rc;
+}
+
+static int set_resume(struct config_draft *draft, const struct config_entry *entry)
+{
+	int truth;
+	char **field = field_of(draft, &config_keys[entry->key]);
+	if (!*entry->text)
+		return refuse(entry);
+	if (parse_bool(entry->text, &truth))
+		return set_text(field, entry->text);
+	return truth ? set_text(field, "true") : 0;
+}
+
+/* The ways to write "nothing" and "off". */
+static int means_nothing(const struct config_entry *entry)
+{
+	int truth = 1;
+	if (entry->kind == VALUE_LIST)
+		return !entry->items.count;
+	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!parse_bool(entry->text, &truth) && !truth);
+}
+
+static int check_fixed(const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	const char *works = key->fallback ? key->fallback : "null";
+	int off = !strcmp(works, "none") || !strcmp(works, "off") || !strcmp(works, "false");
+	if (entry->kind == VALUE_SCALAR && !strcmp(entry->text, works))
+		return 0;
+	if ((entry->kind == VALUE_SCALAR || entry->kind == VALUE_LIST) && off && means_nothing(entry))
+		return 0;
+	const char *text = entry->kind == VALUE_SCALAR ? entry->text : "a list";
+	int later = !key->choices;
+	for (size_t i = 0; key->choices && key->choices[i]; i++)
+		later |= !strcmp(text, key->choices[i]);
+	return config_entry_fail(entry, "'%s' is %s; only %s works so far", config_show(text).text, later ? "not built yet" : "unknown",
+	                         works);
+}
+
+/* What has no effect is taken whatever it says, but not where it asks for something that will not happen. */
+static int check_inert(const struct config_entry *entry)
+{
+	if (!strcmp(entry->name, "deepspeed"))
+		return config_entry_fail(entry, "is not run here; remove it (memory is managed by max_vram and max_ram)");
+	if (strcmp(entry->name, "report_to"))
+		return 0;
+	const char *only = entry->kind == VALUE_SCALAR                            ? entry->text
+	                   : entry->kind == VALUE_LIST && entry->items.count == 1 ? entry->items.item[0]
+	                                                                          : "";
+	if (!strcmp(only, "none") || (entry->kind == VALUE_LIST && !entry->items.count))
+		return 0;
+	return config_entry_fail(entry, "only none is taken; a run writes metrics.jsonl, trainer_state.json and report.html");
+}
+
+/* The kinds of value that a type is made from. */
+static int kind_fits(enum config_type type, enum config_kind kind)
+{
+	switch (kind) {
+	case VALUE_SCALAR:
+		return 1;
+	case VALUE_LIST:
+		return type == KEY_CUTS || type == KEY_TARGETS;
+	case VALUE_BARE:
+		return type == KEY_BOOL || type == KEY_TRISTATE;
+	default:
+		return 0;
+	}
+}
+
+int config_value_set(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	if (entry->kind == VALUE_NULL)
+		return key->refuse_null ? config_entry_fail(entry, "null is not taken: %s", key->refuse_null)
+		                        : config_value_default(draft, entry->key);
+	if (key->type == KEY_INERT)
+		return check_inert(entry);
+	if (key->type == KEY_FIXED)
+		return check_fixed(entry);
+	if (!kind_fits(key->type, entry->kind))
+		return refuse(entry);
+	switch (key->type) {
+	case KEY_STRING:
+		return set_string(draft, entry);
+	case KEY_BOOL:
+	case KEY_TRISTATE:
+		return set_bool(draft, entry);
+	case KEY_CHOICE:
+		return set_choice(draft, entry);
+	case KEY_CUTS:
+		return set_cuts(draft, entry);
+	case KEY_TARGETS:
+		return set_targets(draft, entry);
+	case KEY_RESUME:
+		return set_resume(draft, entry);
+	default:
+		return set_number(draft, entry);
+	}
+}
+
+/* Unset means zero but for these. */
+static void set_unset(struct config_draft *draft, const struct config_key *key)
+{
+	static const int none = -1;
+	if (key->type == KEY_TRISTATE || key->type == KEY_CHOICE)
+		memcpy(field_of(draft, key), &none, sizeof none);
+	else if (key->offset == offsetof(struct config_draft, config.forward_cuts))
+		draft->config.forward_cut_count = -1;
+	else if (key->offset == offsetof(struct config_draft, config.backward_cuts))
+		draft->config.backward_cut_count = -1;
+}
+
+int config_value_default(struct config_draft *draft, int index)
+{
+	const struct config_key *key = &config_keys[index];
+	if (key->type == KEY_INERT || key->type == KEY_FIXED)
+		return 0;
+	if (!key->fallback) {
+		set_unset(draft, key);
+		return 0;
+	}
+	char name[64], text[64];
+	struct config_entry entry = {.key = index, .name = name, .origin = ORIGIN_FLAG, .kind = VALUE_SCALAR, .text = text};
+	strcpy(name, key->name);
+	strcpy(text, key->fallback);
+	return config_value_set(draft, &entry);
+}
