@@ -15,6 +15,8 @@ struct rh_gguf_tensor {
 	int64_t bytes;
 };
 
+/* Refused, each with its line: truncated or lying headers, repeated keys or tensor names, element types that cannot be read, tensors
+ * that overlap or leave the file, big-endian files, version 1, one part of a split model. */
 int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
 void rh_gguf_close(struct rh_gguf *gguf);
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);
@@ -27,6 +29,11 @@ int rh_gguf_real(const struct rh_gguf *gguf, const char *key, double *out) RH_MU
 int rh_gguf_bool(const struct rh_gguf *gguf, const char *key, int *out) RH_MUST;
 /* Not NUL-terminated in the file; copies here are, and live as long as the file. */
 int rh_gguf_string(const struct rh_gguf *gguf, const char *key, const char **out) RH_MUST;
+/* Arrays. Strings: freshly allocated lists (rh_free both) of pointers into the mapping, not NUL-terminated. Numbers: converted. */
+int rh_gguf_strings(const struct rh_gguf *gguf, const char *key, size_t *count, const char ***text, size_t **bytes) RH_MUST;
+int rh_gguf_floats(const struct rh_gguf *gguf, const char *key, size_t *count, float **out) RH_MUST;
+int rh_gguf_ints(const struct rh_gguf *gguf, const char *key, size_t *count, int32_t **out) RH_MUST;
+const char *rh_gguf_path(const struct rh_gguf *gguf);
 
 /* Dequantises `elements` (a multiple of the block) to fp32, bit-equal to gguf.quants.dequantize. */
 int rh_dequantise(enum rh_dtype dtype, const void *blocks, int64_t elements, float *out) RH_MUST;

@@ -5,12 +5,14 @@
 #include "core/dtype.h"
 #include "core/file.h"
 
+enum { RH_SAFETENSORS_RANK = 8 };
+
 struct rh_safetensor {
 	const char *name;
 	enum rh_dtype dtype;
 	int rank;
-	int64_t shape[8];
-	const void *data; /* into the mapping */
+	int64_t shape[RH_SAFETENSORS_RANK];
+	const void *data; /* into the mapping; aligned to no more than one byte: the format promises nothing */
 	int64_t bytes;
 };
 
@@ -19,6 +21,7 @@ struct rh_safetensors;
 int rh_safetensors_open(const char *path, struct rh_safetensors **out) RH_MUST;
 void rh_safetensors_close(struct rh_safetensors *file);
 int64_t rh_safetensors_count(const struct rh_safetensors *file);
+/* In the order of their data. */
 const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index);
 /* NULL if there is none of that name. */
 const struct rh_safetensor *rh_safetensors_find(const struct rh_safetensors *file, const char *name);
@@ -29,16 +32,18 @@ const char *rh_safetensors_metadata(const struct rh_safetensors *file, const cha
 struct rh_safetensors_out;
 struct rh_safetensors_entry {
 	const char *name;
-	enum rh_dtype dtype;
+	enum rh_dtype dtype; /* a plain one */
 	int rank;
-	int64_t shape[8];
+	int64_t shape[RH_SAFETENSORS_RANK];
 };
 /* metadata: pairs of strings ending with NULL, or NULL ("format": "pt" is always written). */
 int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata,
                           struct rh_safetensors_out **out) RH_MUST;
+/* Any cut of the bytes; -EINVAL if more come than were declared. */
 int rh_safetensors_write(struct rh_safetensors_out *file, const void *bytes, int64_t length) RH_MUST;
 /* Frees either way; -EINVAL if fewer bytes came than were declared. */
 int rh_safetensors_commit(struct rh_safetensors_out *file) RH_MUST;
+/* Gives up: nothing appears. NULL is legal. */
 void rh_safetensors_abandon(struct rh_safetensors_out *file);
 
 #endif

@@ -15,6 +15,9 @@ struct rh_source_tensor {
 	int64_t shape[4]; /* outermost first; a GGUF's are turned round */
 };
 
+/* Everything is checked here: every tensor that the configuration asks for is there, in a type that can be read and in the right shape, and
+ * every shard is whole. Tensors that the model does not need are ignored; unknown ones are counted in a note. A GGUF's configuration is
+ * made from its metadata. */
 int rh_source_open(const char *path, struct rh_source **out) RH_MUST;
 void rh_source_close(struct rh_source *source);
 
@@ -22,12 +25,12 @@ const char *rh_source_path(const struct rh_source *source);
 const struct rh_model_config *rh_source_config(const struct rh_source *source);
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out) RH_MUST;
 
-/* 1 and *out if the tensor exists, else 0. */
+/* 1 and *out if the tensor exists and the model uses it, else 0: there is no lm_head.weight where the head is tied. */
 int rh_source_find(const struct rh_source *source, const char *name, struct rh_source_tensor *out);
 
-/* Converts (dequantises, un-permutes) the tensor's elements to F32 or BF16 (nearest even) at `out`. -EINVAL if `elements` is not the
- * tensor's number of elements; -ENOENT if it is missing, with a line that says so. Elements [first, first+count) in row-major order, whole
- * rows of the last dimension. Callable from several threads. */
+/* Converts (dequantises, un-permutes) elements [first, first+count), row-major, whole rows of the last dimension, to F32 or BF16 (nearest
+ * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT if it is missing, with a line that says so. Callable from
+ * several threads. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
 
 /* Copies tokenizer and generation files of a Hugging Face directory into `dir`; from a GGUF, nothing can be copied and nothing is. */

@@ -28,9 +28,19 @@ struct rh_model_config {
 /* `where` names the file. Unknown architectures, unknown rope types, disagreeing spellings and impossible sizes are -EINVAL.
  * *out is freed with rh_model_config_free. */
 int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+/* The same for a file, or for config.json in a directory. */
+int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out) RH_MUST;
 void rh_model_config_free(struct rh_model_config *config);
 
-/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller's (json_decref). */
+/* Sizes that no arithmetic on them can overflow, heads that divide, numbers that are finite: what parse checks at its end, for
+ * configurations that come from elsewhere (a GGUF file). -EINVAL names `where`. */
+int rh_model_config_check(const struct rh_model_config *config, const char *where) RH_MUST;
+
+const char *rh_family_architecture(enum rh_family family); /* "LlamaForCausalLM" */
+const char *rh_family_model_type(enum rh_family family);   /* "llama"; GGUF's general.architecture too */
+
+/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller's (json_decref).
+ * -EINVAL for what no config.json can say: rope_divisor that is not Llama-3's scaling, biases that the family does not have. */
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out) RH_MUST;
 
 #endif

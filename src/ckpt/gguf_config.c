@@ -1,0 +1,224 @@
+#include "ckpt/source_internal.h"
+
+#include "core/alloc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum need { OPTIONAL, REQUIRED };
+
+/* A whole number under "<architecture>.<key>". */
+static int arch_int(const struct rh_gguf *gguf, const char *arch, const char *key, enum need need, int64_t *out)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", arch, key);
+	int rc = rh_gguf_int(gguf, name, out);
+	if (rc == 0 && need == REQUIRED)
+		rc = rh_fail(-EINVAL, "%s: metadata '%s' is missing", rh_gguf_path(gguf), name);
+	return rc < 0 ? rc : 0;
+}
+
+/* What a person wrote before it was rounded to fp32: 1e-05, not 9.99999975e-06. Only the number in a config.json written later depends on
+ * it: fp32 arithmetic sees the same bits. */
+static double shortest_decimal(double value)
+{
+	char text[32];
+	for (int digits = 1; digits <= 9 && value == (double)(float)value; digits++) {
+		snprintf(text, sizeof text, "%.*g", digits, value);
+		if ((double)strtof(text, NULL) == value)
+			return strtod(text, NULL);
+	}
+	return value;
+}
+
+static int arch_real(const struct rh_gguf *gguf, const char *arch, const char *key, enum need need, double *out)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", arch, key);
+	int rc = rh_gguf_real(gguf, name, out);
+	if (rc > 0)
+		*out = shortest_decimal(*out);
+	if (rc == 0 && need == REQUIRED)
+		rc = rh_fail(-EINVAL, "%s: metadata '%s' is missing", rh_gguf_path(gguf), name);
+	return rc < 0 ? rc : 0;
+}
+
+static int read_family(const struct rh_gguf *gguf, const char **arch, enum rh_family *out)
+{
+	int rc = rh_gguf_string(gguf, "general.architecture", arch);
+	if (rc < 0)
+		return rc;
+	if (!rc)
+		return rh_fail(-EINVAL, "%s: metadata 'general.architecture' is missing", rh_gguf_path(gguf));
+	for (int f = RH_FAMILY_LLAMA; f <= RH_FAMILY_QWEN3; f++)
+		if (!strcmp(*arch, rh_family_model_type((enum rh_family)f))) {
+			*out = (enum rh_family)f;
+			return 0;
+		}
+	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: llama, qwen2, qwen3)", rh_gguf_path(gguf), *arch);
+}
+
+static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	int64_t value_length = 0, rotary = 0, experts = 0, window = 0;
+	const struct {
+		const char *key;
+		enum need need;
+		int64_t *value;
+	} sizes[] = {
+	        {"embedding_length", REQUIRED, &out->hidden_size},
+	        {"feed_forward_length", REQUIRED, &out->intermediate_size},
+	        {"block_count", REQUIRED, &out->num_hidden_layers},
+	        {"attention.head_count", REQUIRED, &out->num_attention_heads},
+	        {"attention.head_count_kv", OPTIONAL, &out->num_key_value_heads},
+	        {"attention.key_length", OPTIONAL, &out->head_dim},
+	        {"attention.value_length", OPTIONAL, &value_length},
+	        {"context_length", REQUIRED, &out->max_position_embeddings},
+	        {"rope.dimension_count", OPTIONAL, &rotary},
+	        {"expert_count", OPTIONAL, &experts},
+	        {"attention.sliding_window", OPTIONAL, &window},
+	};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
+		rc = arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
+	if (rc)
+		return rc;
+	const char *path = rh_gguf_path(gguf);
+	if (out->num_attention_heads <= 0)
+		return rh_fail(-EINVAL, "%s: %s.attention.head_count is %lld; it must be positive", path, arch,
+		               (long long)out->num_attention_heads);
+	if (!out->num_key_value_heads)
+		out->num_key_value_heads = out->num_attention_heads;
+	if (!out->head_dim) {
+		if (out->hidden_size % out->num_attention_heads)
+			return rh_fail(-EINVAL, "%s: embedding_length %lld is no multiple of head_count %lld, and there is no key_length",
+			               path, (long long)out->hidden_size, (long long)out->num_attention_heads);
+		out->head_dim = out->hidden_size / out->num_attention_heads;
+	}
+	if (value_length && value_length != out->head_dim)
+		return rh_fail(-EINVAL, "%s: attention heads have keys of %lld and values of %lld; different lengths are not supported",
+		               path, (long long)out->head_dim, (long long)value_length);
+	if (rotary && rotary != out->head_dim)
+		return rh_fail(-EINVAL, "%s: rotary embeddings on %lld of %lld elements of a head are not supported", path,
+		               (long long)rotary, (long long)out->head_dim);
+	if (experts)
+		return rh_fail(-EINVAL, "%s: the model is a mixture of %lld experts, which is not supported", path, (long long)experts);
+	if (window > 0 && window < out->max_position_embeddings)
+		return rh_fail(-EINVAL, "%s: the model uses sliding-window attention (%lld), which is not supported", path,
+		               (long long)window);
+	return 0;
+}
+
+static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	char name[128];
+	const char *type = "none";
+	snprintf(name, sizeof name, "%s.rope.scaling.type", arch);
+	int rc = rh_gguf_string(gguf, name, &type);
+	if (rc < 0)
+		return rc;
+	double factor = 0, old_factor = 0, attention = 1;
+	rc = arch_real(gguf, arch, "rope.scaling.factor", OPTIONAL, &factor);
+	if (!rc)
+		rc = arch_real(gguf, arch, "rope.scale_linear", OPTIONAL, &old_factor);
+	if (!rc)
+		rc = arch_real(gguf, arch, "rope.scaling.attn_factor", OPTIONAL, &attention);
+	if (rc)
+		return rc;
+	if (attention != 1)
+		return rh_fail(-EINVAL, "%s: rope.scaling.attn_factor %g is not supported", rh_gguf_path(gguf), attention);
+	if (factor && old_factor && factor != old_factor)
+		return rh_fail(-EINVAL, "%s: rope.scaling.factor %g and rope.scale_linear %g disagree", rh_gguf_path(gguf), factor,
+		               old_factor);
+	if (!factor)
+		factor = old_factor;
+	if (strcmp(type, "none") && strcmp(type, "linear"))
+		return rh_fail(-EINVAL, "%s: rope scaling '%.32s' is not supported (none and linear are)", rh_gguf_path(gguf), type);
+	if (!strcmp(type, "linear") || old_factor) {
+		out->rope_type = factor && factor != 1 ? RH_ROPE_LINEAR : RH_ROPE_DEFAULT;
+		out->rope_factor = out->rope_type == RH_ROPE_LINEAR ? factor : 0;
+	}
+	return 0;
+}
+
+/* Llama-3's scaling comes as one divisor for each pair of a head. */
+static int read_divisor(const struct rh_gguf *gguf, struct rh_model_config *out)
+{
+	const struct rh_gguf_tensor *tensor = rh_gguf_find(gguf, "rope_freqs.weight");
+	if (!tensor)
+		return 0;
+	int64_t half = out->head_dim / 2;
+	if (tensor->dtype != RH_F32 || tensor->rank != 1 || tensor->shape[0] != half)
+		return rh_fail(-EINVAL, "%s: rope_freqs.weight must hold %lld F32 numbers; found %lld of %s in %d dimensions",
+		               rh_gguf_path(gguf), (long long)half, (long long)tensor->shape[0], rh_dtype_name(tensor->dtype),
+		               tensor->rank);
+	out->rope_divisor = rh_alloc((size_t)half, sizeof(float));
+	if (!out->rope_divisor)
+		return -ENOMEM;
+	memcpy(out->rope_divisor, tensor->data, (size_t)tensor->bytes);
+	return 0;
+}
+
+static int has(const struct rh_gguf *gguf, const char *name)
+{
+	return rh_gguf_find(gguf, name) != NULL;
+}
+
+static int read_tokens(const struct rh_gguf *gguf, struct rh_model_config *out)
+{
+	int64_t eos = -1, turn = -1;
+	out->bos_token_id = -1;
+	int rc = rh_gguf_int(gguf, "tokenizer.ggml.bos_token_id", &out->bos_token_id);
+	if (rc >= 0)
+		rc = rh_gguf_int(gguf, "tokenizer.ggml.eos_token_id", &eos);
+	if (rc >= 0)
+		rc = rh_gguf_int(gguf, "tokenizer.ggml.eot_token_id", &turn);
+	if (rc < 0)
+		return rc;
+	if (eos >= 0)
+		out->eos_token_id[out->eos_token_ids++] = eos;
+	if (turn >= 0 && turn != eos)
+		out->eos_token_id[out->eos_token_ids++] = turn;
+	return 0;
+}
+
+static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
+{
+	const char *arch = "", *path = rh_gguf_path(gguf);
+	int rc = read_family(gguf, &arch, &out->family);
+	if (!rc)
+		rc = read_sizes(gguf, arch, out);
+	if (!rc)
+		rc = arch_real(gguf, arch, "attention.layer_norm_rms_epsilon", REQUIRED, &out->rms_norm_eps);
+	if (!rc)
+		rc = arch_real(gguf, arch, "rope.freq_base", OPTIONAL, &out->rope_theta);
+	if (!rc)
+		rc = read_scaling(gguf, arch, out);
+	if (!rc)
+		rc = read_tokens(gguf, out);
+	if (rc)
+		return rc;
+	const struct rh_gguf_tensor *embedding = rh_gguf_find(gguf, "token_embd.weight");
+	if (!embedding || embedding->rank != 2)
+		return rh_fail(-EINVAL, "%s: there is no token_embd.weight matrix; is this a language model?", path);
+	out->vocab_size = embedding->shape[0];
+	out->tie_word_embeddings = !has(gguf, "output.weight");
+	out->attention_bias = has(gguf, "blk.0.attn_q.bias");
+	out->attention_output_bias = has(gguf, "blk.0.attn_output.bias");
+	out->mlp_bias = has(gguf, "blk.0.ffn_gate.bias");
+	out->qk_norm = out->family == RH_FAMILY_QWEN3;
+	rc = rh_model_config_check(out, path); /* before head_dim / 2 is believed */
+	if (!rc)
+		rc = read_divisor(gguf, out);
+	return rc ? rc : rh_model_config_check(out, path);
+}
+
+int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out)
+{
+	*out = (struct rh_model_config){.rope_theta = 10000, .initializer_range = 0.02};
+	int rc = read_all(gguf, out);
+	if (rc)
+		rh_model_config_free(out);
+	return rc;
+}

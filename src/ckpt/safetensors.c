@@ -1,0 +1,218 @@
+#include "ckpt/safetensors.h"
+
+#include "core/alloc.h"
+#include "core/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The Python library refuses longer headers too: a length field is believed only so far. */
+enum { LONGEST_HEADER = 100000000 };
+
+struct rh_safetensors {
+	struct rh_mapping map;
+	json_t *header; /* owns the names */
+	struct rh_safetensor *tensor;
+	int64_t count;
+	struct rh_safetensor **by_name;
+};
+
+static int parse_dtype(const char *name, enum rh_dtype *out)
+{
+	for (int type = RH_F32; type <= RH_BOOL; type++)
+		if (!strcmp(name, rh_dtype_name((enum rh_dtype)type))) {
+			*out = (enum rh_dtype)type;
+			return 1;
+		}
+	return 0;
+}
+
+/* Fills shape and bytes; every product is checked before it is believed. */
+static int parse_shape(const json_t *shape, const char *path, struct rh_safetensor *out)
+{
+	if (!json_is_array(shape))
+		return rh_fail(-EINVAL, "%s: tensor '%s' has no 'shape' list", path, out->name);
+	if (json_array_size(shape) > RH_SAFETENSORS_RANK)
+		return rh_fail(-EINVAL, "%s: tensor '%s' has %zu dimensions (at most %d)", path, out->name, json_array_size(shape),
+		               RH_SAFETENSORS_RANK);
+	out->rank = (int)json_array_size(shape);
+	int64_t bytes = rh_dtype_block_bytes(out->dtype);
+	for (int d = 0; d < out->rank; d++) {
+		const json_t *extent = json_array_get(shape, (size_t)d);
+		if (!json_is_integer(extent) || json_integer_value(extent) < 0)
+			return rh_fail(-EINVAL, "%s: tensor '%s' has a shape that is not whole numbers from 0", path, out->name);
+		out->shape[d] = json_integer_value(extent);
+		if (__builtin_mul_overflow(bytes, out->shape[d], &bytes))
+			return rh_fail(-EINVAL, "%s: tensor '%s' has a shape whose size overflows", path, out->name);
+	}
+	out->bytes = bytes;
+	return 0;
+}
+
+static int parse_tensor(const char *name, const json_t *json, const char *path, const char *data, int64_t data_bytes,
+                        struct rh_safetensor *out)
+{
+	const char *type = json_string_value(json_object_get(json, "dtype"));
+	const json_t *offsets = json_object_get(json, "data_offsets");
+	out->name = name;
+	if (!type)
+		return rh_fail(-EINVAL, "%s: tensor '%s' has no 'dtype'", path, name);
+	if (!parse_dtype(type, &out->dtype))
+		return rh_fail(-EINVAL, "%s: tensor '%s' has type %.32s, which is not supported", path, name, type);
+	int rc = parse_shape(json_object_get(json, "shape"), path, out);
+	if (rc)
+		return rc;
+	const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+	if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
+		return rh_fail(-EINVAL, "%s: tensor '%s' has no 'data_offsets' pair", path, name);
+	int64_t begin = json_integer_value(first), end = json_integer_value(last);
+	if (begin < 0 || end < begin || end > data_bytes)
+		return rh_fail(-EINVAL, "%s: tensor '%s' lies at bytes %lld to %lld, but the file has %lld bytes of data (truncated?)",
+		               path, name, (long long)begin, (long long)end, (long long)data_bytes);
+	if (end - begin != out->bytes)
+		return rh_fail(-EINVAL, "%s: tensor '%s' has %lld bytes, but its shape and type need %lld", path, name,
+		               (long long)(end - begin), (long long)out->bytes);
+	out->data = data + begin;
+	return 0;
+}
+
+static int compare_data(const void *a, const void *b)
+{
+	const struct rh_safetensor *x = a, *y = b;
+	if (x->data != y->data)
+		return (const char *)x->data < (const char *)y->data ? -1 : 1;
+	return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they end where they begin */
+}
+
+static int compare_name(const void *a, const void *b)
+{
+	const struct rh_safetensor *const *x = a, *const *y = b;
+	return strcmp((*x)->name, (*y)->name);
+}
+
+static int check_tiling(struct rh_safetensors *file, const char *path, const char *data, int64_t data_bytes)
+{
+	const char *end = data, *before = "the header";
+	if (file->count)
+		qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, compare_data);
+	for (int64_t i = 0; i < file->count; i++) {
+		const struct rh_safetensor *tensor = &file->tensor[i];
+		if ((const char *)tensor->data != end)
+			return rh_fail(-EINVAL, "%s: tensor '%s' %s '%s'", path, tensor->name,
+			               (const char *)tensor->data < end ? "overlaps" : "leaves a gap after", before);
+		end += tensor->bytes;
+		before = tensor->name;
+	}
+	if (end != data + data_bytes)
+		return rh_fail(-EINVAL, "%s: %lld bytes follow the last tensor", path, (long long)(data + data_bytes - end));
+	return 0;
+}
+
+static int parse_metadata(const json_t *json, const char *path)
+{
+	const char *key;
+	json_t *value;
+	if (!json_is_object(json))
+		return rh_fail(-EINVAL, "%s: __metadata__ must be an object", path);
+	json_object_foreach((json_t *)(uintptr_t)json, key, value) if (!json_is_string(value)) return rh_fail(
+	        -EINVAL, "%s: __metadata__: '%s' must be a string", path, key);
+	return 0;
+}
+
+static int parse_tensors(struct rh_safetensors *file, const char *path, const char *data, int64_t data_bytes)
+{
+	const char *name;
+	json_t *value;
+	json_object_foreach(file->header, name, value)
+	{
+		int rc;
+		if (!strcmp(name, "__metadata__"))
+			rc = parse_metadata(value, path);
+		else if (!json_is_object(value))
+			rc = rh_fail(-EINVAL, "%s: header entry '%s' must be an object", path, name);
+		else
+			rc = parse_tensor(name, value, path, data, data_bytes, &file->tensor[file->count++]);
+		if (rc)
+			return rc;
+	}
+	return check_tiling(file, path, data, data_bytes);
+}
+
+static int parse_header(struct rh_safetensors *file, const char *path)
+{
+	uint64_t length = 0;
+	if (file->map.length < 8)
+		return rh_fail(-EINVAL, "%s: %zu bytes are too few for a safetensors file (truncated?)", path, file->map.length);
+	for (int i = 7; i >= 0; i--)
+		length = length << 8 | (unsigned char)file->map.bytes[i];
+	if (length > LONGEST_HEADER || length > file->map.length - 8)
+		return rh_fail(-EINVAL, "%s: the header claims %llu bytes, but the file has %zu (truncated, or not a safetensors file?)",
+		               path, (unsigned long long)length, file->map.length);
+	if (!length || file->map.bytes[8] != '{')
+		return rh_fail(-EINVAL, "%s: the header is no JSON object; this is not a safetensors file", path);
+	int rc = rh_json_parse(file->map.bytes + 8, (size_t)length, path, &file->header);
+	if (rc)
+		return rc;
+	size_t entries = json_object_size(file->header);
+	file->tensor = rh_alloc(entries, sizeof *file->tensor);
+	file->by_name = rh_alloc(entries, sizeof *file->by_name);
+	if (!file->tensor || !file->by_name)
+		return -ENOMEM;
+	rc = parse_tensors(file, path, file->map.bytes + 8 + length, (int64_t)(file->map.length - 8 - length));
+	if (rc)
+		return rc;
+	for (int64_t i = 0; i < file->count; i++)
+		file->by_name[i] = &file->tensor[i];
+	if (file->count)
+		qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+	return 0;
+}
+
+int rh_safetensors_open(const char *path, struct rh_safetensors **out)
+{
+	struct rh_safetensors *file = rh_alloc(1, sizeof *file);
+	int rc = file ? rh_file_map(path, &file->map) : -ENOMEM;
+	if (!rc)
+		rc = parse_header(file, path);
+	if (rc)
+		rh_safetensors_close(file);
+	else
+		*out = file;
+	return rc;
+}
+
+void rh_safetensors_close(struct rh_safetensors *file)
+{
+	if (!file)
+		return;
+	rh_free(file->by_name);
+	rh_free(file->tensor);
+	json_decref(file->header);
+	rh_file_unmap(&file->map);
+	rh_free(file);
+}
+
+int64_t rh_safetensors_count(const struct rh_safetensors *file)
+{
+	return file->count;
+}
+
+const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index)
+{
+	RH_ASSERT(index >= 0 && index < file->count);
+	return &file->tensor[index];
+}
+
+const struct rh_safetensor *rh_safetensors_find(const struct rh_safetensors *file, const char *name)
+{
+	const struct rh_safetensor key = {.name = name}, *wanted = &key;
+	if (!file->count)
+		return NULL;
+	struct rh_safetensor **found = bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+	return found ? *found : NULL;
+}
+
+const char *rh_safetensors_metadata(const struct rh_safetensors *file, const char *key)
+{
+	return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
+}

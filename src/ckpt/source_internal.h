@@ -1,0 +1,40 @@
+/* The parts of a model source: which tensors a model has, where they lie, and a GGUF's configuration. */
+#ifndef RH_CKPT_SOURCE_INTERNAL_H
+#define RH_CKPT_SOURCE_INTERNAL_H
+
+#include "ckpt/gguf.h"
+#include "ckpt/safetensors.h"
+#include "ckpt/source.h"
+
+struct source_entry {
+	char *name;   /* Hugging Face's */
+	char *stored; /* GGUF's */
+	struct rh_source_tensor tensor;
+	const char *data; /* into a mapping; NULL until found */
+	int64_t head_dim; /* rows are permuted within heads of so many rows; 0: they are not */
+};
+
+struct source_entries {
+	struct source_entry *entry; /* sorted by name once complete */
+	size_t count, capacity;
+};
+
+/* Every tensor of a model of this configuration, sorted, with shapes; types and places are still unknown. The head is left out if tied. */
+int source_expect(const struct rh_model_config *config, struct source_entries *out) RH_MUST;
+void source_entries_free(struct source_entries *entries);
+struct source_entry *source_entries_find(const struct source_entries *entries, const char *name);
+
+/* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
+int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;
+
+struct rh_source {
+	char *path;
+	struct rh_model_config config;
+	struct source_entries entries;
+	struct rh_gguf *gguf; /* or */
+	struct rh_safetensors **shard;
+	char **shard_name; /* file names within the directory */
+	size_t shards;
+};
+
+#endif

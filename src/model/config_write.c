@@ -1,0 +1,159 @@
+#include "model/config.h"
+
+#include "core/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Llama-3's divisor of one frequency (transformers: _compute_llama3_parameters), as a GGUF converter stores it. */
+static double llama3_divisor(double frequency, double factor, double low, double high, double original)
+{
+	double wavelength = 2 * M_PI / frequency;
+	if (wavelength < original / high)
+		return 1;
+	if (wavelength > original / low)
+		return factor;
+	double smooth = (original / wavelength - low) / (high - low);
+	return 1 / ((1 - smooth) / factor + smooth);
+}
+
+/* Which scaling of Llama-3's kind made these divisors? All published models use low 1 and high 4; the factor is the largest
+ * divisor, and the original length a power of two. */
+static int infer_llama3(const struct rh_model_config *config, struct rh_model_config *out)
+{
+	double factor = 1;
+	int64_t half = config->head_dim / 2;
+	for (int64_t i = 0; i < half; i++)
+		factor = fmax(factor, config->rope_divisor[i]);
+	out->rope_type = RH_ROPE_DEFAULT;
+	if (factor == 1)
+		return 1;
+	for (int64_t original = 1024; original <= 1 << 20; original *= 2) {
+		int64_t fits = 0;
+		for (int64_t i = 0; i < half; i++) {
+			double frequency = pow(config->rope_theta, -2.0 * (double)i / (double)config->head_dim);
+			double divisor = llama3_divisor(frequency, factor, 1, 4, (double)original);
+			fits += fabs(divisor - config->rope_divisor[i]) <= 1e-4 * divisor;
+		}
+		if (fits < half)
+			continue;
+		out->rope_type = RH_ROPE_LLAMA3;
+		out->rope_factor = factor;
+		out->rope_low_freq_factor = 1;
+		out->rope_high_freq_factor = 4;
+		out->rope_original_max_position = original;
+		return 1;
+	}
+	return 0;
+}
+
+/* NULL when out of memory. Without theta: rope_scaling of transformers 4; with it: rope_parameters of 5. */
+static json_t *rope_json(const struct rh_model_config *config, int with_theta)
+{
+	static const char *const names[] = {[RH_ROPE_DEFAULT] = "default", [RH_ROPE_LINEAR] = "linear", [RH_ROPE_LLAMA3] = "llama3"};
+	json_t *rope = json_object();
+	if (!rope)
+		return NULL;
+	int failed = json_object_set_new(rope, "rope_type", json_string(names[config->rope_type]));
+	if (with_theta)
+		failed |= json_object_set_new(rope, "rope_theta", json_real(config->rope_theta));
+	if (config->rope_type != RH_ROPE_DEFAULT)
+		failed |= json_object_set_new(rope, "factor", json_real(config->rope_factor));
+	if (config->rope_type == RH_ROPE_LLAMA3) {
+		failed |= json_object_set_new(rope, "low_freq_factor", json_real(config->rope_low_freq_factor));
+		failed |= json_object_set_new(rope, "high_freq_factor", json_real(config->rope_high_freq_factor));
+		failed |= json_object_set_new(rope, "original_max_position_embeddings", json_integer(config->rope_original_max_position));
+	}
+	if (!failed)
+		return rope;
+	json_decref(rope);
+	return NULL;
+}
+
+static json_t *eos_json(const struct rh_model_config *config)
+{
+	if (config->eos_token_ids == 0)
+		return json_null();
+	if (config->eos_token_ids == 1)
+		return json_integer(config->eos_token_id[0]);
+	json_t *list = json_array();
+	for (int64_t i = 0; list && i < config->eos_token_ids; i++)
+		if (json_array_append_new(list, json_integer(config->eos_token_id[i]))) {
+			json_decref(list);
+			return NULL;
+		}
+	return list;
+}
+
+static int set_biases(const struct rh_model_config *config, json_t *out)
+{
+	const char *name = rh_family_architecture(config->family);
+	int qwen2 = config->family == RH_FAMILY_QWEN2;
+	if (qwen2 ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
+		return rh_fail(-EINVAL, "%s cannot have biases on %s; no config.json can describe this model", name,
+		               config->attention_output_bias ? "o_proj as this model does" : "q, k and v as this model does");
+	if (config->mlp_bias && config->family != RH_FAMILY_LLAMA)
+		return rh_fail(-EINVAL, "%s cannot have biases in its MLP; no config.json can describe this model", name);
+	if (config->qk_norm != (config->family == RH_FAMILY_QWEN3))
+		return rh_fail(-EINVAL, "%s cannot %s norms on q and k; no config.json can describe this model", name,
+		               config->qk_norm ? "have" : "lack");
+	int failed = 0;
+	if (!qwen2)
+		failed |= json_object_set_new(out, "attention_bias", json_boolean(config->attention_bias));
+	if (config->family == RH_FAMILY_LLAMA)
+		failed |= json_object_set_new(out, "mlp_bias", json_boolean(config->mlp_bias));
+	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
+}
+
+static int set_all(const struct rh_model_config *c, const char *torch_dtype, json_t *out)
+{
+	const struct {
+		const char *key;
+		json_t *value;
+	} pairs[] = {
+	        {"architectures", json_pack("[s]", rh_family_architecture(c->family))},
+	        {"model_type", json_string(rh_family_model_type(c->family))},
+	        {"vocab_size", json_integer(c->vocab_size)},
+	        {"hidden_size", json_integer(c->hidden_size)},
+	        {"intermediate_size", json_integer(c->intermediate_size)},
+	        {"num_hidden_layers", json_integer(c->num_hidden_layers)},
+	        {"num_attention_heads", json_integer(c->num_attention_heads)},
+	        {"num_key_value_heads", json_integer(c->num_key_value_heads)},
+	        {"head_dim", json_integer(c->head_dim)},
+	        {"hidden_act", json_string("silu")},
+	        {"max_position_embeddings", json_integer(c->max_position_embeddings)},
+	        {"rms_norm_eps", json_real(c->rms_norm_eps)},
+	        {"initializer_range", json_real(c->initializer_range)},
+	        {"tie_word_embeddings", json_boolean(c->tie_word_embeddings)},
+	        {"bos_token_id", c->bos_token_id >= 0 ? json_integer(c->bos_token_id) : json_null()},
+	        {"eos_token_id", eos_json(c)},
+	        {"rope_theta", json_real(c->rope_theta)},
+	        {"rope_scaling", c->rope_type == RH_ROPE_DEFAULT ? json_null() : rope_json(c, 0)},
+	        {"rope_parameters", rope_json(c, 1)},
+	        {"torch_dtype", json_string(torch_dtype)},
+	        {"dtype", json_string(torch_dtype)},
+	};
+	int failed = 0;
+	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+		failed |= json_object_set_new(out, pairs[i].key, pairs[i].value); /* takes the value even when it fails; NULL fails */
+	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
+}
+
+int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
+{
+	struct rh_model_config said = *config; /* borrows its pointers */
+	if (config->rope_divisor && !infer_llama3(config, &said))
+		return rh_fail(-EINVAL,
+		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
+		               "(train a LoRA adapter instead)");
+	json_t *json = config->source ? json_deep_copy(config->source) : json_object();
+	int rc = json ? set_all(&said, torch_dtype, json) : rh_fail(-ENOMEM, "config.json: out of host memory");
+	if (!rc)
+		rc = set_biases(config, json);
+	if (rc) {
+		json_decref(json);
+		return rc;
+	}
+	*out = json;
+	return 0;
+}

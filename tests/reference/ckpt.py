@@ -1,0 +1,166 @@
+"""Makes tests/reference/ckpt/: what the checkpoint readers are held against.
+
+    build/venv/bin/python tests/reference/ckpt.py
+
+quants.safetensors     for each GGUF block type random blocks ("Q4_K.blocks", U8) and what gguf.quants.dequantize makes of them
+                       ("Q4_K.values", F32); scales are odd (subnormal, negative, zero, huge), infinities and NaNs are left out
+<model>/               a tiny seeded model of each architecture as transformers saves it
+<model>.gguf           the same weights as a GGUF file, as llama.cpp's converter lays them out (llama: q and k rows permuted), partly quantised
+<model>.safetensors    what that GGUF holds: dequantised, in Hugging Face's order, under Hugging Face's names
+"""
+
+import pathlib
+import shutil
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Q
+from safetensors.numpy import save_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+out = pathlib.Path(__file__).parent / "ckpt"
+TYPES = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL]
+# byte offsets of the fp16 scales in a block
+SCALES = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.Q4_K: [0, 2],
+          Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.IQ4_NL: [0]}
+
+
+def quants():
+    rng = np.random.default_rng(11)
+    tensors = {}
+    for kind in TYPES:
+        size, width = gguf.GGML_QUANT_SIZES[kind]
+        count = 24 if size == 256 else 64 if size == 32 else 65536
+        if size == 1:  # every finite half
+            halves = np.arange(65536, dtype=np.uint16)
+            exponent = 0x7C00 if kind == Q.F16 else 0x7F80
+            halves = halves[(halves & exponent) != exponent][:: 1 if kind == Q.F16 else 16]
+            blocks = np.ascontiguousarray(halves).view(np.uint8).reshape(1, -1)
+        else:
+            blocks = rng.integers(0, 256, (count, width), dtype=np.uint8)
+            for offset in SCALES[kind]:
+                halves = rng.integers(0, 65536, count).astype(np.uint16)
+                halves[(halves & 0x7C00) == 0x7C00] &= 0x83FF  # infinities and NaNs become subnormals
+                halves[:8] = [0, 0x8000, 1, 0x83FF, 0x7BFF, 0xFBFF, 0x3C00, 0x0400]
+                blocks[:, offset : offset + 2] = halves.view(np.uint8).reshape(count, 2)
+        values = gguf.quants.dequantize(blocks, kind).astype(np.float32)
+        tensors[f"{kind.name}.blocks"] = blocks
+        tensors[f"{kind.name}.values"] = values.reshape(-1)
+    save_file(tensors, out / "quants.safetensors")
+
+
+NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "mlp.down_proj": "ffn_down", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+
+
+def gguf_name(name):
+    body, kind = name.rsplit(".", 1)
+    if body.startswith("model.layers."):
+        layer, rest = body[len("model.layers.") :].split(".", 1)
+        return f"blk.{layer}.{NAMES[rest]}.{kind}"
+    return {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[body] + "." + kind
+
+
+def permute(array, heads):
+    return array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def llama3_divisors(config):
+    rope = config.rope_parameters
+    low, high, old = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
+    factors = []
+    for i in range(0, config.head_dim, 2):
+        wavelength = 2 * np.pi * rope["rope_theta"] ** (i / config.head_dim)
+        if wavelength < old / high:
+            factors.append(1.0)
+        elif wavelength > old / low:
+            factors.append(rope["factor"])
+        else:
+            smooth = (old / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def write_gguf(model, config, path, kinds):
+    arch = config.model_type
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if arch == "qwen3":
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if arch == "llama":
+        writer.add_rope_dimension_count(head_dim)
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
+    if config.rope_parameters["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    tokens = [chr(ord("A") + i) if i < 26 else chr(ord("a") + i - 26) if i < 52 else f"<{i}>" for i in range(config.vocab_size)]
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * config.vocab_size)
+    writer.add_token_merges(["A B", "a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{{ messages }}")
+    expected = {}
+    for number, (name, tensor) in enumerate(model.state_dict().items()):
+        if config.tie_word_embeddings and name == "lm_head.weight":
+            continue
+        array = tensor.to(torch.float32).numpy()
+        kind = kinds[number % len(kinds)] if array.ndim == 2 else Q.F32
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        stored = permute(array, heads) if arch == "llama" and heads else array
+        raw = gguf.quants.quantize(np.ascontiguousarray(stored), kind)
+        writer.add_tensor(gguf_name(name), raw, raw_dtype=kind)
+        plain = gguf.quants.dequantize(raw, kind).astype(np.float32).reshape(stored.shape)
+        if arch == "llama" and heads:  # back again, written as the inverse
+            plain = plain.reshape(heads, head_dim // 2, 2, *plain.shape[1:]).swapaxes(1, 2).reshape(plain.shape)
+        expected[name] = np.ascontiguousarray(plain)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_file(expected, str(path).replace(".gguf", ".safetensors"))
+
+
+def models():
+    torch.manual_seed(5)
+    common = dict(vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                  max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+    llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=8192)
+    jobs = [
+        ("llama", LlamaForCausalLM, LlamaConfig(**{**common, "max_position_embeddings": 131072}, attention_bias=True, mlp_bias=True,
+                                                rope_parameters=llama3, rms_norm_eps=1e-5),
+         torch.float32, "40KB", [Q.Q8_0, Q.Q4_1, Q.F16, Q.Q5_0, Q.F32]),
+        ("qwen2", Qwen2ForCausalLM, Qwen2Config(**common, tie_word_embeddings=True), torch.bfloat16, "5GB", [Q.Q8_0, Q.Q4_0, Q.BF16]),
+        ("qwen3", Qwen3ForCausalLM, Qwen3Config(**common, head_dim=16, rope_parameters=dict(rope_type="linear", factor=2.0,
+                                                                                             rope_theta=1000000.0)),
+         torch.float16, "5GB", [Q.Q5_1, Q.F16]),
+    ]
+    for name, kind, config, dtype, shard, kinds in jobs:
+        model = kind(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+        model = model.to(dtype)
+        shutil.rmtree(out / name, ignore_errors=True)
+        model.save_pretrained(out / name, max_shard_size=shard)
+        (out / name / "generation_config.json").unlink(missing_ok=True)
+        write_gguf(model, config, out / f"{name}.gguf", kinds)
+
+
+out.mkdir(exist_ok=True)
+quants()
+models()
