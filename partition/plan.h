@@ -1,0 +1,61 @@
+/* What runs where: stages, and bytes of device memory, by emitting the model's ops into an arena that measures. Pure: no I/O, no clock.
+ *
+ * Stages are packed greedily under the device's cap, or cut where the user says: the fused stage from the top (its recompute, loss and
+ * backward run as one), then the other backward stages, then the forward stages over the layers below the fused one. A device holds
+ *   weight_buffers x the largest stage's weights   (two, so that the next stage's are on their way; one when there is only one stage)
+ *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
+ *   the arena: the largest stage's activations and workspace for one micro-batch
+ *   boundary slots: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
+ *   the KV cache, when generating. */
+#ifndef RH_PARTITION_PLAN_H
+#define RH_PARTITION_PLAN_H
+
+#include "model/emit.h"
+
+struct rh_plan_request {
+	const struct rh_model *model;
+	int trains;                         /* 0: forward only (eval, generate) */
+	struct rh_micro_shape train, infer; /* the largest micro-batches of either kind; all zero when there are none */
+	int infer_logits;                   /* forward-only results are whole rows of logits */
+	int64_t cache_rows;                 /* of the KV cache, 0: none */
+	int64_t device_cap_bytes;
+	/* first layer of each stage but the first, ascending; -1: choose */
+	const int64_t *forward_cuts, *backward_cuts;
+	int64_t forward_cut_count, backward_cut_count;
+};
+
+struct rh_stage {
+	int lo, hi;
+};
+
+struct rh_plan {
+	struct rh_stage *forward;  /* bottom up, covering [0, backward[0].lo) */
+	struct rh_stage *backward; /* top down; [0] is fused */
+	int forward_stages, backward_stages;
+
+	int weight_buffers, boundary_slots;
+	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, boundary_bytes, micro_bytes, result_bytes,
+	        cache_bytes;  /* of one each */
+	int64_t device_bytes; /* all of the above: what a device reserves */
+};
+
+enum { RH_PLAN_MICRO_SLOTS = 2, RH_PLAN_RESULT_SLOTS = 2 };
+
+/* -ENOMEM with the layer that does not fit and what it would need; -EINVAL for cuts that are not layers. */
+int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
+void rh_plan_free(struct rh_plan *plan);
+
+/* Bytes of the weights that layers [lo, hi) upload, each block once; and where block `b` lies among them (-1: not used). */
+int64_t rh_plan_upload_bytes(const struct rh_model *model, int lo, int hi);
+/* offset[b], for each block of the model, in bytes; -1 where the stage does not use it. Returns the total. */
+int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
+/* The same for gradient sums, in elements: offset[2*b+use]. */
+int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
+
+/* Where a result slot's parts lie: loss, hit, then choices or logits. */
+struct rh_result_layout {
+	int64_t loss, hit, scores, bytes;
+};
+struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape, int64_t score_cols);
+
+#endif

@@ -1,0 +1,133 @@
+#include "model/emit_internal.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
+{
+	struct rh_micro_layout at = {0};
+	int64_t *const offset[] = {&at.ids, &at.position, &at.start_q, &at.start_k, &at.head_row, &at.target, &at.choice};
+	const int64_t count[] = {shape->tokens,    shape->tokens,    shape->documents + 1, shape->documents + 1,
+	                         shape->head_rows, shape->head_rows, shape->choices};
+	for (int i = 0; i < 7; i++) {
+		*offset[i] = at.bytes;
+		at.bytes += rh_align_up(count[i] * 4, RH_ALIGN);
+	}
+	return at;
+}
+
+void emit_op(struct rh_emit *emit, const struct rh_op *op)
+{
+	if (emit->launch && !emit->rc)
+		emit->rc = emit->launch(emit->sink, op);
+}
+
+struct rh_view emit_take(struct rh_emit *emit, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	return rh_view_of(rh_arena_take(emit->arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
+}
+
+struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)
+{
+	return emit_take(emit, emit->model->dtype, rows, cols);
+}
+
+struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count)
+{
+	return rh_view_of(emit->micro + offset, RH_I32, count, 1);
+}
+
+struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows, int64_t cols)
+{
+	if (offset < 0)
+		return (struct rh_view){0};
+	enum rh_dtype dtype = emit->model->dtype;
+	char *base = emit->launch ? emit->weights[layer->block[which]] : (char *)(uintptr_t)RH_ALIGN; /* measuring: any address */
+	return rh_view_of(base + rh_dtype_bytes(dtype, offset), dtype, rows, cols);
+}
+
+struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows,
+                             int64_t cols)
+{
+	int block = layer->block[which];
+	if (offset < 0 || block < 0 || !emit->model->block[block].trainable)
+		return (struct rh_view){0};
+	float *base = emit->launch ? emit->gradient[block][layer->use[which]] : (float *)(uintptr_t)RH_ALIGN;
+	return rh_view_of(base + offset, RH_F32, rows, cols);
+}
+
+void emit_gemm(struct rh_emit *emit, const struct emit_product *product)
+{
+	struct rh_op op = {.kind = RH_OP_GEMM};
+	op.operand[RH_GEMM_A] = product->a;
+	op.operand[RH_GEMM_B] = product->b;
+	op.operand[RH_GEMM_C] = product->c;
+	op.operand[RH_GEMM_BIAS] = product->bias;
+	op.operand[RH_GEMM_D] = product->d;
+	op.gemm.trans_a = product->trans_a;
+	op.gemm.trans_b = product->trans_b;
+	op.gemm.alpha = product->alpha == 0 ? 1 : product->alpha;
+	emit_op(emit, &op);
+}
+
+void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_CAST};
+	op.operand[RH_CAST_X] = x;
+	op.operand[RH_CAST_Y] = y;
+	emit_op(emit, &op);
+}
+
+void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd)
+{
+	struct rh_op op = {.kind = RH_OP_RMSNORM};
+	op.operand[RH_RMSNORM_X] = x;
+	op.operand[RH_RMSNORM_W] = w;
+	op.operand[RH_RMSNORM_Y] = y;
+	op.operand[RH_RMSNORM_RSTD] = rstd;
+	op.rmsnorm.groups = groups;
+	op.rmsnorm.epsilon = (float)emit->model->config->rms_norm_eps;
+	emit_op(emit, &op);
+}
+
+void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_DROPOUT};
+	op.operand[RH_DROPOUT_X] = x;
+	op.operand[RH_DROPOUT_ADD] = add;
+	op.operand[RH_DROPOUT_Y] = y;
+	op.dropout.seed = emit->seed;
+	op.dropout.step = emit->step;
+	op.dropout.micro_batch = emit->micro_batch;
+	op.dropout.site = (uint32_t)(layer * RH_PROJS + linear->site);
+	op.dropout.p = emit->model->dropout;
+	emit_op(emit, &op);
+}
+
+struct rh_view emit_rope_table(struct rh_emit *emit)
+{
+	const struct rh_model *model = emit->model;
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	struct rh_view table = emit_take(emit, RH_F32, emit->shape.tokens, model->config->head_dim);
+	struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
+	op.operand[RH_ROPE_TABLE_POSITION] = emit_micro(emit, at.position, emit->shape.tokens);
+	op.operand[RH_ROPE_TABLE_TABLE] = table;
+	memcpy(op.rope_table.inv_freq, model->inv_freq, sizeof op.rope_table.inv_freq);
+	op.rope_table.scale = 1;
+	emit_op(emit, &op);
+	return table;
+}
+
+int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out)
+{
+	*out = (struct rh_stage_state){0};
+	out->layer = rh_alloc((size_t)model->layers, sizeof *out->layer);
+	return out->layer ? 0 : -ENOMEM;
+}
+
+void rh_stage_state_free(struct rh_stage_state *state)
+{
+	rh_free(state->layer);
+	*state = (struct rh_stage_state){0};
+}

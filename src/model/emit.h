@@ -1,0 +1,89 @@
+/* Model code emits ops here and never knows the device: the sink launches them, or, without one, only the arena's peak is measured.
+ *
+ * A stage is layers [lo, hi). For one micro-batch:
+ *   rh_stage_forward    runs them keeping nothing but the boundaries asked for;
+ *   rh_stage_recompute  runs them keeping what their backward needs (also the forward half of a fused stage);
+ *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums.
+ * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_recompute's last layer, so its backward takes no dy. */
+#ifndef RH_MODEL_EMIT_H
+#define RH_MODEL_EMIT_H
+
+#include "core/arena.h"
+#include "device/op.h"
+#include "model/model.h"
+
+/* Sizes of one micro-batch, or the largest of many, each for itself. */
+struct rh_micro_shape {
+	int64_t tokens, documents, longest;
+	int64_t head_rows; /* tokens whose logits are needed */
+	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
+	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
+};
+
+/* The integers that travel with a micro-batch lie in one buffer, I32, each run aligned. */
+struct rh_micro_layout {
+	int64_t ids, position, start_q, start_k, head_row, target, choice; /* byte offsets */
+	int64_t bytes;
+};
+struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
+
+struct rh_emit {
+	const struct rh_model *model;
+	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
+	void *sink;
+	struct rh_arena *arena; /* activations and workspace */
+	int rc;                 /* first fault of the sink; nothing is launched after it */
+
+	/* this micro-batch, on the device */
+	struct rh_micro_shape shape;
+	char *micro;                /* laid out as rh_micro_layout says */
+	uint32_t step, micro_batch; /* for dropout's counter */
+	uint64_t seed;
+	float loss_scale; /* 1 / trained tokens of the step */
+
+	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
+	char **weights;
+	float *(*gradient)[2];
+
+	/* generate: cache[layer] holds keys then values, (cache_rows, kv_heads * head_dim) each; shape.keys of them are read */
+	char *cache;
+	int64_t cache_rows;
+};
+
+/* What a stage keeps between recompute and backward; allocated once for the model's layers. */
+struct rh_saved {
+	struct rh_view x, rstd1, qkv, qk, rstd_q, rstd_k, o, lse, x2, rstd2, gu; /* kind BLOCK */
+	struct rh_view low[RH_PROJS];                                            /* (T,r) x A^T of each adapted module */
+	struct rh_view dh;                                                       /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows, rstd;                                               /* kind HEAD: the gathered rows */
+};
+struct rh_stage_state {
+	struct rh_saved *layer; /* one per layer of the model */
+	struct rh_view rope;    /* (T,D) F32 */
+	int64_t mark;           /* of the arena before the stage began */
+};
+int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
+void rh_stage_state_free(struct rh_stage_state *state);
+
+/* Where a fused stage, or a forward that ends the model, leaves its results; absent views are not wanted. */
+struct rh_head_out {
+	struct rh_view loss;   /* (head_rows,1) F32 */
+	struct rh_view hit;    /* (head_rows,1) I32 */
+	struct rh_view choice; /* (head_rows, choices) F32 logits of the chosen vocabulary entries */
+	struct rh_view logits; /* (head_rows, V) F32: generation; then no loss is made */
+};
+
+/* x: (T,H) at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi (l < layers).
+ * `head` is used when hi is the model's end. */
+int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
+                     const struct rh_head_out *head) RH_MUST;
+int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state,
+                       const struct rh_head_out *head) RH_MUST;
+/* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
+int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
+
+/* Rows of logits made at once. */
+enum { RH_HEAD_CHUNK_BYTES = 16 << 20 };
+int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows);
+
+#endif

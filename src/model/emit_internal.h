@@ -1,0 +1,60 @@
+/* Inside model/: the small verbs that layer kinds are written with. All take the arena's and the sink's faults on themselves. */
+#ifndef RH_MODEL_EMIT_INTERNAL_H
+#define RH_MODEL_EMIT_INTERNAL_H
+
+#include "model/emit.h"
+
+void emit_op(struct rh_emit *emit, const struct rh_op *op);
+
+/* A fresh (rows, cols) tensor from the arena; emit_act has the model's dtype. */
+struct rh_view emit_take(struct rh_emit *emit, enum rh_dtype dtype, int64_t rows, int64_t cols);
+struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
+
+/* A run of the micro-batch's integers at a byte offset, (count,1). */
+struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count);
+
+/* A tensor of one of the layer's two blocks: weights, and its fp32 gradient sum (absent when the block is frozen or offset is -1). */
+struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows, int64_t cols);
+struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows,
+                             int64_t cols);
+
+struct emit_product {
+	struct rh_view a, b, c, bias, d;
+	int trans_a, trans_b;
+	float alpha; /* 0 means 1 */
+};
+void emit_gemm(struct rh_emit *emit, const struct emit_product *product);
+void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
+void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd);
+void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
+
+/* The rope table of the micro-batch's positions. */
+struct rh_view emit_rope_table(struct rh_emit *emit);
+
+/* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
+ * adapter. y (T, sum of out) = x W^T + bias + residual. low[p], where the module is adapted, receives x A^T (absent: taken from the arena).
+ * y absent: only low is made. */
+struct emit_linears {
+	int layer, first, count;
+};
+void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
+                 struct rh_view *low);
+/* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
+ * calls, as x is often known only after dx has been used. Between the two the adapters' d_low lie in the arena. */
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx);
+void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low);
+
+/* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
+void emit_block(struct rh_emit *emit, int layer, struct rh_view rope, struct rh_view x, struct rh_view y, struct rh_saved *saved);
+void emit_block_backward(struct rh_emit *emit, int layer, struct rh_view rope, const struct rh_saved *saved, struct rh_view dy,
+                         struct rh_view dx);
+
+/* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */
+void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *saved);
+void emit_head_backward(struct rh_emit *emit, const struct rh_saved *saved, struct rh_view dx);
+
+/* head.c: the embedding. */
+void emit_embedding(struct rh_emit *emit, struct rh_view y);
+void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy);
+
+#endif

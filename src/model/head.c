@@ -1,0 +1,140 @@
+/* The two ends of a model: the embedding, and the final norm + head + loss, which run only on the rows whose logits are needed. */
+#include "model/emit_internal.h"
+
+int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows)
+{
+	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * model->config->vocab_size);
+	rows = rows < 16 ? 16 : rows;
+	return rows < head_rows ? rows : head_rows;
+}
+
+static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer *layer)
+{
+	const struct rh_model_config *config = emit->model->config;
+	int tied = layer->kind == RH_LAYER_HEAD && config->tie_word_embeddings;
+	return emit_weight(emit, layer, tied, layer->kind == RH_LAYER_HEAD ? layer->head : 0, config->vocab_size, config->hidden_size);
+}
+
+static struct rh_view table_gradient(const struct rh_emit *emit, const struct rh_layer *layer)
+{
+	const struct rh_model_config *config = emit->model->config;
+	int tied = layer->kind == RH_LAYER_HEAD && config->tie_word_embeddings;
+	return emit_gradient(emit, layer, tied, layer->kind == RH_LAYER_HEAD ? layer->head : 0, config->vocab_size, config->hidden_size);
+}
+
+static void gather(struct rh_emit *emit, struct rh_view x, struct rh_view index, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_GATHER_ROWS};
+	op.operand[RH_GATHER_ROWS_X] = x;
+	op.operand[RH_GATHER_ROWS_INDEX] = index;
+	op.operand[RH_GATHER_ROWS_Y] = y;
+	emit_op(emit, &op);
+}
+
+static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh, struct rh_view dw)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t mark = emit->arena->used, vocabulary = emit->model->config->vocab_size;
+	struct rh_op op = {.kind = RH_OP_HEAD_LOSS};
+	op.operand[RH_HEAD_LOSS_H] = h;
+	op.operand[RH_HEAD_LOSS_W] = table_of(emit, layer);
+	op.operand[RH_HEAD_LOSS_TARGET] = emit_micro(emit, at.target, h.rows);
+	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit, RH_F32, rh_head_chunk(emit->model, h.rows), vocabulary);
+	op.operand[RH_HEAD_LOSS_LOSS] = out->loss;
+	op.operand[RH_HEAD_LOSS_HIT] = out->hit;
+	op.operand[RH_HEAD_LOSS_DH] = dh;
+	op.operand[RH_HEAD_LOSS_DW] = dw;
+	op.head_loss.scale = emit->loss_scale;
+	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* Logits of a few vocabulary entries, the same for every row. */
+static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view out)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols);
+	gather(emit, table_of(emit, layer), emit_micro(emit, at.choice, emit->shape.choices), rows);
+	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .d = out});
+}
+
+void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *keep)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t rows = emit->shape.head_rows, hidden = emit->model->config->hidden_size, outer = emit->arena->used;
+	struct rh_saved local, *s = keep ? keep : &local;
+	*s = (struct rh_saved){0};
+	if (rows == 0)
+		return;
+	s->rows = emit_act(emit, rows, hidden);
+	s->rstd = emit_take(emit, RH_F32, rows, 1);
+	if (keep)
+		s->dh = emit_act(emit, rows, hidden);
+	int64_t inner = emit->arena->used;
+	struct rh_view h = emit_act(emit, rows, hidden);
+	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);
+	emit_rmsnorm(emit, s->rows, emit_weight(emit, layer, 0, layer->norm, 1, hidden), 1, h, s->rstd);
+	if (out->logits.data)
+		emit_gemm(emit, &(struct emit_product){.a = h, .b = table_of(emit, layer), .trans_b = 1, .d = out->logits});
+	else
+		head_loss(emit, h, out, s->dh, keep ? table_gradient(emit, layer) : (struct rh_view){0});
+	if (out->choice.data)
+		choice_logits(emit, h, out->choice);
+	rh_arena_reset(emit->arena, keep ? inner : outer);
+}
+
+void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dx)
+{
+	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t hidden = emit->model->config->hidden_size;
+	if (emit->shape.head_rows == 0) {
+		struct rh_op fill = {.kind = RH_OP_FILL};
+		fill.operand[RH_FILL_Y] = dx;
+		if (dx.data)
+			emit_op(emit, &fill);
+		return;
+	}
+	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
+	op.operand[RH_RMSNORM_BACKWARD_X] = s->rows;
+	op.operand[RH_RMSNORM_BACKWARD_W] = emit_weight(emit, layer, 0, layer->norm, 1, hidden);
+	op.operand[RH_RMSNORM_BACKWARD_RSTD] = s->rstd;
+	op.operand[RH_RMSNORM_BACKWARD_DY] = op.operand[RH_RMSNORM_BACKWARD_DX] = s->dh;
+	op.operand[RH_RMSNORM_BACKWARD_DW] = emit_gradient(emit, layer, 0, layer->norm, 1, hidden);
+	op.rmsnorm.groups = 1;
+	op.rmsnorm.epsilon = (float)emit->model->config->rms_norm_eps;
+	emit_op(emit, &op);
+	if (!dx.data)
+		return;
+	struct rh_op scatter = {.kind = RH_OP_SCATTER_ROWS};
+	scatter.operand[RH_SCATTER_ROWS_X] = s->dh;
+	scatter.operand[RH_SCATTER_ROWS_INDEX] = emit_micro(emit, at.head_row, emit->shape.head_rows);
+	scatter.operand[RH_SCATTER_ROWS_Y] = dx;
+	emit_op(emit, &scatter);
+}
+
+void emit_embedding(struct rh_emit *emit, struct rh_view y)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	struct rh_op op = {.kind = RH_OP_EMBEDDING};
+	op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_TABLE] = table_of(emit, &emit->model->layer[0]);
+	op.operand[RH_EMBEDDING_Y] = y;
+	emit_op(emit, &op);
+}
+
+void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
+{
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	struct rh_view gradient = table_gradient(emit, &emit->model->layer[0]);
+	if (!gradient.data)
+		return;
+	struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD};
+	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
+	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = gradient;
+	emit_op(emit, &op);
+}

@@ -1,0 +1,86 @@
+/* A model as a list of layers (embedding, transformer blocks, final norm + head) and of store blocks (runs of tensors that travel
+ * together).
+ *
+ * Block 0 is the embedding table; a tied head uses it too. Each transformer layer has a base block and, under LoRA, an adapter block; the
+ * head has a block with the final norm and, untied, its matrix. Under LoRA only adapter blocks are trainable.
+ * Tensors that are multiplied together lie together: q, k, v rows follow one another without a gap, and so do gate and up, so that one
+ * product computes them all. */
+#ifndef RH_MODEL_MODEL_H
+#define RH_MODEL_MODEL_H
+
+#include "core/dtype.h"
+#include "model/config.h"
+
+/* The adapter to train, resolved from the user's keys or from an existing adapter. */
+struct rh_lora_config {
+	double dropout;
+	/* Rank (0: not targeted) and scale (alpha/r or alpha/sqrt(r)) of a module such as "model.layers.0.self_attn.q_proj". */
+	void (*module)(const void *context, const char *name, int64_t *r, double *scale);
+	const void *context;
+};
+
+struct rh_tensor {
+	char *name;                 /* of its file: "model.norm.weight", or "base_model.model.….lora_A.weight" for an adapter's */
+	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
+	int rank;                   /* in files: 1 or 2 */
+	int decays;
+};
+
+struct rh_block {
+	char *name;
+	int64_t elements;
+	int trainable, uses; /* layers that use it: 1, or 2 when embedding and head are tied */
+	struct rh_tensor *tensor;
+	int tensors;
+};
+
+/* A linear's place: offsets in elements inside the layer's base block and adapter block; -1 absent. */
+struct rh_linear {
+	int64_t in, out;
+	int64_t weight, bias;
+	int64_t lora_a, lora_b, r; /* r 0: no adapter */
+	float scale;
+	int site; /* 0..6: which module of the layer, for dropout's counter */
+};
+
+enum rh_layer_kind { RH_LAYER_EMBEDDING, RH_LAYER_BLOCK, RH_LAYER_HEAD };
+enum rh_proj { RH_PROJ_Q, RH_PROJ_K, RH_PROJ_V, RH_PROJ_O, RH_PROJ_GATE, RH_PROJ_UP, RH_PROJ_DOWN, RH_PROJS };
+
+struct rh_layer {
+	enum rh_layer_kind kind;
+	int block[2]; /* base (the table for the embedding; norm and head for the head); adapter, or the tied table for the head; -1 absent
+	               */
+	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
+	/* kind BLOCK: offsets in the base block, -1 absent */
+	int64_t norm1, norm2, q_norm, k_norm;
+	struct rh_linear proj[RH_PROJS];
+	/* kind HEAD */
+	int64_t norm, head; /* head: offset in block[1] when tied, else in block[0] */
+};
+
+struct rh_model {
+	const struct rh_model_config *config; /* borrowed */
+	enum rh_dtype dtype;
+	int lora;
+	float dropout;
+	struct rh_block *block;
+	int blocks;
+	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
+	int layers;
+	int first_trained;   /* lowest layer that has a trainable block */
+	float inv_freq[128]; /* head_dim / 2 */
+};
+
+/* `lora` NULL: every parameter is trained. -EINVAL if LoRA targets no module. */
+int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, const struct rh_lora_config *lora,
+                    struct rh_model **out) RH_MUST;
+void rh_model_destroy(struct rh_model *model);
+
+/* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
+void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);
+
+/* The values a tensor starts from when no file gives them: weights normal(0, initializer_range), norms 1, biases 0; lora_A Kaiming-uniform
+ * (a = sqrt 5, so uniform in +-1/sqrt(in)), lora_B 0. A function of (seed, block, tensor, element). (count) values from element `first`. */
+void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, int tensor, int64_t first, int64_t count, float *out);
+
+#endif

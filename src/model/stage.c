@@ -1,0 +1,91 @@
+/* Layers strung together: what one slot does for one micro-batch. */
+#include "model/emit_internal.h"
+
+static struct rh_view hidden_act(struct rh_emit *emit)
+{
+	return emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
+}
+
+int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)
+{
+	const struct rh_model *model = emit->model;
+	int64_t mark = emit->arena->used;
+	struct rh_view table = emit_rope_table(emit), spare[2] = {{0}, {0}};
+	for (int l = lo; l < hi; l++) {
+		if (model->layer[l].kind == RH_LAYER_HEAD) {
+			emit_head(emit, x, head, NULL);
+			break;
+		}
+		struct rh_view y = boundary ? boundary[l + 1] : (struct rh_view){0};
+		if (!y.data) { /* two buffers take turns */
+			struct rh_view *free_one = &spare[spare[0].data && spare[0].data == x.data];
+			if (!free_one->data)
+				*free_one = hidden_act(emit);
+			y = *free_one;
+		}
+		if (model->layer[l].kind == RH_LAYER_EMBEDDING)
+			emit_embedding(emit, y);
+		else
+			emit_block(emit, l, table, x, y, NULL);
+		x = y;
+	}
+	rh_arena_reset(emit->arena, mark);
+	return emit->rc;
+}
+
+int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state, const struct rh_head_out *head)
+{
+	const struct rh_model *model = emit->model;
+	state->mark = emit->arena->used;
+	state->rope = emit_rope_table(emit);
+	for (int l = lo; l < hi; l++) {
+		struct rh_saved *saved = &state->layer[l];
+		int last = l + 1 == hi; /* its output is nobody's input here */
+		if (model->layer[l].kind == RH_LAYER_HEAD) {
+			emit_head(emit, x, head, saved);
+			break;
+		}
+		if (model->layer[l].kind == RH_LAYER_EMBEDDING) {
+			*saved = (struct rh_saved){0};
+			if (last)
+				break;
+			x = hidden_act(emit);
+			emit_embedding(emit, x);
+			continue;
+		}
+		struct rh_view y = last ? (struct rh_view){0} : hidden_act(emit);
+		emit_block(emit, l, state->rope, x, y, saved);
+		x = y;
+	}
+	return emit->rc;
+}
+
+int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx)
+{
+	const struct rh_model *model = emit->model;
+	/* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
+	struct rh_view spare[2] = {hidden_act(emit), hidden_act(emit)};
+	int turn = 0;
+	for (int l = hi - 1; l >= lo; l--) {
+		struct rh_view out = l == lo ? dx : spare[turn];
+		if (l == model->first_trained)
+			out = (struct rh_view){0};
+		switch (model->layer[l].kind) {
+		case RH_LAYER_HEAD:
+			emit_head_backward(emit, &state->layer[l], out);
+			break;
+		case RH_LAYER_BLOCK:
+			emit_block_backward(emit, l, state->rope, &state->layer[l], dy, out);
+			break;
+		case RH_LAYER_EMBEDDING:
+			emit_embedding_backward(emit, dy);
+			break;
+		}
+		if (l == model->first_trained)
+			break; /* a fused stage may hold frozen layers below */
+		dy = out;
+		turn ^= 1;
+	}
+	rh_arena_reset(emit->arena, state->mark);
+	return emit->rc;
+}

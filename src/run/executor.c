@@ -1,0 +1,284 @@
+#include "run/executor_internal.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+static int64_t most(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Boundary buffers for the worst of all programs that the run may ask for: any number of micro-batches up to the most. */
+static int boundary_count(const struct rh_executor_options *options, int *out)
+{
+	struct rh_program program = {0};
+	int rc = 0;
+	*out = 1;
+	for (int trains = 0; !rc && trains < 2; trains++) {
+		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
+		int64_t round = trains ? options->train_round : options->infer_round;
+		/* live buffers grow with the micro-batches of a round, and a second round may overlap the first's */
+		for (int64_t m = count; !rc && m > 0 && m > count - round; m--) {
+			int turn = 0, needed = 0;
+			rc = rh_roundpipe_program(options->plan, trains, options->devices, m, round, &turn, &program);
+			if (!rc)
+				rc = rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed);
+			if (!rc)
+				*out = (int)most(*out, needed);
+		}
+	}
+	rh_program_free(&program);
+	return rc;
+}
+
+static int64_t staging_bytes(const struct rh_executor_options *options)
+{
+	return most(options->train_micro_batches, options->infer_micro_batches) *
+	       (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
+}
+
+int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
+{
+	int count;
+	int rc = boundary_count(options, &count);
+	return rc ? rc : count * options->plan->boundary_bytes + staging_bytes(options);
+}
+
+static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
+{
+	out->memory = memory;
+	int rc = device->ops->event_create(device, &out->ready);
+	return rc ? rc : device->ops->event_create(device, &out->freed);
+}
+
+static void event_free(struct rh_event *event)
+{
+	if (event)
+		event->ops->event_destroy(event);
+}
+
+static void slot_destroy(struct run_slot *slot)
+{
+	event_free(slot->ready);
+	event_free(slot->freed);
+}
+
+static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, struct run_ring *out)
+{
+	out->slot = rh_alloc((size_t)count, sizeof *out->slot);
+	int rc = out->slot ? 0 : -ENOMEM;
+	for (; !rc && out->count < count; out->count++)
+		rc = slot_create(device, rh_arena_take(arena, bytes), &out->slot[out->count]);
+	return rc;
+}
+
+static void ring_destroy(struct run_ring *ring)
+{
+	for (int i = 0; i < ring->count; i++)
+		slot_destroy(&ring->slot[i]);
+	rh_free(ring->slot);
+}
+
+static int weights_create(struct rh_device *device, struct rh_arena *arena, int64_t bytes, int blocks, struct run_weights *out)
+{
+	out->offset = rh_alloc((size_t)blocks, sizeof *out->offset);
+	out->version = rh_alloc((size_t)blocks, sizeof *out->version);
+	if (!out->offset || !out->version)
+		return -ENOMEM;
+	memset(out->offset, -1, (size_t)blocks * sizeof *out->offset);
+	return slot_create(device, rh_arena_take(arena, bytes), &out->slot);
+}
+
+/* Cuts the device's reservation exactly as the plan added it up. */
+static int device_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
+{
+	const struct rh_plan *plan = options->plan;
+	const struct rh_model *model = options->model;
+	size_t blocks = (size_t)model->blocks;
+	struct rh_arena memory = {.capacity = plan->device_bytes};
+	void *base;
+	out->device = device;
+	int rc = device->ops->reserve(device, plan->device_bytes, &base);
+	if (rc)
+		return rc;
+	memory.base = base;
+	for (int i = 0; !rc && i < plan->weight_buffers; i++)
+		rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights[i]);
+	if (!rc)
+		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), &out->gradients);
+	out->rounded = rh_arena_take(&memory, plan->rounded_bytes);
+	if (!rc)
+		rc = ring_create(device, &memory, plan->boundary_slots, plan->boundary_bytes, &out->boundary);
+	if (!rc)
+		rc = ring_create(device, &memory, RH_PLAN_MICRO_SLOTS, plan->micro_bytes, &out->micro);
+	if (!rc)
+		rc = ring_create(device, &memory, RH_PLAN_RESULT_SLOTS, plan->result_bytes, &out->result);
+	if (rc)
+		return rc;
+	out->cache = rh_arena_take(&memory, plan->cache_bytes);
+	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
+	RH_ASSERT(memory.used == plan->device_bytes);
+
+	out->block_weights = rh_alloc(blocks, sizeof *out->block_weights);
+	out->block_gradient = rh_alloc(blocks, sizeof *out->block_gradient);
+	out->kept = rh_alloc((size_t)model->layers + 1, sizeof *out->kept);
+	out->downloaded = rh_alloc(2 * blocks, sizeof(struct rh_event *));
+	if (!out->block_weights || !out->block_gradient || !out->kept || !out->downloaded)
+		return -ENOMEM;
+	for (int i = 0; !rc && i < 2 * model->blocks; i++)
+		if (model->block[i / 2].trainable)
+			rc = device->ops->event_create(device, &out->downloaded[i]);
+	return rc ? rc : rh_stage_state_create(model, &out->state);
+}
+
+static void device_destroy(struct run_device *on, int blocks)
+{
+	for (int i = 0; i < 2; i++) {
+		slot_destroy(&on->weights[i].slot);
+		rh_free(on->weights[i].offset);
+		rh_free(on->weights[i].version);
+	}
+	slot_destroy(&on->gradients);
+	ring_destroy(&on->boundary);
+	ring_destroy(&on->micro);
+	ring_destroy(&on->result);
+	for (int i = 0; on->downloaded && i < 2 * blocks; i++)
+		event_free(on->downloaded[i]);
+	rh_free(on->downloaded);
+	rh_free(on->block_weights);
+	rh_free(on->block_gradient);
+	rh_free(on->kept);
+	rh_stage_state_free(&on->state);
+}
+
+static int host_create(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const struct rh_plan *plan = options->plan;
+	int64_t each = rh_align_up(plan->boundary_bytes, RH_ALIGN);
+	int count;
+	int rc = boundary_count(options, &count);
+	if (!rc)
+		rc = rh_host_reserve(count * each, "boundary activations", &executor->boundary_memory);
+	if (!rc)
+		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
+	if (rc)
+		return rc;
+	executor->micro_batches = most(options->train_micro_batches, options->infer_micro_batches);
+	size_t blocks = (size_t)options->model->blocks;
+	executor->micro = rh_alloc((size_t)executor->micro_batches, sizeof *executor->micro);
+	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
+	executor->summed_on = rh_alloc(2 * blocks, sizeof *executor->summed_on);
+	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
+	if (!executor->micro || !executor->result || !executor->summed_on || !executor->offset)
+		return -ENOMEM;
+	for (int64_t m = 0; m < executor->micro_batches; m++) {
+		executor->micro[m] = rh_arena_take(&executor->staging, plan->micro_bytes);
+		executor->result[m] = rh_arena_take(&executor->staging, plan->result_bytes);
+	}
+	return rh_boundaries_create(count, options->model->layers, executor->micro_batches, plan->boundary_bytes,
+	                            &executor->boundary_memory, options->device, options->devices, &executor->boundaries);
+}
+
+int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
+{
+	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
+	if (!executor)
+		return -ENOMEM;
+	executor->options = *options;
+	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
+	int rc = executor->on ? 0 : -ENOMEM;
+	for (int d = 0; !rc && d < options->devices; d++)
+		rc = device_create(options, options->device[d], &executor->on[d]);
+	if (!rc)
+		rc = host_create(executor);
+	if (rc)
+		rh_executor_destroy(executor);
+	else
+		*out = executor;
+	return rc;
+}
+
+void rh_executor_destroy(struct rh_executor *executor)
+{
+	if (!executor)
+		return;
+	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
+	for (int d = 0; executor->on && d < executor->options.devices; d++)
+		device_destroy(&executor->on[d], executor->options.model->blocks);
+	rh_free(executor->on);
+	rh_host_release(&executor->boundary_memory);
+	rh_host_release(&executor->staging);
+	rh_free(executor->micro);
+	rh_free(executor->result);
+	rh_free(executor->summed_on);
+	rh_free(executor->offset);
+	rh_program_free(&executor->program);
+	rh_free(executor);
+}
+
+/* The integers of a micro-batch, laid out as devices expect them. */
+static void stage_micro(const struct rh_micro_batch *batch, char *to)
+{
+	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
+	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
+	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
+	memcpy(to + at.start_q, batch->start_q, (size_t)(batch->shape.documents + 1) * 4);
+	memcpy(to + at.start_k, batch->start_k, (size_t)(batch->shape.documents + 1) * 4);
+	memcpy(to + at.head_row, batch->head_row, (size_t)batch->shape.head_rows * 4);
+	if (batch->target)
+		memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
+	if (batch->choice)
+		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
+}
+
+static void collect_result(const struct rh_executor *executor, struct rh_micro_batch *batch, const char *from)
+{
+	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
+	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
+	if (batch->loss)
+		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
+	if (batch->hit)
+		memcpy(batch->hit, from + at.hit, (size_t)rows * 4);
+	if (batch->scores)
+		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
+}
+
+static int run_program(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int64_t round = executor->trains ? options->train_round : options->infer_round;
+	RH_ASSERT(count > 0 && count <= executor->micro_batches);
+	executor->batch = batch;
+	for (int i = 0; i < 2 * options->model->blocks; i++)
+		executor->summed_on[i] = -1;
+	for (int64_t m = 0; m < count; m++)
+		stage_micro(&batch[m], executor->micro[m]);
+	int rc = rh_roundpipe_program(options->plan, executor->trains, options->devices, count, round < count ? round : count,
+	                              &executor->turn, &executor->program);
+	for (size_t i = 0; !rc && i < executor->program.slots; i++)
+		rc = run_slot(executor, &executor->program.slot[i]);
+	for (int d = 0; d < options->devices; d++) { /* even after a fault: nothing may still be running on return */
+		int fault = options->device[d]->ops->synchronize(options->device[d]);
+		rc = rc ? rc : fault;
+	}
+	for (int64_t m = 0; !rc && m < count; m++)
+		collect_result(executor, &batch[m], executor->result[m]);
+	return rc;
+}
+
+int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
+{
+	executor->trains = 1;
+	executor->step = step;
+	executor->loss_scale = loss_scale;
+	return run_program(executor, batch, count);
+}
+
+int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
+{
+	executor->trains = 0;
+	executor->loss_scale = 0;
+	return run_program(executor, batch, count);
+}

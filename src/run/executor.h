@@ -1,0 +1,49 @@
+/* The executor walks a program over devices: weights up, activations up and down, ops launched, gradients down, ordered by events alone.
+ * One host thread enqueues a whole step; nothing is allocated in it. The same code runs on every kind of device. */
+#ifndef RH_RUN_EXECUTOR_H
+#define RH_RUN_EXECUTOR_H
+
+#include "device/device.h"
+#include "offload/store.h"
+#include "partition/plan.h"
+
+struct rh_executor;
+
+struct rh_executor_options {
+	const struct rh_model *model; /* these five are borrowed */
+	const struct rh_plan *plan;
+	struct rh_store *store;
+	struct rh_device *const *device;
+	int devices;
+	int64_t train_micro_batches;      /* the most in one training step; 0: none */
+	int64_t train_round, infer_round; /* M_R */
+	int64_t infer_micro_batches;      /* the most in one rh_executor_infer */
+	int64_t score_cols;               /* of forward-only results: choices, or the vocabulary when the plan infers logits */
+	int infer_logits;
+	int64_t cache_rows;
+	uint64_t seed; /* dropout */
+};
+
+/* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during the call only. */
+struct rh_micro_batch {
+	struct rh_micro_shape shape;
+	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice;
+	float *loss;   /* (head_rows) */
+	int32_t *hit;  /* (head_rows) */
+	float *scores; /* (head_rows, score_cols): forward-only */
+};
+
+/* Host bytes that rh_executor_create reserves beside the store: boundary buffers, staging of integers and results. */
+int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
+
+int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
+void rh_executor_destroy(struct rh_executor *executor);
+
+/* Forward and backward of one step. On return the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from
+ * 0; loss_scale is 1 / trained tokens of the step. */
+int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale) RH_MUST;
+
+/* Forward only. */
+int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count) RH_MUST;
+
+#endif

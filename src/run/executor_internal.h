@@ -1,0 +1,67 @@
+/* What a device of the executor holds, and the verbs that slots.c is written with. */
+#ifndef RH_RUN_EXECUTOR_INTERNAL_H
+#define RH_RUN_EXECUTOR_INTERNAL_H
+
+#include "model/emit.h"
+#include "offload/memory.h"
+#include "run/boundary.h"
+#include "run/executor.h"
+
+/* A piece of device memory with one writer and one reader at a time: `ready` after the write, `freed` after the read. */
+struct run_slot {
+	char *memory;
+	struct rh_event *ready, *freed;
+};
+
+/* Slots taken in turn. */
+struct run_ring {
+	struct run_slot *slot;
+	int count, next;
+};
+
+/* A weight buffer and what lies in it, so that unchanged blocks are not sent again. */
+struct run_weights {
+	struct run_slot slot;
+	int64_t *offset;   /* of each block of the model, -1 none */
+	uint64_t *version; /* of the bytes there */
+};
+
+struct run_device {
+	struct rh_device *device;
+	struct run_weights weights[2];
+	int weight_turn;
+	struct run_slot gradients;    /* fp32 sums; ready: filled or uploaded; freed: downloaded */
+	char *rounded;                /* their bf16 copy */
+	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
+	struct run_ring boundary, micro, result;
+	struct rh_arena arena;
+	char *cache;
+	struct rh_stage_state state;
+	/* what the present slot's emission reads */
+	char **block_weights;
+	float *(*block_gradient)[2];
+	struct rh_view *kept; /* (layers + 1) boundary outputs */
+};
+
+struct rh_executor {
+	struct rh_executor_options options;
+	struct run_device *on;
+	struct rh_boundaries boundaries;
+	struct rh_arena boundary_memory, staging;
+	int64_t micro_batches;  /* the most of either kind */
+	char **micro, **result; /* host staging, one of each a micro-batch */
+	int *summed_on;         /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
+	int64_t *offset;        /* scratch: [2*block+use] */
+	struct rh_program program;
+	int turn; /* of the round robin, over all steps */
+	/* this step */
+	struct rh_micro_batch *batch;
+	int trains;
+	int64_t step;
+	float loss_scale;
+};
+
+/* slots.c: enqueues one slot. */
+int run_slot(struct rh_executor *executor, const struct rh_slot *slot);
+
+#endif

@@ -1,0 +1,337 @@
+/* One slot, enqueued. For each micro-batch m of a backward slot, say:
+ *
+ *   ACTIVATIONS_UP    integers(m), saved input(m), [gradient written by the slot above] gradient(m)
+ *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
+ *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
+ *
+ * with two slots of device memory for each, so that copies run one micro-batch ahead and one behind. Weights of the next slot on the device
+ * travel while this one computes, into the other buffer. Brackets are events. */
+#include "run/executor_internal.h"
+
+#include <string.h>
+
+/* The present slot on its device; the first fault stops what follows. */
+struct work {
+	struct rh_executor *executor;
+	struct run_device *on;
+	struct rh_device *device;
+	const struct rh_device_ops *ops;
+	const struct rh_slot *slot;
+	struct rh_emit emit;
+	int rc;
+};
+
+static void wait_for(struct work *work, enum rh_stream stream, struct rh_event *event)
+{
+	if (!work->rc)
+		work->rc = work->ops->wait(work->device, stream, event);
+}
+
+static void record(struct work *work, enum rh_stream stream, struct rh_event *event)
+{
+	if (!work->rc)
+		work->rc = work->ops->record(work->device, stream, event);
+}
+
+static void copy_up(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	if (!work->rc && bytes)
+		work->rc = work->ops->copy_up(work->device, stream, to, from, bytes);
+}
+
+static void copy_down(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	if (!work->rc && bytes)
+		work->rc = work->ops->copy_down(work->device, stream, to, from, bytes);
+}
+
+static int launch(void *sink, const struct rh_op *op)
+{
+	struct work *work = sink;
+	return work->ops->launch(work->device, RH_STREAM_COMPUTE, op);
+}
+
+/* The next slot of a ring, not to be written by `writer` before its last reader is done. */
+static struct run_slot *take(struct work *work, struct run_ring *ring, enum rh_stream writer)
+{
+	struct run_slot *slot = &ring->slot[ring->next];
+	ring->next = (ring->next + 1) % ring->count;
+	wait_for(work, writer, slot->freed);
+	return slot;
+}
+
+static struct run_weights *upload_weights(struct work *work)
+{
+	struct run_device *on = work->on;
+	const struct rh_executor_options *options = &work->executor->options;
+	struct run_weights *weights = &on->weights[on->weight_turn];
+	int64_t *offset = work->executor->offset;
+	on->weight_turn = (on->weight_turn + 1) % options->plan->weight_buffers;
+	rh_plan_upload_layout(options->model, work->slot->lo, work->slot->hi, offset);
+	wait_for(work, RH_STREAM_WEIGHTS, weights->slot.freed);
+	for (int b = 0; b < options->model->blocks; b++) {
+		uint64_t version = rh_store_version(options->store, b);
+		if (offset[b] >= 0) {
+			on->block_weights[b] = weights->slot.memory + offset[b];
+			if (weights->offset[b] != offset[b] || weights->version[b] != version)
+				copy_up(work, RH_STREAM_WEIGHTS, on->block_weights[b], rh_store_weights(options->store, b),
+				        rh_dtype_bytes(options->model->dtype, options->model->block[b].elements));
+		}
+		weights->offset[b] = offset[b];
+		weights->version[b] = version;
+	}
+	record(work, RH_STREAM_WEIGHTS, weights->slot.ready);
+	wait_for(work, RH_STREAM_COMPUTE, weights->slot.ready);
+	return weights;
+}
+
+/* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
+static void begin_gradients(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_device *on = work->on;
+	const struct rh_model *model = executor->options.model;
+	int64_t *offset = executor->offset;
+	if (!rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+		return;
+	wait_for(work, work->slot->first_round ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS, on->gradients.freed);
+	for (int i = 0; i < 2 * model->blocks; i++) {
+		if (offset[i] < 0)
+			continue;
+		int64_t elements = model->block[i / 2].elements;
+		float *sum = (float *)on->gradients.memory + offset[i];
+		on->block_gradient[i / 2][i % 2] = sum;
+		if (work->slot->first_round) {
+			struct rh_op fill = {.kind = RH_OP_FILL};
+			fill.operand[RH_FILL_Y] = rh_view_of(sum, RH_F32, 1, elements);
+			if (!work->rc)
+				work->rc = launch(work, &fill);
+		} else {
+			RH_ASSERT(executor->summed_on[i] >= 0);
+			wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
+			copy_up(work, RH_STREAM_WEIGHTS, sum, rh_store_sum(executor->options.store, i / 2, i % 2), elements * 4);
+		}
+	}
+	if (!work->slot->first_round) {
+		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
+		wait_for(work, RH_STREAM_COMPUTE, on->gradients.ready);
+	}
+}
+
+/* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
+ * later. */
+static void end_gradients(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_device *on = work->on;
+	const struct rh_model *model = executor->options.model;
+	struct rh_store *store = executor->options.store;
+	int64_t *offset = executor->offset;
+	if (!rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+		return;
+	int rounds = work->slot->last_round && model->dtype != RH_F32;
+	for (int i = 0; rounds && !work->rc && i < 2 * model->blocks; i++)
+		if (offset[i] >= 0 && model->block[i / 2].uses == 1) {
+			struct rh_op cast = {.kind = RH_OP_CAST};
+			int64_t elements = model->block[i / 2].elements;
+			cast.operand[RH_CAST_X] = rh_view_of(on->block_gradient[i / 2][0], RH_F32, 1, elements);
+			cast.operand[RH_CAST_Y] = rh_view_of(on->rounded + 2 * offset[i], model->dtype, 1, elements);
+			work->rc = launch(work, &cast);
+		}
+	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
+	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
+	for (int i = 0; i < 2 * model->blocks; i++) {
+		if (offset[i] < 0)
+			continue;
+		int64_t elements = model->block[i / 2].elements;
+		int is_final = work->slot->last_round && model->block[i / 2].uses == 1;
+		if (is_final && model->dtype != RH_F32)
+			copy_down(work, RH_STREAM_GRADIENTS, rh_store_gradient(store, i / 2), on->rounded + 2 * offset[i], elements * 2);
+		else
+			copy_down(work, RH_STREAM_GRADIENTS, is_final ? rh_store_gradient(store, i / 2) : rh_store_sum(store, i / 2, i % 2),
+			          on->block_gradient[i / 2][i % 2], elements * 4);
+		record(work, RH_STREAM_GRADIENTS, on->downloaded[i]);
+		executor->summed_on[i] = work->slot->device;
+	}
+	record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
+}
+
+static struct rh_view boundary_view(const struct work *work, const struct run_slot *slot)
+{
+	const struct rh_model *model = work->executor->options.model;
+	return rh_view_of(slot->memory, model->dtype, work->emit.shape.tokens, model->config->hidden_size);
+}
+
+/* Brings a boundary from the host; the compute stream must still wait for the slot. */
+static struct run_slot *fetch(struct work *work, enum rh_boundary_kind kind, int layer, int64_t m)
+{
+	struct rh_boundaries *boundaries = &work->executor->boundaries;
+	struct run_slot *slot = take(work, &work->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	struct rh_boundary_buffer *buffer = rh_boundary_find(boundaries, kind, layer, m);
+	wait_for(work, RH_STREAM_ACTIVATIONS_UP, buffer->written[buffer->written_by]);
+	copy_up(work, RH_STREAM_ACTIVATIONS_UP, slot->memory, buffer->memory, rh_view_bytes(boundary_view(work, slot)));
+	record(work, RH_STREAM_ACTIVATIONS_UP, slot->ready);
+	buffer->read_by = work->slot->device;
+	record(work, RH_STREAM_ACTIVATIONS_UP, buffer->read[buffer->read_by]);
+	return slot;
+}
+
+/* Sends a boundary to the host once what was enqueued on the compute stream is done. */
+static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
+{
+	struct rh_boundary_buffer *buffer = rh_boundary_acquire(&work->executor->boundaries, kind, layer, m, readers);
+	record(work, RH_STREAM_COMPUTE, slot->ready);
+	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
+	if (buffer->read_by >= 0)
+		wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->read[buffer->read_by]);
+	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, slot->memory, rh_view_bytes(boundary_view(work, slot)));
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
+	buffer->written_by = work->slot->device;
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->written[buffer->written_by]);
+}
+
+/* The head's results: their place on the device, and afterwards their way to the host. */
+static struct run_slot *begin_results(struct work *work, struct rh_head_out *head)
+{
+	const struct rh_executor_options *options = &work->executor->options;
+	int64_t rows = work->emit.shape.head_rows, cols = work->executor->trains ? 0 : options->score_cols;
+	struct run_slot *slot = take(work, &work->on->result, RH_STREAM_COMPUTE);
+	struct rh_result_layout at = rh_plan_result_layout(&work->emit.shape, cols);
+	struct rh_view scores = rh_view_of(slot->memory + at.scores, RH_F32, rows, cols);
+	*head = (struct rh_head_out){.loss = rh_view_of(slot->memory + at.loss, RH_F32, rows, 1),
+	                             .hit = rh_view_of(slot->memory + at.hit, RH_I32, rows, 1)};
+	if (cols && options->infer_logits)
+		head->logits = scores;
+	else if (cols)
+		head->choice = scores;
+	return slot;
+}
+
+static void end_results(struct work *work, struct run_slot *slot, int64_t m)
+{
+	int64_t cols = work->executor->trains ? 0 : work->executor->options.score_cols;
+	record(work, RH_STREAM_COMPUTE, slot->ready);
+	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
+	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, work->executor->result[m], slot->memory,
+	          rh_plan_result_layout(&work->emit.shape, cols).bytes);
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
+}
+
+/* Layers [lo, hi) forward; boundaries that a later slot reads are kept. */
+static void forward(struct work *work, struct rh_view x, int64_t m)
+{
+	const struct rh_plan *plan = work->executor->options.plan;
+	struct run_device *on = work->on;
+	int lo = work->slot->lo, hi = work->slot->hi, first_kept = on->boundary.next, trains = work->executor->trains;
+	memset(on->kept, 0, ((size_t)work->executor->options.model->layers + 1) * sizeof *on->kept);
+	for (int l = lo + 1; l <= hi; l++)
+		if (rh_boundary_readers(plan, trains, l))
+			on->kept[l] = boundary_view(work, take(work, &on->boundary, RH_STREAM_COMPUTE));
+	if (!work->rc)
+		work->rc = rh_stage_forward(&work->emit, lo, hi, x, on->kept, NULL);
+	for (int l = lo + 1; l <= hi; l++) {
+		int readers = rh_boundary_readers(plan, trains, l);
+		if (!readers)
+			continue;
+		struct run_slot *slot = &on->boundary.slot[first_kept];
+		first_kept = (first_kept + 1) % on->boundary.count;
+		send(work, slot, RH_BOUNDARY_ACTIVATION, l, m, readers);
+	}
+}
+
+static void infer_top(struct work *work, struct rh_view x, int64_t m)
+{
+	struct rh_head_out head;
+	struct run_slot *results = begin_results(work, &head);
+	if (!work->rc)
+		work->rc = rh_stage_forward(&work->emit, work->slot->lo, work->slot->hi, x, NULL, &head);
+	end_results(work, results, m);
+}
+
+/* Recompute (for the fused stage with the loss), then backward once the gradient from above is there. */
+static void backward(struct work *work, struct rh_view x, int64_t m)
+{
+	const struct rh_slot *slot = work->slot;
+	int fused = slot->kind == RH_SLOT_FUSED, sends = slot->lo > work->executor->options.model->first_trained;
+	struct run_slot *above = fused ? NULL : fetch(work, RH_BOUNDARY_GRADIENT, slot->hi, m), *below = NULL, *results = NULL;
+	struct rh_head_out head = {0};
+	struct rh_view dy = {0}, dx = {0};
+	if (fused)
+		results = begin_results(work, &head);
+	if (!work->rc)
+		work->rc = rh_stage_recompute(&work->emit, slot->lo, slot->hi, x, &work->on->state, &head);
+	if (above) {
+		wait_for(work, RH_STREAM_COMPUTE, above->ready);
+		dy = boundary_view(work, above);
+	}
+	if (sends) {
+		below = take(work, &work->on->boundary, RH_STREAM_COMPUTE);
+		dx = boundary_view(work, below);
+	}
+	if (!work->rc)
+		work->rc = rh_stage_backward(&work->emit, slot->lo, slot->hi, &work->on->state, dy, dx);
+	if (results)
+		end_results(work, results, m);
+	if (below)
+		send(work, below, RH_BOUNDARY_GRADIENT, slot->lo, m, 1);
+	if (above) {
+		record(work, RH_STREAM_COMPUTE, above->freed);
+		rh_boundary_release(&work->executor->boundaries, RH_BOUNDARY_GRADIENT, slot->hi, m);
+	}
+}
+
+static void micro_batch(struct work *work, int64_t m)
+{
+	struct rh_executor *executor = work->executor;
+	const struct rh_slot *slot = work->slot;
+	struct rh_view x = {0};
+	work->emit.shape = executor->batch[m].shape;
+	work->emit.micro_batch = (uint32_t)m;
+	struct run_slot *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
+	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
+	work->emit.micro = micro->memory;
+	if (slot->lo > 0) {
+		input = fetch(work, RH_BOUNDARY_ACTIVATION, slot->lo, m);
+		x = boundary_view(work, input);
+	}
+	record(work, RH_STREAM_ACTIVATIONS_UP, micro->ready);
+	wait_for(work, RH_STREAM_COMPUTE, micro->ready);
+	if (slot->kind == RH_SLOT_FORWARD)
+		forward(work, x, m);
+	else if (slot->kind == RH_SLOT_INFER)
+		infer_top(work, x, m);
+	else
+		backward(work, x, m);
+	record(work, RH_STREAM_COMPUTE, micro->freed);
+	if (input) {
+		record(work, RH_STREAM_COMPUTE, input->freed);
+		rh_boundary_release(&executor->boundaries, RH_BOUNDARY_ACTIVATION, slot->lo, m);
+	}
+}
+
+int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
+{
+	struct run_device *on = &executor->on[slot->device];
+	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .slot = slot};
+	int trains = slot->kind == RH_SLOT_FUSED || slot->kind == RH_SLOT_BACKWARD;
+	work.emit = (struct rh_emit){.model = executor->options.model,
+	                             .launch = launch,
+	                             .sink = &work,
+	                             .arena = &on->arena,
+	                             .step = (uint32_t)executor->step,
+	                             .seed = executor->options.seed,
+	                             .loss_scale = executor->loss_scale,
+	                             .weights = on->block_weights,
+	                             .gradient = on->block_gradient,
+	                             .cache = on->cache,
+	                             .cache_rows = executor->options.cache_rows};
+	struct run_weights *weights = upload_weights(&work);
+	if (trains)
+		begin_gradients(&work);
+	for (int64_t m = slot->first; m < slot->first + slot->count; m++)
+		micro_batch(&work, m);
+	if (trains)
+		end_gradients(&work);
+	record(&work, RH_STREAM_COMPUTE, weights->slot.freed);
+	return work.rc;
+}

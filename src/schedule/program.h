@@ -1,0 +1,42 @@
+/* A schedule is a pure function: (plan, devices, micro-batches) -> program, the slots of one step in an order in which they may be
+ * enqueued: whatever a slot reads was written by an earlier one. The executor walks programs and knows no schedule. */
+#ifndef RH_SCHEDULE_PROGRAM_H
+#define RH_SCHEDULE_PROGRAM_H
+
+#include "partition/plan.h"
+
+enum rh_slot_kind {
+	RH_SLOT_FORWARD,
+	RH_SLOT_FUSED,    /* forward, loss and backward of the top layers */
+	RH_SLOT_BACKWARD, /* recompute and backward */
+	RH_SLOT_INFER     /* forward of the top layers with loss or logits, no backward */
+};
+
+/* One stage of one round on one device: micro-batches [first, first + count), in order. */
+struct rh_slot {
+	enum rh_slot_kind kind;
+	int lo, hi; /* layers */
+	int device;
+	int first_round, last_round; /* is its round the step's first, or last: gradient sums begin, or are rounded */
+	int64_t first, count;
+};
+
+struct rh_program {
+	struct rh_slot *slot;
+	size_t slots, capacity; /* reused from step to step */
+};
+void rh_program_free(struct rh_program *program);
+
+/* Micro-batches of round r of R = ceil(M / M_R) rounds, whose sizes differ by at most one, longer ones first. */
+int64_t rh_round_count(int64_t micro_batches, int64_t round_micro_batches);
+void rh_round_range(int64_t micro_batches, int64_t rounds, int64_t round, int64_t *first, int64_t *count);
+
+/* DESIGN.md 4's default until the plan predicts times: min(M, max(8, 2N)). */
+int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices);
+
+/* RoundPipe: slot i of a step runs on device (*turn + i) mod devices; *turn moves on by the step's slots. trains 0: forward slots, then
+ * RH_SLOT_INFER. */
+int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
+                         struct rh_program *out) RH_MUST;
+
+#endif

@@ -1,0 +1,53 @@
+#include "schedule/program.h"
+
+#include "core/alloc.h"
+
+void rh_program_free(struct rh_program *program)
+{
+	rh_free(program->slot);
+	*program = (struct rh_program){0};
+}
+
+int64_t rh_round_count(int64_t micro_batches, int64_t round_micro_batches)
+{
+	return (micro_batches + round_micro_batches - 1) / round_micro_batches;
+}
+
+void rh_round_range(int64_t micro_batches, int64_t rounds, int64_t round, int64_t *first, int64_t *count)
+{
+	int64_t base = micro_batches / rounds, longer = micro_batches % rounds;
+	*first = round * base + (round < longer ? round : longer);
+	*count = base + (round < longer);
+}
+
+int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices)
+{
+	int64_t least = 2 * devices > 8 ? 2 * devices : 8;
+	return micro_batches < least ? micro_batches : least;
+}
+
+int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
+                         struct rh_program *out)
+{
+	int64_t rounds = rh_round_count(micro_batches, round_micro_batches);
+	int forward = plan->forward_stages, backward = trains ? plan->backward_stages : 1;
+	out->slots = 0;
+	int rc = rh_grow(&out->slot, &out->capacity, (size_t)(rounds * (forward + backward)), sizeof *out->slot);
+	if (rc)
+		return rc;
+	for (int64_t r = 0; r < rounds; r++)
+		for (int s = 0; s < forward + backward; s++) {
+			struct rh_slot *slot = &out->slot[out->slots];
+			struct rh_stage stage = s < forward ? plan->forward[s] : plan->backward[s - forward];
+			*slot = (struct rh_slot){.lo = stage.lo, .hi = stage.hi, .first_round = r == 0, .last_round = r + 1 == rounds};
+			slot->kind = s < forward   ? RH_SLOT_FORWARD
+			             : s > forward ? RH_SLOT_BACKWARD
+			             : trains      ? RH_SLOT_FUSED
+			                           : RH_SLOT_INFER;
+			slot->device = (int)((*turn + (int64_t)out->slots) % devices);
+			rh_round_range(micro_batches, rounds, r, &slot->first, &slot->count);
+			out->slots++;
+		}
+	*turn = (int)((*turn + (int64_t)out->slots) % devices);
+	return 0;
+}
