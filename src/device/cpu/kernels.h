@@ -30,6 +30,6 @@ void *cpu_scratch(size_t bytes) RH_MUST;
 #define CPU_ISA_PASTE(name, isa)             CPU_ISA_PASTE_(name, isa)
 #define CPU_ISA(name)                        CPU_ISA_PASTE(name, RH_ISA)
 #define CPU_ISA_DECLARE(type, name, formals) type name##_avx512 formals, name##_avx2 formals, name##_base formals
-#define CPU_ISA_PICK(isa, name)              ((isa) >= RH_CPU_AVX512 ? name##_avx512 : (isa) == RH_CPU_AVX2 ? name##_avx2 : name##_base)
+#define CPU_ISA_PICK(isa, name)              (*((isa) >= RH_CPU_AVX512 ? &name##_avx512 : (isa) == RH_CPU_AVX2 ? &name##_avx2 : &name##_base))
 
 #endif

@@ -1,0 +1,233 @@
+#include "device/cpu/queue.h"
+
+#include "core/alloc.h"
+#include "core/arena.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Device addresses are real ones plus this: not canonical on x86-64, so host code that follows one faults at once. */
+#define BIAS ((uintptr_t)1 << 62)
+
+enum { HUGE_PAGE = 2 << 20 };
+
+struct cpu_device {
+	struct rh_device base;
+	struct cpu_stream *stream[RH_STREAMS];
+	struct cpu_fault fault;
+	int64_t cap_bytes;
+	int64_t reserved_bytes;
+	char *mapping; /* MAP_FAILED: nothing reserved */
+	size_t mapping_bytes;
+	char *memory; /* reserved_bytes, on a huge page's border */
+};
+
+static struct cpu_device *own(struct rh_device *device)
+{
+	return (struct cpu_device *)device;
+}
+
+/* MemTotal and MemAvailable. */
+static void physical_memory(int64_t *total_bytes, int64_t *free_bytes)
+{
+	*total_bytes = *free_bytes = 0;
+	FILE *file = fopen("/proc/meminfo", "re");
+	if (!file)
+		return;
+	char line[128];
+	while (fgets(line, sizeof line, file)) {
+		long long kib;
+		if (sscanf(line, "MemTotal: %lld kB", &kib) == 1)
+			*total_bytes = kib * 1024;
+		else if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
+			*free_bytes = kib * 1024;
+	}
+	fclose(file);
+}
+
+static void device_memory(struct rh_device *base, struct rh_device_memory *out)
+{
+	struct cpu_device *device = own(base);
+	physical_memory(&out->total_bytes, &out->free_bytes);
+	out->cap_bytes = device->cap_bytes;
+	out->reserved_bytes = out->peak_bytes = device->reserved_bytes; /* reserved once: what is reserved is the peak */
+}
+
+static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
+{
+	struct cpu_device *device = own(base);
+	RH_ASSERT(bytes >= 0 && device->mapping == MAP_FAILED);
+	int64_t total_bytes, free_bytes;
+	physical_memory(&total_bytes, &free_bytes);
+	if (bytes > device->cap_bytes)
+		return rh_fail(-ENOMEM, "device cpu:%d: the run needs %.1f MiB, its cap is %.1f MiB: raise max_vram", base->index,
+		               (double)bytes / 0x1p20, (double)device->cap_bytes / 0x1p20);
+	if (bytes > free_bytes)
+		return rh_fail(-ENOMEM, "device cpu:%d: the run needs %.1f MiB, the machine has %.1f MiB free: lower max_vram", base->index,
+		               (double)bytes / 0x1p20, (double)free_bytes / 0x1p20);
+	size_t length = (size_t)bytes + 2 * HUGE_PAGE;
+	char *mapping = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mapping == MAP_FAILED)
+		return rh_fail(-errno, "device cpu:%d: cannot map %.1f MiB: %s", base->index, (double)bytes / 0x1p20, strerror(errno));
+	device->mapping = mapping;
+	device->mapping_bytes = length;
+	device->memory = (char *)(((uintptr_t)mapping + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+	device->reserved_bytes = bytes;
+	(void)!madvise(device->memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish: a kernel without huge pages refuses */
+	*out = (void *)((uintptr_t)device->memory + BIAS);
+	return 0;
+}
+
+/* The real address of `bytes` of device memory at `address`. */
+static void *translate(const struct cpu_device *device, const void *address, int64_t bytes)
+{
+	uintptr_t first = (uintptr_t)device->memory + BIAS, at = (uintptr_t)address;
+	RH_ASSERT(bytes >= 0 && bytes <= device->reserved_bytes && at >= first &&
+	          at - first <= (uintptr_t)(device->reserved_bytes - bytes));
+	return (void *)(at - BIAS);
+}
+
+static void *translate_view(const struct cpu_device *device, const struct rh_view *view)
+{
+	RH_ASSERT(view->rows >= 0 && view->cols >= 0 && (view->stride >= view->cols || view->rows <= 1));
+	int64_t elements = 0;
+	if (view->rows && view->cols)
+		RH_ASSERT(!__builtin_mul_overflow(view->rows - 1, view->stride, &elements) &&
+		          !__builtin_add_overflow(elements, view->cols, &elements) &&
+		          elements < INT64_MAX / rh_dtype_block_bytes(view->dtype));
+	return translate(device, view->data, rh_dtype_bytes(view->dtype, elements));
+}
+
+static int device_event_create(struct rh_device *base, struct rh_event **out)
+{
+	struct cpu_event *event;
+	int rc = cpu_event_create(base->ops, &own(base)->fault, &event);
+	if (!rc)
+		*out = (struct rh_event *)event;
+	return rc;
+}
+
+static void device_event_destroy(struct rh_event *event)
+{
+	cpu_event_destroy((struct cpu_event *)event);
+}
+
+static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	cpu_stream_record(own(base)->stream[stream], (struct cpu_event *)event);
+	return 0;
+}
+
+static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	RH_ASSERT(event->ops == base->ops);
+	cpu_stream_wait(own(base)->stream[stream], (struct cpu_event *)event);
+	return 0;
+}
+
+static int device_event_sync(struct rh_event *event)
+{
+	return cpu_event_sync((struct cpu_event *)event);
+}
+
+static int device_event_query(struct rh_event *event)
+{
+	return cpu_event_query((struct cpu_event *)event);
+}
+
+static int64_t device_event_time_ns(struct rh_event *event)
+{
+	return cpu_event_time_ns((struct cpu_event *)event);
+}
+
+static int device_copy_up(struct rh_device *base, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes)
+{
+	cpu_stream_copy(own(base)->stream[stream], translate(own(base), device_dst, bytes), host_src, bytes);
+	return 0;
+}
+
+static int device_copy_down(struct rh_device *base, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes)
+{
+	cpu_stream_copy(own(base)->stream[stream], host_dst, translate(own(base), device_src, bytes), bytes);
+	return 0;
+}
+
+static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
+{
+	struct rh_op real = *op;
+	for (int i = 0; i < RH_OP_OPERANDS; i++) {
+		if (real.operand[i].data)
+			real.operand[i].data = translate_view(own(base), &real.operand[i]);
+	}
+	cpu_stream_op(own(base)->stream[stream], &real);
+	return 0;
+}
+
+static int device_synchronize(struct rh_device *base)
+{
+	for (int i = 0; i < RH_STREAMS; i++)
+		cpu_stream_drain(own(base)->stream[i]);
+	return cpu_fault_get(&own(base)->fault);
+}
+
+static void device_close(struct rh_device *base)
+{
+	if (!base)
+		return;
+	struct cpu_device *device = own(base);
+	for (int i = 0; i < RH_STREAMS; i++) { /* one stream may wait for another: none ends before all have run dry */
+		if (device->stream[i])
+			cpu_stream_drain(device->stream[i]);
+	}
+	for (int i = 0; i < RH_STREAMS; i++)
+		cpu_stream_close(device->stream[i]);
+	if (device->mapping != MAP_FAILED)
+		munmap(device->mapping, device->mapping_bytes);
+	cpu_fault_destroy(&device->fault);
+	rh_free(device);
+}
+
+static const struct rh_device_ops cpu_ops = {
+        .kind = "cpu",
+        .close = device_close,
+        .memory = device_memory,
+        .reserve = device_reserve,
+        .event_create = device_event_create,
+        .event_destroy = device_event_destroy,
+        .record = device_record,
+        .wait = device_wait,
+        .event_sync = device_event_sync,
+        .event_query = device_event_query,
+        .event_time_ns = device_event_time_ns,
+        .copy_up = device_copy_up,
+        .copy_down = device_copy_down,
+        .launch = device_launch,
+        .synchronize = device_synchronize,
+};
+
+int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_device **out)
+{
+	RH_ASSERT(options->threads >= 1 && options->cap_bytes >= 0);
+	struct cpu_device *device = rh_alloc(1, sizeof *device);
+	if (!device)
+		return -ENOMEM;
+	device->base.ops = &cpu_ops;
+	device->base.index = index;
+	device->mapping = MAP_FAILED;
+	cpu_fault_init(&device->fault);
+	int64_t total_bytes;
+	device->cap_bytes = options->cap_bytes;
+	if (!device->cap_bytes)
+		physical_memory(&total_bytes, &device->cap_bytes);
+	enum rh_cpu_isa best = rh_cpu_best_isa(), isa = options->isa < best ? options->isa : best;
+	int rc = 0;
+	for (int i = 0; !rc && i < RH_STREAMS; i++) /* only the compute stream has helpers: ops elsewhere are rare and small */
+		rc = cpu_stream_open(index, (enum rh_stream)i, i == RH_STREAM_COMPUTE ? options->threads : 1, isa, &device->fault,
+		                     &device->stream[i]);
+	if (rc)
+		device_close(&device->base);
+	else
+		*out = &device->base;
+	return rc;
+}

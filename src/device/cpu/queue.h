@@ -1,0 +1,52 @@
+/* Streams and events of the CPU device. A stream is a thread with a bounded ring of commands; the n-th command enqueued on it is done when
+ * its `done` has reached n. An event is no more than such a number on a stream, so that recording it again moves it while whoever waits for
+ * the earlier record still waits for exactly that. */
+#ifndef RH_DEVICE_CPU_QUEUE_H
+#define RH_DEVICE_CPU_QUEUE_H
+
+#include "device/cpu/kernels.h"
+#include "device/device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* The first fault of a device; shared by its streams. */
+struct cpu_fault {
+	pthread_mutex_t lock;
+	_Atomic int code; /* 0 or negative errno; changes once, under lock */
+	char line[1024];  /* protected by lock until code is set, then constant */
+};
+
+void cpu_fault_init(struct cpu_fault *fault);
+void cpu_fault_destroy(struct cpu_fault *fault);
+/* Keeps the first one, with the calling thread's line. */
+void cpu_fault_set(struct cpu_fault *fault, int code);
+/* 0, or the code, after handing the line to the calling thread. */
+int cpu_fault_get(struct cpu_fault *fault);
+
+struct cpu_stream;
+struct cpu_event;
+
+/* `threads` compute threads serve the ops of this stream (the stream's own thread is one of them). `fault` outlives the stream. */
+int cpu_stream_open(int device, enum rh_stream stream, int threads, enum rh_cpu_isa isa, struct cpu_fault *fault,
+                    struct cpu_stream **out) RH_MUST;
+/* Runs what is enqueued, then ends the thread. NULL is legal. */
+void cpu_stream_close(struct cpu_stream *stream);
+
+/* These block while the ring is full. Addresses are real ones. */
+void cpu_stream_op(struct cpu_stream *stream, const struct rh_op *op);
+void cpu_stream_copy(struct cpu_stream *stream, void *dst, const void *src, int64_t bytes);
+void cpu_stream_record(struct cpu_stream *stream, struct cpu_event *event);
+void cpu_stream_wait(struct cpu_stream *stream, struct cpu_event *event);
+
+/* Returns when all that was enqueued before is done. */
+void cpu_stream_drain(struct cpu_stream *stream);
+
+/* `base` comes first; `fault` is the owning device's. The caller holds one reference until cpu_event_destroy. */
+int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, struct cpu_event **out) RH_MUST;
+void cpu_event_destroy(struct cpu_event *event);
+int cpu_event_sync(struct cpu_event *event);
+int cpu_event_query(struct cpu_event *event);
+int64_t cpu_event_time_ns(struct cpu_event *event);
+
+#endif

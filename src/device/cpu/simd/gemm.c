@@ -1,0 +1,371 @@
+/* Inner kernels of matrix products on vectors of the compiler (gcc's vector extension), so that one text serves three instruction sets.
+ *
+ * tile: panel_rows x panel_cols accumulators stay in registers (14x32 of AVX-512's 32 registers, 6x16 of AVX2's 16); a step of k loads two
+ * vectors of b and broadcasts 14 (6) numbers of a for 28 (12) multiply-adds. Judged by two multiply-adds a cycle. */
+#include "core/float16.h"
+#include "device/cpu/gemm_kernels.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/simd/vector.h"
+
+#if defined __AVX512F__
+enum { ROWS = 14, DOT_COLS = 8, OUTER_COLS = 8 };
+#elif defined __AVX2__
+enum { ROWS = 6, DOT_COLS = 4, OUTER_COLS = 4 };
+#else
+enum { ROWS = 6, DOT_COLS = 4, OUTER_COLS = 4 };
+#endif
+enum { VECS = 2, COLS = VECS * VF, OUTER_VECS = 3 };
+
+typedef float vec4 __attribute__((vector_size(16)));
+typedef int32_t index4 __attribute__((vector_size(16)));
+
+SIMD_INLINE float element(const void *data, enum rh_dtype dtype, int64_t at)
+{
+	return dtype == RH_F32 ? ((const float *)data)[at] : rh_bf16_to_f32(((const uint16_t *)data)[at]);
+}
+
+/* A vector of elements from `at` on, widened. */
+SIMD_INLINE vf load_as(const void *data, enum rh_dtype dtype, int64_t at)
+{
+	return dtype == RH_F32 ? vf_load((const float *)data + at) : vf_load_bf16((const uint16_t *)data + at);
+}
+
+SIMD_INLINE vec4 load4_as(const void *data, enum rh_dtype dtype, int64_t at)
+{
+	vec4 value;
+	if (dtype == RH_F32) {
+		memcpy(&value, (const float *)data + at, sizeof value);
+		return value;
+	}
+	typedef uint16_t half4 __attribute__((vector_size(8)));
+	typedef uint32_t word4 __attribute__((vector_size(16)));
+	half4 half;
+	memcpy(&half, (const uint16_t *)data + at, sizeof half);
+	word4 word = __builtin_convertvector(half, word4) << 16;
+	memcpy(&value, &word, sizeof value);
+	return value;
+}
+
+/* out[k][width], lanes [first, first+4), from rows that run along k. */
+SIMD_INLINE void transpose4(const struct gemm_side *side, enum rh_dtype dtype, int64_t first, int width, int64_t kc, float *out)
+{
+	int64_t row = first * side->lane_stride, step = side->lane_stride, k = 0;
+	for (; k + 4 <= kc; k += 4) {
+		vec4 r0 = load4_as(side->data, dtype, row + k), r1 = load4_as(side->data, dtype, row + step + k);
+		vec4 r2 = load4_as(side->data, dtype, row + 2 * step + k), r3 = load4_as(side->data, dtype, row + 3 * step + k);
+		vec4 low01 = __builtin_shuffle(r0, r1, (index4){0, 4, 1, 5}), high01 = __builtin_shuffle(r0, r1, (index4){2, 6, 3, 7});
+		vec4 low23 = __builtin_shuffle(r2, r3, (index4){0, 4, 1, 5}), high23 = __builtin_shuffle(r2, r3, (index4){2, 6, 3, 7});
+		vec4 c0 = __builtin_shuffle(low01, low23, (index4){0, 1, 4, 5}), c1 = __builtin_shuffle(low01, low23, (index4){2, 3, 6, 7});
+		vec4 c2 = __builtin_shuffle(high01, high23, (index4){0, 1, 4, 5});
+		vec4 c3 = __builtin_shuffle(high01, high23, (index4){2, 3, 6, 7});
+		memcpy(out + k * width + first, &c0, sizeof c0);
+		memcpy(out + (k + 1) * width + first, &c1, sizeof c1);
+		memcpy(out + (k + 2) * width + first, &c2, sizeof c2);
+		memcpy(out + (k + 3) * width + first, &c3, sizeof c3);
+	}
+	for (; k < kc; k++) {
+		for (int64_t lane = 0; lane < 4; lane++)
+			out[k * width + first + lane] = element(side->data, dtype, row + lane * step + k);
+	}
+}
+
+SIMD_INLINE void pack_as(const struct gemm_side *side, enum rh_dtype dtype, int64_t lanes, int width, int64_t kc, float *out)
+{
+	if (lanes < width)
+		memset(out, 0, (size_t)(kc * width) * sizeof *out);
+	if (side->lane_stride == 1) {
+		for (int64_t k = 0; k < kc; k++) {
+			int64_t at = k * side->k_stride, lane = 0;
+			for (; lane + VF <= lanes; lane += VF)
+				vf_store(out + k * width + lane, load_as(side->data, dtype, at + lane));
+			for (; lane < lanes; lane++)
+				out[k * width + lane] = element(side->data, dtype, at + lane);
+		}
+		return;
+	}
+	int64_t lane = 0;
+	for (; lane + 4 <= lanes; lane += 4)
+		transpose4(side, dtype, lane, width, kc, out);
+	if (lane < lanes && lanes >= 4) { /* the last four once more: some are written twice */
+		transpose4(side, dtype, lanes - 4, width, kc, out);
+		return;
+	}
+	for (; lane < lanes; lane++) {
+		for (int64_t k = 0; k < kc; k++)
+			out[k * width + lane] = element(side->data, dtype, lane * side->lane_stride + k * side->k_stride);
+	}
+}
+
+static void pack(const struct gemm_side *side, int64_t lanes, int width, int64_t kc, float *out)
+{
+	if (side->dtype == RH_F32)
+		pack_as(side, RH_F32, lanes, width, kc, out);
+	else
+		pack_as(side, RH_BF16, lanes, width, kc, out);
+}
+
+static void store_partial(const float *product, const struct gemm_target *target)
+{
+	for (int64_t i = 0; i < target->rows; i++) {
+		for (int64_t j = 0; j < target->cols; j++) {
+			float sum = target->add ? target->add[i * target->add_stride + j] : 0;
+			sum += target->bias ? target->bias[j] : 0;
+			target->dst[i * target->dst_stride + j] = target->alpha * product[i * COLS + j] + sum;
+		}
+	}
+}
+
+SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const float *b, const struct gemm_target *target)
+{
+	vf sum[ROWS][VECS];
+#pragma GCC unroll 16
+	for (int i = 0; i < rows; i++)
+		sum[i][0] = sum[i][1] = (vf){0};
+	for (int64_t k = 0; k < kc; k++, a += ROWS, b += COLS) {
+		vf b0 = vf_load(b), b1 = vf_load(b + VF);
+#pragma GCC unroll 16
+		for (int i = 0; i < rows; i++) {
+			vf x = vf_set(a[i]);
+			sum[i][0] += x * b0;
+			sum[i][1] += x * b1;
+		}
+	}
+	if (target->rows < rows || target->cols < COLS) {
+		float product[ROWS * COLS];
+#pragma GCC unroll 16
+		for (int i = 0; i < rows; i++) {
+			vf_store(product + i * COLS, sum[i][0]);
+			vf_store(product + i * COLS + VF, sum[i][1]);
+		}
+		store_partial(product, target);
+		return;
+	}
+	vf alpha = vf_set(target->alpha), bias0 = {0}, bias1 = {0};
+	if (target->bias)
+		bias0 = vf_load(target->bias), bias1 = vf_load(target->bias + VF);
+	const float *add = target->add;
+	float *dst = target->dst;
+#pragma GCC unroll 16
+	for (int i = 0; i < rows; i++) {
+		vf base0 = bias0, base1 = bias1;
+		if (add) {
+			base0 = vf_load(add + i * target->add_stride) + bias0;
+			base1 = vf_load(add + i * target->add_stride + VF) + bias1;
+		}
+		vf_store(dst + i * target->dst_stride, alpha * sum[i][0] + base0);
+		vf_store(dst + i * target->dst_stride + VF, alpha * sum[i][1] + base1);
+	}
+}
+
+static void tile(int64_t kc, const float *a, const float *b, const struct gemm_target *target)
+{
+	switch (target->rows) {
+	case 1:
+	case 2:
+		tile_rows(2, kc, a, b, target);
+		return;
+	case 3:
+	case 4:
+		tile_rows(4, kc, a, b, target);
+		return;
+#if defined __AVX512F__
+	case 5:
+	case 6:
+		tile_rows(6, kc, a, b, target);
+		return;
+	case 7:
+	case 8:
+		tile_rows(8, kc, a, b, target);
+		return;
+	case 9:
+	case 10:
+		tile_rows(10, kc, a, b, target);
+		return;
+	case 11:
+	case 12:
+		tile_rows(12, kc, a, b, target);
+		return;
+#endif
+	default:
+		tile_rows(ROWS, kc, a, b, target);
+	}
+}
+
+/* `rows` rows of a by `cols` columns of b, both along k. */
+SIMD_INLINE void dot_block(const int rows, const int cols, const void *a, enum rh_dtype dtype, int64_t a_stride, int64_t k, const float *b,
+                           int64_t b_stride, float *out, int64_t out_stride)
+{
+	vf sum[8][8];
+#pragma GCC unroll 8
+	for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+		for (int j = 0; j < cols; j++)
+			sum[i][j] = (vf){0};
+	}
+	int64_t at = 0;
+	for (; at + VF <= k; at += VF) {
+		vf x[8];
+#pragma GCC unroll 8
+		for (int i = 0; i < rows; i++)
+			x[i] = load_as(a, dtype, i * a_stride + at);
+#pragma GCC unroll 8
+		for (int j = 0; j < cols; j++) {
+			vf y = vf_load(b + j * b_stride + at);
+#pragma GCC unroll 8
+			for (int i = 0; i < rows; i++)
+				sum[i][j] += x[i] * y;
+		}
+	}
+#pragma GCC unroll 8
+	for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+		for (int j = 0; j < cols; j++) {
+			float total = vf_sum(sum[i][j]);
+			for (int64_t tail = at; tail < k; tail++)
+				total += element(a, dtype, i * a_stride + tail) * b[j * b_stride + tail];
+			out[i * out_stride + j] = total;
+		}
+	}
+}
+
+/* All rows by `cols` columns, `block` rows at a time. */
+SIMD_INLINE void dot_cols(const int block, const int cols, const struct gemm_side *a, enum rh_dtype dtype, int64_t rows, int64_t k,
+                          const float *b, int64_t b_stride, float *out, int64_t out_stride)
+{
+	int64_t i = 0;
+	size_t size = dtype == RH_F32 ? 4 : 2;
+	const char *data = a->data;
+	for (; i + block <= rows; i += block)
+		dot_block(block, cols, data + (size_t)(i * a->lane_stride) * size, dtype, a->lane_stride, k, b, b_stride,
+		          out + i * out_stride, out_stride);
+	for (; i < rows; i++)
+		dot_block(1, cols, data + (size_t)(i * a->lane_stride) * size, dtype, a->lane_stride, k, b, b_stride, out + i * out_stride,
+		          out_stride);
+}
+
+SIMD_INLINE void dot_as(const struct gemm_side *a, enum rh_dtype dtype, int64_t rows, int64_t k, const float *b, int64_t b_stride, int cols,
+                        float *out)
+{
+	int out_stride = cols;
+	for (; cols > 0; cols -= DOT_COLS, b += DOT_COLS * b_stride, out += DOT_COLS) {
+		switch (cols) {
+		case 1:
+			dot_cols(8, 1, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+		case 2:
+			dot_cols(4, 2, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+		case 3:
+			dot_cols(3, 3, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+#if defined __AVX512F__
+		case 4:
+			dot_cols(6, 4, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+		case 5:
+			dot_cols(4, 5, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+		case 6:
+			dot_cols(4, 6, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+		case 7:
+			dot_cols(3, 7, a, dtype, rows, k, b, b_stride, out, out_stride);
+			break;
+#endif
+		default:
+			dot_cols(3, DOT_COLS, a, dtype, rows, k, b, b_stride, out, out_stride);
+		}
+	}
+}
+
+static void dot(const struct gemm_side *a, int64_t rows, int64_t k, const float *b, int64_t b_stride, int cols, float *out)
+{
+	if (a->dtype == RH_F32)
+		dot_as(a, RH_F32, rows, k, b, b_stride, cols, out);
+	else
+		dot_as(a, RH_BF16, rows, k, b, b_stride, cols, out);
+}
+
+/* `vecs` vectors of lanes by `cols` columns. */
+SIMD_INLINE void outer_block(const int vecs, const int cols, const void *a, enum rh_dtype dtype, int64_t k_stride, int64_t kc,
+                             const float *b, int b_stride, float *out)
+{
+	vf sum[8][OUTER_VECS];
+#pragma GCC unroll 8
+	for (int j = 0; j < cols; j++) {
+#pragma GCC unroll 4
+		for (int v = 0; v < vecs; v++)
+			sum[j][v] = vf_load(out + j * GEMM_MAX_LANES + v * VF);
+	}
+	for (int64_t k = 0; k < kc; k++) {
+		vf x[OUTER_VECS];
+#pragma GCC unroll 4
+		for (int v = 0; v < vecs; v++)
+			x[v] = load_as(a, dtype, k * k_stride + v * VF);
+#pragma GCC unroll 8
+		for (int j = 0; j < cols; j++) {
+			vf y = vf_set(b[k * b_stride + j]);
+#pragma GCC unroll 4
+			for (int v = 0; v < vecs; v++)
+				sum[j][v] += x[v] * y;
+		}
+	}
+#pragma GCC unroll 8
+	for (int j = 0; j < cols; j++) {
+#pragma GCC unroll 4
+		for (int v = 0; v < vecs; v++)
+			vf_store(out + j * GEMM_MAX_LANES + v * VF, sum[j][v]);
+	}
+}
+
+SIMD_INLINE void outer_vecs(const int vecs, const void *a, enum rh_dtype dtype, int64_t k_stride, int64_t kc, const float *b, int cols,
+                            float *out)
+{
+	int b_stride = cols, j = 0;
+	for (; j + OUTER_COLS <= cols; j += OUTER_COLS)
+		outer_block(vecs, OUTER_COLS, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+#if defined __AVX512F__
+	for (; j + 4 <= cols; j += 4)
+		outer_block(vecs, 4, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+#endif
+	for (; j < cols; j++)
+		outer_block(vecs, 1, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+}
+
+SIMD_INLINE void outer_as(const struct gemm_side *a, enum rh_dtype dtype, int64_t lanes, int64_t kc, const float *b, int cols, float *out)
+{
+	size_t size = dtype == RH_F32 ? 4 : 2;
+	const char *data = a->data;
+	int64_t lane = 0;
+	if (lanes == OUTER_VECS * VF) {
+		outer_vecs(OUTER_VECS, data, dtype, a->k_stride, kc, b, cols, out);
+		return;
+	}
+	for (; lane + VF <= lanes; lane += VF)
+		outer_vecs(1, data + (size_t)lane * size, dtype, a->k_stride, kc, b, cols, out + lane);
+	for (; lane < lanes; lane++) {
+		for (int64_t k = 0; k < kc; k++) {
+			float x = element(a->data, dtype, k * a->k_stride + lane);
+			for (int j = 0; j < cols; j++)
+				out[j * GEMM_MAX_LANES + lane] += x * b[k * cols + j];
+		}
+	}
+}
+
+static void outer(const struct gemm_side *a, int64_t lanes, int64_t kc, const float *b, int cols, float *out)
+{
+	if (a->dtype == RH_F32)
+		outer_as(a, RH_F32, lanes, kc, b, cols, out);
+	else
+		outer_as(a, RH_BF16, lanes, kc, b, cols, out);
+}
+
+const struct gemm_kernels CPU_ISA(gemm_kernels) = {
+        .panel_rows = ROWS,
+        .panel_cols = COLS,
+        .outer_lanes = OUTER_VECS * VF,
+        .pack = pack,
+        .tile = tile,
+        .dot = dot,
+        .outer = outer,
+};
