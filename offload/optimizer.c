@@ -92,7 +92,7 @@ static struct adamw_terms make_terms(const struct rh_adamw *adamw, double learni
 	        .lerp_from_end = from_end,
 	        .beta2 = (float)adamw->beta2,
 	        .one_minus_beta2 = (float)(1 - adamw->beta2),
-	        .root = (float)sqrt(1 - pow(adamw->beta2, (double)step)),
+	        .inverse_root = (float)(1 / sqrt(1 - pow(adamw->beta2, (double)step))),
 	        .epsilon = (float)adamw->epsilon,
 	        .minus_step = (float)(-learning_rate / (1 - pow(adamw->beta1, (double)step))),
 	};

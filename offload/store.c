@@ -2,11 +2,11 @@
 
 #include "core/alloc.h"
 #include "core/float16.h"
+#include "device/cpu/cpu.h"
 #include "offload/memory.h"
 #include "offload/split.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* More elements than any address space holds at 24 bytes each; below it no sum of sizes overflows. */
@@ -106,14 +106,10 @@ static void fill_spans(struct rh_store *store)
 	RH_ASSERT(span == store->span + store->spans);
 }
 
-/* The best instruction set of this machine, lowered by RH_CPU_ISA as for the CPU device. */
 static const struct optimizer_kernels *choose_kernels(void)
 {
-	const char *most = getenv("RH_CPU_ISA");
-	int base = most && !strcmp(most, "base"), avx2 = most && !strcmp(most, "avx2");
-	if (!base && !avx2 && __builtin_cpu_supports("x86-64-v4"))
-		return &optimizer_kernels_avx512;
-	return !base && __builtin_cpu_supports("x86-64-v3") ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
+	enum rh_cpu_isa isa = rh_cpu_best_isa();
+	return isa >= RH_CPU_AVX512 ? &optimizer_kernels_avx512 : isa == RH_CPU_AVX2 ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
 }
 
 int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,

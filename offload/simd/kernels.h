@@ -12,7 +12,7 @@ struct adamw_terms {
 	float lerp;  /* moment 1 += lerp * (g - moment 1); if lerp_from_end, moment 1 = g + lerp * (g - moment 1) */
 	int lerp_from_end;
 	float beta2, one_minus_beta2;
-	float root; /* sqrt of the second bias correction */
+	float inverse_root; /* 1 / sqrt of the second bias correction */
 	float epsilon;
 	float minus_step; /* -lr / first bias correction */
 };

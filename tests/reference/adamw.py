@@ -1,12 +1,15 @@
-#!/usr/bin/env python3
-"""Writes tests/reference/offload/adamw.txt: a few steps of torch.optim.AdamW on small seeded tensors, clipped by an exact global norm.
+"""Writes (with --check: compares) tests/reference/offload/adamw.txt: a few steps of torch.optim.AdamW on small seeded
+tensors, clipped by an exact global norm.
 
 A case is a line of settings, then for each tensor its first weights, then for each step the learning rate, each tensor's gradient, the norm
 before clipping, each tensor's weights and moments. Numbers are hexadecimal floats.
 """
 import os
+import sys
 
 import torch
+
+from hexfile import line, settle
 
 SIZES = [(5, 7, 1), (1, 33, 0), (3, 16, 1)]  # rows, columns, decays
 CASES = [  # steps, beta1, beta2, epsilon, weight decay, clip, gradient magnitudes
@@ -15,10 +18,6 @@ CASES = [  # steps, beta1, beta2, epsilon, weight decay, clip, gradient magnitud
     (4, 0.9, 0.999, 1e-8, 0.01, 0.0, [1e-30, 1e-12, 1e-3, 1e4, 1e18, 1e25]),
     (4, 0.3, 0.99, 1e-8, 0.05, 0.5, [1e-6, 1.0, 30.0]),
 ]
-
-
-def line(values):
-    return " ".join(float(v).hex() for v in values) + "\n"
 
 
 def main():
@@ -52,9 +51,8 @@ def main():
             for w in weights:
                 state = optimizer.state[w]
                 out += [line(w.detach().flatten()), line(state["exp_avg"].flatten()), line(state["exp_avg_sq"].flatten())]
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "offload", "adamw.txt")
-    with open(path, "w") as file:
-        file.writelines(out)
+    return settle(os.path.join(os.path.dirname(os.path.abspath(__file__)), "offload", "adamw.txt"), out)
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())
