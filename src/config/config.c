@@ -1,3 +1,4 @@
+/* Loads a configuration: the file's entries and the command line's, the ones that count into a draft, resolved. */
 #include "config/config_internal.h"
 
 #include "core/alloc.h"

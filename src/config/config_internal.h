@@ -115,6 +115,13 @@ struct config_draft {
 };
 enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };
 
+/* The whole of `text`, or -EINVAL, or -ERANGE where the type cannot hold it; no line is made. Reals are finite decimals; sizes are bytes,
+ * "24GiB", "1.5 GB"; truth values are true, false, yes, no in three cases. */
+int config_parse_real(const char *text, double *out) RH_MUST;
+int config_parse_integer(const char *text, int64_t *out) RH_MUST;
+int config_parse_size(const char *text, int64_t *bytes) RH_MUST;
+int config_parse_bool(const char *text, int *out) RH_MUST;
+
 /* Sets the field of entry->key from the entry. */
 int config_value_set(struct config_draft *draft, const struct config_entry *entry) RH_MUST;
 /* Sets the field of a key that nobody gave from its fallback. */

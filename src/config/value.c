@@ -3,9 +3,7 @@
 
 #include "core/alloc.h"
 
-#include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -24,89 +22,6 @@ static int refuse(const struct config_entry *entry)
 		return config_entry_fail(entry, "'%s' is not allowed; expected %s", config_show(entry->text).text, expected);
 	const char *found = entry->kind == VALUE_LIST ? "a list" : entry->kind == VALUE_NESTED ? "a nested value" : "nothing";
 	return config_entry_fail(entry, "%s is not allowed; expected %s", found, expected);
-}
-
-/* The length of a decimal number ([+-] digits [. digits] [e [+-] digits]) that begins `text`; 0: none. */
-static size_t number_length(const char *text)
-{
-	const char *at = text;
-	size_t digits = 0;
-	at += *at == '+' || *at == '-';
-	for (; isdigit((unsigned char)*at); at++)
-		digits++;
-	if (*at == '.')
-		for (at++; isdigit((unsigned char)*at); at++)
-			digits++;
-	if (!digits)
-		return 0;
-	const char *exponent = at;
-	if (*exponent == 'e' || *exponent == 'E') {
-		exponent++;
-		exponent += *exponent == '+' || *exponent == '-';
-		if (isdigit((unsigned char)*exponent)) {
-			while (isdigit((unsigned char)*exponent))
-				exponent++;
-			at = exponent;
-		}
-	}
-	return (size_t)(at - text);
-}
-
-static int parse_real(const char *text, double *out)
-{
-	size_t length = number_length(text);
-	if (!length || text[length])
-		return -EINVAL;
-	*out = strtod(text, NULL);
-	return isfinite(*out) ? 0 : -ERANGE;
-}
-
-static int parse_integer(const char *text, int64_t *out)
-{
-	const char *digits = text + (*text == '-' || *text == '+');
-	if (!*digits || digits[strspn(digits, "0123456789")])
-		return -EINVAL;
-	errno = 0;
-	*out = strtoll(text, NULL, 10);
-	return errno ? -ERANGE : 0;
-}
-
-static int parse_bool(const char *text, int *out)
-{
-	static const char *const words[] = {"true", "True", "TRUE", "yes", "Yes", "YES", "false", "False", "FALSE", "no", "No", "NO"};
-	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-		if (strcmp(text, words[i]))
-			continue;
-		*out = i < 6;
-		return 0;
-	}
-	return -EINVAL;
-}
-
-/* "24GiB", "1.5 GB", "1073741824": binary and decimal units, upper or lower case; a fraction of a byte is dropped. */
-static int parse_size(const char *text, int64_t *out)
-{
-	static const struct {
-		const char *name;
-		double bytes;
-	} units[] = {{"", 1},      {"b", 1},        {"kb", 1e3},     {"mb", 1e6},     {"gb", 1e9},
-	             {"tb", 1e12}, {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}};
-	if (!text[strspn(text, "0123456789")])
-		return parse_integer(text, out);
-	size_t length = number_length(text);
-	if (!length || text[0] == '-')
-		return -EINVAL;
-	const char *unit = text + length + strspn(text + length, " ");
-	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-		if (strcasecmp(unit, units[i].name))
-			continue;
-		double bytes = strtod(text, NULL) * units[i].bytes;
-		if (!(bytes < 0x1p62))
-			return -ERANGE;
-		*out = (int64_t)bytes;
-		return i || bytes == floor(bytes) ? 0 : -EINVAL;
-	}
-	return -EINVAL;
 }
 
 static int in_bounds(const struct config_key *key, double value)
@@ -140,12 +55,12 @@ static int set_number(struct config_draft *draft, const struct config_entry *ent
 	int64_t whole = 0;
 	double real = 0;
 	if (key->type == KEY_INTEGER || key->type == KEY_SEED) {
-		if (parse_integer(entry->text, &whole) || (key->type == KEY_SEED ? whole < 0 : !in_bounds(key, (double)whole)))
+		if (config_parse_integer(entry->text, &whole) || (key->type == KEY_SEED ? whole < 0 : !in_bounds(key, (double)whole)))
 			return refuse(entry);
 	} else if (key->type == KEY_SIZE) {
-		if (parse_size(entry->text, &whole) || whole < 1)
+		if (config_parse_size(entry->text, &whole) || whole < 1)
 			return refuse(entry);
-	} else if (parse_real(entry->text, &real) || !in_bounds(key, real)) {
+	} else if (config_parse_real(entry->text, &real) || !in_bounds(key, real)) {
 		return refuse(entry);
 	}
 	if (key->type == KEY_STEPS && real >= 1 && real != floor(real))
@@ -167,7 +82,7 @@ static int set_bool(struct config_draft *draft, const struct config_entry *entry
 {
 	const struct config_key *key = &config_keys[entry->key];
 	int truth = 1;
-	if (entry->kind != VALUE_BARE && parse_bool(entry->text, &truth))
+	if (entry->kind != VALUE_BARE && config_parse_bool(entry->text, &truth))
 		return refuse(entry);
 	if (key->type == KEY_TRISTATE)
 		*(enum rh_choice *)field_of(draft, key) = truth ? RH_YES : RH_NO;
@@ -213,7 +128,7 @@ static int set_cuts(struct config_draft *draft, const struct config_entry *entry
 		goto out;
 	}
 	for (size_t i = 0; i < items->count && !rc; i++)
-		if (parse_integer(items->item[i], &cuts[i]) || cuts[i] < 1 || (i && cuts[i] <= cuts[i - 1]))
+		if (config_parse_integer(items->item[i], &cuts[i]) || cuts[i] < 1 || (i && cuts[i] <= cuts[i - 1]))
 			rc = config_entry_fail(entry,
 			                       "'%s' is not allowed there; expected an ascending list of layers from 1, such as [4, 8]",
 			                       config_show(items->item[i]).text);
@@ -271,7 +186,7 @@ static int set_resume(struct config_draft *draft, const struct config_entry *ent
 	char **field = field_of(draft, &config_keys[entry->key]);
 	if (!*entry->text)
 		return refuse(entry);
-	if (parse_bool(entry->text, &truth))
+	if (config_parse_bool(entry->text, &truth))
 		return set_text(field, entry->text);
 	return truth ? set_text(field, "true") : 0;
 }
@@ -282,7 +197,7 @@ static int means_nothing(const struct config_entry *entry)
 	int truth = 1;
 	if (entry->kind == VALUE_LIST)
 		return !entry->items.count;
-	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!parse_bool(entry->text, &truth) && !truth);
+	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!config_parse_bool(entry->text, &truth) && !truth);
 }
 
 static int check_fixed(const struct config_entry *entry)

@@ -1,0 +1,22 @@
+/* metrics.jsonl: one line of JSON for each logged step and each evaluation, whole when it is written. */
+#ifndef RH_OBSERVE_METRICS_H
+#define RH_OBSERVE_METRICS_H
+
+#include "core/error.h"
+#include "observe/report.h"
+
+/* Opens `path` to append. Lines of steps after `keep_step` are cut off, as is a line that a crash left torn; 0 empties the file.
+ * -EINVAL: a line that is no metric, named. */
+struct rh_metrics;
+int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out) RH_MUST;
+
+/* Keys: step, epoch, loss, grad_norm, learning_rate, tokens_per_second, trained_tokens, vram_peak_bytes, ram_peak_bytes, nvme_peak_bytes.
+ * Numbers read back as the same double; what is not finite is null. On failure the file ends with its last whole line. */
+int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *report) RH_MUST;
+/* Keys: step, epoch, eval_loss, eval_tokens, eval_rows, eval_runtime (seconds). */
+int rh_metrics_eval(struct rh_metrics *metrics, const struct rh_eval_report *report) RH_MUST;
+
+/* NULL is legal. */
+void rh_metrics_close(struct rh_metrics *metrics);
+
+#endif

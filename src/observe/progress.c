@@ -1,0 +1,267 @@
+#include "observe/progress.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 48 };
+static const double redraw_seconds = 0.1;
+
+/* What a line may hold, in the order it is shown. */
+enum piece {
+	PIECE_STEP,
+	PIECE_EPOCH,
+	PIECE_LOSS,
+	PIECE_GRAD,
+	PIECE_RATE,
+	PIECE_SPEED,
+	PIECE_LEFT,
+	PIECE_VRAM,
+	PIECE_RAM,
+	PIECE_NVME,
+	PIECES
+};
+
+/* A narrow terminal keeps the first of these. */
+static const enum piece importance[PIECES] = {PIECE_STEP, PIECE_LOSS,  PIECE_LEFT, PIECE_SPEED, PIECE_RATE,
+                                              PIECE_GRAD, PIECE_EPOCH, PIECE_RAM,  PIECE_VRAM,  PIECE_NVME};
+
+struct rh_progress {
+	pthread_mutex_t lock;
+	int descriptor, columns;
+	enum rh_progress_style style;
+	struct rh_step_report last; /* protected by lock, like all below */
+	int known;                  /* last holds a report */
+	int drawn, aside;           /* the bar stands on the terminal; a log line is being written */
+	double drawn_seconds;
+};
+
+static void write_all(int descriptor, const char *bytes, size_t length)
+{
+	while (length) {
+		ssize_t written = write(descriptor, bytes, length);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written <= 0)
+			return; /* a terminal that went away does not stop a run */
+		bytes += written;
+		length -= (size_t)written;
+	}
+}
+
+static int columns_of(const struct rh_progress *progress)
+{
+	struct winsize size = {0};
+	int columns = progress->columns;
+	if (!columns && !ioctl(progress->descriptor, TIOCGWINSZ, &size))
+		columns = size.ws_col;
+	if (columns <= 0)
+		columns = COLUMNS_USUAL;
+	return columns < COLUMNS_MAX ? columns : COLUMNS_MAX;
+}
+
+static void format_bytes(const char *name, int64_t bytes, char *out)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	double value = (double)bytes;
+	size_t unit = 0;
+	for (; value >= 1024 && unit < 4; unit++)
+		value /= 1024;
+	*out = 0;
+	if (bytes > 0)
+		snprintf(out, PIECE_BYTES, unit ? "%s %.2f %s" : "%s %.0f %s", name, value, units[unit]);
+}
+
+static void format_left(double seconds, char *out)
+{
+	*out = 0;
+	if (!(seconds >= 0 && seconds < 1e9))
+		return;
+	int64_t whole = (int64_t)(seconds + 0.5);
+	long long hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+	if (hours)
+		snprintf(out, PIECE_BYTES, "%lld:%02lld:%02lld left", hours, minutes, rest);
+	else
+		snprintf(out, PIECE_BYTES, "%lld:%02lld left", minutes, rest);
+}
+
+/* A figure that is not known is an empty piece. */
+static void format_real(const char *format, double value, char *out)
+{
+	*out = 0;
+	if (!isnan(value))
+		snprintf(out, PIECE_BYTES, format, value);
+}
+
+static void make_pieces(const struct rh_step_report *report, char pieces[PIECES][PIECE_BYTES])
+{
+	snprintf(pieces[PIECE_STEP], PIECE_BYTES, "step %lld/%lld", (long long)report->step, (long long)report->steps);
+	format_real("epoch %.2f", report->epoch, pieces[PIECE_EPOCH]);
+	format_real("loss %.4f", report->loss, pieces[PIECE_LOSS]);
+	format_real("grad norm %.3g", report->grad_norm, pieces[PIECE_GRAD]);
+	format_real("lr %.3g", report->learning_rate, pieces[PIECE_RATE]);
+	format_real(report->tokens_per_second < 100 ? "%.1f tokens/s" : "%.0f tokens/s", report->tokens_per_second, pieces[PIECE_SPEED]);
+	format_left(report->seconds_left, pieces[PIECE_LEFT]);
+	format_bytes("vram", report->vram_peak_bytes, pieces[PIECE_VRAM]);
+	format_bytes("ram", report->ram_peak_bytes, pieces[PIECE_RAM]);
+	format_bytes("nvme", report->nvme_peak_bytes, pieces[PIECE_NVME]);
+}
+
+/* The pieces that fit into `columns`, the important ones first, in the order of enum piece, two blanks between. Returns the length. */
+static int join_pieces(const struct rh_step_report *report, int columns, char *line)
+{
+	char pieces[PIECES][PIECE_BYTES];
+	int kept[PIECES] = {0}, total = 0, used = 0;
+	make_pieces(report, pieces);
+	for (int i = 0; i < PIECES; i++) {
+		int length = (int)strlen(pieces[importance[i]]);
+		int widened = total + (total ? 2 : 0) + length;
+		if (!length || widened > columns)
+			continue;
+		kept[importance[i]] = 1;
+		total = widened;
+	}
+	line[0] = 0;
+	for (int i = 0; i < PIECES; i++)
+		if (kept[i])
+			used += snprintf(line + used, (size_t)(columns + 1 - used), "%s%s", used ? "  " : "", pieces[i]);
+	return used;
+}
+
+/* Into line[COLUMNS_MAX + 1]: "[#####-----]  step 5/10  ...", the bar where there is room for it. */
+static void make_bar(const struct rh_step_report *report, int columns, char *line)
+{
+	char text[COLUMNS_MAX + 1];
+	int reserved = columns >= BAR_FROM_COLUMNS ? BAR_LEAST + 2 : 0;
+	int length = join_pieces(report, columns - reserved, text);
+	int room = columns - length - 2;
+	room = room < BAR_MOST ? room : BAR_MOST;
+	if (room < BAR_LEAST) {
+		memcpy(line, text, (size_t)length + 1);
+		return;
+	}
+	double share = report->steps > 0 ? (double)report->step / (double)report->steps : 0;
+	share = share < 0 ? 0 : share > 1 ? 1 : share;
+	int cells = room - 2, filled = (int)(share * cells);
+	line[0] = '[';
+	memset(line + 1, '#', (size_t)filled);
+	memset(line + 1 + filled, '-', (size_t)(cells - filled));
+	snprintf(line + 1 + cells, (size_t)(COLUMNS_MAX - cells), "]  %s", text);
+}
+
+/* Called with the lock held. The last column stays free: some terminals wrap on it. */
+static void draw(struct rh_progress *progress)
+{
+	char line[COLUMNS_MAX + 1], out[COLUMNS_MAX + 16];
+	make_bar(&progress->last, columns_of(progress) - 1, line);
+	int length = snprintf(out, sizeof out, "\r%s\x1b[K", line);
+	write_all(progress->descriptor, out, (size_t)length);
+	progress->drawn = 1;
+}
+
+static void before_log(void *context)
+{
+	struct rh_progress *progress = context;
+	pthread_mutex_lock(&progress->lock);
+	if (progress->drawn)
+		write_all(progress->descriptor, "\r\x1b[K", 4);
+	progress->drawn = 0;
+	progress->aside = 1;
+	pthread_mutex_unlock(&progress->lock);
+}
+
+static void after_log(void *context)
+{
+	struct rh_progress *progress = context;
+	pthread_mutex_lock(&progress->lock);
+	progress->aside = 0;
+	if (progress->known)
+		draw(progress);
+	pthread_mutex_unlock(&progress->lock);
+}
+
+enum rh_progress_style rh_progress_style_of(int descriptor)
+{
+	const char *terminal = getenv("TERM");
+	return isatty(descriptor) && terminal && strcmp(terminal, "dumb") != 0 ? RH_PROGRESS_BAR : RH_PROGRESS_LINES;
+}
+
+int rh_progress_open(int descriptor, enum rh_progress_style style, int columns, struct rh_progress **out)
+{
+	struct rh_progress *progress = rh_alloc(1, sizeof *progress);
+	if (!progress)
+		return -ENOMEM;
+	pthread_mutex_init(&progress->lock, NULL);
+	progress->descriptor = descriptor;
+	progress->columns = columns;
+	progress->style = style;
+	if (style == RH_PROGRESS_BAR)
+		rh_log_hooks(before_log, after_log, progress);
+	*out = progress;
+	return 0;
+}
+
+/* Figures of the last logged step stand where a step brings none of its own. */
+static void take(struct rh_progress *progress, const struct rh_step_report *report)
+{
+	struct rh_step_report merged = *report;
+	if (progress->known) {
+		double *const now[] = {&merged.loss, &merged.grad_norm, &merged.learning_rate, &merged.tokens_per_second};
+		const double before[] = {progress->last.loss, progress->last.grad_norm, progress->last.learning_rate,
+		                         progress->last.tokens_per_second};
+		for (size_t i = 0; i < sizeof now / sizeof now[0]; i++)
+			if (isnan(*now[i]))
+				*now[i] = before[i];
+	}
+	progress->last = merged;
+}
+
+void rh_progress_step(struct rh_progress *progress, const struct rh_step_report *report, double now_seconds)
+{
+	if (progress->style != RH_PROGRESS_BAR)
+		return;
+	pthread_mutex_lock(&progress->lock);
+	int due = !progress->known || now_seconds - progress->drawn_seconds >= redraw_seconds || report->step >= report->steps;
+	take(progress, report);
+	progress->known = 1;
+	if (due && !progress->aside) {
+		draw(progress);
+		progress->drawn_seconds = now_seconds;
+	}
+	pthread_mutex_unlock(&progress->lock);
+}
+
+void rh_progress_logged(struct rh_progress *progress, const struct rh_step_report *report)
+{
+	char line[COLUMNS_MAX + 1];
+	if (progress->style == RH_PROGRESS_LINES) {
+		join_pieces(report, COLUMNS_MAX, line);
+		rh_note("%s", line);
+		return;
+	}
+	pthread_mutex_lock(&progress->lock);
+	take(progress, report);
+	progress->known = 1;
+	if (!progress->aside)
+		draw(progress);
+	pthread_mutex_unlock(&progress->lock);
+}
+
+void rh_progress_close(struct rh_progress *progress)
+{
+	if (!progress)
+		return;
+	if (progress->style == RH_PROGRESS_BAR)
+		rh_log_hooks(NULL, NULL, NULL);
+	if (progress->drawn)
+		write_all(progress->descriptor, "\n", 1);
+	pthread_mutex_destroy(&progress->lock);
+	rh_free(progress);
+}

@@ -1,0 +1,27 @@
+/* The line a person watches. On a terminal it is one line, redrawn in place, that steps aside for log lines; elsewhere it is a plain log
+ * line for each logged step. It has no clock: the caller passes the time. */
+#ifndef RH_OBSERVE_PROGRESS_H
+#define RH_OBSERVE_PROGRESS_H
+
+#include "core/error.h"
+#include "observe/report.h"
+
+enum rh_progress_style { RH_PROGRESS_LINES, RH_PROGRESS_BAR };
+
+/* RH_PROGRESS_BAR where the descriptor is a terminal that can move its cursor. */
+enum rh_progress_style rh_progress_style_of(int descriptor);
+
+/* `columns` 0: the terminal's width, asked before each drawing. A bar takes the log's hooks until it is closed: one at a time.
+ * Safe against log lines from other threads; the functions below are the training thread's. */
+struct rh_progress;
+int rh_progress_open(int descriptor, enum rh_progress_style style, int columns, struct rh_progress **out) RH_MUST;
+
+/* After each step; `now_seconds` from any steady clock. A bar is redrawn, at most ten times a second and always at the last step. */
+void rh_progress_step(struct rh_progress *progress, const struct rh_step_report *report, double now_seconds);
+/* After a logged step: a plain line (none where there is a bar, which shows these figures from now on). */
+void rh_progress_logged(struct rh_progress *progress, const struct rh_step_report *report);
+
+/* Leaves the last bar standing, gives the hooks back, frees. NULL is legal. */
+void rh_progress_close(struct rh_progress *progress);
+
+#endif

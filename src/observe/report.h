@@ -1,0 +1,38 @@
+/* What a run tells of itself. Filled by the training loop; shown by progress.h, kept by metrics.h and trainer_state.h. */
+#ifndef RH_OBSERVE_REPORT_H
+#define RH_OBSERVE_REPORT_H
+
+#include <stdint.h>
+
+/* A step, or the mean of the steps since the last logged one. NAN: not known. */
+struct rh_step_report {
+	int64_t step, steps;  /* steps done, 1-based; of how many */
+	double epoch;         /* done, with its fraction */
+	double loss;          /* a trained token, mean of the steps since the last line */
+	double grad_norm;     /* before clipping */
+	double learning_rate; /* the one just used */
+	double tokens_per_second;
+	int64_t trained_tokens; /* since the run began, resumed parts included */
+	double seconds_left;
+	int64_t vram_peak_bytes, ram_peak_bytes, nvme_peak_bytes; /* a device's highest; the process's. 0: tier not used */
+};
+
+struct rh_eval_report {
+	int64_t step;
+	double epoch;
+	double loss;    /* weighted by token */
+	int64_t tokens; /* trained tokens it was measured on */
+	int64_t rows;
+	double seconds;
+};
+
+/* The end of a run, as Hugging Face's last entry of log_history has it. */
+struct rh_run_report {
+	int64_t step;
+	double epoch;
+	double loss; /* mean over the run's steps */
+	int64_t rows;
+	double seconds, flops;
+};
+
+#endif

@@ -1,0 +1,187 @@
+#include "observe/trainer_state.h"
+
+#include "core/file.h"
+#include "core/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int no_memory(void)
+{
+	return rh_fail(-ENOMEM, "out of host memory for trainer_state.json");
+}
+
+/* NaN and infinity have no place in JSON. */
+static json_t *real(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *rate(int64_t count, double seconds)
+{
+	return real(seconds > 0 ? (double)count / seconds : (double)NAN);
+}
+
+int rh_trainer_state_create(struct rh_trainer_state *out)
+{
+	*out = (struct rh_trainer_state){.log_history = json_array()};
+	return out->log_history ? 0 : no_memory();
+}
+
+void rh_trainer_state_free(struct rh_trainer_state *state)
+{
+	json_decref(state->log_history);
+	*state = (struct rh_trainer_state){0};
+}
+
+static int read_counts(const json_t *file, const char *path, struct rh_trainer_state *out)
+{
+	const struct {
+		const char *key;
+		int64_t *count;
+		enum rh_json_need need;
+	} counts[] = {{"global_step", &out->global_step, RH_JSON_REQUIRED},
+	              {"max_steps", &out->max_steps, RH_JSON_OPTIONAL},
+	              {"num_train_epochs", &out->num_train_epochs, RH_JSON_OPTIONAL},
+	              {"train_batch_size", &out->train_batch_size, RH_JSON_OPTIONAL},
+	              {"logging_steps", &out->logging_steps, RH_JSON_OPTIONAL},
+	              {"eval_steps", &out->eval_steps, RH_JSON_OPTIONAL},
+	              {"save_steps", &out->save_steps, RH_JSON_OPTIONAL},
+	              {"num_input_tokens_seen", &out->num_input_tokens_seen, RH_JSON_OPTIONAL}};
+	for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+		int rc = rh_json_int(file, counts[i].key, path, counts[i].need, counts[i].count);
+		if (rc)
+			return rc;
+		if (*counts[i].count < 0)
+			return rh_fail(-EINVAL, "%s: '%s' must not be negative", path, counts[i].key);
+	}
+	return 0;
+}
+
+static int read_history(const json_t *file, const char *path, struct rh_trainer_state *out)
+{
+	json_t *history = json_object_get(file, "log_history");
+	if (!json_is_array(history))
+		return rh_fail(-EINVAL, "%s: 'log_history' must be a list", path);
+	for (size_t i = 0; i < json_array_size(history); i++)
+		if (!json_is_object(json_array_get(history, i)))
+			return rh_fail(-EINVAL, "%s: entry %zu of 'log_history' must be an object", path, i);
+	out->log_history = json_incref(history);
+	return 0;
+}
+
+int rh_trainer_state_load(const char *path, struct rh_trainer_state *out)
+{
+	json_t *file = NULL;
+	*out = (struct rh_trainer_state){0};
+	int rc = rh_json_load(path, &file);
+	rc = rc ? rc : read_counts(file, path, out);
+	rc = rc ? rc : rh_json_real(file, "epoch", path, RH_JSON_REQUIRED, &out->epoch);
+	rc = rc ? rc : rh_json_real(file, "total_flos", path, RH_JSON_OPTIONAL, &out->total_flos);
+	rc = rc ? rc : read_history(file, path, out);
+	json_decref(file);
+	if (rc)
+		*out = (struct rh_trainer_state){0};
+	return rc;
+}
+
+/* Sets a key and takes the value over; *rc keeps the first failure. */
+static void put(json_t *object, const char *key, json_t *value, int *rc)
+{
+	if (json_object_set_new(object, key, value) && !*rc)
+		*rc = no_memory();
+}
+
+static int append(struct rh_trainer_state *state, json_t *entry, int rc)
+{
+	if (rc) {
+		json_decref(entry);
+		return rc;
+	}
+	return json_array_append_new(state->log_history, entry) ? no_memory() : 0;
+}
+
+int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_step_report *report)
+{
+	json_t *entry = json_object();
+	int rc = 0;
+	put(entry, "epoch", real(report->epoch), &rc);
+	put(entry, "grad_norm", real(report->grad_norm), &rc);
+	put(entry, "learning_rate", real(report->learning_rate), &rc);
+	put(entry, "loss", real(report->loss), &rc);
+	put(entry, "step", json_integer(report->step), &rc);
+	return append(state, entry, rc);
+}
+
+int rh_trainer_state_log_eval(struct rh_trainer_state *state, const struct rh_eval_report *report)
+{
+	json_t *entry = json_object();
+	int rc = 0;
+	put(entry, "epoch", real(report->epoch), &rc);
+	put(entry, "eval_loss", real(report->loss), &rc);
+	put(entry, "eval_runtime", real(report->seconds), &rc);
+	put(entry, "eval_samples_per_second", rate(report->rows, report->seconds), &rc);
+	put(entry, "step", json_integer(report->step), &rc);
+	return append(state, entry, rc);
+}
+
+int rh_trainer_state_log_end(struct rh_trainer_state *state, const struct rh_run_report *report)
+{
+	json_t *entry = json_object();
+	int rc = 0;
+	put(entry, "epoch", real(report->epoch), &rc);
+	put(entry, "step", json_integer(report->step), &rc);
+	put(entry, "total_flos", real(report->flops), &rc);
+	put(entry, "train_loss", real(report->loss), &rc);
+	put(entry, "train_runtime", real(report->seconds), &rc);
+	put(entry, "train_samples_per_second", rate(report->rows, report->seconds), &rc);
+	put(entry, "train_steps_per_second", rate(report->step, report->seconds), &rc);
+	return append(state, entry, rc);
+}
+
+static int make_file(const struct rh_trainer_state *state, json_t **out)
+{
+	json_t *file = json_object();
+	int rc = 0;
+	put(file, "best_global_step", json_null(), &rc);
+	put(file, "best_metric", json_null(), &rc);
+	put(file, "best_model_checkpoint", json_null(), &rc);
+	put(file, "epoch", real(state->epoch), &rc);
+	put(file, "eval_steps", json_integer(state->eval_steps), &rc);
+	put(file, "global_step", json_integer(state->global_step), &rc);
+	put(file, "is_hyper_param_search", json_false(), &rc);
+	put(file, "is_local_process_zero", json_true(), &rc);
+	put(file, "is_world_process_zero", json_true(), &rc);
+	put(file, "log_history", json_incref(state->log_history), &rc);
+	put(file, "logging_steps", json_integer(state->logging_steps), &rc);
+	put(file, "max_steps", json_integer(state->max_steps), &rc);
+	put(file, "num_input_tokens_seen", json_integer(state->num_input_tokens_seen), &rc);
+	put(file, "num_train_epochs", json_integer(state->num_train_epochs), &rc);
+	put(file, "save_steps", json_integer(state->save_steps), &rc);
+	put(file, "stateful_callbacks", json_object(), &rc);
+	put(file, "total_flos", real(state->total_flos), &rc);
+	put(file, "train_batch_size", json_integer(state->train_batch_size), &rc);
+	put(file, "trial_name", json_null(), &rc);
+	put(file, "trial_params", json_null(), &rc);
+	*out = file;
+	return rc;
+}
+
+static int append_bytes(const char *bytes, size_t length, void *text)
+{
+	return rh_text_append(text, bytes, length);
+}
+
+int rh_trainer_state_save(const struct rh_trainer_state *state, const char *path)
+{
+	struct rh_text text = {0};
+	json_t *file = NULL;
+	int rc = make_file(state, &file);
+	if (!rc && json_dump_callback(file, append_bytes, &text, JSON_INDENT(2) | JSON_SORT_KEYS))
+		rc = no_memory();
+	rc = rc ? rc : rh_text_append(&text, "\n", 1);
+	rc = rc ? rc : rh_file_write_whole(path, text.bytes, text.length);
+	rh_text_free(&text);
+	json_decref(file);
+	return rc;
+}

@@ -1,0 +1,242 @@
+/* The rooms and who may include whom (only to the right), and what the pure and the portable rooms keep out of. */
+#include "check.h"
+
+#include "core/file.h"
+
+#include <dirent.h>
+#include <string.h>
+
+enum { RANKS = 10, ROOMS_MAX = 5, PATH_BYTES = 512 };
+
+/* cli > train > run, data, ckpt, link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda > device >
+ * config, observe > core: a room includes itself and what stands in a later row. */
+static const char *const ranks[RANKS][ROOMS_MAX] = {
+        {"cli"},
+        {"train"},
+        {"run", "data", "ckpt", "link"},
+        {"schedule", "token"},
+        {"partition", "offload"},
+        {"model"},
+        {"device/cpu", "device/sim", "cuda"},
+        {"device"},
+        {"config", "observe"},
+        {"core"},
+};
+
+static const char *const roots[] = {"src", "offload", "partition", "cuda"};
+
+static int faults, files_seen, includes_seen;
+static int silent; /* while the checker itself is checked */
+
+static int has_prefix(const char *text, const char *prefix)
+{
+	return !strncmp(text, prefix, strlen(prefix));
+}
+
+/* The room of a path as it is included ("device/cpu/gemm.h" -> "device/cpu"), its row in *rank; NULL: not ours. */
+static const char *room_of(const char *path, int *rank)
+{
+	const char *best = NULL;
+	for (int i = 0; i < RANKS; i++)
+		for (int j = 0; j < ROOMS_MAX && ranks[i][j]; j++) {
+			size_t length = strlen(ranks[i][j]);
+			if (!has_prefix(path, ranks[i][j]) || path[length] != '/' || (best && strlen(best) > length))
+				continue;
+			best = ranks[i][j];
+			*rank = i;
+		}
+	return best;
+}
+
+static void complain(const char *path, int line, const char *what, const char *culprit)
+{
+	if (!silent)
+		print_error("%s:%d: %s: %s\n", path, line, what, culprit);
+	faults++;
+}
+
+static void check_include(const char *path, int line, const char *included)
+{
+	int from = 0, to = 0;
+	const char *name = has_prefix(path, "src/") ? path + 4 : path;
+	const char *room = room_of(name, &from), *other = room_of(included, &to);
+	includes_seen++;
+	if (!room)
+		complain(path, line, "this folder is no room of DESIGN.md 2", name);
+	else if (!other)
+		complain(path, line, "include our own headers by room/name.h", included);
+	else if (room != other && to <= from)
+		complain(path, line, "this room may not include that one", included);
+	const char *slash = strrchr(included, '/');
+	if (room && other && room != other && strstr(slash, "_internal.h"))
+		complain(path, line, "an internal header is seen in its folder only", included);
+}
+
+/* Words that the rooms beginning with `room` must not hold. A call is matched where no letter stands before it. */
+static const struct {
+	const char *room, *why;
+	const char *words[16];
+} bans[] = {
+        {"offload/", "offload/ includes no CUDA header", {"cuda_runtime", "cuda.h", "cublas", "driver_types.h", "cuda_fp16", "nvtx"}},
+        {"partition/",
+         "partition/ is pure: no I/O, no thread, no clock",
+         {"pthread_", "thrd_", "clock_gettime(", "gettimeofday(", "time(", "fopen(", "open(", "read(", "write(", "printf(", "fprintf(",
+          "rh_file_", "rh_pool_", "rh_note(", "rh_warn_once("}},
+        {"src/schedule/",
+         "schedule/ is pure: no I/O, no thread, no clock",
+         {"pthread_", "thrd_", "clock_gettime(", "gettimeofday(", "time(", "fopen(", "open(", "read(", "write(", "printf(", "fprintf(",
+          "rh_file_", "rh_pool_", "rh_note(", "rh_warn_once("}},
+};
+
+static int is_letter(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+static int holds_word(const char *line, const char *word)
+{
+	for (const char *at = strstr(line, word); at; at = strstr(at + 1, word))
+		if (at == line || !is_letter(at[-1]))
+			return 1;
+	return 0;
+}
+
+static void check_line(const char *path, int number, const char *line)
+{
+	char included[256];
+	if (sscanf(line, " # include \"%255[^\"]\"", included) == 1)
+		check_include(path, number, included);
+	for (size_t i = 0; i < sizeof bans / sizeof bans[0]; i++)
+		for (size_t j = 0; has_prefix(path, bans[i].room) && j < 16 && bans[i].words[j]; j++)
+			if (holds_word(line, bans[i].words[j]))
+				complain(path, number, bans[i].why, bans[i].words[j]);
+}
+
+/* Blanks comments, which may speak of anything; line ends stay. Strings are left as they are. */
+static void blank_comments(char *text)
+{
+	char quote = 0;
+	for (char *at = text; *at; at++) {
+		if (quote) {
+			if (*at == '\\' && at[1])
+				at++;
+			else if (*at == quote || *at == '\n')
+				quote = 0;
+		} else if (*at == '"' || *at == '\'') {
+			quote = *at;
+		} else if (at[0] == '/' && at[1] == '/') {
+			for (; *at && *at != '\n'; at++)
+				*at = ' ';
+			at--;
+		} else if (at[0] == '/' && at[1] == '*') {
+			char *end = strstr(at + 2, "*/");
+			for (end = end ? end + 2 : at + strlen(at); at < end; at++)
+				*at = *at == '\n' ? '\n' : ' ';
+			at--;
+		}
+	}
+}
+
+static void check_file(const char *path)
+{
+	struct rh_mapping map;
+	check_ok(rh_file_map(path, &map));
+	char *text = calloc(map.length + 1, 1);
+	assert_non_null(text);
+	memcpy(text, map.bytes, map.length);
+	rh_file_unmap(&map);
+	blank_comments(text);
+	int number = 1;
+	for (char *line = text; line; number++) {
+		char *end = strchr(line, '\n');
+		if (end)
+			*end = 0;
+		check_line(path, number, line);
+		line = end ? end + 1 : NULL;
+	}
+	free(text);
+	files_seen++;
+}
+
+static int is_source(const char *name)
+{
+	static const char *const ends[] = {".c", ".h", ".cu", ".cuh"};
+	const char *dot = strrchr(name, '.');
+	for (size_t i = 0; dot && i < sizeof ends / sizeof ends[0]; i++)
+		if (!strcmp(dot, ends[i]))
+			return 1;
+	return 0;
+}
+
+static void walk(const char *dir)
+{
+	DIR *stream = opendir(dir);
+	if (!stream)
+		return; /* a room that is not built yet */
+	for (struct dirent *entry; (entry = readdir(stream));) {
+		char path[PATH_BYTES];
+		if (entry->d_name[0] == '.')
+			continue;
+		assert_true(snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) < PATH_BYTES);
+		if (rh_dir_exists(path))
+			walk(path);
+		else if (is_source(entry->d_name))
+			check_file(path);
+	}
+	closedir(stream);
+}
+
+static void test_includes_point_right(void **state)
+{
+	(void)state;
+	faults = files_seen = includes_seen = 0;
+	for (size_t i = 0; i < sizeof roots / sizeof roots[0]; i++)
+		walk(roots[i]);
+	printf("%d files, %d includes\n", files_seen, includes_seen);
+	assert_true(files_seen > 10 && includes_seen > 10); /* run from the root of the tree */
+	assert_int_equal(faults, 0);
+}
+
+static int faults_of(const char *path, const char *text)
+{
+	char copy[256];
+	snprintf(copy, sizeof copy, "%s", text);
+	blank_comments(copy);
+	faults = 0;
+	silent = 1;
+	check_line(path, 1, copy);
+	silent = 0;
+	return faults;
+}
+
+static void test_checker_finds_what_it_should(void **state)
+{
+	(void)state;
+	assert_int_equal(faults_of("src/core/a.c", "#include \"core/b.h\""), 0);
+	assert_int_equal(faults_of("src/core/a.c", "#include \"config/config.h\""), 1);
+	assert_int_equal(faults_of("src/config/a.c", "#include \"observe/report.h\""), 1);
+	assert_int_equal(faults_of("src/train/a.c", "  #  include \"partition/plan.h\""), 0);
+	assert_int_equal(faults_of("offload/a.c", "#include \"model/config.h\""), 0);
+	assert_int_equal(faults_of("offload/a.c", "#include \"token/tokenizer.h\""), 1);
+	assert_int_equal(faults_of("src/device/cpu/a.c", "#include \"device/device.h\""), 0);
+	assert_int_equal(faults_of("src/device/op.c", "#include \"device/cpu/cpu.h\""), 1);
+	assert_int_equal(faults_of("src/device/sim/a.c", "#include \"device/cpu/cpu.h\""), 1);
+	assert_int_equal(faults_of("cuda/gemm.cu", "#include \"device/op.h\""), 0);
+	assert_int_equal(faults_of("src/cli/a.c", "#include \"config/config_internal.h\""), 1);
+	assert_int_equal(faults_of("src/core/a.c", "#include \"b.h\""), 1);
+	assert_int_equal(faults_of("src/cellar/a.c", "#include \"core/b.h\""), 1);
+	assert_int_equal(faults_of("offload/a.c", "#include <cuda_runtime.h>"), 1);
+	assert_int_equal(faults_of("partition/a.c", "\tint fd = open(path);"), 1);
+	assert_int_equal(faults_of("partition/a.c", "\treopen(path); snprintf(a, 1, b); /* never open() */ // nor time()"), 0);
+	assert_int_equal(faults_of("src/schedule/a.c", "\tpthread_create(a); clock_gettime(b);"), 2);
+	assert_int_equal(faults_of("src/run/a.c", "\tpthread_create(a); clock_gettime(b);"), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_checker_finds_what_it_should),
+	        cmocka_unit_test(test_includes_point_right),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,234 @@
+#include "check.h"
+
+#include "core/file.h"
+#include "core/log.h"
+#include "observe/progress.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Everything written to stderr while `act` runs. */
+static char *capture(void (*act)(void))
+{
+	static char text[65536];
+	char path[] = "/tmp/rh-progress-XXXXXX";
+	fflush(stderr);
+	int file = mkstemp(path), kept = dup(2);
+	assert_true(file >= 0 && kept >= 0);
+	dup2(file, 2);
+	act();
+	fflush(stderr);
+	dup2(kept, 2);
+	close(kept);
+	ssize_t length = pread(file, text, sizeof text - 1, 0);
+	assert_true(length >= 0);
+	text[length] = 0;
+	close(file);
+	unlink(path);
+	return text;
+}
+
+static struct rh_step_report report_of(int64_t step)
+{
+	return (struct rh_step_report){.step = step,
+	                               .steps = 200,
+	                               .epoch = (double)step / 100,
+	                               .loss = 1.25,
+	                               .grad_norm = 0.5,
+	                               .learning_rate = 2e-4,
+	                               .tokens_per_second = 1234.4,
+	                               .trained_tokens = 100,
+	                               .seconds_left = 3725,
+	                               .vram_peak_bytes = 3ll << 29,
+	                               .ram_peak_bytes = 2048};
+}
+
+static int columns;
+static enum rh_progress_style style;
+
+static void act_one_step(void)
+{
+	struct rh_progress *progress;
+	struct rh_step_report report = report_of(100);
+	check_ok(rh_progress_open(2, style, columns, &progress));
+	rh_progress_step(progress, &report, 1);
+	rh_progress_logged(progress, &report);
+	rh_progress_close(progress);
+}
+
+/* The last drawing, without its carriage return, the clearing of the rest and the newline. */
+static char *last_line(char *text)
+{
+	char *line = strrchr(text, '\r');
+	assert_non_null(line);
+	char *end = strstr(line, "\x1b[K\n");
+	assert_non_null(end);
+	*end = 0;
+	return line + 1;
+}
+
+static void test_bar_shows_what_fits(void **state)
+{
+	(void)state;
+	style = RH_PROGRESS_BAR;
+	static const struct {
+		int columns;
+		const char *line;
+	} cases[] = {
+	        {170, "[####################--------------------]  step 100/200  epoch 1.00  loss 1.2500  grad norm 0.5  lr 0.0002  1234 "
+	              "tokens/s  "
+	              "1:02:05 left  vram 1.50 GiB  ram 2.00 KiB"},
+	        {80, "[#####-----]  step 100/200  loss 1.2500  lr 0.0002  1234 tokens/s  1:02:05 left"},
+	        {61, "[########---------]  step 100/200  loss 1.2500  1:02:05 left"},
+	        {40, "step 100/200  loss 1.2500  1:02:05 left"},
+	        {30, "step 100/200  loss 1.2500"},
+	        {13, "step 100/200"},
+	        {5, ""},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		columns = cases[i].columns;
+		const char *line = last_line(capture(act_one_step));
+		assert_true((int)strlen(line) < columns);
+		assert_string_equal(line, cases[i].line);
+	}
+	for (columns = 1; columns < 500; columns++)
+		assert_true((int)strlen(last_line(capture(act_one_step))) < columns);
+}
+
+static void test_lines_are_plain(void **state)
+{
+	(void)state;
+	style = RH_PROGRESS_LINES;
+	assert_string_equal(capture(act_one_step),
+	                    "step 100/200  epoch 1.00  loss 1.2500  grad norm 0.5  lr 0.0002  1234 tokens/s  1:02:05 left  "
+	                    "vram 1.50 GiB  ram 2.00 KiB\n");
+}
+
+static void act_log_between(void)
+{
+	struct rh_progress *progress;
+	struct rh_step_report report = report_of(1);
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, 14, &progress));
+	rh_note("before");
+	rh_progress_step(progress, &report, 0);
+	rh_note("between");
+	rh_progress_close(progress);
+	rh_note("after");
+}
+
+static void test_bar_steps_aside_for_log_lines(void **state)
+{
+	(void)state;
+	assert_string_equal(capture(act_log_between), "before\n\rstep 1/200\x1b[K\r\x1b[Kbetween\n\rstep 1/200\x1b[K\nafter\n");
+}
+
+static void act_thousand_steps(void)
+{
+	struct rh_progress *progress;
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, 60, &progress));
+	for (int64_t step = 1; step <= 200; step++) {
+		struct rh_step_report report = report_of(step);
+		report.loss = report.grad_norm = NAN;
+		if (step == 100)
+			report.loss = 7;
+		rh_progress_step(progress, &report, (double)step * 0.01);
+	}
+	rh_progress_close(progress);
+}
+
+static void test_bar_is_redrawn_ten_times_a_second_and_at_the_end(void **state)
+{
+	(void)state;
+	const char *text = capture(act_thousand_steps);
+	int drawn = 0;
+	for (const char *at = text; (at = strchr(at, '\r')); at++)
+		drawn++;
+	assert_in_range(drawn, 18, 22);
+	assert_non_null(strstr(text, "step 200/200  loss 7.0000")); /* the last known loss */
+	assert_null(strstr(text, "nan"));
+}
+
+static void act_unknown(void)
+{
+	struct rh_progress *progress;
+	struct rh_step_report report = {.step = 1,
+	                                .steps = 0,
+	                                .epoch = NAN,
+	                                .loss = INFINITY,
+	                                .grad_norm = NAN,
+	                                .learning_rate = NAN,
+	                                .tokens_per_second = NAN,
+	                                .seconds_left = NAN,
+	                                .nvme_peak_bytes = INT64_MAX};
+	check_ok(rh_progress_open(2, style, 100, &progress));
+	rh_progress_step(progress, &report, NAN);
+	rh_progress_logged(progress, &report);
+	rh_progress_close(progress);
+	rh_progress_close(NULL);
+}
+
+static void test_figures_that_are_not_known_are_left_out(void **state)
+{
+	(void)state;
+	style = RH_PROGRESS_LINES;
+	assert_string_equal(capture(act_unknown), "step 1/0  loss inf  nvme 8388608.00 TiB\n");
+	style = RH_PROGRESS_BAR;
+	assert_non_null(strstr(capture(act_unknown), "]  step 1/0  loss inf"));
+}
+
+static void *say_lines(void *unused)
+{
+	for (int i = 0; i < 500; i++)
+		rh_note("line");
+	return unused;
+}
+
+static void act_lines_from_a_thread(void)
+{
+	struct rh_progress *progress;
+	pthread_t thread;
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, 20, &progress));
+	assert_int_equal(pthread_create(&thread, NULL, say_lines, NULL), 0);
+	for (int64_t step = 1; step <= 200; step++) {
+		struct rh_step_report report = report_of(step);
+		rh_progress_step(progress, &report, (double)step);
+	}
+	pthread_join(thread, NULL);
+	rh_progress_close(progress);
+}
+
+/* No drawing comes between the clearing of the bar and the end of the line. */
+static void test_lines_of_other_threads_stay_whole(void **state)
+{
+	(void)state;
+	const char *text = capture(act_lines_from_a_thread);
+	int lines = 0;
+	for (const char *at = text; (at = strstr(at, "line")); at++, lines++)
+		assert_true(at[4] == '\n' && (at == text || at[-1] == 'K' || at[-1] == '\n'));
+	assert_int_equal(lines, 500);
+}
+
+static void test_style_of_a_file_is_lines(void **state)
+{
+	(void)state;
+	int file = open("/dev/null", O_WRONLY);
+	assert_int_equal(rh_progress_style_of(file), RH_PROGRESS_LINES);
+	close(file);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_bar_shows_what_fits),
+	        cmocka_unit_test(test_lines_are_plain),
+	        cmocka_unit_test(test_bar_steps_aside_for_log_lines),
+	        cmocka_unit_test(test_bar_is_redrawn_ten_times_a_second_and_at_the_end),
+	        cmocka_unit_test(test_figures_that_are_not_known_are_left_out),
+	        cmocka_unit_test(test_lines_of_other_threads_stay_whole),
+	        cmocka_unit_test(test_style_of_a_file_is_lines),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
