@@ -74,7 +74,9 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
  * Query i of lq sees keys j <= i + lk - lq (and j > i + lk - lq - window where window > 0) of its own document; query head h reads key head
  * h / (heads / kv_heads). q (Tq,heads*D), k and v (Tk,kv_heads*D) act; start_q, start_k (documents+1,1) I32;
- * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. */
+ * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. D is at
+ * most 256. A query that sees no key has o = 0 and lse = -infinity. */
+enum { RH_OP_MAX_HEAD_DIM = 256 };
 enum { RH_ATTENTION_Q, RH_ATTENTION_K, RH_ATTENTION_V, RH_ATTENTION_START_Q, RH_ATTENTION_START_K, RH_ATTENTION_O, RH_ATTENTION_LSE };
 
 /* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. */

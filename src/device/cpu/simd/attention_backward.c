@@ -1,0 +1,182 @@
+/* Attention, backward, in two passes that both recompute the probabilities: dq with queries in the lanes, then dk and dv with keys in the
+ * lanes. 14 D flops a visible pair where one pass would do with 10, but no sum crosses tasks, so that none depends on their order. */
+#include "device/cpu/simd/attention.h"
+#include "device/cpu/simd/simd.h"
+
+struct by_query {
+	panel q, d_o, dq;
+	float k[BLOCK * DEPTH], v[BLOCK * DEPTH];
+	float score[BLOCK][LANES], dp[BLOCK][LANES];
+	float lse[LANES], delta[LANES], scale[LANES];
+	const void *q_row[LANES], *do_row[LANES];
+	void *dq_row[LANES];
+	struct attention_sight sight;
+} __attribute__((aligned(64)));
+
+/* dp becomes the gradient of the scaled scores: p (dp - delta). */
+SIMD_INLINE void query_gradient(struct by_query *s, int64_t key, int64_t count, int64_t vector)
+{
+	int64_t lane = vector * VF;
+	vf lse = vf_load(s->lse + lane), delta = vf_load(s->delta + lane);
+	vi above, upto;
+	memcpy(&above, s->sight.above + lane, sizeof above);
+	memcpy(&upto, s->sight.upto + lane, sizeof upto);
+	for (int64_t r = 0; r < count; r++) {
+		vi at = (vi){0} + (int32_t)(key + r);
+		vf p = vf_exp(vf_load(&s->score[r][lane]) - lse);
+		vf ds = p * (vf_load(&s->dp[r][lane]) - delta);
+		vf_store(&s->dp[r][lane], vf_select((at > above) & (at <= upto), ds, (vf){0}));
+	}
+}
+
+SIMD_INLINE float dot_rows(const void *a, const void *b, int64_t n, const int bf16)
+{
+	vf sum = {0};
+	for (int64_t i = 0; i < n; i += VF)
+		sum += act_load(a, i, n - i, bf16) * act_load(b, i, n - i, bf16);
+	return vf_sum(sum);
+}
+
+SIMD_INLINE void query_lanes(const struct rh_op *op, const struct attention_task *task, struct by_query *s, const int bf16)
+{
+	int64_t lanes = task->count * task->heads, dim = task->dim;
+	memset(s->lse, 0, sizeof s->lse);
+	memset(s->delta, 0, sizeof s->delta);
+	for (int64_t lane = 0; lane < lanes; lane++) {
+		int64_t row = task->q0 + task->first + lane / task->heads, head = task->head + lane % task->heads;
+		s->q_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_Q], row, head, dim);
+		s->do_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DO], row, head, dim);
+		s->dq_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DQ], row, head, dim);
+		s->lse[lane] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row))[head];
+		s->delta[lane] = dot_rows(head_at(op->operand[RH_ATTENTION_BACKWARD_O], row, head, dim), s->do_row[lane], dim, bf16);
+		((float *)row_at(op->operand[RH_ATTENTION_BACKWARD_DELTA], row))[head] = s->delta[lane];
+	}
+	panel_load(s->q, s->q_row, lanes, dim, op->attention.scale, bf16);
+	panel_load(s->d_o, s->do_row, lanes, dim, 1, bf16);
+	panel_clear(s->dq, dim);
+}
+
+SIMD_INLINE void dq_task(const struct rh_op *op, const struct attention_task *task, const int bf16)
+{
+	struct by_query s;
+	int64_t lanes = task->count * task->heads, dim = task->dim, vectors = (lanes + VF - 1) / VF;
+	struct rh_view k = op->operand[RH_ATTENTION_BACKWARD_K], v = op->operand[RH_ATTENTION_BACKWARD_V];
+	attention_look(task, &s.sight);
+	query_lanes(op, task, &s, bf16);
+	for (int64_t key = s.sight.first; key < s.sight.end; key += BLOCK) {
+		int64_t count = s.sight.end - key < BLOCK ? s.sight.end - key : BLOCK;
+		for (int64_t r = 0; r < count; r++) {
+			row_load(s.k + r * dim, head_at(k, task->k0 + key + r, task->kv_head, dim), dim, 1, bf16);
+			row_load(s.v + r * dim, head_at(v, task->k0 + key + r, task->kv_head, dim), dim, 1, bf16);
+		}
+		product_run(&(struct product){s.k, dim, 1, s.q[0], s.score[0], count, dim, vectors, 0});
+		product_run(&(struct product){s.v, dim, 1, s.d_o[0], s.dp[0], count, dim, vectors, 0});
+		for (int64_t vector = 0; vector < vectors; vector++)
+			query_gradient(&s, key, count, vector);
+		product_run(&(struct product){s.k, 1, dim, s.dp[0], s.dq[0], dim, count, vectors, 1});
+	}
+	for (int lane = 0; lane < LANES; lane++)
+		s.scale[lane] = op->attention.scale;
+	panel_store(s.dq_row, s.dq, s.scale, lanes, dim, bf16);
+}
+
+/* Units are attention_query_slots x key heads x head blocks. Also makes delta, which the second pass reads. */
+void SIMD(attention_backward_dq)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct attention_task task;
+	for (int64_t unit = first; unit < end; unit++)
+		if (attention_query_task(op, unit, &task))
+			BY_DTYPE(op->operand[RH_ATTENTION_BACKWARD_Q].dtype, dq_task, op, &task);
+}
+
+struct by_key {
+	panel k, v, dk, dv;
+	float q[BLOCK * DEPTH], d_o[BLOCK * DEPTH];
+	float score[BLOCK][LANES], dp[BLOCK][LANES];
+	float lse[BLOCK], delta[BLOCK], one[LANES];
+	int32_t above[BLOCK], upto[BLOCK]; /* the keys that a query sees, as in attention_sight */
+	const void *k_row[LANES], *v_row[LANES];
+	void *dk_row[LANES], *dv_row[LANES];
+} __attribute__((aligned(64)));
+
+/* Scores become p, and dp the gradient of the scaled scores. */
+SIMD_INLINE void key_gradient(struct by_key *s, int64_t key, int64_t count, int64_t vector)
+{
+	int64_t lane = vector * VF;
+	vi at;
+	for (int i = 0; i < VF; i++)
+		at[i] = (int32_t)(key + lane) + i;
+	for (int64_t r = 0; r < count; r++) {
+		vi seen = (at > s->above[r]) & (at <= s->upto[r]);
+		vf p = vf_select(seen, vf_exp(vf_load(&s->score[r][lane]) - s->lse[r]), (vf){0});
+		vf ds = vf_select(seen, p * (vf_load(&s->dp[r][lane]) - s->delta[r]), (vf){0});
+		vf_store(&s->score[r][lane], p);
+		vf_store(&s->dp[r][lane], ds);
+	}
+}
+
+/* Query rows [begin, begin + count) of those that may see the block: row r is position first + r / heads, head r % heads. */
+SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task *task, struct by_key *s, int64_t first, int64_t begin,
+                            int64_t count, const int bf16)
+{
+	int64_t dim = task->dim, shift = task->lk - task->lq;
+	for (int64_t r = 0; r < count; r++) {
+		int64_t i = first + (begin + r) / task->heads, row = task->q0 + i, head = task->head + (begin + r) % task->heads;
+		row_load(s->q + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_Q], row, head, dim), dim, op->attention.scale, bf16);
+		row_load(s->d_o + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_DO], row, head, dim), dim, 1, bf16);
+		s->lse[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row))[head];
+		s->delta[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_DELTA], row))[head];
+		s->upto[r] = (int32_t)(i + shift);
+		s->above[r] = task->window > 0 ? (int32_t)(i + shift - task->window) : -1;
+	}
+}
+
+SIMD_INLINE void key_lanes(const struct rh_op *op, const struct attention_task *task, struct by_key *s, const int bf16)
+{
+	int64_t dim = task->dim;
+	for (int64_t lane = 0; lane < task->count; lane++) {
+		int64_t row = task->k0 + task->first + lane;
+		s->k_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_K], row, task->kv_head, dim);
+		s->v_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_V], row, task->kv_head, dim);
+		s->dk_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DK], row, task->kv_head, dim);
+		s->dv_row[lane] = head_at(op->operand[RH_ATTENTION_BACKWARD_DV], row, task->kv_head, dim);
+	}
+	for (int lane = 0; lane < LANES; lane++)
+		s->one[lane] = 1;
+	panel_load(s->k, s->k_row, task->count, dim, 1, bf16);
+	panel_load(s->v, s->v_row, task->count, dim, 1, bf16);
+	panel_clear(s->dk, dim);
+	panel_clear(s->dv, dim);
+}
+
+SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task *task, const int bf16)
+{
+	struct by_key s;
+	int64_t dim = task->dim, shift = task->lk - task->lq, vectors = (task->count + VF - 1) / VF;
+	int64_t first = task->first - shift > 0 ? task->first - shift : 0, end = task->lq; /* positions that see a key of the block */
+	if (task->window > 0 && task->first + task->count - 1 - shift + task->window < end)
+		end = task->first + task->count - 1 - shift + task->window;
+	int64_t rows = end > first ? (end - first) * task->heads : 0;
+	key_lanes(op, task, &s, bf16);
+	for (int64_t begin = 0; begin < rows; begin += BLOCK) {
+		int64_t count = rows - begin < BLOCK ? rows - begin : BLOCK;
+		query_rows(op, task, &s, first, begin, count, bf16);
+		product_run(&(struct product){s.q, dim, 1, s.k[0], s.score[0], count, dim, vectors, 0});
+		product_run(&(struct product){s.d_o, dim, 1, s.v[0], s.dp[0], count, dim, vectors, 0});
+		for (int64_t vector = 0; vector < vectors; vector++)
+			key_gradient(&s, task->first, count, vector);
+		product_run(&(struct product){s.d_o, 1, dim, s.score[0], s.dv[0], dim, count, vectors, 1});
+		product_run(&(struct product){s.q, 1, dim, s.dp[0], s.dk[0], dim, count, vectors, 1});
+	}
+	panel_store(s.dk_row, s.dk, s.one, task->count, dim, bf16);
+	panel_store(s.dv_row, s.dv, s.one, task->count, dim, bf16);
+}
+
+/* Units are attention_key_slots x key heads. */
+void SIMD(attention_backward_dk_dv)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct attention_task task;
+	for (int64_t unit = first; unit < end; unit++)
+		if (attention_key_task(op, unit, &task))
+			BY_DTYPE(op->operand[RH_ATTENTION_BACKWARD_Q].dtype, dk_dv_task, op, &task);
+}

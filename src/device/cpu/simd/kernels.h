@@ -1,0 +1,55 @@
+/* The kernels of one instruction set, by op. A kernel does units [first, end) of an op: what a unit is (a row, a column, a task of
+ * attention) is the kernel's to say, how many there are is in ops.c. Which units run together never changes a bit. */
+#ifndef RH_DEVICE_CPU_SIMD_KERNELS_H
+#define RH_DEVICE_CPU_SIMD_KERNELS_H
+
+#include "device/op.h"
+
+enum {
+	CPU_PASSES = 2,   /* a second pass starts when all of the first is done */
+	CPU_COLUMNS = 64, /* most columns that a kernel over columns is given at once */
+};
+
+typedef void cpu_kernel(const struct rh_op *op, int64_t first, int64_t end);
+
+struct cpu_kernels {
+	cpu_kernel *pass[RH_OP_KINDS][CPU_PASSES];
+};
+
+extern const struct cpu_kernels cpu_kernels_avx512, cpu_kernels_avx2, cpu_kernels_base;
+
+/* Attention's tasks are blocks of a document's queries (or keys) for one key head: ATTENTION_LANES pairs of position and query head, or
+ * as many keys. Document d's blocks begin at slot start[d] / positions + d, so that slots are known from the shapes alone: a few stay
+ * empty. */
+enum { ATTENTION_LANES = 48 };
+
+/* Query heads that share a block, and query positions in a block. */
+static inline int64_t attention_block_heads(const struct rh_op *op)
+{
+	int64_t group = op->attention.heads / op->attention.kv_heads;
+	return group < ATTENTION_LANES ? group : ATTENTION_LANES;
+}
+
+static inline int64_t attention_block_positions(const struct rh_op *op)
+{
+	return ATTENTION_LANES / attention_block_heads(op);
+}
+
+/* Blocks of heads that a key head's group is cut into: 1 but for groups above ATTENTION_LANES. */
+static inline int64_t attention_head_blocks(const struct rh_op *op)
+{
+	int64_t group = op->attention.heads / op->attention.kv_heads, heads = attention_block_heads(op);
+	return (group + heads - 1) / heads;
+}
+
+static inline int64_t attention_query_slots(const struct rh_op *op)
+{
+	return op->operand[RH_ATTENTION_Q].rows / attention_block_positions(op) + op->attention.documents;
+}
+
+static inline int64_t attention_key_slots(const struct rh_op *op)
+{
+	return op->operand[RH_ATTENTION_K].rows / ATTENTION_LANES + op->attention.documents;
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* Rotary positions: the table of angles and the rotation of halves. */
+#include "device/cpu/simd/act.h"
+#include "device/cpu/simd/simd.h"
+
+#include <math.h>
+
+/* Units are rows. */
+void SIMD(rope_table)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view position = op->operand[RH_ROPE_TABLE_POSITION], table = op->operand[RH_ROPE_TABLE_TABLE];
+	int64_t half = table.cols / 2;
+	for (int64_t t = first; t < end; t++) {
+		float *row = row_at(table, t), at = (float)((const int32_t *)position.data)[t * position.stride];
+		for (int64_t i = 0; i < half; i++) {
+			float angle = at * op->rope_table.inv_freq[i], sine, cosine;
+			sincosf(angle, &sine, &cosine);
+			row[i] = cosine * op->rope_table.scale;
+			row[half + i] = sine * op->rope_table.scale;
+		}
+	}
+}
+
+SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view table = op->operand[RH_ROPE_TABLE_IN];
+	int64_t dim = table.cols, half = dim / 2;
+	float sign = op->rope.inverse ? -1.0f : 1.0f;
+	for (int64_t t = first; t < end; t++) {
+		const float *cosine = row_at(table, t), *sine = cosine + half;
+		void *row = row_at(op->operand[RH_ROPE_X], t);
+		for (int64_t h = 0; h < op->rope.heads; h++) {
+			for (int64_t i = 0; i < half; i += VF) {
+				int64_t at = h * dim + i, left = half - i;
+				vf c = act_load(cosine, i, left, 0), s = act_load(sine, i, left, 0) * sign;
+				vf a = act_load(row, at, left, bf16), b = act_load(row, at + half, left, bf16);
+				act_store(row, at, a * c - b * s, left, bf16);
+				act_store(row, at + half, b * c + a * s, left, bf16);
+			}
+		}
+	}
+}
+
+/* Units are rows. */
+void SIMD(rope)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_ROPE_X].dtype, rotate, op, first, end);
+}

@@ -1,0 +1,116 @@
+/* Ops that move, round or add up rows. */
+#include "device/cpu/simd/act.h"
+#include "device/cpu/simd/simd.h"
+
+static int64_t row_bytes(struct rh_view view)
+{
+	return view.cols * (view.dtype == RH_BF16 ? 2 : 4);
+}
+
+static void copy_row(struct rh_view to, int64_t to_row, struct rh_view from, int64_t from_row)
+{
+	memcpy(row_at(to, to_row), row_at(from, from_row), (size_t)row_bytes(to));
+}
+
+/* Units are rows. */
+void SIMD(fill)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view y = op->operand[RH_FILL_Y];
+	for (int64_t t = first; t < end; t++)
+		memset(row_at(y, t), 0, (size_t)row_bytes(y));
+}
+
+/* Units are rows. */
+void SIMD(cast)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view x = op->operand[RH_CAST_X], y = op->operand[RH_CAST_Y];
+	for (int64_t t = first; t < end; t++) {
+		const void *from = row_at(x, t);
+		void *to = row_at(y, t);
+		if (x.dtype == y.dtype) {
+			memmove(to, from, (size_t)row_bytes(y));
+			continue;
+		}
+		for (int64_t i = 0; i < x.cols; i += VF) {
+			if (y.dtype == RH_BF16)
+				act_store(to, i, act_load(from, i, x.cols - i, 0), x.cols - i, 1);
+			else
+				act_store(to, i, act_load(from, i, x.cols - i, 1), x.cols - i, 0);
+		}
+	}
+}
+
+SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view x = op->operand[RH_COLUMN_SUM_X];
+	float total[CPU_COLUMNS] = {0}, *y = op->operand[RH_COLUMN_SUM_Y].data;
+	for (int64_t t0 = 0; t0 < x.rows; t0 += 64) { /* sums of 64 rows first: the rounding of long sums stays small */
+		float sum[CPU_COLUMNS] = {0};
+		for (int64_t t = t0; t < x.rows && t < t0 + 64; t++)
+			for (int64_t i = first; i < end; i += VF)
+				vf_store(sum + i - first, vf_load(sum + i - first) + act_load(row_at(x, t), i, end - i, bf16));
+		for (int i = 0; i < CPU_COLUMNS; i++)
+			total[i] += sum[i];
+	}
+	for (int64_t i = first; i < end; i++)
+		y[i] += total[i - first];
+}
+
+/* Units are columns, at most CPU_COLUMNS at once. */
+void SIMD(column_sum)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_COLUMN_SUM_X].dtype, sum_columns, op, first, end);
+}
+
+/* Units are rows. */
+void SIMD(embedding)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view table = op->operand[RH_EMBEDDING_TABLE];
+	for (int64_t t = first; t < end; t++)
+		copy_row(op->operand[RH_EMBEDDING_Y], t, table, index_at(op->operand[RH_EMBEDDING_IDS], t, table.rows));
+}
+
+SIMD_INLINE void add_rows(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view dy = op->operand[RH_EMBEDDING_BACKWARD_DY], dtable = op->operand[RH_EMBEDDING_BACKWARD_DTABLE];
+	for (int64_t t = 0; t < dy.rows; t++) {
+		float *to = row_at(dtable, index_at(op->operand[RH_EMBEDDING_BACKWARD_IDS], t, dtable.rows));
+		const void *from = row_at(dy, t);
+		for (int64_t i = first; i < end; i += VF)
+			act_store(to, i, act_load(to, i, end - i, 0) + act_load(from, i, end - i, bf16), end - i, 0);
+	}
+}
+
+/* Units are columns: each sum over rows stays in row order. */
+void SIMD(embedding_backward)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_EMBEDDING_BACKWARD_DY].dtype, add_rows, op, first, end);
+}
+
+/* Units are rows of y. */
+void SIMD(gather_rows)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view x = op->operand[RH_GATHER_ROWS_X];
+	for (int64_t t = first; t < end; t++)
+		copy_row(op->operand[RH_GATHER_ROWS_Y], t, x, index_at(op->operand[RH_GATHER_ROWS_INDEX], t, x.rows));
+}
+
+/* Units are rows of y. */
+void SIMD(scatter_rows)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view x = op->operand[RH_SCATTER_ROWS_X], index = op->operand[RH_SCATTER_ROWS_INDEX], y = op->operand[RH_SCATTER_ROWS_Y];
+	int64_t next = 0; /* the first index that is not below the row, of those left */
+	for (int64_t above = x.rows; next < above;) {
+		int64_t middle = next + (above - next) / 2;
+		if (index_at(index, middle, y.rows) < first)
+			next = middle + 1;
+		else
+			above = middle;
+	}
+	for (int64_t t = first; t < end; t++) {
+		if (next < x.rows && index_at(index, next, y.rows) == t)
+			copy_row(y, t, x, next++);
+		else
+			memset(row_at(y, t), 0, (size_t)row_bytes(y));
+	}
+}

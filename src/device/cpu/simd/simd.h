@@ -1,0 +1,13 @@
+/* The kernels that the files of this folder export, under the name of the instruction set they are compiled for. */
+#ifndef RH_DEVICE_CPU_SIMD_SIMD_H
+#define RH_DEVICE_CPU_SIMD_SIMD_H
+
+#include "device/cpu/simd/kernels.h"
+#include "device/cpu/simd/vector.h"
+
+cpu_kernel SIMD(fill), SIMD(cast), SIMD(column_sum), SIMD(embedding), SIMD(embedding_backward), SIMD(gather_rows), SIMD(scatter_rows);
+cpu_kernel SIMD(rmsnorm), SIMD(rmsnorm_backward_dw), SIMD(rmsnorm_backward_dx);
+cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(swiglu), SIMD(swiglu_backward), SIMD(dropout);
+cpu_kernel SIMD(attention), SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv);
+
+#endif

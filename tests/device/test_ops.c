@@ -1,0 +1,410 @@
+#include "op_case.h"
+
+#include "core/philox.h"
+
+/* Every op is tried on lengths around the vectors' and the tasks' sizes, in both dtypes, packed and with padded rows. */
+static const int lengths[] = {1, 3, 4, 15, 16, 17, 64, 67, 130, 576, 1031};
+enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+
+struct variant {
+	enum rh_dtype dtype;
+	int64_t rows, cols, pad;
+	int index; /* of all variants: picks optionals and aliases */
+};
+
+static void each_variant(void (*check)(const struct variant *variant, uint64_t *seed))
+{
+	uint64_t seed = check_seed();
+	int index = 0;
+	for (int i = 0; i < LENGTHS; i++) {
+		for (int k = 0; k < 8; k++) {
+			int64_t rows = k % 4 == 3 ? case_between(&seed, 100, 140) : case_between(&seed, 0, 9);
+			struct variant variant = {k & 1 ? RH_BF16 : RH_F32, rows, lengths[i], k & 2 ? case_between(&seed, 1, 9) : 0,
+			                          index++};
+			check(&variant, &seed);
+		}
+	}
+}
+
+static void check_fill(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_FILL};
+	case_operand(&c, RH_FILL_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_fill_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_fill);
+}
+
+static void check_cast(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_CAST};
+	struct rh_view x = case_operand(&c, RH_CAST_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	if (v->rows > 2)
+		case_put(x, 1, 0, (double)NAN);
+	if (v->index % 3 == 0)
+		case_alias(&c, RH_CAST_Y, RH_CAST_X);
+	else
+		case_operand(&c, RH_CAST_Y, v->index % 3 == 1 ? RH_F32 : RH_BF16, v->rows, v->cols, v->pad / 2, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_cast_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_cast);
+}
+
+/* Every float whose low half is 0, 1, 0x7fff, 0x8000, 0x8001 or 0xffff: ties, their neighbours, infinities, NaNs. */
+static void test_cast_rounds_to_nearest_even(void **state)
+{
+	(void)state;
+	const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+	static float x[65536];
+	static uint16_t y[65536];
+	for (int isa = RH_CPU_BASE; isa <= case_best_isa(); isa++) {
+		for (int k = 0; k < 6; k++) {
+			struct op_case c = {.op.kind = RH_OP_CAST};
+			for (uint32_t i = 0; i < 65536; i++)
+				x[i] = rh_bits_f32(i << 16 | low[k]);
+			c.op.operand[RH_CAST_X] = rh_view_of(x, RH_F32, 1, 65536);
+			c.op.operand[RH_CAST_Y] = rh_view_of(y, RH_BF16, 1, 65536);
+			case_run(&c, (enum rh_cpu_isa)isa, 1);
+			for (uint32_t i = 0; i < 65536; i++)
+				assert_int_equal(y[i], rh_f32_to_bf16(x[i]));
+		}
+	}
+}
+
+static void check_column_sum(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
+	case_operand(&c, RH_COLUMN_SUM_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, v->cols, v->pad, FILL_RANDOM, seed);
+	c.tolerance[RH_COLUMN_SUM_Y] = 0x1p-18; /* up to 140 terms, partial sums within 16: errors of 2^-21 each, of either sign */
+	case_check(&c);
+}
+
+static void test_column_sum_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_column_sum);
+}
+
+static void check_rmsnorm(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_RMSNORM, .op.rmsnorm = {v->index % 2 ? 3 : 1, 1e-5f}};
+	int64_t wide = c.op.rmsnorm.groups * v->cols;
+	case_operand(&c, RH_RMSNORM_X, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_RMSNORM_W, v->dtype, 1, v->cols, 0, FILL_RANDOM, seed);
+	case_operand(&c, RH_RMSNORM_RSTD, RH_F32, v->rows, c.op.rmsnorm.groups, v->pad, FILL_POISON, seed);
+	if (v->index % 3 == 0)
+		case_alias(&c, RH_RMSNORM_Y, RH_RMSNORM_X);
+	else
+		case_operand(&c, RH_RMSNORM_Y, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
+	case_check(&c); /* a sum of squares has no cancellation: the relative tolerance is enough */
+}
+
+static void test_rmsnorm_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_rmsnorm);
+}
+
+static void check_rmsnorm_backward(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {v->index % 5 ? 1 : 3, 1e-5f}};
+	int64_t groups = c.op.rmsnorm.groups, wide = groups * v->cols;
+	struct rh_view x = case_operand(&c, RH_RMSNORM_BACKWARD_X, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_RMSNORM_BACKWARD_W, v->dtype, 1, v->cols, 0, FILL_RANDOM, seed);
+	struct rh_view rstd = case_operand(&c, RH_RMSNORM_BACKWARD_RSTD, RH_F32, v->rows, groups, v->pad, FILL_RANDOM, seed);
+	for (int64_t t = 0; t < v->rows; t++)
+		for (int64_t g = 0; g < groups; g++)
+			case_put(rstd, t, g, 1 + 0.5 * case_get(rstd, t, g));
+	(void)x;
+	case_operand(&c, RH_RMSNORM_BACKWARD_DY, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
+	if (v->index % 2)
+		case_operand(&c, RH_RMSNORM_BACKWARD_ADD, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
+	if (v->index % 3 == 0)
+		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_DY);
+	else if (v->index % 3 == 1 && v->index % 2)
+		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_ADD);
+	else
+		case_operand(&c, RH_RMSNORM_BACKWARD_DX, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
+	if (v->index % 4 < 3)
+		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, v->cols, 0, FILL_RANDOM, seed);
+	if (v->index % 4 > 1)
+		case_operand(&c, RH_RMSNORM_BACKWARD_Y, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
+	/* dx: a difference of terms within 4, in few roundings. dw: up to 420 terms within 2. In bf16 the difference is rounded once,
+	 * so a relative tolerance of the result does. */
+	c.tolerance[RH_RMSNORM_BACKWARD_DX] = 0x1p-19;
+	c.tolerance[RH_RMSNORM_BACKWARD_DW] = 0x1p-17;
+	case_check(&c);
+}
+
+static void test_rmsnorm_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_rmsnorm_backward);
+}
+
+static void check_rope_table(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1.25f};
+	int64_t half = v->cols < RH_ROPE_MAX_HALF ? v->cols : RH_ROPE_MAX_HALF;
+	struct rh_view position = case_operand(&c, RH_ROPE_TABLE_POSITION, RH_I32, v->rows, 1, v->pad, FILL_NONE, seed);
+	for (int64_t t = 0; t < v->rows; t++)
+		case_put(position, t, 0, (double)case_between(seed, 0, 1000000));
+	for (int64_t i = 0; i < half; i++)
+		c.op.rope_table.inv_freq[i] = powf(10000, -(float)i / (float)half);
+	case_operand(&c, RH_ROPE_TABLE_TABLE, RH_F32, v->rows, 2 * half, v->pad, FILL_POISON, seed);
+	c.tolerance[RH_ROPE_TABLE_TABLE] = 0x1p-23; /* one unit of values near 1; the angles are equal */
+	case_check(&c);
+}
+
+static void test_rope_table_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_rope_table);
+}
+
+static void check_rope(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ROPE, .op.rope = {1 + v->index % 3, v->index % 2}};
+	case_operand(&c, RH_ROPE_X, v->dtype, v->rows, c.op.rope.heads * 2 * v->cols, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, v->rows, 2 * v->cols, v->pad, FILL_RANDOM, seed);
+	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
+	case_check(&c);
+}
+
+static void test_rope_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_rope);
+}
+
+/* The table of real positions, forward and back: what was there to within two roundings of values within 2. */
+static void test_rope_inverse_undoes_rope(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct op_case table = {.op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1};
+	struct rh_view position = case_operand(&table, RH_ROPE_TABLE_POSITION, RH_I32, 50, 1, 0, FILL_NONE, &seed);
+	for (int64_t t = 0; t < 50; t++)
+		case_put(position, t, 0, (double)(t * 20011));
+	for (int i = 0; i < 32; i++)
+		table.op.rope_table.inv_freq[i] = powf(10000, -(float)i / 32);
+	case_operand(&table, RH_ROPE_TABLE_TABLE, RH_F32, 50, 64, 0, FILL_POISON, &seed);
+	case_run(&table, (enum rh_cpu_isa)case_best_isa(), 1);
+	struct op_case c = {.op.kind = RH_OP_ROPE, .op.rope = {3, 0}};
+	case_operand(&c, RH_ROPE_X, RH_F32, 50, 3 * 64, 0, FILL_RANDOM, &seed);
+	c.op.operand[RH_ROPE_TABLE_IN] = table.op.operand[RH_ROPE_TABLE_TABLE];
+	static float before[50 * 192];
+	memcpy(before, c.op.operand[RH_ROPE_X].data, sizeof before);
+	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 1);
+	c.op.rope.inverse = 1;
+	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 1);
+	for (int i = 0; i < 50 * 192; i++)
+		assert_true(fabsf(before[i] - ((float *)c.op.operand[RH_ROPE_X].data)[i]) < 0x1p-21f);
+	case_free(&c);
+	case_free(&table);
+}
+
+/* Some gates far out, where the sigmoid is 0 or 1 in fp32. */
+static void spread_gates(struct rh_view gu)
+{
+	for (int64_t t = 0; t < gu.rows; t++)
+		for (int64_t i = t % 3; i < gu.cols / 2; i += 3)
+			case_put(gu, t, i, case_get(gu, t, i) * (i % 2 ? 10 : 200));
+}
+
+static void check_swiglu(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_SWIGLU};
+	spread_gates(case_operand(&c, RH_SWIGLU_GU, v->dtype, v->rows, 2 * v->cols, v->pad, FILL_RANDOM, seed));
+	case_operand(&c, RH_SWIGLU_A, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	c.tolerance[RH_SWIGLU_A] = 1e-30; /* the sigmoid of -88 and below may be flushed to zero */
+	case_check(&c);
+}
+
+static void test_swiglu_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_swiglu);
+}
+
+static void check_swiglu_backward(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_SWIGLU_BACKWARD};
+	spread_gates(case_operand(&c, RH_SWIGLU_BACKWARD_GU, v->dtype, v->rows, 2 * v->cols, v->pad, FILL_RANDOM, seed));
+	case_operand(&c, RH_SWIGLU_BACKWARD_DA, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	if (v->index % 2)
+		case_alias(&c, RH_SWIGLU_BACKWARD_DGU, RH_SWIGLU_BACKWARD_GU);
+	else
+		case_operand(&c, RH_SWIGLU_BACKWARD_DGU, v->dtype, v->rows, 2 * v->cols, v->pad, FILL_POISON, seed);
+	if (v->index % 3 == 1)
+		case_alias(&c, RH_SWIGLU_BACKWARD_A, RH_SWIGLU_BACKWARD_DA);
+	else if (v->index % 3 == 2)
+		case_operand(&c, RH_SWIGLU_BACKWARD_A, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	/* 1 + gate (1 - sigmoid) passes through zero at gate -1.28 and 1 - sigmoid is absolute to 2^-24: with gates up to 200 in which
+	 * that difference still counts below 20. */
+	c.tolerance[RH_SWIGLU_BACKWARD_DGU] = 0x1p-19;
+	c.tolerance[RH_SWIGLU_BACKWARD_A] = 1e-30;
+	case_check(&c);
+}
+
+static void test_swiglu_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_swiglu_backward);
+}
+
+static void fill_index(struct rh_view index, int64_t below, uint64_t *seed)
+{
+	for (int64_t t = 0; t < index.rows; t++)
+		case_put(index, t, 0, (double)case_between(seed, 0, below - 1));
+}
+
+static void check_embedding(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_EMBEDDING};
+	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, v->rows, 1, v->pad, FILL_NONE, seed), 37, seed);
+	case_operand(&c, RH_EMBEDDING_TABLE, v->dtype, 37, v->cols, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_EMBEDDING_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_embedding_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_embedding);
+}
+
+static void check_embedding_backward(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_EMBEDDING_BACKWARD};
+	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, v->rows, 1, 0, FILL_NONE, seed), 7, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, v->cols, v->pad, FILL_RANDOM, seed);
+	case_check(&c); /* the oracle rounds after each row too */
+}
+
+static void test_embedding_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_embedding_backward);
+}
+
+static void check_gather(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_GATHER_ROWS};
+	case_operand(&c, RH_GATHER_ROWS_X, v->dtype, 29, v->cols, v->pad, FILL_RANDOM, seed);
+	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, v->rows, 1, 0, FILL_NONE, seed), 29, seed);
+	case_operand(&c, RH_GATHER_ROWS_Y, v->dtype, v->rows, v->cols, v->pad / 2, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_gather_rows_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_gather);
+}
+
+static void check_scatter(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_SCATTER_ROWS};
+	int64_t rows = v->rows + case_between(seed, 0, 300);
+	case_operand(&c, RH_SCATTER_ROWS_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	struct rh_view index = case_operand(&c, RH_SCATTER_ROWS_INDEX, RH_I32, v->rows, 1, 0, FILL_NONE, seed);
+	for (int64_t i = 0, at = 0; i < v->rows; i++, at++) { /* ascending, and room for those to come */
+		at += case_between(seed, 0, (rows - at - (v->rows - i)) / (v->rows - i));
+		case_put(index, i, 0, (double)at);
+	}
+	case_operand(&c, RH_SCATTER_ROWS_Y, v->dtype, rows, v->cols, v->pad, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_scatter_rows_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_scatter);
+}
+
+static void check_dropout(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_DROPOUT};
+	c.op.dropout.seed = (uint64_t)check_random(seed) << 32 | check_random(seed);
+	c.op.dropout.step = check_random(seed);
+	c.op.dropout.micro_batch = check_random(seed);
+	c.op.dropout.site = check_random(seed);
+	c.op.dropout.p = v->index % 5 ? (float)(check_random(seed) % 100) / 100 : 0;
+	case_operand(&c, RH_DROPOUT_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	if (v->index % 2)
+		case_operand(&c, RH_DROPOUT_ADD, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	if (v->index % 3 == 0)
+		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_X);
+	else if (v->index % 3 == 1 && v->index % 2)
+		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_ADD);
+	else
+		case_operand(&c, RH_DROPOUT_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	c.tolerance[RH_DROPOUT_Y] = 0x1p-16; /* x / (1 - p) is within 100, one unit of which is 2^-17; add may cancel it */
+	case_check(&c);
+}
+
+static void test_dropout_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_dropout);
+}
+
+/* A million elements at p = 0.1: kept 900000 give or take 4 standard deviations of 300, and different in the next step. */
+static void test_dropout_keeps_its_share(void **state)
+{
+	(void)state;
+	enum { N = 1000 };
+	static float x[N * N], y[N * N], z[N * N];
+	for (int i = 0; i < N * N; i++)
+		x[i] = 1;
+	struct op_case c = {.op.kind = RH_OP_DROPOUT, .op.dropout = {42, 1, 2, 3, 0.1f}};
+	c.op.operand[RH_DROPOUT_X] = rh_view_of(x, RH_F32, N, N);
+	c.op.operand[RH_DROPOUT_Y] = rh_view_of(y, RH_F32, N, N);
+	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 2);
+	c.op.dropout.step++;
+	c.op.operand[RH_DROPOUT_Y].data = z;
+	case_run(&c, (enum rh_cpu_isa)case_best_isa(), 2);
+	int kept = 0, both = 0;
+	for (int i = 0; i < N * N; i++) {
+		assert_true(y[i] == 0 || fabsf(y[i] - 1 / 0.9f) < 1e-6f);
+		kept += y[i] > 0;
+		both += y[i] > 0 && z[i] > 0;
+	}
+	assert_in_range(kept, 900000 - 1200, 900000 + 1200);
+	assert_in_range(both, 810000 - 1600, 810000 + 1600);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_fill_equals_the_oracle),
+	        cmocka_unit_test(test_cast_equals_the_oracle),
+	        cmocka_unit_test(test_cast_rounds_to_nearest_even),
+	        cmocka_unit_test(test_column_sum_equals_the_oracle),
+	        cmocka_unit_test(test_rmsnorm_equals_the_oracle),
+	        cmocka_unit_test(test_rmsnorm_backward_equals_the_oracle),
+	        cmocka_unit_test(test_rope_table_equals_the_oracle),
+	        cmocka_unit_test(test_rope_equals_the_oracle),
+	        cmocka_unit_test(test_rope_inverse_undoes_rope),
+	        cmocka_unit_test(test_swiglu_equals_the_oracle),
+	        cmocka_unit_test(test_swiglu_backward_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_backward_equals_the_oracle),
+	        cmocka_unit_test(test_gather_rows_equals_the_oracle),
+	        cmocka_unit_test(test_scatter_rows_equals_the_oracle),
+	        cmocka_unit_test(test_dropout_equals_the_oracle),
+	        cmocka_unit_test(test_dropout_keeps_its_share),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
