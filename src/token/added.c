@@ -1,0 +1,235 @@
+#include "token/added.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+static void trie_free(struct added_trie *trie)
+{
+	rh_free(trie->edge);
+	rh_free(trie->child);
+	rh_free(trie->token);
+}
+
+void added_free(struct added *added)
+{
+	trie_free(&added->plain);
+	trie_free(&added->normalized);
+	vocab_free(&added->contents);
+	rh_text_free(&added->text);
+	rh_free(added->token);
+	rh_free(added->by_id);
+	*added = (struct added){0};
+}
+
+static size_t find_edge(const struct added_trie *trie, uint64_t edge)
+{
+	uint64_t hash = edge * 0x9E3779B97F4A7C15ull;
+	size_t mask = trie->slots - 1, at = (hash ^ hash >> 32) & mask;
+	while (trie->edge[at] != edge && trie->edge[at])
+		at = (at + 1) & mask;
+	return at;
+}
+
+static int trie_reserve(struct added_trie *trie, size_t bytes)
+{
+	size_t slots = 64;
+	while (slots < bytes * 2 + 2)
+		slots *= 2;
+	trie->edge = rh_alloc(slots, sizeof *trie->edge);
+	trie->child = rh_alloc(slots, sizeof *trie->child);
+	trie->slots = slots;
+	trie->token = rh_alloc(bytes + 1, sizeof *trie->token);
+	trie->nodes = 1;
+	if (!trie->edge || !trie->child || !trie->token)
+		return -ENOMEM;
+	trie->token[0] = -1;
+	return 0;
+}
+
+/* Of two tokens with the same text the first counts. */
+static void trie_add(struct added_trie *trie, const char *text, size_t bytes, int32_t token)
+{
+	uint32_t node = 0;
+	trie->starts[(unsigned char)text[0]] = 1;
+	for (size_t i = 0; i < bytes; i++) {
+		uint64_t edge = ((uint64_t)node << 8 | (unsigned char)text[i]) + 1;
+		size_t at = find_edge(trie, edge);
+		if (!trie->edge[at]) {
+			trie->edge[at] = edge;
+			trie->child[at] = (uint32_t)trie->nodes;
+			trie->token[trie->nodes++] = -1;
+		}
+		node = trie->child[at];
+	}
+	if (trie->token[node] < 0)
+		trie->token[node] = token;
+}
+
+/* The longest token that starts here: its index and bytes, or -1. */
+static int32_t trie_longest(const struct added_trie *trie, const char *text, size_t bytes, size_t *length)
+{
+	int32_t found = -1;
+	uint32_t node = 0;
+	for (size_t i = 0; i < bytes; i++) {
+		size_t at = find_edge(trie, ((uint64_t)node << 8 | (unsigned char)text[i]) + 1);
+		if (!trie->edge[at])
+			break;
+		node = trie->child[at];
+		if (trie->token[node] >= 0) {
+			found = trie->token[node];
+			*length = i + 1;
+		}
+	}
+	return found;
+}
+
+static int64_t next_id(const struct added *added, const struct vocab *vocab, const char *text, size_t bytes)
+{
+	int32_t id = vocab_find(&added->contents, text, bytes);
+	if (id < 0)
+		id = vocab_find(vocab, text, bytes);
+	if (id >= 0)
+		return id;
+	int64_t size = (int64_t)vocab->distinct;
+	return added->highest >= size || (size == 0 && added->highest >= 0) ? added->highest + 1 : size;
+}
+
+int added_add(struct added *added, const struct vocab *vocab, const char *text, size_t bytes, unsigned flags, const char *where)
+{
+	if (!bytes)
+		return 0;
+	int64_t id = next_id(added, vocab, text, bytes);
+	int rc = vocab_add(&added->contents, text, bytes, id, where);
+	if (!rc)
+		rc = rh_grow(&added->token, &added->capacity, added->count + 1, sizeof *added->token);
+	if (!rc && (size_t)id >= added->ids_capacity) {
+		size_t old = added->ids_capacity;
+		rc = rh_grow(&added->by_id, &added->ids_capacity, (size_t)id + 1, sizeof *added->by_id);
+		if (!rc)
+			memset(added->by_id + old, 0, (added->ids_capacity - old) * sizeof *added->by_id);
+	}
+	size_t at = added->text.length;
+	if (!rc)
+		rc = rh_text_append(&added->text, text, bytes);
+	if (!rc)
+		rc = rh_text_append(&added->text, "", 1);
+	if (rc)
+		return rc;
+	if (added->ids < (size_t)id + 1)
+		added->ids = (size_t)id + 1;
+	/* A text that was special once stays so, even if it is added again without the flag. */
+	const struct added_token *before = added_by_id(added, (int32_t)id);
+	flags |= before ? before->flags & ADDED_SPECIAL : 0;
+	added->token[added->count++] = (struct added_token){at, bytes, flags, (int32_t)id};
+	added->by_id[id] = (uint32_t)added->count;
+	if (id > added->highest || added->count == 1)
+		added->highest = id;
+	return 0;
+}
+
+int added_finish(struct added *added, const struct normalizers *normalizers, const char *where)
+{
+	struct normalize_work work = {0};
+	struct pieces texts = {0};
+	size_t bytes[2] = {0, 0}, leading = 0;
+	int rc = 0;
+	for (size_t i = 0; i < added->count && !rc; i++) {
+		const struct added_token *token = &added->token[i];
+		const char *text = added->text.bytes + token->at;
+		size_t length = token->bytes;
+		if (token->flags & ADDED_NORMALIZED)
+			rc = normalize(normalizers, &work, text, length, &text, &length, &leading);
+		if (!rc && !length)
+			rc = rh_fail(-EINVAL, "%s: nothing is left of added token '%s' after normalizing; unset its 'normalized'", where,
+			             added->text.bytes + token->at);
+		if (!rc)
+			rc = pieces_add(&texts, text, length, (int32_t)i, 0);
+		bytes[!!(token->flags & ADDED_NORMALIZED)] += length;
+	}
+	if (!rc)
+		rc = trie_reserve(&added->plain, bytes[0]);
+	if (!rc)
+		rc = trie_reserve(&added->normalized, bytes[1]);
+	/* Special tokens go first, then the others, each in the file's order. */
+	for (int special = 1; special >= 0 && !rc; special--)
+		for (size_t i = 0; i < added->count; i++) {
+			const struct added_token *token = &added->token[i];
+			const struct piece *piece = &texts.piece[i];
+			if (!(token->flags & ADDED_SPECIAL) == !special)
+				trie_add(token->flags & ADDED_NORMALIZED ? &added->normalized : &added->plain,
+				         texts.text.bytes + piece->first, piece->end - piece->first, (int32_t)i);
+		}
+	pieces_free(&texts);
+	normalize_work_free(&work);
+	return rc;
+}
+
+const struct added_token *added_by_id(const struct added *added, int32_t id)
+{
+	if (id < 0 || (size_t)id >= added->ids || !added->by_id[id])
+		return NULL;
+	return &added->token[added->by_id[id] - 1];
+}
+
+static int is_single_word(const char *text, size_t bytes, size_t first, size_t end)
+{
+	uint32_t point;
+	if (first && (utf8_before(text, first, &point), unicode_is_word(point)))
+		return 0;
+	if (end < bytes && (utf8_next(text + end, &point), unicode_is_word(point)))
+		return 0;
+	return 1;
+}
+
+/* Takes blanks into the token, on the left not beyond the token before. */
+static void widen(unsigned flags, const char *text, size_t bytes, size_t done, size_t *first, size_t *end)
+{
+	uint32_t point;
+	if (flags & ADDED_LSTRIP) {
+		size_t at = *first;
+		while (at) {
+			size_t length = utf8_before(text, at, &point);
+			if (!unicode_is_space(point))
+				break;
+			at -= length;
+		}
+		*first = at > done ? at : done;
+	}
+	while (flags & ADDED_RSTRIP && *end < bytes) {
+		size_t length = utf8_next(text + *end, &point);
+		if (!unicode_is_space(point))
+			break;
+		*end += length;
+	}
+}
+
+int added_split(const struct added *added, enum added_pass pass, const char *text, size_t bytes, size_t leading, struct pieces *out)
+{
+	const struct added_trie *trie = pass == ADDED_PLAIN ? &added->plain : &added->normalized;
+	size_t done = 0;
+	int rc = 0;
+	for (size_t i = 0; i < bytes && trie->nodes > 1 && !rc;) {
+		size_t length;
+		int32_t index = trie->starts[(unsigned char)text[i]] ? trie_longest(trie, text + i, bytes - i, &length) : -1;
+		if (index < 0) {
+			i++;
+			continue;
+		}
+		int32_t id = added->token[index].id;
+		unsigned flags = added_by_id(added, id)->flags;
+		size_t first = i, end = i + length;
+		i = end; /* blanks taken on the right may still begin another token, as in the library */
+		if (flags & ADDED_SINGLE_WORD && !is_single_word(text, bytes, first, end))
+			continue;
+		widen(flags, text, bytes, done, &first, &end);
+		if (done < first)
+			rc = pieces_add(out, text + done, first - done, -1, piece_leading(leading, done, first));
+		if (!rc)
+			rc = pieces_add(out, text + first, end - first, id, 0);
+		done = end;
+	}
+	if (!rc && done < bytes)
+		rc = pieces_add(out, text + done, bytes - done, -1, piece_leading(leading, done, bytes));
+	return rc;
+}

@@ -1,0 +1,245 @@
+#include "token/bpe.h"
+
+#include "core/alloc.h"
+#include "token/unicode.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BPE_NO_PAIR UINT64_MAX
+#define BPE_NONE    UINT32_MAX
+
+void bpe_free(struct bpe *bpe)
+{
+	vocab_free(&bpe->vocab);
+	rh_free(bpe->merge);
+	rh_free(bpe->unknown);
+	rh_text_free(&bpe->both);
+}
+
+void bpe_work_free(struct bpe_work *work)
+{
+	rh_free(work->symbol);
+	rh_free(work->heap);
+	*work = (struct bpe_work){0};
+}
+
+int ids_add(struct rh_ids *ids, int32_t id)
+{
+	int rc = rh_grow(&ids->id, &ids->capacity, ids->count + 1, sizeof *ids->id);
+	if (!rc)
+		ids->id[ids->count++] = id;
+	return rc;
+}
+
+static struct bpe_merge *find_merge(const struct bpe *bpe, uint64_t pair)
+{
+	uint64_t hash = pair * 0x9E3779B97F4A7C15ull;
+	size_t mask = bpe->slots - 1, at = (hash ^ hash >> 32) & mask;
+	while (bpe->merge[at].pair != pair && bpe->merge[at].pair != BPE_NO_PAIR)
+		at = (at + 1) & mask;
+	return &bpe->merge[at];
+}
+
+static uint64_t pair_of(int32_t left, int32_t right)
+{
+	return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static int grow_merges(struct bpe *bpe)
+{
+	struct bpe old = *bpe;
+	size_t slots = old.slots ? old.slots * 2 : 1024;
+	struct bpe_merge *fresh = rh_alloc(slots, sizeof *fresh);
+	if (!fresh)
+		return -ENOMEM;
+	for (size_t i = 0; i < slots; i++)
+		fresh[i].pair = BPE_NO_PAIR;
+	bpe->merge = fresh;
+	bpe->slots = slots;
+	for (size_t i = 0; i < old.slots; i++)
+		if (old.merge[i].pair != BPE_NO_PAIR)
+			*find_merge(bpe, old.merge[i].pair) = old.merge[i];
+	rh_free(old.merge);
+	return 0;
+}
+
+int bpe_put_merge(struct bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t merged)
+{
+	int rc = bpe->merges * 2 >= bpe->slots ? grow_merges(bpe) : 0;
+	if (rc)
+		return rc;
+	struct bpe_merge *merge = find_merge(bpe, pair_of(left, right));
+	bpe->merges += merge->pair == BPE_NO_PAIR;
+	*merge = (struct bpe_merge){pair_of(left, right), rank, (uint32_t)merged};
+	return 0;
+}
+
+int bpe_add_merge(struct bpe *bpe, const char *left, size_t left_bytes, const char *right, size_t right_bytes, uint32_t rank,
+                  const char *where)
+{
+	bpe->both.length = 0;
+	int rc = rh_text_append(&bpe->both, left, left_bytes);
+	if (!rc)
+		rc = rh_text_append(&bpe->both, right, right_bytes);
+	if (rc)
+		return rc;
+	int32_t a = vocab_find(&bpe->vocab, left, left_bytes), b = vocab_find(&bpe->vocab, right, right_bytes),
+	        both = vocab_find(&bpe->vocab, bpe->both.bytes, bpe->both.length);
+	if (a < 0 || b < 0 || both < 0)
+		return rh_fail(-EINVAL, "%s: merge %u of '%.*s' and '%.*s' needs a token that the vocabulary lacks", where, rank,
+		               (int)(left_bytes > 60 ? 60 : left_bytes), left, (int)(right_bytes > 60 ? 60 : right_bytes), right);
+	return bpe_put_merge(bpe, a, b, rank, both);
+}
+
+void bpe_finish(struct bpe *bpe)
+{
+	char text[8];
+	for (uint32_t c = 0; c < BPE_NEAR; c++)
+		bpe->near[c] = vocab_find(&bpe->vocab, text, utf8_put(c, text));
+	for (unsigned b = 0; b < 256; b++) {
+		snprintf(text, sizeof text, "<0x%02X>", b);
+		bpe->byte[b] = bpe->byte_fallback ? vocab_find(&bpe->vocab, text, 6) : -1;
+	}
+	bpe->unknown_id = bpe->unknown ? vocab_find(&bpe->vocab, bpe->unknown, strlen(bpe->unknown)) : -1;
+	rh_text_free(&bpe->both);
+}
+
+static int add_symbol(struct bpe_work *work, int32_t id)
+{
+	int rc = rh_grow(&work->symbol, &work->symbol_capacity, work->symbols + 1, sizeof *work->symbol);
+	if (rc)
+		return rc;
+	uint32_t at = (uint32_t)work->symbols++;
+	work->symbol[at] = (struct bpe_symbol){id, at ? at - 1 : BPE_NONE, at + 1, 0};
+	return 0;
+}
+
+/* The bytes of a character the vocabulary lacks, if it has every one of them. 1: done. */
+static int add_bytes(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (bpe->byte[(unsigned char)text[i]] < 0)
+			return 0;
+	for (size_t i = 0; i < bytes; i++) {
+		int rc = add_symbol(work, bpe->byte[(unsigned char)text[i]]);
+		if (rc)
+			return rc;
+	}
+	return 1;
+}
+
+/* Characters to symbols. An unknown one waits for its successor, since unknown ones may be fused; bytes do not flush it (nor do they in
+ * the library: it then comes after them). */
+static int spell(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes)
+{
+	int waiting = 0, rc = 0;
+	work->symbols = 0;
+	for (size_t i = 0, length; i < bytes && !rc; i += length) {
+		uint32_t point;
+		length = utf8_next(text + i, &point);
+		int32_t id = point < BPE_NEAR ? bpe->near[point] : vocab_find(&bpe->vocab, text + i, length);
+		if (id < 0 && bpe->byte_fallback) {
+			int done = add_bytes(bpe, work, text + i, length);
+			if (done < 0)
+				return done;
+			if (done)
+				continue;
+		}
+		if (id < 0 && !bpe->unknown)
+			continue;
+		if (id < 0 && bpe->unknown_id < 0)
+			return rh_fail(-EINVAL, "the unknown token '%s' of the tokenizer is not in its vocabulary", bpe->unknown);
+		if (waiting && (id >= 0 || !bpe->fuse_unknown))
+			rc = add_symbol(work, bpe->unknown_id);
+		waiting = id < 0;
+		if (!rc && id >= 0)
+			rc = add_symbol(work, id);
+	}
+	if (!rc && waiting)
+		rc = add_symbol(work, bpe->unknown_id);
+	if (!rc && work->symbols)
+		work->symbol[work->symbols - 1].after = BPE_NONE;
+	return rc;
+}
+
+/* Puts the merge of the symbol at `left` and its successor, if there is one, into the heap. */
+static int offer(const struct bpe *bpe, struct bpe_work *work, uint32_t left)
+{
+	uint32_t right = work->symbol[left].after;
+	if (right == BPE_NONE)
+		return 0;
+	const struct bpe_merge *merge = find_merge(bpe, pair_of(work->symbol[left].id, work->symbol[right].id));
+	if (merge->pair == BPE_NO_PAIR)
+		return 0;
+	int rc = rh_grow(&work->heap, &work->heap_capacity, work->events + 1, sizeof *work->heap);
+	if (rc)
+		return rc;
+	struct bpe_event event = {(uint64_t)merge->rank << 32 | left, merge->merged}, *heap = work->heap;
+	size_t at = work->events++;
+	for (; at && heap[(at - 1) / 2].key > event.key; at = (at - 1) / 2)
+		heap[at] = heap[(at - 1) / 2];
+	heap[at] = event;
+	return 0;
+}
+
+static struct bpe_event take(struct bpe_work *work)
+{
+	struct bpe_event *heap = work->heap, first = heap[0], last = heap[--work->events];
+	size_t at = 0, count = work->events;
+	for (size_t child = 1; child < count; child = 2 * at + 1) {
+		if (child + 1 < count && heap[child + 1].key < heap[child].key)
+			child++;
+		if (heap[child].key >= last.key)
+			break;
+		heap[at] = heap[child];
+		at = child;
+	}
+	heap[at] = last;
+	return first;
+}
+
+static int merge_all(const struct bpe *bpe, struct bpe_work *work)
+{
+	int rc = 0;
+	work->events = 0;
+	for (uint32_t i = 0; i + 1 < work->symbols && !rc; i++)
+		rc = offer(bpe, work, i);
+	while (!rc && work->events) {
+		struct bpe_event event = take(work);
+		struct bpe_symbol *left = &work->symbol[(uint32_t)event.key];
+		if (left->gone || left->after == BPE_NONE)
+			continue;
+		struct bpe_symbol *right = &work->symbol[left->after];
+		const struct bpe_merge *merge = find_merge(bpe, pair_of(left->id, right->id));
+		if (merge->pair == BPE_NO_PAIR || merge->merged != event.merged)
+			continue; /* one of the two has been merged since */
+		left->id = (int32_t)event.merged;
+		left->after = right->after;
+		right->gone = 1;
+		if (left->after != BPE_NONE)
+			work->symbol[left->after].before = (uint32_t)event.key;
+		if (left->before != BPE_NONE)
+			rc = offer(bpe, work, left->before);
+		if (!rc)
+			rc = offer(bpe, work, (uint32_t)event.key);
+	}
+	return rc;
+}
+
+int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes, struct rh_ids *out)
+{
+	if (bytes >= BPE_NONE)
+		return rh_fail(-EINVAL, "a text of %zu bytes without a place to split it is too long", bytes);
+	if (bpe->ignore_merges) {
+		int32_t whole = vocab_find(&bpe->vocab, text, bytes);
+		if (whole >= 0)
+			return ids_add(out, whole);
+	}
+	int rc = spell(bpe, work, text, bytes);
+	if (!rc && bpe->slots && work->symbols > 1)
+		rc = merge_all(bpe, work);
+	for (uint32_t i = work->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = work->symbol[i].after)
+		rc = ids_add(out, work->symbol[i].id);
+	return rc;
+}

@@ -1,0 +1,264 @@
+/* tokenizer.json, with what tokenizer_config.json and chat_template.jinja say about it. The file's truncation and padding are what its
+ * maker last did with it, not part of how it cuts text, and are not read. */
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "token/load_parts.h"
+
+#include <string.h>
+
+static int load_merge(struct bpe *bpe, const json_t *merge, uint32_t rank, const char *where)
+{
+	const char *left = NULL, *right = NULL;
+	size_t left_bytes = 0, right_bytes = 0;
+	if (json_is_string(merge)) {
+		left = json_string_value(merge);
+		size_t bytes = json_string_length(merge);
+		const char *blank = memchr(left, ' ', bytes);
+		if (blank) {
+			left_bytes = (size_t)(blank - left);
+			right = blank + 1;
+			right_bytes = bytes - left_bytes - 1;
+		}
+		if (blank && memchr(right, ' ', right_bytes))
+			right = NULL;
+	} else if (json_is_array(merge) && json_array_size(merge) == 2 && json_is_string(json_array_get(merge, 0)) &&
+	           json_is_string(json_array_get(merge, 1))) {
+		left = json_string_value(json_array_get(merge, 0));
+		left_bytes = json_string_length(json_array_get(merge, 0));
+		right = json_string_value(json_array_get(merge, 1));
+		right_bytes = json_string_length(json_array_get(merge, 1));
+	}
+	if (!right)
+		return rh_fail(-EINVAL, "%s: merge %u is neither \"left right\" nor [\"left\", \"right\"]", where, rank);
+	return bpe_add_merge(bpe, left, left_bytes, right, right_bytes, rank, where);
+}
+
+static int load_vocabulary(struct bpe *bpe, const json_t *model, const char *where)
+{
+	json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+	const char *text;
+	size_t bytes;
+	json_t *id;
+	int rc = 0;
+	if (!json_is_object(vocab) || !json_is_array(merges))
+		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab' or its 'merges'", where);
+	json_object_keylen_foreach(vocab, text, bytes, id)
+	{
+		rc = json_is_integer(id) ? vocab_add(&bpe->vocab, text, bytes, json_integer_value(id), where)
+		                         : rh_fail(-EINVAL, "%s: the id of token '%s' is not a whole number", where, text);
+		if (rc)
+			return rc;
+	}
+	uint32_t rank = 0;
+	for (size_t i = 0; i < json_array_size(merges) && !rc; i++) {
+		const json_t *merge = json_array_get(merges, i);
+		if (json_is_string(merge) && !strncmp(json_string_value(merge), "#version", 8)) /* the heading of an old merges.txt */
+			continue;
+		rc = load_merge(bpe, merge, rank++, where);
+	}
+	return rc;
+}
+
+static int load_model(struct bpe *bpe, const json_t *model, const char *where)
+{
+	const char *type = "BPE", *unknown = NULL, *prefix = "", *suffix = "";
+	double dropout = 0;
+	int rc = rh_json_string(model, "type", where, RH_JSON_OPTIONAL, &type);
+	if (!rc && strcmp(type, "BPE"))
+		return rh_fail(-EINVAL, "%s: a model of type '%s' is not supported", where, type);
+	if (!rc)
+		rc = rh_json_real(model, "dropout", where, RH_JSON_OPTIONAL, &dropout);
+	if (!rc)
+		rc = rh_json_string(model, "unk_token", where, RH_JSON_OPTIONAL, &unknown);
+	if (!rc)
+		rc = rh_json_string(model, "continuing_subword_prefix", where, RH_JSON_OPTIONAL, &prefix);
+	if (!rc)
+		rc = rh_json_string(model, "end_of_word_suffix", where, RH_JSON_OPTIONAL, &suffix);
+	if (!rc)
+		rc = rh_json_bool(model, "fuse_unk", where, RH_JSON_OPTIONAL, &bpe->fuse_unknown);
+	if (!rc)
+		rc = rh_json_bool(model, "byte_fallback", where, RH_JSON_OPTIONAL, &bpe->byte_fallback);
+	if (!rc)
+		rc = rh_json_bool(model, "ignore_merges", where, RH_JSON_OPTIONAL, &bpe->ignore_merges);
+	if (rc)
+		return rc;
+	if (dropout != 0)
+		return rh_fail(-EINVAL, "%s: a model with dropout is not supported; set it to null", where);
+	if (*prefix || *suffix)
+		return rh_fail(-EINVAL, "%s: a model with %s is not supported", where,
+		               *prefix ? "continuing_subword_prefix" : "end_of_word_suffix");
+	if (unknown && !(bpe->unknown = rh_strdup(unknown)))
+		return -ENOMEM;
+	rc = load_vocabulary(bpe, model, where);
+	if (!rc)
+		bpe_finish(bpe);
+	return rc;
+}
+
+static int load_added_token(struct rh_tokenizer *tokenizer, const json_t *token, const char *where)
+{
+	static const struct {
+		const char *key;
+		unsigned flag;
+	} keys[] = {{"single_word", ADDED_SINGLE_WORD},
+	            {"lstrip", ADDED_LSTRIP},
+	            {"rstrip", ADDED_RSTRIP},
+	            {"normalized", ADDED_NORMALIZED},
+	            {"special", ADDED_SPECIAL}};
+	unsigned flags = 0;
+	const char *ignored;
+	int64_t id = -1;
+	int rc = rh_json_string(token, "content", where, RH_JSON_REQUIRED, &ignored);
+	if (!rc)
+		rc = rh_json_int(token, "id", where, RH_JSON_REQUIRED, &id);
+	for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
+		int on = 0;
+		rc = rh_json_bool(token, keys[i].key, where, RH_JSON_REQUIRED, &on);
+		flags |= on ? keys[i].flag : 0;
+	}
+	if (rc)
+		return rc;
+	const json_t *content = json_object_get(token, "content");
+	const char *text = json_string_value(content);
+	rc = added_add(&tokenizer->added, &tokenizer->bpe.vocab, text, json_string_length(content), flags, where);
+	if (!rc && *text && rh_tokenizer_id(tokenizer, text) != id && strlen(text) == json_string_length(content))
+		rh_warn_once("%s: added token '%s' has id %lld in the file, but gets %d, the next free one, as in the tokenizers library",
+		             where, text, (long long)id, rh_tokenizer_id(tokenizer, text));
+	return rc;
+}
+
+static int load_tokenizer(struct rh_tokenizer *tokenizer, const json_t *root, const char *where)
+{
+	const json_t *added = json_object_get(root, "added_tokens");
+	if (!json_is_object(root))
+		return rh_fail(-EINVAL, "%s: expected a JSON object", where);
+	if (added && !json_is_null(added) && !json_is_array(added))
+		return rh_fail(-EINVAL, "%s: 'added_tokens' is not a list", where);
+	int rc = load_normalizer(tokenizer, json_object_get(root, "normalizer"), where, 0);
+	if (!rc)
+		rc = load_pre_tokenizer(tokenizer, json_object_get(root, "pre_tokenizer"), where, 0);
+	if (!rc)
+		rc = load_decoder(tokenizer, json_object_get(root, "decoder"), where, 0);
+	if (!rc)
+		rc = load_model(&tokenizer->bpe, json_object_get(root, "model"), where);
+	for (size_t i = 0; i < json_array_size(added) && !rc; i++)
+		rc = load_added_token(tokenizer, json_array_get(added, i), where);
+	if (!rc)
+		rc = added_finish(&tokenizer->added, &tokenizer->normalizers, where);
+	return rc ? rc : load_post_processor(tokenizer, json_object_get(root, "post_processor"), where, 0);
+}
+
+/* A token that tokenizer_config.json names, as a string or as an object with its content: its id. */
+static int32_t named_token(const struct rh_tokenizer *tokenizer, const json_t *config, const char *key, const char *where)
+{
+	const json_t *name = json_object_get(config, key);
+	if (json_is_object(name))
+		name = json_object_get(name, "content");
+	if (!json_is_string(name))
+		return -1;
+	int32_t id = rh_tokenizer_id(tokenizer, json_string_value(name));
+	if (id < 0)
+		rh_warn_once("%s: %s is '%s', which the vocabulary lacks; it is taken for none", where, key, json_string_value(name));
+	return id;
+}
+
+/* A string, or a list of {name, template}, of which `default` is taken. */
+static int config_template(struct rh_tokenizer *tokenizer, const json_t *config)
+{
+	const json_t *text = json_object_get(config, "chat_template");
+	for (size_t i = 0; json_is_array(text) && i < json_array_size(text); i++) {
+		const json_t *one = json_array_get(text, i), *name = json_object_get(one, "name");
+		if (json_is_string(name) && !strcmp(json_string_value(name), "default")) {
+			text = json_object_get(one, "template");
+			break;
+		}
+	}
+	if (!json_is_string(text))
+		return 0;
+	tokenizer->chat_template = rh_strdup(json_string_value(text));
+	return tokenizer->chat_template ? 0 : -ENOMEM;
+}
+
+/* Where add_bos_token or add_eos_token is given, they replace the post-processor of tokenizer.json, as in transformers. */
+static int config_additions(struct rh_tokenizer *tokenizer, const json_t *config, const char *where)
+{
+	const json_t *bos = json_object_get(config, "add_bos_token"), *eos = json_object_get(config, "add_eos_token");
+	int add_bos = 0, add_eos = 0;
+	int rc = rh_json_bool(config, "add_bos_token", where, RH_JSON_OPTIONAL, &add_bos);
+	if (!rc)
+		rc = rh_json_bool(config, "add_eos_token", where, RH_JSON_OPTIONAL, &add_eos);
+	if (rc || ((!bos || json_is_null(bos)) && (!eos || json_is_null(eos))))
+		return rc;
+	return set_template(tokenizer, add_bos ? tokenizer->bos : -1, add_eos ? tokenizer->eos : -1);
+}
+
+static int load_config(struct rh_tokenizer *tokenizer, const char *path)
+{
+	json_t *config = NULL;
+	int rc = rh_json_load(path, &config);
+	if (!rc && !json_is_object(config))
+		rc = rh_fail(-EINVAL, "%s: expected a JSON object", path);
+	if (!rc) {
+		tokenizer->bos = named_token(tokenizer, config, "bos_token", path);
+		tokenizer->eos = named_token(tokenizer, config, "eos_token", path);
+		tokenizer->pad = named_token(tokenizer, config, "pad_token", path);
+		rc = config_template(tokenizer, config);
+	}
+	if (!rc)
+		rc = config_additions(tokenizer, config, path);
+	json_decref(config);
+	return rc;
+}
+
+/* The whole file is the template, and counts before what tokenizer_config.json holds. */
+static int load_jinja(struct rh_tokenizer *tokenizer, const char *path)
+{
+	struct rh_mapping file;
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	rh_free(tokenizer->chat_template);
+	tokenizer->chat_template = rh_alloc(file.length + 1, 1);
+	if (tokenizer->chat_template)
+		memcpy(tokenizer->chat_template, file.bytes, file.length);
+	else
+		rc = -ENOMEM;
+	rh_file_unmap(&file);
+	return rc;
+}
+
+/* Calls `load` with dir/name if there is such a file. */
+static int load_beside(struct rh_tokenizer *tokenizer, const char *dir, const char *name, int (*load)(struct rh_tokenizer *, const char *))
+{
+	char *path = rh_path_join(dir, name);
+	if (!path)
+		return -ENOMEM;
+	int rc = rh_file_exists(path) ? load(tokenizer, path) : 0;
+	rh_free(path);
+	return rc;
+}
+
+int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
+{
+	struct rh_tokenizer *tokenizer = NULL;
+	json_t *root = NULL;
+	char *path = rh_path_join(dir, "tokenizer.json");
+	int rc = path ? tokenizer_create(&tokenizer) : -ENOMEM;
+	if (!rc)
+		rc = rh_json_load(path, &root);
+	if (!rc)
+		rc = load_tokenizer(tokenizer, root, path);
+	json_decref(root);
+	if (!rc)
+		rc = load_beside(tokenizer, dir, "tokenizer_config.json", load_config);
+	if (!rc)
+		rc = load_beside(tokenizer, dir, "chat_template.jinja", load_jinja);
+	rh_free(path);
+	if (rc)
+		rh_tokenizer_destroy(tokenizer);
+	else
+		*out = tokenizer;
+	return rc;
+}

@@ -1,0 +1,45 @@
+/* Normalizers, as a flat list applied in order. */
+#ifndef RH_TOKEN_NORMALIZE_H
+#define RH_TOKEN_NORMALIZE_H
+
+#include "core/text.h"
+#include "token/pattern.h"
+
+enum normalizer_kind {
+	NORMALIZER_NFC,
+	NORMALIZER_NFD,
+	NORMALIZER_NFKC,
+	NORMALIZER_NFKD,
+	NORMALIZER_REPLACE,
+	NORMALIZER_PREPEND,
+	NORMALIZER_STRIP,
+	NORMALIZER_LOWERCASE,
+};
+
+struct normalizer {
+	enum normalizer_kind kind;
+	struct pattern *pattern; /* REPLACE */
+	struct rh_text content;  /* REPLACE, PREPEND */
+	int left, right;         /* STRIP */
+};
+
+struct normalizers {
+	struct normalizer *step;
+	size_t count, capacity;
+};
+void normalizers_free(struct normalizers *normalizers);
+
+struct normalize_work {
+	struct rh_text text[2];
+	struct pattern_work pattern;
+	struct spans spans;
+	int32_t *point; /* of a normal form */
+	size_t points;
+};
+void normalize_work_free(struct normalize_work *work);
+
+/* *out is valid until the next call with this work (or is `text` itself when nothing changed). *leading, of struct piece, is kept up. */
+int normalize(const struct normalizers *normalizers, struct normalize_work *work, const char *text, size_t bytes, const char **out,
+              size_t *out_bytes, size_t *leading) RH_MUST;
+
+#endif

@@ -1,0 +1,41 @@
+/* The regular expressions of tokenizer.json (Oniguruma's Ruby syntax), matched by PCRE2.
+ *
+ * Neither PCRE2's Unicode tables nor its UTF mode are used. Every class, property and literal of the expression is turned into a set of
+ * code points from our own table; code points that no set tells apart become one letter of an alphabet of at most 256; the expression
+ * is rewritten over that alphabet and compiled for bytes. A text is matched by its letters. So a class of 700 ranges costs a table
+ * look-up, and which Unicode version PCRE2 knows does not matter. */
+#ifndef RH_TOKEN_PATTERN_H
+#define RH_TOKEN_PATTERN_H
+
+#include "token/set.h"
+
+struct pattern;
+
+/* `where` names the file in messages. -EINVAL names what in the expression is not supported. */
+int pattern_compile(const char *source, size_t bytes, const char *where, struct pattern **out) RH_MUST;
+/* Matches `text` itself. */
+int pattern_compile_literal(const char *text, size_t bytes, const char *where, struct pattern **out) RH_MUST;
+void pattern_free(struct pattern *pattern);
+
+/* Stretches of a text, in bytes, that cover it: matches and what lies between them. */
+struct span {
+	size_t first, end;
+	int match;
+};
+struct spans {
+	struct span *span;
+	size_t count, capacity;
+};
+
+/* What one thread needs to match; zero to begin with. */
+struct pattern_work {
+	unsigned char *letter;
+	size_t letters; /* capacity */
+	void *data;     /* pcre2_match_data */
+};
+void pattern_work_free(struct pattern_work *work);
+
+/* Replaces *out by the spans of `text` (valid UTF-8). An empty text is one span without a match. */
+int pattern_find(const struct pattern *pattern, struct pattern_work *work, const char *text, size_t bytes, struct spans *out) RH_MUST;
+
+#endif

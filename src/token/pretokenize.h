@@ -1,0 +1,53 @@
+/* Pre-tokenizers, as a flat list: each cuts (and may rewrite) every piece that is still text. */
+#ifndef RH_TOKEN_PRETOKENIZE_H
+#define RH_TOKEN_PRETOKENIZE_H
+
+#include "token/pattern.h"
+#include "token/pieces.h"
+
+enum pre_kind {
+	PRE_SPLIT,
+	PRE_PREFIX_SPACE, /* the part of ByteLevel that comes before its expression */
+	PRE_BYTES,        /* the part that comes after: each byte as a character of its own */
+	PRE_DIGITS,
+	PRE_METASPACE,
+};
+
+/* What becomes of the delimiters that a split finds. */
+enum pre_behaviour { PRE_REMOVED, PRE_ISOLATED, PRE_WITH_PREVIOUS, PRE_WITH_NEXT, PRE_CONTIGUOUS };
+enum pre_scheme { PRE_NEVER, PRE_FIRST, PRE_ALWAYS };
+
+struct pre_step {
+	enum pre_kind kind;
+	struct pattern *pattern;      /* SPLIT */
+	enum pre_behaviour behaviour; /* SPLIT, DIGITS */
+	int invert;                   /* SPLIT: what the pattern does not match are the delimiters */
+	char replacement[5];          /* METASPACE: one character */
+	enum pre_scheme scheme;       /* METASPACE */
+	int cut;                      /* METASPACE: split before each replacement */
+};
+
+struct pre_steps {
+	struct pre_step *step;
+	size_t count, capacity;
+};
+void pre_steps_free(struct pre_steps *steps);
+
+struct pre_work {
+	struct pattern_work pattern;
+	struct spans spans;
+	struct rh_text text;
+};
+void pre_work_free(struct pre_work *work);
+
+/* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. */
+int pretokenize(const struct pre_steps *steps, struct pre_work *work, struct pieces *pieces, struct pieces *other) RH_MUST;
+
+/* The character that stands for a byte, and back (-1: the code point stands for none). */
+uint32_t byte_to_point(unsigned char byte);
+int point_to_byte(uint32_t point);
+
+/* GPT-2's expression, which ByteLevel has built in. */
+extern const char pre_gpt2_expression[];
+
+#endif

@@ -1,0 +1,237 @@
+#include "token/tokenizer_internal.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+void rh_ids_free(struct rh_ids *ids)
+{
+	rh_free(ids->id);
+	*ids = (struct rh_ids){0};
+}
+
+int tokenizer_create(struct rh_tokenizer **out)
+{
+	struct rh_tokenizer *tokenizer = rh_alloc(1, sizeof *tokenizer);
+	if (!tokenizer)
+		return -ENOMEM;
+	tokenizer->bos = tokenizer->eos = tokenizer->pad = -1;
+	tokenizer->added.highest = -1;
+	*out = tokenizer;
+	return 0;
+}
+
+void rh_tokenizer_destroy(struct rh_tokenizer *tokenizer)
+{
+	if (!tokenizer)
+		return;
+	bpe_free(&tokenizer->bpe);
+	added_free(&tokenizer->added);
+	normalizers_free(&tokenizer->normalizers);
+	pre_steps_free(&tokenizer->pre);
+	decoders_free(&tokenizer->decoders);
+	rh_ids_free(&tokenizer->template);
+	rh_free(tokenizer->chat_template);
+	rh_free(tokenizer);
+}
+
+int add_normalizer(struct rh_tokenizer *tokenizer, enum normalizer_kind kind, struct normalizer **out)
+{
+	struct normalizers *list = &tokenizer->normalizers;
+	int rc = rh_grow(&list->step, &list->capacity, list->count + 1, sizeof *list->step);
+	if (rc)
+		return rc;
+	*out = &list->step[list->count++];
+	**out = (struct normalizer){.kind = kind};
+	return 0;
+}
+
+int add_pre_step(struct rh_tokenizer *tokenizer, enum pre_kind kind, struct pre_step **out)
+{
+	struct pre_steps *list = &tokenizer->pre;
+	int rc = rh_grow(&list->step, &list->capacity, list->count + 1, sizeof *list->step);
+	if (rc)
+		return rc;
+	*out = &list->step[list->count++];
+	**out = (struct pre_step){.kind = kind};
+	return 0;
+}
+
+int add_decoder(struct rh_tokenizer *tokenizer, enum decoder_kind kind, struct decoder **out)
+{
+	struct decoders *list = &tokenizer->decoders;
+	int rc = rh_grow(&list->step, &list->capacity, list->count + 1, sizeof *list->step);
+	if (rc)
+		return rc;
+	list->present = 1;
+	*out = &list->step[list->count++];
+	**out = (struct decoder){.kind = kind};
+	return 0;
+}
+
+int set_template(struct rh_tokenizer *tokenizer, int32_t bos, int32_t eos)
+{
+	tokenizer->template.count = 0;
+	int rc = bos >= 0 ? ids_add(&tokenizer->template, bos) : 0;
+	if (!rc)
+		rc = ids_add(&tokenizer->template, TEMPLATE_TEXT);
+	if (!rc && eos >= 0)
+		rc = ids_add(&tokenizer->template, eos);
+	return rc;
+}
+
+/* What one call of encode needs. */
+struct encoding {
+	struct pieces a, b;
+	struct normalize_work normalize;
+	struct pre_work pre;
+	struct bpe_work bpe;
+};
+
+static void encoding_free(struct encoding *e)
+{
+	pieces_free(&e->a);
+	pieces_free(&e->b);
+	normalize_work_free(&e->normalize);
+	pre_work_free(&e->pre);
+	bpe_work_free(&e->bpe);
+}
+
+/* From the pieces between plain added tokens (e->a) to pieces of normalized text (e->b). */
+static int normalize_pieces(const struct rh_tokenizer *t, struct encoding *e)
+{
+	int rc = 0;
+	for (size_t i = 0; i < e->a.count && !rc; i++) {
+		const struct piece *piece = &e->a.piece[i];
+		const char *text = e->a.text.bytes + piece->first;
+		size_t bytes = piece->end - piece->first, leading = piece->leading;
+		if (piece->id >= 0) {
+			rc = pieces_add(&e->b, text, bytes, piece->id, 0);
+			continue;
+		}
+		rc = normalize(&t->normalizers, &e->normalize, text, bytes, &text, &bytes, &leading);
+		if (!rc)
+			rc = added_split(&t->added, ADDED_AFTER_NORMALIZING, text, bytes, leading, &e->b);
+	}
+	return rc;
+}
+
+static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const char *text, size_t bytes, struct rh_ids *out)
+{
+	uint32_t point;
+	size_t leading = bytes ? utf8_next(text, &point) : 0;
+	int rc = added_split(&t->added, ADDED_PLAIN, text, bytes, leading, &e->a);
+	if (!rc)
+		rc = normalize_pieces(t, e);
+	if (!rc)
+		rc = pretokenize(&t->pre, &e->pre, &e->b, &e->a);
+	for (size_t i = 0; i < e->b.count && !rc; i++) {
+		const struct piece *piece = &e->b.piece[i];
+		if (piece->id >= 0)
+			rc = ids_add(out, piece->id);
+		else
+			rc = bpe_encode(&t->bpe, &e->bpe, e->b.text.bytes + piece->first, piece->end - piece->first, out);
+	}
+	return rc;
+}
+
+int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+{
+	if (bytes && !utf8_valid(text, bytes))
+		return rh_fail(-EINVAL, "a text of %zu bytes is not UTF-8", bytes);
+	struct encoding encoding = {0};
+	size_t before = out->count, parts = mode == RH_TOKENS_WITH_SPECIAL ? tokenizer->template.count : 0;
+	int rc = 0;
+	for (size_t i = 0; i < (parts ? parts : 1) && !rc; i++) {
+		int32_t part = parts ? tokenizer->template.id[i] : TEMPLATE_TEXT;
+		if (part != TEMPLATE_TEXT) {
+			rc = ids_add(out, part);
+			continue;
+		}
+		pieces_clear(&encoding.a);
+		pieces_clear(&encoding.b);
+		rc = encode_text(tokenizer, &encoding, text, bytes, out);
+	}
+	encoding_free(&encoding);
+	if (rc)
+		out->count = before;
+	return rc;
+}
+
+static const char *text_of(const struct rh_tokenizer *tokenizer, int32_t id, size_t *bytes, int *special)
+{
+	const struct added_token *token = added_by_id(&tokenizer->added, id);
+	*special = token && token->flags & ADDED_SPECIAL;
+	if (!token)
+		return vocab_text(&tokenizer->bpe.vocab, id, bytes);
+	*bytes = token->bytes;
+	return tokenizer->added.text.bytes + token->at;
+}
+
+int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids, size_t count, enum rh_specials specials,
+                        struct rh_text *out)
+{
+	struct pieces texts = {0}, other = {0};
+	size_t before = out->length;
+	int rc = rh_text_append(&texts.text, "", 0);
+	if (!rc)
+		rc = rh_text_append(&other.text, "", 0);
+	if (!rc)
+		rc = rh_text_append(out, "", 0);
+	for (size_t i = 0; i < count && !rc; i++) {
+		size_t bytes;
+		int special;
+		const char *text = text_of(tokenizer, ids[i], &bytes, &special);
+		if (!text)
+			rc = rh_fail(-EINVAL, "token id %d is not in the vocabulary, which has ids 0 to %d", ids[i],
+			             rh_tokenizer_size(tokenizer) - 1);
+		else if (!special || specials == RH_SPECIALS_KEEP)
+			rc = pieces_add(&texts, text, bytes, 0, 0);
+	}
+	if (!rc)
+		rc = decode_texts(&tokenizer->decoders, &texts, &other, out);
+	pieces_free(&texts);
+	pieces_free(&other);
+	if (rc)
+		out->length = before;
+	return rc;
+}
+
+int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
+{
+	int32_t id = vocab_find(&tokenizer->added.contents, token, strlen(token));
+	return id >= 0 ? id : vocab_find(&tokenizer->bpe.vocab, token, strlen(token));
+}
+
+int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer)
+{
+	size_t model = tokenizer->bpe.vocab.ids, added = tokenizer->added.ids;
+	return (int32_t)(model > added ? model : added);
+}
+
+int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->bos;
+}
+
+int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->eos;
+}
+
+int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->pad;
+}
+
+const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	size_t bytes;
+	int special;
+	return text_of(tokenizer, id, &bytes, &special);
+}
+
+const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)
+{
+	return tokenizer->chat_template;
+}

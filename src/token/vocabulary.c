@@ -1,0 +1,251 @@
+/* The vocabulary inside a GGUF file: its name says how text is cut, which tokenizer.json would spell out. */
+#include "core/alloc.h"
+#include "token/tokenizer_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
+
+static int type_of(const struct rh_vocabulary *v, size_t id)
+{
+	return v->token_type ? v->token_type[id] : TYPE_NORMAL;
+}
+
+static int add_texts(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	int rc = 0;
+	for (size_t i = 0; i < v->tokens && !rc; i++) {
+		if (!utf8_valid(v->token[i], v->token_bytes[i]))
+			return rh_fail(-EINVAL, "%s: the text of token %zu is not UTF-8", v->where, i);
+		rc = vocab_add(&t->bpe.vocab, v->token[i], v->token_bytes[i], (int64_t)i, v->where);
+	}
+	return rc;
+}
+
+/* Control tokens are special, user-defined ones plain added tokens; neither is normalized. */
+static int add_added(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	int rc = 0;
+	for (size_t i = 0; i < v->tokens && !rc; i++) {
+		int type = type_of(v, i);
+		if (type == TYPE_CONTROL || type == TYPE_USER)
+			rc = added_add(&t->added, &t->bpe.vocab, v->token[i], v->token_bytes[i], type == TYPE_CONTROL ? ADDED_SPECIAL : 0,
+			               v->where);
+	}
+	return rc ? rc : added_finish(&t->added, &t->normalizers, v->where);
+}
+
+static int add_merges(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	int rc = 0;
+	for (size_t i = 0; i < v->merges && !rc; i++) {
+		const char *merge = v->merge[i], *blank = NULL;
+		if (v->merge_bytes[i] > 1) /* a left side that starts with a blank would be one of that blank alone */
+			blank = memchr(merge + 1, ' ', v->merge_bytes[i] - 1);
+		if (!blank || i > UINT32_MAX)
+			return rh_fail(-EINVAL, "%s: merge %zu is not \"left right\"", v->where, i);
+		size_t left = (size_t)(blank - merge);
+		rc = bpe_add_merge(&t->bpe, merge, left, blank + 1, v->merge_bytes[i] - left - 1, (uint32_t)i, v->where);
+	}
+	return rc;
+}
+
+struct scored {
+	float score;
+	uint32_t id;
+};
+
+static int by_score(const void *a, const void *b)
+{
+	const struct scored *x = a, *y = b;
+	if (x->score != y->score)
+		return x->score > y->score ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Every way to make one token of two others, ranked by its score; equal scores share a rank, so that the leftmost goes first. */
+static int add_splits(struct rh_tokenizer *t, const struct rh_vocabulary *v, uint32_t id, uint32_t rank)
+{
+	const char *text = v->token[id];
+	size_t bytes = v->token_bytes[id];
+	uint32_t point;
+	int rc = 0;
+	if (vocab_find(&t->bpe.vocab, text, bytes) != (int32_t)id)
+		return 0; /* a later token has the same text */
+	for (size_t at = bytes ? utf8_next(text, &point) : 0; at < bytes && !rc; at += utf8_next(text + at, &point)) {
+		int32_t left = vocab_find(&t->bpe.vocab, text, at),
+		        right = left < 0 ? -1 : vocab_find(&t->bpe.vocab, text + at, bytes - at);
+		if (right >= 0)
+			rc = bpe_put_merge(&t->bpe, left, right, rank, (int32_t)id);
+	}
+	return rc;
+}
+
+static int add_merges_by_score(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	if (!v->score)
+		return rh_fail(-EINVAL, "%s: a vocabulary of model 'llama' lacks tokenizer.ggml.scores", v->where);
+	struct scored *order = rh_alloc(v->tokens + 1, sizeof *order);
+	if (!order)
+		return -ENOMEM;
+	size_t count = 0;
+	int rc = 0;
+	for (size_t i = 0; i < v->tokens && !rc; i++) {
+		if (isnan(v->score[i]))
+			rc = rh_fail(-EINVAL, "%s: the score of token %zu is not a number", v->where, i);
+		if (type_of(v, i) == TYPE_NORMAL || type_of(v, i) == TYPE_USER)
+			order[count++] = (struct scored){v->score[i], (uint32_t)i};
+	}
+	if (!rc)
+		qsort(order, count, sizeof *order, by_score);
+	uint32_t rank = 0;
+	for (size_t i = 0; i < count && !rc; i++) {
+		rank += i && order[i].score != order[i - 1].score;
+		rc = add_splits(t, v, order[i].id, rank);
+	}
+	rh_free(order);
+	return rc;
+}
+
+static int set_content(struct rh_text *content, const char *text)
+{
+	return rh_text_append(content, text, strlen(text));
+}
+
+/* SentencePiece: blanks are U+2581, one more in front of each text; what the vocabulary lacks is spelled in bytes. */
+static int make_llama(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	static const char meta[] = "\xE2\x96\x81";
+	struct normalizer *normalizer;
+	struct decoder *decoder;
+	int rc = 0;
+	if (v->add_space_prefix != 0 && !(rc = add_normalizer(t, NORMALIZER_PREPEND, &normalizer)))
+		rc = set_content(&normalizer->content, meta);
+	if (!rc && !(rc = add_normalizer(t, NORMALIZER_REPLACE, &normalizer)) && !(rc = set_content(&normalizer->content, meta)))
+		rc = pattern_compile_literal(" ", 1, v->where, &normalizer->pattern);
+	if (!rc && !(rc = add_decoder(t, DECODER_REPLACE, &decoder)) && !(rc = set_content(&decoder->content, " ")))
+		rc = pattern_compile_literal(meta, 3, v->where, &decoder->pattern);
+	if (!rc)
+		rc = add_decoder(t, DECODER_BYTE_FALLBACK, &decoder);
+	if (!rc)
+		rc = add_decoder(t, DECODER_FUSE, &decoder);
+	if (!rc && v->add_space_prefix != 0 && !(rc = add_decoder(t, DECODER_STRIP, &decoder))) {
+		decoder->point = ' ';
+		decoder->start = 1;
+	}
+	t->bpe.byte_fallback = t->bpe.fuse_unknown = 1;
+	int64_t unknown = v->unknown;
+	for (size_t i = 0; unknown < 0 && i < v->tokens; i++)
+		unknown = type_of(v, i) == TYPE_UNKNOWN ? (int64_t)i : -1;
+	if (!rc && unknown >= 0 && (size_t)unknown < v->tokens) {
+		struct rh_text name = {0};
+		rc = rh_text_append(&name, v->token[unknown], v->token_bytes[unknown]);
+		t->bpe.unknown = name.bytes;
+	}
+	if (!rc)
+		rc = add_texts(t, v);
+	return rc ? rc : add_merges_by_score(t, v);
+}
+
+static const char llama3_expression[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char qwen2_expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+                                       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char gpt4o_expression[] =
+        "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/* How tokenizer.ggml.pre cuts text for byte-level vocabularies. */
+static const struct {
+	const char *name, *expression;
+	int digits, composed, ignore_merges;
+} byte_level[] = {
+        {"gpt-2", pre_gpt2_expression, 0, 0, 0}, {"smollm", pre_gpt2_expression, 1, 0, 0}, {"llama-bpe", llama3_expression, 0, 0, 1},
+        {"qwen2", qwen2_expression, 0, 1, 0},    {"gpt-4o", gpt4o_expression, 0, 0, 1},
+};
+
+static int make_gpt2(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	struct normalizer *normalizer;
+	struct pre_step *step;
+	struct decoder *decoder;
+	size_t i = 0, count = sizeof byte_level / sizeof *byte_level;
+	while (i < count && (!v->pre || strcmp(v->pre, byte_level[i].name)))
+		i++;
+	if (i == count)
+		return rh_fail(-EINVAL, "%s: tokenizer.ggml.pre '%s' is not supported; known are gpt-2, smollm, llama-bpe, qwen2, gpt-4o",
+		               v->where, v->pre ? v->pre : "(absent)");
+	t->bpe.ignore_merges = byte_level[i].ignore_merges;
+	int rc = byte_level[i].composed ? add_normalizer(t, NORMALIZER_NFC, &normalizer) : 0;
+	if (!rc && byte_level[i].digits && !(rc = add_pre_step(t, PRE_DIGITS, &step)))
+		step->behaviour = PRE_ISOLATED;
+	if (!rc && !(rc = add_pre_step(t, PRE_SPLIT, &step))) {
+		step->behaviour = PRE_ISOLATED;
+		rc = pattern_compile(byte_level[i].expression, strlen(byte_level[i].expression), v->where, &step->pattern);
+	}
+	if (!rc)
+		rc = add_pre_step(t, PRE_BYTES, &step);
+	if (!rc)
+		rc = add_decoder(t, DECODER_BYTE_LEVEL, &decoder);
+	if (!rc)
+		rc = add_texts(t, v);
+	return rc ? rc : add_merges(t, v);
+}
+
+static int check_id(const struct rh_vocabulary *v, const char *what, int64_t id, int32_t *out)
+{
+	if (id >= 0 && (uint64_t)id >= v->tokens)
+		return rh_fail(-EINVAL, "%s: tokenizer.ggml.%s_token_id is %lld, but there are %zu tokens", v->where, what, (long long)id,
+		               v->tokens);
+	*out = id < 0 ? -1 : (int32_t)id;
+	return 0;
+}
+
+static int make(struct rh_tokenizer *t, const struct rh_vocabulary *v)
+{
+	int32_t unknown;
+	int llama = v->model && !strcmp(v->model, "llama");
+	if (!llama && (!v->model || strcmp(v->model, "gpt2")))
+		return rh_fail(-EINVAL, "%s: tokenizer.ggml.model '%s' is not supported; known are llama and gpt2", v->where,
+		               v->model ? v->model : "(absent)");
+	if (!v->tokens || v->tokens > VOCAB_IDS)
+		return rh_fail(-EINVAL, "%s: %zu tokens in the vocabulary", v->where, v->tokens);
+	int rc = check_id(v, "bos", v->bos, &t->bos);
+	if (!rc)
+		rc = check_id(v, "eos", v->eos, &t->eos);
+	if (!rc)
+		rc = check_id(v, "padding", v->pad, &t->pad);
+	if (!rc)
+		rc = check_id(v, "unknown", v->unknown, &unknown);
+	if (!rc)
+		rc = llama ? make_llama(t, v) : make_gpt2(t, v);
+	if (rc)
+		return rc;
+	bpe_finish(&t->bpe);
+	rc = add_added(t, v);
+	/* SentencePiece vocabularies start with BOS unless the file says otherwise. */
+	int add_bos = v->add_bos < 0 ? llama : v->add_bos;
+	if (!rc)
+		rc = set_template(t, add_bos ? t->bos : -1, v->add_eos > 0 ? t->eos : -1);
+	if (!rc && v->chat_template && !(t->chat_template = rh_strdup(v->chat_template)))
+		rc = -ENOMEM;
+	return rc;
+}
+
+int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out)
+{
+	struct rh_tokenizer *tokenizer;
+	int rc = tokenizer_create(&tokenizer);
+	if (rc)
+		return rc;
+	rc = make(tokenizer, vocabulary);
+	if (rc)
+		rh_tokenizer_destroy(tokenizer);
+	else
+		*out = tokenizer;
+	return rc;
+}
