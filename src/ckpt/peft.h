@@ -9,7 +9,7 @@ struct rh_peft_config {
 	int64_t r;
 	double lora_alpha, lora_dropout;
 	int use_rslora;
-	char **target; /* names, or one regular expression */
+	char **target; /* names, or one regular expression; none with all_linear */
 	size_t targets;
 	int target_is_pattern, all_linear;
 	char *base_model_name_or_path;
@@ -20,13 +20,22 @@ struct rh_peft_config {
 	size_t rank_overrides, alpha_overrides;
 };
 
-/* Reads dir/adapter_config.json; use_dora, modules_to_save, bias other than "none" and other peft_types are -EINVAL. */
+/* Reads dir/adapter_config.json. -EINVAL: use_dora, modules_to_save, bias other than "none", other peft_types, and every other feature that
+ * would change what the adapter computes; a pattern that is no regular expression. *out is freed with rh_peft_config_free. */
 int rh_peft_config_load(const char *dir, struct rh_peft_config *out) RH_MUST;
 void rh_peft_config_free(struct rh_peft_config *config);
-/* Writes dir/adapter_config.json: targets sorted, every key that PEFT 0.21 needs. */
+/* Writes dir/adapter_config.json: targets sorted, every key that PEFT 0.21 writes. */
 int rh_peft_config_save(const struct rh_peft_config *config, const char *dir) RH_MUST;
 
-/* Rank and alpha of one module ("model.layers.0.self_attn.q_proj"), overrides applied as PEFT does. */
-void rh_peft_module(const struct rh_peft_config *config, const char *module, int64_t *r, double *alpha);
+/* Rank and alpha of one module ("model.layers.0.self_attn.q_proj"): those of the first override whose pattern, as a regular expression,
+ * matches the whole name or all of it after some dot; else the adapter's own. -EINVAL if a pattern cannot be run on the name. */
+int rh_peft_module(const struct rh_peft_config *config, const char *module, int64_t *r, double *alpha) RH_MUST;
+
+/* Does the adapter target this linear module? 1 or 0; -EINVAL as above. A list: equal to an entry, or ends in "." + entry; a pattern:
+ * matches the whole name; all-linear: everything but "lm_head". */
+int rh_peft_matches(const struct rh_peft_config *config, const char *module) RH_MUST;
+
+/* The name in adapter_model.safetensors; `part` is 'A' (r, in) or 'B' (out, r). -EINVAL if `size` is too small. */
+int rh_peft_tensor_name(const char *module, char part, char *out, size_t size) RH_MUST;
 
 #endif

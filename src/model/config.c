@@ -144,6 +144,8 @@ static int parse_rotary(const json_t *json, const char *where, struct rh_model_c
 	old.given |= json_object_get(json, "rope_scaling") != NULL; /* null says: no scaling */
 	if (old.given && fresh.given && !rope_scaling_equal(&old, &fresh))
 		return rh_fail(-EINVAL, "%s: 'rope_scaling' and 'rope_parameters' disagree; keep one of them", where);
+	if (json_is_number(json_object_get(json, "rope_theta")) && theta == 0)
+		return rh_fail(-EINVAL, "%s: rope_theta 0 makes no sense; it must be positive", where);
 	double said[3] = {theta, old.theta, fresh.theta};
 	out->rope_theta = 0;
 	for (int i = 0; i < 3; i++) {

@@ -5,6 +5,7 @@
 #include "ckpt/source.h"
 #include "core/float16.h"
 #include "core/log.h"
+#include "core/text.h"
 
 static const char *const models[] = {"llama", "qwen2", "qwen3"};
 
@@ -59,10 +60,10 @@ static void check_source(const char *model, const char *reference)
 		check_tensor(source, rh_safetensors_at(file, i));
 	float nothing;
 	struct rh_source_tensor tensor;
-	assert_int_equal(rh_source_find(source, "model.layers.2.mlp.up_proj.weight", &tensor), 0);
-	int rc = rh_source_read(source, "model.layers.2.mlp.up_proj.weight", 0, 1, RH_F32, &nothing);
+	assert_int_equal(rh_source_find(source, "model.layers.99.mlp.up_proj.weight", &tensor), 0);
+	int rc = rh_source_read(source, "model.layers.99.mlp.up_proj.weight", 0, 1, RH_F32, &nothing);
 	assert_int_equal(rc, -ENOENT);
-	check_refused(rc, "there is no tensor 'model.layers.2.mlp.up_proj.weight'");
+	check_refused(rc, "there is no tensor 'model.layers.99.mlp.up_proj.weight'");
 	rh_safetensors_close(file);
 	rh_source_close(source);
 }
@@ -127,6 +128,299 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 	}
 }
 
+/* The same model three ways: config.json of transformers 5 and of 4, and where there is one, a GGUF file. */
+static void test_source_reads_every_reference_model(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3", "gguf-llama", "gguf-qwen2"};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		char dir[128], path[128], weights[160];
+		struct rh_model_config old;
+		struct rh_source *source;
+		snprintf(dir, sizeof dir, "tests/reference/models/%s", names[i]);
+		snprintf(path, sizeof path, "%s/config-4.json", dir);
+		snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+		check_ok(rh_source_open(dir, &source));
+		check_ok(rh_model_config_load(path, &old));
+		struct rh_model_config a = old, b = *rh_source_config(source);
+		a.source = b.source = NULL;
+		assert_memory_equal(&a, &b, sizeof a);
+		rh_model_config_free(&old);
+		rh_source_close(source);
+		if (!strncmp(names[i], "gguf", 4))
+			snprintf(dir, sizeof dir, "tests/reference/models/%s/model.gguf", names[i]);
+		if (rh_file_exists(weights)) /* llama3 is in shards */
+			check_source(dir, weights);
+	}
+}
+
+/* A copy of a reference model's directory to spoil. */
+static void copy_model(const char *model, const char *dir)
+{
+	static const char *const names[] = {"config.json",
+	                                    "model.safetensors",
+	                                    "model.safetensors.index.json",
+	                                    "model-00001-of-00003.safetensors",
+	                                    "model-00002-of-00003.safetensors",
+	                                    "model-00003-of-00003.safetensors"};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		char from[160], to[160];
+		snprintf(from, sizeof from, REFERENCE "%s/%s", model, names[i]);
+		snprintf(to, sizeof to, "%s/%s", dir, names[i]);
+		if (rh_file_exists(from))
+			check_ok(rh_file_copy(from, to));
+	}
+}
+
+/* dir/name with the first `from` replaced by `to`. */
+static void replace(const char *dir, const char *name, const char *from, const char *to)
+{
+	char *path = rh_path_join(dir, name);
+	struct rh_mapping map;
+	check_ok(rh_file_map(path, &map));
+	const char *at = memmem(map.bytes, map.length, from, strlen(from));
+	assert_non_null(at);
+	struct rh_text text = {0};
+	check_ok(rh_text_append(&text, map.bytes, (size_t)(at - map.bytes)));
+	check_ok(rh_text_append(&text, to, strlen(to)));
+	at += strlen(from);
+	check_ok(rh_text_append(&text, at, map.length - (size_t)(at - map.bytes)));
+	rh_file_unmap(&map);
+	scratch_write(dir, name, text.bytes, text.length);
+	rh_text_free(&text);
+	rh_free(path);
+}
+
+static int open_source(const char *path)
+{
+	struct rh_source *source;
+	int rc = rh_source_open(path, &source);
+	if (!rc)
+		rh_source_close(source);
+	return rc;
+}
+
+/* Copies `model`, replaces, and expects this line. */
+static void check_spoiled(const char *model, const char *name, const char *from, const char *to, const char *part)
+{
+	char dir[64];
+	scratch_make(dir);
+	copy_model(model, dir);
+	check_ok(open_source(dir));
+	replace(dir, name, from, to);
+	check_refused(open_source(dir), part);
+	check_ok(rh_dir_remove(dir));
+}
+
+static void test_source_refuses_directories_that_contradict_themselves(void **state)
+{
+	(void)state;
+	const char *one = "model.safetensors", *index = "model.safetensors.index.json", *config = "config.json";
+	check_spoiled("qwen2", config, "\"intermediate_size\": 64", "\"intermediate_size\": 65",
+	              "tensor 'model.layers.0.mlp.down_proj.weight' has shape (32, 64), but the model's configuration makes it (32, 65)");
+	check_spoiled("qwen2", config, "\"vocab_size\": 40", "\"vocab_size\": 41", "tensor 'model.embed_tokens.weight' has shape (40, 32)");
+	check_spoiled("qwen2", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+	              "tensor 'model.layers.2.input_layernorm.weight' is missing, but the model's configuration asks for it");
+	check_spoiled("qwen2", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
+	              "tensor 'lm_head.weight' is missing");
+	check_spoiled("qwen2", config, "Qwen2ForCausalLM", "FalconForCausalLM", "architecture FalconForCausalLM is not supported");
+	check_spoiled("qwen2", one, "model.norm.weight", "model.term.weight", "tensor 'model.norm.weight' is missing");
+	check_spoiled("qwen2", one, "\"dtype\":\"BF16\"", "\"dtype\":\"I16\" ",
+	              "has type I16, which is not supported (F32, F16, BF16 are)");
+	check_spoiled("llama", index, "model-00002-of-00003.safetensors", "model-00009-of-00003.safetensors",
+	              "model-00009-of-00003.safetensors: the shard is missing, though model.safetensors.index.json names it");
+	check_spoiled("llama", index, "model-00002-of-00003.safetensors", "../../../etc/passwd", "which is no plain file name");
+	check_spoiled("llama", index, "\"model-00002-of-00003.safetensors\"", "7", "must be a file name");
+	check_spoiled("llama", index, "model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors",
+	              "where model.safetensors.index.json puts it");
+	check_spoiled("llama", index, "weight_map", "weight_lap", "there is no 'weight_map' object");
+	check_spoiled("llama", index, "\"model.norm.weight\"", "\"model.form.weight\"", "tensor 'model.norm.weight' is missing");
+	check_spoiled("llama", index, "{", "", "not valid JSON");
+}
+
+static void test_source_refuses_what_is_not_there(void **state)
+{
+	(void)state;
+	char dir[64];
+	scratch_make(dir);
+	check_refused(open_source("/nonexistent"), "no such model; give a Hugging Face directory or a .gguf file");
+	check_refused(open_source(dir), "config.json: cannot open");
+	copy_model("qwen2", dir);
+	char *path = rh_path_join(dir, "model.safetensors");
+	assert_int_equal(unlink(path), 0);
+	check_refused(open_source(dir), "there is neither model.safetensors nor model.safetensors.index.json");
+	struct rh_mapping map;
+	check_ok(rh_file_map(REFERENCE "qwen2/model.safetensors", &map));
+	scratch_write(dir, "model.safetensors", map.bytes, map.length - 1);
+	check_refused(open_source(dir), "(truncated?)");
+	rh_file_unmap(&map);
+	rh_free(path);
+	path = rh_path_join(dir, "config.json");
+	check_refused(open_source(path), "not a GGUF file");
+	rh_free(path);
+	check_ok(rh_dir_remove(dir));
+}
+
+static void check_spoiled_gguf(const char *model, const char *from, const char *to, const char *part)
+{
+	char dir[64], name[64];
+	scratch_make(dir);
+	snprintf(name, sizeof name, REFERENCE "%s", model);
+	char *path = rh_path_join(dir, model);
+	check_ok(rh_file_copy(name, path));
+	replace(dir, model, from, to);
+	check_refused(open_source(path), part);
+	rh_free(path);
+	check_ok(rh_dir_remove(dir));
+}
+
+static void test_source_refuses_ggufs_that_contradict_themselves(void **state)
+{
+	(void)state;
+	check_spoiled_gguf("qwen2.gguf", "qwen2", "qwin2", "architecture 'qwin2' is not supported (known: llama, qwen2, qwen3)");
+	check_spoiled_gguf("qwen2.gguf", "qwen2.block_count", "qwen2.block_kount", "metadata 'qwen2.block_count' is missing");
+	check_spoiled_gguf("qwen2.gguf", "qwen2.attention.head_count_kv\x04", "qwen2.attention.head_count_kv\x06",
+	                   "metadata 'qwen2.attention.head_count_kv' must be a whole number");
+	check_spoiled_gguf("qwen2.gguf", "blk.1.ffn_up.weight", "blk.1.ffn_ap.weight", "tensor 'blk.1.ffn_up.weight' is missing");
+	check_spoiled_gguf("qwen2.gguf", "token_embd.weight", "taken_embd.weight", "there is no token_embd.weight matrix");
+	check_spoiled_gguf("qwen2.gguf", "qwen2.feed_forward_length\x04", "qwen2.feed_forward_length\x08",
+	                   "the file ends inside its header");
+	check_spoiled_gguf("qwen3.gguf", "linear", "lineal", "rope scaling 'lineal' is not supported (none and linear are)");
+	check_spoiled_gguf("qwen3.gguf", "qwen3.attention.key_length", "qwen3.attention.key_lengUh",
+	                   "attention heads have keys of 8 and values of 16; different lengths are not supported");
+}
+
+static int attempt_gguf(const char *path)
+{
+	struct rh_source *source;
+	int rc = rh_source_open(path, &source);
+	if (rc)
+		return rc;
+	float row[64];
+	rc = rh_source_read(source, "model.layers.1.self_attn.q_proj.weight", 0, rh_source_config(source)->hidden_size, RH_F32, row);
+	rh_source_close(source);
+	return rc;
+}
+
+static void test_source_gguf_survives_mutation(void **state)
+{
+	(void)state;
+	scratch_fuzz(REFERENCE "llama.gguf", "a.gguf", 5000, 4000, attempt_gguf);
+}
+
+static int attempt_directory(const char *path)
+{
+	char dir[256];
+	snprintf(dir, sizeof dir, "%s", path);
+	*strrchr(dir, '/') = 0;
+	static const char *const files[] = {"config.json", "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+	                                    "model-00003-of-00003.safetensors"};
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+		char from[256], to[512];
+		snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+		if (!realpath(REFERENCE "llama", from))
+			return -1;
+		strcat(strcat(from, "/"), files[i]);
+		if (access(to, F_OK))
+			assert_int_equal(symlink(from, to), 0);
+	}
+	return open_source(dir);
+}
+
+static void test_source_index_survives_mutation(void **state)
+{
+	(void)state;
+	scratch_fuzz(REFERENCE "llama/model.safetensors.index.json", "model.safetensors.index.json", 4096, 4000, attempt_directory);
+}
+
+static void test_source_survives_failed_allocations(void **state)
+{
+	(void)state;
+	static const char *const paths[] = {REFERENCE "llama", REFERENCE "llama.gguf", REFERENCE "qwen2"};
+	for (int p = 0; p < 3; p++)
+		for (uint64_t n = 1;; n++) {
+			rh_alloc_fail_nth(n);
+			int rc = open_source(paths[p]);
+			int reached = rh_alloc_fail_nth(0) >= n;
+			assert_int_equal(rc, reached ? -ENOMEM : 0);
+			if (!reached)
+				break;
+		}
+}
+
+static void test_source_copies_tokenizer_files(void **state)
+{
+	(void)state;
+	char from[64], to[64];
+	struct rh_source *source;
+	scratch_make(from);
+	scratch_make(to);
+	copy_model("qwen2", from);
+	scratch_text(from, "tokenizer.json", "{}");
+	scratch_text(from, "generation_config.json", "{\"a\":1}");
+	scratch_text(from, "README.md", "no");
+	check_ok(rh_source_open(from, &source));
+	check_ok(rh_source_copy_tokenizer(source, to));
+	rh_source_close(source);
+	struct rh_mapping map;
+	char *path = rh_path_join(to, "generation_config.json");
+	check_ok(rh_file_map(path, &map));
+	assert_int_equal(map.length, 7);
+	rh_file_unmap(&map);
+	rh_free(path);
+	path = rh_path_join(to, "README.md");
+	assert_false(rh_file_exists(path));
+	rh_free(path);
+	check_ok(rh_dir_remove(to));
+	check_ok(rh_dir_make(to));
+	check_ok(rh_source_open(REFERENCE "qwen2.gguf", &source));
+	check_ok(rh_source_copy_tokenizer(source, to));
+	rh_source_close(source);
+	assert_int_equal(rh_dir_empty(to), 1);
+	check_ok(rh_dir_remove(from));
+	check_ok(rh_dir_remove(to));
+}
+
+/* The demo's model against checksums made by the gguf package (tests/reference/ckpt_demo.py). */
+static void test_source_demo_model_has_the_gguf_packages_values(void **state)
+{
+	(void)state;
+	const char *path = getenv("RH_DEMO_MODEL"), *standard = "build/demo/SmolLM2-135M-Instruct.Q4_1.gguf";
+	if (!path)
+		path = standard;
+	if (!rh_file_exists(path))
+		check_skip("no demo model at %s (make demo brings it; RH_DEMO_MODEL names another place)", path);
+	struct rh_source *source;
+	check_ok(rh_source_open(path, &source));
+	const struct rh_model_config *c = rh_source_config(source);
+	assert_int_equal(c->vocab_size, 49152);
+	assert_int_equal(c->num_hidden_layers, 30);
+	assert_true(c->tie_word_embeddings && c->rope_theta == 100000 && c->rms_norm_eps == 1e-5);
+	FILE *file = fopen("tests/reference/ckpt_demo.txt", "r");
+	assert_non_null(file);
+	char name[128];
+	long long rows, cols;
+	unsigned long long wanted;
+	int tensors = 0;
+	for (; fscanf(file, "%127s %lld %lld %llu", name, &rows, &cols, &wanted) == 4; tensors++) {
+		struct rh_source_tensor tensor;
+		assert_int_equal(rh_source_find(source, name, &tensor), 1);
+		assert_int_equal(tensor.shape[0], rows);
+		int64_t count = rows * (cols ? cols : 1);
+		float *values = malloc((size_t)count * sizeof *values);
+		check_ok(rh_source_read(source, name, 0, count, RH_F32, values));
+		uint64_t sum = 0;
+		for (int64_t i = 0; i < count; i++)
+			sum += (uint64_t)(i + 1) * rh_f32_bits(values[i]);
+		if (sum != wanted)
+			fail_msg("%s differs", name);
+		free(values);
+	}
+	assert_int_equal(tensors, 272);
+	fclose(file);
+	rh_source_close(source);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
@@ -134,6 +428,15 @@ int main(void)
 	        cmocka_unit_test(test_source_gguf_has_hugging_face_names_and_order),
 	        cmocka_unit_test(test_source_directory_reads_single_files_and_shards),
 	        cmocka_unit_test(test_source_configurations_of_gguf_and_directory_agree),
+	        cmocka_unit_test(test_source_reads_every_reference_model),
+	        cmocka_unit_test(test_source_refuses_directories_that_contradict_themselves),
+	        cmocka_unit_test(test_source_refuses_what_is_not_there),
+	        cmocka_unit_test(test_source_refuses_ggufs_that_contradict_themselves),
+	        cmocka_unit_test(test_source_gguf_survives_mutation),
+	        cmocka_unit_test(test_source_index_survives_mutation),
+	        cmocka_unit_test(test_source_survives_failed_allocations),
+	        cmocka_unit_test(test_source_copies_tokenizer_files),
+	        cmocka_unit_test(test_source_demo_model_has_the_gguf_packages_values),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,32 +1,38 @@
 """Makes tests/reference/ckpt/: what the checkpoint readers are held against.
 
-    build/venv/bin/python tests/reference/ckpt.py
+    build/venv/run tests/reference/ckpt.py            remakes them
+    build/venv/run tests/reference/ckpt.py --check    remakes them in a temporary directory and compares
 
 quants.safetensors     for each GGUF block type random blocks ("Q4_K.blocks", U8) and what gguf.quants.dequantize makes of them
                        ("Q4_K.values", F32); scales are odd (subnormal, negative, zero, huge), infinities and NaNs are left out
 <model>/               a tiny seeded model of each architecture as transformers saves it
 <model>.gguf           the same weights as a GGUF file, as llama.cpp's converter lays them out (llama: q and k rows permuted), partly quantised
 <model>.safetensors    what that GGUF holds: dequantised, in Hugging Face's order, under Hugging Face's names
+peft.json              adapter_config.json's and, for modules of the qwen3 model, whether PEFT targets them, with which rank and alpha
 """
 
+import filecmp
+import json
 import pathlib
-import shutil
+import sys
+import tempfile
 
 import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Q
+from peft import LoraConfig, get_peft_model
 from safetensors.numpy import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-out = pathlib.Path(__file__).parent / "ckpt"
+HERE = pathlib.Path(__file__).parent / "ckpt"
 TYPES = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL]
 # byte offsets of the fp16 scales in a block
 SCALES = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.Q4_K: [0, 2],
           Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.IQ4_NL: [0]}
 
 
-def quants():
+def quants(out):
     rng = np.random.default_rng(11)
     tensors = {}
     for kind in TYPES:
@@ -134,7 +140,7 @@ def write_gguf(model, config, path, kinds):
     save_file(expected, str(path).replace(".gguf", ".safetensors"))
 
 
-def models():
+def models(out):
     torch.manual_seed(5)
     common = dict(vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                   max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
@@ -155,12 +161,58 @@ def models():
             for parameter in model.parameters():
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
         model = model.to(dtype)
-        shutil.rmtree(out / name, ignore_errors=True)
         model.save_pretrained(out / name, max_shard_size=shard)
         (out / name / "generation_config.json").unlink(missing_ok=True)
         write_gguf(model, config, out / f"{name}.gguf", kinds)
 
 
-out.mkdir(exist_ok=True)
-quants()
-models()
+ADAPTERS = [
+    dict(r=4, target_modules=["q_proj", "v_proj"]),
+    dict(r=4, lora_alpha=3, target_modules=["mlp.up_proj", "model.layers.1.self_attn.k_proj", "proj"], use_rslora=True),
+    dict(r=4, target_modules=r".*layers\.1\.(self_attn|mlp)\.(q|down)_proj"),
+    dict(r=4, target_modules=r"q_proj|model\.layers\.0\.mlp\.gate_proj"),
+    dict(r=2, target_modules="all-linear"),
+    dict(r=2, target_modules="all-linear", rank_pattern={"q_proj": 3, r"0\.mlp\.up_proj": 5, "_proj": 7, r"^model.layers.1.mlp.up_proj": 6},
+         alpha_pattern={r"layers\.[01]\.self_attn\..*": 11, "mlp.(up|down)_proj": 12.5, "proj": 13}),
+    dict(r=2, target_modules=["q_proj", "k_proj"], rank_pattern={"self_attn.q_proj": 8, "layers.0.self_attn.q_proj": 9, "elf_attn.k_proj": 7}),
+]
+
+
+def adapters(out):
+    cases = []
+    for settings in ADAPTERS:
+        torch.manual_seed(1)
+        model = Qwen3ForCausalLM.from_pretrained(out / "qwen3", dtype=torch.float32)
+        linears = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+        config = LoraConfig(**settings, task_type="CAUSAL_LM")
+        written = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
+        modules = dict(get_peft_model(model, config).base_model.model.named_modules())
+        found = {}
+        for name in linears:
+            lora = modules[name] if hasattr(modules[name], "lora_A") else None
+            found[name] = [lora.r["default"], lora.lora_alpha["default"], lora.scaling["default"]] if lora else None
+        cases.append({"config": written, "modules": found})
+    (out / "peft.json").write_text(json.dumps(cases, indent=1, default=str) + "\n")
+
+
+def make(out):
+    out.mkdir(exist_ok=True)
+    quants(out)
+    models(out)
+    adapters(out)
+
+
+def check():
+    with tempfile.TemporaryDirectory() as name:
+        fresh = pathlib.Path(name) / "ckpt"
+        make(fresh)
+        ours, theirs = ({str(f.relative_to(d)) for d in [root] for f in d.rglob("*") if f.is_file()} for root in (HERE, fresh))
+        bad = sorted(ours ^ theirs) + [f for f in sorted(ours & theirs) if not filecmp.cmp(HERE / f, fresh / f, shallow=False)]
+    print("differs: " + ", ".join(bad) if bad else "the same")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(check())
+    make(HERE)

@@ -1,0 +1,90 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "ckpt/peft_internal.h"
+
+#include "core/text.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+int peft_match(const char *pattern, enum peft_span span, const char *name)
+{
+	struct rh_text whole = {0};
+	int rc = rh_text_printf(&whole, span == PEFT_SUFFIX ? "(.*\\.)?(%s)$" : "(?:%s)\\z", pattern);
+	if (rc)
+		return rc;
+	int fault;
+	PCRE2_SIZE where;
+	PCRE2_UCHAR text[120];
+	pcre2_match_data *match = NULL;
+	pcre2_code *code = pcre2_compile((PCRE2_SPTR)whole.bytes, whole.length, PCRE2_ANCHORED | PCRE2_UTF, &fault, &where, NULL);
+	if (!code) {
+		pcre2_get_error_message(fault, text, sizeof text);
+		rc = rh_fail(-EINVAL, "'%.200s' is no regular expression: %s", pattern, (const char *)text);
+		goto out;
+	}
+	match = pcre2_match_data_create_from_pattern(code, NULL);
+	if (!match) {
+		rc = rh_fail(-ENOMEM, "out of host memory");
+		goto out;
+	}
+	int found = pcre2_match(code, (PCRE2_SPTR)name, strlen(name), 0, 0, match, NULL);
+	rc = found >= 0;
+	if (found < 0 && found != PCRE2_ERROR_NOMATCH) {
+		pcre2_get_error_message(found, text, sizeof text);
+		rc = rh_fail(-EINVAL, "regular expression '%.200s' fails on '%s': %s", pattern, name, (const char *)text);
+	}
+out:
+	pcre2_match_data_free(match);
+	pcre2_code_free(code);
+	rh_text_free(&whole);
+	return rc;
+}
+
+static const struct rh_peft_override *find_override(const struct rh_peft_override *list, size_t count, const char *module, int *rc)
+{
+	*rc = 0;
+	for (size_t i = 0; *rc == 0 && i < count; i++) {
+		*rc = peft_match(list[i].pattern, PEFT_SUFFIX, module);
+		if (*rc > 0)
+			return &list[i];
+	}
+	return NULL;
+}
+
+int rh_peft_module(const struct rh_peft_config *config, const char *module, int64_t *r, double *alpha)
+{
+	int rc;
+	const struct rh_peft_override *rank = find_override(config->rank_override, config->rank_overrides, module, &rc);
+	if (rc < 0)
+		return rc;
+	const struct rh_peft_override *scale = find_override(config->alpha_override, config->alpha_overrides, module, &rc);
+	if (rc < 0)
+		return rc;
+	*r = rank ? (int64_t)rank->value : config->r;
+	*alpha = scale ? scale->value : config->lora_alpha;
+	return 0;
+}
+
+int rh_peft_matches(const struct rh_peft_config *config, const char *module)
+{
+	if (config->all_linear)
+		return strcmp(module, "lm_head") != 0;
+	if (config->target_is_pattern)
+		return peft_match(config->target[0], PEFT_WHOLE, module);
+	size_t length = strlen(module);
+	for (size_t i = 0; i < config->targets; i++) {
+		size_t suffix = strlen(config->target[i]);
+		if (length < suffix || strcmp(module + length - suffix, config->target[i]))
+			continue;
+		if (length == suffix || module[length - suffix - 1] == '.')
+			return 1;
+	}
+	return 0;
+}
+
+int rh_peft_tensor_name(const char *module, char part, char *out, size_t size)
+{
+	int length = snprintf(out, size, "base_model.model.%s.lora_%c.weight", module, part);
+	return length >= 0 && (size_t)length < size ? 0 : rh_fail(-EINVAL, "the name of module '%.200s' is too long", module);
+}

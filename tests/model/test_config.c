@@ -1,0 +1,330 @@
+#include "check.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "model/config.h"
+
+#include <string.h>
+
+static int parse(const char *text, struct rh_model_config *out)
+{
+	json_t *json = NULL;
+	int rc = rh_json_parse(text, strlen(text), "config.json", &json);
+	if (!rc)
+		rc = rh_model_config_parse(json, "config.json", out);
+	json_decref(json);
+	return rc;
+}
+
+/* A small valid configuration of `family` with `more` members (each ",\"key\":value"). */
+static int parse_with(const char *family, const char *more, struct rh_model_config *out)
+{
+	char text[2048];
+	snprintf(text, sizeof text,
+	         "{\"architectures\":[\"%sForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+	         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":100%s}",
+	         family, more);
+	return parse(text, out);
+}
+
+static void check_refused(const char *family, const char *more, const char *part)
+{
+	struct rh_model_config config;
+	int rc = parse_with(family, more, &config);
+	if (rc != -EINVAL)
+		fail_msg("%s with %s gives %d; expected '%s'", family, more, rc, part);
+	if (!strstr(rh_error(rc), part))
+		fail_msg("the line '%s' does not hold '%s'", rh_error(rc), part);
+	assert_ptr_equal(strstr(rh_error(rc), "config.json: "), rh_error(rc));
+}
+
+static void check_accepted(const char *family, const char *more, struct rh_model_config *out)
+{
+	check_ok(parse_with(family, more, out));
+}
+
+static void test_config_defaults_are_those_of_transformers(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_ok(parse("{\"model_type\":\"llama\"}", &c));
+	assert_int_equal(c.family, RH_FAMILY_LLAMA);
+	assert_int_equal(c.vocab_size, 32000);
+	assert_int_equal(c.hidden_size, 4096);
+	assert_int_equal(c.intermediate_size, 11008);
+	assert_int_equal(c.num_hidden_layers, 32);
+	assert_int_equal(c.num_key_value_heads, 32);
+	assert_int_equal(c.head_dim, 128);
+	assert_int_equal(c.max_position_embeddings, 2048);
+	assert_int_equal(c.bos_token_id, 1);
+	assert_int_equal(c.eos_token_ids, 1);
+	assert_int_equal(c.eos_token_id[0], 2);
+	assert_true(c.rms_norm_eps == 1e-6 && c.rope_theta == 10000 && c.initializer_range == 0.02);
+	assert_false(c.attention_bias || c.attention_output_bias || c.mlp_bias || c.qk_norm || c.tie_word_embeddings);
+	rh_model_config_free(&c);
+	check_ok(parse("{\"model_type\":\"qwen2\",\"num_attention_heads\":64,\"bos_token_id\":null}", &c));
+	assert_int_equal(c.num_key_value_heads, 32);
+	assert_int_equal(c.head_dim, 64);
+	assert_int_equal(c.bos_token_id, -1);
+	assert_int_equal(c.eos_token_ids, 0);
+	assert_true(c.attention_bias && !c.attention_output_bias && !c.qk_norm);
+	assert_int_equal(c.vocab_size, 151936);
+	assert_int_equal(c.intermediate_size, 22016);
+	assert_int_equal(c.max_position_embeddings, 32768);
+	rh_model_config_free(&c);
+	check_ok(parse("{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_attention_heads\":64,\"num_key_value_heads\":null,"
+	               "\"eos_token_id\":[5,6]}",
+	               &c));
+	assert_int_equal(c.num_key_value_heads, 64);
+	assert_int_equal(c.head_dim, 128);
+	assert_int_equal(c.eos_token_ids, 2);
+	assert_int_equal(c.eos_token_id[1], 6);
+	assert_true(c.qk_norm && !c.attention_bias);
+	rh_model_config_free(&c);
+	check_accepted("Qwen3", ",\"attention_bias\":true", &c);
+	assert_true(c.attention_bias && c.attention_output_bias);
+	rh_model_config_free(&c);
+}
+
+static void test_config_both_spellings_of_rope(void **state)
+{
+	(void)state;
+	static const char *const spellings[] = {
+	        ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+	        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}",
+	        ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+	        "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}",
+	        ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+	        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}",
+	        ",\"max_position_embeddings\":8192,\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":8.0,"
+	        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0}",
+	};
+	for (size_t i = 0; i < 4; i++) {
+		struct rh_model_config c;
+		check_accepted("Llama", spellings[i], &c);
+		assert_int_equal(c.rope_type, RH_ROPE_LLAMA3);
+		assert_true(c.rope_theta == 500000 && c.rope_factor == 8 && c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4);
+		assert_int_equal(c.rope_original_max_position, 8192);
+		rh_model_config_free(&c);
+	}
+	struct rh_model_config c;
+	check_accepted("Qwen2",
+	               ",\"rope_theta\":1e6,\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"default\","
+	               "\"rope_theta\":1000000}",
+	               &c);
+	assert_int_equal(c.rope_type, RH_ROPE_DEFAULT);
+	assert_true(c.rope_theta == 1e6);
+	rh_model_config_free(&c);
+	check_accepted("Qwen2", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}", &c);
+	assert_int_equal(c.rope_type, RH_ROPE_LINEAR);
+	assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000);
+	rh_model_config_free(&c);
+}
+
+static void test_config_rope_disagreement_and_unknown_types_are_errors(void **state)
+{
+	(void)state;
+	check_refused("Llama", ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":1e6}",
+	              "'rope_theta' is given twice, as 10000 and as 1e+06");
+	check_refused("Llama",
+	              ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}",
+	              "'rope_scaling' and 'rope_parameters' disagree");
+	check_refused("Llama", ",\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}", "disagree");
+	check_refused("Llama", ",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"default\",\"factor\":2}",
+	              "rope_scaling says rope_type 'default' and type 'linear'");
+	check_refused("Llama", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", "rope_scaling: rope type 'yarn' is not supported");
+	check_refused("Qwen3", ",\"rope_parameters\":{\"rope_type\":\"dynamic\"}", "rope_parameters: rope type 'dynamic' is not supported");
+	check_refused("Llama", ",\"rope_scaling\":{\"factor\":2}", "rope_scaling has a factor but no rope_type");
+	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"linear\"}", "'factor' is missing");
+	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", "rope scaling factor 0 makes no sense");
+	check_refused("Llama", ",\"rope_scaling\":\"linear\"", "'rope_scaling' must be an object or null");
+	check_refused("Llama", ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1}}", "differs between kinds of layers");
+	check_refused("Llama", ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5 is not supported");
+	check_refused("Llama", ",\"partial_rotary_factor\":0.5", "partial_rotary_factor 0.5 is not supported");
+	check_refused("Llama", ",\"rope_theta\":-1", "rope_theta -1 makes no sense");
+	check_refused("Llama", ",\"rope_theta\":0", "rope_theta 0 makes no sense");
+	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4}",
+	              "llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor");
+}
+
+static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state)
+{
+	(void)state;
+	check_refused("Mistral", "", "architecture MistralForCausalLM is not supported (known: LlamaForCausalLM, Qwen2ForCausalLM");
+	check_refused("Llama", ",\"model_type\":\"qwen2\"", "'architectures' says LlamaForCausalLM, but 'model_type' says qwen2");
+	check_refused("Llama", ",\"hidden_act\":\"gelu\"", "hidden_act 'gelu' is not supported (silu is)");
+	check_refused("Llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", "the model is stored quantised");
+	check_refused("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":1",
+	              "layers from 1 on use sliding-window attention");
+	check_refused("Qwen3",
+	              ",\"use_sliding_window\":true,\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+	              "layer 1 uses sliding-window attention, which is not supported");
+	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\"]", "layer_types has 'linear_attention', which is not supported");
+	check_refused("Llama", ",\"head_dim\":15", "head_dim 15 is odd");
+	check_refused("Llama", ",\"head_dim\":-2", "'head_dim' is -2; it must be positive");
+	check_refused("Llama", ",\"head_dim\":65537", "head_dim is 65537; it must be 1 to 65536");
+	check_refused("Llama", ",\"vocab_size\":0,\"a\":1", "not valid JSON"); /* repeated key */
+	struct rh_model_config c;
+	assert_int_equal(parse("{\"model_type\":\"llama\",\"hidden_size\":100,\"num_attention_heads\":7}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "hidden_size 100 is no multiple of num_attention_heads 7"));
+	assert_int_equal(parse("{\"model_type\":\"llama\",\"num_key_value_heads\":3}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "num_attention_heads 32 is no multiple of num_key_value_heads 3"));
+	assert_int_equal(parse("{\"model_type\":\"llama\",\"vocab_size\":4e9}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'vocab_size' must be a whole number"));
+	assert_int_equal(parse("{\"model_type\":\"llama\",\"vocab_size\":4000000000}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "vocab_size is 4000000000; it must be 1 to 2147483647"));
+	assert_int_equal(parse("{}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "neither 'architectures' nor 'model_type'"));
+	assert_int_equal(parse("[]", &c), -EINVAL);
+	assert_int_equal(parse("{\"architectures\":[]}", &c), -EINVAL);
+	assert_int_equal(parse("{\"architectures\":[\"LlamaForCausalLM\",\"X\"]}", &c), -EINVAL);
+	check_refused("Llama", ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]", "'eos_token_id' has 9 entries; at most 8");
+	check_refused("Llama", ",\"eos_token_id\":\"x\"", "'eos_token_id' must be a whole number or a list of them");
+	check_refused("Llama", ",\"eos_token_id\":-5", "eos_token_id -5 makes no sense");
+	check_refused("Llama", ",\"torch_dtype\":\"float32\",\"dtype\":\"bfloat16\"",
+	              "'torch_dtype' says float32, but 'dtype' says bfloat16");
+	check_refused("Llama", ",\"rms_norm_eps\":-1", "rms_norm_eps -1 makes no sense");
+	check_refused("Llama", ",\"tie_word_embeddings\":1", "'tie_word_embeddings' must be true or false");
+}
+
+static void test_config_windows_that_cut_nothing_are_accepted(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("Qwen2", ",\"use_sliding_window\":false,\"sliding_window\":512,\"max_window_layers\":0", &c);
+	rh_model_config_free(&c);
+	check_accepted("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":2", &c);
+	rh_model_config_free(&c);
+	check_accepted("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":32768,\"max_window_layers\":0", &c);
+	rh_model_config_free(&c);
+	check_accepted("Llama", ",\"sliding_window\":16,\"attention_dropout\":0.0", &c);
+	rh_model_config_free(&c);
+}
+
+/* What is written parses to the same again, keeps foreign keys, and says the same in both spellings. */
+static void test_config_written_configurations_read_back(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+	        {"Llama", ",\"mlp_bias\":true,\"attention_bias\":true,\"keep\":\"me\",\"torch_dtype\":\"float16\""},
+	        {"Llama", ",\"tie_word_embeddings\":true,\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":32.0,"
+	                  "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192},\"keep\":\"me\""},
+	        {"Qwen2", ",\"eos_token_id\":[3,4],\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2.0,\"rope_theta\":1e6},"
+	                  "\"keep\":\"me\""},
+	        {"Qwen3", ",\"head_dim\":32,\"bos_token_id\":7,\"keep\":\"me\",\"dtype\":\"bfloat16\""},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_model_config first, again;
+		json_t *json;
+		check_accepted(cases[i][0], cases[i][1], &first);
+		check_ok(rh_model_config_write(&first, "bfloat16", &json));
+		assert_string_equal(json_string_value(json_object_get(json, "keep")), "me");
+		assert_string_equal(json_string_value(json_object_get(json, "dtype")), "bfloat16");
+		assert_string_equal(json_string_value(json_object_get(json, "torch_dtype")), "bfloat16");
+		assert_true(json_is_object(json_object_get(json, "rope_parameters")));
+		check_ok(rh_model_config_parse(json, "written", &again));
+		json_decref(json);
+		json_decref(first.source);
+		json_decref(again.source);
+		first.source = again.source = NULL;
+		assert_memory_equal(&first, &again, sizeof first);
+		rh_model_config_free(&first);
+		rh_model_config_free(&again);
+	}
+}
+
+static void test_config_what_no_file_can_say_is_not_written(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	json_t *json;
+	check_accepted("Llama", "", &c);
+	c.attention_bias = 1;
+	assert_int_equal(rh_model_config_write(&c, "float32", &json), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "LlamaForCausalLM cannot have biases on q, k and v as this model does"));
+	c.attention_bias = 0;
+	c.rope_divisor = rh_alloc((size_t)c.head_dim / 2, sizeof *c.rope_divisor);
+	assert_non_null(c.rope_divisor);
+	for (int64_t i = 0; i < c.head_dim / 2; i++)
+		c.rope_divisor[i] = 1 + (float)(i % 3);
+	assert_int_equal(rh_model_config_write(&c, "float32", &json), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "rope_freqs.weight of the GGUF file follows no known scaling"));
+	for (int64_t i = 0; i < c.head_dim / 2; i++)
+		c.rope_divisor[i] = 1;
+	check_ok(rh_model_config_write(&c, "float32", &json));
+	assert_true(json_is_null(json_object_get(json, "rope_scaling")));
+	json_decref(json);
+	rh_model_config_free(&c);
+}
+
+static void test_config_survives_mutation(void **state)
+{
+	(void)state;
+	static const char alphabet[] = "\"{}[]:,0123456789-e.truefalsn";
+	struct rh_mapping map;
+	uint64_t seed = check_seed();
+	int accepted = 0;
+	check_ok(rh_file_map("tests/reference/ckpt/llama/config.json", &map));
+	char *text = malloc(map.length + 1);
+	for (int round = 0; round < 20000; round++) {
+		size_t length = map.length;
+		memcpy(text, map.bytes, length);
+		for (uint32_t change = check_random(&seed) % 3 + 1; change; change--) {
+			size_t at = check_random(&seed) % length;
+			if (check_random(&seed) % 50 == 0)
+				length = at + 1;
+			else
+				text[at] = check_random(&seed) % 8 ? alphabet[check_random(&seed) % (sizeof alphabet - 1)]
+				                                   : (char)check_random(&seed);
+		}
+		json_t *json = NULL;
+		struct rh_model_config c;
+		rh_error_clear();
+		int rc = rh_json_parse(text, length, "mutant", &json);
+		if (!rc)
+			rc = rh_model_config_parse(json, "mutant", &c);
+		json_decref(json);
+		if (!rc) {
+			accepted++;
+			if (!rh_model_config_write(&c, "float32", &json))
+				json_decref(json);
+			rh_model_config_free(&c);
+		} else if (!*rh_error(rc) || strchr(rh_error(rc), '\n')) {
+			fail_msg("no single line for error %d: '%s'", rc, rh_error(rc));
+		}
+	}
+	printf("%d of 20000 mutants accepted\n", accepted);
+	free(text);
+	rh_file_unmap(&map);
+}
+
+static void test_config_load_takes_a_file_or_a_directory(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_ok(rh_model_config_load("tests/reference/ckpt/qwen3", &c));
+	assert_int_equal(c.head_dim, 16);
+	rh_model_config_free(&c);
+	check_ok(rh_model_config_load("tests/reference/ckpt/qwen3/config.json", &c));
+	assert_int_equal(c.rope_type, RH_ROPE_LINEAR);
+	rh_model_config_free(&c);
+	assert_int_equal(rh_model_config_load("tests/reference/nothing", &c), -ENOENT);
+}
+
+int main(void)
+{
+	rh_log_quiet(1);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_config_defaults_are_those_of_transformers),
+	        cmocka_unit_test(test_config_both_spellings_of_rope),
+	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
+	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),
+	        cmocka_unit_test(test_config_windows_that_cut_nothing_are_accepted),
+	        cmocka_unit_test(test_config_written_configurations_read_back),
+	        cmocka_unit_test(test_config_what_no_file_can_say_is_not_written),
+	        cmocka_unit_test(test_config_survives_mutation),
+	        cmocka_unit_test(test_config_load_takes_a_file_or_a_directory),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
