@@ -1,24 +1,32 @@
+#!/usr/bin/env python3
 """What transformers renders from the models' own chat templates, for tests/data/test_chat.c.
 
-usage: build/venv/bin/python tests/reference/data_chat.py FILE...
+    data_chat.py [FILE...]           remakes tests/reference/data/chat-*.json for the template texts that are found
+    data_chat.py --check [FILE...]   compares instead; exit 1 on a difference
 
-Each FILE holds a template text: a .jinja, a tokenizer_config.json or a .gguf (all of a folder's when it is a folder). The text's hash must be in
-src/data/chat_known.c, which says the built-in it belongs to; a text that is not there is reported with the line it would need. Texts are
-not kept in the repository, only what they render: tests/reference/data/chat-NAME.json, beside the conversations themselves.
+Texts are not kept in the repository, only what they render. They are found in the PyPI package trl (Llama 3 to 3.3, Qwen2.5, Qwen3), in the
+demo's GGUF (SmolLM2; Qwen2's and plain ChatML's are the same text with another system turn or none), and in each FILE: a .jinja, a
+tokenizer_config.json, a .gguf, or a folder of the first. The rest (llama2 without its FILE) is named as not checked. A text's hash must be in
+src/data/chat_known.c, which says the built-in it belongs to; of a FILE that is not, the line it would need is printed.
 """
 
+import argparse
 import ctypes
 import ctypes.util
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import zipfile
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-HERE = pathlib.Path(__file__).parent
-OUT = HERE / "data"
-KNOWN = HERE.parent.parent / "src/data/chat_known.c"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OUT = ROOT / "tests/reference/data"
+KNOWN = ROOT / "src/data/chat_known.c"
+TRL = "trl-1.16.0-py3-none-any.whl"
+GGUF = ROOT / "build/demo/SmolLM2-135M-Instruct.Q4_1.gguf"
 SPECIAL = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_id|>")}
 
 
@@ -51,6 +59,31 @@ def texts_of(path):
         yield json.loads(path.read_text())["chat_template"], path
     else:
         yield path.read_bytes().decode(), path
+
+
+def package_texts():
+    """The templates that TRL carries, exactly as the models ship them."""
+    folder = ROOT / "build/reference"
+    if not (folder / TRL).exists():
+        version = TRL.split("-")[1]
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, f"trl=={version}"], check=True)
+    with zipfile.ZipFile(folder / TRL) as archive:
+        for name in ("llama3", "llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507"):
+            yield archive.read(f"trl/chat_templates/{name}.jinja").decode(), f"{TRL}: {name}"
+
+
+def demo_texts():
+    """SmolLM2's, and the texts that differ from it in the default system turn only; line breaks as they are and written \\n."""
+    if not GGUF.exists():
+        subprocess.run([sys.executable, ROOT / "examples/fetch-demo.py", "--out", GGUF.parent], check=True)
+    own, _ = next(texts_of(GGUF))
+    plain = re.sub(r"{% if loop.first.*?{% endif %}", "", own, flags=re.S)
+    other = own.replace("You are a helpful AI assistant named SmolLM, trained by Hugging Face", "You are a helpful assistant.")
+    default = "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+    for text, name in ((own, "SmolLM2"), (other, "Qwen2"), (plain, "ChatML"), (default + plain, "ChatML with a default")):
+        yield text, name
+        # only line breaks inside strings are there in these texts
+        yield text.replace("\n", "\\n"), name + ", escaped"
 
 
 def conversations():
@@ -100,25 +133,41 @@ def render(text, messages, prompt, bos, eos):
     return rendered[0]
 
 
-def main(files):
-    if not files:
-        sys.exit(__doc__)
+def settle(path, text, check):
+    """Writes the file, or says whether it is as it should be."""
+    if not check:
+        path.write_text(text)
+    elif path.read_text() != text:
+        print(f"{path}: differs from what is rendered now")
+        return False
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("file", nargs="*", type=pathlib.Path)
+    options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
-    known, talks = known_texts(), conversations()
-    (OUT / "chat-conversations.json").write_text(json.dumps(talks) + "\n")
-    done = {}
-    for text, path in (pair for file in files for pair in texts_of(pathlib.Path(file))):
+    known, talks, done = known_texts(), conversations(), {}
+    good = settle(OUT / "chat-conversations.json", json.dumps(talks) + "\n", options.check)
+    for text, source in (*package_texts(), *demo_texts(), *(pair for file in options.file for pair in texts_of(file))):
         key = xxh3_128(text.removesuffix("\n").encode())
         if key not in known:
-            print(f"not known: {path}: {{UINT64_C({key[0]:#018x}), UINT64_C({key[1]:#018x}), \"NAME\"}},")
+            print(f'not known: {source}: {{UINT64_C({key[0]:#018x}), UINT64_C({key[1]:#018x}), "NAME"}},')
+            good = good and source in options.file
             continue
         name = known[key]
         bos, eos = SPECIAL.get(name, SPECIAL["llama3"])
         rendered = [{"whole": render(text, m, False, bos, eos), "prompt": render(text, m, True, bos, eos)} for m in talks]
         if done.setdefault(name, rendered) != rendered:
-            sys.exit(f"{path}: renders otherwise than the text before that has the same name, {name}")
-        (OUT / f"chat-{name}.json").write_text(json.dumps(rendered) + "\n")
-        print(f"{name}: {len(talks)} conversations, from {path}")
+            sys.exit(f"{source}: renders otherwise than an earlier text of the same name, {name}")
+        good = settle(OUT / f"chat-{name}.json", json.dumps(rendered) + "\n", options.check) and good
+        print(f"{name}: {len(talks)} conversations, {source}")
+    for name in sorted(set(known.values()) - set(done)):
+        print(f"{name}: not checked, no file with its text was given")
+    sys.exit(0 if good else 1)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main()
