@@ -12,8 +12,10 @@
 #include <string.h>
 
 enum {
-	SKINNY = 16,   /* rows or columns, at most, of a narrow product */
-	K_BLOCK = 384, /* at most: a panel of a is 21 KiB, one of b 48 KiB */
+	SKINNY = 16,     /* rows or columns, at most, of a narrow product */
+	K_BLOCK = 384,   /* at most: a panel of a is 21 KiB, one of b 48 KiB */
+	A_PANELS = 8,    /* packed at a time */
+	COL_PANELS = 20, /* of b, at most, in a tile */
 	SKINNY_TASK = 1 << 17
 };
 
@@ -80,7 +82,7 @@ struct scratch {
 static int take_scratch(const struct product *p, struct scratch *out)
 {
 	int64_t cols = ceil_div(p->cols, p->kernels->panel_cols) * p->kernels->panel_cols;
-	int64_t a = ceil_div(p->k_block * p->kernels->panel_rows, 16) * 16, b = p->k_block * cols;
+	int64_t a = ceil_div(p->k_block * p->kernels->panel_rows * A_PANELS, 16) * 16, b = p->k_block * cols;
 	int64_t sums = p->d.dtype == RH_F32 ? 0 : p->rows * cols;
 	out->a = cpu_scratch((size_t)(a + b + cols + sums) * sizeof(float));
 	if (!out->a)
@@ -91,26 +93,60 @@ static int take_scratch(const struct product *p, struct scratch *out)
 	return 0;
 }
 
+/* Asks for part `part` of `parts` of what a later pack will read: (lanes, kc) of a side. */
+static void prefetch(const struct gemm_side *side, int64_t lanes, int64_t kc, int64_t part, int64_t parts)
+{
+	int64_t rows = side->k_stride == 1 ? lanes : kc, stride = side->k_stride == 1 ? side->lane_stride : side->k_stride;
+	int64_t row_bytes = rh_dtype_bytes(side->dtype, side->k_stride == 1 ? kc : lanes),
+	        stride_bytes = rh_dtype_bytes(side->dtype, stride);
+	for (int64_t row = rows * part / parts; row < rows * (part + 1) / parts; row++) {
+		const char *at = (const char *)side->data + row * stride_bytes;
+		for (int64_t byte = 0; byte < row_bytes; byte += 64)
+			__builtin_prefetch(at + byte, 0, 2);
+	}
+}
+
+/* Whether tiles can read b where it is: no widening to do, no zeros to add, and rows not so far apart that they fall into the same few
+ * sets of a cache. */
+static int usable_in_place(const struct gemm_side *b, int64_t cols, int panel_cols)
+{
+	return b->dtype == RH_F32 && b->lane_stride == 1 && cols % panel_cols == 0 && b->k_stride % 1024;
+}
+
 /* One block of k for one tile at (row, col) of (rows, cols): the sums so far are in `base`. */
 static void tile_block(const struct product *p, const struct scratch *scratch, int64_t row, int64_t col, int64_t rows, int64_t cols,
                        int64_t k, int64_t kc, struct gemm_target base)
 {
-	const int panel_rows = p->kernels->panel_rows, panel_cols = p->kernels->panel_cols;
-	for (int64_t j = 0; j < cols; j += panel_cols) {
-		struct gemm_side side = from(p->b, col + j, k);
-		p->kernels->pack(&side, least(panel_cols, cols - j), panel_cols, kc, scratch->b + j * kc);
+	const int panel_rows = p->kernels->panel_rows, panel_cols = p->kernels->panel_cols, group_rows = A_PANELS * panel_rows;
+	struct gemm_side side = from(p->b, col, k), next_b = from(p->b, col, k + kc);
+	const float *b = side.data; /* [k][b_step], panels b_panel apart */
+	int64_t b_step = side.k_stride, b_panel = panel_cols;
+	if (!usable_in_place(&side, cols, panel_cols)) {
+		p->kernels->pack(&side, cols, panel_cols, kc, scratch->b);
+		b = scratch->b;
+		b_step = panel_cols;
+		b_panel = kc * panel_cols;
 	}
+	int64_t next_kc = least(p->k_block, p->k - k - kc);
 	for (int64_t i = 0; i < rows; i += panel_rows) {
-		struct gemm_side side = from(p->a, row + i, k);
+		if (i % group_rows == 0) {
+			side = from(p->a, row + i, k);
+			p->kernels->pack(&side, least(group_rows, rows - i), panel_rows, kc, scratch->a);
+		}
+		if (i + group_rows < rows) {
+			side = from(p->a, row + i + group_rows, k);
+			prefetch(&side, least(panel_rows, rows - i - group_rows), kc, 0, 1);
+		}
+		prefetch(&next_b, cols, next_kc, i / panel_rows, ceil_div(rows, panel_rows));
+		const float *a = scratch->a + i % group_rows * kc;
 		struct gemm_target target = base;
 		target.rows = least(panel_rows, rows - i);
-		p->kernels->pack(&side, target.rows, panel_rows, kc, scratch->a);
 		for (int64_t j = 0; j < cols; j += panel_cols) {
 			target.cols = least(panel_cols, cols - j);
 			target.dst = base.dst + i * base.dst_stride + j;
 			target.add = base.add ? base.add + i * base.add_stride + j : NULL;
 			target.bias = base.bias ? base.bias + j : NULL;
-			p->kernels->tile(kc, scratch->a, scratch->b + j * kc, &target);
+			p->kernels->tile(kc, a, b + j / panel_cols * b_panel, b_step, &target);
 		}
 	}
 }
@@ -169,7 +205,7 @@ static void wide_task(void *context, int64_t index)
 static void cut(struct product *p, int threads)
 {
 	const int64_t panel_rows = p->kernels->panel_rows, panel_cols = p->kernels->panel_cols;
-	int64_t down = ceil_div(p->m, panel_rows * 64), across = ceil_div(p->n, panel_cols * 16);
+	int64_t down = ceil_div(p->m, panel_rows * 64), across = ceil_div(p->n, panel_cols * COL_PANELS);
 	for (;;) {
 		p->rows = ceil_div(ceil_div(p->m, down), panel_rows) * panel_rows;
 		p->cols = ceil_div(ceil_div(p->n, across), panel_cols) * panel_cols;

@@ -30,11 +30,12 @@ struct gemm_kernels {
 	int panel_rows, panel_cols; /* of a tile, in registers */
 	int outer_lanes;            /* most lanes of `outer` */
 
-	/* out[k][width] = the first `lanes` (<= width) lanes of a side, k in [0, kc), widened to F32; the rest zeros. */
+	/* Panels of `width` lanes, one after another: panel[k][width], k in [0, kc), widened to F32; zeros fill the last. */
 	void (*pack)(const struct gemm_side *side, int64_t lanes, int width, int64_t kc, float *out);
 
-	/* a (kc, panel_rows), b (kc, panel_cols), packed. */
-	void (*tile)(int64_t kc, const float *a, const float *b, const struct gemm_target *target);
+	/* a (kc, panel_rows) is a panel; so is b (kc, panel_cols), or an F32 side with lane_stride 1: b_step floats from one k to the next.
+	 */
+	void (*tile)(int64_t kc, const float *a, const float *b, int64_t b_step, const struct gemm_target *target);
 
 	/* For products with at most GEMM_SKINNY_COLS columns, whose wide side is not worth packing.
 	 * dot: k_stride of `a` is 1; b[cols][b_stride] holds each column's k side by side; out[rows][cols] = products of `rows` lanes.

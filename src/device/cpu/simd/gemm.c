@@ -14,9 +14,11 @@ enum { ROWS = 6, DOT_COLS = 4, OUTER_COLS = 4 };
 #else
 enum { ROWS = 6, DOT_COLS = 4, OUTER_COLS = 4 };
 #endif
+enum { AHEAD = 12 }; /* steps of k: from the second-level cache */
 enum { VECS = 2, COLS = VECS * VF, OUTER_VECS = 3 };
 
 typedef float vec4 __attribute__((vector_size(16)));
+typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t index4 __attribute__((vector_size(16)));
 
 SIMD_INLINE float element(const void *data, enum rh_dtype dtype, int64_t at)
@@ -46,53 +48,81 @@ SIMD_INLINE vec4 load4_as(const void *data, enum rh_dtype dtype, int64_t at)
 	return value;
 }
 
-/* out[k][width], lanes [first, first+4), from rows that run along k. */
-SIMD_INLINE void transpose4(const struct gemm_side *side, enum rh_dtype dtype, int64_t first, int width, int64_t kc, float *out)
+/* out[k][width] = four rows that run along k, turned; kc a multiple of 4. */
+SIMD_INLINE void turn4(const void *data, enum rh_dtype dtype, int64_t row, int64_t step, int width, int64_t kc, float *out)
 {
-	int64_t row = first * side->lane_stride, step = side->lane_stride, k = 0;
-	for (; k + 4 <= kc; k += 4) {
-		vec4 r0 = load4_as(side->data, dtype, row + k), r1 = load4_as(side->data, dtype, row + step + k);
-		vec4 r2 = load4_as(side->data, dtype, row + 2 * step + k), r3 = load4_as(side->data, dtype, row + 3 * step + k);
+	for (int64_t k = 0; k < kc; k += 4, out += 4 * width) {
+		vec4 r0 = load4_as(data, dtype, row + k), r1 = load4_as(data, dtype, row + step + k);
+		vec4 r2 = load4_as(data, dtype, row + 2 * step + k), r3 = load4_as(data, dtype, row + 3 * step + k);
 		vec4 low01 = __builtin_shuffle(r0, r1, (index4){0, 4, 1, 5}), high01 = __builtin_shuffle(r0, r1, (index4){2, 6, 3, 7});
 		vec4 low23 = __builtin_shuffle(r2, r3, (index4){0, 4, 1, 5}), high23 = __builtin_shuffle(r2, r3, (index4){2, 6, 3, 7});
 		vec4 c0 = __builtin_shuffle(low01, low23, (index4){0, 1, 4, 5}), c1 = __builtin_shuffle(low01, low23, (index4){2, 3, 6, 7});
 		vec4 c2 = __builtin_shuffle(high01, high23, (index4){0, 1, 4, 5});
 		vec4 c3 = __builtin_shuffle(high01, high23, (index4){2, 3, 6, 7});
-		memcpy(out + k * width + first, &c0, sizeof c0);
-		memcpy(out + (k + 1) * width + first, &c1, sizeof c1);
-		memcpy(out + (k + 2) * width + first, &c2, sizeof c2);
-		memcpy(out + (k + 3) * width + first, &c3, sizeof c3);
+		memcpy(out, &c0, sizeof c0);
+		memcpy(out + width, &c1, sizeof c1);
+		memcpy(out + 2 * width, &c2, sizeof c2);
+		memcpy(out + 3 * width, &c3, sizeof c3);
+	}
+}
+
+/* out[k][width] from lanes that run along k. A cache line of each lane at a time, so that both sides stay in the first-level cache. */
+SIMD_INLINE void pack_turned(const struct gemm_side *side, enum rh_dtype dtype, int64_t lanes, int width, int64_t kc, float *out)
+{
+	enum { LINE = 16 };
+	int64_t step = side->lane_stride, k = 0;
+	for (int64_t count; lanes >= 4 && (count = kc - k < LINE ? (kc - k) / 4 * 4 : LINE) > 0; k += count) {
+		int64_t lane = 0;
+		for (; lane + 4 <= lanes; lane += 4)
+			turn4(side->data, dtype, lane * step + k, step, width, count, out + k * width + lane);
+		if (lane < lanes) /* the last four once more: some are written twice */
+			turn4(side->data, dtype, (lanes - 4) * step + k, step, width, count, out + k * width + lanes - 4);
 	}
 	for (; k < kc; k++) {
-		for (int64_t lane = 0; lane < 4; lane++)
-			out[k * width + first + lane] = element(side->data, dtype, row + lane * step + k);
+		for (int64_t lane = 0; lane < lanes; lane++)
+			out[k * width + lane] = element(side->data, dtype, lane * step + k * side->k_stride);
+	}
+}
+
+/* Panels from lanes that lie side by side: whole rows of all panels, so that memory is read in long runs. */
+SIMD_INLINE void pack_straight(const struct gemm_side *side, enum rh_dtype dtype, int64_t lanes, int width, int64_t kc, float *out)
+{
+	for (int64_t k = 0; k < kc; k++) {
+		int64_t at = k * side->k_stride;
+		float *to = out + k * width;
+		for (int64_t first = 0; first < lanes; first += width, at += width, to += kc * width) {
+			int64_t here = lanes - first < width ? lanes - first : width, lane = 0;
+			for (; lane + VF <= here; lane += VF)
+				vf_store(to + lane, load_as(side->data, dtype, at + lane));
+#if defined __AVX512F__
+			if (dtype == RH_F32 && lane < here) {
+				__mmask16 mask = (__mmask16)((1u << (here - lane)) - 1);
+				_mm512_mask_storeu_ps(to + lane, mask, _mm512_maskz_loadu_ps(mask, (const float *)side->data + at + lane));
+				continue;
+			}
+#endif
+			for (; lane + 4 <= here; lane += 4)
+				*(vec4_unaligned *)(to + lane) = load4_as(side->data, dtype, at + lane);
+			for (; lane < here; lane++)
+				to[lane] = element(side->data, dtype, at + lane);
+		}
 	}
 }
 
 SIMD_INLINE void pack_as(const struct gemm_side *side, enum rh_dtype dtype, int64_t lanes, int width, int64_t kc, float *out)
 {
-	if (lanes < width)
-		memset(out, 0, (size_t)(kc * width) * sizeof *out);
+	int64_t whole = lanes / width * width;
+	if (whole < lanes)
+		memset(out + whole * kc, 0, (size_t)(kc * width) * sizeof *out);
 	if (side->lane_stride == 1) {
-		for (int64_t k = 0; k < kc; k++) {
-			int64_t at = k * side->k_stride, lane = 0;
-			for (; lane + VF <= lanes; lane += VF)
-				vf_store(out + k * width + lane, load_as(side->data, dtype, at + lane));
-			for (; lane < lanes; lane++)
-				out[k * width + lane] = element(side->data, dtype, at + lane);
-		}
+		pack_straight(side, dtype, lanes, width, kc, out);
 		return;
 	}
-	int64_t lane = 0;
-	for (; lane + 4 <= lanes; lane += 4)
-		transpose4(side, dtype, lane, width, kc, out);
-	if (lane < lanes && lanes >= 4) { /* the last four once more: some are written twice */
-		transpose4(side, dtype, lanes - 4, width, kc, out);
-		return;
-	}
-	for (; lane < lanes; lane++) {
-		for (int64_t k = 0; k < kc; k++)
-			out[k * width + lane] = element(side->data, dtype, lane * side->lane_stride + k * side->k_stride);
+	struct gemm_side panel = *side;
+	size_t panel_bytes = (size_t)(width * side->lane_stride) * (dtype == RH_F32 ? 4 : 2);
+	for (int64_t first = 0; first < lanes; first += width, out += kc * width) {
+		pack_turned(&panel, dtype, lanes - first < width ? lanes - first : width, width, kc, out);
+		panel.data = (const char *)panel.data + panel_bytes;
 	}
 }
 
@@ -115,14 +145,20 @@ static void store_partial(const float *product, const struct gemm_target *target
 	}
 }
 
-SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const float *b, const struct gemm_target *target)
+SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const float *b, int64_t b_step, const struct gemm_target *target)
 {
 	vf sum[ROWS][VECS];
 #pragma GCC unroll 16
 	for (int i = 0; i < rows; i++)
 		sum[i][0] = sum[i][1] = (vf){0};
-	for (int64_t k = 0; k < kc; k++, a += ROWS, b += COLS) {
+	for (int i = 0; i < rows && i < target->rows; i++) { /* wanted at the end: on its way meanwhile */
+		__builtin_prefetch(target->dst + i * target->dst_stride);
+		__builtin_prefetch(target->dst + i * target->dst_stride + COLS - 1);
+	}
+	for (int64_t k = 0; k < kc; k++, a += ROWS, b += b_step) {
 		vf b0 = vf_load(b), b1 = vf_load(b + VF);
+		__builtin_prefetch(b + AHEAD * b_step);
+		__builtin_prefetch(b + AHEAD * b_step + VF);
 #pragma GCC unroll 16
 		for (int i = 0; i < rows; i++) {
 			vf x = vf_set(a[i]);
@@ -157,37 +193,37 @@ SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const flo
 	}
 }
 
-static void tile(int64_t kc, const float *a, const float *b, const struct gemm_target *target)
+static void tile(int64_t kc, const float *a, const float *b, int64_t b_step, const struct gemm_target *target)
 {
 	switch (target->rows) {
 	case 1:
 	case 2:
-		tile_rows(2, kc, a, b, target);
+		tile_rows(2, kc, a, b, b_step, target);
 		return;
 	case 3:
 	case 4:
-		tile_rows(4, kc, a, b, target);
+		tile_rows(4, kc, a, b, b_step, target);
 		return;
 #if defined __AVX512F__
 	case 5:
 	case 6:
-		tile_rows(6, kc, a, b, target);
+		tile_rows(6, kc, a, b, b_step, target);
 		return;
 	case 7:
 	case 8:
-		tile_rows(8, kc, a, b, target);
+		tile_rows(8, kc, a, b, b_step, target);
 		return;
 	case 9:
 	case 10:
-		tile_rows(10, kc, a, b, target);
+		tile_rows(10, kc, a, b, b_step, target);
 		return;
 	case 11:
 	case 12:
-		tile_rows(12, kc, a, b, target);
+		tile_rows(12, kc, a, b, b_step, target);
 		return;
 #endif
 	default:
-		tile_rows(ROWS, kc, a, b, target);
+		tile_rows(ROWS, kc, a, b, b_step, target);
 	}
 }
 
