@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -183,6 +184,7 @@ def main():
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    warnings.simplefilter("ignore", FutureWarning)  # transformers and PEFT about each other
     if arguments.verb == "convert":
         convert(arguments.source, arguments.directory)
     else:

@@ -6,7 +6,7 @@
 # MODEL and ROWS name another GGUF file and another JSONL file of prompt/completion rows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-model=${MODEL:-build/demo/model.gguf}
+model=${MODEL:-build/demo/SmolLM2-135M-Instruct.Q4_1.gguf}
 rows=${ROWS:-build/demo/train.jsonl}
 for file in "$model" "$rows"; do
 	[ -e "$file" ] || { echo "$file is missing: run \`make demo\` first, or set MODEL and ROWS to a GGUF file and a JSONL file" >&2; exit 1; }
