@@ -55,8 +55,8 @@ static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const
 	return rc;
 }
 
-/* How many tokens the text's first `bytes` make. Says so where they are not the first of the whole's. */
-static int count_prefix(struct data_encoder *encoder, size_t bytes, enum rh_tokens mode, const char *where, size_t *tokens)
+/* How many tokens the text's first `bytes` make, and how many of these are the first of the whole's; where not all, that is counted. */
+static int count_prefix(struct data_encoder *encoder, size_t bytes, enum rh_tokens mode, const char *where, size_t *tokens, size_t *common)
 {
 	encoder->part.count = 0;
 	int rc = encode(encoder, 0, bytes, mode, where, &encoder->part);
@@ -64,15 +64,17 @@ static int count_prefix(struct data_encoder *encoder, size_t bytes, enum rh_toke
 		return rc;
 	size_t count = encoder->part.count, whole = encoder->ids.count;
 	*tokens = count < whole ? count : whole;
-	if (count > whole || (count && memcmp(encoder->part.id, encoder->ids.id, count * sizeof *encoder->ids.id)))
+	for (*common = 0; *common < *tokens && encoder->part.id[*common] == encoder->ids.id[*common];)
+		++*common;
+	if (*common < count)
 		encoder->is_prefix_mismatch = 1;
 	return 0;
 }
 
 static int mask_prefix(struct data_encoder *encoder, size_t bytes, enum rh_tokens mode, const char *where)
 {
-	size_t tokens;
-	int rc = count_prefix(encoder, bytes, mode, where, &tokens);
+	size_t tokens, common;
+	int rc = count_prefix(encoder, bytes, mode, where, &tokens, &common);
 	if (!rc && tokens)
 		memset(encoder->trained, 0, tokens);
 	return rc;
@@ -80,7 +82,7 @@ static int mask_prefix(struct data_encoder *encoder, size_t bytes, enum rh_token
 
 /* Unmasked tokens become those of [first, end) of the encoder's spans. Each piece between span borders is encoded by itself; where the
  * pieces do not add up to the whole's ids (a token reaches across a border, or each piece gets a word start of its own), the borders are
- * counted by prefix instead, as for prompts. */
+ * counted by prefix instead. A token that reaches into a span is kept, as TRL does. */
 static int keep_spans(struct data_encoder *encoder, const char *where)
 {
 	const struct rh_chat_spans *spans = &encoder->spans;
@@ -101,10 +103,10 @@ static int keep_spans(struct data_encoder *encoder, const char *where)
 		return rc;
 	memset(kept, 0, tokens);
 	for (size_t i = 0; !rc && i < spans->count; i++) {
-		size_t first = 0, end = 0;
-		rc = count_prefix(encoder, spans->span[i].first, RH_TOKENS_PLAIN, where, &first);
+		size_t first = 0, end = 0, other;
+		rc = count_prefix(encoder, spans->span[i].first, RH_TOKENS_PLAIN, where, &other, &first);
 		if (!rc)
-			rc = count_prefix(encoder, spans->span[i].end, RH_TOKENS_PLAIN, where, &end);
+			rc = count_prefix(encoder, spans->span[i].end, RH_TOKENS_PLAIN, where, &end, &other);
 		if (!rc && first < end)
 			memset(kept + first, 1, end - first);
 	}

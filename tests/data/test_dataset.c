@@ -140,10 +140,10 @@ static void test_messages_mask_what_no_assistant_wrote(void **state)
 	load_ok(chat_line, &config, &plain_tokenizer, &set);
 	expect_mask(&set, 0, "____________________###_");
 	rh_dataset_free(&set);
-	/* "assistant\n" and "\nx" share a token: the border falls back to the prefix's length, and is counted */
+	/* "assistant\n" and "\nx" share a token: it reaches into the answer, so it is trained, and the row is counted */
 	load_ok("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\\nx\"}]}", &config,
 	        &plain_tokenizer, &set);
-	expect_mask(&set, 0, "____________________##_");
+	expect_mask(&set, 0, "___________________###_");
 	assert_int_equal(set.prefix_mismatches, 1);
 	rh_dataset_free(&set);
 }
