@@ -290,6 +290,32 @@ static void test_source_refuses_ggufs_that_contradict_themselves(void **state)
 	                   "attention heads have keys of 8 and values of 16; different lengths are not supported");
 }
 
+static int open_tokenizer(const char *path)
+{
+	struct rh_source *source;
+	struct rh_tokenizer *tokenizer;
+	int rc = rh_source_open(path, &source);
+	if (rc)
+		return rc;
+	rc = rh_source_tokenizer(source, &tokenizer);
+	if (!rc)
+		rh_tokenizer_destroy(tokenizer);
+	rh_source_close(source);
+	return rc;
+}
+
+static void check_spoiled_tokenizer(const char *from, const char *to, const char *part)
+{
+	char dir[64];
+	scratch_make(dir);
+	char *path = rh_path_join(dir, "m.gguf");
+	check_ok(rh_file_copy(REFERENCE "qwen2.gguf", path));
+	replace(dir, "m.gguf", from, to);
+	check_refused(open_tokenizer(path), part);
+	rh_free(path);
+	check_ok(rh_dir_remove(dir));
+}
+
 static int attempt_gguf(const char *path)
 {
 	struct rh_source *source;
@@ -297,7 +323,12 @@ static int attempt_gguf(const char *path)
 	if (rc)
 		return rc;
 	float row[64];
+	struct rh_tokenizer *tokenizer;
 	rc = rh_source_read(source, "model.layers.1.self_attn.q_proj.weight", 0, rh_source_config(source)->hidden_size, RH_F32, row);
+	if (!rc)
+		rc = rh_source_tokenizer(source, &tokenizer);
+	if (!rc)
+		rh_tokenizer_destroy(tokenizer);
 	rh_source_close(source);
 	return rc;
 }
@@ -331,6 +362,40 @@ static void test_source_index_survives_mutation(void **state)
 {
 	(void)state;
 	scratch_fuzz(REFERENCE "llama/model.safetensors.index.json", "model.safetensors.index.json", 4096, 4000, attempt_directory);
+}
+
+static void check_ids(const struct rh_tokenizer *tokenizer, const char *text, const int32_t *wanted, size_t count)
+{
+	struct rh_ids ids = {0};
+	struct rh_text back = {0};
+	check_ok(rh_tokenizer_encode(tokenizer, text, strlen(text), RH_TOKENS_PLAIN, &ids));
+	assert_int_equal(ids.count, count);
+	assert_memory_equal(ids.id, wanted, count * sizeof *wanted);
+	check_ok(rh_tokenizer_decode(tokenizer, ids.id, ids.count, RH_SPECIALS_KEEP, &back));
+	assert_string_equal(back.bytes, text);
+	rh_text_free(&back);
+	rh_ids_free(&ids);
+}
+
+static void test_source_gguf_brings_its_tokenizer(void **state)
+{
+	(void)state;
+	struct rh_source *source;
+	struct rh_tokenizer *tokenizer;
+	check_ok(rh_source_open(REFERENCE "qwen2.gguf", &source));
+	check_ok(rh_source_tokenizer(source, &tokenizer));
+	assert_int_equal(rh_tokenizer_size(tokenizer), 40);
+	assert_int_equal(rh_tokenizer_bos(tokenizer), 1);
+	assert_int_equal(rh_tokenizer_eos(tokenizer), 2);
+	assert_string_equal(rh_tokenizer_chat_template(tokenizer), "{{ messages }}");
+	check_ids(tokenizer, "ABACab", (const int32_t[]){38, 0, 2, 39}, 4);
+	rh_tokenizer_destroy(tokenizer);
+	rh_source_close(source);
+	check_spoiled_tokenizer("tokenizer.ggml.tokens", "tokenizer.ggml.takens", "there is no vocabulary (tokenizer.ggml.tokens)");
+	check_spoiled_tokenizer("tokenizer.ggml.model", "tokenizer.ggml.madel", "tokenizer.ggml.model");
+	check_ok(rh_source_open(REFERENCE "qwen2", &source));
+	check_refused(rh_source_tokenizer(source, &tokenizer), "tokenizer.json");
+	rh_source_close(source);
 }
 
 static void test_source_survives_failed_allocations(void **state)
@@ -396,6 +461,10 @@ static void test_source_demo_model_has_the_gguf_packages_values(void **state)
 	assert_int_equal(c->vocab_size, 49152);
 	assert_int_equal(c->num_hidden_layers, 30);
 	assert_true(c->tie_word_embeddings && c->rope_theta == 100000 && c->rms_norm_eps == 1e-5);
+	struct rh_tokenizer *tokenizer;
+	check_ok(rh_source_tokenizer(source, &tokenizer));
+	check_ids(tokenizer, "Hello world", (const int32_t[]){19556, 905}, 2);
+	rh_tokenizer_destroy(tokenizer);
 	FILE *file = fopen("tests/reference/ckpt_demo.txt", "r");
 	assert_non_null(file);
 	char name[128];
@@ -434,6 +503,7 @@ int main(void)
 	        cmocka_unit_test(test_source_refuses_ggufs_that_contradict_themselves),
 	        cmocka_unit_test(test_source_gguf_survives_mutation),
 	        cmocka_unit_test(test_source_index_survives_mutation),
+	        cmocka_unit_test(test_source_gguf_brings_its_tokenizer),
 	        cmocka_unit_test(test_source_survives_failed_allocations),
 	        cmocka_unit_test(test_source_copies_tokenizer_files),
 	        cmocka_unit_test(test_source_demo_model_has_the_gguf_packages_values),

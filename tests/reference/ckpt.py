@@ -112,7 +112,7 @@ def write_gguf(model, config, path, kinds):
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
-    tokens = [chr(ord("A") + i) if i < 26 else chr(ord("a") + i - 26) if i < 52 else f"<{i}>" for i in range(config.vocab_size)]
+    tokens = [chr(ord("A") + i) for i in range(26)] + [chr(ord("a") + i) for i in range(config.vocab_size - 28)] + ["AB", "ab"]
     writer.add_token_list(tokens)
     writer.add_token_types([1] * config.vocab_size)
     writer.add_token_merges(["A B", "a b"])
