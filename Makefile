@@ -34,26 +34,26 @@ ISA_base   := -march=x86-64
 all: $(B)/roundhouse
 
 $(B)/roundhouse: $(B)/src/cli/main.o $(B)/libroundhouse.a
-	$(CC) $(SAN_$(VARIANT)) -o $@ $^ $(LIBS)
+	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) -o $@ $^ $(LIBS)
 
 $(B)/libroundhouse.a: $(OBJ) $(SIMD_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -c -o $@ $<
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 define simd_rule
 $(B)/%.$(1).o: %.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(ALL_CFLAGS) $$(ISA_$(1)) -DRH_ISA=$(1) -c -o $$@ $$<
+	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) $$(ISA_$(1)) -DRH_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach isa,avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
 
 $(B)/tests/%: tests/%.c $(B)/libroundhouse.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Itests -o $@ $< $(B)/libroundhouse.a $(LIBS) -lcmocka
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Itests -I$(<D) -o $@ $< $(B)/libroundhouse.a $(LIBS) -lcmocka
 
 tests-built: $(TESTBIN) $(B)/roundhouse
 

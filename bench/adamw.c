@@ -115,8 +115,8 @@ struct rates {
 
 static struct rates measure(enum rh_dtype dtype, int64_t elements, struct rh_pool *pool)
 {
-	struct rh_block_tensor tensor = {"w", elements / 1024, 1024, 0, 1};
-	struct rh_block_spec spec = {"block", elements, 1, 1, &tensor, 1};
+	struct rh_tensor tensor = {"w", elements / 1024, 1024, 0, 1, 2};
+	struct rh_block spec = {"block", elements, 1, 1, &tensor, 1};
 	struct rh_adamw adamw = {0.9, 0.999, 1e-8, 0.01};
 	struct run run = {.dtype = dtype, .elements = elements, .piece = 32768};
 	int64_t moved = dtype == RH_F32 ? 28 : 26, half = elements * 8;

@@ -61,7 +61,7 @@ static void update_span(void *context, int64_t i)
 	const struct store_span *span = &update->store->span[update->block->span + i];
 	const struct optimizer_kernels *kernels = update->store->kernels;
 	const struct store_block *block = update->block;
-	const struct rh_block_tensor *tensor = &update->store->spec[span->block].tensor[span->tensor];
+	const struct rh_tensor *tensor = &update->store->spec[span->block].tensor[span->tensor];
 	const struct adamw_terms *terms = tensor->decays ? &update->decaying : &update->plain;
 	int64_t at = span->first;
 	float *first = block->moment[0] + at, *second = block->moment[1] + at;
@@ -100,7 +100,7 @@ static struct adamw_terms make_terms(const struct rh_adamw *adamw, double learni
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_adamw *adamw, double learning_rate, double scale, int64_t step)
 {
-	const struct rh_block_spec *spec = rh_store_block(store, block);
+	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && step >= 1);
 	struct update update = {.store = store, .block = &store->block[block], .bad = INT_MAX};
 	update.plain = make_terms(adamw, learning_rate, scale, step);

@@ -12,17 +12,17 @@
 /* More elements than any address space holds at 24 bytes each; below it no sum of sizes overflows. */
 static const int64_t too_many = INT64_C(1) << 56;
 
-static int64_t tensor_elements(const struct rh_block_tensor *tensor)
+static int64_t tensor_elements(const struct rh_tensor *tensor)
 {
 	return tensor->rows * tensor->cols;
 }
 
 /* Spans of a block; checks the caller's layout. */
-static int64_t count_spans(const struct rh_block_spec *spec)
+static int64_t count_spans(const struct rh_block *spec)
 {
 	int64_t spans = 0, end = 0;
 	for (int i = 0; i < spec->tensors; i++) {
-		const struct rh_block_tensor *tensor = &spec->tensor[i];
+		const struct rh_tensor *tensor = &spec->tensor[i];
 		RH_ASSERT(tensor->rows >= 0 && tensor->cols >= 0 && tensor->offset >= end);
 		end = tensor->offset + tensor_elements(tensor);
 		spans += (tensor_elements(tensor) + STORE_SPAN - 1) / STORE_SPAN;
@@ -32,7 +32,7 @@ static int64_t count_spans(const struct rh_block_spec *spec)
 }
 
 /* Cuts a block's arrays from `memory`, which may only be measuring: nothing is touched. */
-static void place_block(const struct rh_block_spec *spec, const struct rh_store_options *options, struct rh_arena *memory,
+static void place_block(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory,
                         struct store_block *block)
 {
 	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
@@ -58,7 +58,7 @@ static void place_block(const struct rh_block_spec *spec, const struct rh_store_
 }
 
 /* Places all blocks and the span table; returns the number of spans, or -1 for more elements than can be. */
-static int64_t place_all(const struct rh_block_spec *specs, int count, const struct rh_store_options *options, struct rh_arena *memory,
+static int64_t place_all(const struct rh_block *specs, int count, const struct rh_store_options *options, struct rh_arena *memory,
                          struct store_block *blocks, struct store_span **table)
 {
 	int64_t spans = 0, elements = 0;
@@ -80,7 +80,7 @@ static int64_t place_all(const struct rh_block_spec *specs, int count, const str
 	return spans;
 }
 
-int64_t rh_store_bytes(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options)
+int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
 {
 	struct rh_arena measure = rh_arena_measuring();
 	struct store_span *table;
@@ -91,7 +91,7 @@ static void fill_spans(struct rh_store *store)
 {
 	struct store_span *span = store->span;
 	for (int b = 0; b < store->count; b++) {
-		const struct rh_block_spec *spec = &store->spec[b];
+		const struct rh_block *spec = &store->spec[b];
 		for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 			int64_t n = tensor_elements(&spec->tensor[t]);
 			for (int64_t first = 0; first < n; first += STORE_SPAN, span++) {
@@ -112,7 +112,7 @@ static const struct optimizer_kernels *choose_kernels(void)
 	return isa >= RH_CPU_AVX512 ? &optimizer_kernels_avx512 : isa == RH_CPU_AVX2 ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
 }
 
-int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
+int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out)
 {
 	int64_t bytes = rh_store_bytes(blocks, count, options);
@@ -158,7 +158,7 @@ int rh_store_blocks(const struct rh_store *store)
 	return store->count;
 }
 
-const struct rh_block_spec *rh_store_block(const struct rh_store *store, int block)
+const struct rh_block *rh_store_block(const struct rh_store *store, int block)
 {
 	(void)at(store, block);
 	return &store->spec[block];
@@ -194,7 +194,7 @@ float *rh_store_moment(const struct rh_store *store, int block, int which)
 /* The tensor's elements [first, first+count) lie in it; returns where they start in the block. */
 static int64_t locate(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count)
 {
-	const struct rh_block_spec *spec = rh_store_block(store, block);
+	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(tensor >= 0 && tensor < spec->tensors);
 	RH_ASSERT(first >= 0 && count >= 0 && first <= tensor_elements(&spec->tensor[tensor]) - count);
 	return spec->tensor[tensor].offset + first;
@@ -211,7 +211,7 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		int64_t i = 0;
 		while (isfinite(values[i]))
 			i++;
-		const struct rh_block_tensor *named = &store->spec[block].tensor[tensor];
+		const struct rh_tensor *named = &store->spec[block].tensor[tensor];
 		return rh_fail(
 		        -EINVAL, "tensor %s holds %g at row %lld, column %lld: weights must be finite; repair or re-download the file",
 		        named->name, (double)values[i], (long long)((first + i) / named->cols), (long long)((first + i) % named->cols));

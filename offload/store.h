@@ -14,22 +14,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/pool.h"
-
-struct rh_block_tensor {
-	const char *name;   /* Hugging Face name, or PEFT's for an adapter */
-	int64_t rows, cols; /* a vector has rows 1 */
-	int64_t offset;     /* in elements, in the block */
-	int decays;         /* weight decay applies */
-};
-
-struct rh_block_spec {
-	const char *name;
-	int64_t elements; /* gaps included */
-	int trainable;
-	int uses; /* layers whose gradients meet here: 1 or 2 */
-	const struct rh_block_tensor *tensor;
-	int tensors;
-};
+#include "model/model.h"
 
 struct rh_store_options {
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16 */
@@ -40,17 +25,17 @@ struct rh_store;
 
 /* Exact bytes that rh_store_create will map for these blocks: arrays and the optimizer's table of spans (32 bytes for each 32768 elements
  * of a tensor), each aligned to RH_ALIGN, the whole rounded up to a page. INT64_MAX if no machine could. */
-int64_t rh_store_bytes(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options);
+int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 
 /* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
  * tensors ascend without overlap. All arrays start at zero. RH_CPU_ISA=base|avx2|avx512 in the environment lowers the instruction set
  * (tests). -ENOMEM, or mmap's error. */
-int rh_store_create(const struct rh_block_spec *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
+int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
 
 int rh_store_blocks(const struct rh_store *store);
-const struct rh_block_spec *rh_store_block(const struct rh_store *store, int block);
+const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 
 /* What devices upload: (elements) of the store's dtype. */
 const void *rh_store_weights(const struct rh_store *store, int block);

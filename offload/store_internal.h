@@ -28,7 +28,7 @@ struct store_block {
 };
 
 struct rh_store {
-	const struct rh_block_spec *spec;
+	const struct rh_block *spec;
 	int count;
 	enum rh_dtype dtype;
 	struct rh_pool *pool;

@@ -1,5 +1,58 @@
-/* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. */
-int main(void)
+/* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed, 2 it was asked for wrongly. */
+#include "cli/verbs.h"
+#include "core/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const char *name, *meaning;
+	int (*run)(const struct rh_config *);
+} verbs[] = {
+        {"train", "fine-tune a model on a JSONL file: a LoRA adapter, or all weights", verb_train},
+        {"eval", "loss and accuracy of a model, with or without an adapter, on a JSONL file", verb_eval},
+        {"generate", "continue a prompt", verb_generate},
+};
+enum { VERBS = sizeof verbs / sizeof *verbs };
+
+static void usage(FILE *out)
 {
-	return 2;
+	fprintf(out, "usage: roundhouse VERB [CONFIG.yaml] [--key value]...\n\n");
+	for (int i = 0; i < VERBS; i++)
+		fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].meaning);
+	fprintf(out, "\nroundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON.\n");
+}
+
+static int help(const char *verb)
+{
+	struct rh_text text = {0};
+	int rc = rh_config_help(verb, &text);
+	if (!rc)
+		fputs(text.bytes, stdout);
+	rh_text_free(&text);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
+		usage(argc < 2 ? stderr : stdout);
+		return argc < 2 ? 2 : 0;
+	}
+	int which = 0;
+	while (which < VERBS && strcmp(verbs[which].name, argv[1]))
+		which++;
+	if (which == VERBS) {
+		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are train, eval, generate\n", argv[1]);
+		return 2;
+	}
+	struct rh_config config = {0};
+	int rc = rh_config_load(argv[1], argc - 2, argv + 2, &config);
+	int status = rc ? 2 : 0;
+	if (!rc)
+		rc = config.help ? help(argv[1]) : verbs[which].run(&config);
+	if (rc)
+		fprintf(stderr, "roundhouse %s: %s\n", argv[1], rh_error(rc));
+	rh_config_free(&config);
+	return rc ? (status ? status : 1) : 0;
 }

@@ -41,7 +41,7 @@ static int64_t place(struct layout *at, const char *name, int rank, int64_t rows
 		return 0;
 	RH_ASSERT(block->tensors < TENSORS_MAX);
 	struct rh_tensor *tensor = &block->tensor[block->tensors];
-	*tensor = (struct rh_tensor){rh_strdup(name), rows, cols, block->elements, rank, rank == 2};
+	*tensor = (struct rh_tensor){rh_strdup(name), rows, cols, block->elements, rank == 2, rank};
 	if (!tensor->name) {
 		at->fault = -ENOMEM;
 		return 0;
@@ -127,7 +127,9 @@ static int lay_out_adapter(const struct rh_lora_config *lora, int index, struct 
 		struct rh_linear *linear = &layer->proj[p];
 		double scale = 0;
 		snprintf(module, sizeof module, "model.layers.%d.%s", index, proj_name[p]);
-		lora->module(lora->context, module, &linear->r, &scale);
+		int rc = lora->module(lora->context, module, &linear->r, &scale);
+		if (rc)
+			at.fault = rc;
 		if (linear->r == 0)
 			continue;
 		linear->scale = (float)scale;
@@ -269,6 +271,12 @@ void rh_model_destroy(struct rh_model *model)
 	rh_free(model->block);
 	rh_free(model->layer);
 	rh_free(model);
+}
+
+void rh_model_freeze(struct rh_model *model)
+{
+	for (int b = 0; b < model->blocks; b++)
+		model->block[b].trainable = 0;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)

@@ -14,16 +14,17 @@
 /* The adapter to train, resolved from the user's keys or from an existing adapter. */
 struct rh_lora_config {
 	double dropout;
-	/* Rank (0: not targeted) and scale (alpha/r or alpha/sqrt(r)) of a module such as "model.layers.0.self_attn.q_proj". */
-	void (*module)(const void *context, const char *name, int64_t *r, double *scale);
+	/* 0 or negative errno. Rank (0: not targeted) and scale (alpha/r or alpha/sqrt(r)) of a module such as
+	 * "model.layers.0.self_attn.q_proj". */
+	int (*module)(const void *context, const char *name, int64_t *r, double *scale);
 	const void *context;
 };
 
 struct rh_tensor {
 	char *name;                 /* of its file: "model.norm.weight", or "base_model.model.….lora_A.weight" for an adapter's */
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
+	int decays;                 /* weight decay applies */
 	int rank;                   /* in files: 1 or 2 */
-	int decays;
 };
 
 struct rh_block {
@@ -75,6 +76,8 @@ struct rh_model {
 int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, const struct rh_lora_config *lora,
                     struct rh_model **out) RH_MUST;
 void rh_model_destroy(struct rh_model *model);
+/* No block is trainable from now on: for a model that only infers. */
+void rh_model_freeze(struct rh_model *model);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);

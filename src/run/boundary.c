@@ -64,7 +64,7 @@ int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t b
 	for (int i = 0; !rc && i < count; i++) {
 		struct rh_boundary_buffer *buffer = &out->buffer[i];
 		out->queue[i] = i;
-		buffer->written_by = buffer->read_by = -1;
+		buffer->written_by = -1;
 		if (!memory)
 			continue;
 		buffer->memory = rh_arena_take(memory, bytes_each);

@@ -12,7 +12,8 @@ enum rh_boundary_kind { RH_BOUNDARY_ACTIVATION, RH_BOUNDARY_GRADIENT, RH_BOUNDAR
 struct rh_boundary_buffer {
 	char *memory;
 	struct rh_event **written, **read; /* one of each a device; NULL where no device ever did */
-	int written_by, read_by;           /* devices of the latest, -1 none */
+	int written_by;                    /* device of the latest write, -1 none */
+	uint64_t read_by;                  /* devices, by bit, that have read it since: a backward's read need not follow a forward's */
 	int readers;                       /* slots that have still to read it */
 };
 

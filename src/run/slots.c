@@ -171,8 +171,8 @@ static struct run_slot *fetch(struct work *work, enum rh_boundary_kind kind, int
 	wait_for(work, RH_STREAM_ACTIVATIONS_UP, buffer->written[buffer->written_by]);
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, slot->memory, buffer->memory, rh_view_bytes(boundary_view(work, slot)));
 	record(work, RH_STREAM_ACTIVATIONS_UP, slot->ready);
-	buffer->read_by = work->slot->device;
-	record(work, RH_STREAM_ACTIVATIONS_UP, buffer->read[buffer->read_by]);
+	buffer->read_by |= (uint64_t)1 << work->slot->device;
+	record(work, RH_STREAM_ACTIVATIONS_UP, buffer->read[work->slot->device]);
 	return slot;
 }
 
@@ -182,8 +182,10 @@ static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind
 	struct rh_boundary_buffer *buffer = rh_boundary_acquire(&work->executor->boundaries, kind, layer, m, readers);
 	record(work, RH_STREAM_COMPUTE, slot->ready);
 	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
-	if (buffer->read_by >= 0)
-		wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->read[buffer->read_by]);
+	for (int d = 0; d < work->executor->options.devices; d++)
+		if (buffer->read_by >> d & 1)
+			wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->read[d]);
+	buffer->read_by = 0;
 	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, slot->memory, rh_view_bytes(boundary_view(work, slot)));
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
 	buffer->written_by = work->slot->device;

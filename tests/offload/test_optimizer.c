@@ -16,8 +16,8 @@ static struct rh_pool *pool_of(int threads)
 
 /* tests/reference/offload/adamw.txt, written by tests/reference/adamw.py. */
 enum { TENSORS = 3 };
-static const struct rh_block_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1}, {"w1", 1, 33, 64, 0}, {"w2", 3, 16, 128, 1}};
-static const struct rh_block_spec reference_spec = {"layer", 192, 1, 1, tensors, TENSORS};
+static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2}, {"w1", 1, 33, 64, 0, 2}, {"w2", 3, 16, 128, 1, 2}};
+static struct rh_block reference_spec = {"layer", 192, 1, 1, tensors, TENSORS};
 
 static double number(FILE *file)
 {
@@ -90,7 +90,7 @@ static void test_update_equals_torch(void **state)
 }
 
 /* A block of odd sizes, big enough for several spans. */
-static const struct rh_block_tensor odd[] = {{"o.a", 331, 311, 3, 1}, {"o.b", 1, 1, 103000, 0}, {"o.c", 47, 1013, 103009, 0}};
+static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2}, {"o.b", 1, 1, 103000, 0, 2}, {"o.c", 47, 1013, 103009, 0, 2}};
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 3 };
 static const struct rh_adamw usual = {0.9, 0.95, 1e-8, 0.1};
 
@@ -118,7 +118,7 @@ static struct result *train(enum rh_dtype dtype, int threads, const char *isa)
 {
 	struct result *result = calloc(1, sizeof *result);
 	struct rh_pool *pool = pool_of(threads);
-	struct rh_block_spec spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
+	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
 	struct rh_store *store = NULL;
 	if (isa)
 		setenv("RH_CPU_ISA", isa, 1);
@@ -248,14 +248,14 @@ static void test_norm_equals_a_plain_sum(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct rh_pool *pool = pool_of(3);
-	const struct rh_block_spec specs[] = {{"odd", ODD_ELEMENTS, 1, 1, odd, 3}, {"still", 192, 0, 1, tensors, TENSORS}, reference_spec};
+	const struct rh_block specs[] = {{"odd", ODD_ELEMENTS, 1, 1, odd, 3}, {"still", 192, 0, 1, tensors, TENSORS}, reference_spec};
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
 		struct rh_store *store = NULL;
 		check_ok(rh_store_create(specs, 3, &(struct rh_store_options){dtype, 0}, pool, &store));
 		double naive = 0;
 		for (int b = 0; b < 3; b += 2)
 			for (int t = 0; t < 3; t++) {
-				const struct rh_block_tensor *tensor = &specs[b].tensor[t];
+				struct rh_tensor *tensor = &specs[b].tensor[t];
 				for (int64_t i = tensor->offset; i < tensor->offset + tensor->rows * tensor->cols; i++) {
 					float value = check_uniform(&seed) * 100;
 					if (dtype == RH_F32)
@@ -285,7 +285,7 @@ static void test_norm_adds_two_uses_and_rounds_once(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct rh_pool *pool = pool_of(2);
-	struct rh_block_spec spec = {"tied", ODD_ELEMENTS, 1, 2, odd, 3};
+	struct rh_block spec = {"tied", ODD_ELEMENTS, 1, 2, odd, 3};
 	static float expected[ODD_ELEMENTS];
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
 		struct rh_store *store = NULL;
@@ -328,7 +328,7 @@ static void test_update_names_the_weight_that_left_the_numbers(void **state)
 {
 	(void)state;
 	struct rh_pool *pool = pool_of(4);
-	struct rh_block_spec spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
+	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, odd, 3};
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
 		struct rh_store *store = NULL;
 		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){dtype, 0}, pool, &store));

@@ -13,16 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct rh_block_tensor small[] = {{"a.weight", 3, 5, 0, 1}, {"a.norm", 1, 7, 64, 0}};
-static const struct rh_block_tensor large[] = {{"b.weight", 1000, 100, 128, 1}};
+static struct rh_tensor small[] = {{"a.weight", 3, 5, 0, 1, 2}, {"a.norm", 1, 7, 64, 0, 2}};
+static struct rh_tensor large[] = {{"b.weight", 1000, 100, 128, 1, 2}};
 
-static struct rh_block_spec spec(const char *name, const struct rh_block_tensor *tensor, int tensors, int64_t elements, int trainable,
+static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable,
                                  int uses)
 {
-	return (struct rh_block_spec){name, elements, trainable, uses, tensor, tensors};
+	return (struct rh_block){name, elements, trainable, uses, tensor, tensors};
 }
 
-static struct rh_store *create(const struct rh_block_spec *specs, int count, enum rh_dtype dtype, int crosses, struct rh_pool *pool)
+static struct rh_store *create(const struct rh_block *specs, int count, enum rh_dtype dtype, int crosses, struct rh_pool *pool)
 {
 	struct rh_store *store = NULL;
 	check_ok(rh_store_create(specs, count, &(struct rh_store_options){dtype, crosses}, pool, &store));
@@ -86,7 +86,7 @@ static void test_bytes_follow_the_layout_table(void **state)
 {
 	(void)state;
 	const int64_t n = 1 << 20; /* array sizes are multiples of the page: only the span table is rounded */
-	const struct rh_block_tensor whole[] = {{"w", 1024, 1024, 0, 1}};
+	struct rh_tensor whole[] = {{"w", 1024, 1024, 0, 1, 2}};
 	const int64_t table = 4096; /* 32 spans of 32 bytes, rounded */
 	const struct {
 		enum rh_dtype dtype;
@@ -97,7 +97,7 @@ static void test_bytes_follow_the_layout_table(void **state)
 	        {RH_BF16, 1, 1, 1, 16}, {RH_BF16, 1, 2, 0, 22}, {RH_BF16, 1, 2, 1, 14 + 8},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct rh_block_spec one = spec("w", whole, 1, n, cases[i].trainable, cases[i].uses);
+		struct rh_block one = spec("w", whole, 1, n, cases[i].trainable, cases[i].uses);
 		struct rh_store_options options = {cases[i].dtype, cases[i].crosses};
 		assert_int_equal(rh_store_bytes(&one, 1, &options), cases[i].bytes * n + (cases[i].trainable ? table : 0));
 	}
@@ -129,7 +129,7 @@ static void test_arrays_are_aligned_and_apart(void **state)
 	for (int variant = 0; variant < 8; variant++) {
 		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
 		int crosses = variant >> 1 & 1, uses = (variant >> 2 & 1) + 1, size = dtype == RH_F32 ? 4 : 2;
-		struct rh_block_spec specs[] = {spec("frozen", small, 2, 77, 0, 1), spec("a", small, 2, 77, 1, 1),
+		struct rh_block specs[] = {spec("frozen", small, 2, 77, 0, 1), spec("a", small, 2, 77, 1, 1),
 		                                spec("b", large, 1, 100200, 1, uses)};
 		struct rh_store *store = create(specs, 3, dtype, crosses, pool);
 		assert_int_equal(rh_store_blocks(store), 3);
@@ -164,7 +164,7 @@ static void test_what_is_mapped_is_what_was_said(void **state)
 	(void)state;
 	struct rh_pool *pool;
 	check_ok(rh_pool_create(1, NULL, &pool));
-	struct rh_block_spec specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
+	struct rh_block specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
 	rh_store_destroy(create(specs, 2, RH_BF16, 1, pool)); /* the allocator has what it needs now */
 	for (int crosses = 0; crosses < 2; crosses++) {
 		struct rh_store_options options = {RH_BF16, crosses};
@@ -211,7 +211,7 @@ static void test_set_and_get_return_the_master(void **state)
 	for (int variant = 0; variant < 4; variant++) {
 		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
 		int trainable = variant >> 1;
-		struct rh_block_spec one = spec("a", small, 2, 77, trainable, 1);
+		struct rh_block one = spec("a", small, 2, 77, trainable, 1);
 		struct rh_store *store = create(&one, 1, dtype, 0, pool);
 		float in[7], out[7];
 		uint64_t before = rh_store_version(store, 0);
@@ -240,7 +240,7 @@ static void test_set_refuses_a_non_finite_value_whole(void **state)
 	(void)state;
 	struct rh_pool *pool;
 	check_ok(rh_pool_create(1, NULL, &pool));
-	struct rh_block_spec one = spec("a", small, 2, 77, 1, 1);
+	struct rh_block one = spec("a", small, 2, 77, 1, 1);
 	struct rh_store *store = create(&one, 1, RH_BF16, 0, pool);
 	const float bad[] = {INFINITY, -INFINITY, NAN};
 	for (int i = 0; i < 3; i++) {
@@ -263,7 +263,7 @@ static void test_create_survives_each_failed_allocation(void **state)
 	(void)state;
 	struct rh_pool *pool;
 	check_ok(rh_pool_create(1, NULL, &pool));
-	struct rh_block_spec specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
+	struct rh_block specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
 	struct rh_store *store = NULL;
 	int rc = -1;
 	for (uint64_t n = 1; rc && n < 100; n++) {
@@ -285,7 +285,7 @@ static void test_create_of_the_absurd_says_so(void **state)
 	check_ok(rh_pool_create(1, NULL, &pool));
 	const int64_t sizes[] = {INT64_C(1) << 46, INT64_C(1) << 56, INT64_MAX};
 	for (int i = 0; i < 3; i++) {
-		struct rh_block_spec specs[] = {spec("a", NULL, 0, sizes[i], 1, 2), spec("b", NULL, 0, sizes[i], 1, 2)};
+		struct rh_block specs[] = {spec("a", NULL, 0, sizes[i], 1, 2), spec("b", NULL, 0, sizes[i], 1, 2)};
 		struct rh_store *store = NULL;
 		int rc = rh_store_create(specs, 2, &(struct rh_store_options){RH_F32, 1}, pool, &store);
 		assert_int_equal(rc, -ENOMEM);

@@ -1,0 +1,60 @@
+#include "cli/verbs.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "train/evaluate.h"
+
+#include <stdio.h>
+
+static int print(const struct rh_config *config, const struct rh_evaluation *eval)
+{
+	if (config->json) {
+		json_t *accuracy = eval->choice_accuracy < 0 ? json_null() : json_real(eval->choice_accuracy);
+		json_t *majority = eval->majority < 0 ? json_null() : json_real(eval->majority);
+		return verb_print_json(json_pack("{s:f, s:f, s:o, s:o, s:I, s:I, s:I, s:f, s:f}", "eval_loss", eval->loss,
+		                                 "eval_token_accuracy", eval->token_accuracy, "eval_accuracy", accuracy, "majority",
+		                                 majority, "eval_rows", (json_int_t)eval->rows, "eval_tokens", (json_int_t)eval->tokens,
+		                                 "trained_tokens", (json_int_t)eval->trained, "seconds", eval->seconds, "tokens_per_second",
+		                                 eval->seconds > 0 ? (double)eval->tokens / eval->seconds : 0.0));
+	}
+	printf("loss %.6f over %lld trained tokens of %lld rows (weighted by token)\n", eval->loss, (long long)eval->trained,
+	       (long long)eval->rows);
+	printf("token accuracy %.4f\n", eval->token_accuracy);
+	if (eval->choice_accuracy >= 0)
+		printf("accuracy %.4f (always giving the commonest answer: %.4f)\n", eval->choice_accuracy, eval->majority);
+	return 0;
+}
+
+int verb_eval(const struct rh_config *config)
+{
+	struct rh_session session;
+	struct rh_dataset dataset = {0};
+	struct rh_choices choices;
+	struct rh_workload work = {0};
+	struct rh_evaluation eval;
+	int rc = rh_session_open(config, RH_SESSION_INFERS, &session);
+	if (rc)
+		return rc;
+	rc = rh_session_load_tokenizer(&session);
+	if (!rc)
+		rc = rh_dataset_load(config->validation_file, config, session.tokenizer, &dataset);
+	if (!rc) {
+		rh_dataset_report(&dataset, config->validation_file);
+		rc = rh_choices_find(&dataset, &choices);
+	}
+	if (!rc)
+		rc = rh_evaluate_shape(&dataset, config, &choices, &work.infer);
+	int devices = rc ? rc : rh_devices_count(config->device);
+	if (devices < 0)
+		rc = devices;
+	if (!rc) {
+		work.infer_micro_batches = rh_evaluate_micro_batches(&dataset, config, devices);
+		rc = rh_session_start(&session, &work);
+	}
+	if (!rc)
+		rc = rh_evaluate(&session, &dataset, &choices, &eval);
+	if (!rc)
+		rc = print(config, &eval);
+	rh_dataset_free(&dataset);
+	rh_session_close(&session);
+	return rc;
+}

@@ -1,0 +1,54 @@
+#include "train/train.h"
+#include "cli/verbs.h"
+#include "core/json.h"
+#include "core/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int verb_print_json(struct json_t *object)
+{
+	char *line = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+	json_decref(object);
+	if (!line)
+		return rh_fail(-ENOMEM, "out of host memory while printing the result");
+	puts(line);
+	free(line);
+	return fflush(stdout) ? rh_fail(-errno, "standard output: cannot write the result") : 0;
+}
+
+static json_t *real_or_null(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+static int print_json(const struct rh_train_result *result)
+{
+	json_t *eval = json_null();
+	if (result->has_eval)
+		eval = json_pack("{s:f, s:f, s:o, s:I}", "eval_loss", result->eval.loss, "eval_token_accuracy", result->eval.token_accuracy,
+		                 "eval_accuracy", real_or_null(result->eval.choice_accuracy < 0 ? NAN : result->eval.choice_accuracy),
+		                 "eval_rows", (json_int_t)result->eval.rows);
+	return verb_print_json(json_pack(
+	        "{s:I, s:o, s:o, s:f, s:f, s:b, s:{s:I, s:I, s:I}, s:{s:{s:I, s:I, s:I}}}", "steps", (json_int_t)result->steps,
+	        "final_loss", real_or_null(result->final_loss), "eval", eval, "tokens_per_second", result->tokens_per_second, "seconds",
+	        result->seconds, "interrupted", result->interrupted, "peak_bytes", "vram", (json_int_t)result->device_peak_bytes, "ram",
+	        (json_int_t)result->ram_peak_bytes, "nvme", (json_int_t)0, "plan", "peak_bytes", "vram",
+	        (json_int_t)result->device_planned_bytes, "ram", (json_int_t)result->ram_planned_bytes, "nvme", (json_int_t)0));
+}
+
+int verb_train(const struct rh_config *config)
+{
+	struct rh_train_result result;
+	int rc = rh_train(config, &result);
+	if (rc)
+		return rc;
+	if (config->json)
+		return print_json(&result);
+	rh_note("%lld steps, %.1f tokens/s, loss %.6f; peak: device %.1f MiB of %.1f planned, process %.1f MiB of %.1f planned",
+	        (long long)result.steps, result.tokens_per_second, result.final_loss, (double)result.device_peak_bytes / 1048576,
+	        (double)result.device_planned_bytes / 1048576, (double)result.ram_peak_bytes / 1048576,
+	        (double)result.ram_planned_bytes / 1048576);
+	return 0;
+}

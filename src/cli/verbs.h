@@ -1,0 +1,16 @@
+/* One file a verb. Each takes its resolved configuration, prints its result on stdout and returns 0 or a negative errno with the line set.
+ */
+#ifndef RH_CLI_VERBS_H
+#define RH_CLI_VERBS_H
+
+#include "config/config.h"
+
+int verb_train(const struct rh_config *config) RH_MUST;
+int verb_eval(const struct rh_config *config) RH_MUST;
+int verb_generate(const struct rh_config *config) RH_MUST;
+
+/* A JSON object as the verb's result: one line on stdout. Takes the object over. */
+struct json_t;
+int verb_print_json(struct json_t *object) RH_MUST;
+
+#endif

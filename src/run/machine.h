@@ -1,0 +1,27 @@
+/* What this machine has free, and opening the devices that `device:` names. */
+#ifndef RH_RUN_MACHINE_H
+#define RH_RUN_MACHINE_H
+
+#include "device/device.h"
+
+/* Cores that this process may run on. */
+int rh_machine_cores(void);
+/* Bytes of memory that can still be taken: MemAvailable, or less where a control group says so. */
+int64_t rh_machine_free_ram(void);
+/* Most resident memory of this process so far, in bytes. */
+int64_t rh_machine_peak_rss(void);
+/* "AMD EPYC 9R14, 2 cores, avx512": for results. */
+void rh_machine_describe(char *text, size_t bytes);
+
+struct rh_devices {
+	struct rh_device **device;
+	int count;
+};
+
+/* How many devices a specification such as "cpu:4" names; -EINVAL for what this build does not have. */
+int rh_devices_count(const char *spec) RH_MUST;
+/* Cores are shared out: each device gets cores / count threads, at least one. */
+int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
+void rh_devices_close(struct rh_devices *devices);
+
+#endif

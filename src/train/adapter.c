@@ -1,0 +1,151 @@
+#include "train/adapter.h"
+
+#include "core/alloc.h"
+#include "train/tensors.h"
+
+#include <math.h>
+#include <string.h>
+
+static int module_rank(const void *context, const char *name, int64_t *r, double *scale)
+{
+	const struct rh_peft_config *peft = context;
+	double alpha = 0;
+	*r = 0;
+	int rc = rh_peft_matches(peft, name);
+	if (rc > 0)
+		rc = rh_peft_module(peft, name, r, &alpha);
+	if (rc < 0 || *r == 0)
+		return rc;
+	*scale = peft->use_rslora ? alpha / sqrt((double)*r) : alpha / (double)*r;
+	return 0;
+}
+
+static const char *const every_linear[] = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+
+static int copy_names(const char *const *names, size_t count, struct rh_peft_config *peft)
+{
+	peft->target = rh_alloc(count, sizeof *peft->target);
+	int rc = peft->target ? 0 : -ENOMEM;
+	for (; !rc && peft->targets < count; peft->targets += !rc)
+		if (!(peft->target[peft->targets] = rh_strdup(names[peft->targets])))
+			rc = -ENOMEM;
+	return rc;
+}
+
+/* PEFT itself writes "all-linear" as the list of the names it found; so do we. */
+static int from_keys(const struct rh_config *config, struct rh_peft_config *peft)
+{
+	const struct rh_list *given = &config->lora_target_modules;
+	*peft = (struct rh_peft_config){.r = config->lora_r,
+	                                .lora_alpha = config->lora_alpha,
+	                                .lora_dropout = config->lora_dropout,
+	                                .use_rslora = config->use_rslora,
+	                                .target_is_pattern = config->lora_targets_pattern};
+	if (config->model_name_or_path && !(peft->base_model_name_or_path = rh_strdup(config->model_name_or_path)))
+		return -ENOMEM;
+	if (given->count == 1 && !strcmp(given->item[0], "all-linear"))
+		return copy_names(every_linear, sizeof every_linear / sizeof *every_linear, peft);
+	return copy_names((const char *const *)given->item, given->count, peft);
+}
+
+static int same_targets(const struct rh_config *config, const struct rh_peft_config *peft)
+{
+	const struct rh_list *given = &config->lora_target_modules;
+	if (given->count == 1 && !strcmp(given->item[0], "all-linear")) {
+		size_t found = 0;
+		for (size_t i = 0; i < peft->targets; i++)
+			for (size_t j = 0; j < sizeof every_linear / sizeof *every_linear; j++)
+				found += !strcmp(peft->target[i], every_linear[j]);
+		return peft->all_linear || (found == peft->targets && found == sizeof every_linear / sizeof *every_linear);
+	}
+	if (given->count != peft->targets || config->lora_targets_pattern != peft->target_is_pattern)
+		return 0;
+	for (size_t i = 0; i < given->count; i++) {
+		int found = 0;
+		for (size_t j = 0; j < peft->targets; j++)
+			found |= !strcmp(given->item[i], peft->target[j]);
+		if (!found)
+			return 0;
+	}
+	return 1;
+}
+
+/* Keys that the user wrote must say what the adapter says. */
+static int contradiction(const struct rh_config *config, const struct rh_peft_config *peft)
+{
+	int given = config->lora_keys_given;
+	const char *key = NULL;
+	if ((given & RH_LORA_R) && config->lora_r != peft->r)
+		key = "lora_r";
+	else if ((given & RH_LORA_ALPHA) && config->lora_alpha != peft->lora_alpha)
+		key = "lora_alpha";
+	else if ((given & RH_LORA_RSLORA) && config->use_rslora != peft->use_rslora)
+		key = "use_rslora";
+	else if ((given & RH_LORA_TARGETS) && !same_targets(config, peft))
+		key = "lora_target_modules";
+	if (key)
+		return rh_fail(-EINVAL, "%s: contradicts %s/adapter_config.json, which the run goes on from; leave the key out", key,
+		               config->adapter_name_or_path);
+	return 0;
+}
+
+int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out)
+{
+	*out = (struct rh_adapter){0};
+	int rc;
+	if (config->adapter_name_or_path) {
+		rc = rh_peft_config_load(config->adapter_name_or_path, &out->peft);
+		if (!rc)
+			rc = contradiction(config, &out->peft);
+		if (!rc && (config->lora_keys_given & RH_LORA_DROPOUT))
+			out->peft.lora_dropout = config->lora_dropout; /* how one trains, not what the adapter is */
+	} else {
+		rc = from_keys(config, &out->peft);
+	}
+	if (rc) {
+		rh_adapter_free(out);
+		return rc;
+	}
+	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout, .module = module_rank, .context = &out->peft};
+	return 0;
+}
+
+void rh_adapter_free(struct rh_adapter *adapter)
+{
+	rh_peft_config_free(&adapter->peft);
+	*adapter = (struct rh_adapter){0};
+}
+
+static int adapter_file(const char *dir, const struct rh_model *model, struct rh_tensor_list *list, char **path)
+{
+	*path = rh_path_join(dir, "adapter_model.safetensors");
+	if (!*path)
+		return -ENOMEM;
+	return rh_tensor_list_add(list, model, RH_TENSORS_ADAPTERS, RH_TENSOR_WEIGHT, RH_F32, "");
+}
+
+int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store)
+{
+	struct rh_tensor_list list = {0};
+	char *path;
+	int rc = adapter_file(dir, model, &list, &path);
+	if (!rc)
+		rc = rh_tensors_load(path, &list, model, store);
+	rh_tensor_list_free(&list);
+	rh_free(path);
+	return rc;
+}
+
+int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, const struct rh_store *store)
+{
+	struct rh_tensor_list list = {0};
+	char *path;
+	int rc = adapter_file(dir, model, &list, &path);
+	if (!rc)
+		rc = rh_tensors_save(path, &list, model, store);
+	if (!rc)
+		rc = rh_peft_config_save(&adapter->peft, dir);
+	rh_tensor_list_free(&list);
+	rh_free(path);
+	return rc;
+}

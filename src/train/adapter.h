@@ -1,0 +1,25 @@
+/* The LoRA adapter of a run: resolved from keys or from an adapter to go on from; its weights in and out. SEMANTICS.md 6. */
+#ifndef RH_TRAIN_ADAPTER_H
+#define RH_TRAIN_ADAPTER_H
+
+#include "ckpt/peft.h"
+#include "config/config.h"
+#include "model/model.h"
+#include "offload/store.h"
+
+struct rh_adapter {
+	struct rh_peft_config peft;
+	struct rh_lora_config lora; /* what rh_model_create is given; refers to peft */
+};
+
+/* From config->adapter_name_or_path where given (keys that contradict it are -EINVAL), else from the keys. *out must not move afterwards.
+ */
+int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out) RH_MUST;
+void rh_adapter_free(struct rh_adapter *adapter);
+
+/* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
+int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
+/* Writes adapter_config.json and adapter_model.safetensors into dir. */
+int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, const struct rh_store *store) RH_MUST;
+
+#endif

@@ -1,0 +1,336 @@
+#include "train/checkpoint.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "train/tensors.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* dir/name built, used and freed around one call. */
+#define WITH_PATH(dir, name, call)                                                                                                         \
+	({                                                                                                                                 \
+		char *path = rh_path_join(dir, name);                                                                                      \
+		int path_rc = path ? (call) : -ENOMEM;                                                                                     \
+		rh_free(path);                                                                                                             \
+		path_rc;                                                                                                                   \
+	})
+
+int rh_output_save(const struct rh_session *session, const char *dir)
+{
+	int rc = rh_dir_make(dir);
+	if (rc)
+		return rc;
+	if (session->lora)
+		return rh_adapter_save(dir, &session->adapter, session->model, session->store);
+	rc = rh_weights_save(dir, session->model, session->store);
+	if (!rc && session->source)
+		rc = rh_source_copy_tokenizer(session->source, dir);
+	return rc;
+}
+
+/* Tensors of optimizer.safetensors. */
+static int optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list)
+{
+	const struct rh_model *model = session->model;
+	int rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_FIRST_MOMENT, RH_F32, ".exp_avg");
+	if (!rc)
+		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_SECOND_MOMENT, RH_F32, ".exp_avg_sq");
+	if (!rc && model->dtype != RH_F32 && !session->lora)
+		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_WEIGHT, RH_F32, ".master");
+	return rc;
+}
+
+/* Doubles as C99 hexadecimal: read back bit for bit. */
+static int save_run_state(const char *path, const struct rh_run_state *state)
+{
+	struct rh_text text = {0};
+	int rc = rh_text_printf(&text,
+	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
+	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 "\n}\n",
+	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
+	                        state->trained_tokens);
+	if (!rc)
+		rc = rh_file_write_whole(path, text.bytes, text.length);
+	rh_text_free(&text);
+	return rc;
+}
+
+static int load_run_state(const char *path, struct rh_run_state *state)
+{
+	json_t *json = NULL;
+	const char *since = NULL, *run = NULL;
+	int64_t version = 0;
+	int rc = rh_json_load(path, &json);
+	if (rc)
+		return rc;
+	*state = (struct rh_run_state){0};
+	struct {
+		const char *key;
+		int64_t *out;
+	} whole[] = {{"version", &version},
+	             {"step", &state->step},
+	             {"steps_since_log", &state->steps_since_log},
+	             {"tokens", &state->tokens},
+	             {"trained_tokens", &state->trained_tokens}};
+	for (size_t i = 0; !rc && i < sizeof whole / sizeof *whole; i++)
+		rc = rh_json_int(json, whole[i].key, path, RH_JSON_REQUIRED, whole[i].out);
+	if (!rc)
+		rc = rh_json_string(json, "loss_since_log", path, RH_JSON_REQUIRED, &since);
+	if (!rc)
+		rc = rh_json_string(json, "run_loss", path, RH_JSON_REQUIRED, &run);
+	if (!rc && version != 1)
+		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
+	if (!rc) {
+		state->loss_since_log = strtod(since, NULL);
+		state->run_loss = strtod(run, NULL);
+	}
+	json_decref(json);
+	return rc;
+}
+
+static int checksum(const char *path, char *hex, size_t bytes)
+{
+	struct rh_mapping file;
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	XXH128_hash_t hash = XXH3_128bits(file.bytes, file.length);
+	rh_file_unmap(&file);
+	snprintf(hex, bytes, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
+	return 0;
+}
+
+static int save_checksums(const char *dir)
+{
+	DIR *entries = opendir(dir);
+	if (!entries)
+		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	json_t *sums = json_object();
+	int rc = sums ? 0 : -ENOMEM;
+	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+		char hex[33];
+		if (entry->d_name[0] == '.')
+			continue;
+		rc = WITH_PATH(dir, entry->d_name, checksum(path, hex, sizeof hex));
+		if (!rc && json_object_set_new(sums, entry->d_name, json_string(hex)))
+			rc = -ENOMEM;
+	}
+	closedir(entries);
+	char *text = rc ? NULL : json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
+	json_decref(sums);
+	if (!rc)
+		rc = text ? WITH_PATH(dir, "checksums.json", rh_file_write_whole(path, text, strlen(text))) : -ENOMEM;
+	free(text);
+	return rc;
+}
+
+static int verify_checksums(const char *dir)
+{
+	json_t *sums = NULL, *value;
+	const char *name;
+	char hex[33];
+	int rc = WITH_PATH(dir, "checksums.json", rh_json_load(path, &sums));
+	if (rc)
+		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
+	json_object_foreach(sums, name, value)
+	{
+		const char *expected = json_string_value(value);
+		if (rc || strchr(name, '/'))
+			continue;
+		rc = WITH_PATH(dir, name, checksum(path, hex, sizeof hex));
+		if (!rc && (!expected || strcmp(hex, expected)))
+			rc = rh_fail(-EINVAL,
+			             "%s/%s: does not match its checksum: the file was damaged or changed; resume from another checkpoint",
+			             dir, name);
+	}
+	json_decref(sums);
+	return rc;
+}
+
+static int save_parts(const struct rh_session *session, const char *dir, const struct rh_run_state *state,
+                      const struct rh_trainer_state *trainer)
+{
+	struct rh_tensor_list list = {0};
+	struct rh_text yaml = {0};
+	int rc = rh_output_save(session, dir);
+	if (!rc)
+		rc = optimizer_tensors(session, &list);
+	if (!rc)
+		rc = WITH_PATH(dir, "optimizer.safetensors", rh_tensors_save(path, &list, session->model, session->store));
+	rh_tensor_list_free(&list);
+	if (!rc)
+		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_save(trainer, path));
+	if (!rc)
+		rc = WITH_PATH(dir, "run_state.json", save_run_state(path, state));
+	if (!rc)
+		rc = rh_config_print(session->config, &yaml);
+	if (!rc)
+		rc = WITH_PATH(dir, "config.yaml", rh_file_write_whole(path, yaml.bytes, yaml.length));
+	rh_text_free(&yaml);
+	return rc ? rc : save_checksums(dir);
+}
+
+/* The step that a directory entry's name says; -1 if it is no checkpoint. */
+static int64_t step_of(const char *name)
+{
+	char *end;
+	if (strncmp(name, "checkpoint-", 11))
+		return -1;
+	long long step = strtoll(name + 11, &end, 10);
+	return end == name + 11 || *end || step < 0 ? -1 : step;
+}
+
+/* Least or greatest step of the checkpoints in `dir`, and their number. */
+static int scan(const char *dir, int64_t *oldest, int64_t *newest, int64_t *count)
+{
+	*oldest = *newest = -1;
+	*count = 0;
+	DIR *entries = opendir(dir);
+	if (!entries)
+		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	for (struct dirent *entry; (entry = readdir(entries));) {
+		int64_t step = step_of(entry->d_name);
+		if (step < 0)
+			continue;
+		*oldest = *count == 0 || step < *oldest ? step : *oldest;
+		*newest = step > *newest ? step : *newest;
+		++*count;
+	}
+	closedir(entries);
+	return 0;
+}
+
+static int remove_oldest(const struct rh_config *config)
+{
+	int64_t oldest, newest, count;
+	int rc = scan(config->output_dir, &oldest, &newest, &count);
+	while (!rc && config->save_total_limit > 0 && count > config->save_total_limit) {
+		char name[64];
+		snprintf(name, sizeof name, "checkpoint-%" PRId64, oldest);
+		rc = WITH_PATH(config->output_dir, name, rh_dir_remove(path));
+		if (!rc)
+			rc = scan(config->output_dir, &oldest, &newest, &count);
+	}
+	return rc;
+}
+
+int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer)
+{
+	char name[64];
+	snprintf(name, sizeof name, "checkpoint-%" PRId64, state->step);
+	char *final = rh_path_join(session->config->output_dir, name);
+	snprintf(name, sizeof name, ".checkpoint-%" PRId64 ".tmp", state->step);
+	char *temporary = rh_path_join(session->config->output_dir, name);
+	int rc = final && temporary ? rh_dir_remove(temporary) : -ENOMEM;
+	if (!rc)
+		rc = rh_dir_make(temporary);
+	if (!rc)
+		rc = save_parts(session, temporary, state, trainer);
+	if (!rc)
+		rc = rh_dir_sync(temporary);
+	if (!rc && rh_dir_exists(final)) /* of an earlier attempt at the same step */
+		rc = rh_dir_remove(final);
+	if (!rc && rename(temporary, final) < 0)
+		rc = rh_fail(-errno, "%s: cannot rename into place: %s", final, strerror(errno));
+	if (!rc)
+		rc = rh_dir_sync(session->config->output_dir);
+	if (rc && temporary) {
+		char line[512]; /* cleaning up must not hide what went wrong */
+		snprintf(line, sizeof line, "%s", rh_error(rc));
+		int left = rh_dir_remove(temporary);
+		rc = left ? rh_fail(rc, "%s (and %s was left behind)", line, temporary) : rh_fail_copy(rc, line);
+	}
+	rh_free(final);
+	rh_free(temporary);
+	return rc ? rc : remove_oldest(session->config);
+}
+
+int rh_checkpoint_find(const struct rh_config *config, char **path)
+{
+	*path = NULL;
+	if (!config->resume_from_checkpoint)
+		return 0;
+	if (strcmp(config->resume_from_checkpoint, "true")) {
+		if (!rh_dir_exists(config->resume_from_checkpoint))
+			return rh_fail(-ENOENT, "resume_from_checkpoint: %s is not a directory", config->resume_from_checkpoint);
+		*path = rh_strdup(config->resume_from_checkpoint);
+		return *path ? 0 : -ENOMEM;
+	}
+	int64_t oldest, newest, count;
+	int rc = scan(config->output_dir, &oldest, &newest, &count);
+	if (rc)
+		return rc;
+	if (!count)
+		return rh_fail(-ENOENT, "resume_from_checkpoint: there is no checkpoint in %s; leave the key out to begin a new run",
+		               config->output_dir);
+	char name[64];
+	snprintf(name, sizeof name, "checkpoint-%" PRId64, newest);
+	*path = rh_path_join(config->output_dir, name);
+	return *path ? 0 : -ENOMEM;
+}
+
+static int load_weights(const char *dir, struct rh_session *session)
+{
+	if (session->lora)
+		return rh_adapter_load(dir, session->model, session->store);
+	struct rh_source *source;
+	int rc = rh_source_open(dir, &source);
+	if (rc)
+		return rc;
+	rc = rh_weights_load(source, session->config->seed, session->model, session->store);
+	rh_source_close(source);
+	return rc;
+}
+
+/* Says which lines of the two configurations differ: the user may well want it so. */
+static int tell_differences(const char *path, const struct rh_config *config)
+{
+	struct rh_text now = {0};
+	struct rh_mapping before;
+	int rc = rh_config_print(config, &now);
+	if (!rc)
+		rc = rh_file_map(path, &before);
+	if (rc) {
+		rh_text_free(&now);
+		return rc;
+	}
+	const char *at = now.bytes;
+	while (*at) {
+		const char *end = strchr(at, '\n');
+		size_t length = end ? (size_t)(end - at) : strlen(at);
+		char line[512];
+		snprintf(line, sizeof line, "%.*s\n", (int)length, at);
+		if (!memmem(before.bytes, before.length, line, strlen(line)) && strncmp(line, "resume_from_checkpoint", 22))
+			rh_note("differs from the checkpoint's configuration: %.*s", (int)length, at);
+		at += length + (end != NULL);
+	}
+	rh_file_unmap(&before);
+	rh_text_free(&now);
+	return 0;
+}
+
+int rh_checkpoint_load(const char *dir, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer)
+{
+	struct rh_tensor_list list = {0};
+	int rc = verify_checksums(dir);
+	if (!rc)
+		rc = WITH_PATH(dir, "config.yaml", tell_differences(path, session->config));
+	if (!rc)
+		rc = load_weights(dir, session);
+	if (!rc)
+		rc = optimizer_tensors(session, &list);
+	if (!rc) /* after the weights: masters hold more than their files */
+		rc = WITH_PATH(dir, "optimizer.safetensors", rh_tensors_load(path, &list, session->model, session->store));
+	rh_tensor_list_free(&list);
+	if (!rc)
+		rc = WITH_PATH(dir, "run_state.json", load_run_state(path, state));
+	if (!rc)
+		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_load(path, trainer));
+	return rc;
+}

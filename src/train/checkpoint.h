@@ -1,0 +1,36 @@
+/* Checkpoints: output_dir/checkpoint-N, whole or not there at all. A run that goes on from one is bit-equal to a run that never stopped.
+ *
+ *   adapter_model.safetensors + adapter_config.json, or model*.safetensors + config.json + tokenizer files
+ *   optimizer.safetensors   moments; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
+ *   trainer_state.json      for Hugging Face readers
+ *   run_state.json          what no other file holds, exactly
+ *   config.yaml             the resolved configuration
+ *   checksums.json          XXH3-128 of each of them; verified on load */
+#ifndef RH_TRAIN_CHECKPOINT_H
+#define RH_TRAIN_CHECKPOINT_H
+
+#include "observe/trainer_state.h"
+#include "train/session.h"
+
+/* Where a run stands between two steps. */
+struct rh_run_state {
+	int64_t step;                    /* done */
+	double loss_since_log, run_loss; /* sums over steps */
+	int64_t steps_since_log;
+	int64_t tokens, trained_tokens; /* since the run began */
+};
+
+/* Writes checkpoint-N and then removes the oldest beyond save_total_limit. */
+int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer) RH_MUST;
+
+/* What resume_from_checkpoint names: *path (rh_free), NULL when the key is not set. `true` is the newest complete one in output_dir;
+ * -ENOENT if there is none. */
+int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
+
+/* Verifies and loads: weights, moments, state. Keys in which this configuration differs from the checkpoint's are told of. */
+int rh_checkpoint_load(const char *path, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer) RH_MUST;
+
+/* The trained model or adapter, as it leaves the program, into `dir`. */
+int rh_output_save(const struct rh_session *session, const char *dir) RH_MUST;
+
+#endif

@@ -1,0 +1,213 @@
+#include "train/evaluate.h"
+
+#include "core/alloc.h"
+#include "train/clock.h"
+
+#include <string.h>
+
+/* The trained run of a document: [first, end) in tokens; 0 if it is not one run. */
+static int answer_of(const struct rh_dataset *dataset, int64_t document, int64_t *first, int64_t *end)
+{
+	int64_t at = dataset->document_start[document], stop = dataset->document_start[document + 1];
+	while (at < stop && !dataset->trained[at])
+		at++;
+	*first = at;
+	while (at < stop && dataset->trained[at])
+		at++;
+	*end = at;
+	return *first < stop && at == stop;
+}
+
+static int same_answer(const struct rh_dataset *dataset, int64_t a, int64_t a_end, int64_t b, int64_t b_end)
+{
+	return a_end - a == b_end - b && !memcmp(dataset->ids + a, dataset->ids + b, (size_t)(a_end - a) * sizeof *dataset->ids);
+}
+
+int rh_choices_find(const struct rh_dataset *dataset, struct rh_choices *out)
+{
+	int64_t known[RH_CHOICES_MAX][2], first, end;
+	*out = (struct rh_choices){0};
+	struct rh_choices found = {0};
+	for (int64_t d = 0; d < dataset->documents; d++) {
+		if (!answer_of(dataset, d, &first, &end))
+			return 0;
+		int c = 0;
+		while (c < found.count && !same_answer(dataset, first, end, known[c][0], known[c][1]))
+			c++;
+		if (c == found.count) {
+			if (c == RH_CHOICES_MAX)
+				return 0;
+			for (int i = 0; i < c; i++)
+				if (found.token[i] == dataset->ids[first])
+					return 0;
+			known[c][0] = first;
+			known[c][1] = end;
+			found.token[found.count++] = dataset->ids[first];
+		}
+		found.documents[c]++;
+	}
+	if (found.count >= 2)
+		*out = found;
+	return 0;
+}
+
+int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,
+                      struct rh_micro_shape *out)
+{
+	struct rh_batch_limits limits;
+	int rc = rh_dataset_limits(dataset, config->per_device_eval_batch_size, &limits);
+	if (rc)
+		return rc;
+	*out = (struct rh_micro_shape){.tokens = limits.tokens,
+	                               .documents = limits.documents,
+	                               .longest = limits.longest,
+	                               .head_rows = limits.trained,
+	                               .choices = choices ? choices->count : 0};
+	return 0;
+}
+
+int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices)
+{
+	int64_t all = (dataset->rows + config->per_device_eval_batch_size - 1) / config->per_device_eval_batch_size;
+	int64_t wave = 2 * devices > 8 ? 2 * devices : 8;
+	return all < wave ? all : wave;
+}
+
+/* Buffers of one executor call. */
+struct wave {
+	int64_t micro_batches, scores;
+	struct rh_batch *batch;
+	struct rh_micro_batch *micro;
+	float **loss, **score;
+	int32_t **hit;
+};
+
+static void wave_free(struct wave *wave)
+{
+	for (int64_t m = 0; m < wave->micro_batches; m++) {
+		if (wave->batch)
+			rh_batch_free(&wave->batch[m]);
+		if (wave->loss)
+			rh_free(wave->loss[m]);
+		if (wave->score)
+			rh_free(wave->score[m]);
+		if (wave->hit)
+			rh_free(wave->hit[m]);
+	}
+	rh_free(wave->batch);
+	rh_free(wave->micro);
+	rh_free(wave->loss);
+	rh_free(wave->score);
+	rh_free(wave->hit);
+}
+
+static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches, struct wave *out)
+{
+	size_t count = (size_t)micro_batches, rows = (size_t)shape->head_rows;
+	*out = (struct wave){.micro_batches = micro_batches, .scores = shape->choices};
+	out->batch = rh_alloc(count, sizeof *out->batch);
+	out->micro = rh_alloc(count, sizeof *out->micro);
+	out->loss = rh_alloc(count, sizeof(float *));
+	out->score = rh_alloc(count, sizeof(float *));
+	out->hit = rh_alloc(count, sizeof(int32_t *));
+	int rc = out->batch && out->micro && out->loss && out->score && out->hit ? 0 : -ENOMEM;
+	for (int64_t m = 0; !rc && m < micro_batches; m++) {
+		out->loss[m] = rh_alloc(rows, sizeof(float));
+		out->hit[m] = rh_alloc(rows, sizeof(int32_t));
+		out->score[m] = rh_alloc(rows * (size_t)(shape->choices ? shape->choices : 1), sizeof(float));
+		rc = out->loss[m] && out->hit[m] && out->score[m] ? 0 : -ENOMEM;
+	}
+	if (rc)
+		wave_free(out);
+	return rc;
+}
+
+struct tally {
+	double loss;
+	int64_t hits, trained, tokens, right, documents;
+};
+
+static void count_micro(const struct wave *wave, int64_t m, const struct rh_choices *choices, struct tally *tally)
+{
+	const struct rh_batch *batch = &wave->batch[m];
+	int64_t document = -1;
+	tally->tokens += batch->tokens;
+	tally->trained += batch->trained;
+	for (int64_t i = 0, d = 0; i < batch->trained; i++) {
+		tally->loss += (double)wave->loss[m][i];
+		tally->hits += wave->hit[m][i];
+		while (batch->start[d + 1] <= batch->head_row[i])
+			d++;
+		if (!choices || !choices->count || d == document)
+			continue;
+		document = d; /* the first trained token of its document */
+		int best = 0;
+		for (int c = 1; c < choices->count; c++)
+			if (wave->score[m][i * wave->scores + c] > wave->score[m][i * wave->scores + best])
+				best = c;
+		tally->right += choices->token[best] == batch->target[i];
+		tally->documents++;
+	}
+}
+
+static int run_wave(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct wave *wave,
+                    int64_t *row, struct tally *tally)
+{
+	int64_t rows[1024], count = 0, most = session->config->per_device_eval_batch_size;
+	most = most > 1024 ? 1024 : most;
+	for (; count < wave->micro_batches && *row < dataset->rows; count++) {
+		int64_t n = 0;
+		while (n < most && *row < dataset->rows)
+			rows[n++] = (*row)++;
+		int rc = rh_batch_make(dataset, rows, n, &wave->batch[count]);
+		if (rc)
+			return rc;
+		struct rh_micro_batch *micro = &wave->micro[count];
+		*micro = rh_micro_of(&wave->batch[count]);
+		micro->loss = wave->loss[count];
+		micro->hit = wave->hit[count];
+		if (choices && choices->count) {
+			micro->shape.choices = choices->count;
+			micro->choice = choices->token;
+			micro->scores = wave->score[count];
+		}
+	}
+	int rc = rh_executor_infer(session->executor, wave->micro, count);
+	for (int64_t m = 0; !rc && m < count; m++)
+		count_micro(wave, m, choices, tally);
+	return rc;
+}
+
+int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct rh_evaluation *out)
+{
+	struct rh_micro_shape shape;
+	struct wave wave;
+	struct tally tally = {0};
+	double began = rh_clock_seconds();
+	int rc = rh_evaluate_shape(dataset, session->config, choices, &shape);
+	if (!rc)
+		rc = wave_create(&shape, rh_evaluate_micro_batches(dataset, session->config, session->devices.count), &wave);
+	if (rc)
+		return rc;
+	for (int64_t row = 0; !rc && row < dataset->rows;)
+		rc = run_wave(session, dataset, choices, &wave, &row, &tally);
+	wave_free(&wave);
+	if (rc)
+		return rc;
+	*out = (struct rh_evaluation){.loss = tally.loss / (double)tally.trained,
+	                              .token_accuracy = (double)tally.hits / (double)tally.trained,
+	                              .choice_accuracy = -1,
+	                              .majority = -1,
+	                              .rows = dataset->rows,
+	                              .tokens = tally.tokens,
+	                              .trained = tally.trained,
+	                              .seconds = rh_clock_seconds() - began};
+	if (tally.documents) {
+		int64_t most = 0;
+		for (int c = 0; c < choices->count; c++)
+			most = choices->documents[c] > most ? choices->documents[c] : most;
+		out->choice_accuracy = (double)tally.right / (double)tally.documents;
+		out->majority = (double)most / (double)tally.documents;
+	}
+	return 0;
+}

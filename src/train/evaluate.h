@@ -1,0 +1,37 @@
+/* Loss and accuracy on held-out rows. */
+#ifndef RH_TRAIN_EVALUATE_H
+#define RH_TRAIN_EVALUATE_H
+
+#include "data/dataset.h"
+#include "train/session.h"
+
+/* A classification in disguise: the documents' answers are few and differ in their first token, so that a document can be scored by which
+ * of these tokens is likeliest where its answer begins. */
+enum { RH_CHOICES_MAX = 16 };
+struct rh_choices {
+	int32_t token[RH_CHOICES_MAX];
+	int64_t documents[RH_CHOICES_MAX]; /* with that answer */
+	int count;                         /* 0: the rows are no such thing */
+};
+/* Needs at least two different answers; documents whose answer was cut make it no classification. */
+int rh_choices_find(const struct rh_dataset *dataset, struct rh_choices *out) RH_MUST;
+
+struct rh_evaluation {
+	double loss;                      /* mean over trained tokens */
+	double token_accuracy;            /* share of trained tokens that are the likeliest */
+	double choice_accuracy, majority; /* shares of documents; -1 where the rows are no choice. majority: of the commonest answer */
+	int64_t rows, tokens, trained;
+	double seconds;
+};
+
+/* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's
+ * score_cols. */
+int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
+                struct rh_evaluation *out) RH_MUST;
+
+/* The largest micro-batch that rh_evaluate will make, and how many go into one executor call. */
+int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,
+                      struct rh_micro_shape *out) RH_MUST;
+int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices);
+
+#endif

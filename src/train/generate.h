@@ -1,0 +1,13 @@
+/* Text from a model, with or without an adapter: greedy, or sampled by temperature and top-p. */
+#ifndef RH_TRAIN_GENERATE_H
+#define RH_TRAIN_GENERATE_H
+
+#include "train/session.h"
+
+/* Continues `ids` until an end-of-sequence token or `most` new tokens; appends to *out. The executor must have been started for it: see
+ * rh_generate_workload. */
+int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out) RH_MUST;
+
+struct rh_workload rh_generate_workload(const struct rh_config *config, int64_t prompt_tokens);
+
+#endif

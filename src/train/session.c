@@ -1,0 +1,207 @@
+#include "train/session.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "data/dataset.h"
+#include "schedule/program.h"
+#include "train/tensors.h"
+
+#include <string.h>
+
+enum { ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer and data: printed, and part of max_ram */
+
+static int open_files(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (config->model_name_or_path) {
+		int rc = rh_source_open(config->model_name_or_path, &session->source);
+		if (rc)
+			return rc;
+		session->model_config = rh_source_config(session->source);
+		return 0;
+	}
+	int rc = rh_model_config_load(config->config_name, &session->own);
+	if (rc)
+		return rc;
+	session->model_config = &session->own;
+	return 0;
+}
+
+int rh_session_load_tokenizer(struct rh_session *session)
+{
+	int rc = session->source ? rh_source_tokenizer(session->source, &session->tokenizer)
+	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
+	if (!rc && rh_tokenizer_size(session->tokenizer) > session->model_config->vocab_size)
+		rc = rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
+		             rh_tokenizer_size(session->tokenizer), (long long)session->model_config->vocab_size);
+	return rc;
+}
+
+int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out)
+{
+	int trains = purpose == RH_SESSION_TRAINS;
+	*out = (struct rh_session){.config = config, .lora = trains ? config->use_lora : config->adapter_name_or_path != NULL};
+	int rc = open_files(out);
+	if (!rc && out->lora)
+		rc = rh_adapter_resolve(config, &out->adapter);
+	if (!rc)
+		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
+	if (!rc && !trains)
+		rh_model_freeze(out->model);
+	if (rc)
+		rh_session_close(out);
+	return rc;
+}
+
+/* All that the plan depends on but the device's cap. */
+struct planning {
+	struct rh_plan_request request;
+	struct rh_executor_options options;
+	struct rh_store_options store;
+};
+
+static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
+{
+	rh_plan_free(&session->plan);
+	planning->request.device_cap_bytes = cap;
+	int rc = rh_plan_make(&planning->request, &session->plan);
+	if (rc)
+		return rc;
+	planning->options.plan = &session->plan;
+	int64_t boundaries = rh_executor_host_bytes(&planning->options);
+	if (boundaries < 0)
+		return (int)boundaries;
+	session->bytes.boundaries = boundaries;
+	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.device = session->plan.device_bytes;
+	session->bytes.total = session->bytes.store + boundaries + planning->options.devices * session->bytes.device + ALLOWANCE_BYTES;
+	return 0;
+}
+
+/* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what max_ram leaves. */
+static int plan_within_budget(struct rh_session *session, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	int64_t free_ram = rh_machine_free_ram(), ram = config->max_ram ? config->max_ram : free_ram - ((int64_t)2 << 30);
+	int64_t cap = config->max_vram ? config->max_vram : ram;
+	for (int tries = 0; tries < 4; tries++) {
+		int rc = plan_once(session, planning, cap);
+		if (rc || session->bytes.total <= ram)
+			return rc;
+		if (config->max_vram)
+			break;
+		cap = (ram - (session->bytes.total - planning->options.devices * session->bytes.device)) / planning->options.devices;
+		if (cap <= 0)
+			break;
+	}
+	return rh_fail(-ENOMEM,
+	               "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
+	               "device%s of %.1f, program %d) and "
+	               "may have %.1f; raise max_ram, lower max_vram, or train fewer parameters",
+	               (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576,
+	               (double)session->bytes.boundaries / 1048576, planning->options.devices, planning->options.devices == 1 ? "" : "s",
+	               (double)session->bytes.device / 1048576, ALLOWANCE_BYTES >> 20, (double)ram / 1048576);
+}
+
+static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	int devices = rh_devices_count(config->device);
+	if (devices < 0)
+		return devices;
+	int64_t round = config->round_micro_batches;
+	int trains = work->train_micro_batches > 0;
+	*planning = (struct planning){0};
+	planning->request = (struct rh_plan_request){.model = session->model,
+	                                             .trains = trains,
+	                                             .train = work->train,
+	                                             .infer = work->infer,
+	                                             .infer_logits = work->infer_logits,
+	                                             .cache_rows = work->cache_rows,
+	                                             .forward_cuts = config->forward_cuts,
+	                                             .backward_cuts = config->backward_cuts,
+	                                             .forward_cut_count = config->forward_cut_count,
+	                                             .backward_cut_count = config->backward_cut_count};
+	planning->options =
+	        (struct rh_executor_options){.model = session->model,
+	                                     .devices = devices,
+	                                     .train_micro_batches = work->train_micro_batches,
+	                                     .infer_micro_batches = work->infer_micro_batches,
+	                                     .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
+	                                     .score_cols = work->infer_logits ? session->model_config->vocab_size : work->infer.choices,
+	                                     .infer_logits = work->infer_logits,
+	                                     .cache_rows = work->cache_rows,
+	                                     .seed = config->seed};
+	planning->options.train_round = round ? round : rh_roundpipe_default_round(work->train_micro_batches, devices);
+	planning->store.dtype = config->dtype;
+	planning->store.crosses_rounds = trains && planning->options.train_round < work->train_micro_batches;
+	return plan_within_budget(session, planning);
+}
+
+int rh_session_start(struct rh_session *session, const struct rh_workload *work)
+{
+	const struct rh_config *config = session->config;
+	struct planning planning;
+	int rc = make_plan(session, work, &planning);
+	if (!rc)
+		rc = rh_pool_create(rh_machine_cores(), NULL, &session->pool);
+	if (!rc)
+		rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
+	if (!rc)
+		rc = rh_weights_load(session->source, config->seed, session->model, session->store);
+	if (!rc && config->adapter_name_or_path)
+		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
+	if (!rc)
+		rc = rh_devices_open(config->device, session->plan.device_bytes, &session->devices);
+	if (rc)
+		return rc;
+	planning.options.store = session->store;
+	planning.options.device = session->devices.device;
+	return rh_executor_create(&planning.options, &session->executor);
+}
+
+void rh_session_close(struct rh_session *session)
+{
+	rh_executor_destroy(session->executor);
+	rh_devices_close(&session->devices);
+	rh_store_destroy(session->store);
+	rh_pool_destroy(session->pool);
+	rh_plan_free(&session->plan);
+	rh_model_destroy(session->model);
+	rh_adapter_free(&session->adapter);
+	rh_tokenizer_destroy(session->tokenizer);
+	rh_source_close(session->source);
+	rh_model_config_free(&session->own);
+	*session = (struct rh_session){0};
+}
+
+void rh_session_report(const struct rh_session *session)
+{
+	const struct rh_plan *plan = &session->plan;
+	int64_t trainable, all;
+	rh_model_parameters(session->model, &trainable, &all);
+	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
+	        all ? 100.0 * (double)trainable / (double)all : 0, session->config->dtype == RH_F32 ? "fp32" : "bf16");
+	rh_note("plan: %s, %d forward and %d backward stages, %d weight buffer%s; device %.1f MiB (weights %.1f, gradients %.1f, "
+	        "activations %.1f)",
+	        session->config->device, plan->forward_stages, plan->backward_stages, plan->weight_buffers,
+	        plan->weight_buffers == 1 ? "" : "s", (double)plan->device_bytes / 1048576,
+	        (double)(plan->weight_buffers * plan->weight_bytes) / 1048576,
+	        (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576, (double)plan->arena_bytes / 1048576);
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, program %d)",
+	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
+	        (double)(session->bytes.device * session->devices.count) / 1048576, ALLOWANCE_BYTES >> 20);
+}
+
+struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)
+{
+	struct rh_micro_batch micro = {.ids = batch->ids,
+	                               .position = batch->position,
+	                               .start_q = batch->start,
+	                               .start_k = batch->start,
+	                               .head_row = batch->head_row,
+	                               .target = batch->target};
+	micro.shape = (struct rh_micro_shape){
+	        .tokens = batch->tokens, .documents = batch->documents, .longest = batch->longest, .head_rows = batch->trained};
+	return micro;
+}

@@ -1,0 +1,60 @@
+/* What every verb needs before it can begin: the model's files, its layers, a plan within the budgets, the store filled, devices, executor.
+ */
+#ifndef RH_TRAIN_SESSION_H
+#define RH_TRAIN_SESSION_H
+
+#include "ckpt/source.h"
+#include "config/config.h"
+#include "offload/store.h"
+#include "partition/plan.h"
+#include "run/executor.h"
+#include "run/machine.h"
+#include "train/adapter.h"
+
+struct rh_session {
+	const struct rh_config *config; /* borrowed */
+	struct rh_source *source;       /* NULL: random initialisation */
+	struct rh_model_config own;     /* then its configuration */
+	const struct rh_model_config *model_config;
+	struct rh_tokenizer *tokenizer; /* NULL until loaded */
+	int lora;
+	struct rh_adapter adapter; /* when lora */
+	struct rh_model *model;
+	struct rh_pool *pool;
+	struct rh_store *store;
+	struct rh_plan plan;
+	struct rh_devices devices;
+	struct rh_executor *executor;
+	struct {
+		int64_t store, boundaries, device, total; /* bytes of host memory reserved; device: of one device */
+	} bytes;
+};
+
+/* Files and model. Nothing large is reserved. The session must not move between the two calls. A session that does not train has an
+ * adapter only when adapter_name_or_path gives one, and keeps weights alone. */
+enum rh_session_purpose { RH_SESSION_TRAINS, RH_SESSION_INFERS };
+int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out) RH_MUST;
+
+/* The tokenizer that belongs to the model, into session->tokenizer. */
+int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
+
+/* What will be run. */
+struct rh_workload {
+	struct rh_micro_shape train, infer; /* the largest micro-batches, zero where there are none */
+	int64_t train_micro_batches;        /* in a step */
+	int64_t infer_micro_batches;        /* in one call */
+	int64_t cache_rows;                 /* generate */
+	int infer_logits;
+};
+/* Plan, budgets, store, weights, devices, executor. */
+int rh_session_start(struct rh_session *session, const struct rh_workload *workload) RH_MUST;
+void rh_session_close(struct rh_session *session);
+
+/* Prints where the bytes are. */
+void rh_session_report(const struct rh_session *session);
+
+/* A data batch as the executor takes it; results are not wanted unless the caller sets them. */
+struct rh_batch;
+struct rh_micro_batch rh_micro_of(const struct rh_batch *batch);
+
+#endif

@@ -1,0 +1,259 @@
+#include "train/tensors.h"
+
+#include "ckpt/model_out.h"
+#include "ckpt/safetensors.h"
+#include "core/alloc.h"
+#include "core/float16.h"
+#include "core/text.h"
+
+#include <string.h>
+
+enum { PIECE = 1 << 18 }; /* elements moved at a time */
+
+void rh_tensor_list_free(struct rh_tensor_list *list)
+{
+	for (size_t i = 0; i < list->count; i++)
+		rh_free(list->place[i].name);
+	rh_free(list->place);
+	*list = (struct rh_tensor_list){0};
+}
+
+static int is_adapter(const struct rh_tensor *tensor)
+{
+	return !strncmp(tensor->name, "base_model.", 11);
+}
+
+int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_tensor_part part,
+                       enum rh_dtype dtype, const char *suffix)
+{
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			if (scope == RH_TENSORS_TRAINABLE && !model->block[b].trainable)
+				continue;
+			if (scope == RH_TENSORS_ADAPTERS && !is_adapter(&model->block[b].tensor[t]))
+				continue;
+			struct rh_text name = {0};
+			int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
+			if (!rc)
+				rc = rh_text_printf(&name, "%s%s", model->block[b].tensor[t].name, suffix);
+			if (rc)
+				return rc;
+			list->place[list->count++] = (struct rh_tensor_place){b, t, part, dtype, name.bytes};
+		}
+	return 0;
+}
+
+static const struct rh_tensor *tensor_of(const struct rh_model *model, const struct rh_tensor_place *place)
+{
+	return &model->block[place->block].tensor[place->tensor];
+}
+
+static void read_part(const struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, int64_t first,
+                      int64_t count, float *out)
+{
+	if (place->part == RH_TENSOR_WEIGHT)
+		rh_store_get(store, place->block, place->tensor, first, count, out);
+	else
+		memcpy(out,
+		       rh_store_moment(store, place->block, place->part == RH_TENSOR_SECOND_MOMENT) + tensor_of(model, place)->offset +
+		               first,
+		       (size_t)count * sizeof *out);
+}
+
+static int write_part(struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, int64_t first,
+                      int64_t count, const float *values)
+{
+	if (place->part == RH_TENSOR_WEIGHT)
+		return rh_store_set(store, place->block, place->tensor, first, count, values);
+	memcpy(rh_store_moment(store, place->block, place->part == RH_TENSOR_SECOND_MOMENT) + tensor_of(model, place)->offset + first,
+	       values, (size_t)count * sizeof *values);
+	return 0;
+}
+
+/* A tensor's elements handed to `write` in file order, converted; `buffer` holds PIECE floats. */
+static int stream_out(const struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, float *buffer,
+                      int (*write)(void *file, const void *bytes, int64_t length), void *file)
+{
+	const struct rh_tensor *tensor = tensor_of(model, place);
+	int64_t total = tensor->rows * tensor->cols;
+	int rc = 0;
+	for (int64_t first = 0; !rc && first < total; first += PIECE) {
+		int64_t count = total - first < PIECE ? total - first : PIECE;
+		read_part(store, model, place, first, count, buffer);
+		if (place->dtype == RH_BF16) { /* the upload copy's own rounding, so that the file holds what was trained with */
+			for (int64_t i = 0; i < count; i++) {
+				uint16_t half = rh_f32_to_bf16_away(buffer[i]);
+				memcpy((char *)buffer + 2 * i, &half, sizeof half); /* in place: the front of what was read */
+			}
+		}
+		rc = write(file, buffer, rh_dtype_bytes(place->dtype, count));
+	}
+	return rc;
+}
+
+static int write_safetensors(void *file, const void *bytes, int64_t length)
+{
+	return rh_safetensors_write(file, bytes, length);
+}
+
+static int write_model(void *file, const void *bytes, int64_t length)
+{
+	return rh_model_out_write(file, bytes, length);
+}
+
+static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list, const struct rh_model *model)
+{
+	struct rh_safetensors_entry *entry = rh_alloc(list->count, sizeof *entry);
+	for (size_t i = 0; entry && i < list->count; i++) {
+		const struct rh_tensor *tensor = tensor_of(model, &list->place[i]);
+		entry[i] = (struct rh_safetensors_entry){.name = list->place[i].name, .dtype = list->place[i].dtype, .rank = tensor->rank};
+		entry[i].shape[0] = tensor->rank == 2 ? tensor->rows : tensor->cols;
+		entry[i].shape[1] = tensor->cols;
+	}
+	return entry;
+}
+
+int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store)
+{
+	struct rh_safetensors_entry *entry = entries_of(list, model);
+	float *buffer = rh_alloc(PIECE, sizeof *buffer);
+	struct rh_safetensors_out *file = NULL;
+	int rc = entry && buffer ? rh_safetensors_create(path, entry, (int64_t)list->count, NULL, &file) : -ENOMEM;
+	for (size_t i = 0; !rc && i < list->count; i++)
+		rc = stream_out(store, model, &list->place[i], buffer, write_safetensors, file);
+	if (!rc)
+		rc = rh_safetensors_commit(file);
+	else
+		rh_safetensors_abandon(file);
+	rh_free(entry);
+	rh_free(buffer);
+	return rc;
+}
+
+static void widen(enum rh_dtype dtype, const char *from, int64_t count, float *out)
+{
+	if (dtype == RH_F32) {
+		memcpy(out, from, (size_t)count * sizeof *out);
+		return;
+	}
+	for (int64_t i = 0; i < count; i++) {
+		uint16_t half;
+		memcpy(&half, from + 2 * i, sizeof half);
+		out[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
+	}
+}
+
+static int load_one(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, const struct rh_model *model,
+                    struct rh_store *store, float *buffer)
+{
+	const struct rh_tensor *tensor = tensor_of(model, place);
+	int64_t total = tensor->rows * tensor->cols;
+	int fits = found->rank == tensor->rank && found->shape[0] == (tensor->rank == 2 ? tensor->rows : tensor->cols) &&
+	           (tensor->rank == 1 || found->shape[1] == tensor->cols);
+	if (!fits)
+		return rh_fail(-EINVAL, "%s: tensor %s has a shape that does not fit this model, which needs (%lld, %lld)", path,
+		               place->name, (long long)tensor->rows, (long long)tensor->cols);
+	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
+		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
+		               rh_dtype_name(found->dtype));
+	int rc = 0;
+	for (int64_t first = 0; !rc && first < total; first += PIECE) {
+		int64_t count = total - first < PIECE ? total - first : PIECE;
+		widen(found->dtype, (const char *)found->data + rh_dtype_bytes(found->dtype, first), count, buffer);
+		rc = write_part(store, model, place, first, count, buffer);
+	}
+	return rc ? rh_fail_in(rc, "%s", path) : 0;
+}
+
+int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
+{
+	struct rh_safetensors *file = NULL;
+	float *buffer = rh_alloc(PIECE, sizeof *buffer);
+	int rc = buffer ? rh_safetensors_open(path, &file) : -ENOMEM;
+	for (size_t i = 0; !rc && i < list->count; i++) {
+		const struct rh_safetensor *found = rh_safetensors_find(file, list->place[i].name);
+		if (!found)
+			rc = rh_fail(-EINVAL, "%s: tensor %s is missing; the file does not belong to this model and these targets", path,
+			             list->place[i].name);
+		else
+			rc = load_one(found, path, &list->place[i], model, store, buffer);
+	}
+	if (!rc && rh_safetensors_count(file) != (int64_t)list->count)
+		rc = rh_fail(-EINVAL, "%s: holds %lld tensors, this model and these targets have %zu; it does not belong to them", path,
+		             (long long)rh_safetensors_count(file), list->count);
+	rh_safetensors_close(file);
+	rh_free(buffer);
+	return rc;
+}
+
+static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
+                       float *buffer)
+{
+	const struct rh_tensor *tensor = &model->block[b].tensor[t];
+	int rc = 0;
+	/* whole rows; a row is never as long as PIECE in practice, but let it be */
+	int64_t rows = PIECE / tensor->cols < 1 ? 1 : PIECE / tensor->cols, total = tensor->rows * tensor->cols;
+	for (int64_t first = 0; !rc && first < total; first += rows * tensor->cols) {
+		int64_t count = total - first < rows * tensor->cols ? total - first : rows * tensor->cols;
+		if (source && !is_adapter(tensor))
+			rc = rh_source_read(source, tensor->name, first, count, RH_F32, buffer);
+		else
+			rh_model_initial(model, seed, b, t, first, count, buffer);
+		if (!rc)
+			rc = rh_store_set(store, b, t, first, count, buffer);
+	}
+	return rc;
+}
+
+int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store)
+{
+	int64_t longest = PIECE;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++)
+			longest = model->block[b].tensor[t].cols > longest ? model->block[b].tensor[t].cols : longest;
+	float *buffer = rh_alloc((size_t)longest, sizeof *buffer);
+	int rc = buffer ? 0 : -ENOMEM;
+	for (int b = 0; !rc && b < model->blocks; b++)
+		for (int t = 0; !rc && t < model->block[b].tensors; t++)
+			rc = load_tensor(source, seed, model, store, b, t, buffer);
+	rh_free(buffer);
+	return rc;
+}
+
+static int save_config(const char *dir, const struct rh_model *model)
+{
+	char *path = rh_path_join(dir, "config.json"), *text = NULL;
+	json_t *json = NULL;
+	int rc = path ? rh_model_config_write(model->config, model->dtype == RH_F32 ? "float32" : "bfloat16", &json) : -ENOMEM;
+	if (!rc && !(text = json_dumps(json, JSON_INDENT(2))))
+		rc = rh_fail(-ENOMEM, "out of host memory while writing %s", path);
+	if (!rc)
+		rc = rh_file_write_whole(path, text, strlen(text));
+	free(text);
+	json_decref(json);
+	rh_free(path);
+	return rc;
+}
+
+int rh_weights_save(const char *dir, const struct rh_model *model, const struct rh_store *store)
+{
+	struct rh_tensor_list list = {0};
+	struct rh_model_out *file = NULL;
+	float *buffer = rh_alloc(PIECE, sizeof *buffer);
+	int rc = buffer ? rh_tensor_list_add(&list, model, RH_TENSORS_ALL, RH_TENSOR_WEIGHT, model->dtype, "") : -ENOMEM;
+	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, model);
+	if (!rc)
+		rc = entry ? rh_model_out_create(dir, entry, (int64_t)list.count, RH_SHARD_BYTES, &file) : -ENOMEM;
+	for (size_t i = 0; !rc && i < list.count; i++)
+		rc = stream_out(store, model, &list.place[i], buffer, write_model, file);
+	if (!rc)
+		rc = rh_model_out_commit(file);
+	else
+		rh_model_out_abandon(file);
+	if (!rc)
+		rc = save_config(dir, model);
+	rh_tensor_list_free(&list);
+	rh_free(entry);
+	rh_free(buffer);
+	return rc;
+}

@@ -1,0 +1,40 @@
+/* Tensors between a store and safetensors files, in pieces: no tensor is ever held twice. */
+#ifndef RH_TRAIN_TENSORS_H
+#define RH_TRAIN_TENSORS_H
+
+#include "ckpt/source.h"
+#include "model/model.h"
+#include "offload/store.h"
+
+/* What of a trainable tensor goes into a file. */
+enum rh_tensor_part { RH_TENSOR_WEIGHT, RH_TENSOR_FIRST_MOMENT, RH_TENSOR_SECOND_MOMENT };
+
+/* A tensor of the model on its way: where it lies, and what it is called there. */
+struct rh_tensor_place {
+	int block, tensor;
+	enum rh_tensor_part part;
+	enum rh_dtype dtype; /* in the file: F32 or BF16 */
+	char *name;
+};
+struct rh_tensor_list {
+	struct rh_tensor_place *place;
+	size_t count, capacity;
+};
+void rh_tensor_list_free(struct rh_tensor_list *list);
+/* Appends the tensors of trainable blocks, of adapters, or of all blocks, named as the model names them with `suffix` behind. */
+enum rh_tensor_scope { RH_TENSORS_TRAINABLE, RH_TENSORS_ADAPTERS, RH_TENSORS_ALL };
+int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_tensor_part part,
+                       enum rh_dtype dtype, const char *suffix) RH_MUST;
+
+/* One safetensors file of the list. */
+int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model,
+                    const struct rh_store *store) RH_MUST;
+/* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16). */
+int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
+
+/* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. */
+int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store) RH_MUST;
+/* A Hugging Face directory's config.json and model*.safetensors, in the store's dtype. */
+int rh_weights_save(const char *dir, const struct rh_model *model, const struct rh_store *store) RH_MUST;
+
+#endif

@@ -1,0 +1,22 @@
+/* `train`: the step loop and all that hangs on it. */
+#ifndef RH_TRAIN_TRAIN_H
+#define RH_TRAIN_TRAIN_H
+
+#include "config/config.h"
+#include "train/evaluate.h"
+
+struct rh_train_result {
+	int64_t steps;
+	double final_loss;        /* of the last logged line; NAN if none */
+	double tokens_per_second; /* over the steps of this process */
+	double seconds;
+	int has_eval;
+	struct rh_evaluation eval; /* the last */
+	int64_t device_peak_bytes, ram_peak_bytes, device_planned_bytes, ram_planned_bytes;
+	int interrupted; /* a signal asked to stop; a checkpoint was saved */
+};
+
+/* 0: trained and written to output_dir, or stopped by a signal with a checkpoint. */
+int rh_train(const struct rh_config *config, struct rh_train_result *out) RH_MUST;
+
+#endif

@@ -1,0 +1,214 @@
+/* A run of one of the reference models (tests/reference/models), set up by hand: what parity and bit-equality tests are written with. */
+#ifndef RH_TESTS_TRAIN_RIG_H
+#define RH_TESTS_TRAIN_RIG_H
+
+#include "check.h"
+
+#include "ckpt/safetensors.h"
+#include "core/alloc.h"
+#include "core/log.h"
+#include "offload/optimizer.h"
+#include "train/lr.h"
+#include "train/session.h"
+#include "train/tensors.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { RIG_MICRO_MAX = 16 };
+
+struct rig {
+	char model[256], adapter[256];
+	struct rh_config config;
+	struct rh_session session;
+	struct rh_safetensors *reference;
+};
+
+static inline const struct rh_safetensor *rig_tensor(const struct rig *rig, const char *name)
+{
+	const struct rh_safetensor *tensor = rh_safetensors_find(rig->reference, name);
+	if (!tensor)
+		print_error("reference.safetensors has no %s\n", name);
+	assert_non_null(tensor);
+	return tensor;
+}
+
+static inline double rig_double(const struct rig *rig, const char *name, int64_t index)
+{
+	double value;
+	memcpy(&value, (const char *)rig_tensor(rig, name)->data + 8 * index, sizeof value);
+	return value;
+}
+
+/* An input list: documents with masks, in micro-batches. */
+struct rig_input {
+	const int32_t *ids, *mask, *start, *micro;
+	int64_t micros;
+};
+
+static inline const int32_t *rig_ints(const struct rig *rig, const char *prefix, const char *part, int64_t *count)
+{
+	char name[64];
+	snprintf(name, sizeof name, "%s.%s", prefix, part);
+	const struct rh_safetensor *tensor = rig_tensor(rig, name);
+	if (count)
+		*count = tensor->shape[0];
+	int32_t *copy = malloc((size_t)tensor->bytes); /* the mapping promises no alignment; freed with the process */
+	memcpy(copy, tensor->data, (size_t)tensor->bytes);
+	return copy;
+}
+
+static inline struct rig_input rig_input(const struct rig *rig, const char *prefix)
+{
+	struct rig_input in;
+	int64_t count;
+	in.ids = rig_ints(rig, prefix, "ids", NULL);
+	in.mask = rig_ints(rig, prefix, "mask", NULL);
+	in.start = rig_ints(rig, prefix, "start", NULL);
+	in.micro = rig_ints(rig, prefix, "micro", &count);
+	in.micros = count - 1;
+	return in;
+}
+
+/* One micro-batch of the input; every_token: the head runs on all tokens (for logits), else on those before a trained target. */
+struct rig_micro {
+	struct rh_micro_batch batch;
+	int32_t position[512], start[64], head_row[512], target[512];
+	float loss[512];
+};
+
+static inline void rig_micro_make(const struct rig_input *in, int64_t m, int every_token, struct rig_micro *out)
+{
+	int32_t first_document = in->micro[m], documents = in->micro[m + 1] - first_document, base = in->start[first_document];
+	struct rh_micro_shape shape = {.documents = documents, .tokens = in->start[first_document + documents] - base};
+	assert_true(shape.tokens <= 512 && documents < 64);
+	for (int32_t d = 0; d <= documents; d++)
+		out->start[d] = in->start[first_document + d] - base;
+	for (int32_t d = 0; d < documents; d++) {
+		int32_t length = out->start[d + 1] - out->start[d];
+		shape.longest = length > shape.longest ? length : shape.longest;
+		for (int32_t i = 0; i < length; i++) {
+			int32_t at = out->start[d] + i;
+			out->position[at] = i;
+			if (every_token || (i + 1 < length && in->mask[base + at + 1])) {
+				out->head_row[shape.head_rows] = at;
+				out->target[shape.head_rows++] = every_token ? 0 : in->ids[base + at + 1];
+			}
+		}
+	}
+	out->batch = (struct rh_micro_batch){.shape = shape,
+	                                     .ids = in->ids + base,
+	                                     .position = out->position,
+	                                     .start_q = out->start,
+	                                     .start_k = out->start,
+	                                     .head_row = out->head_row,
+	                                     .target = out->target,
+	                                     .loss = out->loss};
+}
+
+/* The largest micro-batch of an input, each size for itself. */
+static inline struct rh_micro_shape rig_limits(const struct rig_input *in, int every_token)
+{
+	static struct rig_micro micro;
+	struct rh_micro_shape most = {0};
+	for (int64_t m = 0; m < in->micros; m++) {
+		rig_micro_make(in, m, every_token, &micro);
+		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows};
+		const int64_t b[] = {micro.batch.shape.tokens, micro.batch.shape.documents, micro.batch.shape.longest,
+		                     micro.batch.shape.head_rows};
+		for (int i = 0; i < 4; i++)
+			*a[i] = b[i] > *a[i] ? b[i] : *a[i];
+	}
+	return most;
+}
+
+/* Opens tests/reference/models/<name> (or a .gguf of it) with SEMANTICS.md's defaults; the caller changes rig->config before rig_start. */
+static inline void rig_open(struct rig *rig, const char *name, const char *adapter)
+{
+	rh_log_quiet(1);
+	*rig = (struct rig){0};
+	char path[256];
+	snprintf(path, sizeof path, "tests/reference/models/%s/reference.safetensors", name);
+	check_ok(rh_safetensors_open(path, &rig->reference));
+	snprintf(rig->model, sizeof rig->model, "tests/reference/models/%s%s", name, strncmp(name, "gguf", 4) ? "" : "/model.gguf");
+	if (adapter)
+		snprintf(rig->adapter, sizeof rig->adapter, "tests/reference/models/%s/%s", name, adapter);
+	rig->config = (struct rh_config){.model_name_or_path = rig->model,
+	                                 .adapter_name_or_path = adapter ? rig->adapter : NULL,
+	                                 .use_lora = adapter != NULL,
+	                                 .dtype = RH_F32,
+	                                 .seed = 42,
+	                                 .device = (char *)(uintptr_t) "cpu:1",
+	                                 .forward_cut_count = -1,
+	                                 .backward_cut_count = -1,
+	                                 .adam_beta1 = 0.9,
+	                                 .adam_beta2 = 0.999,
+	                                 .adam_epsilon = 1e-8,
+	                                 .max_grad_norm = 1};
+}
+
+static inline void rig_start(struct rig *rig, enum rh_session_purpose purpose, const struct rh_workload *work)
+{
+	check_ok(rh_session_open(&rig->config, purpose, &rig->session));
+	check_ok(rh_session_start(&rig->session, work));
+}
+
+static inline void rig_close(struct rig *rig)
+{
+	rh_session_close(&rig->session);
+	rh_safetensors_close(rig->reference);
+}
+
+/* Forward and backward of micro-batches [first, first + count); the step's loss. */
+static inline double rig_step(struct rig *rig, const struct rig_input *in, int64_t first, int64_t count, int64_t step)
+{
+	static struct rig_micro micro[RIG_MICRO_MAX];
+	struct rh_micro_batch batch[RIG_MICRO_MAX];
+	int64_t trained = 0;
+	assert_true(count <= RIG_MICRO_MAX);
+	for (int64_t m = 0; m < count; m++) {
+		rig_micro_make(in, first + m, 0, &micro[m]);
+		batch[m] = micro[m].batch;
+		trained += batch[m].shape.head_rows;
+	}
+	check_ok(rh_executor_train(rig->session.executor, batch, count, step, 1.0f / (float)trained));
+	double total = 0;
+	for (int64_t m = 0; m < count; m++) {
+		double sum = 0;
+		for (int64_t i = 0; i < batch[m].shape.head_rows; i++)
+			sum += (double)micro[m].loss[i];
+		total += sum;
+	}
+	return total / (double)trained;
+}
+
+/* |a-b|_2 / |b|_2 of a stored gradient against a reference tensor; *size: |b|_2. */
+static inline double rig_gradient_error(const struct rig *rig, int b, int t, const struct rh_safetensor *reference, double *size)
+{
+	const struct rh_tensor *tensor = &rig->session.model->block[b].tensor[t];
+	const float *gradient = (const float *)rh_store_gradient(rig->session.store, b) + tensor->offset;
+	double difference = 0, norm = 0;
+	assert_int_equal(reference->bytes, tensor->rows * tensor->cols * 4);
+	for (int64_t i = 0; i < tensor->rows * tensor->cols; i++) {
+		float value;
+		memcpy(&value, (const char *)reference->data + 4 * i, sizeof value);
+		difference += ((double)gradient[i] - (double)value) * ((double)gradient[i] - (double)value);
+		norm += (double)value * (double)value;
+	}
+	*size = sqrt(norm);
+	return sqrt(difference) / (*size > 0 ? *size : 1);
+}
+
+/* One optimizer update of everything trainable; the gradient norm before clipping. */
+static inline double rig_update(struct rig *rig, double rate, int64_t step)
+{
+	const struct rh_config *config = &rig->config;
+	struct rh_adamw adamw = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay};
+	double norm = rh_optimizer_norm(rig->session.store), scale = rh_optimizer_clip(norm, config->max_grad_norm);
+	for (int b = 0; b < rig->session.model->blocks; b++)
+		if (rig->session.model->block[b].trainable)
+			check_ok(rh_optimizer_update(rig->session.store, b, &adamw, rate, scale, step + 1));
+	return norm;
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* Parity with Hugging Face and PEFT: logits, every gradient, training curves. References: tests/reference/README.md; tolerances:
+ * SEMANTICS.md 7, measured there between two correct fp32 implementations, with room. */
+#include "rig.h"
+
+static const char *const models[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3"};
+static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2"};
+enum { MODELS = 6, GGUFS = 2 };
+
+static void logits_are(const char *name, const char *adapter, const char *reference)
+{
+	struct rig rig;
+	rig_open(&rig, name, adapter);
+	struct rig_input in = rig_input(&rig, "docs");
+	struct rh_workload work = {.infer = rig_limits(&in, 1), .infer_micro_batches = 1, .infer_logits = 1};
+	rig_start(&rig, RH_SESSION_INFERS, &work);
+	const struct rh_safetensor *expected = rig_tensor(&rig, reference);
+	int64_t count = expected->shape[0] * expected->shape[1];
+	float *logits = malloc((size_t)count * sizeof *logits);
+	static struct rig_micro micro;
+	rig_micro_make(&in, 0, 1, &micro);
+	micro.batch.target = NULL;
+	micro.batch.loss = NULL;
+	micro.batch.scores = logits;
+	check_ok(rh_executor_infer(rig.session.executor, &micro.batch, 1));
+	double worst = 0, largest = 0;
+	for (int64_t i = 0; i < count; i++) {
+		float value;
+		memcpy(&value, (const char *)expected->data + 4 * i, sizeof value);
+		worst = fmax(worst, fabs((double)logits[i] - (double)value));
+		largest = fmax(largest, fabs((double)value));
+	}
+	printf("%s %s: logits max|a-b|/max|b| %.2e\n", name, reference, worst / largest);
+	assert_true(worst / largest <= 1e-5);
+	free(logits);
+	rig_close(&rig);
+}
+
+static void test_logits_equal_hugging_face(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++)
+		logits_are(models[i], NULL, "docs.logits");
+	for (int i = 0; i < GGUFS; i++)
+		logits_are(ggufs[i], NULL, "docs.logits");
+}
+
+static void test_logits_with_adapters_equal_peft(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++) {
+		logits_are(models[i], "adapter", "adapter.logits");
+		logits_are(models[i], "adapter-rs", "adapter-rs.logits");
+	}
+	for (int i = 0; i < GGUFS; i++)
+		logits_are(ggufs[i], "adapter", "adapter.logits");
+}
+
+/* Gradients of one step over all micro-batches of `input`, against "<reference>.grad.<name>". */
+static void gradients_are(const char *name, const char *adapter, const char *input, const char *reference)
+{
+	struct rig rig;
+	char key[256];
+	rig_open(&rig, name, adapter);
+	struct rig_input in = rig_input(&rig, input);
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	double loss = rig_step(&rig, &in, 0, in.micros, 0), norm = rh_optimizer_norm(rig.session.store);
+	snprintf(key, sizeof key, "%s.loss", reference);
+	double expected_loss = rig_double(&rig, key, 0);
+	snprintf(key, sizeof key, "%s.grad_norm", reference);
+	double expected_norm = rig_double(&rig, key, 0), worst = 0, largest = 0, size;
+	const struct rh_model *model = rig.session.model;
+	for (int pass = 0; pass < 2; pass++) /* first the largest, then all that are not nothing beside it */
+		for (int b = 0; b < model->blocks; b++)
+			for (int t = 0; model->block[b].trainable && t < model->block[b].tensors; t++) {
+				snprintf(key, sizeof key, "%s.grad.%s", reference, model->block[b].tensor[t].name);
+				double error = rig_gradient_error(&rig, b, t, rig_tensor(&rig, key), &size);
+				if (pass == 0)
+					largest = fmax(largest, size);
+				else if (size > 1e-6 * largest) {
+					worst = fmax(worst, error);
+					if (error > 1e-4)
+						print_error("%s: %.2e\n", key, error);
+				}
+			}
+	printf("%s %s: loss %.2e, norm %.2e, worst gradient |a-b|/|b| %.2e\n", name, reference, fabs(loss / expected_loss - 1),
+	       fabs(norm / expected_norm - 1), worst);
+	assert_true(fabs(loss / expected_loss - 1) <= 1e-5);
+	assert_true(fabs(norm / expected_norm - 1) <= 1e-4);
+	assert_true(worst <= 1e-4);
+	rig_close(&rig);
+}
+
+static void test_gradients_equal_hugging_face(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++)
+		gradients_are(models[i], NULL, "docs", "docs");
+	gradients_are("smollm2", NULL, "step", "step");
+	gradients_are("qwen3", NULL, "step", "step");
+}
+
+static void test_adapter_gradients_equal_peft(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++) {
+		gradients_are(models[i], "adapter", "docs", "adapter");
+		gradients_are(models[i], "adapter-rs", "docs", "adapter-rs");
+	}
+}
+
+struct curve {
+	const char *name, *adapter, *reference;
+	enum rh_dtype dtype;
+	int steps;
+	double tolerance, tolerance_of_ten; /* of the loss, relative; within the first ten steps */
+};
+
+static void curve_is(const struct curve *curve)
+{
+	struct rig rig;
+	char key[64];
+	int lora = curve->adapter != NULL;
+	rig_open(&rig, curve->name, curve->adapter);
+	rig.config.dtype = curve->dtype;
+	rig.config.weight_decay = lora ? 0 : 0.01;
+	struct rig_input in = rig_input(&rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	double worst = 0, worst_of_ten = 0;
+	for (int step = 0; step < curve->steps; step++) {
+		double rate = rh_lr_at(lora ? RH_LR_LINEAR : RH_LR_COSINE, lora ? 4e-3 : 3e-3, lora ? 5 : 0, 50, step);
+		double loss = rig_step(&rig, &in, 2 * step, 2, step);
+		rig_update(&rig, rate, step);
+		snprintf(key, sizeof key, "%s.loss", curve->reference);
+		double error = fabs(loss / rig_double(&rig, key, step) - 1);
+		worst = fmax(worst, error);
+		if (step < 10)
+			worst_of_ten = fmax(worst_of_ten, error);
+		snprintf(key, sizeof key, "%s.learning_rate", curve->reference);
+		assert_true(fabs(rate - rig_double(&rig, key, step)) <= 1e-15);
+	}
+	printf("%s %s: worst loss error %.2e, of the first ten steps %.2e\n", curve->name, curve->reference, worst, worst_of_ten);
+	assert_true(worst <= curve->tolerance);
+	assert_true(worst_of_ten <= curve->tolerance_of_ten);
+	rig_close(&rig);
+}
+
+static void test_lora_curves_equal_peft(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++)
+		curve_is(&(struct curve){models[i], "adapter", "lora", RH_F32, 50, 1e-5, 1e-5});
+}
+
+static void test_full_curves_equal_hugging_face(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++)
+		curve_is(&(struct curve){models[i], NULL, "full", RH_F32, 50, 1e-3, 1e-5});
+}
+
+static void test_bf16_curves_equal_hugging_face(void **state)
+{
+	(void)state;
+	static const char *const both[] = {"smollm2", "qwen3"};
+	for (int i = 0; i < 2; i++) {
+		curve_is(&(struct curve){both[i], "adapter", "lora_bf16", RH_BF16, 10, 5e-3, 5e-3});
+		curve_is(&(struct curve){both[i], NULL, "full_bf16", RH_BF16, 10, 5e-3, 5e-3});
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_logits_equal_hugging_face),      cmocka_unit_test(test_logits_with_adapters_equal_peft),
+	        cmocka_unit_test(test_gradients_equal_hugging_face),   cmocka_unit_test(test_adapter_gradients_equal_peft),
+	        cmocka_unit_test(test_lora_curves_equal_peft),         cmocka_unit_test(test_full_curves_equal_hugging_face),
+	        cmocka_unit_test(test_bf16_curves_equal_hugging_face),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
