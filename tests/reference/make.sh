@@ -42,7 +42,12 @@ write_run() {
 
 state() { find "$here" -type f ! -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2; }
 
-[ $# -gt 0 ] || set -- $(cd "$here" && grep -l '__main__' -- *.py)
+if [ $# -eq 0 ]; then
+	cd "$here"
+	set -- $(grep -l '__main__' -- *.py | xargs grep -l -e '--check')
+	for script in $(grep -l '__main__' -- *.py | xargs grep -L -e '--check'); do echo "not run, has no --check: $script"; done
+	cd ../..
+fi
 [ "$1" != none ] || exit 0
 bad=0
 for script in "$@"; do
