@@ -121,11 +121,18 @@ int added_add(struct added *added, const struct vocab *vocab, const char *text, 
 	/* A text that was special once stays so, even if it is added again without the flag. */
 	const struct added_token *before = added_by_id(added, (int32_t)id);
 	flags |= before ? before->flags & ADDED_SPECIAL : 0;
-	added->token[added->count++] = (struct added_token){at, bytes, flags, (int32_t)id};
+	added->token[added->count++] = (struct added_token){.at = at, .bytes = bytes, .flags = flags, .id = (int32_t)id};
 	added->by_id[id] = (uint32_t)added->count;
 	if (id > added->highest || added->count == 1)
 		added->highest = id;
 	return 0;
+}
+
+static int set_shown(struct added *added, size_t index, const char *text, size_t bytes)
+{
+	added->token[index].shown_at = added->text.length;
+	added->token[index].shown_bytes = bytes;
+	return rh_text_append(&added->text, text, bytes);
 }
 
 int added_finish(struct added *added, const struct normalizers *normalizers, const char *where)
@@ -145,6 +152,9 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 			             added->text.bytes + token->at);
 		if (!rc)
 			rc = pieces_add(&texts, text, length, (int32_t)i, 0);
+		if (!rc)
+			rc = set_shown(added, i, texts.text.bytes + texts.piece[i].first,
+			               length); /* not `text`, which may lie in what grows */
 		bytes[!!(token->flags & ADDED_NORMALIZED)] += length;
 	}
 	if (!rc)
@@ -170,6 +180,13 @@ const struct added_token *added_by_id(const struct added *added, int32_t id)
 	if (id < 0 || (size_t)id >= added->ids || !added->by_id[id])
 		return NULL;
 	return &added->token[added->by_id[id] - 1];
+}
+
+int added_is_special(const struct added *added, const struct added_token *token)
+{
+	int32_t id = vocab_find(&added->contents, added->text.bytes + token->shown_at, token->shown_bytes);
+	const struct added_token *same = added_by_id(added, id);
+	return same && same->flags & ADDED_SPECIAL;
 }
 
 static int is_single_word(const char *text, size_t bytes, size_t first, size_t end)

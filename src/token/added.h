@@ -10,7 +10,8 @@
 enum added_flags { ADDED_SINGLE_WORD = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, ADDED_NORMALIZED = 8, ADDED_SPECIAL = 16 };
 
 struct added_token {
-	size_t at, bytes; /* into added.text */
+	size_t at, bytes;             /* into added.text */
+	size_t shown_at, shown_bytes; /* what it decodes to: its text as normalizing leaves it, if it is `normalized` */
 	unsigned flags;
 	int32_t id;
 };
@@ -43,6 +44,8 @@ int added_add(struct added *added, const struct vocab *vocab, const char *text, 
 int added_finish(struct added *added, const struct normalizers *normalizers, const char *where) RH_MUST;
 
 const struct added_token *added_by_id(const struct added *added, int32_t id); /* NULL: none */
+/* Whether decoding may skip it: whether what it decodes to is the text of a special token. */
+int added_is_special(const struct added *added, const struct added_token *token);
 
 /* Cuts `text` at the tokens of one trie. `leading`: of struct piece. */
 enum added_pass { ADDED_PLAIN, ADDED_AFTER_NORMALIZING };

@@ -5,64 +5,96 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "token/load_parts.h"
+#include "token/scan.h"
 
 #include <string.h>
 
-static int load_merge(struct bpe *bpe, const json_t *merge, uint32_t rank, const char *where)
+/* [["left", "right"], ...] or ["left right", ...]. */
+static int load_merges(struct bpe *bpe, struct scan *scan)
 {
-	const char *left = NULL, *right = NULL;
-	size_t left_bytes = 0, right_bytes = 0;
-	if (json_is_string(merge)) {
-		left = json_string_value(merge);
-		size_t bytes = json_string_length(merge);
-		const char *blank = memchr(left, ' ', bytes);
-		if (blank) {
-			left_bytes = (size_t)(blank - left);
-			right = blank + 1;
-			right_bytes = bytes - left_bytes - 1;
+	int rc = 0;
+	uint32_t rank = 0;
+	if (!scan_take(scan, '[') || scan_take(scan, ']'))
+		return 0;
+	do {
+		const char *left, *right = NULL;
+		size_t left_bytes, right_bytes = 0;
+		int pair = scan_take(scan, '[');
+		rc = scan_string(scan, 0, &left, &left_bytes);
+		if (!rc && pair && !scan_take(scan, ','))
+			rc = scan_fail(scan, "a merge is neither \"left right\" nor [\"left\", \"right\"]");
+		if (!rc && pair)
+			rc = scan_string(scan, 1, &right, &right_bytes);
+		if (!rc && pair && !scan_take(scan, ']'))
+			rc = scan_fail(scan, "a merge of more than two tokens");
+		if (!rc && !pair) {
+			if (left_bytes >= 8 && !memcmp(left, "#version", 8)) /* the heading of an old merges.txt */
+				continue;
+			right = memchr(left, ' ', left_bytes);
+			if (right) {
+				right_bytes = left_bytes - (size_t)(++right - left);
+				left_bytes -= right_bytes + 1;
+			}
+			if (!right || memchr(right, ' ', right_bytes))
+				rc = scan_fail(scan, "a merge is neither \"left right\" nor [\"left\", \"right\"]");
 		}
-		if (blank && memchr(right, ' ', right_bytes))
-			right = NULL;
-	} else if (json_is_array(merge) && json_array_size(merge) == 2 && json_is_string(json_array_get(merge, 0)) &&
-	           json_is_string(json_array_get(merge, 1))) {
-		left = json_string_value(json_array_get(merge, 0));
-		left_bytes = json_string_length(json_array_get(merge, 0));
-		right = json_string_value(json_array_get(merge, 1));
-		right_bytes = json_string_length(json_array_get(merge, 1));
-	}
-	if (!right)
-		return rh_fail(-EINVAL, "%s: merge %u is neither \"left right\" nor [\"left\", \"right\"]", where, rank);
-	return bpe_add_merge(bpe, left, left_bytes, right, right_bytes, rank, where);
+		if (!rc)
+			rc = bpe_add_merge(bpe, left, left_bytes, right, right_bytes, rank++, scan->where);
+	} while (!rc && scan_take(scan, ','));
+	return rc || scan_take(scan, ']') ? rc : scan_fail(scan, "expected ',' or ']' in the merges");
 }
 
-static int load_vocabulary(struct bpe *bpe, const json_t *model, const char *where)
+/* {"text": id, ...}. */
+static int load_tokens(struct bpe *bpe, struct scan *scan)
 {
-	json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
-	const char *text;
-	size_t bytes;
-	json_t *id;
 	int rc = 0;
-	if (!json_is_object(vocab) || !json_is_array(merges))
-		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab' or its 'merges'", where);
-	json_object_keylen_foreach(vocab, text, bytes, id)
-	{
-		rc = json_is_integer(id) ? vocab_add(&bpe->vocab, text, bytes, json_integer_value(id), where)
-		                         : rh_fail(-EINVAL, "%s: the id of token '%s' is not a whole number", where, text);
-		if (rc)
-			return rc;
-	}
-	uint32_t rank = 0;
-	for (size_t i = 0; i < json_array_size(merges) && !rc; i++) {
-		const json_t *merge = json_array_get(merges, i);
-		if (json_is_string(merge) && !strncmp(json_string_value(merge), "#version", 8)) /* the heading of an old merges.txt */
-			continue;
-		rc = load_merge(bpe, merge, rank++, where);
-	}
+	if (!scan_take(scan, '{') || scan_take(scan, '}'))
+		return 0;
+	do {
+		const char *text;
+		size_t bytes, before = bpe->vocab.distinct;
+		int64_t id;
+		rc = scan_string(scan, 0, &text, &bytes);
+		if (!rc && !scan_take(scan, ':'))
+			rc = scan_fail(scan, "expected ':' in the vocabulary");
+		if (!rc)
+			rc = scan_integer(scan, &id);
+		if (!rc)
+			rc = vocab_add(&bpe->vocab, text, bytes, id, scan->where);
+		if (!rc && bpe->vocab.distinct == before)
+			rc = scan_fail(scan, "a token that is in the vocabulary twice");
+	} while (!rc && scan_take(scan, ','));
+	return rc || scan_take(scan, '}') ? rc : scan_fail(scan, "expected ',' or '}' in the vocabulary");
+}
+
+/* tokenizer.json as it lies in memory: its two big parts, and the rest. */
+struct document {
+	struct rh_mapping file;
+	const char *where;
+	struct scan_part vocab, merges;
+	json_t *rest;
+};
+
+static int load_vocabulary(struct bpe *bpe, const struct document *document)
+{
+	struct scan scan = {.start = document->file.bytes, .where = document->where};
+	if (!document->vocab.first || !document->merges.first)
+		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab' or its 'merges'", document->where);
+	scan.at = document->vocab.first;
+	scan.end = document->vocab.end;
+	int rc = load_tokens(bpe, &scan);
+	scan.at = document->merges.first;
+	scan.end = document->merges.end;
+	if (!rc)
+		rc = load_merges(bpe, &scan);
+	scan_free(&scan);
 	return rc;
 }
 
-static int load_model(struct bpe *bpe, const json_t *model, const char *where)
+static int load_model(struct bpe *bpe, const struct document *document)
 {
+	const json_t *model = json_object_get(document->rest, "model");
+	const char *where = document->where;
 	const char *type = "BPE", *unknown = NULL, *prefix = "", *suffix = "";
 	double dropout = 0;
 	int rc = rh_json_string(model, "type", where, RH_JSON_OPTIONAL, &type);
@@ -91,7 +123,7 @@ static int load_model(struct bpe *bpe, const json_t *model, const char *where)
 		               *prefix ? "continuing_subword_prefix" : "end_of_word_suffix");
 	if (unknown && !(bpe->unknown = rh_strdup(unknown)))
 		return -ENOMEM;
-	rc = load_vocabulary(bpe, model, where);
+	rc = load_vocabulary(bpe, document);
 	if (!rc)
 		bpe_finish(bpe);
 	return rc;
@@ -129,8 +161,10 @@ static int load_added_token(struct rh_tokenizer *tokenizer, const json_t *token,
 	return rc;
 }
 
-static int load_tokenizer(struct rh_tokenizer *tokenizer, const json_t *root, const char *where)
+static int load_tokenizer(struct rh_tokenizer *tokenizer, const struct document *document)
 {
+	const json_t *root = document->rest;
+	const char *where = document->where;
 	const json_t *added = json_object_get(root, "added_tokens");
 	if (!json_is_object(root))
 		return rh_fail(-EINVAL, "%s: expected a JSON object", where);
@@ -142,7 +176,7 @@ static int load_tokenizer(struct rh_tokenizer *tokenizer, const json_t *root, co
 	if (!rc)
 		rc = load_decoder(tokenizer, json_object_get(root, "decoder"), where, 0);
 	if (!rc)
-		rc = load_model(&tokenizer->bpe, json_object_get(root, "model"), where);
+		rc = load_model(&tokenizer->bpe, document);
 	for (size_t i = 0; i < json_array_size(added) && !rc; i++)
 		rc = load_added_token(tokenizer, json_array_get(added, i), where);
 	if (!rc)
@@ -240,17 +274,37 @@ static int load_beside(struct rh_tokenizer *tokenizer, const char *dir, const ch
 	return rc;
 }
 
+static int open_document(const char *path, struct document *document)
+{
+	struct rh_text rest = {0};
+	document->where = path;
+	int rc = rh_file_map(path, &document->file);
+	if (!rc)
+		rc = scan_model(document->file.bytes, document->file.length, &document->vocab, &document->merges, &rest);
+	if (!rc)
+		rc = rh_json_parse(rest.bytes ? rest.bytes : "", rest.length, path, &document->rest);
+	rh_text_free(&rest);
+	return rc;
+}
+
+static void close_document(struct document *document)
+{
+	json_decref(document->rest);
+	if (document->file.bytes)
+		rh_file_unmap(&document->file);
+}
+
 int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 {
 	struct rh_tokenizer *tokenizer = NULL;
-	json_t *root = NULL;
+	struct document document = {0};
 	char *path = rh_path_join(dir, "tokenizer.json");
 	int rc = path ? tokenizer_create(&tokenizer) : -ENOMEM;
 	if (!rc)
-		rc = rh_json_load(path, &root);
+		rc = open_document(path, &document);
 	if (!rc)
-		rc = load_tokenizer(tokenizer, root, path);
-	json_decref(root);
+		rc = load_tokenizer(tokenizer, &document);
+	close_document(&document);
 	if (!rc)
 		rc = load_beside(tokenizer, dir, "tokenizer_config.json", load_config);
 	if (!rc)

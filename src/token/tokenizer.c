@@ -158,14 +158,15 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 	return rc;
 }
 
-static const char *text_of(const struct rh_tokenizer *tokenizer, int32_t id, size_t *bytes, int *special)
+/* What an id decodes to; NULL if there is no such id. */
+static const char *shown_text(const struct rh_tokenizer *tokenizer, int32_t id, size_t *bytes, int *special)
 {
 	const struct added_token *token = added_by_id(&tokenizer->added, id);
-	*special = token && token->flags & ADDED_SPECIAL;
+	*special = token && added_is_special(&tokenizer->added, token);
 	if (!token)
 		return vocab_text(&tokenizer->bpe.vocab, id, bytes);
-	*bytes = token->bytes;
-	return tokenizer->added.text.bytes + token->at;
+	*bytes = token->shown_bytes;
+	return tokenizer->added.text.bytes + token->shown_at;
 }
 
 int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids, size_t count, enum rh_specials specials,
@@ -181,7 +182,7 @@ int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids
 	for (size_t i = 0; i < count && !rc; i++) {
 		size_t bytes;
 		int special;
-		const char *text = text_of(tokenizer, ids[i], &bytes, &special);
+		const char *text = shown_text(tokenizer, ids[i], &bytes, &special);
 		if (!text)
 			rc = rh_fail(-EINVAL, "token id %d is not in the vocabulary, which has ids 0 to %d", ids[i],
 			             rh_tokenizer_size(tokenizer) - 1);
@@ -226,9 +227,8 @@ int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer)
 
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 {
-	size_t bytes;
-	int special;
-	return text_of(tokenizer, id, &bytes, &special);
+	const struct added_token *token = added_by_id(&tokenizer->added, id);
+	return token ? tokenizer->added.text.bytes + token->at : vocab_text(&tokenizer->bpe.vocab, id, NULL);
 }
 
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)

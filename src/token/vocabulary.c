@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LONGEST = 1 << 14 }; /* bytes of a token that is merged by score: each way to cut it is tried */
+
 enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
 
 static int type_of(const struct rh_vocabulary *v, size_t id)
@@ -24,15 +26,15 @@ static int add_texts(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 	return rc;
 }
 
-/* Control tokens are special, user-defined ones plain added tokens; neither is normalized. */
+/* Control tokens and the unknown one are special, user-defined ones plain added tokens; none is normalized. */
 static int add_added(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
 	int rc = 0;
 	for (size_t i = 0; i < v->tokens && !rc; i++) {
 		int type = type_of(v, i);
-		if (type == TYPE_CONTROL || type == TYPE_USER)
-			rc = added_add(&t->added, &t->bpe.vocab, v->token[i], v->token_bytes[i], type == TYPE_CONTROL ? ADDED_SPECIAL : 0,
-			               v->where);
+		unsigned flags = type == TYPE_USER ? 0 : ADDED_SPECIAL;
+		if (type == TYPE_CONTROL || type == TYPE_UNKNOWN || type == TYPE_USER)
+			rc = added_add(&t->added, &t->bpe.vocab, v->token[i], v->token_bytes[i], flags, v->where);
 	}
 	return rc ? rc : added_finish(&t->added, &t->normalizers, v->where);
 }
@@ -52,60 +54,96 @@ static int add_merges(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 	return rc;
 }
 
-struct scored {
-	float score;
-	uint32_t id;
+/* A way to make one token of two others. */
+struct split {
+	float score; /* of the token made */
+	uint32_t left_points, right_points;
+	int32_t left, right, made;
+};
+struct splits {
+	struct split *split;
+	size_t count, capacity;
 };
 
-static int by_score(const void *a, const void *b)
+static int64_t descending(uint32_t a, uint32_t b)
 {
-	const struct scored *x = a, *y = b;
-	if (x->score != y->score)
-		return x->score > y->score ? -1 : 1;
-	return x->id < y->id ? -1 : x->id > y->id;
+	return (int64_t)b - (int64_t)a;
 }
 
-/* Every way to make one token of two others, ranked by its score; equal scores share a rank, so that the leftmost goes first. */
-static int add_splits(struct rh_tokenizer *t, const struct rh_vocabulary *v, uint32_t id, uint32_t rank)
+/* Best score first. Where scores are equal, above all among the ways to make one token, transformers' order: longer left parts first. */
+static int by_rank(const void *a, const void *b)
 {
+	const struct split *x = a, *y = b;
+	if (x->score != y->score)
+		return x->score > y->score ? -1 : 1;
+	int64_t order = descending(x->left_points, y->left_points);
+	if (!order)
+		order = descending(x->right_points, y->right_points);
+	if (!order)
+		order = (int64_t)x->made - y->made;
+	return order < 0 ? -1 : order > 0;
+}
+
+static uint32_t count_points(const char *text, size_t bytes)
+{
+	uint32_t count = 0;
+	for (size_t i = 0; i < bytes; i++)
+		count += ((unsigned char)text[i] & 0xC0) != 0x80;
+	return count;
+}
+
+/* Bytes, control tokens and the like are never merged, nor do merges make them. */
+static int is_mergeable(const struct rh_vocabulary *v, int32_t id)
+{
+	return id >= 0 && (type_of(v, (size_t)id) == TYPE_NORMAL || type_of(v, (size_t)id) == TYPE_USER);
+}
+
+static int add_splits(const struct rh_tokenizer *t, const struct rh_vocabulary *v, size_t id, struct splits *splits)
+{
+	const struct vocab *vocab = &t->bpe.vocab;
 	const char *text = v->token[id];
 	size_t bytes = v->token_bytes[id];
-	uint32_t point;
+	uint32_t point, points = count_points(text, bytes), left_points = 1;
 	int rc = 0;
-	if (vocab_find(&t->bpe.vocab, text, bytes) != (int32_t)id)
+	if (vocab_find(vocab, text, bytes) != (int32_t)id)
 		return 0; /* a later token has the same text */
-	for (size_t at = bytes ? utf8_next(text, &point) : 0; at < bytes && !rc; at += utf8_next(text + at, &point)) {
-		int32_t left = vocab_find(&t->bpe.vocab, text, at),
-		        right = left < 0 ? -1 : vocab_find(&t->bpe.vocab, text + at, bytes - at);
-		if (right >= 0)
-			rc = bpe_put_merge(&t->bpe, left, right, rank, (int32_t)id);
+	for (size_t at = bytes ? utf8_next(text, &point) : 0; at < bytes && !rc; at += utf8_next(text + at, &point), left_points++) {
+		int32_t left = vocab_find(vocab, text, at);
+		if (!is_mergeable(v, left))
+			continue;
+		int32_t right = vocab_find(vocab, text + at, bytes - at);
+		if (!is_mergeable(v, right))
+			continue;
+		rc = rh_grow(&splits->split, &splits->capacity, splits->count + 1, sizeof *splits->split);
+		if (!rc)
+			splits->split[splits->count++] =
+			        (struct split){v->score[id], left_points, points - left_points, left, right, (int32_t)id};
 	}
 	return rc;
 }
 
 static int add_merges_by_score(struct rh_tokenizer *t, const struct rh_vocabulary *v)
 {
+	struct splits splits = {0};
+	int rc = 0;
 	if (!v->score)
 		return rh_fail(-EINVAL, "%s: a vocabulary of model 'llama' lacks tokenizer.ggml.scores", v->where);
-	struct scored *order = rh_alloc(v->tokens + 1, sizeof *order);
-	if (!order)
-		return -ENOMEM;
-	size_t count = 0;
-	int rc = 0;
 	for (size_t i = 0; i < v->tokens && !rc; i++) {
 		if (isnan(v->score[i]))
 			rc = rh_fail(-EINVAL, "%s: the score of token %zu is not a number", v->where, i);
-		if (type_of(v, i) == TYPE_NORMAL || type_of(v, i) == TYPE_USER)
-			order[count++] = (struct scored){v->score[i], (uint32_t)i};
+		else if (v->token_bytes[i] > LONGEST)
+			rc = rh_fail(-EINVAL, "%s: token %zu has %zu bytes; up to %d are supported", v->where, i, v->token_bytes[i],
+			             LONGEST);
+		else if (is_mergeable(v, (int32_t)i))
+			rc = add_splits(t, v, i, &splits);
 	}
-	if (!rc)
-		qsort(order, count, sizeof *order, by_score);
-	uint32_t rank = 0;
-	for (size_t i = 0; i < count && !rc; i++) {
-		rank += i && order[i].score != order[i - 1].score;
-		rc = add_splits(t, v, order[i].id, rank);
+	if (!rc && splits.count > 1)
+		qsort(splits.split, splits.count, sizeof *splits.split, by_rank);
+	for (size_t i = 0; i < splits.count && !rc; i++) {
+		const struct split *split = &splits.split[i];
+		rc = bpe_put_merge(&t->bpe, split->left, split->right, (uint32_t)i, split->made);
 	}
-	rh_free(order);
+	rh_free(splits.split);
 	return rc;
 }
 
