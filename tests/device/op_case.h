@@ -22,19 +22,6 @@ struct op_case {
 	double tolerance[RH_OP_OPERANDS];
 };
 
-/* Weak, so that the real ones are used where they are linked. */
-__attribute__((weak)) int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
-{
-	(void)context, (void)op;
-	return -ENOSYS;
-}
-
-__attribute__((weak)) int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
-{
-	(void)context, (void)op;
-	return -ENOSYS;
-}
-
 enum op_fill { FILL_RANDOM, FILL_POISON, FILL_NONE };
 
 static inline size_t case_element(enum rh_dtype dtype)

@@ -35,11 +35,14 @@ SIMD_INLINE void philox(const struct rh_op *op, uint32_t first, uint32_t *words)
 		k0 += 0x9E3779B9u;
 		k1 += 0xBB67AE85u;
 	}
-	vw low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
-	for (int i = 0; i < LANES64; i++) {
-		memcpy(words + 4 * i, &(uint64_t){low[i]}, 8);
-		memcpy(words + 4 * i + 2, &(uint64_t){high[i]}, 8);
+	vw even, odd, low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+	for (int i = 0; i < LANES64; i++) { /* block i is low[i], high[i] */
+		even[i] = i & 1 ? (uint64_t)(LANES64 + i / 2) : (uint64_t)(i / 2);
+		odd[i] = even[i] + LANES64 / 2;
 	}
+	vw first_half = __builtin_shuffle(low, high, even), second_half = __builtin_shuffle(low, high, odd);
+	memcpy(words, &first_half, sizeof first_half);
+	memcpy(words + VF, &second_half, sizeof second_half);
 }
 
 /* Columns [begin, begin + n) of a row; word[i] belongs to the i-th of them. */

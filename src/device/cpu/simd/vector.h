@@ -46,54 +46,91 @@ SIMD_INLINE void vf_store(float *to, vf v)
 	memcpy(to, &v, sizeof v);
 }
 
+SIMD_INLINE vf vf_from_bf16(vh h)
+{
+#if defined __AVX512F__
+	return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif defined __AVX2__
+	return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
+	return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
+}
+
+/* Nearest, ties to even; NaN stays NaN. */
+SIMD_INLINE vh vf_to_bf16(vf v)
+{
+	vu bits = (vu)v, rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+#if defined __AVX512F__
+	__mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+	__m512i kept = _mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)bits, _mm512_set1_epi32(0x400000));
+	return (vh)_mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+#else
+	vu nan = (vu)(v != v);
+	return __builtin_convertvector(((rounded & ~nan) | ((bits | 0x400000u) & nan)) >> 16, vh);
+#endif
+}
+
 SIMD_INLINE vf vf_load_bf16(const uint16_t *from)
 {
 	vh h;
 	memcpy(&h, from, sizeof h);
-	return (vf)(__builtin_convertvector(h, vu) << 16);
+	return vf_from_bf16(h);
 }
 
-/* Nearest, ties to even; NaN stays NaN. */
 SIMD_INLINE void vf_store_bf16(uint16_t *to, vf v)
 {
-	vu bits = (vu)v;
-	vu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-	vu nan = (vu)(v != v);
-	vh h = __builtin_convertvector((rounded & ~nan) | ((bits >> 16 | 0x40u) & nan), vh);
+	vh h = vf_to_bf16(v);
 	memcpy(to, &h, sizeof h);
 }
 
 /* The first n < VF elements, the rest zero. */
 SIMD_INLINE vf vf_load_part(const float *from, int64_t n)
 {
+#if defined __AVX512F__
+	return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);
+#else
 	float part[VF] = {0};
 	for (int64_t i = 0; i < n; i++)
 		part[i] = from[i];
 	return vf_load(part);
+#endif
 }
 
 SIMD_INLINE void vf_store_part(float *to, vf v, int64_t n)
 {
+#if defined __AVX512F__
+	_mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), (__m512)v);
+#else
 	float part[VF];
 	vf_store(part, v);
 	for (int64_t i = 0; i < n; i++)
 		to[i] = part[i];
+#endif
 }
 
 SIMD_INLINE vf vf_load_bf16_part(const uint16_t *from, int64_t n)
 {
+#if defined __AVX512F__
+	return vf_from_bf16((vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), from));
+#else
 	uint16_t part[VF] = {0};
 	for (int64_t i = 0; i < n; i++)
 		part[i] = from[i];
 	return vf_load_bf16(part);
+#endif
 }
 
 SIMD_INLINE void vf_store_bf16_part(uint16_t *to, vf v, int64_t n)
 {
+#if defined __AVX512F__
+	_mm256_mask_storeu_epi16(to, (__mmask16)((1u << n) - 1), (__m256i)vf_to_bf16(v));
+#else
 	uint16_t part[VF];
 	vf_store_bf16(part, v);
 	for (int64_t i = 0; i < n; i++)
 		to[i] = part[i];
+#endif
 }
 
 /* a where the mask (all ones or zero in each lane, as comparisons give) is set, else b. */

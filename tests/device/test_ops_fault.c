@@ -1,0 +1,236 @@
+/* rh_op_fault takes what op.h documents and nothing else; rh_op_cost on cases worked out by hand. */
+#include "op_case.h"
+
+/* A right op of each kind: T = 6 rows, every optional operand there. */
+static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
+{
+	struct op_case c = {.op.kind = kind};
+	uint64_t seed = 1;
+	struct {
+		enum rh_dtype dtype;
+		int64_t rows, cols;
+	} shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
+	        [RH_OP_FILL] = {{act, 6, 8}},
+	        [RH_OP_CAST] = {{act, 6, 8}, {RH_F32, 6, 8}},
+	        [RH_OP_GEMM] = {{act, 6, 8}, {act, 8, 5}, {RH_F32, 6, 5}, {act, 1, 5}, {RH_F32, 6, 5}},
+	        [RH_OP_COLUMN_SUM] = {{act, 6, 8}, {RH_F32, 1, 8}},
+	        [RH_OP_RMSNORM] = {{act, 6, 8}, {act, 1, 4}, {act, 6, 8}, {RH_F32, 6, 2}},
+	        [RH_OP_RMSNORM_BACKWARD] =
+	                {{act, 6, 8}, {act, 1, 4}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 1, 4}, {act, 6, 8}},
+	        [RH_OP_ROPE_TABLE] = {{RH_I32, 6, 1}, {RH_F32, 6, 4}},
+	        [RH_OP_ROPE] = {{act, 6, 8}, {RH_F32, 6, 4}},
+	        [RH_OP_ATTENTION] = {{act, 6, 16}, {act, 7, 8}, {act, 7, 8}, {RH_I32, 3, 1}, {RH_I32, 3, 1}, {act, 6, 16}, {RH_F32, 6, 4}},
+	        [RH_OP_ATTENTION_BACKWARD] = {{act, 6, 16},
+	                                      {act, 7, 8},
+	                                      {act, 7, 8},
+	                                      {RH_I32, 3, 1},
+	                                      {RH_I32, 3, 1},
+	                                      {act, 6, 16},
+	                                      {RH_F32, 6, 4},
+	                                      {act, 6, 16},
+	                                      {RH_F32, 6, 4},
+	                                      {act, 6, 16},
+	                                      {act, 7, 8},
+	                                      {act, 7, 8}},
+	        [RH_OP_SWIGLU] = {{act, 6, 8}, {act, 6, 4}},
+	        [RH_OP_SWIGLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}},
+	        [RH_OP_EMBEDDING] = {{RH_I32, 6, 1}, {act, 9, 8}, {act, 6, 8}},
+	        [RH_OP_EMBEDDING_BACKWARD] = {{RH_I32, 6, 1}, {act, 6, 8}, {RH_F32, 9, 8}},
+	        [RH_OP_GATHER_ROWS] = {{act, 9, 8}, {RH_I32, 6, 1}, {act, 6, 8}},
+	        [RH_OP_SCATTER_ROWS] = {{act, 6, 8}, {RH_I32, 6, 1}, {act, 9, 8}},
+	        [RH_OP_DROPOUT] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
+	        [RH_OP_HEAD_LOSS] = {{act, 6, 8},
+	                             {act, 9, 8},
+	                             {RH_I32, 6, 1},
+	                             {RH_F32, 2, 9},
+	                             {RH_F32, 6, 1},
+	                             {RH_I32, 6, 1},
+	                             {act, 6, 8},
+	                             {RH_F32, 9, 8}},
+	};
+	for (int i = 0; i < rh_op_info(kind)->operands; i++)
+		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE, &seed);
+	if (kind == RH_OP_RMSNORM || kind == RH_OP_RMSNORM_BACKWARD)
+		c.op.rmsnorm.groups = 2;
+	if (kind == RH_OP_ROPE)
+		c.op.rope.heads = 2;
+	if (kind == RH_OP_ATTENTION || kind == RH_OP_ATTENTION_BACKWARD) {
+		c.op.attention.heads = 4;
+		c.op.attention.kv_heads = 2;
+		c.op.attention.documents = 2;
+		c.op.attention.longest = 4;
+	}
+	return c;
+}
+
+static void test_fault_is_null_for_right_ops(void **state)
+{
+	(void)state;
+	for (int kind = 0; kind < RH_OP_KINDS; kind++) {
+		for (int bf16 = 0; bf16 < 2; bf16++) {
+			struct op_case c = right((enum rh_op_kind)kind, bf16 ? RH_BF16 : RH_F32);
+			const char *fault = rh_op_fault(&c.op);
+			if (fault)
+				print_error("%s: %s\n", rh_op_info((enum rh_op_kind)kind)->name, fault);
+			assert_null(fault);
+			for (int i = 0; i < rh_op_info((enum rh_op_kind)kind)->operands; i++) {
+				if (!rh_op_info((enum rh_op_kind)kind)->operand[i].optional)
+					continue;
+				struct rh_op without = c.op;
+				without.operand[i] = (struct rh_view){0};
+				assert_null(rh_op_fault(&without));
+			}
+			case_free(&c);
+		}
+	}
+}
+
+static void expect_fault(struct rh_op op, int operand, struct rh_view view, const char *change)
+{
+	op.operand[operand] = view;
+	if (!rh_op_fault(&op)) {
+		print_error("%s: %s of %s was not noticed\n", rh_op_info(op.kind)->name, change,
+		            rh_op_info(op.kind)->operand[operand].name);
+		fail();
+	}
+}
+
+/* Each operand in turn: absent, another dtype, a row or column less, a stride too small, on top of another operand. Rows are free
+ * where nothing else has them. */
+static void test_fault_is_found_in_every_operand(void **state)
+{
+	(void)state;
+	for (int k = 0; k < RH_OP_KINDS; k++) {
+		enum rh_op_kind kind = (enum rh_op_kind)k;
+		const struct rh_op_info *info = rh_op_info(kind);
+		struct op_case c = right(kind, RH_F32);
+		for (int i = 0; i < info->operands; i++) {
+			struct rh_view view = c.op.operand[i];
+			int free_rows = kind == RH_OP_FILL || (kind == RH_OP_COLUMN_SUM && i == RH_COLUMN_SUM_X) ||
+			                (kind == RH_OP_EMBEDDING && i == RH_EMBEDDING_TABLE) ||
+			                (kind == RH_OP_EMBEDDING_BACKWARD && i == RH_EMBEDDING_BACKWARD_DTABLE) ||
+			                (kind == RH_OP_GATHER_ROWS && i == RH_GATHER_ROWS_X) || kind == RH_OP_SCATTER_ROWS ||
+			                (kind == RH_OP_HEAD_LOSS && i == RH_HEAD_LOSS_LOGITS);
+			if (!info->operand[i].optional)
+				expect_fault(c.op, i, (struct rh_view){0}, "absence");
+			expect_fault(c.op, i, (struct rh_view){view.data, RH_F16, view.rows, view.cols, view.stride}, "dtype");
+			expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, -1, view.cols, view.stride}, "negative rows");
+			expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows, view.cols, view.cols - 1}, "stride");
+			if (!free_rows)
+				expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows - 1, view.cols, view.stride},
+				             "rows");
+			if (kind != RH_OP_FILL)
+				expect_fault(c.op, i, (struct rh_view){view.data, view.dtype, view.rows, view.cols - 1, view.stride},
+				             "columns");
+			for (int j = 0; j < info->operands; j++) { /* a byte into the other, which no exception allows */
+				if (i == j || info->operand[i].access == RH_ACCESS_IN || !view.rows)
+					continue;
+				struct rh_view over = view;
+				over.data = (char *)c.op.operand[j].data + 1;
+				expect_fault(c.op, i, over, "overlap");
+			}
+		}
+		struct rh_op more = c.op;
+		if (info->operands < RH_OP_OPERANDS) {
+			more.operand[info->operands] = c.op.operand[0];
+			assert_non_null(rh_op_fault(&more));
+		}
+		case_free(&c);
+	}
+	struct rh_op none = {.kind = RH_OP_KINDS};
+	assert_non_null(rh_op_fault(&none));
+}
+
+static void test_fault_is_found_in_parameters(void **state)
+{
+	(void)state;
+	struct op_case c = right(RH_OP_ATTENTION, RH_F32);
+	struct rh_op op = c.op;
+	op.attention.kv_heads = 3;
+	assert_non_null(rh_op_fault(&op));
+	op.attention.kv_heads = 0;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.attention.heads = 0;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.attention.documents = 3;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.attention.window = -1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.attention.longest = 7;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_RMSNORM, RH_F32);
+	op = c.op, op.rmsnorm.groups = 0;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.rmsnorm.groups = 3;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_DROPOUT, RH_F32);
+	op = c.op, op.dropout.p = 1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.dropout.p = -0.1f;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+}
+
+/* Column ranges of one buffer do not overlap though their bytes interleave. */
+static void test_fault_lets_column_ranges_of_one_buffer_pass(void **state)
+{
+	(void)state;
+	static float wide[6 * 20];
+	struct rh_view all = rh_view_of(wide, RH_F32, 6, 20);
+	struct rh_op op = {.kind = RH_OP_CAST};
+	op.operand[RH_CAST_X] = rh_view_cols(all, 0, 8);
+	op.operand[RH_CAST_Y] = rh_view_cols(all, 8, 8);
+	assert_null(rh_op_fault(&op));
+	op.operand[RH_CAST_Y] = rh_view_cols(all, 7, 8);
+	assert_non_null(rh_op_fault(&op));
+	op.operand[RH_CAST_Y] = rh_view_cols(all, 12, 8);
+	assert_null(rh_op_fault(&op));
+	op.operand[RH_CAST_Y] = op.operand[RH_CAST_X];
+	assert_null(rh_op_fault(&op));
+}
+
+static struct rh_op_cost cost_of(enum rh_op_kind kind, enum rh_dtype act)
+{
+	struct op_case c = right(kind, act);
+	struct rh_op_cost cost = rh_op_cost(&c.op);
+	case_free(&c);
+	return cost;
+}
+
+static void test_cost_of_hand_computed_cases(void **state)
+{
+	(void)state;
+	/* 6 x 8 times 8 x 5: 240 multiply-adds; c and bias add to 30 elements each; a, b, bias bf16, c and d fp32. */
+	struct rh_op_cost gemm = cost_of(RH_OP_GEMM, RH_BF16);
+	assert_true(gemm.product_flops == 480 && gemm.other_flops == 60 && gemm.bytes == 2 * (48 + 40 + 5) + 4 * (30 + 30));
+	/* y is read and written. */
+	struct rh_op_cost sum = cost_of(RH_OP_COLUMN_SUM, RH_BF16);
+	assert_true(sum.product_flops == 0 && sum.other_flops == 48 && sum.bytes == 2 * 48 + 2 * 4 * 8);
+	/* 6 rows of the table, not 9. */
+	assert_true(cost_of(RH_OP_EMBEDDING, RH_F32).bytes == 4 * (6 + 48 + 48));
+	assert_true(cost_of(RH_OP_EMBEDDING_BACKWARD, RH_F32).bytes == 4 * (6 + 48 + 2 * 48));
+	/* Three products of 6 x 9 x 8; logits are workspace; dw is read and written. */
+	struct rh_op_cost head = cost_of(RH_OP_HEAD_LOSS, RH_F32);
+	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 && head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72));
+	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
+	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
+	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);
+	assert_true(attention.bytes == 4 * (96 + 56 + 56 + 3 + 3 + 96 + 24));
+	assert_true(cost_of(RH_OP_ATTENTION_BACKWARD, RH_F32).product_flops == 5 * 2 * 6 * 2.5 * 16);
+	struct op_case c = right(RH_OP_ATTENTION, RH_F32);
+	c.op.attention.window = 1;
+	assert_true(rh_op_cost(&c.op).product_flops == 2 * 2 * 6 * 1 * 16);
+	case_free(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_fault_is_null_for_right_ops),  cmocka_unit_test(test_fault_is_found_in_every_operand),
+	        cmocka_unit_test(test_fault_is_found_in_parameters), cmocka_unit_test(test_fault_lets_column_ranges_of_one_buffer_pass),
+	        cmocka_unit_test(test_cost_of_hand_computed_cases),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
