@@ -7,18 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device/cpu/kernels.h"
-int cpu_run(struct cpu_context *context, const struct rh_op *op)
-{
-	return cpu_gemm(context, op);
-}
-const struct rh_op_info *rh_op_info(enum rh_op_kind kind)
-{
-	(void)kind;
-	static const struct rh_op_info info = {.name = "gemm"};
-	return &info;
-}
-
 enum { MIB = 1 << 20 };
 
 static struct rh_device *open_device(int index, int threads, int64_t cap_bytes)

@@ -155,6 +155,7 @@ static int device_copy_down(struct rh_device *base, enum rh_stream stream, void 
 
 static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
 {
+	RH_ASSERT(rh_op_fault(op) == NULL);
 	struct rh_op real = *op;
 	for (int i = 0; i < RH_OP_OPERANDS; i++) {
 		if (real.operand[i].data)

@@ -1,82 +1,62 @@
-/* Head and cross-entropy, a chunk of rows at a time: logits by one product, softmax, loss and gradient in place, then two products more. */
-#include "core/float16.h"
-#include "device/cpu/kernels.h"
+/* HEAD_LOSS: chunks of rows, so that the logits never exist whole. A chunk's logits become its gradient in place, and dh and dw follow by
+ * matrix products. Chunks and rows are taken in order: no thread count can change a sum. */
+#include "device/cpu/softmax.h"
 
-#include <math.h>
-
-/* A chunk of rows, its logits in place. */
 struct chunk {
 	const struct rh_op *op;
-	int64_t first;
-	int gradients;
+	enum rh_cpu_isa isa;
+	enum softmax_gradient gradient;
+	int64_t first; /* row of h */
 };
 
-static void one_row(void *context, int64_t i)
+static void row_task(void *context, int64_t i)
 {
 	const struct chunk *chunk = context;
-	const struct rh_op *op = chunk->op;
-	const struct rh_view *space = &op->operand[RH_HEAD_LOSS_LOGITS];
-	float *logit = (float *)space->data + i * space->stride;
-	int64_t vocabulary = space->cols, best = 0, row = chunk->first + i;
-	int32_t target = ((const int32_t *)op->operand[RH_HEAD_LOSS_TARGET].data)[row];
-	for (int64_t v = 1; v < vocabulary; v++)
-		best = logit[v] > logit[best] ? v : best;
-	double total = 0;
-	float most = logit[best], at_target = logit[target];
-	for (int64_t v = 0; v < vocabulary; v++) {
-		logit[v] = expf(logit[v] - most);
-		total += (double)logit[v];
-	}
-	((float *)op->operand[RH_HEAD_LOSS_LOSS].data)[row] = (float)(log(total) + (double)most - (double)at_target);
-	((int32_t *)op->operand[RH_HEAD_LOSS_HIT].data)[row] = best == target;
-	if (!chunk->gradients)
-		return;
-	float scale = op->head_loss.scale, share = (float)((double)scale / total);
-	for (int64_t v = 0; v < vocabulary; v++)
-		logit[v] *= share;
-	logit[target] -= scale;
-	if (op->operand[RH_HEAD_LOSS_H].dtype != RH_F32) /* in place: the front of what was read */
-		for (int64_t v = 0; v < vocabulary; v++) {
-			uint16_t half = rh_f32_to_bf16(logit[v]);
-			__builtin_memcpy((char *)logit + 2 * v, &half, sizeof half);
-		}
+	const struct rh_view *operand = chunk->op->operand, *logits = &operand[RH_HEAD_LOSS_LOGITS],
+	                     *target = &operand[RH_HEAD_LOSS_TARGET];
+	const struct rh_view *loss = &operand[RH_HEAD_LOSS_LOSS], *hit = &operand[RH_HEAD_LOSS_HIT];
+	int64_t row = chunk->first + i, wanted = ((const int32_t *)target->data)[row * target->stride];
+	RH_ASSERT(wanted >= 0 && wanted < logits->cols);
+	CPU_ISA_PICK(chunk->isa, softmax_row)
+	((float *)logits->data + i * logits->stride, logits->cols, wanted, chunk->op->head_loss.scale, chunk->gradient,
+	 (float *)loss->data + row * loss->stride, (int32_t *)hit->data + row * hit->stride);
 }
 
 static int product(struct cpu_context *context, struct rh_view a, int trans_a, struct rh_view b, int trans_b, struct rh_view c,
                    struct rh_view d)
 {
-	struct rh_op op = {.kind = RH_OP_GEMM};
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {trans_a, trans_b, 1}};
 	op.operand[RH_GEMM_A] = a;
 	op.operand[RH_GEMM_B] = b;
 	op.operand[RH_GEMM_C] = c;
 	op.operand[RH_GEMM_D] = d;
-	op.gemm.trans_a = trans_a;
-	op.gemm.trans_b = trans_b;
-	op.gemm.alpha = 1;
 	return cpu_gemm(context, &op);
 }
 
 int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 {
-	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], space = op->operand[RH_HEAD_LOSS_LOGITS];
-	struct rh_view dh = op->operand[RH_HEAD_LOSS_DH], dw = op->operand[RH_HEAD_LOSS_DW], none = {0};
+	const struct rh_view *operand = op->operand, none = {0};
+	struct rh_view h = operand[RH_HEAD_LOSS_H], w = operand[RH_HEAD_LOSS_W], space = operand[RH_HEAD_LOSS_LOGITS];
+	struct rh_view dh = operand[RH_HEAD_LOSS_DH], dw = operand[RH_HEAD_LOSS_DW];
+	struct chunk chunk = {.op = op, .isa = context->isa};
+	if (dh.data || dw.data)
+		chunk.gradient = h.dtype == RH_F32 ? SOFTMAX_F32 : SOFTMAX_BF16;
 	int rc = 0;
-	for (int64_t first = 0; !rc && first < h.rows; first += space.rows) {
-		int64_t rows = h.rows - first < space.rows ? h.rows - first : space.rows;
-		struct rh_view part = rh_view_rows(h, first, rows), logits = rh_view_rows(space, 0, rows), gradient = logits;
-		struct chunk chunk = {op, first, dh.data || dw.data};
+	for (int64_t rows; !rc && chunk.first < h.rows; chunk.first += rows) {
+		rows = h.rows - chunk.first < space.rows ? h.rows - chunk.first : space.rows;
+		struct rh_view part = rh_view_rows(h, chunk.first, rows), logits = rh_view_rows(space, 0, rows);
 		rc = product(context, part, 0, w, 1, none, logits);
 		if (rc)
 			break;
-		rh_pool_run(context->pool, one_row, &chunk, rows);
-		if (h.dtype != RH_F32) {
-			gradient.dtype = h.dtype;
-			gradient.stride = 2 * logits.stride;
+		rh_pool_run(context->pool, row_task, &chunk, rows);
+		if (chunk.gradient == SOFTMAX_BF16) {
+			logits.dtype = RH_BF16;
+			logits.stride *= 2;
 		}
 		if (dh.data)
-			rc = product(context, gradient, 0, w, 0, none, rh_view_rows(dh, first, rows));
+			rc = product(context, logits, 0, w, 0, none, rh_view_rows(dh, chunk.first, rows));
 		if (!rc && dw.data)
-			rc = product(context, gradient, 1, part, 0, dw, dw);
+			rc = product(context, logits, 1, part, 0, dw, dw);
 	}
 	return rc;
 }
