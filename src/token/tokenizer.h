@@ -17,7 +17,8 @@ struct rh_ids {
 void rh_ids_free(struct rh_ids *ids);
 
 /* dir/tokenizer.json, with eos_token, bos_token, pad_token, chat_template and add_bos_token taken from dir/tokenizer_config.json (and
- * chat_template.jinja) where these exist. -EINVAL names the part of the file that is not supported. */
+ * chat_template.jinja) where these exist. Where add_bos_token or add_eos_token is given, they replace the file's post-processor, as in
+ * transformers. -EINVAL names the part of the file that is not supported. */
 int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out) RH_MUST;
 
 /* What a GGUF file says of its vocabulary; all borrowed for the call only. Absent: NULL, -1 or 0. */
@@ -36,6 +37,8 @@ struct rh_vocabulary {
 	int add_bos, add_eos, add_space_prefix; /* -1 absent */
 	const char *chat_template;
 };
+/* Control and unknown tokens are special, user-defined ones plain added tokens. Model llama: ranks of merges are transformers' (score, then
+ * the longer left part), add_space_prefix and add_bos are 1 where absent. Borrowed only until it returns. */
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
 
 void rh_tokenizer_destroy(struct rh_tokenizer *tokenizer);
