@@ -61,8 +61,47 @@ test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) tests-built
 	@tests/run.sh $(B) $(TESTBIN)
 
+# The longer checks: exhaustive sweeps, and every demo-sized product.
+test-long: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) tests-built
+	@RH_LONG=1 tests/run.sh $(B) $(TESTBIN)
+
 asan ubsan tsan:
 	@$(MAKE) --no-print-directory test VARIANT=$@ CFLAGS=-g
+
+# Model and data are fetched once into build/demo.
+demo demo-full: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@python3 examples/fetch-demo.py
+	@examples/demo.sh $(B)/roundhouse $(if $(filter demo-full,$@),full)
+
+# Remakes the references with PyTorch, transformers and PEFT in build/venv, and compares them with the committed files.
+reference: all
+	@PYTHON=$(PYTHON) tests/reference/make.sh
+
+BENCHES := $(patsubst bench/%.c,%,$(wildcard bench/*.c)) $(filter-out gpu-check,$(patsubst bench/%.sh,%,$(wildcard bench/*.sh)))
+bench: $(BENCHES:%=bench-%)
+$(B)/bench/%: bench/%.c $(B)/libroundhouse.a
+	@mkdir -p $(@D)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libroundhouse.a $(LIBS)
+$(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
+	@$<
+$(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
+	@$<
+
+# Each header alone, as C11; those that CUDA files will include, as C++17 too.
+HEADERS := $(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h partition/*.h)
+headers:
+	@for h in $(HEADERS); do $(CC) -std=c11 -D_GNU_SOURCE -Isrc -I. -Wall -Wextra -DRH_ISA=base -fsyntax-only -x c $$h || exit 1; done
+	@for h in $(wildcard src/device/*.h) $(wildcard src/core/*.h); do g++ -std=c++17 -Isrc -Wall -Wextra -fsyntax-only -x c++ $$h || exit 1; done
+	@echo "$(words $(HEADERS)) headers stand alone"
+
+tidy:
+	clang-tidy --quiet $(SRC) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
+
+PREFIX ?= /usr/local
+install: all
+	install -D $(B)/roundhouse $(DESTDIR)$(PREFIX)/bin/roundhouse
 
 deps:
 	@tests/deps.sh $(PACKAGES)
@@ -74,4 +113,4 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all test tests-built asan ubsan tsan deps fmt clean
+.PHONY: all test test-long tests-built asan ubsan tsan demo demo-full reference bench headers tidy install deps fmt clean
