@@ -34,7 +34,9 @@ int verb_eval(const struct rh_config *config)
 	int rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_load_tokenizer(&session);
+	rc = rh_session_check_length(&session);
+	if (!rc)
+		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = rh_dataset_load(config->validation_file, config, session.tokenizer, &dataset);
 	if (!rc) {

@@ -46,6 +46,10 @@ int verb_train(const struct rh_config *config)
 		return rc;
 	if (config->json)
 		return print_json(&result);
+	if (!(result.tokens_per_second > 0)) {
+		rh_note("%lld steps; nothing was left to train", (long long)result.steps);
+		return 0;
+	}
 	rh_note("%lld steps, %.1f tokens/s, loss %.6f; peak: device %.1f MiB of %.1f planned, process %.1f MiB of %.1f planned",
 	        (long long)result.steps, result.tokens_per_second, result.final_loss, (double)result.device_peak_bytes / 1048576,
 	        (double)result.device_planned_bytes / 1048576, (double)result.ram_peak_bytes / 1048576,

@@ -8,6 +8,15 @@
 enum { LINE_BYTES = 1024 };
 static _Thread_local char line[LINE_BYTES];
 
+/* An error is one line that a terminal shows as it is: names and values out of files may hold anything. */
+static void keep(const char *text)
+{
+	size_t length = strlen(text);
+	for (size_t i = 0; i < length; i++)
+		line[i] = (unsigned char)text[i] < 32 || text[i] == 127 ? '?' : text[i];
+	line[length] = 0;
+}
+
 int rh_fail(int code, const char *format, ...)
 {
 	RH_ASSERT(code < 0);
@@ -16,7 +25,7 @@ int rh_fail(int code, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(fresh, sizeof fresh, format, args);
 	va_end(args);
-	memcpy(line, fresh, sizeof line);
+	keep(fresh);
 	return code;
 }
 
@@ -30,14 +39,16 @@ int rh_fail_in(int code, const char *format, ...)
 	va_end(args);
 	size_t used = strlen(fresh);
 	snprintf(fresh + used, sizeof fresh - used, ": %s", rh_error(code));
-	memcpy(line, fresh, sizeof line);
+	keep(fresh);
 	return code;
 }
 
 int rh_fail_copy(int code, const char *text)
 {
 	RH_ASSERT(code < 0);
-	snprintf(line, sizeof line, "%s", text);
+	char fresh[LINE_BYTES];
+	snprintf(fresh, sizeof fresh, "%s", text);
+	keep(fresh);
 	return code;
 }
 

@@ -15,7 +15,8 @@ int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer 
 	} else if (rh_tokenizer_eos(tokenizer) >= 0) {
 		out->eos = rh_tokenizer_text(tokenizer, rh_tokenizer_eos(tokenizer));
 	}
-	return 0;
+	/* a name is looked up even where no row needs it: one that is mistyped must not pass */
+	return config->chat_template ? rh_chat_template_by_name(config->chat_template, &out->chat) : 0;
 }
 
 void data_encoder_close(struct data_encoder *encoder)
@@ -31,8 +32,6 @@ static int find_template(struct data_encoder *encoder)
 {
 	if (encoder->chat)
 		return 0;
-	if (encoder->config->chat_template)
-		return rh_chat_template_by_name(encoder->config->chat_template, &encoder->chat);
 	return rh_chat_template_by_text(rh_tokenizer_chat_template(encoder->tokenizer), "the tokenizer's chat_template", &encoder->chat);
 }
 

@@ -130,6 +130,28 @@ static int save_checksums(const char *dir)
 	return rc;
 }
 
+/* The list must name every part that is loaded, or a shortened list would let a damaged part through. */
+static int check_list(const char *dir, const json_t *sums)
+{
+	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		if (!json_object_get(sums, parts[i]))
+			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged; resume from another checkpoint",
+			               dir, parts[i]);
+	DIR *entries = opendir(dir);
+	if (!entries)
+		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	int rc = 0;
+	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+		int ours = !strcmp(entry->d_name, "checksums.json") || entry->d_name[0] == '.';
+		if (!ours && !json_object_get(sums, entry->d_name))
+			rc = rh_fail(-EINVAL, "%s/%s: is not in checksums.json: it is no part of this checkpoint; remove it", dir,
+			             entry->d_name);
+	}
+	closedir(entries);
+	return rc;
+}
+
 static int verify_checksums(const char *dir)
 {
 	json_t *sums = NULL, *value;
@@ -138,6 +160,7 @@ static int verify_checksums(const char *dir)
 	int rc = WITH_PATH(dir, "checksums.json", rh_json_load(path, &sums));
 	if (rc)
 		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
+	rc = check_list(dir, sums);
 	json_object_foreach(sums, name, value)
 	{
 		const char *expected = json_string_value(value);
@@ -186,8 +209,8 @@ static int64_t step_of(const char *name)
 	return end == name + 11 || *end || step < 0 ? -1 : step;
 }
 
-/* Least or greatest step of the checkpoints in `dir`, and their number. */
-static int scan(const char *dir, int64_t *oldest, int64_t *newest, int64_t *count)
+/* Least or greatest step of the checkpoints in `dir` other than that of step `except`, and their number. */
+static int scan(const char *dir, int64_t except, int64_t *oldest, int64_t *newest, int64_t *count)
 {
 	*oldest = *newest = -1;
 	*count = 0;
@@ -196,7 +219,7 @@ static int scan(const char *dir, int64_t *oldest, int64_t *newest, int64_t *coun
 		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
 	for (struct dirent *entry; (entry = readdir(entries));) {
 		int64_t step = step_of(entry->d_name);
-		if (step < 0)
+		if (step < 0 || step == except)
 			continue;
 		*oldest = *count == 0 || step < *oldest ? step : *oldest;
 		*newest = step > *newest ? step : *newest;
@@ -206,16 +229,17 @@ static int scan(const char *dir, int64_t *oldest, int64_t *newest, int64_t *coun
 	return 0;
 }
 
-static int remove_oldest(const struct rh_config *config)
+/* Never the one of step `saved`, even where a run that went on from an older one left newer ones behind. */
+static int remove_oldest(const struct rh_config *config, int64_t saved)
 {
-	int64_t oldest, newest, count;
-	int rc = scan(config->output_dir, &oldest, &newest, &count);
-	while (!rc && config->save_total_limit > 0 && count > config->save_total_limit) {
+	int64_t oldest, newest, others;
+	int rc = scan(config->output_dir, saved, &oldest, &newest, &others);
+	while (!rc && config->save_total_limit > 0 && others + 1 > config->save_total_limit) {
 		char name[64];
 		snprintf(name, sizeof name, "checkpoint-%" PRId64, oldest);
 		rc = WITH_PATH(config->output_dir, name, rh_dir_remove(path));
 		if (!rc)
-			rc = scan(config->output_dir, &oldest, &newest, &count);
+			rc = scan(config->output_dir, saved, &oldest, &newest, &others);
 	}
 	return rc;
 }
@@ -248,7 +272,33 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
 	}
 	rh_free(final);
 	rh_free(temporary);
-	return rc ? rc : remove_oldest(session->config);
+	return rc ? rc : remove_oldest(session->config, state->step);
+}
+
+/* -1 if there is none. What lacks its checksums was not written by this program, or not to the end. */
+static int newest_complete(const char *dir, int64_t *newest)
+{
+	*newest = -1;
+	DIR *entries = opendir(dir);
+	if (!entries)
+		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	int rc = 0;
+	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+		char sums[300];
+		int64_t step = step_of(entry->d_name);
+		if (step < 0)
+			continue;
+		snprintf(sums, sizeof sums, "%s/checksums.json", entry->d_name);
+		int complete = WITH_PATH(dir, sums, rh_file_exists(path));
+		if (complete < 0)
+			rc = complete;
+		else if (!complete)
+			rh_note("%s/%s is passed over: it has no checksums.json, so it is not complete", dir, entry->d_name);
+		else
+			*newest = step > *newest ? step : *newest;
+	}
+	closedir(entries);
+	return rc;
 }
 
 int rh_checkpoint_find(const struct rh_config *config, char **path)
@@ -262,11 +312,11 @@ int rh_checkpoint_find(const struct rh_config *config, char **path)
 		*path = rh_strdup(config->resume_from_checkpoint);
 		return *path ? 0 : -ENOMEM;
 	}
-	int64_t oldest, newest, count;
-	int rc = scan(config->output_dir, &oldest, &newest, &count);
+	int64_t newest;
+	int rc = newest_complete(config->output_dir, &newest);
 	if (rc)
 		return rc;
-	if (!count)
+	if (newest < 0)
 		return rh_fail(-ENOENT, "resume_from_checkpoint: there is no checkpoint in %s; leave the key out to begin a new run",
 		               config->output_dir);
 	char name[64];

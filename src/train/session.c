@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include "core/alloc.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "data/dataset.h"
 #include "schedule/program.h"
@@ -37,6 +38,24 @@ int rh_session_load_tokenizer(struct rh_session *session)
 	return rc;
 }
 
+int rh_session_check_length(const struct rh_session *session)
+{
+	int64_t known = session->model_config->max_position_embeddings;
+	if (session->config->max_length > known)
+		return rh_fail(-EINVAL, "max_length: %lld is above the %lld positions that the model knows; lower it",
+		               (long long)session->config->max_length, (long long)known);
+	return 0;
+}
+
+/* A model whose config.json cannot be written is found before the training, not after it. */
+static int check_writable(const struct rh_session *session)
+{
+	json_t *json = NULL;
+	int rc = rh_model_config_write(session->model_config, "float32", &json);
+	json_decref(json);
+	return rc;
+}
+
 int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out)
 {
 	int trains = purpose == RH_SESSION_TRAINS;
@@ -48,6 +67,8 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
+	else if (!rc && !out->lora)
+		rc = check_writable(out);
 	if (rc)
 		rh_session_close(out);
 	return rc;

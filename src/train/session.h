@@ -38,6 +38,9 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 /* The tokenizer that belongs to the model, into session->tokenizer. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 
+/* max_length against the positions that the model knows. */
+int rh_session_check_length(const struct rh_session *session) RH_MUST;
+
 /* What will be run. */
 struct rh_workload {
 	struct rh_micro_shape train, infer; /* the largest micro-batches, zero where there are none */

@@ -8,10 +8,12 @@
 #include "train/checkpoint.h"
 #include "train/clock.h"
 #include "train/lr.h"
+#include "train/room.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,6 +36,7 @@ struct run {
 	struct rh_metrics *metrics;
 	double began, since_log; /* clock */
 	int64_t first_step, tokens_since_log, tokens_before;
+	int stopping; /* a signal asked for it, and the checkpoint of that step is written */
 	struct rh_train_result *result;
 };
 
@@ -86,15 +89,6 @@ static int load_data(struct run *run)
 	if (!rc && run->has_held_out)
 		rc = rh_choices_find(&run->held_out, &run->choices);
 	return rc;
-}
-
-static int check_length(const struct run *run)
-{
-	int64_t known = run->session.model_config->max_position_embeddings;
-	if (run->config->max_length > known)
-		return rh_fail(-EINVAL, "max_length: %" PRId64 " is above the %" PRId64 " positions that the model knows; lower it",
-		               run->config->max_length, known);
-	return 0;
 }
 
 static int make_schedule(struct run *run)
@@ -297,7 +291,8 @@ static int one_step(struct run *run)
 		rc = log_step(run, &report, now);
 	if (!rc && run->has_held_out && (due(run->state.step, run->eval_every) || (last && run->eval_every)))
 		rc = evaluate(run, report.epoch);
-	if (!rc && (due(run->state.step, run->save_every) || (last && run->save_every) || asked_to_stop))
+	run->stopping = asked_to_stop; /* read once: a signal that comes later is for the next step */
+	if (!rc && (due(run->state.step, run->save_every) || (last && run->save_every) || run->stopping))
 		rc = save(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
 	run->began += aside;
@@ -305,13 +300,24 @@ static int one_step(struct run *run)
 	return rc;
 }
 
-/* Nothing may be in the way, unless the run goes on from what is there. */
-static int check_output(const struct rh_config *config)
+/* Whether a checkpoint's directory lies in output_dir. */
+static int is_inside(const char *output_dir, const char *checkpoint)
 {
-	int empty = config->resume_from_checkpoint ? 1 : rh_dir_empty(config->output_dir);
+	char *outer = realpath(output_dir, NULL), *inner = realpath(checkpoint, NULL);
+	size_t length = outer ? strlen(outer) : 0;
+	int inside = outer && inner && !strncmp(outer, inner, length) && inner[length] == '/';
+	free(outer);
+	free(inner);
+	return inside;
+}
+
+/* Nothing may be in the way, unless the run goes on from what is there. */
+static int check_output(const struct rh_config *config, const char *checkpoint)
+{
+	int empty = rh_dir_empty(config->output_dir);
 	if (empty < 0)
 		return empty;
-	if (!empty)
+	if (!empty && !(checkpoint && is_inside(config->output_dir, checkpoint)))
 		return rh_fail(-EEXIST,
 		               "output_dir: %s is not empty; choose another, or go on from what is there with resume_from_checkpoint: true",
 		               config->output_dir);
@@ -390,19 +396,21 @@ static void close_run(struct run *run)
 
 static int prepare(struct run *run, char **checkpoint)
 {
-	int rc = check_output(run->config);
+	int rc = rh_checkpoint_find(run->config, checkpoint);
 	if (!rc)
-		rc = rh_checkpoint_find(run->config, checkpoint);
+		rc = check_output(run->config, *checkpoint);
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
+	if (!rc)
+		rc = rh_session_check_length(&run->session);
 	if (!rc)
 		rc = rh_session_load_tokenizer(&run->session);
 	if (!rc)
 		rc = load_data(run);
 	if (!rc)
-		rc = check_length(run);
-	if (!rc)
 		rc = make_schedule(run);
+	if (!rc) /* the last step saves too */
+		rc = rh_room_check(&run->session, run->save_every ? (run->steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
 		rc = start_session(run);
 	if (!rc)
@@ -424,7 +432,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		run.first_step = run.state.step;
 		run.tokens_before = run.state.tokens;
 	}
-	while (!rc && run.state.step < run.steps && !asked_to_stop)
+	while (!rc && run.state.step < run.steps && !run.stopping)
 		rc = one_step(&run);
 	if (!rc) {
 		out->steps = run.state.step;

@@ -1,0 +1,52 @@
+#include "train/room.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+#include <sys/statvfs.h>
+
+enum { SMALL_FILES_BYTES = 16 << 10 }; /* configuration, state and checksums; each rounded up to the disk's blocks */
+
+/* Free bytes of the disk that `path` will lie on: of its nearest parent that is there. -1: the disk does not say. */
+static int64_t free_bytes(const char *path)
+{
+	struct statvfs disk;
+	char *at = rh_strdup(path);
+	int64_t bytes = -1;
+	while (at) {
+		if (statvfs(*at ? at : ".", &disk) == 0) {
+			bytes = disk.f_blocks ? (int64_t)((double)disk.f_bavail * (double)disk.f_frsize) : -1;
+			break;
+		}
+		char *slash = strrchr(at, '/');
+		if (!slash && !*at)
+			break;
+		if (slash == at && at[1])
+			at[1] = 0; /* "/name": the root is next */
+		else
+			*(slash ? slash : at) = 0;
+	}
+	rh_free(at);
+	return bytes;
+}
+
+int rh_room_check(const struct rh_session *session, int64_t checkpoints)
+{
+	const struct rh_config *config = session->config;
+	int64_t trainable, all, width = session->lora ? 4 : rh_dtype_bytes(config->dtype, 1);
+	rh_model_parameters(session->model, &trainable, &all);
+	int64_t output = trainable * width + SMALL_FILES_BYTES, kept = checkpoints;
+	if (config->save_total_limit > 0 && kept > config->save_total_limit)
+		kept = config->save_total_limit + 1; /* the new one is whole before the oldest goes */
+	/* moments, and masters where the weights' file holds less */
+	int64_t checkpoint = output + trainable * (config->dtype == RH_F32 || session->lora ? 8 : 12) + SMALL_FILES_BYTES;
+	int64_t available = free_bytes(config->output_dir);
+	double needed = (double)output + (double)kept * (double)checkpoint;
+	if (available < 0 || needed <= (double)available)
+		return 0;
+	return rh_fail(-ENOSPC,
+	               "output_dir: the disk of %s has %.2f MiB free, and the run will write %.2f (result %.2f, %lld checkpoints of %.2f "
+	               "kept at a time); make room, or lower save_total_limit",
+	               config->output_dir, (double)available / 1048576, needed / 1048576, (double)output / 1048576, (long long)kept,
+	               (double)checkpoint / 1048576);
+}
