@@ -7,7 +7,9 @@ B       ?= build/$(VARIANT)
 PYTHON  ?= python3
 CC      ?= gcc
 
-PACKAGES := gcc make pkg-config libdnnl-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libhwloc-dev libjemalloc-dev libcmocka-dev
+PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjemalloc-dev libcmocka-dev
+DEMO_PACKAGES  := python3 python3-pip
+BENCH_PACKAGES := libdnnl-dev # the peer of bench/gemm-cpu
 
 WARN   := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wno-format-truncation $(if $(WERROR),-Werror)
 CFLAGS ?= -O3 -g
@@ -16,7 +18,7 @@ SAN_asan  := -O1 -fsanitize=address,leak -fno-omit-frame-pointer
 SAN_ubsan := -O1 -fsanitize=undefined -fno-sanitize-recover=all
 SAN_tsan  := -O1 -fsanitize=thread
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
-LIBS = -ldnnl -lgomp -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc $(JEMALLOC) -lm -lpthread
+LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash $(JEMALLOC) -lm -lpthread
 
 SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c))
 LIB  := $(filter-out src/cli/main.c,$(SRC))
@@ -71,6 +73,7 @@ asan ubsan tsan:
 
 # Model and data are fetched once into build/demo.
 demo demo-full: deps
+	@tests/deps.sh $(DEMO_PACKAGES)
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@python3 examples/fetch-demo.py
 	@examples/demo.sh $(B)/roundhouse $(if $(filter demo-full,$@),full)
@@ -79,11 +82,13 @@ demo demo-full: deps
 reference: all
 	@PYTHON=$(PYTHON) tests/reference/make.sh
 
+LIBS_gemm-cpu := -ldnnl -lgomp
 BENCHES := $(patsubst bench/%.c,%,$(wildcard bench/*.c)) $(filter-out gpu-check,$(patsubst bench/%.sh,%,$(wildcard bench/*.sh)))
 bench: $(BENCHES:%=bench-%)
 $(B)/bench/%: bench/%.c $(B)/libroundhouse.a
 	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libroundhouse.a $(LIBS)
+	@tests/deps.sh $(BENCH_PACKAGES)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libroundhouse.a $(LIBS) $(LIBS_$*)
 $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 	@$<
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all

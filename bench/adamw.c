@@ -203,7 +203,7 @@ int main(int argc, char **argv)
 	int64_t elements = (argc > 1 ? strtoll(argv[1], NULL, 10) : 64) << 20;
 	int threads = argc > 2 ? atoi(argv[2]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
 	struct rh_pool *pool;
-	if (elements <= 0 || threads <= 0 || rh_pool_create(threads, NULL, &pool)) {
+	if (elements <= 0 || threads <= 0 || rh_pool_create(threads, &pool)) {
 		fprintf(stderr, "usage: adamw [millions of parameters] [threads]\n");
 		return 2;
 	}

@@ -129,18 +129,13 @@ static struct result measure(struct cpu_context *context, const struct shape *s,
 	return best;
 }
 
-static void one_thread(void)
-{
-	omp_set_num_threads(1);
-}
-
 int main(int argc, char **argv)
 {
 	int threads = argc > 1 ? atoi(argv[1]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
 	double seconds = argc > 2 ? atof(argv[2]) : 0.3;
 	enum { SHAPES = sizeof shapes / sizeof *shapes };
 	struct cpu_context context = {.isa = rh_cpu_best_isa()};
-	if (threads < 1 || rh_pool_create(threads, one_thread, &context.pool) < 0)
+	if (threads < 1 || rh_pool_create(threads, &context.pool) < 0)
 		return 1;
 	if (threads == 1)
 		clock_used = CLOCK_THREAD_CPUTIME_ID;

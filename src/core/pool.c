@@ -18,7 +18,6 @@ struct rh_pool {
 	_Atomic uint64_t run; /* counts runs; a worker that sees it change joins in. Written under lock */
 	_Atomic int busy;     /* workers still in the current run */
 	int stop;             /* protected by lock */
-	void (*on_start)(void);
 	void (*task)(void *, int64_t); /* these four are set before `run` changes (release) and read after (acquire) */
 	void *context;
 	int64_t count;
@@ -35,8 +34,6 @@ static void *worker_main(void *argument)
 {
 	struct rh_pool *pool = argument;
 	uint64_t seen = 0;
-	if (pool->on_start)
-		pool->on_start();
 	for (;;) {
 		int spins = 0;
 		while (atomic_load_explicit(&pool->run, memory_order_acquire) == seen && ++spins < SPINS)
@@ -60,14 +57,13 @@ static void *worker_main(void *argument)
 	}
 }
 
-int rh_pool_create(int threads, void (*on_start)(void), struct rh_pool **out)
+int rh_pool_create(int threads, struct rh_pool **out)
 {
 	RH_ASSERT(threads >= 1);
 	struct rh_pool *pool = rh_alloc(1, sizeof *pool);
 	if (!pool)
 		return -ENOMEM;
 	pool->threads = 1;
-	pool->on_start = on_start;
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
 	pthread_cond_init(&pool->done, NULL);

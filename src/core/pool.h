@@ -9,8 +9,8 @@
 
 struct rh_pool;
 
-/* `threads` counts the caller of rh_pool_run, so threads-1 are started. on_start (may be NULL) runs first in each of these. */
-int rh_pool_create(int threads, void (*on_start)(void), struct rh_pool **out) RH_MUST;
+/* `threads` counts the caller of rh_pool_run, so threads-1 are started. */
+int rh_pool_create(int threads, struct rh_pool **out) RH_MUST;
 void rh_pool_destroy(struct rh_pool *pool);
 int rh_pool_threads(const struct rh_pool *pool);
 

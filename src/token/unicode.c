@@ -1,6 +1,6 @@
 #include "token/unicode.h"
 
-#include "token/unicode_table.h"
+#include "token/unicode_table.inc"
 
 #include <string.h>
 

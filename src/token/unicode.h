@@ -1,4 +1,4 @@
-/* Code points: UTF-8, and what `tokenizers` takes each one for (unicode_table.h, made from that library's behaviour). */
+/* Code points: UTF-8, and what `tokenizers` takes each one for (unicode_table.inc, made from that library's behaviour). */
 #ifndef RH_TOKEN_UNICODE_H
 #define RH_TOKEN_UNICODE_H
 
@@ -17,7 +17,7 @@ struct unicode_run {
 	int32_t stride, delta;
 };
 
-/* In the order that unicode_table.h counts them. */
+/* In the order that unicode_table.inc counts them. */
 enum unicode_category {
 	UNICODE_LU,
 	UNICODE_LL,

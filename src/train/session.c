@@ -165,7 +165,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	struct planning planning;
 	int rc = make_plan(session, work, &planning);
 	if (!rc)
-		rc = rh_pool_create(rh_machine_cores(), NULL, &session->pool);
+		rc = rh_pool_create(rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
 	if (!rc)

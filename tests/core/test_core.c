@@ -76,7 +76,7 @@ static void test_pool_runs_each_task_once(void **state)
 	(void)state;
 	for (int threads = 1; threads <= 5; threads++) {
 		struct rh_pool *pool;
-		check_ok(rh_pool_create(threads, NULL, &pool));
+		check_ok(rh_pool_create(threads, &pool));
 		for (int run = 0; run < 200; run++) {
 			int counts[97] = {0};
 			rh_pool_run(pool, count_task, counts, run % 97);

@@ -151,7 +151,7 @@ static inline void case_compare(const struct op_case *got, const struct op_case 
 static inline void case_run(struct op_case *c, enum rh_cpu_isa isa, int threads)
 {
 	struct cpu_context context = {.isa = isa};
-	check_ok(rh_pool_create(threads, NULL, &context.pool));
+	check_ok(rh_pool_create(threads, &context.pool));
 	check_ok(cpu_run(&context, &c->op));
 	rh_pool_destroy(context.pool);
 }

@@ -89,7 +89,7 @@ static void teardown(struct test *t)
 static void run(const struct rh_op *op, int threads, enum rh_cpu_isa isa)
 {
 	struct cpu_context context = {.isa = isa};
-	check_ok(rh_pool_create(threads, NULL, &context.pool));
+	check_ok(rh_pool_create(threads, &context.pool));
 	check_ok(cpu_gemm(&context, op));
 	rh_pool_destroy(context.pool);
 }

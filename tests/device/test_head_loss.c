@@ -55,7 +55,7 @@ static void setup(struct problem *p, float spread)
 static void run(const struct rh_op *op, int threads, enum rh_cpu_isa isa)
 {
 	struct cpu_context context = {.isa = isa};
-	check_ok(rh_pool_create(threads, NULL, &context.pool));
+	check_ok(rh_pool_create(threads, &context.pool));
 	check_ok(cpu_head_loss(&context, op));
 	rh_pool_destroy(context.pool);
 }

@@ -10,7 +10,7 @@
 static struct rh_pool *pool_of(int threads)
 {
 	struct rh_pool *pool = NULL;
-	check_ok(rh_pool_create(threads, NULL, &pool));
+	check_ok(rh_pool_create(threads, &pool));
 	return pool;
 }
 

@@ -125,7 +125,7 @@ static void test_arrays_are_aligned_and_apart(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	for (int variant = 0; variant < 8; variant++) {
 		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
 		int crosses = variant >> 1 & 1, uses = (variant >> 2 & 1) + 1, size = dtype == RH_F32 ? 4 : 2;
@@ -163,7 +163,7 @@ static void test_what_is_mapped_is_what_was_said(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	struct rh_block specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
 	rh_store_destroy(create(specs, 2, RH_BF16, 1, pool)); /* the allocator has what it needs now */
 	for (int crosses = 0; crosses < 2; crosses++) {
@@ -206,7 +206,7 @@ static void test_set_and_get_return_the_master(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	uint64_t seed = check_seed();
 	for (int variant = 0; variant < 4; variant++) {
 		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
@@ -239,7 +239,7 @@ static void test_set_refuses_a_non_finite_value_whole(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	struct rh_block one = spec("a", small, 2, 77, 1, 1);
 	struct rh_store *store = create(&one, 1, RH_BF16, 0, pool);
 	const float bad[] = {INFINITY, -INFINITY, NAN};
@@ -262,7 +262,7 @@ static void test_create_survives_each_failed_allocation(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	struct rh_block specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
 	struct rh_store *store = NULL;
 	int rc = -1;
@@ -282,7 +282,7 @@ static void test_create_of_the_absurd_says_so(void **state)
 {
 	(void)state;
 	struct rh_pool *pool;
-	check_ok(rh_pool_create(1, NULL, &pool));
+	check_ok(rh_pool_create(1, &pool));
 	const int64_t sizes[] = {INT64_C(1) << 46, INT64_C(1) << 56, INT64_MAX};
 	for (int i = 0; i < 3; i++) {
 		struct rh_block specs[] = {spec("a", NULL, 0, sizes[i], 1, 2), spec("b", NULL, 0, sizes[i], 1, 2)};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/token/unicode_table.h: what the installed `tokenizers` library takes each code point for.
+"""Writes src/token/unicode_table.inc: what the installed `tokenizers` library takes each code point for.
 
-Run as:  build/venv/bin/python tests/reference/token_unicode.py src/token/unicode_table.h     (about a minute)
+Run as:  build/venv/bin/python tests/reference/token_unicode.py src/token/unicode_table.inc     (about a minute)
 
 The library holds four Unicode versions at once (its regular expressions, its normal forms, Rust's own characters, Rust's `regex`), so
 nothing here is taken from a Unicode file: every code point is put through the library and the answer is written down. Where two of its

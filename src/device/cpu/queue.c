@@ -2,7 +2,6 @@
 
 #include "core/alloc.h"
 
-#include <omp.h>
 #include <string.h>
 #include <time.h>
 
@@ -144,16 +143,9 @@ static void run_command(struct cpu_stream *stream, struct command *command, uint
 	}
 }
 
-/* oneDNN asks OpenMP how many threads it may use; ours are the pool's. */
-static void be_single_threaded(void)
-{
-	omp_set_num_threads(1);
-}
-
 static void *stream_main(void *argument)
 {
 	struct cpu_stream *stream = argument;
-	be_single_threaded();
 	pthread_mutex_lock(&stream->lock);
 	for (;;) {
 		while (stream->done == stream->enqueued && !stream->stop)
@@ -184,7 +176,7 @@ int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_is
 	pthread_mutex_init(&stream->lock, NULL);
 	pthread_cond_init(&stream->work, NULL);
 	pthread_cond_init(&stream->progress, NULL);
-	int rc = rh_pool_create(threads, be_single_threaded, &stream->context.pool);
+	int rc = rh_pool_create(threads, &stream->context.pool);
 	if (!rc) {
 		int fault_code = pthread_create(&stream->thread, NULL, stream_main, stream);
 		if (fault_code)
