@@ -43,13 +43,14 @@ static inline void scratch_close(struct scratch *scratch)
 /* A path in one of a few buffers that are used in turn: good until eight more are made. */
 static inline const char *path_of(const char *format, ...)
 {
-	static char ring[8][512];
+	static char ring[8][1024];
 	static int next;
 	char *out = ring[next++ % 8];
 	va_list args;
 	va_start(args, format);
-	vsnprintf(out, sizeof ring[0], format, args);
+	int length = vsnprintf(out, sizeof ring[0], format, args);
 	va_end(args);
+	assert_true(length >= 0 && (size_t)length < sizeof ring[0]);
 	return out;
 }
 
@@ -90,14 +91,17 @@ static inline void copy_file(const char *from, const char *to)
 /* The files (not folders) of one directory into another, which is made. */
 static inline void copy_dir(const char *from, const char *to)
 {
-	check_ok(rh_dir_make(to));
-	DIR *entries = opendir(from);
+	char source[512], target[512], path[1024], copy[1024]; /* not path_of: the caller's may be such paths */
+	snprintf(source, sizeof source, "%s", from);
+	snprintf(target, sizeof target, "%s", to);
+	check_ok(rh_dir_make(target));
+	DIR *entries = opendir(source);
 	assert_non_null(entries);
 	for (struct dirent *entry; (entry = readdir(entries));) {
-		char path[512];
-		snprintf(path, sizeof path, "%s/%s", from, entry->d_name);
+		snprintf(path, sizeof path, "%s/%s", source, entry->d_name);
+		snprintf(copy, sizeof copy, "%s/%s", target, entry->d_name);
 		if (rh_file_exists(path))
-			copy_file(path, path_of("%s/%s", to, entry->d_name));
+			copy_file(path, copy);
 	}
 	closedir(entries);
 }
