@@ -11,8 +11,8 @@ for program in "$@"; do
 	"$program" >"$log" 2>&1
 	status=$?
 	ok=$(grep -c '^\[       OK \]' "$log")
-	bad=$(grep -c '^\[  FAILED  \] [a-z_0-9]*$' "$log")
-	skip=$(grep -c '^\[  SKIPPED \] [a-z_0-9]*$' "$log")
+	bad=$(grep '^\[  FAILED  \] [a-z_0-9]*$' "$log" | sort -u | wc -l) # cmocka names each twice
+	skip=$(grep '^\[  SKIPPED \] [a-z_0-9]*$' "$log" | sort -u | wc -l)
 	grep -h '^skipped: ' "$log" | sed 's/^/  /'
 	if [ $status -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
 	if [ "$bad" -gt 0 ]; then

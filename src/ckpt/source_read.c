@@ -1,5 +1,6 @@
 #include "ckpt/source_internal.h"
 
+#include "core/file.h"
 #include "core/float16.h"
 
 #include <string.h>
@@ -61,12 +62,12 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 	if (first < 0 || count < 0 || first > all || count > all - first || first % cols || count % cols)
 		return rh_fail(-EINVAL, "%s: elements %lld to %lld are no whole rows of tensor '%s' (%lld elements, rows of %lld)",
 		               source->path, (long long)first, (long long)(first + count), name, (long long)all, (long long)cols);
-	if (!permuted)
-		return convert(from, entry->data + rh_dtype_bytes(from, first), count, dtype, out);
-	int rc = 0;
-	for (int64_t done = 0; !rc && done < count; done += cols) {
+	int rc = permuted ? 0 : convert(from, entry->data + rh_dtype_bytes(from, first), count, dtype, out);
+	for (int64_t done = 0; !rc && permuted && done < count; done += cols) {
 		int64_t row = stored_row((first + done) / cols, entry->head_dim);
 		rc = convert(from, entry->data + rh_dtype_bytes(from, row * cols), cols, dtype, (char *)out + rh_dtype_bytes(dtype, done));
 	}
+	if (first + count == all) /* most often the tensor's last reading */
+		rh_file_forget(entry->data, (size_t)rh_dtype_bytes(from, all));
 	return rc;
 }

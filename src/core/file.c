@@ -48,6 +48,13 @@ void rh_file_unmap(struct rh_mapping *mapping)
 	*mapping = (struct rh_mapping){0};
 }
 
+void rh_file_forget(const void *bytes, size_t length)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)bytes / page * page;
+	if (length)
+		madvise((void *)first, (uintptr_t)bytes + length - first, MADV_DONTNEED);
+}
+
 int rh_file_create(const char *path, struct rh_file_out **out)
 {
 	struct rh_text temporary = {0};

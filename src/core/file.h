@@ -14,6 +14,8 @@ struct rh_mapping {
 /* Maps `path` for reading. Errors name the path. */
 int rh_file_map(const char *path, struct rh_mapping *out) RH_MUST;
 void rh_file_unmap(struct rh_mapping *mapping);
+/* This part of a mapping will not be read soon: its pages no longer count as this process's memory. They come back when touched. */
+void rh_file_forget(const void *bytes, size_t length);
 
 /* A file that appears under its name only when committed: written beside it under a temporary name, then fsync, rename,
  * fsync of the directory. Until rh_file_commit the old file, if any, stands untouched. */

@@ -201,6 +201,12 @@ int rh_dataset_load(const char *path, const struct rh_config *config, const stru
 	return rc;
 }
 
+int64_t rh_dataset_bytes(const struct rh_dataset *dataset)
+{
+	return dataset->tokens * (int64_t)(sizeof *dataset->ids + sizeof *dataset->trained) +
+	       (dataset->documents + dataset->rows) * (int64_t)sizeof *dataset->row_document;
+}
+
 void rh_dataset_free(struct rh_dataset *dataset)
 {
 	rh_free(dataset->ids);

@@ -34,6 +34,8 @@ struct rh_dataset {
  * counted, never silent; no row left is -EINVAL. Packing happens here when the configuration asks for it. */
 int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 void rh_dataset_free(struct rh_dataset *dataset);
+/* Host memory that it holds. */
+int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
 void rh_dataset_report(const struct rh_dataset *dataset, const char *path);
 
 /* Moves a share (0..1) of the rows, drawn by the seed, into *held_out. Both keep file order. At least one row goes each way. */

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer and data: printed, and part of max_ram */
+enum { ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer: printed, and part of max_ram */
 
 static int open_files(struct rh_session *session)
 {
@@ -95,7 +95,8 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	session->bytes.boundaries = boundaries;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
 	session->bytes.device = session->plan.device_bytes;
-	session->bytes.total = session->bytes.store + boundaries + planning->options.devices * session->bytes.device + ALLOWANCE_BYTES;
+	session->bytes.total = session->bytes.store + boundaries + planning->options.devices * session->bytes.device + session->bytes.data +
+	                       ALLOWANCE_BYTES;
 	return 0;
 }
 
@@ -115,13 +116,13 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 		if (cap <= 0)
 			break;
 	}
-	return rh_fail(-ENOMEM,
-	               "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
-	               "device%s of %.1f, program %d) and "
-	               "may have %.1f; raise max_ram, lower max_vram, or train fewer parameters",
-	               (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576,
-	               (double)session->bytes.boundaries / 1048576, planning->options.devices, planning->options.devices == 1 ? "" : "s",
-	               (double)session->bytes.device / 1048576, ALLOWANCE_BYTES >> 20, (double)ram / 1048576);
+	return rh_fail(
+	        -ENOMEM,
+	        "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
+	        "device%s of %.1f, data %.1f, program %d) and may have %.1f; raise max_ram, lower max_vram, or train fewer parameters",
+	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
+	        planning->options.devices, planning->options.devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
+	        (double)session->bytes.data / 1048576, ALLOWANCE_BYTES >> 20, (double)ram / 1048576);
 }
 
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
@@ -133,6 +134,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	int64_t round = config->round_micro_batches;
 	int trains = work->train_micro_batches > 0;
 	*planning = (struct planning){0};
+	session->bytes.data = work->data_bytes;
 	planning->request = (struct rh_plan_request){.model = session->model,
 	                                             .trains = trains,
 	                                             .train = work->train,
@@ -209,9 +211,10 @@ void rh_session_report(const struct rh_session *session)
 	        plan->weight_buffers == 1 ? "" : "s", (double)plan->device_bytes / 1048576,
 	        (double)(plan->weight_buffers * plan->weight_bytes) / 1048576,
 	        (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576, (double)plan->arena_bytes / 1048576);
-	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, program %d)",
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
-	        (double)(session->bytes.device * session->devices.count) / 1048576, ALLOWANCE_BYTES >> 20);
+	        (double)(session->bytes.device * session->devices.count) / 1048576, (double)session->bytes.data / 1048576,
+	        ALLOWANCE_BYTES >> 20);
 }
 
 struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)

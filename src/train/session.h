@@ -26,7 +26,7 @@ struct rh_session {
 	struct rh_devices devices;
 	struct rh_executor *executor;
 	struct {
-		int64_t store, boundaries, device, total; /* bytes of host memory reserved; device: of one device */
+		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
 	} bytes;
 };
 
@@ -48,6 +48,7 @@ struct rh_workload {
 	int64_t infer_micro_batches;        /* in one call */
 	int64_t cache_rows;                 /* generate */
 	int infer_logits;
+	int64_t data_bytes; /* held by the caller beside all this: datasets */
 };
 /* Plan, budgets, store, weights, devices, executor. */
 int rh_session_start(struct rh_session *session, const struct rh_workload *workload) RH_MUST;

@@ -162,6 +162,7 @@ static int load_one(const struct rh_safetensor *found, const char *path, const s
 		widen(found->dtype, (const char *)found->data + rh_dtype_bytes(found->dtype, first), count, buffer);
 		rc = write_part(store, model, place, first, count, buffer);
 	}
+	rh_file_forget(found->data, (size_t)found->bytes);
 	return rc ? rh_fail_in(rc, "%s", path) : 0;
 }
 
