@@ -66,7 +66,7 @@ static int32_t sample(const struct rh_config *config, const float *logits, int64
 
 static int is_end(const struct rh_session *session, int32_t id)
 {
-	int end = id == rh_tokenizer_eos(session->tokenizer);
+	int end = session->tokenizer && id == rh_tokenizer_eos(session->tokenizer); /* ids alone need no tokenizer */
 	for (int64_t i = 0; i < session->model_config->eos_token_ids; i++)
 		end |= id == session->model_config->eos_token_id[i];
 	return end;

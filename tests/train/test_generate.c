@@ -1,0 +1,153 @@
+/* Generation: greedy text of every reference model, on one stage and under caps; sampling by seed. tests/reference/README.md. */
+#include "rig.h"
+
+#include "train/generate.h"
+
+static const char *const models[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3", "gguf-llama", "gguf-qwen2"};
+enum { MODELS = 8, TOKENS = 64 };
+
+struct way {
+	const char *device, *adapter;
+	int64_t cap; /* bytes of device memory, 0: all */
+	double temperature, top_p;
+	uint64_t seed;
+};
+
+struct text {
+	int32_t id[TOKENS];
+	int stages;
+	int64_t device_bytes;
+	int rc;
+};
+
+/* 64 tokens after the reference's prompt: no token ends the text here, as in the reference. */
+static struct text generate(const char *model, const struct way *way)
+{
+	struct rig rig;
+	struct text text = {0};
+	int64_t count;
+	rig_open(&rig, model, way->adapter);
+	rig.config.device = (char *)(uintptr_t)way->device;
+	rig.config.max_vram = way->cap;
+	rig.config.max_new_tokens = TOKENS;
+	rig.config.temperature = way->temperature;
+	rig.config.top_p = way->top_p;
+	rig.config.seed = way->seed;
+	const int32_t *prompt = rig_ints(&rig, "greedy", "prompt", &count);
+	struct rh_ids ids = {.id = (int32_t *)(uintptr_t)prompt, .count = (size_t)count}, out = {0};
+	struct rh_workload work = rh_generate_workload(&rig.config, count);
+	check_ok(rh_session_open(&rig.config, RH_SESSION_INFERS, &rig.session));
+	((struct rh_model_config *)(uintptr_t)rig.session.model_config)->eos_token_ids = 0;
+	text.rc = rh_session_start(&rig.session, &work);
+	if (!text.rc)
+		check_ok(rh_generate(&rig.session, &ids, &out));
+	if (!text.rc) {
+		assert_int_equal(out.count, TOKENS);
+		memcpy(text.id, out.id, sizeof text.id);
+		text.stages = rig.session.plan.forward_stages + rig.session.plan.backward_stages;
+		text.device_bytes = rig.session.plan.device_bytes;
+	}
+	rh_ids_free(&out);
+	rig_close(&rig);
+	return text;
+}
+
+static const struct way greedy = {.device = "cpu:1", .top_p = 1, .seed = 42};
+
+static void is_reference(const char *model, const struct text *text)
+{
+	struct rig rig;
+	int64_t count;
+	rig_open(&rig, model, NULL);
+	const int32_t *expected = rig_ints(&rig, "greedy", "ids", &count);
+	assert_int_equal(count, TOKENS);
+	for (int i = 0; i < TOKENS; i++)
+		if (text->id[i] != expected[i])
+			fail_msg("%s: token %d is %d, expected %d", model, i, text->id[i], expected[i]);
+	rh_safetensors_close(rig.reference);
+}
+
+static void test_greedy_text_equals_hugging_face(void **state)
+{
+	(void)state;
+	for (int i = 0; i < MODELS; i++) {
+		struct text text = generate(models[i], &greedy);
+		check_ok(text.rc);
+		is_reference(models[i], &text);
+		struct way way = greedy;
+		int most = text.stages;
+		int64_t smallest = text.device_bytes;
+		for (way.cap = text.device_bytes - 1; way.cap > 0; way.cap = way.cap * 15 / 16) {
+			struct text capped = generate(models[i], &way);
+			if (capped.rc)
+				break;
+			assert_true(capped.device_bytes <= way.cap);
+			is_reference(models[i], &capped);
+			most = capped.stages > most ? capped.stages : most;
+			smallest = capped.device_bytes;
+		}
+		way = (struct way){.device = "cpu:3", .top_p = 1, .cap = smallest};
+		struct text spread = generate(models[i], &way);
+		check_ok(spread.rc);
+		is_reference(models[i], &spread);
+		printf("%s: 64 tokens equal from %lld bytes of device memory in one stage down to %lld in %d\n", models[i],
+		       (long long)text.device_bytes, (long long)smallest, most);
+		assert_true(most >= 2);
+	}
+}
+
+static void test_an_adapter_changes_the_text_alike_everywhere(void **state)
+{
+	(void)state;
+	struct way way = greedy;
+	struct text plain = generate("smollm2", &way);
+	way.adapter = "adapter";
+	struct text adapted = generate("smollm2", &way);
+	assert_memory_not_equal(plain.id, adapted.id, sizeof plain.id);
+	way.device = "cpu:2";
+	int stages = adapted.stages;
+	for (way.cap = adapted.device_bytes - 1; way.cap > 0; way.cap = way.cap * 15 / 16) {
+		struct text capped = generate("smollm2", &way);
+		if (capped.rc)
+			break;
+		stages = capped.stages > stages ? capped.stages : stages;
+		assert_memory_equal(capped.id, adapted.id, sizeof plain.id);
+	}
+	assert_true(stages > adapted.stages);
+}
+
+static void test_sampling_is_by_seed(void **state)
+{
+	(void)state;
+	struct way way = {.device = "cpu:1", .temperature = 1, .top_p = 0.9, .seed = 7};
+	struct text first = generate("qwen3", &way), again = generate("qwen3", &way);
+	assert_memory_equal(first.id, again.id, sizeof first.id);
+	way.device = "cpu:2";
+	again = generate("qwen3", &way);
+	assert_memory_equal(first.id, again.id, sizeof first.id);
+	way.seed = 8;
+	again = generate("qwen3", &way);
+	assert_memory_not_equal(first.id, again.id, sizeof first.id);
+}
+
+static void test_a_tiny_top_p_or_temperature_is_greedy(void **state)
+{
+	(void)state;
+	struct way share = {.device = "cpu:1", .temperature = 1, .top_p = 1e-9, .seed = 7};
+	struct way cold = {.device = "cpu:1", .temperature = 1e-6, .top_p = 1, .seed = 7};
+	struct text text = generate("llama3", &share);
+	is_reference("llama3", &text);
+	text = generate("llama3", &cold);
+	is_reference("llama3", &text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_greedy_text_equals_hugging_face),
+	        cmocka_unit_test(test_an_adapter_changes_the_text_alike_everywhere),
+	        cmocka_unit_test(test_sampling_is_by_seed),
+	        cmocka_unit_test(test_a_tiny_top_p_or_temperature_is_greedy),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
