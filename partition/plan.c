@@ -81,7 +81,12 @@ static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const
 {
 	const struct rh_model *model = at->request->model;
 	struct rh_arena arena = rh_arena_measuring();
-	struct rh_emit emit = {.model = model, .arena = &arena, .shape = *shape, .loss_scale = 1, .cache_rows = at->request->cache_rows};
+	struct rh_emit emit = {.model = model,
+	                       .arena = &arena,
+	                       .shape = *shape,
+	                       .dropout = infer ? 0 : model->dropout,
+	                       .loss_scale = 1,
+	                       .cache_rows = at->request->cache_rows};
 	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape->tokens, model->config->hidden_size);
 	struct rh_head_out head = {.loss = any, .hit = any};
 	int rc;
@@ -162,8 +167,8 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	plan->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, tokens * config->hidden_size), RH_ALIGN);
 	plan->micro_bytes = larger(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
 	plan->result_bytes = larger(rh_plan_result_layout(&request->train, 0).bytes, rh_plan_result_layout(&request->infer, scores).bytes);
-	plan->cache_bytes =
-	        model->layers * 2 * rh_dtype_bytes(model->dtype, request->cache_rows * config->num_key_value_heads * config->head_dim);
+	plan->cache_bytes = (model->layers - 2) * 2 *
+	                    rh_dtype_bytes(model->dtype, request->cache_rows * config->num_key_value_heads * config->head_dim);
 	plan->cache_bytes = rh_align_up(plan->cache_bytes, RH_ALIGN);
 }
 

@@ -52,7 +52,7 @@ static struct rh_op attention_op(const struct rh_emit *emit, enum rh_op_kind kin
 static void through_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
 	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows;
-	char *base = emit->cache + 2 * layer * bytes;
+	char *base = emit->cache + 2 * (layer - 1) * bytes; /* layer 0 is the embedding */
 	struct rh_view keys = rh_view_of(base, k->dtype, emit->shape.keys, k->cols);
 	struct rh_view values = rh_view_of(base + bytes, k->dtype, emit->shape.keys, k->cols);
 	emit_cast(emit, *k, rh_view_rows(keys, first, k->rows));

@@ -101,7 +101,7 @@ void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linea
 	op.dropout.step = emit->step;
 	op.dropout.micro_batch = emit->micro_batch;
 	op.dropout.site = (uint32_t)(layer * RH_PROJS + linear->site);
-	op.dropout.p = emit->model->dropout;
+	op.dropout.p = emit->dropout;
 	emit_op(emit, &op);
 }
 

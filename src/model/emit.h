@@ -39,13 +39,15 @@ struct rh_emit {
 	char *micro;                /* laid out as rh_micro_layout says */
 	uint32_t step, micro_batch; /* for dropout's counter */
 	uint64_t seed;
+	float dropout;    /* of what adapters see: the model's in training, 0 where nothing is trained */
 	float loss_scale; /* 1 / trained tokens of the step */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
 	float *(*gradient)[2];
 
-	/* generate: cache[layer] holds keys then values, (cache_rows, kv_heads * head_dim) each; shape.keys of them are read */
+	/* generate: for each transformer layer keys then values, (cache_rows, kv_heads * head_dim) each; shape.keys rows of them are read
+	 */
 	char *cache;
 	int64_t cache_rows;
 };

@@ -14,7 +14,7 @@ static struct rh_view adapter_b(const struct rh_emit *emit, const struct rh_laye
 /* What the adapter sees of x: itself, or a dropped copy in the arena. */
 static struct rh_view dropped(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x)
 {
-	if (emit->model->dropout == 0)
+	if (emit->dropout == 0)
 		return x;
 	struct rh_view copy = emit_act(emit, x.rows, x.cols);
 	emit_dropout(emit, layer, linear, x, (struct rh_view){0}, copy);
@@ -82,7 +82,7 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		int64_t mark = emit->arena->used;
 		struct rh_view du = low_gradient(emit, layer, &linear[i], rh_view_cols(dy, column, linear[i].out));
 		struct rh_view a = adapter_a(emit, layer, &linear[i]);
-		if (emit->model->dropout == 0) {
+		if (emit->dropout == 0) {
 			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .c = dx, .d = dx});
 		} else {
 			struct rh_view through = emit_act(emit, dx.rows, dx.cols);

@@ -63,7 +63,7 @@ struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
 	int lora;
-	float dropout;
+	float dropout; /* of what adapters see in training */
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */

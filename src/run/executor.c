@@ -251,6 +251,8 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	int64_t round = executor->trains ? options->train_round : options->infer_round;
 	RH_ASSERT(count > 0 && count <= executor->micro_batches);
 	executor->batch = batch;
+	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
+		executor->turn = 0;
 	for (int i = 0; i < 2 * options->model->blocks; i++)
 		executor->summed_on[i] = -1;
 	for (int64_t m = 0; m < count; m++)

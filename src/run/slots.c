@@ -322,6 +322,7 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .arena = &on->arena,
 	                             .step = (uint32_t)executor->step,
 	                             .seed = executor->options.seed,
+	                             .dropout = executor->trains ? executor->options.model->dropout : 0,
 	                             .loss_scale = executor->loss_scale,
 	                             .weights = on->block_weights,
 	                             .gradient = on->block_gradient,
