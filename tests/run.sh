@@ -19,7 +19,7 @@ for program in "$@"; do
 		echo "FAILED: $program (exit $status), see $log"
 		tail -n 30 "$log"
 	fi
-	echo "$(basename "$program"): $ok passed, $bad failed, $skip skipped"
+	echo "${program#"$build"/tests/}: $ok passed, $bad failed, $skip skipped"
 	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
 done
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -255,14 +255,14 @@ const struct rh_model_config *rh_source_config(const struct rh_source *source)
 	return &source->config;
 }
 
-int rh_source_copy_tokenizer(const struct rh_source *source, const char *dir)
+int rh_source_copy_tokenizer(const char *model, const char *dir)
 {
 	static const char *const names[] = {
 	        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
 	        "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", "generation_config.json"};
 	int rc = 0;
-	for (size_t i = 0; !source->gguf && !rc && i < sizeof names / sizeof *names; i++) {
-		char *from = rh_path_join(source->path, names[i]), *to = rh_path_join(dir, names[i]);
+	for (size_t i = 0; !rc && rh_dir_exists(model) && i < sizeof names / sizeof *names; i++) {
+		char *from = rh_path_join(model, names[i]), *to = rh_path_join(dir, names[i]);
 		rc = from && to ? 0 : -ENOMEM;
 		if (!rc && rh_file_exists(from))
 			rc = rh_file_copy(from, to);

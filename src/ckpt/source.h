@@ -33,7 +33,8 @@ int rh_source_find(const struct rh_source *source, const char *name, struct rh_s
  * several threads. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
 
-/* Copies tokenizer and generation files of a Hugging Face directory into `dir`; from a GGUF, nothing can be copied and nothing is. */
-int rh_source_copy_tokenizer(const struct rh_source *source, const char *dir) RH_MUST;
+/* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from a GGUF file, nothing can be copied and
+ * nothing is. */
+int rh_source_copy_tokenizer(const char *model, const char *dir) RH_MUST;
 
 #endif

@@ -26,12 +26,10 @@ int rh_output_save(const struct rh_session *session, const char *dir)
 	int rc = rh_dir_make(dir);
 	if (rc)
 		return rc;
-	if (session->lora)
-		return rh_adapter_save(dir, &session->adapter, session->model, session->store);
-	rc = rh_weights_save(dir, session->model, session->store);
-	if (!rc && session->source)
-		rc = rh_source_copy_tokenizer(session->source, dir);
-	return rc;
+	const struct rh_config *config = session->config;
+	rc = session->lora ? rh_adapter_save(dir, &session->adapter, session->model, session->store)
+	                   : rh_weights_save(dir, session->model, session->store);
+	return rc ? rc : rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
 }
 
 /* Tensors of optimizer.safetensors. */

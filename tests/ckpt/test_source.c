@@ -417,16 +417,13 @@ static void test_source_copies_tokenizer_files(void **state)
 {
 	(void)state;
 	char from[64], to[64];
-	struct rh_source *source;
 	scratch_make(from);
 	scratch_make(to);
 	copy_model("qwen2", from);
 	scratch_text(from, "tokenizer.json", "{}");
 	scratch_text(from, "generation_config.json", "{\"a\":1}");
 	scratch_text(from, "README.md", "no");
-	check_ok(rh_source_open(from, &source));
-	check_ok(rh_source_copy_tokenizer(source, to));
-	rh_source_close(source);
+	check_ok(rh_source_copy_tokenizer(from, to));
 	struct rh_mapping map;
 	char *path = rh_path_join(to, "generation_config.json");
 	check_ok(rh_file_map(path, &map));
@@ -438,9 +435,7 @@ static void test_source_copies_tokenizer_files(void **state)
 	rh_free(path);
 	check_ok(rh_dir_remove(to));
 	check_ok(rh_dir_make(to));
-	check_ok(rh_source_open(REFERENCE "qwen2.gguf", &source));
-	check_ok(rh_source_copy_tokenizer(source, to));
-	rh_source_close(source);
+	check_ok(rh_source_copy_tokenizer(REFERENCE "qwen2.gguf", to));
 	assert_int_equal(rh_dir_empty(to), 1);
 	check_ok(rh_dir_remove(from));
 	check_ok(rh_dir_remove(to));
