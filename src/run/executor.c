@@ -257,8 +257,6 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 		executor->summed_on[i] = -1;
 	for (int64_t m = 0; m < count; m++)
 		stage_micro(&batch[m], executor->micro[m]);
-	if (!executor->trains && options->cache_rows)
-		executor->turn = 0; /* keys and values lie on the device that made them: a stage comes back to it */
 	int rc = rh_roundpipe_program(options->plan, executor->trains, options->devices, count, round < count ? round : count,
 	                              &executor->turn, &executor->program);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)

@@ -423,6 +423,10 @@ static void test_dropout_scatters_losses_around_those_without(void **state)
 	}
 	printf("mean loss of 200 steps: %.6f without dropout, %.6f with 0.1\n", loss[0], loss[1]);
 	assert_true(loss[0] != loss[1] && fabs(loss[1] / loss[0] - 1) < 0.01);
+	/* nothing is dropped where nothing is trained */
+	double plain = evaluated(&scratch, path_of("%s/hf --adapter_name_or_path %s/s0", dir, dir));
+	assert_true(evaluated(&scratch, path_of("%s/hf --adapter_name_or_path %s/s1", dir, dir)) == plain);
+	assert_true(fabs(plain / loss[0] - 1) < 1e-6);
 	scratch_close(&scratch);
 }
 
