@@ -33,6 +33,9 @@ ISA_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_avx2   := -march=x86-64-v3
 ISA_base   := -march=x86-64
 
+.DEFAULT_GOAL := all
+include cuda/rules.mk
+
 all: $(B)/roundhouse
 
 $(B)/roundhouse: $(B)/src/cli/main.o $(B)/libroundhouse.a

@@ -1,0 +1,235 @@
+/* RMSNorm, forward and backward. With T rows of G vectors of n elements, e bytes each:
+ *
+ * forward   reads x, writes y: 2 T G n e bytes, 4 FLOPs an element. A vector is read twice, the second time from L1 (at most 32 KB).
+ * dx        reads x, dy (add), writes dx (y): 3 to 5 T G n e bytes, 10 FLOPs an element.
+ * dw        reads x, dy: 2 T G n e bytes, 3 FLOPs an element.
+ *
+ * Below 3 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth (1008 GB/s on an RTX 4090, 3350 on an H100).
+ * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. dw gives 32
+ * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
+ * With n = 4096 that is 128 blocks, one an SM; with a QK-norm's n = 128 it is 4, and dw is bound by what 4 SMs can read. Sums are fp32,
+ * their order a function of the shapes alone. */
+#include "cuda/chunk.h"
+#include "cuda/norm.h"
+
+enum {
+	THREADS = 256,
+	WARPS = THREADS / RH_WARP,
+	WARP_LENGTH = 1024, /* longest vector that one warp takes */
+	DW_COLUMNS = 32,
+	DW_LANES = THREADS / (DW_COLUMNS / CHUNK), /* threads that share a chunk of columns */
+};
+
+struct norm_args {
+	const void *x, *w, *dy, *add;
+	void *y, *dx;
+	float *rstd, *dw;
+	int64_t x_stride, y_stride, dy_stride, add_stride, dx_stride, rstd_stride;
+	int64_t vectors, groups, n;
+	float epsilon;
+	int aligned; /* every vector begins on 16 bytes */
+};
+
+/* Where this thread's vector lies: its row, its group, and the thread's place among the PER_VECTOR warps that share it. */
+template <int PER_VECTOR> struct place {
+	int64_t row, group, first;
+	int absent;
+};
+
+template <int PER_VECTOR> RH_DEVICE struct place<PER_VECTOR> find_place(const struct norm_args &a) {
+	int warp = (int)threadIdx.x / RH_WARP;
+	int64_t vector = (int64_t)blockIdx.x * (WARPS / PER_VECTOR) + warp / PER_VECTOR;
+	struct place<PER_VECTOR> p;
+	p.absent = vector >= a.vectors;
+	vector = p.absent ? a.vectors - 1 : vector;
+	p.row = vector / a.groups;
+	p.group = vector % a.groups;
+	p.first = (int64_t)(threadIdx.x % (PER_VECTOR * RH_WARP)) * CHUNK;
+	return p;
+}
+
+/* Over the warps that share a vector. Every thread of the block comes here, those without a vector too. */
+template <int PER_VECTOR>
+RH_DEVICE float vector_sum(float x)
+{
+	x = rh_warp_sum(x);
+	if constexpr (PER_VECTOR > 1) {
+		RH_SHARED(float, part, PER_VECTOR);
+		if (threadIdx.x % RH_WARP == 0)
+			part[threadIdx.x / RH_WARP] = x;
+		__syncthreads();
+		x = 0;
+		RH_UNROLL
+		for (int i = 0; i < PER_VECTOR; i++)
+			x += part[i];
+	}
+	return x;
+}
+
+template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_forward(struct norm_args a)
+{
+	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
+	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a);
+	const T *x = (const T *)a.x + p.row * a.x_stride + p.group * a.n;
+	const T *w = (const T *)a.w;
+	T *y = (T *)a.y + p.row * a.y_stride + p.group * a.n;
+	float squares = 0;
+	for (int64_t i = p.first; i < a.n; i += step) {
+		struct chunk c = chunk_load(x + i, a.n - i, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			squares += c.v[k] * c.v[k];
+	}
+	float rstd = 1 / sqrtf(vector_sum<PER_VECTOR>(squares) / (float)a.n + a.epsilon);
+	if (p.absent)
+		return;
+	if (p.first == 0)
+		a.rstd[p.row * a.rstd_stride + p.group] = rstd;
+	for (int64_t i = p.first; i < a.n; i += step) {
+		struct chunk c = chunk_load(x + i, a.n - i, a.aligned), scale = chunk_load(w + i, a.n - i, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			c.v[k] = c.v[k] * rstd * scale.v[k];
+		chunk_store(y + i, c, a.n - i, a.aligned);
+	}
+}
+
+/* With xhat = x rstd and s = dy w: dx = add + rstd (s - xhat mean(s xhat)). dx may be dy or add: a chunk is written by the thread that
+ * reads it, and after every read of the sum. */
+template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_backward_dx(struct norm_args a)
+{
+	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
+	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a);
+	const T *x = (const T *)a.x + p.row * a.x_stride + p.group * a.n;
+	const T *dy = (const T *)a.dy + p.row * a.dy_stride + p.group * a.n;
+	const T *w = (const T *)a.w;
+	float rstd = a.rstd[p.row * a.rstd_stride + p.group], sum = 0;
+	/* absent vectors read the last one, which another warp may be overwriting: what they sum is not used */
+	for (int64_t i = p.first; i < a.n && !p.absent; i += step) {
+		struct chunk c = chunk_load(x + i, a.n - i, a.aligned), s = chunk_load(dy + i, a.n - i, a.aligned);
+		struct chunk scale = chunk_load(w + i, a.n - i, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			sum += s.v[k] * scale.v[k] * c.v[k];
+	}
+	float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)a.n;
+	if (p.absent)
+		return;
+	T *dx = (T *)a.dx + p.row * a.dx_stride + p.group * a.n;
+	T *y = a.y ? (T *)a.y + p.row * a.y_stride + p.group * a.n : NULL;
+	const T *add = a.add ? (const T *)a.add + p.row * a.add_stride + p.group * a.n : NULL;
+	for (int64_t i = p.first; i < a.n; i += step) {
+		int64_t left = a.n - i;
+		struct chunk c = chunk_load(x + i, left, a.aligned), s = chunk_load(dy + i, left, a.aligned);
+		struct chunk scale = chunk_load(w + i, left, a.aligned), base = {};
+		if (add)
+			base = chunk_load(add + i, left, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++) {
+			float xhat = c.v[k] * rstd;
+			s.v[k] = base.v[k] + rstd * (s.v[k] * scale.v[k] - xhat * mean);
+			c.v[k] = xhat * scale.v[k];
+		}
+		chunk_store(dx + i, s, left, a.aligned);
+		if (y)
+			chunk_store(y + i, c, left, a.aligned);
+	}
+}
+
+/* dw += sum over vectors of dy x rstd. */
+template <typename T> RH_KERNEL(THREADS, 2) rmsnorm_backward_dw(struct norm_args a)
+{
+	RH_SHARED_2D(float, part, DW_LANES, DW_COLUMNS + 1);
+	int column = (int)threadIdx.x % (DW_COLUMNS / CHUNK) * CHUNK, lane = (int)threadIdx.x / (DW_COLUMNS / CHUNK);
+	int64_t i = (int64_t)blockIdx.x * DW_COLUMNS + column, left = a.n - i;
+	struct chunk sum = {};
+	for (int64_t vector = lane; vector < a.vectors && left > 0; vector += DW_LANES) {
+		int64_t row = vector / a.groups, group = vector % a.groups, at = group * a.n + i;
+		struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + at, left, a.aligned);
+		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + at, left, a.aligned);
+		float rstd = a.rstd[row * a.rstd_stride + group];
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			sum.v[k] += d.v[k] * c.v[k] * rstd;
+	}
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		part[lane][column + k] = sum.v[k];
+	__syncthreads();
+	int64_t own = (int64_t)blockIdx.x * DW_COLUMNS + threadIdx.x;
+	if (threadIdx.x >= DW_COLUMNS || own >= a.n)
+		return;
+	float total = 0;
+	for (int k = 0; k < DW_LANES; k++)
+		total += part[k][threadIdx.x];
+	a.dw[own] += total;
+}
+
+static unsigned blocks_of(const struct norm_args *a, int per_vector)
+{
+	return (unsigned)rh_ceil_div(a->vectors, WARPS / per_vector);
+}
+
+template <typename T> static int forward(const struct norm_args *a, CUstream_st *stream)
+{
+	if (a->n <= WARP_LENGTH)
+		return RH_LAUNCH((rmsnorm_forward<T, 1>), blocks_of(a, 1), THREADS, 0, stream, *a);
+	return RH_LAUNCH((rmsnorm_forward<T, WARPS>), blocks_of(a, WARPS), THREADS, 0, stream, *a);
+}
+
+/* dw first: dx may overwrite dy. */
+template <typename T> static int backward(const struct norm_args *a, CUstream_st *stream)
+{
+	int rc = 0;
+	if (a->dw)
+		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), (unsigned)rh_ceil_div(a->n, DW_COLUMNS), THREADS, 0, stream, *a);
+	if (rc < 0)
+		return rc;
+	if (a->n <= WARP_LENGTH)
+		return RH_LAUNCH((rmsnorm_backward_dx<T, 1>), blocks_of(a, 1), THREADS, 0, stream, *a);
+	return RH_LAUNCH((rmsnorm_backward_dx<T, WARPS>), blocks_of(a, WARPS), THREADS, 0, stream, *a);
+}
+
+extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
+{
+	struct rh_view x = op->operand[RH_RMSNORM_X], w = op->operand[RH_RMSNORM_W];
+	struct rh_view y = op->operand[RH_RMSNORM_Y], rstd = op->operand[RH_RMSNORM_RSTD];
+	struct norm_args a = {};
+	a.x = x.data, a.x_stride = x.stride;
+	a.w = w.data;
+	a.y = y.data, a.y_stride = y.stride;
+	a.rstd = (float *)rstd.data, a.rstd_stride = rstd.stride;
+	a.groups = op->rmsnorm.groups;
+	a.vectors = x.rows * a.groups;
+	a.n = w.cols;
+	a.epsilon = op->rmsnorm.epsilon;
+	const struct rh_view views[] = {x, w, y};
+	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * (x.dtype == RH_BF16 ? 2 : 4) % 16 == 0);
+	if (!a.vectors)
+		return 0;
+	return x.dtype == RH_BF16 ? forward<rh_bf16>(&a, stream) : forward<float>(&a, stream);
+}
+
+extern "C" int cuda_rmsnorm_backward(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct rh_view x = view[RH_RMSNORM_BACKWARD_X], w = view[RH_RMSNORM_BACKWARD_W], dy = view[RH_RMSNORM_BACKWARD_DY];
+	struct rh_view add = view[RH_RMSNORM_BACKWARD_ADD], dx = view[RH_RMSNORM_BACKWARD_DX], y = view[RH_RMSNORM_BACKWARD_Y];
+	struct norm_args a = {};
+	a.x = x.data, a.x_stride = x.stride;
+	a.w = w.data;
+	a.dy = dy.data, a.dy_stride = dy.stride;
+	a.add = add.data, a.add_stride = add.stride;
+	a.dx = dx.data, a.dx_stride = dx.stride;
+	a.y = y.data, a.y_stride = y.stride;
+	a.rstd = (float *)view[RH_RMSNORM_BACKWARD_RSTD].data, a.rstd_stride = view[RH_RMSNORM_BACKWARD_RSTD].stride;
+	a.dw = (float *)view[RH_RMSNORM_BACKWARD_DW].data;
+	a.groups = op->rmsnorm.groups;
+	a.vectors = x.rows * a.groups;
+	a.n = w.cols;
+	const struct rh_view views[] = {x, w, dy, add, dx, y};
+	a.aligned = chunk_aligned(views, 6) && (a.groups == 1 || a.n * (x.dtype == RH_BF16 ? 2 : 4) % 16 == 0);
+	if (!a.vectors)
+		return 0;
+	return x.dtype == RH_BF16 ? backward<rh_bf16>(&a, stream) : backward<float>(&a, stream);
+}

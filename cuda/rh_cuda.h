@@ -1,0 +1,324 @@
+/* The one header that kernels include: CUDA under nvcc; under g++ -DRH_CUDA_EMULATED the emulation of tests/cudaemu, which runs the very
+ * same source on the CPU. What follows is all that a kernel may use beside plain C++, threadIdx, blockIdx, blockDim, gridDim and
+ * __syncthreads():
+ *
+ * RH_KERNEL(threads, min_blocks) name(...)   begins a kernel: launched with at most `threads` a block, registers kept for min_blocks on an
+ * SM RH_DEVICE, RH_HOST_DEVICE                  begin an inline function RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)   0, or
+ * a negative errno with the error line made. A template instance with commas stands in parentheses: RH_LAUNCH((k<float, 64>), ...). Grids
+ * are never empty, blocks are whole warps. RH_SHARED(type, name, count)               static shared memory: type name[count]. Say count,
+ * never sizeof(name): it is a pointer in emulation RH_SHARED_2D(type, name, rows, cols)       type name[rows][cols] RH_DYNAMIC_SHARED(type,
+ * name, offset, count)   `count` of dynamic shared memory at `offset` bytes. Arrays of a kernel lie apart (emulation checks it, and that
+ * they stay within dynamic_bytes), offsets are multiples of 16 RH_UNROLL                                  unrolls the loop that follows
+ *
+ * Warp-wide functions take all 32 lanes, always; the wrappers below are the only inline PTX. A lane's shared memory writes are seen by
+ * other lanes after rh_warp_sync() or __syncthreads() only. Kernels are templates or have names unique in cuda/: the table of
+ * registers and shared memory finds them by name. */
+#ifndef RH_CUDA_H
+#define RH_CUDA_H
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+
+extern "C" {
+#include "core/error.h"
+#include "core/philox.h"
+#include "device/op.h"
+}
+
+/* As CUDA's driver declares it; opaque here and in emulation. */
+struct CUstream_st;
+
+enum { RH_WARP = 32 };
+
+#ifdef RH_CUDA_EMULATED
+#include <cudaemu.h>
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+typedef __nv_bfloat16 rh_bf16;
+typedef __half rh_f16;
+
+#define RH_KERNEL(threads, min_blocks)       __global__ void __launch_bounds__(threads, min_blocks)
+#define RH_DEVICE                            static __device__ __forceinline__
+#define RH_HOST_DEVICE                       static __host__ __device__ __forceinline__
+#define RH_SPECIAL                           __device__ __forceinline__ /* begins a specialisation of an RH_DEVICE template */
+#define RH_CHECK_ALIGNED(at)                 ((void)0)
+#define RH_UNROLL                            _Pragma("unroll")
+#define RH_SHARED(type, name, count)         __shared__ __align__(128) type name[count]
+#define RH_SHARED_2D(type, name, rows, cols) __shared__ __align__(128) type name[rows][cols]
+#define RH_DYNAMIC_SHARED(type, name, offset, count)                                                                                       \
+	extern __shared__ __align__(128) unsigned char rh_dynamic_shared[];                                                                \
+	type *const name = (type *)(rh_dynamic_shared + (offset))
+#define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
+	rh_launch(#kernel, kernel, dim3(grid), dim3(block), dynamic_bytes, stream, __VA_ARGS__)
+
+enum { RH_DYNAMIC_BYTES_UNASKED = 48 << 10 }; /* more must be asked for, once a kernel */
+
+template <typename... P, typename... A>
+static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_bytes, CUstream_st *stream, A... args)
+{
+	cudaError_t fault = cudaSuccess;
+	if (dynamic_bytes > RH_DYNAMIC_BYTES_UNASKED)
+		fault = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes);
+	if (fault == cudaSuccess) {
+		kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<P>(args)...);
+		fault = cudaGetLastError();
+	}
+	return fault == cudaSuccess ? 0 : rh_fail(-EIO, "cuda: kernel %s cannot be launched: %s", name, cudaGetErrorString(fault));
+}
+
+RH_DEVICE float rh_to_float(float x)
+{
+	return x;
+}
+
+RH_DEVICE float rh_to_float(rh_bf16 x)
+{
+	return __bfloat162float(x);
+}
+
+RH_DEVICE float rh_to_float(rh_f16 x)
+{
+	return __half2float(x);
+}
+
+RH_DEVICE rh_bf16 rh_to_bf16(float x)
+{
+	return __float2bfloat16_rn(x);
+}
+
+RH_DEVICE rh_f16 rh_to_f16(float x)
+{
+	return __float2half_rn(x);
+}
+
+/* Shuffles: every lane gives `value` and gets that of lane (own ^ mask), or of lane `from`. */
+template <typename V> RH_DEVICE V rh_shuffle_xor(V value, int mask)
+{
+	return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+template <typename V> RH_DEVICE V rh_shuffle(V value, int from)
+{
+	return __shfl_sync(0xffffffffu, value, from);
+}
+
+/* Bit i: whether lane i's predicate holds. */
+RH_DEVICE uint32_t rh_ballot(int predicate)
+{
+	return __ballot_sync(0xffffffffu, predicate);
+}
+
+RH_DEVICE void rh_warp_sync(void)
+{
+	__syncwarp();
+}
+
+/* Integers only: what is added comes in any order. Returns the value before. */
+RH_DEVICE int rh_atomic_add(int *at, int value)
+{
+	return atomicAdd(at, value);
+}
+
+RH_DEVICE uint32_t rh_shared_address(const void *shared)
+{
+	return (uint32_t)__cvta_generic_to_shared(shared);
+}
+
+/* The first `bytes` (0 to 16) of 16 from global memory to shared, zeros for the rest; both 16-byte aligned. There once the wait returns,
+ * and for other threads after a barrier behind it. Source bytes beyond `bytes` are not read, but the address must be a valid one. */
+RH_DEVICE void rh_copy_async(void *shared, const void *global, int bytes)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rh_shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+/* Closes a group of copies. */
+RH_DEVICE void rh_copy_async_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most `Pending` of this thread's latest groups are under way. */
+template <int Pending> RH_DEVICE void rh_copy_async_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/* Four 8x8 matrices of 16-bit elements from shared memory: lane l gives the address of row l%8 (16 bytes, aligned) of matrix l/8. Register
+ * m of lane l then holds elements 2*(l%4) and 2*(l%4)+1 of row l/4 of matrix m; transposed, of column l/4. */
+RH_DEVICE void rh_ldmatrix_x4(uint32_t (&r)[4], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(rh_shared_address(row))
+	             : "memory");
+}
+
+RH_DEVICE void rh_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(rh_shared_address(row))
+	             : "memory");
+}
+
+/* d (16,8) += a (16,16) b (16,8), fp32 sums. With g = lane/4 and t = 2*(lane%4), low half first:
+ * a[0] = a(g, t..t+1), a[1] = a(g+8, t..), a[2] = a(g, t+8..), a[3] = a(g+8, t+8..); b[0] = b(t..t+1, g), b[1] = b(t+8.., g);
+ * d[0], d[1] = d(g, t..t+1), d[2], d[3] = d(g+8, t..). (PTX ISA, fragments of mma.m16n8k16.) */
+RH_DEVICE void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+RH_DEVICE void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* d (16,8) += a (16,8) b (8,8) on operands of which only the upper 19 bits count. With g = lane/4, t = lane%4:
+ * a[0] = a(g, t), a[1] = a(g+8, t), a[2] = a(g, t+4), a[3] = a(g+8, t+4); b[0] = b(t, g), b[1] = b(t+4, g); d as above. */
+RH_DEVICE void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+	               "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+RH_DEVICE uint32_t rh_float_bits(float x)
+{
+	return __float_as_uint(x);
+}
+
+RH_DEVICE float rh_bits_float(uint32_t bits)
+{
+	return __uint_as_float(bits);
+}
+
+/* High 32 bits of the product. */
+RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
+{
+	return __umulhi(a, b);
+}
+
+#endif /* from here on: both worlds */
+
+template <typename T> struct rh_dtype_of;
+template <> struct rh_dtype_of<float> {
+	static constexpr enum rh_dtype value = RH_F32;
+};
+template <> struct rh_dtype_of<rh_bf16> {
+	static constexpr enum rh_dtype value = RH_BF16;
+};
+template <> struct rh_dtype_of<rh_f16> {
+	static constexpr enum rh_dtype value = RH_F16;
+};
+
+/* Rounded to T, nearest even: rh_from_float<T>(x). */
+template <typename T> RH_DEVICE T rh_from_float(float x);
+template <> RH_SPECIAL float rh_from_float<float>(float x)
+{
+	return x;
+}
+template <> RH_SPECIAL rh_bf16 rh_from_float<rh_bf16>(float x)
+{
+	return rh_to_bf16(x);
+}
+template <> RH_SPECIAL rh_f16 rh_from_float<rh_f16>(float x)
+{
+	return rh_to_f16(x);
+}
+
+/* 16 bytes of T, loaded and stored by one instruction: addresses are multiples of 16. */
+template <typename T> struct alignas(16) rh_vec {
+	static constexpr int N = 16 / (int)sizeof(T);
+	T v[N];
+};
+
+template <typename T> RH_DEVICE rh_vec<T> rh_load16(const T *at)
+{
+	RH_CHECK_ALIGNED(at);
+	return *reinterpret_cast<const rh_vec<T> *>(at);
+}
+
+template <typename T> RH_DEVICE void rh_store16(T *at, const rh_vec<T> &value)
+{
+	RH_CHECK_ALIGNED(at);
+	*reinterpret_cast<rh_vec<T> *>(at) = value;
+}
+
+/* Two 16-bit elements as mma takes them, `low` in the low half. */
+template <typename T> RH_DEVICE uint32_t rh_pack2(float low, float high)
+{
+	static_assert(sizeof(T) == 2, "16-bit elements");
+	struct alignas(4) {
+		T v[2];
+	} pair = {{rh_from_float<T>(low), rh_from_float<T>(high)}};
+	return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+template <typename T> RH_DEVICE void rh_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	static_assert(sizeof(T) == 2, "16-bit elements");
+	if constexpr (rh_dtype_of<T>::value == RH_BF16)
+		rh_mma_bf16(d, a, b);
+	else
+		rh_mma_f16(d, a, b);
+}
+
+/* rh_mma_tf32 on fp32 operands, each split in two: the product of the lower halves is left out, an error of 2^-21 of the operands' product.
+ */
+RH_DEVICE void rh_mma_f32(float (&d)[4], const float (&a)[4], const float (&b)[2])
+{
+	float a_high[4], a_low[4], b_high[2], b_low[2];
+	RH_UNROLL
+	for (int i = 0; i < 4; i++) {
+		a_high[i] = rh_bits_float(rh_float_bits(a[i]) & 0xffffe000u);
+		a_low[i] = a[i] - a_high[i];
+	}
+	RH_UNROLL
+	for (int i = 0; i < 2; i++) {
+		b_high[i] = rh_bits_float(rh_float_bits(b[i]) & 0xffffe000u);
+		b_low[i] = b[i] - b_high[i];
+	}
+	rh_mma_tf32(d, a_low, b_high);
+	rh_mma_tf32(d, a_high, b_low);
+	rh_mma_tf32(d, a_high, b_high);
+}
+
+/* Over a warp, in an order of its own: the same in every lane. */
+RH_DEVICE float rh_warp_sum(float x)
+{
+	RH_UNROLL
+	for (int mask = RH_WARP / 2; mask; mask /= 2)
+		x += rh_shuffle_xor(x, mask);
+	return x;
+}
+
+RH_DEVICE float rh_warp_max(float x)
+{
+	RH_UNROLL
+	for (int mask = RH_WARP / 2; mask; mask /= 2)
+		x = fmaxf(x, rh_shuffle_xor(x, mask));
+	return x;
+}
+
+RH_HOST_DEVICE int64_t rh_ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/* Whether rows that begin at `data`, `stride` elements apart, all begin on 16 bytes. */
+RH_HOST_DEVICE int rh_rows_aligned(const void *data, int64_t stride, int element_bytes)
+{
+	return (reinterpret_cast<uintptr_t>(data) | (uintptr_t)(stride * element_bytes)) % 16 == 0;
+}
+
+#endif

@@ -1,0 +1,42 @@
+# The kernels of cuda/, built twice: under g++ on the emulation of tests/cudaemu, for the tests of every machine, and under nvcc where there is one.
+# The emulated kernels are tested once more under AddressSanitizer, in every build.
+
+PACKAGES += g++
+CUDA_SRC := $(sort $(wildcard cuda/*.cu))
+EMU_SRC  := $(sort $(wildcard tests/cudaemu/*.cpp))
+EMU_FLAGS = -std=c++17 -fno-strict-aliasing -fno-exceptions -fno-rtti -DRH_CUDA_EMULATED -Wall -Wextra -Wno-missing-field-initializers \
+            $(if $(WERROR),-Werror) -Isrc -I. -Itests -Itests/cudaemu -O2 -g -fno-math-errno -MMD -MP -D_GNU_SOURCE
+EMU_ASAN  = -O1 -fsanitize=address -fno-omit-frame-pointer
+
+# $(1): folder of the objects, $(2): further flags
+define emu_rules
+$(B)/$(1)/%.o: %.cu
+	@mkdir -p $$(@D)
+	@echo "c++ $$< ($(1))"; g++ -x c++ $$(EMU_FLAGS) $(2) -c -o $$@ $$<
+$(B)/$(1)/%.o: %.cpp
+	@mkdir -p $$(@D)
+	@echo "c++ $$< ($(1))"; g++ $$(EMU_FLAGS) $(2) -c -o $$@ $$<
+$(B)/libcuda$(1).a: $(CUDA_SRC:%.cu=$(B)/$(1)/%.o) $(EMU_SRC:%.cpp=$(B)/$(1)/%.o)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+endef
+$(eval $(call emu_rules,emu,$$(SAN_$(VARIANT))))
+$(eval $(call emu_rules,emu-asan,$$(EMU_ASAN)))
+
+$(B)/tests/cuda/%: tests/cuda/%.c $(B)/libcudaemu.a $(B)/libroundhouse.a
+	@mkdir -p $(@D)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Itests -Itests/device -Itests/cudaemu -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
+
+# jemalloc and AddressSanitizer both want malloc: without the former.
+$(B)/tests/cuda/%-asan: tests/cuda/%.c $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
+	@mkdir -p $(@D)
+	@echo "cc $< (asan)"; $(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) $(EMU_ASAN) -Itests -Itests/device -Itests/cudaemu -o $@ $< \
+		$(B)/libcudaemu-asan.a $(B)/libroundhouse.a $(filter-out -ljemalloc,$(LIBS)) -lcmocka
+
+CUDA_TESTS := $(filter tests/cuda/%,$(TESTS))
+ifeq ($(VARIANT),tsan) # does not know of fibers
+TESTBIN := $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
+endif
+ifeq ($(VARIANT),release)
+TESTBIN += $(CUDA_TESTS:tests/cuda/%.c=$(B)/tests/cuda/%-asan)
+endif

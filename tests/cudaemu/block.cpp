@@ -1,0 +1,344 @@
+/* Runs the blocks of a launch, and the threads of a block in the order asked for. */
+#include "block.h"
+
+#include "fiber.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	MAX_THREADS = 1024,
+	MAX_ARRAYS = 64,
+	MAX_GRID_YZ = 65535,
+	SHARED_BYTES_MAX = 99 << 10, /* of a block on sm_89 and sm_120 */
+	STATIC_SHARED_BYTES_MAX = 48 << 10,
+};
+
+enum thread_state { READY, AT_BARRIER, AT_WARP, DONE };
+
+struct thread {
+	struct fiber *fiber; /* NULL: not begun, or done */
+	enum thread_state state;
+	const char *file; /* of the barrier it waits at */
+	int line;
+	struct copies copies;
+};
+
+struct warp {
+	int arrived;
+	void (*perform)(void *const lane[32]);
+	void *argument[32];
+};
+
+struct shared_array {
+	const char *key;
+	char *bytes;
+	size_t offset, size; /* offset: of a dynamic one */
+	int dynamic;
+};
+
+/* What one OS thread runs now, and the fibers it keeps. */
+struct machine {
+	struct thread thread[MAX_THREADS];
+	struct warp warp[MAX_THREADS / 32];
+	struct shared_array array[MAX_ARRAYS];
+	struct fiber *idle[MAX_THREADS];
+	unsigned sequence[MAX_THREADS]; /* the order of threads */
+	int arrays, idles, threads, done, at_barrier, current;
+	size_t dynamic_bytes, static_bytes;
+	void (*body)(void *);
+	void *argument;
+	const char *signature;
+	enum cudaemu_order order;
+	uint64_t seed;
+	int64_t launches;
+};
+
+static __thread struct machine *machine;
+__thread struct cudaemu_place cudaemu_here;
+
+static struct machine *this_machine(void)
+{
+	if (!machine)
+		machine = (struct machine *)calloc(1, sizeof *machine);
+	if (!machine) {
+		fprintf(stderr, "cudaemu: no memory\n");
+		abort();
+	}
+	return machine;
+}
+
+void cudaemu_abort(const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	fprintf(stderr, "cudaemu: %s: block (%u,%u,%u) thread %d: ", machine->signature, cudaemu_here.block.x, cudaemu_here.block.y,
+	        cudaemu_here.block.z, machine->current);
+	vfprintf(stderr, format, arguments);
+	fputc('\n', stderr);
+	va_end(arguments);
+	abort();
+}
+
+void cudaemu_set_order(enum cudaemu_order order, uint64_t seed)
+{
+	this_machine()->order = order;
+	machine->seed = seed * 2 + 1;
+}
+
+int64_t cudaemu_launches(void)
+{
+	return this_machine()->launches;
+}
+
+static unsigned random_below(unsigned n)
+{
+	uint64_t s = machine->seed;
+	s ^= s >> 12;
+	s ^= s << 25;
+	s ^= s >> 27;
+	machine->seed = s;
+	return (unsigned)((s * 0x2545F4914F6CDD1Dull >> 32) * n >> 32);
+}
+
+static void make_sequence(unsigned *sequence, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		sequence[i] = machine->order == CUDAEMU_DESCENDING ? n - 1 - i : i;
+	for (unsigned i = n; machine->order == CUDAEMU_RANDOM && i > 1; i--) {
+		unsigned at = random_below(i), kept = sequence[i - 1];
+		sequence[i - 1] = sequence[at];
+		sequence[at] = kept;
+	}
+}
+
+static void suspend(enum thread_state state)
+{
+	struct thread *own = &machine->thread[machine->current];
+	own->state = state;
+	fiber_suspend(own->fiber);
+}
+
+/* One thread of the kernel after another: whoever resumes the fiber has set `current`. */
+void fiber_main(void)
+{
+	for (;;) {
+		machine->body(machine->argument);
+		suspend(DONE);
+	}
+}
+
+static void resume(int index)
+{
+	struct thread *thread = &machine->thread[index];
+	if (!thread->fiber)
+		thread->fiber = machine->idles ? machine->idle[--machine->idles] : fiber_create();
+	machine->current = index;
+	dim3 size = cudaemu_here.block_dim;
+	unsigned i = (unsigned)index;
+	cudaemu_here.thread = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
+	fiber_resume(thread->fiber);
+	if (thread->state == DONE) {
+		machine->idle[machine->idles++] = thread->fiber;
+		thread->fiber = NULL;
+		thread->copies.count = 0;
+		machine->done++;
+	}
+}
+
+void cudaemu_barrier(const char *file, int line)
+{
+	struct thread *own = &machine->thread[machine->current];
+	own->file = file;
+	own->line = line;
+	for (int i = 0; i < machine->threads && machine->at_barrier; i++) {
+		struct thread *other = &machine->thread[i];
+		if (other->state == AT_BARRIER && (other->line != line || strcmp(other->file, file) != 0))
+			cudaemu_abort("divergent barrier: this thread is at %s:%d, thread %d at %s:%d", file, line, i, other->file,
+			              other->line);
+	}
+	machine->at_barrier++;
+	if (machine->at_barrier < machine->threads)
+		return suspend(AT_BARRIER);
+	machine->at_barrier = 0;
+	for (int i = 0; i < machine->threads; i++)
+		machine->thread[i].state = READY;
+	suspend(READY); /* so that the order after the barrier is the one asked for */
+}
+
+int cudaemu_lane(void)
+{
+	return machine->current % 32;
+}
+
+void cudaemu_warp(void (*perform)(void *const lane[32]), void *argument)
+{
+	struct warp *warp = &machine->warp[machine->current / 32];
+	if (warp->arrived && warp->perform != perform)
+		cudaemu_abort("lanes of a warp are at different warp-wide functions");
+	warp->perform = perform;
+	warp->argument[machine->current % 32] = argument;
+	if (++warp->arrived < 32)
+		return suspend(AT_WARP);
+	perform(warp->argument);
+	warp->arrived = 0;
+	for (int i = 0; i < 32; i++)
+		machine->thread[machine->current / 32 * 32 + i].state = READY;
+	suspend(READY);
+}
+
+struct copies *cudaemu_copies(void)
+{
+	return &machine->thread[machine->current].copies;
+}
+
+void cudaemu_check_aligned(const void *at, const char *file, int line)
+{
+	if ((uintptr_t)at % 16)
+		cudaemu_abort("%s:%d: a vector at %p, which is no multiple of 16", file, line, at);
+}
+
+static struct shared_array *find_array(const char *key)
+{
+	for (int i = 0; i < machine->arrays; i++)
+		if (machine->array[i].key == key)
+			return &machine->array[i];
+	return NULL;
+}
+
+static struct shared_array *add_array(const char *key, const char *name, size_t bytes)
+{
+	void *memory = NULL;
+	if (machine->arrays == MAX_ARRAYS || posix_memalign(&memory, 128, bytes))
+		cudaemu_abort("no room for the shared array %s of %zu bytes", name, bytes);
+	memset(memory, 0xff, bytes);
+	struct shared_array *array = &machine->array[machine->arrays++];
+	*array = shared_array{key, (char *)memory, 0, bytes, 0};
+	return array;
+}
+
+static void check_shared_limit(const char *name)
+{
+	if (machine->static_bytes > STATIC_SHARED_BYTES_MAX)
+		cudaemu_abort("shared array %s: %zu static bytes, at most %d", name, machine->static_bytes, STATIC_SHARED_BYTES_MAX);
+	if (machine->static_bytes + machine->dynamic_bytes > SHARED_BYTES_MAX)
+		cudaemu_abort("shared array %s: %zu static and %zu dynamic bytes, at most %d on sm_89", name, machine->static_bytes,
+		              machine->dynamic_bytes, SHARED_BYTES_MAX);
+}
+
+void *cudaemu_shared(const char *key, const char *name, size_t bytes)
+{
+	struct shared_array *array = find_array(key);
+	if (!array) {
+		array = add_array(key, name, bytes);
+		machine->static_bytes += (bytes + 127) / 128 * 128;
+		check_shared_limit(name);
+	}
+	return array->bytes;
+}
+
+void *cudaemu_dynamic(const char *key, const char *name, size_t offset, size_t bytes)
+{
+	struct shared_array *array = find_array(key);
+	if (array) {
+		if (array->offset != offset || array->size != bytes)
+			cudaemu_abort("dynamic array %s is of another place or size than before", name);
+		return array->bytes;
+	}
+	if (offset % 16 || offset + bytes > machine->dynamic_bytes)
+		cudaemu_abort("dynamic array %s: [%zu, %zu) of %zu bytes launched with", name, offset, offset + bytes,
+		              machine->dynamic_bytes);
+	for (int i = 0; i < machine->arrays; i++) {
+		struct shared_array *other = &machine->array[i];
+		if (other->dynamic && offset < other->offset + other->size && other->offset < offset + bytes)
+			cudaemu_abort("dynamic array %s overlaps another", name);
+	}
+	array = add_array(key, name, bytes);
+	array->offset = offset;
+	array->dynamic = 1;
+	return array->bytes;
+}
+
+static void say_why_stuck(void)
+{
+	for (int i = 0; i < machine->threads; i++) {
+		struct thread *thread = &machine->thread[i];
+		machine->current = i;
+		if (thread->state == AT_BARRIER)
+			cudaemu_abort("divergent barrier at %s:%d: %d threads of %d are there, %d have ended", thread->file, thread->line,
+			              machine->at_barrier, machine->threads, machine->done);
+		if (thread->state == AT_WARP)
+			cudaemu_abort("divergent warp: a warp-wide function is waited at by %d lanes of 32, %d threads have ended",
+			              machine->warp[i / 32].arrived, machine->done);
+	}
+}
+
+static void run_block(void)
+{
+	machine->done = machine->at_barrier = 0;
+	machine->static_bytes = 0;
+	for (int i = 0; i < machine->threads; i++)
+		machine->thread[i].state = READY;
+	make_sequence(machine->sequence, (unsigned)machine->threads);
+	while (machine->done < machine->threads) {
+		int progress = 0;
+		for (int i = 0; i < machine->threads; i++) {
+			int index = (int)machine->sequence[i];
+			if (machine->thread[index].state == READY) {
+				resume(index);
+				progress = 1;
+			}
+		}
+		if (!progress)
+			say_why_stuck();
+		if (machine->order == CUDAEMU_RANDOM)
+			make_sequence(machine->sequence, (unsigned)machine->threads);
+	}
+	for (int i = 0; i < machine->arrays; i++)
+		free(machine->array[i].bytes);
+	machine->arrays = 0;
+}
+
+void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument)
+{
+	this_machine();
+	machine->signature = signature;
+	machine->current = 0;
+	machine->threads = (int)(block.x * block.y * block.z);
+	machine->dynamic_bytes = dynamic_bytes;
+	machine->body = body;
+	machine->argument = argument;
+	machine->launches++;
+	cudaemu_here.block_dim = block;
+	cudaemu_here.grid_dim = grid;
+	cudaemu_here.block = dim3(0, 0, 0);
+	size_t blocks = (size_t)grid.x * grid.y * grid.z;
+	if (!blocks || grid.y > MAX_GRID_YZ || grid.z > MAX_GRID_YZ || grid.x > INT32_MAX)
+		cudaemu_abort("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
+	if (machine->threads < 32 || machine->threads > MAX_THREADS || machine->threads % 32)
+		cudaemu_abort("a block of %d threads", machine->threads);
+	check_shared_limit("(dynamic)");
+	cudaemu_note_kernel(signature, machine->threads, (int64_t)dynamic_bytes);
+	unsigned *sequence = (unsigned *)malloc(blocks * sizeof *sequence);
+	if (!sequence)
+		cudaemu_abort("no memory for the order of %zu blocks", blocks);
+	make_sequence(sequence, (unsigned)blocks);
+	for (size_t i = 0; i < blocks; i++) {
+		unsigned b = sequence[i];
+		cudaemu_here.block = dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);
+		run_block();
+	}
+	free(sequence);
+}
+
+/* Ends with the OS thread's work: its fibers and bookkeeping. */
+void cudaemu_release(void)
+{
+	for (int i = 0; machine && i < machine->idles; i++)
+		fiber_destroy(machine->idle[i]);
+	for (int i = 0; machine && i < MAX_THREADS; i++)
+		free(machine->thread[i].copies.pending);
+	free(machine);
+	machine = NULL;
+}

@@ -1,0 +1,30 @@
+/* What tests say to the emulation. Plain C. */
+#ifndef CUDAEMU_CONTROL_H
+#define CUDAEMU_CONTROL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cudaemu_order { CUDAEMU_ASCENDING, CUDAEMU_DESCENDING, CUDAEMU_RANDOM, CUDAEMU_ORDERS };
+
+/* The order of threads and blocks in the calling thread's launches from now on; ascending at first. */
+void cudaemu_set_order(enum cudaemu_order order, uint64_t seed);
+
+/* Frees what the calling thread holds, before it ends. */
+void cudaemu_release(void);
+
+/* Launches of the calling thread so far. */
+int64_t cudaemu_launches(void);
+
+/* Calls `visit` for each kernel launched by any thread so far: its name with template arguments, the most threads a block and the most
+ * dynamic shared bytes it was launched with. */
+void cudaemu_each_kernel(void (*visit)(void *user, const char *name, int threads, int64_t dynamic_bytes), void *user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

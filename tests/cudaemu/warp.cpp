@@ -1,0 +1,173 @@
+/* What a warp does as one, as the PTX manual says it. */
+#include "block.h"
+
+#include <stdlib.h>
+
+struct ballot {
+	int predicate;
+	uint32_t result;
+};
+
+static void perform_ballot(void *const lane[32])
+{
+	uint32_t bits = 0;
+	for (int i = 0; i < 32; i++)
+		bits |= (uint32_t) !!((struct ballot *)lane[i])->predicate << i;
+	for (int i = 0; i < 32; i++)
+		((struct ballot *)lane[i])->result = bits;
+}
+
+uint32_t rh_ballot(int predicate)
+{
+	struct ballot lane = {predicate, 0};
+	cudaemu_warp(perform_ballot, &lane);
+	return lane.result;
+}
+
+static void perform_sync(void *const lane[32])
+{
+	(void)lane;
+}
+
+void rh_warp_sync(void)
+{
+	cudaemu_warp(perform_sync, NULL);
+}
+
+void rh_copy_async(void *shared, const void *global, int bytes)
+{
+	struct copies *copies = cudaemu_copies();
+	if ((uintptr_t)shared % 16 || (uintptr_t)global % 16 || bytes < 0 || bytes > 16)
+		cudaemu_abort("cp.async of %d bytes from %p to %p", bytes, global, shared);
+	if (copies->count == copies->room) {
+		copies->room = copies->room ? 2 * copies->room : 64;
+		copies->pending = (struct copy *)realloc(copies->pending, (size_t)copies->room * sizeof *copies->pending);
+		if (!copies->pending)
+			cudaemu_abort("no memory for %d copies", copies->room);
+	}
+	copies->pending[copies->count++] = copy{(char *)shared, (const char *)global, bytes, copies->groups};
+}
+
+void rh_copy_async_commit(void)
+{
+	cudaemu_copies()->groups++;
+}
+
+void cudaemu_copy_async_wait(int pending)
+{
+	struct copies *copies = cudaemu_copies();
+	int kept = 0;
+	for (int i = 0; i < copies->count; i++) {
+		struct copy copy = copies->pending[i];
+		if (copy.group >= copies->groups - pending) {
+			copies->pending[kept++] = copy;
+			continue;
+		}
+		memcpy(copy.to, copy.from, (size_t)copy.bytes);
+		memset(copy.to + copy.bytes, 0, (size_t)(16 - copy.bytes));
+	}
+	copies->count = kept;
+}
+
+struct ldmatrix {
+	const void *row;
+	uint32_t *r;
+};
+
+template <int Trans> static void perform_ldmatrix(void *const lane[32])
+{
+	uint16_t tile[4][8][8];
+	for (int i = 0; i < 32; i++)
+		memcpy(tile[i / 8][i % 8], ((struct ldmatrix *)lane[i])->row, 16);
+	for (int i = 0; i < 32; i++) {
+		for (int m = 0; m < 4; m++) {
+			int major = i / 4, minor = i % 4 * 2;
+			uint32_t low = Trans ? tile[m][minor][major] : tile[m][major][minor];
+			uint32_t high = Trans ? tile[m][minor + 1][major] : tile[m][major][minor + 1];
+			((struct ldmatrix *)lane[i])->r[m] = low | high << 16;
+		}
+	}
+}
+
+void rh_ldmatrix_x4(uint32_t (&r)[4], const void *row)
+{
+	struct ldmatrix lane = {row, r};
+	cudaemu_check_aligned(row, __FILE__, __LINE__);
+	cudaemu_warp(perform_ldmatrix<0>, &lane);
+}
+
+void rh_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
+{
+	struct ldmatrix lane = {row, r};
+	cudaemu_check_aligned(row, __FILE__, __LINE__);
+	cudaemu_warp(perform_ldmatrix<1>, &lane);
+}
+
+struct mma {
+	float *d;
+	const void *a, *b;
+};
+
+static float tf32(float x)
+{
+	return rh_bits_f32(rh_f32_bits(x) & 0xffffe000u);
+}
+
+/* d (16,8) += a (16,Depth) b (Depth,8), b by columns. Products are exact in fp32 (8, 11 and 11 bits), summed in the order of k. */
+template <int Depth> static void multiply(void *const lane[32], float (*a)[Depth], float (*b)[Depth])
+{
+	for (int i = 0; i < 32; i++) {
+		float *d = ((struct mma *)lane[i])->d;
+		for (int j = 0; j < 4; j++) {
+			int row = i / 4 + j / 2 * 8, col = i % 4 * 2 + j % 2;
+			float sum = 0;
+			for (int k = 0; k < Depth; k++)
+				sum += a[row][k] * b[col][k];
+			d[j] += sum;
+		}
+	}
+}
+
+template <typename T> static void perform_mma(void *const lane[32])
+{
+	float a[16][16], b[8][16];
+	for (int i = 0; i < 32; i++) {
+		const T *own_a = (const T *)((struct mma *)lane[i])->a, *own_b = (const T *)((struct mma *)lane[i])->b;
+		for (int j = 0; j < 8; j++)
+			a[i / 4 + j / 2 % 2 * 8][i % 4 * 2 + j % 2 + j / 4 * 8] = rh_to_float(own_a[j]);
+		for (int j = 0; j < 4; j++)
+			b[i / 4][i % 4 * 2 + j % 2 + j / 2 * 8] = rh_to_float(own_b[j]);
+	}
+	multiply<16>(lane, a, b);
+}
+
+static void perform_mma_tf32(void *const lane[32])
+{
+	float a[16][8], b[8][8];
+	for (int i = 0; i < 32; i++) {
+		const float *own_a = (const float *)((struct mma *)lane[i])->a, *own_b = (const float *)((struct mma *)lane[i])->b;
+		for (int j = 0; j < 4; j++)
+			a[i / 4 + j % 2 * 8][i % 4 + j / 2 * 4] = tf32(own_a[j]);
+		for (int j = 0; j < 2; j++)
+			b[i / 4][i % 4 + j * 4] = tf32(own_b[j]);
+	}
+	multiply<8>(lane, a, b);
+}
+
+void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	struct mma lane = {d, a, b};
+	cudaemu_warp(perform_mma<rh_bf16>, &lane);
+}
+
+void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	struct mma lane = {d, a, b};
+	cudaemu_warp(perform_mma<rh_f16>, &lane);
+}
+
+void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])
+{
+	struct mma lane = {d, a, b};
+	cudaemu_warp(perform_mma_tf32, &lane);
+}
