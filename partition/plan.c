@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASSES };
@@ -13,6 +14,7 @@ struct planner {
 	int layers;
 	int64_t *arena[PASSES]; /* (layers, layers + 1) memo of arena peaks, -1 unknown */
 	int64_t *offset;        /* scratch: 2 per block */
+	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
 	struct rh_stage_state state;
 	int64_t upload_limit; /* of one stage, in this try */
 };
@@ -49,19 +51,6 @@ int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, in
 	return elements;
 }
 
-int64_t rh_plan_upload_bytes(const struct rh_model *model, int lo, int hi)
-{
-	int64_t bytes = 0;
-	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
-			int b = model->layer[l].block[which];
-			int repeated = b < 0 || (l + 1 == model->layers && l > lo && lo == 0 && b == model->layer[0].block[0]);
-			if (!repeated)
-				bytes += rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
-		}
-	return bytes;
-}
-
 struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape, int64_t score_cols)
 {
 	struct rh_result_layout at = {0};
@@ -69,6 +58,14 @@ struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape
 	at.scores = 2 * at.hit;
 	at.bytes = at.scores + rh_align_up(shape->head_rows * score_cols * 4, RH_ALIGN);
 	return at;
+}
+
+/* Bytes that layers [lo, hi) upload, each block once: a tied table is shared when both ends are in. */
+static int64_t upload_bytes(const struct planner *at, int lo, int hi)
+{
+	if (lo == 0 && hi == at->layers)
+		return rh_plan_upload_layout(at->request->model, lo, hi, at->offset);
+	return at->below[hi] - at->below[lo];
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -151,7 +148,7 @@ static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int 
 	int64_t gradients = gradient_elements(at, pass, lo, hi);
 	int bf16 = at->request->model->dtype != RH_F32;
 	int slots = boundary_slots(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
-	plan->weight_bytes = larger(plan->weight_bytes, rh_plan_upload_bytes(at->request->model, lo, hi));
+	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, lo, hi));
 	plan->gradient_bytes = larger(plan->gradient_bytes, gradients * 4);
 	plan->rounded_bytes = larger(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
 	plan->arena_bytes = larger(plan->arena_bytes, arena_peak(at, pass, lo, hi));
@@ -185,8 +182,7 @@ static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, 
 	struct rh_plan wider = *plan;
 	widen(at, &wider, pass, lo, hi);
 	wider.weight_bytes = weight_buffers == 1 ? wider.weight_bytes : at->upload_limit;
-	return rh_plan_upload_bytes(at->request->model, lo, hi) <= at->upload_limit &&
-	       total_bytes(&wider, weight_buffers) <= at->request->device_cap_bytes;
+	return upload_bytes(at, lo, hi) <= at->upload_limit && total_bytes(&wider, weight_buffers) <= at->request->device_cap_bytes;
 }
 
 static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi, int weight_buffers)
@@ -197,7 +193,7 @@ static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pas
 	widen(at, &wider, pass, lo, hi);
 	const char *what = model->block[model->layer[hi - 1].block[0]].name;
 	return rh_fail(-ENOMEM,
-	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which need %.1f MiB (weights %d x %.1f, gradients "
+	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which needs %.1f MiB (weights %d x %.1f, gradients "
 	               "%.1f, activations %.1f, "
 	               "boundaries %.1f); raise max_vram, or lower max_length or per_device_train_batch_size",
 	               (double)at->request->device_cap_bytes / 1048576, pass_name[pass], hi - lo > 1 ? "the stage that ends with " : "",
@@ -323,16 +319,24 @@ static int whole(struct planner *at, struct rh_plan *plan)
 	return 1;
 }
 
-static int64_t next_limit(struct planner *at, int64_t above)
+static int ascending(const void *left, const void *right)
 {
-	int64_t next = INT64_MAX;
+	int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+	return (a > b) - (a < b);
+}
+
+/* The uploads of all runs of layers, ascending; returns how many are different. */
+static size_t list_limits(const struct planner *at, int64_t *limit)
+{
+	size_t count = 0, different = 0;
 	for (int lo = 0; lo < at->layers; lo++)
-		for (int hi = lo + 1; hi <= at->layers; hi++) {
-			int64_t bytes = rh_plan_upload_bytes(at->request->model, lo, hi);
-			if (bytes > above && bytes < next)
-				next = bytes;
-		}
-	return next;
+		for (int hi = lo + 1; hi <= at->layers; hi++)
+			limit[count++] = upload_bytes(at, lo, hi);
+	qsort(limit, count, sizeof *limit, ascending);
+	for (size_t i = 0; i < count; i++)
+		if (!different || limit[i] != limit[different - 1])
+			limit[different++] = limit[i];
+	return different;
 }
 
 static void keep(struct rh_plan *best, const struct rh_plan *now)
@@ -348,32 +352,38 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 /* Uploads of all runs of layers are the limits worth trying; the fewest stages win, then the smallest limit. */
 static int search(struct planner *at, struct rh_plan *out)
 {
-	struct rh_plan now = {.forward = rh_alloc((size_t)at->layers, sizeof *now.forward),
-	                      .backward = rh_alloc((size_t)at->layers, sizeof *now.backward)};
-	int best = -1, rc = now.forward && now.backward ? 0 : -ENOMEM;
-	if (!rc) {
-		for (int64_t limit = next_limit(at, 0); limit != INT64_MAX && 2 * limit <= at->request->device_cap_bytes;
-		     limit = next_limit(at, limit)) {
-			at->upload_limit = limit;
-			if (pack(at, &now))
-				continue;
-			int stages = now.forward_stages + now.backward_stages;
-			if (best < 0 || stages < best) {
-				best = stages;
-				keep(out, &now);
-			}
+	size_t layers = (size_t)at->layers;
+	struct rh_plan now = {.forward = rh_alloc(layers, sizeof *now.forward), .backward = rh_alloc(layers, sizeof *now.backward)};
+	int64_t *limit = rh_alloc(layers * (layers + 1) / 2, sizeof *limit);
+	int best = -1, rc = now.forward && now.backward && limit ? 0 : -ENOMEM;
+	size_t limits = rc ? 0 : list_limits(at, limit);
+	for (size_t i = 0; i < limits && limit[i] <= at->request->device_cap_bytes / 2; i++) {
+		at->upload_limit = limit[i];
+		if (pack(at, &now))
+			continue;
+		int stages = now.forward_stages + now.backward_stages;
+		if (best < 0 || stages < best) {
+			best = stages;
+			keep(out, &now);
 		}
-		if (best < 0) { /* say so with the cap alone in the way */
-			at->upload_limit = 0;
-			for (int l = 0; l < at->layers; l++)
-				at->upload_limit = larger(at->upload_limit, rh_plan_upload_bytes(at->request->model, l, l + 1));
-			rc = pack(at, &now);
-			RH_ASSERT(rc < 0);
-		}
+	}
+	if (!rc && best < 0) { /* say so with the cap alone in the way */
+		at->upload_limit = 0;
+		for (int l = 0; l < at->layers; l++)
+			at->upload_limit = larger(at->upload_limit, upload_bytes(at, l, l + 1));
+		rc = pack(at, &now);
+		RH_ASSERT(rc < 0);
 	}
 	rh_free(now.forward);
 	rh_free(now.backward);
+	rh_free(limit);
 	return rc;
+}
+
+static void sum_uploads(struct planner *at)
+{
+	for (int l = 0; l < at->layers; l++)
+		at->below[l + 1] = at->below[l] + rh_plan_upload_layout(at->request->model, l, l + 1, at->offset);
 }
 
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
@@ -384,20 +394,24 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	int rc = check_cuts(request);
 	if (rc)
 		return rc;
-	size_t memo = (size_t)(layers * (layers + 1));
+	size_t memo = (size_t)layers * (size_t)(layers + 1);
 	rc = rh_stage_state_create(request->model, &at.state);
 	at.offset = rh_alloc((size_t)request->model->blocks * 2, sizeof *at.offset);
 	for (int p = 0; p < PASSES; p++)
 		if ((at.arena[p] = rh_alloc(memo, sizeof *at.arena[p])))
 			memset(at.arena[p], -1, memo * sizeof *at.arena[p]);
+	at.below = rh_alloc((size_t)layers + 1, sizeof *at.below);
 	out->forward = rh_alloc((size_t)layers, sizeof *out->forward);
 	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
-	if (!rc && !(at.offset && at.arena[0] && at.arena[1] && at.arena[2] && out->forward && out->backward))
+	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && out->forward && out->backward))
 		rc = -ENOMEM;
+	if (!rc)
+		sum_uploads(&at);
 	if (!rc && !whole(&at, out))
 		rc = search(&at, out);
 	rh_stage_state_free(&at.state);
 	rh_free(at.offset);
+	rh_free(at.below);
 	for (int p = 0; p < PASSES; p++)
 		rh_free(at.arena[p]);
 	if (rc)

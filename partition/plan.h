@@ -45,9 +45,8 @@ enum { RH_PLAN_MICRO_SLOTS = 2, RH_PLAN_RESULT_SLOTS = 2 };
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);
 
-/* Bytes of the weights that layers [lo, hi) upload, each block once; and where block `b` lies among them (-1: not used). */
-int64_t rh_plan_upload_bytes(const struct rh_model *model, int lo, int hi);
-/* offset[b], for each block of the model, in bytes; -1 where the stage does not use it. Returns the total. */
+/* Where the weights of layers [lo, hi) lie in their upload, each block once: offset[b], for each block of the model, in bytes; -1 where
+ * the stage does not use it. Returns the total. */
 int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);

@@ -38,13 +38,11 @@ int verb_eval(const struct rh_config *config)
 	if (!rc)
 		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
-		rc = rh_dataset_load(config->validation_file, config, session.tokenizer, &dataset);
+		rc = rh_evaluate_load(config, session.tokenizer, &dataset);
 	if (!rc) {
-		rh_dataset_report(&dataset, config->validation_file);
-		rc = rh_choices_find(&dataset, &choices);
-	}
-	if (!rc)
+		choices = rh_choices_find(&dataset);
 		rc = rh_evaluate_shape(&dataset, config, &choices, &work.infer);
+	}
 	int devices = rc ? rc : rh_devices_count(config->device);
 	if (devices < 0)
 		rc = devices;

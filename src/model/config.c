@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "device/op.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static const struct family families[] = {
         [RH_FAMILY_QWEN2] = {"Qwen2ForCausalLM", "qwen2", 151936, 22016, 32, 0, 32768, -1, -1},
         [RH_FAMILY_QWEN3] = {"Qwen3ForCausalLM", "qwen3", 151936, 22016, 32, 128, 32768, -1, -1},
 };
-enum { FAMILIES = sizeof families / sizeof *families, MOST_WIDTH = 1 << 24, MOST_LAYERS = 1 << 16 };
+enum { FAMILIES = sizeof families / sizeof *families, MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_LAYERS = 1024 };
 #define KNOWN "known: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
 
 /* One spelling of the rotary parameters. */
@@ -340,9 +341,9 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	        {"hidden_size", config->hidden_size, MOST_WIDTH},
 	        {"intermediate_size", config->intermediate_size, MOST_WIDTH},
 	        {"num_hidden_layers", config->num_hidden_layers, MOST_LAYERS},
-	        {"num_attention_heads", config->num_attention_heads, MOST_LAYERS},
-	        {"num_key_value_heads", config->num_key_value_heads, MOST_LAYERS},
-	        {"head_dim", config->head_dim, MOST_LAYERS},
+	        {"num_attention_heads", config->num_attention_heads, MOST_HEADS},
+	        {"num_key_value_heads", config->num_key_value_heads, MOST_HEADS},
+	        {"head_dim", config->head_dim, RH_OP_MAX_HEAD_DIM},
 	        {"max_position_embeddings", config->max_position_embeddings, INT32_MAX},
 	};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -238,7 +238,7 @@ static int lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 
 int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, const struct rh_lora_config *lora, struct rh_model **out)
 {
-	RH_ASSERT(config->head_dim / 2 <= 128);
+	RH_ASSERT(config->head_dim <= 2 * RH_ROPE_MAX_HALF); /* rh_model_config_check */
 	struct rh_model *model = rh_alloc(1, sizeof *model);
 	if (!model)
 		return -ENOMEM;

@@ -9,6 +9,7 @@
 #define RH_MODEL_MODEL_H
 
 #include "core/dtype.h"
+#include "device/op.h"
 #include "model/config.h"
 
 /* The adapter to train, resolved from the user's keys or from an existing adapter. */
@@ -69,7 +70,7 @@ struct rh_model {
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
 	int layers;
 	int first_trained;   /* lowest layer that has a trainable block */
-	float inv_freq[128]; /* head_dim / 2 */
+	float inv_freq[RH_ROPE_MAX_HALF]; /* head_dim / 2 */
 };
 
 /* `lora` NULL: every parameter is trained. -EINVAL if LoRA targets no module. */

@@ -9,12 +9,13 @@ static int64_t most(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Boundary buffers for the worst of all programs that the run may ask for: any number of micro-batches up to the most. */
+/* Boundary buffers for the worst of all programs that the run may ask for: any number of micro-batches up to the most. None where
+ * everything is one stage. */
 static int boundary_count(const struct rh_executor_options *options, int *out)
 {
 	struct rh_program program = {0};
 	int rc = 0;
-	*out = 1;
+	*out = 0;
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 		int64_t round = trains ? options->train_round : options->infer_round;
@@ -42,7 +43,7 @@ int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
 {
 	int count;
 	int rc = boundary_count(options, &count);
-	return rc ? rc : count * options->plan->boundary_bytes + staging_bytes(options);
+	return rc ? rc : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options));
 }
 
 static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
@@ -156,11 +157,10 @@ static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	int64_t each = rh_align_up(plan->boundary_bytes, RH_ALIGN);
 	int count;
 	int rc = boundary_count(options, &count);
 	if (!rc)
-		rc = rh_host_reserve(count * each, "boundary activations", &executor->boundary_memory);
+		rc = rh_host_reserve(count * plan->boundary_bytes, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
 	if (rc)

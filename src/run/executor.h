@@ -33,7 +33,7 @@ struct rh_micro_batch {
 	float *scores; /* (head_rows, score_cols): forward-only */
 };
 
-/* Host bytes that rh_executor_create reserves beside the store: boundary buffers, staging of integers and results. */
+/* Host bytes that rh_executor_create maps beside the store, to the byte: boundary buffers, staging of integers and results. */
 int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;

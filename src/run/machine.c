@@ -44,6 +44,10 @@ int64_t rh_machine_free_ram(void)
 {
 	int64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
 	int64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL, 1), used = number_in("/sys/fs/cgroup/memory.current", NULL, 1);
+	/* what is in use counts the page cache, which the kernel takes back: a model file just read must not stand in its own way */
+	int64_t cold = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
+	int64_t warm = number_in("/sys/fs/cgroup/memory.stat", "active_file ", 1);
+	used -= used < 0 ? 0 : (cold > 0 ? cold : 0) + (warm > 0 ? warm : 0);
 	if (limit >= 0 && used >= 0 && limit - used < available)
 		available = limit - used;
 	return available < 0 ? 0 : available;

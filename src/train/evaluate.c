@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include "core/alloc.h"
+#include "schedule/program.h"
 #include "train/clock.h"
 
 #include <string.h>
@@ -23,32 +24,40 @@ static int same_answer(const struct rh_dataset *dataset, int64_t a, int64_t a_en
 	return a_end - a == b_end - b && !memcmp(dataset->ids + a, dataset->ids + b, (size_t)(a_end - a) * sizeof *dataset->ids);
 }
 
-int rh_choices_find(const struct rh_dataset *dataset, struct rh_choices *out)
+struct rh_choices rh_choices_find(const struct rh_dataset *dataset)
 {
 	int64_t known[RH_CHOICES_MAX][2], first, end;
-	*out = (struct rh_choices){0};
-	struct rh_choices found = {0};
+	const struct rh_choices none = {0};
+	struct rh_choices found = none;
 	for (int64_t d = 0; d < dataset->documents; d++) {
 		if (!answer_of(dataset, d, &first, &end))
-			return 0;
+			return none;
 		int c = 0;
 		while (c < found.count && !same_answer(dataset, first, end, known[c][0], known[c][1]))
 			c++;
 		if (c == found.count) {
 			if (c == RH_CHOICES_MAX)
-				return 0;
+				return none;
 			for (int i = 0; i < c; i++)
 				if (found.token[i] == dataset->ids[first])
-					return 0;
+					return none;
 			known[c][0] = first;
 			known[c][1] = end;
 			found.token[found.count++] = dataset->ids[first];
 		}
 		found.documents[c]++;
 	}
-	if (found.count >= 2)
-		*out = found;
-	return 0;
+	return found.count >= 2 && 2 * found.count <= dataset->documents ? found : none;
+}
+
+int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+{
+	struct rh_config unpacked = *config;
+	unpacked.packing = 0;
+	int rc = rh_dataset_load(config->validation_file, &unpacked, tokenizer, out);
+	if (!rc)
+		rh_dataset_report(out, config->validation_file);
+	return rc;
 }
 
 int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,
@@ -69,13 +78,13 @@ int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *
 int64_t rh_evaluate_micro_batches(const struct rh_dataset *dataset, const struct rh_config *config, int devices)
 {
 	int64_t all = (dataset->rows + config->per_device_eval_batch_size - 1) / config->per_device_eval_batch_size;
-	int64_t wave = 2 * devices > 8 ? 2 * devices : 8;
-	return all < wave ? all : wave;
+	return rh_roundpipe_default_round(all, devices); /* one round a call */
 }
 
 /* Buffers of one executor call. */
 struct wave {
 	int64_t micro_batches, scores;
+	int64_t *rows; /* of one micro-batch */
 	struct rh_batch *batch;
 	struct rh_micro_batch *micro;
 	float **loss, **score;
@@ -94,6 +103,7 @@ static void wave_free(struct wave *wave)
 		if (wave->hit)
 			rh_free(wave->hit[m]);
 	}
+	rh_free(wave->rows);
 	rh_free(wave->batch);
 	rh_free(wave->micro);
 	rh_free(wave->loss);
@@ -101,16 +111,17 @@ static void wave_free(struct wave *wave)
 	rh_free(wave->hit);
 }
 
-static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches, struct wave *out)
+static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches, int64_t batch_rows, struct wave *out)
 {
 	size_t count = (size_t)micro_batches, rows = (size_t)shape->head_rows;
 	*out = (struct wave){.micro_batches = micro_batches, .scores = shape->choices};
+	out->rows = rh_alloc((size_t)batch_rows, sizeof *out->rows);
 	out->batch = rh_alloc(count, sizeof *out->batch);
 	out->micro = rh_alloc(count, sizeof *out->micro);
 	out->loss = rh_alloc(count, sizeof(float *));
 	out->score = rh_alloc(count, sizeof(float *));
 	out->hit = rh_alloc(count, sizeof(int32_t *));
-	int rc = out->batch && out->micro && out->loss && out->score && out->hit ? 0 : -ENOMEM;
+	int rc = out->rows && out->batch && out->micro && out->loss && out->score && out->hit ? 0 : -ENOMEM;
 	for (int64_t m = 0; !rc && m < micro_batches; m++) {
 		out->loss[m] = rh_alloc(rows, sizeof(float));
 		out->hit[m] = rh_alloc(rows, sizeof(int32_t));
@@ -153,13 +164,12 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 static int run_wave(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct wave *wave,
                     int64_t *row, struct tally *tally)
 {
-	int64_t rows[1024], count = 0, most = session->config->per_device_eval_batch_size;
-	most = most > 1024 ? 1024 : most;
+	int64_t count = 0, most = session->config->per_device_eval_batch_size;
 	for (; count < wave->micro_batches && *row < dataset->rows; count++) {
 		int64_t n = 0;
 		while (n < most && *row < dataset->rows)
-			rows[n++] = (*row)++;
-		int rc = rh_batch_make(dataset, rows, n, &wave->batch[count]);
+			wave->rows[n++] = (*row)++;
+		int rc = rh_batch_make(dataset, wave->rows, n, &wave->batch[count]);
 		if (rc)
 			return rc;
 		struct rh_micro_batch *micro = &wave->micro[count];
@@ -186,7 +196,8 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 	double began = rh_clock_seconds();
 	int rc = rh_evaluate_shape(dataset, session->config, choices, &shape);
 	if (!rc)
-		rc = wave_create(&shape, rh_evaluate_micro_batches(dataset, session->config, session->devices.count), &wave);
+		rc = wave_create(&shape, rh_evaluate_micro_batches(dataset, session->config, session->devices.count),
+		                 session->config->per_device_eval_batch_size, &wave);
 	if (rc)
 		return rc;
 	for (int64_t row = 0; !rc && row < dataset->rows;)

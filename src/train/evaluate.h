@@ -13,8 +13,9 @@ struct rh_choices {
 	int64_t documents[RH_CHOICES_MAX]; /* with that answer */
 	int count;                         /* 0: the rows are no such thing */
 };
-/* Needs at least two different answers; documents whose answer was cut make it no classification. */
-int rh_choices_find(const struct rh_dataset *dataset, struct rh_choices *out) RH_MUST;
+/* Needs at least two different answers, each at least twice on average, or a few texts would pass for classes; documents whose answer was
+ * cut make it no classification. */
+struct rh_choices rh_choices_find(const struct rh_dataset *dataset);
 
 struct rh_evaluation {
 	double loss;                      /* mean over trained tokens */
@@ -23,6 +24,9 @@ struct rh_evaluation {
 	int64_t rows, tokens, trained;
 	double seconds;
 };
+
+/* validation_file. Never packed: order and number of the rows are the file's. */
+int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 
 /* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's
  * score_cols. */

@@ -107,7 +107,10 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 	int64_t free_ram = rh_machine_free_ram(), ram = config->max_ram ? config->max_ram : free_ram - ((int64_t)2 << 30);
 	int64_t cap = config->max_vram ? config->max_vram : ram;
 	for (int tries = 0; tries < 4; tries++) {
-		int rc = plan_once(session, planning, cap);
+		int rc = plan_once(session, planning, cap > 0 ? cap : 0);
+		if (rc == -ENOMEM && !config->max_vram)
+			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
+			                  (double)(cap > 0 ? cap : 0) / 1048576);
 		if (rc || session->bytes.total <= ram)
 			return rc;
 		if (config->max_vram)

@@ -74,11 +74,7 @@ static int load_data(struct run *run)
 	if (!rc)
 		rh_dataset_report(&run->train, config->train_file);
 	if (!rc && config->validation_file) {
-		struct rh_config unpacked = *config; /* held-out rows are never packed: their order and number are the file's */
-		unpacked.packing = 0;
-		rc = rh_dataset_load(config->validation_file, &unpacked, run->session.tokenizer, &run->held_out);
-		if (!rc)
-			rh_dataset_report(&run->held_out, config->validation_file);
+		rc = rh_evaluate_load(config, run->session.tokenizer, &run->held_out);
 		run->has_held_out = !rc;
 	} else if (!rc && config->eval_split > 0) {
 		rc = rh_dataset_split(&run->train, config->eval_split, config->data_seed, &run->held_out);
@@ -87,7 +83,7 @@ static int load_data(struct run *run)
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !run->has_held_out)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
 	if (!rc && run->has_held_out)
-		rc = rh_choices_find(&run->held_out, &run->choices);
+		run->choices = rh_choices_find(&run->held_out);
 	return rc;
 }
 
@@ -119,7 +115,7 @@ static int start_session(struct run *run)
 	        .tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained};
 	work.data_bytes = rh_dataset_bytes(&run->train) + rh_dataset_bytes(&run->held_out);
 	work.train_micro_batches = rh_sampler_micro_batches(run->sampler, 0); /* the first step is a whole one */
-	if (run->has_held_out) {
+	if (run->eval_every) {
 		rc = rh_evaluate_shape(&run->held_out, config, &run->choices, &work.infer);
 		work.infer_micro_batches = rh_evaluate_micro_batches(&run->held_out, config, devices);
 	}
@@ -215,7 +211,7 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 		return rh_fail(-EDOM,
 		               "step %" PRId64
 		               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
-		               "the last checkpoint is good",
+		               "checkpoints written before are good",
 		               step + 1, loss, *norm);
 	double scale = rh_optimizer_clip(*norm, config->max_grad_norm);
 	int rc = 0;
@@ -290,7 +286,7 @@ static int one_step(struct run *run)
 	int last = run->state.step == run->steps;
 	if (!rc && (due(run->state.step, run->config->logging_steps) || last))
 		rc = log_step(run, &report, now);
-	if (!rc && run->has_held_out && (due(run->state.step, run->eval_every) || (last && run->eval_every)))
+	if (!rc && run->eval_every && (due(run->state.step, run->eval_every) || last))
 		rc = evaluate(run, report.epoch);
 	run->stopping = asked_to_stop; /* read once: a signal that comes later is for the next step */
 	if (!rc && (due(run->state.step, run->save_every) || (last && run->save_every) || run->stopping))

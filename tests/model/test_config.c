@@ -163,7 +163,8 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\"]", "layer_types has 'linear_attention', which is not supported");
 	check_refused("Llama", ",\"head_dim\":15", "head_dim 15 is odd");
 	check_refused("Llama", ",\"head_dim\":-2", "'head_dim' is -2; it must be positive");
-	check_refused("Llama", ",\"head_dim\":65537", "head_dim is 65537; it must be 1 to 65536");
+	check_refused("Llama", ",\"head_dim\":258", "head_dim is 258; it must be 1 to 256");
+	check_refused("Llama", ",\"head_dim\":65537", "head_dim is 65537; it must be 1 to 256");
 	check_refused("Llama", ",\"vocab_size\":0,\"a\":1", "not valid JSON"); /* repeated key */
 	struct rh_model_config c;
 	assert_int_equal(parse("{\"model_type\":\"llama\",\"hidden_size\":100,\"num_attention_heads\":7}", &c), -EINVAL);

@@ -1,0 +1,212 @@
+/* Rotary frequencies against their closed forms, and where a model's tensors lie. */
+#include "check.h"
+
+#include "core/alloc.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct rh_model_config small(void)
+{
+	return (struct rh_model_config){.vocab_size = 90,
+	                                .hidden_size = 48,
+	                                .intermediate_size = 80,
+	                                .num_hidden_layers = 3,
+	                                .num_attention_heads = 4,
+	                                .num_key_value_heads = 2,
+	                                .head_dim = 12,
+	                                .rope_theta = 10000,
+	                                .initializer_range = 0.02};
+}
+
+static void check_frequencies(const struct rh_model_config *config, double (*expected)(double plain, int i))
+{
+	struct rh_model *model;
+	check_ok(rh_model_create(config, RH_F32, NULL, &model));
+	for (int i = 0; i < config->head_dim / 2; i++) {
+		double want = expected(pow(config->rope_theta, -2.0 * i / (double)config->head_dim), i);
+		assert_true(fabs((double)model->inv_freq[i] - want) <= 3e-7 * want);
+	}
+	rh_model_destroy(model);
+}
+
+static double plain_angle(double plain, int i)
+{
+	(void)i;
+	return plain;
+}
+
+static double quarter(double plain, int i)
+{
+	(void)i;
+	return plain / 4;
+}
+
+static float divisor[32];
+
+static double divided(double plain, int i)
+{
+	return plain / (double)divisor[i];
+}
+
+/* Llama 3.1's: long waves are stretched by 8, short ones kept, those between blended. */
+static double llama3(double plain, int i)
+{
+	(void)i;
+	double turns = 8192 * plain / (2 * M_PI); /* within the original context */
+	if (turns < 1)
+		return plain / 8;
+	if (turns > 4)
+		return plain;
+	double blend = (turns - 1) / (4 - 1);
+	return (1 - blend) * plain / 8 + blend * plain;
+}
+
+static void test_frequencies_equal_closed_forms(void **state)
+{
+	(void)state;
+	struct rh_model_config config = small();
+	config.head_dim = 64;
+	check_frequencies(&config, plain_angle);
+	config.rope_theta = 500000;
+	check_frequencies(&config, plain_angle);
+	config.rope_type = RH_ROPE_LLAMA3;
+	config.rope_factor = 8;
+	config.rope_low_freq_factor = 1;
+	config.rope_high_freq_factor = 4;
+	config.rope_original_max_position = 8192;
+	check_frequencies(&config, llama3);
+	for (int i = 0; i < 32; i++)
+		divisor[i] = 1 + 0.25f * (float)i;
+	config.rope_divisor = divisor; /* a GGUF file's factors replace the scaling */
+	check_frequencies(&config, divided);
+	config = small();
+	config.rope_type = RH_ROPE_LINEAR;
+	config.rope_factor = 4;
+	check_frequencies(&config, quarter);
+}
+
+/* Tensors ascend without overlap; what one product computes lies back to back; all begin on a border otherwise. */
+static void test_layout_keeps_products_together(void **state)
+{
+	(void)state;
+	for (int variant = 0; variant < 8; variant++) {
+		struct rh_model_config config = small();
+		struct rh_model *model;
+		config.tie_word_embeddings = variant & 1;
+		config.attention_bias = config.mlp_bias = variant >> 1 & 1;
+		config.qk_norm = variant >> 2;
+		check_ok(rh_model_create(&config, RH_BF16, NULL, &model));
+		int64_t trainable, all, counted = 0;
+		for (int b = 0; b < model->blocks; b++) {
+			int64_t end = 0;
+			for (int t = 0; t < model->block[b].tensors; t++) {
+				const struct rh_tensor *tensor = &model->block[b].tensor[t];
+				assert_true(tensor->offset >= end);
+				end = tensor->offset + tensor->rows * tensor->cols;
+				counted += tensor->rows * tensor->cols;
+				assert_int_equal(tensor->decays, tensor->rank == 2);
+			}
+			assert_true(end <= model->block[b].elements);
+		}
+		rh_model_parameters(model, &trainable, &all);
+		assert_int_equal(trainable, counted);
+		assert_int_equal(all, counted);
+		for (int l = 1; l + 1 < model->layers; l++) {
+			const struct rh_linear *p = model->layer[l].proj;
+			static const int together[][2] = {{RH_PROJ_Q, RH_PROJ_K}, {RH_PROJ_K, RH_PROJ_V}, {RH_PROJ_GATE, RH_PROJ_UP}};
+			for (int i = 0; i < 3; i++) {
+				const struct rh_linear *a = &p[together[i][0]], *b = &p[together[i][1]];
+				assert_int_equal(b->weight, a->weight + a->out * a->in);
+				assert_int_equal(b->bias, a->bias < 0 ? -1 : a->bias + a->out);
+			}
+		}
+		const struct rh_layer *head = &model->layer[model->layers - 1];
+		assert_int_equal(head->block[1], config.tie_word_embeddings ? 0 : -1);
+		assert_int_equal(model->block[0].uses, config.tie_word_embeddings ? 2 : 1);
+		rh_model_destroy(model);
+	}
+}
+
+static int only_second_v(const void *context, const char *name, int64_t *r, double *scale)
+{
+	(void)context;
+	*r = strcmp(name, "model.layers.1.self_attn.v_proj") ? 0 : 3;
+	*scale = 0.5;
+	return 0;
+}
+
+static int nothing(const void *context, const char *name, int64_t *r, double *scale)
+{
+	(void)context;
+	(void)name;
+	*r = 0;
+	*scale = 0;
+	return 0;
+}
+
+static void test_adapters_train_only_what_is_targeted(void **state)
+{
+	(void)state;
+	struct rh_model_config config = small();
+	struct rh_lora_config lora = {.module = only_second_v};
+	struct rh_model *model;
+	int64_t trainable, all;
+	check_ok(rh_model_create(&config, RH_F32, &lora, &model));
+	rh_model_parameters(model, &trainable, &all);
+	assert_int_equal(trainable, 3 * 48 + 24 * 3);
+	assert_int_equal(model->first_trained, 2);
+	assert_int_equal(model->layer[1].block[1], -1);
+	assert_true(model->layer[2].block[1] > 0);
+	rh_model_destroy(model);
+	lora.module = nothing;
+	int rc = rh_model_create(&config, RH_F32, &lora, &model);
+	assert_int_equal(rc, -EINVAL);
+	assert_non_null(strstr(rh_error(rc), "lora_target_modules"));
+}
+
+/* A value is a function of where it is: pieces equal the whole. */
+static void test_initial_values_come_in_any_pieces(void **state)
+{
+	(void)state;
+	struct rh_model_config config = small();
+	struct rh_lora_config lora = {.module = only_second_v};
+	struct rh_model *model;
+	check_ok(rh_model_create(&config, RH_F32, &lora, &model));
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			const struct rh_tensor *tensor = &model->block[b].tensor[t];
+			int64_t count = tensor->rows * tensor->cols;
+			float whole[8192], piece[8192];
+			double square = 0, most = 0;
+			rh_model_initial(model, 7, b, t, 0, count, whole);
+			for (int64_t at = 0; at < count; at += 7)
+				rh_model_initial(model, 7, b, t, at, count - at < 7 ? count - at : 7, piece + at);
+			assert_memory_equal(whole, piece, (size_t)count * sizeof *whole);
+			for (int64_t i = 0; i < count; i++) {
+				square += (double)whole[i] * (double)whole[i];
+				most = fmax(most, fabs((double)whole[i]));
+			}
+			if (strstr(tensor->name, ".lora_A.")) /* uniform within 1/sqrt(in) */
+				assert_true(most <= 1 / sqrt((double)tensor->cols) && most > 0.9 / sqrt((double)tensor->cols));
+			else if (strstr(tensor->name, ".lora_B."))
+				assert_true(most == 0);
+			else if (tensor->rank == 1)
+				assert_true(square == (double)count);
+			else
+				assert_true(fabs(sqrt(square / (double)count) / 0.02 - 1) < 0.06);
+		}
+	rh_model_destroy(model);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_frequencies_equal_closed_forms),
+	        cmocka_unit_test(test_layout_keeps_products_together),
+	        cmocka_unit_test(test_adapters_train_only_what_is_targeted),
+	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,203 @@
+/* The plan: stages that cover the model, bytes that add up and stay under the cap, cuts as given, and what it says when nothing fits. */
+#include "check.h"
+
+#include "core/alloc.h"
+#include "partition/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct bench {
+	struct rh_model_config config;
+	struct rh_model *model;
+	struct rh_plan_request request;
+};
+
+static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
+{
+	*bench = (struct bench){0};
+	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
+	                         "intermediate_size", 160, "num_hidden_layers", layers, "num_attention_heads", 4, "num_key_value_heads", 2,
+	                         "vocab_size", 500, "tie_word_embeddings", tied);
+	check_ok(rh_model_config_parse(json, "test", &bench->config));
+	json_decref(json);
+	check_ok(rh_model_create(&bench->config, dtype, NULL, &bench->model));
+	struct rh_micro_shape shape = {.tokens = 48, .documents = 3, .longest = 30, .head_rows = 20};
+	bench->request = (struct rh_plan_request){.model = bench->model,
+	                                          .trains = 1,
+	                                          .train = shape,
+	                                          .device_cap_bytes = INT64_C(1) << 40,
+	                                          .forward_cut_count = -1,
+	                                          .backward_cut_count = -1};
+}
+
+static void bench_close(struct bench *bench)
+{
+	rh_model_destroy(bench->model);
+	rh_model_config_free(&bench->config);
+}
+
+/* Stages meet without gap or overlap, are counted in full, and hold no more than was reserved for one. */
+static void check_plan(const struct bench *bench, const struct rh_plan *plan)
+{
+	int layers = bench->model->layers, at = layers;
+	int64_t *offset = rh_alloc(2 * (size_t)bench->model->blocks, sizeof *offset), weights = 0, gradients = 0;
+	for (int i = 0; i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		assert_int_equal(stage.hi, at);
+		assert_true(stage.lo < stage.hi);
+		at = stage.lo;
+		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, offset);
+		int64_t sums = rh_plan_gradient_layout(bench->model, stage.lo, stage.hi, offset);
+		weights = up > weights ? up : weights;
+		gradients = sums > gradients ? sums : gradients;
+	}
+	assert_int_equal(at, 0);
+	for (int i = 0; i < plan->forward_stages; i++) {
+		struct rh_stage stage = plan->forward[i];
+		assert_int_equal(stage.lo, at);
+		assert_true(stage.lo < stage.hi);
+		at = stage.hi;
+		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, offset);
+		weights = up > weights ? up : weights;
+	}
+	rh_free(offset);
+	assert_int_equal(at, plan->backward[0].lo);
+	assert_int_equal(plan->weight_bytes, weights);
+	assert_int_equal(plan->gradient_bytes, 4 * gradients);
+	assert_int_equal(plan->rounded_bytes, bench->model->dtype == RH_BF16 ? 2 * gradients : 0);
+	assert_int_equal(plan->weight_buffers, plan->backward_stages + plan->forward_stages == 1 ? 1 : 2);
+	assert_int_equal(plan->device_bytes, plan->weight_buffers * plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes +
+	                                             plan->arena_bytes + plan->boundary_slots * plan->boundary_bytes +
+	                                             RH_PLAN_MICRO_SLOTS * plan->micro_bytes + RH_PLAN_RESULT_SLOTS * plan->result_bytes +
+	                                             plan->cache_bytes);
+	assert_true(plan->device_bytes <= bench->request.device_cap_bytes);
+	const int64_t parts[] = {plan->weight_bytes,   plan->gradient_bytes, plan->rounded_bytes, plan->arena_bytes,
+	                         plan->boundary_bytes, plan->micro_bytes,    plan->result_bytes,  plan->cache_bytes};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		assert_int_equal(parts[i] % RH_ALIGN, 0);
+}
+
+static void test_plan_under_any_cap_covers_the_model_and_stays_below(void **state)
+{
+	(void)state;
+	for (int variant = 0; variant < 4; variant++) {
+		struct bench bench;
+		bench_open(&bench, 6, variant & 1, variant & 2 ? RH_BF16 : RH_F32);
+		int stages = 0, rc = 0;
+		for (int64_t cap = 1 << 24; !rc; cap -= cap / 16) {
+			struct rh_plan plan;
+			bench.request.device_cap_bytes = cap;
+			rc = rh_plan_make(&bench.request, &plan);
+			if (rc)
+				break;
+			check_plan(&bench, &plan);
+			int now = plan.forward_stages + plan.backward_stages;
+			assert_true(now >= stages); /* less memory never means fewer stages */
+			stages = now;
+			rh_plan_free(&plan);
+		}
+		assert_int_equal(rc, -ENOMEM);
+		assert_non_null(strstr(rh_error(rc), "max_vram: the device's "));
+		printf("%d stages at the end, then: %s\n", stages, rh_error(rc));
+		assert_true(stages >= 6);
+		bench_close(&bench);
+	}
+}
+
+static void test_plan_with_cuts_takes_them(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_plan plan;
+	const int64_t forward[] = {1, 3}, backward[] = {2, 5};
+	bench_open(&bench, 5, 1, RH_F32); /* layers 0 to 6 */
+	bench.request.forward_cuts = forward;
+	bench.request.backward_cuts = backward;
+	bench.request.forward_cut_count = bench.request.backward_cut_count = 2;
+	check_ok(rh_plan_make(&bench.request, &plan));
+	check_plan(&bench, &plan);
+	const struct rh_stage up[] = {{0, 1}, {1, 3}, {3, 5}}, down[] = {{5, 7}, {2, 5}, {0, 2}};
+	assert_int_equal(plan.forward_stages, 3);
+	assert_int_equal(plan.backward_stages, 3);
+	assert_memory_equal(plan.forward, up, sizeof up);
+	assert_memory_equal(plan.backward, down, sizeof down);
+	/* two micro-batches each of: an input, the gradient from above, the gradient below; no stage keeps more */
+	assert_int_equal(plan.boundary_slots, 6);
+	rh_plan_free(&plan);
+
+	bench.request.forward_cut_count = bench.request.backward_cut_count = 0; /* no cut: one of each */
+	check_ok(rh_plan_make(&bench.request, &plan));
+	check_plan(&bench, &plan);
+	assert_int_equal(plan.backward_stages, 1);
+	assert_int_equal(plan.forward_stages, 0);
+	rh_plan_free(&plan);
+
+	bench.request.forward_cut_count = 2; /* alone, they bound the fused stage */
+	bench.request.backward_cut_count = -1;
+	check_ok(rh_plan_make(&bench.request, &plan));
+	check_plan(&bench, &plan);
+	assert_true(plan.backward[0].lo >= 3);
+	rh_plan_free(&plan);
+	bench_close(&bench);
+}
+
+static void test_plan_with_impossible_cuts_says_which(void **state)
+{
+	(void)state;
+	static const struct {
+		int64_t forward[2], backward[2], forwards, backwards;
+		const char *part;
+	} cases[] = {
+	        {{0}, {0}, 1, -1, "forward_cuts: 0 is not a layer's number"},
+	        {{0}, {7}, -1, 1, "backward_cuts: 7 is not a layer's number"},
+	        {{3, 3}, {0}, 2, -1, "forward_cuts: 3 is not a layer's number"},
+	        {{4}, {2, 4}, 1, 2, "forward_cuts: 4 lies in the fused stage"},
+	        {{1}, {0}, 1, 0, "forward_cuts: 1 lies in the fused stage"},
+	};
+	struct bench bench;
+	struct rh_plan plan;
+	bench_open(&bench, 5, 0, RH_F32);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		bench.request.forward_cuts = cases[i].forward;
+		bench.request.backward_cuts = cases[i].backward;
+		bench.request.forward_cut_count = cases[i].forwards;
+		bench.request.backward_cut_count = cases[i].backwards;
+		int rc = rh_plan_make(&bench.request, &plan);
+		assert_int_equal(rc, -EINVAL);
+		if (!strstr(rh_error(rc), cases[i].part))
+			fail_msg("'%s' is not in: %s", cases[i].part, rh_error(rc));
+	}
+	bench_close(&bench);
+}
+
+static void test_plan_of_a_deep_model_is_quick(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_plan plan;
+	struct timespec began, ended;
+	bench_open(&bench, 126, 0, RH_BF16);
+	bench.request.device_cap_bytes = 3 << 20;
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	check_ok(rh_plan_make(&bench.request, &plan));
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	check_plan(&bench, &plan);
+	double seconds = (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) * 1e-9;
+	printf("128 layers in %d stages: %.3f s\n", plan.forward_stages + plan.backward_stages, seconds);
+	assert_true(seconds < 30); /* sanitizers and busy machines included */
+	rh_plan_free(&plan);
+	bench_close(&bench);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_plan_under_any_cap_covers_the_model_and_stays_below),
+	        cmocka_unit_test(test_plan_with_cuts_takes_them),
+	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
+	        cmocka_unit_test(test_plan_of_a_deep_model_is_quick),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,71 @@
+/* Boundary buffers: who reads them, how many are needed at once, first in first out. */
+#include "check.h"
+
+#include "run/boundary.h"
+
+/* Layers 0 to 7: forward stages up to 5, then fused [5, 8), [3, 5), [0, 3). */
+static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
+static const struct rh_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
+enum { LAYERS = 8 };
+
+static void test_readers_are_the_stages_that_begin_there(void **state)
+{
+	(void)state;
+	const int training[LAYERS] = {0, 0, 1, 1, 0, 1, 0, 0}, inference[LAYERS] = {0, 0, 1, 0, 0, 1, 0, 0};
+	for (int l = 0; l < LAYERS; l++) {
+		assert_int_equal(rh_boundary_readers(&plan, 1, l), training[l]);
+		assert_int_equal(rh_boundary_readers(&plan, 0, l), inference[l]);
+	}
+}
+
+static int needed(int trains, int64_t micro_batches, int64_t round)
+{
+	struct rh_program program = {0};
+	int turn = 0, count = -1;
+	check_ok(rh_roundpipe_program(&plan, trains, 2, micro_batches, round, &turn, &program));
+	check_ok(rh_boundaries_needed(&plan, LAYERS, &program, micro_batches, &count));
+	rh_program_free(&program);
+	return count;
+}
+
+/* One more than the live ones, as an output is made before its input is given back. */
+static void test_needed_buffers_follow_the_round(void **state)
+{
+	(void)state;
+	for (int64_t m = 1; m <= 9; m++) {
+		/* saved inputs at 3 for the backward, then at 5 for the fused stage, while 2 drains: 2M + 1 at the second forward slot */
+		assert_int_equal(needed(1, m, m), 2 * m + 1);
+		assert_int_equal(needed(0, m, m), m + 1);
+		assert_int_equal(needed(1, m, 1), 3);
+	}
+	assert_int_equal(needed(1, 7, 3), 7); /* rounds of 3, 2, 2 */
+}
+
+static void test_buffers_come_back_first_in_first_out(void **state)
+{
+	(void)state;
+	struct rh_boundaries books;
+	check_ok(rh_boundaries_create(3, LAYERS, 4, 0, NULL, NULL, 0, &books));
+	struct rh_boundary_buffer *a = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 2, 0, 2);
+	struct rh_boundary_buffer *b = rh_boundary_acquire(&books, RH_BOUNDARY_GRADIENT, 2, 0, 1);
+	assert_ptr_not_equal(a, b);
+	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	rh_boundary_release(&books, RH_BOUNDARY_ACTIVATION, 2, 0); /* one reader is left */
+	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	rh_boundary_release(&books, RH_BOUNDARY_GRADIENT, 2, 0);
+	struct rh_boundary_buffer *c = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 3, 1);
+	assert_true(c != a && c != b); /* the one that has been free longest */
+	assert_ptr_equal(rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 2, 1), b);
+	assert_int_equal(books.least_free, 0);
+	rh_boundaries_destroy(&books, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_readers_are_the_stages_that_begin_there),
+	        cmocka_unit_test(test_needed_buffers_follow_the_round),
+	        cmocka_unit_test(test_buffers_come_back_first_in_first_out),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
