@@ -60,4 +60,73 @@ static inline int chunk_aligned(const struct rh_view *view, int views)
 	return 1;
 }
 
+/* Elementwise kernels: a block of 8 rows by 32 chunks, a chunk a thread. Rows beyond the grid's are reached by steps of its height. */
+enum { CHUNK_BLOCK_WIDTH = RH_WARP, CHUNK_BLOCK_ROWS = 8, CHUNK_GRID_ROWS = 65535 };
+#define CHUNK_KERNEL RH_KERNEL(CHUNK_BLOCK_WIDTH *CHUNK_BLOCK_ROWS, 4)
+
+static inline dim3 chunk_grid(int64_t rows, int64_t chunks)
+{
+	int64_t high = rh_ceil_div(rows, CHUNK_BLOCK_ROWS);
+	return dim3((unsigned)rh_ceil_div(chunks, CHUNK_BLOCK_WIDTH), (unsigned)(high < CHUNK_GRID_ROWS ? high : (int64_t)CHUNK_GRID_ROWS),
+	            1);
+}
+
+static inline dim3 chunk_block(void)
+{
+	return dim3(CHUNK_BLOCK_WIDTH, CHUNK_BLOCK_ROWS, 1);
+}
+
+static inline int64_t chunks_of(int64_t cols)
+{
+	return rh_ceil_div(cols, CHUNK);
+}
+
+RH_DEVICE int64_t chunk_first_row(void)
+{
+	return (int64_t)blockIdx.y * CHUNK_BLOCK_ROWS + threadIdx.y;
+}
+
+RH_DEVICE int64_t chunk_row_step(void)
+{
+	return (int64_t)gridDim.y * CHUNK_BLOCK_ROWS;
+}
+
+RH_DEVICE int64_t chunk_of_row(void)
+{
+	return (int64_t)blockIdx.x * CHUNK_BLOCK_WIDTH + threadIdx.x;
+}
+
+/* Sums over rows: a block of COLUMN_THREADS sums 32 columns, 64 threads a chunk of them, each every 64th row; then their sums in order. */
+enum { COLUMN_THREADS = 256, COLUMN_WIDTH = 32, COLUMN_LANES = COLUMN_THREADS / (COLUMN_WIDTH / CHUNK) };
+
+/* y[i] += sum over rows of term(row, i, columns left from i on), which gives a chunk. */
+template <typename Term> RH_DEVICE void column_add(float *y, int64_t cols, int64_t rows, Term term)
+{
+	RH_SHARED_2D(float, part, COLUMN_LANES, COLUMN_WIDTH + 1);
+	int column = (int)threadIdx.x % (COLUMN_WIDTH / CHUNK) * CHUNK, lane = (int)threadIdx.x / (COLUMN_WIDTH / CHUNK);
+	int64_t first = (int64_t)blockIdx.x * COLUMN_WIDTH, i = first + column;
+	struct chunk sum = {};
+	for (int64_t row = lane; row < rows && i < cols; row += COLUMN_LANES) {
+		struct chunk c = term(row, i, cols - i);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			sum.v[k] += c.v[k];
+	}
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		part[lane][column + k] = sum.v[k];
+	__syncthreads();
+	if (threadIdx.x >= COLUMN_WIDTH || first + threadIdx.x >= cols)
+		return;
+	float total = 0;
+	for (int k = 0; k < COLUMN_LANES; k++)
+		total += part[k][threadIdx.x];
+	y[first + threadIdx.x] += total;
+}
+
+static inline unsigned column_blocks(int64_t cols)
+{
+	return (unsigned)rh_ceil_div(cols, COLUMN_WIDTH);
+}
+
 #endif

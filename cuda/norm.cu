@@ -16,8 +16,6 @@ enum {
 	THREADS = 256,
 	WARPS = THREADS / RH_WARP,
 	WARP_LENGTH = 1024, /* longest vector that one warp takes */
-	DW_COLUMNS = 32,
-	DW_LANES = THREADS / (DW_COLUMNS / CHUNK), /* threads that share a chunk of columns */
 };
 
 struct norm_args {
@@ -137,32 +135,18 @@ template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_backward_dx(
 }
 
 /* dw += sum over vectors of dy x rstd. */
-template <typename T> RH_KERNEL(THREADS, 2) rmsnorm_backward_dw(struct norm_args a)
+template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_backward_dw(struct norm_args a)
 {
-	RH_SHARED_2D(float, part, DW_LANES, DW_COLUMNS + 1);
-	int column = (int)threadIdx.x % (DW_COLUMNS / CHUNK) * CHUNK, lane = (int)threadIdx.x / (DW_COLUMNS / CHUNK);
-	int64_t i = (int64_t)blockIdx.x * DW_COLUMNS + column, left = a.n - i;
-	struct chunk sum = {};
-	for (int64_t vector = lane; vector < a.vectors && left > 0; vector += DW_LANES) {
+	column_add(a.dw, a.n, a.vectors, [&](int64_t vector, int64_t i, int64_t left) {
 		int64_t row = vector / a.groups, group = vector % a.groups, at = group * a.n + i;
 		struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + at, left, a.aligned);
 		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + at, left, a.aligned);
 		float rstd = a.rstd[row * a.rstd_stride + group];
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			sum.v[k] += d.v[k] * c.v[k] * rstd;
-	}
-	RH_UNROLL
-	for (int k = 0; k < CHUNK; k++)
-		part[lane][column + k] = sum.v[k];
-	__syncthreads();
-	int64_t own = (int64_t)blockIdx.x * DW_COLUMNS + threadIdx.x;
-	if (threadIdx.x >= DW_COLUMNS || own >= a.n)
-		return;
-	float total = 0;
-	for (int k = 0; k < DW_LANES; k++)
-		total += part[k][threadIdx.x];
-	a.dw[own] += total;
+			c.v[k] *= d.v[k] * rstd;
+		return c;
+	});
 }
 
 static unsigned blocks_of(const struct norm_args *a, int per_vector)
@@ -182,7 +166,7 @@ template <typename T> static int backward(const struct norm_args *a, CUstream_st
 {
 	int rc = 0;
 	if (a->dw)
-		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), (unsigned)rh_ceil_div(a->n, DW_COLUMNS), THREADS, 0, stream, *a);
+		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), column_blocks(a->n), COLUMN_THREADS, 0, stream, *a);
 	if (rc < 0)
 		return rc;
 	if (a->n <= WARP_LENGTH)

@@ -202,6 +202,12 @@ RH_DEVICE float rh_bits_float(uint32_t bits)
 	return __uint_as_float(bits);
 }
 
+/* Place of the lowest bit that is set, of a word that is not 0. */
+RH_DEVICE int rh_lowest_bit(uint32_t word)
+{
+	return __ffs((int)word) - 1;
+}
+
 /* High 32 bits of the product. */
 RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
 {

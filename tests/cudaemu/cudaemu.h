@@ -168,6 +168,11 @@ RH_DEVICE float rh_bits_float(uint32_t bits)
 	return rh_bits_f32(bits);
 }
 
+RH_DEVICE int rh_lowest_bit(uint32_t word)
+{
+	return __builtin_ctz(word);
+}
+
 RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
 {
 	return (uint32_t)((uint64_t)a * b >> 32);

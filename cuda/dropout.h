@@ -1,0 +1,19 @@
+/* DROPOUT (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
+#ifndef RH_CUDA_DROPOUT_H
+#define RH_CUDA_DROPOUT_H
+
+#include "device/op.h"
+
+struct CUstream_st;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int cuda_dropout(const struct rh_op *op, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

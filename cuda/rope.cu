@@ -1,0 +1,98 @@
+/* Rotary position embedding. With T rows, H heads of D elements of e bytes:
+ *
+ * rope_table  writes 4 T D bytes; about 100 FLOPs an angle with its sine and cosine: bound by arithmetic, and small (once a micro-batch).
+ * rope        reads and writes x and reads the table: 2 T H D e + 4 T D bytes, 3 FLOPs an element. Bound by memory: the roofline is bytes /
+ * DRAM bandwidth. The table's row is read once a head, from L1 or L2.
+ *
+ * Tile: a thread turns 8 pairs, elements i..i+7 of a head's two halves; 32 such by 8 rows a block. */
+#include "cuda/chunk.h"
+#include "cuda/rope.h"
+
+struct rope_args {
+	void *x;
+	const float *table;
+	int64_t x_stride, table_stride, rows;
+	int heads, half, chunks; /* chunks of a half */
+	int aligned;
+	float sign; /* of the sine */
+};
+
+template <typename T> CHUNK_KERNEL rope_rotate(struct rope_args a)
+{
+	int item = (int)chunk_of_row(), head = item / a.chunks, i = item % a.chunks * CHUNK, left = a.half - i;
+	if (head >= a.heads)
+		return;
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * 2 * a.half + i;
+		const float *table = a.table + row * a.table_stride + i;
+		struct chunk low = chunk_load(x, left, a.aligned), high = chunk_load(x + a.half, left, a.aligned);
+		struct chunk c = chunk_load(table, left, a.aligned), s = chunk_load(table + a.half, left, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++) {
+			float u = low.v[k], v = high.v[k], sine = a.sign * s.v[k];
+			low.v[k] = u * c.v[k] - v * sine;
+			high.v[k] = v * c.v[k] + u * sine;
+		}
+		chunk_store(x, low, left, a.aligned);
+		chunk_store(x + a.half, high, left, a.aligned);
+	}
+}
+
+struct rope_table_args {
+	const int32_t *position;
+	float *table;
+	int64_t position_stride, table_stride, rows;
+	int half;
+	float scale;
+	float inv_freq[RH_ROPE_MAX_HALF];
+};
+
+/* One angle a thread; the product is fp32, as op.h has it. */
+CHUNK_KERNEL rope_angles(struct rope_table_args a)
+{
+	int i = (int)chunk_of_row();
+	if (i >= a.half)
+		return;
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		float angle = (float)a.position[row * a.position_stride] * a.inv_freq[i];
+		a.table[row * a.table_stride + i] = cosf(angle) * a.scale;
+		a.table[row * a.table_stride + a.half + i] = sinf(angle) * a.scale;
+	}
+}
+
+extern "C" int cuda_rope_table(const struct rh_op *op, CUstream_st *stream)
+{
+	struct rh_view position = op->operand[RH_ROPE_TABLE_POSITION], table = op->operand[RH_ROPE_TABLE_TABLE];
+	struct rope_table_args a = {};
+	a.position = (const int32_t *)position.data, a.position_stride = position.stride;
+	a.table = (float *)table.data, a.table_stride = table.stride;
+	a.rows = table.rows;
+	a.half = (int)(table.cols / 2);
+	a.scale = op->rope_table.scale;
+	for (int i = 0; i < a.half; i++)
+		a.inv_freq[i] = op->rope_table.inv_freq[i];
+	if (!a.rows || !a.half)
+		return 0;
+	return RH_LAUNCH(rope_angles, chunk_grid(a.rows, a.half), chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
+{
+	struct rh_view x = op->operand[RH_ROPE_X], table = op->operand[RH_ROPE_TABLE_IN];
+	struct rope_args a = {};
+	a.x = x.data, a.x_stride = x.stride;
+	a.table = (const float *)table.data, a.table_stride = table.stride;
+	a.rows = x.rows;
+	a.heads = (int)op->rope.heads;
+	a.half = (int)(table.cols / 2);
+	a.chunks = (int)chunks_of(a.half);
+	a.sign = op->rope.inverse ? -1.0f : 1.0f;
+	const struct rh_view views[] = {x, table};
+	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0;
+	if (!a.rows || !a.heads || !a.half)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, (int64_t)a.heads * a.chunks);
+	if (x.dtype == RH_BF16)
+		return RH_LAUNCH(rope_rotate<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(rope_rotate<float>, grid, chunk_block(), 0, stream, a);
+}

@@ -1,0 +1,20 @@
+/* ROPE_TABLE and ROPE (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
+#ifndef RH_CUDA_ROPE_H
+#define RH_CUDA_ROPE_H
+
+#include "device/op.h"
+
+struct CUstream_st;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int cuda_rope_table(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_rope(const struct rh_op *op, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,223 @@
+/* Moves of whole rows, and sums over them. All are bound by memory: the roofline is bytes / DRAM bandwidth. With rows of c elements of e
+ * bytes:
+ *
+ * fill, cast         T c bytes of what is written, and of what is read.
+ * column_sum         reads T c e bytes; 1 FLOP an element. 32 columns a block (chunk.h): with c = 4096, 128 blocks.
+ * gather, embedding  2 n c e bytes.
+ * scatter            writes T c e and reads n c e bytes: a row of y finds its row of x by bisection, and is written once.
+ * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block adds all rows of one id in order (no atomics): the
+ * block of the id's first token goes through the later ids, 256 at a time; the others end once they see an earlier one. That is T^2 / 256
+ *                    block steps, from L2: at T = 4096 less than the bytes take.
+ *
+ * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block; embedding_backward 256 chunks of one row. */
+#include "cuda/chunk.h"
+#include "cuda/rows.h"
+
+struct rows_args {
+	const void *x;
+	void *y;
+	const int32_t *index;
+	int64_t x_stride, y_stride, index_stride, rows, cols, indices;
+	int aligned;
+};
+
+template <typename T> CHUNK_KERNEL rows_fill(struct rows_args a)
+{
+	int64_t i = chunk_of_row() * CHUNK;
+	struct chunk zeros = {};
+	for (int64_t row = chunk_first_row(); row < a.rows && i < a.cols; row += chunk_row_step())
+		chunk_store((T *)a.y + row * a.y_stride + i, zeros, a.cols - i, a.aligned);
+}
+
+template <typename X, typename Y> CHUNK_KERNEL rows_cast(struct rows_args a)
+{
+	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
+		struct chunk c = chunk_load((const X *)a.x + row * a.x_stride + i, left, a.aligned);
+		chunk_store((Y *)a.y + row * a.y_stride + i, c, left, a.aligned);
+	}
+}
+
+template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rows_column_sum(struct rows_args a)
+{
+	column_add((float *)a.y, a.cols, a.rows, [&](int64_t row, int64_t i, int64_t left) {
+		return chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
+	});
+}
+
+template <typename T> CHUNK_KERNEL rows_gather(struct rows_args a)
+{
+	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
+		int64_t from = a.index[row * a.index_stride];
+		struct chunk c = chunk_load((const T *)a.x + from * a.x_stride + i, left, a.aligned);
+		chunk_store((T *)a.y + row * a.y_stride + i, c, left, a.aligned);
+	}
+}
+
+template <typename T> CHUNK_KERNEL rows_scatter(struct rows_args a)
+{
+	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
+		int64_t low = 0, high = a.indices; /* the first index that is not below `row` */
+		while (low < high) {
+			int64_t middle = (low + high) / 2;
+			if (a.index[middle * a.index_stride] < row)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		struct chunk c = {};
+		if (low < a.indices && a.index[low * a.index_stride] == row)
+			c = chunk_load((const T *)a.x + low * a.x_stride + i, left, a.aligned);
+		chunk_store((T *)a.y + row * a.y_stride + i, c, left, a.aligned);
+	}
+}
+
+enum { EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / RH_WARP };
+
+/* Whether token threadIdx.x + base has this id, for all of the block: word w holds warp w's. Callers keep a barrier between two uses. */
+RH_DEVICE void find_id(const struct rows_args &a, int64_t base, int64_t end, int32_t id, uint32_t *found)
+{
+	int64_t token = base + threadIdx.x;
+	uint32_t bits = rh_ballot(token < end && a.index[token * a.index_stride] == id);
+	if (threadIdx.x % RH_WARP == 0)
+		found[threadIdx.x / RH_WARP] = bits;
+	__syncthreads();
+}
+
+/* y (V,c) F32 += x (T,c): a block does one token's id and 256 chunks of its row. */
+template <typename T> RH_KERNEL(EMBED_THREADS, 4) embedding_gradient(struct rows_args a)
+{
+	RH_SHARED(uint32_t, found, EMBED_WARPS);
+	int64_t token = blockIdx.x, i = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * CHUNK, left = a.cols - i;
+	int32_t id = a.index[token * a.index_stride];
+	for (int64_t base = 0; base < token; base += EMBED_THREADS) {
+		uint32_t any = 0;
+		find_id(a, base, token, id, found);
+		for (int w = 0; w < EMBED_WARPS; w++)
+			any |= found[w];
+		if (any)
+			return;
+		__syncthreads();
+	}
+	struct chunk sum = {};
+	float *y = (float *)a.y + (int64_t)id * a.y_stride + i;
+	if (left > 0)
+		sum = chunk_load(y, left, a.aligned);
+	for (int64_t base = token; base < a.rows; base += EMBED_THREADS) {
+		find_id(a, base, a.rows, id, found);
+		for (int w = 0; w < EMBED_WARPS; w++) {
+			for (uint32_t bits = found[w]; bits; bits &= bits - 1) {
+				int64_t row = base + w * RH_WARP + rh_lowest_bit(bits);
+				struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
+				RH_UNROLL
+				for (int k = 0; k < CHUNK; k++)
+					sum.v[k] += c.v[k];
+			}
+		}
+		__syncthreads();
+	}
+	if (left > 0)
+		chunk_store(y, sum, left, a.aligned);
+}
+
+static struct rows_args rows_of(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y)
+{
+	struct rows_args a = {};
+	struct rh_view views[2] = {};
+	if (x)
+		views[0] = *x, a.x = x->data, a.x_stride = x->stride;
+	if (index)
+		a.index = (const int32_t *)index->data, a.index_stride = index->stride, a.indices = index->rows;
+	views[1] = *y, a.y = y->data, a.y_stride = y->stride, a.rows = y->rows, a.cols = y->cols;
+	a.aligned = chunk_aligned(views, 2);
+	return a;
+}
+
+extern "C" int cuda_fill(const struct rh_op *op, CUstream_st *stream)
+{
+	struct rows_args a = rows_of(NULL, NULL, &op->operand[RH_FILL_Y]);
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	if (op->operand[RH_FILL_Y].dtype == RH_BF16)
+		return RH_LAUNCH(rows_fill<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(rows_fill<float>, grid, chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_cast(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct rows_args a = rows_of(&view[RH_CAST_X], NULL, &view[RH_CAST_Y]);
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	int from = view[RH_CAST_X].dtype == RH_BF16, to = view[RH_CAST_Y].dtype == RH_BF16;
+	if (from && to)
+		return RH_LAUNCH((rows_cast<rh_bf16, rh_bf16>), grid, chunk_block(), 0, stream, a);
+	if (from)
+		return RH_LAUNCH((rows_cast<rh_bf16, float>), grid, chunk_block(), 0, stream, a);
+	if (to)
+		return RH_LAUNCH((rows_cast<float, rh_bf16>), grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH((rows_cast<float, float>), grid, chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_column_sum(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct rows_args a = rows_of(&view[RH_COLUMN_SUM_X], NULL, &view[RH_COLUMN_SUM_Y]);
+	a.rows = view[RH_COLUMN_SUM_X].rows;
+	if (!a.rows || !a.cols)
+		return 0;
+	if (view[RH_COLUMN_SUM_X].dtype == RH_BF16)
+		return RH_LAUNCH(rows_column_sum<rh_bf16>, column_blocks(a.cols), COLUMN_THREADS, 0, stream, a);
+	return RH_LAUNCH(rows_column_sum<float>, column_blocks(a.cols), COLUMN_THREADS, 0, stream, a);
+}
+
+static int take_rows(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y, CUstream_st *stream)
+{
+	struct rows_args a = rows_of(x, index, y);
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	if (x->dtype == RH_BF16)
+		return RH_LAUNCH(rows_gather<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(rows_gather<float>, grid, chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_embedding(const struct rh_op *op, CUstream_st *stream)
+{
+	return take_rows(&op->operand[RH_EMBEDDING_TABLE], &op->operand[RH_EMBEDDING_IDS], &op->operand[RH_EMBEDDING_Y], stream);
+}
+
+extern "C" int cuda_gather_rows(const struct rh_op *op, CUstream_st *stream)
+{
+	return take_rows(&op->operand[RH_GATHER_ROWS_X], &op->operand[RH_GATHER_ROWS_INDEX], &op->operand[RH_GATHER_ROWS_Y], stream);
+}
+
+extern "C" int cuda_scatter_rows(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct rows_args a = rows_of(&view[RH_SCATTER_ROWS_X], &view[RH_SCATTER_ROWS_INDEX], &view[RH_SCATTER_ROWS_Y]);
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	if (view[RH_SCATTER_ROWS_Y].dtype == RH_BF16)
+		return RH_LAUNCH(rows_scatter<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(rows_scatter<float>, grid, chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_embedding_backward(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct rh_view dy = view[RH_EMBEDDING_BACKWARD_DY];
+	struct rows_args a = rows_of(&dy, &view[RH_EMBEDDING_BACKWARD_IDS], &view[RH_EMBEDDING_BACKWARD_DTABLE]);
+	a.rows = dy.rows;
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid((unsigned)a.rows, (unsigned)rh_ceil_div(chunks_of(a.cols), EMBED_THREADS), 1);
+	if (dy.dtype == RH_BF16)
+		return RH_LAUNCH(embedding_gradient<rh_bf16>, grid, EMBED_THREADS, 0, stream, a);
+	return RH_LAUNCH(embedding_gradient<float>, grid, EMBED_THREADS, 0, stream, a);
+}

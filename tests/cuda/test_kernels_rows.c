@@ -1,0 +1,139 @@
+#include "kernel_case.h"
+
+#include "cuda/rows.h"
+
+/* Around a chunk of 8, a warp of chunks, and two. */
+static const int lengths[] = {1, 7, 8, 9, 32, 65, 255, 256, 520};
+enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+
+static void fill_index(struct rh_view index, int64_t below, uint64_t *seed)
+{
+	for (int64_t t = 0; t < index.rows; t++)
+		case_put(index, t, 0, (double)case_between(seed, 0, below - 1));
+}
+
+static void check_fill(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_FILL};
+	case_operand(&c, RH_FILL_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	kernel_check(&c, cuda_fill, seed);
+}
+
+static void test_fill_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_fill);
+}
+
+static void check_cast(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_CAST};
+	struct rh_view x = case_operand(&c, RH_CAST_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	if (s->rows > 2)
+		case_put(x, 1, 0, (double)NAN);
+	if (s->index % 3 == 0)
+		case_alias(&c, RH_CAST_Y, RH_CAST_X);
+	else
+		case_operand(&c, RH_CAST_Y, s->index % 3 == 1 ? RH_F32 : RH_BF16, s->rows, s->cols, s->pad / 2, FILL_POISON, seed);
+	kernel_check(&c, cuda_cast, seed);
+}
+
+static void test_cast_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_cast);
+}
+
+static void check_column_sum(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
+	case_operand(&c, RH_COLUMN_SUM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, s->cols, s->pad, FILL_RANDOM, seed);
+	c.tolerance[RH_COLUMN_SUM_Y] = 0x1p-18; /* up to 140 terms, partial sums within 16: errors of 2^-21 each, of either sign */
+	kernel_check(&c, cuda_column_sum, seed);
+}
+
+static void test_column_sum_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_column_sum);
+}
+
+static void check_embedding(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_EMBEDDING};
+	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, s->rows, 1, s->pad, FILL_NONE, seed), 37, seed);
+	case_operand(&c, RH_EMBEDDING_TABLE, s->dtype, 37, s->cols, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_EMBEDDING_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	kernel_check(&c, cuda_embedding, seed);
+}
+
+static void test_embedding_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_embedding);
+}
+
+static void check_embedding_backward(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_EMBEDDING_BACKWARD};
+	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, s->rows, 1, 0, FILL_NONE, seed), 7, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM, seed);
+	kernel_check(&c, cuda_embedding_backward, seed); /* the oracle rounds after each row too */
+}
+
+static void test_embedding_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_embedding_backward);
+}
+
+static void check_gather(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_GATHER_ROWS};
+	case_operand(&c, RH_GATHER_ROWS_X, s->dtype, 29, s->cols, s->pad, FILL_RANDOM, seed);
+	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE, seed), 29, seed);
+	case_operand(&c, RH_GATHER_ROWS_Y, s->dtype, s->rows, s->cols, s->pad / 2, FILL_POISON, seed);
+	kernel_check(&c, cuda_gather_rows, seed);
+}
+
+static void test_gather_rows_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_gather);
+}
+
+static void check_scatter(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_SCATTER_ROWS};
+	int64_t rows = s->rows + case_between(seed, 0, 300);
+	case_operand(&c, RH_SCATTER_ROWS_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct rh_view index = case_operand(&c, RH_SCATTER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE, seed);
+	for (int64_t i = 0, at = 0; i < s->rows; i++, at++) { /* ascending, and room for those to come */
+		at += case_between(seed, 0, (rows - at - (s->rows - i)) / (s->rows - i));
+		case_put(index, i, 0, (double)at);
+	}
+	case_operand(&c, RH_SCATTER_ROWS_Y, s->dtype, rows, s->cols, s->pad, FILL_POISON, seed);
+	kernel_check(&c, cuda_scatter_rows, seed);
+}
+
+static void test_scatter_rows_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_scatter);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_fill_equals_the_oracle),
+	        cmocka_unit_test(test_cast_equals_the_oracle),
+	        cmocka_unit_test(test_column_sum_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_backward_equals_the_oracle),
+	        cmocka_unit_test(test_gather_rows_equals_the_oracle),
+	        cmocka_unit_test(test_scatter_rows_equals_the_oracle),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
