@@ -1,0 +1,20 @@
+/* ATTENTION and ATTENTION_BACKWARD (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
+#ifndef RH_CUDA_ATTENTION_H
+#define RH_CUDA_ATTENTION_H
+
+#include "device/op.h"
+
+struct CUstream_st;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int cuda_attention(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_attention_backward(const struct rh_op *op, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

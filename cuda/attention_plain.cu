@@ -1,0 +1,258 @@
+/* Attention in fp32 arithmetic: F32 (parity with the CPU device), and bf16 of head sizes or addresses that attention.cu does not take. The
+ * same passes as there, in fused multiply-adds on values widened to fp32 in shared memory.
+ *
+ * Tile: a block of 4 warps owns 16 rows (4 a warp) of one head and walks 32 rows at a time of the other side, one a lane while scores are
+ * computed; then a lane owns every 32nd column of the sums. Shared memory: 4 (32 D + 64 (D + 1) + 512) bytes: 26 KB for D 64, 50 KB for D
+ * 128, 98.3 KB for D 256. FLOPs: 4 D a pair forward, 14 D backward. Each multiply-add takes an operand from shared memory and shares the
+ * other with 3 more: bound by shared memory at about a quarter of the fp32 roofline (83 TFLOP/s on an RTX 4090). DRAM traffic as in
+ * attention.cu; a tile of 32 rows is read for 16 own ones, 8 FLOPs a byte from L2 in F32.
+ *
+ * Sums ascend over the other side's rows: their order is a function of the shapes. */
+#include "cuda/attention_tile.h"
+
+enum {
+	THREADS = 128,
+	WARPS = THREADS / RH_WARP,
+	ROWS = 4, /* of a warp */
+	OWN = WARPS * ROWS,
+	STREAMED = RH_WARP,
+	COLUMNS = RH_OP_MAX_HEAD_DIM / RH_WARP, /* of a lane */
+};
+
+/* Own rows of two operands (OWN, D), streamed ones (STREAMED, D+1: the lanes of a column lie in different banks), and a weight for each
+ * pair. */
+struct plain_tiles {
+	float *own, *own2, *streamed, *streamed2, *weight;
+};
+
+RH_HOST_DEVICE int plain_bytes(int dim)
+{
+	return (2 * OWN * dim + 2 * STREAMED * (dim + 1) + OWN * STREAMED) * (int)sizeof(float);
+}
+
+RH_DEVICE struct plain_tiles plain_tiles_of(int dim)
+{
+	int own = OWN * dim * (int)sizeof(float), streamed = STREAMED * (dim + 1) * (int)sizeof(float);
+	RH_DYNAMIC_SHARED(float, own_rows, 0, OWN *dim);
+	RH_DYNAMIC_SHARED(float, own_rows2, own, OWN *dim);
+	RH_DYNAMIC_SHARED(float, streamed_rows, 2 * own, STREAMED * (dim + 1));
+	RH_DYNAMIC_SHARED(float, streamed_rows2, 2 * own + streamed, STREAMED * (dim + 1));
+	RH_DYNAMIC_SHARED(float, weights, 2 * own + 2 * streamed, OWN * STREAMED);
+	return {own_rows, own_rows2, streamed_rows, streamed_rows2, weights};
+}
+
+/* SIZE rows of a head, zeros beyond `rows`, a warp a row; `pitch` elements apart in shared memory. */
+template <typename T, int SIZE>
+RH_DEVICE void load(float *to, int pitch, const struct rh_view &from, int64_t row, int64_t col, int rows, int dim)
+{
+	for (int r = (int)threadIdx.x / RH_WARP; r < SIZE; r += WARPS)
+		for (int c = (int)threadIdx.x % RH_WARP; c < dim; c += RH_WARP)
+			to[r * pitch + c] = r < rows ? rh_to_float(*attention_at<T>(from, row + r, col + c)) : 0;
+}
+
+/* s[r] = own row r of this warp times the lane's streamed row. */
+RH_DEVICE void dot(float (&s)[ROWS], const float *own, const float *streamed, int dim)
+{
+	const float *mine = own + (int)threadIdx.x / RH_WARP * ROWS * dim, *other = streamed + (int)threadIdx.x % RH_WARP * (dim + 1);
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++)
+		s[r] = 0;
+	for (int c = 0; c < dim; c++) {
+		float x = other[c];
+		RH_UNROLL
+		for (int r = 0; r < ROWS; r++)
+			s[r] += mine[r * dim + c] * x;
+	}
+}
+
+/* acc[r] += sum over streamed rows of this warp's weight[r] times the row; the lane's columns. */
+RH_DEVICE void add_weighted(float (&acc)[ROWS][COLUMNS], const float (&w)[ROWS], const struct plain_tiles &tiles, const float *streamed,
+                            int dim)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	float *weight = tiles.weight + (int)threadIdx.x / RH_WARP * ROWS * STREAMED;
+	rh_warp_sync(); /* nobody reads the weights before these */
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++)
+		weight[r * STREAMED + lane] = w[r];
+	rh_warp_sync();
+	for (int j = 0; j < STREAMED; j++) {
+		RH_UNROLL
+		for (int n = 0; n < COLUMNS; n++) {
+			int c = n * RH_WARP + lane;
+			if (c >= dim)
+				continue;
+			float x = streamed[j * (dim + 1) + c];
+			RH_UNROLL
+			for (int r = 0; r < ROWS; r++)
+				acc[r][n] += weight[r * STREAMED + j] * x;
+		}
+	}
+}
+
+/* The warp's rows of acc, each times its factor, to rows from `row` on; `rows` of the warp's are there. */
+template <typename T>
+RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int rows, const float (&acc)[ROWS][COLUMNS],
+                     const float (&factor)[ROWS], int dim)
+{
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++) {
+		RH_UNROLL
+		for (int n = 0; n < COLUMNS; n++) {
+			int c = n * RH_WARP + (int)threadIdx.x % RH_WARP;
+			if (r < rows && c < dim)
+				*attention_at<T>(to, row + r, col + c) = rh_from_float<T>(acc[r][n] * factor[r]);
+		}
+	}
+}
+
+template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct attention_args a)
+{
+	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS, head = (int)blockIdx.y;
+	int64_t kv_col = (int64_t)(head / a.group) * a.dim, col = (int64_t)head * a.dim;
+	struct attention_tile t;
+	if (!attention_find<OWN>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+		return;
+	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, t.first + t.rows - 1);
+	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, col, t.rows, a.dim);
+	float o[ROWS][COLUMNS] = {}, largest[ROWS], sum[ROWS] = {}, s[ROWS];
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++)
+		largest[r] = -INFINITY;
+	for (int j = first_key; j < end_key; j += STREAMED) {
+		__syncthreads();
+		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, kv_col, t.lk - j, a.dim);
+		__syncthreads();
+		dot(s, tiles.own, tiles.streamed, a.dim);
+		RH_UNROLL
+		for (int r = 0; r < ROWS; r++) {
+			s[r] = attention_sees(a, t, t.first + warp_row + r, j + lane) ? s[r] * a.scale : -INFINITY;
+			float top = fmaxf(largest[r], rh_warp_max(s[r])), base = top == -INFINITY ? 0 : top,
+			      shrink = expf(largest[r] - base);
+			s[r] = expf(s[r] - base);
+			sum[r] = sum[r] * shrink + s[r];
+			largest[r] = top;
+			RH_UNROLL
+			for (int n = 0; n < COLUMNS; n++)
+				o[r][n] *= shrink;
+		}
+		add_weighted(o, s, tiles, tiles.streamed2, a.dim);
+	}
+	float factor[ROWS];
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++) {
+		float total = rh_warp_sum(sum[r]);
+		factor[r] = total > 0 ? 1 / total : 0;
+		if (lane == 0 && warp_row + r < t.rows)
+			*attention_at<float>(a.lse, t.q0 + t.first + warp_row + r, head) = total > 0 ? largest[r] + logf(total) : -INFINITY;
+	}
+	store<T>(a.o, t.q0 + t.first + warp_row, col, t.rows - warp_row, o, factor, a.dim);
+}
+
+/* Writes delta too, which attention_plain_dk_dv reads: a warp a row. */
+template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_args a)
+{
+	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS, head = (int)blockIdx.y;
+	int64_t kv_col = (int64_t)(head / a.group) * a.dim, col = (int64_t)head * a.dim;
+	struct attention_tile t;
+	if (!attention_find<OWN>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+		return;
+	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, t.first + t.rows - 1);
+	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, col, t.rows, a.dim);
+	load<T, OWN>(tiles.own2, a.dim, a.d_o, t.q0 + t.first, col, t.rows, a.dim);
+	__syncthreads();
+	float dq[ROWS][COLUMNS] = {}, lse[ROWS], delta[ROWS], factor[ROWS], s[ROWS], dp[ROWS];
+	RH_UNROLL
+	for (int r = 0; r < ROWS; r++) {
+		int there = warp_row + r < t.rows;
+		int64_t row = t.q0 + t.first + warp_row + r;
+		float sum = 0;
+		for (int c = lane; c < a.dim; c += RH_WARP)
+			sum += there ? tiles.own2[(warp_row + r) * a.dim + c] * rh_to_float(*attention_at<T>(a.o, row, col + c)) : 0;
+		delta[r] = rh_warp_sum(sum);
+		lse[r] = there ? *attention_at<float>(a.lse, row, head) : 0;
+		factor[r] = a.scale;
+		if (there && lane == 0)
+			*attention_at<float>(a.delta, row, head) = delta[r];
+	}
+	for (int j = first_key; j < end_key; j += STREAMED) {
+		__syncthreads();
+		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, kv_col, t.lk - j, a.dim);
+		__syncthreads();
+		dot(s, tiles.own, tiles.streamed, a.dim);
+		dot(dp, tiles.own2, tiles.streamed2, a.dim);
+		RH_UNROLL
+		for (int r = 0; r < ROWS; r++)
+			s[r] = attention_sees(a, t, t.first + warp_row + r, j + lane) ? expf(s[r] * a.scale - lse[r]) * (dp[r] - delta[r])
+			                                                              : 0;
+		add_weighted(dq, s, tiles, tiles.streamed, a.dim);
+	}
+	store<T>(a.dq, t.q0 + t.first + warp_row, col, t.rows - warp_row, dq, factor, a.dim);
+}
+
+template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attention_args a)
+{
+	struct plain_tiles tiles = plain_tiles_of(a.dim);
+	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS;
+	int64_t kv_col = (int64_t)blockIdx.y * a.dim;
+	struct attention_tile t;
+	if (!attention_find<OWN>(a, a.start_k, (int)blockIdx.x, &t))
+		return;
+	int first = attention_first_query(t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
+	load<T, OWN>(tiles.own, a.dim, a.k, t.k0 + t.first, kv_col, t.rows, a.dim);
+	load<T, OWN>(tiles.own2, a.dim, a.v, t.k0 + t.first, kv_col, t.rows, a.dim);
+	float dk[ROWS][COLUMNS] = {}, dv[ROWS][COLUMNS] = {}, s[ROWS], dp[ROWS];
+	for (int head = (int)blockIdx.y * a.group; head < ((int)blockIdx.y + 1) * a.group; head++) {
+		int64_t col = (int64_t)head * a.dim;
+		for (int i = first; i < end; i += STREAMED) {
+			__syncthreads();
+			load<T, STREAMED>(tiles.streamed, a.dim + 1, a.q, t.q0 + i, col, t.lq - i, a.dim);
+			load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.d_o, t.q0 + i, col, t.lq - i, a.dim);
+			__syncthreads();
+			dot(s, tiles.own, tiles.streamed, a.dim);
+			dot(dp, tiles.own2, tiles.streamed2, a.dim);
+			int there = i + lane < t.lq;
+			float lse = there ? *attention_at<float>(a.lse, t.q0 + i + lane, head) : 0;
+			float delta = there ? *attention_at<float>(a.delta, t.q0 + i + lane, head) : 0;
+			RH_UNROLL
+			for (int r = 0; r < ROWS; r++) {
+				int seen = there && attention_sees(a, t, i + lane, t.first + warp_row + r);
+				s[r] = seen ? expf(s[r] * a.scale - lse) : 0;
+				dp[r] = s[r] * (dp[r] - delta);
+			}
+			add_weighted(dv, s, tiles, tiles.streamed2, a.dim);
+			add_weighted(dk, dp, tiles, tiles.streamed, a.dim);
+		}
+	}
+	const float one[ROWS] = {1, 1, 1, 1}, factor[ROWS] = {a.scale, a.scale, a.scale, a.scale};
+	store<T>(a.dk, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dk, factor, a.dim);
+	store<T>(a.dv, t.k0 + t.first + warp_row, kv_col, t.rows - warp_row, dv, one, a.dim);
+}
+
+static dim3 query_grid(const struct attention_args *a)
+{
+	return dim3(attention_tiles(a->q.rows, OWN, a->documents), (unsigned)a->heads);
+}
+
+template <typename T> static int backward(const struct attention_args *a, CUstream_st *stream)
+{
+	dim3 keys(attention_tiles(a->k.rows, OWN, a->documents), (unsigned)a->kv_heads);
+	int rc = RH_LAUNCH((attention_plain_dq<T>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
+	return rc < 0 ? rc : RH_LAUNCH((attention_plain_dk_dv<T>), keys, THREADS, plain_bytes(a->dim), stream, *a);
+}
+
+int attention_plain_forward(const struct attention_args *a, CUstream_st *stream)
+{
+	if (a->q.dtype == RH_BF16)
+		return RH_LAUNCH((attention_plain_forward_rows<rh_bf16>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
+	return RH_LAUNCH((attention_plain_forward_rows<float>), query_grid(a), THREADS, plain_bytes(a->dim), stream, *a);
+}
+
+int attention_plain_backward(const struct attention_args *a, CUstream_st *stream)
+{
+	return a->q.dtype == RH_BF16 ? backward<rh_bf16>(a, stream) : backward<float>(a, stream);
+}

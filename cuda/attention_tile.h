@@ -1,0 +1,93 @@
+/* What the attention kernels share: their arguments, and which rows of which document a block takes. */
+#ifndef RH_CUDA_ATTENTION_TILE_H
+#define RH_CUDA_ATTENTION_TILE_H
+
+#include "cuda/rh_cuda.h"
+
+struct attention_args {
+	struct rh_view q, k, v, start_q, start_k, o, lse;
+	struct rh_view d_o, delta, dq, dk, dv; /* of the backward alone */
+	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
+	int documents, window;                 /* window: 0 if every query sees all the keys before it */
+	float scale, scale_log2;               /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
+};
+
+/* A block's rows: `rows` of them, from row `first` of a document of lq queries and lk keys, which begin at rows q0 of q and k0 of k. */
+struct attention_tile {
+	int first, rows, lq, lk;
+	int64_t q0, k0;
+};
+
+/* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96 or 128
+ * whose rows begin on 16 bytes. Backward takes delta as made by attention_delta before. */
+int attention_plain_forward(const struct attention_args *a, struct CUstream_st *stream);
+int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
+int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);
+int attention_mma_backward(const struct attention_args *a, struct CUstream_st *stream);
+
+template <typename T> RH_DEVICE T *attention_at(const struct rh_view &view, int64_t row, int64_t col)
+{
+	return (T *)view.data + row * view.stride + col;
+}
+
+/* Every document is cut into tiles of SIZE rows, its last one shorter. Document d's tiles are numbered from start[d] / SIZE + d on: at
+ * least as many numbers as it has tiles, whatever its length, so that a block finds its document by bisection, and rows / SIZE + documents
+ * numbers (attention_tiles) are enough. 0: this number has no rows. */
+template <int SIZE>
+RH_DEVICE int attention_find(const struct attention_args &a, const struct rh_view &start, int number, struct attention_tile *t)
+{
+	int low = 0, high = a.documents - 1;
+	while (low < high) {
+		int middle = (low + high + 1) / 2;
+		if (*attention_at<int32_t>(start, middle, 0) / SIZE + middle <= number)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	int begin = *attention_at<int32_t>(start, low, 0), end = *attention_at<int32_t>(start, low + 1, 0);
+	t->first = (number - begin / SIZE - low) * SIZE;
+	t->rows = end - begin - t->first < SIZE ? end - begin - t->first : SIZE;
+	t->q0 = *attention_at<int32_t>(a.start_q, low, 0);
+	t->k0 = *attention_at<int32_t>(a.start_k, low, 0);
+	t->lq = (int)(*attention_at<int32_t>(a.start_q, low + 1, 0) - t->q0);
+	t->lk = (int)(*attention_at<int32_t>(a.start_k, low + 1, 0) - t->k0);
+	return t->first >= 0 && t->rows > 0;
+}
+
+static inline unsigned attention_tiles(int64_t rows, int size, int documents)
+{
+	return (unsigned)(rows / size + documents);
+}
+
+/* Query i sees keys [attention_first_key, attention_end_key), where that is not empty. */
+RH_DEVICE int attention_end_key(const struct attention_tile &t, int i)
+{
+	return i + t.lk - t.lq + 1;
+}
+
+RH_DEVICE int attention_first_key(const struct attention_args &a, const struct attention_tile &t, int i)
+{
+	int first = a.window ? attention_end_key(t, i) - a.window : 0;
+	return first > 0 ? first : 0;
+}
+
+RH_DEVICE int attention_sees(const struct attention_args &a, const struct attention_tile &t, int i, int j)
+{
+	int end = attention_end_key(t, i);
+	return j < end && (!a.window || j >= end - a.window);
+}
+
+/* Key j is seen by queries [attention_first_query, attention_end_query), where that is not empty. */
+RH_DEVICE int attention_first_query(const struct attention_tile &t, int j)
+{
+	int first = j - (t.lk - t.lq);
+	return first > 0 ? first : 0;
+}
+
+RH_DEVICE int attention_end_query(const struct attention_args &a, const struct attention_tile &t, int j)
+{
+	int end = j - (t.lk - t.lq) + a.window;
+	return a.window && end < t.lq ? end : t.lq;
+}
+
+#endif

@@ -1,0 +1,277 @@
+#include "kernel_case.h"
+
+#include "cuda/attention.h"
+
+enum { MAX_DOCUMENTS = 6 };
+
+/* `lead` rows of q and k belong to no document, nor do as many at the end. */
+struct shape {
+	int heads, kv_heads, dim, window, lead;
+	int documents;
+	int lq[MAX_DOCUMENTS], lk[MAX_DOCUMENTS];
+};
+
+static void put_starts(struct op_case *c, int operand, const struct shape *s, const int *length, uint64_t *seed)
+{
+	struct rh_view view = case_operand(c, operand, RH_I32, s->documents + 1, 1, 0, FILL_NONE, seed);
+	int32_t at = s->lead;
+	for (int d = 0; d <= s->documents; d++) {
+		case_put(view, d, 0, at);
+		at += d < s->documents ? length[d] : 0;
+	}
+}
+
+static int rows_of(const struct shape *s, const int *length)
+{
+	int rows = 2 * s->lead;
+	for (int d = 0; d < s->documents; d++)
+		rows += length[d];
+	return rows;
+}
+
+static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+{
+	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk);
+	c->op.attention.heads = s->heads;
+	c->op.attention.kv_heads = s->kv_heads;
+	c->op.attention.documents = s->documents;
+	c->op.attention.window = s->window;
+	c->op.attention.scale = 2.0f / sqrtf((float)s->dim); /* sharper than usual: neighbours differ more */
+	for (int d = 0; d < s->documents; d++)
+		if (s->lq[d] > c->op.attention.longest)
+			c->op.attention.longest = s->lq[d];
+	put_starts(c, RH_ATTENTION_START_Q, s, s->lq, seed);
+	put_starts(c, RH_ATTENTION_START_K, s, s->lk, seed);
+	case_operand(c, RH_ATTENTION_Q, dtype, q_rows, s->heads * s->dim, pad, FILL_RANDOM, seed);
+	case_operand(c, RH_ATTENTION_K, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
+	case_operand(c, RH_ATTENTION_V, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
+}
+
+/* In F32 the scores are off by at most dim products of 2^-24 each, and the exponential's argument up to 2 sqrt(dim): some 2^-18. In bf16
+ * o's probabilities are rounded, each by up to 2^-9 of itself, to either side: o is a mean of values within 1. */
+static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ATTENTION};
+	fill_inputs(&c, s, dtype, pad, seed);
+	case_operand(&c, RH_ATTENTION_O, dtype, rows_of(s, s->lq), s->heads * s->dim, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_LSE, RH_F32, rows_of(s, s->lq), s->heads, pad, FILL_POISON, seed);
+	c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
+	c.tolerance[RH_ATTENTION_O] = dtype == RH_BF16 ? 0x1p-9 : 0x1p-17;
+	return c;
+}
+
+/* o and lse are the oracle's. dp and delta are sums of dim products, sqrt(dim) in size, at most 16. In bf16 p and ds are rounded, each by
+ * up to 2^-9 of itself, to either side: a variance of 2^-19.6 of its square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a
+ * row of p sum up to at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations
+ * then are 2^-8.8 for dq, 2^-6.8 for dk and dv where all is at its worst. */
+static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ATTENTION_BACKWARD};
+	uint64_t forward_seed = *seed;
+	struct op_case forward = forward_case(s, dtype, pad, &forward_seed);
+	rh_op_oracle(&forward.op);
+	fill_inputs(&c, s, dtype, pad, seed);
+	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk), wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
+	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, q_rows, wide, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
+	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
+	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
+	case_free(&forward);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, q_rows, wide, pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, q_rows, wide, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON, seed);
+	c.tolerance[RH_ATTENTION_BACKWARD_DELTA] = 0x1p-15;
+	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = dtype == RH_BF16 ? 0x1p-8 : 0x1p-15;
+	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = dtype == RH_BF16 ? 0x1p-7 : 0x1p-15;
+	return c;
+}
+
+/* Tiles are 64 own rows and 64 streamed ones, in backward 32 for D above 64; the plain kernels' 16 and 32. */
+static const struct shape mma_shapes[] = {
+        {1, 1, 64, 0, 0, 1, {1}, {1}},
+        {3, 1, 64, 0, 3, 3, {66, 1, 37}, {66, 1, 37}},       /* three heads share a key head; rows outside */
+        {2, 2, 128, 0, 0, 1, {97}, {97}},                    /* no group */
+        {2, 1, 96, 0, 1, 4, {0, 17, 0, 65}, {0, 17, 0, 65}}, /* empty documents, the first one too */
+        {2, 1, 64, 24, 0, 2, {150, 11}, {150, 11}},          /* a window: tiles seen in part at both ends, or not at all */
+        {1, 1, 128, 1, 0, 1, {70}, {70}},                    /* each sees itself */
+        {2, 1, 96, 0, 0, 3, {1, 7, 3}, {130, 7, 64}},        /* a cache: fewer queries than keys */
+        {2, 2, 64, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},     /* a cache and a window */
+        {2, 1, 128, 0, 0, 2, {70, 9}, {4, 4}},               /* more queries than keys: some see none, a whole tile too */
+        {1, 1, 64, 0, 0, 3, {3, 4, 0}, {0, 4, 5}},           /* no keys at all; no queries at all */
+        {2, 1, 64, 0, 0, 6, {3, 1, 4, 64, 5, 9}, {3, 1, 4, 64, 5, 9}},
+};
+
+static const struct shape plain_shapes[] = {
+        {1, 1, 4, 0, 0, 1, {1}, {1}},
+        {3, 1, 64, 0, 3, 3, {40, 1, 37}, {40, 1, 37}},
+        {7, 1, 20, 0, 0, 2, {33, 17}, {33, 17}},             /* a group that does not divide the lanes */
+        {2, 1, 13, 0, 1, 4, {0, 17, 0, 66}, {0, 17, 0, 66}}, /* odd D */
+        {1, 1, 256, 0, 0, 1, {35}, {35}},                    /* widest head */
+        {4, 2, 16, 24, 0, 2, {100, 11}, {100, 11}},
+        {2, 2, 32, 1, 0, 1, {40}, {40}},
+        {2, 1, 32, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},
+        {2, 1, 8, 0, 0, 2, {70, 40}, {4, 40}},
+        {2, 1, 8, 0, 0, 3, {3, 4, 0}, {0, 4, 5}},
+};
+
+enum { MMA_SHAPES = sizeof mma_shapes / sizeof mma_shapes[0], PLAIN_SHAPES = sizeof plain_shapes / sizeof plain_shapes[0] };
+
+static void test_attention_bf16_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < MMA_SHAPES; i++) {
+		struct op_case c = forward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, &seed);
+		kernel_check(&c, cuda_attention, &seed);
+	}
+	cudaemu_release();
+}
+
+static void test_attention_backward_bf16_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < MMA_SHAPES; i++) {
+		struct op_case c = backward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, &seed);
+		kernel_check(&c, cuda_attention_backward, &seed);
+	}
+	cudaemu_release();
+}
+
+/* F32, and bf16 of other head sizes or (a pad of 5) of rows that do not begin on 16 bytes. */
+static void test_attention_plain_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < PLAIN_SHAPES; i++) {
+		struct op_case single = forward_case(&plain_shapes[i], RH_F32, i % 2 * 5, &seed);
+		kernel_check(&single, cuda_attention, &seed);
+		struct op_case half = forward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, &seed);
+		half.tolerance[RH_ATTENTION_O] = 0x1p-17; /* p is not rounded here */
+		kernel_check(&half, cuda_attention, &seed);
+	}
+	cudaemu_release();
+}
+
+static void test_attention_plain_backward_equals_the_oracle(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	for (int i = 0; i < PLAIN_SHAPES; i++) {
+		struct op_case single = backward_case(&plain_shapes[i], RH_F32, i % 2 * 5, &seed);
+		kernel_check(&single, cuda_attention_backward, &seed);
+		struct op_case half = backward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, &seed);
+		for (int k = RH_ATTENTION_BACKWARD_DQ; k <= RH_ATTENTION_BACKWARD_DV; k++)
+			half.tolerance[k] = 0x1p-15;
+		kernel_check(&half, cuda_attention_backward, &seed);
+	}
+	cudaemu_release();
+}
+
+/* Lengths, heads and windows by chance. */
+static void test_attention_of_random_documents_equals_the_oracle(void **state)
+{
+	(void)state;
+	static const int dims[] = {64, 96, 128};
+	uint64_t seed = check_seed();
+	for (int i = 0; i < 6; i++) {
+		struct shape s = {.kv_heads = 1, .dim = dims[i % 3], .documents = (int)case_between(&seed, 1, 4)};
+		s.heads = (int)case_between(&seed, 1, 2);
+		s.lead = (int)case_between(&seed, 0, 5);
+		s.window = i % 2 ? (int)case_between(&seed, 1, 90) : 0;
+		for (int d = 0; d < s.documents; d++) {
+			s.lq[d] = (int)case_between(&seed, 0, 200 / s.documents);
+			s.lk[d] = i < 3 ? s.lq[d] : (int)case_between(&seed, 0, 200 / s.documents);
+		}
+		struct op_case c = i % 2 ? backward_case(&s, RH_BF16, 0, &seed) : forward_case(&s, RH_BF16, 0, &seed);
+		kernel_check(&c, i % 2 ? cuda_attention_backward : cuda_attention, &seed);
+	}
+	cudaemu_release();
+}
+
+/* q, k and v as columns of one wide buffer, as a fused projection leaves them. */
+static void test_attention_reads_a_fused_projection(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct shape s = {2, 1, 64, 0, 0, 2, {50, 31}, {50, 31}};
+	struct op_case c = forward_case(&s, RH_BF16, 0, &seed);
+	struct rh_view wide = case_operand(&c, RH_ATTENTION_LSE + 1, RH_BF16, 81, 4 * 64, 0, FILL_POISON, &seed);
+	c.op.operand[RH_ATTENTION_LSE + 1] = (struct rh_view){0};
+	int64_t from[3] = {0, 2 * 64, 3 * 64};
+	for (int i = 0; i < 3; i++) {
+		struct rh_view to = rh_view_cols(wide, from[i], c.op.operand[i].cols);
+		for (int64_t r = 0; r < to.rows; r++)
+			for (int64_t k = 0; k < to.cols; k++)
+				case_put(to, r, k, case_get(c.op.operand[i], r, k));
+		c.op.operand[i] = to;
+		c.buffer_of[i] = RH_ATTENTION_LSE + 1;
+	}
+	kernel_check(&c, cuda_attention, &seed);
+	cudaemu_release();
+}
+
+/* A document's result does not depend on what is packed around it. */
+static void test_attention_of_a_packed_document_equals_it_alone(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct shape packed = {2, 1, 64, 0, 0, 3, {61, 75, 20}, {61, 75, 20}}, alone = {2, 1, 64, 0, 0, 1, {75}, {75}};
+	struct op_case all = backward_case(&packed, RH_BF16, 0, &seed), one = backward_case(&alone, RH_BF16, 0, &seed);
+	int inputs[] = {RH_ATTENTION_BACKWARD_Q, RH_ATTENTION_BACKWARD_K,   RH_ATTENTION_BACKWARD_V,
+	                RH_ATTENTION_BACKWARD_O, RH_ATTENTION_BACKWARD_LSE, RH_ATTENTION_BACKWARD_DO};
+	for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+		struct rh_view to = one.op.operand[inputs[i]], from = rh_view_rows(all.op.operand[inputs[i]], 61, 75);
+		memcpy(to.data, from.data, (size_t)rh_view_bytes(to));
+	}
+	check_ok(cuda_attention_backward(&all.op, NULL));
+	check_ok(cuda_attention_backward(&one.op, NULL));
+	for (int i = RH_ATTENTION_BACKWARD_DQ; i <= RH_ATTENTION_BACKWARD_DV; i++) {
+		struct rh_view alone_view = one.op.operand[i], packed_view = rh_view_rows(all.op.operand[i], 61, 75);
+		assert_memory_equal(alone_view.data, packed_view.data, (size_t)rh_view_bytes(alone_view));
+	}
+	case_free(&all);
+	case_free(&one);
+	cudaemu_release();
+}
+
+/* Scores of a thousand and more: the running maximum keeps the exponentials in range. */
+static void test_attention_of_huge_scores_stays_finite(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct shape s = {2, 1, 64, 0, 0, 1, {100}, {100}};
+	struct op_case c = forward_case(&s, RH_BF16, 0, &seed);
+	c.op.attention.scale = 1000;
+	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-6; /* scores of 10000 are off by 2^-9 */
+	kernel_check(&c, cuda_attention, &seed);
+	cudaemu_release();
+}
+
+static void test_attention_without_documents_writes_nothing(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct shape s = {2, 1, 64, 0, 4, 0, {0}, {0}};
+	struct op_case forward = forward_case(&s, RH_BF16, 0, &seed), backward = backward_case(&s, RH_BF16, 0, &seed);
+	kernel_check(&forward, cuda_attention, &seed);
+	kernel_check(&backward, cuda_attention_backward, &seed);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_attention_bf16_equals_the_oracle),
+	        cmocka_unit_test(test_attention_backward_bf16_equals_the_oracle),
+	        cmocka_unit_test(test_attention_plain_equals_the_oracle),
+	        cmocka_unit_test(test_attention_plain_backward_equals_the_oracle),
+	        cmocka_unit_test(test_attention_of_random_documents_equals_the_oracle),
+	        cmocka_unit_test(test_attention_reads_a_fused_projection),
+	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
+	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
+	        cmocka_unit_test(test_attention_without_documents_writes_nothing),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
