@@ -26,10 +26,12 @@ OBJ  := $(LIB:%.c=$(B)/%.o)
 TESTS := $(sort $(wildcard tests/*/test_*.c))
 TESTBIN := $(TESTS:%.c=$(B)/%)
 
-# Files compiled once for each instruction set and chosen at run time: src/device/cpu/simd/X.c -> X.avx512.o X.avx2.o X.base.o
+# Files compiled once for each instruction set and chosen at run time: src/device/cpu/simd/X.c -> X.avx512.o X.avx2.o X.base.o; those in
+# simd/amx only for AMX.
 SIMD := $(wildcard src/device/cpu/simd/*.c offload/simd/*.c)
-SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o))
+SIMD_OBJ := $(foreach isa,avx512 avx2 base,$(SIMD:%.c=$(B)/%.$(isa).o)) $(patsubst %.c,$(B)/%.amx.o,$(wildcard src/device/cpu/simd/amx/*.c))
 ISA_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
+ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-bf16
 ISA_avx2   := -march=x86-64-v3
 ISA_base   := -march=x86-64
 
@@ -54,7 +56,7 @@ $(B)/%.$(1).o: %.c
 	@mkdir -p $$(@D)
 	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) $$(ISA_$(1)) -DRH_ISA=$(1) -c -o $$@ $$<
 endef
-$(foreach isa,avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
+$(foreach isa,amx avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
 
 $(B)/tests/%: tests/%.c $(B)/libroundhouse.a
 	@mkdir -p $(@D)

@@ -4,7 +4,8 @@
 
 #include "device/device.h"
 
-enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AVX512_BF16 };
+/* RH_CPU_AMX: AVX-512, and bf16 products on AMX's tiles. */
+enum rh_cpu_isa { RH_CPU_BASE, RH_CPU_AVX2, RH_CPU_AVX512, RH_CPU_AMX };
 
 struct rh_cpu_options {
 	int threads;         /* compute threads of this device, >= 1 */

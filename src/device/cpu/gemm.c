@@ -11,16 +11,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum {
-	SKINNY = 16,     /* rows or columns, at most, of a narrow product */
-	K_BLOCK = 384,   /* at most: a panel of a is 21 KiB, one of b 48 KiB */
-	A_PANELS = 8,    /* packed at a time */
-	COL_PANELS = 20, /* of b, at most, in a tile */
-	SKINNY_TASK = 1 << 17
-};
+enum { NARROW_TASK = 1 << 17 }; /* multiply-adds, about */
 
 struct product {
 	const struct gemm_kernels *kernels;
+	const struct gemm_tiles *tiles;
+	void (*finish)(const float *product, int64_t stride, const struct gemm_target *target);
 	int64_t m, n, k;
 	struct gemm_side a, b; /* lanes are rows of a, columns of b */
 	struct rh_view c, bias, d;
@@ -37,22 +33,41 @@ struct product {
 	int64_t narrow_stride;
 };
 
+static void *address(const struct rh_view *view, int64_t row, int64_t col)
+{
+	return (char *)view->data + rh_dtype_bytes(view->dtype, row * view->stride + col);
+}
+
 static float element(const struct rh_view *view, int64_t row, int64_t col)
 {
 	int64_t at = row * view->stride + col;
 	return view->dtype == RH_F32 ? ((const float *)view->data)[at] : rh_bf16_to_f32(((const uint16_t *)view->data)[at]);
 }
 
-/* d[i][j] = alpha * product + c + bias. */
-static void put(const struct product *p, int64_t i, int64_t j, float product)
+/* (rows, cols) at (row, col) of d, but for the bias. */
+static struct gemm_target target_at(const struct product *p, int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
-	float sum = p->c.data ? element(&p->c, i, j) : 0;
-	sum += p->bias.data ? element(&p->bias, 0, j) : 0;
-	sum = p->alpha * product + sum;
-	if (p->d.dtype == RH_F32)
-		((float *)p->d.data)[i * p->d.stride + j] = sum;
-	else
-		((uint16_t *)p->d.data)[i * p->d.stride + j] = rh_f32_to_bf16(sum);
+	return (struct gemm_target){
+	        .dst = address(&p->d, row, col),
+	        .add = p->c.data ? address(&p->c, row, col) : NULL,
+	        .dst_dtype = p->d.dtype,
+	        .add_dtype = p->d.dtype,
+	        .dst_stride = p->d.stride,
+	        .add_stride = p->c.stride,
+	        .rows = rows,
+	        .cols = cols,
+	        .alpha = p->alpha,
+	};
+}
+
+/* The bias of `cols` columns, widened into `out`; NULL without one. */
+static const float *bias_at(const struct product *p, int64_t col, int64_t cols, float *out)
+{
+	if (!p->bias.data)
+		return NULL;
+	for (int64_t j = 0; j < cols; j++)
+		out[j] = element(&p->bias, 0, col + j);
+	return out;
 }
 
 static struct gemm_side from(struct gemm_side side, int64_t lane, int64_t k)
@@ -75,21 +90,26 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* Wide products */
 
 struct scratch {
-	float *a, *b, *bias;
-	float *sums; /* (rows, padded cols) when d is BF16 */
+	void *a, *b;
+	float *bias;
+	float *sums; /* (rows, cols) when d is BF16 and k has more than one block */
 };
+
+static int64_t aligned(int64_t bytes)
+{
+	return ceil_div(bytes, 64) * 64;
+}
 
 static int take_scratch(const struct product *p, struct scratch *out)
 {
-	int64_t cols = ceil_div(p->cols, p->kernels->panel_cols) * p->kernels->panel_cols;
-	int64_t a = ceil_div(p->k_block * p->kernels->panel_rows * A_PANELS, 16) * 16, b = p->k_block * cols;
-	int64_t sums = p->d.dtype == RH_F32 ? 0 : p->rows * cols;
-	out->a = cpu_scratch((size_t)(a + b + cols + sums) * sizeof(float));
-	if (!out->a)
+	const struct gemm_tiles *t = p->tiles;
+	int64_t depth = gemm_panel_depth(t, p->k_block);
+	int64_t a = aligned(depth * t->panel_rows * t->a_panels * t->element_bytes), b = aligned(depth * p->cols * t->element_bytes);
+	int64_t bias = aligned(p->cols * 4), sums = p->d.dtype == RH_F32 || p->k <= p->k_block ? 0 : p->rows * p->cols * 4;
+	char *memory = cpu_scratch((size_t)(a + b + bias + sums));
+	if (!memory)
 		return -ENOMEM;
-	out->b = out->a + a;
-	out->bias = out->b + b;
-	out->sums = out->bias + cols;
+	*out = (struct scratch){memory, memory + a, (void *)(memory + a + b), (void *)(memory + a + b + bias)};
 	return 0;
 }
 
@@ -108,58 +128,43 @@ static void prefetch(const struct gemm_side *side, int64_t lanes, int64_t kc, in
 
 /* Whether tiles can read b where it is: no widening to do, no zeros to add, and rows not so far apart that they fall into the same few
  * sets of a cache. */
-static int usable_in_place(const struct gemm_side *b, int64_t cols, int panel_cols)
+static int usable_in_place(const struct gemm_tiles *tiles, const struct gemm_side *b, int64_t cols)
 {
-	return b->dtype == RH_F32 && b->lane_stride == 1 && cols % panel_cols == 0 && b->k_stride % 1024;
+	return tiles->k_unit == 1 && b->dtype == RH_F32 && b->lane_stride == 1 && cols % tiles->panel_cols == 0 && b->k_stride % 1024;
 }
 
-/* One block of k for one tile at (row, col) of (rows, cols): the sums so far are in `base`. */
-static void tile_block(const struct product *p, const struct scratch *scratch, int64_t row, int64_t col, int64_t rows, int64_t cols,
-                       int64_t k, int64_t kc, struct gemm_target base)
+/* One block of k for one tile at (row, col) of d: base.rows by base.cols. */
+static void tile_block(const struct product *p, const struct scratch *scratch, int64_t row, int64_t col, int64_t k, int64_t kc,
+                       struct gemm_target base)
 {
-	const int panel_rows = p->kernels->panel_rows, panel_cols = p->kernels->panel_cols, group_rows = A_PANELS * panel_rows;
+	const struct gemm_tiles *t = p->tiles;
+	const int64_t panel_rows = t->panel_rows, group_rows = t->a_panels * panel_rows, depth = gemm_panel_depth(t, kc);
+	const int64_t rows = base.rows, cols = base.cols;
 	struct gemm_side side = from(p->b, col, k), next_b = from(p->b, col, k + kc);
-	const float *b = side.data; /* [k][b_step], panels b_panel apart */
-	int64_t b_step = side.k_stride, b_panel = panel_cols;
-	if (!usable_in_place(&side, cols, panel_cols)) {
-		p->kernels->pack(&side, cols, panel_cols, kc, scratch->b);
+	const void *b = side.data; /* [k][b_step], panels b_panel apart */
+	int64_t b_step = side.k_stride, b_panel = t->panel_cols;
+	if (!usable_in_place(t, &side, cols)) {
+		t->pack_b(&side, cols, kc, scratch->b);
 		b = scratch->b;
-		b_step = panel_cols;
-		b_panel = kc * panel_cols;
+		b_step = t->panel_cols;
+		b_panel = depth * t->panel_cols;
 	}
 	int64_t next_kc = least(p->k_block, p->k - k - kc);
 	for (int64_t i = 0; i < rows; i += panel_rows) {
 		if (i % group_rows == 0) {
 			side = from(p->a, row + i, k);
-			p->kernels->pack(&side, least(group_rows, rows - i), panel_rows, kc, scratch->a);
+			t->pack_a(&side, least(group_rows, rows - i), kc, scratch->a);
 		}
 		if (i + group_rows < rows) {
 			side = from(p->a, row + i + group_rows, k);
 			prefetch(&side, least(panel_rows, rows - i - group_rows), kc, 0, 1);
 		}
 		prefetch(&next_b, cols, next_kc, i / panel_rows, ceil_div(rows, panel_rows));
-		const float *a = scratch->a + i % group_rows * kc;
 		struct gemm_target target = base;
 		target.rows = least(panel_rows, rows - i);
-		for (int64_t j = 0; j < cols; j += panel_cols) {
-			target.cols = least(panel_cols, cols - j);
-			target.dst = base.dst + i * base.dst_stride + j;
-			target.add = base.add ? base.add + i * base.add_stride + j : NULL;
-			target.bias = base.bias ? base.bias + j : NULL;
-			p->kernels->tile(kc, a, b + j / panel_cols * b_panel, b_step, &target);
-		}
-	}
-}
-
-static void round_tile(const struct product *p, const struct scratch *scratch, int64_t row, int64_t col, int64_t rows, int64_t cols,
-                       int64_t stride)
-{
-	struct product unscaled = *p;
-	unscaled.alpha = 1; /* and the bias are in the sums */
-	unscaled.bias.data = NULL;
-	for (int64_t i = 0; i < rows; i++) {
-		for (int64_t j = 0; j < cols; j++)
-			put(&unscaled, row + i, col + j, scratch->sums[i * stride + j]);
+		target.dst = (char *)base.dst + rh_dtype_bytes(base.dst_dtype, i * base.dst_stride);
+		target.add = base.add ? (const char *)base.add + rh_dtype_bytes(base.add_dtype, i * base.add_stride) : NULL;
+		t->tiles(kc, (const char *)scratch->a + i % group_rows * depth * t->element_bytes, b, b_step, b_panel, &target);
 	}
 }
 
@@ -173,39 +178,30 @@ static void wide_task(void *context, int64_t index)
 		return;
 	}
 	int64_t row = index / p->tiles_across * p->rows, col = index % p->tiles_across * p->cols;
-	int64_t rows = least(p->rows, p->m - row), cols = least(p->cols, p->n - col);
-	int64_t padded = ceil_div(p->cols, p->kernels->panel_cols) * p->kernels->panel_cols;
-	if (p->bias.data) {
-		for (int64_t j = 0; j < padded; j++)
-			scratch.bias[j] = j < cols ? element(&p->bias, 0, col + j) : 0;
-	}
-	struct gemm_target target = {.alpha = p->alpha, .bias = p->bias.data ? scratch.bias : NULL};
-	if (p->d.dtype == RH_F32) {
-		target.dst = (float *)p->d.data + row * p->d.stride + col;
-		target.dst_stride = p->d.stride;
-		target.add = p->c.data ? (const float *)p->c.data + row * p->c.stride + col : NULL;
-		target.add_stride = p->c.stride;
-	} else {
-		target.dst = scratch.sums;
-		target.dst_stride = padded;
-	}
+	const struct gemm_target whole =
+	        target_at(p, row, col, least(p->rows, p->m - row), least(p->cols, p->n - col)); /* without the bias */
+	struct gemm_target target = whole;
+	target.bias = bias_at(p, col, whole.cols, scratch.bias);
 	int64_t k = 0;
 	do { /* once even when k is 0 */
-		tile_block(p, &scratch, row, col, rows, cols, k, least(p->k_block, p->k - k), target);
+		int more = k + p->k_block < p->k && whole.dst_dtype != RH_F32;
+		target.dst = more ? scratch.sums : whole.dst;
+		target.dst_dtype = more ? RH_F32 : whole.dst_dtype;
+		target.dst_stride = more ? p->cols : whole.dst_stride;
+		tile_block(p, &scratch, row, col, k, least(p->k_block, p->k - k), target);
 		target.add = target.dst;
+		target.add_dtype = target.dst_dtype;
 		target.add_stride = target.dst_stride;
 		target.bias = NULL;
 		k += p->k_block;
 	} while (k < p->k);
-	if (p->d.dtype != RH_F32)
-		round_tile(p, &scratch, row, col, rows, cols, padded);
 }
 
 /* Tiles of whole panels; enough of them for the threads, no smaller than needed: each repeats the packing of its row and column. */
 static void cut(struct product *p, int threads)
 {
-	const int64_t panel_rows = p->kernels->panel_rows, panel_cols = p->kernels->panel_cols;
-	int64_t down = ceil_div(p->m, panel_rows * 64), across = ceil_div(p->n, panel_cols * COL_PANELS);
+	const int64_t panel_rows = p->tiles->panel_rows, panel_cols = p->tiles->panel_cols;
+	int64_t down = ceil_div(p->m, panel_rows * 64), across = ceil_div(p->n, panel_cols * p->tiles->b_panels);
 	for (;;) {
 		p->rows = ceil_div(ceil_div(p->m, down), panel_rows) * panel_rows;
 		p->cols = ceil_div(ceil_div(p->n, across), panel_cols) * panel_cols;
@@ -225,8 +221,8 @@ static void cut(struct product *p, int threads)
 
 static int run_wide(struct cpu_context *context, struct product *p)
 {
-	int64_t blocks = ceil_div(p->k, K_BLOCK);
-	p->k_block = blocks ? ceil_div(ceil_div(p->k, blocks), 16) * 16 : 0;
+	int64_t blocks = ceil_div(p->k, p->tiles->k_block);
+	p->k_block = blocks ? ceil_div(ceil_div(p->k, blocks), 32) * 32 : 0;
 	cut(p, rh_pool_threads(context->pool));
 	rh_pool_run(context->pool, wide_task, p, p->tiles_across * ceil_div(p->m, p->rows));
 	int fault = atomic_load_explicit(&p->fault, memory_order_relaxed);
@@ -235,12 +231,23 @@ static int run_wide(struct cpu_context *context, struct product *p)
 
 /* Narrow products */
 
-static void put_narrow(const struct product *p, int64_t wide, int64_t narrow, float product)
+/* product[lanes][cols], `lane_step` and `col_step` apart, of a narrow product's wide lanes from `lane` on and narrow ones from `col` on. */
+static void put_narrow(const struct product *p, int64_t lane, int64_t lanes, int64_t lane_step, int64_t col, int64_t cols, int64_t col_step,
+                       const float *product)
 {
-	if (p->swapped)
-		put(p, narrow, wide, product);
-	else
-		put(p, wide, narrow, product);
+	float turned[GEMM_MAX_LANES * GEMM_SKINNY_COLS], bias[GEMM_MAX_LANES];
+	struct gemm_target target = p->swapped ? target_at(p, col, lane, cols, lanes) : target_at(p, lane, col, lanes, cols);
+	target.bias = bias_at(p, p->swapped ? lane : col, target.cols, bias);
+	int64_t row_step = p->swapped ? col_step : lane_step, step = p->swapped ? lane_step : col_step;
+	if (step != 1) {
+		for (int64_t i = 0; i < target.rows; i++) {
+			for (int64_t j = 0; j < target.cols; j++)
+				turned[i * target.cols + j] = product[i * row_step + j * step];
+		}
+		product = turned;
+		row_step = target.cols;
+	}
+	p->finish(product, row_step, &target);
 }
 
 static void dot_task(void *context, int64_t index)
@@ -254,10 +261,7 @@ static void dot_task(void *context, int64_t index)
 		for (int64_t col = 0; col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
 			int cols = (int)least(GEMM_SKINNY_COLS, p->narrow_lanes - col);
 			p->kernels->dot(&side, rows, p->k, p->narrow + col * p->narrow_stride, p->narrow_stride, cols, out);
-			for (int64_t i = 0; i < rows; i++) {
-				for (int j = 0; j < cols; j++)
-					put_narrow(p, lane + i, col + j, out[i * cols + j]);
-			}
+			put_narrow(p, lane, rows, cols, col, cols, 1, out);
 		}
 	}
 }
@@ -274,17 +278,14 @@ static void outer_task(void *context, int64_t index)
 			int cols = (int)least(GEMM_SKINNY_COLS, p->narrow_lanes - col);
 			memset(out, 0, sizeof out);
 			p->kernels->outer(&side, lanes, p->k, p->narrow + col * p->k, cols, out);
-			for (int j = 0; j < cols; j++) {
-				for (int64_t i = 0; i < lanes; i++)
-					put_narrow(p, lane + i, col + j, out[j * GEMM_MAX_LANES + i]);
-			}
+			put_narrow(p, lane, lanes, 1, col, cols, GEMM_MAX_LANES, out);
 		}
 	}
 }
 
 static int run_narrow(struct cpu_context *context, struct product *p)
 {
-	p->swapped = p->m <= SKINNY && p->m <= p->n;
+	p->swapped = p->m <= p->tiles->narrow && p->m <= p->n;
 	const struct gemm_side *narrow = p->swapped ? &p->a : &p->b;
 	p->wide = p->swapped ? &p->b : &p->a;
 	p->wide_lanes = p->swapped ? p->n : p->m;
@@ -309,7 +310,7 @@ static int run_narrow(struct cpu_context *context, struct product *p)
 		}
 	}
 	int64_t grain = dot ? GEMM_DOT_ROWS : p->kernels->outer_lanes, work = p->narrow_lanes * (p->k + 16) * grain;
-	p->lanes_per_task = grain * ceil_div(SKINNY_TASK, work);
+	p->lanes_per_task = grain * ceil_div(NARROW_TASK, work);
 	rh_pool_run(context->pool, dot ? dot_task : outer_task, p, ceil_div(p->wide_lanes, p->lanes_per_task));
 	return 0;
 }
@@ -319,6 +320,7 @@ int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
 	const struct rh_view *a = &op->operand[RH_GEMM_A], *b = &op->operand[RH_GEMM_B];
 	struct product p = {
 	        .kernels = &CPU_ISA_PICK(context->isa, gemm_kernels),
+	        .finish = &CPU_ISA_PICK(context->isa, gemm_finish),
 	        .m = op->operand[RH_GEMM_D].rows,
 	        .n = op->operand[RH_GEMM_D].cols,
 	        .k = op->gemm.trans_a ? a->rows : a->cols,
@@ -331,5 +333,6 @@ int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
 	};
 	if (!p.m || !p.n)
 		return 0;
-	return least(p.m, p.n) <= SKINNY ? run_narrow(context, &p) : run_wide(context, &p);
+	p.tiles = context->isa >= RH_CPU_AMX && a->dtype == RH_BF16 ? &gemm_tiles_amx : &p.kernels->tiles;
+	return least(p.m, p.n) <= p.tiles->narrow ? run_narrow(context, &p) : run_wide(context, &p);
 }

@@ -5,12 +5,21 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-static const char *const names[] = {"base", "avx2", "avx512", "avx512_bf16"};
+static const char *const names[] = {"base", "avx2", "avx512", "amx"};
 
 const char *rh_cpu_isa_name(enum rh_cpu_isa isa)
 {
 	return names[isa];
+}
+
+/* Linux lets a process use the tile registers once it has asked, for all of its threads. */
+static int may_use_amx(void)
+{
+	enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, of newer headers */
+	return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 static enum rh_cpu_isa machine_isa(void)
@@ -20,7 +29,7 @@ static enum rh_cpu_isa machine_isa(void)
 		return RH_CPU_BASE;
 	if (!__builtin_cpu_supports("x86-64-v4"))
 		return RH_CPU_AVX2;
-	return __builtin_cpu_supports("avx512bf16") ? RH_CPU_AVX512_BF16 : RH_CPU_AVX512;
+	return __builtin_cpu_supports("amx-bf16") && may_use_amx() ? RH_CPU_AMX : RH_CPU_AVX512;
 }
 
 enum rh_cpu_isa rh_cpu_best_isa(void)
@@ -29,10 +38,10 @@ enum rh_cpu_isa rh_cpu_best_isa(void)
 	const char *wish = getenv("RH_CPU_ISA");
 	if (!wish)
 		return best;
-	for (int isa = RH_CPU_BASE; isa <= RH_CPU_AVX512_BF16; isa++) {
+	for (int isa = RH_CPU_BASE; isa <= RH_CPU_AMX; isa++) {
 		if (strcmp(wish, names[isa]) == 0)
 			return (enum rh_cpu_isa)isa < best ? (enum rh_cpu_isa)isa : best;
 	}
-	rh_warn_once("RH_CPU_ISA=%s is none of base, avx2, avx512, avx512_bf16: ignored", wish);
+	rh_warn_once("RH_CPU_ISA=%s is none of base, avx2, avx512, amx: ignored", wish);
 	return best;
 }

@@ -71,7 +71,7 @@ static const struct cpu_kernels *kernels_of(enum rh_cpu_isa isa)
 {
 	switch (isa) {
 	case RH_CPU_AVX512:
-	case RH_CPU_AVX512_BF16:
+	case RH_CPU_AMX:
 		return &cpu_kernels_avx512;
 	case RH_CPU_AVX2:
 		return &cpu_kernels_avx2;

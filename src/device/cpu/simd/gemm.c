@@ -134,17 +134,6 @@ static void pack(const struct gemm_side *side, int64_t lanes, int width, int64_t
 		pack_as(side, RH_BF16, lanes, width, kc, out);
 }
 
-static void store_partial(const float *product, const struct gemm_target *target)
-{
-	for (int64_t i = 0; i < target->rows; i++) {
-		for (int64_t j = 0; j < target->cols; j++) {
-			float sum = target->add ? target->add[i * target->add_stride + j] : 0;
-			sum += target->bias ? target->bias[j] : 0;
-			target->dst[i * target->dst_stride + j] = target->alpha * product[i * COLS + j] + sum;
-		}
-	}
-}
-
 SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const float *b, int64_t b_step, const struct gemm_target *target)
 {
 	vf sum[ROWS][VECS];
@@ -152,8 +141,8 @@ SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const flo
 	for (int i = 0; i < rows; i++)
 		sum[i][0] = sum[i][1] = (vf){0};
 	for (int i = 0; i < rows && i < target->rows; i++) { /* wanted at the end: on its way meanwhile */
-		__builtin_prefetch(target->dst + i * target->dst_stride);
-		__builtin_prefetch(target->dst + i * target->dst_stride + COLS - 1);
+		__builtin_prefetch(gemm_offset(target->dst, target->dst_dtype, i * target->dst_stride));
+		__builtin_prefetch(gemm_offset(target->dst, target->dst_dtype, i * target->dst_stride + COLS - 1));
 	}
 	for (int64_t k = 0; k < kc; k++, a += ROWS, b += b_step) {
 		vf b0 = vf_load(b), b1 = vf_load(b + VF);
@@ -166,14 +155,14 @@ SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const flo
 			sum[i][1] += x * b1;
 		}
 	}
-	if (target->rows < rows || target->cols < COLS) {
+	if (target->rows < rows || target->cols < COLS || target->dst_dtype != RH_F32 || target->add_dtype != RH_F32) {
 		float product[ROWS * COLS];
 #pragma GCC unroll 16
 		for (int i = 0; i < rows; i++) {
 			vf_store(product + i * COLS, sum[i][0]);
 			vf_store(product + i * COLS + VF, sum[i][1]);
 		}
-		store_partial(product, target);
+		CPU_ISA(gemm_finish)(product, COLS, target);
 		return;
 	}
 	vf alpha = vf_set(target->alpha), bias0 = {0}, bias1 = {0};
@@ -225,6 +214,24 @@ static void tile(int64_t kc, const float *a, const float *b, int64_t b_step, con
 	default:
 		tile_rows(ROWS, kc, a, b, b_step, target);
 	}
+}
+
+static void tiles(int64_t kc, const void *a, const void *b, int64_t b_step, int64_t b_panel, const struct gemm_target *target)
+{
+	for (int64_t j = 0; j < target->cols; j += COLS) {
+		struct gemm_target part = gemm_target_columns(target, j, COLS);
+		tile(kc, a, (const float *)b + j / COLS * b_panel, b_step, &part);
+	}
+}
+
+static void pack_a(const struct gemm_side *side, int64_t lanes, int64_t kc, void *out)
+{
+	pack(side, lanes, ROWS, kc, out);
+}
+
+static void pack_b(const struct gemm_side *side, int64_t lanes, int64_t kc, void *out)
+{
+	pack(side, lanes, COLS, kc, out);
 }
 
 /* `rows` rows of a by `cols` columns of b, both along k. */
@@ -397,11 +404,19 @@ static void outer(const struct gemm_side *a, int64_t lanes, int64_t kc, const fl
 }
 
 const struct gemm_kernels CPU_ISA(gemm_kernels) = {
-        .panel_rows = ROWS,
-        .panel_cols = COLS,
+        .tiles = {.panel_rows = ROWS,
+                  .panel_cols = COLS,
+                  .element_bytes = 4,
+                  .k_unit = 1,
+                  .k_block = 384, /* a panel of a is 21 KiB, one of b 48 KiB (AVX-512) */
+                  .a_panels = 8,
+                  .b_panels = 20,
+                  .narrow = 16,
+                  .pack_a = pack_a,
+                  .pack_b = pack_b,
+                  .tiles = tiles},
         .outer_lanes = OUTER_VECS * VF,
         .pack = pack,
-        .tile = tile,
         .dot = dot,
         .outer = outer,
 };
