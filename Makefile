@@ -66,6 +66,7 @@ tests-built: $(TESTBIN) $(B)/roundhouse
 
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) tests-built
+	@$(MAKE) --no-print-directory -j$$(nproc) cuda
 	@tests/run.sh $(B) $(TESTBIN)
 
 # The longer checks: exhaustive sweeps, and every demo-sized product.

@@ -3,20 +3,20 @@
 
 PACKAGES += g++
 CUDA_SRC := $(sort $(wildcard cuda/*.cu))
-EMU_SRC  := $(sort $(wildcard tests/cudaemu/*.cpp))
+EMU_SRC  := $(sort $(wildcard tests/cudaemu/*.cpp tests/cudaemu/*.cu))
 EMU_FLAGS = -std=c++17 -fno-strict-aliasing -fno-exceptions -fno-rtti -DRH_CUDA_EMULATED -Wall -Wextra -Wno-missing-field-initializers \
             $(if $(WERROR),-Werror) -Isrc -I. -Itests -Itests/cudaemu -O2 -g -fno-math-errno -MMD -MP -D_GNU_SOURCE
 EMU_ASAN  = -O1 -fsanitize=address -fno-omit-frame-pointer
 
 # $(1): folder of the objects, $(2): further flags
 define emu_rules
-$(B)/$(1)/%.o: %.cu
+$(B)/$(1)/%.cu.o: %.cu
 	@mkdir -p $$(@D)
 	@echo "c++ $$< ($(1))"; g++ -x c++ $$(EMU_FLAGS) $(2) -c -o $$@ $$<
-$(B)/$(1)/%.o: %.cpp
+$(B)/$(1)/%.cpp.o: %.cpp
 	@mkdir -p $$(@D)
 	@echo "c++ $$< ($(1))"; g++ $$(EMU_FLAGS) $(2) -c -o $$@ $$<
-$(B)/libcuda$(1).a: $(CUDA_SRC:%.cu=$(B)/$(1)/%.o) $(EMU_SRC:%.cpp=$(B)/$(1)/%.o)
+$(B)/libcuda$(1).a: $(CUDA_SRC:%=$(B)/$(1)/%.o) $(EMU_SRC:%=$(B)/$(1)/%.o)
 	@rm -f $$@
 	@ar rcs $$@ $$^
 endef
@@ -38,5 +38,30 @@ ifeq ($(VARIANT),tsan) # does not know of fibers
 TESTBIN := $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
 endif
 ifeq ($(VARIANT),release)
-TESTBIN += $(CUDA_TESTS:tests/cuda/%.c=$(B)/tests/cuda/%-asan)
+TESTBIN += $(patsubst tests/cuda/%.c,$(B)/tests/cuda/%-asan,$(filter-out %/test_resources.c,$(CUDA_TESTS)))
 endif
+
+# nvcc's half: every architecture, no warning, and what ptxas says of registers and shared memory beside each object.
+NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_ARCHS  = 80 89 90 $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch)),120)
+NVCC_FLAGS  = -std=c++17 -O3 -Isrc -I. -Werror all-warnings -Xcompiler -Wall,-Wextra \
+              $(foreach arch,$(CUDA_ARCHS),-gencode=arch=compute_$(arch)$(comma)code=sm_$(arch))
+comma      := ,
+CUDA_PTXAS := $(CUDA_SRC:%.cu=$(B)/%.ptxas)
+
+$(B)/cuda/%.ptxas: cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "nvcc $<"; $(NVCC) $(NVCC_FLAGS) -Xptxas -v -MD -MP -MT $@ -MF $(@:.ptxas=.cu.d) -c -o $(@:.ptxas=.cu.o) $< >$@.log 2>&1 || \
+		{ cat $@.log; exit 1; }
+	@c++filt <$@.log >$@
+
+# The tests judge what this leaves in $(B)/cuda (tests/cuda/test_resources.c), and write the table $(B)/cuda/kernels.txt; bench/cuda-kernels.txt
+# is a copy of it.
+cuda:
+ifneq ($(VARIANT),release)
+else ifneq ($(NVCC),)
+	@$(MAKE) --no-print-directory $(CUDA_PTXAS)
+else
+	@echo "skipped: cuda/ is not compiled by nvcc: it is not on PATH, nor is /usr/local/cuda/bin/nvcc; its kernels run emulated"
+endif
+.PHONY: cuda
