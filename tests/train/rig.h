@@ -22,6 +22,8 @@ struct rig {
 	struct rh_config config;
 	struct rh_session session;
 	struct rh_safetensors *reference;
+	int32_t *ints[16]; /* handed out by rig_input; freed with the rig */
+	int held;
 };
 
 static inline const struct rh_safetensor *rig_tensor(const struct rig *rig, const char *name)
@@ -46,19 +48,21 @@ struct rig_input {
 	int64_t micros;
 };
 
-static inline const int32_t *rig_ints(const struct rig *rig, const char *prefix, const char *part, int64_t *count)
+static inline const int32_t *rig_ints(struct rig *rig, const char *prefix, const char *part, int64_t *count)
 {
 	char name[64];
 	snprintf(name, sizeof name, "%s.%s", prefix, part);
 	const struct rh_safetensor *tensor = rig_tensor(rig, name);
 	if (count)
 		*count = tensor->shape[0];
-	int32_t *copy = malloc((size_t)tensor->bytes); /* the mapping promises no alignment; freed with the process */
+	int32_t *copy = malloc((size_t)tensor->bytes); /* the mapping promises no alignment */
+	assert_true(rig->held < 16);
+	rig->ints[rig->held++] = copy;
 	memcpy(copy, tensor->data, (size_t)tensor->bytes);
 	return copy;
 }
 
-static inline struct rig_input rig_input(const struct rig *rig, const char *prefix)
+static inline struct rig_input rig_input(struct rig *rig, const char *prefix)
 {
 	struct rig_input in;
 	int64_t count;
@@ -157,6 +161,8 @@ static inline void rig_close(struct rig *rig)
 {
 	rh_session_close(&rig->session);
 	rh_safetensors_close(rig->reference);
+	while (rig->held > 0)
+		free(rig->ints[--rig->held]);
 }
 
 /* Forward and backward of micro-batches [first, first + count); the step's loss. */

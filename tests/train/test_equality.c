@@ -102,8 +102,8 @@ static void same(const struct what *what, const struct way *way, const struct ou
 static const char *const devices[] = {"cpu:1", "cpu:2", "cpu:4", "cpu:8"};
 enum { DEVICES = 4 };
 
-/* Cuts, devices and rounds: all that there are under RH_LONG, else each cut on each number of devices, with rounds that take turns, so that
- * every pair of the three occurs. The models have 2 or 3 blocks: layers 0 (embedding) to 3 or 4 (head). */
+/* Cuts, devices and rounds: all that there are under RH_LONG, else each cut on each number of devices, with rounds that take turns. The
+ * models have 2 or 3 blocks: layers 0 (embedding) to 3 or 4 (head). */
 static void sweep(const struct what *what)
 {
 	static const struct way cuts[] = {
