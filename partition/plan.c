@@ -374,6 +374,8 @@ static int search(struct planner *at, struct rh_plan *out)
 		rc = pack(at, &now);
 		RH_ASSERT(rc < 0);
 	}
+	if (!rc)
+		rh_error_clear(); /* of limits that did not fit */
 	rh_free(now.forward);
 	rh_free(now.backward);
 	rh_free(limit);

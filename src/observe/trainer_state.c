@@ -167,21 +167,31 @@ static int make_file(const struct rh_trainer_state *state, json_t **out)
 	return rc;
 }
 
-static int append_bytes(const char *bytes, size_t length, void *text)
+/* jansson forgets a fault of its callback here and there, and goes on: this one stays. */
+struct dump {
+	struct rh_text text;
+	int rc;
+};
+
+static int append_bytes(const char *bytes, size_t length, void *context)
 {
-	return rh_text_append(text, bytes, length);
+	struct dump *dump = context;
+	if (!dump->rc)
+		dump->rc = rh_text_append(&dump->text, bytes, length);
+	return dump->rc;
 }
 
 int rh_trainer_state_save(const struct rh_trainer_state *state, const char *path)
 {
-	struct rh_text text = {0};
+	struct dump dump = {0};
 	json_t *file = NULL;
 	int rc = make_file(state, &file);
-	if (!rc && json_dump_callback(file, append_bytes, &text, JSON_INDENT(2) | JSON_SORT_KEYS))
+	if (!rc && json_dump_callback(file, append_bytes, &dump, JSON_INDENT(2) | JSON_SORT_KEYS))
 		rc = no_memory();
-	rc = rc ? rc : rh_text_append(&text, "\n", 1);
-	rc = rc ? rc : rh_file_write_whole(path, text.bytes, text.length);
-	rh_text_free(&text);
+	rc = rc ? rc : dump.rc;
+	rc = rc ? rc : rh_text_append(&dump.text, "\n", 1);
+	rc = rc ? rc : rh_file_write_whole(path, dump.text.bytes, dump.text.length);
+	rh_text_free(&dump.text);
 	json_decref(file);
 	return rc;
 }
