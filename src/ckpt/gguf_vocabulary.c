@@ -2,6 +2,8 @@
 
 #include "core/alloc.h"
 
+#include <stdio.h>
+
 /* Lists taken out of the file for the length of one call. */
 struct lists {
 	const char **token, **merge;
@@ -60,29 +62,68 @@ static int read_scalars(const struct rh_gguf *gguf, struct rh_vocabulary *out)
 	return rc < 0 ? rc : 0;
 }
 
+/* The context length, under the name of the architecture. */
+static int read_longest(const struct rh_gguf *gguf, struct rh_vocabulary *out)
+{
+	const char *architecture = "";
+	char name[128];
+	int rc = rh_gguf_string(gguf, "general.architecture", &architecture);
+	snprintf(name, sizeof name, "%s.context_length", architecture);
+	if (rc >= 0)
+		rc = rh_gguf_int(gguf, name, &out->longest);
+	return rc < 0 ? rc : 0;
+}
+
+static int read_vocabulary(const struct rh_gguf *gguf, struct lists *lists, struct rh_vocabulary *out)
+{
+	*out = (struct rh_vocabulary){.where = rh_gguf_path(gguf),
+	                              .bos = -1,
+	                              .eos = -1,
+	                              .unknown = -1,
+	                              .pad = -1,
+	                              .add_bos = -1,
+	                              .add_eos = -1,
+	                              .add_space_prefix = -1};
+	int rc = read_lists(gguf, lists, out);
+	if (!rc)
+		rc = read_scalars(gguf, out);
+	return rc ? rc : read_longest(gguf, out);
+}
+
+static void free_lists(struct lists *lists)
+{
+	rh_free(lists->token);
+	rh_free(lists->token_bytes);
+	rh_free(lists->merge);
+	rh_free(lists->merge_bytes);
+	rh_free(lists->score);
+	rh_free(lists->type);
+}
+
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out)
 {
 	if (!source->gguf)
 		return rh_tokenizer_load(source->path, out);
 	struct lists lists = {0};
-	struct rh_vocabulary vocabulary = {.where = source->path,
-	                                   .bos = -1,
-	                                   .eos = -1,
-	                                   .unknown = -1,
-	                                   .pad = -1,
-	                                   .add_bos = -1,
-	                                   .add_eos = -1,
-	                                   .add_space_prefix = -1};
-	int rc = read_lists(source->gguf, &lists, &vocabulary);
-	if (!rc)
-		rc = read_scalars(source->gguf, &vocabulary);
+	struct rh_vocabulary vocabulary;
+	int rc = read_vocabulary(source->gguf, &lists, &vocabulary);
 	if (!rc)
 		rc = rh_tokenizer_from_vocabulary(&vocabulary, out);
-	rh_free(lists.token);
-	rh_free(lists.token_bytes);
-	rh_free(lists.merge);
-	rh_free(lists.merge_bytes);
-	rh_free(lists.score);
-	rh_free(lists.type);
+	free_lists(&lists);
+	return rc;
+}
+
+int gguf_save_tokenizer(const char *path, const char *dir)
+{
+	struct lists lists = {0};
+	struct rh_vocabulary vocabulary;
+	struct rh_gguf *gguf = NULL;
+	int rc = rh_gguf_open(path, &gguf);
+	if (!rc)
+		rc = read_vocabulary(gguf, &lists, &vocabulary);
+	if (!rc)
+		rc = rh_tokenizer_save_vocabulary(&vocabulary, dir);
+	free_lists(&lists);
+	rh_gguf_close(gguf);
 	return rc;
 }

@@ -261,7 +261,9 @@ int rh_source_copy_tokenizer(const char *model, const char *dir)
 	        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
 	        "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", "generation_config.json"};
 	int rc = 0;
-	for (size_t i = 0; !rc && rh_dir_exists(model) && i < sizeof names / sizeof *names; i++) {
+	if (!rh_dir_exists(model))
+		return gguf_save_tokenizer(model, dir);
+	for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
 		char *from = rh_path_join(model, names[i]), *to = rh_path_join(dir, names[i]);
 		rc = from && to ? 0 : -ENOMEM;
 		if (!rc && rh_file_exists(from))

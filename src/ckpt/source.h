@@ -33,8 +33,8 @@ int rh_source_find(const struct rh_source *source, const char *name, struct rh_s
  * several threads. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
 
-/* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from a GGUF file, nothing can be copied and
- * nothing is. */
+/* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from the vocabulary of a GGUF file, writes
+ * tokenizer.json and tokenizer_config.json. */
 int rh_source_copy_tokenizer(const char *model, const char *dir) RH_MUST;
 
 #endif

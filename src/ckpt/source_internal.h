@@ -27,6 +27,9 @@ struct source_entry *source_entries_find(const struct source_entries *entries, c
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;
 
+/* The tokenizer of the GGUF file at `path`, as files in `dir`. */
+int gguf_save_tokenizer(const char *path, const char *dir) RH_MUST;
+
 struct rh_source {
 	char *path;
 	struct rh_model_config config;

@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BPE_NO_PAIR UINT64_MAX
-#define BPE_NONE    UINT32_MAX
+#define BPE_NONE UINT32_MAX
 
 void bpe_free(struct bpe *bpe)
 {

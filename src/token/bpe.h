@@ -6,6 +6,8 @@
 #include "token/tokenizer.h"
 #include "token/vocab.h"
 
+#define BPE_NO_PAIR UINT64_MAX
+
 enum { BPE_NEAR = 0x800 }; /* code points of one or two bytes have their ids in a table */
 
 struct bpe_merge {

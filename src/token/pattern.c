@@ -15,6 +15,8 @@ struct pattern {
 	int jit;
 	uint8_t *letter; /* of each code point */
 	char *where;
+	struct rh_text source;
+	int literal;
 };
 
 void pattern_free(struct pattern *pattern)
@@ -24,7 +26,15 @@ void pattern_free(struct pattern *pattern)
 	pcre2_code_free(pattern->code);
 	rh_free(pattern->letter);
 	rh_free(pattern->where);
+	rh_text_free(&pattern->source);
 	rh_free(pattern);
+}
+
+const char *pattern_source(const struct pattern *pattern, size_t *bytes, int *literal)
+{
+	*bytes = pattern->source.length;
+	*literal = pattern->literal;
+	return pattern->source.bytes;
 }
 
 void pattern_work_free(struct pattern_work *work)
@@ -146,12 +156,14 @@ static int compile(const struct rh_text *text, struct pattern *pattern)
 	return 0;
 }
 
-static int finish(struct skeleton *skeleton, const char *where, struct pattern **out)
+static int finish(struct skeleton *skeleton, const char *where, const char *source, size_t bytes, struct pattern **out)
 {
 	struct alphabet alphabet = {0};
 	struct rh_text text = {0};
 	struct pattern *pattern = rh_alloc(1, sizeof *pattern);
 	int rc = pattern && (pattern->where = rh_strdup(where)) && (pattern->letter = rh_alloc(UNICODE_END, 1)) ? 0 : -ENOMEM;
+	if (!rc)
+		rc = rh_text_append(&pattern->source, source, bytes);
 	if (!rc)
 		rc = make_alphabet(skeleton, where, &alphabet, pattern->letter);
 	if (!rc)
@@ -172,7 +184,7 @@ int pattern_compile(const char *source, size_t bytes, const char *where, struct 
 	struct skeleton skeleton = {0};
 	int rc = pattern_parse(source, bytes, where, &skeleton);
 	if (!rc)
-		rc = finish(&skeleton, where, out);
+		rc = finish(&skeleton, where, source, bytes, out);
 	skeleton_free(&skeleton);
 	return rc;
 }
@@ -191,7 +203,9 @@ int pattern_compile_literal(const char *text, size_t bytes, const char *where, s
 		set_free(&one);
 	}
 	if (!rc)
-		rc = finish(&skeleton, where, out);
+		rc = finish(&skeleton, where, text, bytes, out);
+	if (!rc)
+		(*out)->literal = 1;
 	skeleton_free(&skeleton);
 	return rc;
 }

@@ -16,6 +16,8 @@ int pattern_compile(const char *source, size_t bytes, const char *where, struct 
 /* Matches `text` itself. */
 int pattern_compile_literal(const char *text, size_t bytes, const char *where, struct pattern **out) RH_MUST;
 void pattern_free(struct pattern *pattern);
+/* What it was compiled from, NUL-terminated; *literal: a text that is to match itself. */
+const char *pattern_source(const struct pattern *pattern, size_t *bytes, int *literal);
 
 /* Stretches of a text, in bytes, that cover it: matches and what lies between them. */
 struct span {

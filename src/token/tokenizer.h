@@ -36,10 +36,14 @@ struct rh_vocabulary {
 	int64_t bos, eos, unknown, pad;         /* ids, -1 absent */
 	int add_bos, add_eos, add_space_prefix; /* -1 absent */
 	const char *chat_template;
+	int64_t longest; /* tokens in a text that the model was made for; 0 absent */
 };
 /* Control and unknown tokens are special, user-defined ones plain added tokens. Model llama: ranks of merges are transformers' (score, then
  * the longer left part), add_space_prefix and add_bos are 1 where absent. Borrowed only until it returns. */
 int rh_tokenizer_from_vocabulary(const struct rh_vocabulary *vocabulary, struct rh_tokenizer **out) RH_MUST;
+/* Writes dir/tokenizer.json and dir/tokenizer_config.json, from which rh_tokenizer_load and transformers' AutoTokenizer make the same
+ * tokenizer. Of tokens with the same text only the last is written: a tokenizer.json cannot hold the others. */
+int rh_tokenizer_save_vocabulary(const struct rh_vocabulary *vocabulary, const char *dir) RH_MUST;
 
 void rh_tokenizer_destroy(struct rh_tokenizer *tokenizer);
 

@@ -366,10 +366,7 @@ static int finish(struct run *run)
 		rc = path ? rh_trainer_state_save(&run->trainer, path) : -ENOMEM;
 	rh_free(path);
 	if (!rc)
-		rh_note("written to %s%s", config->output_dir,
-		        run->session.lora || !run->session.source || rh_dir_exists(config->model_name_or_path)
-		                ? ""
-		                : "; a GGUF's tokenizer cannot be written as tokenizer.json: take that file from the original model");
+		rh_note("written to %s", config->output_dir);
 	return rc;
 }
 

@@ -435,8 +435,14 @@ static void test_source_copies_tokenizer_files(void **state)
 	rh_free(path);
 	check_ok(rh_dir_remove(to));
 	check_ok(rh_dir_make(to));
-	check_ok(rh_source_copy_tokenizer(REFERENCE "qwen2.gguf", to));
-	assert_int_equal(rh_dir_empty(to), 1);
+	check_ok(rh_source_copy_tokenizer("tests/reference/models/gguf-qwen2/model.gguf", to));
+	struct rh_tokenizer *tokenizer;
+	check_ok(rh_tokenizer_load(to, &tokenizer));
+	assert_int_equal(rh_tokenizer_size(tokenizer), 288);
+	rh_tokenizer_destroy(tokenizer);
+	path = rh_path_join(to, "tokenizer_config.json");
+	assert_true(rh_file_exists(path));
+	rh_free(path);
 	check_ok(rh_dir_remove(from));
 	check_ok(rh_dir_remove(to));
 }

@@ -177,6 +177,7 @@ def check(program):
             good &= world.compare(name, with_adapter(world, base, adapter), model_name_or_path=model, adapter_name_or_path=adapter)
         fulls = [
             ("full, llama", dict(model_name_or_path=llama)),
+            ("full from a GGUF, qwen2", dict(model_name_or_path=quantised["gguf-qwen2"])),
             ("full, qwen2 with a tied head", dict(model_name_or_path=qwen2)),
             ("full in bf16", dict(model_name_or_path=qwen2, bf16=True)),
             ("from random initialisation, qwen3", dict(config_name=world.blank())),
