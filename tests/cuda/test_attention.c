@@ -95,6 +95,7 @@ static const struct shape mma_shapes[] = {
         {2, 2, 128, 0, 0, 1, {97}, {97}},                    /* no group */
         {2, 1, 96, 0, 1, 4, {0, 17, 0, 65}, {0, 17, 0, 65}}, /* empty documents, the first one too */
         {2, 1, 64, 24, 0, 2, {150, 11}, {150, 11}},          /* a window: tiles seen in part at both ends, or not at all */
+        {1, 1, 64, 100, 0, 1, {190}, {190}},                 /* a window wider than a tile: its two ends in different ones */
         {1, 1, 128, 1, 0, 1, {70}, {70}},                    /* each sees itself */
         {2, 1, 96, 0, 0, 3, {1, 7, 3}, {130, 7, 64}},        /* a cache: fewer queries than keys */
         {2, 2, 64, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},     /* a cache and a window */
