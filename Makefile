@@ -20,7 +20,7 @@ SAN_tsan  := -O1 -fsanitize=thread
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
 LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash $(JEMALLOC) -lm -lpthread
 
-SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c))
+SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
 OBJ  := $(LIB:%.c=$(B)/%.o)
 TESTS := $(sort $(wildcard tests/*/test_*.c))
@@ -37,10 +37,12 @@ ISA_base   := -march=x86-64
 
 .DEFAULT_GOAL := all
 include cuda/rules.mk
+include cuda/device.mk
 
 all: $(B)/roundhouse
 
-$(B)/roundhouse: $(B)/src/cli/main.o $(B)/libroundhouse.a
+# The objects of CUDA before the library, whose own entries (cuda/absent.c) are then not taken.
+$(B)/roundhouse: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) -o $@ $^ $(LIBS)
 
 $(B)/libroundhouse.a: $(OBJ) $(SIMD_OBJ)

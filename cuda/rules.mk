@@ -25,12 +25,12 @@ $(eval $(call emu_rules,emu-asan,$$(EMU_ASAN)))
 
 $(B)/tests/cuda/%: tests/cuda/%.c $(B)/libcudaemu.a $(B)/libroundhouse.a
 	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Itests -Itests/device -Itests/cudaemu -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
 
 # jemalloc and AddressSanitizer both want malloc: without the former.
 $(B)/tests/cuda/%-asan: tests/cuda/%.c $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
 	@mkdir -p $(@D)
-	@echo "cc $< (asan)"; $(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) $(EMU_ASAN) -Itests -Itests/device -Itests/cudaemu -o $@ $< \
+	@echo "cc $< (asan)"; $(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) $(EMU_ASAN) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< \
 		$(B)/libcudaemu-asan.a $(B)/libroundhouse.a $(filter-out -ljemalloc,$(LIBS)) -lcmocka
 
 CUDA_TESTS := $(filter tests/cuda/%,$(TESTS))

@@ -153,6 +153,12 @@ static struct store_block *at(const struct rh_store *store, int block)
 	return &store->block[block];
 }
 
+void *rh_store_memory(const struct rh_store *store, int64_t *bytes)
+{
+	*bytes = store->memory.capacity;
+	return store->memory.base;
+}
+
 int rh_store_blocks(const struct rh_store *store)
 {
 	return store->count;

@@ -34,6 +34,9 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
 
+/* The one mapping that holds all arrays: for devices to pin. */
+void *rh_store_memory(const struct rh_store *store, int64_t *bytes);
+
 int rh_store_blocks(const struct rh_store *store);
 const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 

@@ -1,6 +1,7 @@
 /* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed, 2 it was asked for wrongly. */
 #include "cli/verbs.h"
 #include "core/text.h"
+#include "run/machine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	struct rh_config config = {0};
-	int rc = rh_config_load(argv[1], argc - 2, argv + 2, &config);
+	int rc = rh_config_load(argv[1], argc - 2, argv + 2, rh_machine_default_device, &config);
 	int status = rc ? 2 : 0;
 	if (!rc)
 		rc = config.help ? help(argv[1]) : verbs[which].run(&config);

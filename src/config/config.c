@@ -65,7 +65,7 @@ static void tell_inert(const struct config_entries *entries)
 	}
 }
 
-int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *out)
+int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out)
 {
 	struct config_draft draft = {0};
 	struct config_entries entries = {0};
@@ -82,7 +82,7 @@ int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *ou
 		goto out;
 	choose(&entries, given);
 	rc = fill(&draft, &entries, given);
-	rc = rc ? rc : config_resolve(&draft, verb, given);
+	rc = rc ? rc : config_resolve(&draft, verb, given, default_device);
 	if (!rc)
 		tell_inert(&entries);
 out:

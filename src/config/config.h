@@ -79,8 +79,9 @@ enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LOR
 
 /* argv[0] is the first word after the verb: an optional CONFIG.yaml, then --key value, --key=value or --flag pairs. The command line
  * wins over the file; the file may hold keys of other verbs. Checked: names, values, contradictions, keys that `verb` needs, files
- * that it will read. Keys without effect are told of by rh_note once all is well. -EINVAL with one line otherwise; *out is then empty. */
-int rh_config_load(const char *verb, int argc, char **argv, struct rh_config *out) RH_MUST;
+ * that it will read. Keys without effect are told of by rh_note once all is well. -EINVAL with one line otherwise; *out is then empty.
+ * default_device names the device for those who name none, and is asked for those only; NULL: cpu:1. */
+int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out) RH_MUST;
 void rh_config_free(struct rh_config *config);
 
 /* The resolved configuration as YAML, in the order of the key table, for the log and the output directory. Loading the printed text

@@ -128,7 +128,8 @@ int config_value_set(struct config_draft *draft, const struct config_entry *entr
 int config_value_default(struct config_draft *draft, int key) RH_MUST;
 
 /* Resolves what depends on several keys and refuses contradictions. given[key]: the entry that counts, or NULL. */
-int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given) RH_MUST;
+int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given,
+                   const char *(*default_device)(void)) RH_MUST;
 
 /* `text` fit for one line of an error: control characters replaced, cut at 200 bytes. */
 struct config_shown {

@@ -1,5 +1,6 @@
 /* What depends on several keys: the device, the dtype, LoRA or full, the evaluation; contradictions; files that must be there. */
 #include "config/config_internal.h"
+#include "config/device_spec.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -7,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES_MAX = 64 };
-
 struct resolving {
 	struct config_draft *draft;
 	struct rh_config *config;
 	const char *verb;
 	unsigned verb_bit;
 	const struct config_entry *const *given;
+	const char *(*default_device)(void);
+	enum rh_device_kind device;
 };
 
 static const struct config_entry *given(const struct resolving *r, const char *name)
@@ -23,25 +24,19 @@ static const struct config_entry *given(const struct resolving *r, const char *n
 	return entry && entry->kind != VALUE_NULL ? entry : NULL;
 }
 
-/* The one place that chooses a device for those who named none. */
-static const char *default_device(void)
+static int resolve_device(struct resolving *r)
 {
-	return "cpu:1";
-}
-
-static int resolve_device(const struct resolving *r)
-{
-	const char *name = r->config->device ? r->config->device : default_device();
+	struct rh_device_spec spec;
+	const char *name = r->config->device ? r->config->device : r->default_device ? r->default_device() : "cpu";
 	const struct config_entry *entry = given(r, "device");
 	if (!strcmp(name, "cpu"))
 		name = "cpu:1";
-	if (!strncmp(name, "cuda", 4) || !strncmp(name, "sim:", 4) || !strcmp(name, "sim"))
-		return config_entry_fail(entry, "'%s' is not built yet; cpu or cpu:N works", config_show(name).text);
-	char *end = NULL;
-	long count = !strncmp(name, "cpu:", 4) && name[4] >= '1' && name[4] <= '9' ? strtol(name + 4, &end, 10) : 0;
-	if (!end || *end || count < 1 || count > DEVICES_MAX)
-		return config_entry_fail(entry, "'%s' is not allowed; expected cpu or cpu:N with N from 1 to %d", config_show(name).text,
-		                         DEVICES_MAX);
+	if (!strncmp(name, "sim:", 4) || !strcmp(name, "sim"))
+		return config_entry_fail(entry, "'%s' is not built yet; cpu, cpu:N and cuda work", config_show(name).text);
+	int rc = rh_device_spec_parse(name, &spec);
+	if (rc)
+		return config_entry_fail(entry, "%s", rh_error(rc));
+	r->device = spec.kind;
 	char *copy = rh_strdup(name);
 	if (!copy)
 		return -ENOMEM;
@@ -50,7 +45,7 @@ static int resolve_device(const struct resolving *r)
 	return 0;
 }
 
-static int resolve_dtype(const struct resolving *r)
+static int resolve_dtype(struct resolving *r)
 {
 	static const char *const names[] = {"float32", "bfloat16", "float16"};
 	int wanted = r->draft->dtype;
@@ -64,13 +59,13 @@ static int resolve_dtype(const struct resolving *r)
 		wanted = meant;
 	}
 	if (wanted == DTYPE_FLOAT16)
-		return config_entry_fail(given(r, flag ? flag : "dtype"), "float16 is for cuda only, which is not built yet; float32 and "
-		                                                          "bfloat16 work on cpu");
-	r->config->dtype = wanted == DTYPE_BFLOAT16 ? RH_BF16 : RH_F32;
+		return config_entry_fail(given(r, flag ? flag : "dtype"), "float16 is not built yet; float32 and bfloat16 work");
+	int wide = wanted < 0 ? r->device == RH_DEVICE_CPU : wanted != DTYPE_BFLOAT16;
+	r->config->dtype = wide ? RH_F32 : RH_BF16;
 	return 0;
 }
 
-static int resolve_lora(const struct resolving *r)
+static int resolve_lora(struct resolving *r)
 {
 	struct rh_config *config = r->config;
 	const struct config_entry *stray = NULL;
@@ -93,7 +88,7 @@ static int resolve_lora(const struct resolving *r)
 	return 0;
 }
 
-static int resolve_evaluation(const struct resolving *r)
+static int resolve_evaluation(struct resolving *r)
 {
 	struct rh_config *config = r->config;
 	if (config->eval_steps == 0)
@@ -105,7 +100,7 @@ static int resolve_evaluation(const struct resolving *r)
 	return 0;
 }
 
-static int check_steps(const struct resolving *r)
+static int check_steps(struct resolving *r)
 {
 	if (r->config->max_steps == 0)
 		return config_entry_fail(given(r, "max_steps"),
@@ -113,7 +108,7 @@ static int check_steps(const struct resolving *r)
 	return 0;
 }
 
-static int check_model(const struct resolving *r)
+static int check_model(struct resolving *r)
 {
 	const struct config_entry *entry = given(r, "config_name");
 	if (entry && r->config->model_name_or_path && (r->verb_bit & VERB_RUNS))
@@ -121,7 +116,7 @@ static int check_model(const struct resolving *r)
 	return 0;
 }
 
-static int check_required(const struct resolving *r)
+static int check_required(struct resolving *r)
 {
 	static const struct {
 		unsigned verbs;
@@ -146,7 +141,7 @@ static int check_required(const struct resolving *r)
 }
 
 /* Files that this verb will read. Directories and files alike: the readers say what is wrong with what they find. */
-static int check_files(const struct resolving *r)
+static int check_files(struct resolving *r)
 {
 	static const char *const names[] = {"model_name_or_path", "config_name",     "adapter_name_or_path",
 	                                    "train_file",         "validation_file", "resume_from_checkpoint"};
@@ -167,11 +162,12 @@ static int check_files(const struct resolving *r)
 	return 0;
 }
 
-int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries)
+int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
+                   const char *(*default_device)(void))
 {
-	static int (*const parts[])(const struct resolving *) = {resolve_device, resolve_dtype, resolve_lora,   resolve_evaluation,
-	                                                         check_steps,    check_model,   check_required, check_files};
-	const struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries};
+	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype, resolve_lora,   resolve_evaluation,
+	                                                   check_steps,    check_model,   check_required, check_files};
+	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)
 		draft->config.data_seed = draft->config.seed;

@@ -1,6 +1,7 @@
 #include "run/executor_internal.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 
 #include <string.h>
 
@@ -181,6 +182,32 @@ static int host_create(struct rh_executor *executor)
 	                            &executor->boundary_memory, options->device, options->devices, &executor->boundaries);
 }
 
+/* All that devices copy from and to. What cannot be pinned is copied all the same: slower, and not beside the computation. */
+static void pin_host(struct rh_executor *executor)
+{
+	struct rh_device *device = executor->options.device[0];
+	executor->pinned[0].memory = rh_store_memory(executor->options.store, &executor->pinned[0].bytes);
+	executor->pinned[1].memory = executor->boundary_memory.base;
+	executor->pinned[1].bytes = executor->boundary_memory.capacity;
+	executor->pinned[2].memory = executor->staging.base;
+	executor->pinned[2].bytes = executor->staging.capacity;
+	for (int i = 0; i < 3; i++) {
+		int rc = device->ops->pin ? device->ops->pin(device, executor->pinned[i].memory, executor->pinned[i].bytes) : -ENOTSUP;
+		if (rc < 0)
+			executor->pinned[i].memory = NULL;
+		if (rc < 0 && device->ops->pin)
+			rh_warn_once("%s; copies will be slower", rh_error(rc));
+	}
+}
+
+static void unpin_host(struct rh_executor *executor)
+{
+	struct rh_device *device = executor->options.device[0];
+	for (int i = 0; i < 3; i++)
+		if (executor->pinned[i].memory && device->ops->unpin)
+			device->ops->unpin(device, executor->pinned[i].memory, executor->pinned[i].bytes);
+}
+
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
 {
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
@@ -193,6 +220,8 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 		rc = device_create(options, options->device[d], &executor->on[d]);
 	if (!rc)
 		rc = host_create(executor);
+	if (!rc)
+		pin_host(executor);
 	if (rc)
 		rh_executor_destroy(executor);
 	else
@@ -204,6 +233,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 {
 	if (!executor)
 		return;
+	unpin_host(executor);
 	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], executor->options.model->blocks);

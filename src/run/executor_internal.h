@@ -48,6 +48,10 @@ struct rh_executor {
 	struct run_device *on;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, staging;
+	struct {
+		void *memory;
+		int64_t bytes;
+	} pinned[3]; /* by the first device, which does it for all; memory NULL: not */
 	int64_t micro_batches;  /* the most of either kind */
 	char **micro, **result; /* host staging, one of each a micro-batch */
 	int *summed_on;         /* [2*block+use]: device that last downloaded the running sum this step, -1 none */

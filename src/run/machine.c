@@ -1,14 +1,14 @@
 #include "run/machine.h"
 
+#include "config/device_spec.h"
 #include "core/alloc.h"
+#include "cuda/device.h"
 #include "device/cpu/cpu.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { DEVICES_MAX = 64 };
 
 int rh_machine_cores(void)
 {
@@ -74,31 +74,84 @@ void rh_machine_describe(char *text, size_t bytes)
 	snprintf(text, bytes, "%s, %d cores, %s", model, rh_machine_cores(), rh_cpu_isa_name(rh_cpu_best_isa()));
 }
 
-int rh_devices_count(const char *spec)
+/* The specification with all devices counted, and asked for only where this build can run them. */
+static int resolve(const char *text, struct rh_device_spec *spec)
 {
-	if (strncmp(spec, "cpu", 3) || (spec[3] && spec[3] != ':'))
-		return rh_fail(-EINVAL, "device: '%s' is not built yet; use cpu or cpu:N", spec);
-	if (!spec[3])
-		return 1;
-	char *end;
-	long count = strtol(spec + 4, &end, 10);
-	if (end == spec + 4 || *end || count < 1 || count > DEVICES_MAX)
-		return rh_fail(-EINVAL, "device: '%s' must be cpu:N with N from 1 to %d", spec, DEVICES_MAX);
-	return (int)count;
-}
-
-int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out)
-{
-	*out = (struct rh_devices){0};
-	int count = rh_devices_count(spec);
+	int rc = rh_device_spec_parse(text, spec);
+	if (rc)
+		return rh_fail_in(rc, "device");
+	if (spec->kind == RH_DEVICE_CPU)
+		return 0;
+	int emulated = rh_cuda_kind() && !strcmp(rh_cuda_kind(), "emu");
+	if (!emulated && spec->kind == RH_DEVICE_EMU)
+		return rh_fail(-ENODEV, "device: '%s' is for builds of tests; use cpu or cuda", text);
+	if (emulated && spec->kind == RH_DEVICE_CUDA)
+		return rh_fail(-ENODEV, "device: '%s' is not in this build, which is for tests; use cpu or emu:N", text);
+	int count = rh_cuda_count();
 	if (count < 0)
 		return count;
-	out->device = rh_alloc((size_t)count, sizeof(struct rh_device *));
-	int rc = out->device ? 0 : -ENOMEM;
-	int threads = rh_machine_cores() / count;
+	if (!spec->count) { /* all there are */
+		spec->count = count < RH_DEVICES_MAX ? count : RH_DEVICES_MAX;
+		for (int i = 0; i < spec->count; i++)
+			spec->gpu[i] = i;
+	}
+	return 0;
+}
+
+const char *rh_machine_default_device(void)
+{
+	int count = rh_cuda_kind() && !strcmp(rh_cuda_kind(), "cuda") ? rh_cuda_count() : 0;
+	rh_error_clear();
+	return count > 0 ? "cuda" : "cpu:1";
+}
+
+int rh_devices_count(const char *text)
+{
+	struct rh_device_spec spec;
+	int rc = resolve(text, &spec);
+	return rc ? rc : spec.count;
+}
+
+/* The least that any of them has: all get the same plan. */
+int rh_devices_room(const char *text, int64_t *bytes)
+{
+	struct rh_device_spec spec;
+	int rc = resolve(text, &spec);
+	*bytes = 0;
+	for (int i = 0; !rc && spec.kind == RH_DEVICE_CUDA && i < spec.count; i++) {
+		int workers = 0;
+		int64_t room;
+		for (int j = 0; j < spec.count; j++)
+			workers += spec.gpu[j] == spec.gpu[i];
+		rc = rh_cuda_room(spec.gpu[i], workers, &room);
+		if (!rc && (!i || room < *bytes))
+			*bytes = room;
+	}
+	return rc;
+}
+
+static int open_device(const struct rh_device_spec *spec, int index, int64_t cap_bytes, struct rh_device **out)
+{
+	if (spec->kind != RH_DEVICE_CPU) {
+		struct rh_cuda_options options = {.gpu = spec->gpu[index], .cap_bytes = cap_bytes};
+		return rh_cuda_open(index, &options, out);
+	}
+	int threads = rh_machine_cores() / spec->count;
 	struct rh_cpu_options options = {.threads = threads < 1 ? 1 : threads, .cap_bytes = cap_bytes, .isa = rh_cpu_best_isa()};
-	for (; !rc && out->count < count; out->count += !rc)
-		rc = rh_cpu_open(out->count, &options, &out->device[out->count]);
+	return rh_cpu_open(index, &options, out);
+}
+
+int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
+{
+	struct rh_device_spec spec;
+	*out = (struct rh_devices){0};
+	int rc = resolve(text, &spec);
+	if (rc)
+		return rc;
+	out->device = rh_alloc((size_t)spec.count, sizeof(struct rh_device *));
+	rc = out->device ? 0 : -ENOMEM;
+	for (; !rc && out->count < spec.count; out->count += !rc)
+		rc = open_device(&spec, out->count, cap_bytes, &out->device[out->count]);
 	if (rc)
 		rh_devices_close(out);
 	return rc;

@@ -18,9 +18,14 @@ struct rh_devices {
 	int count;
 };
 
-/* How many devices a specification such as "cpu:4" names; -EINVAL for what this build does not have. */
+/* For those who name none: "cuda" if this machine and this build have it, else "cpu:1". */
+const char *rh_machine_default_device(void);
+
+/* How many devices a specification (config/device_spec.h) names. Negative with the reason for what this build or machine does not have. */
 int rh_devices_count(const char *spec) RH_MUST;
-/* Cores are shared out: each device gets cores / count threads, at least one. */
+/* Bytes of memory of its own that each of the devices may use; 0: their memory is the host's. */
+int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
+/* CPU devices share the cores out: each gets cores / count threads, at least one. */
 int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
 void rh_devices_close(struct rh_devices *devices);
 

@@ -60,7 +60,8 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 {
 	int trains = purpose == RH_SESSION_TRAINS;
 	*out = (struct rh_session){.config = config, .lora = trains ? config->use_lora : config->adapter_name_or_path != NULL};
-	int rc = open_files(out);
+	int devices = rh_devices_count(config->device); /* before anything is read for a device that is not there */
+	int rc = devices < 0 ? devices : open_files(out);
 	if (!rc && out->lora)
 		rc = rh_adapter_resolve(config, &out->adapter);
 	if (!rc)
@@ -79,6 +80,8 @@ struct planning {
 	struct rh_plan_request request;
 	struct rh_executor_options options;
 	struct rh_store_options store;
+	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
+	int host_devices;    /* devices whose memory is the host's */
 };
 
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
@@ -95,8 +98,8 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	session->bytes.boundaries = boundaries;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
 	session->bytes.device = session->plan.device_bytes;
-	session->bytes.total = session->bytes.store + boundaries + planning->options.devices * session->bytes.device + session->bytes.data +
-	                       ALLOWANCE_BYTES;
+	session->bytes.total =
+	        session->bytes.store + boundaries + planning->host_devices * session->bytes.device + session->bytes.data + ALLOWANCE_BYTES;
 	return 0;
 }
 
@@ -105,7 +108,10 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 {
 	const struct rh_config *config = session->config;
 	int64_t free_ram = rh_machine_free_ram(), ram = config->max_ram ? config->max_ram : free_ram - ((int64_t)2 << 30);
-	int64_t cap = config->max_vram ? config->max_vram : ram;
+	int64_t room = planning->device_room, cap = config->max_vram ? config->max_vram : room ? room : ram;
+	if (room && cap > room)
+		return rh_fail(-ENOMEM, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it", (double)cap / 1048576,
+		               (double)room / 1048576);
 	for (int tries = 0; tries < 4; tries++) {
 		int rc = plan_once(session, planning, cap > 0 ? cap : 0);
 		if (rc == -ENOMEM && !config->max_vram)
@@ -113,9 +119,9 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 			                  (double)(cap > 0 ? cap : 0) / 1048576);
 		if (rc || session->bytes.total <= ram)
 			return rc;
-		if (config->max_vram)
+		if (config->max_vram || room)
 			break;
-		cap = (ram - (session->bytes.total - planning->options.devices * session->bytes.device)) / planning->options.devices;
+		cap = (ram - (session->bytes.total - planning->host_devices * session->bytes.device)) / planning->host_devices;
 		if (cap <= 0)
 			break;
 	}
@@ -124,7 +130,7 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 	        "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
 	        "device%s of %.1f, data %.1f, program %d) and may have %.1f; raise max_ram, lower max_vram, or train fewer parameters",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
-	        planning->options.devices, planning->options.devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
+	        planning->host_devices, planning->host_devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
 	        (double)session->bytes.data / 1048576, ALLOWANCE_BYTES >> 20, (double)ram / 1048576);
 }
 
@@ -160,6 +166,10 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                     .seed = config->seed};
 	planning->options.train_round = round ? round : rh_roundpipe_default_round(work->train_micro_batches, devices);
 	planning->store.dtype = config->dtype;
+	int rc = rh_devices_room(config->device, &planning->device_room);
+	if (rc)
+		return rc;
+	session->bytes.host_devices = planning->host_devices = planning->device_room ? 0 : devices;
 	planning->store.crosses_rounds = trains && planning->options.train_round < work->train_micro_batches;
 	return plan_within_budget(session, planning);
 }
@@ -216,7 +226,7 @@ void rh_session_report(const struct rh_session *session)
 	        (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576, (double)plan->arena_bytes / 1048576);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
-	        (double)(session->bytes.device * session->devices.count) / 1048576, (double)session->bytes.data / 1048576,
+	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,
 	        ALLOWANCE_BYTES >> 20);
 }
 

@@ -27,6 +27,7 @@ struct rh_session {
 	struct rh_executor *executor;
 	struct {
 		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
+		int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
 	} bytes;
 };
 

@@ -126,8 +126,7 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 static void test_keys_not_built_yet_say_so(void **state)
 {
 	(void)state;
-	static const char *const keys[] = {"device cuda",
-	                                   "device sim:rtx4090x8",
+	static const char *const keys[] = {"device sim:rtx4090x8",
 	                                   "optim lion_32bit",
 	                                   "optim sgd",
 	                                   "optimizer_staleness 1",

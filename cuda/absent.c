@@ -1,0 +1,26 @@
+/* CUDA's entries in a build without it. It lies in the library, from which the linker takes it only where no object before has them. */
+#include "cuda/device.h"
+
+const char *rh_cuda_kind(void)
+{
+	return NULL;
+}
+
+int rh_cuda_count(void)
+{
+	return rh_fail(-ENODEV,
+	               "device: this build has no CUDA (nvcc was not found, or CUDA=0 was given, when it was made); use cpu or cpu:N, "
+	               "or build again with CUDA=1");
+}
+
+int rh_cuda_room(int gpu, int workers, int64_t *bytes)
+{
+	(void)gpu, (void)workers, (void)bytes;
+	return rh_cuda_count();
+}
+
+int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
+{
+	(void)index, (void)options, (void)out;
+	return rh_cuda_count();
+}

@@ -1,0 +1,513 @@
+#include "cuda/device.h"
+
+#include "core/alloc.h"
+#include "core/arena.h"
+#include "cuda/launch.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#ifdef RH_CUDA_EMULATED
+static const char kind[] = "emu";
+#else
+static const char kind[] = "cuda";
+#endif
+
+enum {
+	OLDEST_MAJOR = 8,               /* sm_80: bf16 products, asynchronous copies to shared memory */
+	LOADED_LATER_BYTES = 256 << 20, /* kernels and libraries come to the GPU when first used */
+	ANCHOR_AGE_NS = 1000 * 1000 * 1000,
+	LINE_BYTES = 512
+};
+
+/* CUDA says at some later call that an earlier one failed, and from then on at every call. The first fault is kept with its line, which all
+ * later calls return without asking CUDA again: nobody hangs, and nobody reports an after-effect. */
+struct cuda_device {
+	struct rh_device base;
+	int gpu;
+	int64_t cap_bytes, reserved_bytes;
+	char *memory; /* reserved_bytes, then the workspace of products */
+	cudaStream_t stream[RH_STREAMS];
+	struct launch launch;
+	cudaEvent_t anchor; /* reached at anchor_ns of CLOCK_MONOTONIC */
+	int64_t anchor_ns;
+	int fault; /* 0 or negative errno */
+	char line[LINE_BYTES];
+};
+
+struct cuda_event {
+	struct rh_event base;
+	struct cuda_device *device;
+	cudaEvent_t event;
+	int recorded;
+};
+
+static struct cuda_device *own(struct rh_device *device)
+{
+	return (struct cuda_device *)device;
+}
+
+static struct cuda_event *own_event(struct rh_event *event)
+{
+	return (struct cuda_event *)event;
+}
+
+static double mib(int64_t bytes)
+{
+	return (double)bytes / 0x1p20;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Faults */
+
+static const char *advice(cudaError_t error)
+{
+	switch (error) {
+	case cudaErrorECCUncorrectable:
+		return "; the GPU's memory gave a wrong bit: reset the GPU and resume from the last checkpoint";
+	case cudaErrorLaunchFailure:
+	case cudaErrorIllegalAddress:
+	case cudaErrorMisalignedAddress:
+		return "; resume from the last checkpoint, and report it if it comes again";
+	case cudaErrorDevicesUnavailable:
+		return "; another process may have the GPU to itself";
+	default:
+		return "";
+	}
+}
+
+/* A fault of this device; the first is kept. */
+static int keep_line(struct cuda_device *device, int code, const char *line)
+{
+	if (!device->fault) {
+		device->fault = code;
+		snprintf(device->line, sizeof device->line, "device %s:%d: %s", kind, device->gpu, line);
+	}
+	return rh_fail_copy(device->fault, device->line);
+}
+
+static int keep(struct cuda_device *device, cudaError_t error, const char *what)
+{
+	char line[LINE_BYTES - 32];
+	snprintf(line, sizeof line, "%s: %s%s", what, cudaGetErrorString(error), advice(error));
+	return keep_line(device, -EIO, line);
+}
+
+/* 0, or the fault that `error` is. */
+static int done(struct cuda_device *device, cudaError_t error, const char *what)
+{
+	return error == cudaSuccess ? 0 : keep(device, error, what);
+}
+
+/* What every call begins with: the fault kept, or the GPU made the thread's. */
+static int begin(struct cuda_device *device)
+{
+	return device->fault ? rh_fail_copy(device->fault, device->line) : done(device, cudaSetDevice(device->gpu), "selecting the GPU");
+}
+
+/* Which GPUs there are */
+
+const char *rh_cuda_kind(void)
+{
+	return kind;
+}
+
+int rh_cuda_count(void)
+{
+	int count = 0, driver = 0;
+	cudaError_t error = cudaGetDeviceCount(&count);
+	if (error == cudaSuccess && count > 0)
+		return count;
+	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
+		return rh_fail(-ENODEV, "device %s: this machine has no NVIDIA driver; install it, or use device cpu", kind);
+	if (error == cudaErrorInsufficientDriver)
+		return rh_fail(-ENODEV, "device %s: the NVIDIA driver knows CUDA %d.%d, this program needs %d.%d; install a newer driver",
+		               kind, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+	if (error == cudaSuccess || error == cudaErrorNoDevice)
+		return rh_fail(-ENODEV, "device %s: no GPU is visible (CUDA_VISIBLE_DEVICES?); use device cpu", kind);
+	return rh_fail(-ENODEV, "device %s: %s%s", kind, cudaGetErrorString(error), advice(error));
+}
+
+static int check_gpu(int gpu)
+{
+	int major = 0, minor = 0, count = rh_cuda_count();
+	if (count < 0)
+		return count;
+	if (gpu < 0 || gpu >= count)
+		return rh_fail(-EINVAL, "device %s:%d: this machine has %d GPU%s, counted from 0", kind, gpu, count, count == 1 ? "" : "s");
+	cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
+	if (error != cudaSuccess)
+		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
+	if (major < OLDEST_MAJOR)
+		return rh_fail(-ENODEV, "device %s:%d: its compute capability is %d.%d, at least %d.0 is needed (Ampere, 2020, or later)",
+		               kind, gpu, major, minor, OLDEST_MAJOR);
+	return 0;
+}
+
+static cudaError_t memory_of(int gpu, int64_t *free_bytes, int64_t *total_bytes)
+{
+	size_t unused = 0, all = 0;
+	cudaError_t error = cudaSetDevice(gpu);
+	if (error == cudaSuccess)
+		error = cudaMemGetInfo(&unused, &all);
+	*free_bytes = (int64_t)unused;
+	*total_bytes = (int64_t)all;
+	return error;
+}
+
+int rh_cuda_room(int gpu, int workers, int64_t *bytes)
+{
+	RH_ASSERT(workers >= 1);
+	int64_t free_bytes, total_bytes;
+	int rc = check_gpu(gpu);
+	if (rc)
+		return rc;
+	cudaError_t error = memory_of(gpu, &free_bytes, &total_bytes);
+	if (error != cudaSuccess)
+		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
+	*bytes = (free_bytes - LOADED_LATER_BYTES) / workers - BLAS_WORKSPACE_BYTES;
+	*bytes = *bytes > 0 ? *bytes / RH_ALIGN * RH_ALIGN : 0;
+	if (!*bytes)
+		return rh_fail(-ENOMEM, "device %s:%d: %.0f of %.0f MiB are free, too little for %d worker%s; end what else uses the GPU",
+		               kind, gpu, mib(free_bytes), mib(total_bytes), workers, workers == 1 ? "" : "s");
+	return 0;
+}
+
+/* Memory */
+
+static void device_memory(struct rh_device *base, struct rh_device_memory *out)
+{
+	struct cuda_device *device = own(base);
+	*out = (struct rh_device_memory){.cap_bytes = device->cap_bytes,
+	                                 .reserved_bytes = device->reserved_bytes,
+	                                 .peak_bytes = device->reserved_bytes}; /* reserved once: what is reserved is the peak */
+	if (!begin(device))
+		(void)done(device, memory_of(device->gpu, &out->free_bytes, &out->total_bytes), "asking for free memory");
+}
+
+static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
+{
+	struct cuda_device *device = own(base);
+	RH_ASSERT(bytes >= 0 && !device->memory);
+	int64_t free_bytes, total_bytes, rounded = rh_align_up(bytes, RH_ALIGN);
+	int rc = begin(device);
+	if (!rc)
+		rc = done(device, memory_of(device->gpu, &free_bytes, &total_bytes), "asking for free memory");
+	if (rc)
+		return rc;
+	if (bytes > device->cap_bytes)
+		return rh_fail(-ENOMEM, "device %s:%d: the run needs %.1f MiB, its cap is %.1f MiB: raise max_vram", kind, device->gpu,
+		               mib(bytes), mib(device->cap_bytes));
+	void *memory = NULL;
+	cudaError_t error = cudaErrorMemoryAllocation;
+	if (rounded + BLAS_WORKSPACE_BYTES <= free_bytes)
+		error = cudaMalloc(&memory, (size_t)(rounded + BLAS_WORKSPACE_BYTES));
+	if (error == cudaErrorMemoryAllocation) {
+		(void)cudaGetLastError(); /* a refusal is no fault of the device */
+		return rh_fail(
+		        -ENOMEM,
+		        "device %s:%d: the run needs %.1f MiB and %d MiB for products, of %.1f MiB %.1f are free: end what else uses the "
+		        "GPU, or lower max_vram",
+		        kind, device->gpu, mib(bytes), BLAS_WORKSPACE_BYTES >> 20, mib(total_bytes), mib(free_bytes));
+	}
+	if (error != cudaSuccess)
+		return keep(device, error, "reserving memory");
+	device->memory = memory;
+	device->reserved_bytes = bytes;
+	device->launch.workspace = device->memory + rounded;
+	*out = memory;
+	return 0;
+}
+
+/* A range beyond what is reserved is our own mistake. */
+static void check_range(const struct cuda_device *device, const void *address, int64_t bytes)
+{
+	uintptr_t first = (uintptr_t)device->memory, at = (uintptr_t)address;
+	RH_ASSERT(bytes >= 0 && bytes <= device->reserved_bytes && at >= first &&
+	          at - first <= (uintptr_t)(device->reserved_bytes - bytes));
+}
+
+static void check_view(const struct cuda_device *device, const struct rh_view *view)
+{
+	RH_ASSERT(view->rows >= 0 && view->cols >= 0 && (view->stride >= view->cols || view->rows <= 1));
+	int64_t elements = 0;
+	if (view->rows && view->cols)
+		RH_ASSERT(!__builtin_mul_overflow(view->rows - 1, view->stride, &elements) &&
+		          !__builtin_add_overflow(elements, view->cols, &elements) &&
+		          elements < INT64_MAX / rh_dtype_block_bytes(view->dtype));
+	check_range(device, view->data, rh_dtype_bytes(view->dtype, elements));
+}
+
+/* Another library, or a run beside this one, may hold a page registered: what cannot be pinned is copied all the same, more slowly. */
+static int device_pin(struct rh_device *base, void *host, int64_t bytes)
+{
+	struct cuda_device *device = own(base);
+	int rc = begin(device);
+	if (rc || !bytes)
+		return rc;
+	cudaError_t error = cudaHostRegister(host, (size_t)bytes, cudaHostRegisterPortable);
+	if (error == cudaSuccess)
+		return 0;
+	(void)cudaGetLastError();
+	return rh_fail(-ENOMEM, "device %s:%d: cannot pin %.1f MiB of host memory: %s", kind, device->gpu, mib(bytes),
+	               cudaGetErrorString(error));
+}
+
+static void device_unpin(struct rh_device *base, void *host, int64_t bytes)
+{
+	if (!bytes)
+		return;
+	(void)cudaSetDevice(own(base)->gpu); /* also after a fault */
+	if (cudaHostUnregister(host) != cudaSuccess)
+		(void)cudaGetLastError();
+}
+
+/* Events */
+
+static int device_event_create(struct rh_device *base, struct rh_event **out)
+{
+	struct cuda_device *device = own(base);
+	int rc = begin(device);
+	if (rc)
+		return rc;
+	struct cuda_event *event = rh_alloc(1, sizeof *event);
+	if (!event)
+		return -ENOMEM;
+	event->base.ops = base->ops;
+	event->device = device;
+	/* A host that waits sleeps: the CPU has an optimizer to run. */
+	rc = done(device, cudaEventCreateWithFlags(&event->event, cudaEventBlockingSync), "creating an event");
+	if (rc)
+		rh_free(event);
+	else
+		*out = &event->base;
+	return rc;
+}
+
+static void device_event_destroy(struct rh_event *base)
+{
+	if (!base)
+		return;
+	(void)cudaEventDestroy(own_event(base)->event); /* its only error would be the device's, which is known or will be */
+	rh_free(base);
+}
+
+static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	struct cuda_device *device = own(base);
+	RH_ASSERT(own_event(event)->device == device);
+	int rc = begin(device);
+	if (!rc)
+		rc = done(device, cudaEventRecord(own_event(event)->event, device->stream[stream]), "recording an event");
+	own_event(event)->recorded |= !rc;
+	return rc;
+}
+
+static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	struct cuda_device *device = own(base), *other = own_event(event)->device;
+	RH_ASSERT(event->ops == base->ops);
+	if (other->fault)
+		return rh_fail_copy(other->fault, other->line);
+	int rc = begin(device);
+	return rc ? rc : done(device, cudaStreamWaitEvent(device->stream[stream], own_event(event)->event, 0), "waiting for an event");
+}
+
+static int device_event_sync(struct rh_event *event)
+{
+	struct cuda_device *device = own_event(event)->device;
+	int rc = begin(device);
+	return rc ? rc : done(device, cudaEventSynchronize(own_event(event)->event), "waiting for the GPU");
+}
+
+static int device_event_query(struct rh_event *event)
+{
+	struct cuda_device *device = own_event(event)->device;
+	int rc = begin(device);
+	if (rc)
+		return rc;
+	cudaError_t error = cudaEventQuery(own_event(event)->event);
+	if (error == cudaErrorNotReady) {
+		(void)cudaGetLastError(); /* else the next launch would find it */
+		return 0;
+	}
+	rc = done(device, error, "asking for an event");
+	return rc ? rc : 1;
+}
+
+static int64_t device_event_time_ns(struct rh_event *base)
+{
+	struct cuda_event *event = own_event(base);
+	struct cuda_device *device = event->device;
+	float milliseconds = 0;
+	if (!event->recorded || begin(device) ||
+	    done(device, cudaEventElapsedTime(&milliseconds, device->anchor, event->event), "reading an event's time"))
+		return 0;
+	return device->anchor_ns + (int64_t)((double)milliseconds * 1e6);
+}
+
+/* CUDA's times are fp32 milliseconds between two events: exact enough only while the earlier one is young. All streams are idle. */
+static int drop_anchor(struct cuda_device *device)
+{
+	cudaError_t error = cudaEventRecord(device->anchor, device->stream[RH_STREAM_COMPUTE]);
+	if (error == cudaSuccess)
+		error = cudaEventSynchronize(device->anchor);
+	device->anchor_ns = now_ns();
+	return done(device, error, "reading the GPU's clock");
+}
+
+/* Commands */
+
+static int device_copy_up(struct rh_device *base, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes)
+{
+	struct cuda_device *device = own(base);
+	check_range(device, device_dst, bytes);
+	int rc = begin(device);
+	return rc ? rc
+	          : done(device, cudaMemcpyAsync(device_dst, host_src, (size_t)bytes, cudaMemcpyHostToDevice, device->stream[stream]),
+	                 "copying to the GPU");
+}
+
+static int device_copy_down(struct rh_device *base, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes)
+{
+	struct cuda_device *device = own(base);
+	check_range(device, device_src, bytes);
+	int rc = begin(device);
+	return rc ? rc
+	          : done(device, cudaMemcpyAsync(host_dst, device_src, (size_t)bytes, cudaMemcpyDeviceToHost, device->stream[stream]),
+	                 "copying from the GPU");
+}
+
+static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
+{
+	struct cuda_device *device = own(base);
+	RH_ASSERT(rh_op_fault(op) == NULL);
+	RH_ASSERT(stream == RH_STREAM_COMPUTE || (op->kind != RH_OP_GEMM && op->kind != RH_OP_HEAD_LOSS)); /* one workspace */
+	for (int i = 0; i < RH_OP_OPERANDS; i++)
+		if (op->operand[i].data)
+			check_view(device, &op->operand[i]);
+	int rc = begin(device);
+	if (rc)
+		return rc;
+	struct launch launch = device->launch;
+	launch.stream = device->stream[stream];
+	const char *name = rh_op_info(op->kind)->name;
+	rc = launch_op(&launch, op);
+	cudaError_t error = cudaPeekAtLastError(); /* an earlier launch's, perhaps: it says more than what failed because of it */
+	if (error != cudaSuccess)
+		return keep(device, error, name);
+	if (!rc)
+		return 0;
+	rc = rh_fail_in(rc, "%s", name);
+	return keep_line(device, rc, rh_error(rc));
+}
+
+static int device_synchronize(struct rh_device *base)
+{
+	struct cuda_device *device = own(base);
+	int rc = begin(device);
+	for (int i = 0; !rc && i < RH_STREAMS; i++)
+		rc = done(device, cudaStreamSynchronize(device->stream[i]), "waiting for the GPU");
+	if (!rc && now_ns() - device->anchor_ns > ANCHOR_AGE_NS)
+		rc = drop_anchor(device);
+	return rc;
+}
+
+/* Opening */
+
+static void device_close(struct rh_device *base)
+{
+	if (!base)
+		return;
+	struct cuda_device *device = own(base);
+	(void)cudaSetDevice(device->gpu); /* after a fault everything below fails at once: the process's end frees what is left */
+	for (int i = 0; i < RH_STREAMS; i++)
+		if (device->stream[i])
+			(void)cudaStreamSynchronize(device->stream[i]);
+	blas_destroy(device->launch.blas);
+	for (int i = 0; i < RH_STREAMS; i++)
+		if (device->stream[i])
+			(void)cudaStreamDestroy(device->stream[i]);
+	if (device->anchor)
+		(void)cudaEventDestroy(device->anchor);
+	if (device->memory)
+		(void)cudaFree(device->memory);
+	rh_free(device);
+}
+
+static const struct rh_device_ops cuda_ops = {
+        .kind = kind,
+        .close = device_close,
+        .memory = device_memory,
+        .reserve = device_reserve,
+        .event_create = device_event_create,
+        .event_destroy = device_event_destroy,
+        .record = device_record,
+        .wait = device_wait,
+        .event_sync = device_event_sync,
+        .event_query = device_event_query,
+        .event_time_ns = device_event_time_ns,
+        .copy_up = device_copy_up,
+        .copy_down = device_copy_down,
+        .launch = device_launch,
+        .synchronize = device_synchronize,
+        .pin = device_pin,
+        .unpin = device_unpin,
+};
+
+/* Kernels and copies of what others wait for come before bulk. Numerically lower is more urgent. */
+static int open_streams(struct cuda_device *device)
+{
+	int least = 0, greatest = 0;
+	int rc = done(device, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+	for (int i = 0; !rc && i < RH_STREAMS; i++) {
+		int bulk = i == RH_STREAM_WEIGHTS || i == RH_STREAM_GRADIENTS;
+		rc = done(device, cudaStreamCreateWithPriority(&device->stream[i], cudaStreamNonBlocking, bulk ? least : greatest),
+		          "creating a stream");
+	}
+	return rc;
+}
+
+int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
+{
+	RH_ASSERT(options->cap_bytes >= 0);
+	int rc = check_gpu(options->gpu);
+	if (rc)
+		return rc;
+	struct cuda_device *device = rh_alloc(1, sizeof *device);
+	if (!device)
+		return -ENOMEM;
+	device->base.ops = &cuda_ops;
+	device->base.index = index;
+	device->gpu = options->gpu;
+	device->cap_bytes = options->cap_bytes;
+	rc = begin(device);
+	if (!rc && !device->cap_bytes)
+		rc = rh_cuda_room(device->gpu, 1, &device->cap_bytes);
+	if (!rc)
+		rc = open_streams(device);
+	if (!rc)
+		rc = done(device, cudaEventCreateWithFlags(&device->anchor, cudaEventBlockingSync), "creating an event");
+	if (!rc)
+		rc = drop_anchor(device);
+	if (!rc) {
+		rc = blas_create(&device->launch.blas);
+		if (rc)
+			rc = rh_fail_in(rc, "device %s:%d", kind, device->gpu);
+	}
+	if (rc)
+		device_close(&device->base);
+	else
+		*out = &device->base;
+	return rc;
+}

@@ -1,0 +1,26 @@
+/* The CUDA device: device.h on streams, events and pinned memory. A build without CUDA has these entries too (absent.c): they say so. A
+ * build for tests has the same device on tests/cudaemu, where it is called emu. */
+#ifndef RH_CUDA_DEVICE_H
+#define RH_CUDA_DEVICE_H
+
+#include "device/device.h"
+
+struct rh_cuda_options {
+	int gpu;           /* which of those that the process sees */
+	int64_t cap_bytes; /* most that may be reserved, >= 0; 0: all that is free */
+};
+
+/* What this build has: "cuda", "emu", or NULL for none. */
+const char *rh_cuda_kind(void);
+
+/* GPUs that the process sees, at least one. -ENODEV with the reason: no CUDA in this build, no driver, none that is visible. */
+int rh_cuda_count(void) RH_MUST;
+
+/* Bytes that runs may plan with on a GPU: what is free now, less what the device itself takes for `workers` workers. -EINVAL for a GPU that
+ * is not there, -ENODEV for one of an architecture before sm_80. */
+int rh_cuda_room(int gpu, int workers, int64_t *bytes) RH_MUST;
+
+/* Workers on one GPU are devices of their own, each opened with its share as cap. */
+int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
+
+#endif

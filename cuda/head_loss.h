@@ -1,0 +1,29 @@
+/* The part of HEAD_LOSS (device/op.h) that is no product. */
+#ifndef RH_CUDA_HEAD_LOSS_H
+#define RH_CUDA_HEAD_LOSS_H
+
+#include "core/view.h"
+
+struct CUstream_st;
+
+enum head_gradient { HEAD_LOSS_ONLY, HEAD_GRADIENT_F32, HEAD_GRADIENT_BF16 };
+
+/* Rows of logits (r,V) F32 and their targets, losses and hits (r,1). The logits become scale * (softmax - one at the target): as F32, or
+ * rounded to BF16 in the first half of each row. */
+struct head_rows {
+	struct rh_view logits, target, loss, hit;
+	float scale;
+	enum head_gradient gradient;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int cuda_head_rows(const struct head_rows *rows, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,38 @@
+#include "cuda/launch.h"
+
+#include "cuda/activation.h"
+#include "cuda/attention.h"
+#include "cuda/dropout.h"
+#include "cuda/norm.h"
+#include "cuda/rope.h"
+#include "cuda/rows.h"
+
+typedef int kernel_entry(const struct rh_op *op, struct CUstream_st *stream);
+
+static kernel_entry *const entries[RH_OP_KINDS] = {
+        [RH_OP_FILL] = cuda_fill,
+        [RH_OP_CAST] = cuda_cast,
+        [RH_OP_COLUMN_SUM] = cuda_column_sum,
+        [RH_OP_RMSNORM] = cuda_rmsnorm,
+        [RH_OP_RMSNORM_BACKWARD] = cuda_rmsnorm_backward,
+        [RH_OP_ROPE_TABLE] = cuda_rope_table,
+        [RH_OP_ROPE] = cuda_rope,
+        [RH_OP_ATTENTION] = cuda_attention,
+        [RH_OP_ATTENTION_BACKWARD] = cuda_attention_backward,
+        [RH_OP_SWIGLU] = cuda_swiglu,
+        [RH_OP_SWIGLU_BACKWARD] = cuda_swiglu_backward,
+        [RH_OP_EMBEDDING] = cuda_embedding,
+        [RH_OP_EMBEDDING_BACKWARD] = cuda_embedding_backward,
+        [RH_OP_GATHER_ROWS] = cuda_gather_rows,
+        [RH_OP_SCATTER_ROWS] = cuda_scatter_rows,
+        [RH_OP_DROPOUT] = cuda_dropout,
+};
+
+int launch_op(const struct launch *launch, const struct rh_op *op)
+{
+	if (op->kind == RH_OP_GEMM)
+		return launch_gemm(launch, op);
+	if (op->kind == RH_OP_HEAD_LOSS)
+		return launch_head(launch, op);
+	return entries[op->kind](op, launch->stream);
+}

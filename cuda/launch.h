@@ -1,0 +1,21 @@
+/* An op to its kernels. */
+#ifndef RH_CUDA_LAUNCH_H
+#define RH_CUDA_LAUNCH_H
+
+#include "cuda/blas.h"
+#include "device/op.h"
+
+/* What ops of the compute stream run with. */
+struct launch {
+	struct blas *blas;
+	void *workspace;            /* of blas, this stream's */
+	struct CUstream_st *stream; /* borrowed */
+};
+
+/* Enqueues the op; operands are device addresses. 0 or negative errno with the line made. */
+int launch_op(const struct launch *launch, const struct rh_op *op) RH_MUST;
+
+int launch_gemm(const struct launch *launch, const struct rh_op *op) RH_MUST; /* gemm.c */
+int launch_head(const struct launch *launch, const struct rh_op *op) RH_MUST; /* head.c */
+
+#endif

@@ -1,0 +1,203 @@
+/* The CUDA device's own code on the emulated runtime: memory, streams, events, and every way that a GPU can be missing or break. */
+#include "device_case.h"
+
+#include "run/machine.h"
+#include "runtime.h"
+
+enum { MIB = 1 << 20 };
+
+static void says(int rc, int code, const char *part)
+{
+	assert_int_equal(rc, code);
+	if (!strstr(rh_error(rc), part))
+		print_error("'%s' does not say '%s'\n", rh_error(rc), part);
+	assert_non_null(strstr(rh_error(rc), part));
+	assert_null(strchr(rh_error(rc), '\n'));
+}
+
+static void test_copies_events_and_times(void **state)
+{
+	(void)state;
+	struct device_case on = device_case_open();
+	const struct rh_device_ops *ops = on.device->ops;
+	uint64_t seed = check_seed();
+	static char up[MIB], down[MIB];
+	for (int i = 0; i < MIB; i++)
+		up[i] = (char)check_random(&seed);
+	struct rh_event *sent, *got;
+	check_ok(ops->event_create(on.device, &sent));
+	check_ok(ops->event_create(on.device, &got));
+	assert_int_equal(ops->event_query(sent), 1);
+	assert_int_equal(ops->event_time_ns(sent), 0);
+	check_ok(ops->wait(on.device, RH_STREAM_COMPUTE, sent));
+	char *last = on.base + CASE_DEVICE_BYTES - MIB;
+	check_ok(ops->copy_up(on.device, RH_STREAM_WEIGHTS, last, up, MIB));
+	check_ok(ops->record(on.device, RH_STREAM_WEIGHTS, sent));
+	check_ok(ops->wait(on.device, RH_STREAM_GRADIENTS, sent));
+	check_ok(ops->copy_down(on.device, RH_STREAM_GRADIENTS, down, last, MIB));
+	check_ok(ops->record(on.device, RH_STREAM_GRADIENTS, got));
+	check_ok(ops->event_sync(got));
+	assert_int_equal(ops->event_query(got), 1);
+	assert_memory_equal(up, down, MIB);
+	assert_true(ops->event_time_ns(sent) > 0 && ops->event_time_ns(got) >= ops->event_time_ns(sent));
+	check_ok(ops->synchronize(on.device));
+	ops->event_destroy(sent);
+	ops->event_destroy(got);
+	ops->close(on.device);
+	assert_int_equal(runtime_held(), 0);
+}
+
+static void test_memory_is_reserved_within_cap_and_gpu(void **state)
+{
+	(void)state;
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)400 << 20};
+	struct rh_cuda_options options = {.cap_bytes = 200 << 20};
+	struct rh_device *device, *second;
+	void *base;
+	runtime_set_machine(&machine);
+	check_ok(rh_cuda_open(0, &options, &device));
+	check_ok(rh_cuda_open(1, &options, &second)); /* another worker on the same GPU */
+	says(device->ops->reserve(device, (200 << 20) + 1, &base), -ENOMEM, "device emu:0: the run needs 200.0 MiB, its cap is 200.0 MiB");
+	check_ok(device->ops->reserve(device, 200 << 20, &base));
+	says(second->ops->reserve(second, 200 << 20, &base), -ENOMEM, "end what else uses the GPU");
+	check_ok(second->ops->reserve(second, 130 << 20, &base)); /* a refusal is no fault */
+	check_ok(second->ops->synchronize(second));
+	struct rh_device_memory memory;
+	device->ops->memory(device, &memory);
+	assert_int_equal(memory.cap_bytes, 200 << 20);
+	assert_int_equal(memory.reserved_bytes, 200 << 20);
+	assert_int_equal(memory.peak_bytes, 200 << 20);
+	assert_int_equal(memory.free_bytes, (400 - 200 - 130 - 2 * 32) << 20);
+	device->ops->close(device);
+	second->ops->close(second);
+	runtime_set_machine(NULL);
+	assert_int_equal(runtime_held(), 0);
+}
+
+static void test_host_memory_is_pinned_once(void **state)
+{
+	(void)state;
+	struct device_case on = device_case_open();
+	static char host[4096];
+	check_ok(on.device->ops->pin(on.device, host, 0));
+	check_ok(on.device->ops->pin(on.device, host, sizeof host));
+	says(on.device->ops->pin(on.device, host, sizeof host), -ENOMEM, "cannot pin");
+	check_ok(on.device->ops->synchronize(on.device)); /* no fault of the device */
+	on.device->ops->unpin(on.device, host, sizeof host);
+	on.device->ops->close(on.device);
+	assert_int_equal(runtime_held(), 0);
+}
+
+static void test_gpus_that_cannot_serve_say_why(void **state)
+{
+	(void)state;
+	const int64_t gib = (int64_t)1 << 30;
+	struct rh_cuda_options options = {0};
+	struct rh_device *device;
+	int64_t room;
+	static const struct {
+		struct runtime_machine machine;
+		const char *line;
+	} cases[] = {
+	        {{0, 0, 0, 0, 0}, "this machine has no NVIDIA driver"},
+	        {{1, 12020, 8, 9, 0}, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
+	        {{0, 13000, 0, 0, 0}, "no GPU is visible"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		runtime_set_machine(&cases[i].machine);
+		says(rh_cuda_count(), -ENODEV, cases[i].line);
+		says(rh_cuda_open(0, &options, &device), -ENODEV, cases[i].line);
+		says(rh_devices_count("emu:1"), -ENODEV, cases[i].line);
+	}
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib});
+	says(rh_cuda_open(0, &options, &device), -ENODEV, "device emu:0: its compute capability is 7.5, at least 8.0 is needed");
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib});
+	options.gpu = 2;
+	says(rh_cuda_open(0, &options, &device), -EINVAL, "device emu:2: this machine has 2 GPUs, counted from 0");
+	check_ok(rh_cuda_room(1, 1, &room));
+	assert_int_equal(room, gib - (256 << 20) - (32 << 20));
+	check_ok(rh_cuda_room(1, 4, &room));
+	assert_int_equal(room, (gib - (256 << 20)) / 4 - (32 << 20));
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, 280 << 20});
+	says(rh_cuda_room(0, 1, &room), -ENOMEM, "280 of 24576 MiB are free, too little for 1 worker");
+	options.gpu = 0;
+	says(rh_cuda_open(0, &options, &device), -ENOMEM, "too little");
+	runtime_set_machine(NULL);
+	says(rh_devices_count("cuda"), -ENODEV, "'cuda' is not in this build");
+	assert_int_equal(rh_devices_count("emu:3"), 3);
+	assert_int_equal(runtime_held(), 0);
+}
+
+/* A run of a few commands; the first thing that fails. */
+static int short_run(char *line, size_t bytes)
+{
+	struct rh_cuda_options options = {.cap_bytes = MIB};
+	struct rh_device *device = NULL;
+	struct rh_event *event = NULL;
+	float host[64] = {0};
+	void *base;
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {.alpha = 1}};
+	int rc = rh_cuda_open(0, &options, &device);
+	if (rc) {
+		snprintf(line, bytes, "%s", rh_error(rc));
+		return rc;
+	}
+	const struct rh_device_ops *ops = device->ops;
+	rc = ops->reserve(device, MIB, &base);
+	for (int i = 0; i < 3; i++)
+		op.operand[(int[]){RH_GEMM_A, RH_GEMM_B, RH_GEMM_D}[i]] = rh_view_of((char *)base + 256 * i, RH_F32, 4, 4);
+	rc = rc ? rc : ops->event_create(device, &event);
+	rc = rc ? rc : ops->copy_up(device, RH_STREAM_WEIGHTS, base, host, sizeof host);
+	rc = rc ? rc : ops->record(device, RH_STREAM_WEIGHTS, event);
+	rc = rc ? rc : ops->wait(device, RH_STREAM_COMPUTE, event);
+	rc = rc ? rc : ops->launch(device, RH_STREAM_COMPUTE, &op);
+	rc = rc ? rc : ops->record(device, RH_STREAM_COMPUTE, event);
+	rc = rc ? rc : ops->event_sync(event);
+	int done = rc ? rc : ops->event_query(event);
+	rc = rc ? rc : done < 0 ? done : 0;
+	rc = rc ? rc : ops->copy_down(device, RH_STREAM_GRADIENTS, host, base, sizeof host);
+	rc = rc ? rc : ops->synchronize(device);
+	if (rc)
+		snprintf(line, bytes, "%s", rh_error(rc));
+	for (int i = 0; rc && event && i < 2; i++) { /* whatever comes later says the same, at once */
+		assert_int_equal(i ? ops->event_sync(event) : ops->synchronize(device), rc);
+		assert_string_equal(rh_error(rc), line);
+	}
+	if (event)
+		ops->event_destroy(event);
+	ops->close(device);
+	return rc;
+}
+
+/* The N-th call of the runtime breaks the GPU, for each N until nothing is left to break. */
+static void test_a_fault_at_any_call_is_kept_and_nothing_leaks(void **state)
+{
+	(void)state;
+	char line[512];
+	uint64_t n = 0;
+	int rc;
+	do {
+		runtime_fail_nth(++n, "cuda", cudaErrorECCUncorrectable);
+		rc = short_run(line, sizeof line);
+		if (rc) {
+			assert_non_null(strstr(line, "device emu"));
+			assert_non_null(strstr(line, "uncorrectable ECC error"));
+		}
+		assert_int_equal(runtime_held(), 0);
+	} while (rc);
+	runtime_fail_nth(0, "cuda", cudaSuccess);
+	printf("%llu calls\n", (unsigned long long)n);
+	assert_true(n > 30);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_copies_events_and_times),
+	        cmocka_unit_test(test_memory_is_reserved_within_cap_and_gpu),
+	        cmocka_unit_test(test_host_memory_is_pinned_once),
+	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
+	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* Small runs whose every op is an emulated CUDA kernel, beside the same runs on the CPU device; and a GPU that breaks in the middle of one.
+ */
+#include "train/rig.h"
+
+#include "core/file.h"
+#include "cudaemu_control.h"
+#include "runtime.h"
+#include "train/train.h"
+
+/* A loss is a mean over the tokens of MICROS micro-batches. In bf16 a value near the middle of two rounds either way, which from then on
+ * moves every loss by some thousandths of a token's: fewer tokens would measure that and not the kernels. */
+enum { STEPS = 10, MICROS = 4 };
+
+struct what {
+	const char *model, *adapter;
+	enum rh_dtype dtype;
+};
+
+/* Every step trains on the same few micro-batches, so that losses move. */
+static void losses_of(const struct what *what, const char *device, double *loss)
+{
+	struct rig rig;
+	rig_open(&rig, what->model, what->adapter);
+	rig.config.dtype = what->dtype;
+	rig.config.device = (char *)(uintptr_t)device;
+	struct rig_input in = rig_input(&rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	for (int step = 0; step < STEPS; step++) {
+		loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
+		rig_update(&rig, 1e-3, step);
+	}
+	rig_close(&rig);
+}
+
+static void same_losses(const struct what *what)
+{
+	static const char *const devices[] = {"emu:1", "emu:2"};
+	double cpu[STEPS], emu[2][STEPS], tolerance = what->dtype == RH_F32 ? 1e-4 : 5e-3, worst = 0;
+	losses_of(what, "cpu:1", cpu);
+	for (int d = 0; d < 2; d++) {
+		losses_of(what, devices[d], emu[d]);
+		for (int step = 0; step < STEPS; step++)
+			worst = fabs(emu[d][step] - cpu[step]) > worst ? fabs(emu[d][step] - cpu[step]) : worst;
+	}
+	printf("%s %s %s: losses %.5f to %.5f, at most %.2g from the CPU device's\n", what->model, what->adapter ? what->adapter : "full",
+	       rh_dtype_name(what->dtype), cpu[0], cpu[STEPS - 1], worst);
+	assert_true(worst <= tolerance);
+	assert_memory_equal(emu[0], emu[1], sizeof emu[0]); /* where a run is executed never changes a bit of it */
+	assert_int_equal(runtime_held(), 0);
+	cudaemu_release();
+}
+
+static void test_fp32_lora_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", "adapter", RH_F32});
+}
+
+static void test_fp32_full_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", NULL, RH_F32});
+}
+
+static void test_bf16_lora_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", "adapter", RH_BF16});
+}
+
+static void test_bf16_full_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", NULL, RH_BF16});
+}
+
+/* A whole run through rh_train. */
+static int train(const char *dir, const char *out, const char *resume)
+{
+	char rows[128], output[128], model[128];
+	struct rh_config config;
+	struct rh_train_result result;
+	snprintf(rows, sizeof rows, "%s/rows.jsonl", dir);
+	snprintf(output, sizeof output, "%s/%s", dir, out);
+	snprintf(model, sizeof model, "%s/hf", dir);
+	const char *argv[] = {"--model_name_or_path",
+	                      model,
+	                      "--train_file",
+	                      rows,
+	                      "--output_dir",
+	                      output,
+	                      "--device",
+	                      "emu:2",
+	                      "--max_length",
+	                      "48",
+	                      "--max_steps",
+	                      "6",
+	                      "--save_steps",
+	                      "2",
+	                      "--per_device_train_batch_size",
+	                      "1",
+	                      "--lora_r",
+	                      "2",
+	                      "--gradient_accumulation_steps",
+	                      "2",
+	                      "--learning_rate",
+	                      "1e-3",
+	                      "--dtype",
+	                      "float32",
+	                      "--resume_from_checkpoint",
+	                      resume};
+	int argc = (int)(sizeof argv / sizeof *argv) - (resume ? 0 : 2);
+	rh_log_quiet(1);
+	check_ok(rh_config_load("train", argc, (char **)(uintptr_t)argv, NULL, &config));
+	int rc = rh_train(&config, &result);
+	rh_config_free(&config);
+	return rc;
+}
+
+static void copy(const char *from, const char *dir, const char *name)
+{
+	char path[256];
+	struct rh_mapping map;
+	check_ok(rh_file_map(from, &map));
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	FILE *file = fopen(path, "wb");
+	assert_non_null(file);
+	assert_int_equal(fwrite(map.bytes, 1, map.length, file), map.length);
+	assert_int_equal(fclose(file), 0);
+	rh_file_unmap(&map);
+}
+
+static void same_file(const char *a, const char *b)
+{
+	struct rh_mapping one, two;
+	check_ok(rh_file_map(a, &one));
+	check_ok(rh_file_map(b, &two));
+	assert_int_equal(one.length, two.length);
+	assert_memory_equal(one.bytes, two.bytes, one.length);
+	rh_file_unmap(&one);
+	rh_file_unmap(&two);
+}
+
+/* A launch in step 5 or so finds the GPU's memory wrong: the run ends with one line, and goes on from its last checkpoint to the same
+ * weights. */
+static void test_a_gpu_that_breaks_leaves_the_last_checkpoint(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-cuda-XXXXXX", path[2][256];
+	assert_non_null(mkdtemp(dir));
+	snprintf(path[0], sizeof path[0], "%s/hf", dir);
+	check_ok(rh_dir_make(path[0]));
+	copy("tests/reference/models/gguf-qwen2/config.json", path[0], "config.json");
+	copy("tests/reference/models/gguf-qwen2/model.safetensors", path[0], "model.safetensors");
+	copy("tests/reference/interchange/tokenizer.json", path[0], "tokenizer.json");
+	copy("tests/reference/interchange/tokenizer_config.json", path[0], "tokenizer_config.json");
+	snprintf(path[0], sizeof path[0], "%s/rows.jsonl", dir);
+	FILE *file = fopen(path[0], "w");
+	assert_non_null(file);
+	for (int i = 0; i < 12; i++)
+		fprintf(file, "{\"prompt\": \"%d the cat\", \"completion\": \" sat on %d mats\"}\n", i, i * 7 % 5);
+	assert_int_equal(fclose(file), 0);
+
+	runtime_fail_nth(0, "cudaPeek", cudaSuccess);
+	check_ok(train(dir, "whole", NULL));
+	uint64_t launches = runtime_fail_nth(0, "cudaPeek", cudaSuccess);
+	printf("%llu launches\n", (unsigned long long)launches);
+	runtime_fail_nth(launches * 3 / 4, "cudaPeek", cudaErrorECCUncorrectable);
+	int rc = train(dir, "broken", NULL);
+	printf("%s\n", rh_error(rc));
+	assert_int_equal(rc, -EIO);
+	assert_non_null(strstr(rh_error(rc), "device emu:"));
+	assert_non_null(strstr(rh_error(rc), "uncorrectable ECC error"));
+	assert_null(strchr(rh_error(rc), '\n'));
+	assert_int_equal(runtime_held(), 0);
+
+	runtime_fail_nth(0, "cudaPeek", cudaSuccess);
+	check_ok(train(dir, "broken", "true"));
+	snprintf(path[0], sizeof path[0], "%s/whole/adapter_model.safetensors", dir);
+	snprintf(path[1], sizeof path[1], "%s/broken/adapter_model.safetensors", dir);
+	same_file(path[0], path[1]);
+	check_ok(rh_dir_remove(dir));
+	cudaemu_release();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_fp32_lora_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_fp32_full_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_bf16_lora_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_bf16_full_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_a_gpu_that_breaks_leaves_the_last_checkpoint),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

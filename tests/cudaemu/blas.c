@@ -1,0 +1,75 @@
+/* Products of the emulated device, by BLAS's definition and no more: what cuda/gemm.c asks for is taken as cuBLASLt would take it. */
+#include "cuda/blas.h"
+
+#include "core/alloc.h"
+#include "core/float16.h"
+
+#include <string.h>
+
+struct blas {
+	int products;
+};
+
+int blas_create(struct blas **out)
+{
+	*out = rh_alloc(1, sizeof **out);
+	return *out ? 0 : -ENOMEM;
+}
+
+void blas_destroy(struct blas *blas)
+{
+	rh_free(blas);
+}
+
+/* Row `row`, column `col` of a matrix by columns. */
+static float at(const void *data, int64_t ld, enum rh_dtype dtype, int64_t row, int64_t col)
+{
+	int64_t i = row + col * ld;
+	return dtype == RH_F32 ? ((const float *)data)[i] : rh_bf16_to_f32(((const uint16_t *)data)[i]);
+}
+
+/* op(b) (k,n) in fp32, one row of n after another; op(a)'s rows likewise. */
+static float *unpack(const struct blas_matrix *matrix, int transposed, enum rh_dtype dtype, int64_t rows, int64_t cols)
+{
+	float *out = rh_alloc((size_t)(rows * cols), sizeof *out);
+	for (int64_t r = 0; out && r < rows; r++)
+		for (int64_t c = 0; c < cols; c++)
+			out[r * cols + c] =
+			        transposed ? at(matrix->data, matrix->ld, dtype, c, r) : at(matrix->data, matrix->ld, dtype, r, c);
+	return out;
+}
+
+/* One row of d: sums over ascending k. */
+static void row_of(const struct blas_product *p, const float *a, const float *b, int64_t row, float *sum)
+{
+	memset(sum, 0, (size_t)p->n * sizeof *sum);
+	for (int64_t k = 0; k < p->k; k++)
+		for (int64_t j = 0; j < p->n; j++)
+			sum[j] += a[row * p->k + k] * b[k * p->n + j];
+	for (int64_t j = 0; j < p->n; j++) {
+		float value = p->alpha * sum[j];
+		value += p->c.data ? at(p->c.data, p->c.ld, p->output, row, j) : 0;
+		value += p->bias ? at(p->bias, 1, p->output, row, 0) : 0;
+		if (p->output == RH_F32)
+			((float *)p->d)[row + j * p->ldd] = value;
+		else
+			((uint16_t *)p->d)[row + j * p->ldd] = rh_f32_to_bf16(value);
+	}
+}
+
+/* The workspace is filled with something else each time: nothing may live there. */
+int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspace, struct CUstream_st *stream)
+{
+	RH_ASSERT(p->m >= 1 && p->n >= 1 && p->k >= 1 && stream && workspace && (uintptr_t)workspace % 256 == 0);
+	memset(workspace, ++blas->products & 255, 256);
+	memset((char *)workspace + BLAS_WORKSPACE_BYTES - 256, blas->products & 255, 256);
+	float *a = unpack(&p->a, p->trans_a, p->input, p->m, p->k), *b = unpack(&p->b, p->trans_b, p->input, p->k, p->n);
+	float *sum = rh_alloc((size_t)p->n, sizeof *sum);
+	int rc = a && b && sum ? 0 : -ENOMEM;
+	for (int64_t row = 0; !rc && row < p->m; row++)
+		row_of(p, a, b, row, sum);
+	rh_free(a);
+	rh_free(b);
+	rh_free(sum);
+	return rc;
+}

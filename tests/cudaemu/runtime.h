@@ -1,0 +1,25 @@
+/* What tests say to the emulated runtime, and the faults they ask it for. */
+#ifndef CUDAEMU_RUNTIME_H
+#define CUDAEMU_RUNTIME_H
+
+#include "cuda_runtime_api.h"
+
+#include <stdint.h>
+
+struct runtime_machine {
+	int gpus, driver, major, minor; /* driver: as cudaDriverGetVersion, 0 for none */
+	int64_t free_bytes;             /* on each GPU, before anything is reserved */
+};
+
+/* Until the next call; NULL: 64 GPUs of capability 8.9 with 24 GiB. */
+void runtime_set_machine(const struct runtime_machine *machine);
+
+/* Calls that begin with `prefix` ("cuda" for all) are counted from now on; the n-th returns `error`, and if that error ruins a GPU's
+ * context, so does every later call. 0: none. Returns how many were counted since the last time, and forgets the error. A launch counts as
+ * cudaPeekAtLastError, with which it ends. */
+uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error);
+
+/* Bytes of device memory, streams, events and pinned ranges that are still held. */
+int64_t runtime_held(void);
+
+#endif
