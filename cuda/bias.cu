@@ -24,6 +24,6 @@ template <typename B, typename D> static int launch(const struct rh_view *bias, 
 extern "C" int cuda_add_bias(const struct rh_view *bias, const struct rh_view *d, CUstream_st *stream)
 {
 	if (bias->dtype == RH_F32)
-		return d->dtype == RH_F32 ? launch<float, float>(bias, d, stream) : launch<float, rh_bf16>(bias, d, stream);
+		return launch<float, float>(bias, d, stream); /* op.h: products of F32 are F32 */
 	return d->dtype == RH_F32 ? launch<rh_bf16, float>(bias, d, stream) : launch<rh_bf16, rh_bf16>(bias, d, stream);
 }

@@ -5,28 +5,11 @@
 #include "op_case.h"
 
 #include "cudaemu_control.h"
+#include "launches.h"
 
 struct CUstream_st;
 
 typedef int kernel_entry(const struct rh_op *op, struct CUstream_st *stream);
-
-static inline void kernel_write_launch(void *file, const char *name, int threads, int64_t dynamic_bytes)
-{
-	fprintf((FILE *)file, "%d %lld %s\n", threads, (long long)dynamic_bytes, name);
-}
-
-/* The kernels that this program launched, beside its log: tests/cuda/resources.awk reads them. */
-static inline void kernel_write_launches(void)
-{
-	const char *build = getenv("RH_BUILD");
-	char path[512];
-	snprintf(path, sizeof path, "%s/tests/cuda/%s.launches", build ? build : "build/release", program_invocation_short_name);
-	FILE *file = fopen(path, "w");
-	if (!file)
-		return;
-	cudaemu_each_kernel(kernel_write_launch, file);
-	fclose(file);
-}
 
 /* With threads in ascending, descending and random order: within tolerance of the oracle, and bit-equal among each other. Frees the case.
  */

@@ -2,6 +2,7 @@
 #include "device_case.h"
 
 #include "cudaemu_control.h"
+#include "launches.h"
 
 /* k products of values below 1, summed in fp32. */
 static double sum_error(int64_t k)
@@ -125,5 +126,6 @@ int main(void)
 	        cmocka_unit_test(test_head_loss_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_hits_the_first),
 	};
+	atexit(kernel_write_launches);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
