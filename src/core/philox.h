@@ -31,7 +31,6 @@ enum rh_philox_site {
 	RH_PHILOX_SHUFFLE,  /* a: epoch */
 	RH_PHILOX_SPLIT,
 	RH_PHILOX_SAMPLE,  /* generation; a: token */
-	RH_PHILOX_DROPOUT, /* a: step * micro-batches + micro-batch; b: layer and module */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */
