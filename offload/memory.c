@@ -1,11 +1,9 @@
 #include "offload/memory.h"
 
-#include <limits.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "core/pages.h"
 
-enum { HUGEPAGE = 2 << 20 };
+#include <string.h>
+#include <unistd.h>
 
 int64_t rh_host_round(int64_t bytes)
 {
@@ -20,23 +18,11 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
 	int64_t mapped = rh_host_round(bytes);
 	if (!mapped)
 		return 0;
-	/* Hugepages need their own alignment, which older kernels do not give: map more, cut both ends off. */
-	int64_t slack = mapped >= HUGEPAGE && mapped < INT64_MAX - HUGEPAGE ? HUGEPAGE : 0;
-	char *base = mmap(NULL, (size_t)(mapped + slack), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (base == MAP_FAILED) {
-		int fault = errno;
-		return rh_fail(-fault, "cannot reserve %lld bytes of host memory for %s: %s; a smaller model or batch needs less",
-		               (long long)mapped, what, strerror(fault));
-	}
-	if (slack) {
-		int64_t before = rh_align_up((int64_t)(uintptr_t)base, HUGEPAGE) - (int64_t)(uintptr_t)base;
-		if (before)
-			munmap(base, (size_t)before);
-		if (before < slack)
-			munmap(base + before + mapped, (size_t)(slack - before));
-		base += before;
-		(void)madvise(base, (size_t)mapped, MADV_HUGEPAGE); /* a wish: kernels without it only run slower */
-	}
+	char *base;
+	int rc = rh_pages_map(mapped, &base);
+	if (rc)
+		return rh_fail(rc, "cannot reserve %lld bytes of host memory for %s: %s; a smaller model or batch needs less",
+		               (long long)mapped, what, strerror(-rc));
 	*out = (struct rh_arena){base, mapped, 0, 0};
 	return 0;
 }
@@ -44,6 +30,6 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
 void rh_host_release(struct rh_arena *arena)
 {
 	if (arena->capacity)
-		munmap(arena->base, (size_t)arena->capacity);
+		rh_pages_unmap(arena->base, arena->capacity);
 	*arena = (struct rh_arena){0};
 }

@@ -7,8 +7,8 @@
 /* What rh_host_reserve maps for `bytes`: rounded up to a page. */
 int64_t rh_host_round(int64_t bytes);
 
-/* Maps rh_host_round(bytes), zeroed, touched page by page only when first written; asks for transparent hugepages. Nothing at all for
- * 0 bytes. `what` names the user for the error line. */
+/* Maps rh_host_round(bytes), zeroed, its pages there from the start; asks for transparent hugepages. Nothing at all for 0 bytes.
+ * `what` names the user for the error line. */
 int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
 /* A zeroed arena is legal. */
 void rh_host_release(struct rh_arena *arena);

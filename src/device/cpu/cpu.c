@@ -2,15 +2,13 @@
 
 #include "core/alloc.h"
 #include "core/arena.h"
+#include "core/pages.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* Device addresses are real ones plus this: not canonical on x86-64, so host code that follows one faults at once. */
 #define BIAS ((uintptr_t)1 << 62)
-
-enum { HUGE_PAGE = 2 << 20 };
 
 struct cpu_device {
 	struct rh_device base;
@@ -18,9 +16,7 @@ struct cpu_device {
 	struct cpu_fault fault;
 	int64_t cap_bytes;
 	int64_t reserved_bytes;
-	char *mapping; /* MAP_FAILED: nothing reserved */
-	size_t mapping_bytes;
-	char *memory; /* reserved_bytes, on a huge page's border */
+	char *memory; /* reserved_bytes; NULL: nothing reserved yet */
 };
 
 static struct cpu_device *own(struct rh_device *device)
@@ -57,7 +53,7 @@ static void device_memory(struct rh_device *base, struct rh_device_memory *out)
 static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 {
 	struct cpu_device *device = own(base);
-	RH_ASSERT(bytes >= 0 && device->mapping == MAP_FAILED);
+	RH_ASSERT(bytes >= 0 && !device->memory);
 	int64_t total_bytes, free_bytes;
 	physical_memory(&total_bytes, &free_bytes);
 	if (bytes > device->cap_bytes)
@@ -66,15 +62,10 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 	if (bytes > free_bytes)
 		return rh_fail(-ENOMEM, "device cpu:%d: the run needs %.1f MiB, the machine has %.1f MiB free: lower max_vram", base->index,
 		               (double)bytes / 0x1p20, (double)free_bytes / 0x1p20);
-	size_t length = (size_t)bytes + 2 * HUGE_PAGE;
-	char *mapping = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mapping == MAP_FAILED)
-		return rh_fail(-errno, "device cpu:%d: cannot map %.1f MiB: %s", base->index, (double)bytes / 0x1p20, strerror(errno));
-	device->mapping = mapping;
-	device->mapping_bytes = length;
-	device->memory = (char *)(((uintptr_t)mapping + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+	int rc = rh_pages_map(bytes ? bytes : 1, &device->memory);
+	if (rc)
+		return rh_fail(rc, "device cpu:%d: cannot map %.1f MiB: %s", base->index, (double)bytes / 0x1p20, strerror(-rc));
 	device->reserved_bytes = bytes;
-	(void)!madvise(device->memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish: a kernel without huge pages refuses */
 	*out = (void *)((uintptr_t)device->memory + BIAS);
 	return 0;
 }
@@ -183,8 +174,8 @@ static void device_close(struct rh_device *base)
 	}
 	for (int i = 0; i < RH_STREAMS; i++)
 		cpu_stream_close(device->stream[i]);
-	if (device->mapping != MAP_FAILED)
-		munmap(device->mapping, device->mapping_bytes);
+	if (device->memory)
+		rh_pages_unmap(device->memory, device->reserved_bytes ? device->reserved_bytes : 1);
 	cpu_fault_destroy(&device->fault);
 	rh_free(device);
 }
@@ -215,7 +206,6 @@ int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_devic
 		return -ENOMEM;
 	device->base.ops = &cpu_ops;
 	device->base.index = index;
-	device->mapping = MAP_FAILED;
 	cpu_fault_init(&device->fault);
 	int64_t total_bytes;
 	device->cap_bytes = options->cap_bytes;
