@@ -14,17 +14,49 @@ endef
 $(eval $(call emu_c_rules,emu,))
 $(eval $(call emu_c_rules,emu-asan,$$(EMU_ASAN)))
 
+# The program as it is, on emulated GPUs: `device: emu:N`. For tests; never installed.
+$(B)/roundhouse-emu: $(B)/src/cli/main.o $(B)/libcudaemu.a $(B)/libroundhouse.a
+	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) -Wl,-u,rh_cuda_kind -o $@ $^ $(LIBS) -lstdc++
+emu: $(B)/roundhouse-emu
+ifneq ($(VARIANT),tsan) # does not know of fibers
+tests-built: $(B)/roundhouse-emu
+endif
+
 ifeq ($(CUDA)-$(NVCC),1-)
 $(error CUDA=1: nvcc is not here; install the CUDA toolkit, set NVCC=, or build with CUDA=0)
 endif
 ifeq ($(filter-out 0,$(CUDA))-$(VARIANT),$(if $(NVCC),$(CUDA),none)-release)
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_ARCHS ?= 80 89 90
-CUDA_OBJ := $(CUDA_SRC:%=$(B)/%.o) $(patsubst %.c,$(B)/%.o,$(filter-out cuda/absent.c,$(wildcard cuda/*.c)))
+CUDA_HOME  := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_ARCHS ?= 80 89 90 $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch)),120)
+CUDA_OBJ   := $(CUDA_SRC:%=$(B)/%.o) $(patsubst %.c,$(B)/%.o,$(filter-out cuda/absent.c,$(wildcard cuda/*.c)))
+CUDA_LIBS   = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64
+comma      := ,
 $(filter-out %.cu.o,$(CUDA_OBJ)): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+
+# What ptxas says of registers and shared memory stays beside each object: tests/cuda/test_resources.c judges it, and writes the table
+# $(B)/cuda/kernels.txt; bench/cuda-kernels.txt is a copy of it.
 $(B)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	@echo "nvcc $<"; $(NVCC) -std=c++17 -O3 -lineinfo -Isrc -I. -D_GNU_SOURCE $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-		-MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$(B)/roundhouse: LIBS += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
+	@echo "nvcc $<"; $(NVCC) -std=c++17 -O3 -lineinfo -Isrc -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra -Xptxas -v \
+		$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; rm -f $@; exit 1; }
+	@c++filt <$@.log >$(@:.cu.o=.ptxas); grep -i 'warning' $@.log || true
+$(B)/roundhouse: LIBS += $(CUDA_LIBS) -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
+
+# A link in which every name must resolve: the runtime as a shared library, cuBLASLt with all entries that blas.c asks it for by name, NCCL (for links
+# between boxes, which are not built yet: nothing calls it).
+NCCL         := $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include /usr/local/include))
+CUDA_ENTRIES := $(shell sed -n 's/^\tX(\(cublas[A-Za-z_]*\)).*/\1/p' cuda/blas.c) $(if $(NCCL),ncclGetVersion)
+$(B)/cuda/linked: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
+	@for name in $(CUDA_ENTRIES); do echo "extern char $$name; void *const use_$$name = &$$name;"; done >$@.c
+	@echo "ld $@"; $(CC) -o $@ $@.c $^ $(LIBS) $(CUDA_LIBS) -lcudart -lcublasLt $(if $(NCCL),-lnccl) -lstdc++
+
+cuda: $(B)/cuda/linked
+	@! grep -i -H 'warning' $(CUDA_SRC:%=$(B)/%.o.log) || { echo "cuda: nvcc warned (above)"; exit 1; }
+	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%) without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
+	$(if $(NCCL),,@echo "skipped: nothing is linked with NCCL: nccl.h is not installed")
+else
+cuda:
+	@$(if $(filter release,$(VARIANT)),echo "skipped: cuda/ is not compiled by nvcc: $(if $(NVCC),CUDA=0,it is not on PATH$(comma) nor is /usr/local/cuda/bin/nvcc); its kernels run emulated",:)
 endif
+.PHONY: cuda emu

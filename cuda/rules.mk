@@ -40,28 +40,3 @@ endif
 ifeq ($(VARIANT),release)
 TESTBIN += $(patsubst tests/cuda/%.c,$(B)/tests/cuda/%-asan,$(filter-out %/test_resources.c,$(CUDA_TESTS)))
 endif
-
-# nvcc's half: every architecture, no warning, and what ptxas says of registers and shared memory beside each object.
-NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-CUDA_ARCHS  = 80 89 90 $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-arch)),120)
-NVCC_FLAGS  = -std=c++17 -O3 -Isrc -I. -Werror all-warnings -Xcompiler -Wall,-Wextra \
-              $(foreach arch,$(CUDA_ARCHS),-gencode=arch=compute_$(arch)$(comma)code=sm_$(arch))
-comma      := ,
-CUDA_PTXAS := $(CUDA_SRC:%.cu=$(B)/%.ptxas)
-
-$(B)/cuda/%.ptxas: cuda/%.cu
-	@mkdir -p $(@D)
-	@echo "nvcc $<"; $(NVCC) $(NVCC_FLAGS) -Xptxas -v -MD -MP -MT $@ -MF $(@:.ptxas=.cu.d) -c -o $(@:.ptxas=.cu.o) $< >$@.log 2>&1 || \
-		{ cat $@.log; exit 1; }
-	@c++filt <$@.log >$@
-
-# The tests judge what this leaves in $(B)/cuda (tests/cuda/test_resources.c), and write the table $(B)/cuda/kernels.txt; bench/cuda-kernels.txt
-# is a copy of it.
-cuda:
-ifneq ($(VARIANT),release)
-else ifneq ($(NVCC),)
-	@$(MAKE) --no-print-directory $(CUDA_PTXAS)
-else
-	@echo "skipped: cuda/ is not compiled by nvcc: it is not on PATH, nor is /usr/local/cuda/bin/nvcc; its kernels run emulated"
-endif
-.PHONY: cuda
