@@ -59,4 +59,29 @@ else
 cuda:
 	@$(if $(filter release,$(VARIANT)),echo "skipped: cuda/ is not compiled by nvcc: $(if $(NVCC),CUDA=0,it is not on PATH$(comma) nor is /usr/local/cuda/bin/nvcc); its kernels run emulated",:)
 endif
+
+# gpu-tools: the tests of kernels and products as they run on a device, and benchmarks (bench/gpu); for bench/gpu-check.sh. gpu-tools-emu is the same on
+# emulated GPUs. A test program's main becomes NAME_main.
+GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_training.c %/test_cudaemu.c %/test_resources.c,$(CUDA_TESTS))))
+GPU_BENCH    := $(wildcard bench/gpu/*.c)
+GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
+GPU_LINK     := -Wl,--wrap=rh_devices_open
+define gpu_rules # $(1): folder of the objects, $(2): headers of the runtime
+$(B)/$(1)/tests/%.o: tests/cuda/%.c
+	@mkdir -p $$(@D)
+	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) $$(GPU_FLAGS) -Dmain=$$*_main -Wno-missing-prototypes -c -o $$@ $$<
+$(B)/$(1)/bench/%.o: bench/gpu/%.c
+	@mkdir -p $$(@D)
+	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) '-DGPU_TESTS(X)=$$(foreach name,$$(GPU_TESTS),X($$(name)))' $(2) -c -o $$@ $$<
+endef
+$(eval $(call gpu_rules,gpu,-isystem $(CUDA_HOME)/include))
+$(eval $(call gpu_rules,gpu-emu,-DRH_CUDA_EMULATED -Itests/cudaemu))
+gpu_objects = $(GPU_TESTS:%=$(B)/$(1)/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o)
+$(B)/gpu-tools-emu: $(call gpu_objects,gpu-emu) $(B)/libcudaemu.a $(B)/libroundhouse.a
+	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(GPU_LINK) -Wl,-u,rh_cuda_kind -o $@ $^ $(LIBS) -lcmocka -lstdc++
+$(B)/gpu-tools: $(call gpu_objects,gpu) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)/libroundhouse.a
+	@echo "ld $@"; $(CC) $(GPU_LINK) -o $@ $^ $(LIBS) $(CUDA_LIBS) -lcmocka -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
+$(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c
+	@mkdir -p $(@D)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(GPU_FLAGS) -c -o $@ $<
 .PHONY: cuda emu

@@ -51,21 +51,26 @@ static inline void device_case_run(const struct device_case *on, struct op_case 
 	check_ok(ops->synchronize(on->device));
 }
 
-/* Against the oracle. Frees the case. */
+/* Against the oracle, and a second run bit-equal to the first. Frees the case. */
 static inline void device_case_check(const struct device_case *on, struct op_case *c, int64_t skew, const char *label)
 {
 	const char *fault = rh_op_fault(&c->op);
 	if (fault)
 		print_error("%s\n", fault);
 	assert_null(fault);
-	struct op_case want = case_clone(c), got = case_clone(c);
+	struct op_case want = case_clone(c), got = case_clone(c), again = case_clone(c);
 	rh_op_oracle(&want.op);
 	device_case_run(on, &got, skew);
+	device_case_run(on, &again, skew);
+	for (int i = 0; i < RH_OP_OPERANDS; i++)
+		if (c->buffer[i].bytes)
+			assert_memory_equal(got.buffer[i].bytes, again.buffer[i].bytes, c->buffer[i].size);
 	if (c->op.kind == RH_OP_HEAD_LOSS) /* workspace: the oracle leaves something else there */
 		memcpy(got.buffer[RH_HEAD_LOSS_LOGITS].bytes, want.buffer[RH_HEAD_LOSS_LOGITS].bytes, c->buffer[RH_HEAD_LOSS_LOGITS].size);
 	case_compare(&got, &want, c, label);
 	case_free(&want);
 	case_free(&got);
+	case_free(&again);
 	case_free(c);
 }
 

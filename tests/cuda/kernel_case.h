@@ -11,6 +11,20 @@ struct CUstream_st;
 
 typedef int kernel_entry(const struct rh_op *op, struct CUstream_st *stream);
 
+#ifdef RH_ON_GPU
+#include "device_case.h"
+
+/* On a device: against the oracle, twice. Frees the case. */
+static inline void kernel_check(struct op_case *c, kernel_entry *entry, uint64_t *seed)
+{
+	static struct device_case on;
+	(void)entry, (void)seed;
+	if (!on.device)
+		on = device_case_open();
+	device_case_check(&on, c, 0, "device");
+}
+
+#else
 /* With threads in ascending, descending and random order: within tolerance of the oracle, and bit-equal among each other. Frees the case.
  */
 static inline void kernel_check(struct op_case *c, kernel_entry *entry, uint64_t *seed)
@@ -39,6 +53,7 @@ static inline void kernel_check(struct op_case *c, kernel_entry *entry, uint64_t
 	case_free(&want);
 	case_free(c);
 }
+#endif
 
 /* Lengths around a chunk, a warp's and a block's tiles, in both dtypes, packed and with padded rows. */
 struct kernel_shape {

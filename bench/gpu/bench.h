@@ -1,0 +1,39 @@
+/* What the programs of gpu-tools share: a device with all its memory reserved, times by its own events, results as lines of JSON. */
+#ifndef RH_BENCH_GPU_BENCH_H
+#define RH_BENCH_GPU_BENCH_H
+
+#include "device/device.h"
+#include "run/machine.h"
+
+struct bench {
+	struct rh_devices devices;
+	struct rh_device *device;
+	char *base; /* bytes of device memory, filled with something that is no zero */
+	int64_t bytes, used;
+	int small; /* a rehearsal: shapes that an emulated GPU gets through */
+	struct rh_event *from, *to;
+};
+
+/* `device` as the configuration names it; one device is opened. */
+int bench_open(const char *device, int64_t bytes, struct bench *out) RH_MUST;
+void bench_close(struct bench *bench);
+
+/* Room for (rows, cols) on a border of 256 bytes, from what is reserved; bench->used = 0 frees everything. */
+struct rh_view bench_view(struct bench *bench, enum rh_dtype dtype, int64_t rows, int64_t cols);
+
+/* Seconds that one op takes: the median over repetitions, in each of which it is enqueued `times` times in a row. */
+int bench_op(struct bench *bench, const struct rh_op *op, int times, double *seconds) RH_MUST;
+
+/* The same of anything that enqueues on the compute stream. */
+typedef int bench_enqueue(struct bench *bench, void *user);
+int bench_time(struct bench *bench, bench_enqueue *enqueue, void *user, int times, double *seconds) RH_MUST;
+
+/* One result line on stdout: {"bench": NAME, "device": ..., then the format, which begins with a quote}. */
+void bench_line(const char *name, const char *format, ...) RH_PRINTF(2, 3);
+
+int bench_products(int argc, char **argv);
+int bench_kernels(int argc, char **argv);
+int bench_copies(int argc, char **argv);
+int bench_trace(int argc, char **argv);
+
+#endif

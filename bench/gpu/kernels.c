@@ -1,0 +1,244 @@
+/* Kernels of one layer, each alone, on arrays beyond the caches: what is bound by memory against a copy on the device, attention by its
+ * rate (bench/gpu-peers.py measures PyTorch's on the same shapes). */
+#include "bench/gpu/bench.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIB = 1 << 20 };
+
+static int fault_of(cudaError_t error)
+{
+	return error == cudaSuccess ? 0 : rh_fail(-EIO, "measuring a copy on the device: %s", cudaGetErrorString(error));
+}
+
+/* Bytes read and written a second by the driver's own copy. */
+static int copy_bandwidth(struct bench *bench, double *bytes_per_second)
+{
+	size_t half = (size_t)bench->bytes / 4; /* 1 GiB where there is room */
+	cudaStream_t stream = NULL;
+	cudaEvent_t from = NULL, to = NULL;
+	double best = 0;
+	cudaError_t error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
+	if (error == cudaSuccess)
+		error = cudaEventCreateWithFlags(&from, cudaEventBlockingSync);
+	if (error == cudaSuccess)
+		error = cudaEventCreateWithFlags(&to, cudaEventBlockingSync);
+	for (int i = 0; error == cudaSuccess && i < 7; i++) {
+		float milliseconds = 0;
+		error = cudaEventRecord(from, stream);
+		if (error == cudaSuccess)
+			error = cudaMemcpyAsync(bench->base + bench->bytes / 2, bench->base, half, cudaMemcpyDeviceToDevice, stream);
+		if (error == cudaSuccess)
+			error = cudaEventRecord(to, stream);
+		if (error == cudaSuccess)
+			error = cudaEventSynchronize(to);
+		if (error == cudaSuccess)
+			error = cudaEventElapsedTime(&milliseconds, from, to);
+		double rate = milliseconds > 0 ? 2.0 * (double)half / ((double)milliseconds / 1e3) : 0;
+		best = rate > best ? rate : best;
+	}
+	if (from)
+		(void)cudaEventDestroy(from);
+	if (to)
+		(void)cudaEventDestroy(to);
+	if (stream)
+		(void)cudaStreamDestroy(stream);
+	*bytes_per_second = best;
+	bench_line("kernels", "\"kernel\": \"copy on the device\", \"value\": %.1f, \"unit\": \"GB/s\"", best / 1e9);
+	return fault_of(error);
+}
+
+struct shape {
+	int64_t tokens, hidden, heads, kv_heads, head_dim, inner, vocabulary;
+};
+
+/* Inputs that are integers come from here; everything else is whatever the memory was filled with. */
+static int put_ints(struct bench *bench, struct rh_view view, int64_t first, int64_t each)
+{
+	int32_t *values = malloc((size_t)view.rows * sizeof *values);
+	if (!values)
+		return rh_fail(-ENOMEM, "no host memory for indices");
+	for (int64_t i = 0; i < view.rows; i++)
+		values[i] = (int32_t)(first + i * each);
+	int rc = bench->device->ops->copy_up(bench->device, RH_STREAM_COMPUTE, view.data, values, view.rows * 4);
+	if (!rc)
+		rc = bench->device->ops->synchronize(bench->device);
+	free(values);
+	return rc;
+}
+
+static int by_memory(struct bench *bench, const char *name, const struct rh_op *op, double copy)
+{
+	double seconds, bytes = rh_op_cost(op).bytes;
+	const char *fault = rh_op_fault(op);
+	if (fault)
+		return rh_fail(-EINVAL, "%s: %s", name, fault);
+	int rc = bench_op(bench, op, bench->small ? 1 : 4, &seconds);
+	if (!rc)
+		bench_line("kernels",
+		           "\"kernel\": \"%s\", \"bytes\": %.0f, \"us\": %.2f, \"value\": %.1f, \"unit\": \"GB/s\", \"reference\": %.1f, "
+		           "\"ratio\": %.3f, \"bar\": 0.85",
+		           name, bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9, copy > 0 ? bytes / seconds / copy : 0);
+	return rc;
+}
+
+static int norms(struct bench *bench, const struct shape *s, double copy)
+{
+	bench->used = 0;
+	struct rh_op op = {.kind = RH_OP_RMSNORM, .rmsnorm = {1, 1e-6f}};
+	struct rh_view x = bench_view(bench, RH_BF16, s->tokens, s->hidden), w = bench_view(bench, RH_BF16, 1, s->hidden);
+	struct rh_view y = bench_view(bench, RH_BF16, s->tokens, s->hidden), rstd = bench_view(bench, RH_F32, s->tokens, 1);
+	struct rh_view dx = bench_view(bench, RH_BF16, s->tokens, s->hidden), dw = bench_view(bench, RH_F32, 1, s->hidden);
+	op.operand[RH_RMSNORM_X] = x, op.operand[RH_RMSNORM_W] = w, op.operand[RH_RMSNORM_Y] = y, op.operand[RH_RMSNORM_RSTD] = rstd;
+	int rc = by_memory(bench, "rmsnorm", &op, copy);
+	struct rh_op back = {.kind = RH_OP_RMSNORM_BACKWARD, .rmsnorm = {1, 1e-6f}};
+	back.operand[RH_RMSNORM_BACKWARD_X] = x, back.operand[RH_RMSNORM_BACKWARD_W] = w, back.operand[RH_RMSNORM_BACKWARD_RSTD] = rstd;
+	back.operand[RH_RMSNORM_BACKWARD_DY] = y, back.operand[RH_RMSNORM_BACKWARD_DX] = dx;
+	if (!rc)
+		rc = by_memory(bench, "rmsnorm backward, frozen", &back, copy);
+	back.operand[RH_RMSNORM_BACKWARD_DW] = dw;
+	return rc ? rc : by_memory(bench, "rmsnorm backward", &back, copy);
+}
+
+static int elementwise(struct bench *bench, const struct shape *s, double copy)
+{
+	bench->used = 0;
+	struct rh_view gu = bench_view(bench, RH_BF16, s->tokens, 2 * s->inner), a = bench_view(bench, RH_BF16, s->tokens, s->inner);
+	struct rh_op op = {.kind = RH_OP_SWIGLU}, back = {.kind = RH_OP_SWIGLU_BACKWARD};
+	op.operand[RH_SWIGLU_GU] = gu, op.operand[RH_SWIGLU_A] = a;
+	back.operand[RH_SWIGLU_BACKWARD_GU] = back.operand[RH_SWIGLU_BACKWARD_DGU] = gu;
+	back.operand[RH_SWIGLU_BACKWARD_DA] = back.operand[RH_SWIGLU_BACKWARD_A] = a;
+	int rc = by_memory(bench, "swiglu", &op, copy);
+	if (!rc)
+		rc = by_memory(bench, "swiglu backward", &back, copy);
+	bench->used = 0;
+	struct rh_view x = bench_view(bench, RH_BF16, s->tokens, s->heads * s->head_dim);
+	struct rh_view table = bench_view(bench, RH_F32, s->tokens, s->head_dim);
+	struct rh_op rope = {.kind = RH_OP_ROPE, .rope = {.heads = s->heads}};
+	rope.operand[RH_ROPE_X] = x, rope.operand[RH_ROPE_TABLE_IN] = table;
+	if (!rc)
+		rc = by_memory(bench, "rope", &rope, copy);
+	bench->used = 0;
+	struct rh_op add = {.kind = RH_OP_DROPOUT, .dropout = {.p = 0.1f}};
+	add.operand[RH_DROPOUT_X] = bench_view(bench, RH_BF16, s->tokens, s->inner);
+	add.operand[RH_DROPOUT_Y] = bench_view(bench, RH_BF16, s->tokens, s->inner);
+	return rc ? rc : by_memory(bench, "dropout", &add, copy);
+}
+
+static int tables(struct bench *bench, const struct shape *s, double copy)
+{
+	bench->used = 0;
+	struct rh_view ids = bench_view(bench, RH_I32, s->tokens, 1), table = bench_view(bench, RH_BF16, s->vocabulary, s->hidden);
+	struct rh_view y = bench_view(bench, RH_BF16, s->tokens, s->hidden), sum = bench_view(bench, RH_F32, s->vocabulary, s->hidden);
+	struct rh_op op = {.kind = RH_OP_EMBEDDING}, back = {.kind = RH_OP_EMBEDDING_BACKWARD};
+	int rc = put_ints(bench, ids, 0, s->vocabulary / s->tokens > 0 ? s->vocabulary / s->tokens : 1);
+	op.operand[RH_EMBEDDING_IDS] = ids, op.operand[RH_EMBEDDING_TABLE] = table, op.operand[RH_EMBEDDING_Y] = y;
+	back.operand[RH_EMBEDDING_BACKWARD_IDS] = ids, back.operand[RH_EMBEDDING_BACKWARD_DY] = y;
+	back.operand[RH_EMBEDDING_BACKWARD_DTABLE] = sum;
+	if (!rc)
+		rc = by_memory(bench, "embedding", &op, copy);
+	return rc ? rc : by_memory(bench, "embedding backward", &back, copy);
+}
+
+/* The head's share beside its products: one chunk's logits read twice and written once as their gradient. */
+static int head(struct bench *bench, const struct shape *s, double copy)
+{
+	int64_t rows = s->tokens < 2048 ? s->tokens : 2048;
+	double whole, product, seconds;
+	bench->used = 0;
+	struct rh_op op = {.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 1}}, gemm = {.kind = RH_OP_GEMM, .gemm = {0, 1, 1}};
+	struct rh_view h = bench_view(bench, RH_BF16, rows, s->hidden), w = bench_view(bench, RH_BF16, s->vocabulary, s->hidden);
+	struct rh_view target = bench_view(bench, RH_I32, rows, 1), logits = bench_view(bench, RH_F32, rows, s->vocabulary);
+	op.operand[RH_HEAD_LOSS_H] = h, op.operand[RH_HEAD_LOSS_W] = w, op.operand[RH_HEAD_LOSS_TARGET] = target;
+	op.operand[RH_HEAD_LOSS_LOGITS] = logits;
+	op.operand[RH_HEAD_LOSS_LOSS] = bench_view(bench, RH_F32, rows, 1);
+	op.operand[RH_HEAD_LOSS_HIT] = bench_view(bench, RH_I32, rows, 1);
+	gemm.operand[RH_GEMM_A] = h, gemm.operand[RH_GEMM_B] = w, gemm.operand[RH_GEMM_D] = logits;
+	int rc = put_ints(bench, target, 0, 1);
+	if (!rc)
+		rc = bench_op(bench, &op, 1, &whole);
+	if (!rc)
+		rc = bench_op(bench, &gemm, 1, &product);
+	if (rc)
+		return rc;
+	seconds = whole > product ? whole - product : whole;
+	double bytes = (double)rows * (double)s->vocabulary * 4; /* a pass without gradients reads them once at least */
+	bench_line("kernels",
+	           "\"kernel\": \"cross-entropy, loss only (by difference)\", \"bytes\": %.0f, \"us\": %.2f, \"value\": %.1f, \"unit\": "
+	           "\"GB/s\", "
+	           "\"reference\": %.1f, \"ratio\": %.3f, \"bar\": 0.85",
+	           bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9, copy > 0 ? bytes / seconds / copy : 0);
+	return 0;
+}
+
+static int attention_of(struct bench *bench, const struct shape *s, int64_t length)
+{
+	const struct rh_device_ops *ops = bench->device->ops;
+	int64_t documents = s->tokens / length > 0 ? s->tokens / length : 1, tokens = documents * length;
+	double forward, backward;
+	bench->used = 0;
+	struct rh_op op = {.kind = RH_OP_ATTENTION}, back = {.kind = RH_OP_ATTENTION_BACKWARD};
+	struct rh_view q = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim),
+	               k = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim);
+	struct rh_view v = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim),
+	               start = bench_view(bench, RH_I32, documents + 1, 1);
+	struct rh_view o = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim), lse = bench_view(bench, RH_F32, tokens, s->heads);
+	int rc = put_ints(bench, start, 0, length);
+	op.attention.heads = s->heads, op.attention.kv_heads = s->kv_heads, op.attention.documents = documents;
+	op.attention.longest = length, op.attention.scale = 0.1f;
+	back.attention = op.attention;
+	op.operand[RH_ATTENTION_Q] = q, op.operand[RH_ATTENTION_K] = k, op.operand[RH_ATTENTION_V] = v;
+	op.operand[RH_ATTENTION_START_Q] = op.operand[RH_ATTENTION_START_K] = start;
+	op.operand[RH_ATTENTION_O] = o, op.operand[RH_ATTENTION_LSE] = lse;
+	memcpy(back.operand, op.operand, 7 * sizeof *op.operand); /* both name their first seven alike */
+	back.operand[RH_ATTENTION_BACKWARD_DO] = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim);
+	back.operand[RH_ATTENTION_BACKWARD_DELTA] = bench_view(bench, RH_F32, tokens, s->heads);
+	back.operand[RH_ATTENTION_BACKWARD_DQ] = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim);
+	back.operand[RH_ATTENTION_BACKWARD_DK] = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim);
+	back.operand[RH_ATTENTION_BACKWARD_DV] = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim);
+	if (!rc)
+		rc = bench_op(bench, &op, 1, &forward);
+	if (!rc)
+		rc = bench_op(bench, &back, 1, &backward);
+	if (!rc)
+		rc = ops->synchronize(bench->device);
+	if (!rc)
+		bench_line("attention",
+		           "\"who\": \"ours\", \"documents\": %lld, \"length\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"head_dim\": "
+		           "%lld, "
+		           "\"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": %.2f, \"backward_tflops\": %.2f",
+		           (long long)documents, (long long)length, (long long)s->heads, (long long)s->kv_heads, (long long)s->head_dim,
+		           forward * 1e3, backward * 1e3, rh_op_cost(&op).product_flops / forward / 1e12,
+		           rh_op_cost(&back).product_flops / backward / 1e12);
+	return rc;
+}
+
+int bench_kernels(int argc, char **argv)
+{
+	static const struct shape large = {16384, 4096, 32, 8, 128, 14336, 128256}, tiny = {64, 64, 4, 2, 64, 96, 96};
+	static const int64_t lengths[] = {2048, 4096, 8192, 16384, 32768};
+	struct bench bench;
+	double copy = 0;
+	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)8 << 30 : 8 * MIB, &bench);
+	if (rc)
+		return rc;
+	struct shape shape = bench.small ? tiny : large;
+	rc = copy_bandwidth(&bench, &copy);
+	if (!rc)
+		rc = norms(&bench, &shape, copy);
+	if (!rc)
+		rc = elementwise(&bench, &shape, copy);
+	if (!rc)
+		rc = tables(&bench, &shape, copy);
+	if (!rc)
+		rc = head(&bench, &shape, copy);
+	for (int dim = 64; !rc && dim <= 128; dim += 64)
+		for (int i = 0; !rc && i < (bench.small ? 1 : 5); i++) {
+			shape.head_dim = dim;
+			rc = attention_of(&bench, &shape, bench.small ? 64 : lengths[i]);
+		}
+	bench_close(&bench);
+	return rc;
+}

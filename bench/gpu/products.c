@@ -1,0 +1,255 @@
+/* Each matrix product of a layer as the device runs it, against the fastest algorithm that cuBLASLt has for that shape and layout, every
+ * one of them timed alone; and the product 8192 cubed, which is called the peak. */
+#include "bench/gpu/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum product_kind { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
+
+/* (T,K) by (N,K): y = x w', dx = dy w, dw += dy' x in fp32. */
+struct product {
+	int64_t tokens, inner, outer;
+	enum product_kind kind;
+};
+
+static struct rh_op op_of(struct bench *bench, const struct product *p)
+{
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {p->kind == WEIGHT_GRADIENT, p->kind == FORWARD, 1}};
+	bench->used = 0;
+	struct rh_view x = bench_view(bench, RH_BF16, p->tokens, p->inner), w = bench_view(bench, RH_BF16, p->outer, p->inner);
+	struct rh_view y = bench_view(bench, RH_BF16, p->tokens, p->outer);
+	op.operand[RH_GEMM_A] = p->kind == FORWARD ? x : y;
+	op.operand[RH_GEMM_B] = p->kind == WEIGHT_GRADIENT ? x : w;
+	op.operand[RH_GEMM_D] = p->kind == FORWARD ? y : x;
+	if (p->kind == WEIGHT_GRADIENT)
+		op.operand[RH_GEMM_C] = op.operand[RH_GEMM_D] = bench_view(bench, RH_F32, p->outer, p->inner);
+	return op;
+}
+
+#ifdef RH_CUDA_EMULATED
+
+static int best_of_all(struct bench *bench, const struct rh_op *op, double *seconds, int *algorithms)
+{
+	(void)bench, (void)op, (void)seconds;
+	*algorithms = 0;
+	return 0;
+}
+
+#else
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+#define ENTRIES(X)                                                                                                                         \
+	X(cublasLtCreate)                                                                                                                  \
+	X(cublasLtDestroy)                                                                                                                 \
+	X(cublasLtMatmul)                                                                                                                  \
+	X(cublasLtMatmulAlgoGetHeuristic)                                                                                                  \
+	X(cublasLtMatmulDescInit_internal)                                                                                                 \
+	X(cublasLtMatmulDescSetAttribute)                                                                                                  \
+	X(cublasLtMatrixLayoutInit_internal)                                                                                               \
+	X(cublasLtMatmulPreferenceInit_internal)                                                                                           \
+	X(cublasLtMatmulPreferenceSetAttribute)
+
+enum { ALGORITHMS = 64, WORKSPACE_BYTES = 32 << 20 };
+
+struct library {
+	void *handle;
+#define FIELD(name) __typeof__(&name) name;
+	ENTRIES(FIELD)
+#undef FIELD
+};
+
+/* A product by columns: the operands change places. */
+struct candidate {
+	struct library *library;
+	cublasLtHandle_t lt;
+	cublasLtMatmulDescOpaque_t product;
+	cublasLtMatrixLayoutOpaque_t a, b, d;
+	const void *a_data, *b_data;
+	void *d_data, *workspace;
+	float beta;
+	const cublasLtMatmulAlgo_t *algorithm;
+	cudaStream_t stream;
+};
+
+static int load(struct library *library)
+{
+	library->handle = dlopen("libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
+	void *entry;
+	if (!library->handle)
+		return rh_fail(-ENOENT, "%s", dlerror());
+#define LOAD(name)                                                                                                                         \
+	entry = dlsym(library->handle, #name);                                                                                             \
+	memcpy(&library->name, &entry, sizeof entry);                                                                                      \
+	if (!entry)                                                                                                                        \
+		return rh_fail(-ENOENT, "cuBLASLt has no " #name);
+	ENTRIES(LOAD)
+#undef LOAD
+	return 0;
+}
+
+static cublasStatus_t layout(struct candidate *c, cublasLtMatrixLayoutOpaque_t *out, const struct rh_view *view)
+{
+	return c->library->cublasLtMatrixLayoutInit_internal(out, sizeof *out, view->dtype == RH_F32 ? CUDA_R_32F : CUDA_R_16BF,
+	                                                     (uint64_t)view->cols, (uint64_t)view->rows, view->stride);
+}
+
+static cublasStatus_t describe(struct candidate *c, const struct rh_op *op)
+{
+	const struct rh_view *a = &op->operand[RH_GEMM_B], *b = &op->operand[RH_GEMM_A], *d = &op->operand[RH_GEMM_D];
+	const cublasOperation_t trans[] = {op->gemm.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, op->gemm.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N};
+	cublasStatus_t status = c->library->cublasLtMatmulDescInit_internal(&c->product, sizeof c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+	c->a_data = a->data, c->b_data = b->data, c->d_data = d->data, c->beta = op->operand[RH_GEMM_C].data ? 1 : 0;
+	if (!status)
+		status = c->library->cublasLtMatmulDescSetAttribute(&c->product, CUBLASLT_MATMUL_DESC_TRANSA, &trans[0], sizeof trans[0]);
+	if (!status)
+		status = c->library->cublasLtMatmulDescSetAttribute(&c->product, CUBLASLT_MATMUL_DESC_TRANSB, &trans[1], sizeof trans[1]);
+	if (!status)
+		status = layout(c, &c->a, a);
+	if (!status)
+		status = layout(c, &c->b, b);
+	return status ? status : layout(c, &c->d, d);
+}
+
+/* Milliseconds of the better half of a few runs; 0: this algorithm refuses. */
+static double time_of(struct candidate *c)
+{
+	const float one = 1;
+	float best = 0;
+	cudaEvent_t from, to;
+	if (cudaEventCreate(&from) != cudaSuccess || cudaEventCreate(&to) != cudaSuccess)
+		return 0;
+	for (int i = 0; i < 6; i++) {
+		float milliseconds = 0;
+		cudaEventRecord(from, c->stream);
+		cublasStatus_t status =
+		        c->library->cublasLtMatmul(c->lt, &c->product, &one, c->a_data, &c->a, c->b_data, &c->b, &c->beta, c->d_data, &c->d,
+		                                   c->d_data, &c->d, c->algorithm, c->workspace, WORKSPACE_BYTES, c->stream);
+		cudaEventRecord(to, c->stream);
+		if (status != CUBLAS_STATUS_SUCCESS || cudaEventSynchronize(to) != cudaSuccess ||
+		    cudaEventElapsedTime(&milliseconds, from, to) != cudaSuccess) {
+			best = 0;
+			break;
+		}
+		if (i && (!best || milliseconds < best))
+			best = milliseconds;
+	}
+	cudaEventDestroy(from);
+	cudaEventDestroy(to);
+	return best;
+}
+
+static int best_of_all(struct bench *bench, const struct rh_op *op, double *seconds, int *algorithms)
+{
+	static struct library library;
+	struct candidate c = {.library = &library};
+	cublasLtMatmulPreferenceOpaque_t preference;
+	static cublasLtMatmulHeuristicResult_t result[ALGORITHMS];
+	const uint64_t workspace_bytes = WORKSPACE_BYTES;
+	int rc = library.handle ? 0 : load(&library), found = 0;
+	if (rc)
+		return rc;
+	*algorithms = 0;
+	*seconds = 0;
+	c.workspace = bench_view(bench, RH_F32, 1, WORKSPACE_BYTES / 4).data;
+	cublasStatus_t status = library.cublasLtCreate(&c.lt);
+	if (status)
+		return rh_fail(-EIO, "cuBLASLt does not start: %d", (int)status);
+	status = describe(&c, op);
+	if (!status)
+		status = library.cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference);
+	if (!status)
+		status = library.cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+		                                                      &workspace_bytes, sizeof workspace_bytes);
+	if (!status)
+		status = library.cublasLtMatmulAlgoGetHeuristic(c.lt, &c.product, &c.a, &c.b, &c.d, &c.d, &preference, ALGORITHMS, result,
+		                                                &found);
+	if (!status && cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking) != cudaSuccess)
+		status = CUBLAS_STATUS_ALLOC_FAILED;
+	for (int i = 0; !status && i < found; i++) {
+		c.algorithm = &result[i].algo;
+		double milliseconds = result[i].state ? 0 : time_of(&c);
+		*algorithms += milliseconds > 0;
+		if (milliseconds > 0 && (!*seconds || milliseconds / 1e3 < *seconds))
+			*seconds = milliseconds / 1e3;
+	}
+	if (c.stream)
+		cudaStreamDestroy(c.stream);
+	library.cublasLtDestroy(c.lt);
+	return status ? rh_fail(-EIO, "cuBLASLt's algorithms: status %d", (int)status) : 0;
+}
+
+#endif
+
+static int one(struct bench *bench, const char *model, const char *name, const struct product *p, double *seconds)
+{
+	static const char *const kinds[] = {"forward", "input gradient", "weight gradient"};
+	double best = 0;
+	int algorithms = 0;
+	struct rh_op op = op_of(bench, p);
+	int rc = bench_op(bench, &op, bench->small ? 1 : 3, seconds);
+	if (!rc)
+		rc = best_of_all(bench, &op, &best, &algorithms);
+	if (!rc)
+		bench_line("products",
+		           "\"model\": \"%s\", \"product\": \"%s\", \"kind\": \"%s\", \"tokens\": %lld, \"inner\": %lld, \"outer\": %lld, "
+		           "\"us\": "
+		           "%.1f, \"value\": %.2f, \"unit\": \"TFLOP/s\", \"algorithms\": %d, \"reference\": %.2f, \"ratio\": %.3f, "
+		           "\"bar\": 0.95",
+		           model, name, kinds[p->kind], (long long)p->tokens, (long long)p->inner, (long long)p->outer, *seconds * 1e6,
+		           rh_op_cost(&op).product_flops / *seconds / 1e12, algorithms,
+		           best > 0 ? rh_op_cost(&op).product_flops / best / 1e12 : 0, best > 0 ? best / *seconds : 0);
+	return rc;
+}
+
+struct matrix {
+	const char *name;
+	int64_t inner, outer;
+};
+
+static int layer(struct bench *bench, const char *model, const struct matrix matrix[4], int64_t tokens, double peak)
+{
+	double total = 0, flops = 0;
+	int rc = 0;
+	for (int i = 0; !rc && i < 4; i++)
+		for (int kind = FORWARD; !rc && kind <= WEIGHT_GRADIENT; kind++) {
+			double seconds = 0;
+			struct product p = {tokens, bench->small ? 32 : matrix[i].inner, bench->small ? 48 : matrix[i].outer,
+			                    (enum product_kind)kind};
+			rc = one(bench, model, matrix[i].name, &p, &seconds);
+			total += seconds;
+			flops += 2 * (double)p.tokens * (double)p.inner * (double)p.outer;
+		}
+	if (!rc)
+		bench_line("products",
+		           "\"model\": \"%s\", \"product\": \"a layer's, forward and backward\", \"us\": %.1f, \"value\": %.2f, \"unit\": "
+		           "\"TFLOP/s\", \"reference\": %.2f, \"ratio\": %.3f",
+		           model, total * 1e6, flops / total / 1e12, peak, peak > 0 ? flops / total / 1e12 / peak : 0);
+	return rc;
+}
+
+int bench_products(int argc, char **argv)
+{
+	static const struct matrix small[] = {{"qkv", 2048, 4096}, {"o", 2048, 2048}, {"gate and up", 2048, 12288}, {"down", 6144, 2048}};
+	static const struct matrix large[] = {{"qkv", 4096, 6144}, {"o", 4096, 4096}, {"gate and up", 4096, 28672}, {"down", 14336, 4096}};
+	struct bench bench;
+	double seconds = 0;
+	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)2 << 30 : 2 << 20, &bench);
+	if (rc)
+		return rc;
+	int64_t tokens = bench.small ? 40 : 8192, cube = bench.small ? 48 : 8192;
+	struct product peak = {cube, cube, cube, FORWARD};
+	rc = one(&bench, "peak", "8192 cubed", &peak, &seconds);
+	double rate = seconds > 0 ? 2.0 * (double)cube * (double)cube * (double)cube / seconds / 1e12 : 0;
+	if (!rc)
+		rc = layer(&bench, "1.7B", small, tokens, rate);
+	if (!rc && !bench.small)
+		rc = layer(&bench, "8B", large, tokens, rate);
+	bench_close(&bench);
+	return rc;
+}
