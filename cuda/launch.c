@@ -26,6 +26,7 @@ static kernel_entry *const entries[RH_OP_KINDS] = {
         [RH_OP_GATHER_ROWS] = cuda_gather_rows,
         [RH_OP_SCATTER_ROWS] = cuda_scatter_rows,
         [RH_OP_DROPOUT] = cuda_dropout,
+        [RH_OP_ADD] = cuda_add,
 };
 
 int launch_op(const struct launch *launch, const struct rh_op *op)

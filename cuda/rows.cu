@@ -2,6 +2,7 @@
  * bytes:
  *
  * fill, cast         T c bytes of what is written, and of what is read.
+ * add                3 T c e bytes.
  * column_sum         reads T c e bytes; 1 FLOP an element. 32 columns a block (chunk.h): with c = 4096, 128 blocks.
  * gather, embedding  2 n c e bytes.
  * scatter            writes T c e and reads n c e bytes: a row of y finds its row of x by bisection, and is written once.
@@ -35,6 +36,27 @@ template <typename X, typename Y> CHUNK_KERNEL rows_cast(struct rows_args a)
 	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
 		struct chunk c = chunk_load((const X *)a.x + row * a.x_stride + i, left, a.aligned);
 		chunk_store((Y *)a.y + row * a.y_stride + i, c, left, a.aligned);
+	}
+}
+
+struct add_args {
+	const void *a, *b;
+	void *y;
+	int64_t a_stride, b_stride, y_stride, rows, cols;
+	int aligned;
+};
+
+/* a or b may be y: a thread reads its chunk before it writes it. */
+template <typename T> CHUNK_KERNEL rows_add(struct add_args a)
+{
+	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
+		struct chunk sum = chunk_load((const T *)a.a + row * a.a_stride + i, left, a.aligned);
+		struct chunk b = chunk_load((const T *)a.b + row * a.b_stride + i, left, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			sum.v[k] += b.v[k];
+		chunk_store((T *)a.y + row * a.y_stride + i, sum, left, a.aligned);
 	}
 }
 
@@ -161,6 +183,18 @@ extern "C" int cuda_cast(const struct rh_op *op, CUstream_st *stream)
 	if (to)
 		return RH_LAUNCH((rows_cast<float, rh_bf16>), grid, chunk_block(), 0, stream, a);
 	return RH_LAUNCH((rows_cast<float, float>), grid, chunk_block(), 0, stream, a);
+}
+
+extern "C" int cuda_add(const struct rh_op *op, CUstream_st *stream)
+{
+	struct rh_view x = op->operand[RH_ADD_A], z = op->operand[RH_ADD_B], y = op->operand[RH_ADD_Y];
+	struct add_args a = {x.data, z.data, y.data, x.stride, z.stride, y.stride, y.rows, y.cols, chunk_aligned(op->operand, 3)};
+	if (!a.rows || !a.cols)
+		return 0;
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	if (y.dtype == RH_BF16)
+		return RH_LAUNCH(rows_add<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(rows_add<float>, grid, chunk_block(), 0, stream, a);
 }
 
 extern "C" int cuda_column_sum(const struct rh_op *op, CUstream_st *stream)

@@ -53,6 +53,7 @@ static const struct rh_op_info infos[RH_OP_KINDS] = {
         [RH_OP_HEAD_LOSS] = {"head_loss",
                              8,
                              {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw")}},
+        [RH_OP_ADD] = {"add", 3, {IN("a"), IN("b"), OUT("y")}},
 };
 
 const struct rh_op_info *rh_op_info(enum rh_op_kind kind)
@@ -285,6 +286,14 @@ static void check_fill(struct check *check)
 	require(check, is_act(check->op->operand[RH_FILL_Y].dtype), "fill: y is neither F32 nor BF16");
 }
 
+static void check_add(struct check *check)
+{
+	struct rh_view y = check->op->operand[RH_ADD_Y];
+	require(check, is_act(y.dtype), "add: y is neither F32 nor BF16");
+	shape(check, RH_ADD_A, y.dtype, y.rows, y.cols, "add: a is not shaped and typed as y");
+	shape(check, RH_ADD_B, y.dtype, y.rows, y.cols, "add: b is not shaped and typed as y");
+}
+
 static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_FILL] = check_fill,
         [RH_OP_CAST] = check_cast,
@@ -304,6 +313,7 @@ static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_SCATTER_ROWS] = check_scatter,
         [RH_OP_DROPOUT] = check_dropout,
         [RH_OP_HEAD_LOSS] = check_head_loss,
+        [RH_OP_ADD] = check_add,
 };
 
 /* Whether the output may be the very same view as the input. */
@@ -311,6 +321,7 @@ static int may_be(enum rh_op_kind kind, int output, int input)
 {
 	switch (kind) {
 	case RH_OP_CAST:
+	case RH_OP_ADD:
 		return 1; /* of equal dtypes, as same() sees to */
 	case RH_OP_GEMM:
 		return input == RH_GEMM_C;

@@ -29,6 +29,7 @@ enum rh_op_kind {
 	RH_OP_SCATTER_ROWS,
 	RH_OP_DROPOUT,
 	RH_OP_HEAD_LOSS,
+	RH_OP_ADD,
 	RH_OP_KINDS
 };
 
@@ -128,6 +129,9 @@ enum {
 	RH_HEAD_LOSS_DH,
 	RH_HEAD_LOSS_DW
 };
+
+/* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
+enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
 
 enum { RH_OP_OPERANDS = 12 };
 

@@ -88,6 +88,8 @@ static double other_flops(const struct rh_op *op)
 		return area(view[RH_EMBEDDING_BACKWARD_DY]);
 	case RH_OP_DROPOUT:
 		return area(view[RH_DROPOUT_X]) * (25 + 3); /* a word of Philox: 100 integer operations for four */
+	case RH_OP_ADD:
+		return area(view[RH_ADD_Y]);
 	default:
 		return 0; /* moves only */
 	}

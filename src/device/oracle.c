@@ -21,6 +21,14 @@ static void cast(const struct rh_op *op)
 			put(y, r, c, get(x, r, c));
 }
 
+static void add(const struct rh_op *op)
+{
+	struct rh_view a = op->operand[RH_ADD_A], b = op->operand[RH_ADD_B], y = op->operand[RH_ADD_Y];
+	for (int64_t r = 0; r < y.rows; r++)
+		for (int64_t c = 0; c < y.cols; c++)
+			put(y, r, c, get(a, r, c) + get(b, r, c));
+}
+
 static void column_sum(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_COLUMN_SUM_X], y = op->operand[RH_COLUMN_SUM_Y];
@@ -222,6 +230,8 @@ void rh_op_oracle(const struct rh_op *op)
 		return scatter_rows(op);
 	case RH_OP_DROPOUT:
 		return dropout(op);
+	case RH_OP_ADD:
+		return add(op);
 	case RH_OP_HEAD_LOSS:
 		return oracle_head_loss(op);
 	case RH_OP_KINDS:

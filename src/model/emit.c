@@ -79,6 +79,22 @@ void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y)
 	emit_op(emit, &op);
 }
 
+void emit_fill(struct rh_emit *emit, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_FILL};
+	op.operand[RH_FILL_Y] = y;
+	emit_op(emit, &op);
+}
+
+void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_ADD};
+	op.operand[RH_ADD_A] = a;
+	op.operand[RH_ADD_B] = b;
+	op.operand[RH_ADD_Y] = y;
+	emit_op(emit, &op);
+}
+
 void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd)
 {
 	struct rh_op op = {.kind = RH_OP_RMSNORM};

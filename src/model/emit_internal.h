@@ -25,6 +25,8 @@ struct emit_product {
 };
 void emit_gemm(struct rh_emit *emit, const struct emit_product *product);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
+void emit_fill(struct rh_emit *emit, struct rh_view y);
+void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd);
 void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
 
@@ -32,13 +34,13 @@ void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linea
 struct rh_view emit_rope_table(struct rh_emit *emit);
 
 /* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
- * adapter. y (T, sum of out) = x W^T + bias + residual. low[p], where the module is adapted, receives x A^T (absent: taken from the arena).
- * y absent: only low is made. */
+ * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. low[p], where the module is adapted,
+ * receives x A^T (absent: taken from the arena). y absent: only low is made. */
 struct emit_linears {
 	int layer, first, count;
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                 struct rh_view *low);
+                 const struct rh_view *low);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
  * calls, as x is often known only after dx has been used. Between the two the adapters' d_low lie in the arena. */
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx);

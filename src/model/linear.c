@@ -29,37 +29,71 @@ static int64_t total_out(const struct rh_layer *layer, struct emit_linears which
 	return out;
 }
 
+static int any_adapted(const struct rh_layer *layer, struct emit_linears which)
+{
+	for (int i = 0; i < which.count; i++)
+		if (layer->proj[which.first + i].r)
+			return 1;
+	return 0;
+}
+
+/* low (T,r) = drop(x) A^T of one module (absent: taken from the arena), and part (T,out) = scale * low B^T + c; part absent: only low. */
+static void adapter_part(struct rh_emit *emit, int index, const struct rh_linear *linear, struct rh_view x, struct rh_view low,
+                         struct rh_view c, struct rh_view part)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	int64_t mark = emit->arena->used;
+	if (!low.data)
+		low = emit_act(emit, x.rows, linear->r);
+	struct rh_view seen = dropped(emit, index, linear, x);
+	emit_gemm(emit, &(struct emit_product){.a = seen, .b = adapter_a(emit, layer, linear), .trans_b = 1, .d = low});
+	if (part.data)
+		emit_gemm(emit,
+		          &(struct emit_product){
+		                  .a = low, .b = adapter_b(emit, layer, linear), .trans_b = 1, .alpha = linear->scale, .c = c, .d = part});
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* low of every adapted module, and the adapters' parts side by side: sum (T, sum of out) = parts + c, zero where there is no adapter; c
+ * only with a single projection. */
+static void adapter_parts(struct rh_emit *emit, struct emit_linears which, struct rh_view x, const struct rh_view *low, struct rh_view c,
+                          struct rh_view sum)
+{
+	const struct rh_linear *linear = &emit->model->layer[which.layer].proj[which.first];
+	int64_t column = 0;
+	for (int i = 0; i < which.count; column += linear[i++].out) {
+		struct rh_view part = rh_view_cols(sum, column, linear[i].out);
+		if (linear[i].r)
+			adapter_part(emit, which.layer, &linear[i], x, low[which.first + i], c, part);
+		else if (part.data)
+			emit_fill(emit, part);
+	}
+}
+
+/* The adapters' parts come first and the base product adds them, so that what is rounded to bf16 is the whole sum. Added to a rounded
+ * product they would be lost wherever they are below half its unit: in the first steps, while B is near zero, nearly everywhere. A bf16
+ * residual is added last for the same reason. */
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
-                 struct rh_view *low)
+                 const struct rh_view *low)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_linear *linear = &layer->proj[which.first];
-	int64_t out = total_out(layer, which), column = 0;
+	int64_t out = total_out(layer, which), mark = emit->arena->used;
+	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32;
+	RH_ASSERT(!residual.data || which.count == 1);
+	struct rh_view sum = apart ? emit_act(emit, y.rows, y.cols) : y;
+	if (any)
+		adapter_parts(emit, which, x, low, apart ? (struct rh_view){0} : residual, sum);
 	if (y.data)
 		emit_gemm(emit, &(struct emit_product){.a = x,
 		                                       .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in),
 		                                       .trans_b = 1,
 		                                       .bias = emit_weight(emit, layer, 0, linear->bias, 1, out),
-		                                       .c = residual,
-		                                       .d = y});
-	for (int i = 0; i < which.count; column += linear[i++].out) {
-		if (linear[i].r == 0)
-			continue;
-		int64_t mark = emit->arena->used;
-		struct rh_view part = rh_view_cols(y, column, linear[i].out), u = low[which.first + i];
-		if (!u.data)
-			u = emit_act(emit, x.rows, linear[i].r);
-		struct rh_view seen = dropped(emit, which.layer, &linear[i], x);
-		emit_gemm(emit, &(struct emit_product){.a = seen, .b = adapter_a(emit, layer, &linear[i]), .trans_b = 1, .d = u});
-		if (y.data)
-			emit_gemm(emit, &(struct emit_product){.a = u,
-			                                       .b = adapter_b(emit, layer, &linear[i]),
-			                                       .trans_b = 1,
-			                                       .alpha = linear[i].scale,
-			                                       .c = part,
-			                                       .d = part});
-		rh_arena_reset(emit->arena, mark);
-	}
+		                                       .c = any ? sum : residual,
+		                                       .d = sum});
+	if (apart)
+		emit_add(emit, residual, sum, y);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* du (T,r) = scale * dy B, made once for dx and once for dW: cheaper than keeping it alive in between. */
@@ -70,12 +104,13 @@ static struct rh_view low_gradient(struct rh_emit *emit, const struct rh_layer *
 	return du;
 }
 
+/* The adapters' parts first, as in emit_linear. */
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_linear *linear = &layer->proj[which.first];
 	int64_t out = total_out(layer, which), column = 0;
-	emit_gemm(emit, &(struct emit_product){.a = dy, .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in), .d = dx});
+	struct rh_view sum = {0};
 	for (int i = 0; i < which.count; column += linear[i++].out) {
 		if (linear[i].r == 0)
 			continue;
@@ -83,14 +118,17 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		struct rh_view du = low_gradient(emit, layer, &linear[i], rh_view_cols(dy, column, linear[i].out));
 		struct rh_view a = adapter_a(emit, layer, &linear[i]);
 		if (emit->dropout == 0) {
-			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .c = dx, .d = dx});
+			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .c = sum, .d = dx});
 		} else {
 			struct rh_view through = emit_act(emit, dx.rows, dx.cols);
 			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .d = through});
-			emit_dropout(emit, which.layer, &linear[i], through, dx, dx);
+			emit_dropout(emit, which.layer, &linear[i], through, sum, dx);
 		}
+		sum = dx;
 		rh_arena_reset(emit->arena, mark);
 	}
+	emit_gemm(emit,
+	          &(struct emit_product){.a = dy, .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in), .c = sum, .d = dx});
 }
 
 static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)

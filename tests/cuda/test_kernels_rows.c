@@ -44,6 +44,24 @@ static void test_cast_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_cast);
 }
 
+static void check_add(const struct kernel_shape *s, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ADD};
+	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	if (s->index % 3 < 2)
+		case_alias(&c, RH_ADD_Y, s->index % 3 ? RH_ADD_A : RH_ADD_B);
+	else
+		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	kernel_check(&c, cuda_add, seed);
+}
+
+static void test_add_equals_the_oracle(void **state)
+{
+	(void)state;
+	kernel_each_shape(lengths, LENGTHS, check_add);
+}
+
 static void check_column_sum(const struct kernel_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
@@ -127,13 +145,10 @@ static void test_scatter_rows_equals_the_oracle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_fill_equals_the_oracle),
-	        cmocka_unit_test(test_cast_equals_the_oracle),
-	        cmocka_unit_test(test_column_sum_equals_the_oracle),
-	        cmocka_unit_test(test_embedding_equals_the_oracle),
-	        cmocka_unit_test(test_embedding_backward_equals_the_oracle),
-	        cmocka_unit_test(test_gather_rows_equals_the_oracle),
-	        cmocka_unit_test(test_scatter_rows_equals_the_oracle),
+	        cmocka_unit_test(test_fill_equals_the_oracle),        cmocka_unit_test(test_cast_equals_the_oracle),
+	        cmocka_unit_test(test_add_equals_the_oracle),         cmocka_unit_test(test_column_sum_equals_the_oracle),
+	        cmocka_unit_test(test_embedding_equals_the_oracle),   cmocka_unit_test(test_embedding_backward_equals_the_oracle),
+	        cmocka_unit_test(test_gather_rows_equals_the_oracle), cmocka_unit_test(test_scatter_rows_equals_the_oracle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

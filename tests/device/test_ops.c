@@ -79,6 +79,24 @@ static void test_cast_rounds_to_nearest_even(void **state)
 	}
 }
 
+static void check_add(const struct variant *v, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_ADD};
+	case_operand(&c, RH_ADD_A, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_ADD_B, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
+	if (v->index % 3 < 2)
+		case_alias(&c, RH_ADD_Y, v->index % 3 ? RH_ADD_A : RH_ADD_B);
+	else
+		case_operand(&c, RH_ADD_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	case_check(&c);
+}
+
+static void test_add_equals_the_oracle(void **state)
+{
+	(void)state;
+	each_variant(check_add);
+}
+
 static void check_column_sum(const struct variant *v, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
@@ -391,6 +409,7 @@ int main(void)
 	        cmocka_unit_test(test_fill_equals_the_oracle),
 	        cmocka_unit_test(test_cast_equals_the_oracle),
 	        cmocka_unit_test(test_cast_rounds_to_nearest_even),
+	        cmocka_unit_test(test_add_equals_the_oracle),
 	        cmocka_unit_test(test_column_sum_equals_the_oracle),
 	        cmocka_unit_test(test_rmsnorm_equals_the_oracle),
 	        cmocka_unit_test(test_rmsnorm_backward_equals_the_oracle),

@@ -40,6 +40,22 @@ void SIMD(cast)(const struct rh_op *op, int64_t first, int64_t end)
 	}
 }
 
+SIMD_INLINE void add_views(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view y = op->operand[RH_ADD_Y];
+	for (int64_t t = first; t < end; t++) {
+		const void *a = row_at(op->operand[RH_ADD_A], t), *b = row_at(op->operand[RH_ADD_B], t);
+		for (int64_t i = 0; i < y.cols; i += VF)
+			act_store(row_at(y, t), i, act_load(a, i, y.cols - i, bf16) + act_load(b, i, y.cols - i, bf16), y.cols - i, bf16);
+	}
+}
+
+/* Units are rows. */
+void SIMD(add)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_ADD_Y].dtype, add_views, op, first, end);
+}
+
 SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view x = op->operand[RH_COLUMN_SUM_X];

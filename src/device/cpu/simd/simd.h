@@ -7,7 +7,7 @@
 
 cpu_kernel SIMD(fill), SIMD(cast), SIMD(column_sum), SIMD(embedding), SIMD(embedding_backward), SIMD(gather_rows), SIMD(scatter_rows);
 cpu_kernel SIMD(rmsnorm), SIMD(rmsnorm_backward_dw), SIMD(rmsnorm_backward_dx);
-cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(swiglu), SIMD(swiglu_backward), SIMD(dropout);
+cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(swiglu), SIMD(swiglu_backward), SIMD(dropout), SIMD(add);
 cpu_kernel SIMD(attention), SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv);
 
 #endif

@@ -17,4 +17,5 @@ const struct cpu_kernels SIMD(cpu_kernels) = {{
         [RH_OP_GATHER_ROWS] = {SIMD(gather_rows)},
         [RH_OP_SCATTER_ROWS] = {SIMD(scatter_rows)},
         [RH_OP_DROPOUT] = {SIMD(dropout)},
+        [RH_OP_ADD] = {SIMD(add)},
 }};
