@@ -6,24 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASSES };
+/* PASS_SAVED: forward that saves, and backward without recompute. */
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
 
 /* A request while it is being worked on. */
 struct planner {
 	const struct rh_plan_request *request;
 	int layers;
 	int64_t *arena[PASSES]; /* (layers, layers + 1) memo of arena peaks, -1 unknown */
+	int64_t *saved;         /* the same of what one micro-batch saves */
 	int64_t *offset;        /* scratch: 2 per block */
 	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
+	int64_t largest;        /* upload of one layer */
 	struct rh_stage_state state;
-	int64_t upload_limit; /* of one stage, in this try */
+	int64_t upload_limit; /* of a stage of several layers, in this try */
+	int64_t weight_room;  /* in this try */
 };
 
-int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
+const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi)
+{
+	for (int i = 0; i < plan->backward_stages; i++)
+		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
+			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
+	return NULL;
+}
+
+int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
 {
 	int64_t bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
+	if (backward_only && hi == 1)
+		return 0;
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
@@ -60,11 +74,12 @@ struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape
 	return at;
 }
 
-/* Bytes that layers [lo, hi) upload, each block once: a tied table is shared when both ends are in. */
-static int64_t upload_bytes(const struct planner *at, int lo, int hi)
+/* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
+static int64_t upload_bytes(const struct planner *at, enum pass pass, int lo, int hi)
 {
-	if (lo == 0 && hi == at->layers)
-		return rh_plan_upload_layout(at->request->model, lo, hi, at->offset);
+	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
+	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1))
+		return rh_plan_upload_layout(at->request->model, lo, hi, backward_only, at->offset);
 	return at->below[hi] - at->below[lo];
 }
 
@@ -73,13 +88,14 @@ static int64_t larger(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Emits one stage into an arena that measures. */
+/* Emits one stage into an arena that measures, and what it saves into another. */
 static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const struct rh_micro_shape *shape, int infer)
 {
 	const struct rh_model *model = at->request->model;
-	struct rh_arena arena = rh_arena_measuring();
+	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring();
 	struct rh_emit emit = {.model = model,
 	                       .arena = &arena,
+	                       .saved = pass == PASS_SAVED ? &saved : &arena,
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
@@ -94,9 +110,12 @@ static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const
 	if (pass == PASS_FORWARD || infer) {
 		rc = rh_stage_forward(&emit, lo, hi, any, NULL, &head);
 	} else {
-		rc = rh_stage_recompute(&emit, lo, hi, any, &at->state, &head);
+		struct rh_view y = pass == PASS_SAVED ? any : (struct rh_view){0};
+		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
+		if (pass == PASS_SAVED)
+			at->saved[lo * (at->layers + 1) + hi] = saved.peak;
 	}
 	RH_ASSERT(rc == 0); /* nothing is launched, so nothing can fail */
 	return arena.peak;
@@ -111,7 +130,7 @@ static int64_t arena_peak(struct planner *at, enum pass pass, int lo, int hi)
 	int64_t peak = 0;
 	if (request->trains)
 		peak = measure(at, pass, lo, hi, &request->train, 0);
-	if (request->infer.tokens && pass != PASS_BACKWARD)
+	if (request->infer.tokens && (pass == PASS_FORWARD || pass == PASS_FUSED))
 		peak = larger(peak, measure(at, pass, lo, hi, &request->infer, 1));
 	return *memo = peak;
 }
@@ -130,7 +149,7 @@ static int boundary_slots(enum pass pass, int lo, int cuts)
 	int inputs = lo > 0 ? 1 : 0;
 	if (pass == PASS_FORWARD)
 		return 2 * (inputs + cuts);
-	return 2 * (inputs + (pass == PASS_BACKWARD) + (lo > 0));
+	return 2 * (inputs + (pass != PASS_FUSED) + (lo > 0));
 }
 
 /* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
@@ -148,7 +167,7 @@ static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int 
 	int64_t gradients = gradient_elements(at, pass, lo, hi);
 	int bf16 = at->request->model->dtype != RH_F32;
 	int slots = boundary_slots(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
-	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, lo, hi));
+	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
 	plan->gradient_bytes = larger(plan->gradient_bytes, gradients * 4);
 	plan->rounded_bytes = larger(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
 	plan->arena_bytes = larger(plan->arena_bytes, arena_peak(at, pass, lo, hi));
@@ -169,35 +188,41 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	plan->cache_bytes = rh_align_up(plan->cache_bytes, RH_ALIGN);
 }
 
-static int64_t total_bytes(const struct rh_plan *plan, int weight_buffers)
+static int64_t total_bytes(const struct rh_plan *plan)
 {
-	return weight_buffers * plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes +
+	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
 	       plan->boundary_slots * plan->boundary_bytes + RH_PLAN_MICRO_SLOTS * plan->micro_bytes +
 	       RH_PLAN_RESULT_SLOTS * plan->result_bytes + plan->cache_bytes;
 }
 
-/* Would the plan, widened by this stage, stay under the cap and the stage under the try's upload limit? */
-static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi, int weight_buffers)
+/* The plan widened by this stage, with the try's room for weights. */
+static struct rh_plan widened(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	struct rh_plan wider = *plan;
 	widen(at, &wider, pass, lo, hi);
-	wider.weight_bytes = weight_buffers == 1 ? wider.weight_bytes : at->upload_limit;
-	return upload_bytes(at, lo, hi) <= at->upload_limit && total_bytes(&wider, weight_buffers) <= at->request->device_cap_bytes;
+	wider.weight_bytes = larger(wider.weight_bytes, at->weight_room);
+	wider.device_bytes = total_bytes(&wider);
+	return wider;
 }
 
-static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi, int weight_buffers)
+/* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
+static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward"};
+	return (hi - lo == 1 || upload_bytes(at, pass, lo, hi) <= at->upload_limit) &&
+	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
+}
+
+static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
+{
+	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward", "backward"};
 	const struct rh_model *model = at->request->model;
-	struct rh_plan wider = *plan;
-	widen(at, &wider, pass, lo, hi);
+	struct rh_plan wider = widened(at, plan, pass, lo, hi);
 	const char *what = model->block[model->layer[hi - 1].block[0]].name;
 	return rh_fail(-ENOMEM,
-	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which needs %.1f MiB (weights %d x %.1f, gradients "
-	               "%.1f, activations %.1f, "
-	               "boundaries %.1f); raise max_vram, or lower max_length or per_device_train_batch_size",
+	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which needs %.1f MiB (weights %.1f, gradients %.1f, "
+	               "activations %.1f, boundaries %.1f); raise max_vram, or lower max_length or per_device_train_batch_size",
 	               (double)at->request->device_cap_bytes / 1048576, pass_name[pass], hi - lo > 1 ? "the stage that ends with " : "",
-	               what, (double)total_bytes(&wider, weight_buffers) / 1048576, weight_buffers, (double)wider.weight_bytes / 1048576,
+	               what, (double)wider.device_bytes / 1048576, (double)wider.weight_bytes / 1048576,
 	               (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576, (double)wider.arena_bytes / 1048576,
 	               (double)(wider.boundary_slots * wider.boundary_bytes) / 1048576);
 }
@@ -207,6 +232,12 @@ static int fused_floor(const struct rh_plan_request *request)
 {
 	int64_t count = request->backward_cut_count < 0 ? request->forward_cut_count : 0;
 	return count > 0 ? (int)request->forward_cuts[count - 1] : 0;
+}
+
+/* One device has no use for few stages: the embedding's backward, apart, neither uploads the table nor sums both kinds of gradients. */
+static int alone(const struct planner *at, enum pass pass)
+{
+	return pass == PASS_BACKWARD && at->request->devices == 1;
 }
 
 /* Packs [bottom, top) top down into *stages, or takes the given cuts. */
@@ -223,11 +254,11 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 				if (cuts[i] < hi && cuts[i] > lo)
 					lo = (int)cuts[i];
 		} else {
-			while (lo > floor && fits(at, plan, pass, lo - 1, hi, 2))
+			while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
 				lo--;
 		}
-		if (!fits(at, plan, pass, lo, hi, 2))
-			return does_not_fit(at, plan, pass, lo, hi, 2);
+		if (!fits(at, plan, pass, lo, hi))
+			return does_not_fit(at, plan, pass, lo, hi);
 		widen(at, plan, pass, lo, hi);
 		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
 		hi = lo;
@@ -248,11 +279,11 @@ static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int6
 				if (cuts[i] > lo && cuts[i] < hi)
 					hi = (int)cuts[i];
 		} else {
-			while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1, 2))
+			while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
 				hi++;
 		}
-		if (!fits(at, plan, PASS_FORWARD, lo, hi, 2))
-			return does_not_fit(at, plan, PASS_FORWARD, lo, hi, 2);
+		if (!fits(at, plan, PASS_FORWARD, lo, hi))
+			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
 		widen(at, plan, PASS_FORWARD, lo, hi);
 		plan->forward[plan->forward_stages++] = (struct rh_stage){lo, hi};
 		lo = hi;
@@ -260,21 +291,85 @@ static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int6
 	return 0;
 }
 
+/* Where the weights of the slot after next begin to travel, those of the next are being read: the most that a device holds of two slots
+ * that follow one another on it. A device that always runs the same stage holds that alone. */
+static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
+{
+	int stages = plan->forward_stages + plan->backward_stages, devices = at->request->devices;
+	int64_t most = 0;
+	for (int i = 0; i < stages; i++) {
+		int64_t bytes[2] = {0, 0};
+		int ahead = i + devices;
+		for (int k = 0; k < 2; k++) {
+			int s = k ? ahead % stages : i;
+			if (k && (s == i || (ahead >= stages && !at->request->crosses_rounds && at->request->trains)))
+				break; /* the next step's weights are not there before this one is over */
+			struct rh_stage stage = s < plan->forward_stages ? plan->forward[s] : plan->backward[s - plan->forward_stages];
+			enum pass pass = s < plan->forward_stages ? PASS_FORWARD : s == plan->forward_stages ? PASS_FUSED : PASS_BACKWARD;
+			bytes[k] = upload_bytes(at, pass, stage.lo, stage.hi);
+		}
+		most = larger(most, bytes[0] + bytes[1]);
+	}
+	return most;
+}
+
+/* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
+static int finish(struct planner *at, struct rh_plan *plan, int saving)
+{
+	const struct rh_plan_request *request = at->request;
+	struct rh_stage *forward = plan->forward, *backward = plan->backward;
+	struct rh_saved_place *saved = plan->saved;
+	int stages = plan->backward_stages;
+	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .backward_stages = stages};
+	fixed_sizes(request, plan);
+	for (int i = 0; i < stages; i++) {
+		enum pass pass = i == 0 ? PASS_FUSED : i <= saving ? PASS_SAVED : PASS_BACKWARD;
+		widen(at, plan, pass, backward[i].lo, backward[i].hi);
+		int64_t bytes = pass == PASS_SAVED ? at->saved[backward[i].lo * (at->layers + 1) + backward[i].hi] : 0;
+		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
+		plan->saved_bytes += bytes * request->train_round;
+	}
+	int rc = pack_up(at, plan, backward[saving].lo, request->forward_cuts, request->forward_cut_count);
+	for (int i = saving; !rc && i > 0; i--) {
+		widen(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi);
+		forward[plan->forward_stages++] = backward[i];
+	}
+	if (rc)
+		return rc;
+	int64_t room = two_in_turn(at, plan);
+	plan->weight_bytes = larger(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
+	plan->device_bytes = total_bytes(plan);
+	return plan->device_bytes <= request->device_cap_bytes ? 0 : -ENOMEM;
+}
+
+/* As many stages save as the cap allows. */
+static int choose_saving(struct planner *at, struct rh_plan *plan)
+{
+	int low = 0, high = plan->backward_stages; /* low is possible, high is not */
+	while (low + 1 < high) {
+		int middle = (low + high) / 2;
+		if (finish(at, plan, middle))
+			high = middle;
+		else
+			low = middle;
+	}
+	return finish(at, plan, low);
+}
+
 /* One packing under the present upload limit. Forward-only runs have one "fused" stage too: the last, which makes loss or logits. */
 static int pack(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	struct rh_stage *forward = plan->forward, *backward = plan->backward;
-	*plan = (struct rh_plan){.forward = forward, .backward = backward};
+	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved};
 	fixed_sizes(request, plan);
+	at->weight_room = larger(at->upload_limit, at->largest) + at->upload_limit;
 	/* without training only the top stage is run from the backward list */
 	int bottom = request->trains ? request->model->first_trained : at->layers - 1;
 	int rc = pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
-	if (!rc)
-		rc = pack_up(at, plan, plan->backward[0].lo, request->forward_cuts, request->forward_cut_count);
-	plan->weight_buffers = 2;
-	plan->device_bytes = total_bytes(plan, 2);
-	return rc;
+	if (rc)
+		return rc;
+	int free = request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0;
+	return free ? choose_saving(at, plan) : finish(at, plan, 0);
 }
 
 static int check_cuts(const struct rh_plan_request *request)
@@ -309,13 +404,13 @@ static int whole(struct planner *at, struct rh_plan *plan)
 		return 0;
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
-	if (!fits(at, plan, PASS_FUSED, 0, at->layers, 1))
+	at->weight_room = 0;
+	if (!fits(at, plan, PASS_FUSED, 0, at->layers))
 		return 0;
 	widen(at, plan, PASS_FUSED, 0, at->layers);
 	plan->backward[0] = (struct rh_stage){0, at->layers};
 	plan->backward_stages = 1;
-	plan->weight_buffers = 1;
-	plan->device_bytes = total_bytes(plan, 1);
+	plan->device_bytes = total_bytes(plan);
 	return 1;
 }
 
@@ -331,7 +426,7 @@ static size_t list_limits(const struct planner *at, int64_t *limit)
 	size_t count = 0, different = 0;
 	for (int lo = 0; lo < at->layers; lo++)
 		for (int hi = lo + 1; hi <= at->layers; hi++)
-			limit[count++] = upload_bytes(at, lo, hi);
+			limit[count++] = upload_bytes(at, PASS_FUSED, lo, hi);
 	qsort(limit, count, sizeof *limit, ascending);
 	for (size_t i = 0; i < count; i++)
 		if (!different || limit[i] != limit[different - 1])
@@ -344,48 +439,75 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 	struct rh_plan sizes = *now;
 	sizes.forward = best->forward;
 	sizes.backward = best->backward;
+	sizes.saved = best->saved;
 	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
 	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
+	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
 	*best = sizes;
 }
 
-/* Uploads of all runs of layers are the limits worth trying; the fewest stages win, then the smallest limit. */
+/* What a plan costs, to be made least: first what one device recomputes, in bytes of weights; then the number of stages. */
+struct cost {
+	int64_t recomputed;
+	int stages;
+};
+
+static struct cost cost_of(const struct planner *at, const struct rh_plan *plan)
+{
+	struct cost cost = {0, plan->forward_stages + plan->backward_stages};
+	for (int i = 1; at->request->devices == 1 && i < plan->backward_stages; i++)
+		if (!plan->saved[i].bytes)
+			cost.recomputed += upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
+	return cost;
+}
+
+static int cheaper(struct cost a, struct cost b)
+{
+	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
+}
+
+/* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers go one by
+ * one, each loaded when the one before is done. */
 static int search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers;
-	struct rh_plan now = {.forward = rh_alloc(layers, sizeof *now.forward), .backward = rh_alloc(layers, sizeof *now.backward)};
+	struct rh_plan now = {.forward = rh_alloc(layers, sizeof *now.forward),
+	                      .backward = rh_alloc(layers, sizeof *now.backward),
+	                      .saved = rh_alloc(layers, sizeof *now.saved)};
 	int64_t *limit = rh_alloc(layers * (layers + 1) / 2, sizeof *limit);
-	int best = -1, rc = now.forward && now.backward && limit ? 0 : -ENOMEM;
+	struct cost best = {0, -1};
+	int rc = now.forward && now.backward && now.saved && limit ? 0 : -ENOMEM;
 	size_t limits = rc ? 0 : list_limits(at, limit);
-	for (size_t i = 0; i < limits && limit[i] <= at->request->device_cap_bytes / 2; i++) {
+	for (size_t i = 0; i < limits && limit[i] <= at->request->device_cap_bytes; i++) {
 		at->upload_limit = limit[i];
 		if (pack(at, &now))
 			continue;
-		int stages = now.forward_stages + now.backward_stages;
-		if (best < 0 || stages < best) {
-			best = stages;
+		struct cost cost = cost_of(at, &now);
+		if (best.stages < 0 || cheaper(cost, best)) {
+			best = cost;
 			keep(out, &now);
 		}
 	}
-	if (!rc && best < 0) { /* say so with the cap alone in the way */
+	if (!rc && best.stages < 0) {
 		at->upload_limit = 0;
-		for (int l = 0; l < at->layers; l++)
-			at->upload_limit = larger(at->upload_limit, upload_bytes(at, l, l + 1));
 		rc = pack(at, &now);
-		RH_ASSERT(rc < 0);
+		if (!rc)
+			keep(out, &now);
 	}
 	if (!rc)
 		rh_error_clear(); /* of limits that did not fit */
-	rh_free(now.forward);
-	rh_free(now.backward);
+	rh_plan_free(&now);
 	rh_free(limit);
 	return rc;
 }
 
 static void sum_uploads(struct planner *at)
 {
-	for (int l = 0; l < at->layers; l++)
-		at->below[l + 1] = at->below[l] + rh_plan_upload_layout(at->request->model, l, l + 1, at->offset);
+	for (int l = 0; l < at->layers; l++) {
+		int64_t bytes = rh_plan_upload_layout(at->request->model, l, l + 1, 0, at->offset);
+		at->below[l + 1] = at->below[l] + bytes;
+		at->largest = larger(at->largest, bytes);
+	}
 }
 
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
@@ -402,10 +524,13 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	for (int p = 0; p < PASSES; p++)
 		if ((at.arena[p] = rh_alloc(memo, sizeof *at.arena[p])))
 			memset(at.arena[p], -1, memo * sizeof *at.arena[p]);
+	at.saved = rh_alloc(memo, sizeof *at.saved);
 	at.below = rh_alloc((size_t)layers + 1, sizeof *at.below);
 	out->forward = rh_alloc((size_t)layers, sizeof *out->forward);
 	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
-	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && out->forward && out->backward))
+	out->saved = rh_alloc((size_t)layers, sizeof *out->saved);
+	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved && out->forward &&
+	             out->backward))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_uploads(&at);
@@ -413,6 +538,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 		rc = search(&at, out);
 	rh_stage_state_free(&at.state);
 	rh_free(at.offset);
+	rh_free(at.saved);
 	rh_free(at.below);
 	for (int p = 0; p < PASSES; p++)
 		rh_free(at.arena[p]);
@@ -425,5 +551,6 @@ void rh_plan_free(struct rh_plan *plan)
 {
 	rh_free(plan->forward);
 	rh_free(plan->backward);
+	rh_free(plan->saved);
 	*plan = (struct rh_plan){0};
 }

@@ -2,11 +2,14 @@
  *
  * Stages are packed greedily under the device's cap, or cut where the user says: the fused stage from the top (its recompute, loss and
  * backward run as one), then the other backward stages, then the forward stages over the layers below the fused one. A device holds
- *   weight_buffers x the largest stage's weights   (two, so that the next stage's are on their way; one when there is only one stage)
+ *   weights: room for a stage and for the one that the device runs next, whose weights are on their way meanwhile; the two lie at the
+ *     room's two ends
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
  *   boundary slots: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
- *   the KV cache, when generating. */
+ *   the KV cache, when generating
+ *   saved activations, where one device trains alone and has memory to spare: of the backward stages next below the fused one, as many as
+ *     fit, for every micro-batch of a round. These stages keep in their forward what the others recompute in their backward. */
 #ifndef RH_PARTITION_PLAN_H
 #define RH_PARTITION_PLAN_H
 
@@ -19,6 +22,9 @@ struct rh_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
+	int devices;
+	int64_t train_round; /* micro-batches in a round */
+	int crosses_rounds;  /* a step has several */
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
@@ -28,13 +34,19 @@ struct rh_stage {
 	int lo, hi;
 };
 
+/* Where a device keeps the activations of a stage: of the round's first micro-batch at `at`, `bytes` for each. 0 bytes: not kept. */
+struct rh_saved_place {
+	int64_t at, bytes;
+};
+
 struct rh_plan {
-	struct rh_stage *forward;  /* bottom up, covering [0, backward[0].lo) */
-	struct rh_stage *backward; /* top down; [0] is fused */
+	struct rh_stage *forward;     /* bottom up, covering [0, backward[0].lo) */
+	struct rh_stage *backward;    /* top down; [0] is fused */
+	struct rh_saved_place *saved; /* of each backward stage */
 	int forward_stages, backward_stages;
 
-	int weight_buffers, boundary_slots;
-	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, boundary_bytes, micro_bytes, result_bytes,
+	int boundary_slots;
+	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, boundary_bytes, micro_bytes, result_bytes,
 	        cache_bytes;  /* of one each */
 	int64_t device_bytes; /* all of the above: what a device reserves */
 };
@@ -45,9 +57,12 @@ enum { RH_PLAN_MICRO_SLOTS = 2, RH_PLAN_RESULT_SLOTS = 2 };
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);
 
-/* Where the weights of layers [lo, hi) lie in their upload, each block once: offset[b], for each block of the model, in bytes; -1 where
- * the stage does not use it. Returns the total. */
-int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
+/* Of the stage [lo, hi), NULL if its activations are not kept. */
+const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi);
+
+/* Where the weights of a stage lie in its upload, each block once: offset[b], for each block of the model, in bytes; -1 where the stage
+ * does not use it. Returns the total. The backward of the embedding alone reads no weights. */
+int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset);
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 

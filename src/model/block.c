@@ -77,27 +77,29 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 	emit_op(emit, &op);
 }
 
-static void take_saved(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view x, struct rh_saved *saved)
+static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, const struct rh_layer *layer, struct rh_view x,
+                       struct rh_saved *saved)
 {
 	const struct rh_model_config *config = emit->model->config;
+	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens, heads = config->num_attention_heads, kv_heads = config->num_key_value_heads;
 	int64_t q = heads * config->head_dim, kv = kv_heads * config->head_dim;
 	*saved = (struct rh_saved){.x = x};
-	saved->rstd1 = emit_take(emit, RH_F32, tokens, 1);
-	saved->rstd2 = emit_take(emit, RH_F32, tokens, 1);
-	saved->lse = emit_take(emit, RH_F32, tokens, heads);
-	saved->qkv = emit_act(emit, tokens, q + 2 * kv);
+	saved->rstd1 = emit_take(arena, RH_F32, tokens, 1);
+	saved->rstd2 = emit_take(arena, RH_F32, tokens, 1);
+	saved->lse = emit_take(arena, RH_F32, tokens, heads);
+	saved->qkv = emit_take(arena, act, tokens, q + 2 * kv);
 	if (config->qk_norm) {
-		saved->qk = emit_act(emit, tokens, q + kv);
-		saved->rstd_q = emit_take(emit, RH_F32, tokens, heads);
-		saved->rstd_k = emit_take(emit, RH_F32, tokens, kv_heads);
+		saved->qk = emit_take(arena, act, tokens, q + kv);
+		saved->rstd_q = emit_take(arena, RH_F32, tokens, heads);
+		saved->rstd_k = emit_take(arena, RH_F32, tokens, kv_heads);
 	}
-	saved->o = emit_act(emit, tokens, q);
-	saved->x2 = emit_act(emit, tokens, config->hidden_size);
-	saved->gu = emit_act(emit, tokens, 2 * config->intermediate_size);
+	saved->o = emit_take(arena, act, tokens, q);
+	saved->x2 = emit_take(arena, act, tokens, config->hidden_size);
+	saved->gu = emit_take(arena, act, tokens, 2 * config->intermediate_size);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
-			saved->low[p] = emit_act(emit, tokens, layer->proj[p].r);
+			saved->low[p] = emit_take(arena, act, tokens, layer->proj[p].r);
 }
 
 void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh_view x, struct rh_view y, struct rh_saved *keep)
@@ -108,7 +110,7 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	int64_t q = config->num_attention_heads * config->head_dim, kv = config->num_key_value_heads * config->head_dim;
 	struct rh_saved local, *s = keep ? keep : &local;
 	int64_t outer = emit->arena->used;
-	take_saved(emit, layer, x, s);
+	take_saved(emit, keep ? emit->saved : emit->arena, layer, x, s);
 	int64_t inner = emit->arena->used;
 
 	struct rh_view h = emit_act(emit, tokens, hidden);
@@ -205,7 +207,7 @@ static void attention_backward(struct rh_emit *emit, const struct rh_saved *s, s
 	op.operand[RH_ATTENTION_BACKWARD_O] = s->o;
 	op.operand[RH_ATTENTION_BACKWARD_LSE] = s->lse;
 	op.operand[RH_ATTENTION_BACKWARD_DO] = d_o;
-	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit, RH_F32, s->lse.rows, s->lse.cols);
+	op.operand[RH_ATTENTION_BACKWARD_DELTA] = emit_take(emit->arena, RH_F32, s->lse.rows, s->lse.cols);
 	op.operand[RH_ATTENTION_BACKWARD_DQ] = out.q;
 	op.operand[RH_ATTENTION_BACKWARD_DK] = out.k;
 	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;

@@ -23,14 +23,14 @@ void emit_op(struct rh_emit *emit, const struct rh_op *op)
 		emit->rc = emit->launch(emit->sink, op);
 }
 
-struct rh_view emit_take(struct rh_emit *emit, enum rh_dtype dtype, int64_t rows, int64_t cols)
+struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols)
 {
-	return rh_view_of(rh_arena_take(emit->arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
+	return rh_view_of(rh_arena_take(arena, rh_dtype_bytes(dtype, rows * cols)), dtype, rows, cols);
 }
 
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols)
 {
-	return emit_take(emit, emit->model->dtype, rows, cols);
+	return emit_take(emit->arena, emit->model->dtype, rows, cols);
 }
 
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count)
@@ -121,11 +121,11 @@ void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linea
 	emit_op(emit, &op);
 }
 
-struct rh_view emit_rope_table(struct rh_emit *emit)
+struct rh_view emit_rope_table(struct rh_emit *emit, struct rh_arena *arena)
 {
 	const struct rh_model *model = emit->model;
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_view table = emit_take(emit, RH_F32, emit->shape.tokens, model->config->head_dim);
+	struct rh_view table = emit_take(arena, RH_F32, emit->shape.tokens, model->config->head_dim);
 	struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
 	op.operand[RH_ROPE_TABLE_POSITION] = emit_micro(emit, at.position, emit->shape.tokens);
 	op.operand[RH_ROPE_TABLE_TABLE] = table;

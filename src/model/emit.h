@@ -2,9 +2,10 @@
  *
  * A stage is layers [lo, hi). For one micro-batch:
  *   rh_stage_forward    runs them keeping nothing but the boundaries asked for;
- *   rh_stage_recompute  runs them keeping what their backward needs (also the forward half of a fused stage);
+ *   rh_stage_save       runs them keeping what their backward needs: before the backward (recompute; the forward half of a fused stage),
+ *                       or in place of rh_stage_forward where that is not to be recomputed;
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums.
- * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_recompute's last layer, so its backward takes no dy. */
+ * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
 
@@ -32,6 +33,7 @@ struct rh_emit {
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
 	struct rh_arena *arena; /* activations and workspace */
+	struct rh_arena *saved; /* what rh_stage_save keeps: the same, or one apart */
 	int rc;                 /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
@@ -79,8 +81,10 @@ struct rh_head_out {
  * `head` is used when hi is the model's end. */
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
                      const struct rh_head_out *head) RH_MUST;
-int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state,
-                       const struct rh_head_out *head) RH_MUST;
+/* y: (T,H) at hi, absent where nobody reads it. Without launching, *state comes to name what an earlier, launched call of the same shape
+ * kept in the same place. */
+int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
+                  const struct rh_head_out *head) RH_MUST;
 /* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
 

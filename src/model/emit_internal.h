@@ -6,8 +6,8 @@
 
 void emit_op(struct rh_emit *emit, const struct rh_op *op);
 
-/* A fresh (rows, cols) tensor from the arena; emit_act has the model's dtype. */
-struct rh_view emit_take(struct rh_emit *emit, enum rh_dtype dtype, int64_t rows, int64_t cols);
+/* A fresh (rows, cols) tensor from an arena; emit_act: from emit->arena, of the model's dtype. */
+struct rh_view emit_take(struct rh_arena *arena, enum rh_dtype dtype, int64_t rows, int64_t cols);
 struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
@@ -31,7 +31,7 @@ void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int6
 void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
 
 /* The rope table of the micro-batch's positions. */
-struct rh_view emit_rope_table(struct rh_emit *emit);
+struct rh_view emit_rope_table(struct rh_emit *emit, struct rh_arena *arena);
 
 /* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
  * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. low[p], where the module is adapted,

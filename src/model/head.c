@@ -40,7 +40,7 @@ static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_he
 	op.operand[RH_HEAD_LOSS_H] = h;
 	op.operand[RH_HEAD_LOSS_W] = table_of(emit, layer);
 	op.operand[RH_HEAD_LOSS_TARGET] = emit_micro(emit, at.target, h.rows);
-	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit, RH_F32, rh_head_chunk(emit->model, h.rows), vocabulary);
+	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit->arena, RH_F32, rh_head_chunk(emit->model, h.rows), vocabulary);
 	op.operand[RH_HEAD_LOSS_LOSS] = out->loss;
 	op.operand[RH_HEAD_LOSS_HIT] = out->hit;
 	op.operand[RH_HEAD_LOSS_DH] = dh;
@@ -69,10 +69,11 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 	*s = (struct rh_saved){0};
 	if (rows == 0)
 		return;
-	s->rows = emit_act(emit, rows, hidden);
-	s->rstd = emit_take(emit, RH_F32, rows, 1);
+	struct rh_arena *arena = keep ? emit->saved : emit->arena;
+	s->rows = emit_take(arena, emit->model->dtype, rows, hidden);
+	s->rstd = emit_take(arena, RH_F32, rows, 1);
 	if (keep)
-		s->dh = emit_act(emit, rows, hidden);
+		s->dh = emit_take(arena, emit->model->dtype, rows, hidden);
 	int64_t inner = emit->arena->used;
 	struct rh_view h = emit_act(emit, rows, hidden);
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);

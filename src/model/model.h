@@ -69,7 +69,7 @@ struct rh_model {
 	int blocks;
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
 	int layers;
-	int first_trained;   /* lowest layer that has a trainable block */
+	int first_trained;                /* lowest layer that has a trainable block */
 	float inv_freq[RH_ROPE_MAX_HALF]; /* head_dim / 2 */
 };
 

@@ -10,7 +10,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 {
 	const struct rh_model *model = emit->model;
 	int64_t mark = emit->arena->used;
-	struct rh_view table = emit_rope_table(emit), spare[2] = {{0}, {0}};
+	struct rh_view table = emit_rope_table(emit, emit->arena), spare[2] = {{0}, {0}};
 	for (int l = lo; l < hi; l++) {
 		if (model->layer[l].kind == RH_LAYER_HEAD) {
 			emit_head(emit, x, head, NULL);
@@ -33,29 +33,31 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	return emit->rc;
 }
 
-int rh_stage_recompute(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_stage_state *state, const struct rh_head_out *head)
+int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
+                  const struct rh_head_out *head)
 {
 	const struct rh_model *model = emit->model;
 	state->mark = emit->arena->used;
-	state->rope = emit_rope_table(emit);
+	state->rope = emit_rope_table(emit, emit->saved);
 	for (int l = lo; l < hi; l++) {
 		struct rh_saved *saved = &state->layer[l];
-		int last = l + 1 == hi; /* its output is nobody's input here */
-		if (model->layer[l].kind == RH_LAYER_HEAD) {
+		struct rh_view out = l + 1 == hi ? y : (struct rh_view){0};
+		if (l + 1 < hi && model->layer[l].kind != RH_LAYER_HEAD)
+			out = emit_take(emit->saved, model->dtype, emit->shape.tokens, model->config->hidden_size);
+		switch (model->layer[l].kind) {
+		case RH_LAYER_HEAD:
 			emit_head(emit, x, head, saved);
 			break;
-		}
-		if (model->layer[l].kind == RH_LAYER_EMBEDDING) {
+		case RH_LAYER_BLOCK:
+			emit_block(emit, l, state->rope, x, out, saved);
+			break;
+		case RH_LAYER_EMBEDDING:
 			*saved = (struct rh_saved){0};
-			if (last)
-				break;
-			x = hidden_act(emit);
-			emit_embedding(emit, x);
-			continue;
+			if (out.data)
+				emit_embedding(emit, out);
+			break;
 		}
-		struct rh_view y = last ? (struct rh_view){0} : hidden_act(emit);
-		emit_block(emit, l, state->rope, x, y, saved);
-		x = y;
+		x = out;
 	}
 	return emit->rc;
 }

@@ -84,12 +84,29 @@ static void ring_destroy(struct run_ring *ring)
 
 static int weights_create(struct rh_device *device, struct rh_arena *arena, int64_t bytes, int blocks, struct run_weights *out)
 {
+	out->memory = rh_arena_take(arena, bytes);
+	out->capacity = bytes;
 	out->offset = rh_alloc((size_t)blocks, sizeof *out->offset);
 	out->version = rh_alloc((size_t)blocks, sizeof *out->version);
-	if (!out->offset || !out->version)
-		return -ENOMEM;
-	memset(out->offset, -1, (size_t)blocks * sizeof *out->offset);
-	return slot_create(device, rh_arena_take(arena, bytes), &out->slot);
+	int rc = out->offset && out->version ? 0 : -ENOMEM;
+	for (int b = 0; !rc && b < blocks; b++)
+		out->offset[b] = -1;
+	for (int i = 0; !rc && i < 2; i++) {
+		rc = device->ops->event_create(device, &out->end[i].ready);
+		if (!rc)
+			rc = device->ops->event_create(device, &out->end[i].freed);
+	}
+	return rc;
+}
+
+static void weights_destroy(struct run_weights *weights)
+{
+	for (int i = 0; i < 2; i++) {
+		event_free(weights->end[i].ready);
+		event_free(weights->end[i].freed);
+	}
+	rh_free(weights->offset);
+	rh_free(weights->version);
 }
 
 /* Cuts the device's reservation exactly as the plan added it up. */
@@ -105,8 +122,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	if (rc)
 		return rc;
 	memory.base = base;
-	for (int i = 0; !rc && i < plan->weight_buffers; i++)
-		rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights[i]);
+	rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights);
 	if (!rc)
 		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), &out->gradients);
 	out->rounded = rh_arena_take(&memory, plan->rounded_bytes);
@@ -119,6 +135,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	if (rc)
 		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);
+	out->saved = rh_arena_take(&memory, plan->saved_bytes);
 	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
 	RH_ASSERT(memory.used == plan->device_bytes);
 
@@ -136,11 +153,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 
 static void device_destroy(struct run_device *on, int blocks)
 {
-	for (int i = 0; i < 2; i++) {
-		slot_destroy(&on->weights[i].slot);
-		rh_free(on->weights[i].offset);
-		rh_free(on->weights[i].version);
-	}
+	weights_destroy(&on->weights);
 	slot_destroy(&on->gradients);
 	ring_destroy(&on->boundary);
 	ring_destroy(&on->micro);

@@ -19,22 +19,29 @@ struct run_ring {
 	int count, next;
 };
 
-/* A weight buffer and what lies in it, so that unchanged blocks are not sent again. */
+/* The room for weights: uploads go to its two ends in turn, so that one can arrive while the other is read. What lies where is remembered:
+ * unchanged blocks are not sent again. */
 struct run_weights {
-	struct run_slot slot;
-	int64_t *offset;   /* of each block of the model, -1 none */
+	char *memory;
+	int64_t capacity;
+	int turn; /* the end that the next upload goes to: 0 low, 1 high */
+	struct {
+		int64_t bytes;                  /* of its latest upload */
+		struct rh_event *ready, *freed; /* uploaded; read to the end */
+	} end[2];
+	int64_t *offset;   /* of each block of the model in the room, -1: not there */
 	uint64_t *version; /* of the bytes there */
 };
 
 struct run_device {
 	struct rh_device *device;
-	struct run_weights weights[2];
-	int weight_turn;
+	struct run_weights weights;
 	struct run_slot gradients;    /* fp32 sums; ready: filled or uploaded; freed: downloaded */
 	char *rounded;                /* their bf16 copy */
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
 	struct run_ring boundary, micro, result;
 	struct rh_arena arena;
+	char *saved; /* activations that stay from a stage's forward to its backward */
 	char *cache;
 	struct rh_stage_state state;
 	/* what the present slot's emission reads */
@@ -51,7 +58,7 @@ struct rh_executor {
 	struct {
 		void *memory;
 		int64_t bytes;
-	} pinned[3]; /* by the first device, which does it for all; memory NULL: not */
+	} pinned[3];            /* by the first device, which does it for all; memory NULL: not */
 	int64_t micro_batches;  /* the most of either kind */
 	char **micro, **result; /* host staging, one of each a micro-batch */
 	int *summed_on;         /* [2*block+use]: device that last downloaded the running sum this step, -1 none */

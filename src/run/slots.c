@@ -60,29 +60,44 @@ static struct run_slot *take(struct work *work, struct run_ring *ring, enum rh_s
 	return slot;
 }
 
-static struct run_weights *upload_weights(struct work *work)
+/* Where the next upload goes, once what is read there has been; *end is its end of the room. */
+static int64_t make_room(struct work *work, int64_t bytes, int *end)
 {
-	struct run_device *on = work->on;
+	struct run_weights *weights = &work->on->weights;
+	*end = weights->turn;
+	weights->turn ^= 1;
+	wait_for(work, RH_STREAM_WEIGHTS, weights->end[*end].freed);
+	if (bytes + weights->end[!*end].bytes > weights->capacity) /* the other end's reaches over here */
+		wait_for(work, RH_STREAM_WEIGHTS, weights->end[!*end].freed);
+	weights->end[*end].bytes = bytes;
+	return *end ? weights->capacity - bytes : 0;
+}
+
+/* Sends the stage's blocks; *end is told, to be recorded as free when the slot is over. */
+static void upload_weights(struct work *work, int *end)
+{
+	struct run_weights *weights = &work->on->weights;
 	const struct rh_executor_options *options = &work->executor->options;
-	struct run_weights *weights = &on->weights[on->weight_turn];
+	const struct rh_model *model = options->model;
 	int64_t *offset = work->executor->offset;
-	on->weight_turn = (on->weight_turn + 1) % options->plan->weight_buffers;
-	rh_plan_upload_layout(options->model, work->slot->lo, work->slot->hi, offset);
-	wait_for(work, RH_STREAM_WEIGHTS, weights->slot.freed);
-	for (int b = 0; b < options->model->blocks; b++) {
+	int64_t bytes = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, work->slot->kind == RH_SLOT_BACKWARD, offset);
+	int64_t at = make_room(work, bytes, end);
+	for (int b = 0; b < model->blocks; b++) {
+		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
 		uint64_t version = rh_store_version(options->store, b);
-		if (offset[b] >= 0) {
-			on->block_weights[b] = weights->slot.memory + offset[b];
-			if (weights->offset[b] != offset[b] || weights->version[b] != version)
-				copy_up(work, RH_STREAM_WEIGHTS, on->block_weights[b], rh_store_weights(options->store, b),
-				        rh_dtype_bytes(options->model->dtype, options->model->block[b].elements));
-		}
-		weights->offset[b] = offset[b];
+		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == version;
+		if (!there && was >= 0 && was < at + bytes && was + length > at)
+			weights->offset[b] = -1; /* overwritten now */
+		if (offset[b] < 0)
+			continue;
+		work->on->block_weights[b] = weights->memory + at + offset[b];
+		if (!there)
+			copy_up(work, RH_STREAM_WEIGHTS, work->on->block_weights[b], rh_store_weights(options->store, b), length);
+		weights->offset[b] = at + offset[b];
 		weights->version[b] = version;
 	}
-	record(work, RH_STREAM_WEIGHTS, weights->slot.ready);
-	wait_for(work, RH_STREAM_COMPUTE, weights->slot.ready);
-	return weights;
+	record(work, RH_STREAM_WEIGHTS, weights->end[*end].ready);
+	wait_for(work, RH_STREAM_COMPUTE, weights->end[*end].ready);
 }
 
 /* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
@@ -219,6 +234,13 @@ static void end_results(struct work *work, struct run_slot *slot, int64_t m)
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
 }
 
+/* Where a saving stage keeps one micro-batch's activations. */
+static struct rh_arena saved_arena(const struct work *work, const struct rh_saved_place *place, int64_t m)
+{
+	char *base = work->on->saved + place->at + (m - work->slot->first) * place->bytes;
+	return (struct rh_arena){.base = base, .capacity = place->bytes};
+}
+
 /* Layers [lo, hi) forward; boundaries that a later slot reads are kept. */
 static void forward(struct work *work, struct rh_view x, int64_t m)
 {
@@ -229,8 +251,14 @@ static void forward(struct work *work, struct rh_view x, int64_t m)
 	for (int l = lo + 1; l <= hi; l++)
 		if (rh_boundary_readers(plan, trains, l))
 			on->kept[l] = boundary_view(work, take(work, &on->boundary, RH_STREAM_COMPUTE));
-	if (!work->rc)
+	const struct rh_saved_place *saving = trains ? rh_plan_saved(plan, lo, hi) : NULL;
+	if (!work->rc && saving) {
+		struct rh_arena saved = saved_arena(work, saving, m);
+		work->emit.saved = &saved;
+		work->rc = rh_stage_save(&work->emit, lo, hi, x, on->kept[hi], &on->state, NULL);
+	} else if (!work->rc) {
 		work->rc = rh_stage_forward(&work->emit, lo, hi, x, on->kept, NULL);
+	}
 	for (int l = lo + 1; l <= hi; l++) {
 		int readers = rh_boundary_readers(plan, trains, l);
 		if (!readers)
@@ -250,7 +278,27 @@ static void infer_top(struct work *work, struct rh_view x, int64_t m)
 	end_results(work, results, m);
 }
 
-/* Recompute (for the fused stage with the loss), then backward once the gradient from above is there. */
+/* What the backward needs: saved by the stage's forward slot on this device, or computed now (for the fused stage with the loss). */
+static void restore(struct work *work, struct rh_view x, int64_t m, const struct rh_head_out *head)
+{
+	const struct rh_slot *slot = work->slot;
+	const struct rh_saved_place *saving = rh_plan_saved(work->executor->options.plan, slot->lo, slot->hi);
+	struct rh_emit naming = work->emit;
+	struct rh_arena saved;
+	if (work->rc)
+		return;
+	if (saving) {
+		saved = saved_arena(work, saving, m);
+		naming.launch = NULL;
+		naming.saved = &saved;
+		work->rc = rh_stage_save(&naming, slot->lo, slot->hi, x, (struct rh_view){0}, &work->on->state, NULL);
+	} else {
+		work->emit.saved = work->emit.arena;
+		work->rc = rh_stage_save(&work->emit, slot->lo, slot->hi, x, (struct rh_view){0}, &work->on->state, head);
+	}
+}
+
+/* Backward once its activations and the gradient from above are there. */
 static void backward(struct work *work, struct rh_view x, int64_t m)
 {
 	const struct rh_slot *slot = work->slot;
@@ -260,8 +308,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 	struct rh_view dy = {0}, dx = {0};
 	if (fused)
 		results = begin_results(work, &head);
-	if (!work->rc)
-		work->rc = rh_stage_recompute(&work->emit, slot->lo, slot->hi, x, &work->on->state, &head);
+	restore(work, x, m, &head);
 	if (above) {
 		wait_for(work, RH_STREAM_COMPUTE, above->ready);
 		dy = boundary_view(work, above);
@@ -328,13 +375,14 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .gradient = on->block_gradient,
 	                             .cache = on->cache,
 	                             .cache_rows = executor->options.cache_rows};
-	struct run_weights *weights = upload_weights(&work);
+	int end;
+	upload_weights(&work, &end);
 	if (trains)
 		begin_gradients(&work);
 	for (int64_t m = slot->first; m < slot->first + slot->count; m++)
 		micro_batch(&work, m);
 	if (trains)
 		end_gradients(&work);
-	record(&work, RH_STREAM_COMPUTE, weights->slot.freed);
+	record(&work, RH_STREAM_COMPUTE, on->weights.end[end].freed);
 	return work.rc;
 }

@@ -150,6 +150,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                             .infer = work->infer,
 	                                             .infer_logits = work->infer_logits,
 	                                             .cache_rows = work->cache_rows,
+	                                             .devices = devices,
 	                                             .forward_cuts = config->forward_cuts,
 	                                             .backward_cuts = config->backward_cuts,
 	                                             .forward_cut_count = config->forward_cut_count,
@@ -171,6 +172,9 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 		return rc;
 	session->bytes.host_devices = planning->host_devices = planning->device_room ? 0 : devices;
 	planning->store.crosses_rounds = trains && planning->options.train_round < work->train_micro_batches;
+	planning->request.train_round =
+	        planning->options.train_round < work->train_micro_batches ? planning->options.train_round : work->train_micro_batches;
+	planning->request.crosses_rounds = planning->store.crosses_rounds;
 	return plan_within_budget(session, planning);
 }
 
@@ -218,12 +222,14 @@ void rh_session_report(const struct rh_session *session)
 	rh_model_parameters(session->model, &trainable, &all);
 	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
 	        all ? 100.0 * (double)trainable / (double)all : 0, session->config->dtype == RH_F32 ? "fp32" : "bf16");
-	rh_note("plan: %s, %d forward and %d backward stages, %d weight buffer%s; device %.1f MiB (weights %.1f, gradients %.1f, "
+	int saving = 0;
+	for (int i = 0; i < plan->backward_stages; i++)
+		saving += plan->saved[i].bytes > 0;
+	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f, gradients %.1f, "
 	        "activations %.1f)",
-	        session->config->device, plan->forward_stages, plan->backward_stages, plan->weight_buffers,
-	        plan->weight_buffers == 1 ? "" : "s", (double)plan->device_bytes / 1048576,
-	        (double)(plan->weight_buffers * plan->weight_bytes) / 1048576,
-	        (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576, (double)plan->arena_bytes / 1048576);
+	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
+	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
+	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
 	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,

@@ -27,6 +27,8 @@ static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype 
 	bench->request = (struct rh_plan_request){.model = bench->model,
 	                                          .trains = 1,
 	                                          .train = shape,
+	                                          .devices = 2,
+	                                          .train_round = 4,
 	                                          .device_cap_bytes = INT64_C(1) << 40,
 	                                          .forward_cut_count = -1,
 	                                          .backward_cut_count = -1};
@@ -42,16 +44,19 @@ static void bench_close(struct bench *bench)
 static void check_plan(const struct bench *bench, const struct rh_plan *plan)
 {
 	int layers = bench->model->layers, at = layers;
-	int64_t *offset = rh_alloc(2 * (size_t)bench->model->blocks, sizeof *offset), weights = 0, gradients = 0;
+	int64_t *offset = rh_alloc(2 * (size_t)bench->model->blocks, sizeof *offset), weights = 0, gradients = 0, saved = 0;
 	for (int i = 0; i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
 		assert_int_equal(stage.hi, at);
 		assert_true(stage.lo < stage.hi);
 		at = stage.lo;
-		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, offset);
+		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, i > 0, offset);
 		int64_t sums = rh_plan_gradient_layout(bench->model, stage.lo, stage.hi, offset);
 		weights = up > weights ? up : weights;
 		gradients = sums > gradients ? sums : gradients;
+		assert_int_equal(plan->saved[i].at, saved);
+		saved += plan->saved[i].bytes * bench->request.train_round;
+		assert_true(!plan->saved[i].bytes || (i > 0 && bench->request.devices == 1));
 	}
 	assert_int_equal(at, 0);
 	for (int i = 0; i < plan->forward_stages; i++) {
@@ -59,17 +64,18 @@ static void check_plan(const struct bench *bench, const struct rh_plan *plan)
 		assert_int_equal(stage.lo, at);
 		assert_true(stage.lo < stage.hi);
 		at = stage.hi;
-		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, offset);
+		int64_t up = rh_plan_upload_layout(bench->model, stage.lo, stage.hi, 0, offset);
 		weights = up > weights ? up : weights;
 	}
 	rh_free(offset);
 	assert_int_equal(at, plan->backward[0].lo);
-	assert_int_equal(plan->weight_bytes, weights);
+	assert_int_equal(plan->saved_bytes, saved);
+	assert_true(plan->weight_bytes >= weights && plan->weight_bytes <= 2 * weights);
+	assert_true(plan->weight_bytes == weights || plan->backward_stages + plan->forward_stages > 1);
 	assert_int_equal(plan->gradient_bytes, 4 * gradients);
 	assert_int_equal(plan->rounded_bytes, bench->model->dtype == RH_BF16 ? 2 * gradients : 0);
-	assert_int_equal(plan->weight_buffers, plan->backward_stages + plan->forward_stages == 1 ? 1 : 2);
-	assert_int_equal(plan->device_bytes, plan->weight_buffers * plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes +
-	                                             plan->arena_bytes + plan->boundary_slots * plan->boundary_bytes +
+	assert_int_equal(plan->device_bytes, plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes +
+	                                             plan->saved_bytes + plan->boundary_slots * plan->boundary_bytes +
 	                                             RH_PLAN_MICRO_SLOTS * plan->micro_bytes + RH_PLAN_RESULT_SLOTS * plan->result_bytes +
 	                                             plan->cache_bytes);
 	assert_true(plan->device_bytes <= bench->request.device_cap_bytes);
@@ -104,6 +110,40 @@ static void test_plan_under_any_cap_covers_the_model_and_stays_below(void **stat
 		assert_true(stages >= 6);
 		bench_close(&bench);
 	}
+}
+
+static void test_one_device_saves_what_memory_it_has_to_spare(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_plan plan;
+	bench_open(&bench, 6, 1, RH_F32);
+	bench.request.devices = 1;
+	int most = 0, least = 100, rc = 0;
+	for (int64_t cap = 1 << 24; !rc; cap -= cap / 32) {
+		bench.request.device_cap_bytes = cap;
+		rc = rh_plan_make(&bench.request, &plan);
+		if (rc)
+			break;
+		check_plan(&bench, &plan);
+		int saving = 0, above = 1;
+		for (int i = 1; i < plan.backward_stages; i++) {
+			struct rh_stage stage = plan.backward[i];
+			assert_true(above || !plan.saved[i].bytes); /* those next below the fused one */
+			above = plan.saved[i].bytes > 0;
+			saving += above;
+			int forward = 0; /* it saves in the forward stage of the same layers */
+			for (int f = 0; above && f < plan.forward_stages; f++)
+				forward += plan.forward[f].lo == stage.lo && plan.forward[f].hi == stage.hi;
+			assert_int_equal(forward, above);
+		}
+		most = saving > most ? saving : most;
+		least = saving < least ? saving : least;
+		rh_plan_free(&plan);
+	}
+	printf("%d to %d stages saving\n", least, most);
+	assert_true(most >= 4 && least == 0);
+	bench_close(&bench);
 }
 
 static void test_plan_with_cuts_takes_them(void **state)
@@ -195,6 +235,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_under_any_cap_covers_the_model_and_stays_below),
+	        cmocka_unit_test(test_one_device_saves_what_memory_it_has_to_spare),
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
 	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
 	        cmocka_unit_test(test_plan_of_a_deep_model_is_quick),
