@@ -117,11 +117,11 @@ static struct rates measure(enum rh_dtype dtype, int64_t elements, struct rh_poo
 {
 	struct rh_tensor tensor = {"w", elements / 1024, 1024, 0, 1, 2};
 	struct rh_block spec = {"block", elements, 1, 1, &tensor, 1};
-	struct rh_adamw adamw = {0.9, 0.999, 1e-8, 0.01};
+	struct rh_optimizer_settings adamw = {0.9, 0.999, 1e-8, 0.01, 0};
 	struct run run = {.dtype = dtype, .elements = elements, .piece = 32768};
 	int64_t moved = dtype == RH_F32 ? 28 : 26, half = elements * 8;
 	struct rh_arena arena;
-	if (rh_store_create(&spec, 1, &(struct rh_store_options){dtype, 0}, pool, &run.store) ||
+	if (rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype}, pool, &run.store) ||
 	    rh_host_reserve(2 * half, "the copies", &arena)) {
 		fprintf(stderr, "%s\n", rh_error(-ENOMEM));
 		exit(1);

@@ -50,7 +50,8 @@ double rh_optimizer_clip(double norm, double max_norm)
 struct update {
 	struct rh_store *store;
 	struct store_block *block;
-	struct adamw_terms decaying, plain;
+	enum optimizer_step step;
+	struct optimizer_terms decaying, plain;
 	_Atomic int bad; /* lowest tensor with a non-finite weight, INT_MAX for none */
 };
 
@@ -58,21 +59,20 @@ struct update {
 static void update_span(void *context, int64_t i)
 {
 	struct update *update = context;
-	const struct store_span *span = &update->store->span[update->block->span + i];
-	const struct optimizer_kernels *kernels = update->store->kernels;
+	const struct rh_store *store = update->store;
+	const struct store_span *span = &store->span[update->block->span + i];
 	const struct store_block *block = update->block;
-	const struct rh_tensor *tensor = &update->store->spec[span->block].tensor[span->tensor];
-	const struct adamw_terms *terms = tensor->decays ? &update->decaying : &update->plain;
-	int64_t at = span->first;
-	float *first = block->moment[0] + at, *second = block->moment[1] + at;
-	int bad;
-	if (update->store->dtype == RH_F32)
-		bad = kernels->update_f32(terms, (float *)block->weights + at, (const float *)block->gradient + at, first, second,
-		                          span->count);
-	else
-		bad = kernels->update_split(terms, (uint16_t *)block->weights + at, block->lower + at,
-		                            (const uint16_t *)block->gradient + at, first, second, span->count);
-	if (!bad)
+	const struct rh_tensor *tensor = &store->spec[span->block].tensor[span->tensor];
+	struct optimizer_span at = store_span_at(store, block, span->first);
+	for (int k = 0; k < 2; k++) {
+		if (block->moment[k])
+			at.moment[k] = block->moment[k] + span->first;
+		if (block->code[k]) {
+			at.code[k] = block->code[k] + span->first;
+			at.largest[k] = block->largest[k] + span->codes;
+		}
+	}
+	if (!store->kernels->update[update->step][store->form](tensor->decays ? &update->decaying : &update->plain, &at, span->count))
 		return;
 	int lowest = atomic_load_explicit(&update->bad, memory_order_relaxed); /* the pool's end of run publishes it */
 	while (span->tensor < lowest &&
@@ -81,34 +81,67 @@ static void update_span(void *context, int64_t i)
 }
 
 /* The constants in double on the host, each rounded once, as torch does. */
-static struct adamw_terms make_terms(const struct rh_adamw *adamw, double learning_rate, double scale, int64_t step)
+static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_optimizer_settings *settings, double learning_rate,
+                                         double scale, int64_t step)
 {
-	double weight = 1 - adamw->beta1;
+	int adamw = store->options.optim == RH_OPTIM_ADAMW;
+	double weight = 1 - settings->beta1;
 	int from_end = weight >= 0.5; /* torch.lerp switches there: the end it is nearer to is kept exact */
-	return (struct adamw_terms){
+	return (struct optimizer_terms){
 	        .scale = (float)scale,
 	        .keep = 1,
+	        .minus_step = (float)(adamw ? -learning_rate / (1 - pow(settings->beta1, (double)step)) : -learning_rate),
 	        .lerp = from_end ? -(1.0f - (float)weight) : (float)weight,
 	        .lerp_from_end = from_end,
-	        .beta2 = (float)adamw->beta2,
-	        .one_minus_beta2 = (float)(1 - adamw->beta2),
-	        .inverse_root = (float)(1 / sqrt(1 - pow(adamw->beta2, (double)step))),
-	        .epsilon = (float)adamw->epsilon,
-	        .minus_step = (float)(-learning_rate / (1 - pow(adamw->beta1, (double)step))),
+	        .beta1 = (float)settings->beta1,
+	        .one_minus_beta1 = (float)weight,
+	        .beta2 = (float)settings->beta2,
+	        .one_minus_beta2 = (float)(1 - settings->beta2),
+	        .inverse_root = adamw ? (float)(1 / sqrt(1 - pow(settings->beta2, (double)step))) : 0,
+	        .epsilon = (float)settings->epsilon,
+	        .momentum = (float)settings->momentum,
 	};
 }
 
-int rh_optimizer_update(struct rh_store *store, int block, const struct rh_adamw *adamw, double learning_rate, double scale, int64_t step)
+static enum optimizer_step step_of(const struct rh_store_options *options)
+{
+	switch (options->optim) {
+	case RH_OPTIM_LION:
+		return STEP_LION;
+	case RH_OPTIM_SGD:
+		return options->momentum ? STEP_MOMENTUM : STEP_SGD;
+	default:
+		return options->layout == RH_LAYOUT_SPLIT8 ? STEP_ADAMW8 : STEP_ADAMW;
+	}
+}
+
+static int update_spans(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
+                        int64_t step)
+{
+	struct update update = {.store = store, .block = &store->block[block], .step = step_of(&store->options), .bad = INT_MAX};
+	update.plain = make_terms(store, settings, learning_rate, scale, step);
+	update.decaying = update.plain;
+	if (store->options.optim == RH_OPTIM_SGD)
+		update.decaying.decay = (float)settings->weight_decay;
+	else
+		update.decaying.keep = (float)(1 - learning_rate * settings->weight_decay);
+	rh_pool_run(store->pool, update_span, &update, update.block->span_count);
+	return atomic_load_explicit(&update.bad, memory_order_relaxed);
+}
+
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
+                        int64_t step)
 {
 	const struct rh_block *spec = rh_store_block(store, block);
-	RH_ASSERT(spec->trainable && step >= 1);
-	struct update update = {.store = store, .block = &store->block[block], .bad = INT_MAX};
-	update.plain = make_terms(adamw, learning_rate, scale, step);
-	update.decaying = update.plain;
-	update.decaying.keep = (float)(1 - learning_rate * adamw->weight_decay);
-	update.block->version++;
-	rh_pool_run(store->pool, update_span, &update, update.block->span_count);
-	int bad = atomic_load_explicit(&update.bad, memory_order_relaxed);
+	RH_ASSERT(spec->trainable && step >= 1 && (settings->momentum != 0) == (store->options.momentum != 0));
+	store->block[block].version++;
+	int bad = INT_MAX;
+	if (store->options.optim != RH_OPTIM_ADAFACTOR)
+		bad = update_spans(store, block, settings, learning_rate, scale, step);
+	else
+		for (int t = spec->tensors - 1; t >= 0; t--)
+			if (adafactor_update(store, block, t, settings, learning_rate, scale, step))
+				bad = t;
 	if (bad == INT_MAX)
 		return 0;
 	return rh_fail(-EINVAL,

@@ -1,11 +1,20 @@
-/* AdamW on the host, over a store's trainable blocks: torch.optim.AdamW's arithmetic in fp32 on fp32 masters. */
+/* The optimizer on the host, over a store's trainable blocks, in fp32 on fp32 masters. Its kind and the layout of its state are the
+ * store's.
+ *
+ *   adamw       torch.optim.AdamW; with 8-bit moments bitsandbytes' block-wise dynamic codes (simd/codes.c)
+ *   lion        bitsandbytes' 32-bit Lion: decoupled decay, sign of the interpolated gradient
+ *   sgd         torch.optim.SGD: decay added to the gradient, momentum without dampening
+ *   adafactor   transformers' Adafactor as TrainingArguments makes it: scale_parameter and relative_step off, no first moment,
+ *               eps 1e-30, clip_threshold 1, decay_rate -0.8, decoupled decay */
 #ifndef RH_OFFLOAD_OPTIMIZER_H
 #define RH_OFFLOAD_OPTIMIZER_H
 
 #include "offload/store.h"
 
-struct rh_adamw {
-	double beta1, beta2, epsilon, weight_decay;
+struct rh_optimizer_settings {
+	double beta1, beta2, epsilon; /* epsilon: AdamW */
+	double weight_decay;
+	double momentum; /* SGD; nonzero exactly where the store keeps one */
 };
 
 /* Makes each trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head), then
@@ -17,10 +26,11 @@ double rh_optimizer_norm(struct rh_store *store);
 /* min(1, max_norm / (norm + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; 1 where max_norm is 0 (off). */
 double rh_optimizer_clip(double norm, double max_norm);
 
-/* One update of one block, in one pass: gradients times `scale`, moments, decoupled decay (of tensors with
- * `decays`), master, upload form. `step` counts from 1. The same bits for any number of threads and any instruction set.
- * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout). */
-int rh_optimizer_update(struct rh_store *store, int block, const struct rh_adamw *adamw, double learning_rate, double scale,
+/* One update of one block: gradients times `scale`, state, decay (of tensors with `decays`), master, upload form; in one pass, but for
+ * Adafactor, whose step depends on all of a tensor's gradient: three. `step` counts from 1. The same bits for any number of threads and any
+ * instruction set. -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split
+ * layout). */
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
                         int64_t step) RH_MUST;
 
 #endif

@@ -9,13 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* More elements than any address space holds at 24 bytes each; below it no sum of sizes overflows. */
+/* More elements than any address space holds at 28 bytes each; below it no sum of sizes overflows. */
 static const int64_t too_many = INT64_C(1) << 56;
-
-static int64_t tensor_elements(const struct rh_tensor *tensor)
-{
-	return tensor->rows * tensor->cols;
-}
 
 /* Spans of a block; checks the caller's layout. */
 static int64_t count_spans(const struct rh_block *spec)
@@ -41,10 +36,11 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	*block = (struct store_block){.weights = rh_arena_take(memory, stored), .version = 1};
 	if (!spec->trainable)
 		return;
-	if (!wide)
+	if (!wide && options->layout == RH_LAYOUT_PLAIN)
+		block->master = rh_arena_take(memory, full);
+	else if (!wide)
 		block->lower = rh_arena_take(memory, half);
-	block->moment[0] = rh_arena_take(memory, full);
-	block->moment[1] = rh_arena_take(memory, full);
+	state_place(spec, options, memory, block);
 	int summed = spec->uses == 2 || options->crosses_rounds;
 	if (summed)
 		for (int use = 0; use < spec->uses; use++)
@@ -57,12 +53,13 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 		block->gradient = rh_arena_take(memory, stored);
 }
 
-/* Places all blocks and the span table; returns the number of spans, or -1 for more elements than can be. */
+/* Places all blocks, the span table and the scratch behind it; returns the number of spans, or -1 for more elements than can be. */
 static int64_t place_all(const struct rh_block *specs, int count, const struct rh_store_options *options, struct rh_arena *memory,
-                         struct store_block *blocks, struct store_span **table)
+                         struct store_block *blocks, struct store_span **table, void **scratch)
 {
 	int64_t spans = 0, elements = 0;
 	RH_ASSERT(options->dtype == RH_F32 || options->dtype == RH_BF16);
+	RH_ASSERT(options->layout != RH_LAYOUT_SPLIT8 || (options->dtype == RH_BF16 && options->optim == RH_OPTIM_ADAMW));
 	for (int i = 0; i < count; i++) {
 		struct store_block block;
 		RH_ASSERT(specs[i].elements >= 0);
@@ -77,6 +74,7 @@ static int64_t place_all(const struct rh_block *specs, int count, const struct r
 			blocks[i] = block;
 	}
 	*table = rh_arena_take(memory, spans * (int64_t)sizeof **table);
+	*scratch = rh_arena_take(memory, state_scratch(specs, count, options));
 	return spans;
 }
 
@@ -84,7 +82,8 @@ int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh
 {
 	struct rh_arena measure = rh_arena_measuring();
 	struct store_span *table;
-	return place_all(blocks, count, options, &measure, NULL, &table) < 0 ? INT64_MAX : rh_host_round(measure.used);
+	void *scratch;
+	return place_all(blocks, count, options, &measure, NULL, &table, &scratch) < 0 ? INT64_MAX : rh_host_round(measure.used);
 }
 
 static void fill_spans(struct rh_store *store)
@@ -92,6 +91,7 @@ static void fill_spans(struct rh_store *store)
 	struct store_span *span = store->span;
 	for (int b = 0; b < store->count; b++) {
 		const struct rh_block *spec = &store->spec[b];
+		int64_t codes = 0;
 		for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 			int64_t n = tensor_elements(&spec->tensor[t]);
 			for (int64_t first = 0; first < n; first += STORE_SPAN, span++) {
@@ -99,8 +99,10 @@ static void fill_spans(struct rh_store *store)
 				*span = (struct store_span){.first = spec->tensor[t].offset + first,
 				                            .count = (int32_t)(left < STORE_SPAN ? left : STORE_SPAN),
 				                            .block = b,
-				                            .tensor = t};
+				                            .tensor = t,
+				                            .codes = (uint32_t)(codes + first / OPTIMIZER_CODES)};
 			}
+			codes += state_codes(n);
 		}
 	}
 	RH_ASSERT(span == store->span + store->spans);
@@ -110,6 +112,11 @@ static const struct optimizer_kernels *choose_kernels(void)
 {
 	enum rh_cpu_isa isa = rh_cpu_best_isa();
 	return isa >= RH_CPU_AVX512 ? &optimizer_kernels_avx512 : isa == RH_CPU_AVX2 ? &optimizer_kernels_avx2 : &optimizer_kernels_base;
+}
+
+static enum optimizer_form form_of(const struct rh_store_options *options)
+{
+	return options->dtype == RH_F32 ? FORM_WIDE : options->layout == RH_LAYOUT_PLAIN ? FORM_PLAIN : FORM_SPLIT;
 }
 
 int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
@@ -122,14 +129,20 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	struct rh_store *store = rh_alloc(1, sizeof *store);
 	if (!store)
 		return rc;
-	*store = (struct rh_store){.spec = blocks, .count = count, .dtype = options->dtype, .pool = pool, .kernels = choose_kernels()};
+	*store = (struct rh_store){.spec = blocks,
+	                           .count = count,
+	                           .dtype = options->dtype,
+	                           .options = *options,
+	                           .form = form_of(options),
+	                           .pool = pool,
+	                           .kernels = choose_kernels()};
 	store->block = rh_alloc((size_t)count, sizeof *store->block);
 	if (!store->block)
 		goto out;
 	rc = rh_host_reserve(bytes, "weights and optimizer state", &store->memory);
 	if (rc)
 		goto out;
-	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span);
+	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span, &store->scratch);
 	fill_spans(store);
 	*out = store;
 	return 0;
@@ -191,6 +204,11 @@ float *rh_store_sum(const struct rh_store *store, int block, int use)
 	return at(store, block)->sum[use];
 }
 
+const struct rh_store_options *rh_store_options(const struct rh_store *store)
+{
+	return &store->options;
+}
+
 float *rh_store_moment(const struct rh_store *store, int block, int which)
 {
 	RH_ASSERT(which == 0 || which == 1);
@@ -228,15 +246,14 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		return 0;
 	}
 	uint16_t *upper = (uint16_t *)to->weights + start;
-	if (!to->lower) {
-		for (int64_t i = 0; i < count; i++)
-			upper[i] = rh_f32_to_bf16(values[i]);
-		return 0;
-	}
+	int frozen = !to->lower && !to->master;
 	for (int64_t i = 0; i < count; i++) {
-		upper[i] = split_upper(rh_f32_bits(values[i]));
-		to->lower[start + i] = split_lower(rh_f32_bits(values[i]));
+		upper[i] = frozen ? rh_f32_to_bf16(values[i]) : split_upper(rh_f32_bits(values[i]));
+		if (to->lower)
+			to->lower[start + i] = split_lower(rh_f32_bits(values[i]));
 	}
+	if (to->master)
+		memcpy(to->master + start, values, (size_t)count * sizeof *values);
 	return 0;
 }
 
@@ -244,8 +261,9 @@ void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t f
 {
 	const struct store_block *from = at(store, block);
 	int64_t start = locate(store, block, tensor, first, count);
-	if (store->dtype == RH_F32) {
-		memcpy(values, (const float *)from->weights + start, (size_t)count * sizeof *values);
+	const float *master = store->dtype == RH_F32 ? from->weights : from->master;
+	if (master) {
+		memcpy(values, master + start, (size_t)count * sizeof *values);
 		return;
 	}
 	const uint16_t *upper = (const uint16_t *)from->weights + start;

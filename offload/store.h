@@ -2,8 +2,11 @@
  *
  * A block is a run of tensors that travel together. All its arrays share one element layout, given by the tensors' offsets; the gaps hold
  * zeros. A frozen block holds only its upload form. A trainable block of dtype
- *   F32:  master (= upload form) 4, first and second moment 8, gradient 4;
- *   BF16: upload form 2 (the master's upper half, rounded half away from zero), lower half 2, moments 8, gradient 2 (split layout).
+ *   F32:  master (= upload form) 4, optimizer state, gradient 4;
+ *   BF16: upload form 2 (the master rounded half away from zero), gradient 2, optimizer state, and
+ *         split, split8: the master's lower half 2, its upper half being the upload form; plain: the fp32 master 4.
+ * Optimizer state in bytes an element: AdamW 8, or 2 + 8/256 in 8 bits (split8); Lion 4; SGD 0, with momentum 4; Adafactor a float for each
+ * row and each column of a matrix, 4 for each element of a vector.
  * A block used by two layers (a tied embedding and head) keeps one fp32 sum for each use; so does every trainable block while its sums
  * cross rounds. Arrays share bytes where one is dead when the other is written: in F32 the gradient is use 0's sum (so no extra bytes with
  * one use); in BF16 with one use the gradient lies in its sum's first half, so that the last round's download replaces the sum that the
@@ -11,20 +14,24 @@
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
+#include "config/optim.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/pool.h"
 #include "model/model.h"
 
 struct rh_store_options {
-	enum rh_dtype dtype; /* RH_F32 or RH_BF16 */
-	int crosses_rounds;  /* sums are kept between rounds */
+	enum rh_dtype dtype;         /* RH_F32 or RH_BF16 */
+	int crosses_rounds;          /* sums are kept between rounds */
+	enum rh_state_layout layout; /* BF16; SPLIT8 with AdamW only */
+	enum rh_optim optim;
+	int momentum; /* SGD keeps one */
 };
 
 struct rh_store;
 
-/* Exact bytes that rh_store_create will map for these blocks: arrays and the optimizer's table of spans (32 bytes for each 32768 elements
- * of a tensor), each aligned to RH_ALIGN, the whole rounded up to a page. INT64_MAX if no machine could. */
+/* Exact bytes that rh_store_create will map for these blocks: arrays, the optimizer's table of spans (32 bytes for each 32768 elements
+ * of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page. INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 
 /* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
@@ -56,7 +63,20 @@ float *rh_store_sum(const struct rh_store *store, int block, int use);
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
 void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values);
 
-/* Optimizer moments, fp32, for checkpoints. which: 0 first, 1 second. */
+/* One array of a trainable tensor's optimizer state, for checkpoints: F32, or U8 for 8-bit moments. Its shape is the tensor's, or a vector.
+ */
+struct rh_state {
+	const char *suffix; /* ".exp_avg": behind the tensor's name */
+	void *data;
+	enum rh_dtype dtype;
+	int rank;
+	int64_t rows, cols; /* rank 1: cols alone */
+};
+/* The tensor's array number `which`, from 0. 1, or 0 where it has no more. */
+int rh_store_state(const struct rh_store *store, int block, int tensor, int which, struct rh_state *out);
+/* A whole block's fp32 moment (elements); which: 0 first, 1 second. NULL where it is not kept, or not so. */
 float *rh_store_moment(const struct rh_store *store, int block, int which);
+/* The options that the store was made with. */
+const struct rh_store_options *rh_store_options(const struct rh_store *store);
 
 #endif

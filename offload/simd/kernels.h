@@ -5,31 +5,70 @@
 
 #include <stdint.h>
 
-/* One step's constants, rounded to fp32 from doubles as torch rounds its scalars. */
-struct adamw_terms {
-	float scale; /* of the gradient */
-	float keep;  /* of the weight: 1 - lr * weight_decay, or 1 */
-	float lerp;  /* moment 1 += lerp * (g - moment 1); if lerp_from_end, moment 1 = g + lerp * (g - moment 1) */
-	int lerp_from_end;
-	float beta2, one_minus_beta2;
-	float inverse_root; /* 1 / sqrt of the second bias correction */
-	float epsilon;
-	float minus_step; /* -lr / first bias correction */
+/* How a block holds its weights. */
+enum optimizer_form {
+	FORM_WIDE,  /* fp32: master and upload form are one; gradient fp32 */
+	FORM_SPLIT, /* bf16 upload form, the master's lower half beside it; gradient bf16 */
+	FORM_PLAIN, /* bf16 upload form, fp32 master; gradient bf16 */
+	OPTIMIZER_FORMS
 };
 
-/* Arrays do not overlap; updates return nonzero if a weight became non-finite. */
+/* Kernels of one element at a time. */
+enum optimizer_step { STEP_ADAMW, STEP_ADAMW8, STEP_LION, STEP_SGD, STEP_MOMENTUM, OPTIMIZER_STEPS };
+
+/* Elements that share one scale of an 8-bit moment; counted from each tensor's start. */
+enum { OPTIMIZER_CODES = 256 };
+
+/* A step's constants, rounded to fp32 from doubles as torch rounds its scalars. */
+struct optimizer_terms {
+	float scale;      /* of the gradient */
+	float keep;       /* of the weight: 1 - lr * weight_decay, or 1 */
+	float minus_step; /* AdamW: -lr / first bias correction; else -lr */
+	/* AdamW: moment 1 += lerp * (g - moment 1); if lerp_from_end, moment 1 = g + lerp * (g - moment 1) */
+	float lerp;
+	int lerp_from_end;
+	float beta1, one_minus_beta1, beta2, one_minus_beta2;
+	float inverse_root; /* 1 / sqrt of the second bias correction */
+	float epsilon;
+	float decay, momentum; /* SGD: g += decay * weight */
+};
+
+/* A run of elements of one tensor; NULL where form or step have no such array. */
+struct optimizer_span {
+	void *weights;        /* upload form */
+	uint16_t *lower;      /* FORM_SPLIT */
+	float *master;        /* FORM_PLAIN */
+	const void *gradient; /* fp32 or bf16 */
+	float *moment[2];
+	uint8_t *code[2];  /* STEP_ADAMW8: the moments; signed, unsigned */
+	float *largest[2]; /* and their largest magnitude for each OPTIMIZER_CODES */
+};
+
 struct optimizer_kernels {
 	const char *name;
-	int (*update_f32)(const struct adamw_terms *terms, float *weight, const float *gradient, float *first, float *second,
-	                  int64_t count);
-	int (*update_split)(const struct adamw_terms *terms, uint16_t *upper, uint16_t *lower, const uint16_t *gradient, float *first,
-	                    float *second, int64_t count);
+	/* Nonzero if a weight became non-finite. STEP_ADAMW8: FORM_SPLIT only, and the span starts where codes share a scale. */
+	int (*update[OPTIMIZER_STEPS][OPTIMIZER_FORMS])(const struct optimizer_terms *terms, const struct optimizer_span *span,
+	                                                int64_t count);
+
+	/* Adafactor. A gradient is fp32 where `wide`, else bf16.
+	 * columns: sum[i] += (gradient[i] * scale)^2 in fp32. */
+	void (*columns)(const void *gradient, int wide, float scale, float *sum, int64_t count);
+	/* Sum of (gradient[i] * factor[i])^2 in fp64, 16 interleaved sums. */
+	double (*weighted)(const void *gradient, int wide, const float *factor, int64_t count);
+	/* weight = weight * keep - step * (factor[i] * gradient[i]); nonzero if one became non-finite. */
+	int (*apply[OPTIMIZER_FORMS])(const struct optimizer_span *span, const float *factor, float step, float keep, int64_t count);
+
 	/* Sum of squares in fp64: 16 interleaved sums, added in ascending order. */
 	double (*squares_f32)(const float *values, int64_t count);
 	double (*squares_bf16)(const uint16_t *values, int64_t count);
 	/* out = a + b, rounded once; out may be b in the fp32 form. */
 	void (*add_f32)(float *out, const float *a, const float *b, int64_t count);
 	void (*add_bf16)(uint16_t *out, const float *a, const float *b, int64_t count);
+
+	/* 8-bit codes, codes.c: values of codes times `largest`; codes nearest to from[i] / largest, which is in [-1, 1] or [0, 1]. At most
+	 * OPTIMIZER_CODES of them. */
+	void (*decode)(int is_signed, const uint8_t *codes, float largest, float *to, int64_t count);
+	void (*encode)(int is_signed, const float *from, float largest, uint8_t *codes, int64_t count);
 };
 
 extern const struct optimizer_kernels optimizer_kernels_avx512, optimizer_kernels_avx2, optimizer_kernels_base;

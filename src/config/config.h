@@ -3,6 +3,7 @@
 #ifndef RH_CONFIG_CONFIG_H
 #define RH_CONFIG_CONFIG_H
 
+#include "config/optim.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -40,6 +41,10 @@ struct rh_config {
 	/* optimisation */
 	double learning_rate, warmup_steps; /* warmup_steps below 1: a share of all steps */
 	enum rh_scheduler lr_scheduler_type;
+	enum rh_optim optim;
+	char *optim_args;                  /* "momentum=0.9", or NULL */
+	double momentum;                   /* resolved from optim_args; sgd only */
+	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
 	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */
 

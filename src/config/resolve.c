@@ -65,6 +65,39 @@ static int resolve_dtype(struct resolving *r)
 	return 0;
 }
 
+/* optim_args as TrainingArguments has them: name=value, ...; sgd's momentum is the one that is taken. */
+static int resolve_optim_args(struct resolving *r)
+{
+	struct rh_config *config = r->config;
+	const struct config_entry *entry = given(r, "optim_args");
+	config->momentum = 0;
+	if (!config->optim_args)
+		return 0;
+	const char *text = config->optim_args;
+	if (strncmp(text, "momentum=", 9) || config_parse_real(text + 9, &config->momentum) || config->momentum < 0 ||
+	    config->momentum >= 1)
+		return config_entry_fail(entry, "'%s' is not allowed; expected momentum=NUMBER from 0 to below 1", config_show(text).text);
+	if (config->optim != RH_OPTIM_SGD)
+		return config_entry_fail(entry, "momentum is for optim: sgd; remove it or change optim");
+	return 0;
+}
+
+static int resolve_optimizer(struct resolving *r)
+{
+	struct rh_config *config = r->config;
+	const struct config_entry *entry = given(r, "state_layout");
+	int narrow = entry && config->state_layout == RH_LAYOUT_SPLIT8;
+	if (narrow && config->dtype == RH_F32)
+		return config_entry_fail(entry, "split8 needs dtype: bfloat16; in float32 use plain");
+	if (narrow && config->optim != RH_OPTIM_ADAMW)
+		return config_entry_fail(entry, "split8 is for the moments of optim: adamw_torch; use split or plain");
+	if (config->dtype == RH_F32) /* its master is the upload copy */
+		config->state_layout = RH_LAYOUT_PLAIN;
+	else if (!entry)
+		config->state_layout = RH_LAYOUT_SPLIT;
+	return resolve_optim_args(r);
+}
+
 static int resolve_lora(struct resolving *r)
 {
 	struct rh_config *config = r->config;
@@ -165,8 +198,9 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype, resolve_lora,   resolve_evaluation,
-	                                                   check_steps,    check_model,   check_required, check_files};
+	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_optimizer,
+	                                                   resolve_lora,   resolve_evaluation, check_steps,
+	                                                   check_model,    check_required,     check_files};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

@@ -121,7 +121,7 @@ static int adapter_file(const char *dir, const struct rh_model *model, struct rh
 	*path = rh_path_join(dir, "adapter_model.safetensors");
 	if (!*path)
 		return -ENOMEM;
-	return rh_tensor_list_add(list, model, RH_TENSORS_ADAPTERS, RH_TENSOR_WEIGHT, RH_F32, "");
+	return rh_tensor_list_add(list, model, RH_TENSORS_ADAPTERS, RH_F32, "");
 }
 
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store)

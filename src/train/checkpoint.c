@@ -36,33 +36,51 @@ int rh_output_save(const struct rh_session *session, const char *dir)
 static int optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list)
 {
 	const struct rh_model *model = session->model;
-	int rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_FIRST_MOMENT, RH_F32, ".exp_avg");
-	if (!rc)
-		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_SECOND_MOMENT, RH_F32, ".exp_avg_sq");
+	int rc = rh_tensor_list_add_state(list, model, session->store);
 	if (!rc && model->dtype != RH_F32 && !session->lora)
-		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_TENSOR_WEIGHT, RH_F32, ".master");
+		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_F32, ".master");
 	return rc;
 }
 
+static const char *const optim_names[RH_OPTIMS] = {"adamw_torch", "lion_32bit", "sgd", "adafactor"};
+static const char *const layout_names[RH_LAYOUTS] = {"split", "plain", "split8"};
+
+/* State of one optimizer means nothing to another; that of one layout is not laid out anew, so that runs that go on stay bit-equal. */
+static int check_optimizer(const char *path, const struct rh_config *config, const char *optim, const char *layout)
+{
+	const char *now = optim_names[config->optim];
+	if (optim && strcmp(optim, now))
+		return rh_fail(
+		        -EINVAL,
+		        "%s: was saved by optim: %s, this run has %s; resume with the checkpoint's, or begin a new run from its weights",
+		        path, optim, now);
+	now = layout_names[config->state_layout];
+	if (layout && strcmp(layout, now))
+		return rh_fail(-EINVAL, "%s: was saved with state_layout: %s, this run has %s; resume with the checkpoint's", path, layout,
+		               now);
+	return 0;
+}
+
 /* Doubles as C99 hexadecimal: read back bit for bit. */
-static int save_run_state(const char *path, const struct rh_run_state *state)
+static int save_run_state(const char *path, const struct rh_config *config, const struct rh_run_state *state)
 {
 	struct rh_text text = {0};
 	int rc = rh_text_printf(&text,
 	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
-	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 "\n}\n",
+	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
+	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\"\n}\n",
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                        state->trained_tokens);
+	                        state->trained_tokens, optim_names[config->optim], layout_names[config->state_layout]);
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
 	rh_text_free(&text);
 	return rc;
 }
 
-static int load_run_state(const char *path, struct rh_run_state *state)
+static int load_run_state(const char *path, const struct rh_config *config, struct rh_run_state *state)
 {
 	json_t *json = NULL;
-	const char *since = NULL, *run = NULL;
+	const char *since = NULL, *run = NULL, *optim = NULL, *layout = NULL;
 	int64_t version = 0;
 	int rc = rh_json_load(path, &json);
 	if (rc)
@@ -82,6 +100,12 @@ static int load_run_state(const char *path, struct rh_run_state *state)
 		rc = rh_json_string(json, "loss_since_log", path, RH_JSON_REQUIRED, &since);
 	if (!rc)
 		rc = rh_json_string(json, "run_loss", path, RH_JSON_REQUIRED, &run);
+	if (!rc)
+		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
+	if (!rc)
+		rc = rh_json_string(json, "state_layout", path, RH_JSON_OPTIONAL, &layout);
+	if (!rc)
+		rc = check_optimizer(path, config, optim, layout);
 	if (!rc && version != 1)
 		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
 	if (!rc) {
@@ -188,7 +212,7 @@ static int save_parts(const struct rh_session *session, const char *dir, const s
 	if (!rc)
 		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_save(trainer, path));
 	if (!rc)
-		rc = WITH_PATH(dir, "run_state.json", save_run_state(path, state));
+		rc = WITH_PATH(dir, "run_state.json", save_run_state(path, session->config, state));
 	if (!rc)
 		rc = rh_config_print(session->config, &yaml);
 	if (!rc)
@@ -370,14 +394,14 @@ int rh_checkpoint_load(const char *dir, struct rh_session *session, struct rh_ru
 	if (!rc)
 		rc = WITH_PATH(dir, "config.yaml", tell_differences(path, session->config));
 	if (!rc)
+		rc = WITH_PATH(dir, "run_state.json", load_run_state(path, session->config, state));
+	if (!rc)
 		rc = load_weights(dir, session);
 	if (!rc)
 		rc = optimizer_tensors(session, &list);
 	if (!rc) /* after the weights: masters hold more than their files */
 		rc = WITH_PATH(dir, "optimizer.safetensors", rh_tensors_load(path, &list, session->model, session->store));
 	rh_tensor_list_free(&list);
-	if (!rc)
-		rc = WITH_PATH(dir, "run_state.json", load_run_state(path, state));
 	if (!rc)
 		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_load(path, trainer));
 	return rc;

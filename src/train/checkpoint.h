@@ -1,7 +1,7 @@
 /* Checkpoints: output_dir/checkpoint-N, whole or not there at all. A run that goes on from one is bit-equal to a run that never stopped.
  *
  *   adapter_model.safetensors + adapter_config.json, or model*.safetensors + config.json + tokenizer files
- *   optimizer.safetensors   moments; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
+ *   optimizer.safetensors   the optimizer's state; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
  *   trainer_state.json      for Hugging Face readers
  *   run_state.json          what no other file holds, exactly
  *   config.yaml             the resolved configuration
@@ -27,7 +27,7 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
  * -ENOENT if there is none. */
 int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
 
-/* Verifies and loads: weights, moments, state. Keys in which this configuration differs from the checkpoint's are told of. */
+/* Verifies and loads: weights, optimizer state, run state; -EINVAL for another optim or state_layout. Keys in which this configuration differs from the checkpoint's are told of. */
 int rh_checkpoint_load(const char *path, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer) RH_MUST;
 
 /* The trained model or adapter, as it leaves the program, into `dir`. */

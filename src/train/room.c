@@ -30,6 +30,21 @@ static int64_t free_bytes(const char *path)
 	return bytes;
 }
 
+/* Bytes of optimizer state of so many parameters; Adafactor's as if every tensor were a vector's fourth. */
+static int64_t state_bytes(const struct rh_config *config, int64_t parameters)
+{
+	switch (config->optim) {
+	case RH_OPTIM_ADAMW:
+		return config->state_layout == RH_LAYOUT_SPLIT8 ? parameters * 2 + parameters / 32 : parameters * 8;
+	case RH_OPTIM_LION:
+		return parameters * 4;
+	case RH_OPTIM_SGD:
+		return config->momentum > 0 ? parameters * 4 : 0;
+	default:
+		return parameters;
+	}
+}
+
 int rh_room_check(const struct rh_session *session, int64_t checkpoints)
 {
 	const struct rh_config *config = session->config;
@@ -38,8 +53,9 @@ int rh_room_check(const struct rh_session *session, int64_t checkpoints)
 	int64_t output = trainable * width + SMALL_FILES_BYTES, kept = checkpoints;
 	if (config->save_total_limit > 0 && kept > config->save_total_limit)
 		kept = config->save_total_limit + 1; /* the new one is whole before the oldest goes */
-	/* moments, and masters where the weights' file holds less */
-	int64_t checkpoint = output + trainable * (config->dtype == RH_F32 || session->lora ? 8 : 12) + SMALL_FILES_BYTES;
+	/* optimizer state, and masters where the weights' file holds less */
+	int64_t checkpoint = output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
+	                     SMALL_FILES_BYTES;
 	int64_t available = free_bytes(config->output_dir);
 	double needed = (double)output + (double)kept * (double)checkpoint;
 	if (available < 0 || needed <= (double)available)

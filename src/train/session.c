@@ -166,7 +166,8 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                     .cache_rows = work->cache_rows,
 	                                     .seed = config->seed};
 	planning->options.train_round = round ? round : rh_roundpipe_default_round(work->train_micro_batches, devices);
-	planning->store.dtype = config->dtype;
+	planning->store = (struct rh_store_options){
+	        .dtype = config->dtype, .layout = config->state_layout, .optim = config->optim, .momentum = config->momentum != 0};
 	int rc = rh_devices_room(config->device, &planning->device_room);
 	if (rc)
 		return rc;

@@ -23,24 +23,45 @@ static int is_adapter(const struct rh_tensor *tensor)
 	return !strncmp(tensor->name, "base_model.", 11);
 }
 
-int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_tensor_part part,
-                       enum rh_dtype dtype, const char *suffix)
+static int add_place(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place, const char *suffix)
 {
+	struct rh_text name = {0};
+	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
+	if (!rc)
+		rc = rh_text_printf(&name, "%s%s", model->block[place.block].tensor[place.tensor].name, suffix);
+	if (rc)
+		return rc;
+	place.name = name.bytes;
+	list->place[list->count++] = place;
+	return 0;
+}
+
+int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
+                       const char *suffix)
+{
+	int rc = 0;
 	for (int b = 0; b < model->blocks; b++)
-		for (int t = 0; t < model->block[b].tensors; t++) {
+		for (int t = 0; !rc && t < model->block[b].tensors; t++) {
 			if (scope == RH_TENSORS_TRAINABLE && !model->block[b].trainable)
 				continue;
 			if (scope == RH_TENSORS_ADAPTERS && !is_adapter(&model->block[b].tensor[t]))
 				continue;
-			struct rh_text name = {0};
-			int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
-			if (!rc)
-				rc = rh_text_printf(&name, "%s%s", model->block[b].tensor[t].name, suffix);
-			if (rc)
-				return rc;
-			list->place[list->count++] = (struct rh_tensor_place){b, t, part, dtype, name.bytes};
+			rc = add_place(list, model, (struct rh_tensor_place){b, t, RH_TENSOR_WEIGHT, dtype, NULL}, suffix);
 		}
-	return 0;
+	return rc;
+}
+
+int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store)
+{
+	int rc = 0;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; model->block[b].trainable && t < model->block[b].tensors; t++) {
+			struct rh_state state;
+			for (int n = 0; !rc && rh_store_state(store, b, t, n, &state); n++)
+				rc = add_place(list, model, (struct rh_tensor_place){b, t, RH_TENSOR_STATE + n, state.dtype, NULL},
+				               state.suffix);
+		}
+	return rc;
 }
 
 static const struct rh_tensor *tensor_of(const struct rh_model *model, const struct rh_tensor_place *place)
@@ -48,26 +69,11 @@ static const struct rh_tensor *tensor_of(const struct rh_model *model, const str
 	return &model->block[place->block].tensor[place->tensor];
 }
 
-static void read_part(const struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, int64_t first,
-                      int64_t count, float *out)
+static struct rh_state state_of(const struct rh_store *store, const struct rh_tensor_place *place)
 {
-	if (place->part == RH_TENSOR_WEIGHT)
-		rh_store_get(store, place->block, place->tensor, first, count, out);
-	else
-		memcpy(out,
-		       rh_store_moment(store, place->block, place->part == RH_TENSOR_SECOND_MOMENT) + tensor_of(model, place)->offset +
-		               first,
-		       (size_t)count * sizeof *out);
-}
-
-static int write_part(struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, int64_t first,
-                      int64_t count, const float *values)
-{
-	if (place->part == RH_TENSOR_WEIGHT)
-		return rh_store_set(store, place->block, place->tensor, first, count, values);
-	memcpy(rh_store_moment(store, place->block, place->part == RH_TENSOR_SECOND_MOMENT) + tensor_of(model, place)->offset + first,
-	       values, (size_t)count * sizeof *values);
-	return 0;
+	struct rh_state state;
+	RH_ASSERT(rh_store_state(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, &state));
+	return state;
 }
 
 /* A tensor's elements handed to `write` in file order, converted; `buffer` holds PIECE floats. */
@@ -77,9 +83,13 @@ static int stream_out(const struct rh_store *store, const struct rh_model *model
 	const struct rh_tensor *tensor = tensor_of(model, place);
 	int64_t total = tensor->rows * tensor->cols;
 	int rc = 0;
+	if (place->part != RH_TENSOR_WEIGHT) {
+		struct rh_state state = state_of(store, place);
+		return write(file, state.data, rh_dtype_bytes(state.dtype, state.rows * state.cols));
+	}
 	for (int64_t first = 0; !rc && first < total; first += PIECE) {
 		int64_t count = total - first < PIECE ? total - first : PIECE;
-		read_part(store, model, place, first, count, buffer);
+		rh_store_get(store, place->block, place->tensor, first, count, buffer);
 		if (place->dtype == RH_BF16) { /* the upload copy's own rounding, so that the file holds what was trained with */
 			for (int64_t i = 0; i < count; i++) {
 				uint16_t half = rh_f32_to_bf16_away(buffer[i]);
@@ -101,21 +111,32 @@ static int write_model(void *file, const void *bytes, int64_t length)
 	return rh_model_out_write(file, bytes, length);
 }
 
-static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list, const struct rh_model *model)
+/* Shape in the file. Returns the rank. */
+static int shape_of(const struct rh_tensor_place *place, const struct rh_model *model, const struct rh_store *store, int64_t shape[2])
+{
+	const struct rh_tensor *tensor = tensor_of(model, place);
+	struct rh_state as = {.rank = tensor->rank, .rows = tensor->rows, .cols = tensor->cols};
+	if (place->part != RH_TENSOR_WEIGHT)
+		as = state_of(store, place);
+	shape[0] = as.rank == 2 ? as.rows : as.cols;
+	shape[1] = as.cols;
+	return as.rank;
+}
+
+static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list, const struct rh_model *model,
+                                               const struct rh_store *store)
 {
 	struct rh_safetensors_entry *entry = rh_alloc(list->count, sizeof *entry);
 	for (size_t i = 0; entry && i < list->count; i++) {
-		const struct rh_tensor *tensor = tensor_of(model, &list->place[i]);
-		entry[i] = (struct rh_safetensors_entry){.name = list->place[i].name, .dtype = list->place[i].dtype, .rank = tensor->rank};
-		entry[i].shape[0] = tensor->rank == 2 ? tensor->rows : tensor->cols;
-		entry[i].shape[1] = tensor->cols;
+		entry[i] = (struct rh_safetensors_entry){.name = list->place[i].name, .dtype = list->place[i].dtype};
+		entry[i].rank = shape_of(&list->place[i], model, store, entry[i].shape);
 	}
 	return entry;
 }
 
 int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store)
 {
-	struct rh_safetensors_entry *entry = entries_of(list, model);
+	struct rh_safetensors_entry *entry = entries_of(list, model, store);
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
 	struct rh_safetensors_out *file = NULL;
 	int rc = entry && buffer ? rh_safetensors_create(path, entry, (int64_t)list->count, NULL, &file) : -ENOMEM;
@@ -143,16 +164,9 @@ static void widen(enum rh_dtype dtype, const char *from, int64_t count, float *o
 	}
 }
 
-static int load_one(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, const struct rh_model *model,
-                    struct rh_store *store, float *buffer)
+static int load_weights(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, struct rh_store *store,
+                        int64_t total, float *buffer)
 {
-	const struct rh_tensor *tensor = tensor_of(model, place);
-	int64_t total = tensor->rows * tensor->cols;
-	int fits = found->rank == tensor->rank && found->shape[0] == (tensor->rank == 2 ? tensor->rows : tensor->cols) &&
-	           (tensor->rank == 1 || found->shape[1] == tensor->cols);
-	if (!fits)
-		return rh_fail(-EINVAL, "%s: tensor %s has a shape that does not fit this model, which needs (%lld, %lld)", path,
-		               place->name, (long long)tensor->rows, (long long)tensor->cols);
 	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
 		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
 		               rh_dtype_name(found->dtype));
@@ -160,10 +174,35 @@ static int load_one(const struct rh_safetensor *found, const char *path, const s
 	for (int64_t first = 0; !rc && first < total; first += PIECE) {
 		int64_t count = total - first < PIECE ? total - first : PIECE;
 		widen(found->dtype, (const char *)found->data + rh_dtype_bytes(found->dtype, first), count, buffer);
-		rc = write_part(store, model, place, first, count, buffer);
+		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
 	}
-	rh_file_forget(found->data, (size_t)found->bytes);
 	return rc ? rh_fail_in(rc, "%s", path) : 0;
+}
+
+static int load_state(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, struct rh_store *store)
+{
+	struct rh_state state = state_of(store, place);
+	if (found->dtype != state.dtype)
+		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s, not %s; it was saved by another optimizer or state_layout", path,
+		               place->name, rh_dtype_name(found->dtype), rh_dtype_name(state.dtype));
+	memcpy(state.data, found->data, (size_t)found->bytes);
+	return 0;
+}
+
+static int load_one(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, const struct rh_model *model,
+                    struct rh_store *store, float *buffer)
+{
+	int64_t shape[2];
+	int rank = shape_of(place, model, store, shape);
+	int fits = found->rank == rank && found->shape[0] == shape[0] && (rank == 1 || found->shape[1] == shape[1]);
+	if (!fits)
+		return rh_fail(-EINVAL, "%s: tensor %s has a shape that does not fit this model, which needs (%lld, %lld)", path,
+		               place->name, (long long)(rank == 2 ? shape[0] : 1), (long long)shape[rank - 1]);
+	int rc = place->part == RH_TENSOR_WEIGHT
+	                 ? load_weights(found, path, place, store, rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
+	                 : load_state(found, path, place, store);
+	rh_file_forget(found->data, (size_t)found->bytes);
+	return rc;
 }
 
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
@@ -241,8 +280,8 @@ int rh_weights_save(const char *dir, const struct rh_model *model, const struct 
 	struct rh_tensor_list list = {0};
 	struct rh_model_out *file = NULL;
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
-	int rc = buffer ? rh_tensor_list_add(&list, model, RH_TENSORS_ALL, RH_TENSOR_WEIGHT, model->dtype, "") : -ENOMEM;
-	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, model);
+	int rc = buffer ? rh_tensor_list_add(&list, model, RH_TENSORS_ALL, model->dtype, "") : -ENOMEM;
+	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, model, store);
 	if (!rc)
 		rc = entry ? rh_model_out_create(dir, entry, (int64_t)list.count, RH_SHARD_BYTES, &file) : -ENOMEM;
 	for (size_t i = 0; !rc && i < list.count; i++)

@@ -6,14 +6,14 @@
 #include "model/model.h"
 #include "offload/store.h"
 
-/* What of a trainable tensor goes into a file. */
-enum rh_tensor_part { RH_TENSOR_WEIGHT, RH_TENSOR_FIRST_MOMENT, RH_TENSOR_SECOND_MOMENT };
+/* What of a tensor goes into a file: its master weights, or (RH_TENSOR_STATE + n) array n of its optimizer state, as it lies in memory. */
+enum rh_tensor_part { RH_TENSOR_WEIGHT, RH_TENSOR_STATE };
 
 /* A tensor of the model on its way: where it lies, and what it is called there. */
 struct rh_tensor_place {
 	int block, tensor;
-	enum rh_tensor_part part;
-	enum rh_dtype dtype; /* in the file: F32 or BF16 */
+	int part;            /* enum rh_tensor_part */
+	enum rh_dtype dtype; /* in the file: F32 or BF16; of state its own */
 	char *name;
 };
 struct rh_tensor_list {
@@ -21,15 +21,17 @@ struct rh_tensor_list {
 	size_t count, capacity;
 };
 void rh_tensor_list_free(struct rh_tensor_list *list);
-/* Appends the tensors of trainable blocks, of adapters, or of all blocks, named as the model names them with `suffix` behind. */
+/* Appends the weights of trainable blocks, of adapters, or of all blocks, named as the model names them with `suffix` behind. */
 enum rh_tensor_scope { RH_TENSORS_TRAINABLE, RH_TENSORS_ADAPTERS, RH_TENSORS_ALL };
-int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_tensor_part part,
-                       enum rh_dtype dtype, const char *suffix) RH_MUST;
+int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
+                       const char *suffix) RH_MUST;
+/* Appends all optimizer state of trainable blocks. */
+int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store) RH_MUST;
 
 /* One safetensors file of the list. */
 int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model,
                     const struct rh_store *store) RH_MUST;
-/* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16). */
+/* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16; state as it was saved). */
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 /* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. */

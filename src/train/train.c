@@ -205,7 +205,8 @@ static double step_loss(const struct run *run, int64_t count, int64_t trained)
 static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
 {
 	const struct rh_config *config = run->config;
-	struct rh_adamw adamw = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay};
+	struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
+	                                         config->momentum};
 	*norm = rh_optimizer_norm(run->session.store);
 	if (!isfinite(loss) || !isfinite(*norm))
 		return rh_fail(-EDOM,
@@ -217,7 +218,7 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 	int rc = 0;
 	for (int b = 0; !rc && b < run->session.model->blocks; b++)
 		if (run->session.model->block[b].trainable)
-			rc = rh_optimizer_update(run->session.store, b, &adamw, rate, scale, step + 1);
+			rc = rh_optimizer_update(run->session.store, b, &settings, rate, scale, step + 1);
 	return rc;
 }
 

@@ -127,10 +127,7 @@ static void test_keys_not_built_yet_say_so(void **state)
 {
 	(void)state;
 	static const char *const keys[] = {"device sim:rtx4090x8",
-	                                   "optim lion_32bit",
-	                                   "optim sgd",
 	                                   "optimizer_staleness 1",
-	                                   "state_layout split8",
 	                                   "accumulation fp16",
 	                                   "accumulation_chunk 64",
 	                                   "fp8 true",

@@ -293,13 +293,37 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("chat_template: \"a\\nb\\nc\"\nmax_length: \"1\\n2\"\n", NULL, "max_length: '1?2'");
 }
 
+static void test_load_takes_optimizers_and_layouts(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	check_ok(load("bf16: true\n", NULL, &c));
+	assert_true(c.optim == RH_OPTIM_ADAMW && c.state_layout == RH_LAYOUT_SPLIT && c.momentum == 0);
+	rh_config_free(&c);
+	check_ok(load("optim: sgd\noptim_args: momentum=0.9\nbf16: true\nstate_layout: plain\n", NULL, &c));
+	assert_true(c.optim == RH_OPTIM_SGD && c.state_layout == RH_LAYOUT_PLAIN && c.momentum == 0.9);
+	rh_config_free(&c);
+	check_ok(load("dtype: bfloat16\nstate_layout: split8\n", NULL, &c));
+	assert_true(c.state_layout == RH_LAYOUT_SPLIT8);
+	rh_config_free(&c);
+	check_ok(load("dtype: float32\nstate_layout: split\noptim: lion_32bit\n", NULL, &c)); /* fp32 has one layout */
+	assert_true(c.state_layout == RH_LAYOUT_PLAIN && c.optim == RH_OPTIM_LION);
+	rh_config_free(&c);
+	refused("optim: adamw\n", NULL, "optim: 'adamw'");
+	refused("dtype: float32\nstate_layout: split8\n", NULL, "state_layout: split8 needs dtype: bfloat16");
+	refused("bf16: true\noptim: adafactor\nstate_layout: split8\n", NULL,
+	        "state_layout: split8 is for the moments of optim: adamw_torch");
+	refused("optim: sgd\noptim_args: nesterov=1\n", NULL, "optim_args: 'nesterov=1' is not allowed; expected momentum=NUMBER");
+	refused("optim: sgd\noptim_args: momentum=1\n", NULL, "optim_args: 'momentum=1' is not allowed");
+	refused("optim_args: momentum=0.5\n", NULL, "optim_args: momentum is for optim: sgd");
+}
+
 static void test_load_what_is_not_built_says_so(void **state)
 {
 	(void)state;
 	refused("device: sim:rtx4090x8\n", NULL, "device: 'sim:rtx4090x8' is not built yet; cpu, cpu:N and cuda work");
 	refused("schedule: gpipe\n", NULL, "schedule: 'gpipe' is not built yet; only roundpipe works so far");
 	refused("optimizer_staleness: 1\n", NULL, "optimizer_staleness: '1' is not built yet");
-	refused("state_layout: split8\n", NULL, "state_layout: 'split8' is not built yet; only split works so far");
 	refused("accumulation: fp16\n", NULL, "not built yet");
 	refused("accumulation_chunk: 128\n", NULL, "accumulation_chunk: '128' is not built yet");
 	refused("fp8: true\n", NULL, "fp8: 'true' is not built yet");
@@ -307,8 +331,6 @@ static void test_load_what_is_not_built_says_so(void **state)
 	refused("max_nvme: 1TB\n", NULL, "not built yet");
 	refused("nvme_dirs: /mnt\n", NULL, "not built yet");
 	refused("max_nvme_writes: 1PB\n", NULL, "not built yet");
-	refused("optim: lion_32bit\n", NULL, "optim: 'lion_32bit' is not built yet; only adamw_torch works so far");
-	refused("optim: adamw\n", NULL, "optim: 'adamw' is unknown; only adamw_torch works so far");
 	refused("dtype: float16\n", NULL, "dtype: float16 is not built yet");
 	refused("fp16: true\n", NULL, "fp16: float16 is not built yet");
 	struct rh_config c;
@@ -561,6 +583,7 @@ int main(void)
 	        cmocka_unit_test(test_load_resume_is_true_or_a_path),
 	        cmocka_unit_test(test_load_unknown_and_repeated_keys_are_refused),
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
+	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),
 	        cmocka_unit_test(test_load_contradictions_are_refused),
 	        cmocka_unit_test(test_load_what_a_verb_needs),

@@ -16,8 +16,7 @@
 static struct rh_tensor small[] = {{"a.weight", 3, 5, 0, 1, 2}, {"a.norm", 1, 7, 64, 0, 2}};
 static struct rh_tensor large[] = {{"b.weight", 1000, 100, 128, 1, 2}};
 
-static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable,
-                                 int uses)
+static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable, int uses)
 {
 	return (struct rh_block){name, elements, trainable, uses, tensor, tensors};
 }
@@ -25,7 +24,7 @@ static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, i
 static struct rh_store *create(const struct rh_block *specs, int count, enum rh_dtype dtype, int crosses, struct rh_pool *pool)
 {
 	struct rh_store *store = NULL;
-	check_ok(rh_store_create(specs, count, &(struct rh_store_options){dtype, crosses}, pool, &store));
+	check_ok(rh_store_create(specs, count, &(struct rh_store_options){.dtype = dtype, .crosses_rounds = crosses}, pool, &store));
 	return store;
 }
 
@@ -85,21 +84,46 @@ static void test_reserve_of_the_absurd_says_who(void **state)
 static void test_bytes_follow_the_layout_table(void **state)
 {
 	(void)state;
-	const int64_t n = 1 << 20; /* array sizes are multiples of the page: only the span table is rounded */
+	const int64_t n = 1 << 20; /* and 32 spans of 32 bytes, the whole rounded up to a page */
 	struct rh_tensor whole[] = {{"w", 1024, 1024, 0, 1, 2}};
-	const int64_t table = 4096; /* 32 spans of 32 bytes, rounded */
 	const struct {
 		enum rh_dtype dtype;
 		int trainable, uses, crosses, bytes;
+		enum rh_state_layout layout;
+		enum rh_optim optim;
+		int momentum, more; /* bytes beside those of an element */
 	} cases[] = {
-	        {RH_F32, 0, 1, 0, 4},   {RH_BF16, 0, 1, 0, 2},  {RH_F32, 0, 2, 1, 4},       {RH_F32, 1, 1, 0, 16},
-	        {RH_F32, 1, 1, 1, 16},  {RH_F32, 1, 2, 0, 20},  {RH_F32, 1, 2, 1, 20},      {RH_BF16, 1, 1, 0, 14},
-	        {RH_BF16, 1, 1, 1, 16}, {RH_BF16, 1, 2, 0, 22}, {RH_BF16, 1, 2, 1, 14 + 8},
+	        {.dtype = RH_F32, 0, 1, 0, 4},
+	        {.dtype = RH_BF16, 0, 1, 0, 2},
+	        {.dtype = RH_F32, 0, 2, 1, 4},
+	        {.dtype = RH_F32, 1, 1, 0, 16},
+	        {.dtype = RH_F32, 1, 1, 1, 16},
+	        {.dtype = RH_F32, 1, 2, 0, 20},
+	        {.dtype = RH_F32, 1, 2, 1, 20},
+	        {.dtype = RH_BF16, 1, 1, 0, 14},
+	        {.dtype = RH_BF16, 1, 1, 1, 16},
+	        {.dtype = RH_BF16, 1, 2, 0, 22},
+	        {.dtype = RH_BF16, 1, 2, 1, 14 + 8},
+	        {.dtype = RH_BF16, 1, 1, 0, 16, RH_LAYOUT_PLAIN},
+	        {.dtype = RH_BF16, 1, 1, 1, 18, RH_LAYOUT_PLAIN},
+	        {.dtype = RH_F32, 1, 1, 0, 16, RH_LAYOUT_PLAIN},
+	        {.dtype = RH_BF16, 1, 1, 0, 8, RH_LAYOUT_SPLIT8, .more = (1 << 20) / 256 * 4 * 2},
+	        {.dtype = RH_BF16, 0, 1, 0, 2, RH_LAYOUT_SPLIT8},
+	        {.dtype = RH_BF16, 1, 1, 0, 10, .optim = RH_OPTIM_LION},
+	        {.dtype = RH_F32, 1, 1, 0, 8, .optim = RH_OPTIM_SGD},
+	        {.dtype = RH_F32, 1, 1, 0, 12, .optim = RH_OPTIM_SGD, .momentum = 1},
+	        /* rows and columns; 32 groups' sums of columns, factors, squares */
+	        {.dtype = RH_BF16, 1, 1, 0, 6, .optim = RH_OPTIM_ADAFACTOR, .more = 8192 + 32 * 4096 + 4096 + 256},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rh_block one = spec("w", whole, 1, n, cases[i].trainable, cases[i].uses);
-		struct rh_store_options options = {cases[i].dtype, cases[i].crosses};
-		assert_int_equal(rh_store_bytes(&one, 1, &options), cases[i].bytes * n + (cases[i].trainable ? table : 0));
+		struct rh_store_options options = {.dtype = cases[i].dtype,
+		                                   .crosses_rounds = cases[i].crosses,
+		                                   .layout = cases[i].layout,
+		                                   .optim = cases[i].optim,
+		                                   .momentum = cases[i].momentum};
+		assert_int_equal(rh_store_bytes(&one, 1, &options),
+		                 rh_host_round(cases[i].bytes * n + cases[i].more + (cases[i].trainable ? 1024 : 0)));
 	}
 }
 
@@ -130,7 +154,7 @@ static void test_arrays_are_aligned_and_apart(void **state)
 		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
 		int crosses = variant >> 1 & 1, uses = (variant >> 2 & 1) + 1, size = dtype == RH_F32 ? 4 : 2;
 		struct rh_block specs[] = {spec("frozen", small, 2, 77, 0, 1), spec("a", small, 2, 77, 1, 1),
-		                                spec("b", large, 1, 100200, 1, uses)};
+		                           spec("b", large, 1, 100200, 1, uses)};
 		struct rh_store *store = create(specs, 3, dtype, crosses, pool);
 		assert_int_equal(rh_store_blocks(store), 3);
 		assert_ptr_equal(rh_store_block(store, 2), &specs[2]);
@@ -167,7 +191,7 @@ static void test_what_is_mapped_is_what_was_said(void **state)
 	struct rh_block specs[] = {spec("a", small, 2, 77, 1, 1), spec("b", large, 1, 100200, 1, 2)};
 	rh_store_destroy(create(specs, 2, RH_BF16, 1, pool)); /* the allocator has what it needs now */
 	for (int crosses = 0; crosses < 2; crosses++) {
-		struct rh_store_options options = {RH_BF16, crosses};
+		struct rh_store_options options = {.dtype = RH_BF16, .crosses_rounds = crosses};
 		int64_t before = mapped_bytes();
 		struct rh_store *store = create(specs, 2, RH_BF16, crosses, pool);
 		assert_int_equal(mapped_bytes() - before, rh_store_bytes(specs, 2, &options));
@@ -268,7 +292,7 @@ static void test_create_survives_each_failed_allocation(void **state)
 	int rc = -1;
 	for (uint64_t n = 1; rc && n < 100; n++) {
 		rh_alloc_fail_nth(n);
-		rc = rh_store_create(specs, 2, &(struct rh_store_options){RH_BF16, 1}, pool, &store);
+		rc = rh_store_create(specs, 2, &(struct rh_store_options){.dtype = RH_BF16, .crosses_rounds = 1}, pool, &store);
 		rh_alloc_fail_nth(0);
 		assert_true(rc == 0 ? n > 1 : rc == -ENOMEM && !store);
 	}
@@ -287,7 +311,7 @@ static void test_create_of_the_absurd_says_so(void **state)
 	for (int i = 0; i < 3; i++) {
 		struct rh_block specs[] = {spec("a", NULL, 0, sizes[i], 1, 2), spec("b", NULL, 0, sizes[i], 1, 2)};
 		struct rh_store *store = NULL;
-		int rc = rh_store_create(specs, 2, &(struct rh_store_options){RH_F32, 1}, pool, &store);
+		int rc = rh_store_create(specs, 2, &(struct rh_store_options){.dtype = RH_F32, .crosses_rounds = 1}, pool, &store);
 		assert_int_equal(rc, -ENOMEM);
 		assert_null(store);
 		assert_true(strlen(rh_error(rc)) > 20 && !strchr(rh_error(rc), '\n'));

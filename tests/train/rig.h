@@ -209,11 +209,12 @@ static inline double rig_gradient_error(const struct rig *rig, int b, int t, con
 static inline double rig_update(struct rig *rig, double rate, int64_t step)
 {
 	const struct rh_config *config = &rig->config;
-	struct rh_adamw adamw = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay};
+	struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
+	                                         config->momentum};
 	double norm = rh_optimizer_norm(rig->session.store), scale = rh_optimizer_clip(norm, config->max_grad_norm);
 	for (int b = 0; b < rig->session.model->blocks; b++)
 		if (rig->session.model->block[b].trainable)
-			check_ok(rh_optimizer_update(rig->session.store, b, &adamw, rate, scale, step + 1));
+			check_ok(rh_optimizer_update(rig->session.store, b, &settings, rate, scale, step + 1));
 	return norm;
 }
 

@@ -215,6 +215,45 @@ static void test_resumed_runs_equal_runs_that_never_stopped(void **state)
 	}
 }
 
+/* Every kind of optimizer state, saved and read back; and only by those that it means something to. */
+static void test_optimizers_resume_with_their_own_state(void **state)
+{
+	(void)state;
+	static const char *const states[] = {"--bf16 true --state_layout plain",
+	                                     "--bf16 true --state_layout split8",
+	                                     "--optim lion_32bit",
+	                                     "--optim sgd --optim_args momentum=0.9",
+	                                     "--optim sgd",
+	                                     "--optim adafactor --bf16 true"};
+	enum { STATES = sizeof states / sizeof *states };
+	struct scratch scratch;
+	world_open(&scratch);
+	char options[STATES][512];
+	for (int i = 0; i < STATES; i++) {
+		char whole[16], again[16];
+		snprintf(whole, sizeof whole, "whole-%d", i);
+		snprintf(again, sizeof again, "again-%d", i);
+		snprintf(options[i], sizeof options[i], "--model_name_or_path %s/hf --max_steps 8 --save_steps 4 --weight_decay 0.1 %s",
+		         scratch.dir, states[i]);
+		train(&scratch, whole, options[i]);
+		train(&scratch, again, path_of("%s --resume_from_checkpoint %s/%s/checkpoint-4", options[i], scratch.dir, whole));
+		same_runs(&scratch, whole, again, 4);
+		same_checkpoints(&scratch, whole, again, 8);
+	}
+	struct ran ran = run_line(
+	        &scratch, "%s",
+	        command(&scratch, "other", path_of("%s --resume_from_checkpoint %s/whole-0/checkpoint-4", options[1], scratch.dir)));
+	assert_true(ran.status != 0);
+	assert_non_null(strstr(ran.err, "state_layout: plain, this run has split8"));
+	run_free(&ran);
+	ran = run_line(&scratch, "%s",
+	               command(&scratch, "other", path_of("%s --resume_from_checkpoint %s/whole-2/checkpoint-4", options[3], scratch.dir)));
+	assert_true(ran.status != 0);
+	assert_non_null(strstr(ran.err, "optim: lion_32bit, this run has sgd"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static void pause_ms(long ms)
 {
 	nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
@@ -434,6 +473,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_resumed_runs_equal_runs_that_never_stopped),
+	        cmocka_unit_test(test_optimizers_resume_with_their_own_state),
 	        cmocka_unit_test(test_signals_save_and_end_the_run_well),
 	        cmocka_unit_test(test_killed_runs_go_on_from_a_whole_checkpoint),
 	        cmocka_unit_test(test_evaluation_comes_when_asked_and_equals_the_verb),

@@ -1,0 +1,127 @@
+/* What each kind of optimizer keeps of a block, and where. */
+#include "offload/store_internal.h"
+
+/* Adafactor's groups of rows at most: partial sums of columns are kept of each. */
+enum { FACTOR_GROUPS = 128 };
+
+int64_t state_codes(int64_t elements)
+{
+	return (elements + OPTIMIZER_CODES - 1) / OPTIMIZER_CODES;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+struct state_factors state_factors(const struct rh_tensor *tensor)
+{
+	int factored = tensor->rank == 2;
+	struct state_factors f = {.factored = factored,
+	                          .rows = factored ? tensor->rows : 1,
+	                          .cols = factored ? tensor->cols : tensor_elements(tensor),
+	                          .group_rows = 1};
+	if (f.cols)
+		f.group_rows = most((STORE_SPAN + f.cols - 1) / f.cols, (f.rows + FACTOR_GROUPS - 1) / FACTOR_GROUPS);
+	f.groups = (f.rows + f.group_rows - 1) / f.group_rows;
+	f.floats = factored ? f.rows + f.cols : f.cols;
+	/* sums of columns by group, factors of columns, one fp64 sum of each group */
+	f.scratch = rh_align_up(f.groups * f.cols * 4, RH_ALIGN) + rh_align_up(f.cols * 4, RH_ALIGN) + f.groups * 8;
+	return f;
+}
+
+int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_store_options *options)
+{
+	int64_t bytes = 0;
+	if (options->optim == RH_OPTIM_ADAFACTOR)
+		for (int b = 0; b < count; b++)
+			for (int t = 0; specs[b].trainable && t < specs[b].tensors; t++)
+				bytes = most(bytes, state_factors(&specs[b].tensor[t]).scratch);
+	return bytes;
+}
+
+static int moments(const struct rh_store_options *options)
+{
+	switch (options->optim) {
+	case RH_OPTIM_ADAMW:
+		return 2;
+	case RH_OPTIM_LION:
+		return 1;
+	case RH_OPTIM_SGD:
+		return options->momentum ? 1 : 0;
+	default:
+		return 0;
+	}
+}
+
+void state_place(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory, struct store_block *block)
+{
+	int narrow = options->layout == RH_LAYOUT_SPLIT8;
+	int64_t codes = 0, floats = 0;
+	for (int t = 0; t < spec->tensors; t++) {
+		codes += state_codes(tensor_elements(&spec->tensor[t]));
+		floats += state_factors(&spec->tensor[t]).floats;
+	}
+	for (int k = 0; k < moments(options); k++)
+		if (narrow)
+			block->code[k] = rh_arena_take(memory, spec->elements);
+		else
+			block->moment[k] = rh_arena_take(memory, spec->elements * 4);
+	for (int k = 0; narrow && k < moments(options); k++)
+		block->largest[k] = rh_arena_take(memory, codes * 4);
+	if (options->optim == RH_OPTIM_ADAFACTOR)
+		block->factor = rh_arena_take(memory, floats * 4);
+}
+
+float *state_factor_at(const struct rh_block *spec, const struct store_block *block, int tensor)
+{
+	float *at = block->factor;
+	for (int t = 0; t < tensor; t++)
+		at += state_factors(&spec->tensor[t]).floats;
+	return at;
+}
+
+/* A tensor of the model's own shape. */
+static struct rh_state whole(const struct rh_tensor *tensor, const char *suffix, enum rh_dtype dtype, void *data)
+{
+	return (struct rh_state){suffix, data, dtype, tensor->rank, tensor->rows, tensor->cols};
+}
+
+static struct rh_state vector(const char *suffix, float *data, int64_t count)
+{
+	return (struct rh_state){suffix, data, RH_F32, 1, 1, count};
+}
+
+/* Names are those of PyTorch's, transformers' and bitsandbytes' own states. */
+int rh_store_state(const struct rh_store *store, int block, int tensor, int which, struct rh_state *out)
+{
+	const struct rh_block *spec = rh_store_block(store, block);
+	const struct store_block *at = &store->block[block];
+	RH_ASSERT(spec->trainable && tensor >= 0 && tensor < spec->tensors && which >= 0);
+	const struct rh_tensor *one = &spec->tensor[tensor];
+	static const char *const names[] = {".exp_avg", ".exp_avg_sq"}, *const scales[] = {".exp_avg_absmax", ".exp_avg_sq_absmax"};
+	int count = moments(&store->options);
+	if (at->factor) {
+		struct state_factors f = state_factors(one);
+		float *data = state_factor_at(spec, at, tensor);
+		if (which >= (f.factored ? 2 : 1))
+			return 0;
+		*out = !f.factored  ? whole(one, ".exp_avg_sq", RH_F32, data)
+		       : which == 0 ? vector(".exp_avg_sq_row", data, f.rows)
+		                    : vector(".exp_avg_sq_col", data + f.rows, f.cols);
+	} else if (at->code[0]) {
+		if (which >= 2 * count)
+			return 0;
+		int64_t first = 0;
+		for (int t = 0; t < tensor; t++)
+			first += state_codes(tensor_elements(&spec->tensor[t]));
+		*out = which < count ? whole(one, names[which], RH_U8, at->code[which] + one->offset)
+		                     : vector(scales[which - count], at->largest[which - count] + first, state_codes(tensor_elements(one)));
+	} else {
+		if (which >= count)
+			return 0;
+		const char *name = store->options.optim == RH_OPTIM_SGD ? ".momentum_buffer" : names[which];
+		*out = whole(one, name, RH_F32, at->moment[which] + one->offset);
+	}
+	return 1;
+}
