@@ -1,4 +1,4 @@
-#include "device/op.h"
+#include "device/op_check.h"
 
 #include "core/error.h"
 
@@ -54,37 +54,20 @@ static const struct rh_op_info infos[RH_OP_KINDS] = {
                              8,
                              {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw")}},
         [RH_OP_ADD] = {"add", 3, {IN("a"), IN("b"), OUT("y")}},
+        [RH_OP_ROUTER] = {"router", 3, {IN("logits"), OUT("index"), OUT("weight")}},
+        [RH_OP_ROUTER_BACKWARD] = {"router_backward", 5, {IN("logits"), IN("index"), IN("weight"), IN("dweight"), OUT("dlogits")}},
+        [RH_OP_PERMUTE] = {"permute", 5, {IN("index"), IN("x"), OUT("start"), OUT("place"), OUT("y")}},
+        [RH_OP_UNPERMUTE] = {"unpermute", 5, {IN("x"), IN("place"), MAYBE("weight"), MAYBE("add"), OUT("y")}},
+        [RH_OP_UNPERMUTE_BACKWARD] = {"unpermute_backward", 6, {IN("x"), IN("place"), IN("weight"), IN("dy"), OUT("dx"), OUT("dweight")}},
+        [RH_OP_GROUPED_GEMM] = {"grouped_gemm", 6, {IN("a"), IN("b"), IN("start"), MAYBE("c"), MAYBE("bias"), OUT("d")}},
+        [RH_OP_GROUPED_GEMM_GRADIENT] = {"grouped_gemm_gradient", 4, {IN("a"), IN("b"), IN("start"), INOUT("d")}},
+        [RH_OP_GROUPED_COLUMN_SUM] = {"grouped_column_sum", 3, {IN("x"), IN("start"), INOUT("y")}},
 };
 
 const struct rh_op_info *rh_op_info(enum rh_op_kind kind)
 {
 	RH_ASSERT(kind >= 0 && kind < RH_OP_KINDS);
 	return &infos[kind];
-}
-
-/* An op being checked, and the first fault found. */
-struct check {
-	const struct rh_op *op;
-	const char *fault;
-};
-
-static void require(struct check *check, int condition, const char *fault)
-{
-	if (!condition && !check->fault)
-		check->fault = fault;
-}
-
-/* Operand, if present, is (rows, cols) of the dtype. */
-static void shape(struct check *check, int operand, enum rh_dtype dtype, int64_t rows, int64_t cols, const char *fault)
-{
-	struct rh_view view = check->op->operand[operand];
-	if (view.data)
-		require(check, view.dtype == dtype && view.rows == rows && view.cols == cols, fault);
-}
-
-static int is_act(enum rh_dtype dtype)
-{
-	return dtype == RH_F32 || dtype == RH_BF16;
 }
 
 static void check_gemm(struct check *check)
@@ -314,6 +297,14 @@ static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_DROPOUT] = check_dropout,
         [RH_OP_HEAD_LOSS] = check_head_loss,
         [RH_OP_ADD] = check_add,
+        [RH_OP_ROUTER] = op_check_router,
+        [RH_OP_ROUTER_BACKWARD] = op_check_router_backward,
+        [RH_OP_PERMUTE] = op_check_permute,
+        [RH_OP_UNPERMUTE] = op_check_unpermute,
+        [RH_OP_UNPERMUTE_BACKWARD] = op_check_unpermute_backward,
+        [RH_OP_GROUPED_GEMM] = op_check_grouped_gemm,
+        [RH_OP_GROUPED_GEMM_GRADIENT] = op_check_grouped_gemm_gradient,
+        [RH_OP_GROUPED_COLUMN_SUM] = op_check_grouped_column_sum,
 };
 
 /* Whether the output may be the very same view as the input. */
@@ -334,6 +325,12 @@ static int may_be(enum rh_op_kind kind, int output, int input)
 		       (output == RH_SWIGLU_BACKWARD_A && input == RH_SWIGLU_BACKWARD_DA);
 	case RH_OP_DROPOUT:
 		return input == RH_DROPOUT_X || input == RH_DROPOUT_ADD;
+	case RH_OP_UNPERMUTE:
+		return input == RH_UNPERMUTE_ADD;
+	case RH_OP_UNPERMUTE_BACKWARD:
+		return output == RH_UNPERMUTE_BACKWARD_DX && input == RH_UNPERMUTE_BACKWARD_X;
+	case RH_OP_GROUPED_GEMM:
+		return input == RH_GROUPED_GEMM_C;
 	default:
 		return 0;
 	}

@@ -4,7 +4,7 @@
  * the enums below, one per kind; an absent operand has data NULL. "=" overwrites, "+=" adds to what is there. Unless said otherwise an
  * output may not overlap an input, and T is the number of tokens (rows). "act" stands for the compute dtype, F32 or BF16: arithmetic is
  * fp32 inside, rounded once (nearest even) on store. What an op computes does not depend on threads or devices: the order of every sum is
- * a function of the shapes alone. */
+ * a function of the shapes alone (of grouped products: and of the rows that each expert has). */
 #ifndef RH_DEVICE_OP_H
 #define RH_DEVICE_OP_H
 
@@ -30,6 +30,14 @@ enum rh_op_kind {
 	RH_OP_DROPOUT,
 	RH_OP_HEAD_LOSS,
 	RH_OP_ADD,
+	RH_OP_ROUTER, /* mixtures of experts */
+	RH_OP_ROUTER_BACKWARD,
+	RH_OP_PERMUTE,
+	RH_OP_UNPERMUTE,
+	RH_OP_UNPERMUTE_BACKWARD,
+	RH_OP_GROUPED_GEMM,
+	RH_OP_GROUPED_GEMM_GRADIENT,
+	RH_OP_GROUPED_COLUMN_SUM,
 	RH_OP_KINDS
 };
 
@@ -132,6 +140,58 @@ enum {
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
 enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
+/* Mixtures of experts. E experts, of which each token goes to k; n = T*k pairs of token and place among its experts. A layer is ROUTER,
+ * PERMUTE, GROUPED_GEMM, an activation, GROUPED_GEMM, UNPERMUTE; backward in the opposite order, with UNPERMUTE (no weights) for PERMUTE.
+ *
+ * ROUTER: index (T,k) I32 = the k largest of logits (T,E) act or F32, largest first, the lower expert first where they are equal; NaN
+ * counts as -infinity. weight (T,k) F32 = their shares of a softmax: over all E experts (Qwen3-MoE without norm_topk_prob), or over the k
+ * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss). E and k have the
+ * limits below. */
+enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
+enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
+enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32 };
+
+/* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's. */
+enum {
+	RH_ROUTER_BACKWARD_LOGITS,
+	RH_ROUTER_BACKWARD_INDEX,
+	RH_ROUTER_BACKWARD_WEIGHT,
+	RH_ROUTER_BACKWARD_DWEIGHT,
+	RH_ROUTER_BACKWARD_DLOGITS
+};
+
+/* PERMUTE: sorts the pairs by expert, stably. start (E+1,1) I32: expert e has rows [start[e], start[e+1]) of what is sorted, start[E] = n;
+ * place (T,k) I32: the row that a pair went to; y (n,c) = rows of x (T,c) act, copied there. index (T,k) I32 in [0, E); n below 2^31. */
+enum { RH_PERMUTE_INDEX, RH_PERMUTE_X, RH_PERMUTE_START, RH_PERMUTE_PLACE, RH_PERMUTE_Y };
+
+/* UNPERMUTE: y (T,c) act = sum over j of weight (T,k) times rows place (T,k) of x (n,c), in the order of j, + add (T,c) act or absent.
+ * Without weights each is 1: the gradient of PERMUTE. y may be add. */
+enum { RH_UNPERMUTE_X, RH_UNPERMUTE_PLACE, RH_UNPERMUTE_WEIGHT, RH_UNPERMUTE_ADD, RH_UNPERMUTE_Y };
+
+/* UNPERMUTE_BACKWARD: dx (n,c) act: row place(t,j) = weight(t,j) times row t of dy (T,c) act; dweight (T,k) F32 = that row of x times row t
+ * of dy. dx may be x. */
+enum {
+	RH_UNPERMUTE_BACKWARD_X,
+	RH_UNPERMUTE_BACKWARD_PLACE,
+	RH_UNPERMUTE_BACKWARD_WEIGHT,
+	RH_UNPERMUTE_BACKWARD_DY,
+	RH_UNPERMUTE_BACKWARD_DX,
+	RH_UNPERMUTE_BACKWARD_DWEIGHT
+};
+
+/* GROUPED_GEMM: a product an expert. Rows r in [start[e], start[e+1]) of d (R,n) = alpha * row r of a (R,k) times op(b_e) + row r of c +
+ * bias row e. b holds the experts' matrices one under another: b_e (k,n), or (n,k) transposed when trans_b. a, b act (both the same); d F32
+ * or act; c (R,n) of d's dtype, may be d itself, or absent; bias (E,n) act or absent. start (E+1,1) I32 ascends within [0, R]; rows that
+ * are no expert's are left alone. Products are summed in fp32. The starts are read where the op runs: the host never waits for them. */
+enum { RH_GROUPED_GEMM_A, RH_GROUPED_GEMM_B, RH_GROUPED_GEMM_START, RH_GROUPED_GEMM_C, RH_GROUPED_GEMM_BIAS, RH_GROUPED_GEMM_D };
+
+/* GROUPED_GEMM_GRADIENT: d_e (m,n) F32 += alpha * transposed rows of a (R,m) times rows of b (R,n), those of expert e: the gradient of the
+ * experts' matrices, one under another in d (E*m,n). a, b act; start as above. */
+enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_GRADIENT_START, RH_GROUPED_GEMM_GRADIENT_D };
+
+/* GROUPED_COLUMN_SUM: y (E,c) F32 += sums over the rows of each expert of x (R,c) act, in row order. The gradient of the experts' biases.
+ */
+enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
 enum { RH_OP_OPERANDS = 12 };
 
@@ -167,6 +227,13 @@ struct rh_op {
 		struct {
 			float scale;
 		} head_loss;
+		struct {
+			enum rh_router_softmax softmax;
+		} router; /* and its backward */
+		struct {
+			int trans_b; /* of GROUPED_GEMM alone */
+			float alpha;
+		} grouped_gemm; /* and its gradient */
 	};
 };
 

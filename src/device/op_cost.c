@@ -10,6 +10,13 @@ static double area(struct rh_view view)
 	return (double)view.rows * (double)view.cols;
 }
 
+/* The share of the experts that have rows, where only the number of rows is known: at most one an expert. */
+static double experts_touched(const struct rh_op *op, int start, int rows_of)
+{
+	double experts = (double)op->operand[start].rows - 1, rows = (double)op->operand[rows_of].rows;
+	return rows < experts ? rows / experts : 1;
+}
+
 /* Each operand once, as far as it is touched: a table of embeddings only in the rows that are named. */
 static double bytes_of(const struct rh_op *op)
 {
@@ -22,6 +29,11 @@ static double bytes_of(const struct rh_op *op)
 		if ((op->kind == RH_OP_EMBEDDING && i == RH_EMBEDDING_TABLE) || (op->kind == RH_OP_GATHER_ROWS && i == RH_GATHER_ROWS_X) ||
 		    (op->kind == RH_OP_EMBEDDING_BACKWARD && i == RH_EMBEDDING_BACKWARD_DTABLE))
 			view.rows = op->operand[op->kind == RH_OP_GATHER_ROWS ? RH_GATHER_ROWS_INDEX : RH_EMBEDDING_IDS].rows;
+		if (op->kind == RH_OP_GROUPED_GEMM && i == RH_GROUPED_GEMM_B) /* an expert without rows is not read */
+			view.rows = (int64_t)((double)view.rows * experts_touched(op, RH_GROUPED_GEMM_START, RH_GROUPED_GEMM_A));
+		if (op->kind == RH_OP_GROUPED_GEMM_GRADIENT && i == RH_GROUPED_GEMM_GRADIENT_D)
+			view.rows = (int64_t)((double)view.rows *
+			                      experts_touched(op, RH_GROUPED_GEMM_GRADIENT_START, RH_GROUPED_GEMM_GRADIENT_A));
 		int both = info->operand[i].access == RH_ACCESS_INOUT;
 		if (op->kind == RH_OP_HEAD_LOSS && i == RH_HEAD_LOSS_LOGITS)
 			continue; /* workspace: a chunk stays in cache */
@@ -65,6 +77,20 @@ static void head_loss_cost(const struct rh_op *op, struct rh_op_cost *cost)
 	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2));
 }
 
+/* All rows are some expert's: what an expert has is known on the device alone. */
+static void grouped_gemm_cost(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	const struct rh_view *view = op->operand;
+	if (op->kind == RH_OP_GROUPED_GEMM_GRADIENT) {
+		cost->product_flops = 2 * area(view[RH_GROUPED_GEMM_GRADIENT_A]) * (double)view[RH_GROUPED_GEMM_GRADIENT_B].cols;
+		cost->other_flops = area(view[RH_GROUPED_GEMM_GRADIENT_D]);
+		return;
+	}
+	struct rh_view d = view[RH_GROUPED_GEMM_D];
+	cost->product_flops = 2 * area(d) * (double)view[RH_GROUPED_GEMM_A].cols;
+	cost->other_flops = area(d) * ((view[RH_GROUPED_GEMM_C].data != NULL) + (view[RH_GROUPED_GEMM_BIAS].data != NULL));
+}
+
 static double other_flops(const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand;
@@ -90,6 +116,16 @@ static double other_flops(const struct rh_op *op)
 		return area(view[RH_DROPOUT_X]) * (25 + 3); /* a word of Philox: 100 integer operations for four */
 	case RH_OP_ADD:
 		return area(view[RH_ADD_Y]);
+	case RH_OP_ROUTER: /* k rounds of comparisons, and a softmax */
+		return area(view[RH_ROUTER_LOGITS]) * (double)(view[RH_ROUTER_INDEX].cols + SPECIAL + 2);
+	case RH_OP_ROUTER_BACKWARD:
+		return area(view[RH_ROUTER_BACKWARD_LOGITS]) * (SPECIAL + 4);
+	case RH_OP_UNPERMUTE:
+		return 2 * area(view[RH_UNPERMUTE_X]);
+	case RH_OP_UNPERMUTE_BACKWARD:
+		return 3 * area(view[RH_UNPERMUTE_BACKWARD_X]);
+	case RH_OP_GROUPED_COLUMN_SUM:
+		return area(view[RH_GROUPED_COLUMN_SUM_X]);
 	default:
 		return 0; /* moves only */
 	}
@@ -106,6 +142,8 @@ struct rh_op_cost rh_op_cost(const struct rh_op *op)
 		attention_cost(op, 5, &cost);
 	else if (op->kind == RH_OP_HEAD_LOSS)
 		head_loss_cost(op, &cost);
+	else if (op->kind == RH_OP_GROUPED_GEMM || op->kind == RH_OP_GROUPED_GEMM_GRADIENT)
+		grouped_gemm_cost(op, &cost);
 	else
 		cost.other_flops = other_flops(op);
 	return cost;

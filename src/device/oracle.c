@@ -234,6 +234,22 @@ void rh_op_oracle(const struct rh_op *op)
 		return add(op);
 	case RH_OP_HEAD_LOSS:
 		return oracle_head_loss(op);
+	case RH_OP_ROUTER:
+		return oracle_router(op);
+	case RH_OP_ROUTER_BACKWARD:
+		return oracle_router_backward(op);
+	case RH_OP_PERMUTE:
+		return oracle_permute(op);
+	case RH_OP_UNPERMUTE:
+		return oracle_unpermute(op);
+	case RH_OP_UNPERMUTE_BACKWARD:
+		return oracle_unpermute_backward(op);
+	case RH_OP_GROUPED_GEMM:
+		return oracle_grouped_gemm(op);
+	case RH_OP_GROUPED_GEMM_GRADIENT:
+		return oracle_grouped_gemm_gradient(op);
+	case RH_OP_GROUPED_COLUMN_SUM:
+		return oracle_grouped_column_sum(op);
 	case RH_OP_KINDS:
 		break;
 	}

@@ -38,4 +38,14 @@ void oracle_head_loss(const struct rh_op *op);
 void oracle_attention(const struct rh_op *op);
 void oracle_attention_backward(const struct rh_op *op);
 
+/* oracle_moe.c */
+void oracle_router(const struct rh_op *op);
+void oracle_router_backward(const struct rh_op *op);
+void oracle_permute(const struct rh_op *op);
+void oracle_unpermute(const struct rh_op *op);
+void oracle_unpermute_backward(const struct rh_op *op);
+void oracle_grouped_gemm(const struct rh_op *op);
+void oracle_grouped_gemm_gradient(const struct rh_op *op);
+void oracle_grouped_column_sum(const struct rh_op *op);
+
 #endif

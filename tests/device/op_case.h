@@ -65,6 +65,14 @@ static inline struct rh_view case_operand(struct op_case *c, int i, enum rh_dtyp
 	return c->op.operand[i] = view;
 }
 
+/* Operand becomes a copy of another case's. */
+static inline void case_take(struct op_case *to, int operand, const struct op_case *from, int source)
+{
+	struct rh_view view = from->op.operand[source];
+	case_operand(to, operand, view.dtype, view.rows, view.cols, view.stride - view.cols, FILL_NONE, NULL);
+	memcpy(to->buffer[operand].bytes, from->buffer[source].bytes, from->buffer[source].size);
+}
+
 static inline void case_alias(struct op_case *c, int i, int same_as)
 {
 	c->op.operand[i] = c->op.operand[same_as];

@@ -48,6 +48,14 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_I32, 6, 1},
 	                             {act, 6, 8},
 	                             {RH_F32, 9, 8}},
+	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}},
+	        [RH_OP_ROUTER_BACKWARD] = {{act, 6, 5}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_F32, 6, 3}, {act, 6, 5}},
+	        [RH_OP_PERMUTE] = {{RH_I32, 6, 2}, {act, 6, 8}, {RH_I32, 5, 1}, {RH_I32, 6, 2}, {act, 12, 8}},
+	        [RH_OP_UNPERMUTE] = {{act, 12, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}},
+	        [RH_OP_UNPERMUTE_BACKWARD] = {{act, 12, 8}, {RH_I32, 6, 2}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 12, 8}, {RH_F32, 6, 2}},
+	        [RH_OP_GROUPED_GEMM] = {{act, 12, 8}, {act, 32, 5}, {RH_I32, 5, 1}, {RH_F32, 12, 5}, {act, 4, 5}, {RH_F32, 12, 5}},
+	        [RH_OP_GROUPED_GEMM_GRADIENT] = {{act, 12, 6}, {act, 12, 5}, {RH_I32, 5, 1}, {RH_F32, 24, 5}},
+	        [RH_OP_GROUPED_COLUMN_SUM] = {{act, 12, 8}, {RH_I32, 5, 1}, {RH_F32, 4, 8}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++)
 		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE, &seed);
@@ -111,7 +119,9 @@ static void test_fault_is_found_in_every_operand(void **state)
 			                (kind == RH_OP_EMBEDDING && i == RH_EMBEDDING_TABLE) ||
 			                (kind == RH_OP_EMBEDDING_BACKWARD && i == RH_EMBEDDING_BACKWARD_DTABLE) ||
 			                (kind == RH_OP_GATHER_ROWS && i == RH_GATHER_ROWS_X) || kind == RH_OP_SCATTER_ROWS ||
-			                (kind == RH_OP_HEAD_LOSS && i == RH_HEAD_LOSS_LOGITS);
+			                (kind == RH_OP_HEAD_LOSS && i == RH_HEAD_LOSS_LOGITS) ||
+			                (kind == RH_OP_PERMUTE && i == RH_PERMUTE_START) ||
+			                (kind == RH_OP_GROUPED_COLUMN_SUM && i == RH_GROUPED_COLUMN_SUM_X);
 			if (!info->operand[i].optional)
 				expect_fault(c.op, i, (struct rh_view){0}, "absence");
 			expect_fault(c.op, i, (struct rh_view){view.data, RH_F16, view.rows, view.cols, view.stride}, "dtype");
@@ -164,6 +174,14 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.rmsnorm.groups = 0;
 	assert_non_null(rh_op_fault(&op));
 	op = c.op, op.rmsnorm.groups = 3;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_GROUPED_GEMM, RH_F32);
+	op = c.op, op.grouped_gemm.trans_b = 1;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_ROUTER, RH_F32);
+	op = c.op, op.router.softmax = (enum rh_router_softmax)2;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
 	c = right(RH_OP_DROPOUT, RH_F32);
@@ -226,12 +244,29 @@ static void test_cost_of_hand_computed_cases(void **state)
 	case_free(&c);
 }
 
+static void test_cost_of_mixtures_of_experts(void **state)
+{
+	(void)state;
+	/* 12 rows of 8 times 8 x 5 of an expert each; four experts' matrices and biases are read, c is too. */
+	struct rh_op_cost grouped = cost_of(RH_OP_GROUPED_GEMM, RH_BF16);
+	assert_true(grouped.product_flops == 2 * 12 * 8 * 5 && grouped.other_flops == 2 * 60);
+	assert_true(grouped.bytes == 2 * (96 + 160 + 20) + 4 * (5 + 60 + 60));
+	struct rh_op_cost gradient = cost_of(RH_OP_GROUPED_GEMM_GRADIENT, RH_BF16);
+	assert_true(gradient.product_flops == 2 * 12 * 6 * 5 && gradient.bytes == 2 * (72 + 60) + 4 * (5 + 2 * 120));
+	struct op_case few = right(RH_OP_GROUPED_GEMM, RH_F32); /* two rows: two experts of four at most */
+	few.op.operand[RH_GROUPED_GEMM_A].rows = few.op.operand[RH_GROUPED_GEMM_C].rows = few.op.operand[RH_GROUPED_GEMM_D].rows = 2;
+	assert_true(rh_op_cost(&few.op).bytes == 4 * (16 + 80 + 5 + 10 + 20 + 10));
+	case_free(&few);
+	/* x is read and written k times; the sort's lists. */
+	assert_true(cost_of(RH_OP_PERMUTE, RH_BF16).bytes == 4 * (12 + 5 + 12) + 2 * (48 + 96));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_fault_is_null_for_right_ops),  cmocka_unit_test(test_fault_is_found_in_every_operand),
 	        cmocka_unit_test(test_fault_is_found_in_parameters), cmocka_unit_test(test_fault_lets_column_ranges_of_one_buffer_pass),
-	        cmocka_unit_test(test_cost_of_hand_computed_cases),
+	        cmocka_unit_test(test_cost_of_hand_computed_cases),  cmocka_unit_test(test_cost_of_mixtures_of_experts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,65 +1,5 @@
 /* The oracle itself: backward ops against finite differences of the forward ones, and answers known from elsewhere. */
-#include "op_case.h"
-
-/* The loss is the sum of output times a fixed cotangent. A derivative is taken by five points h apart: the fourth-order formula leaves
- * h^4/30 of a fifth derivative, and fp32 outputs 2^-24/h of the loss's terms: 3e-8 and 2e-6 for h = 1/32. */
-static const double step = 0x1p-5;
-
-static double loss(const struct op_case *forward, int output, const double *cotangent)
-{
-	struct op_case run = case_clone(forward);
-	rh_op_oracle(&run.op);
-	struct rh_view y = run.op.operand[output];
-	double sum = 0;
-	for (int64_t r = 0; r < y.rows; r++)
-		for (int64_t k = 0; k < y.cols; k++)
-			sum += case_get(y, r, k) * cotangent[r * y.cols + k];
-	case_free(&run);
-	return sum;
-}
-
-static void check_derivative(struct op_case *forward, int output, const double *cotangent, int input, struct rh_view gradient)
-{
-	struct rh_view x = forward->op.operand[input];
-	assert_true(gradient.rows == x.rows && gradient.cols == x.cols);
-	for (int64_t r = 0; r < x.rows; r++) {
-		for (int64_t k = 0; k < x.cols; k++) {
-			double at = case_get(x, r, k), value[5];
-			for (int i = 0; i < 5; i++) {
-				case_put(x, r, k, at + (i - 2) * step);
-				value[i] = loss(forward, output, cotangent);
-			}
-			case_put(x, r, k, at);
-			double want = (value[0] - 8 * value[1] + 8 * value[3] - value[4]) / (12 * step), got = case_get(gradient, r, k);
-			if (fabs(got - want) > 1e-4 + 1e-4 * fabs(want)) {
-				print_error("%s: gradient of %s[%d][%d] is %.7g, by differences %.7g\n", rh_op_info(forward->op.kind)->name,
-				            rh_op_info(forward->op.kind)->operand[input].name, (int)r, (int)k, got, want);
-				fail();
-			}
-		}
-	}
-}
-
-enum { MOST = 4096 };
-
-/* Random cotangent, written to operand `to` of the backward op. */
-static void cotangent_for(struct rh_view to, double *cotangent, uint64_t *seed)
-{
-	assert_true(to.rows * to.cols <= MOST);
-	for (int64_t r = 0; r < to.rows; r++) {
-		for (int64_t k = 0; k < to.cols; k++) {
-			case_put(to, r, k, (double)check_uniform(seed));
-			cotangent[r * to.cols + k] = case_get(to, r, k);
-		}
-	}
-}
-
-static void take(struct op_case *to, int operand, const struct op_case *from, int source)
-{
-	struct rh_view view = from->op.operand[source];
-	case_operand(to, operand, view.dtype, view.rows, view.cols, view.stride - view.cols, FILL_NONE, NULL);
-	memcpy(to->buffer[operand].bytes, from->buffer[source].bytes, from->buffer[source].size);
-}
+#include "derivative.h"
 
 static void test_rmsnorm_backward_is_the_derivative(void **state)
 {
@@ -73,9 +13,9 @@ static void test_rmsnorm_backward_is_the_derivative(void **state)
 	case_operand(&f, RH_RMSNORM_Y, RH_F32, 5, 14, 2, FILL_POISON, &seed);
 	case_operand(&f, RH_RMSNORM_RSTD, RH_F32, 5, 2, 0, FILL_POISON, &seed);
 	rh_op_oracle(&f.op);
-	take(&b, RH_RMSNORM_BACKWARD_X, &f, RH_RMSNORM_X);
-	take(&b, RH_RMSNORM_BACKWARD_W, &f, RH_RMSNORM_W);
-	take(&b, RH_RMSNORM_BACKWARD_RSTD, &f, RH_RMSNORM_RSTD);
+	case_take(&b, RH_RMSNORM_BACKWARD_X, &f, RH_RMSNORM_X);
+	case_take(&b, RH_RMSNORM_BACKWARD_W, &f, RH_RMSNORM_W);
+	case_take(&b, RH_RMSNORM_BACKWARD_RSTD, &f, RH_RMSNORM_RSTD);
 	cotangent_for(case_operand(&b, RH_RMSNORM_BACKWARD_DY, RH_F32, 5, 14, 0, FILL_NONE, &seed), cotangent, &seed);
 	case_operand(&b, RH_RMSNORM_BACKWARD_DX, RH_F32, 5, 14, 0, FILL_POISON, &seed);
 	struct rh_view dw = case_operand(&b, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, 7, 0, FILL_NONE, &seed);
@@ -100,7 +40,7 @@ static void test_swiglu_backward_is_the_derivative(void **state)
 	struct op_case f = {.op.kind = RH_OP_SWIGLU}, b = {.op.kind = RH_OP_SWIGLU_BACKWARD};
 	case_operand(&f, RH_SWIGLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
 	case_operand(&f, RH_SWIGLU_A, RH_F32, 4, 11, 3, FILL_POISON, &seed);
-	take(&b, RH_SWIGLU_BACKWARD_GU, &f, RH_SWIGLU_GU);
+	case_take(&b, RH_SWIGLU_BACKWARD_GU, &f, RH_SWIGLU_GU);
 	cotangent_for(case_operand(&b, RH_SWIGLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE, &seed), cotangent, &seed);
 	case_operand(&b, RH_SWIGLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON, &seed);
 	rh_op_oracle(&b.op);
@@ -118,7 +58,7 @@ static void test_rope_inverse_is_the_derivative(void **state)
 	struct op_case f = {.op.kind = RH_OP_ROPE, .op.rope = {2, 0}}, b = {.op.kind = RH_OP_ROPE, .op.rope = {2, 1}};
 	case_operand(&f, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_RANDOM, &seed);
 	case_operand(&f, RH_ROPE_TABLE_IN, RH_F32, 3, 6, 0, FILL_RANDOM, &seed);
-	take(&b, RH_ROPE_TABLE_IN, &f, RH_ROPE_TABLE_IN);
+	case_take(&b, RH_ROPE_TABLE_IN, &f, RH_ROPE_TABLE_IN);
 	cotangent_for(case_operand(&b, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_NONE, &seed), cotangent, &seed);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_ROPE_X, cotangent, RH_ROPE_X, b.op.operand[RH_ROPE_X]);
@@ -156,7 +96,7 @@ static void test_attention_backward_is_the_derivative(void **state)
 		b.op.attention = f.op.attention;
 		rh_op_oracle(&f.op);
 		for (int i = RH_ATTENTION_Q; i <= RH_ATTENTION_LSE; i++)
-			take(&b, i, &f, i);
+			case_take(&b, i, &f, i);
 		cotangent_for(case_operand(&b, RH_ATTENTION_BACKWARD_DO, RH_F32, 8, 4 * 5, 0, FILL_NONE, &seed), cotangent, &seed);
 		case_operand(&b, RH_ATTENTION_BACKWARD_DELTA, RH_F32, 8, 4, 0, FILL_POISON, &seed);
 		case_operand(&b, RH_ATTENTION_BACKWARD_DQ, RH_F32, 8, 4 * 5, 0, FILL_POISON, &seed);

@@ -16,8 +16,9 @@ struct cpu_context {
 /* Views hold host addresses. 0 or negative errno (oneDNN refusals, scratch that cannot be had). */
 int cpu_run(struct cpu_context *context, const struct rh_op *op) RH_MUST;
 
-int cpu_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUST;      /* gemm.c */
-int cpu_head_loss(struct cpu_context *context, const struct rh_op *op) RH_MUST; /* head_loss.c, on cpu_gemm */
+int cpu_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUST;         /* gemm.c */
+int cpu_head_loss(struct cpu_context *context, const struct rh_op *op) RH_MUST;    /* head_loss.c, on cpu_gemm */
+int cpu_grouped_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUST; /* grouped_gemm.c, on cpu_gemm; and its gradient */
 
 /* Scratch of the calling thread: at least `bytes`, 64-byte aligned, contents undefined. Grown on demand, freed when the thread ends. Valid
  * until the thread's next call of cpu_scratch; cpu_gemm calls it on all threads of its pool. NULL with the error line when there is no

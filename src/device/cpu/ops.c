@@ -49,6 +49,14 @@ static struct span span_of(const struct rh_op *op, int pass)
 		return over_rows(view[RH_GATHER_ROWS_Y]);
 	case RH_OP_SCATTER_ROWS:
 		return over_rows(view[RH_SCATTER_ROWS_Y]);
+	case RH_OP_PERMUTE:
+		return pass ? over_rows(view[RH_PERMUTE_X]) : (struct span){1, 1};
+	case RH_OP_UNPERMUTE:
+		return over_rows(view[RH_UNPERMUTE_Y]);
+	case RH_OP_UNPERMUTE_BACKWARD:
+		return over_rows(view[RH_UNPERMUTE_BACKWARD_DY]);
+	case RH_OP_GROUPED_COLUMN_SUM:
+		return over_columns(view[RH_GROUPED_COLUMN_SUM_X]);
 	default:
 		return over_rows(view[0]);
 	}
@@ -88,6 +96,8 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 		return cpu_gemm(context, op);
 	if (op->kind == RH_OP_HEAD_LOSS)
 		return cpu_head_loss(context, op);
+	if (op->kind == RH_OP_GROUPED_GEMM || op->kind == RH_OP_GROUPED_GEMM_GRADIENT)
+		return cpu_grouped_gemm(context, op);
 	const struct cpu_kernels *kernels = kernels_of(context->isa);
 	for (int i = 0; i < CPU_PASSES && kernels->pass[op->kind][i]; i++) {
 		struct pass pass = {op, kernels->pass[op->kind][i], span_of(op, i)};

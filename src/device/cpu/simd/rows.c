@@ -56,13 +56,13 @@ void SIMD(add)(const struct rh_op *op, int64_t first, int64_t end)
 	BY_DTYPE(op->operand[RH_ADD_Y].dtype, add_views, op, first, end);
 }
 
-SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+/* y[first..end) += sums over rows [row, end_row) of x. */
+SIMD_INLINE void sum_rows(struct rh_view x, int64_t row, int64_t end_row, float *y, int64_t first, int64_t end, const int bf16)
 {
-	struct rh_view x = op->operand[RH_COLUMN_SUM_X];
-	float total[CPU_COLUMNS] = {0}, *y = op->operand[RH_COLUMN_SUM_Y].data;
-	for (int64_t t0 = 0; t0 < x.rows; t0 += 64) { /* sums of 64 rows first: the rounding of long sums stays small */
+	float total[CPU_COLUMNS] = {0};
+	for (int64_t t0 = row; t0 < end_row; t0 += 64) { /* sums of 64 rows first: the rounding of long sums stays small */
 		float sum[CPU_COLUMNS] = {0};
-		for (int64_t t = t0; t < x.rows && t < t0 + 64; t++)
+		for (int64_t t = t0; t < end_row && t < t0 + 64; t++)
 			for (int64_t i = first; i < end; i += VF)
 				vf_store(sum + i - first, vf_load(sum + i - first) + act_load(row_at(x, t), i, end - i, bf16));
 		for (int i = 0; i < CPU_COLUMNS; i++)
@@ -72,10 +72,30 @@ SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end,
 		y[i] += total[i - first];
 }
 
+SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view x = op->operand[RH_COLUMN_SUM_X];
+	sum_rows(x, 0, x.rows, op->operand[RH_COLUMN_SUM_Y].data, first, end, bf16);
+}
+
 /* Units are columns, at most CPU_COLUMNS at once. */
 void SIMD(column_sum)(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_COLUMN_SUM_X].dtype, sum_columns, op, first, end);
+}
+
+SIMD_INLINE void sum_groups(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view x = op->operand[RH_GROUPED_COLUMN_SUM_X], start = op->operand[RH_GROUPED_COLUMN_SUM_START];
+	for (int64_t e = 0; e < start.rows - 1; e++)
+		sum_rows(x, index_at(start, e, x.rows + 1), index_at(start, e + 1, x.rows + 1),
+		         row_at(op->operand[RH_GROUPED_COLUMN_SUM_Y], e), first, end, bf16);
+}
+
+/* Units are columns, at most CPU_COLUMNS at once. */
+void SIMD(grouped_column_sum)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_GROUPED_COLUMN_SUM_X].dtype, sum_groups, op, first, end);
 }
 
 /* Units are rows. */

@@ -18,4 +18,10 @@ const struct cpu_kernels SIMD(cpu_kernels) = {{
         [RH_OP_SCATTER_ROWS] = {SIMD(scatter_rows)},
         [RH_OP_DROPOUT] = {SIMD(dropout)},
         [RH_OP_ADD] = {SIMD(add)},
+        [RH_OP_ROUTER] = {SIMD(router)},
+        [RH_OP_ROUTER_BACKWARD] = {SIMD(router_backward)},
+        [RH_OP_PERMUTE] = {SIMD(permute_sort), SIMD(permute_rows)},
+        [RH_OP_UNPERMUTE] = {SIMD(unpermute)},
+        [RH_OP_UNPERMUTE_BACKWARD] = {SIMD(unpermute_backward)},
+        [RH_OP_GROUPED_COLUMN_SUM] = {SIMD(grouped_column_sum)},
 }};

@@ -1,0 +1,130 @@
+/* The router of a mixture of experts: the k best of each row and their softmax, and the gradient of that. */
+#include "device/cpu/simd/act.h"
+#include "device/cpu/simd/simd.h"
+
+#include <math.h>
+
+enum { PADDED = RH_ROUTER_MAX_EXPERTS + 16 }; /* whole vectors */
+
+static int32_t *index_row(struct rh_view view, int64_t t)
+{
+	return (int32_t *)view.data + t * view.stride;
+}
+
+SIMD_INLINE void load_row(struct rh_view logits, int64_t t, float *row, const int bf16)
+{
+	for (int64_t e = 0; e < logits.cols; e += VF)
+		vf_store(row + e, act_load(row_at(logits, t), e, logits.cols - e, bf16));
+}
+
+/* The experts in descending order of their logits, NaN last, equal ones in ascending order. The ones taken so far are those that come
+ * before the last one in this order. */
+static void choose(const float *row, int64_t experts, int32_t *index, int64_t k)
+{
+	float last = INFINITY;
+	int64_t last_at = -1;
+	for (int64_t j = 0; j < k; j++) {
+		float best = -INFINITY;
+		int64_t at = -1;
+		for (int64_t e = 0; e < experts; e++) {
+			float logit = row[e] == row[e] ? row[e] : -INFINITY;
+			int after = logit < last || (logit == last && e > last_at);
+			if (after && (at < 0 || logit > best)) {
+				best = logit;
+				at = e;
+			}
+		}
+		index[j] = (int32_t)at;
+		last = best;
+		last_at = at;
+	}
+}
+
+/* row becomes e^(logit - largest); returns their sum. */
+static float exponentials(float *row, int64_t n, float largest)
+{
+	vf sum = {0};
+	for (int64_t e = 0; e < n; e += VF) {
+		float part[VF] = {0}; /* what lies beyond the row adds nothing */
+		vf power = vf_exp(vf_load(row + e) - vf_set(largest));
+		if (n - e >= VF)
+			vf_store(part, power);
+		else
+			vf_store_part(part, power, n - e);
+		vf_store(row + e, power);
+		sum += vf_load(part);
+	}
+	return vf_sum(sum);
+}
+
+/* The softmax over all, or over the chosen: powers of the chosen to chosen[k]. */
+static float powers_of(enum rh_router_softmax softmax, float *row, int64_t experts, const int32_t *index, int64_t k, float *chosen)
+{
+	float largest = row[index[0]], sum = 0;
+	for (int64_t j = 0; j < k; j++)
+		chosen[j] = row[index[j]];
+	if (softmax == RH_ROUTER_OVER_CHOSEN)
+		return exponentials(chosen, k, largest);
+	sum = exponentials(row, experts, largest);
+	for (int64_t j = 0; j < k; j++)
+		chosen[j] = row[index[j]];
+	return sum;
+}
+
+SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
+	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0};
+	for (int64_t t = first; t < end; t++) {
+		load_row(logits, t, row, bf16);
+		choose(row, logits.cols, index_row(index, t), index.cols);
+		float sum = powers_of(op->router.softmax, row, logits.cols, index_row(index, t), index.cols, chosen);
+		float *out = row_at(weight, t);
+		for (int64_t j = 0; j < index.cols; j++)
+			out[j] = chosen[j] / sum;
+	}
+}
+
+/* Units are rows. */
+void SIMD(router)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_ROUTER_LOGITS].dtype, forward, op, first, end);
+}
+
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
+SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
+	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	int64_t experts = logits.cols, k = index.cols;
+	int all = op->router.softmax == RH_ROUTER_OVER_ALL, out_bf16 = dlogits.dtype == RH_BF16;
+	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0};
+	for (int64_t t = first; t < end; t++) {
+		const int32_t *at = index_row(index, t);
+		const float *weight = row_at(op->operand[RH_ROUTER_BACKWARD_WEIGHT], t);
+		const float *dweight = row_at(op->operand[RH_ROUTER_BACKWARD_DWEIGHT], t);
+		float mean = 0;
+		for (int64_t j = 0; j < k; j++) {
+			RH_ASSERT(at[j] >= 0 && at[j] < experts);
+			mean += weight[j] * dweight[j];
+		}
+		load_row(logits, t, row, bf16);
+		float sum = powers_of(op->router.softmax, row, experts, at, k, chosen);
+		for (int64_t e = 0; e < experts; e++)
+			row[e] = all ? row[e] / sum * -mean : 0;
+		for (int64_t j = 0; j < k; j++)
+			row[at[j]] = chosen[j] / sum * (dweight[j] - mean);
+		for (int64_t e = 0; e < experts; e += VF) {
+			if (out_bf16)
+				act_store(row_at(dlogits, t), e, vf_load(row + e), experts - e, 1);
+			else
+				act_store(row_at(dlogits, t), e, vf_load(row + e), experts - e, 0);
+		}
+	}
+}
+
+/* Units are rows. */
+void SIMD(router_backward)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	BY_DTYPE(op->operand[RH_ROUTER_BACKWARD_LOGITS].dtype, backward, op, first, end);
+}

@@ -1,0 +1,173 @@
+/* The oracle's mixtures of experts: known answers, and backward ops against finite differences. */
+#include "derivative.h"
+#include "moe_case.h"
+
+/* As many logits as said, apart by more than a derivative's steps: no choice changes. */
+static void part_logits(struct rh_view logits, uint64_t *seed)
+{
+	for (int64_t r = 0; r < logits.rows; r++) {
+		int64_t shift = case_between(seed, 0, logits.cols - 1);
+		for (int64_t e = 0; e < logits.cols; e++)
+			case_put(logits, r, e, 0.3 * (double)((e * 3 + shift) % logits.cols) + 0.05 * (double)check_uniform(seed));
+	}
+}
+
+static void test_router_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	for (int softmax = RH_ROUTER_OVER_ALL; softmax <= RH_ROUTER_OVER_CHOSEN; softmax++) {
+		struct router_shape s = {4, 7, 3, 1, RH_F32, (enum rh_router_softmax)softmax, 1};
+		struct op_case f = router_case(&s, &seed), b = {.op.kind = RH_OP_ROUTER_BACKWARD};
+		part_logits(f.op.operand[RH_ROUTER_LOGITS], &seed);
+		rh_op_oracle(&f.op);
+		b.op.router = f.op.router;
+		case_take(&b, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
+		case_take(&b, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
+		case_take(&b, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
+		cotangent_for(case_operand(&b, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, 4, 3, 0, FILL_NONE, &seed), cotangent, &seed);
+		struct rh_view dlogits = case_operand(&b, RH_ROUTER_BACKWARD_DLOGITS, RH_F32, 4, 7, 0, FILL_POISON, &seed);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, RH_ROUTER_WEIGHT, cotangent, RH_ROUTER_LOGITS, dlogits);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+/* Qwen3-MoE and Mixtral: softmax over all, top k, divided by their sum; gpt-oss: top k, softmax over these. One and the same. */
+static void test_router_known_answer(void **state)
+{
+	(void)state;
+	float logits[2 * 5] = {1, 3, 2, 3, -1, 0, (float)NAN, -INFINITY, 0, 0}, weight[2 * 3];
+	int32_t index[2 * 3];
+	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = RH_ROUTER_OVER_ALL};
+	op.operand[RH_ROUTER_LOGITS] = rh_view_of(logits, RH_F32, 1, 5);
+	op.operand[RH_ROUTER_INDEX] = rh_view_of(index, RH_I32, 1, 3);
+	op.operand[RH_ROUTER_WEIGHT] = rh_view_of(weight, RH_F32, 1, 3);
+	rh_op_oracle(&op);
+	double power[5], all = 0, chosen;
+	for (int e = 0; e < 5; e++)
+		all += power[e] = exp((double)logits[e]);
+	chosen = power[1] + power[2] + power[3];
+	assert_true(index[0] == 1 && index[1] == 3 && index[2] == 2); /* the lower of two equals first */
+	for (int j = 0; j < 3; j++)
+		assert_true(fabs((double)weight[j] - power[index[j]] / all) < 1e-7);
+	op.router.softmax = RH_ROUTER_OVER_CHOSEN;
+	op.operand[RH_ROUTER_LOGITS].rows = op.operand[RH_ROUTER_INDEX].rows = op.operand[RH_ROUTER_WEIGHT].rows = 2;
+	rh_op_oracle(&op);
+	for (int j = 0; j < 3; j++)
+		assert_true(fabs((double)weight[j] - power[index[j]] / all / (chosen / all)) < 1e-7);
+	assert_true(index[3] == 0 && index[4] == 3 && index[5] == 4); /* neither NaN nor -infinity */
+}
+
+static void test_permute_known_answer(void **state)
+{
+	(void)state;
+	int32_t index[3 * 2] = {2, 0, 0, 3, 2, 0}, start[5], place[3 * 2];
+	float x[3] = {10, 20, 30}, y[6];
+	struct rh_op op = {.kind = RH_OP_PERMUTE};
+	op.operand[RH_PERMUTE_INDEX] = rh_view_of(index, RH_I32, 3, 2);
+	op.operand[RH_PERMUTE_X] = rh_view_of(x, RH_F32, 3, 1);
+	op.operand[RH_PERMUTE_START] = rh_view_of(start, RH_I32, 5, 1);
+	op.operand[RH_PERMUTE_PLACE] = rh_view_of(place, RH_I32, 3, 2);
+	op.operand[RH_PERMUTE_Y] = rh_view_of(y, RH_F32, 6, 1);
+	rh_op_oracle(&op);
+	const int32_t starts[5] = {0, 3, 3, 5, 6}, places[6] = {3, 0, 1, 5, 4, 2};
+	const float rows[6] = {10, 20, 30, 10, 30, 20};
+	assert_memory_equal(start, starts, sizeof starts);
+	assert_memory_equal(place, places, sizeof places);
+	assert_memory_equal(y, rows, sizeof rows);
+}
+
+/* UNPERMUTE without weights is PERMUTE's gradient; with them, UNPERMUTE_BACKWARD is its own. */
+static void test_unpermute_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	struct permute_shape s = {5, 4, 3, 6, 1, RH_F32, SPREAD_RANDOM};
+	struct op_case f = unpermute_case(&s, 1, &seed), b = {.op.kind = RH_OP_UNPERMUTE_BACKWARD};
+	case_take(&b, RH_UNPERMUTE_BACKWARD_X, &f, RH_UNPERMUTE_X);
+	case_take(&b, RH_UNPERMUTE_BACKWARD_PLACE, &f, RH_UNPERMUTE_PLACE);
+	case_take(&b, RH_UNPERMUTE_BACKWARD_WEIGHT, &f, RH_UNPERMUTE_WEIGHT);
+	cotangent_for(case_operand(&b, RH_UNPERMUTE_BACKWARD_DY, RH_F32, 5, 6, 0, FILL_NONE, &seed), cotangent, &seed);
+	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_BACKWARD_DX, RH_F32, 15, 6, 0, FILL_POISON, &seed);
+	struct rh_view dweight = case_operand(&b, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, 5, 3, 0, FILL_POISON, &seed);
+	rh_op_oracle(&b.op);
+	check_derivative(&f, RH_UNPERMUTE_Y, cotangent, RH_UNPERMUTE_X, dx);
+	check_derivative(&f, RH_UNPERMUTE_Y, cotangent, RH_UNPERMUTE_WEIGHT, dweight);
+	case_free(&f);
+	case_free(&b);
+}
+
+static void test_unpermute_without_weights_is_the_derivative_of_permute(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	struct permute_shape s = {5, 4, 3, 6, 1, RH_F32, SPREAD_RANDOM};
+	struct op_case f = permute_case(&s, &seed), b = {.op.kind = RH_OP_UNPERMUTE};
+	rh_op_oracle(&f.op);
+	cotangent_for(case_operand(&b, RH_UNPERMUTE_X, RH_F32, 15, 6, 0, FILL_NONE, &seed), cotangent, &seed);
+	case_take(&b, RH_UNPERMUTE_PLACE, &f, RH_PERMUTE_PLACE);
+	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_Y, RH_F32, 5, 6, 0, FILL_POISON, &seed);
+	rh_op_oracle(&b.op);
+	check_derivative(&f, RH_PERMUTE_Y, cotangent, RH_PERMUTE_X, dx);
+	case_free(&f);
+	case_free(&b);
+}
+
+/* The derivatives of a grouped product by a and by b are the same op with b turned over, and its gradient op; by the bias column sums. */
+static void test_grouped_gemm_gradients_are_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	const struct grouped_shape s = {3, 11, 5, 4, 1, RH_F32, SPREAD_RANDOM, 0};
+	for (int trans_b = 0; trans_b < 2; trans_b++) {
+		struct op_case f = grouped_gemm_case(&s, GROUPED_BIAS | GROUPED_C | GROUPED_SCALED | trans_b, &seed);
+		struct op_case back = {.op.kind = RH_OP_GROUPED_GEMM}, weights = {.op.kind = RH_OP_GROUPED_GEMM_GRADIENT};
+		struct op_case bias = {.op.kind = RH_OP_GROUPED_COLUMN_SUM};
+		back.op.grouped_gemm = weights.op.grouped_gemm = f.op.grouped_gemm;
+		back.op.grouped_gemm.trans_b = !trans_b;
+		cotangent_for(case_operand(&back, RH_GROUPED_GEMM_A, RH_F32, 11, 4, 0, FILL_NONE, &seed), cotangent, &seed);
+		case_take(&back, RH_GROUPED_GEMM_B, &f, RH_GROUPED_GEMM_B);
+		case_take(&back, RH_GROUPED_GEMM_START, &f, RH_GROUPED_GEMM_START);
+		struct rh_view da = case_operand(&back, RH_GROUPED_GEMM_D, RH_F32, 11, 5, 0, FILL_POISON, &seed);
+		int by_a = trans_b ? RH_GROUPED_GEMM_GRADIENT_B : RH_GROUPED_GEMM_GRADIENT_A; /* db is (n,k) then, not (k,n) */
+		case_take(&weights, by_a, &f, RH_GROUPED_GEMM_A);
+		case_take(&weights, !by_a, &back, RH_GROUPED_GEMM_A);
+		case_take(&weights, RH_GROUPED_GEMM_GRADIENT_START, &f, RH_GROUPED_GEMM_START);
+		struct rh_view db = case_operand(&weights, RH_GROUPED_GEMM_GRADIENT_D, RH_F32, 3 * (trans_b ? 4 : 5), trans_b ? 5 : 4, 0,
+		                                 FILL_NONE, &seed);
+		memset(db.data, 0, (size_t)rh_view_bytes(db));
+		case_take(&bias, RH_GROUPED_COLUMN_SUM_X, &back, RH_GROUPED_GEMM_A);
+		case_take(&bias, RH_GROUPED_COLUMN_SUM_START, &f, RH_GROUPED_GEMM_START);
+		struct rh_view dbias = case_operand(&bias, RH_GROUPED_COLUMN_SUM_Y, RH_F32, 3, 4, 0, FILL_NONE, &seed);
+		memset(dbias.data, 0, (size_t)rh_view_bytes(dbias));
+		rh_op_oracle(&back.op);
+		rh_op_oracle(&weights.op);
+		rh_op_oracle(&bias.op);
+		check_derivative(&f, RH_GROUPED_GEMM_D, cotangent, RH_GROUPED_GEMM_A, da);
+		check_derivative(&f, RH_GROUPED_GEMM_D, cotangent, RH_GROUPED_GEMM_B, db);
+		check_derivative(&f, RH_GROUPED_GEMM_D, cotangent, RH_GROUPED_GEMM_BIAS, dbias);
+		case_free(&f);
+		case_free(&back);
+		case_free(&weights);
+		case_free(&bias);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_router_backward_is_the_derivative),
+	        cmocka_unit_test(test_router_known_answer),
+	        cmocka_unit_test(test_permute_known_answer),
+	        cmocka_unit_test(test_unpermute_backward_is_the_derivative),
+	        cmocka_unit_test(test_unpermute_without_weights_is_the_derivative_of_permute),
+	        cmocka_unit_test(test_grouped_gemm_gradients_are_the_derivative),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
