@@ -23,6 +23,14 @@
 		}                                                                                                                          \
 	} while (0)
 
+/* Two doubles at most `apart` from one another; cmocka's own compares floats. */
+#define check_near(left, right, apart)                                                                                                     \
+	do {                                                                                                                               \
+		double check_left = (left), check_right = (right);                                                                         \
+		if (!(check_left - check_right <= (apart) && check_right - check_left <= (apart)))                                         \
+			fail_msg("%s is %.12g, %s is %.12g", #left, check_left, #right, check_right);                                      \
+	} while (0)
+
 /* Skips the case, saying why on a line of its own. */
 #define check_skip(...)                                                                                                                    \
 	do {                                                                                                                               \

@@ -4,6 +4,7 @@
 #define RH_SCHEDULE_PROGRAM_H
 
 #include "partition/plan.h"
+#include "partition/rounds.h"
 
 enum rh_slot_kind {
 	RH_SLOT_FORWARD,
@@ -26,10 +27,6 @@ struct rh_program {
 	size_t slots, capacity; /* reused from step to step */
 };
 void rh_program_free(struct rh_program *program);
-
-/* Micro-batches of round r of R = ceil(M / M_R) rounds, whose sizes differ by at most one, longer ones first. */
-int64_t rh_round_count(int64_t micro_batches, int64_t round_micro_batches);
-void rh_round_range(int64_t micro_batches, int64_t rounds, int64_t round, int64_t *first, int64_t *count);
 
 /* DESIGN.md 4's default until the plan predicts times: min(M, max(8, 2N)). */
 int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices);

@@ -8,18 +8,6 @@ void rh_program_free(struct rh_program *program)
 	*program = (struct rh_program){0};
 }
 
-int64_t rh_round_count(int64_t micro_batches, int64_t round_micro_batches)
-{
-	return (micro_batches + round_micro_batches - 1) / round_micro_batches;
-}
-
-void rh_round_range(int64_t micro_batches, int64_t rounds, int64_t round, int64_t *first, int64_t *count)
-{
-	int64_t base = micro_batches / rounds, longer = micro_batches % rounds;
-	*first = round * base + (round < longer ? round : longer);
-	*count = base + (round < longer);
-}
-
 int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices)
 {
 	int64_t least = 2 * devices > 8 ? 2 * devices : 8;

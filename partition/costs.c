@@ -1,0 +1,247 @@
+#include "partition/costs.h"
+
+#include "core/alloc.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Addresses that no layer shares, so that an op that writes a gradient sum is known by where it writes. */
+static char *const WEIGHTS = (char *)((uintptr_t)1 << 60);
+static char *const GRADIENTS = (char *)((uintptr_t)1 << 61);
+
+/* What a run of ops came to. */
+struct tally {
+	const struct rh_rates *rates;
+	double seconds, gradient_seconds, product_flops;
+};
+
+static double op_seconds(const struct rh_rates *rates, struct rh_op_cost cost)
+{
+	double arithmetic = cost.product_flops / rates->product_flops_per_s + cost.other_flops / rates->other_flops_per_s;
+	double traffic = cost.bytes / rates->memory_bytes_per_s;
+	return rates->launch_s + (arithmetic > traffic ? arithmetic : traffic);
+}
+
+/* Does the op write into a gradient sum and nothing else? */
+static int is_weight_gradient(const struct rh_op *op)
+{
+	const struct rh_op_info *info = rh_op_info(op->kind);
+	int sums = 0;
+	for (int i = 0; i < info->operands; i++) {
+		const char *data = op->operand[i].data;
+		if (!data || info->operand[i].access == RH_ACCESS_IN)
+			continue;
+		if (data < GRADIENTS)
+			return 0;
+		sums = 1;
+	}
+	return sums;
+}
+
+static int tally_op(void *sink, const struct rh_op *op)
+{
+	struct tally *tally = sink;
+	struct rh_op_cost cost = rh_op_cost(op);
+	double seconds = op_seconds(tally->rates, cost);
+	tally->seconds += seconds;
+	tally->gradient_seconds += is_weight_gradient(op) ? seconds : 0;
+	tally->product_flops += cost.product_flops;
+	return 0;
+}
+
+struct measuring {
+	const struct rh_model *model;
+	const struct rh_micro_shape *shape;
+	const struct rh_rates *rates;
+	struct rh_stage_state state;
+	char **weights;
+	float *(*gradient)[2];
+};
+
+static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena, struct tally *tally)
+{
+	return (struct rh_emit){.model = at->model,
+	                        .launch = tally_op,
+	                        .sink = tally,
+	                        .arena = arena,
+	                        .shape = *at->shape,
+	                        .micro = (char *)(uintptr_t)RH_ALIGN,
+	                        .dropout = at->model->dropout,
+	                        .loss_scale = 1,
+	                        .weights = at->weights,
+	                        .gradient = at->gradient};
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
+{
+	const struct rh_model *model = at->model;
+	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, at->shape->tokens, model->config->hidden_size);
+	struct rh_head_out head = {.loss = rh_view_of(any.data, RH_F32, at->shape->head_rows, 1),
+	                           .hit = rh_view_of(any.data, RH_I32, at->shape->head_rows, 1)};
+	struct tally forward = {.rates = at->rates}, recompute = forward, backward = forward;
+	struct rh_arena arena = rh_arena_measuring();
+	struct rh_emit emit = emit_of(at, &arena, &forward);
+	int rc = rh_stage_forward(&emit, l, l + 1, any, NULL, &head);
+	if (rc)
+		return rc;
+	out->forward_s = forward.seconds;
+	out->forward_flops = forward.product_flops;
+	out->forward_workspace_bytes = arena.peak;
+	arena = rh_arena_measuring();
+	emit = emit_of(at, &arena, &recompute);
+	rc = rh_stage_recompute(&emit, l, l + 1, any, &at->state, &head);
+	out->saved_bytes = arena.used;
+	emit.sink = &backward;
+	if (!rc && l >= model->first_trained)
+		rc = rh_stage_backward(&emit, l, l + 1, &at->state, any, any);
+	if (rc)
+		return rc;
+	out->backward_workspace_bytes = larger(arena.peak - out->saved_bytes, 0);
+	out->backward_s = backward.seconds;
+	out->backward_flops = backward.product_flops;
+	out->weight_gradient_s = backward.gradient_seconds;
+	if (model->layer[l].kind == RH_LAYER_HEAD) { /* its loss and gradients are one op, made where others recompute */
+		out->backward_s += recompute.seconds - forward.seconds;
+		out->backward_flops += recompute.product_flops - forward.product_flops;
+	} else {
+		out->recompute_s = forward.seconds;
+		out->recompute_spared_s = forward.seconds - recompute.seconds;
+	}
+	return 0;
+}
+
+static void count_bytes(const struct rh_model *model, int l, double host_bytes_per_parameter, const struct rh_micro_shape *shape,
+                        struct rh_layer_cost *out)
+{
+	int bf16 = model->dtype != RH_F32;
+	for (int which = 0; which < 2; which++) {
+		int b = model->layer[l].block[which];
+		if (b < 0)
+			continue;
+		const struct rh_block *block = &model->block[b];
+		out->upload_bytes += rh_align_up(rh_dtype_bytes(model->dtype, block->elements), RH_ALIGN);
+		if (!block->trainable)
+			continue;
+		out->gradient_bytes += rh_align_up(block->elements, RH_ALIGN / 2) * (4 + 2 * bf16);
+		if (!model->layer[l].use[which]) /* a tied table's state is counted once */
+			out->optimizer_bytes += (int64_t)((double)block->elements * host_bytes_per_parameter);
+	}
+	out->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, shape->tokens * model->config->hidden_size), RH_ALIGN);
+}
+
+int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
+                     double host_bytes_per_parameter, struct rh_costs *out)
+{
+	struct measuring at = {.model = model, .shape = shape, .rates = rates};
+	*out = (struct rh_costs){.layers = model->layers, .first_trained = model->first_trained, .tokens = shape->tokens};
+	int rc = rh_stage_state_create(model, &at.state);
+	out->layer = rh_alloc((size_t)model->layers, sizeof *out->layer);
+	at.weights = rh_alloc((size_t)model->blocks, sizeof *at.weights);
+	at.gradient = rh_alloc((size_t)model->blocks, sizeof *at.gradient);
+	if (!rc && !(out->layer && at.weights && at.gradient))
+		rc = -ENOMEM;
+	for (int b = 0; !rc && b < model->blocks; b++) {
+		at.weights[b] = WEIGHTS;
+		at.gradient[b][0] = at.gradient[b][1] = (float *)(void *)GRADIENTS;
+	}
+	for (int l = 0; !rc && l < model->layers; l++) {
+		rc = measure_layer(&at, l, &out->layer[l]);
+		count_bytes(model, l, host_bytes_per_parameter, shape, &out->layer[l]);
+	}
+	rh_stage_state_free(&at.state);
+	rh_free(at.weights);
+	rh_free(at.gradient);
+	if (rc)
+		rh_costs_free(out);
+	return rc;
+}
+
+/* Times as given, else from FLOPs at the product rate. */
+static int layer_from_entry(const struct rh_layer_table *table, const struct rh_layer_entry *entry, const struct rh_rates *rates,
+                            struct rh_layer_cost *out)
+{
+	double forward = entry->forward_ms * 1e-3, backward = entry->backward_ms * 1e-3;
+	if (forward < 0 || backward < 0) {
+		if (entry->forward_flops < 0 || entry->backward_flops < 0 || !rates)
+			return rh_fail(-EINVAL, "%s: layers entry %d has neither forward_ms and backward_ms nor %s; give it one pair",
+			               table->name, entry->number, rates ? "forward_flops and backward_flops" : "a machine for its FLOPs");
+		forward = rates->launch_s + entry->forward_flops / rates->product_flops_per_s;
+		backward = rates->launch_s + entry->backward_flops / rates->product_flops_per_s;
+	}
+	*out = (struct rh_layer_cost){.forward_s = forward,
+	                              .recompute_s = entry->recompute_ms < 0 ? forward : entry->recompute_ms * 1e-3,
+	                              .recompute_spared_s = entry->recompute_spared_ms * 1e-3,
+	                              .backward_s = backward,
+	                              .weight_gradient_s = entry->weight_gradient_ms < 0 ? backward / 2 : entry->weight_gradient_ms * 1e-3,
+	                              .forward_flops = entry->forward_flops < 0 ? 0 : entry->forward_flops,
+	                              .backward_flops = entry->backward_flops < 0 ? 0 : entry->backward_flops,
+	                              .upload_bytes = entry->upload_bytes,
+	                              .gradient_bytes = entry->gradient_bytes,
+	                              .optimizer_bytes = entry->optimizer_bytes,
+	                              .saved_bytes = entry->saved_bytes,
+	                              .boundary_bytes = entry->boundary_bytes,
+	                              .forward_workspace_bytes = entry->forward_workspace_bytes,
+	                              .backward_workspace_bytes = entry->backward_workspace_bytes};
+	if (out->weight_gradient_s > out->backward_s || out->recompute_spared_s > out->recompute_s)
+		return rh_fail(-EINVAL, "%s: layers entry %d: %s", table->name, entry->number,
+		               out->weight_gradient_s > out->backward_s ? "weight_gradient_ms is part of backward_ms, so not above it"
+		                                                        : "recompute_spared_ms is part of recompute_ms, so not above it");
+	return 0;
+}
+
+int rh_costs_from_table(const struct rh_layer_table *table, const struct rh_rates *rates, struct rh_costs *out)
+{
+	*out = (struct rh_costs){.first_trained = (int)table->first_trained, .hop_s = table->hop_ms * 1e-3, .tokens = table->tokens};
+	int64_t layers = 0;
+	for (size_t i = 0; i < table->entries; i++)
+		layers += table->entry[i].count;
+	RH_ASSERT(layers > 0 && layers <= RH_LAYER_TABLE_MOST);
+	out->layer = rh_alloc((size_t)layers, sizeof *out->layer);
+	int rc = out->layer ? 0 : -ENOMEM;
+	for (size_t i = 0; !rc && i < table->entries; i++)
+		for (int64_t n = 0; !rc && n < table->entry[i].count; n++)
+			rc = layer_from_entry(table, &table->entry[i], rates, &out->layer[out->layers++]);
+	if (rc)
+		rh_costs_free(out);
+	return rc;
+}
+
+void rh_costs_free(struct rh_costs *costs)
+{
+	rh_free(costs->layer);
+	*costs = (struct rh_costs){0};
+}
+
+static int print_layer(const struct rh_layer_cost *layer, int count, struct rh_text *out)
+{
+	int rc = rh_text_printf(out,
+	                        "  - {count: %d, forward_ms: %.9g, recompute_ms: %.9g, recompute_spared_ms: %.9g, backward_ms: %.9g, "
+	                        "weight_gradient_ms: %.9g,\n     forward_flops: %.9g, backward_flops: %.9g, ",
+	                        count, layer->forward_s * 1e3, layer->recompute_s * 1e3, layer->recompute_spared_s * 1e3,
+	                        layer->backward_s * 1e3, layer->weight_gradient_s * 1e3, layer->forward_flops, layer->backward_flops);
+	return rc ? rc
+	          : rh_text_printf(out,
+	                           "upload_bytes: %" PRId64 ", gradient_bytes: %" PRId64 ", optimizer_bytes: %" PRId64
+	                           ",\n     saved_bytes: %" PRId64 ", boundary_bytes: %" PRId64 ", forward_workspace_bytes: %" PRId64
+	                           ", backward_workspace_bytes: %" PRId64 "}\n",
+	                           layer->upload_bytes, layer->gradient_bytes, layer->optimizer_bytes, layer->saved_bytes,
+	                           layer->boundary_bytes, layer->forward_workspace_bytes, layer->backward_workspace_bytes);
+}
+
+int rh_costs_print(const struct rh_costs *costs, struct rh_text *out)
+{
+	int rc = rh_text_printf(out, "tokens: %" PRId64 "\nhop_ms: %.9g\nfirst_trained: %d\nlayers:\n", costs->tokens, costs->hop_s * 1e3,
+	                        costs->first_trained);
+	for (int l = 0, count; !rc && l < costs->layers; l += count) {
+		for (count = 1; l + count < costs->layers; count++)
+			if (memcmp(&costs->layer[l], &costs->layer[l + count], sizeof *costs->layer))
+				break;
+		rc = print_layer(&costs->layer[l], count, out);
+	}
+	return rc;
+}

@@ -1,0 +1,70 @@
+/* What each layer costs: seconds for one micro-batch, and bytes. From emitting the model's ops and a machine's rates, or from a table that
+ * someone measured. Partitioners, schedules and predictions read this and nothing else. Pure: no I/O, no clock. */
+#ifndef RH_PARTITION_COSTS_H
+#define RH_PARTITION_COSTS_H
+
+#include "config/layer_table.h"
+#include "core/text.h"
+#include "model/emit.h"
+
+/* Effective rates of one device: what is reached, not what a data sheet promises. An op takes launch_s + the longer of its arithmetic
+ * (products and the rest one after the other) and its memory traffic. */
+struct rh_rates {
+	double product_flops_per_s, other_flops_per_s, memory_bytes_per_s, launch_s;
+};
+
+struct rh_layer_cost {
+	double forward_s;
+	double recompute_s;                   /* inside a backward stage; 0 for a head, whose loss is made once */
+	double recompute_spared_s;            /* part of recompute_s that the topmost layer of a backward stage does not need */
+	double backward_s;                    /* both gradients */
+	double weight_gradient_s;             /* the part of backward_s that schedules with a split backward can put off */
+	double forward_flops, backward_flops; /* of matrix products */
+	int64_t upload_bytes;                 /* weights on the device */
+	int64_t gradient_bytes;               /* on the device: fp32 sums and their rounded copy */
+	int64_t optimizer_bytes;              /* on the host: master, moments, gradient, upload copy */
+	int64_t saved_bytes;                  /* kept from recompute to backward, one micro-batch */
+	int64_t boundary_bytes;               /* its output, one micro-batch */
+	int64_t forward_workspace_bytes, backward_workspace_bytes; /* beyond what is saved */
+};
+
+struct rh_costs {
+	struct rh_layer_cost *layer;
+	int layers, first_trained; /* no backward below first_trained */
+	double hop_s;              /* one boundary activation from device to device through the host */
+	int64_t tokens;            /* of the micro-batch that the figures are for; 0: not said */
+};
+
+/* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout (DESIGN.md 4). */
+int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
+                     double host_bytes_per_parameter, struct rh_costs *out) RH_MUST;
+/* From a table; rates may be NULL if every layer has its times. -EINVAL names the layer that has neither times nor FLOPs. */
+int rh_costs_from_table(const struct rh_layer_table *table, const struct rh_rates *rates, struct rh_costs *out) RH_MUST;
+void rh_costs_free(struct rh_costs *costs);
+
+/* As YAML that rh_layer_table_read reads back: layers that are equal are one entry with a count. */
+int rh_costs_print(const struct rh_costs *costs, struct rh_text *out) RH_MUST;
+
+enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
+
+/* Seconds of layers [lo, hi) for one micro-batch in one go, by prefix sums that rh_costs_sum makes. Layers below first_trained have no
+ * backward, whatever their figures say. */
+struct rh_cost_sums {
+	const struct rh_costs *costs;
+	double *forward, *recompute, *backward, *weight_gradient; /* (layers + 1) each */
+};
+int rh_costs_sum(const struct rh_costs *costs, struct rh_cost_sums *out) RH_MUST;
+void rh_cost_sums_free(struct rh_cost_sums *sums);
+double rh_cost_forward(const struct rh_cost_sums *sums, int lo, int hi);
+double rh_cost_recompute(const struct rh_cost_sums *sums, int lo, int hi);
+double rh_cost_backward(const struct rh_cost_sums *sums, int lo, int hi);        /* both gradients */
+double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi); /* of them */
+/* Forward; recompute and backward; forward and backward. */
+double rh_cost_stage(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi);
+
+/* Device memory of a stage without the prefetch buffer: weights, gradients, saved activations of one micro-batch, the largest workspace and
+ * three boundary buffers (DESIGN.md 4, Partition). A forward stage keeps neither gradients nor activations. */
+int64_t rh_costs_stage_bytes(const struct rh_costs *costs, enum rh_pass pass, int lo, int hi);
+int64_t rh_costs_upload_bytes(const struct rh_costs *costs, int lo, int hi);
+
+#endif

@@ -1,0 +1,34 @@
+/* When slots run: the recurrence of compute and hops, no device. Slots stand in an order in which they may be enqueued; each device works
+ * off its own in that order. Pure. */
+#ifndef RH_PARTITION_TIMELINE_H
+#define RH_PARTITION_TIMELINE_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+/* Micro-batches [first, first + count), one after the other; each in two parts (recompute, then the rest), the first of which may run while
+ * the input of the second is on its way. `from` names an earlier slot that holds the same micro-batch, -1 none; hop: its output has to
+ * travel. */
+struct rh_timeline_slot {
+	int device;
+	int64_t first, count;
+	double part_s[2];
+	int64_t from[2];
+	double hop_s[2];
+	int64_t after;   /* the slot that must have ended as a whole, -1 none: gradient sums that go on */
+	int64_t barrier; /* all slots before this one must have ended; 0: none */
+	double upload_s; /* of its weights: begins when the device's slot before the last has ended, one at a time */
+};
+
+struct rh_timeline {
+	int64_t *offset;                   /* (slots + 1) of a slot's first micro-batch in start and end */
+	double *start, *end;               /* one for each micro-batch of each slot; start is that of the first part that takes time */
+	double makespan_s, busy_s, bubble; /* bubble: 1 - busy / (devices * makespan) */
+	double longest_span_s;             /* a device's first start to its last end, the longest */
+};
+
+int rh_timeline_run(const struct rh_timeline_slot *slot, int64_t slots, int devices, struct rh_timeline *out) RH_MUST;
+void rh_timeline_free(struct rh_timeline *timeline);
+
+#endif

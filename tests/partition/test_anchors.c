@@ -1,0 +1,84 @@
+/* RoundPipe's published bubbles (arXiv 2604.27085, its artifact's simulator made causal): 16 micro-batches in two rounds on 8 GPUs, with
+ * the cuts it used, from the layer tables in examples/anchors. And what our own partitioner makes of the same tables. */
+#include "check.h"
+
+#include "partition/roundpipe.h"
+
+#include <string.h>
+
+enum { GPUS = 8, LAYERS_MOST = 96 };
+
+/* Layers in each stage; the fused stage holds `fused` layers and the head. */
+static const struct anchor {
+	const char *name;
+	double bubble_percent;
+	int forward[32], fused, backward[96];
+} anchors[] = {
+        {"qwen3-1.7b", 19.07, {7, 7, 7, 7}, 0, {3, 3, 3, 3, 3, 3, 3, 3, 2, 2}},
+        {"llama-3.1-8b", 14.28, {5, 5, 5, 5, 6, 6}, 0, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+        {"gpt-oss-20b", 15.02, {4, 5, 5, 5, 5}, 0, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+        {"qwen3-32b", 6.91, {2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, 0, {-1, 64}},
+        {"qwen3-235b-lora", 3.29, {-2, 47}, 0, {-1, 94}},
+};
+
+static void load(const char *name, struct rh_costs *out)
+{
+	char path[256];
+	struct rh_layer_table table;
+	snprintf(path, sizeof path, "examples/anchors/%s-layers.yaml", name);
+	check_ok(rh_layer_table_read(path, &table));
+	check_ok(rh_costs_from_table(&table, NULL, out));
+	rh_layer_table_free(&table);
+}
+
+/* {-a, n}: n stages of a layers. */
+static int stage_size(const int *list, int i)
+{
+	return list[0] < 0 ? (i < list[1] ? -list[0] : 0) : list[i];
+}
+
+static double published(const struct rh_partition_request *request, const struct anchor *anchor)
+{
+	struct rh_stage forward[LAYERS_MOST], backward[LAYERS_MOST];
+	struct rh_partition cuts = {.forward = forward, .backward = backward};
+	int at = 0, layers = request->costs->layers;
+	for (int i = 0, size; (size = stage_size(anchor->forward, i)); i++, at += size)
+		forward[cuts.forward_stages++] = (struct rh_stage){at, at + size};
+	assert_int_equal(at, layers - 1 - anchor->fused);
+	backward[cuts.backward_stages++] = (struct rh_stage){at, layers};
+	for (int i = 0, size; (size = stage_size(anchor->backward, i)); i++, at -= size)
+		backward[cuts.backward_stages++] = (struct rh_stage){at - size, at};
+	assert_int_equal(at, 0);
+	check_ok(rh_partition_time(request, &cuts));
+	printf("%-16s their cuts: %d + %d stages, %8.2f ms, bubble %5.2f %% (published %5.2f)\n", anchor->name, cuts.forward_stages,
+	       cuts.backward_stages, cuts.makespan_s * 1e3, cuts.bubble * 100, anchor->bubble_percent);
+	return cuts.bubble * 100;
+}
+
+static void test_published_bubbles_are_reproduced_and_beaten(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof anchors / sizeof anchors[0]; i++) {
+		struct rh_costs costs;
+		struct rh_partition ours;
+		load(anchors[i].name, &costs);
+		struct rh_partition_request request = {
+		        .costs = &costs, .cap_bytes = INT64_MAX, .devices = GPUS, .micro_batches = 16, .rounds = 2, .steps = 1};
+		double theirs = published(&request, &anchors[i]);
+		check_near(theirs, anchors[i].bubble_percent, 0.05);
+		check_ok(rh_partition_make(&request, &ours));
+		printf("%-16s our cuts:   %d + %d stages, %8.2f ms, bubble %5.2f %%\n", "", ours.forward_stages, ours.backward_stages,
+		       ours.makespan_s * 1e3, ours.bubble * 100);
+		assert_true(ours.bubble * 100 <= theirs);
+		rh_partition_free(&ours);
+		rh_costs_free(&costs);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_published_bubbles_are_reproduced_and_beaten),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

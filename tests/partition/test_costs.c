@@ -1,0 +1,142 @@
+/* The profile: products counted by hand, bytes as the plan lays them out, and its printed form read back. */
+#include "check.h"
+
+#include "core/alloc.h"
+#include "partition/costs.h"
+#include "partition/plan.h"
+
+#include <string.h>
+
+struct bench {
+	struct rh_model_config config;
+	struct rh_model *model;
+	struct rh_micro_shape shape;
+	struct rh_costs costs;
+};
+
+static const struct rh_rates rates = {1e12, 1e11, 1e11, 2e-6};
+
+static int lora_module(const void *context, const char *name, int64_t *r, double *scale)
+{
+	(void)context;
+	(void)name;
+	*r = 8;
+	*scale = 2;
+	return 0;
+}
+
+static void bench_open(struct bench *bench, enum rh_dtype dtype, int lora)
+{
+	const struct rh_lora_config adapter = {.module = lora_module};
+	*bench = (struct bench){.shape = {.tokens = 48, .documents = 3, .longest = 30, .head_rows = 20}};
+	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
+	                         "intermediate_size", 160, "num_hidden_layers", 3, "num_attention_heads", 4, "num_key_value_heads", 2,
+	                         "vocab_size", 500);
+	check_ok(rh_model_config_parse(json, "test", &bench->config));
+	json_decref(json);
+	check_ok(rh_model_create(&bench->config, dtype, lora ? &adapter : NULL, &bench->model));
+	check_ok(rh_costs_measure(bench->model, &bench->shape, &rates, 14, &bench->costs));
+}
+
+static void bench_close(struct bench *bench)
+{
+	rh_costs_free(&bench->costs);
+	rh_model_destroy(bench->model);
+	rh_model_config_free(&bench->config);
+}
+
+static void test_profile_counts_products_as_by_hand(void **state)
+{
+	(void)state;
+	struct bench bench;
+	bench_open(&bench, RH_F32, 0);
+	const struct rh_costs *costs = &bench.costs;
+	assert_int_equal(costs->layers, 5);
+	/* q, o: 64x64; k, v: 32x64; gate, up, down: 160x64; attention: two products over half a square of the longest document */
+	double linear = 2.0 * 48 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 160 * 64), attention = 2.0 * 48 * 15 * 64;
+	check_near(costs->layer[1].forward_flops, linear + 2 * attention, 1e-3);
+	check_near(costs->layer[1].backward_flops, 2 * linear + 5 * attention, 1);
+	/* head: logits, then two gradients of the same size */
+	check_near(costs->layer[4].forward_flops, 2.0 * 20 * 500 * 64, 1);
+	check_near(costs->layer[4].backward_flops, 2 * 2.0 * 20 * 500 * 64, 1);
+	for (int l = 0; l < 5; l++) {
+		const struct rh_layer_cost *layer = &costs->layer[l];
+		assert_true(layer->forward_s > 0 && layer->weight_gradient_s <= layer->backward_s);
+		assert_true(layer->recompute_spared_s >= 0 && layer->recompute_spared_s <= layer->recompute_s);
+	}
+	assert_true(costs->layer[1].weight_gradient_s > 0.2 * costs->layer[1].backward_s);
+	check_near(costs->layer[4].recompute_s, 0, 0);
+	bench_close(&bench);
+}
+
+static void test_profile_has_the_plans_bytes(void **state)
+{
+	(void)state;
+	for (int variant = 0; variant < 4; variant++) {
+		struct bench bench;
+		bench_open(&bench, variant & 1 ? RH_BF16 : RH_F32, variant >> 1);
+		int64_t *offset = rh_alloc(2 * (size_t)bench.model->blocks, sizeof *offset);
+		assert_int_equal(bench.costs.first_trained, bench.model->first_trained);
+		for (int l = 0; l < bench.costs.layers; l++) {
+			const struct rh_layer_cost *layer = &bench.costs.layer[l];
+			assert_int_equal(layer->upload_bytes, rh_plan_upload_layout(bench.model, l, l + 1, offset));
+			int64_t sums = rh_plan_gradient_layout(bench.model, l, l + 1, offset);
+			assert_int_equal(layer->gradient_bytes, sums * (variant & 1 ? 6 : 4));
+			assert_int_equal(layer->optimizer_bytes > 0, sums > 0);
+		}
+		rh_free(offset);
+		bench_close(&bench);
+	}
+}
+
+static void test_profile_printed_reads_back_the_same(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_text first = {0}, second = {0};
+	struct rh_layer_table table;
+	struct rh_costs again;
+	bench_open(&bench, RH_BF16, 1);
+	bench.costs.hop_s = 0.00123;
+	check_ok(rh_costs_print(&bench.costs, &first));
+	check_ok(rh_layer_table_parse(first.bytes, first.length, "printed", &table));
+	assert_int_equal(table.entries, 4); /* equal blocks are one entry; the lowest trained one makes no input gradient */
+	check_ok(rh_costs_from_table(&table, NULL, &again));
+	assert_int_equal(again.layers, bench.costs.layers);
+	check_ok(rh_costs_print(&again, &second));
+	assert_string_equal(first.bytes, second.bytes);
+	assert_int_equal(again.layer[2].saved_bytes, bench.costs.layer[2].saved_bytes);
+	rh_costs_free(&again);
+	rh_layer_table_free(&table);
+	rh_text_free(&first);
+	rh_text_free(&second);
+	bench_close(&bench);
+}
+
+static void test_table_in_flops_takes_the_machines_rate(void **state)
+{
+	(void)state;
+	static const char text[] = "layers: [{count: 2, forward_flops: 4e12, backward_flops: 8.0e+12}]\n";
+	struct rh_layer_table table;
+	struct rh_costs costs;
+	check_ok(rh_layer_table_parse(text, sizeof text - 1, "flops.yaml", &table));
+	check_ok(rh_costs_from_table(&table, &rates, &costs));
+	check_near(costs.layer[1].forward_s, 4 + 2e-6, 1e-12);
+	check_near(costs.layer[1].backward_s, 8 + 2e-6, 1e-12);
+	check_near(costs.layer[1].weight_gradient_s, costs.layer[1].backward_s / 2, 0);
+	rh_costs_free(&costs);
+	assert_int_equal(rh_costs_from_table(&table, NULL, &costs), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "flops.yaml: layers entry 1"));
+	rh_layer_table_free(&table);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_profile_counts_products_as_by_hand),
+	        cmocka_unit_test(test_profile_has_the_plans_bytes),
+	        cmocka_unit_test(test_profile_printed_reads_back_the_same),
+	        cmocka_unit_test(test_table_in_flops_takes_the_machines_rate),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
