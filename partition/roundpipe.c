@@ -7,29 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t ask(struct searching *at, int64_t *memo, int pass, int lo, int hi)
+int64_t searching_bytes(struct searching *at, enum rh_pass pass, int lo, int hi)
 {
 	const struct rh_stage_memory *memory = at->request->memory;
-	int64_t *known = &memo[lo * (at->layers + 1) + hi];
-	if (*known >= 0)
-		return *known;
-	if (!memory)
-		*known = pass < 0 ? rh_costs_upload_bytes(at->request->costs, lo, hi)
-		                  : rh_costs_stage_bytes(at->request->costs, (enum rh_pass)pass, lo, hi);
-	else
-		*known = pass < 0 ? memory->upload(memory->context, lo, hi) : memory->bytes(memory->context, (enum rh_pass)pass, lo, hi);
+	int64_t *known = &at->bytes[pass][lo * (at->layers + 1) + hi];
+	if (*known < 0)
+		*known = memory ? memory->bytes(memory->context, pass, lo, hi) : rh_costs_stage_bytes(at->request->costs, pass, lo, hi);
 	RH_ASSERT(*known >= 0);
 	return *known;
 }
 
-int64_t searching_bytes(struct searching *at, enum rh_pass pass, int lo, int hi)
+int64_t searching_upload(struct searching *at, enum rh_pass pass, int lo, int hi)
 {
-	return ask(at, at->memo[pass], (int)pass, lo, hi);
-}
-
-int64_t searching_upload(struct searching *at, int lo, int hi)
-{
-	return ask(at, at->upload, -1, lo, hi);
+	const struct rh_stage_memory *memory = at->request->memory;
+	int64_t *known = &at->upload[memory ? pass : 0][lo * (at->layers + 1) + hi];
+	if (*known < 0)
+		*known = memory ? memory->upload(memory->context, pass, lo, hi) : rh_costs_upload_bytes(at->request->costs, lo, hi);
+	RH_ASSERT(*known >= 0);
+	return *known;
 }
 
 static int ascending_real(const void *left, const void *right)
@@ -64,9 +59,10 @@ static void list_times(struct searching *at)
 static void list_limits(struct searching *at)
 {
 	int64_t count = 0, different = 0;
-	for (int lo = 0; lo < at->layers; lo++)
-		for (int hi = lo + 1; hi <= at->layers; hi++)
-			at->limit[count++] = searching_upload(at, lo, hi);
+	for (int p = 0; p < (at->request->memory ? RH_PASSES : 1); p++)
+		for (int lo = 0; lo < at->layers; lo++)
+			for (int hi = lo + 1; hi <= at->layers; hi++)
+				at->limit[count++] = searching_upload(at, (enum rh_pass)p, lo, hi);
 	qsort(at->limit, (size_t)count, sizeof *at->limit, ascending_whole);
 	for (int64_t i = 0; i < count; i++)
 		if (!different || at->limit[i] > at->limit[different - 1])
@@ -83,18 +79,19 @@ int searching_open(const struct rh_partition_request *request, struct searching 
 		return rh_fail(-EINVAL,
 		               "partition: devices, micro-batches, rounds and steps are counts from 1, and a round has a micro-batch");
 	int rc = rh_costs_sum(request->costs, &at->sums);
-	int64_t *memo = rh_alloc(runs * (RH_PASSES + 1), sizeof *memo);
-	at->memo[0] = memo;
+	int64_t *memo = rh_alloc(runs * 2 * RH_PASSES, sizeof *memo);
+	at->bytes[0] = memo;
 	at->time = rh_alloc(runs, sizeof *at->time);
-	at->limit = rh_alloc(runs, sizeof *at->limit);
+	at->limit = rh_alloc(runs * RH_PASSES / 2 + 1, sizeof *at->limit);
 	if (!rc && !(memo && at->time && at->limit))
 		rc = -ENOMEM;
 	if (rc)
 		return rc;
-	memset(memo, -1, runs * (RH_PASSES + 1) * sizeof *memo);
-	for (int p = 0; p < RH_PASSES; p++)
-		at->memo[p] = memo + runs * (size_t)p;
-	at->upload = memo + runs * RH_PASSES;
+	memset(memo, -1, runs * 2 * RH_PASSES * sizeof *memo);
+	for (int p = 0; p < RH_PASSES; p++) {
+		at->bytes[p] = memo + runs * (size_t)p;
+		at->upload[p] = memo + runs * (size_t)(RH_PASSES + p);
+	}
 	list_times(at);
 	list_limits(at);
 	return 0;
@@ -103,7 +100,7 @@ int searching_open(const struct rh_partition_request *request, struct searching 
 void searching_close(struct searching *at)
 {
 	rh_cost_sums_free(&at->sums);
-	rh_free(at->memo[0]);
+	rh_free(at->bytes[0]);
 	rh_free(at->time);
 	rh_free(at->limit);
 }
@@ -143,7 +140,7 @@ static double lockstep(const struct rh_partition_request *request, int stages, d
 
 static void widen(struct searching *at, enum rh_pass pass, struct rh_stage stage, struct rh_partition *partition)
 {
-	int64_t bytes = searching_bytes(at, pass, stage.lo, stage.hi), upload = searching_upload(at, stage.lo, stage.hi);
+	int64_t bytes = searching_bytes(at, pass, stage.lo, stage.hi), upload = searching_upload(at, pass, stage.lo, stage.hi);
 	double seconds = rh_cost_stage(&at->sums, pass, stage.lo, stage.hi);
 	partition->device_bytes = bytes > partition->device_bytes ? bytes : partition->device_bytes;
 	partition->prefetch_bytes = upload > partition->prefetch_bytes ? upload : partition->prefetch_bytes;
@@ -168,7 +165,7 @@ int searching_measure(struct searching *at, struct rh_partition *partition)
 
 static int fits(struct searching *at, enum rh_pass pass, int lo, int hi)
 {
-	return rh_cost_stage(&at->sums, pass, lo, hi) <= at->slowest_s && searching_upload(at, lo, hi) <= at->upload_limit &&
+	return rh_cost_stage(&at->sums, pass, lo, hi) <= at->slowest_s && searching_upload(at, pass, lo, hi) <= at->upload_limit &&
 	       searching_bytes(at, pass, lo, hi) <= at->bytes_limit;
 }
 
@@ -283,23 +280,25 @@ static void keep(struct rh_partition kept[KEPT], int *count, const struct rh_par
 static int nothing_fits(struct searching *at)
 {
 	static const char *const name[RH_PASSES] = {"forward", "backward", "forward, loss and backward"};
-	int64_t prefetch = 0;
+	int64_t prefetch = 0, most = -1;
+	int layer = 0, pass = 0;
 	for (int l = 0; l < at->layers; l++)
-		prefetch = searching_upload(at, l, l + 1) > prefetch ? searching_upload(at, l, l + 1) : prefetch;
-	for (int l = at->layers - 1; l >= 0; l--)
 		for (int p = 0; p < RH_PASSES; p++) {
 			if ((p == RH_PASS_FUSED) != (l + 1 == at->layers) || (p == RH_PASS_BACKWARD && l < at->first_trained))
 				continue;
-			int64_t bytes = searching_bytes(at, (enum rh_pass)p, l, l + 1) + prefetch;
-			if (bytes > at->request->cap_bytes)
-				return rh_fail(
-				        -ENOMEM,
-				        "max_vram: the device's %lld bytes cannot hold the %s of layer %d alone, which takes %lld with "
-				        "the buffer for the largest layer's weights; raise max_vram, or lower max_length or "
-				        "per_device_train_batch_size",
-				        (long long)at->request->cap_bytes, name[p], l, (long long)bytes);
+			int64_t bytes = searching_bytes(at, (enum rh_pass)p, l, l + 1),
+			        upload = searching_upload(at, (enum rh_pass)p, l, l + 1);
+			prefetch = upload > prefetch ? upload : prefetch;
+			if (bytes > most) {
+				most = bytes;
+				layer = l;
+				pass = p;
+			}
 		}
-	return rh_fail(-ENOMEM, "max_vram: the device's %lld bytes hold no stage", (long long)at->request->cap_bytes);
+	return rh_fail(-ENOMEM,
+	               "max_vram: the device's %lld bytes cannot hold the %s of layer %d alone, which takes %lld with the buffer for the "
+	               "largest layer's weights; raise max_vram, or lower max_length or per_device_train_batch_size",
+	               (long long)at->request->cap_bytes, name[pass], layer, (long long)(most + prefetch));
 }
 
 static int whole(struct searching *at, struct rh_partition *out)

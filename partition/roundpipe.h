@@ -12,8 +12,8 @@
 
 /* What a stage of layers [lo, hi) needs. Neither may fall when a stage grows at either end; both are asked once for each run. */
 struct rh_stage_memory {
-	int64_t (*bytes)(void *context, enum rh_pass pass, int lo, int hi); /* all of a device but the prefetch buffer */
-	int64_t (*upload)(void *context, int lo, int hi);
+	int64_t (*bytes)(void *context, enum rh_pass pass, int lo, int hi);  /* all of a device but the prefetch buffer */
+	int64_t (*upload)(void *context, enum rh_pass pass, int lo, int hi); /* of them, what is sent up before the stage */
 	void *context;
 };
 

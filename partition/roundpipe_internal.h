@@ -10,9 +10,9 @@ struct searching {
 	const struct rh_partition_request *request;
 	struct rh_cost_sums sums;
 	int layers, first_trained;
-	int64_t *memo[RH_PASSES], *upload; /* (layers, layers + 1), -1: not asked yet */
-	double *time;                      /* ascending, different: what a slowest stage can take */
-	int64_t *limit;                    /* ascending, different: what a largest upload can be */
+	int64_t *bytes[RH_PASSES], *upload[RH_PASSES]; /* (layers, layers + 1), -1: not asked yet */
+	double *time;                                  /* ascending, different: what a slowest stage can take */
+	int64_t *limit;                                /* ascending, different: what a largest upload can be */
 	int64_t times, limits;
 	/* in force for one packing */
 	double slowest_s;
@@ -22,7 +22,7 @@ struct searching {
 int searching_open(const struct rh_partition_request *request, struct searching *at) RH_MUST;
 void searching_close(struct searching *at);
 int64_t searching_bytes(struct searching *at, enum rh_pass pass, int lo, int hi);
-int64_t searching_upload(struct searching *at, int lo, int hi);
+int64_t searching_upload(struct searching *at, enum rh_pass pass, int lo, int hi);
 /* Do the stages fit the cap together? Sets prefetch_bytes, device_bytes, slowest_s and lockstep_s. */
 int searching_measure(struct searching *at, struct rh_partition *partition);
 

@@ -79,7 +79,7 @@ static void test_profile_has_the_plans_bytes(void **state)
 		assert_int_equal(bench.costs.first_trained, bench.model->first_trained);
 		for (int l = 0; l < bench.costs.layers; l++) {
 			const struct rh_layer_cost *layer = &bench.costs.layer[l];
-			assert_int_equal(layer->upload_bytes, rh_plan_upload_layout(bench.model, l, l + 1, offset));
+			assert_int_equal(layer->upload_bytes, rh_plan_upload_layout(bench.model, l, l + 1, 0, offset));
 			int64_t sums = rh_plan_gradient_layout(bench.model, l, l + 1, offset);
 			assert_int_equal(layer->gradient_bytes, sums * (variant & 1 ? 6 : 4));
 			assert_int_equal(layer->optimizer_bytes > 0, sums > 0);
