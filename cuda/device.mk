@@ -55,6 +55,7 @@ cuda: $(B)/cuda/linked
 	@! grep -i -H 'warning' $(CUDA_SRC:%=$(B)/%.o.log) || { echo "cuda: nvcc warned (above)"; exit 1; }
 	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%) without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
 	$(if $(NCCL),,@echo "skipped: nothing is linked with NCCL: nccl.h is not installed")
+	@$(MAKE) --no-print-directory gpu-bundle
 else
 cuda:
 	@$(if $(filter release,$(VARIANT)),echo "skipped: cuda/ is not compiled by nvcc: $(if $(NVCC),CUDA=0,it is not on PATH$(comma) nor is /usr/local/cuda/bin/nvcc); its kernels run emulated",:)
@@ -84,4 +85,13 @@ $(B)/gpu-tools: $(call gpu_objects,gpu) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)
 $(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(GPU_FLAGS) -c -o $@ $<
-.PHONY: cuda emu
+
+# The programs with all that a bare machine with a GPU lacks.
+GPU_PROGRAMS := $(foreach name,roundhouse roundhouse-emu gpu-tools gpu-tools-emu,$(B)/$(name))
+gpu-bundle: $(GPU_PROGRAMS)
+	$(if $(CUDA_OBJ),,$(error gpu-bundle: nvcc is not here, and the programs would know no GPU; install the CUDA toolkit or set NVCC=))
+	@bench/gpu/bundle.sh $(B) "$(strip $(CUDA_ARCHS:%=sm_%))"
+ifeq ($(VARIANT),release)
+tests-built: $(B)/gpu-tools-emu
+endif
+.PHONY: cuda emu gpu-bundle

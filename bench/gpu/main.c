@@ -1,6 +1,7 @@
 /* gpu-tools VERB DEVICE [argument]...: what bench/gpu-check.sh runs on a GPU, or on an emulated one. Not part of the product.
  *   ops NAME              a test program of tests/cuda, every op on the device; without a name: the names
- *   products kernels copies DEVICE   rates
+ *   products kernels copies DEVICE   rates; of products also "DEVICE peak"
+ *   device DEVICE         what it is, or why it is not there
  *   trace TRACE.json KEYS...         a training run (keys as of `roundhouse train`), its streams recorded */
 #include "bench/gpu/bench.h"
 
@@ -16,10 +17,25 @@ static const struct {
 	int (*run)(void);
 } tests[] = {GPU_TESTS(ENTRY)};
 
+/* {"device": ..., "devices": N, "free_bytes": of each}, or the reason why there is none. */
+static int device_line(int argc, char **argv)
+{
+	int64_t room;
+	int count = argc < 1 ? -EINVAL : rh_devices_count(argv[0]);
+	int rc = count < 0 ? count : rh_devices_room(argv[0], &room);
+	if (!rc)
+		printf("{\"name\": \"%s\", \"workers\": %d, \"free_bytes\": %lld}\n", argv[0], count, (long long)room);
+	return rc;
+}
+
 static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
-} benches[] = {{"products", bench_products}, {"kernels", bench_kernels}, {"copies", bench_copies}, {"trace", bench_trace}};
+} benches[] = {{"products", bench_products},
+               {"kernels", bench_kernels},
+               {"copies", bench_copies},
+               {"trace", bench_trace},
+               {"device", device_line}};
 
 static int run_test(const char *name)
 {
@@ -43,6 +59,7 @@ int main(int argc, char **argv)
 				fprintf(stderr, "gpu-tools %s: %s\n", argv[1], rh_error(rc));
 			return rc ? 1 : 0;
 		}
-	fprintf(stderr, "usage: gpu-tools ops [NAME] | products DEVICE | kernels DEVICE | copies DEVICE | trace TRACE.json KEYS...\n");
+	fprintf(stderr, "usage: gpu-tools ops [NAME] | device DEVICE | products DEVICE | kernels DEVICE | copies DEVICE | trace TRACE.json "
+	                "KEYS...\n");
 	return 2;
 }

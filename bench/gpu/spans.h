@@ -33,7 +33,7 @@ struct spans {
 	struct span *span;
 	size_t count, capacity;
 	/* of all steps but the first */
-	int64_t steps, ops, copies;
+	int64_t steps, ops, copies, launches; /* launches: of kernels and products; of an op that is no product at least one */
 	double wall, compute, up, down, up_hidden, down_hidden, idle[SPAN_CAUSES]; /* seconds */
 	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down */
 	double flops, host_seconds;                                                /* host: enqueueing ops */

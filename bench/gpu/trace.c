@@ -8,7 +8,7 @@
 #include "bench/gpu/bench.h"
 #include "config/config.h"
 #include "core/alloc.h"
-#include "core/log.h"
+#include "tests/cudaemu/cudaemu_control.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -30,6 +30,7 @@ struct traced {
 	struct spans spans;
 	struct rh_event **pool; /* two a span, made as they are needed and kept */
 	size_t pool_count, pool_capacity;
+	int64_t kernels;            /* launched so far, where an emulated GPU counts them */
 	int64_t last[RH_STREAMS];   /* span; -1 */
 	int64_t waited[RH_STREAMS]; /* the span that the stream's next command waits for; -1 */
 	enum span_cause cause[RH_STREAMS];
@@ -160,6 +161,19 @@ static int traced_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 	return on->inner->ops->wait(on->inner, stream, event);
 }
 
+/* Kernels that were launched, and products beside them; a real GPU counts no kernels: its ops, then. */
+static void count_launches(struct traced *on)
+{
+	int64_t kernels = cudaemu_launches() - on->kernels, products = 0, ops = 0;
+	on->kernels += kernels;
+	for (size_t i = 0; i < on->spans.count; i++) {
+		ops += on->spans.span[i].stream == RH_STREAM_COMPUTE;
+		products += !strcmp(on->spans.span[i].name, rh_op_info(RH_OP_GEMM)->name);
+	}
+	if (on->spans.seen)
+		on->spans.launches += kernels ? kernels + products : ops;
+}
+
 /* The end of a step: all times are read while the device's clock is young. */
 static int traced_synchronize(struct rh_device *base)
 {
@@ -174,6 +188,7 @@ static int traced_synchronize(struct rh_device *base)
 		on->spans.span[i].to_ns = ops->event_time_ns(on->pool[2 * i + 1]);
 	}
 	int fault = ops->synchronize(on->inner);
+	count_launches(on);
 	if (!rc && on->spans.count)
 		spans_step(&on->spans, on->base.index, chrome);
 	on->spans.count = 0;

@@ -118,7 +118,7 @@ int rh_devices_room(const char *text, int64_t *bytes)
 	struct rh_device_spec spec;
 	int rc = resolve(text, &spec);
 	*bytes = 0;
-	for (int i = 0; !rc && spec.kind == RH_DEVICE_CUDA && i < spec.count; i++) {
+	for (int i = 0; !rc && spec.kind != RH_DEVICE_CPU && i < spec.count; i++) {
 		int workers = 0;
 		int64_t room;
 		for (int j = 0; j < spec.count; j++)

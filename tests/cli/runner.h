@@ -160,10 +160,14 @@ static inline int same_file(const char *a, const char *b)
 	return same;
 }
 
+#ifndef PROGRAM
+#define PROGRAM "roundhouse"
+#endif
+
 static inline const char *program_path(void)
 {
 	const char *build = getenv("RH_BUILD");
-	return path_of("%s/roundhouse", build ? build : "build/release");
+	return path_of("%s/" PROGRAM, build ? build : "build/release");
 }
 
 /* One run of the program. */

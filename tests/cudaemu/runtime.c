@@ -1,5 +1,6 @@
 #include "runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -49,6 +50,25 @@ void runtime_set_machine(const struct runtime_machine *wanted)
 		now.machine = *wanted;
 }
 
+/* The program on emulated GPUs (make emu) is told by its environment: RH_EMU_MACHINE "gpus driver major minor free-MiB", and RH_EMU_FAIL
+ * "n prefix error" as runtime_fail_nth takes them. */
+__attribute__((constructor)) static void read_environment(void)
+{
+	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL");
+	struct runtime_machine wanted;
+	long long free_mib;
+	unsigned long long n;
+	char prefix[32];
+	int error;
+	if (machine_text &&
+	    sscanf(machine_text, "%d %d %d %d %lld", &wanted.gpus, &wanted.driver, &wanted.major, &wanted.minor, &free_mib) == 5) {
+		wanted.free_bytes = free_mib << 20;
+		runtime_set_machine(&wanted);
+	}
+	if (fault_text && sscanf(fault_text, "%llu %31s %d", &n, prefix, &error) == 3)
+		(void)runtime_fail_nth(n, prefix, (cudaError_t)error);
+}
+
 uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error)
 {
 	uint64_t calls = now.calls;
@@ -56,7 +76,7 @@ uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error)
 	now.fail_at = n;
 	now.error = error;
 	now.last = now.ruined = cudaSuccess;
-	strncpy(now.prefix, prefix, sizeof now.prefix - 1);
+	snprintf(now.prefix, sizeof now.prefix, "%s", prefix);
 	return calls;
 }
 

@@ -1,0 +1,380 @@
+#!/usr/bin/env bash
+# What only a GPU can show, in parts of at most 8 minutes, the most valuable first; none needs another's output:
+#   bench/gpu-check.sh [PART]...      no PART: all of them
+#     ops        every op against the oracle, in every dtype; two runs bit-equal
+#     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four, bit-equal; eval and generate
+#     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
+#     steps      whole steps of a 1.7B and an 8B shape, with what they waited for; transformers, PEFT and roundpipe where they are installed
+#     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
+#     copies     pinned copies, both ways; a step that streams its weights, traced
+#     sanitizer  compute-sanitizer over a small full and a small LoRA run
+# DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check) gets
+# results.jsonl, a line a result as it comes, also printed. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly, 3 nothing was run
+# (no GPU, or programs that this machine cannot load).
+# Runs in the source tree after `make gpu-bundle`, or in the folder that the bundle unpacks to; needs bash, awk and coreutils, python3 for peers.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
+all="ops parity demo steps kernels copies sanitizer"
+roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
+case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
+failures=0 part=start
+
+# emit TEXT: a line of JSON, without its braces.
+emit() {
+	printf '{"part": "%s", "at": %d, %s}\n' "$part" $((SECONDS - part_began)) "$1" | tee -a "$out/results.jsonl"
+}
+skipped() {
+	emit "\"result\": \"skipped\", \"what\": \"$1\", \"why\": \"$(quoted "$2")\""
+}
+failed() {
+	failures=$((failures + 1))
+	emit "\"result\": \"failed\", \"what\": \"$1\", \"why\": \"$(quoted "$2")\""
+}
+quoted() {
+	printf '%s' "$1" | tr '\n\t' '  ' | sed 's/\\/\\\\/g; s/"/\\"/g' | cut -c1-300
+}
+last_line() {
+	grep -v '^$' "$1" | tail -n 1
+}
+# What is left of the part's time. limited COMMAND...: within it; 124 when it ended there.
+left() {
+	echo $((limit - (SECONDS - part_began)))
+}
+limited() {
+	[ "$(left)" -gt 5 ] || return 124
+	timeout "$(left)" "$@"
+}
+# relay WHAT COMMAND...: lines that begin with {"bench" become results of this part; its status is the command's.
+relay() {
+	local what=$1 status
+	shift
+	limited "$@" 2>"$scratch/relay.log" | while IFS= read -r line; do
+		case $line in '{"bench"'*) emit "${line:1:${#line}-2}" ;; esac
+	done
+	status=$?
+	[ $status -eq 0 ] && return 0
+	if [ $status -eq 124 ]; then skipped "$what" "the part's $limit seconds are over"; else failed "$what" "$(last_line "$scratch/relay.log")"; fi
+	return $status
+}
+
+# Libraries: the bundle's own, and CUDA's of this machine, wherever it keeps them.
+find_libraries() {
+	local cublas="" where cxx
+	for where in $(ldconfig -p 2>/dev/null | sed -n 's/.*libcublasLt\.so\.[0-9]* .*=> //p') /usr/local/cuda*/lib64/libcublasLt.so.* \
+		"$(python3 -c 'import nvidia.cu13, os; print(os.path.join(list(nvidia.cu13.__path__)[0], "lib"))' 2>/dev/null)"/libcublasLt.so.*; do
+		[ -e "$where" ] && cublas=$(dirname "$where") && break
+	done
+	their_path=${LD_LIBRARY_PATH:-} # of programs that are not ours
+	ldconfig -p 2>/dev/null | grep -q 'libstdc++\.so\.6' && cxx="" || cxx=:$PWD/$build/lib-c++
+	export LD_LIBRARY_PATH=$PWD/$build/lib${cublas:+:$cublas}${their_path:+:$their_path}$cxx
+}
+check_programs() {
+	local need have
+	[ -x "$tools" ] && [ -x "$roundhouse" ] || { echo "gpu-check: $tools and $roundhouse are not here; run \`make gpu-bundle\` first" >&2; exit 3; }
+	if [ -e MANIFEST ]; then
+		need=$(sed -n 's/^glibc: //p' MANIFEST) have=$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{print $2}')
+		if [ "$(printf '%s\n%s\n' "$need" "${have:-0}" | sort -V | head -n 1)" != "$need" ]; then
+			echo "gpu-check: these programs need glibc $need, this machine has ${have:-none}; build there with \`make gpu-bundle\`" >&2
+			exit 3
+		fi
+	fi
+	if ! "$tools" device "$device" >"$scratch/device" 2>"$scratch/device.log"; then
+		echo "gpu-check: nothing was run: $(last_line "$scratch/device.log" | sed 's/^gpu-tools device: //')" >&2
+		exit 3
+	fi
+}
+
+# A model directory of its own: $1 the directory, $2 a config.json, $3 layers (0: as it says), $4 positions at least.
+make_model() {
+	mkdir -p "$1"
+	sed -e "$([ "$3" -gt 0 ] && echo "s/\"num_hidden_layers\": [0-9]*/\"num_hidden_layers\": $3/")" "$2" >"$1/config.json"
+	cp tests/reference/interchange/tokenizer.json tests/reference/interchange/tokenizer_config.json "$1"
+}
+# $1 rows of text of $2 words each: numbers of a fixed generator.
+make_rows() {
+	awk -v rows="$1" -v words="$2" 'BEGIN { state = 1; for (r = 0; r < rows; r++) { line = ""
+		for (w = 0; w < words; w++) { state = (state * 16807) % 2147483647; line = line (w ? " " : "") state % 10007 }
+		print "{\"text\": \"" line "\"}" } }'
+}
+small_config() { # for parity and the sanitizer: the mma kernels' head size, QK-norm, tied head
+	cat <<JSON
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": false, "hidden_size": 128,
+ "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 288,
+ "initializer_range": 0.02, "max_position_embeddings": 512, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": true}
+JSON
+}
+# train NAME DEVICE KEYS...: a run into $scratch/NAME; its losses, a line each, in $scratch/NAME.loss.
+train() {
+	local name=$1 on=$2 program=$roundhouse status
+	shift 2
+	rm -rf "${scratch:?}/$name"
+	limited "$program" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" --output-dir "$scratch/$name" --device "$on" \
+		--max-length $length --per-device-train-batch-size $rows --gradient-accumulation-steps $micros --max-steps $steps --logging-steps 1 --save-strategy no \
+		--learning-rate 1e-3 --lr-scheduler-type constant --train-sampling-strategy sequential "$@" >"$scratch/$name.log" 2>&1
+	status=$?
+	[ $status -eq 0 ] && sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$scratch/$name/metrics.jsonl" >"$scratch/$name.loss"
+	return $status
+}
+make_small() {
+	mkdir -p "$scratch/small"
+	small_config >"$scratch/small.json"
+	make_model "$scratch/small" "$scratch/small.json" 0
+	make_rows 64 40 >"$scratch/small.jsonl"
+	head -n 8 "$scratch/small.jsonl" >"$scratch/few.jsonl"
+	steps=10 rows=2 length=64 micros=4 words=24
+	[ $emulated = 0 ] || { steps=2 rows=1 length=40 micros=2 words=4; }
+}
+
+part_ops() {
+	local name log="$scratch/ops.log" ok bad
+	for name in $("$tools" ops); do
+		limited "$tools" ops "$name" >"$log" 2>&1
+		local status=$?
+		ok=$(grep -c '^\[       OK \]' "$log") bad=$(grep '^\[  FAILED  \] [a-z_0-9]*$' "$log" | sort -u | wc -l)
+		if [ $status -eq 124 ]; then
+			skipped "$name" "the part's $limit seconds are over"
+		elif [ $status -eq 0 ]; then
+			emit "\"result\": \"ok\", \"what\": \"$name\", \"cases\": $ok"
+		else
+			failed "$name" "$bad cases of $((ok + bad)): $(grep -m 3 -E 'oracle|ERROR|rror:' "$log") (exit $status)"
+			cp "$log" "$out/failed-$name.log"
+		fi
+	done
+}
+
+# compare WHAT ONE TWO BOUND: losses within BOUND, which 0 makes "the same digits".
+compare() {
+	local worst
+	worst=$(paste "$scratch/$2.loss" "$scratch/$3.loss" |
+		awk '{ d = $1 - $2; if (d < 0) d = -d; if (d != d || NF < 2) d = 1e9; if (d > w) w = d; n++ } END { if (!n) w = 1e9; printf "%.3g", w }')
+	if awk -v w="$worst" -v b="$4" 'BEGIN { exit !(w <= b) }'; then
+		emit "\"result\": \"ok\", \"what\": \"$1\", \"worst\": $worst, \"bound\": $4, \"first\": $(head -n 1 "$scratch/$2.loss"), \"last\": $(tail -n 1 "$scratch/$2.loss")"
+	else
+		failed "$1" "losses differ by $worst, more than $4"
+	fi
+}
+part_parity() {
+	local mode dtype bound keys four=${device%%:*}:0,0,0,0
+	[ $emulated = 0 ] || four=emu:4
+	make_small
+	for mode in full lora; do
+		for dtype in float32 bfloat16; do
+			bound=1e-4
+			[ $dtype = float32 ] || bound=5e-3
+			keys=(--dtype $dtype)
+			[ $mode = full ] || keys+=(--lora-r 8 --lora-dropout 0.1)
+			train cpu cpu:1 "${keys[@]}" && train one "$device" "${keys[@]}" && train four "$four" "${keys[@]}" || {
+				local status=$?
+				if [ $status = 124 ]; then skipped "$mode $dtype" "the part's $limit seconds are over"; else
+					failed "$mode $dtype" "$(tail -q -n 1 "$scratch"/{cpu,one,four}.log 2>/dev/null | grep '^roundhouse' | head -n 1)"; fi
+				continue
+			}
+			compare "$mode $dtype: cpu against $device" cpu one $bound
+			compare "$mode $dtype: $device against $four" one four 0
+			if cmp -s "$scratch"/one/*model.safetensors "$scratch"/four/*model.safetensors; then
+				emit "\"result\": \"ok\", \"what\": \"$mode $dtype: weights of $device and $four bit-equal\""
+			else
+				failed "$mode $dtype: weights of $device and $four" "they differ"
+			fi
+		done
+	done
+	answer $mode
+}
+# eval and generate on the full run's model: the same greedy text in fp32, losses within 1e-4.
+answer() {
+	local on name
+	train whole "$device" --dtype float32 || { failed "eval and generate" "$(last_line "$scratch/whole.log")"; return; }
+	cp tests/reference/interchange/tokenizer*.json "$scratch/whole/"
+	for on in cpu:1 "$device"; do
+		name=answer-${on%%:*}
+		limited "$roundhouse" eval --model-name-or-path "$scratch/whole" --validation-file "$scratch/few.jsonl" --max-length $length --dtype float32 \
+			--device "$on" --json 2>"$scratch/$name.log" | sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' >"$scratch/$name.loss"
+		limited "$roundhouse" generate --model-name-or-path "$scratch/whole" --prompt "17 4711" --max-new-tokens $words --dtype float32 --device "$on" \
+			>"$scratch/$name.text" 2>>"$scratch/$name.log"
+	done
+	compare "eval: cpu against $device" answer-cpu "$name" 1e-4
+	if [ -s "$scratch/$name.text" ] && cmp -s "$scratch/answer-cpu.text" "$scratch/$name.text"; then
+		emit "\"result\": \"ok\", \"what\": \"generate: cpu and $device, $words tokens, greedy\""
+	else
+		failed "generate: cpu and $device" "the texts differ; $(last_line "$scratch/$name.log")"
+	fi
+}
+
+# The model is larger than one call of some machines may carry. Pieces (demo-model.1, demo-model.2, from `make gpu-bundle`) that lie in
+# build/gpu-demo are kept in STASH until the last is there.
+stash_demo() {
+	local stash=${STASH:-/tmp/roundhouse-demo} model=build/demo/SmolLM2-135M-Instruct.Q4_1.gguf piece
+	[ -e "$model" ] && return 0
+	mkdir -p "$stash" build/demo
+	for piece in build/gpu-demo/demo-model.[12]; do
+		[ ! -e "$piece" ] || cp "$piece" "$stash/"
+	done
+	[ -e "$stash/demo-model.1" ] && [ -e "$stash/demo-model.2" ] || return 1
+	cat "$stash"/demo-model.[12] >"$model"
+	echo "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53  $model" | sha256sum -c --status || { rm -f "$model"; return 1; }
+}
+part_demo() {
+	local keys before after
+	[ $emulated = 0 ] || { skipped demo "an emulated GPU would take hours over it"; return; }
+	stash_demo || { skipped demo "the model is not here whole: $(ls "${STASH:-/tmp/roundhouse-demo}" 2>/dev/null | tr '\n' ' ')kept; carry the other piece in build/gpu-demo"; return; }
+	[ ! -e build/gpu-demo/train.jsonl ] || cp -n build/gpu-demo/*.jsonl build/demo/
+	[ -e build/demo/train.jsonl ] && [ -e build/demo/test.jsonl ] || { skipped demo "build/demo/train.jsonl and test.jsonl are not here"; return; }
+	keys=(examples/demo.yaml --device "$device")
+	before=$(limited "$roundhouse" eval "${keys[@]}" --validation-file build/demo/test.jsonl --json 2>"$scratch/demo.log" | sed -n 's/.*"eval_accuracy":\([^,}]*\).*/\1/p')
+	rm -rf "$scratch/demo"
+	limited "$roundhouse" train "${keys[@]}" --output-dir "$scratch/demo" --json >"$scratch/demo.json" 2>>"$scratch/demo.log"
+	after=$(limited "$roundhouse" eval "${keys[@]}" --validation-file build/demo/test.jsonl --adapter-name-or-path "$scratch/demo" --json 2>>"$scratch/demo.log" |
+		sed -n 's/.*"eval_accuracy":\([^,}]*\).*/\1/p')
+	if awk -v a="${after:-0}" 'BEGIN { exit !(a >= 0.80) }'; then
+		emit "\"result\": \"ok\", \"what\": \"demo\", \"before\": ${before:-null}, \"after\": $after, \"bar\": 0.80, \"train\": $(cat "$scratch/demo.json")"
+	else
+		failed demo "accuracy ${before:-?} before, ${after:-?} after, at least 0.80 after is wanted; $(last_line "$scratch/demo.log")"
+	fi
+}
+
+# whole NAME MODEL-DIRECTORY KEYS...: tokens/s of a run's later steps in $speed, then the same run traced.
+whole() {
+	local name=$1 model=$2 rows=4 length=2048 micros=8 count=6 status
+	shift 2
+	[ $emulated = 0 ] || { rows=1 length=40 micros=2 count=2; }
+	speed=0
+	keys=(--config-name "$model" --train-file "$scratch/long.jsonl" --max-length $length --per-device-train-batch-size $rows
+		--gradient-accumulation-steps $micros --logging-steps 1 --save-strategy no --dtype bfloat16 --device "$device" "$@")
+	rm -rf "$big/whole"
+	limited "$roundhouse" train "${keys[@]}" --max-steps $count --output-dir "$big/whole" --json >"$scratch/whole.json" 2>"$scratch/whole.log"
+	status=$?
+	if [ $status -ne 0 ]; then
+		if [ $status -eq 124 ]; then
+			skipped "$name" "the part's $limit seconds are over"
+		elif grep -q 'not built yet\|: max_ram: ' "$scratch/whole.log"; then
+			skipped "$name" "$(last_line "$scratch/whole.log")"
+		else
+			failed "$name" "$(last_line "$scratch/whole.log")"
+		fi
+		rm -rf "$big/whole"
+		return 1
+	fi
+	speed=$(sed -n 's/.*"loss".*"tokens_per_second": \([^,]*\),.*/\1/p' "$big/whole/metrics.jsonl" | tail -n +2 | sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] + 0 }')
+	emit "\"what\": \"$name\", \"who\": \"ours\", \"rows\": $rows, \"length\": $length, \"micro_batches\": $micros, \"tokens_per_second\": $speed, \"unit\": \"tokens/s\", \"plan\": \"$(quoted "$(grep '^plan:' "$scratch/whole.log")")\", \"run\": $(cat "$scratch/whole.json")"
+	rm -rf "$big/whole"
+}
+traced() {
+	local name=$1
+	rm -rf "$big/whole"
+	relay "$name, traced" "$tools" trace "$out/trace-$part.json" "${keys[@]}" --max-steps $((2 + !emulated)) --output-dir "$big/whole" --json
+	local status=$?
+	rm -rf "$big/whole"
+	return $status
+}
+# Launches of one layer for one micro-batch (recompute, forward, backward), by the difference of two depths, beside what a 4090 needs for the
+# layer's arithmetic: at 4 us each, and as long as this host took to ask for them.
+launches() {
+	local depth counts=()
+	for depth in 2 4; do
+		make_model "$scratch/depth" "$scratch/small.json" $depth
+		rm -rf "$scratch/launched"
+		limited "$tools" trace "$scratch/launches.json" --config-name "$scratch/depth" --train-file "$scratch/small.jsonl" --max-length 32 \
+			--per-device-train-batch-size 1 --gradient-accumulation-steps 1 --max-steps 2 --save-strategy no --dtype bfloat16 --device "$device" \
+			--backward-cuts "[$(seq -s, 1 $depth)]" --output-dir "$scratch/launched" >"$scratch/launches.log" 2>&1 ||
+			{ failed launches "$(last_line "$scratch/launches.log")"; return; }
+		counts+=("$(sed -n 's/.*"launches_a_step": \([0-9]*\),.*"host_us_an_op": \([0-9.]*\),.*/\1 \2/p' "$scratch/launches.log")")
+	done
+	emit "$(printf '%s\n' "${counts[@]}" | awk '{ n[NR] = $1; us = $2 } END { k = (n[2] - n[1]) / 2; ms = k * 4 / 1000
+		printf "\"what\": \"launches\", \"a_layer\": %g, \"ms_at_4us\": %.3f, \"host_us_an_op\": %.2f, ", k, ms, us
+		printf "\"layer_ms_on_a_4090_at_8192_tokens\": {\"1.7B\": 30.7, \"8B\": 78.2}, \"share_at_4us\": {\"1.7B\": %.4f, \"8B\": %.4f}", ms / 30.7, ms / 78.2 }')"
+}
+peer() {
+	[ $emulated = 0 ] || return 0
+	command -v python3 >/dev/null || { skipped "$1" "python3 is not installed"; return; }
+	local name=$1
+	shift
+	relay "$name" env LD_LIBRARY_PATH="$their_path" python3 bench/gpu/peers.py "$@"
+}
+part_steps() {
+	local cap=24GiB full
+	mkdir -p "$scratch/small"
+	small_config >"$scratch/small.json"
+	make_rows 64 40 >"$scratch/small.jsonl"
+	launches
+	if [ $emulated = 1 ]; then
+		make_model "$scratch/shape" "$scratch/small.json" 2
+		make_rows 16 40 >"$scratch/long.jsonl"
+		whole "rehearsal, full" "$scratch/shape" && traced "rehearsal, full"
+		whole "rehearsal, LoRA" "$scratch/shape" --lora-r 4 && traced "rehearsal, LoRA"
+		return
+	fi
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	relay peak "$tools" products "$device" peak
+	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
+	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram $cap && full=$speed && traced "1.7B, full, offloaded"
+	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B --ours "${full:-0}"
+	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
+	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
+	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram $cap --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
+	make_model "$scratch/8b-12" bench/gpu/llama-8b/config.json 12
+	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram $cap && full=$speed && traced "8B with 12 layers, full, offloaded" &&
+		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib 24 --sync --ours "$full"
+	whole "8B, full, split layout" "$scratch/8b" --max-vram $cap --state-layout split
+}
+part_kernels() {
+	relay products "$tools" products "$device"
+	relay kernels "$tools" kernels "$device"
+	grep '"bench": "attention"' "$out/results.jsonl" | grep '"who": "ours"' >"$scratch/attention.jsonl"
+	peer attention attention "$scratch/attention.jsonl"
+}
+part_copies() {
+	relay "pinned copies" "$tools" copies "$device"
+	if [ $emulated = 1 ]; then
+		make_small
+		make_model "$scratch/shape" "$scratch/small.json" 4
+		cp "$scratch/small.jsonl" "$scratch/long.jsonl"
+		whole "a streaming step" "$scratch/shape" --backward-cuts "[1,2,3,4]" && traced "a streaming step"
+	else
+		make_rows 128 1500 >"$scratch/long.jsonl"
+		make_model "$scratch/8b-4" bench/gpu/llama-8b/config.json 4
+		whole "a streaming step (8B with 4 layers, a stage each)" "$scratch/8b-4" --max-vram 24GiB --backward-cuts "[1,2,3,4,5]" && traced "a streaming step"
+	fi
+}
+part_sanitizer() {
+	local tool mode keys log="$scratch/sanitizer.log" sanitizer
+	sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
+	[ $emulated = 0 ] || { skipped sanitizer "an emulated GPU has none; its kernels run under AddressSanitizer in make test"; return; }
+	[ -n "$sanitizer" ] || { skipped sanitizer "compute-sanitizer is not installed"; return; }
+	make_small
+	for tool in memcheck racecheck initcheck; do
+		for mode in full lora; do
+			keys=()
+			[ $mode = full ] || keys=(--lora-r 4)
+			rm -rf "$scratch/sanitized"
+			limited "$sanitizer" --tool $tool --error-exitcode 9 "$roundhouse" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" \
+				--output-dir "$scratch/sanitized" --device "$device" --max-length 64 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 \
+				--max-steps 2 --save-strategy no --max-vram 64MiB "${keys[@]}" >"$log" 2>&1
+			case $?:$(grep -c 'Device not supported\|LibraryNotLoaded\|not supported on this' "$log") in
+			*:[1-9]*) skipped "$tool, $mode" "$(grep -m 1 'not supported\|NotLoaded' "$log")" ;;
+			0:*) emit "\"result\": \"ok\", \"what\": \"$tool, $mode\", \"summary\": \"$(quoted "$(grep 'SUMMARY' "$log" | tail -n 1)")\"" ;;
+			124:*) skipped "$tool, $mode" "the part's $limit seconds are over" ;;
+			*) failed "$tool, $mode" "$(grep -m 4 '=========' "$log" | tail -n +2; last_line "$log")" && cp "$log" "$out/failed-$tool-$mode.log" ;;
+			esac
+		done
+	done
+}
+
+for wanted in "$@"; do
+	case " $all " in *" $wanted "*) ;; *) echo "gpu-check: there is no part '$wanted'; the parts are $all" >&2; exit 2 ;; esac
+done
+mkdir -p "$out"
+scratch=$(mktemp -d) part_began=$SECONDS
+trap 'rm -rf "$scratch" "${big:?}"' EXIT
+big=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "$scratch")") # what a run writes is no part of its speed
+find_libraries
+check_programs
+emit "\"device\": $(cat "$scratch/device"), \"gpu\": \"$(quoted "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)")\", \"host\": \"$(quoted "$(uname -r), $(nproc) cores")\", \"date\": \"$(date -u +%FT%TZ)\", \"commit\": \"$([ -e MANIFEST ] && sed -n 's/^commit: //p' MANIFEST || git rev-parse --short HEAD 2>/dev/null)\""
+for part in ${@:-$all}; do
+	part_began=$SECONDS
+	"part_$part"
+	emit "\"seconds\": $((SECONDS - part_began))"
+done
+part=end
+emit "\"failures\": $failures"
+[ $failures -eq 0 ]

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# `make gpu-bundle`: what bench/gpu-check.sh needs on a machine with a GPU and a driver but none of Debian's libraries, as a folder and a tarball.
+#   bench/gpu/bundle.sh BUILD ARCHITECTURES     BUILD: build/release; ARCHITECTURES: what its kernels were compiled for
+# build/gpu-bundle          mirrors the source tree; the programs stripped, their libraries but glibc in build/release/lib
+# build/gpu-bundle.tar.gz   the same, to be unpacked into an empty folder
+# build/gpu-demo            the demo's model in two pieces and its rows, where `make demo` fetched them: pieces that may travel in two calls
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=$1 bundle=build/gpu-bundle most=$((64 << 20))
+programs="roundhouse roundhouse-emu gpu-tools gpu-tools-emu"
+
+rm -rf "$bundle"
+mkdir -p "$bundle/build/release/lib" "$bundle/build/release/lib-c++" "$bundle/bench/gpu" "$bundle/tests/reference" "$bundle/examples"
+for program in $programs; do
+	strip -o "$bundle/build/release/$program" "$build/$program"
+done
+for program in $programs; do ldd "$build/$program"; done | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+	grep -v -E '/(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -I{} cp -L {} "$bundle/build/release/lib/"
+mv "$bundle"/build/release/lib/lib{stdc++,gcc_s}.* "$bundle/build/release/lib-c++/" # that machine's own where it has them: newer ones serve older programs
+cp bench/gpu-check.sh "$bundle/bench/"
+cp -r bench/gpu/peers.py bench/gpu/*/ "$bundle/bench/gpu/"
+cp -r tests/reference/interchange "$bundle/tests/reference/"
+cp examples/demo.yaml "$bundle/examples/"
+{
+	echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown)"
+	echo "glibc: $(find "$bundle"/build/release{,/lib} -maxdepth 1 -type f -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
+	echo "architectures: $2"
+	echo "libraries: $(ls "$bundle/build/release/lib" | tr '\n' ' ')"
+} >"$bundle/MANIFEST"
+tar -czf "$bundle.tar.gz" -C "$bundle" .
+
+if [ -e build/demo/SmolLM2-135M-Instruct.Q4_1.gguf ] && [ -e build/demo/train.jsonl ]; then
+	mkdir -p build/gpu-demo
+	split -n 2 -a 1 --numeric-suffixes=1 build/demo/SmolLM2-135M-Instruct.Q4_1.gguf build/gpu-demo/demo-model.
+	cp build/demo/train.jsonl build/demo/test.jsonl build/gpu-demo/
+fi
+bytes=$(du -sb "$bundle" | cut -f1)
+echo "$bundle: $((bytes >> 20)) MiB, $(($(stat -c %s "$bundle.tar.gz") >> 20)) MiB packed; needs glibc $(sed -n 's/^glibc: //p' "$bundle/MANIFEST"), a driver, and that machine's own cuBLASLt"
+[ "$bytes" -le "$most" ] || { echo "$bundle is larger than 64 MiB" >&2; exit 1; }

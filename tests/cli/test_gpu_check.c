@@ -1,0 +1,76 @@
+/* bench/gpu-check.sh rehearsed: in the tree on an emulated GPU, every part to its end; and as the bundle of `make gpu-bundle` is, unpacked
+ * into an empty folder. */
+#include "check.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK "bench/gpu-check.sh"
+
+static int shell(const char *format, ...)
+{
+	char line[2048];
+	va_list args;
+	va_start(args, format);
+	int length = vsnprintf(line, sizeof line, format, args);
+	va_end(args);
+	assert_true(length > 0 && (size_t)length < sizeof line);
+	int status = system(line);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Builds with a sanitizer take many times as long and show nothing that their own tests do not. */
+static void need(const char *path)
+{
+	const char *build = getenv("RH_BUILD");
+	if (build && strcmp(build, "build/release") != 0)
+		check_skip("bench/gpu-check.sh is rehearsed in the release build only");
+	if (access(path, R_OK))
+		check_skip("%s is not here: the bundle needs nvcc", path);
+}
+
+static void test_every_part_runs_to_its_end_on_an_emulated_gpu(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-gpu-XXXXXX";
+	need("build/release/gpu-tools-emu");
+	assert_non_null(mkdtemp(dir));
+	int status = shell("DEVICE=emu:1 OUT=%s " CHECK " >%s/log 2>&1", dir, dir);
+	if (status)
+		shell("cat %s/log", dir);
+	assert_int_equal(status, 0);
+	static const char *const parts[] = {"ops", "parity", "demo", "steps", "kernels", "copies", "sanitizer"};
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		assert_int_equal(shell("grep -q '\"part\": \"%s\".*\"seconds\"' %s/results.jsonl", parts[i], dir), 0);
+	assert_int_equal(shell("grep -q '\"part\": \"end\".*\"failures\": 0' %s/results.jsonl", dir), 0);
+	assert_int_equal(shell("grep -q '\"result\": \"failed\"' %s/results.jsonl", dir), 1);
+	assert_int_equal(shell("rm -rf %s", dir), 0);
+}
+
+static void test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-gpu-XXXXXX";
+	need("build/gpu-bundle.tar.gz");
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(shell("tar -xzf build/gpu-bundle.tar.gz -C %s", dir), 0);
+	assert_int_equal(shell("cd %s && DEVICE=emu:1 OUT=%s/emu " CHECK " kernels copies >log 2>&1", dir, dir), 0);
+	if (!access("/dev/nvidiactl", F_OK)) {
+		assert_int_equal(shell("rm -rf %s", dir), 0);
+		check_skip("this machine has an NVIDIA driver: what is said without one is not tried");
+	}
+	assert_int_equal(shell("cd %s && OUT=%s/none " CHECK " >out 2>err", dir, dir), 3);
+	assert_int_equal(shell("cd %s && [ ! -s out ] && [ $(wc -l <err) = 1 ] && grep -q 'no NVIDIA driver' err", dir), 0);
+	assert_int_equal(shell("cd %s && " CHECK " nonsense >out 2>err", dir), 2);
+	assert_int_equal(shell("rm -rf %s", dir), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_every_part_runs_to_its_end_on_an_emulated_gpu),
+	        cmocka_unit_test(test_the_bundle_unpacked_elsewhere_says_that_there_is_no_gpu_and_rehearses),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
