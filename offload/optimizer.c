@@ -13,7 +13,7 @@ static void norm_span(void *context, int64_t i)
 	struct store_span *span = &store->span[i];
 	const struct store_block *block = &store->block[span->block];
 	const struct optimizer_kernels *kernels = store->kernels;
-	int two = store->spec[span->block].uses == 2;
+	int two = block->sum[0] && block->sum[1];
 	if (store->dtype == RH_F32) {
 		float *gradient = (float *)block->gradient + span->first;
 		if (two)

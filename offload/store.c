@@ -41,13 +41,16 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	else if (!wide)
 		block->lower = rh_arena_take(memory, half);
 	state_place(spec, options, memory, block);
-	int summed = spec->uses == 2 || options->crosses_rounds;
-	if (summed)
-		for (int use = 0; use < spec->uses; use++)
-			block->sum[use] = rh_arena_take(memory, full);
-	/* fp32: use 0's sum becomes the gradient. bf16 of one use: the last round's gradient replaces the sum that it went on from. bf16 of
-	 * two uses: threads could not round two sums into one of them, since halves would land on sums not yet read. */
-	if (summed && (wide || spec->uses == 1))
+	int two = spec->uses == 2, crosses = options->crosses_rounds;
+	if (crosses)
+		block->sum[0] = rh_arena_take(memory, full);
+	if (two)
+		block->sum[1] = rh_arena_take(memory, full);
+	/* fp32: a sum becomes the gradient. bf16 of one use: the last round's gradient replaces the sum that it went on from. bf16 of two
+	 * uses: threads could not round two sums into one of them, since halves would land on sums not yet read. */
+	if (wide && (crosses || two))
+		block->gradient = block->sum[crosses ? 0 : 1];
+	else if (crosses && !two)
 		block->gradient = block->sum[0];
 	else
 		block->gradient = rh_arena_take(memory, stored);
@@ -202,6 +205,30 @@ float *rh_store_sum(const struct rh_store *store, int block, int use)
 {
 	RH_ASSERT(use == 0 || use == 1);
 	return at(store, block)->sum[use];
+}
+
+struct add_use {
+	struct rh_store *store;
+	struct store_block *block;
+	int64_t first, count;
+	const float *sum;
+};
+
+static void add_use_span(void *context, int64_t i)
+{
+	const struct add_use *add = context;
+	int64_t at = i * STORE_SPAN, count = add->count - at < STORE_SPAN ? add->count - at : STORE_SPAN, first = add->first + at;
+	if (add->store->dtype == RH_F32)
+		add->store->kernels->add_f32((float *)add->block->gradient + first, add->block->sum[1] + first, add->sum + at, count);
+	else
+		add->store->kernels->add_bf16((uint16_t *)add->block->gradient + first, add->block->sum[1] + first, add->sum + at, count);
+}
+
+void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum)
+{
+	struct add_use add = {store, at(store, block), first, count, sum};
+	RH_ASSERT(add.block->sum[1] && !add.block->sum[0] && first >= 0 && count >= 0 && first <= store->spec[block].elements - count);
+	rh_pool_run(store->pool, add_use_span, &add, (count + STORE_SPAN - 1) / STORE_SPAN);
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)

@@ -7,10 +7,11 @@
  *         split, split8: the master's lower half 2, its upper half being the upload form; plain: the fp32 master 4.
  * Optimizer state in bytes an element: AdamW 8, or 2 + 8/256 in 8 bits (split8); Lion 4; SGD 0, with momentum 4; Adafactor a float for each
  * row and each column of a matrix, 4 for each element of a vector.
- * A block used by two layers (a tied embedding and head) keeps one fp32 sum for each use; so does every trainable block while its sums
- * cross rounds. Arrays share bytes where one is dead when the other is written: in F32 the gradient is use 0's sum (so no extra bytes with
- * one use); in BF16 with one use the gradient lies in its sum's first half, so that the last round's download replaces the sum that the
- * device has uploaded by then. BF16 with two uses has both sums and the gradient apart. */
+ * A block used by two layers (a tied embedding and head) keeps an fp32 sum for use 1, the head; every trainable block keeps one for use 0
+ * while its sums cross rounds. (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
+ * bytes where one is dead when the other is written: in F32 the gradient is a sum; in BF16 with one use the gradient lies in its sum's
+ * first half, so that the last round's download replaces the sum that the device has uploaded by then. BF16 with two uses has sums and
+ * gradient apart. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
@@ -56,6 +57,9 @@ uint64_t rh_store_version(const struct rh_store *store, int block);
  * (elements) of one use, or NULL where none is kept. */
 void *rh_store_gradient(const struct rh_store *store, int block);
 float *rh_store_sum(const struct rh_store *store, int block, int use);
+/* Of a block of two uses without a sum for use 0: elements [first, first+count) of that sum, final. The stored gradient there becomes
+ * use 1's sum + sum, rounded once. Every element once a step. */
+void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);
 
 /* One tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { FOLD_ELEMENTS = 1 << 20 };
+
 static int64_t most(int64_t a, int64_t b)
 {
 	return a > b ? a : b;
@@ -34,10 +36,20 @@ static int boundary_count(const struct rh_executor_options *options, int *out)
 	return rc;
 }
 
+/* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */
+static int64_t fold_elements(const struct rh_executor_options *options)
+{
+	const struct rh_block *table = &options->model->block[0];
+	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->train_round < options->train_micro_batches)
+		return 0;
+	return table->elements < FOLD_ELEMENTS ? table->elements : FOLD_ELEMENTS;
+}
+
 static int64_t staging_bytes(const struct rh_executor_options *options)
 {
-	return most(options->train_micro_batches, options->infer_micro_batches) *
-	       (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
+	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
+	       most(options->train_micro_batches, options->infer_micro_batches) *
+	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
 }
 
 int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
@@ -187,6 +199,8 @@ static int host_create(struct rh_executor *executor)
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
 	if (!executor->micro || !executor->result || !executor->summed_on || !executor->offset)
 		return -ENOMEM;
+	for (int i = 0; i < 2; i++)
+		executor->fold[i] = rh_arena_take(&executor->staging, fold_elements(options) * 4);
 	for (int64_t m = 0; m < executor->micro_batches; m++) {
 		executor->micro[m] = rh_arena_take(&executor->staging, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->staging, plan->result_bytes);
@@ -288,6 +302,30 @@ static void collect_result(const struct rh_executor *executor, struct rh_micro_b
 		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
 }
 
+/* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
+ * to the head's on arrival, so that the host holds one sum and not two. */
+static int fold_embedding(struct rh_executor *executor)
+{
+	if (executor->left.block < 0)
+		return 0;
+	struct rh_device *device = executor->options.device[executor->left.device];
+	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
+	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
+		int64_t count = elements - first < FOLD_ELEMENTS ? elements - first : FOLD_ELEMENTS;
+		int rc = device->ops->synchronize(device);
+		if (!rc && count > 0)
+			rc = device->ops->copy_down(device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
+			                            count * 4);
+		if (rc)
+			return rc;
+		if (had)
+			rh_store_add_use(executor->options.store, executor->left.block, first - had, had, executor->fold[!turn]);
+		first += count;
+		had = count;
+	}
+	return 0;
+}
+
 static int run_program(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -296,6 +334,7 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	executor->batch = batch;
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
+	executor->left.block = -1;
 	for (int i = 0; i < 2 * options->model->blocks; i++)
 		executor->summed_on[i] = -1;
 	for (int64_t m = 0; m < count; m++)
@@ -308,6 +347,7 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 		int fault = options->device[d]->ops->synchronize(options->device[d]);
 		rc = rc ? rc : fault;
 	}
+	rc = rc ? rc : fold_embedding(executor);
 	for (int64_t m = 0; !rc && m < count; m++)
 		collect_result(executor, &batch[m], executor->result[m]);
 	return rc;

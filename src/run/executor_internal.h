@@ -60,6 +60,7 @@ struct rh_executor {
 		int64_t bytes;
 	} pinned[3];            /* by the first device, which does it for all; memory NULL: not */
 	int64_t micro_batches;  /* the most of either kind */
+	float *fold[2];         /* host staging for pieces of the embedding's sum */
 	char **micro, **result; /* host staging, one of each a micro-batch */
 	int *summed_on;         /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
 	int64_t *offset;        /* scratch: [2*block+use] */
@@ -70,6 +71,10 @@ struct rh_executor {
 	int trains;
 	int64_t step;
 	float loss_scale;
+	struct {
+		int device, block; /* -1: none */
+		const char *sum;   /* on the device */
+	} left;                    /* the embedding's finished sum, of a table that the head uses too: see fold_embedding */
 };
 
 /* slots.c: enqueues one slot. */

@@ -134,7 +134,7 @@ static void begin_gradients(struct work *work)
 }
 
 /* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
- * later. */
+ * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
 static void end_gradients(struct work *work)
 {
 	struct rh_executor *executor = work->executor;
@@ -160,6 +160,12 @@ static void end_gradients(struct work *work)
 			continue;
 		int64_t elements = model->block[i / 2].elements;
 		int is_final = work->slot->last_round && model->block[i / 2].uses == 1;
+		if (model->block[i / 2].uses == 2 && i % 2 == 0 && !rh_store_sum(store, i / 2, 0)) {
+			executor->left.device = work->slot->device;
+			executor->left.block = i / 2;
+			executor->left.sum = (const char *)on->block_gradient[i / 2][0];
+			continue;
+		}
 		if (is_final && model->dtype != RH_F32)
 			copy_down(work, RH_STREAM_GRADIENTS, rh_store_gradient(store, i / 2), on->rounded + 2 * offset[i], elements * 2);
 		else

@@ -274,16 +274,23 @@ static void test_norm_adds_two_uses_and_rounds_once(void **state)
 	struct rh_pool *pool = pool_of(2);
 	struct rh_block spec = {"tied", ODD_ELEMENTS, 1, 2, odd, 3};
 	static float expected[ODD_ELEMENTS];
-	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
+	static float apart[ODD_ELEMENTS];
+	for (int variant = 0; variant < 4; variant++) {
+		enum rh_dtype dtype = variant & 1 ? RH_BF16 : RH_F32;
+		int crosses = variant >> 1; /* then the store holds both sums, else the embedding's comes in pieces */
 		struct rh_store *store = NULL;
-		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype}, pool, &store));
-		float *embedding = rh_store_sum(store, 0, 0), *head = rh_store_sum(store, 0, 1);
+		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype, .crosses_rounds = crosses}, pool, &store));
+		float *embedding = crosses ? rh_store_sum(store, 0, 0) : apart, *head = rh_store_sum(store, 0, 1);
+		assert_true(!rh_store_sum(store, 0, 0) == !crosses);
+		memset(expected, 0, sizeof expected);
 		for (int t = 0; t < 3; t++)
 			for (int64_t i = odd[t].offset; i < odd[t].offset + odd[t].rows * odd[t].cols; i++) {
 				embedding[i] = check_uniform(&seed);
 				head[i] = check_uniform(&seed) * 1e-2f;
 				expected[i] = head[i] + embedding[i];
 			}
+		for (int64_t first = 0, piece = 70001; !crosses && first < ODD_ELEMENTS; first += piece)
+			rh_store_add_use(store, 0, first, piece < ODD_ELEMENTS - first ? piece : ODD_ELEMENTS - first, apart + first);
 		double norm = rh_optimizer_norm(store), naive = 0;
 		for (int64_t i = 0; i < ODD_ELEMENTS; i++) {
 			if (dtype == RH_F32) {
