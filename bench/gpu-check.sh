@@ -4,7 +4,8 @@
 #     ops        every op against the oracle, in every dtype; two runs bit-equal
 #     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four, bit-equal; eval and generate
 #     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
-#     steps      whole steps of a 1.7B and an 8B shape, with what they waited for; transformers, PEFT and roundpipe where they are installed
+#     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
+#     steps-8b   the same of an 8B shape: LoRA, PEFT; 12 of its 32 layers in full; all of them in the split layout
 #     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run
@@ -15,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity demo steps kernels copies sanitizer"
+all="ops parity demo steps steps-8b kernels copies sanitizer"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
 failures=0 part=start
@@ -228,6 +229,8 @@ part_demo() {
 		sed -n 's/.*"eval_accuracy":\([^,}]*\).*/\1/p')
 	if awk -v a="${after:-0}" 'BEGIN { exit !(a >= 0.80) }'; then
 		emit "\"result\": \"ok\", \"what\": \"demo\", \"before\": ${before:-null}, \"after\": $after, \"bar\": 0.80, \"train\": $(cat "$scratch/demo.json")"
+	elif [ "$(left)" -le 5 ]; then
+		skipped demo "the part's $limit seconds are over"
 	else
 		failed demo "accuracy ${before:-?} before, ${after:-?} after, at least 0.80 after is wanted; $(last_line "$scratch/demo.log")"
 	fi
@@ -260,12 +263,30 @@ whole() {
 	rm -rf "$big/whole"
 }
 traced() {
-	local name=$1
+	local name=$1 first=$(($(wc -l <"$out/results.jsonl") + 1))
 	rm -rf "$big/whole"
 	relay "$name, traced" "$tools" trace "$out/trace-$part.json" "${keys[@]}" --max-steps $((2 + !emulated)) --output-dir "$big/whole" --json
 	local status=$?
 	rm -rf "$big/whole"
+	[ $status -ne 0 ] || shares "$name" "$(tail -n +$first "$out/results.jsonl" | sed -n 's/.*"executed_tflops": \([0-9.]*\),.*/\1/p' | head -n 1)"
 	return $status
+}
+# Shares of the product 8192 cubed: of all products that ran, and of those that training needs, whose recompute is not counted: three times the
+# forward's (twice, with frozen weights), by the shape of the model in $shape.
+measure_peak() {
+	local first=$(($(wc -l <"$out/results.jsonl") + 1))
+	relay peak "$tools" products "$device" peak
+	peak=$(tail -n +$first "$out/results.jsonl" | sed -n 's/.*"8192 cubed".*"value": \([0-9.]*\),.*/\1/p')
+}
+shares() {
+	[ $emulated = 0 ] || return 0
+	emit "$(tr ',{}' '\n\n\n' <"$shape" | awk -F'[:"]+' -v name="$1" -v executed="${2:-0}" -v peak="${peak:-0}" -v speed="$speed" -v length_=2048 -v times=$times '
+		{ gsub(/[ \t]/, "", $3); at[$2] = $3 }
+		END { q = at["num_attention_heads"] * at["head_dim"]; kv = at["num_key_value_heads"] * at["head_dim"]; h = at["hidden_size"]
+			weights = at["num_hidden_layers"] * (h * (2 * q + 2 * kv) + 3 * h * at["intermediate_size"]) + at["vocab_size"] * h
+			needed = (2 * weights * times + 3 * 2 * length_ * q * at["num_hidden_layers"]) * speed / 1e12
+			printf "\"what\": \"%s: shares of the product peak\", \"peak_tflops\": %.1f, \"executed\": %.4f, \"necessary\": %.4f, \"bar\": 0.70",
+				name, peak, (peak > 0 ? executed / peak : 0), (peak > 0 ? needed / peak : 0) }')"
 }
 # Launches of one layer for one micro-batch (recompute, forward, backward), by the difference of two depths, beside what a 4090 needs for the
 # layer's arithmetic: at 4 us each, and as long as this host took to ask for them.
@@ -305,22 +326,31 @@ part_steps() {
 		return
 	fi
 	make_rows 256 1500 >"$scratch/long.jsonl"
-	relay peak "$tools" products "$device" peak
+	measure_peak
 	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
+	shape=$scratch/1.7b/config.json times=3
 	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram $cap && full=$speed && traced "1.7B, full, offloaded"
 	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B --ours "${full:-0}"
 	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
-	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
-	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram $cap --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
+}
+part_steps-8b() {
+	[ $emulated = 0 ] || { skipped "8B shapes" "the rehearsal of part steps is theirs too"; return; }
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	measure_peak
 	make_model "$scratch/8b-12" bench/gpu/llama-8b/config.json 12
-	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram $cap && full=$speed && traced "8B with 12 layers, full, offloaded" &&
+	shape=$scratch/8b-12/config.json times=3
+	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram 24GiB && full=$speed && traced "8B with 12 layers, full, offloaded" &&
 		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib 24 --sync --ours "$full"
-	whole "8B, full, split layout" "$scratch/8b" --max-vram $cap --state-layout split
+	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
+	shape=$scratch/8b/config.json times=2
+	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
+	whole "8B, full, split layout" "$scratch/8b" --max-vram 24GiB --state-layout split
 }
 part_kernels() {
+	local first=$(($(wc -l <"$out/results.jsonl") + 1))
 	relay products "$tools" products "$device"
 	relay kernels "$tools" kernels "$device"
-	grep '"bench": "attention"' "$out/results.jsonl" | grep '"who": "ours"' >"$scratch/attention.jsonl"
+	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
 }
 part_copies() {
@@ -333,6 +363,8 @@ part_copies() {
 	else
 		make_rows 128 1500 >"$scratch/long.jsonl"
 		make_model "$scratch/8b-4" bench/gpu/llama-8b/config.json 4
+		shape=$scratch/8b-4/config.json times=3
+		measure_peak
 		whole "a streaming step (8B with 4 layers, a stage each)" "$scratch/8b-4" --max-vram 24GiB --backward-cuts "[1,2,3,4,5]" && traced "a streaming step"
 	fi
 }

@@ -74,7 +74,7 @@ int bench_copies(int argc, char **argv)
 			rc = rh_fail(-ENOMEM, "no host memory for copies");
 		else {
 			memset(way.host[i], 1, (size_t)way.bytes);
-			rc = bench.device->ops->pin(bench.device, way.host[i], way.bytes);
+			rc = bench.device->ops->pin ? bench.device->ops->pin(bench.device, way.host[i], way.bytes) : 0;
 		}
 	}
 	way.up = 1;
@@ -87,7 +87,7 @@ int bench_copies(int argc, char **argv)
 	if (!rc)
 		rc = measure(&bench, &way, "both at once", &both);
 	for (int i = 0; i < 2; i++) {
-		if (way.host[i])
+		if (way.host[i] && bench.device->ops->unpin)
 			bench.device->ops->unpin(bench.device, way.host[i], way.bytes);
 		free(way.host[i]);
 	}

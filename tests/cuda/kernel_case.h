@@ -1,4 +1,5 @@
-/* Kernels under emulation against the oracle. */
+/* Kernels under emulation against the oracle; and through a device, where the same tests run on a real GPU (gpu-tools ops): so a test calls
+ * its kernels by kernel_check alone. */
 #ifndef RH_TESTS_CUDA_KERNEL_CASE_H
 #define RH_TESTS_CUDA_KERNEL_CASE_H
 
