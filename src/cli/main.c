@@ -44,7 +44,10 @@ int main(int argc, char **argv)
 	while (which < VERBS && strcmp(verbs[which].name, argv[1]))
 		which++;
 	if (which == VERBS) {
-		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are train, eval, generate\n", argv[1]);
+		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are", argv[1]);
+		for (int i = 0; i < VERBS; i++)
+			fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
+		fputc('\n', stderr);
 		return 2;
 	}
 	struct rh_config config = {0};

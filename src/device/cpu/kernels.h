@@ -25,11 +25,8 @@ int cpu_grouped_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUS
  * memory. */
 void *cpu_scratch(size_t bytes) RH_MUST;
 
-/* Inside simd/X.c CPU_ISA(f) is f_avx512, f_avx2 or f_base; outside, CPU_ISA_DECLARE(int, f, (int a)); declares all three and
+/* What simd/X.c exports as SIMD(f) is f_avx512, f_avx2 and f_base: CPU_ISA_DECLARE(int, f, (int a)); declares all three, and
  * CPU_ISA_PICK(isa, f) is the one to call. */
-#define CPU_ISA_PASTE_(name, isa)            name##_##isa
-#define CPU_ISA_PASTE(name, isa)             CPU_ISA_PASTE_(name, isa)
-#define CPU_ISA(name)                        CPU_ISA_PASTE(name, RH_ISA)
 #define CPU_ISA_DECLARE(type, name, formals) type name##_avx512 formals, name##_avx2 formals, name##_base formals
 #define CPU_ISA_PICK(isa, name)              (*((isa) >= RH_CPU_AVX512 ? &name##_avx512 : (isa) == RH_CPU_AVX2 ? &name##_avx2 : &name##_base))
 

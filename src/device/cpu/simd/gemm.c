@@ -162,7 +162,7 @@ SIMD_INLINE void tile_rows(const int rows, int64_t kc, const float *a, const flo
 			vf_store(product + i * COLS, sum[i][0]);
 			vf_store(product + i * COLS + VF, sum[i][1]);
 		}
-		CPU_ISA(gemm_finish)(product, COLS, target);
+		SIMD(gemm_finish)(product, COLS, target);
 		return;
 	}
 	vf alpha = vf_set(target->alpha), bias0 = {0}, bias1 = {0};
@@ -403,7 +403,7 @@ static void outer(const struct gemm_side *a, int64_t lanes, int64_t kc, const fl
 		outer_as(a, RH_BF16, lanes, kc, b, cols, out);
 }
 
-const struct gemm_kernels CPU_ISA(gemm_kernels) = {
+const struct gemm_kernels SIMD(gemm_kernels) = {
         .tiles = {.panel_rows = ROWS,
                   .panel_cols = COLS,
                   .element_bytes = 4,

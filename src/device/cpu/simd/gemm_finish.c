@@ -39,7 +39,7 @@ SIMD_INLINE void finish_as(const float *product, int64_t stride, const struct ge
 	}
 }
 
-void CPU_ISA(gemm_finish)(const float *product, int64_t stride, const struct gemm_target *target)
+void SIMD(gemm_finish)(const float *product, int64_t stride, const struct gemm_target *target)
 {
 	if (target->dst_dtype == RH_F32 && target->add_dtype == RH_F32)
 		finish_as(product, stride, target, RH_F32, RH_F32);
