@@ -62,7 +62,7 @@ extern const size_t config_key_count;
 
 /* Index into config_keys of a name as written (aliases and prefixes resolved), -1 if there is none. */
 int config_key_find(const char *name);
-/* The known name nearest to `name` by edits (insert, delete, replace, swap neighbours), or one that holds it as whole words. */
+/* The known name nearest to `name`, in whole or by a run of its words: edits are insert, delete, replace, swap neighbours. */
 const char *config_key_nearest(const char *name);
 /* What a value of this key must be: "a whole number, 1 or more". */
 void config_key_describe(const struct config_key *key, char *out, size_t bytes);

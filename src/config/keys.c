@@ -184,34 +184,76 @@ static int distance(const char *a, const char *b)
 	return row[b_length];
 }
 
-/* Whether `name` is made of whole words of `known`: "epochs" of "num_train_epochs". */
-static int is_part_of(const char *name, const char *known)
+/* How far `name` is from being whole words of `known`, as "epochs" is of "num_train_epochs" and "modl" nearly of "model_name_or_path":
+ * edits to the nearest run of words. */
+static int distance_to_words(const char *name, const char *known)
 {
+	int best = NAME_BYTES;
+	char words[NAME_BYTES];
+	for (const char *from = known; from; from = strchr(from, '_') ? strchr(from, '_') + 1 : NULL)
+		for (const char *to = from; *to;) {
+			to += 1 + strcspn(to + 1, "_");
+			snprintf(words, sizeof words, "%.*s", (int)(to - from), from);
+			best = least_of(best, distance(name, words));
+		}
+	return best;
+}
+
+/* "lr" of "learning_rate". */
+static int is_initials(const char *name, const char *known)
+{
+	for (; *name && *known == *name; name++) {
+		known += strcspn(known, "_");
+		known += *known == '_';
+	}
+	return !*name && !*known;
+}
+
+/* "log" of "logging_steps", "val_file" of "validation_file": a run of words, each cut short or not. In half edits: 2, or 3 for words inside
+ * the name. */
+static int abbreviation_farness(const char *name, const char *known)
+{
+	for (const char *from = known; from; from = strchr(from, '_') ? strchr(from, '_') + 1 : NULL) {
+		const char *at = name, *in = from;
+		while (*at && *in) {
+			if (*at == '_')
+				in += strcspn(in, "_");
+			if (*at != *in)
+				break;
+			at++, in++;
+		}
+		if (!*at)
+			return from == known ? 2 : 3;
+	}
+	return NAME_BYTES;
+}
+
+/* How far a key is from what was written, in half edits: an edit is 2, and to have meant a part of the name costs 1. A part of less than
+ * four letters is next to anything, so it must be written without a fault. */
+static int farness(const char *name, const char *known)
+{
+	int far = 2 * distance(name, known), words = distance_to_words(name, known);
 	size_t length = strlen(name);
-	for (const char *at = strstr(known, name); length && at; at = strstr(at + 1, name))
-		if ((at == known || at[-1] == '_') && (!at[length] || at[length] == '_'))
-			return 1;
-	return 0;
+	if (is_initials(name, known))
+		return 0;
+	if (!words || length > 3)
+		far = least_of(far, 2 * words + 1);
+	return length > 2 ? least_of(far, abbreviation_farness(name, known)) : far;
 }
 
 const char *config_key_nearest(const char *name)
 {
-	const char *nearest = NULL, *whole = NULL;
+	const char *nearest = NULL;
 	int best = 0;
 	for (size_t i = 0; i < config_key_count + ALIASES; i++) {
 		const char *known = i < config_key_count ? config_keys[i].name : aliases[i - config_key_count].name;
-		int edits = distance(name, known);
-		if (strchr(known, '*'))
+		int far = farness(name, known);
+		if (strchr(known, '*') || (nearest && far >= best))
 			continue;
-		if (!whole && is_part_of(name, known))
-			whole = known;
-		if (nearest && edits >= best)
-			continue;
-		best = edits;
+		best = far;
 		nearest = known;
 	}
-	/* when half of the letters would have to change, a key that holds the word is nearer to what was meant */
-	return whole && (size_t)best * 2 > strlen(name) ? whole : nearest;
+	return nearest;
 }
 
 static void describe_choices(const struct config_key *key, char *out, size_t bytes)

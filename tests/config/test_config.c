@@ -230,6 +230,14 @@ static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 	refused("evaluation_strategy: 'no'\n", NULL, "the nearest known one is eval_strategy");
 	refused("epochs: 1\n", NULL, "the nearest known one is num_train_epochs");
 	refused("batch_size: 1\n", NULL, "the nearest known one is per_device_train_batch_size");
+	refused("modl: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("model: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("lr: 1\n", NULL, "the nearest known one is learning_rate");
+	refused("dev: 1\n", NULL, "the nearest known one is device");
+	refused("sede: 1\n", NULL, "the nearest known one is seed");
+	refused("val_file: 1\n", NULL, "the nearest known one is validation_file");
+	refused("output: 1\n", NULL, "the nearest known one is output_dir");
+	refused("vram: 1\n", NULL, "the nearest known one is max_vram");
 	refused("lora-r: 1\n", NULL, "unknown key 'lora-r'; the nearest known one is lora_r");
 	refused(NULL, "--gradient-acumulation-step 1",
 	        "command line: unknown key 'gradient_acumulation_step'; the nearest known one is "
