@@ -7,19 +7,19 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
-/* dir/name built, used and freed around one call. */
-#define WITH_PATH(dir, name, call)                                                                                                         \
-	({                                                                                                                                 \
-		char *path = rh_path_join(dir, name);                                                                                      \
-		int path_rc = path ? (call) : -ENOMEM;                                                                                     \
-		rh_free(path);                                                                                                             \
-		path_rc;                                                                                                                   \
-	})
+/* "dir/name" into `path`. */
+static int in_dir(char path[PATH_MAX], const char *dir, const char *name)
+{
+	int length = snprintf(path, PATH_MAX, "%s/%s", dir, name);
+	return length < PATH_MAX ? 0 : rh_fail(-ENAMETOOLONG, "%s/%s: the path is too long", dir, name);
+}
 
 int rh_output_save(const struct rh_session *session, const char *dir)
 {
@@ -133,13 +133,16 @@ static int save_checksums(const char *dir)
 	DIR *entries = opendir(dir);
 	if (!entries)
 		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	char path[PATH_MAX];
 	json_t *sums = json_object();
 	int rc = sums ? 0 : -ENOMEM;
 	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
 		char hex[33];
 		if (entry->d_name[0] == '.')
 			continue;
-		rc = WITH_PATH(dir, entry->d_name, checksum(path, hex, sizeof hex));
+		rc = in_dir(path, dir, entry->d_name);
+		if (!rc)
+			rc = checksum(path, hex, sizeof hex);
 		if (!rc && json_object_set_new(sums, entry->d_name, json_string(hex)))
 			rc = -ENOMEM;
 	}
@@ -147,7 +150,9 @@ static int save_checksums(const char *dir)
 	char *text = rc ? NULL : json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
 	json_decref(sums);
 	if (!rc)
-		rc = text ? WITH_PATH(dir, "checksums.json", rh_file_write_whole(path, text, strlen(text))) : -ENOMEM;
+		rc = text ? in_dir(path, dir, "checksums.json") : -ENOMEM;
+	if (!rc)
+		rc = rh_file_write_whole(path, text, strlen(text));
 	free(text);
 	return rc;
 }
@@ -178,8 +183,10 @@ static int verify_checksums(const char *dir)
 {
 	json_t *sums = NULL, *value;
 	const char *name;
-	char hex[33];
-	int rc = WITH_PATH(dir, "checksums.json", rh_json_load(path, &sums));
+	char path[PATH_MAX], hex[33];
+	int rc = in_dir(path, dir, "checksums.json");
+	if (!rc)
+		rc = rh_json_load(path, &sums);
 	if (rc)
 		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
 	rc = check_list(dir, sums);
@@ -188,7 +195,9 @@ static int verify_checksums(const char *dir)
 		const char *expected = json_string_value(value);
 		if (rc || strchr(name, '/'))
 			continue;
-		rc = WITH_PATH(dir, name, checksum(path, hex, sizeof hex));
+		rc = in_dir(path, dir, name);
+		if (!rc)
+			rc = checksum(path, hex, sizeof hex);
 		if (!rc && (!expected || strcmp(hex, expected)))
 			rc = rh_fail(-EINVAL,
 			             "%s/%s: does not match its checksum: the file was damaged or changed; resume from another checkpoint",
@@ -203,20 +212,29 @@ static int save_parts(const struct rh_session *session, const char *dir, const s
 {
 	struct rh_tensor_list list = {0};
 	struct rh_text yaml = {0};
+	char path[PATH_MAX];
 	int rc = rh_output_save(session, dir);
 	if (!rc)
 		rc = optimizer_tensors(session, &list);
 	if (!rc)
-		rc = WITH_PATH(dir, "optimizer.safetensors", rh_tensors_save(path, &list, session->model, session->store));
+		rc = in_dir(path, dir, "optimizer.safetensors");
+	if (!rc)
+		rc = rh_tensors_save(path, &list, session->model, session->store);
 	rh_tensor_list_free(&list);
 	if (!rc)
-		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_save(trainer, path));
+		rc = in_dir(path, dir, "trainer_state.json");
 	if (!rc)
-		rc = WITH_PATH(dir, "run_state.json", save_run_state(path, session->config, state));
+		rc = rh_trainer_state_save(trainer, path);
+	if (!rc)
+		rc = in_dir(path, dir, "run_state.json");
+	if (!rc)
+		rc = save_run_state(path, session->config, state);
 	if (!rc)
 		rc = rh_config_print(session->config, &yaml);
 	if (!rc)
-		rc = WITH_PATH(dir, "config.yaml", rh_file_write_whole(path, yaml.bytes, yaml.length));
+		rc = in_dir(path, dir, "config.yaml");
+	if (!rc)
+		rc = rh_file_write_whole(path, yaml.bytes, yaml.length);
 	rh_text_free(&yaml);
 	return rc ? rc : save_checksums(dir);
 }
@@ -257,9 +275,11 @@ static int remove_oldest(const struct rh_config *config, int64_t saved)
 	int64_t oldest, newest, others;
 	int rc = scan(config->output_dir, saved, &oldest, &newest, &others);
 	while (!rc && config->save_total_limit > 0 && others + 1 > config->save_total_limit) {
-		char name[64];
+		char name[64], path[PATH_MAX];
 		snprintf(name, sizeof name, "checkpoint-%" PRId64, oldest);
-		rc = WITH_PATH(config->output_dir, name, rh_dir_remove(path));
+		rc = in_dir(path, config->output_dir, name);
+		if (!rc)
+			rc = rh_dir_remove(path);
 		if (!rc)
 			rc = scan(config->output_dir, saved, &oldest, &newest, &others);
 	}
@@ -297,8 +317,7 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
 	return rc ? rc : remove_oldest(session->config, state->step);
 }
 
-/* -1 if there is none. What lacks its checksums was not written by this program, or not to the end. */
-static int newest_complete(const char *dir, int64_t *newest)
+int rh_checkpoint_newest(const char *dir, int64_t *newest)
 {
 	*newest = -1;
 	DIR *entries = opendir(dir);
@@ -306,18 +325,51 @@ static int newest_complete(const char *dir, int64_t *newest)
 		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
 	int rc = 0;
 	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
-		char sums[300];
+		char sums[300], path[PATH_MAX];
 		int64_t step = step_of(entry->d_name);
 		if (step < 0)
 			continue;
 		snprintf(sums, sizeof sums, "%s/checksums.json", entry->d_name);
-		int complete = WITH_PATH(dir, sums, rh_file_exists(path));
-		if (complete < 0)
-			rc = complete;
-		else if (!complete)
+		rc = in_dir(path, dir, sums);
+		if (!rc && !rh_file_exists(path))
 			rh_note("%s/%s is passed over: it has no checksums.json, so it is not complete", dir, entry->d_name);
-		else
+		else if (!rc)
 			*newest = step > *newest ? step : *newest;
+	}
+	closedir(entries);
+	return rc;
+}
+
+/* ".checkpoint-N.tmp", or what core/file.h had not yet renamed: "model.safetensors.tmp.4711". */
+static int is_left_behind(const char *name)
+{
+	const char *suffix = NULL;
+	if (*name == '.') {
+		size_t length = strlen(name);
+		return length > 16 && !strncmp(name, ".checkpoint-", 12) && !strcmp(name + length - 4, ".tmp");
+	}
+	for (const char *at = name; (at = strstr(at, ".tmp.")); at++)
+		suffix = at + 5;
+	return suffix && *suffix && suffix[strspn(suffix, "0123456789")] == 0;
+}
+
+int rh_checkpoint_tidy(const char *output_dir)
+{
+	DIR *entries = opendir(output_dir);
+	if (!entries)
+		return rh_fail(-errno, "%s: cannot read directory: %s", output_dir, strerror(errno));
+	int rc = 0;
+	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+		char path[PATH_MAX];
+		if (!is_left_behind(entry->d_name))
+			continue;
+		rc = in_dir(path, output_dir, entry->d_name);
+		if (!rc && *entry->d_name == '.')
+			rc = rh_dir_remove(path);
+		else if (!rc && unlink(path) < 0)
+			rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
+		if (!rc)
+			rh_note("%s is removed: a run was killed while it wrote it", path);
 	}
 	closedir(entries);
 	return rc;
@@ -335,12 +387,13 @@ int rh_checkpoint_find(const struct rh_config *config, char **path)
 		return *path ? 0 : -ENOMEM;
 	}
 	int64_t newest;
-	int rc = newest_complete(config->output_dir, &newest);
-	if (rc)
-		return rc;
+	int rc = rh_checkpoint_newest(config->output_dir, &newest), empty = rc ? rc : rh_dir_empty(config->output_dir);
+	if (empty < 0)
+		return empty;
 	if (newest < 0)
-		return rh_fail(-ENOENT, "resume_from_checkpoint: there is no checkpoint in %s; leave the key out to begin a new run",
-		               config->output_dir);
+		return rh_fail(-ENOENT,
+		               "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
+		               config->output_dir, empty ? "" : "remove what is in it, or choose another output_dir, and ");
 	char name[64];
 	snprintf(name, sizeof name, "checkpoint-%" PRId64, newest);
 	*path = rh_path_join(config->output_dir, name);
@@ -390,19 +443,28 @@ static int tell_differences(const char *path, const struct rh_config *config)
 int rh_checkpoint_load(const char *dir, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer)
 {
 	struct rh_tensor_list list = {0};
+	char path[PATH_MAX];
 	int rc = verify_checksums(dir);
 	if (!rc)
-		rc = WITH_PATH(dir, "config.yaml", tell_differences(path, session->config));
+		rc = in_dir(path, dir, "config.yaml");
 	if (!rc)
-		rc = WITH_PATH(dir, "run_state.json", load_run_state(path, session->config, state));
+		rc = tell_differences(path, session->config);
+	if (!rc)
+		rc = in_dir(path, dir, "run_state.json");
+	if (!rc)
+		rc = load_run_state(path, session->config, state);
 	if (!rc)
 		rc = load_weights(dir, session);
 	if (!rc)
 		rc = optimizer_tensors(session, &list);
 	if (!rc) /* after the weights: masters hold more than their files */
-		rc = WITH_PATH(dir, "optimizer.safetensors", rh_tensors_load(path, &list, session->model, session->store));
+		rc = in_dir(path, dir, "optimizer.safetensors");
+	if (!rc)
+		rc = rh_tensors_load(path, &list, session->model, session->store);
 	rh_tensor_list_free(&list);
 	if (!rc)
-		rc = WITH_PATH(dir, "trainer_state.json", rh_trainer_state_load(path, trainer));
+		rc = in_dir(path, dir, "trainer_state.json");
+	if (!rc)
+		rc = rh_trainer_state_load(path, trainer);
 	return rc;
 }

@@ -27,7 +27,16 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
  * -ENOENT if there is none. */
 int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
 
-/* Verifies and loads: weights, optimizer state, run state; -EINVAL for another optim or state_layout. Keys in which this configuration differs from the checkpoint's are told of. */
+/* The step of the newest complete checkpoint in a directory, -1 if there is none or no directory. What lacks its checksums was not written
+ * by this program, or not to the end: it is passed over, which is told. */
+int rh_checkpoint_newest(const char *output_dir, int64_t *step) RH_MUST;
+
+/* Removes what killed runs left half written in output_dir: .checkpoint-N.tmp and NAME.tmp.PID, never anything else. No run may be writing
+ * there. */
+int rh_checkpoint_tidy(const char *output_dir) RH_MUST;
+
+/* Verifies and loads: weights, optimizer state, run state; -EINVAL for another optim or state_layout. Keys in which this
+ * configuration differs from the checkpoint's are told of. */
 int rh_checkpoint_load(const char *path, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer) RH_MUST;
 
 /* The trained model or adapter, as it leaves the program, into `dir`. */

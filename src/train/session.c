@@ -216,8 +216,19 @@ void rh_session_close(struct rh_session *session)
 	*session = (struct rh_session){0};
 }
 
+/* Backward stages end at the lowest layer that is trained: the embedding under LoRA never is. */
+static void report_idle_cuts(const struct rh_session *session)
+{
+	int lowest = session->model->first_trained;
+	for (int64_t i = 0; i < session->config->backward_cut_count; i++)
+		if (session->config->backward_cuts[i] <= lowest)
+			rh_note("backward_cuts: %lld has no effect, as nothing below layer %d is trained",
+			        (long long)session->config->backward_cuts[i], lowest);
+}
+
 void rh_session_report(const struct rh_session *session)
 {
+	report_idle_cuts(session);
 	const struct rh_plan *plan = &session->plan;
 	int64_t trainable, all;
 	rh_model_parameters(session->model, &trainable, &all);

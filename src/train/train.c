@@ -315,11 +315,15 @@ static int check_output(const struct rh_config *config, const char *checkpoint)
 	int empty = rh_dir_empty(config->output_dir);
 	if (empty < 0)
 		return empty;
-	if (!empty && !(checkpoint && is_inside(config->output_dir, checkpoint)))
-		return rh_fail(-EEXIST,
-		               "output_dir: %s is not empty; choose another, or go on from what is there with resume_from_checkpoint: true",
-		               config->output_dir);
-	return 0;
+	if (empty || (checkpoint && is_inside(config->output_dir, checkpoint)))
+		return 0;
+	int64_t newest;
+	int rc = rh_checkpoint_newest(config->output_dir, &newest);
+	if (rc)
+		return rc;
+	return rh_fail(-EEXIST, "output_dir: %s is not empty%s", config->output_dir,
+	               newest < 0 ? " and holds no complete checkpoint to go on from; remove what is in it, or choose another"
+	                          : "; choose another, or go on from what is there with resume_from_checkpoint: true");
 }
 
 static int open_outputs(struct run *run, const char *checkpoint)
@@ -334,6 +338,8 @@ static int open_outputs(struct run *run, const char *checkpoint)
 	}
 	if (!rc)
 		rc = rh_dir_make(config->output_dir);
+	if (!rc)
+		rc = rh_checkpoint_tidy(config->output_dir);
 	if (rc)
 		return rc;
 	run->trainer.max_steps = run->steps;

@@ -333,16 +333,18 @@ static void test_output_that_is_in_the_way_is_left_alone(void **state)
 	make_good(&scratch);
 	check_ok(rh_dir_make(path_of("%s/out", scratch.dir)));
 	write_text(path_of("%s/out/thesis.txt", scratch.dir), "years of work");
-	refused(&scratch, "train @/run.yaml", "output_dir");
-	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true", "resume_from_checkpoint");
+	refused(&scratch, "train @/run.yaml", "holds no complete checkpoint to go on from; remove what is in it, or choose another");
+	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true",
+	        "to begin a new run remove what is in it, or choose another output_dir, and leave the key out");
 	refused(&scratch, "train @/run.yaml --output_dir @/rows.jsonl", "rows.jsonl");
 	refused(&scratch, "train @/run.yaml --output_dir @/rows.jsonl/deeper", "rows.jsonl");
-	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true --output_dir @/new", "resume_from_checkpoint");
+	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true --output_dir @/new", "to begin a new run leave the key out");
 	refused(&scratch, "train @/run.yaml --resume_from_checkpoint @/none", "resume_from_checkpoint");
 	refused(&scratch, "train @/run.yaml --resume_from_checkpoint @/rows.jsonl", "resume_from_checkpoint");
 	/* a checkpoint of elsewhere does not make this directory free */
 	run_ok(&scratch, "train %s/run.yaml --output_dir %s/other --save_steps 1", scratch.dir, scratch.dir);
 	refused(&scratch, "train @/run.yaml --resume_from_checkpoint @/other/checkpoint-1", "output_dir");
+	refused(&scratch, "train @/run.yaml --output_dir @/other", "go on from what is there with resume_from_checkpoint: true");
 	scratch_close(&scratch);
 }
 
@@ -518,6 +520,18 @@ static void test_losses_that_explode_stop_the_run(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_cuts_below_what_is_trained_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_line(&scratch, "train %s/run.yaml --use_peft true --backward_cuts [1]", scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "backward_cuts: 1 has no effect, as nothing below layer 1 is trained"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -535,6 +549,7 @@ int main(void)
 	        cmocka_unit_test(test_a_full_disk_is_found_before_the_run),
 	        cmocka_unit_test(test_no_room_is_one_line),
 	        cmocka_unit_test(test_losses_that_explode_stop_the_run),
+	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,7 +199,12 @@ static void test_resumed_runs_equal_runs_that_never_stopped(void **state)
 				copy_file(path_of("%s/whole/metrics.jsonl", scratch.dir), path_of("%s/%s/metrics.jsonl", scratch.dir, out));
 				check_ok(rh_dir_make(path_of("%s/%s/.checkpoint-9.tmp", scratch.dir, out)));
 				write_text(path_of("%s/%s/.checkpoint-9.tmp/run_state.json", scratch.dir, out), "{");
+				write_text(path_of("%s/%s/model.safetensors.tmp.4711", scratch.dir, out), "half");
+				write_text(path_of("%s/%s/notes.tmp.txt", scratch.dir, out), "the user's own");
 				train(&scratch, out, path_of("%s%s --resume_from_checkpoint true", options, ways[way]));
+				assert_false(rh_dir_exists(path_of("%s/%s/.checkpoint-9.tmp", scratch.dir, out)));
+				assert_false(rh_file_exists(path_of("%s/%s/model.safetensors.tmp.4711", scratch.dir, out)));
+				assert_true(rh_file_exists(path_of("%s/%s/notes.tmp.txt", scratch.dir, out)));
 				same_runs(&scratch, "whole", out, 0);
 				same_checkpoints(&scratch, "whole", out, last);
 			}
