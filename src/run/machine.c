@@ -5,6 +5,7 @@
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,17 +41,92 @@ static int64_t number_in(const char *path, const char *key, int64_t unit)
 	return found;
 }
 
+/* Where a version of control groups keeps its numbers. */
+struct group_files {
+	const char *mount, *limit, *used, *cold, *warm;
+};
+static const struct group_files group_v2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file "};
+static const struct group_files group_v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                            "total_inactive_file ", "total_active_file "};
+
+static int64_t group_number(const char *dir, const char *file, const char *key)
+{
+	char path[PATH_MAX];
+	int length = snprintf(path, sizeof path, "%s/%s", dir, file);
+	return length < (int)sizeof path ? number_in(path, key, 1) : -1;
+}
+
+/* What one group leaves; INT64_MAX where it sets no limit. What is in use counts the page cache, which the kernel takes back: a model file
+ * just read must not stand in its own way. */
+static int64_t group_room(const char *dir, const struct group_files *files)
+{
+	int64_t limit = group_number(dir, files->limit, NULL), used = group_number(dir, files->used, NULL);
+	if (limit < 0 || used < 0)
+		return INT64_MAX;
+	int64_t cold = group_number(dir, "memory.stat", files->cold), warm = group_number(dir, "memory.stat", files->warm);
+	used -= (cold > 0 ? cold : 0) + (warm > 0 ? warm : 0);
+	used = used < 0 ? 0 : used;
+	return limit > used ? limit - used : 0;
+}
+
+/* The least that a group and those above it leave, up to the mount: limits are nested. In a container the path may be the host's, of which
+ * only the mount itself is to be seen. */
+static int64_t nested_room(const char *root, const char *group, const struct group_files *files)
+{
+	char dir[PATH_MAX];
+	int mount = snprintf(dir, sizeof dir, "%s%s", root, files->mount);
+	int length = snprintf(dir, sizeof dir, "%s%s%s", root, files->mount, strstr(group, "..") ? "" : group);
+	if (length >= (int)sizeof dir)
+		return INT64_MAX;
+	int64_t least = INT64_MAX;
+	for (;;) {
+		int64_t room = group_room(dir, files);
+		least = room < least ? room : least;
+		char *slash = strrchr(dir + mount, '/');
+		if (!slash)
+			return least;
+		*slash = 0;
+	}
+}
+
+/* A line of /proc/self/cgroup is "0::/path" (v2) or "4:cpu,memory:/path" (v1). */
+static int64_t groups_room(const char *root)
+{
+	char path[PATH_MAX], line[PATH_MAX + 64];
+	if (snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= (int)sizeof path)
+		return INT64_MAX;
+	FILE *file = fopen(path, "re");
+	int64_t least = INT64_MAX;
+	while (file && fgets(line, sizeof line, file)) {
+		char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+		if (!group)
+			continue;
+		*controllers++ = *group++ = 0;
+		group[strcspn(group, "\n")] = 0;
+		const struct group_files *files = *controllers ? NULL : &group_v2;
+		for (char *name; (name = strsep(&controllers, ","));)
+			files = strcmp(name, "memory") ? files : &group_v1;
+		int64_t room = files ? nested_room(root, group, files) : INT64_MAX;
+		least = room < least ? room : least;
+	}
+	if (file)
+		fclose(file);
+	return least;
+}
+
+int64_t rh_machine_free_ram_under(const char *root)
+{
+	char path[PATH_MAX];
+	int64_t room = groups_room(root), available = -1;
+	if (snprintf(path, sizeof path, "%s/proc/meminfo", root) < (int)sizeof path)
+		available = number_in(path, "MemAvailable:", 1024);
+	available = available < 0 ? 0 : available;
+	return room < available ? room : available;
+}
+
 int64_t rh_machine_free_ram(void)
 {
-	int64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
-	int64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL, 1), used = number_in("/sys/fs/cgroup/memory.current", NULL, 1);
-	/* what is in use counts the page cache, which the kernel takes back: a model file just read must not stand in its own way */
-	int64_t cold = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
-	int64_t warm = number_in("/sys/fs/cgroup/memory.stat", "active_file ", 1);
-	used -= used < 0 ? 0 : (cold > 0 ? cold : 0) + (warm > 0 ? warm : 0);
-	if (limit >= 0 && used >= 0 && limit - used < available)
-		available = limit - used;
-	return available < 0 ? 0 : available;
+	return rh_machine_free_ram_under("");
 }
 
 int64_t rh_machine_peak_rss(void)

@@ -6,8 +6,11 @@
 
 /* Cores that this process may run on. */
 int rh_machine_cores(void);
-/* Bytes of memory that can still be taken: MemAvailable, or less where a control group says so. */
+/* Bytes of memory that can still be taken: MemAvailable, or less where this process's control group, or one above it, says so (v1 and v2).
+ */
 int64_t rh_machine_free_ram(void);
+/* Tests: the same with /proc and /sys found under `root`. */
+int64_t rh_machine_free_ram_under(const char *root);
 /* Most resident memory of this process so far, in bytes. */
 int64_t rh_machine_peak_rss(void);
 /* "AMD EPYC 9R14, 2 cores, avx512": for results. */
