@@ -6,6 +6,7 @@
 #     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
 #     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
 #     steps-8b   the same of an 8B shape: LoRA, PEFT; 12 of its 32 layers in full; all of them in the split layout
+#     steps-moe  4 layers of the 235B mixture of experts, LoRA; roundpipe
 #     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run
@@ -16,7 +17,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity demo steps steps-8b kernels copies sanitizer"
+all="ops parity demo steps steps-8b steps-moe kernels copies sanitizer"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
 failures=0 part=start
@@ -250,7 +251,7 @@ whole() {
 	if [ $status -ne 0 ]; then
 		if [ $status -eq 124 ]; then
 			skipped "$name" "the part's $limit seconds are over"
-		elif grep -q 'not built yet\|: max_ram: ' "$scratch/whole.log"; then
+		elif grep -q 'not built yet\|: max_ram: \|architecture .* is not supported' "$scratch/whole.log"; then
 			skipped "$name" "$(last_line "$scratch/whole.log")"
 		else
 			failed "$name" "$(last_line "$scratch/whole.log")"
@@ -346,6 +347,13 @@ part_steps-8b() {
 	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
 	whole "8B, full, split layout" "$scratch/8b" --max-vram 24GiB --state-layout split
 }
+part_steps-moe() {
+	[ $emulated = 0 ] || { skipped "the 235B's shapes" "the rehearsal of part steps is theirs too"; return; }
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	make_model "$scratch/moe" bench/gpu/qwen3-235b/config.json 4
+	whole "235B with 4 layers, LoRA, offloaded" "$scratch/moe" --max-vram 24GiB --lora-r 32 --lora-target-modules "[q_proj, k_proj, v_proj, o_proj]" &&
+		peer "235B with 4 layers, roundpipe" step roundpipe-lora bench/gpu/qwen3-235b --layers 4 --name "235B with 4 layers" --cap-gib 24 --ours "$speed"
+}
 part_kernels() {
 	local first=$(($(wc -l <"$out/results.jsonl") + 1))
 	relay products "$tools" products "$device"
@@ -353,7 +361,17 @@ part_kernels() {
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
 }
+# Copies of a MiB or more within a step, each way, against half of what both ways at once carry with nothing else to do.
+copy_shares() {
+	emit "$(tail -n +$1 "$out/results.jsonl" | awk '
+		function field(name) { return match($0, "\"" name "\": [0-9.]+") ? substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : 0 }
+		/"way": "both at once"/ { both = field("value") / 2 }
+		/"bench": "trace"/ { up = field("bulk_up_gbs"); down = field("bulk_down_gbs") }
+		END { printf "\"what\": \"copies in a step over pinned bandwidth with both ways busy\", \"up\": %.3f, \"down\": %.3f, \"bar\": 0.9",
+			(both > 0 ? up / both : 0), (both > 0 ? down / both : 0) }')"
+}
 part_copies() {
+	local first=$(($(wc -l <"$out/results.jsonl") + 1))
 	relay "pinned copies" "$tools" copies "$device"
 	if [ $emulated = 1 ]; then
 		make_small
@@ -367,6 +385,7 @@ part_copies() {
 		measure_peak
 		whole "a streaming step (8B with 4 layers, a stage each)" "$scratch/8b-4" --max-vram 24GiB --backward-cuts "[1,2,3,4,5]" && traced "a streaming step"
 	fi
+	copy_shares $first
 }
 part_sanitizer() {
 	local tool mode keys log="$scratch/sanitizer.log" sanitizer

@@ -3,7 +3,7 @@
 
 Every result is one line of JSON on stdout; what is not installed, or does not run, is a line with "result": "skipped" and the reason.
   peers.py attention OURS.jsonl                  SDPA on the shapes of ours, with ratios
-  peers.py step full|lora|roundpipe CONFIG       tokens/s, random weights and ids, recompute of every layer
+  peers.py step full|lora|roundpipe|roundpipe-lora CONFIG      tokens/s, random weights and ids, recompute of every layer
 """
 
 import argparse
@@ -157,6 +157,11 @@ def roundpipe(torch, arguments):
     from roundpipe.models import wrap_model
 
     plain, config = model_of(torch, arguments, "cpu")
+    if arguments.kind == "roundpipe-lora":
+        import peft
+
+        adapters = peft.LoraConfig(task_type="CAUSAL_LM", r=32, lora_alpha=64, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+        plain = peft.get_peft_model(plain, adapters).base_model.model  # the package wraps models by their class
     model = wrap_model(plain, optim_dtype=torch.float32, model_run_config=package.RoundPipeRunConfig(num_microbatch=arguments.micro_batches))
     optimizer = package.optim.Adam(model.optim_parameters(), lr=1e-5)
 
@@ -184,7 +189,7 @@ def step(arguments):
         if arguments.cap_gib and arguments.device == "cuda":
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, arguments.cap_gib * 2**30 / total))
-        who, one = (roundpipe if arguments.kind == "roundpipe" else resident)(torch, arguments)
+        who, one = (roundpipe if arguments.kind.startswith("roundpipe") else resident)(torch, arguments)
         seconds = []
         for _ in range(arguments.steps):
             wait(torch, arguments.device)
@@ -201,7 +206,7 @@ def step(arguments):
     peak = torch.cuda.max_memory_allocated() if arguments.device == "cuda" else 0
     say(**bench, who=who, rows=arguments.rows, length=arguments.length, micro_batches=arguments.micro_batches, loss=round(loss, 4),
         tokens_per_second=round(speed, 1), device_peak_bytes=peak, ours=arguments.ours,
-        ratio=round(arguments.ours / speed, 3) if arguments.ours else None, bar=1.3 if arguments.kind == "roundpipe" else 0.95)
+        ratio=round(arguments.ours / speed, 3) if arguments.ours else None, bar=dict(roundpipe=1.3).get(arguments.kind, 2.5 if arguments.kind == "roundpipe-lora" else 0.95))
 
 
 def main():
@@ -211,7 +216,7 @@ def main():
     one = verbs.add_parser("attention")
     one.add_argument("ours")
     two = verbs.add_parser("step")
-    two.add_argument("kind", choices=("full", "lora", "roundpipe"))
+    two.add_argument("kind", choices=("full", "lora", "roundpipe", "roundpipe-lora"))
     two.add_argument("config")
     two.add_argument("--name", default="")
     two.add_argument("--layers", type=int, default=0)

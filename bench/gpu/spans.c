@@ -114,24 +114,28 @@ static void write_chrome(const struct spans *spans, int device, FILE *chrome)
 
 void spans_step(struct spans *spans, int device, FILE *chrome)
 {
+	int64_t begin = spans->span[0].from_ns, end = 0;
+	for (size_t i = 0; i < spans->count; i++) {
+		begin = spans->span[i].from_ns < begin ? spans->span[i].from_ns : begin;
+		end = spans->span[i].to_ns > end ? spans->span[i].to_ns : end;
+	}
+	int64_t since = spans->last_end;
+	spans->last_end = end;
 	if (!spans->seen++) /* kernels are loaded, algorithms chosen */
 		return;
 	struct stretch *list[3];
 	size_t count[3];
 	static const unsigned masks[3] = {1u << RH_STREAM_COMPUTE, 1u << RH_STREAM_WEIGHTS | 1u << RH_STREAM_ACTIVATIONS_UP,
 	                                  1u << RH_STREAM_GRADIENTS | 1u << RH_STREAM_ACTIVATIONS_DOWN};
-	int64_t begin = spans->span[0].from_ns, end = 0;
 	for (int i = 0; i < 3; i++) {
 		list[i] = malloc(spans->count * sizeof *list[i]);
 		RH_ASSERT(list[i]);
 		count[i] = stretches(spans, masks[i], list[i]);
 	}
-	for (size_t i = 0; i < spans->count; i++) {
-		begin = spans->span[i].from_ns < begin ? spans->span[i].from_ns : begin;
-		end = spans->span[i].to_ns > end ? spans->span[i].to_ns : end;
+	for (size_t i = 0; i < spans->count; i++)
 		add_span(spans, &spans->span[i]);
-	}
 	spans->steps++;
+	spans->between += (double)(begin - since) / 1e9;
 	spans->wall += (double)(end - begin) / 1e9;
 	spans->compute += length(list[0], count[0]);
 	spans->up += length(list[1], count[1]);
@@ -154,7 +158,8 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 {
 	const double *idle = spans->idle, steps = spans->steps ? (double)spans->steps : 1;
 	bench_line("trace",
-	           "\"device\": %d, \"steps\": %lld, \"tokens_per_second\": %.1f, \"step_s\": %.4f, \"compute_s\": %.4f, "
+	           "\"device\": %d, \"steps\": %lld, \"tokens_per_second\": %.1f, \"step_s\": %.4f, \"between_steps_s\": %.4f, "
+	           "\"compute_s\": %.4f, "
 	           "\"compute_share\": %.4f, "
 	           "\"executed_tflops\": %.3f, \"ops_a_step\": %.0f, \"launches_a_step\": %.0f, \"host_us_an_op\": %.2f, "
 	           "\"launch_share_of_compute\": %.4f, "
@@ -162,7 +167,7 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 	           "\"bulk_down_gbs\": %.2f, "
 	           "\"idle_s\": {\"weights\": %.4f, \"activations\": %.4f, \"gradients\": %.4f, \"other devices\": %.4f, \"host\": %.4f, "
 	           "\"launches\": %.4f, \"unexplained\": %.4f}, \"unexplained_share\": %.4f, \"bar\": 0.02",
-	           device, (long long)spans->steps, tokens_per_second, spans->wall / steps, spans->compute / steps,
+	           device, (long long)spans->steps, tokens_per_second, spans->wall / steps, spans->between / steps, spans->compute / steps,
 	           share(spans->compute, spans->wall), share(spans->flops, spans->wall) / 1e12, (double)spans->ops / steps,
 	           (double)spans->launches / steps, spans->ops ? spans->host_seconds / (double)spans->ops * 1e6 : 0,
 	           share(spans->host_seconds, spans->compute), spans->bytes_up / steps, spans->bytes_down / steps,

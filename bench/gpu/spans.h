@@ -37,6 +37,8 @@ struct spans {
 	double wall, compute, up, down, up_hidden, down_hidden, idle[SPAN_CAUSES]; /* seconds */
 	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down */
 	double flops, host_seconds;                                                /* host: enqueueing ops */
+	double between;   /* from a step's end to the next one's start: the host's optimizer, and what else it does then */
+	int64_t last_end; /* ns */
 	int64_t seen;
 };
 

@@ -1,5 +1,5 @@
 /* A training run whose device calls are recorded: each copy and each op between two events of its stream. Linked with
- * --wrap=rh_devices_open, so that the run is the product's own, down to the session.
+ * --wrap=rh_devices_open and --wrap=rh_executor_train, so that the run is the product's own, down to the session.
  *
  * Idle time of the compute stream, between two ops of a step, is put down to what the later op waited for: copies of weights or
  * activations, another device, or the host that had not enqueued it yet; what nothing explains is said as such. */
@@ -8,6 +8,7 @@
 #include "bench/gpu/bench.h"
 #include "config/config.h"
 #include "core/alloc.h"
+#include "run/executor.h"
 #include "tests/cudaemu/cudaemu_control.h"
 #include "train/train.h"
 
@@ -28,6 +29,7 @@ struct traced {
 	struct rh_device_ops table; /* base.ops */
 	struct rh_device *inner;
 	struct spans spans;
+	size_t timed;           /* spans that have their times */
 	struct rh_event **pool; /* two a span, made as they are needed and kept */
 	size_t pool_count, pool_capacity;
 	int64_t kernels;            /* launched so far, where an emulated GPU counts them */
@@ -174,7 +176,7 @@ static void count_launches(struct traced *on)
 		on->spans.launches += kernels ? kernels + products : ops;
 }
 
-/* The end of a step: all times are read while the device's clock is young. */
+/* All times are read while the device's clock is young. */
 static int traced_synchronize(struct rh_device *base)
 {
 	struct traced *on = own(base);
@@ -183,20 +185,25 @@ static int traced_synchronize(struct rh_device *base)
 	for (int s = 0; !rc && s < RH_STREAMS; s++)
 		if (on->last[s] >= 0)
 			rc = ops->event_sync(on->pool[2 * on->last[s] + 1]);
-	for (size_t i = 0; !rc && i < on->spans.count; i++) {
-		on->spans.span[i].from_ns = ops->event_time_ns(on->pool[2 * i]);
-		on->spans.span[i].to_ns = ops->event_time_ns(on->pool[2 * i + 1]);
+	for (; !rc && on->timed < on->spans.count; on->timed++) {
+		on->spans.span[on->timed].from_ns = ops->event_time_ns(on->pool[2 * on->timed]);
+		on->spans.span[on->timed].to_ns = ops->event_time_ns(on->pool[2 * on->timed + 1]);
 	}
 	int fault = ops->synchronize(on->inner);
+	return rc ? rc : fault;
+}
+
+/* After a step: the device is idle and its spans have their times. */
+static void end_step(struct traced *on)
+{
 	count_launches(on);
-	if (!rc && on->spans.count)
+	if (on->spans.count && on->timed == on->spans.count)
 		spans_step(&on->spans, on->base.index, chrome);
-	on->spans.count = 0;
+	on->spans.count = on->timed = 0;
 	for (size_t i = 0; i < on->marks; i++)
 		on->mark[i].span = -1;
 	for (int s = 0; s < RH_STREAMS; s++)
 		on->last[s] = on->waited[s] = -1;
-	return rc ? rc : fault;
 }
 
 static void traced_memory(struct rh_device *base, struct rh_device_memory *out)
@@ -274,6 +281,17 @@ int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_device
 	int rc = __real_rh_devices_open(spec, cap_bytes, out);
 	for (int i = 0; tracing && !rc && i < out->count && device_count < 64; i++)
 		rc = wrap(out->device[i], &out->device[i]);
+	return rc;
+}
+
+int __real_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale);
+int __wrap_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale);
+
+int __wrap_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
+{
+	int rc = __real_rh_executor_train(executor, batch, count, step, loss_scale);
+	for (int d = 0; d < device_count; d++)
+		end_step(devices[d]);
 	return rc;
 }
 
