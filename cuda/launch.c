@@ -2,6 +2,7 @@
 
 #include "cuda/activation.h"
 #include "cuda/attention.h"
+#include "cuda/dequantise.h"
 #include "cuda/dropout.h"
 #include "cuda/norm.h"
 #include "cuda/rope.h"
@@ -27,6 +28,7 @@ static kernel_entry *const entries[RH_OP_KINDS] = {
         [RH_OP_SCATTER_ROWS] = cuda_scatter_rows,
         [RH_OP_DROPOUT] = cuda_dropout,
         [RH_OP_ADD] = cuda_add,
+        [RH_OP_DEQUANTISE] = cuda_dequantise,
 };
 
 int launch_op(const struct launch *launch, const struct rh_op *op)

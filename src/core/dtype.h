@@ -1,4 +1,4 @@
-/* Element types. GGUF block types are storage only: they are read, never computed with. */
+/* Element types. Block types are storage only: they are read, never computed with. */
 #ifndef RH_CORE_DTYPE_H
 #define RH_CORE_DTYPE_H
 
@@ -15,6 +15,8 @@ enum rh_dtype {
 	RH_I8,
 	RH_U8,
 	RH_BOOL,
+	RH_NF4,  /* two in a byte, the first in its high half; scales apart: core/blocks.h */
+	RH_FP4,  /* E2M1, two in a byte, the first in its low half; scales apart */
 	RH_Q4_0, /* from here on: GGUF blocks along a row */
 	RH_Q4_1,
 	RH_Q5_0,

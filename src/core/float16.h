@@ -2,30 +2,32 @@
 #ifndef RH_CORE_FLOAT16_H
 #define RH_CORE_FLOAT16_H
 
+#include "core/portable.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t rh_f32_bits(float value)
+RH_PORTABLE uint32_t rh_f32_bits(float value)
 {
 	uint32_t bits;
 	memcpy(&bits, &value, sizeof bits);
 	return bits;
 }
 
-static inline float rh_bits_f32(uint32_t bits)
+RH_PORTABLE float rh_bits_f32(uint32_t bits)
 {
 	float value;
 	memcpy(&value, &bits, sizeof value);
 	return value;
 }
 
-static inline float rh_bf16_to_f32(uint16_t half)
+RH_PORTABLE float rh_bf16_to_f32(uint16_t half)
 {
 	return rh_bits_f32((uint32_t)half << 16);
 }
 
 /* Nearest, ties to even: what PyTorch does to activations and gradients. NaN stays NaN. */
-static inline uint16_t rh_f32_to_bf16(float value)
+RH_PORTABLE uint16_t rh_f32_to_bf16(float value)
 {
 	uint32_t bits = rh_f32_bits(value);
 	if ((bits & 0x7fffffffu) > 0x7f800000u)
@@ -34,12 +36,12 @@ static inline uint16_t rh_f32_to_bf16(float value)
 }
 
 /* Nearest, ties away from zero: the upload copy of a master weight, which the split layout can undo exactly. Finite values only. */
-static inline uint16_t rh_f32_to_bf16_away(float value)
+RH_PORTABLE uint16_t rh_f32_to_bf16_away(float value)
 {
 	return (uint16_t)((rh_f32_bits(value) + 0x8000u) >> 16);
 }
 
-static inline float rh_f16_to_f32(uint16_t half)
+RH_PORTABLE float rh_f16_to_f32(uint16_t half)
 {
 	uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, fraction = half & 0x3ffu;
 	if (exponent == 31)
@@ -51,7 +53,7 @@ static inline float rh_f16_to_f32(uint16_t half)
 }
 
 /* Nearest, ties to even; overflow gives infinity. */
-static inline uint16_t rh_f32_to_f16(float value)
+RH_PORTABLE uint16_t rh_f32_to_f16(float value)
 {
 	uint32_t bits = rh_f32_bits(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
 	if (size > 0x7f800000u)

@@ -62,6 +62,7 @@ static const struct rh_op_info infos[RH_OP_KINDS] = {
         [RH_OP_GROUPED_GEMM] = {"grouped_gemm", 6, {IN("a"), IN("b"), IN("start"), MAYBE("c"), MAYBE("bias"), OUT("d")}},
         [RH_OP_GROUPED_GEMM_GRADIENT] = {"grouped_gemm_gradient", 4, {IN("a"), IN("b"), IN("start"), INOUT("d")}},
         [RH_OP_GROUPED_COLUMN_SUM] = {"grouped_column_sum", 3, {IN("x"), IN("start"), INOUT("y")}},
+        [RH_OP_DEQUANTISE] = {"dequantise", 5, {IN("x"), MAYBE("scale"), MAYBE("nested"), MAYBE("map"), OUT("y")}},
 };
 
 const struct rh_op_info *rh_op_info(enum rh_op_kind kind)
@@ -277,6 +278,28 @@ static void check_add(struct check *check)
 	shape(check, RH_ADD_B, y.dtype, y.rows, y.cols, "add: b is not shaped and typed as y");
 }
 
+static void check_dequantise(struct check *check)
+{
+	const struct rh_view *view = check->op->operand;
+	struct rh_view x = view[RH_DEQUANTISE_X], y = view[RH_DEQUANTISE_Y], scale = view[RH_DEQUANTISE_SCALE];
+	int64_t run = check->op->dequantise.run, runs = run > 0 ? (x.cols + run - 1) / run : 0;
+	int apart = x.dtype == RH_I8 || x.dtype == RH_NF4 || x.dtype == RH_FP4, nested = x.dtype == RH_NF4 && scale.dtype == RH_U8;
+	require(check, apart || (x.dtype >= RH_Q4_0 && x.dtype <= RH_IQ4_NL), "dequantise: x is of no quantised type");
+	require(check, x.cols % rh_dtype_block(x.dtype) == 0 && x.stride % rh_dtype_block(x.dtype) == 0,
+	        "dequantise: a row of x, or its stride, is not whole blocks");
+	require(check, is_act(y.dtype), "dequantise: y is neither F32 nor BF16");
+	require(check, y.rows == x.rows && y.cols == x.cols, "dequantise: x and y are not of one shape");
+	require(check, apart == (scale.data != NULL), "dequantise: scale is there exactly where the type has none inside");
+	require(check, !apart || (run > 0 && run % 8 == 0), "dequantise: run is not a multiple of 8");
+	shape(check, RH_DEQUANTISE_SCALE, nested || x.dtype == RH_FP4 ? RH_U8 : RH_F32, x.rows, runs,
+	      "dequantise: scale is not one for each run, or not of the type that goes with x");
+	require(check, nested == (view[RH_DEQUANTISE_NESTED].data != NULL) && nested == (view[RH_DEQUANTISE_MAP].data != NULL),
+	        "dequantise: nested and map are there exactly where the scales are quantised");
+	shape(check, RH_DEQUANTISE_NESTED, RH_F32, 1, (x.rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN,
+	      "dequantise: nested is not (1, 256ths of the scales) F32");
+	shape(check, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_RUN, "dequantise: map is not (1,256) F32");
+}
+
 static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_FILL] = check_fill,
         [RH_OP_CAST] = check_cast,
@@ -305,6 +328,7 @@ static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_GROUPED_GEMM] = op_check_grouped_gemm,
         [RH_OP_GROUPED_GEMM_GRADIENT] = op_check_grouped_gemm_gradient,
         [RH_OP_GROUPED_COLUMN_SUM] = op_check_grouped_column_sum,
+        [RH_OP_DEQUANTISE] = check_dequantise,
 };
 
 /* Whether the output may be the very same view as the input. */
@@ -344,19 +368,18 @@ static int same(struct rh_view a, struct rh_view b)
 /* Column ranges of one wide buffer have one stride and lie side by side within it; anything else overlaps when its bytes do. */
 static int overlap(struct rh_view a, struct rh_view b)
 {
-	int64_t size_a = rh_dtype_block_bytes(a.dtype), size_b = rh_dtype_block_bytes(b.dtype);
 	if (!a.rows || !b.rows || !a.cols || !b.cols)
 		return 0;
-	intptr_t first_a = (intptr_t)a.data, end_a = first_a + ((a.rows - 1) * a.stride + a.cols) * size_a;
-	intptr_t first_b = (intptr_t)b.data, end_b = first_b + ((b.rows - 1) * b.stride + b.cols) * size_b;
+	intptr_t first_a = (intptr_t)a.data, end_a = first_a + rh_dtype_bytes(a.dtype, (a.rows - 1) * a.stride + a.cols);
+	intptr_t first_b = (intptr_t)b.data, end_b = first_b + rh_dtype_bytes(b.dtype, (b.rows - 1) * b.stride + b.cols);
 	if (end_a <= first_b || end_b <= first_a)
 		return 0;
-	int64_t stride = a.stride * size_a;
-	if (stride != b.stride * size_b)
+	int64_t stride = rh_dtype_bytes(a.dtype, a.stride);
+	if (stride != rh_dtype_bytes(b.dtype, b.stride))
 		return 1;
 	int64_t apart = (first_b - first_a) % stride;
 	apart += apart < 0 ? stride : 0;
-	return apart < a.cols * size_a || apart + b.cols * size_b > stride;
+	return apart < rh_dtype_bytes(a.dtype, a.cols) || apart + rh_dtype_bytes(b.dtype, b.cols) > stride;
 }
 
 static const char *overlap_fault(const struct rh_op *op, const struct rh_op_info *info)

@@ -38,6 +38,7 @@ enum rh_op_kind {
 	RH_OP_GROUPED_GEMM,
 	RH_OP_GROUPED_GEMM_GRADIENT,
 	RH_OP_GROUPED_COLUMN_SUM,
+	RH_OP_DEQUANTISE,
 	RH_OP_KINDS
 };
 
@@ -193,6 +194,15 @@ enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_G
  */
 enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
+/* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act. x is of one of GGML's
+ * block types, scales inside; or of NF4, FP4 or I8, with a scale for each `run` values of a row, a multiple of 8, the last run perhaps
+ * shorter: scale (r, runs of a row). I8: q * scale * unit, scale F32. FP4: value * 2^(scale - 127), scale U8. NF4: value * scale, scale
+ * F32; or scale U8 of which scale i of all (row after row) is map[i] * nested[i / 256] + offset, nested (1, 256ths of all) and map (1,256)
+ * F32. (bitsandbytes 0.45: 4-bit with and without double quantisation, run 64; LLM.int8 with a run of all of a row and unit 1/127; gpt-oss:
+ * FP4, run 32.) Blocks that straddle rows are one long row to this op. */
+enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_Y };
+enum { RH_NESTED_RUN = 256 };
+
 enum { RH_OP_OPERANDS = 12 };
 
 struct rh_op {
@@ -234,6 +244,10 @@ struct rh_op {
 			int trans_b; /* of GROUPED_GEMM alone */
 			float alpha;
 		} grouped_gemm; /* and its gradient */
+		struct {
+			int64_t run; /* 0 where scales are inside */
+			float unit, offset;
+		} dequantise;
 	};
 };
 

@@ -37,7 +37,7 @@ static double bytes_of(const struct rh_op *op)
 		int both = info->operand[i].access == RH_ACCESS_INOUT;
 		if (op->kind == RH_OP_HEAD_LOSS && i == RH_HEAD_LOSS_LOGITS)
 			continue; /* workspace: a chunk stays in cache */
-		bytes += area(view) * (double)rh_dtype_block_bytes(view.dtype) * (both ? 2 : 1);
+		bytes += area(view) / (double)rh_dtype_block(view.dtype) * (double)rh_dtype_block_bytes(view.dtype) * (both ? 2 : 1);
 	}
 	return bytes;
 }
@@ -126,6 +126,8 @@ static double other_flops(const struct rh_op *op)
 		return 3 * area(view[RH_UNPERMUTE_BACKWARD_X]);
 	case RH_OP_GROUPED_COLUMN_SUM:
 		return area(view[RH_GROUPED_COLUMN_SUM_X]);
+	case RH_OP_DEQUANTISE:
+		return 4 * area(view[RH_DEQUANTISE_Y]); /* to a number, times a scale, plus a minimum; the nibble's shift */
 	default:
 		return 0; /* moves only */
 	}

@@ -250,6 +250,8 @@ void rh_op_oracle(const struct rh_op *op)
 		return oracle_grouped_gemm_gradient(op);
 	case RH_OP_GROUPED_COLUMN_SUM:
 		return oracle_grouped_column_sum(op);
+	case RH_OP_DEQUANTISE:
+		return oracle_dequantise(op);
 	case RH_OP_KINDS:
 		break;
 	}

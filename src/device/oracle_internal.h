@@ -37,6 +37,7 @@ void oracle_gemm(const struct rh_op *op);
 void oracle_head_loss(const struct rh_op *op);
 void oracle_attention(const struct rh_op *op);
 void oracle_attention_backward(const struct rh_op *op);
+void oracle_dequantise(const struct rh_op *op);
 
 /* oracle_moe.c */
 void oracle_router(const struct rh_op *op);

@@ -57,6 +57,8 @@ static struct span span_of(const struct rh_op *op, int pass)
 		return over_rows(view[RH_UNPERMUTE_BACKWARD_DY]);
 	case RH_OP_GROUPED_COLUMN_SUM:
 		return over_columns(view[RH_GROUPED_COLUMN_SUM_X]);
+	case RH_OP_DEQUANTISE:
+		return (struct span){view[0].rows * ((view[0].cols + CPU_TILE - 1) / CPU_TILE), TASK_ELEMENTS / CPU_TILE};
 	default:
 		return over_rows(view[0]);
 	}

@@ -8,6 +8,7 @@
 enum {
 	CPU_PASSES = 2,   /* a second pass starts when all of the first is done */
 	CPU_COLUMNS = 64, /* most columns that a kernel over columns is given at once */
+	CPU_TILE = 4096,  /* values of a row that DEQUANTISE takes as a unit: whole blocks of every type */
 };
 
 typedef void cpu_kernel(const struct rh_op *op, int64_t first, int64_t end);

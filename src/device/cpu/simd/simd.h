@@ -10,6 +10,7 @@ cpu_kernel SIMD(rmsnorm), SIMD(rmsnorm_backward_dw), SIMD(rmsnorm_backward_dx);
 cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(swiglu), SIMD(swiglu_backward), SIMD(dropout), SIMD(add);
 cpu_kernel SIMD(router), SIMD(router_backward), SIMD(permute_sort), SIMD(permute_rows), SIMD(unpermute), SIMD(unpermute_backward);
 cpu_kernel SIMD(grouped_column_sum);
+cpu_kernel SIMD(dequantise);
 cpu_kernel SIMD(attention), SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv);
 
 #endif

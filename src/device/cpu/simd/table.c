@@ -24,4 +24,5 @@ const struct cpu_kernels SIMD(cpu_kernels) = {{
         [RH_OP_UNPERMUTE] = {SIMD(unpermute)},
         [RH_OP_UNPERMUTE_BACKWARD] = {SIMD(unpermute_backward)},
         [RH_OP_GROUPED_COLUMN_SUM] = {SIMD(grouped_column_sum)},
+        [RH_OP_DEQUANTISE] = {SIMD(dequantise)},
 }};

@@ -1,0 +1,52 @@
+/* DEQUANTISE of every type: random bytes, scales that are infinite, not a number or subnormal among them. */
+#ifndef RH_TESTS_DEVICE_DEQUANTISE_CASE_H
+#define RH_TESTS_DEVICE_DEQUANTISE_CASE_H
+
+#include "op_case.h"
+
+static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1, RH_Q5_0, RH_Q5_1,   RH_Q8_0, RH_Q2_K, RH_Q3_K,
+                                                 RH_Q4_K, RH_Q5_K, RH_Q6_K, RH_IQ4_NL, RH_I8,   RH_NF4,  RH_FP4};
+enum { DEQUANTISE_TYPES = sizeof dequantise_types / sizeof *dequantise_types };
+
+/* `cols` is rounded up to whole blocks. run: of types whose scales lie apart; nested: those of NF4 are quantised themselves. */
+static inline struct op_case dequantise_case(enum rh_dtype type, enum rh_dtype act, int64_t rows, int64_t cols, int64_t pad, int64_t run,
+                                             int nested, uint64_t *seed)
+{
+	struct op_case c = {.op.kind = RH_OP_DEQUANTISE, .exact = 1};
+	int64_t block = rh_dtype_block(type);
+	cols = (cols + block - 1) / block * block;
+	case_operand(&c, RH_DEQUANTISE_X, type, rows, cols, pad * block, FILL_RANDOM, seed);
+	case_operand(&c, RH_DEQUANTISE_Y, act, rows, cols, pad, FILL_POISON, seed);
+	if (type < RH_Q4_0) {
+		int64_t runs = (cols + run - 1) / run;
+		c.op.dequantise.run = run;
+		c.op.dequantise.unit = type == RH_I8 ? 1 / 127.0f : 0;
+		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || nested ? RH_U8 : RH_F32, rows, runs, pad, FILL_RANDOM, seed);
+		if (nested) {
+			c.op.dequantise.offset = 0.0625f;
+			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (rows * runs + 255) / 256, 0, FILL_RANDOM, seed);
+			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, 256, 0, FILL_RANDOM, seed);
+		}
+	}
+	return c;
+}
+
+/* Lengths around 8 values a thread, a tile of 2048 and one of 4096; runs that divide a row and that do not; rows apart and as one. */
+static inline void dequantise_each(void (*check)(struct op_case *c, uint64_t *seed))
+{
+	static const int64_t lengths[] = {1, 9, 64, 250, 512, 2040, 2049, 4100};
+	static const int64_t runs[] = {8, 32, 64, 128, 4104};
+	uint64_t seed = check_seed();
+	for (int t = 0; t < DEQUANTISE_TYPES; t++) {
+		for (int i = 0; i < 8; i++) {
+			enum rh_dtype type = dequantise_types[t];
+			int nested = type == RH_NF4 && i % 2;
+			struct op_case c = dequantise_case(type, (t + i / 4) % 2 ? RH_BF16 : RH_F32, i == 5 ? 0 : case_between(&seed, 1, 5),
+			                                   lengths[i], i % 3 == 1 ? case_between(&seed, 1, 9) : 0,
+			                                   type == RH_FP4 ? 32 : runs[check_random(&seed) % 5], nested, &seed);
+			check(&c, &seed);
+		}
+	}
+}
+
+#endif
