@@ -33,9 +33,11 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
 	int wide = options->dtype == RH_F32;
 	int64_t stored = wide ? full : half;
-	*block = (struct store_block){.weights = rh_arena_take(memory, stored), .version = 1};
+	*block = (struct store_block){.weights = rh_arena_take(memory, stored), .version = 1, .published_version = 1};
 	if (!spec->trainable)
 		return;
+	if (options->published)
+		block->published = rh_arena_take(memory, stored);
 	if (!wide && options->layout == RH_LAYOUT_PLAIN)
 		block->master = rh_arena_take(memory, full);
 	else if (!wide)
@@ -188,12 +190,39 @@ const struct rh_block *rh_store_block(const struct rh_store *store, int block)
 
 const void *rh_store_weights(const struct rh_store *store, int block)
 {
-	return at(store, block)->weights;
+	const struct store_block *from = at(store, block);
+	return from->published ? from->published : from->weights;
 }
 
 uint64_t rh_store_version(const struct rh_store *store, int block)
 {
-	return at(store, block)->version;
+	const struct store_block *from = at(store, block);
+	return from->published ? from->published_version : from->version;
+}
+
+struct publish {
+	const struct store_block *block;
+	int64_t bytes;
+};
+
+enum { PUBLISH_PIECE = 1 << 20 };
+
+static void publish_piece(void *context, int64_t i)
+{
+	const struct publish *publish = context;
+	int64_t first = i * PUBLISH_PIECE, left = publish->bytes - first;
+	memcpy((char *)publish->block->published + first, (const char *)publish->block->weights + first,
+	       (size_t)(left < PUBLISH_PIECE ? left : PUBLISH_PIECE));
+}
+
+void rh_store_publish(struct rh_store *store, int block)
+{
+	struct store_block *from = at(store, block);
+	if (!from->published || from->published_version == from->version)
+		return;
+	struct publish publish = {from, rh_dtype_bytes(store->dtype, store->spec[block].elements)};
+	rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
+	from->published_version = from->version;
 }
 
 void *rh_store_gradient(const struct rh_store *store, int block)
@@ -268,8 +297,11 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		        named->name, (double)values[i], (long long)((first + i) / named->cols), (long long)((first + i) % named->cols));
 	}
 	to->version++;
+	to->published_version = to->version;
 	if (store->dtype == RH_F32) {
 		memcpy((float *)to->weights + start, values, (size_t)count * sizeof *values);
+		if (to->published)
+			memcpy((float *)to->published + start, values, (size_t)count * sizeof *values);
 		return 0;
 	}
 	uint16_t *upper = (uint16_t *)to->weights + start;
@@ -281,6 +313,8 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	}
 	if (to->master)
 		memcpy(to->master + start, values, (size_t)count * sizeof *values);
+	if (to->published)
+		memcpy((uint16_t *)to->published + start, upper, (size_t)count * sizeof *upper);
 	return 0;
 }
 

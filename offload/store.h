@@ -7,6 +7,7 @@
  *         split, split8: the master's lower half 2, its upper half being the upload form; plain: the fp32 master 4.
  * Optimizer state in bytes an element: AdamW 8, or 2 + 8/256 in 8 bits (split8); Lion 4; SGD 0, with momentum 4; Adafactor a float for each
  * row and each column of a matrix, 4 for each element of a vector.
+ * Published copies add 4 (F32) or 2 (BF16).
  * A block used by two layers (a tied embedding and head) keeps an fp32 sum for use 1, the head; every trainable block keeps one for use 0
  * while its sums cross rounds. (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
  * bytes where one is dead when the other is written: in F32 the gradient is a sum; in BF16 with one use the gradient lies in its sum's
@@ -26,7 +27,8 @@ struct rh_store_options {
 	int crosses_rounds;          /* sums are kept between rounds */
 	enum rh_state_layout layout; /* BF16; SPLIT8 with AdamW only */
 	enum rh_optim optim;
-	int momentum; /* SGD keeps one */
+	int momentum;  /* SGD keeps one */
+	int published; /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
 };
 
 struct rh_store;
@@ -52,6 +54,9 @@ const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 const void *rh_store_weights(const struct rh_store *store, int block);
 /* Changes whenever the weights do: equal versions mean equal bytes. Never 0. */
 uint64_t rh_store_version(const struct rh_store *store, int block);
+/* Copies a block's newest weights to where devices read them, if it has been updated since. Nobody may be reading. Without the option
+ * nothing needs it. */
+void rh_store_publish(struct rh_store *store, int block);
 
 /* Where devices download: the stored gradient (elements) of the store's dtype, or NULL for a frozen block; and the fp32 running sum
  * (elements) of one use, or NULL where none is kept. */

@@ -20,6 +20,7 @@ struct store_span {
 /* Pointers into the store's mapping; NULL where the block has none. */
 struct store_block {
 	void *weights;    /* the store's dtype; F32: the master */
+	void *published;  /* what devices read; NULL: weights */
 	uint16_t *lower;  /* split: the master's lower half */
 	float *master;    /* plain */
 	float *moment[2]; /* first, second, in fp32 */
@@ -29,7 +30,7 @@ struct store_block {
 	void *gradient;           /* the store's dtype */
 	float *sum[2];            /* by use; may share the gradient's bytes, see store.h */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
-	uint64_t version;
+	uint64_t version, published_version;
 };
 
 struct rh_store {

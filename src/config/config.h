@@ -44,6 +44,7 @@ struct rh_config {
 	enum rh_optim optim;
 	char *optim_args;                  /* "momentum=0.9", or NULL */
 	double momentum;                   /* resolved from optim_args; sgd only */
+	int64_t optimizer_staleness;       /* 0 or 1 */
 	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
 	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */

@@ -310,9 +310,11 @@ static int fold_embedding(struct rh_executor *executor)
 		return 0;
 	struct rh_device *device = executor->options.device[executor->left.device];
 	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
+	int rc = executor->options.updater ? rh_updater_finish(executor->options.updater) : 0; /* it has the pool until then */
 	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
 		int64_t count = elements - first < FOLD_ELEMENTS ? elements - first : FOLD_ELEMENTS;
-		int rc = device->ops->synchronize(device);
+		if (!rc)
+			rc = device->ops->synchronize(device);
 		if (!rc && count > 0)
 			rc = device->ops->copy_down(device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
 			                            count * 4);

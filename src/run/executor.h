@@ -5,14 +5,16 @@
 
 #include "device/device.h"
 #include "offload/store.h"
+#include "offload/updater.h"
 #include "partition/plan.h"
 
 struct rh_executor;
 
 struct rh_executor_options {
-	const struct rh_model *model; /* these five are borrowed */
+	const struct rh_model *model; /* these six are borrowed */
 	const struct rh_plan *plan;
 	struct rh_store *store;
+	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
@@ -39,7 +41,7 @@ int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);
 
-/* Forward and backward of one step. On return the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from
+/* Forward and backward of one step, beside the update that the updater is at. After a fault the executor can only be destroyed. On return the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from
  * 0; loss_scale is 1 / trained tokens of the step. */
 int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale) RH_MUST;
 

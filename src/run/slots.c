@@ -84,7 +84,9 @@ static void upload_weights(struct work *work, int *end)
 	int64_t at = make_room(work, bytes, end);
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
-		uint64_t version = rh_store_version(options->store, b);
+		if (offset[b] >= 0 && options->updater && !work->rc)
+			work->rc = rh_updater_await_weights(options->updater, b);
+		uint64_t version = offset[b] >= 0 ? rh_store_version(options->store, b) : 0;
 		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == version;
 		if (!there && was >= 0 && was < at + bytes && was + length > at)
 			weights->offset[b] = -1; /* overwritten now */
@@ -160,6 +162,8 @@ static void end_gradients(struct work *work)
 			continue;
 		int64_t elements = model->block[i / 2].elements;
 		int is_final = work->slot->last_round && model->block[i / 2].uses == 1;
+		if (executor->options.updater && !work->rc)
+			work->rc = rh_updater_await_gradient(executor->options.updater, i / 2);
 		if (model->block[i / 2].uses == 2 && i % 2 == 0 && !rh_store_sum(store, i / 2, 0)) {
 			executor->left.device = work->slot->device;
 			executor->left.block = i / 2;

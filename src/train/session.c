@@ -176,6 +176,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	planning->request.train_round =
 	        planning->options.train_round < work->train_micro_batches ? planning->options.train_round : work->train_micro_batches;
 	planning->request.crosses_rounds = planning->store.crosses_rounds;
+	planning->store.published = trains && config->optimizer_staleness > 0;
 	return plan_within_budget(session, planning);
 }
 
@@ -196,7 +197,12 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 		rc = rh_devices_open(config->device, session->plan.device_bytes, &session->devices);
 	if (rc)
 		return rc;
+	if (work->train_micro_batches)
+		rc = rh_updater_create(session->store, &session->updater);
+	if (rc)
+		return rc;
 	planning.options.store = session->store;
+	planning.options.updater = session->updater;
 	planning.options.device = session->devices.device;
 	return rh_executor_create(&planning.options, &session->executor);
 }
@@ -205,6 +211,7 @@ void rh_session_close(struct rh_session *session)
 {
 	rh_executor_destroy(session->executor);
 	rh_devices_close(&session->devices);
+	rh_updater_destroy(session->updater);
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);

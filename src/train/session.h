@@ -22,6 +22,7 @@ struct rh_session {
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_store *store;
+	struct rh_updater *updater; /* of a session that trains */
 	struct rh_plan plan;
 	struct rh_devices devices;
 	struct rh_executor *executor;

@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
-#include "offload/optimizer.h"
 #include "train/checkpoint.h"
 #include "train/clock.h"
 #include "train/lr.h"
@@ -205,8 +204,9 @@ static double step_loss(const struct run *run, int64_t count, int64_t trained)
 static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
 {
 	const struct rh_config *config = run->config;
-	struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
-	                                         config->momentum};
+	int rc = rh_updater_finish(run->session.updater);
+	if (rc)
+		return rc;
 	*norm = rh_optimizer_norm(run->session.store);
 	if (!isfinite(loss) || !isfinite(*norm))
 		return rh_fail(-EDOM,
@@ -214,12 +214,13 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 		               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
 		               "checkpoints written before are good",
 		               step + 1, loss, *norm);
-	double scale = rh_optimizer_clip(*norm, config->max_grad_norm);
-	int rc = 0;
-	for (int b = 0; !rc && b < run->session.model->blocks; b++)
-		if (run->session.model->block[b].trainable)
-			rc = rh_optimizer_update(run->session.store, b, &settings, rate, scale, step + 1);
-	return rc;
+	struct rh_update next = {
+	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
+	        .learning_rate = rate,
+	        .scale = rh_optimizer_clip(*norm, config->max_grad_norm),
+	        .step = step + 1};
+	rh_updater_begin(run->session.updater, &next);
+	return 0;
 }
 
 static int log_step(struct run *run, struct rh_step_report *report, double now)
@@ -237,17 +238,17 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
-static int due(int64_t step, int64_t each)
-{
-	return each > 0 && step % each == 0;
-}
-
 static int save(struct run *run)
 {
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = (double)run->state.step / (double)run->steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	return rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+}
+
+static int due(int64_t step, int64_t each)
+{
+	return each > 0 && step % each == 0;
 }
 
 static int one_step(struct run *run)
@@ -262,9 +263,13 @@ static int one_step(struct run *run)
 		return rc;
 	double loss = step_loss(run, count, trained);
 	rc = update(run, step, loss, rate, &norm);
+	run->state.step++;
+	int last = run->state.step == run->steps, evaluates = run->eval_every && (due(run->state.step, run->eval_every) || last);
+	int saves = run->save_every && (due(run->state.step, run->save_every) || last);
+	if (!rc && (evaluates || saves || last))
+		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
-	run->state.step++;
 	run->state.loss_since_log += loss;
 	run->state.run_loss += loss;
 	run->state.steps_since_log++;
@@ -284,13 +289,14 @@ static int one_step(struct run *run)
 	                                .seconds_left = per_step * (double)(run->steps - run->state.step)};
 	report_peaks(run, &report);
 	rh_progress_step(run->progress, &report, now);
-	int last = run->state.step == run->steps;
-	if (!rc && (due(run->state.step, run->config->logging_steps) || last))
+	if (due(run->state.step, run->config->logging_steps) || last)
 		rc = log_step(run, &report, now);
-	if (!rc && run->eval_every && (due(run->state.step, run->eval_every) || last))
+	if (!rc && evaluates)
 		rc = evaluate(run, report.epoch);
 	run->stopping = asked_to_stop; /* read once: a signal that comes later is for the next step */
-	if (!rc && (due(run->state.step, run->save_every) || (last && run->save_every) || run->stopping))
+	if (!rc && run->stopping)
+		rc = rh_updater_flush(run->session.updater);
+	if (!rc && (saves || run->stopping))
 		rc = save(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
 	run->began += aside;

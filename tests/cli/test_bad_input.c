@@ -127,7 +127,6 @@ static void test_keys_not_built_yet_say_so(void **state)
 {
 	(void)state;
 	static const char *const keys[] = {"device sim:rtx4090x8",
-	                                   "optimizer_staleness 1",
 	                                   "accumulation fp16",
 	                                   "accumulation_chunk 64",
 	                                   "fp8 true",

@@ -331,7 +331,6 @@ static void test_load_what_is_not_built_says_so(void **state)
 	(void)state;
 	refused("device: sim:rtx4090x8\n", NULL, "device: 'sim:rtx4090x8' is not built yet; cpu, cpu:N and cuda work");
 	refused("schedule: gpipe\n", NULL, "schedule: 'gpipe' is not built yet; only roundpipe works so far");
-	refused("optimizer_staleness: 1\n", NULL, "optimizer_staleness: '1' is not built yet");
 	refused("accumulation: fp16\n", NULL, "not built yet");
 	refused("accumulation_chunk: 128\n", NULL, "accumulation_chunk: '128' is not built yet");
 	refused("fp8: true\n", NULL, "fp8: 'true' is not built yet");
@@ -342,7 +341,7 @@ static void test_load_what_is_not_built_says_so(void **state)
 	refused("dtype: float16\n", NULL, "dtype: float16 is not built yet");
 	refused("fp16: true\n", NULL, "fp16: float16 is not built yet");
 	struct rh_config c;
-	check_ok(load("schedule: roundpipe\noptimizer_staleness: 0\nstate_layout: split\naccumulation: fp32\naccumulation_chunk: null\n"
+	check_ok(load("schedule: roundpipe\noptimizer_staleness: 1\nstate_layout: split\naccumulation: fp32\naccumulation_chunk: null\n"
 	              "fp8: false\nspill: []\nmax_nvme: 0\nnvme_dirs: none\nmax_nvme_writes: off\noptim: adamw_torch\nfp16: false\n",
 	              NULL, &c));
 	rh_config_free(&c);

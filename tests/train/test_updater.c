@@ -1,0 +1,186 @@
+/* Updates beside the step: the synchronous ones change nothing, the asynchronous ones equal a plain loop with one step of staleness, bit
+ * for bit. */
+#include "rig.h"
+
+enum { STEPS = 50, MICROS = 3 };
+
+struct what {
+	const char *model, *adapter, *device;
+	enum rh_dtype dtype;
+	int64_t round, cap; /* 0: chosen, all */
+	double clip;
+	int stop; /* a flush after this step, as evaluating and saving make one; 0: none */
+};
+
+static const struct what cases[] = {
+        {.model = "smollm2", .device = "cpu:1", .clip = 1},
+        {.model = "smollm2", .device = "cpu:2", .round = 2, .clip = 1, .stop = 7},
+        {.model = "qwen3", .device = "cpu:1", .cap = 300 << 10, .clip = 0},
+        {.model = "qwen3", .device = "cpu:3", .round = 2, .dtype = RH_BF16, .clip = 1},
+        {.model = "llama3", .adapter = "adapter", .device = "cpu:2", .clip = 0.1, .stop = 20},
+};
+
+struct outcome {
+	double loss[STEPS], norm[STEPS];
+	float *weights; /* of all trained tensors, one after the other */
+	int64_t count;
+};
+
+static int64_t count_weights(const struct rh_session *session)
+{
+	int64_t trainable, all;
+	rh_model_parameters(session->model, &trainable, &all);
+	return trainable;
+}
+
+static void get_weights(const struct rh_session *session, float *to)
+{
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
+			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
+			rh_store_get(session->store, b, t, 0, n, to);
+			to += n;
+		}
+}
+
+static void set_weights(const struct rh_session *session, const float *from)
+{
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
+			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
+			check_ok(rh_store_set(session->store, b, t, 0, n, from));
+			from += n;
+		}
+}
+
+static void start(struct rig *rig, const struct what *what, int staleness, struct rig_input *in)
+{
+	rig_open(rig, what->model, what->adapter);
+	rig->config.dtype = what->dtype;
+	rig->config.state_layout = what->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
+	rig->config.device = (char *)(uintptr_t)what->device;
+	rig->config.round_micro_batches = what->round;
+	rig->config.max_vram = what->cap;
+	rig->config.max_grad_norm = what->clip;
+	rig->config.optimizer_staleness = staleness;
+	*in = rig_input(rig, "train");
+	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};
+	rig_start(rig, RH_SESSION_TRAINS, &work);
+}
+
+static double one_step(struct rig *rig, const struct rig_input *in, int step)
+{
+	return rig_step(rig, in, step * MICROS % (in->micros - MICROS + 1), MICROS, step);
+}
+
+/* As train.c drives it. */
+static struct outcome beside(const struct what *what, int staleness)
+{
+	struct rig rig;
+	struct rig_input in;
+	struct outcome out = {0};
+	start(&rig, what, staleness, &in);
+	struct rh_updater *updater = rig.session.updater;
+	for (int step = 0; step < STEPS; step++) {
+		out.loss[step] = one_step(&rig, &in, step);
+		check_ok(rh_updater_finish(updater));
+		out.norm[step] = rh_optimizer_norm(rig.session.store);
+		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
+		                           .learning_rate = 3e-3,
+		                           .scale = rh_optimizer_clip(out.norm[step], what->clip),
+		                           .step = step + 1};
+		rh_updater_begin(updater, &update);
+		if (step + 1 == what->stop || step + 1 == STEPS)
+			check_ok(rh_updater_flush(updater));
+	}
+	out.count = count_weights(&rig.session);
+	out.weights = calloc((size_t)out.count, sizeof(float));
+	get_weights(&rig.session, out.weights);
+	rig_close(&rig);
+	return out;
+}
+
+/* The plain loop: step k computes with the weights after k - staleness updates, set by hand; after a flush with the newest. */
+static struct outcome plain(const struct what *what, int staleness)
+{
+	struct rig rig;
+	struct rig_input in;
+	struct outcome out = {0};
+	start(&rig, what, 0, &in);
+	out.count = count_weights(&rig.session);
+	float *newest = calloc((size_t)out.count, sizeof(float)), *before = calloc((size_t)out.count, sizeof(float));
+	get_weights(&rig.session, newest);
+	memcpy(before, newest, (size_t)out.count * sizeof(float));
+	for (int step = 0; step < STEPS; step++) {
+		if (staleness && step != what->stop)
+			set_weights(&rig.session, before);
+		out.loss[step] = one_step(&rig, &in, step);
+		set_weights(&rig.session, newest);
+		memcpy(before, newest, (size_t)out.count * sizeof(float));
+		out.norm[step] = rig_update(&rig, 3e-3, step);
+		get_weights(&rig.session, newest);
+	}
+	free(before);
+	out.weights = newest;
+	rig_close(&rig);
+	return out;
+}
+
+static void check_equal(const struct what *what, int staleness)
+{
+	struct outcome got = beside(what, staleness), expected = plain(what, staleness);
+	assert_int_equal(got.count, expected.count);
+	for (int step = 0; step < STEPS; step++)
+		if (got.loss[step] != expected.loss[step] || got.norm[step] != expected.norm[step])
+			fail_msg("%s on %s, staleness %d, step %d: loss %.9g norm %.9g, expected %.9g %.9g", what->model, what->device,
+			         staleness, step, got.loss[step], got.norm[step], expected.loss[step], expected.norm[step]);
+	assert_memory_equal(got.weights, expected.weights, (size_t)got.count * sizeof(float));
+	free(got.weights);
+	free(expected.weights);
+}
+
+static void test_synchronous_updates_beside_the_next_step_change_nothing(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		check_equal(&cases[i], 0);
+}
+
+static void test_asynchronous_updates_equal_a_plain_loop_one_step_stale(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		check_equal(&cases[i], 1);
+	struct outcome stale = plain(&cases[0], 1), fresh = plain(&cases[0], 0);
+	assert_true(stale.loss[1] != fresh.loss[1] && stale.loss[0] == fresh.loss[0]); /* else nothing was compared */
+	free(stale.weights);
+	free(fresh.weights);
+}
+
+/* Adam's step is the learning rate's size: 1e30 makes weights that overflow in the next step or the one after. */
+static void test_a_failed_update_is_told_at_the_next_wait(void **state)
+{
+	(void)state;
+	struct rig rig;
+	struct rig_input in;
+	start(&rig, &cases[1], 1, &in);
+	(void)one_step(&rig, &in, 0);
+	(void)rh_optimizer_norm(rig.session.store);
+	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e39, .scale = 1, .step = 1};
+	rh_updater_begin(rig.session.updater, &update);
+	int rc = rh_updater_finish(rig.session.updater);
+	assert_int_equal(rc, -EINVAL);
+	assert_non_null(strstr(rh_error(rc), "no longer finite after step 1"));
+	assert_int_equal(rh_updater_flush(rig.session.updater), -EINVAL); /* and stays told */
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
+	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),
+	        cmocka_unit_test(test_a_failed_update_is_told_at_the_next_wait),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
