@@ -309,9 +309,13 @@ launches() {
 peer() {
 	[ $emulated = 0 ] || return 0
 	command -v python3 >/dev/null || { skipped "$1" "python3 is not installed"; return; }
-	local name=$1
+	local name=$1 site=""
 	shift
-	relay "$name" env LD_LIBRARY_PATH="$their_path" python3 bench/gpu/peers.py "$@"
+	if [[ "$*" == *roundpipe* ]] && ls build/gpu-wheels/*.whl >/dev/null 2>&1; then # bench/gpu/wheels.sh
+		site=$scratch/site
+		[ -d "$site" ] || python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" build/gpu-wheels/*.whl >/dev/null 2>&1
+	fi
+	relay "$name" env LD_LIBRARY_PATH="$their_path" ${site:+PYTHONPATH="$site"} python3 bench/gpu/peers.py "$@"
 }
 part_steps() {
 	local cap=24GiB full
@@ -332,7 +336,8 @@ part_steps() {
 	shape=$scratch/1.7b/config.json times=3
 	whole "1.7B, full, offloaded" "$scratch/1.7b" --max-vram $cap && full=$speed && traced "1.7B, full, offloaded"
 	peer "1.7B, full, transformers" step full bench/gpu/qwen3-1.7b --name 1.7B --ours "${full:-0}"
-	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
+	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --ours "${full:-0}"
+	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
 }
 part_steps-8b() {
 	[ $emulated = 0 ] || { skipped "8B shapes" "the rehearsal of part steps is theirs too"; return; }
@@ -341,7 +346,7 @@ part_steps-8b() {
 	make_model "$scratch/8b-12" bench/gpu/llama-8b/config.json 12
 	shape=$scratch/8b-12/config.json times=3
 	whole "8B with 12 layers, full, offloaded" "$scratch/8b-12" --max-vram 24GiB && full=$speed && traced "8B with 12 layers, full, offloaded" &&
-		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib 24 --sync --ours "$full"
+		peer "8B with 12 layers, roundpipe" step roundpipe bench/gpu/llama-8b --layers 12 --name "8B with 12 layers" --cap-gib 24 --ours "$full"
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=2
 	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"

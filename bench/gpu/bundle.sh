@@ -18,7 +18,7 @@ for program in $programs; do ldd "$build/$program"; done | awk '$2 == "=>" && $3
 	grep -v -E '/(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv)\.so' | xargs -I{} cp -L {} "$bundle/build/release/lib/"
 mv "$bundle"/build/release/lib/lib{stdc++,gcc_s}.* "$bundle/build/release/lib-c++/" # that machine's own where it has them: newer ones serve older programs
 cp bench/gpu-check.sh "$bundle/bench/"
-cp -r bench/gpu/peers.py bench/gpu/*/ "$bundle/bench/gpu/"
+cp -r bench/gpu/peers.py bench/gpu/wheels.sh bench/gpu/*/ "$bundle/bench/gpu/"
 cp -r tests/reference/interchange "$bundle/tests/reference/"
 cp examples/demo.yaml "$bundle/examples/"
 {

@@ -153,6 +153,9 @@ def resident(torch, arguments):
 
 
 def roundpipe(torch, arguments):
+    if arguments.cap_gib:  # the package plans with what is free: let it see a card of that size
+        whole = torch.cuda.mem_get_info
+        torch.cuda.mem_get_info = lambda *where: tuple(min(n, int(arguments.cap_gib * 2**30)) for n in whole(*where))
     import roundpipe as package
     from roundpipe.models import wrap_model
 
