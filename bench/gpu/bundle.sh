@@ -21,6 +21,7 @@ cp bench/gpu-check.sh "$bundle/bench/"
 cp -r bench/gpu/peers.py bench/gpu/wheels.sh bench/gpu/*/ "$bundle/bench/gpu/"
 cp -r tests/reference/interchange "$bundle/tests/reference/"
 cp examples/demo.yaml "$bundle/examples/"
+[ ! -d build/gpu-wheels ] || cp -r build/gpu-wheels "$bundle/build/"
 {
 	echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown)"
 	echo "glibc: $(find "$bundle"/build/release{,/lib} -maxdepth 1 -type f -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
