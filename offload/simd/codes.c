@@ -19,7 +19,6 @@ enum { LANES = 4 };
 #endif
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t words __attribute__((vector_size(4 * LANES)));
-typedef uint8_t bytes __attribute__((vector_size(LANES)));
 
 #define TEN(c)      ((c) == 7 ? 1.0 : (c) == 6 ? 1e-1 : (c) == 5 ? 1e-2 : (c) == 4 ? 1e-3 : (c) == 3 ? 1e-4 : (c) == 2 ? 1e-5 : 1e-6)
 #define N(u, c)     ((double)(1 << ((c)-1 + (u))))
@@ -37,39 +36,30 @@ typedef uint8_t bytes __attribute__((vector_size(LANES)));
 
 #define SEVEN(what, u) what(u, 1), what(u, 2), what(u, 3), what(u, 4), what(u, 5), what(u, 6), what(u, 7)
 
+/* Twice, as a register of sixteen wants them: putting halves together in the loop costs more than all else. */
+#define TWICE(...)                                                                                                                         \
+	{                                                                                                                                  \
+		__VA_ARGS__, __VA_ARGS__                                                                                                   \
+	}
+#define BEHIND(what, u) TWICE(0, SEVEN(what, u))
+
 struct map {
-	float slope[8], base[8];                    /* by the number's exponent */
-	float border[8], steep[8], foot[8], top[8]; /* by decade; [0]: zero */
-	float one;                                  /* from here on the value 1 is nearer */
+	float slope[16], base[16];                      /* by the number's exponent */
+	float border[16], steep[16], foot[16], top[16]; /* by decade; [0]: zero */
+	float one;                                      /* from here on the value 1 is nearer */
 };
 static const struct map maps[2] = {
-        {{SEVEN(SLOPE, 0), 0},
-         {SEVEN(BASE, 0), 1},
-         {0, SEVEN(BORDER, 0)},
-         {0, SEVEN(STEEP, 0)},
-         {0, SEVEN(FOOT, 0)},
-         {0, SEVEN(TOP, 0)},
+        {TWICE(SEVEN(SLOPE, 0), 0), TWICE(SEVEN(BASE, 0), 1), BEHIND(BORDER, 0), BEHIND(STEEP, 0), BEHIND(FOOT, 0), BEHIND(TOP, 0),
          (float)((1 + MOST(0, 7)) / 2)},
-        {{0, SEVEN(SLOPE, 1)},
-         {0, SEVEN(BASE, 1)},
-         {0, SEVEN(BORDER, 1)},
-         {0, SEVEN(STEEP, 1)},
-         {0, SEVEN(FOOT, 1)},
-         {0, SEVEN(TOP, 1)},
+        {BEHIND(SLOPE, 1), BEHIND(BASE, 1), BEHIND(BORDER, 1), BEHIND(STEEP, 1), BEHIND(FOOT, 1), BEHIND(TOP, 1),
          (float)((1 + MOST(1, 7)) / 2)},
 };
 
 /* table[index], each index in 0..7. */
-SIMD_INLINE floats pick(const float table[8], words index)
+SIMD_INLINE floats pick(const float table[16], words index)
 {
 	floats out;
-#if defined __AVX512F__
-	float twice[16];
-	memcpy(twice, table, 32);
-	memcpy(twice + 8, table, 32);
-	memcpy(&out, twice, sizeof out);
-	out = __builtin_shuffle(out, index);
-#elif defined __AVX2__
+#if defined __AVX2__
 	memcpy(&out, table, sizeof out);
 	out = __builtin_shuffle(out, index);
 #else
@@ -93,6 +83,36 @@ SIMD_INLINE floats fuse(floats a, floats b, floats c)
 #endif
 }
 
+/* GCC takes conversions of bytes apart, lane by lane. */
+SIMD_INLINE words widen(const uint8_t *codes)
+{
+#if defined __AVX512F__
+	return (words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
+#elif defined __AVX2__
+	return (words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
+#else
+	words out;
+	for (int k = 0; k < LANES; k++)
+		out[k] = codes[k];
+	return out;
+#endif
+}
+
+/* Numbers from 0 to 255. */
+SIMD_INLINE void narrow(words numbers, uint8_t *codes)
+{
+#if defined __AVX512F__
+	_mm_storeu_si128((__m128i *)(void *)codes, _mm512_cvtepi32_epi8((__m512i)numbers));
+#elif defined __AVX2__
+	__m128i low = _mm256_castsi256_si128((__m256i)numbers), high = _mm256_extracti128_si256((__m256i)numbers, 1);
+	__m128i half = _mm_packus_epi32(low, high);
+	_mm_storel_epi64((__m128i *)(void *)codes, _mm_packus_epi16(half, half));
+#else
+	for (int k = 0; k < LANES; k++)
+		codes[k] = (uint8_t)numbers[k];
+#endif
+}
+
 SIMD_INLINE floats choose(words mask, floats yes, floats no)
 {
 	return (floats)(((words)yes & mask) | ((words)no & ~mask));
@@ -102,9 +122,7 @@ SIMD_INLINE void decode(const int is_signed, const uint8_t *codes, float largest
 {
 	const struct map *map = &maps[!is_signed];
 	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
-		bytes code;
-		memcpy(&code, codes + i, sizeof code);
-		words number = __builtin_convertvector(code, words) - (is_signed ? 127 : -1), sign = number & INT32_MIN;
+		words number = widen(codes + i) - (is_signed ? 127 : -1), sign = number & INT32_MIN;
 		if (is_signed)
 			number = (number ^ (number >> 31)) - (number >> 31);
 		floats n = __builtin_convertvector(number, floats);
@@ -140,8 +158,7 @@ SIMD_INLINE void encode(const int is_signed, const float *from, float largest, u
 		} else {
 			number = (number & ~one) | (255 & one);
 		}
-		bytes out = __builtin_convertvector(number, bytes);
-		memcpy(codes + i, &out, sizeof out);
+		narrow(number, codes + i);
 	}
 }
 
@@ -172,13 +189,19 @@ void SIMD(codes_encode)(int is_signed, const float *from, float largest, uint8_t
 
 static float largest_of(const float *values)
 {
-	float most[16] = {0}, largest = 0;
-	for (int i = 0; i < OPTIMIZER_CODES; i += 16)
-		for (int k = 0; k < 16; k++)
-			most[k] = fabsf(values[i + k]) > most[k] ? fabsf(values[i + k]) : most[k];
-	for (int k = 0; k < 16; k++)
-		largest = most[k] > largest ? most[k] : largest;
-	return largest;
+	floats most = {0};
+	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
+		floats x;
+		memcpy(&x, values + i, sizeof x);
+		x = (floats)((words)x & INT32_MAX);
+		most = choose(x > most, x, most);
+	}
+	float lane[LANES];
+	memcpy(lane, &most, sizeof lane);
+	for (int half = LANES / 2; half > 0; half /= 2)
+		for (int k = 0; k < half; k++)
+			lane[k] = lane[k + half] > lane[k] ? lane[k + half] : lane[k];
+	return lane[0];
 }
 
 SIMD_INLINE uint32_t update(const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at, int64_t count, float *first,
