@@ -7,8 +7,9 @@
 /* What rh_host_reserve maps for `bytes`: rounded up to a page. */
 int64_t rh_host_round(int64_t bytes);
 
-/* Maps rh_host_round(bytes), zeroed, its pages there from the start; asks for transparent hugepages. Nothing at all for 0 bytes.
- * `what` names the user for the error line. */
+/* Maps rh_host_round(bytes), zeroed, its pages there from the start, on all NUMA nodes in turn: in reserved hugepages (vm.nr_hugepages)
+ * where enough are free, else in transparent ones where the kernel gives them. Nothing at all for 0 bytes. `what` names the user for the
+ * error line. */
 int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
 /* A zeroed arena is legal. */
 void rh_host_release(struct rh_arena *arena);

@@ -7,7 +7,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t asked, fail_at; /* protected by lock */
 
-static int may_allocate(void)
+int rh_alloc_allowed(void)
 {
 	pthread_mutex_lock(&lock);
 	int refused = ++asked == fail_at;
@@ -27,7 +27,7 @@ uint64_t rh_alloc_fail_nth(uint64_t n)
 
 void *rh_alloc(size_t count, size_t size)
 {
-	void *memory = may_allocate() ? calloc(count ? count : 1, size ? size : 1) : NULL;
+	void *memory = rh_alloc_allowed() ? calloc(count ? count : 1, size ? size : 1) : NULL;
 	if (!memory)
 		(void)rh_fail(-ENOMEM, "out of host memory: %zu items of %zu bytes refused; close other programs or lower max_ram", count,
 		              size);
@@ -43,7 +43,7 @@ int rh_grow(void *array, size_t *capacity, size_t needed, size_t size)
 		grown = grown > SIZE_MAX / 2 ? needed : grown * 2;
 	void *old, *fresh = NULL;
 	memcpy(&old, array, sizeof old); /* `array` is the address of a pointer of any object type */
-	if (grown <= SIZE_MAX / size && may_allocate())
+	if (grown <= SIZE_MAX / size && rh_alloc_allowed())
 		fresh = realloc(old, grown * size);
 	if (!fresh)
 		return rh_fail(-ENOMEM, "out of host memory: %zu items of %zu bytes refused; close other programs or lower max_ram", grown,
