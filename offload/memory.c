@@ -1,6 +1,5 @@
 #include "offload/memory.h"
 
-#include "core/alloc.h"
 #include "core/log.h"
 #include "core/pages.h"
 
@@ -115,7 +114,7 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
 		return 0;
 	char *base;
 	hwloc_topology_t spread = spread_begin();
-	int rc = !rh_alloc_allowed() ? -ENOMEM : map_reserved(mapped, &base) ? rh_pages_map(mapped, &base) : 0;
+	int rc = map_reserved(mapped, &base) ? rh_pages_map(mapped, &base) : 0;
 	spread_end(spread);
 	if (rc)
 		return rh_fail(rc, "cannot reserve %lld bytes of host memory for %s: %s; a smaller model or batch needs less",

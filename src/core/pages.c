@@ -1,5 +1,7 @@
 #include "core/pages.h"
 
+#include "core/alloc.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +15,7 @@ int rh_pages_map(int64_t bytes, char **out)
 {
 	int64_t page = sysconf(_SC_PAGESIZE);
 	RH_ASSERT(bytes > 0);
-	if (bytes > INT64_MAX - 2 * page)
+	if (bytes > INT64_MAX - 2 * page || !rh_alloc_allowed())
 		return -ENOMEM;
 	bytes = (bytes + page - 1) / page * page;
 	/* Older kernels do not align to hugepages: map more, cut both ends off. */

@@ -125,13 +125,14 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 		if (cap <= 0)
 			break;
 	}
-	return rh_fail(
-	        -ENOMEM,
-	        "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
-	        "device%s of %.1f, data %.1f, program %d) and may have %.1f; raise max_ram, lower max_vram, or train fewer parameters",
-	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
-	        planning->host_devices, planning->host_devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
-	        (double)session->bytes.data / 1048576, ALLOWANCE_BYTES >> 20, (double)ram / 1048576);
+	return rh_fail(-ENOMEM,
+	               "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
+	               "device%s of %.1f, data %.1f, program %d) and may have %.1f, %lld byte%s less; raise max_ram, lower max_vram, or "
+	               "train fewer parameters",
+	               (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576,
+	               (double)session->bytes.boundaries / 1048576, planning->host_devices, planning->host_devices == 1 ? "" : "s",
+	               (double)session->bytes.device / 1048576, (double)session->bytes.data / 1048576, ALLOWANCE_BYTES >> 20,
+	               (double)ram / 1048576, (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
 }
 
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)

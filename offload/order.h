@@ -1,0 +1,58 @@
+/* Who reads and writes a block's weights and gradients when: recorded while a run is enqueued, and checked afterwards.
+ *
+ * A lane is whatever runs in order: a stream of a device, a host thread. On it lie operations on blocks, and signals and waits of tokens (a
+ * device's event, a condition of the host's), which order lanes among themselves. An operation comes before another only if the lanes and
+ * tokens say so; when they happened to run does not count, so a missing wait is found even where no harm came of it.
+ *
+ * The five orderings of DESIGN.md 4, for each block that is not only uploaded, steps counted from 0, staleness s (0 sync, 1 async):
+ *   1  PUBLISH p      comes after every UPLOAD of steps up to p + s, which want the weights before
+ *   2  UPLOAD t       comes after PUBLISH t - 1 - s, if that is a step
+ *   3  TAKE t         comes after every DOWNLOAD t, of which there is one at least
+ *   4  DOWNLOAD t     comes after TAKE of the last earlier step that downloaded
+ *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t and PUBLISH t - 1 before UPDATE t */
+#ifndef RH_OFFLOAD_ORDER_H
+#define RH_OFFLOAD_ORDER_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+enum rh_order_kind {
+	RH_ORDER_UPLOAD,   /* a device reads the block's upload form, for a step */
+	RH_ORDER_DOWNLOAD, /* a device writes the block's gradient or running sum, of a step */
+	RH_ORDER_TAKE,     /* the optimizer is done reading the gradient of a step (its own copy, or the update itself) */
+	RH_ORDER_UPDATE,   /* master and state change by the gradient of a step */
+	RH_ORDER_PUBLISH,  /* the upload form changes to what the update of a step made */
+	RH_ORDER_SIGNAL,   /* a token now stands for all that its lane did before; again: moves */
+	RH_ORDER_WAIT      /* what follows on the lane comes after the token's latest signal; never signalled: no wait */
+};
+
+struct rh_order_event {
+	enum rh_order_kind kind;
+	int lane;
+	int64_t what; /* block, or token; from 0 */
+	int64_t step; /* of operations */
+};
+
+struct rh_order_fault {
+	int ordering;                        /* 1..5; 0: none */
+	struct rh_order_event first, second; /* the second should have come after the first; first.lane -1: the first is missing */
+};
+
+/* 0, and *out says what is broken first (in the order of the recorded events), if anything is. -ENOMEM. Pure. Memory and time grow with
+ * events times lanes. */
+int rh_order_check(const struct rh_order_event *event, int64_t count, int staleness, struct rh_order_fault *out) RH_MUST;
+
+/* "ordering 2: UPLOAD of block 3, step 4, on lane 1 does not come after PUBLISH of ..., step 3" */
+void rh_order_describe(const struct rh_order_fault *fault, char *text, size_t bytes);
+
+/* A recording that any thread may add to: a signal before it is given, a wait after it was waited for (or both when they are enqueued).
+ * Holds `capacity` events and forgets what comes then. A NULL recording records nothing. */
+struct rh_order_log;
+int rh_order_log_create(int64_t capacity, struct rh_order_log **out) RH_MUST;
+void rh_order_log_destroy(struct rh_order_log *log);
+void rh_order_log_add(struct rh_order_log *log, enum rh_order_kind kind, int lane, int64_t what, int64_t step);
+/* What was recorded; *forgotten: how many events did not fit. Valid until the next add. */
+const struct rh_order_event *rh_order_log_events(struct rh_order_log *log, int64_t *count, int64_t *forgotten);
+
+#endif
