@@ -68,8 +68,9 @@ static void test_host_bytes_are_those_said(void **state)
 		struct rh_workload work = {.train = shape, .train_micro_batches = 1};
 		int64_t trainable, all;
 		check_ok(load("stress",
-		              (char *)(uintptr_t)path_of("--config_name %s/config.json --device cpu:1 --bf16 true --state_layout %s",
-		                                         scratch.dir, cases[i].layout),
+		              (char *)(uintptr_t)path_of(
+		                      "--config_name %s/config.json --device cpu:1 --max_vram 1GiB --bf16 true --state_layout %s",
+		                      scratch.dir, cases[i].layout),
 		              &config));
 		check_ok(rh_session_open(&config, RH_SESSION_TRAINS, &session));
 		rh_model_parameters(session.model, &trainable, &all);
