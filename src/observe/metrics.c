@@ -153,6 +153,11 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 	rc = rc ? rc : add_real(line, "learning_rate", report->learning_rate);
 	rc = rc ? rc : add_real(line, "tokens_per_second", report->tokens_per_second);
 	rc = rc ? rc : add_whole(line, "trained_tokens", report->trained_tokens);
+	rc = rc ? rc : add_real(line, "compute_seconds", report->compute_seconds);
+	rc = rc ? rc : add_real(line, "weights_wait_seconds", report->weights_seconds);
+	rc = rc ? rc : add_real(line, "activations_wait_seconds", report->activations_seconds);
+	rc = rc ? rc : add_real(line, "gradients_wait_seconds", report->gradients_seconds);
+	rc = rc ? rc : add_real(line, "optimizer_wait_seconds", report->optimizer_seconds);
 	rc = rc ? rc : add_whole(line, "vram_peak_bytes", report->vram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "ram_peak_bytes", report->ram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "nvme_peak_bytes", report->nvme_peak_bytes);

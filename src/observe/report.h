@@ -14,6 +14,8 @@ struct rh_step_report {
 	double tokens_per_second;
 	int64_t trained_tokens; /* since the run began, resumed parts included */
 	double seconds_left;
+	/* where a step's time went, mean since the last line: run/executor.h, rh_step_times */
+	double compute_seconds, weights_seconds, activations_seconds, gradients_seconds, optimizer_seconds;
 	int64_t vram_peak_bytes, ram_peak_bytes, nvme_peak_bytes; /* a device's highest; the process's. 0: tier not used */
 };
 

@@ -45,6 +45,28 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	return table->elements < FOLD_ELEMENTS ? table->elements : FOLD_ELEMENTS;
 }
 
+/* The most waits that a step of training makes on one device's compute stream. */
+static int wait_count(const struct rh_executor_options *options, int *out)
+{
+	enum { MOST = 1 << 16 }; /* of longer steps the rest is booked as computing */
+	struct rh_program program = {0};
+	int turn = 0, cuts = options->plan->backward_stages + 1;
+	int64_t count = options->train_micro_batches, most_waits = 0;
+	*out = 0;
+	if (!count)
+		return 0;
+	int rc = rh_roundpipe_program(options->plan, 1, options->devices, count, options->train_round, &turn, &program);
+	for (int d = 0; !rc && d < options->devices; d++) {
+		int64_t waits = 0;
+		for (size_t i = (size_t)d; i < program.slots; i += (size_t)options->devices)
+			waits += 2 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
+		most_waits = most(most_waits, waits);
+	}
+	*out = (int)(most_waits < MOST ? most_waits : MOST);
+	rh_program_free(&program);
+	return rc;
+}
+
 static int64_t staging_bytes(const struct rh_executor_options *options)
 {
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
@@ -129,8 +151,13 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	size_t blocks = (size_t)model->blocks;
 	struct rh_arena memory = {.capacity = plan->device_bytes};
 	void *base;
+	int waits;
 	out->device = device;
 	int rc = device->ops->reserve(device, plan->device_bytes, &base);
+	if (!rc)
+		rc = wait_count(options, &waits);
+	if (!rc)
+		rc = run_waits_create(device, waits, &out->waits);
 	if (rc)
 		return rc;
 	memory.base = base;
@@ -165,6 +192,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 
 static void device_destroy(struct run_device *on, int blocks)
 {
+	run_waits_destroy(&on->waits);
 	weights_destroy(&on->weights);
 	slot_destroy(&on->gradients);
 	ring_destroy(&on->boundary);
@@ -328,6 +356,22 @@ static int fold_embedding(struct rh_executor *executor)
 	return 0;
 }
 
+static void sum_times(struct rh_executor *executor)
+{
+	int devices = executor->options.devices;
+	double *const part[] = {&executor->times.compute, &executor->times.weights, &executor->times.activations,
+	                        &executor->times.gradients};
+	for (int d = 0; d < devices; d++)
+		run_waits_add(&executor->on[d].waits, &executor->times);
+	for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+		*part[i] /= devices;
+}
+
+const struct rh_step_times *rh_executor_times(const struct rh_executor *executor)
+{
+	return &executor->times;
+}
+
 static int run_program(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -337,6 +381,9 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
 	executor->left.block = -1;
+	executor->times = (struct rh_step_times){0};
+	for (int d = 0; d < options->devices; d++)
+		run_waits_reset(&executor->on[d].waits);
 	for (int i = 0; i < 2 * options->model->blocks; i++)
 		executor->summed_on[i] = -1;
 	for (int64_t m = 0; m < count; m++)
@@ -345,10 +392,14 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	                              &executor->turn, &executor->program);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)
 		rc = run_slot(executor, &executor->program.slot[i]);
+	for (int d = 0; !rc && d < options->devices; d++)
+		rc = run_waits_end(&executor->on[d].waits, options->device[d]);
 	for (int d = 0; d < options->devices; d++) { /* even after a fault: nothing may still be running on return */
 		int fault = options->device[d]->ops->synchronize(options->device[d]);
 		rc = rc ? rc : fault;
 	}
+	if (!rc)
+		sum_times(executor);
 	rc = rc ? rc : fold_embedding(executor);
 	for (int64_t m = 0; !rc && m < count; m++)
 		collect_result(executor, &batch[m], executor->result[m]);

@@ -41,9 +41,17 @@ int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);
 
-/* Forward and backward of one step, beside the update that the updater is at. After a fault the executor can only be destroyed. On return the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from
- * 0; loss_scale is 1 / trained tokens of the step. */
+/* Forward and backward of one step, beside the update that the updater is at. After a fault the executor can only be destroyed. On return
+ * the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from 0; loss_scale is 1 / trained tokens of the
+ * step. */
 int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale) RH_MUST;
+
+/* Where the latest training step's time went, in seconds: a device's mean of its compute stream's work and waits (for weights to be up,
+ * for activations and gradients between stages, for room that a gradient's download still needs), and the host's wait for updates. */
+struct rh_step_times {
+	double compute, weights, activations, gradients, optimizer;
+};
+const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 
 /* Forward only. */
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count) RH_MUST;

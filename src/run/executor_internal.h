@@ -6,6 +6,7 @@
 #include "offload/memory.h"
 #include "run/boundary.h"
 #include "run/executor.h"
+#include "run/waits.h"
 
 /* A piece of device memory with one writer and one reader at a time: `ready` after the write, `freed` after the read. */
 struct run_slot {
@@ -36,6 +37,7 @@ struct run_weights {
 struct run_device {
 	struct rh_device *device;
 	struct run_weights weights;
+	struct run_waits waits;
 	struct run_slot gradients;    /* fp32 sums; ready: filled or uploaded; freed: downloaded */
 	char *rounded;                /* their bf16 copy */
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
@@ -71,6 +73,7 @@ struct rh_executor {
 	int trains;
 	int64_t step;
 	float loss_scale;
+	struct rh_step_times times;
 	struct {
 		int device, block; /* -1: none */
 		const char *sum;   /* on the device */

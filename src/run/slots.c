@@ -8,6 +8,8 @@
  * travel while this one computes, into the other buffer. Brackets are events. */
 #include "run/executor_internal.h"
 
+#include "core/clock.h"
+
 #include <string.h>
 
 /* The present slot on its device; the first fault stops what follows. */
@@ -25,6 +27,13 @@ static void wait_for(struct work *work, enum rh_stream stream, struct rh_event *
 {
 	if (!work->rc)
 		work->rc = work->ops->wait(work->device, stream, event);
+}
+
+/* The same for the compute stream, and the time is booked. */
+static void compute_after(struct work *work, enum run_wait_kind kind, struct rh_event *event)
+{
+	if (!work->rc)
+		work->rc = run_waits_for(&work->on->waits, work->device, kind, event);
 }
 
 static void record(struct work *work, enum rh_stream stream, struct rh_event *event)
@@ -56,8 +65,20 @@ static struct run_slot *take(struct work *work, struct run_ring *ring, enum rh_s
 {
 	struct run_slot *slot = &ring->slot[ring->next];
 	ring->next = (ring->next + 1) % ring->count;
-	wait_for(work, writer, slot->freed);
+	if (writer == RH_STREAM_COMPUTE)
+		compute_after(work, RUN_WAIT_ACTIVATIONS, slot->freed);
+	else
+		wait_for(work, writer, slot->freed);
 	return slot;
+}
+
+/* One of the updater's waits, timed. */
+static int await_update(struct work *work, int (*await)(struct rh_updater *, int), int block)
+{
+	double began = rh_clock_seconds();
+	int rc = await(work->executor->options.updater, block);
+	work->executor->times.optimizer += rh_clock_seconds() - began;
+	return rc;
 }
 
 /* Where the next upload goes, once what is read there has been; *end is its end of the room. */
@@ -85,7 +106,7 @@ static void upload_weights(struct work *work, int *end)
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
 		if (offset[b] >= 0 && options->updater && !work->rc)
-			work->rc = rh_updater_await_weights(options->updater, b);
+			work->rc = await_update(work, rh_updater_await_weights, b);
 		uint64_t version = offset[b] >= 0 ? rh_store_version(options->store, b) : 0;
 		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == version;
 		if (!there && was >= 0 && was < at + bytes && was + length > at)
@@ -99,7 +120,7 @@ static void upload_weights(struct work *work, int *end)
 		weights->version[b] = version;
 	}
 	record(work, RH_STREAM_WEIGHTS, weights->end[*end].ready);
-	wait_for(work, RH_STREAM_COMPUTE, weights->end[*end].ready);
+	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[*end].ready);
 }
 
 /* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
@@ -111,7 +132,10 @@ static void begin_gradients(struct work *work)
 	int64_t *offset = executor->offset;
 	if (!rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
 		return;
-	wait_for(work, work->slot->first_round ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS, on->gradients.freed);
+	if (work->slot->first_round)
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
+	else
+		wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
 	for (int i = 0; i < 2 * model->blocks; i++) {
 		if (offset[i] < 0)
 			continue;
@@ -131,7 +155,7 @@ static void begin_gradients(struct work *work)
 	}
 	if (!work->slot->first_round) {
 		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
-		wait_for(work, RH_STREAM_COMPUTE, on->gradients.ready);
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.ready);
 	}
 }
 
@@ -163,7 +187,7 @@ static void end_gradients(struct work *work)
 		int64_t elements = model->block[i / 2].elements;
 		int is_final = work->slot->last_round && model->block[i / 2].uses == 1;
 		if (executor->options.updater && !work->rc)
-			work->rc = rh_updater_await_gradient(executor->options.updater, i / 2);
+			work->rc = await_update(work, rh_updater_await_gradient, i / 2);
 		if (model->block[i / 2].uses == 2 && i % 2 == 0 && !rh_store_sum(store, i / 2, 0)) {
 			executor->left.device = work->slot->device;
 			executor->left.block = i / 2;
@@ -320,7 +344,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 		results = begin_results(work, &head);
 	restore(work, x, m, &head);
 	if (above) {
-		wait_for(work, RH_STREAM_COMPUTE, above->ready);
+		compute_after(work, RUN_WAIT_ACTIVATIONS, above->ready);
 		dy = boundary_view(work, above);
 	}
 	if (sends) {
@@ -354,7 +378,7 @@ static void micro_batch(struct work *work, int64_t m)
 		x = boundary_view(work, input);
 	}
 	record(work, RH_STREAM_ACTIVATIONS_UP, micro->ready);
-	wait_for(work, RH_STREAM_COMPUTE, micro->ready);
+	compute_after(work, RUN_WAIT_ACTIVATIONS, micro->ready);
 	if (slot->kind == RH_SLOT_FORWARD)
 		forward(work, x, m);
 	else if (slot->kind == RH_SLOT_INFER)
@@ -386,6 +410,8 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .cache = on->cache,
 	                             .cache_rows = executor->options.cache_rows};
 	int end;
+	if (executor->trains)
+		work.rc = run_waits_begin(&on->waits, work.device);
 	upload_weights(&work, &end);
 	if (trains)
 		begin_gradients(&work);

@@ -2,7 +2,7 @@
 
 #include "core/alloc.h"
 #include "schedule/program.h"
-#include "train/clock.h"
+#include "core/clock.h"
 
 #include <string.h>
 

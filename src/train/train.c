@@ -1,11 +1,11 @@
 #include "train/train.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "train/checkpoint.h"
-#include "train/clock.h"
 #include "train/lr.h"
 #include "train/room.h"
 
@@ -34,6 +34,7 @@ struct run {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	double began, since_log; /* clock */
+	struct rh_step_times times_since_log;
 	int64_t first_step, tokens_since_log, tokens_before;
 	int stopping; /* a signal asked for it, and the checkpoint of that step is written */
 	struct rh_train_result *result;
@@ -227,6 +228,12 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 {
 	int64_t steps = run->state.steps_since_log;
 	report->loss = run->state.loss_since_log / (double)steps;
+	report->compute_seconds = run->times_since_log.compute / (double)steps;
+	report->weights_seconds = run->times_since_log.weights / (double)steps;
+	report->activations_seconds = run->times_since_log.activations / (double)steps;
+	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
+	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
+	run->times_since_log = (struct rh_step_times){0};
 	report->tokens_per_second = (double)run->tokens_since_log / (now - run->since_log);
 	run->result->final_loss = report->loss;
 	run->state.loss_since_log = 0;
@@ -246,6 +253,18 @@ static int save(struct run *run)
 	return rh_checkpoint_save(&run->session, &run->state, &run->trainer);
 }
 
+/* The latest step's times; `between`: what its end took, where the optimizer has the host. */
+static void book_times(struct run *run, double between)
+{
+	const struct rh_step_times *step = rh_executor_times(run->session.executor);
+	struct rh_step_times *sum = &run->times_since_log;
+	sum->compute += step->compute;
+	sum->weights += step->weights;
+	sum->activations += step->activations;
+	sum->gradients += step->gradients;
+	sum->optimizer += step->optimizer + between;
+}
+
 static int due(int64_t step, int64_t each)
 {
 	return each > 0 && step % each == 0;
@@ -261,7 +280,7 @@ static int one_step(struct run *run)
 	int rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)trained);
 	if (rc)
 		return rc;
-	double loss = step_loss(run, count, trained);
+	double loss = step_loss(run, count, trained), computed = rh_clock_seconds();
 	rc = update(run, step, loss, rate, &norm);
 	run->state.step++;
 	int last = run->state.step == run->steps, evaluates = run->eval_every && (due(run->state.step, run->eval_every) || last);
@@ -270,6 +289,7 @@ static int one_step(struct run *run)
 		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
+	book_times(run, rh_clock_seconds() - computed);
 	run->state.loss_since_log += loss;
 	run->state.run_loss += loss;
 	run->state.steps_since_log++;

@@ -58,6 +58,9 @@ static const struct rh_step_report step_report = {.step = 10,
                                                   .learning_rate = 2e-4,
                                                   .tokens_per_second = 1000,
                                                   .trained_tokens = 123456789012,
+                                                  .compute_seconds = 1.25,
+                                                  .weights_seconds = 0.5,
+                                                  .optimizer_seconds = 0.25,
                                                   .ram_peak_bytes = 7};
 static const struct rh_eval_report eval_report = {.step = 10, .epoch = 0.5, .loss = 2.5, .tokens = 9, .rows = 3, .seconds = 1.5};
 
@@ -72,7 +75,9 @@ static void test_metrics_one_line_each_and_flushed(void **state)
 	assert_string_equal(
 	        read_text("m.jsonl"),
 	        "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
-	        "\"tokens_per_second\": 1000, \"trained_tokens\": 123456789012, \"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
+	        "\"tokens_per_second\": 1000, \"trained_tokens\": 123456789012, \"compute_seconds\": 1.25, \"weights_wait_seconds\": 0.5, "
+	        "\"activations_wait_seconds\": 0, \"gradients_wait_seconds\": 0, \"optimizer_wait_seconds\": 0.25, "
+	        "\"vram_peak_bytes\": 0, \"ram_peak_bytes\": 7, "
 	        "\"nvme_peak_bytes\": 0}\n"
 	        "{\"step\": 10, \"epoch\": 0.5, \"eval_loss\": 2.5, \"eval_tokens\": 9, \"eval_rows\": 3, \"eval_runtime\": 1.5}\n");
 	rh_metrics_close(metrics);

@@ -1,5 +1,6 @@
 /* What the executor promises beside the equality of training runs (tests/train/test_equality.c): evaluation and generation, and starts that
  * fail half-way. */
+#include "core/clock.h"
 #include "train/rig.h"
 
 static const char *const devices[] = {"cpu:1", "cpu:2", "cpu:3", "cpu:8"};
@@ -153,11 +154,41 @@ static void test_start_with_any_allocation_refused_fails_cleanly(void **state)
 	rig_close(&rig);
 }
 
+/* Booked times add up to no more than the step took. */
+static void test_times_of_a_step_add_up(void **state)
+{
+	(void)state;
+	for (int d = 0; d < DEVICES; d++) {
+		struct rig rig;
+		int64_t cuts[] = {1, 3};
+		rig_open(&rig, "qwen3", NULL);
+		rig.config.device = (char *)(uintptr_t)devices[d];
+		rig.config.backward_cuts = cuts;
+		rig.config.backward_cut_count = 2;
+		rig.config.round_micro_batches = 2;
+		struct rig_input in = rig_input(&rig, "train");
+		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 5};
+		rig_start(&rig, RH_SESSION_TRAINS, &work);
+		for (int step = 0; step < 2; step++) {
+			double began = rh_clock_seconds();
+			(void)rig_step(&rig, &in, 0, 5, step);
+			double took = rh_clock_seconds() - began;
+			const struct rh_step_times *times = rh_executor_times(rig.session.executor);
+			double waited = times->weights + times->activations + times->gradients;
+			assert_true(times->compute > 0 && times->weights >= 0 && times->activations >= 0 && times->gradients >= 0);
+			assert_true(times->compute + waited <= took && waited > 0);
+			assert_true(times->optimizer >= 0 && times->optimizer < took);
+		}
+		rig_close(&rig);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_infer_with_an_adapter_drops_nothing),
 	        cmocka_unit_test(test_cached_logits_are_those_of_one_pass_on_any_devices),
+	        cmocka_unit_test(test_times_of_a_step_add_up),
 	        cmocka_unit_test(test_start_with_any_allocation_refused_fails_cleanly),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* The one clock of the training loop. */
-#ifndef RH_TRAIN_CLOCK_H
-#define RH_TRAIN_CLOCK_H
+/* The one clock, for what a run tells of itself: nothing that is computed depends on it. */
+#ifndef RH_CORE_CLOCK_H
+#define RH_CORE_CLOCK_H
 
 #include <time.h>
 

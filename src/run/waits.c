@@ -1,0 +1,85 @@
+#include "run/waits.h"
+
+#include "core/alloc.h"
+
+int run_waits_create(struct rh_device *device, int capacity, struct run_waits *out)
+{
+	out->wait = rh_alloc((size_t)(capacity ? capacity : 1), sizeof *out->wait);
+	int rc = out->wait ? 0 : -ENOMEM;
+	for (; !rc && out->capacity < capacity; out->capacity++) {
+		rc = device->ops->event_create(device, &out->wait[out->capacity].before);
+		if (!rc)
+			rc = device->ops->event_create(device, &out->wait[out->capacity].after);
+	}
+	if (!rc)
+		rc = device->ops->event_create(device, &out->first);
+	return rc ? rc : device->ops->event_create(device, &out->last);
+}
+
+static void event_free(struct rh_event *event)
+{
+	if (event)
+		event->ops->event_destroy(event);
+}
+
+void run_waits_destroy(struct run_waits *waits)
+{
+	for (int i = 0; i < waits->capacity; i++) {
+		event_free(waits->wait[i].before);
+		event_free(waits->wait[i].after);
+	}
+	event_free(waits->first);
+	event_free(waits->last);
+	rh_free(waits->wait);
+	*waits = (struct run_waits){0};
+}
+
+int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind, struct rh_event *event)
+{
+	struct run_wait *wait = waits->begun && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
+	int rc = wait ? device->ops->record(device, RH_STREAM_COMPUTE, wait->before) : 0;
+	if (!rc)
+		rc = device->ops->wait(device, RH_STREAM_COMPUTE, event);
+	if (!wait)
+		return rc;
+	wait->kind = kind;
+	return rc ? rc : device->ops->record(device, RH_STREAM_COMPUTE, wait->after);
+}
+
+void run_waits_reset(struct run_waits *waits)
+{
+	waits->used = waits->begun = 0;
+}
+
+int run_waits_begin(struct run_waits *waits, struct rh_device *device)
+{
+	if (waits->begun)
+		return 0;
+	waits->begun = 1;
+	return device->ops->record(device, RH_STREAM_COMPUTE, waits->first);
+}
+
+int run_waits_end(struct run_waits *waits, struct rh_device *device)
+{
+	return waits->begun ? device->ops->record(device, RH_STREAM_COMPUTE, waits->last) : 0;
+}
+
+static double seconds(const struct rh_event *from, const struct rh_event *to)
+{
+	return (double)(to->ops->event_time_ns((struct rh_event *)(uintptr_t)to) -
+	                from->ops->event_time_ns((struct rh_event *)(uintptr_t)from)) *
+	       1e-9;
+}
+
+void run_waits_add(const struct run_waits *waits, struct rh_step_times *times)
+{
+	double *const part[RUN_WAIT_KINDS] = {&times->weights, &times->activations, &times->gradients};
+	if (!waits->begun)
+		return;
+	times->compute += seconds(waits->first, waits->last);
+	for (int i = 0; i < waits->used; i++) {
+		double waited = seconds(waits->wait[i].before, waits->wait[i].after);
+		*part[waits->wait[i].kind] += waited;
+		times->compute -= waited;
+	}
+}

@@ -1,0 +1,35 @@
+/* What a device's compute stream waited for in a step: an event before and one after each wait. */
+#ifndef RH_RUN_WAITS_H
+#define RH_RUN_WAITS_H
+
+#include "device/device.h"
+#include "run/executor.h"
+
+enum run_wait_kind { RUN_WAIT_WEIGHTS, RUN_WAIT_ACTIVATIONS, RUN_WAIT_GRADIENTS, RUN_WAIT_KINDS };
+
+struct run_wait {
+	enum run_wait_kind kind;
+	struct rh_event *before, *after;
+};
+
+struct run_waits {
+	struct run_wait *wait;
+	int capacity, used;            /* what comes when all are used is not told apart from computing */
+	struct rh_event *first, *last; /* of the step, on the compute stream */
+	int begun;
+};
+
+/* Each of the waits of a step has its events from the start. A zeroed struct may be destroyed. */
+int run_waits_create(struct rh_device *device, int capacity, struct run_waits *out) RH_MUST;
+void run_waits_destroy(struct run_waits *waits);
+
+/* What the compute stream does from now on starts after `event`, and the time until then is booked. */
+int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind, struct rh_event *event) RH_MUST;
+
+/* Around a step, on a device that is idle at both ends: forget; the step's first and last moment; the sums, in seconds. */
+void run_waits_reset(struct run_waits *waits);
+int run_waits_begin(struct run_waits *waits, struct rh_device *device) RH_MUST; /* does nothing from the second call on */
+int run_waits_end(struct run_waits *waits, struct rh_device *device) RH_MUST;
+void run_waits_add(const struct run_waits *waits, struct rh_step_times *times);
+
+#endif
