@@ -8,9 +8,11 @@
 
 enum rh_slot_kind {
 	RH_SLOT_FORWARD,
-	RH_SLOT_FUSED,    /* forward, loss and backward of the top layers */
-	RH_SLOT_BACKWARD, /* recompute and backward */
-	RH_SLOT_INFER     /* forward of the top layers with loss or logits, no backward */
+	RH_SLOT_FUSED,          /* forward, loss and backward of the top layers */
+	RH_SLOT_BACKWARD,       /* recompute and backward */
+	RH_SLOT_INFER,          /* forward of the top layers with loss or logits, no backward */
+	RH_SLOT_INPUT_GRADIENT, /* a backward split in two: recompute and the gradient that the stage below waits for */
+	RH_SLOT_WEIGHT_GRADIENT /* what is put off */
 };
 
 /* One stage of one round on one device: micro-batches [first, first + count), in order. */
@@ -20,6 +22,8 @@ struct rh_slot {
 	int device;
 	int first_round, last_round; /* is its round the step's first, or last: gradient sums begin, or are rounded */
 	int64_t first, count;
+	int stage;    /* its number in the schedule: RoundPipe's place in the round; the others' model stage, bottom up */
+	int64_t step; /* where a program holds several */
 };
 
 struct rh_program {

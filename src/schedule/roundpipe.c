@@ -1,4 +1,4 @@
-#include "schedule/program.h"
+#include "schedule/schedule_internal.h"
 
 #include "core/alloc.h"
 
@@ -14,28 +14,51 @@ int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices)
 	return micro_batches < least ? micro_batches : least;
 }
 
-int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
-                         struct rh_program *out)
+/* Appends one step's slots, dealt out from *turn on. */
+static int deal(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
+                struct rh_program *out)
 {
 	int64_t rounds = rh_round_count(micro_batches, round_micro_batches);
 	int forward = plan->forward_stages, backward = trains ? plan->backward_stages : 1;
-	out->slots = 0;
-	int rc = rh_grow(&out->slot, &out->capacity, (size_t)(rounds * (forward + backward)), sizeof *out->slot);
+	size_t before = out->slots;
+	int rc = rh_grow(&out->slot, &out->capacity, before + (size_t)(rounds * (forward + backward)), sizeof *out->slot);
 	if (rc)
 		return rc;
 	for (int64_t r = 0; r < rounds; r++)
 		for (int s = 0; s < forward + backward; s++) {
 			struct rh_slot *slot = &out->slot[out->slots];
 			struct rh_stage stage = s < forward ? plan->forward[s] : plan->backward[s - forward];
-			*slot = (struct rh_slot){.lo = stage.lo, .hi = stage.hi, .first_round = r == 0, .last_round = r + 1 == rounds};
+			*slot = (struct rh_slot){
+			        .lo = stage.lo, .hi = stage.hi, .first_round = r == 0, .last_round = r + 1 == rounds, .stage = s};
 			slot->kind = s < forward   ? RH_SLOT_FORWARD
 			             : s > forward ? RH_SLOT_BACKWARD
 			             : trains      ? RH_SLOT_FUSED
 			                           : RH_SLOT_INFER;
-			slot->device = (int)((*turn + (int64_t)out->slots) % devices);
+			slot->device = (int)((*turn + (int64_t)(out->slots - before)) % devices);
 			rh_round_range(micro_batches, rounds, r, &slot->first, &slot->count);
 			out->slots++;
 		}
-	*turn = (int)((*turn + (int64_t)out->slots) % devices);
+	*turn = (int)((*turn + (int64_t)(out->slots - before)) % devices);
+	return 0;
+}
+
+int rh_roundpipe_program(const struct rh_plan *plan, int trains, int devices, int64_t micro_batches, int64_t round_micro_batches, int *turn,
+                         struct rh_program *out)
+{
+	out->slots = 0;
+	return deal(plan, trains, devices, micro_batches, round_micro_batches, turn, out);
+}
+
+int schedule_roundpipe(const struct rh_schedule_request *request, struct rh_program *out)
+{
+	int turn = 0;
+	for (int64_t step = 0; step < request->steps; step++) {
+		size_t first = out->slots;
+		int rc = deal(request->plan, 1, request->devices, request->micro_batches, request->round_micro_batches, &turn, out);
+		if (rc)
+			return rc;
+		for (size_t i = first; i < out->slots; i++)
+			out->slot[i].step = step;
+	}
 	return 0;
 }

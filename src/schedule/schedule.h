@@ -1,0 +1,49 @@
+/* All schedules under one form: what is asked of them, and the table that lists them. Adding one is its file and its row. */
+#ifndef RH_SCHEDULE_SCHEDULE_H
+#define RH_SCHEDULE_SCHEDULE_H
+
+#include "partition/costs.h"
+#include "schedule/program.h"
+
+struct rh_schedule_request {
+	int devices;
+	int64_t micro_batches, steps; /* micro-batches of a step */
+	/* RoundPipe: the plan, and the most micro-batches of a round */
+	const struct rh_plan *plan;
+	int64_t round_micro_batches;
+	/* the others: model stages bottom up, covering all layers; device d has stages d, d + devices, ... (zb-v: d and 2 * devices - 1 -
+	 * d) */
+	const struct rh_stage *stage;
+	int stages;
+	/* Those that look for an order, or admit as things arrive, need times: of the stages' layers, and of a hop between devices. NULL:
+	 * forward, input gradient and weight gradient take 1 each. */
+	const struct rh_cost_sums *sums;
+	double hop_s;
+	/* PACI: the most micro-batches in flight, for each stage bottom up; NULL: its own, stages - stage (0-based) */
+	const int64_t *window;
+};
+
+enum rh_schedule_update {
+	RH_UPDATE_FLUSHES, /* a step begins when the step before has ended on all devices */
+	RH_UPDATE_STALE,   /* a step begins when the step before the last has ended */
+	RH_UPDATE_LOCAL    /* each stage updates by itself, nobody waits */
+};
+
+struct rh_schedule {
+	const char *name, *source;
+	enum rh_schedule_update update;
+	int stages_least, stages_most; /* model stages a device; 0, 0: a plan's */
+	int splits_backward;           /* tolerates no barrier between backward and update */
+	int swaps;                     /* weights are uploaded for each slot; a boundary passes through the host even on one device */
+	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
+};
+
+extern const struct rh_schedule rh_schedules[];
+extern const int rh_schedule_count;
+/* NULL when there is none of that name. */
+const struct rh_schedule *rh_schedule_find(const char *name);
+
+/* The program of all steps. -EINVAL names what does not go together (stages and devices, micro-batches). */
+int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedule_request *request, struct rh_program *out) RH_MUST;
+
+#endif
