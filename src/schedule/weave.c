@@ -96,8 +96,8 @@ int weaving_close(struct weaving *weaving, struct rh_program *out)
 	struct done done = {.stages = weaving->request->stages, .micro_batches = weaving->micro_batches};
 	size_t *next = rh_alloc(devices, sizeof *next);
 	done.forward = rh_alloc(2 * cells, 1);
-	done.input = done.forward + cells;
 	int rc = weaving->rc ? weaving->rc : next && done.forward ? 0 : -ENOMEM;
+	done.input = rc ? NULL : done.forward + cells;
 	if (!rc)
 		rc = rh_grow(&out->slot, &out->capacity, out->slots + weaving->slots, sizeof *out->slot);
 	for (size_t d = 0; !rc && d < devices; d++)

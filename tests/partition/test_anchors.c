@@ -12,13 +12,14 @@ enum { GPUS = 8, LAYERS_MOST = 96 };
 static const struct anchor {
 	const char *name;
 	double bubble_percent;
+	double joined_percent[2]; /* many steps of 10, and of 16 micro-batches, without a flush */
 	int forward[32], fused, backward[96];
 } anchors[] = {
-        {"qwen3-1.7b", 19.07, {7, 7, 7, 7}, 0, {3, 3, 3, 3, 3, 3, 3, 3, 2, 2}},
-        {"llama-3.1-8b", 14.28, {5, 5, 5, 5, 6, 6}, 0, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
-        {"gpt-oss-20b", 15.02, {4, 5, 5, 5, 5}, 0, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-        {"qwen3-32b", 6.91, {2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, 0, {-1, 64}},
-        {"qwen3-235b-lora", 3.29, {-2, 47}, 0, {-1, 94}},
+        {"qwen3-1.7b", 19.07, {2.3, 0.7}, {7, 7, 7, 7}, 0, {3, 3, 3, 3, 3, 3, 3, 3, 2, 2}},
+        {"llama-3.1-8b", 14.28, {1.6, 0.5}, {5, 5, 5, 5, 6, 6}, 0, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+        {"gpt-oss-20b", 15.02, {1.8, 1.4}, {4, 5, 5, 5, 5}, 0, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+        {"qwen3-32b", 6.91, {2.0, 0.7}, {2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, 0, {-1, 64}},
+        {"qwen3-235b-lora", 3.29, {0.2, 0.0}, {-2, 47}, 0, {-1, 94}},
 };
 
 static void load(const char *name, struct rh_costs *out)
@@ -37,6 +38,20 @@ static int stage_size(const int *list, int i)
 	return list[0] < 0 ? (i < list[1] ? -list[0] : 0) : list[i];
 }
 
+/* Idle share of the steps in the middle, from a short and a long run. */
+static double steady_percent(const struct rh_partition_request *request, struct rh_partition *cuts)
+{
+	struct rh_partition_request run = *request;
+	double span = 0, busy = 0;
+	for (int k = 0; k < 2; k++) {
+		run.steps = k ? 96 : 48;
+		check_ok(rh_partition_time(&run, cuts));
+		span += (k ? 1 : -1) * cuts->makespan_s;
+		busy += (k ? 1 : -1) * cuts->makespan_s * (1 - cuts->bubble);
+	}
+	return 100 * (1 - busy / span);
+}
+
 static double published(const struct rh_partition_request *request, const struct anchor *anchor)
 {
 	struct rh_stage forward[LAYERS_MOST], backward[LAYERS_MOST];
@@ -50,6 +65,18 @@ static double published(const struct rh_partition_request *request, const struct
 		backward[cuts.backward_stages++] = (struct rh_stage){at - size, at};
 	assert_int_equal(at, 0);
 	check_ok(rh_partition_time(request, &cuts));
+	struct rh_partition_request joined = *request;
+	joined.rounds = 1;
+	double steady[2];
+	for (int k = 0; k < 2; k++) {
+		joined.micro_batches = k ? 16 : 10;
+		steady[k] = steady_percent(&joined, &cuts);
+	}
+	check_ok(rh_partition_time(request, &cuts));
+	printf("%-16s joined: %.2f %% (published %.1f) at 10, %.2f %% (%.1f) at 16\n", anchor->name, steady[0], anchor->joined_percent[0],
+	       steady[1], anchor->joined_percent[1]);
+	for (int k = 0; k < 2; k++)
+		check_near(steady[k], anchor->joined_percent[k], 0.2);
 	printf("%-16s their cuts: %d + %d stages, %8.2f ms, bubble %5.2f %% (published %5.2f)\n", anchor->name, cuts.forward_stages,
 	       cuts.backward_stages, cuts.makespan_s * 1e3, cuts.bubble * 100, anchor->bubble_percent);
 	return cuts.bubble * 100;
@@ -71,6 +98,16 @@ static void test_published_bubbles_are_reproduced_and_beaten(void **state)
 		       ours.makespan_s * 1e3, ours.bubble * 100);
 		assert_true(ours.bubble * 100 <= theirs);
 		rh_partition_free(&ours);
+		for (int k = 0; k < 2; k++) {
+			struct rh_partition_request joined = request;
+			joined.rounds = 1;
+			joined.micro_batches = k ? 16 : 10;
+			joined.steps = 6;
+			check_ok(rh_partition_make(&joined, &ours));
+			printf("%-16s our cuts for joined steps of %d: %d + %d stages, %.2f %%\n", "", k ? 16 : 10, ours.forward_stages,
+			       ours.backward_stages, steady_percent(&joined, &ours));
+			rh_partition_free(&ours);
+		}
 		rh_costs_free(&costs);
 	}
 }

@@ -424,6 +424,56 @@ static void test_paci_table_2_row_from_its_1f1b_row(void **state)
 		}
 }
 
+/* The nth allocation fails, for n = 1, 2, 3... until all goes well: an error each time, and nothing leaks. */
+static void test_every_schedule_without_memory_fails_cleanly(void **state)
+{
+	(void)state;
+	for (int k = 0; k < rh_schedule_count; k++) {
+		int rc = -ENOMEM;
+		for (uint64_t nth = 1; rh_schedules[k].stages_least && rc; nth++) {
+			struct rig rig;
+			rig_open(&rig, rh_schedules[k].name, 3, 3 * rh_schedules[k].stages_least, 6, 2, (struct times){1, 1, 1, 1});
+			const struct rh_evaluation how = {.schedule = rig.schedule, .sums = &rig.sums, .devices = 3};
+			rh_alloc_fail_nth(nth);
+			rc = rh_schedule_make(rig.schedule, &rig.request, &rig.program);
+			rc = rc ? rc : rh_program_evaluate(&rig.program, &how, &rig.timeline);
+			rh_alloc_fail_nth(0);
+			assert_true(rc == 0 || rc == -ENOMEM);
+			rig_close(&rig);
+		}
+	}
+}
+
+static void test_requests_that_do_not_go_together_are_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		int devices, stages;
+		int64_t micro_batches, window;
+		const char *line;
+	} cases[] = {
+	        {"gpipe", 4, 8, 4, 0, "schedule gpipe: 8 model stages do not go onto 4 devices; give each 1"},
+	        {"looped-bfs", 4, 6, 4, 0, "6 model stages do not go onto 4 devices; give each 1 or more, all the same"},
+	        {"zb-v", 4, 4, 4, 0, "give each 2"},
+	        {"interleaved-1f1b", 4, 8, 6, 0, "6 micro-batches are no multiple of 4 devices"},
+	        {"1f1b", 4, 4, 0, 0, "counts from 1"},
+	        {"roundpipe", 4, 4, 4, 0, "needs a plan"},
+	        {"paci", 2, 2, 4, -1, "stage 0's window is -1"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct rig rig;
+		const int64_t window[] = {cases[i].window, 1};
+		rig_open(&rig, cases[i].name, cases[i].devices, cases[i].stages, cases[i].micro_batches, 1, (struct times){1, 1, 1, 0});
+		rig.request.window = cases[i].window ? window : NULL;
+		assert_int_equal(rh_schedule_make(rig.schedule, &rig.request, &rig.program), -EINVAL);
+		if (!strstr(rh_error(-EINVAL), cases[i].line))
+			fail_msg("'%s' is not in: %s", cases[i].line, rh_error(-EINVAL));
+		rig_close(&rig);
+	}
+	assert_null(rh_schedule_find("zb-w"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -438,6 +488,8 @@ int main(void)
 	        cmocka_unit_test(test_paci_period_is_as_the_window_allows),
 	        cmocka_unit_test(test_paci_crosses_no_more_versions_than_bounded),
 	        cmocka_unit_test(test_paci_table_2_row_from_its_1f1b_row),
+	        cmocka_unit_test(test_every_schedule_without_memory_fails_cleanly),
+	        cmocka_unit_test(test_requests_that_do_not_go_together_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
