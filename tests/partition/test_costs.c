@@ -2,9 +2,12 @@
 #include "check.h"
 
 #include "core/alloc.h"
+#include "partition/calibrate.h"
 #include "partition/costs.h"
 #include "partition/plan.h"
+#include "partition/roundpipe.h"
 
+#include <math.h>
 #include <string.h>
 
 struct bench {
@@ -130,6 +133,83 @@ static void test_table_in_flops_takes_the_machines_rate(void **state)
 	rh_layer_table_free(&table);
 }
 
+/* A run that measures every stage of a partition, each off by its own factor: afterwards each is predicted as measured. */
+static void test_calibrated_costs_predict_what_was_measured(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_cost_sums sums;
+	struct rh_cost_sample sample[] = {{RH_PASS_FORWARD, 0, 2, 0},
+	                                  {RH_PASS_FORWARD, 2, 3, 0},
+	                                  {RH_PASS_FUSED, 3, 5, 0},
+	                                  {RH_PASS_BACKWARD, 1, 3, 0},
+	                                  {RH_PASS_BACKWARD, 0, 1, 0}};
+	bench_open(&bench, RH_F32, 0);
+	check_ok(rh_costs_sum(&bench.costs, &sums));
+	for (int i = 0; i < 5; i++)
+		sample[i].seconds = rh_cost_stage(&sums, sample[i].pass, sample[i].lo, sample[i].hi);
+	check_near(rh_costs_drift(&sums, sample, 5), 0, 0);
+	check_near(rh_costs_drift(&sums, sample, 0), 0, 0);
+	double mean = 0;
+	for (int i = 0; i < 5; i++)
+		mean += sample[i].seconds / 5;
+	double worst = 0;
+	for (int i = 0; i < 5; i++) {
+		worst = fmax(worst, sample[i].seconds * (0.1 + 0.1 * i));
+		sample[i].seconds *= 1.1 + 0.1 * i;
+	}
+	check_near(rh_costs_drift(&sums, sample, 5), worst / mean, 1e-12);
+	check_ok(rh_costs_calibrate(&bench.costs, sample, 5));
+	rh_cost_sums_free(&sums);
+	check_ok(rh_costs_sum(&bench.costs, &sums));
+	check_near(rh_costs_drift(&sums, sample, 5), 0, 1e-12);
+	for (int i = 0; i < 5; i++)
+		check_near(rh_cost_stage(&sums, sample[i].pass, sample[i].lo, sample[i].hi), sample[i].seconds, 1e-12);
+	sample[3].seconds = NAN;
+	assert_int_equal(rh_costs_calibrate(&bench.costs, sample, 5), -EINVAL);
+	sample[3].seconds = 0;
+	assert_int_equal(rh_costs_calibrate(&bench.costs, sample, 5), -EINVAL);
+	rh_cost_sums_free(&sums);
+	bench_close(&bench);
+}
+
+/* From ops to costs to cuts to a plan that has these stages. */
+static void test_partition_of_measured_costs_makes_a_plan(void **state)
+{
+	(void)state;
+	for (int lora = 0; lora < 2; lora++) {
+		struct bench bench;
+		struct rh_partition found;
+		struct rh_plan plan;
+		int64_t forward[8], backward[8];
+		bench_open(&bench, RH_F32, lora);
+		const struct rh_partition_request request = {
+		        .costs = &bench.costs, .cap_bytes = INT64_C(1) << 40, .devices = 3, .micro_batches = 8, .rounds = 2, .steps = 1};
+		check_ok(rh_partition_make(&request, &found));
+		rh_partition_cuts(&found, forward, backward);
+		const struct rh_plan_request asked = {.model = bench.model,
+		                                      .trains = 1,
+		                                      .train = bench.shape,
+		                                      .device_cap_bytes = INT64_C(1) << 40,
+		                                      .devices = 3,
+		                                      .train_round = 4,
+		                                      .crosses_rounds = 1,
+		                                      .forward_cuts = forward,
+		                                      .backward_cuts = backward,
+		                                      .forward_cut_count = found.forward_stages ? found.forward_stages - 1 : 0,
+		                                      .backward_cut_count = found.backward_stages - 1};
+		check_ok(rh_plan_make(&asked, &plan));
+		assert_int_equal(plan.forward_stages, found.forward_stages);
+		assert_int_equal(plan.backward_stages, found.backward_stages);
+		assert_true(found.backward_stages > 1);
+		assert_memory_equal(plan.forward, found.forward, (size_t)found.forward_stages * sizeof *plan.forward);
+		assert_memory_equal(plan.backward, found.backward, (size_t)found.backward_stages * sizeof *plan.backward);
+		rh_plan_free(&plan);
+		rh_partition_free(&found);
+		bench_close(&bench);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -137,6 +217,8 @@ int main(void)
 	        cmocka_unit_test(test_profile_has_the_plans_bytes),
 	        cmocka_unit_test(test_profile_printed_reads_back_the_same),
 	        cmocka_unit_test(test_table_in_flops_takes_the_machines_rate),
+	        cmocka_unit_test(test_calibrated_costs_predict_what_was_measured),
+	        cmocka_unit_test(test_partition_of_measured_costs_makes_a_plan),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
