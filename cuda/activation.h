@@ -1,4 +1,4 @@
-/* SWIGLU and SWIGLU_BACKWARD (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
+/* GLU, ACTIVATION and their backwards (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
 #ifndef RH_CUDA_ACTIVATION_H
 #define RH_CUDA_ACTIVATION_H
 
@@ -10,8 +10,10 @@ struct CUstream_st;
 extern "C" {
 #endif
 
-int cuda_swiglu(const struct rh_op *op, struct CUstream_st *stream);
-int cuda_swiglu_backward(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_glu(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_glu_backward(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_activation(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_activation_backward(const struct rh_op *op, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

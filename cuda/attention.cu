@@ -94,7 +94,8 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attent
 	for (int k = 0; k < D / 16; k++)
 		tile_left<D>(q[k], values, warp_row, k);
 	float o[D / 8][4] = {};
-	struct softmax row = {{-INFINITY, -INFINITY}, {0, 0}};
+	float sink = attention_sink<rh_bf16>(a, head) * 1.442695040888963f, share = a.sink && lane % 4 == 0 ? 1 : 0;
+	struct softmax row = {{sink, sink}, {share, share}}; /* a sink is one of the four lanes' */
 	for (int j = first_key; j < end_key; j += KEYS) {
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* keys are there, and nobody reads the values before these */
@@ -158,6 +159,7 @@ static struct attention_args args_of(const struct rh_op *op)
 	a.start_k = view[RH_ATTENTION_START_K];
 	a.o = view[RH_ATTENTION_O];
 	a.lse = view[RH_ATTENTION_LSE];
+	a.sink = op->kind == RH_OP_ATTENTION ? view[RH_ATTENTION_SINK].data : view[RH_ATTENTION_BACKWARD_SINK].data;
 	a.heads = (int)op->attention.heads;
 	a.kv_heads = (int)op->attention.kv_heads;
 	a.group = a.heads / a.kv_heads;
@@ -194,7 +196,9 @@ extern "C" int cuda_attention_backward(const struct rh_op *op, CUstream_st *stre
 	a.dq = op->operand[RH_ATTENTION_BACKWARD_DQ];
 	a.dk = op->operand[RH_ATTENTION_BACKWARD_DK];
 	a.dv = op->operand[RH_ATTENTION_BACKWARD_DV];
+	a.dsink = (float *)op->operand[RH_ATTENTION_BACKWARD_DSINK].data;
 	if (!a.documents)
 		return 0;
-	return can_mma(&a) ? attention_mma_backward(&a, stream) : attention_plain_backward(&a, stream);
+	int rc = can_mma(&a) ? attention_mma_backward(&a, stream) : attention_plain_backward(&a, stream);
+	return rc < 0 || !a.sink || !a.dsink ? rc : attention_sink_backward(&a, stream);
 }

@@ -116,10 +116,12 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct 
 		return;
 	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, t.first + t.rows - 1);
 	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, col, t.rows, a.dim);
-	float o[ROWS][COLUMNS] = {}, largest[ROWS], sum[ROWS] = {}, s[ROWS];
+	float o[ROWS][COLUMNS] = {}, largest[ROWS], sum[ROWS], s[ROWS];
 	RH_UNROLL
-	for (int r = 0; r < ROWS; r++)
-		largest[r] = -INFINITY;
+	for (int r = 0; r < ROWS; r++) {
+		largest[r] = attention_sink<T>(a, head);
+		sum[r] = a.sink && lane == 0 ? 1 : 0; /* a sink is one of the lanes' */
+	}
 	for (int j = first_key; j < end_key; j += STREAMED) {
 		__syncthreads();
 		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, kv_col, t.lk - j, a.dim);

@@ -6,7 +6,9 @@
 
 struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse;
+	const void *sink;                      /* (heads) of q's dtype, or NULL */
 	struct rh_view d_o, delta, dq, dk, dv; /* of the backward alone */
+	float *dsink;                          /* (heads), or NULL */
 	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
 	int documents, window;                 /* window: 0 if every query sees all the keys before it */
 	float scale, scale_log2;               /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
@@ -24,6 +26,15 @@ int attention_plain_forward(const struct attention_args *a, struct CUstream_st *
 int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_backward(const struct attention_args *a, struct CUstream_st *stream);
+
+/* dsink += its gradient, from lse and delta; where there are sinks. (attention_sink.cu) */
+int attention_sink_backward(const struct attention_args *a, struct CUstream_st *stream);
+
+/* A head's sink, as a score times scale; -infinity where there are none. */
+template <typename T> RH_DEVICE float attention_sink(const struct attention_args &a, int head)
+{
+	return a.sink ? rh_to_float(((const T *)a.sink)[head]) : -INFINITY;
+}
 
 template <typename T> RH_DEVICE T *attention_at(const struct rh_view &view, int64_t row, int64_t col)
 {

@@ -20,8 +20,8 @@ static kernel_entry *const entries[RH_OP_KINDS] = {
         [RH_OP_ROPE] = cuda_rope,
         [RH_OP_ATTENTION] = cuda_attention,
         [RH_OP_ATTENTION_BACKWARD] = cuda_attention_backward,
-        [RH_OP_SWIGLU] = cuda_swiglu,
-        [RH_OP_SWIGLU_BACKWARD] = cuda_swiglu_backward,
+        [RH_OP_GLU] = cuda_glu,
+        [RH_OP_GLU_BACKWARD] = cuda_glu_backward,
         [RH_OP_EMBEDDING] = cuda_embedding,
         [RH_OP_EMBEDDING_BACKWARD] = cuda_embedding_backward,
         [RH_OP_GATHER_ROWS] = cuda_gather_rows,
@@ -29,6 +29,10 @@ static kernel_entry *const entries[RH_OP_KINDS] = {
         [RH_OP_DROPOUT] = cuda_dropout,
         [RH_OP_ADD] = cuda_add,
         [RH_OP_DEQUANTISE] = cuda_dequantise,
+        [RH_OP_ACTIVATION] = cuda_activation,
+        [RH_OP_ACTIVATION_BACKWARD] = cuda_activation_backward,
+        [RH_OP_LAYERNORM] = cuda_layernorm,
+        [RH_OP_LAYERNORM_BACKWARD] = cuda_layernorm_backward,
 };
 
 int launch_op(const struct launch *launch, const struct rh_op *op)

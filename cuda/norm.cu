@@ -9,14 +9,8 @@
  * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
  * With n = 4096 that is 128 blocks, one an SM; with a QK-norm's n = 128 it is 4, and dw is bound by what 4 SMs can read. Sums are fp32,
  * their order a function of the shapes alone. */
-#include "cuda/chunk.h"
 #include "cuda/norm.h"
-
-enum {
-	THREADS = 256,
-	WARPS = THREADS / RH_WARP,
-	WARP_LENGTH = 1024, /* longest vector that one warp takes */
-};
+#include "cuda/norm_vector.h"
 
 struct norm_args {
 	const void *x, *w, *dy, *add;
@@ -28,46 +22,10 @@ struct norm_args {
 	int aligned; /* every vector begins on 16 bytes */
 };
 
-/* Where this thread's vector lies: its row, its group, and the thread's place among the PER_VECTOR warps that share it. */
-template <int PER_VECTOR> struct place {
-	int64_t row, group, first;
-	int absent;
-};
-
-template <int PER_VECTOR> RH_DEVICE struct place<PER_VECTOR> find_place(const struct norm_args &a) {
-	int warp = (int)threadIdx.x / RH_WARP;
-	int64_t vector = (int64_t)blockIdx.x * (WARPS / PER_VECTOR) + warp / PER_VECTOR;
-	struct place<PER_VECTOR> p;
-	p.absent = vector >= a.vectors;
-	vector = p.absent ? a.vectors - 1 : vector;
-	p.row = vector / a.groups;
-	p.group = vector % a.groups;
-	p.first = (int64_t)(threadIdx.x % (PER_VECTOR * RH_WARP)) * CHUNK;
-	return p;
-}
-
-/* Over the warps that share a vector. Every thread of the block comes here, those without a vector too. */
-template <int PER_VECTOR>
-RH_DEVICE float vector_sum(float x)
-{
-	x = rh_warp_sum(x);
-	if constexpr (PER_VECTOR > 1) {
-		RH_SHARED(float, part, PER_VECTOR);
-		if (threadIdx.x % RH_WARP == 0)
-			part[threadIdx.x / RH_WARP] = x;
-		__syncthreads();
-		x = 0;
-		RH_UNROLL
-		for (int i = 0; i < PER_VECTOR; i++)
-			x += part[i];
-	}
-	return x;
-}
-
-template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_forward(struct norm_args a)
+template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward(struct norm_args a)
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
-	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a);
+	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a.vectors, a.groups);
 	const T *x = (const T *)a.x + p.row * a.x_stride + p.group * a.n;
 	const T *w = (const T *)a.w;
 	T *y = (T *)a.y + p.row * a.y_stride + p.group * a.n;
@@ -94,10 +52,10 @@ template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_forward(stru
 
 /* With xhat = x rstd and s = dy w: dx = add + rstd (s - xhat mean(s xhat)). dx may be dy or add: a chunk is written by the thread that
  * reads it, and after every read of the sum. */
-template <typename T, int PER_VECTOR> RH_KERNEL(THREADS, 4) rmsnorm_backward_dx(struct norm_args a)
+template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backward_dx(struct norm_args a)
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
-	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a);
+	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a.vectors, a.groups);
 	const T *x = (const T *)a.x + p.row * a.x_stride + p.group * a.n;
 	const T *dy = (const T *)a.dy + p.row * a.dy_stride + p.group * a.n;
 	const T *w = (const T *)a.w;
@@ -149,16 +107,11 @@ template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_backward_dw(struct no
 	});
 }
 
-static unsigned blocks_of(const struct norm_args *a, int per_vector)
-{
-	return (unsigned)rh_ceil_div(a->vectors, WARPS / per_vector);
-}
-
 template <typename T> static int forward(const struct norm_args *a, CUstream_st *stream)
 {
-	if (a->n <= WARP_LENGTH)
-		return RH_LAUNCH((rmsnorm_forward<T, 1>), blocks_of(a, 1), THREADS, 0, stream, *a);
-	return RH_LAUNCH((rmsnorm_forward<T, WARPS>), blocks_of(a, WARPS), THREADS, 0, stream, *a);
+	if (a->n <= NORM_WARP_LENGTH)
+		return RH_LAUNCH((rmsnorm_forward<T, 1>), norm_blocks(a->vectors, 1), NORM_THREADS, 0, stream, *a);
+	return RH_LAUNCH((rmsnorm_forward<T, NORM_WARPS>), norm_blocks(a->vectors, NORM_WARPS), NORM_THREADS, 0, stream, *a);
 }
 
 /* dw first: dx may overwrite dy. */
@@ -169,9 +122,9 @@ template <typename T> static int backward(const struct norm_args *a, CUstream_st
 		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), column_blocks(a->n), COLUMN_THREADS, 0, stream, *a);
 	if (rc < 0)
 		return rc;
-	if (a->n <= WARP_LENGTH)
-		return RH_LAUNCH((rmsnorm_backward_dx<T, 1>), blocks_of(a, 1), THREADS, 0, stream, *a);
-	return RH_LAUNCH((rmsnorm_backward_dx<T, WARPS>), blocks_of(a, WARPS), THREADS, 0, stream, *a);
+	if (a->n <= NORM_WARP_LENGTH)
+		return RH_LAUNCH((rmsnorm_backward_dx<T, 1>), norm_blocks(a->vectors, 1), NORM_THREADS, 0, stream, *a);
+	return RH_LAUNCH((rmsnorm_backward_dx<T, NORM_WARPS>), norm_blocks(a->vectors, NORM_WARPS), NORM_THREADS, 0, stream, *a);
 }
 
 extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)

@@ -1,4 +1,4 @@
-/* RMSNORM and RMSNORM_BACKWARD (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
+/* RMSNORM, LAYERNORM and their backwards (device/op.h). Operands are device addresses; 0, or a negative errno when a launch is refused. */
 #ifndef RH_CUDA_NORM_H
 #define RH_CUDA_NORM_H
 
@@ -12,6 +12,8 @@ extern "C" {
 
 int cuda_rmsnorm(const struct rh_op *op, struct CUstream_st *stream);
 int cuda_rmsnorm_backward(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_layernorm(const struct rh_op *op, struct CUstream_st *stream);
+int cuda_layernorm_backward(const struct rh_op *op, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -106,10 +106,10 @@ static int elementwise(struct bench *bench, const struct shape *s, double copy)
 {
 	bench->used = 0;
 	struct rh_view gu = bench_view(bench, RH_BF16, s->tokens, 2 * s->inner), a = bench_view(bench, RH_BF16, s->tokens, s->inner);
-	struct rh_op op = {.kind = RH_OP_SWIGLU}, back = {.kind = RH_OP_SWIGLU_BACKWARD};
-	op.operand[RH_SWIGLU_GU] = gu, op.operand[RH_SWIGLU_A] = a;
-	back.operand[RH_SWIGLU_BACKWARD_GU] = back.operand[RH_SWIGLU_BACKWARD_DGU] = gu;
-	back.operand[RH_SWIGLU_BACKWARD_DA] = back.operand[RH_SWIGLU_BACKWARD_A] = a;
+	struct rh_op op = {.kind = RH_OP_GLU}, back = {.kind = RH_OP_GLU_BACKWARD};
+	op.operand[RH_GLU_GU] = gu, op.operand[RH_GLU_A] = a;
+	back.operand[RH_GLU_BACKWARD_GU] = back.operand[RH_GLU_BACKWARD_DGU] = gu;
+	back.operand[RH_GLU_BACKWARD_DA] = back.operand[RH_GLU_BACKWARD_A] = a;
 	int rc = by_memory(bench, "swiglu", &op, copy);
 	if (!rc)
 		rc = by_memory(bench, "swiglu backward", &back, copy);

@@ -38,13 +38,15 @@ static const struct rh_op_info infos[RH_OP_KINDS] = {
                                     {IN("x"), IN("w"), IN("rstd"), IN("dy"), MAYBE("add"), OUT("dx"), ADD_TO_IF("dw"), OUT_IF("y")}},
         [RH_OP_ROPE_TABLE] = {"rope_table", 2, {IN("position"), OUT("table")}},
         [RH_OP_ROPE] = {"rope", 2, {INOUT("x"), IN("table")}},
-        [RH_OP_ATTENTION] = {"attention", 7, {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), OUT("o"), OUT("lse")}},
+        [RH_OP_ATTENTION] = {"attention",
+                             8,
+                             {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), OUT("o"), OUT("lse"), MAYBE("sink")}},
         [RH_OP_ATTENTION_BACKWARD] = {"attention_backward",
-                                      12,
+                                      14,
                                       {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), IN("o"), IN("lse"), IN("do"), OUT("delta"),
-                                       OUT("dq"), OUT("dk"), OUT("dv")}},
-        [RH_OP_SWIGLU] = {"swiglu", 2, {IN("gu"), OUT("a")}},
-        [RH_OP_SWIGLU_BACKWARD] = {"swiglu_backward", 4, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a")}},
+                                       OUT("dq"), OUT("dk"), OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink")}},
+        [RH_OP_GLU] = {"glu", 2, {IN("gu"), OUT("a")}},
+        [RH_OP_GLU_BACKWARD] = {"glu_backward", 4, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a")}},
         [RH_OP_EMBEDDING] = {"embedding", 3, {IN("ids"), IN("table"), OUT("y")}},
         [RH_OP_EMBEDDING_BACKWARD] = {"embedding_backward", 3, {IN("ids"), IN("dy"), INOUT("dtable")}},
         [RH_OP_GATHER_ROWS] = {"gather_rows", 3, {IN("x"), IN("index"), OUT("y")}},
@@ -63,6 +65,13 @@ static const struct rh_op_info infos[RH_OP_KINDS] = {
         [RH_OP_GROUPED_GEMM_GRADIENT] = {"grouped_gemm_gradient", 4, {IN("a"), IN("b"), IN("start"), INOUT("d")}},
         [RH_OP_GROUPED_COLUMN_SUM] = {"grouped_column_sum", 3, {IN("x"), IN("start"), INOUT("y")}},
         [RH_OP_DEQUANTISE] = {"dequantise", 5, {IN("x"), MAYBE("scale"), MAYBE("nested"), MAYBE("map"), OUT("y")}},
+        [RH_OP_ACTIVATION] = {"activation", 2, {IN("x"), OUT("y")}},
+        [RH_OP_ACTIVATION_BACKWARD] = {"activation_backward", 4, {IN("x"), IN("dy"), OUT("dx"), OUT_IF("y")}},
+        [RH_OP_LAYERNORM] = {"layernorm", 5, {IN("x"), IN("w"), MAYBE("b"), OUT("y"), OUT("stats")}},
+        [RH_OP_LAYERNORM_BACKWARD] = {"layernorm_backward",
+                                      10,
+                                      {IN("x"), IN("w"), MAYBE("b"), IN("stats"), IN("dy"), MAYBE("add"), OUT("dx"), ADD_TO_IF("dw"),
+                                       ADD_TO_IF("db"), OUT_IF("y")}},
 };
 
 const struct rh_op_info *rh_op_info(enum rh_op_kind kind)
@@ -166,6 +175,7 @@ static void check_attention(struct check *check)
 	                       (const int[]){RH_ATTENTION_Q, RH_ATTENTION_K, RH_ATTENTION_V, RH_ATTENTION_START_Q, RH_ATTENTION_START_K});
 	shape(check, RH_ATTENTION_O, q.dtype, q.rows, q.cols, "attention: o is not shaped and typed as q");
 	shape(check, RH_ATTENTION_LSE, RH_F32, q.rows, check->op->attention.heads, "attention: lse is not (Tq,heads) F32");
+	shape(check, RH_ATTENTION_SINK, q.dtype, 1, check->op->attention.heads, "attention: sink is not (1,heads) of q's dtype");
 }
 
 static void check_attention_backward(struct check *check)
@@ -182,24 +192,33 @@ static void check_attention_backward(struct check *check)
 	shape(check, RH_ATTENTION_BACKWARD_DQ, q.dtype, q.rows, q.cols, "attention_backward: dq is not shaped and typed as q");
 	shape(check, RH_ATTENTION_BACKWARD_DK, q.dtype, k.rows, k.cols, "attention_backward: dk is not shaped and typed as k");
 	shape(check, RH_ATTENTION_BACKWARD_DV, q.dtype, k.rows, k.cols, "attention_backward: dv is not shaped and typed as v");
+	shape(check, RH_ATTENTION_BACKWARD_SINK, q.dtype, 1, heads, "attention_backward: sink is not (1,heads) of q's dtype");
+	shape(check, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, heads, "attention_backward: dsink is not (1,heads) F32");
 }
 
-static void check_swiglu(struct check *check)
+static void check_act(struct check *check, enum rh_activation end)
 {
-	struct rh_view gu = check->op->operand[RH_SWIGLU_GU];
-	require(check, is_act(gu.dtype), "swiglu: gu is neither F32 nor BF16");
-	require(check, gu.cols % 2 == 0, "swiglu: gu is not 2I wide");
-	shape(check, RH_SWIGLU_A, gu.dtype, gu.rows, gu.cols / 2, "swiglu: a is not (T,I) of gu's dtype");
+	require(check, check->op->activation.act >= 0 && check->op->activation.act < end, "glu, activation: no such function");
 }
 
-static void check_swiglu_backward(struct check *check)
+static void check_glu(struct check *check)
 {
-	struct rh_view gu = check->op->operand[RH_SWIGLU_BACKWARD_GU];
-	require(check, is_act(gu.dtype), "swiglu_backward: gu is neither F32 nor BF16");
-	require(check, gu.cols % 2 == 0, "swiglu_backward: gu is not 2I wide");
-	shape(check, RH_SWIGLU_BACKWARD_DA, gu.dtype, gu.rows, gu.cols / 2, "swiglu_backward: da is not (T,I) of gu's dtype");
-	shape(check, RH_SWIGLU_BACKWARD_DGU, gu.dtype, gu.rows, gu.cols, "swiglu_backward: dgu is not shaped and typed as gu");
-	shape(check, RH_SWIGLU_BACKWARD_A, gu.dtype, gu.rows, gu.cols / 2, "swiglu_backward: a is not (T,I) of gu's dtype");
+	check_act(check, RH_ACTS);
+	struct rh_view gu = check->op->operand[RH_GLU_GU];
+	require(check, is_act(gu.dtype), "glu: gu is neither F32 nor BF16");
+	require(check, gu.cols % 2 == 0, "glu: gu is not 2I wide");
+	shape(check, RH_GLU_A, gu.dtype, gu.rows, gu.cols / 2, "glu: a is not (T,I) of gu's dtype");
+}
+
+static void check_glu_backward(struct check *check)
+{
+	check_act(check, RH_ACTS);
+	struct rh_view gu = check->op->operand[RH_GLU_BACKWARD_GU];
+	require(check, is_act(gu.dtype), "glu_backward: gu is neither F32 nor BF16");
+	require(check, gu.cols % 2 == 0, "glu_backward: gu is not 2I wide");
+	shape(check, RH_GLU_BACKWARD_DA, gu.dtype, gu.rows, gu.cols / 2, "glu_backward: da is not (T,I) of gu's dtype");
+	shape(check, RH_GLU_BACKWARD_DGU, gu.dtype, gu.rows, gu.cols, "glu_backward: dgu is not shaped and typed as gu");
+	shape(check, RH_GLU_BACKWARD_A, gu.dtype, gu.rows, gu.cols / 2, "glu_backward: a is not (T,I) of gu's dtype");
 }
 
 static void check_embedding(struct check *check)
@@ -300,6 +319,50 @@ static void check_dequantise(struct check *check)
 	shape(check, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_RUN, "dequantise: map is not (1,256) F32");
 }
 
+static void check_activation(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_ACTIVATION_X];
+	check_act(check, RH_ACT_GPT_OSS);
+	require(check, is_act(x.dtype), "activation: x is neither F32 nor BF16");
+	shape(check, RH_ACTIVATION_Y, x.dtype, x.rows, x.cols, "activation: y is not shaped and typed as x");
+}
+
+static void check_activation_backward(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_ACTIVATION_BACKWARD_X];
+	check_act(check, RH_ACT_GPT_OSS);
+	require(check, is_act(x.dtype), "activation_backward: x is neither F32 nor BF16");
+	shape(check, RH_ACTIVATION_BACKWARD_DY, x.dtype, x.rows, x.cols, "activation_backward: dy is not shaped and typed as x");
+	shape(check, RH_ACTIVATION_BACKWARD_DX, x.dtype, x.rows, x.cols, "activation_backward: dx is not shaped and typed as x");
+	shape(check, RH_ACTIVATION_BACKWARD_Y, x.dtype, x.rows, x.cols, "activation_backward: y is not shaped and typed as x");
+}
+
+static void check_layernorm(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_LAYERNORM_X];
+	require(check, is_act(x.dtype) && x.cols >= 1, "layernorm: x is neither F32 nor BF16, or empty");
+	require(check, check->op->layernorm.epsilon >= 0, "layernorm: epsilon is negative");
+	shape(check, RH_LAYERNORM_W, x.dtype, 1, x.cols, "layernorm: w is not (1,n) of x's dtype");
+	shape(check, RH_LAYERNORM_B, x.dtype, 1, x.cols, "layernorm: b is not (1,n) of x's dtype");
+	shape(check, RH_LAYERNORM_Y, x.dtype, x.rows, x.cols, "layernorm: y is not shaped and typed as x");
+	shape(check, RH_LAYERNORM_STATS, RH_F32, x.rows, 2, "layernorm: stats are not (T,2) F32");
+}
+
+static void check_layernorm_backward(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_LAYERNORM_BACKWARD_X];
+	require(check, is_act(x.dtype) && x.cols >= 1, "layernorm_backward: x is neither F32 nor BF16, or empty");
+	shape(check, RH_LAYERNORM_BACKWARD_W, x.dtype, 1, x.cols, "layernorm_backward: w is not (1,n) of x's dtype");
+	shape(check, RH_LAYERNORM_BACKWARD_B, x.dtype, 1, x.cols, "layernorm_backward: b is not (1,n) of x's dtype");
+	shape(check, RH_LAYERNORM_BACKWARD_STATS, RH_F32, x.rows, 2, "layernorm_backward: stats are not (T,2) F32");
+	shape(check, RH_LAYERNORM_BACKWARD_DY, x.dtype, x.rows, x.cols, "layernorm_backward: dy is not shaped and typed as x");
+	shape(check, RH_LAYERNORM_BACKWARD_ADD, x.dtype, x.rows, x.cols, "layernorm_backward: add is not shaped and typed as x");
+	shape(check, RH_LAYERNORM_BACKWARD_DX, x.dtype, x.rows, x.cols, "layernorm_backward: dx is not shaped and typed as x");
+	shape(check, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, x.cols, "layernorm_backward: dw is not (1,n) F32");
+	shape(check, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, x.cols, "layernorm_backward: db is not (1,n) F32");
+	shape(check, RH_LAYERNORM_BACKWARD_Y, x.dtype, x.rows, x.cols, "layernorm_backward: y is not shaped and typed as x");
+}
+
 static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_FILL] = check_fill,
         [RH_OP_CAST] = check_cast,
@@ -311,8 +374,8 @@ static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_ROPE] = check_rope,
         [RH_OP_ATTENTION] = check_attention,
         [RH_OP_ATTENTION_BACKWARD] = check_attention_backward,
-        [RH_OP_SWIGLU] = check_swiglu,
-        [RH_OP_SWIGLU_BACKWARD] = check_swiglu_backward,
+        [RH_OP_GLU] = check_glu,
+        [RH_OP_GLU_BACKWARD] = check_glu_backward,
         [RH_OP_EMBEDDING] = check_embedding,
         [RH_OP_EMBEDDING_BACKWARD] = check_embedding_backward,
         [RH_OP_GATHER_ROWS] = check_gather,
@@ -329,6 +392,10 @@ static void (*const checks[RH_OP_KINDS])(struct check *check) = {
         [RH_OP_GROUPED_GEMM_GRADIENT] = op_check_grouped_gemm_gradient,
         [RH_OP_GROUPED_COLUMN_SUM] = op_check_grouped_column_sum,
         [RH_OP_DEQUANTISE] = check_dequantise,
+        [RH_OP_ACTIVATION] = check_activation,
+        [RH_OP_ACTIVATION_BACKWARD] = check_activation_backward,
+        [RH_OP_LAYERNORM] = check_layernorm,
+        [RH_OP_LAYERNORM_BACKWARD] = check_layernorm_backward,
 };
 
 /* Whether the output may be the very same view as the input. */
@@ -344,9 +411,17 @@ static int may_be(enum rh_op_kind kind, int output, int input)
 		return output == RH_RMSNORM_Y && input == RH_RMSNORM_X;
 	case RH_OP_RMSNORM_BACKWARD:
 		return output == RH_RMSNORM_BACKWARD_DX && (input == RH_RMSNORM_BACKWARD_ADD || input == RH_RMSNORM_BACKWARD_DY);
-	case RH_OP_SWIGLU_BACKWARD:
-		return (output == RH_SWIGLU_BACKWARD_DGU && input == RH_SWIGLU_BACKWARD_GU) ||
-		       (output == RH_SWIGLU_BACKWARD_A && input == RH_SWIGLU_BACKWARD_DA);
+	case RH_OP_GLU_BACKWARD:
+		return (output == RH_GLU_BACKWARD_DGU && input == RH_GLU_BACKWARD_GU) ||
+		       (output == RH_GLU_BACKWARD_A && input == RH_GLU_BACKWARD_DA);
+	case RH_OP_ACTIVATION:
+		return 1;
+	case RH_OP_ACTIVATION_BACKWARD:
+		return output == RH_ACTIVATION_BACKWARD_DX || input == RH_ACTIVATION_BACKWARD_DY;
+	case RH_OP_LAYERNORM:
+		return output == RH_LAYERNORM_Y && input == RH_LAYERNORM_X;
+	case RH_OP_LAYERNORM_BACKWARD:
+		return output == RH_LAYERNORM_BACKWARD_DX && (input == RH_LAYERNORM_BACKWARD_ADD || input == RH_LAYERNORM_BACKWARD_DY);
 	case RH_OP_DROPOUT:
 		return input == RH_DROPOUT_X || input == RH_DROPOUT_ADD;
 	case RH_OP_UNPERMUTE:

@@ -21,8 +21,8 @@ enum rh_op_kind {
 	RH_OP_ROPE,
 	RH_OP_ATTENTION,
 	RH_OP_ATTENTION_BACKWARD,
-	RH_OP_SWIGLU,
-	RH_OP_SWIGLU_BACKWARD,
+	RH_OP_GLU,
+	RH_OP_GLU_BACKWARD,
 	RH_OP_EMBEDDING,
 	RH_OP_EMBEDDING_BACKWARD,
 	RH_OP_GATHER_ROWS,
@@ -39,6 +39,10 @@ enum rh_op_kind {
 	RH_OP_GROUPED_GEMM_GRADIENT,
 	RH_OP_GROUPED_COLUMN_SUM,
 	RH_OP_DEQUANTISE,
+	RH_OP_ACTIVATION,
+	RH_OP_ACTIVATION_BACKWARD,
+	RH_OP_LAYERNORM,
+	RH_OP_LAYERNORM_BACKWARD,
 	RH_OP_KINDS
 };
 
@@ -85,11 +89,22 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
  * Query i of lq sees keys j <= i + lk - lq (and j > i + lk - lq - window where window > 0) of its own document; query head h reads key head
  * h / (heads / kv_heads). q (Tq,heads*D), k and v (Tk,kv_heads*D) act; start_q, start_k (documents+1,1) I32;
  * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. D is at
- * most 256. A query that sees no key has o = 0 and lse = -infinity. */
+ * most 256. A query that sees no key has o = 0 and lse = -infinity. sink (1,heads) act or absent: a head's logit of one
+ * more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
 enum { RH_OP_MAX_HEAD_DIM = 256 };
-enum { RH_ATTENTION_Q, RH_ATTENTION_K, RH_ATTENTION_V, RH_ATTENTION_START_Q, RH_ATTENTION_START_K, RH_ATTENTION_O, RH_ATTENTION_LSE };
+enum {
+	RH_ATTENTION_Q,
+	RH_ATTENTION_K,
+	RH_ATTENTION_V,
+	RH_ATTENTION_START_Q,
+	RH_ATTENTION_START_K,
+	RH_ATTENTION_O,
+	RH_ATTENTION_LSE,
+	RH_ATTENTION_SINK
+};
 
-/* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. */
+/* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. Where there are sinks: dsink (1,heads)
+ * F32 += their gradient, or absent. */
 enum {
 	RH_ATTENTION_BACKWARD_Q,
 	RH_ATTENTION_BACKWARD_K,
@@ -102,14 +117,47 @@ enum {
 	RH_ATTENTION_BACKWARD_DELTA,
 	RH_ATTENTION_BACKWARD_DQ,
 	RH_ATTENTION_BACKWARD_DK,
-	RH_ATTENTION_BACKWARD_DV
+	RH_ATTENTION_BACKWARD_DV,
+	RH_ATTENTION_BACKWARD_SINK,
+	RH_ATTENTION_BACKWARD_DSINK
 };
 
-/* SWIGLU: gu (T,2I) act holds gate then up; a (T,I) act = gate * sigmoid(gate) * up. */
-enum { RH_SWIGLU_GU, RH_SWIGLU_A };
+/* f(x), and where they come from: x sigmoid(x); x times the share of a normal distribution below x; its approximation 0.5 x (1 +
+ * tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016); gpt-oss's x sigmoid(1.702 x) of a gate of at most 7, times 1 + an up
+ * within -7 and 7, gates in even columns and ups in odd ones: of GLU only. */
+enum rh_activation { RH_ACT_SILU, RH_ACT_GELU, RH_ACT_GELU_TANH, RH_ACT_GPT_OSS, RH_ACTS };
+#define RH_GPT_OSS_ALPHA 1.702f
+#define RH_GPT_OSS_LIMIT 7.0f
 
-/* SWIGLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. */
-enum { RH_SWIGLU_BACKWARD_GU, RH_SWIGLU_BACKWARD_DA, RH_SWIGLU_BACKWARD_DGU, RH_SWIGLU_BACKWARD_A };
+/* GLU: gu (T,2I) act holds gate then up; a (T,I) act = f(gate) * up. SwiGLU is that of RH_ACT_SILU, GeGLU of the others. */
+enum { RH_GLU_GU, RH_GLU_A };
+
+/* GLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. */
+enum { RH_GLU_BACKWARD_GU, RH_GLU_BACKWARD_DA, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_A };
+
+/* ACTIVATION: y (r,c) act = f(x), may be x. BACKWARD: dx = dy f'(x), may be x or dy; y = the forward's output once more, or absent; may be
+ * dy if dx is not. */
+enum { RH_ACTIVATION_X, RH_ACTIVATION_Y };
+enum { RH_ACTIVATION_BACKWARD_X, RH_ACTIVATION_BACKWARD_DY, RH_ACTIVATION_BACKWARD_DX, RH_ACTIVATION_BACKWARD_Y };
+
+/* LAYERNORM: stats (T,2) F32 = mean, rstd = 1/sqrt(mean((x - mean)^2) + epsilon); y (T,n) act = (x - mean) * rstd * w + b. w, b (1,n) act,
+ * b or absent. y may be x. */
+enum { RH_LAYERNORM_X, RH_LAYERNORM_W, RH_LAYERNORM_B, RH_LAYERNORM_Y, RH_LAYERNORM_STATS };
+
+/* LAYERNORM_BACKWARD: dx (T,n) act = add + gradient; add (T,n) act or absent; dx may be add or dy. dw, db (1,n) F32 += or absent; y (T,n)
+ * act = the forward's output once more, or absent. */
+enum {
+	RH_LAYERNORM_BACKWARD_X,
+	RH_LAYERNORM_BACKWARD_W,
+	RH_LAYERNORM_BACKWARD_B,
+	RH_LAYERNORM_BACKWARD_STATS,
+	RH_LAYERNORM_BACKWARD_DY,
+	RH_LAYERNORM_BACKWARD_ADD,
+	RH_LAYERNORM_BACKWARD_DX,
+	RH_LAYERNORM_BACKWARD_DW,
+	RH_LAYERNORM_BACKWARD_DB,
+	RH_LAYERNORM_BACKWARD_Y
+};
 
 /* EMBEDDING: y (T,H) act = rows of table (V,H) act named by ids (T,1) I32. BACKWARD: dtable (V,H) F32 += dy, in row order. */
 enum { RH_EMBEDDING_IDS, RH_EMBEDDING_TABLE, RH_EMBEDDING_Y };
@@ -203,7 +251,7 @@ enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_S
 enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_Y };
 enum { RH_NESTED_RUN = 256 };
 
-enum { RH_OP_OPERANDS = 12 };
+enum { RH_OP_OPERANDS = 14 };
 
 struct rh_op {
 	enum rh_op_kind kind;
@@ -248,6 +296,12 @@ struct rh_op {
 			int64_t run; /* 0 where scales are inside */
 			float unit, offset;
 		} dequantise;
+		struct {
+			enum rh_activation act;
+		} activation; /* GLU, ACTIVATION and their backwards */
+		struct {
+			float epsilon;
+		} layernorm;
 	};
 };
 

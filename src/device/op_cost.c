@@ -106,10 +106,10 @@ static double other_flops(const struct rh_op *op)
 		return area(view[RH_ROPE_TABLE_TABLE]) * (SPECIAL + 1);
 	case RH_OP_ROPE:
 		return 3 * area(view[RH_ROPE_X]);
-	case RH_OP_SWIGLU:
-		return area(view[RH_SWIGLU_A]) * (SPECIAL + 4);
-	case RH_OP_SWIGLU_BACKWARD:
-		return area(view[RH_SWIGLU_BACKWARD_DA]) * (SPECIAL + 10);
+	case RH_OP_GLU:
+		return area(view[RH_GLU_A]) * (SPECIAL + 4);
+	case RH_OP_GLU_BACKWARD:
+		return area(view[RH_GLU_BACKWARD_DA]) * (SPECIAL + 10);
 	case RH_OP_EMBEDDING_BACKWARD:
 		return area(view[RH_EMBEDDING_BACKWARD_DY]);
 	case RH_OP_DROPOUT:
@@ -126,6 +126,16 @@ static double other_flops(const struct rh_op *op)
 		return 3 * area(view[RH_UNPERMUTE_BACKWARD_X]);
 	case RH_OP_GROUPED_COLUMN_SUM:
 		return area(view[RH_GROUPED_COLUMN_SUM_X]);
+	case RH_OP_ACTIVATION:
+		return area(view[RH_ACTIVATION_X]) * (SPECIAL + 4);
+	case RH_OP_ACTIVATION_BACKWARD:
+		return area(view[RH_ACTIVATION_BACKWARD_X]) * (SPECIAL + 8);
+	case RH_OP_LAYERNORM:
+		return 7 * area(view[RH_LAYERNORM_X]) + SPECIAL * (double)view[RH_LAYERNORM_X].rows;
+	case RH_OP_LAYERNORM_BACKWARD:
+		return area(view[RH_LAYERNORM_BACKWARD_X]) *
+		       (11 + (view[RH_LAYERNORM_BACKWARD_ADD].data != NULL) + 2 * (view[RH_LAYERNORM_BACKWARD_DW].data != NULL) +
+		        (view[RH_LAYERNORM_BACKWARD_DB].data != NULL));
 	case RH_OP_DEQUANTISE:
 		return 4 * area(view[RH_DEQUANTISE_Y]); /* to a number, times a scale, plus a minimum; the nibble's shift */
 	default:

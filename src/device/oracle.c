@@ -119,33 +119,6 @@ static void rope(const struct rh_op *op)
 	}
 }
 
-static void swiglu(const struct rh_op *op)
-{
-	struct rh_view gu = op->operand[RH_SWIGLU_GU], a = op->operand[RH_SWIGLU_A];
-	for (int64_t t = 0; t < a.rows; t++) {
-		for (int64_t i = 0; i < a.cols; i++) {
-			double gate = get(gu, t, i), up = get(gu, t, a.cols + i);
-			put(a, t, i, gate / (1 + exp(-gate)) * up);
-		}
-	}
-}
-
-static void swiglu_backward(const struct rh_op *op)
-{
-	struct rh_view gu = op->operand[RH_SWIGLU_BACKWARD_GU], da = op->operand[RH_SWIGLU_BACKWARD_DA];
-	struct rh_view dgu = op->operand[RH_SWIGLU_BACKWARD_DGU], a = op->operand[RH_SWIGLU_BACKWARD_A];
-	for (int64_t t = 0; t < da.rows; t++) {
-		for (int64_t i = 0; i < da.cols; i++) {
-			double gate = get(gu, t, i), up = get(gu, t, da.cols + i), d = get(da, t, i);
-			double sigmoid = 1 / (1 + exp(-gate));
-			put(dgu, t, i, d * up * sigmoid * (1 + gate * (1 - sigmoid)));
-			put(dgu, t, da.cols + i, d * gate * sigmoid);
-			if (a.data)
-				put(a, t, i, gate * sigmoid * up);
-		}
-	}
-}
-
 /* y = rows of x named by index: EMBEDDING and GATHER_ROWS. */
 static void take_rows(struct rh_view x, struct rh_view index, struct rh_view y)
 {
@@ -216,10 +189,10 @@ void rh_op_oracle(const struct rh_op *op)
 		return oracle_attention(op);
 	case RH_OP_ATTENTION_BACKWARD:
 		return oracle_attention_backward(op);
-	case RH_OP_SWIGLU:
-		return swiglu(op);
-	case RH_OP_SWIGLU_BACKWARD:
-		return swiglu_backward(op);
+	case RH_OP_GLU:
+		return oracle_glu(op);
+	case RH_OP_GLU_BACKWARD:
+		return oracle_glu_backward(op);
 	case RH_OP_EMBEDDING:
 		return take_rows(view[RH_EMBEDDING_TABLE], view[RH_EMBEDDING_IDS], view[RH_EMBEDDING_Y]);
 	case RH_OP_EMBEDDING_BACKWARD:
@@ -252,6 +225,14 @@ void rh_op_oracle(const struct rh_op *op)
 		return oracle_grouped_column_sum(op);
 	case RH_OP_DEQUANTISE:
 		return oracle_dequantise(op);
+	case RH_OP_ACTIVATION:
+		return oracle_activation(op);
+	case RH_OP_ACTIVATION_BACKWARD:
+		return oracle_activation_backward(op);
+	case RH_OP_LAYERNORM:
+		return oracle_layernorm(op);
+	case RH_OP_LAYERNORM_BACKWARD:
+		return oracle_layernorm_backward(op);
 	case RH_OP_KINDS:
 		break;
 	}

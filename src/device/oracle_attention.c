@@ -63,9 +63,11 @@ static double score(const struct query *query, int64_t key)
 static void forward(const struct query *query)
 {
 	const struct rh_op *op = query->op;
-	double largest = -INFINITY, sum = 0, o[RH_OP_MAX_HEAD_DIM] = {0};
+	struct rh_view sink = op->operand[RH_ATTENTION_SINK];
+	double largest = sink.data ? get(sink, 0, query->head) : -(double)INFINITY, o[RH_OP_MAX_HEAD_DIM] = {0};
 	for (int64_t key = query->first_key; key < query->end_key; key++)
 		largest = fmax(largest, score(query, key));
+	double sum = sink.data ? exp(get(sink, 0, query->head) - largest) : 0;
 	for (int64_t key = query->first_key; key < query->end_key; key++) {
 		double p = exp(score(query, key) - largest);
 		sum += p;
@@ -137,6 +139,17 @@ static void backward_dk_dv(const struct rh_op *op, const struct document *docume
 	}
 }
 
+/* A sink is a key whose value is 0: its dp is 0, its ds -p delta. */
+static void backward_dsink(const struct rh_op *op, int64_t head)
+{
+	struct rh_view dsink = op->operand[RH_ATTENTION_BACKWARD_DSINK], start = op->operand[RH_ATTENTION_START_Q];
+	double sum = 0, sink = get(op->operand[RH_ATTENTION_BACKWARD_SINK], 0, head);
+	for (int64_t row = get_index(start, 0); row < get_index(start, op->attention.documents); row++)
+		sum -= exp(sink - get(op->operand[RH_ATTENTION_BACKWARD_LSE], row, head)) *
+		       get(op->operand[RH_ATTENTION_BACKWARD_DELTA], row, head);
+	put(dsink, 0, head, get(dsink, 0, head) + sum);
+}
+
 void oracle_attention_backward(const struct rh_op *op)
 {
 	each_query(op, backward_delta);
@@ -147,4 +160,7 @@ void oracle_attention_backward(const struct rh_op *op)
 			for (int64_t kv_head = 0; kv_head < op->attention.kv_heads; kv_head++)
 				backward_dk_dv(op, &document, kv_head, key);
 	}
+	if (op->operand[RH_ATTENTION_BACKWARD_SINK].data && op->operand[RH_ATTENTION_BACKWARD_DSINK].data)
+		for (int64_t head = 0; head < op->attention.heads; head++)
+			backward_dsink(op, head);
 }

@@ -38,6 +38,12 @@ void oracle_head_loss(const struct rh_op *op);
 void oracle_attention(const struct rh_op *op);
 void oracle_attention_backward(const struct rh_op *op);
 void oracle_dequantise(const struct rh_op *op);
+void oracle_glu(const struct rh_op *op);
+void oracle_glu_backward(const struct rh_op *op);
+void oracle_activation(const struct rh_op *op);
+void oracle_activation_backward(const struct rh_op *op);
+void oracle_layernorm(const struct rh_op *op);
+void oracle_layernorm_backward(const struct rh_op *op);
 
 /* oracle_moe.c */
 void oracle_router(const struct rh_op *op);

@@ -135,9 +135,9 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	emit_linear(emit, projections(index, RH_PROJ_GATE, 2), h, (struct rh_view){0}, s->gu, s->low);
 	if (y.data || layer->proj[RH_PROJ_DOWN].r) {
 		struct rh_view a = emit_act(emit, tokens, config->intermediate_size);
-		struct rh_op op = {.kind = RH_OP_SWIGLU};
-		op.operand[RH_SWIGLU_GU] = s->gu;
-		op.operand[RH_SWIGLU_A] = a;
+		struct rh_op op = {.kind = RH_OP_GLU};
+		op.operand[RH_GLU_GU] = s->gu;
+		op.operand[RH_GLU_A] = a;
 		emit_op(emit, &op);
 		emit_linear(emit, projections(index, RH_PROJ_DOWN, 1), a, s->x2, y, s->low);
 	}
@@ -173,9 +173,9 @@ static void mlp_backward(struct rh_emit *emit, int index, const struct rh_saved 
 	int64_t tokens = emit->shape.tokens, hidden = config->hidden_size, mark = emit->arena->used;
 	struct rh_view a = emit_act(emit, tokens, config->intermediate_size); /* first its gradient, then silu(gate)*up itself */
 	emit_linear_dx(emit, projections(index, RH_PROJ_DOWN, 1), dy, a);
-	struct rh_op op = {.kind = RH_OP_SWIGLU_BACKWARD};
-	op.operand[RH_SWIGLU_BACKWARD_GU] = op.operand[RH_SWIGLU_BACKWARD_DGU] = s->gu;
-	op.operand[RH_SWIGLU_BACKWARD_DA] = op.operand[RH_SWIGLU_BACKWARD_A] = a;
+	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD};
+	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = s->gu;
+	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = a;
 	emit_op(emit, &op);
 	emit_linear_dw(emit, projections(index, RH_PROJ_DOWN, 1), dy, a, s->low);
 	rh_arena_reset(emit->arena, mark);

@@ -11,6 +11,14 @@ struct shape {
 	int lq[MAX_DOCUMENTS], lk[MAX_DOCUMENTS];
 };
 
+/* Sinks from -1 to 3: from little to most of what a query sees. */
+static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype, uint64_t *seed)
+{
+	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM, seed);
+	for (int h = 0; h < s->heads; h++)
+		case_put(sink, 0, h, 1 + 2 * case_get(sink, 0, h));
+}
+
 static void put_starts(struct op_case *c, int operand, const struct shape *s, const int *length, uint64_t *seed)
 {
 	struct rh_view view = case_operand(c, operand, RH_I32, s->documents + 1, 1, 0, FILL_NONE, seed);
@@ -49,12 +57,14 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 
 /* In F32 the scores are off by at most dim products of 2^-24 each, and the exponential's argument up to 2 sqrt(dim): some 2^-18. In bf16
  * o's probabilities are rounded, each by up to 2^-9 of itself, to either side: o is a mean of values within 1. */
-static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_ATTENTION};
 	fill_inputs(&c, s, dtype, pad, seed);
 	case_operand(&c, RH_ATTENTION_O, dtype, rows_of(s, s->lq), s->heads * s->dim, pad, FILL_POISON, seed);
 	case_operand(&c, RH_ATTENTION_LSE, RH_F32, rows_of(s, s->lq), s->heads, pad, FILL_POISON, seed);
+	if (sinks)
+		put_sinks(&c, RH_ATTENTION_SINK, s, dtype, seed);
 	c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
 	c.tolerance[RH_ATTENTION_O] = dtype == RH_BF16 ? 0x1p-9 : 0x1p-17;
 	return c;
@@ -64,11 +74,11 @@ static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, i
  * up to 2^-9 of itself, to either side: a variance of 2^-19.6 of its square; scale ds is 0.7 p by chance, q, k and dO 0.6. The squares of a
  * row of p sum up to at most 1, of a column to about 2.5 times the heads of the group, of which there are 3 here at most. Five deviations
  * then are 2^-8.8 for dq, 2^-6.8 for dk and dv where all is at its worst. */
-static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_ATTENTION_BACKWARD};
 	uint64_t forward_seed = *seed;
-	struct op_case forward = forward_case(s, dtype, pad, &forward_seed);
+	struct op_case forward = forward_case(s, dtype, pad, sinks, &forward_seed);
 	rh_op_oracle(&forward.op);
 	fill_inputs(&c, s, dtype, pad, seed);
 	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk), wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
@@ -76,6 +86,11 @@ static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, 
 	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
+	if (sinks) {
+		case_take(&c, RH_ATTENTION_BACKWARD_SINK, &forward, RH_ATTENTION_SINK);
+		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM, seed);
+		c.tolerance[RH_ATTENTION_BACKWARD_DSINK] = 0x1p-10; /* 200 terms, each off by 2^-18 at most */
+	}
 	case_free(&forward);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, q_rows, wide, pad, FILL_RANDOM, seed);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
@@ -124,7 +139,7 @@ static void test_attention_bf16_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < MMA_SHAPES; i++) {
-		struct op_case c = forward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, &seed);
+		struct op_case c = forward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, i % 3 > 0, &seed);
 		kernel_check(&c, cuda_attention, &seed);
 	}
 	cudaemu_release();
@@ -135,7 +150,7 @@ static void test_attention_backward_bf16_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < MMA_SHAPES; i++) {
-		struct op_case c = backward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, &seed);
+		struct op_case c = backward_case(&mma_shapes[i], RH_BF16, i % 2 * 8, i % 3 > 0, &seed);
 		kernel_check(&c, cuda_attention_backward, &seed);
 	}
 	cudaemu_release();
@@ -147,9 +162,9 @@ static void test_attention_plain_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < PLAIN_SHAPES; i++) {
-		struct op_case single = forward_case(&plain_shapes[i], RH_F32, i % 2 * 5, &seed);
+		struct op_case single = forward_case(&plain_shapes[i], RH_F32, i % 2 * 5, i % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention, &seed);
-		struct op_case half = forward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, &seed);
+		struct op_case half = forward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, i % 3 > 0, &seed);
 		half.tolerance[RH_ATTENTION_O] = 0x1p-17; /* p is not rounded here */
 		kernel_check(&half, cuda_attention, &seed);
 	}
@@ -161,9 +176,9 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (int i = 0; i < PLAIN_SHAPES; i++) {
-		struct op_case single = backward_case(&plain_shapes[i], RH_F32, i % 2 * 5, &seed);
+		struct op_case single = backward_case(&plain_shapes[i], RH_F32, i % 2 * 5, i % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention_backward, &seed);
-		struct op_case half = backward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, &seed);
+		struct op_case half = backward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, i % 3 > 0, &seed);
 		for (int k = RH_ATTENTION_BACKWARD_DQ; k <= RH_ATTENTION_BACKWARD_DV; k++)
 			half.tolerance[k] = 0x1p-15;
 		kernel_check(&half, cuda_attention_backward, &seed);
@@ -186,7 +201,7 @@ static void test_attention_of_random_documents_equals_the_oracle(void **state)
 			s.lq[d] = (int)case_between(&seed, 0, 200 / s.documents);
 			s.lk[d] = i < 3 ? s.lq[d] : (int)case_between(&seed, 0, 200 / s.documents);
 		}
-		struct op_case c = i % 2 ? backward_case(&s, RH_BF16, 0, &seed) : forward_case(&s, RH_BF16, 0, &seed);
+		struct op_case c = i % 2 ? backward_case(&s, RH_BF16, 0, 0, &seed) : forward_case(&s, RH_BF16, 0, 0, &seed);
 		kernel_check(&c, i % 2 ? cuda_attention_backward : cuda_attention, &seed);
 	}
 	cudaemu_release();
@@ -198,9 +213,9 @@ static void test_attention_reads_a_fused_projection(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape s = {2, 1, 64, 0, 0, 2, {50, 31}, {50, 31}};
-	struct op_case c = forward_case(&s, RH_BF16, 0, &seed);
-	struct rh_view wide = case_operand(&c, RH_ATTENTION_LSE + 1, RH_BF16, 81, 4 * 64, 0, FILL_POISON, &seed);
-	c.op.operand[RH_ATTENTION_LSE + 1] = (struct rh_view){0};
+	struct op_case c = forward_case(&s, RH_BF16, 0, 0, &seed);
+	struct rh_view wide = case_operand(&c, RH_ATTENTION_SINK, RH_BF16, 81, 4 * 64, 0, FILL_POISON, &seed);
+	c.op.operand[RH_ATTENTION_SINK] = (struct rh_view){0};
 	int64_t from[3] = {0, 2 * 64, 3 * 64};
 	for (int i = 0; i < 3; i++) {
 		struct rh_view to = rh_view_cols(wide, from[i], c.op.operand[i].cols);
@@ -208,7 +223,7 @@ static void test_attention_reads_a_fused_projection(void **state)
 			for (int64_t k = 0; k < to.cols; k++)
 				case_put(to, r, k, case_get(c.op.operand[i], r, k));
 		c.op.operand[i] = to;
-		c.buffer_of[i] = RH_ATTENTION_LSE + 1;
+		c.buffer_of[i] = RH_ATTENTION_SINK;
 	}
 	kernel_check(&c, cuda_attention, &seed);
 	cudaemu_release();
@@ -220,7 +235,7 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape packed = {2, 1, 64, 0, 0, 3, {61, 75, 20}, {61, 75, 20}}, alone = {2, 1, 64, 0, 0, 1, {75}, {75}};
-	struct op_case all = backward_case(&packed, RH_BF16, 0, &seed), one = backward_case(&alone, RH_BF16, 0, &seed);
+	struct op_case all = backward_case(&packed, RH_BF16, 0, 0, &seed), one = backward_case(&alone, RH_BF16, 0, 0, &seed);
 	int inputs[] = {RH_ATTENTION_BACKWARD_Q, RH_ATTENTION_BACKWARD_K,   RH_ATTENTION_BACKWARD_V,
 	                RH_ATTENTION_BACKWARD_O, RH_ATTENTION_BACKWARD_LSE, RH_ATTENTION_BACKWARD_DO};
 	for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
@@ -244,7 +259,7 @@ static void test_attention_of_huge_scores_stays_finite(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape s = {2, 1, 64, 0, 0, 1, {100}, {100}};
-	struct op_case c = forward_case(&s, RH_BF16, 0, &seed);
+	struct op_case c = forward_case(&s, RH_BF16, 0, 0, &seed);
 	c.op.attention.scale = 1000;
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-6; /* scores of 10000 are off by 2^-9 */
 	kernel_check(&c, cuda_attention, &seed);
@@ -256,7 +271,7 @@ static void test_attention_without_documents_writes_nothing(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape s = {2, 1, 64, 0, 4, 0, {0}, {0}};
-	struct op_case forward = forward_case(&s, RH_BF16, 0, &seed), backward = backward_case(&s, RH_BF16, 0, &seed);
+	struct op_case forward = forward_case(&s, RH_BF16, 0, 0, &seed), backward = backward_case(&s, RH_BF16, 0, 0, &seed);
 	kernel_check(&forward, cuda_attention, &seed);
 	kernel_check(&backward, cuda_attention_backward, &seed);
 }

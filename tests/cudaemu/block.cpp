@@ -318,6 +318,7 @@ void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_by
 		cudaemu_abort("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
 	if (machine->threads < 32 || machine->threads > MAX_THREADS || machine->threads % 32)
 		cudaemu_abort("a block of %d threads", machine->threads);
+	machine->static_bytes = 0; /* what is left of the kernel before */
 	check_shared_limit("(dynamic)");
 	cudaemu_note_kernel(signature, machine->threads, (int64_t)dynamic_bytes);
 	unsigned *sequence = (unsigned *)malloc(blocks * sizeof *sequence);

@@ -6,6 +6,14 @@ struct shape {
 	int lq[8], lk[8];
 };
 
+/* Sinks from -1 to 3: from little to most of what a query sees. */
+static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype, uint64_t *seed)
+{
+	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM, seed);
+	for (int h = 0; h < s->heads; h++)
+		case_put(sink, 0, h, 1 + 2 * case_get(sink, 0, h));
+}
+
 static int32_t *starts(struct op_case *c, int operand)
 {
 	return c->op.operand[operand].data;
@@ -37,13 +45,15 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 	case_operand(c, RH_ATTENTION_V, dtype, total[1], s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
 }
 
-static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_ATTENTION};
 	int64_t total[2];
 	fill_inputs(&c, s, dtype, pad, total, seed);
 	case_operand(&c, RH_ATTENTION_O, dtype, total[0], s->heads * s->dim, pad, FILL_POISON, seed);
 	case_operand(&c, RH_ATTENTION_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
+	if (sinks)
+		put_sinks(&c, RH_ATTENTION_SINK, s, dtype, seed);
 	/* o is a mean of values within 1: its error is that of the scores (at most dim products of 2^-24 each, and the exponential's
 	 * argument up to 2 sqrt(dim)), some 2^-18; lse likewise. */
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
@@ -51,11 +61,11 @@ static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, i
 }
 
 /* o and lse are the oracle's. */
-static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
 	struct op_case c = {.op.kind = RH_OP_ATTENTION_BACKWARD};
 	uint64_t forward_seed = *seed;
-	struct op_case forward = forward_case(s, dtype, pad, &forward_seed);
+	struct op_case forward = forward_case(s, dtype, pad, sinks, &forward_seed);
 	rh_op_oracle(&forward.op);
 	int64_t total[2], wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
 	fill_inputs(&c, s, dtype, pad, total, seed);
@@ -63,6 +73,11 @@ static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, 
 	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
+	if (sinks) {
+		case_take(&c, RH_ATTENTION_BACKWARD_SINK, &forward, RH_ATTENTION_SINK);
+		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM, seed);
+		c.tolerance[RH_ATTENTION_BACKWARD_DSINK] = 0x1p-10; /* 200 terms, each off by 2^-18 at most */
+	}
 	case_free(&forward);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, total[0], wide, pad, FILL_RANDOM, seed);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
@@ -101,7 +116,7 @@ static void test_attention_equals_the_oracle(void **state)
 	uint64_t seed = check_seed();
 	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
 		for (int bf16 = 0; bf16 < 2; bf16++) {
-			struct op_case c = forward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+			struct op_case c = forward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
 			case_check(&c);
 		}
 	}
@@ -113,7 +128,7 @@ static void test_attention_backward_equals_the_oracle(void **state)
 	uint64_t seed = check_seed();
 	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
 		for (int bf16 = 0; bf16 < 2; bf16++) {
-			struct op_case c = backward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, &seed);
+			struct op_case c = backward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
 			case_check(&c);
 		}
 	}
@@ -125,7 +140,7 @@ static void test_attention_reads_a_fused_projection(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape s = {4, 2, 24, 0, 2, {50, 31}, {50, 31}};
-	struct op_case c = forward_case(&s, RH_F32, 0, &seed);
+	struct op_case c = forward_case(&s, RH_F32, 0, 0, &seed);
 	struct op_case want = case_clone(&c);
 	rh_op_oracle(&want.op);
 	struct rh_view wide = case_operand(&c, RH_ATTENTION_LSE + 1, RH_F32, 81, 8 * 24, 0, FILL_POISON, &seed);
@@ -154,7 +169,7 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape packed = {6, 2, 64, 0, 3, {61, 113, 20}, {61, 113, 20}}, alone = {6, 2, 64, 0, 1, {113}, {113}};
-	struct op_case all = forward_case(&packed, RH_F32, 0, &seed), one = forward_case(&alone, RH_F32, 0, &seed);
+	struct op_case all = forward_case(&packed, RH_F32, 0, 0, &seed), one = forward_case(&alone, RH_F32, 0, 0, &seed);
 	for (int i = RH_ATTENTION_Q; i <= RH_ATTENTION_V; i++) {
 		int64_t row = all.op.operand[i].cols * 4;
 		memcpy(one.op.operand[i].data, (char *)all.op.operand[i].data + 61 * row, (size_t)(113 * row));
@@ -173,7 +188,7 @@ static void test_attention_of_huge_scores_stays_finite(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct shape s = {2, 1, 16, 0, 1, {100}, {100}};
-	struct op_case c = forward_case(&s, RH_F32, 0, &seed);
+	struct op_case c = forward_case(&s, RH_F32, 0, 0, &seed);
 	c.op.attention.scale = 1000;
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-7; /* scores of 5000 are off by 2^-10 */
 	case_check(&c);

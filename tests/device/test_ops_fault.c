@@ -19,7 +19,8 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                {{act, 6, 8}, {act, 1, 4}, {RH_F32, 6, 2}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 1, 4}, {act, 6, 8}},
 	        [RH_OP_ROPE_TABLE] = {{RH_I32, 6, 1}, {RH_F32, 6, 4}},
 	        [RH_OP_ROPE] = {{act, 6, 8}, {RH_F32, 6, 4}},
-	        [RH_OP_ATTENTION] = {{act, 6, 16}, {act, 7, 8}, {act, 7, 8}, {RH_I32, 3, 1}, {RH_I32, 3, 1}, {act, 6, 16}, {RH_F32, 6, 4}},
+	        [RH_OP_ATTENTION] =
+	                {{act, 6, 16}, {act, 7, 8}, {act, 7, 8}, {RH_I32, 3, 1}, {RH_I32, 3, 1}, {act, 6, 16}, {RH_F32, 6, 4}, {act, 1, 4}},
 	        [RH_OP_ATTENTION_BACKWARD] = {{act, 6, 16},
 	                                      {act, 7, 8},
 	                                      {act, 7, 8},
@@ -31,9 +32,11 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {RH_F32, 6, 4},
 	                                      {act, 6, 16},
 	                                      {act, 7, 8},
-	                                      {act, 7, 8}},
-	        [RH_OP_SWIGLU] = {{act, 6, 8}, {act, 6, 4}},
-	        [RH_OP_SWIGLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}},
+	                                      {act, 7, 8},
+	                                      {act, 1, 4},
+	                                      {RH_F32, 1, 4}},
+	        [RH_OP_GLU] = {{act, 6, 8}, {act, 6, 4}},
+	        [RH_OP_GLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}},
 	        [RH_OP_EMBEDDING] = {{RH_I32, 6, 1}, {act, 9, 8}, {act, 6, 8}},
 	        [RH_OP_EMBEDDING_BACKWARD] = {{RH_I32, 6, 1}, {act, 6, 8}, {RH_F32, 9, 8}},
 	        [RH_OP_GATHER_ROWS] = {{act, 9, 8}, {RH_I32, 6, 1}, {act, 6, 8}},
@@ -57,6 +60,19 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	        [RH_OP_GROUPED_GEMM_GRADIENT] = {{act, 12, 6}, {act, 12, 5}, {RH_I32, 5, 1}, {RH_F32, 24, 5}},
 	        [RH_OP_GROUPED_COLUMN_SUM] = {{act, 12, 8}, {RH_I32, 5, 1}, {RH_F32, 4, 8}},
 	        [RH_OP_DEQUANTISE] = {{RH_NF4, 6, 128}, {RH_U8, 6, 2}, {RH_F32, 1, 1}, {RH_F32, 1, 256}, {act, 6, 128}},
+	        [RH_OP_ACTIVATION] = {{act, 6, 8}, {act, 6, 8}},
+	        [RH_OP_ACTIVATION_BACKWARD] = {{act, 6, 8}, {act, 6, 8}, {act, 6, 8}, {act, 6, 8}},
+	        [RH_OP_LAYERNORM] = {{act, 6, 8}, {act, 1, 8}, {act, 1, 8}, {act, 6, 8}, {RH_F32, 6, 2}},
+	        [RH_OP_LAYERNORM_BACKWARD] = {{act, 6, 8},
+	                                      {act, 1, 8},
+	                                      {act, 1, 8},
+	                                      {RH_F32, 6, 2},
+	                                      {act, 6, 8},
+	                                      {act, 6, 8},
+	                                      {act, 6, 8},
+	                                      {RH_F32, 1, 8},
+	                                      {RH_F32, 1, 8},
+	                                      {act, 6, 8}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++)
 		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE, &seed);
@@ -187,6 +203,18 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.router.softmax = (enum rh_router_softmax)2;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
+	c = right(RH_OP_ACTIVATION, RH_F32);
+	op = c.op, op.activation.act = RH_ACT_GPT_OSS;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_DEQUANTISE, RH_F32);
+	op = c.op, op.dequantise.run = 60;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_DEQUANTISE_MAP] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_DEQUANTISE_SCALE] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
 	c = right(RH_OP_DROPOUT, RH_F32);
 	op = c.op, op.dropout.p = 1;
 	assert_non_null(rh_op_fault(&op));
@@ -239,7 +267,7 @@ static void test_cost_of_hand_computed_cases(void **state)
 	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
 	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
 	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);
-	assert_true(attention.bytes == 4 * (96 + 56 + 56 + 3 + 3 + 96 + 24));
+	assert_true(attention.bytes == 4 * (96 + 56 + 56 + 3 + 3 + 96 + 24 + 4));
 	assert_true(cost_of(RH_OP_ATTENTION_BACKWARD, RH_F32).product_flops == 5 * 2 * 6 * 2.5 * 16);
 	struct op_case c = right(RH_OP_ATTENTION, RH_F32);
 	c.op.attention.window = 1;

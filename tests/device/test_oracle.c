@@ -32,19 +32,78 @@ static void test_rmsnorm_backward_is_the_derivative(void **state)
 	case_free(&b);
 }
 
-static void test_swiglu_backward_is_the_derivative(void **state)
+static void test_glu_backward_is_the_derivative(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.op.kind = RH_OP_SWIGLU}, b = {.op.kind = RH_OP_SWIGLU_BACKWARD};
-	case_operand(&f, RH_SWIGLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_SWIGLU_A, RH_F32, 4, 11, 3, FILL_POISON, &seed);
-	case_take(&b, RH_SWIGLU_BACKWARD_GU, &f, RH_SWIGLU_GU);
-	cotangent_for(case_operand(&b, RH_SWIGLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE, &seed), cotangent, &seed);
-	case_operand(&b, RH_SWIGLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON, &seed);
+	for (enum rh_activation act = 0; act < RH_ACTS; act++) {
+		struct op_case f = {.op = {.kind = RH_OP_GLU, .activation = {act}}},
+		               b = {.op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
+		struct rh_view gu = case_operand(&f, RH_GLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
+		case_put(gu, 0, 4, 9), case_put(gu, 1, 5, 9), case_put(gu, 2, 7, -9); /* beyond gpt-oss's limits */
+		case_operand(&f, RH_GLU_A, RH_F32, 4, 11, 3, FILL_POISON, &seed);
+		case_take(&b, RH_GLU_BACKWARD_GU, &f, RH_GLU_GU);
+		cotangent_for(case_operand(&b, RH_GLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE, &seed), cotangent, &seed);
+		case_operand(&b, RH_GLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON, &seed);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, RH_GLU_A, cotangent, RH_GLU_GU, b.op.operand[RH_GLU_BACKWARD_DGU]);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+static void test_activation_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	for (enum rh_activation act = 0; act < RH_ACT_GPT_OSS; act++) {
+		struct op_case f = {.op = {.kind = RH_OP_ACTIVATION, .activation = {act}}},
+		               b = {.op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
+		struct rh_view x = case_operand(&f, RH_ACTIVATION_X, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
+		case_put(x, 0, 4, 3), case_put(x, 1, 5, -3);
+		case_operand(&f, RH_ACTIVATION_Y, RH_F32, 4, 22, 3, FILL_POISON, &seed);
+		case_take(&b, RH_ACTIVATION_BACKWARD_X, &f, RH_ACTIVATION_X);
+		cotangent_for(case_operand(&b, RH_ACTIVATION_BACKWARD_DY, RH_F32, 4, 22, 0, FILL_NONE, &seed), cotangent, &seed);
+		case_operand(&b, RH_ACTIVATION_BACKWARD_DX, RH_F32, 4, 22, 0, FILL_POISON, &seed);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, RH_ACTIVATION_Y, cotangent, RH_ACTIVATION_X, b.op.operand[RH_ACTIVATION_BACKWARD_DX]);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
+static void test_layernorm_backward_is_the_derivative(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	double cotangent[MOST];
+	struct op_case f = {.op = {.kind = RH_OP_LAYERNORM, .layernorm = {1e-2f}}}, b = {.op = {.kind = RH_OP_LAYERNORM_BACKWARD}};
+	case_operand(&f, RH_LAYERNORM_X, RH_F32, 5, 9, 1, FILL_RANDOM, &seed);
+	case_operand(&f, RH_LAYERNORM_W, RH_F32, 1, 9, 0, FILL_RANDOM, &seed);
+	case_operand(&f, RH_LAYERNORM_B, RH_F32, 1, 9, 0, FILL_RANDOM, &seed);
+	case_operand(&f, RH_LAYERNORM_Y, RH_F32, 5, 9, 2, FILL_POISON, &seed);
+	case_operand(&f, RH_LAYERNORM_STATS, RH_F32, 5, 2, 0, FILL_POISON, &seed);
+	rh_op_oracle(&f.op);
+	case_take(&b, RH_LAYERNORM_BACKWARD_X, &f, RH_LAYERNORM_X);
+	case_take(&b, RH_LAYERNORM_BACKWARD_W, &f, RH_LAYERNORM_W);
+	case_take(&b, RH_LAYERNORM_BACKWARD_B, &f, RH_LAYERNORM_B);
+	case_take(&b, RH_LAYERNORM_BACKWARD_STATS, &f, RH_LAYERNORM_STATS);
+	cotangent_for(case_operand(&b, RH_LAYERNORM_BACKWARD_DY, RH_F32, 5, 9, 0, FILL_NONE, &seed), cotangent, &seed);
+	case_operand(&b, RH_LAYERNORM_BACKWARD_DX, RH_F32, 5, 9, 0, FILL_POISON, &seed);
+	struct rh_view dw = case_operand(&b, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, 9, 0, FILL_NONE, &seed);
+	struct rh_view db = case_operand(&b, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, 9, 0, FILL_NONE, &seed);
+	memset(dw.data, 0, 9 * 4);
+	memset(db.data, 0, 9 * 4);
+	struct rh_view y = case_operand(&b, RH_LAYERNORM_BACKWARD_Y, RH_F32, 5, 9, 0, FILL_POISON, &seed);
 	rh_op_oracle(&b.op);
-	check_derivative(&f, RH_SWIGLU_A, cotangent, RH_SWIGLU_GU, b.op.operand[RH_SWIGLU_BACKWARD_DGU]);
+	for (int64_t r = 0; r < 5; r++)
+		for (int64_t k = 0; k < 9; k++)
+			assert_true(fabs(case_get(y, r, k) - case_get(f.op.operand[RH_LAYERNORM_Y], r, k)) < 1e-6);
+	check_derivative(&f, RH_LAYERNORM_Y, cotangent, RH_LAYERNORM_W, dw);
+	check_derivative(&f, RH_LAYERNORM_Y, cotangent, RH_LAYERNORM_B, db);
+	check_derivative(&f, RH_LAYERNORM_Y, cotangent, RH_LAYERNORM_X, b.op.operand[RH_LAYERNORM_BACKWARD_DX]);
 	case_free(&f);
 	case_free(&b);
 }
@@ -83,6 +142,8 @@ static void attention_case(struct op_case *f, int64_t window, uint64_t *seed)
 	case_operand(f, RH_ATTENTION_V, RH_F32, 11, 2 * 5, 0, FILL_RANDOM, seed);
 	case_operand(f, RH_ATTENTION_O, RH_F32, 8, 4 * 5, 0, FILL_POISON, seed);
 	case_operand(f, RH_ATTENTION_LSE, RH_F32, 8, 4, 0, FILL_POISON, seed);
+	if (window)
+		case_operand(f, RH_ATTENTION_SINK, RH_F32, 1, 4, 0, FILL_RANDOM, seed);
 }
 
 static void test_attention_backward_is_the_derivative(void **state)
@@ -102,7 +163,13 @@ static void test_attention_backward_is_the_derivative(void **state)
 		case_operand(&b, RH_ATTENTION_BACKWARD_DQ, RH_F32, 8, 4 * 5, 0, FILL_POISON, &seed);
 		case_operand(&b, RH_ATTENTION_BACKWARD_DK, RH_F32, 11, 2 * 5, 0, FILL_POISON, &seed);
 		case_operand(&b, RH_ATTENTION_BACKWARD_DV, RH_F32, 11, 2 * 5, 0, FILL_POISON, &seed);
+		if (window) {
+			case_take(&b, RH_ATTENTION_BACKWARD_SINK, &f, RH_ATTENTION_SINK);
+			memset(case_operand(&b, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, 4, 0, FILL_NONE, &seed).data, 0, 4 * 4);
+		}
 		rh_op_oracle(&b.op);
+		if (window)
+			check_derivative(&f, RH_ATTENTION_O, cotangent, RH_ATTENTION_SINK, b.op.operand[RH_ATTENTION_BACKWARD_DSINK]);
 		for (int i = 0; i < 3; i++)
 			check_derivative(&f, RH_ATTENTION_O, cotangent, RH_ATTENTION_Q + i, b.op.operand[RH_ATTENTION_BACKWARD_DQ + i]);
 		case_free(&f);
@@ -257,7 +324,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_rmsnorm_backward_is_the_derivative),
-	        cmocka_unit_test(test_swiglu_backward_is_the_derivative),
+	        cmocka_unit_test(test_glu_backward_is_the_derivative),
+	        cmocka_unit_test(test_activation_backward_is_the_derivative),
+	        cmocka_unit_test(test_layernorm_backward_is_the_derivative),
 	        cmocka_unit_test(test_rope_inverse_is_the_derivative),
 	        cmocka_unit_test(test_attention_backward_is_the_derivative),
 	        cmocka_unit_test(test_attention_is_a_softmax),

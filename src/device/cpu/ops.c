@@ -34,10 +34,14 @@ static struct span span_of(const struct rh_op *op, int pass)
 		return over_columns(view[RH_COLUMN_SUM_X]);
 	case RH_OP_RMSNORM_BACKWARD:
 		return pass ? over_rows(view[RH_RMSNORM_BACKWARD_X]) : over_columns(view[RH_RMSNORM_BACKWARD_W]);
+	case RH_OP_LAYERNORM_BACKWARD:
+		return pass ? over_rows(view[RH_LAYERNORM_BACKWARD_X]) : over_columns(view[RH_LAYERNORM_BACKWARD_W]);
 	case RH_OP_ROPE_TABLE:
 		return over_rows(view[RH_ROPE_TABLE_TABLE]);
 	case RH_OP_ATTENTION:
 	case RH_OP_ATTENTION_BACKWARD:
+		if (pass == 2)
+			return (struct span){op->attention.heads, 1};
 		if (pass)
 			return (struct span){attention_key_slots(op) * op->attention.kv_heads, 1};
 		return (struct span){attention_query_slots(op) * op->attention.kv_heads * attention_head_blocks(op), 1};

@@ -73,8 +73,10 @@ SIMD_INLINE void forward_task(const struct rh_op *op, const struct attention_tas
 	int64_t lanes = task->count * task->heads;
 	attention_look(task, &s.sight);
 	for (int64_t lane = 0; lane < LANES; lane++) {
-		s.largest[lane] = -INFINITY;
-		s.sum[lane] = 0;
+		const void *sink = op->operand[RH_ATTENTION_SINK].data;
+		int64_t head = task->head + lane % task->heads;
+		s.largest[lane] = !sink ? -INFINITY : bf16 ? rh_bf16_to_f32(((const uint16_t *)sink)[head]) : ((const float *)sink)[head];
+		s.sum[lane] = sink ? 1 : 0;
 	}
 	for (int64_t lane = 0; lane < lanes; lane++) {
 		int64_t row = task->q0 + task->first + lane / task->heads, head = task->head + lane % task->heads;

@@ -172,6 +172,26 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 	panel_store(s.dv_row, s.dv, s.one, task->count, dim, bf16);
 }
 
+/* Units are heads. */
+void SIMD(attention_backward_dsink)(const struct rh_op *op, int64_t first, int64_t end)
+{
+	struct rh_view sink = op->operand[RH_ATTENTION_BACKWARD_SINK], dsink = op->operand[RH_ATTENTION_BACKWARD_DSINK];
+	struct rh_view start = op->operand[RH_ATTENTION_BACKWARD_START_Q];
+	int64_t limit = op->operand[RH_ATTENTION_BACKWARD_Q].rows + 1;
+	int64_t begin = index_at(start, 0, limit), stop = index_at(start, op->attention.documents, limit);
+	for (int64_t head = first; sink.data && dsink.data && head < end; head++) {
+		int bf16 = sink.dtype == RH_BF16;
+		float logit = bf16 ? rh_bf16_to_f32(((const uint16_t *)sink.data)[head]) : ((const float *)sink.data)[head];
+		double sum = 0;
+		for (int64_t row = begin; row < stop; row++) {
+			const float *lse = row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row);
+			const float *delta = row_at(op->operand[RH_ATTENTION_BACKWARD_DELTA], row);
+			sum -= (double)(expf(logit - lse[head]) * delta[head]);
+		}
+		((float *)dsink.data)[head] += (float)sum;
+	}
+}
+
 /* Units are attention_key_slots x key heads. */
 void SIMD(attention_backward_dk_dv)(const struct rh_op *op, int64_t first, int64_t end)
 {

@@ -6,7 +6,7 @@
 #include "device/op.h"
 
 enum {
-	CPU_PASSES = 2,   /* a second pass starts when all of the first is done */
+	CPU_PASSES = 3,   /* a further pass starts when all of the one before is done */
 	CPU_COLUMNS = 64, /* most columns that a kernel over columns is given at once */
 	CPU_TILE = 4096,  /* values of a row that DEQUANTISE takes as a unit: whole blocks of every type */
 };

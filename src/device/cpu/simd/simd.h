@@ -7,10 +7,11 @@
 
 cpu_kernel SIMD(fill), SIMD(cast), SIMD(column_sum), SIMD(embedding), SIMD(embedding_backward), SIMD(gather_rows), SIMD(scatter_rows);
 cpu_kernel SIMD(rmsnorm), SIMD(rmsnorm_backward_dw), SIMD(rmsnorm_backward_dx);
-cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(swiglu), SIMD(swiglu_backward), SIMD(dropout), SIMD(add);
+cpu_kernel SIMD(rope_table), SIMD(rope), SIMD(glu), SIMD(glu_backward), SIMD(dropout), SIMD(add);
 cpu_kernel SIMD(router), SIMD(router_backward), SIMD(permute_sort), SIMD(permute_rows), SIMD(unpermute), SIMD(unpermute_backward);
 cpu_kernel SIMD(grouped_column_sum);
-cpu_kernel SIMD(dequantise);
-cpu_kernel SIMD(attention), SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv);
+cpu_kernel SIMD(dequantise), SIMD(activation), SIMD(activation_backward);
+cpu_kernel SIMD(layernorm), SIMD(layernorm_backward_dw), SIMD(layernorm_backward_dx);
+cpu_kernel SIMD(attention), SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv), SIMD(attention_backward_dsink);
 
 #endif
