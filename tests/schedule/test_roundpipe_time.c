@@ -87,6 +87,18 @@ static void test_flushed_step_of_equal_slots_idles_as_the_formula_says(void **st
 						check_near(idle_of(&rig, n), idle, 1e-9);
 						check_near(rig.timeline.bubble, idle / ((double)(rounds * size * s) + idle), 1e-12);
 						assert_true(idle >= n * (n - 1));
+						/* the same slots, two fifths of a backward one being recompute: late it changes nothing,
+						 * ahead it can only help */
+						for (int l = 0; l < forward; l++) {
+							rig.layer[l].recompute_s = 0.4 * rig.layer[l].backward_s;
+							rig.layer[l].backward_s *= 0.6;
+						}
+						rh_cost_sums_free(&rig.sums);
+						check_ok(rh_costs_sum(&rig.costs, &rig.sums));
+						rig_run(&rig, "roundpipe", n, rounds * size, size, 1, RH_RECOMPUTE_LATE);
+						check_near(idle_of(&rig, n), idle, 1e-9);
+						rig_run(&rig, "roundpipe", n, rounds * size, size, 1, RH_RECOMPUTE_AHEAD);
+						assert_true(idle_of(&rig, n) <= idle + 1e-9);
 						rig_close(&rig);
 						cases++;
 					}
