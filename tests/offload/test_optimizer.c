@@ -123,7 +123,8 @@ static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout,
 	struct rh_store *store = NULL;
 	if (isa)
 		setenv("RH_CPU_ISA", isa, 1);
-	check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){dtype, dtype == RH_F32, layout, 0, 0}, pool, &store));
+	check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype, .crosses_rounds = dtype == RH_F32, .layout = layout},
+	                         pool, &store));
 	unsetenv("RH_CPU_ISA");
 	uint64_t seed = 99, version = rh_store_version(store, 0);
 	for (int t = 0; t < 3; t++)
