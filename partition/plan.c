@@ -530,7 +530,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
 	out->saved = rh_alloc((size_t)layers, sizeof *out->saved);
 	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved && out->forward &&
-	             out->backward))
+	             out->backward && out->saved))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_uploads(&at);

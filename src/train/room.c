@@ -8,14 +8,16 @@
 enum { SMALL_FILES_BYTES = 16 << 10 }; /* configuration, state and checksums; each rounded up to the disk's blocks */
 
 /* Free bytes of the disk that `path` will lie on: of its nearest parent that is there. -1: the disk does not say. */
-static int64_t free_bytes(const char *path)
+static int free_bytes(const char *path, int64_t *bytes)
 {
 	struct statvfs disk;
 	char *at = rh_strdup(path);
-	int64_t bytes = -1;
-	while (at) {
+	*bytes = -1;
+	if (!at)
+		return -ENOMEM;
+	for (;;) {
 		if (statvfs(*at ? at : ".", &disk) == 0) {
-			bytes = disk.f_blocks ? (int64_t)((double)disk.f_bavail * (double)disk.f_frsize) : -1;
+			*bytes = disk.f_blocks ? (int64_t)((double)disk.f_bavail * (double)disk.f_frsize) : -1;
 			break;
 		}
 		char *slash = strrchr(at, '/');
@@ -27,7 +29,7 @@ static int64_t free_bytes(const char *path)
 			*(slash ? slash : at) = 0;
 	}
 	rh_free(at);
-	return bytes;
+	return 0;
 }
 
 /* Bytes of optimizer state of so many parameters; Adafactor's as if every tensor were a vector's fourth. */
@@ -56,7 +58,10 @@ int rh_room_check(const struct rh_session *session, int64_t checkpoints)
 	/* optimizer state, and masters where the weights' file holds less */
 	int64_t checkpoint = output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
 	                     SMALL_FILES_BYTES;
-	int64_t available = free_bytes(config->output_dir);
+	int64_t available;
+	int rc = free_bytes(config->output_dir, &available);
+	if (rc)
+		return rc;
 	double needed = (double)output + (double)kept * (double)checkpoint;
 	if (available < 0 || needed <= (double)available)
 		return 0;
