@@ -27,17 +27,18 @@ template <int ACT> RH_DEVICE struct curve curve_of(float x)
 	if constexpr (ACT == RH_ACT_GELU) {
 		float below = 0.5f * erfcf(x * -0.70710678f);
 		return {x * below, below + x * expf(-0.5f * x * x) * 0.39894228f};
+	} else {
+		float bend = x, slope = 1;
+		if constexpr (ACT == RH_ACT_GPT_OSS) {
+			bend = RH_GPT_OSS_ALPHA * x, slope = RH_GPT_OSS_ALPHA;
+		} else if constexpr (ACT == RH_ACT_GELU_TANH) { /* sqrt(8 / pi) (x + 0.044715 x^3): beyond 30 the sigmoid is 0 or 1 */
+			float near = fminf(fmaxf(x, -30.0f), 30.0f);
+			bend = near * (1.59576912f + 0.07135481f * near * near);
+			slope = 1.59576912f + 0.21406445f * near * near;
+		}
+		float sigmoid = 1 / (1 + expf(-bend));
+		return {x * sigmoid, sigmoid * (1 + x * (1 - sigmoid) * slope)};
 	}
-	float bend = x, slope = 1;
-	if constexpr (ACT == RH_ACT_GPT_OSS) {
-		bend = RH_GPT_OSS_ALPHA * x, slope = RH_GPT_OSS_ALPHA;
-	} else if constexpr (ACT == RH_ACT_GELU_TANH) { /* sqrt(8 / pi) (x + 0.044715 x^3): beyond 30 the sigmoid is 0 or 1 */
-		float near = fminf(fmaxf(x, -30.0f), 30.0f);
-		bend = near * (1.59576912f + 0.07135481f * near * near);
-		slope = 1.59576912f + 0.21406445f * near * near;
-	}
-	float sigmoid = 1 / (1 + expf(-bend));
-	return {x * sigmoid, sigmoid * (1 + x * (1 - sigmoid) * slope)};
 }
 
 /* Gates and ups of 8 results from column i on, at a row of gu. */
@@ -48,34 +49,34 @@ struct gated {
 template <typename T, int ACT> RH_DEVICE struct gated gated_load(const T *gu, int64_t i, int64_t cols, int aligned)
 {
 	struct gated in;
-	if constexpr (ACT != RH_ACT_GPT_OSS) {
+	if constexpr (ACT == RH_ACT_GPT_OSS) {
+		struct chunk low = chunk_load(gu + 2 * i, 2 * (cols - i), aligned);
+		struct chunk high = chunk_load(gu + 2 * i + CHUNK, 2 * (cols - i) - CHUNK, aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++) {
+			in.gate.v[k] = k < CHUNK / 2 ? low.v[2 * k % CHUNK] : high.v[2 * k % CHUNK];
+			in.up.v[k] = k < CHUNK / 2 ? low.v[2 * k % CHUNK + 1] : high.v[2 * k % CHUNK + 1];
+		}
+	} else {
 		in.gate = chunk_load(gu + i, cols - i, aligned);
 		in.up = chunk_load(gu + cols + i, cols - i, aligned);
-		return in;
-	}
-	struct chunk low = chunk_load(gu + 2 * i, 2 * (cols - i), aligned);
-	struct chunk high = chunk_load(gu + 2 * i + CHUNK, 2 * (cols - i) - CHUNK, aligned);
-	RH_UNROLL
-	for (int k = 0; k < CHUNK; k++) {
-		in.gate.v[k] = k < CHUNK / 2 ? low.v[2 * k % CHUNK] : high.v[2 * k % CHUNK];
-		in.up.v[k] = k < CHUNK / 2 ? low.v[2 * k % CHUNK + 1] : high.v[2 * k % CHUNK + 1];
 	}
 	return in;
 }
 
 template <typename T, int ACT> RH_DEVICE void gated_store(T *gu, int64_t i, int64_t cols, const struct gated &out, int aligned)
 {
-	if constexpr (ACT != RH_ACT_GPT_OSS) {
+	if constexpr (ACT == RH_ACT_GPT_OSS) {
+		struct chunk part[2];
+		RH_UNROLL
+		for (int k = 0; k < 2 * CHUNK; k++)
+			part[k / CHUNK].v[k % CHUNK] = k % 2 ? out.up.v[k / 2] : out.gate.v[k / 2];
+		chunk_store(gu + 2 * i, part[0], 2 * (cols - i), aligned);
+		chunk_store(gu + 2 * i + CHUNK, part[1], 2 * (cols - i) - CHUNK, aligned);
+	} else {
 		chunk_store(gu + i, out.gate, cols - i, aligned);
 		chunk_store(gu + cols + i, out.up, cols - i, aligned);
-		return;
 	}
-	struct chunk part[2];
-	RH_UNROLL
-	for (int k = 0; k < 2 * CHUNK; k++)
-		part[k / CHUNK].v[k % CHUNK] = k % 2 ? out.up.v[k / 2] : out.gate.v[k / 2];
-	chunk_store(gu + 2 * i, part[0], 2 * (cols - i), aligned);
-	chunk_store(gu + 2 * i + CHUNK, part[1], 2 * (cols - i) - CHUNK, aligned);
 }
 
 /* gpt-oss: a gate is at most the limit, an up within it and then one more. */
@@ -162,12 +163,13 @@ template <typename T, int ACT> static int run_curve(const struct activation_args
 		return RH_LAUNCH((glu_forward<T, ACT>), grid, block, 0, stream, *a);
 	if (pass == GLU_GRADIENT)
 		return RH_LAUNCH((glu_gradient<T, ACT>), grid, block, 0, stream, *a);
-	if constexpr (ACT != RH_ACT_GPT_OSS) {
+	if constexpr (ACT == RH_ACT_GPT_OSS) {
+		return 0; /* of GLU only, as rh_op_fault sees to */
+	} else {
 		if (pass == FORWARD)
 			return RH_LAUNCH((activation_forward<T, ACT>), grid, block, 0, stream, *a);
 		return RH_LAUNCH((activation_gradient<T, ACT>), grid, block, 0, stream, *a);
 	}
-	return 0; /* of GLU only, as rh_op_fault sees to */
 }
 
 template <typename T>
