@@ -66,6 +66,9 @@ int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int 
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
 
+/* The first layers of all of `stages` (at most one a layer) but the first, for stages of about equal weights: cut has stages - 1 places. */
+void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);
+
 /* Where a result slot's parts lie: loss, hit, then choices or logits. */
 struct rh_result_layout {
 	int64_t loss, hit, scores, bytes;

@@ -44,6 +44,7 @@ struct rh_config {
 	enum rh_optim optim;
 	char *optim_args;                  /* "momentum=0.9", or NULL */
 	double momentum;                   /* resolved from optim_args; sgd only */
+	char *schedule;                    /* a name that is looked up later */
 	int64_t optimizer_staleness;       /* 0 or 1 */
 	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
 	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;

@@ -96,7 +96,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_RESUME, resume_from_checkpoint, VERB_RUNS, .help = "a checkpoint's directory, or true: the newest in output_dir"),
 
 	KEY(KEY_STRING, device, VERB_ALL, .heading = "Where it runs", .help = "cpu:N (N devices that share the cores), cuda (all GPUs), cuda:0,2, cuda:0,0; unset: cuda if there is one"),
-	FIXED(schedule, VERB_RUNS, .fallback = "roundpipe", .help = "who runs what when"),
+	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
+	    .help = "who runs what when: roundpipe, or for comparison gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_ALL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_ALL, .help = "first layer of each forward stage but the first; unset: chosen"),
 	KEY(KEY_CUTS, backward_cuts, VERB_ALL, .help = "first layer of each backward stage but the first; unset: chosen"),

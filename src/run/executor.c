@@ -1,4 +1,5 @@
 #include "run/executor_internal.h"
+#include "run/program.h"
 
 #include "core/alloc.h"
 #include "core/log.h"
@@ -25,8 +26,8 @@ static int boundary_count(const struct rh_executor_options *options, int *out)
 		/* live buffers grow with the micro-batches of a round, and a second round may overlap the first's */
 		for (int64_t m = count; !rc && m > 0 && m > count - round; m--) {
 			int turn = 0, needed = 0;
-			rc = rh_roundpipe_program(options->plan, trains, options->devices, m, round, &turn, &program);
-			if (!rc)
+			rc = run_program_make(options, trains, m, &turn, &program);
+			if (rc >= 0)
 				rc = rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed);
 			if (!rc)
 				*out = (int)most(*out, needed);
@@ -55,11 +56,13 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 	*out = 0;
 	if (!count)
 		return 0;
-	int rc = rh_roundpipe_program(options->plan, 1, options->devices, count, options->train_round, &turn, &program);
+	int rc = run_program_make(options, 1, count, &turn, &program);
+	rc = rc > 0 ? 0 : rc;
 	for (int d = 0; !rc && d < options->devices; d++) {
 		int64_t waits = 0;
-		for (size_t i = (size_t)d; i < program.slots; i += (size_t)options->devices)
-			waits += 2 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
+		for (size_t i = 0; i < program.slots; i++)
+			if (program.slot[i].device == d)
+				waits += 2 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
 		most_waits = most(most_waits, waits);
 	}
 	*out = (int)(most_waits < MOST ? most_waits : MOST);
@@ -375,7 +378,6 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 static int run_program(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int64_t round = executor->trains ? options->train_round : options->infer_round;
 	RH_ASSERT(count > 0 && count <= executor->micro_batches);
 	executor->batch = batch;
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
@@ -388,8 +390,11 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 		executor->summed_on[i] = -1;
 	for (int64_t m = 0; m < count; m++)
 		stage_micro(&batch[m], executor->micro[m]);
-	int rc = rh_roundpipe_program(options->plan, executor->trains, options->devices, count, round < count ? round : count,
-	                              &executor->turn, &executor->program);
+	int rc = run_program_make(options, executor->trains, count, &executor->turn, &executor->program);
+	if (rc > 0) {
+		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
+		rc = 0;
+	}
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)
 		rc = run_slot(executor, &executor->program.slot[i]);
 	for (int d = 0; !rc && d < options->devices; d++)

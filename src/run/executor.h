@@ -7,6 +7,7 @@
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
+#include "schedule/schedule.h"
 
 struct rh_executor;
 
@@ -14,7 +15,8 @@ struct rh_executor_options {
 	const struct rh_model *model; /* these six are borrowed */
 	const struct rh_plan *plan;
 	struct rh_store *store;
-	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
+	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
+	struct rh_updater *updater;         /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */

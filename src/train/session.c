@@ -135,6 +135,58 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 	               (double)ram / 1048576, (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
 }
 
+/* The schedule that `schedule` names, NULL for RoundPipe, which is the default. */
+static int find_schedule(const struct rh_config *config, const struct rh_schedule **out)
+{
+	const char *name = config->schedule;
+	*out = name ? rh_schedule_find(name) : NULL;
+	if (name && (!*out || (*out)->splits_backward || (*out)->update != RH_UPDATE_FLUSHES))
+		return rh_fail(
+		        -EINVAL,
+		        "schedule: '%s' is not one that runs; choose roundpipe (with optimizer_staleness 1 for its asynchronous form), "
+		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs or mobius",
+		        name);
+	if (*out && !(*out)->stages_least)
+		*out = NULL;
+	return 0;
+}
+
+/* Other schedules have model stages that forward and backward share: those that the user cut, or even ones, two a device where the
+ * schedule goes round and the layers suffice. */
+static int cut_for(struct rh_session *session, const struct rh_schedule *schedule, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	struct rh_plan_request *request = &planning->request;
+	int layers = session->model->layers, devices = request->devices;
+	if (config->backward_cut_count >= 0)
+		return rh_fail(-EINVAL, "backward_cuts: schedule %s cuts forward and backward alike; give forward_cuts alone",
+		               schedule->name);
+	if (config->forward_cut_count < 0) {
+		int each = schedule->stages_most > 1 && layers >= 2 * devices ? 2 : schedule->stages_least;
+		if (layers < each * devices)
+			return rh_fail(-EINVAL, "device: schedule %s needs a layer for each of %d devices, the model has %d; use fewer",
+			               schedule->name, devices, layers);
+		session->cuts = rh_alloc((size_t)(each * devices), sizeof *session->cuts);
+		if (!session->cuts)
+			return -ENOMEM;
+		rh_plan_even_cuts(session->model, each * devices, session->cuts);
+		request->forward_cuts = session->cuts;
+		request->forward_cut_count = each * devices - 1;
+	}
+	int64_t stages = request->forward_cut_count + 1;
+	if (stages % devices || stages / devices > schedule->stages_most)
+		return rh_fail(
+		        -EINVAL,
+		        "forward_cuts: schedule %s puts the same number of stages, at most %d, on each of %d devices; these are %lld",
+		        schedule->name, schedule->stages_most, devices, (long long)stages);
+	/* the fused stage begins at the last cut, so forward stages end there */
+	request->backward_cuts = request->forward_cuts;
+	request->backward_cut_count = request->forward_cut_count;
+	if (request->forward_cut_count)
+		request->forward_cut_count--;
+	return 0;
+}
+
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
@@ -178,6 +230,14 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	        planning->options.train_round < work->train_micro_batches ? planning->options.train_round : work->train_micro_batches;
 	planning->request.crosses_rounds = planning->store.crosses_rounds;
 	planning->store.published = trains && config->optimizer_staleness > 0;
+	if (trains)
+		rc = find_schedule(config, &planning->options.schedule);
+	if (!rc && planning->options.schedule) {
+		planning->store.crosses_rounds = planning->request.crosses_rounds = work->train_micro_batches > 1;
+		rc = cut_for(session, planning->options.schedule, planning);
+	}
+	if (rc)
+		return rc;
 	return plan_within_budget(session, planning);
 }
 
@@ -216,6 +276,7 @@ void rh_session_close(struct rh_session *session)
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);
+	rh_free(session->cuts);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

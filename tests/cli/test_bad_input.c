@@ -90,6 +90,10 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 	        {"train @/run.yaml --chat_template none_such", "chat_template"},
 	        {"train @/run.yaml --eos_token <none_such>", "eos_token"},
 	        {"train @/run.yaml --forward_cuts [9] --backward_cuts []", "cuts"},
+	        {"train @/run.yaml --schedule gpip", "schedule: 'gpip' is not one that runs; choose roundpipe"},
+	        {"train @/run.yaml --schedule zb-h1", "schedule: 'zb-h1' is not one that runs"},
+	        {"train @/run.yaml --schedule gpipe --backward_cuts [2]", "backward_cuts: schedule gpipe"},
+	        {"train @/run.yaml --schedule 1f1b --device cpu:8", "device: schedule 1f1b needs a layer for each of 8 devices"},
 	        {"train @/run.yaml --config_name @/hf", "config_name"},
 	        {"train @/none.yaml", "none.yaml"},
 	        {"train @", "@"},
@@ -126,17 +130,9 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 static void test_keys_not_built_yet_say_so(void **state)
 {
 	(void)state;
-	static const char *const keys[] = {"device sim:rtx4090x8",
-	                                   "accumulation fp16",
-	                                   "accumulation_chunk 64",
-	                                   "fp8 true",
-	                                   "spill [weights]",
-	                                   "max_nvme 1GiB",
-	                                   "nvme_dirs [/tmp]",
-	                                   "max_nvme_writes 1TB",
-	                                   "schedule gpipe",
-	                                   "dtype float16",
-	                                   "fp16 true"};
+	static const char *const keys[] = {"device sim:rtx4090x8", "accumulation fp16", "accumulation_chunk 64", "fp8 true",
+	                                   "spill [weights]",      "max_nvme 1GiB",     "nvme_dirs [/tmp]",      "max_nvme_writes 1TB",
+	                                   "dtype float16",        "fp16 true"};
 	struct scratch scratch;
 	make_good(&scratch);
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {

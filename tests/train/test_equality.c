@@ -13,6 +13,7 @@ struct way {
 	int64_t forward_cuts[4], backward_cuts[4];
 	int64_t forward_count, backward_count; /* -1: chosen */
 	int64_t cap;                           /* bytes of device memory, 0: all */
+	const char *schedule;                  /* NULL: RoundPipe */
 };
 
 static const struct way one_device = {.device = "cpu:1", .forward_count = -1, .backward_count = -1};
@@ -65,6 +66,7 @@ static struct outcome run(const struct what *what, const struct way *way)
 	rig.config.forward_cut_count = way->forward_count;
 	rig.config.backward_cut_count = way->backward_count;
 	rig.config.max_vram = way->cap;
+	rig.config.schedule = (char *)(uintptr_t)way->schedule;
 	rig.config.lora_dropout = what->dropout;
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	struct rig_input in = rig_input(&rig, "train");
@@ -184,6 +186,30 @@ static void test_a_cap_below_the_model_changes_nothing_and_holds(void **state)
 	assert_true(smallest * 3 < whole.device_bytes * 2 && most_stages >= 4);
 }
 
+/* 20 steps and more in all, on four devices: whoever runs what when. */
+static void test_every_synchronous_schedule_gives_the_same(void **state)
+{
+	(void)state;
+	static const struct what whats[] = {{.model = "qwen3", .micro_batches = 6},
+	                                    {.model = "smollm2", .micro_batches = 5},
+	                                    {.model = "llama3", .adapter = "adapter", .dropout = 0.1, .micro_batches = 5},
+	                                    {.model = "smollm2", .dtype = RH_BF16, .micro_batches = 1}};
+	for (size_t i = 0; i < sizeof whats / sizeof *whats; i++) {
+		struct outcome expected = run(&whats[i], &one_device);
+		for (int s = 0; s < rh_schedule_count; s++) {
+			const struct rh_schedule *schedule = &rh_schedules[s];
+			if (schedule->update != RH_UPDATE_FLUSHES || schedule->splits_backward)
+				continue;
+			for (int count = 1; count <= 4; count *= 2) {
+				const char *const names[] = {"", "cpu:1", "cpu:2", "", "cpu:4"};
+				struct way way = {
+				        .device = names[count], .forward_count = -1, .backward_count = -1, .schedule = schedule->name};
+				same(&whats[i], &way, &expected);
+			}
+		}
+	}
+}
+
 static void test_two_runs_are_the_same(void **state)
 {
 	(void)state;
@@ -200,6 +226,7 @@ int main(void)
 	        cmocka_unit_test(test_lora_with_dropout_is_the_same_everywhere),
 	        cmocka_unit_test(test_bf16_training_is_the_same_everywhere),
 	        cmocka_unit_test(test_a_cap_below_the_model_changes_nothing_and_holds),
+	        cmocka_unit_test(test_every_synchronous_schedule_gives_the_same),
 	        cmocka_unit_test(test_two_runs_are_the_same),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
