@@ -4,8 +4,11 @@
 #include "cuda/attention.h"
 #include "cuda/dequantise.h"
 #include "cuda/dropout.h"
+#include "cuda/grouped_gemm.h"
 #include "cuda/norm.h"
+#include "cuda/permute.h"
 #include "cuda/rope.h"
+#include "cuda/router.h"
 #include "cuda/rows.h"
 
 typedef int kernel_entry(const struct rh_op *op, struct CUstream_st *stream);
@@ -33,6 +36,14 @@ static kernel_entry *const entries[RH_OP_KINDS] = {
         [RH_OP_ACTIVATION_BACKWARD] = cuda_activation_backward,
         [RH_OP_LAYERNORM] = cuda_layernorm,
         [RH_OP_LAYERNORM_BACKWARD] = cuda_layernorm_backward,
+        [RH_OP_ROUTER] = cuda_router,
+        [RH_OP_ROUTER_BACKWARD] = cuda_router_backward,
+        [RH_OP_PERMUTE] = cuda_permute,
+        [RH_OP_UNPERMUTE] = cuda_unpermute,
+        [RH_OP_UNPERMUTE_BACKWARD] = cuda_unpermute_backward,
+        [RH_OP_GROUPED_GEMM] = cuda_grouped_gemm,
+        [RH_OP_GROUPED_GEMM_GRADIENT] = cuda_grouped_gemm_gradient,
+        [RH_OP_GROUPED_COLUMN_SUM] = cuda_grouped_column_sum,
 };
 
 int launch_op(const struct launch *launch, const struct rh_op *op)

@@ -123,6 +123,15 @@ RH_DEVICE int rh_atomic_add(int *at, int value)
 	return atomicAdd(at, value);
 }
 
+/* SMs of the calling thread's device, for grids that walk all of their work; 1 where it cannot be asked: the launch will say why. */
+static inline int rh_processors(void)
+{
+	int device = 0, count = 1;
+	if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+		return 1;
+	return count;
+}
+
 RH_DEVICE uint32_t rh_shared_address(const void *shared)
 {
 	return (uint32_t)__cvta_generic_to_shared(shared);
@@ -206,6 +215,12 @@ RH_DEVICE float rh_bits_float(uint32_t bits)
 RH_DEVICE int rh_lowest_bit(uint32_t word)
 {
 	return __ffs((int)word) - 1;
+}
+
+/* How many bits are set. */
+RH_DEVICE int rh_bit_count(uint32_t word)
+{
+	return __popc(word);
 }
 
 /* High 32 bits of the product. */

@@ -3,7 +3,8 @@
  *
  * fill, cast         T c bytes of what is written, and of what is read.
  * add                3 T c e bytes.
- * column_sum         reads T c e bytes; 1 FLOP an element. 32 columns a block (chunk.h): with c = 4096, 128 blocks.
+ * column_sum         reads T c e bytes; 1 FLOP an element. 32 columns a block (chunk.h): with c = 4096, 128 blocks, or as
+ *                    many an expert.
  * gather, embedding  2 n c e bytes.
  * scatter            writes T c e and reads n c e bytes: a row of y finds its row of x by bisection, and is written once.
  * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block adds all rows of one id in order (no atomics): the
@@ -64,6 +65,15 @@ template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rows_column_sum(struct rows_a
 {
 	column_add((float *)a.y, a.cols, a.rows, [&](int64_t row, int64_t i, int64_t left) {
 		return chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
+	});
+}
+
+/* The rows of expert blockIdx.y. */
+template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rows_grouped_column_sum(struct rows_args a)
+{
+	int64_t expert = blockIdx.y, first = a.index[expert * a.index_stride], end = a.index[(expert + 1) * a.index_stride];
+	column_add((float *)a.y + expert * a.y_stride, a.cols, end - first, [&](int64_t row, int64_t i, int64_t left) {
+		return chunk_load((const T *)a.x + (first + row) * a.x_stride + i, left, a.aligned);
 	});
 }
 
@@ -207,6 +217,18 @@ extern "C" int cuda_column_sum(const struct rh_op *op, CUstream_st *stream)
 	if (view[RH_COLUMN_SUM_X].dtype == RH_BF16)
 		return RH_LAUNCH(rows_column_sum<rh_bf16>, column_blocks(a.cols), COLUMN_THREADS, 0, stream, a);
 	return RH_LAUNCH(rows_column_sum<float>, column_blocks(a.cols), COLUMN_THREADS, 0, stream, a);
+}
+
+extern "C" int cuda_grouped_column_sum(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *x = &op->operand[RH_GROUPED_COLUMN_SUM_X], *start = &op->operand[RH_GROUPED_COLUMN_SUM_START];
+	struct rows_args a = rows_of(x, start, &op->operand[RH_GROUPED_COLUMN_SUM_Y]);
+	if (!x->rows || !a.cols)
+		return 0;
+	dim3 grid(column_blocks(a.cols), (unsigned)(start->rows - 1), 1);
+	if (x->dtype == RH_BF16)
+		return RH_LAUNCH(rows_grouped_column_sum<rh_bf16>, grid, COLUMN_THREADS, 0, stream, a);
+	return RH_LAUNCH(rows_grouped_column_sum<float>, grid, COLUMN_THREADS, 0, stream, a);
 }
 
 static int take_rows(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y, CUstream_st *stream)

@@ -189,13 +189,13 @@ enum {
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
 enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
-/* Mixtures of experts. E experts, of which each token goes to k; n = T*k pairs of token and place among its experts. A layer is ROUTER,
- * PERMUTE, GROUPED_GEMM, an activation, GROUPED_GEMM, UNPERMUTE; backward in the opposite order, with UNPERMUTE (no weights) for PERMUTE.
+/* Mixtures of experts. Of E experts each token goes to k; n = T*k pairs (at most 2^30) of a token and a place among its experts. E and k
+ * have the limits below. A layer is ROUTER, PERMUTE, GROUPED_GEMM, an activation, GROUPED_GEMM, UNPERMUTE; backward in the opposite order,
+ * with UNPERMUTE (no weights) for PERMUTE.
  *
  * ROUTER: index (T,k) I32 = the k largest of logits (T,E) act or F32, largest first, the lower expert first where they are equal; NaN
  * counts as -infinity. weight (T,k) F32 = their shares of a softmax: over all E experts (Qwen3-MoE without norm_topk_prob), or over the k
- * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss). E and k have the
- * limits below. */
+ * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss). */
 enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32 };
@@ -210,7 +210,7 @@ enum {
 };
 
 /* PERMUTE: sorts the pairs by expert, stably. start (E+1,1) I32: expert e has rows [start[e], start[e+1]) of what is sorted, start[E] = n;
- * place (T,k) I32: the row that a pair went to; y (n,c) = rows of x (T,c) act, copied there. index (T,k) I32 in [0, E); n below 2^31. */
+ * place (T,k) I32: the row that a pair went to; y (n,c) = rows of x (T,c) act, copied there. index (T,k) I32 in [0, E). */
 enum { RH_PERMUTE_INDEX, RH_PERMUTE_X, RH_PERMUTE_START, RH_PERMUTE_PLACE, RH_PERMUTE_Y };
 
 /* UNPERMUTE: y (T,c) act = sum over j of weight (T,k) times rows place (T,k) of x (n,c), in the order of j, + add (T,c) act or absent.

@@ -30,13 +30,15 @@ void op_check_router_backward(struct check *check)
 	        "router_backward: dlogits are not (T,E) F32 or BF16");
 }
 
-/* Operand (T,k) I32 with T*k = rows, of a count that an I32 can say. */
+enum { MAX_PAIRS = 1 << 30 }; /* kernels count beyond the end, in an I32 */
+
+/* Operand (T,k) I32 with T*k = rows. */
 static void check_pairs(struct check *check, int operand, int64_t rows, const char *fault)
 {
 	struct rh_view pairs = check->op->operand[operand];
 	int64_t count = 0;
 	require(check, pairs.dtype == RH_I32 && pairs.cols >= 1, fault);
-	require(check, !__builtin_mul_overflow(pairs.rows, pairs.cols, &count) && count <= INT32_MAX && count == rows, fault);
+	require(check, !__builtin_mul_overflow(pairs.rows, pairs.cols, &count) && count <= MAX_PAIRS && count == rows, fault);
 }
 
 void op_check_permute(struct check *check)
@@ -47,7 +49,8 @@ void op_check_permute(struct check *check)
 	require(check, y.dtype == x.dtype && y.cols == x.cols, "permute: y is not (T*k,c) of x's dtype");
 	check_pairs(check, RH_PERMUTE_INDEX, y.rows, "permute: index is not (T,k) I32, or y has not T*k rows");
 	require(check, index.rows == x.rows, "permute: rows of index and x differ");
-	require(check, start.dtype == RH_I32 && start.cols == 1 && start.rows >= 2, "permute: start is not (E+1,1) I32");
+	require(check, start.dtype == RH_I32 && start.cols == 1 && start.rows >= 2 && start.rows <= RH_ROUTER_MAX_EXPERTS + 1,
+	        "permute: start is not (E+1,1) I32, or there are too many experts");
 	shape(check, RH_PERMUTE_PLACE, RH_I32, index.rows, index.cols, "permute: place is not (T,k) I32");
 }
 
@@ -76,8 +79,8 @@ void op_check_unpermute_backward(struct check *check)
 static int64_t experts_of(struct check *check, int operand)
 {
 	struct rh_view start = check->op->operand[operand];
-	int right = start.dtype == RH_I32 && start.cols == 1 && start.rows >= 2;
-	require(check, right, "grouped: start is not (E+1,1) I32");
+	int right = start.dtype == RH_I32 && start.cols == 1 && start.rows >= 2 && start.rows <= RH_ROUTER_MAX_EXPERTS + 1;
+	require(check, right, "grouped: start is not (E+1,1) I32, or there are too many experts");
 	return right ? start.rows - 1 : 1;
 }
 
@@ -98,7 +101,7 @@ void op_check_grouped_gemm(struct check *check)
 	require(check, b.dtype == a.dtype, "grouped_gemm: b has another dtype than a");
 	require(check, d.dtype == a.dtype || d.dtype == RH_F32, "grouped_gemm: d is neither F32 nor of a's dtype");
 	require(check, d.rows == a.rows, "grouped_gemm: rows of a and d differ");
-	require(check, a.rows <= INT32_MAX, "grouped_gemm: a has more rows than start can name");
+	require(check, a.rows <= MAX_PAIRS, "grouped_gemm: a has too many rows");
 	require(check, stacked(b.rows, experts, trans_b ? d.cols : a.cols) && b.cols == (trans_b ? a.cols : d.cols),
 	        "grouped_gemm: b is not a matrix an expert, one under another");
 	shape(check, RH_GROUPED_GEMM_C, d.dtype, d.rows, d.cols, "grouped_gemm: c is not shaped and typed as d");
@@ -112,7 +115,7 @@ void op_check_grouped_gemm_gradient(struct check *check)
 	int64_t experts = experts_of(check, RH_GROUPED_GEMM_GRADIENT_START);
 	require(check, is_act(a.dtype), "grouped_gemm_gradient: a is neither F32 nor BF16");
 	require(check, b.dtype == a.dtype && b.rows == a.rows, "grouped_gemm_gradient: b is not (R,n) of a's dtype");
-	require(check, a.rows <= INT32_MAX, "grouped_gemm_gradient: a has more rows than start can name");
+	require(check, a.rows <= MAX_PAIRS, "grouped_gemm_gradient: a has too many rows");
 	require(check, d.dtype == RH_F32 && stacked(d.rows, experts, a.cols) && d.cols == b.cols,
 	        "grouped_gemm_gradient: d is not (E*m,n) F32");
 }
@@ -122,6 +125,6 @@ void op_check_grouped_column_sum(struct check *check)
 	struct rh_view x = check->op->operand[RH_GROUPED_COLUMN_SUM_X];
 	int64_t experts = experts_of(check, RH_GROUPED_COLUMN_SUM_START);
 	require(check, is_act(x.dtype), "grouped_column_sum: x is neither F32 nor BF16");
-	require(check, x.rows <= INT32_MAX, "grouped_column_sum: x has more rows than start can name");
+	require(check, x.rows <= MAX_PAIRS, "grouped_column_sum: x has too many rows");
 	shape(check, RH_GROUPED_COLUMN_SUM_Y, RH_F32, experts, x.cols, "grouped_column_sum: y is not (E,c) F32");
 }

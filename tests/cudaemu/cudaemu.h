@@ -173,6 +173,17 @@ RH_DEVICE int rh_lowest_bit(uint32_t word)
 	return __builtin_ctz(word);
 }
 
+RH_DEVICE int rh_bit_count(uint32_t word)
+{
+	return __builtin_popcount(word);
+}
+
+/* Few, so that small grids walk too. */
+static inline int rh_processors(void)
+{
+	return 2;
+}
+
 RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
 {
 	return (uint32_t)((uint64_t)a * b >> 32);

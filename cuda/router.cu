@@ -1,0 +1,204 @@
+/* The router of a mixture of experts: k best of E logits and their softmax, and the gradient. With T tokens, logits of e bytes:
+ *
+ * forward   reads T E e, writes 8 T k bytes; k E comparisons a token, and E exponentials.
+ * backward  reads T E e + 12 T k, writes T E e bytes; E exponentials a token.
+ *
+ * Both are short (4096 tokens, 128 experts: 2 MB) and bound by latency: the k rounds of a best one, five shuffles each. The roofline is
+ * bytes / DRAM bandwidth, some 2 us there.
+ *
+ * Tile: a warp a token, 8 a block; lane l holds experts l, l + 32, ... in registers, at most 4 or 32 of them. Sums: a lane's in ascending
+ * order, then over the warp. */
+#include "cuda/rh_cuda.h"
+#include "cuda/router.h"
+
+enum { THREADS = 256, WARPS = THREADS / RH_WARP };
+
+struct router_args {
+	const void *logits;
+	int32_t *index;
+	float *weight;
+	const float *dweight;
+	void *dlogits;
+	int64_t logits_stride, index_stride, weight_stride, dweight_stride, dlogits_stride, rows;
+	int experts, top, over_all, round; /* round: dlogits are BF16 */
+};
+
+/* The experts in descending order of logits, equal ones in ascending order of their numbers. */
+struct rank {
+	float logit; /* -infinity for NaN */
+	int expert;
+};
+
+RH_DEVICE int rank_before(const struct rank &a, const struct rank &b)
+{
+	return a.logit > b.logit || (a.logit == b.logit && a.expert < b.expert);
+}
+
+/* The first of those that come after `last`: the same in every lane. */
+template <int N> RH_DEVICE struct rank rank_next(const float (&logit)[N], const struct rank &last)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	struct rank best = {-INFINITY, INT32_MAX};
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		struct rank own = {logit[i] == logit[i] ? logit[i] : -INFINITY, i * RH_WARP + lane};
+		if (rank_before(last, own) && rank_before(own, best))
+			best = own;
+	}
+	RH_UNROLL
+	for (int mask = RH_WARP / 2; mask; mask /= 2) {
+		struct rank other = {rh_shuffle_xor(best.logit, mask), rh_shuffle_xor(best.expert, mask)};
+		if (rank_before(other, best))
+			best = other;
+	}
+	return best;
+}
+
+/* Those beyond the last expert are -infinity: of higher number than any other such, they are never chosen, and their power is 0. */
+template <typename T, int N> RH_DEVICE void logits_load(float (&logit)[N], const struct router_args &a, int64_t row)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		logit[i] = expert < a.experts ? rh_to_float(((const T *)a.logits)[row * a.logits_stride + expert]) : -INFINITY;
+	}
+}
+
+/* A row's softmax: lane j < k has the power of chosen expert j. */
+struct softmax {
+	float largest, power, sum;
+};
+
+/* `expert`: the lane's chosen one, below 0 for lanes beyond k. */
+template <typename T, int N>
+RH_DEVICE struct softmax softmax_of(const float (&logit)[N], const struct router_args &a, int64_t row, int expert)
+{
+	float own = expert >= 0 ? rh_to_float(((const T *)a.logits)[row * a.logits_stride + expert]) : 0;
+	struct softmax s;
+	s.largest = rh_shuffle(own, 0);
+	s.power = expert >= 0 ? expf(own - s.largest) : 0;
+	s.sum = s.power;
+	if (a.over_all) {
+		s.sum = 0;
+		RH_UNROLL
+		for (int i = 0; i < N; i++)
+			s.sum += expf(logit[i] - s.largest);
+	}
+	s.sum = rh_warp_sum(s.sum);
+	return s;
+}
+
+template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(struct router_args a)
+{
+	int lane = (int)threadIdx.x % RH_WARP, own = -1;
+	int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / RH_WARP;
+	if (row >= a.rows)
+		return;
+	float logit[N];
+	logits_load<T>(logit, a, row);
+	struct rank last = {INFINITY, -1};
+	for (int j = 0; j < a.top; j++) {
+		last = rank_next(logit, last);
+		own = lane == j ? last.expert : own;
+	}
+	struct softmax s = softmax_of<T>(logit, a, row, own);
+	if (lane < a.top) {
+		a.index[row * a.index_stride + lane] = own;
+		a.weight[row * a.weight_stride + lane] = s.power / s.sum;
+	}
+}
+
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
+template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient(struct router_args a)
+{
+	int lane = (int)threadIdx.x % RH_WARP, own = -1;
+	int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / RH_WARP;
+	if (row >= a.rows)
+		return;
+	float logit[N], gradient[N] = {}, weight = 0, dweight = 0;
+	logits_load<T>(logit, a, row);
+	if (lane < a.top) {
+		own = a.index[row * a.index_stride + lane];
+		weight = a.weight[row * a.weight_stride + lane];
+		dweight = a.dweight[row * a.dweight_stride + lane];
+	}
+	struct softmax s = softmax_of<T>(logit, a, row, own);
+	float mean = rh_warp_sum(weight * dweight);
+	uint32_t chosen = 0;
+	for (int j = 0; j < a.top; j++) {
+		int expert = rh_shuffle(own, j);
+		float g = rh_shuffle(dweight, j);
+		RH_UNROLL
+		for (int i = 0; i < N; i++) {
+			int here = expert == i * RH_WARP + lane;
+			gradient[i] = here ? g : gradient[i];
+			chosen |= (uint32_t)here << i;
+		}
+	}
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		float p = a.over_all || chosen >> i & 1 ? expf(logit[i] - s.largest) / s.sum : 0;
+		float value = p * (gradient[i] - mean);
+		int64_t at = row * a.dlogits_stride + expert;
+		if (expert < a.experts && a.round)
+			((rh_bf16 *)a.dlogits)[at] = rh_to_bf16(value);
+		else if (expert < a.experts)
+			((float *)a.dlogits)[at] = value;
+	}
+}
+
+template <typename T, int N> static int launch(const struct router_args *a, CUstream_st *stream)
+{
+	unsigned grid = (unsigned)rh_ceil_div(a->rows, WARPS);
+	if (!a->rows)
+		return 0;
+	if (a->dlogits)
+		return RH_LAUNCH((router_gradient<T, N>), grid, THREADS, 0, stream, *a);
+	return RH_LAUNCH((router_choose<T, N>), grid, THREADS, 0, stream, *a);
+}
+
+static int launch_for(enum rh_dtype logits, const struct router_args *a, CUstream_st *stream)
+{
+	int few = a->experts <= 4 * RH_WARP;
+	if (logits == RH_BF16)
+		return few ? launch<rh_bf16, 4>(a, stream) : launch<rh_bf16, 32>(a, stream);
+	return few ? launch<float, 4>(a, stream) : launch<float, 32>(a, stream);
+}
+
+static struct router_args args_of(const struct rh_view *logits, const struct rh_view *index, const struct rh_view *weight,
+                                  enum rh_router_softmax softmax)
+{
+	struct router_args a = {};
+	a.logits = logits->data;
+	a.index = (int32_t *)index->data;
+	a.weight = (float *)weight->data;
+	a.logits_stride = logits->stride;
+	a.index_stride = index->stride;
+	a.weight_stride = weight->stride;
+	a.rows = logits->rows;
+	a.experts = (int)logits->cols;
+	a.top = (int)index->cols;
+	a.over_all = softmax == RH_ROUTER_OVER_ALL;
+	return a;
+}
+
+extern "C" int cuda_router(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct router_args a = args_of(&view[RH_ROUTER_LOGITS], &view[RH_ROUTER_INDEX], &view[RH_ROUTER_WEIGHT], op->router.softmax);
+	return launch_for(view[RH_ROUTER_LOGITS].dtype, &a, stream);
+}
+
+extern "C" int cuda_router_backward(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand, *logits = &view[RH_ROUTER_BACKWARD_LOGITS], *dlogits = &view[RH_ROUTER_BACKWARD_DLOGITS];
+	struct router_args a = args_of(logits, &view[RH_ROUTER_BACKWARD_INDEX], &view[RH_ROUTER_BACKWARD_WEIGHT], op->router.softmax);
+	a.dweight = (const float *)view[RH_ROUTER_BACKWARD_DWEIGHT].data;
+	a.dweight_stride = view[RH_ROUTER_BACKWARD_DWEIGHT].stride;
+	a.dlogits = dlogits->data;
+	a.dlogits_stride = dlogits->stride;
+	a.round = dlogits->dtype == RH_BF16;
+	return launch_for(logits->dtype, &a, stream);
+}
