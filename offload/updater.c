@@ -16,7 +16,36 @@ struct rh_updater {
 	int ready, taken; /* blocks below these have their weights, and have given their gradient */
 	int rc;
 	char line[512]; /* what the thread said with rc */
+	/* recording; changed while nothing works */
+	struct rh_order_log *log;
+	int lane;
+	int64_t token;
 };
+
+/* Tokens of the recording: a block's weights are ready, its gradient is taken; an update begins, it is done. */
+enum recorded { READY, TAKEN };
+
+static int64_t block_token(const struct rh_updater *updater, enum recorded what, int block)
+{
+	return updater->token + 2 * block + what;
+}
+
+static int64_t whole_token(const struct rh_updater *updater, int done)
+{
+	return updater->token + 2 * rh_store_blocks(updater->store) + done;
+}
+
+static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t what, int64_t step)
+{
+	rh_order_log_add(updater->log, kind, updater->lane, what, step);
+}
+
+void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token)
+{
+	updater->log = log;
+	updater->lane = lane;
+	updater->token = token;
+}
 
 static void advance(struct rh_updater *updater, int *mark, int to)
 {
@@ -32,11 +61,22 @@ static int update_all(struct rh_updater *updater, const struct rh_update *update
 	int blocks = rh_store_blocks(store), stale = rh_store_options(store)->published, rc = 0;
 	for (int b = 0; stale && b < blocks; b++) {
 		rh_store_publish(store, b);
+		if (update->step > 1 && rh_store_block(store, b)->trainable)
+			note(updater, RH_ORDER_PUBLISH, b, update->step - 2);
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 		advance(updater, &updater->ready, b + 1);
 	}
 	for (int b = 0; !rc && b < blocks; b++) {
-		if (rh_store_block(store, b)->trainable)
+		if (rh_store_block(store, b)->trainable) {
+			note(updater, RH_ORDER_TAKE, b, update->step - 1);
+			note(updater, RH_ORDER_UPDATE, b, update->step - 1);
+			if (!stale)
+				note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
 			rc = rh_optimizer_update(store, b, &update->settings, update->learning_rate, update->scale, update->step);
+		}
+		if (!stale)
+			note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
 		if (!stale)
 			advance(updater, &updater->ready, b + 1);
 		advance(updater, &updater->taken, b + 1);
@@ -55,7 +95,9 @@ static void *work(void *context)
 			break;
 		struct rh_update update = updater->update;
 		pthread_mutex_unlock(&updater->lock);
+		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
 		int rc = update_all(updater, &update);
+		note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
 		pthread_mutex_lock(&updater->lock);
 		updater->rc = rc;
 		if (rc)
@@ -107,6 +149,7 @@ void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update
 	RH_ASSERT(!updater->working && !updater->rc);
 	updater->update = *update;
 	updater->ready = updater->taken = 0;
+	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, whole_token(updater, 0), 0);
 	updater->working = 1;
 	pthread_cond_broadcast(&updater->changed);
 	pthread_mutex_unlock(&updater->lock);
@@ -119,6 +162,9 @@ static int await(struct rh_updater *updater, const int *mark, int wanted)
 	while (updater->working && *mark < wanted)
 		pthread_cond_wait(&updater->changed, &updater->lock);
 	int rc = *mark < wanted || !updater->working ? updater->rc : 0;
+	int64_t token =
+	        wanted == INT32_MAX ? whole_token(updater, 1) : block_token(updater, mark == &updater->ready ? READY : TAKEN, wanted - 1);
+	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1, token, 0);
 	if (rc)
 		rc = rh_fail_copy(rc, updater->line);
 	pthread_mutex_unlock(&updater->lock);

@@ -10,6 +10,7 @@
 #define RH_OFFLOAD_UPDATER_H
 
 #include "offload/optimizer.h"
+#include "offload/order.h"
 
 struct rh_updater;
 
@@ -34,5 +35,9 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
 int rh_updater_flush(struct rh_updater *updater) RH_MUST;
+
+/* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, two for
+ * each block and two more. Steps of the recording count from 0. Borrows the log; NULL: no more. */
+void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token);
 
 #endif

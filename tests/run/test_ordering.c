@@ -1,0 +1,217 @@
+/* The five orderings in real steps: what the executor asks of its devices and what the updater does, recorded and checked. */
+#include "offload/order.h"
+#include "offload/updater.h"
+#include "train/rig.h"
+
+enum { MICROS = 4, STEPS = 5, EVENTS = 1 << 20, DEVICES = 4, BLOCKS = 64, TOKENS = 4096 };
+
+/* Devices of a rig with a recorder between them and the executor. Lanes: each device's streams, the updater, the host. Tokens: the
+ * updater's, one for each lane and the host, then events. */
+static struct recorder {
+	const struct rh_device_ops *real;
+	struct rh_device_ops ops;
+	struct rh_order_log *log;
+	struct rh_store *store;
+	struct rh_event *event[TOKENS];
+	int events, devices, blocks;
+	int64_t step;
+} rec;
+
+/* A device sees that its events are of its own kind: the call itself is made as if nobody listened. */
+#define AS_ITSELF(device, call)                                                                                                            \
+	({                                                                                                                                 \
+		(device)->ops = rec.real;                                                                                                  \
+		int as_itself_rc = rec.real->call;                                                                                         \
+		(device)->ops = &rec.ops;                                                                                                  \
+		as_itself_rc;                                                                                                              \
+	})
+
+static int host(void)
+{
+	return rec.devices * RH_STREAMS + 1;
+}
+
+static int lane_of(const struct rh_device *device, enum rh_stream stream)
+{
+	return device->index * RH_STREAMS + (int)stream;
+}
+
+static int64_t lane_token(int lane)
+{
+	return 2 * rec.blocks + 2 + lane;
+}
+
+static int64_t event_token(struct rh_event *event)
+{
+	int i = 0;
+	while (i < rec.events && rec.event[i] != event)
+		i++;
+	assert_true(i < TOKENS);
+	if (i == rec.events)
+		rec.event[rec.events++] = event;
+	return lane_token(host() + 1) + i;
+}
+
+static void note(enum rh_order_kind kind, int lane, int64_t what)
+{
+	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.step : 0);
+}
+
+/* What is enqueued comes after all that the host did before. */
+static void enqueue(int lane)
+{
+	note(RH_ORDER_SIGNAL, host(), lane_token(host()));
+	note(RH_ORDER_WAIT, lane, lane_token(host()));
+}
+
+static int recorded_record(struct rh_device *device, enum rh_stream stream, struct rh_event *event)
+{
+	enqueue(lane_of(device, stream));
+	note(RH_ORDER_SIGNAL, lane_of(device, stream), event_token(event));
+	return AS_ITSELF(device, record(device, stream, event));
+}
+
+static int recorded_wait(struct rh_device *device, enum rh_stream stream, struct rh_event *event)
+{
+	enqueue(lane_of(device, stream));
+	note(RH_ORDER_WAIT, lane_of(device, stream), event_token(event));
+	return AS_ITSELF(device, wait(device, stream, event));
+}
+
+static int is_in(const void *at, const void *array, int64_t bytes)
+{
+	return array && (const char *)at >= (const char *)array && (const char *)at < (const char *)array + bytes;
+}
+
+static int recorded_up(struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	enqueue(lane_of(device, stream));
+	for (int b = 0; b < rec.blocks; b++)
+		if (is_in(from, rh_store_weights(rec.store, b), rh_store_block(rec.store, b)->elements * 2))
+			note(RH_ORDER_UPLOAD, lane_of(device, stream), b);
+	return AS_ITSELF(device, copy_up(device, stream, to, from, bytes));
+}
+
+static int recorded_down(struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	enqueue(lane_of(device, stream));
+	for (int b = 0; b < rec.blocks; b++) {
+		int64_t elements = rh_store_block(rec.store, b)->elements;
+		if (is_in(to, rh_store_gradient(rec.store, b), elements * 2) || is_in(to, rh_store_sum(rec.store, b, 0), elements * 4))
+			note(RH_ORDER_DOWNLOAD, lane_of(device, stream), b);
+	}
+	return AS_ITSELF(device, copy_down(device, stream, to, from, bytes));
+}
+
+static int recorded_synchronize(struct rh_device *device)
+{
+	int rc = AS_ITSELF(device, synchronize(device));
+	for (int s = 0; s < RH_STREAMS; s++) {
+		int lane = lane_of(device, (enum rh_stream)s);
+		note(RH_ORDER_SIGNAL, lane, lane_token(lane));
+		note(RH_ORDER_WAIT, host(), lane_token(lane));
+	}
+	return rc;
+}
+
+static void listen(struct rig *rig)
+{
+	struct rh_devices *devices = &rig->session.devices;
+	rec = (struct recorder){.real = devices->device[0]->ops, .store = rig->session.store, .devices = devices->count};
+	rec.blocks = rh_store_blocks(rec.store);
+	assert_true(rec.blocks <= BLOCKS && rec.devices <= DEVICES);
+	rec.ops = *rec.real;
+	rec.ops.record = recorded_record;
+	rec.ops.wait = recorded_wait;
+	rec.ops.copy_up = recorded_up;
+	rec.ops.copy_down = recorded_down;
+	rec.ops.synchronize = recorded_synchronize;
+	check_ok(rh_order_log_create(EVENTS, &rec.log));
+	for (int d = 0; d < rec.devices; d++)
+		devices->device[d]->ops = &rec.ops;
+	rh_updater_record(rig->session.updater, rec.log, host() - 1, 0);
+}
+
+/* The recording without the host's waits for tokens in [from, to): what is found broken. */
+static int broken_without(const struct rh_order_event *event, int64_t count, int staleness, int64_t from, int64_t to)
+{
+	struct rh_order_event *kept = malloc((size_t)count * sizeof *kept);
+	struct rh_order_fault fault;
+	int64_t left = 0;
+	for (int64_t i = 0; i < count; i++)
+		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != host() || event[i].what < from || event[i].what >= to)
+			kept[left++] = event[i];
+	check_ok(rh_order_check(kept, left, staleness, &fault));
+	free(kept);
+	return fault.ordering;
+}
+
+static void test_steps_hold_all_orderings(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *device;
+		int64_t round;
+		int staleness;
+		double clip;
+	} cases[] = {{"cpu:1", 0, 0, 1}, {"cpu:1", 0, 1, 0}, {"cpu:2", 0, 1, 1},
+	             {"cpu:3", 1, 1, 0}, {"cpu:2", 2, 0, 1}, {"cpu:4", 2, 1, 1}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rig rig;
+		int64_t cuts[] = {1, 2, 3};
+		rig_open(&rig, "qwen3", NULL);
+		rig.config.dtype = RH_BF16;
+		rig.config.device = (char *)(uintptr_t)cases[i].device;
+		rig.config.round_micro_batches = cases[i].round;
+		rig.config.optimizer_staleness = cases[i].staleness;
+		rig.config.backward_cuts = cuts + 1;
+		rig.config.backward_cut_count = 2;
+		struct rig_input in = rig_input(&rig, "train");
+		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
+		rig_start(&rig, RH_SESSION_TRAINS, &work);
+		listen(&rig);
+		for (int step = 0; step < STEPS; step++) {
+			rec.step = step;
+			(void)rig_step(&rig, &in, step * MICROS, MICROS, step);
+			check_ok(rh_updater_finish(rig.session.updater));
+			struct rh_update update = {
+			        .settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
+			update.scale = rh_optimizer_clip(rh_optimizer_norm(rig.session.store), cases[i].clip);
+			rh_updater_begin(rig.session.updater, &update);
+		}
+		check_ok(rh_updater_finish(rig.session.updater));
+		int64_t count, forgotten, uploads = 0, downloads = 0;
+		const struct rh_order_event *event = rh_order_log_events(rec.log, &count, &forgotten);
+		assert_int_equal(forgotten, 0);
+		for (int64_t k = 0; k < count; k++) {
+			uploads += event[k].kind == RH_ORDER_UPLOAD;
+			downloads += event[k].kind == RH_ORDER_DOWNLOAD;
+		}
+		struct rh_order_fault fault;
+		char text[256];
+		check_ok(rh_order_check(event, count, cases[i].staleness, &fault));
+		rh_order_describe(&fault, text, sizeof text);
+		printf("%s, rounds of %d, staleness %d: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
+		       cases[i].staleness, (int)count, (int)uploads, (int)downloads, text);
+		assert_true(uploads > STEPS && downloads > STEPS);
+		assert_int_equal(fault.ordering, 0);
+		/* without the updater's awaits, and without the end of the devices' work, they would not */
+		int64_t awaits = 2 * rec.blocks;
+		int unwaited = broken_without(event, count, cases[i].staleness, 0, awaits);
+		printf("without awaits: ordering %d\n", unwaited);
+		assert_true(unwaited == 2 || unwaited == 4);
+		int ends = broken_without(event, count, cases[i].staleness, lane_token(0), lane_token(host()));
+		assert_true(ends == 1 || ends == 3);
+		for (int d = 0; d < rec.devices; d++)
+			rig.session.devices.device[d]->ops = rec.real;
+		rh_updater_record(rig.session.updater, NULL, 0, 0);
+		rh_order_log_destroy(rec.log);
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_hold_all_orderings)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
