@@ -66,16 +66,16 @@ template <typename T, int ACT> RH_DEVICE struct gated gated_load(const T *gu, in
 
 template <typename T, int ACT> RH_DEVICE void gated_store(T *gu, int64_t i, int64_t cols, const struct gated &out, int aligned)
 {
-	if constexpr (ACT == RH_ACT_GPT_OSS) {
+	if constexpr (ACT != RH_ACT_GPT_OSS) {
+		chunk_store(gu + i, out.gate, cols - i, aligned);
+		chunk_store(gu + cols + i, out.up, cols - i, aligned);
+	} else {
 		struct chunk part[2];
 		RH_UNROLL
 		for (int k = 0; k < 2 * CHUNK; k++)
 			part[k / CHUNK].v[k % CHUNK] = k % 2 ? out.up.v[k / 2] : out.gate.v[k / 2];
 		chunk_store(gu + 2 * i, part[0], 2 * (cols - i), aligned);
 		chunk_store(gu + 2 * i + CHUNK, part[1], 2 * (cols - i) - CHUNK, aligned);
-	} else {
-		chunk_store(gu + i, out.gate, cols - i, aligned);
-		chunk_store(gu + cols + i, out.up, cols - i, aligned);
 	}
 }
 
