@@ -485,8 +485,11 @@ static void test_no_room_is_one_line(void **state)
 			         lora ? " --use_peft true" : "");
 			run_start(&scratch, line, limit, &ran);
 			run_wait(&ran);
-			if (!ran.status)
+			if (!ran.status) {
+				run_free(&ran);
+				check_ok(rh_dir_remove(path_of("%s/out", scratch.dir)));
 				break;
+			}
 			/* its own lines are cut by the limit too when it is very small */
 			if (limit > 4000)
 				check_failed(&ran, "out/");
