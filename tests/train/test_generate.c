@@ -64,7 +64,7 @@ static void is_reference(const char *model, const struct text *text)
 	for (int i = 0; i < TOKENS; i++)
 		if (text->id[i] != expected[i])
 			fail_msg("%s: token %d is %d, expected %d", model, i, text->id[i], expected[i]);
-	rh_safetensors_close(rig.reference);
+	rig_close(&rig);
 }
 
 static void test_greedy_text_equals_hugging_face(void **state)
