@@ -1,8 +1,8 @@
 /* The gradient of attention's sinks: a sink is a key whose value is 0, so that its dp is 0 and its gradient the sum over all queries of -p
  * delta with p = exp(sink - lse).
  *
- * Reads lse and delta: 8 Tq heads bytes, 11 FLOPs for 8 bytes: bound by memory, of the two SMs that 64 heads give work to (a hundredth of what
- * the backward around it takes). Tile: 32 heads a block, as of every sum over rows (chunk.h), in a fixed order. */
+ * Reads lse and delta: 8 Tq heads bytes, 11 FLOPs for 8 bytes: bound by memory, of the two SMs that 64 heads give work to (a hundredth of
+ * what the backward around it takes). Tile: 32 heads a block, as of every sum over rows (chunk.h), in a fixed order. */
 #include "cuda/attention_tile.h"
 #include "cuda/chunk.h"
 

@@ -2,8 +2,8 @@
  *
  * Bytes: reads n b / 8 (b from 2.6 for Q2_K to 8.5 for Q8_0), and 1 to 4 bytes of scale a run where scales lie apart; writes n e. With 4.5
  * bits and bf16 that is 2.6 bytes a value, three quarters of them written.
- * FLOPs: 2 or 3 a value, and some ten integer operations: below 2 FLOPs a byte, bound by memory. The roofline is bytes / DRAM bandwidth (390
- * billion values a second on an RTX 4090 in bf16: an 8B model's in 21 ms).
+ * FLOPs: 2 or 3 a value, and some ten integer operations: below 2 FLOPs a byte, bound by memory. The roofline is bytes / DRAM bandwidth
+ * (390 billion values a second on an RTX 4090 in bf16: an 8B model's in 21 ms).
  * Tile: 2048 values a block, which are whole blocks of every type; their bytes (at most 2176) pass through shared memory, so that blocks of
  * 18 or 210 bytes too are read 16 at a time; 8 values a thread, stored by one instruction (two in fp32). Rows that lie one behind the other
  * are one long row: their tiles all begin on 16 bytes. */

@@ -77,8 +77,8 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) layernorm_forwa
 	}
 }
 
-/* With xhat = (x - mean) rstd and s = dy w: dx = add + rstd (s - mean(s) - xhat mean(s xhat)). dx may be dy or add: a chunk is written by the
- * thread that reads it, and after every read of the sums. */
+/* With xhat = (x - mean) rstd and s = dy w: dx = add + rstd (s - mean(s) - xhat mean(s xhat)). dx may be dy or add: a chunk is written by
+ * the thread that reads it, and after every read of the sums. */
 template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) layernorm_backward_dx(struct layernorm_args a)
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
