@@ -105,11 +105,11 @@ RH_KERNEL(THREADS, 1) probe_reverse_twice(const float *x, float *y, int barrier)
 {
 	RH_DYNAMIC_SHARED(float, low, 0, THREADS / 2);
 	RH_DYNAMIC_SHARED(float, high, THREADS / 2 * sizeof(float), THREADS / 2);
-	int i = (int)threadIdx.x, half = THREADS / 2;
-	(i < half ? low : high)[i % half] = x[i];
+	int i = (int)threadIdx.x, half = THREADS / 2, at = i % half; /* apart: g++ 12's check of a remainder in such an index is wrong */
+	(i < half ? low : high)[at] = x[i];
 	if (barrier == PROBE_WITH_BARRIER)
 		__syncthreads();
-	y[i] = (i < half ? high : low)[half - 1 - i % half];
+	y[i] = (i < half ? high : low)[half - 1 - at];
 }
 
 extern "C" int probe_reverse_dynamic(const float *x, float *y, enum probe_barrier barrier, CUstream_st *stream)
