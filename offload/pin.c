@@ -2,9 +2,6 @@
 
 #include "core/log.h"
 
-#include <string.h>
-#include <sys/mman.h>
-
 static const int64_t sizes[] = {INT64_C(1) << 30, 256 << 20, 64 << 20, 16 << 20};
 
 static int64_t piece_at(const struct rh_host_pin *pin, int64_t first)
@@ -48,18 +45,10 @@ static void pin_on_device(struct rh_host_pin *pin)
 void rh_host_pin(struct rh_device *device, void *memory, int64_t bytes, struct rh_host_pin *out)
 {
 	*out = (struct rh_host_pin){.memory = memory, .bytes = bytes};
-	if (!bytes)
+	if (!bytes || !device->ops->pin)
 		return;
-	if (device->ops->pin) {
-		out->device = device;
-		pin_on_device(out);
-	} else if (mlock(memory, (size_t)bytes) == 0) {
-		out->pinned_bytes = out->piece_bytes = bytes;
-	} else {
-		rh_warn_once(
-		        "host memory is not locked (%s): under memory pressure the kernel may swap it out; ulimit -l unlimited mends it",
-		        strerror(errno));
-	}
+	out->device = device;
+	pin_on_device(out);
 }
 
 void rh_host_unpin(struct rh_host_pin *pin)
@@ -67,8 +56,6 @@ void rh_host_unpin(struct rh_host_pin *pin)
 	if (pin->device && pin->device->ops->unpin)
 		for (int64_t first = 0; first < pin->pinned_bytes; first += pin->piece_bytes)
 			pin->device->ops->unpin(pin->device, pin->memory + first, piece_at(pin, first));
-	else if (!pin->device && pin->pinned_bytes)
-		munlock(pin->memory, (size_t)pin->pinned_bytes);
 	*pin = (struct rh_host_pin){0};
 }
 

@@ -1,11 +1,11 @@
-/* Host memory made fast to copy from and to: registered with the device where it can, locked where it has no such thing. */
+/* Host memory made fast to copy from and to: registered with the device, where it has such a thing. */
 #ifndef RH_OFFLOAD_PIN_H
 #define RH_OFFLOAD_PIN_H
 
 #include "device/device.h"
 
 struct rh_host_pin {
-	struct rh_device *device; /* NULL: locked, or nothing is */
+	struct rh_device *device; /* NULL: nothing is pinned */
 	char *memory;
 	int64_t bytes;
 	int64_t pinned_bytes; /* of them, from the start */

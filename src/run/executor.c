@@ -244,26 +244,46 @@ static int host_create(struct rh_executor *executor)
 static void pin_host(struct rh_executor *executor)
 {
 	struct rh_device *device = executor->options.device[0];
-	executor->pinned[0].memory = rh_store_memory(executor->options.store, &executor->pinned[0].bytes);
-	executor->pinned[1].memory = executor->boundary_memory.base;
-	executor->pinned[1].bytes = executor->boundary_memory.capacity;
-	executor->pinned[2].memory = executor->staging.base;
-	executor->pinned[2].bytes = executor->staging.capacity;
-	for (int i = 0; i < 3; i++) {
-		int rc = device->ops->pin ? device->ops->pin(device, executor->pinned[i].memory, executor->pinned[i].bytes) : -ENOTSUP;
-		if (rc < 0)
-			executor->pinned[i].memory = NULL;
-		if (rc < 0 && device->ops->pin)
-			rh_warn_once("%s; copies will be slower", rh_error(rc));
-	}
+	int64_t bytes;
+	void *store = rh_store_memory(executor->options.store, &bytes);
+	rh_host_pin(device, store, bytes, &executor->pin[0]);
+	rh_host_pin(device, executor->boundary_memory.base, executor->boundary_memory.capacity, &executor->pin[1]);
+	rh_host_pin(device, executor->staging.base, executor->staging.capacity, &executor->pin[2]);
 }
 
 static void unpin_host(struct rh_executor *executor)
 {
-	struct rh_device *device = executor->options.device[0];
 	for (int i = 0; i < 3; i++)
-		if (executor->pinned[i].memory && device->ops->unpin)
-			device->ops->unpin(device, executor->pinned[i].memory, executor->pinned[i].bytes);
+		rh_host_unpin(&executor->pin[i]);
+}
+
+/* Bytes from `host` on that one copy may take. */
+static int64_t copy_run(const struct rh_executor *executor, const char *host, int64_t bytes)
+{
+	for (int i = 0; i < 3; i++)
+		if (host >= executor->pin[i].memory && host < executor->pin[i].memory + executor->pin[i].bytes)
+			return rh_host_pin_run(&executor->pin[i], host, bytes);
+	return bytes;
+}
+
+int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	int rc = 0;
+	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
+		run = copy_run(executor, (const char *)from + done, bytes - done);
+		rc = device->ops->copy_up(device, stream, (char *)to + done, (const char *)from + done, run);
+	}
+	return rc;
+}
+
+int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
+{
+	int rc = 0;
+	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
+		run = copy_run(executor, (const char *)to + done, bytes - done);
+		rc = device->ops->copy_down(device, stream, (char *)to + done, (const char *)from + done, run);
+	}
+	return rc;
 }
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
@@ -347,8 +367,8 @@ static int fold_embedding(struct rh_executor *executor)
 		if (!rc)
 			rc = device->ops->synchronize(device);
 		if (!rc && count > 0)
-			rc = device->ops->copy_down(device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
-			                            count * 4);
+			rc = run_copy_down(executor, device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
+			                   count * 4);
 		if (rc)
 			return rc;
 		if (had)

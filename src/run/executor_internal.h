@@ -4,6 +4,7 @@
 
 #include "model/emit.h"
 #include "offload/memory.h"
+#include "offload/pin.h"
 #include "run/boundary.h"
 #include "run/executor.h"
 #include "run/waits.h"
@@ -57,15 +58,12 @@ struct rh_executor {
 	struct run_device *on;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, staging;
-	struct {
-		void *memory;
-		int64_t bytes;
-	} pinned[3];            /* by the first device, which does it for all; memory NULL: not */
-	int64_t micro_batches;  /* the most of either kind */
-	float *fold[2];         /* host staging for pieces of the embedding's sum */
-	char **micro, **result; /* host staging, one of each a micro-batch */
-	int *summed_on;         /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
-	int64_t *offset;        /* scratch: [2*block+use] */
+	struct rh_host_pin pin[3]; /* of the store, the boundaries, the staging: by the first device, which does it for all */
+	int64_t micro_batches;     /* the most of either kind */
+	float *fold[2];            /* host staging for pieces of the embedding's sum */
+	char **micro, **result;    /* host staging, one of each a micro-batch */
+	int *summed_on;            /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
+	int64_t *offset;           /* scratch: [2*block+use] */
 	struct rh_program program;
 	int turn; /* of the round robin, over all steps */
 	/* this step */
@@ -79,6 +77,10 @@ struct rh_executor {
 		const char *sum;   /* on the device */
 	} left;                    /* the embedding's finished sum, of a table that the head uses too: see fold_embedding */
 };
+
+/* executor.c: copies, cut where one registration of host memory ends and the next begins. */
+int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
+int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
 
 /* slots.c: enqueues one slot. */
 int run_slot(struct rh_executor *executor, const struct rh_slot *slot);

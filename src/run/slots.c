@@ -45,13 +45,13 @@ static void record(struct work *work, enum rh_stream stream, struct rh_event *ev
 static void copy_up(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	if (!work->rc && bytes)
-		work->rc = work->ops->copy_up(work->device, stream, to, from, bytes);
+		work->rc = run_copy_up(work->executor, work->device, stream, to, from, bytes);
 }
 
 static void copy_down(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	if (!work->rc && bytes)
-		work->rc = work->ops->copy_down(work->device, stream, to, from, bytes);
+		work->rc = run_copy_down(work->executor, work->device, stream, to, from, bytes);
 }
 
 static int launch(void *sink, const struct rh_op *op)

@@ -94,37 +94,16 @@ static void test_pinning_goes_down_by_degrees(void **state)
 	}
 }
 
-static int64_t locked_bytes(void)
-{
-	char line[128];
-	long long kib = -1;
-	FILE *file = fopen("/proc/self/status", "r");
-	while (file && fgets(line, sizeof line, file))
-		if (sscanf(line, "VmLck: %lld", &kib) == 1)
-			break;
-	fclose(file);
-	return kib * 1024;
-}
-
-static void test_a_device_that_cannot_pin_has_its_memory_locked(void **state)
+static void test_a_device_that_cannot_pin_is_left_alone(void **state)
 {
 	(void)state;
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-	check_skip("sanitizers make mlock do nothing");
-#endif
 	struct fake fake = {.base = {.ops = &plain}};
 	struct rh_host_pin pin;
-	struct rh_arena arena;
-	int64_t before = locked_bytes();
-	check_ok(rh_host_reserve(MIB, "a test", &arena));
-	rh_host_pin(&fake.base, arena.base, arena.capacity, &pin);
-	if (!pin.pinned_bytes)
-		check_skip("this user may not lock a MiB of memory");
-	assert_int_equal(locked_bytes() - before, MIB);
-	assert_int_equal(rh_host_pin_run(&pin, arena.base, MIB), MIB);
+	static char memory[4096];
+	rh_host_pin(&fake.base, memory, sizeof memory, &pin);
+	assert_int_equal(pin.pinned_bytes, 0);
+	assert_int_equal(rh_host_pin_run(&pin, memory, sizeof memory), sizeof memory);
 	rh_host_unpin(&pin);
-	assert_int_equal(locked_bytes(), before);
-	rh_host_release(&arena);
 	rh_host_pin(&fake.base, NULL, 0, &pin);
 	rh_host_unpin(&pin);
 }
@@ -133,7 +112,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_pinning_goes_down_by_degrees),
-	        cmocka_unit_test(test_a_device_that_cannot_pin_has_its_memory_locked),
+	        cmocka_unit_test(test_a_device_that_cannot_pin_is_left_alone),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
