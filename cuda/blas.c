@@ -3,31 +3,15 @@
  * product; none is ever timed, so that a run repeated is a run repeated. */
 #include "cuda/blas.h"
 
+#include "cuda/blas_library.h"
+
 #include "core/alloc.h"
 
-#include <cublasLt.h>
 #include <dlfcn.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#define TEXT_(x) #x
-#define TEXT(x)  TEXT_(x)
-#define LIBRARY  "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
-
-/* Entry points by the names and types of the header. */
-#define ENTRIES(X)                                                                                                                         \
-	X(cublasLtCreate)                                                                                                                  \
-	X(cublasLtDestroy)                                                                                                                 \
-	X(cublasLtMatmul)                                                                                                                  \
-	X(cublasLtMatmulAlgoGetHeuristic)                                                                                                  \
-	X(cublasLtMatmulDescInit_internal)                                                                                                 \
-	X(cublasLtMatmulDescSetAttribute)                                                                                                  \
-	X(cublasLtMatrixLayoutInit_internal)                                                                                               \
-	X(cublasLtMatmulPreferenceInit_internal)                                                                                           \
-	X(cublasLtMatmulPreferenceSetAttribute)                                                                                            \
-	X(cublasLtGetStatusString)
 
 /* What the choice of an algorithm may depend on; compared as bytes. */
 struct key {
@@ -49,7 +33,7 @@ struct blas {
 	void *library;
 	cublasLtHandle_t handle;
 #define FIELD(name) __typeof__(&name) name;
-	ENTRIES(FIELD)
+	BLAS_ENTRIES(FIELD)
 #undef FIELD
 	struct choice choice[CHOICES]; /* by the key's hash; a second product with the same one takes its place */
 };
@@ -71,9 +55,9 @@ int blas_create(struct blas **out)
 	struct blas *blas = rh_alloc(1, sizeof *blas);
 	if (!blas)
 		return -ENOMEM;
-	blas->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	blas->library = dlopen(BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!blas->library) {
-		int rc = rh_fail(-ENOENT, "cannot load %s: %s; install CUDA's cuBLAS %d or set LD_LIBRARY_PATH", LIBRARY, dlerror(),
+		int rc = rh_fail(-ENOENT, "cannot load %s: %s; install CUDA's cuBLAS %d or set LD_LIBRARY_PATH", BLAS_LIBRARY, dlerror(),
 		                 CUBLAS_VER_MAJOR);
 		blas_destroy(blas);
 		return rc;
@@ -85,11 +69,11 @@ int blas_create(struct blas **out)
 	memcpy(&blas->name, &entry, sizeof entry);                                                                                         \
 	if (!entry)                                                                                                                        \
 		missing = #name;
-	ENTRIES(LOAD)
+	BLAS_ENTRIES(LOAD)
 #undef LOAD
 	if (missing) {
 		blas_destroy(blas);
-		return rh_fail(-ENOENT, "%s has no %s; install cuBLAS %d.%d or later", LIBRARY, missing, CUBLAS_VER_MAJOR,
+		return rh_fail(-ENOENT, "%s has no %s; install cuBLAS %d.%d or later", BLAS_LIBRARY, missing, CUBLAS_VER_MAJOR,
 		               CUBLAS_VER_MINOR);
 	}
 	cublasStatus_t status = blas->cublasLtCreate(&blas->handle);

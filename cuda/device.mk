@@ -43,10 +43,10 @@ $(B)/%.cu.o: %.cu
 	@c++filt <$@.log >$(@:.cu.o=.ptxas); grep -i 'warning' $@.log || true
 $(B)/roundhouse: LIBS += $(CUDA_LIBS) -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
 
-# A link in which every name must resolve: the runtime as a shared library, cuBLASLt with all entries that blas.c asks it for by name, NCCL (for links
+# A link in which every name must resolve: the runtime as a shared library, cuBLASLt with all entries that blas_library.h names, NCCL (for links
 # between boxes, which are not built yet: nothing calls it).
 NCCL         := $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include /usr/local/include))
-CUDA_ENTRIES := $(shell sed -n 's/^\tX(\(cublas[A-Za-z_]*\)).*/\1/p' cuda/blas.c) $(if $(NCCL),ncclGetVersion)
+CUDA_ENTRIES := $(shell sed -n 's/^\tX(\(cublas[A-Za-z_]*\)).*/\1/p' cuda/blas_library.h) $(if $(NCCL),ncclGetVersion)
 $(B)/cuda/linked: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@for name in $(CUDA_ENTRIES); do echo "extern char $$name; void *const use_$$name = &$$name;"; done >$@.c
 	@echo "ld $@"; $(CC) -o $@ $@.c $^ $(LIBS) $(CUDA_LIBS) -lcudart -lcublasLt $(if $(NCCL),-lnccl) -lstdc++

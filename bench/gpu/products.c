@@ -38,29 +38,17 @@ static int best_of_all(struct bench *bench, const struct rh_op *op, double *seco
 
 #else
 
-#include <cublasLt.h>
+#include "cuda/blas_library.h"
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-
-#define TEXT_(x) #x
-#define TEXT(x)  TEXT_(x)
-#define ENTRIES(X)                                                                                                                         \
-	X(cublasLtCreate)                                                                                                                  \
-	X(cublasLtDestroy)                                                                                                                 \
-	X(cublasLtMatmul)                                                                                                                  \
-	X(cublasLtMatmulAlgoGetHeuristic)                                                                                                  \
-	X(cublasLtMatmulDescInit_internal)                                                                                                 \
-	X(cublasLtMatmulDescSetAttribute)                                                                                                  \
-	X(cublasLtMatrixLayoutInit_internal)                                                                                               \
-	X(cublasLtMatmulPreferenceInit_internal)                                                                                           \
-	X(cublasLtMatmulPreferenceSetAttribute)
 
 enum { ALGORITHMS = 64, WORKSPACE_BYTES = 32 << 20 };
 
 struct library {
 	void *handle;
 #define FIELD(name) __typeof__(&name) name;
-	ENTRIES(FIELD)
+	BLAS_ENTRIES(FIELD)
 #undef FIELD
 };
 
@@ -79,7 +67,7 @@ struct candidate {
 
 static int load(struct library *library)
 {
-	library->handle = dlopen("libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
+	library->handle = dlopen(BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	void *entry;
 	if (!library->handle)
 		return rh_fail(-ENOENT, "%s", dlerror());
@@ -88,7 +76,7 @@ static int load(struct library *library)
 	memcpy(&library->name, &entry, sizeof entry);                                                                                      \
 	if (!entry)                                                                                                                        \
 		return rh_fail(-ENOENT, "cuBLASLt has no " #name);
-	ENTRIES(LOAD)
+	BLAS_ENTRIES(LOAD)
 #undef LOAD
 	return 0;
 }

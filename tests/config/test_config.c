@@ -443,7 +443,7 @@ static void test_load_tells_each_key_without_effect_once(void **state)
 	memcpy(text, map.bytes, map.length);
 	rh_file_unmap(&map);
 	assert_string_equal(text, "ddp_timeout has no effect: devices share one process\n"
-	                          "gradient_checkpointing has no effect: activations are always recomputed\n"
+	                          "gradient_checkpointing has no effect: what is recomputed follows from the memory there is\n"
 	                          "ddp_backend has no effect: devices share one process\n");
 }
 
