@@ -9,6 +9,7 @@
  * usage: adamw [millions of parameters] [threads] */
 #include "offload/memory.h"
 #include "offload/optimizer.h"
+#include "run/machine.h"
 
 #include <emmintrin.h>
 #include <jansson.h>
@@ -219,19 +220,6 @@ static double reference(const struct rates *r)
 	return most > r->pass ? most : r->pass;
 }
 
-static void processor(char *name, size_t size)
-{
-	FILE *file = fopen("/proc/cpuinfo", "r");
-	snprintf(name, size, "unknown processor");
-	for (char text[512]; file && fgets(text, sizeof text, file);)
-		if (!strncmp(text, "model name", 10) && strchr(text, ':')) {
-			snprintf(name, size, "%.*s", (int)strcspn(strchr(text, ':') + 2, "\n"), strchr(text, ':') + 2);
-			break;
-		}
-	if (file)
-		fclose(file);
-}
-
 /* Parameters a second of the peers; 0: not there. */
 static void ask_peers(int64_t elements, int threads, double rate[2])
 {
@@ -289,7 +277,7 @@ int main(int argc, char **argv)
 		else
 			printf("%s: not installed in build/venv\n", peers[i]);
 	char name[256];
-	processor(name, sizeof name);
+	rh_machine_describe(name, sizeof name);
 	struct rates *split = &rates[SPLIT];
 	printf("{\"bench\": \"adamw\", \"value\": %.3f, \"unit\": \"GB/s\", \"reference\": %.3f, \"ratio\": %.3f, "
 	       "\"parameters_per_second\": %.0f, \"torch_ratio\": %.3f, \"deepspeed_ratio\": %.3f, ",

@@ -2,6 +2,7 @@
  * LoRA for 8 devices of 24 GiB (Qwen3-235B-A22B: 2.6 GB of 8-bit weights a layer), where the original takes 1.47 s (arXiv 2604.27085); and
  * its growth with the number of layers, all equal and all different. */
 #include "partition/roundpipe.h"
+#include "run/machine.h"
 
 #include "core/alloc.h"
 
@@ -68,19 +69,6 @@ static double measure(int blocks, double spread, struct rh_partition *shown)
 	return best;
 }
 
-static void processor(char *name, size_t size)
-{
-	FILE *file = fopen("/proc/cpuinfo", "r");
-	snprintf(name, size, "unknown processor");
-	for (char text[512]; file && fgets(text, sizeof text, file);)
-		if (!strncmp(text, "model name", 10) && strchr(text, ':')) {
-			snprintf(name, size, "%.*s", (int)strcspn(strchr(text, ':') + 2, "\n"), strchr(text, ':') + 2);
-			break;
-		}
-	if (file)
-		fclose(file);
-}
-
 /* A bar a row, on a logarithmic scale: one character doubles four times as slowly as the layers. */
 static void plot(double ms)
 {
@@ -107,7 +95,7 @@ int main(void)
 			worst = fmax(growth[i][0], growth[i][1]);
 	}
 	char name[256];
-	processor(name, sizeof name);
+	rh_machine_describe(name, sizeof name);
 	printf("{\"bench\": \"partition\", \"value\": %.3f, \"unit\": \"ms for 94 layers on 8 devices\", \"reference\": %.0f, "
 	       "\"reference_is\": \"the original's 1.47 s\", \"ratio\": %.1f, \"growth_ms\": {",
 	       worst, original_ms, original_ms / worst);
