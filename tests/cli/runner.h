@@ -88,6 +88,17 @@ static inline void copy_file(const char *from, const char *to)
 	free(bytes);
 }
 
+/* A small model with its tokenizer, as a Hugging Face directory dir/hf. */
+static inline void copy_model(const char *dir)
+{
+	static const char *const from[] = {
+	        "tests/reference/models/gguf-qwen2/config.json", "tests/reference/models/gguf-qwen2/model.safetensors",
+	        "tests/reference/interchange/tokenizer.json", "tests/reference/interchange/tokenizer_config.json"};
+	check_ok(rh_dir_make(path_of("%s/hf", dir)));
+	for (int i = 0; i < 4; i++)
+		copy_file(from[i], path_of("%s/hf/%s", dir, strrchr(from[i], '/') + 1));
+}
+
 /* The files (not folders) of one directory into another, which is made. */
 static inline void copy_dir(const char *from, const char *to)
 {

@@ -14,11 +14,7 @@ static void make_good(struct scratch *scratch)
 {
 	scratch_open(scratch);
 	const char *dir = scratch->dir;
-	check_ok(rh_dir_make(path_of("%s/hf", dir)));
-	copy_file(MODELS "gguf-qwen2/config.json", path_of("%s/hf/config.json", dir));
-	copy_file(MODELS "gguf-qwen2/model.safetensors", path_of("%s/hf/model.safetensors", dir));
-	copy_file("tests/reference/interchange/tokenizer.json", path_of("%s/hf/tokenizer.json", dir));
-	copy_file("tests/reference/interchange/tokenizer_config.json", path_of("%s/hf/tokenizer_config.json", dir));
+	copy_model(dir);
 	copy_file(MODELS "gguf-llama/model.gguf", path_of("%s/model.gguf", dir));
 	write_text(path_of("%s/rows.jsonl", dir), ROWS);
 	write_text(path_of("%s/run.yaml", dir), path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\noutput_dir: %s/out\n"

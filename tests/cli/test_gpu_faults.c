@@ -11,11 +11,7 @@ static void make_input(struct scratch *scratch)
 	const char *dir = scratch->dir;
 	if (access(program_path(), X_OK))
 		check_skip("GPUs that break: %s is not built (the thread sanitizer does not know fibers)", program_path());
-	check_ok(rh_dir_make(path_of("%s/hf", dir)));
-	copy_file(MODELS "gguf-qwen2/config.json", path_of("%s/hf/config.json", dir));
-	copy_file(MODELS "gguf-qwen2/model.safetensors", path_of("%s/hf/model.safetensors", dir));
-	copy_file("tests/reference/interchange/tokenizer.json", path_of("%s/hf/tokenizer.json", dir));
-	copy_file("tests/reference/interchange/tokenizer_config.json", path_of("%s/hf/tokenizer_config.json", dir));
+	copy_model(dir);
 	FILE *file = fopen(path_of("%s/rows.jsonl", dir), "w");
 	assert_non_null(file);
 	for (int i = 0; i < 12; i++)

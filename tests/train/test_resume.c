@@ -31,11 +31,7 @@ static void world_open(struct scratch *scratch)
 {
 	scratch_open(scratch);
 	const char *dir = scratch->dir;
-	check_ok(rh_dir_make(path_of("%s/hf", dir)));
-	copy_file(MODELS "gguf-qwen2/config.json", path_of("%s/hf/config.json", dir));
-	copy_file(MODELS "gguf-qwen2/model.safetensors", path_of("%s/hf/model.safetensors", dir));
-	copy_file("tests/reference/interchange/tokenizer.json", path_of("%s/hf/tokenizer.json", dir));
-	copy_file("tests/reference/interchange/tokenizer_config.json", path_of("%s/hf/tokenizer_config.json", dir));
+	copy_model(dir);
 	write_rows(path_of("%s/rows.jsonl", dir), ROWS, 3);
 	write_rows(path_of("%s/held.jsonl", dir), HELD, 4);
 }
