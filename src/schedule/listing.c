@@ -9,7 +9,6 @@ struct listing {
 	const struct listing_rule *rule;
 	int64_t first, micro_batches;
 	struct stage_times *times;            /* of each stage */
-	int *device;                          /* of each stage */
 	double *forward_end, *input_end;      /* (stages, micro_batches) */
 	int64_t *forwards, *inputs, *weights; /* of each stage: begun so far */
 	double *free_at;                      /* of each device */
@@ -17,11 +16,10 @@ struct listing {
 	double now, next;                     /* next: when something may change */
 };
 
-/* When micro-batch m's input lies at `stage`, coming from stage `from`. */
-static double arrival(const struct listing *at, const double *end, int from, int stage, int64_t m)
+/* When micro-batch m's input, coming from stage `from`, lies at another. */
+static double arrival(const struct listing *at, const double *end, int from, int64_t m)
 {
-	double hop = at->device[from] != at->device[stage] ? at->request->hop_s : 0;
-	return end[from * at->micro_batches + m] + hop;
+	return end[from * at->micro_batches + m] + at->request->hop_s;
 }
 
 /* Is the input there? Else notes when it will be, where that is known. */
@@ -41,14 +39,14 @@ static int is_ready(struct listing *at, enum rh_slot_kind kind, int stage)
 		const int64_t *released = at->split ? at->weights : at->inputs;
 		if (m == at->micro_batches || !at->rule->admits(at->rule, at->request, stage, at->forwards, released))
 			return 0;
-		return !stage || (at->forwards[stage - 1] > m && has_come(at, arrival(at, at->forward_end, stage - 1, stage, m)));
+		return !stage || (at->forwards[stage - 1] > m && has_come(at, arrival(at, at->forward_end, stage - 1, m)));
 	}
 	m = at->inputs[stage];
 	if (kind == RH_SLOT_WEIGHT_GRADIENT)
 		return at->weights[stage] < m && has_come(at, at->input_end[stage * at->micro_batches + at->weights[stage]]);
 	if (m >= at->forwards[stage] || !has_come(at, at->forward_end[stage * at->micro_batches + m]))
 		return 0;
-	return stage + 1 == stages || (at->inputs[stage + 1] > m && has_come(at, arrival(at, at->input_end, stage + 1, stage, m)));
+	return stage + 1 == stages || (at->inputs[stage + 1] > m && has_come(at, arrival(at, at->input_end, stage + 1, m)));
 }
 
 static void emit(struct listing *at, enum rh_slot_kind kind, int stage, struct rh_program *out)
@@ -65,12 +63,12 @@ static void emit(struct listing *at, enum rh_slot_kind kind, int stage, struct r
 		at->forward_end[stage * at->micro_batches + m] = end;
 	else if (kind != RH_SLOT_WEIGHT_GRADIENT)
 		at->input_end[stage * at->micro_batches + m] = end;
-	at->free_at[at->device[stage]] = end;
+	at->free_at[stage] = end;
 	struct rh_stage layers = at->request->stage[stage];
 	out->slot[out->slots++] = (struct rh_slot){.kind = kind,
 	                                           .lo = layers.lo,
 	                                           .hi = layers.hi,
-	                                           .device = at->device[stage],
+	                                           .device = stage,
 	                                           .first_round = global % count == 0,
 	                                           .last_round = global % count == count - 1,
 	                                           .first = global % count,
@@ -79,24 +77,13 @@ static void emit(struct listing *at, enum rh_slot_kind kind, int stage, struct r
 	                                           .step = global / count};
 }
 
-/* Devices' stages, by device then from the bottom: which[0] is the device's lowest. -1: it has fewer. */
-static int stage_of(const struct listing *at, int device, int which)
+static int take(struct listing *at, int stage, struct rh_program *out)
 {
-	for (int s = 0; s < at->request->stages; s++)
-		if (at->device[s] == device && which-- == 0)
-			return s;
-	return -1;
-}
-
-static int take(struct listing *at, int device, struct rh_program *out)
-{
-	for (int i = 0; i < at->rule->orders; i++) {
-		int stage = stage_of(at, device, at->rule->order[i].which);
-		if (stage < 0 || !is_ready(at, at->rule->order[i].kind, stage))
-			continue;
-		emit(at, at->rule->order[i].kind, stage, out);
-		return 1;
-	}
+	for (int i = 0; i < at->rule->orders; i++)
+		if (is_ready(at, at->rule->order[i], stage)) {
+			emit(at, at->rule->order[i], stage, out);
+			return 1;
+		}
 	return 0;
 }
 
@@ -121,21 +108,18 @@ static int open_listing(struct listing *at)
 {
 	size_t stages = (size_t)at->request->stages, cells = stages * (size_t)at->micro_batches;
 	at->times = rh_alloc(stages, sizeof *at->times);
-	at->device = rh_alloc(stages, sizeof *at->device);
 	at->forward_end = rh_alloc(2 * cells, sizeof *at->forward_end);
 	at->forwards = rh_alloc(3 * stages, sizeof *at->forwards);
 	at->free_at = rh_alloc((size_t)at->request->devices, sizeof *at->free_at);
-	if (!(at->times && at->device && at->forward_end && at->forwards && at->free_at))
+	if (!(at->times && at->forward_end && at->forwards && at->free_at))
 		return -ENOMEM;
 	at->input_end = at->forward_end + cells;
 	at->inputs = at->forwards + stages;
 	at->weights = at->inputs + stages;
-	for (int s = 0; s < at->request->stages; s++) {
+	for (int s = 0; s < at->request->stages; s++)
 		at->times[s] = stage_times(at->request, s);
-		at->device[s] = at->rule->device_of(at->request, s);
-	}
 	for (int i = 0; i < at->rule->orders; i++)
-		at->split = at->split || at->rule->order[i].kind == RH_SLOT_WEIGHT_GRADIENT;
+		at->split = at->split || at->rule->order[i] == RH_SLOT_WEIGHT_GRADIENT;
 	return 0;
 }
 
@@ -148,7 +132,6 @@ int listing_make(const struct rh_schedule_request *request, const struct listing
 	rc = rc ? rc : rh_grow(&out->slot, &out->capacity, out->slots + slots, sizeof *out->slot);
 	rc = rc ? rc : run(&at, slots, out);
 	rh_free(at.times);
-	rh_free(at.device);
 	rh_free(at.forward_end);
 	rh_free(at.forwards);
 	rh_free(at.free_at);

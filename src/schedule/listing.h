@@ -1,16 +1,12 @@
-/* Inside src/schedule: an order by letting each device, whenever it is idle, take the first of its ready slots by a rule's preference. */
+/* Inside src/schedule: an order by letting each device, of one stage, whenever it is idle, take the first of its ready slots by a rule's
+ * preference. */
 #ifndef RH_SCHEDULE_LISTING_H
 #define RH_SCHEDULE_LISTING_H
 
 #include "schedule/schedule_internal.h"
 
 struct listing_rule {
-	int (*device_of)(const struct rh_schedule_request *request, int stage);
-	/* what a device prefers, best first: a kind, and which of its stages (0 the lowest) */
-	struct {
-		enum rh_slot_kind kind;
-		int which;
-	} order[6];
+	enum rh_slot_kind order[3]; /* what a device prefers, best first */
 	int orders;
 	/* May this stage begin another forward? forwards[s], released[s]: those begun, and those whose last backward slot has begun. */
 	int (*admits)(const struct listing_rule *rule, const struct rh_schedule_request *request, int stage, const int64_t *forwards,

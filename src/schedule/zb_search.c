@@ -8,12 +8,6 @@
 
 #include <math.h>
 
-static int device_of(const struct rh_schedule_request *request, int stage)
-{
-	(void)request;
-	return stage;
-}
-
 static int admits(const struct listing_rule *rule, const struct rh_schedule_request *request, int stage, const int64_t *forwards,
                   const int64_t *released)
 {
@@ -86,11 +80,11 @@ static int try_listings(struct search *search)
 {
 	static const enum rh_slot_kind backward_first[] = {RH_SLOT_INPUT_GRADIENT, RH_SLOT_FORWARD, RH_SLOT_WEIGHT_GRADIENT};
 	static const enum rh_slot_kind forward_first[] = {RH_SLOT_FORWARD, RH_SLOT_INPUT_GRADIENT, RH_SLOT_WEIGHT_GRADIENT};
-	struct listing_rule rule = {.device_of = device_of, .orders = 3, .admits = admits, .limit = search->limit};
+	struct listing_rule rule = {.orders = 3, .admits = admits, .limit = search->limit};
 	int rc = 0;
 	for (int f = 0; !rc && f < 2; f++) {
 		for (int i = 0; i < 3; i++)
-			rule.order[i].kind = f ? forward_first[i] : backward_first[i];
+			rule.order[i] = f ? forward_first[i] : backward_first[i];
 		search->now.slots = 0;
 		rc = judge(search, listing_make(search->request, &rule, 0, search->request->micro_batches, &search->now));
 	}
