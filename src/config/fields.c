@@ -1,6 +1,7 @@
 #include "config/fields_internal.h"
 
 #include "config/config_internal.h"
+#include "core/alloc.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,8 +57,13 @@ static int set_field(const struct config_tree *tree, const struct config_field *
 		return 0;
 	}
 	if (value->type != YAML_SCALAR_NODE)
-		return config_tree_fail(tree, value, "%s: expected a number", field->name);
+		return config_tree_fail(tree, value, "%s: expected %s", field->name, field->type == FIELD_TEXT ? "text" : "a number");
 	const char *text = (const char *)value->data.scalar.value;
+	if (field->type == FIELD_TEXT) {
+		char *copy = rh_strdup(text);
+		memcpy(at, &copy, sizeof copy);
+		return copy ? 0 : rh_fail(-ENOMEM, "%s: out of host memory while reading it", tree->path);
+	}
 	int rc;
 	if (field->type == FIELD_REAL) {
 		double real = 0;

@@ -11,6 +11,7 @@ enum config_field_type {
 	FIELD_COUNT, /* int64_t: a whole number from `least` up */
 	FIELD_REAL,  /* double: 0 or more */
 	FIELD_BYTES, /* int64_t: bytes, "24GiB" */
+	FIELD_TEXT,  /* char *: a fresh string (rh_free), NULL before */
 	FIELD_NODE   /* yaml_node_t *: borrowed, for the caller to read */
 };
 struct config_field {

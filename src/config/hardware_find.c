@@ -1,0 +1,132 @@
+/* Where profiles are found, and what is assumed of a machine that has none. */
+#include "config/hardware.h"
+
+#include "config/config_internal.h"
+#include "core/alloc.h"
+#include "core/file.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int rh_hardware_read(const char *path, struct rh_hardware *out)
+{
+	struct rh_mapping file;
+	*out = (struct rh_hardware){0};
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	rc = rh_hardware_parse(file.bytes, file.length, path, out);
+	rh_file_unmap(&file);
+	return rc;
+}
+
+char *rh_hardware_user_dir(void)
+{
+	const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+	if (config && *config)
+		return rh_path_join(config, "roundhouse/hardware");
+	return home && *home ? rh_path_join(home, ".config/roundhouse/hardware") : NULL;
+}
+
+/* The directory `up` levels above the program's, with `below` behind it; empty where it cannot be told. */
+static void beside_program(int up, const char *below, char out[PATH_MAX])
+{
+	char path[PATH_MAX / 2];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+	*out = 0;
+	if (length <= 0)
+		return;
+	path[length] = 0;
+	for (; up >= 0; up--) {
+		char *slash = strrchr(path, '/');
+		if (!slash)
+			return;
+		*slash = 0;
+	}
+	snprintf(out, PATH_MAX, "%s/%s", path, below);
+}
+
+/* 1: read; 0: no such file there. */
+static int try_in(const char *dir, const char *name, struct rh_hardware *out)
+{
+	char path[PATH_MAX];
+	if (!dir || !*dir || snprintf(path, sizeof path, "%s/%s.yaml", dir, name) >= (int)sizeof path || !rh_file_exists(path))
+		return 0;
+	int rc = rh_hardware_read(path, out);
+	return rc ? rc : 1;
+}
+
+/* build/release/roundhouse, build/release/tests/room/test_x, PREFIX/bin/roundhouse. */
+static int try_shipped(const char *name, struct rh_hardware *out)
+{
+	char dir[PATH_MAX];
+	int rc = 0;
+	for (int up = 1; !rc && up <= 4; up++) {
+		beside_program(up, "examples/hardware", dir);
+		rc = try_in(dir, name, out);
+	}
+	if (rc)
+		return rc;
+	beside_program(1, "share/roundhouse/hardware", dir);
+	return try_in(dir, name, out);
+}
+
+int rh_hardware_find(const char *name, struct rh_hardware *out)
+{
+	size_t length = strlen(name);
+	*out = (struct rh_hardware){0};
+	if (strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".yaml")))
+		return rh_hardware_read(name, out);
+	char *own = rh_hardware_user_dir();
+	int rc = try_in(own, name, out);
+	rc = rc ? rc : try_shipped(name, out);
+	if (!rc)
+		rc = rh_fail(-ENOENT,
+		             "no hardware profile '%s': neither %s%s%s.yaml nor examples/hardware/%s.yaml is there; name a file, "
+		             "or make one with roundhouse doctor --save",
+		             config_show(name).text, own ? own : "", own ? "/" : "", config_show(name).text, config_show(name).text);
+	rh_free(own);
+	return rc < 0 ? rc : 0;
+}
+
+/* One core of a present processor with AVX-512 or AVX2, cautiously: what `doctor` measures replaces it. */
+static const char assumed_profile[] = "name: assumed\n"
+                                      "source: guessed; roundhouse doctor --save measures this machine\n"
+                                      "device:\n"
+                                      "  name: CPU\n"
+                                      "  on_host_cores: 1\n"
+                                      "  peaks: {f32: 60.0e9, bf16: 60.0e9}\n"
+                                      "  gemm:\n"
+                                      "    - {product: f32, m: 512, n: 1024, k: 1024, fraction: 0.9}\n"
+                                      "    - {product: bf16, m: 512, n: 1024, k: 1024, fraction: 0.9}\n"
+                                      "  other_flops_per_s: 8.0e9\n"
+                                      "  memory_bytes_per_s: 8.0e9\n"
+                                      "  launch_s: 5.0e-6\n"
+                                      "link: {up_bytes_per_s: 8.0e9, down_bytes_per_s: 8.0e9, both_bytes_per_s: 10.0e9}\n"
+                                      "host: {dram_bytes_per_s: 16.0e9, optimizer: {split: 8.0e9, plain: 8.0e9, split8: 3.0e9}}\n";
+
+int rh_hardware_local(int cores, int64_t ram_bytes, struct rh_hardware *out, int *assumed)
+{
+	char *own = rh_hardware_user_dir();
+	int rc = try_in(own, "local", out);
+	rh_free(own);
+	*assumed = !rc;
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = rh_hardware_parse(assumed_profile, sizeof assumed_profile - 1, "assumed.yaml", out);
+	if (rc)
+		return rc;
+	for (int p = 0; p < RH_PRODUCTS; p++)
+		out->device.peak[p] *= cores;
+	out->device.other_flops_per_s *= cores;
+	out->device.memory_bytes_per_s *= cores < 4 ? cores : 4; /* a socket's memory is at its limit with a few */
+	for (int l = 0; l < RH_LAYOUTS; l++)
+		out->host.optimizer_bytes_per_s[l] *= cores < 4 ? cores : 4;
+	out->host.dram_bytes_per_s *= cores < 4 ? cores : 4;
+	out->host.cores = cores;
+	out->host.ram = ram_bytes;
+	return 0;
+}
