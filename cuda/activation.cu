@@ -7,7 +7,7 @@
  *
  * At 3 to 20 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth.
  * Tile: 8 results a thread, 32 such by 8 rows a block. gpt-oss's gates and ups alternate: a thread reads the 16 that its results are of. */
-#include "cuda/activation.h"
+#include "cuda/kernels.h"
 #include "cuda/chunk.h"
 
 struct activation_args {

@@ -11,7 +11,7 @@
  *
  * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes. Probabilities are rounded to bf16 for the second
  * product; the denominator is the sum of the unrounded ones. */
-#include "cuda/attention.h"
+#include "cuda/kernels.h"
 #include "cuda/attention_mma.h"
 
 enum { KEYS = 64 }; /* a tile */

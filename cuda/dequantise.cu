@@ -8,7 +8,7 @@
  * 18 or 210 bytes too are read 16 at a time; 8 values a thread, stored by one instruction (two in fp32). Rows that lie one behind the other
  * are one long row: their tiles all begin on 16 bytes. */
 #include "cuda/chunk.h"
-#include "cuda/dequantise.h"
+#include "cuda/kernels.h"
 
 extern "C" {
 #include "core/blocks.h"

@@ -3,7 +3,7 @@
  * operations/s against 1008 GB/s: 41 operations a byte in bf16 without add are 160), so the roofline is bytes / DRAM bandwidth, nearly
  * reached by neither. Tile: 8 elements a thread, 32 such by 8 rows a block. */
 #include "cuda/chunk.h"
-#include "cuda/dropout.h"
+#include "cuda/kernels.h"
 
 struct dropout_args {
 	const void *x, *add;

@@ -13,7 +13,7 @@
  * that lie across k are turned by ldmatrix.
  *
  * Sums: mma's within 16 of k, then in ascending order; a tile's sum is one block's. Rows and depths that do not exist are zeros. */
-#include "cuda/grouped_gemm.h"
+#include "cuda/kernels.h"
 #include "cuda/grouped_tile.h"
 
 enum { THREADS = 256, COLS = 128, DEPTH = 32, CHUNK_LENGTH = 8, WARP_COLS = 32, WARPS_ACROSS = COLS / WARP_COLS, FEW_ROWS = 192 };

@@ -6,9 +6,8 @@
  *
  * Bound by memory, like RMSNorm (norm.cu): the roofline is bytes / DRAM bandwidth. Tiles are those of norm.cu. Sums are fp32, squares about
  * the mean, in an order that is a function of the shapes alone. */
-#include "cuda/norm.h"
+#include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
-#include "cuda/rows.h"
 
 struct layernorm_args {
 	const void *x, *w, *b, *dy, *add;

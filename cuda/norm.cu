@@ -9,7 +9,7 @@
  * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
  * With n = 4096 that is 128 blocks, one an SM; with a QK-norm's n = 128 it is 4, and dw is bound by what 4 SMs can read. Sums are fp32,
  * their order a function of the shapes alone. */
-#include "cuda/norm.h"
+#include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
 
 struct norm_args {

@@ -9,7 +9,7 @@
  * All are bound by memory: the roofline is bytes / DRAM bandwidth. Tile of the moves: a chunk of 8 elements a thread, 32 such by 8 rows a
  * block. Sums: over k in order; of a dweight a lane's chunks in order, then over the warp. */
 #include "cuda/chunk.h"
-#include "cuda/permute.h"
+#include "cuda/kernels.h"
 
 enum { THREADS = 256, WARPS = THREADS / RH_WARP, AHEAD = 4 };
 

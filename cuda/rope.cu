@@ -6,7 +6,7 @@
  *
  * Tile: a thread turns 8 pairs, elements i..i+7 of a head's two halves; 32 such by 8 rows a block. */
 #include "cuda/chunk.h"
-#include "cuda/rope.h"
+#include "cuda/kernels.h"
 
 struct rope_args {
 	void *x;

@@ -13,7 +13,7 @@
  *
  * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block; embedding_backward 256 chunks of one row. */
 #include "cuda/chunk.h"
-#include "cuda/rows.h"
+#include "cuda/kernels.h"
 
 struct rows_args {
 	const void *x;

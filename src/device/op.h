@@ -1,4 +1,4 @@
-/* The op list: the few primitives that training needs. Model code emits them; devices run them; oracle.c defines them in plain C.
+/* The op list: the few primitives that training needs. Model code emits them; devices run them; device/ops/ defines them in plain C.
  *
  * An op is a value: a kind, operands (views of device memory, or of host memory for the oracle) and parameters. Operands are addressed by
  * the enums below, one per kind; an absent operand has data NULL. "=" overwrites, "+=" adds to what is there. Unless said otherwise an
@@ -10,41 +10,45 @@
 
 #include "core/view.h"
 
-enum rh_op_kind {
-	RH_OP_FILL,
-	RH_OP_CAST,
-	RH_OP_GEMM,
-	RH_OP_COLUMN_SUM,
-	RH_OP_RMSNORM,
-	RH_OP_RMSNORM_BACKWARD,
-	RH_OP_ROPE_TABLE,
-	RH_OP_ROPE,
-	RH_OP_ATTENTION,
-	RH_OP_ATTENTION_BACKWARD,
-	RH_OP_GLU,
-	RH_OP_GLU_BACKWARD,
-	RH_OP_EMBEDDING,
-	RH_OP_EMBEDDING_BACKWARD,
-	RH_OP_GATHER_ROWS,
-	RH_OP_SCATTER_ROWS,
-	RH_OP_DROPOUT,
-	RH_OP_HEAD_LOSS,
-	RH_OP_ADD,
-	RH_OP_ROUTER, /* mixtures of experts */
-	RH_OP_ROUTER_BACKWARD,
-	RH_OP_PERMUTE,
-	RH_OP_UNPERMUTE,
-	RH_OP_UNPERMUTE_BACKWARD,
-	RH_OP_GROUPED_GEMM,
-	RH_OP_GROUPED_GEMM_GRADIENT,
-	RH_OP_GROUPED_COLUMN_SUM,
-	RH_OP_DEQUANTISE,
-	RH_OP_ACTIVATION,
-	RH_OP_ACTIVATION_BACKWARD,
-	RH_OP_LAYERNORM,
-	RH_OP_LAYERNORM_BACKWARD,
-	RH_OP_KINDS
-};
+/* All ops. Products are apart because devices run them through more than a kernel: libraries, workspace, choices. To add one: a row here
+ * and its operands below; what there is to say of it in device/ops/; a kernel in device/cpu/simd/ and one in cuda/. */
+#define RH_OPS(PLAIN, PRODUCT)                                                                                                             \
+	PLAIN(FILL, fill)                                                                                                                  \
+	PLAIN(CAST, cast)                                                                                                                  \
+	PRODUCT(GEMM, gemm)                                                                                                                \
+	PLAIN(COLUMN_SUM, column_sum)                                                                                                      \
+	PLAIN(RMSNORM, rmsnorm)                                                                                                            \
+	PLAIN(RMSNORM_BACKWARD, rmsnorm_backward)                                                                                          \
+	PLAIN(ROPE_TABLE, rope_table)                                                                                                      \
+	PLAIN(ROPE, rope)                                                                                                                  \
+	PLAIN(ATTENTION, attention)                                                                                                        \
+	PLAIN(ATTENTION_BACKWARD, attention_backward)                                                                                      \
+	PLAIN(GLU, glu)                                                                                                                    \
+	PLAIN(GLU_BACKWARD, glu_backward)                                                                                                  \
+	PLAIN(EMBEDDING, embedding)                                                                                                        \
+	PLAIN(EMBEDDING_BACKWARD, embedding_backward)                                                                                      \
+	PLAIN(GATHER_ROWS, gather_rows)                                                                                                    \
+	PLAIN(SCATTER_ROWS, scatter_rows)                                                                                                  \
+	PLAIN(DROPOUT, dropout)                                                                                                            \
+	PRODUCT(HEAD_LOSS, head_loss)                                                                                                      \
+	PLAIN(ADD, add)                                                                                                                    \
+	PLAIN(ROUTER, router)                                                                                                              \
+	PLAIN(ROUTER_BACKWARD, router_backward)                                                                                            \
+	PLAIN(PERMUTE, permute)                                                                                                            \
+	PLAIN(UNPERMUTE, unpermute)                                                                                                        \
+	PLAIN(UNPERMUTE_BACKWARD, unpermute_backward)                                                                                      \
+	PRODUCT(GROUPED_GEMM, grouped_gemm)                                                                                                \
+	PRODUCT(GROUPED_GEMM_GRADIENT, grouped_gemm_gradient)                                                                              \
+	PLAIN(GROUPED_COLUMN_SUM, grouped_column_sum)                                                                                      \
+	PLAIN(DEQUANTISE, dequantise)                                                                                                      \
+	PLAIN(ACTIVATION, activation)                                                                                                      \
+	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
+	PLAIN(LAYERNORM, layernorm)                                                                                                        \
+	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)
+
+#define RH_OP_KIND(kind, name) RH_OP_##kind,
+enum rh_op_kind { RH_OPS(RH_OP_KIND, RH_OP_KIND) RH_OP_KINDS };
+#undef RH_OP_KIND
 
 /* FILL: y (r,c) act or F32 = 0. */
 enum { RH_FILL_Y };
@@ -198,7 +202,7 @@ enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
  * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss). */
 enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
-enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32 };
+enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
 
 /* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's. */
 enum {

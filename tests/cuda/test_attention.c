@@ -1,6 +1,6 @@
 #include "kernel_case.h"
 
-#include "cuda/attention.h"
+#include "cuda/kernels.h"
 
 enum { MAX_DOCUMENTS = 6 };
 

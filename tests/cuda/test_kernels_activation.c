@@ -2,8 +2,7 @@
 
 #include "activation_case.h"
 
-#include "cuda/activation.h"
-#include "cuda/norm.h"
+#include "cuda/kernels.h"
 
 /* Around a chunk of 8, a warp of chunks, and (for LayerNorm) the longest vector of a warp and of a block's one round. */
 static const int lengths[] = {1, 7, 8, 9, 32, 65, 255, 256, 520}, long_lengths[] = {1, 8, 9, 100, 256, 257, 1024, 1025, 2056};

@@ -2,7 +2,7 @@
 
 #include "dequantise_case.h"
 
-#include "cuda/dequantise.h"
+#include "cuda/kernels.h"
 
 static void check_kernel(struct op_case *c, uint64_t *seed)
 {

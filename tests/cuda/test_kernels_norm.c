@@ -1,6 +1,6 @@
 #include "kernel_case.h"
 
-#include "cuda/norm.h"
+#include "cuda/kernels.h"
 
 /* Around a chunk, a warp's chunks, the longest vector of a warp, and of a block's one round. */
 static const int lengths[] = {1, 7, 8, 9, 64, 100, 255, 256, 257, 1024, 1025, 2056};

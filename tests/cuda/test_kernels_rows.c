@@ -1,6 +1,6 @@
 #include "kernel_case.h"
 
-#include "cuda/rows.h"
+#include "cuda/kernels.h"
 
 /* Around a chunk of 8, a warp of chunks, and two. */
 static const int lengths[] = {1, 7, 8, 9, 32, 65, 255, 256, 520};

@@ -2,10 +2,7 @@
 #include "kernel_case.h"
 #include "moe_case.h"
 
-#include "cuda/grouped_gemm.h"
-#include "cuda/permute.h"
-#include "cuda/router.h"
-#include "cuda/rows.h"
+#include "cuda/kernels.h"
 
 /* Around a warp of experts, and 4 of them. */
 static const struct router_shape router_shapes[] = {

@@ -186,22 +186,30 @@ SIMD_INLINE void gradient(const struct rh_op *op, int64_t first, int64_t end, co
 	}
 
 /* Units are rows, of all four. */
-void SIMD(glu)(const struct rh_op *op, int64_t first, int64_t end)
+static void glu(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_CURVE(glu_forward)
 }
 
-void SIMD(glu_backward)(const struct rh_op *op, int64_t first, int64_t end)
+const struct cpu_op SIMD(cpu_glu) = {{{glu, NULL}}};
+
+static void glu_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_CURVE(glu_gradient)
 }
 
-void SIMD(activation)(const struct rh_op *op, int64_t first, int64_t end)
+const struct cpu_op SIMD(cpu_glu_backward) = {{{glu_backward, NULL}}};
+
+static void activation(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_CURVE(forward)
 }
 
-void SIMD(activation_backward)(const struct rh_op *op, int64_t first, int64_t end)
+const struct cpu_op SIMD(cpu_activation) = {{{activation, NULL}}};
+
+static void activation_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_CURVE(gradient)
 }
+
+const struct cpu_op SIMD(cpu_activation_backward) = {{{activation_backward, NULL}}};

@@ -97,10 +97,12 @@ SIMD_INLINE void forward_task(const struct rh_op *op, const struct attention_tas
 }
 
 /* Units are attention_query_slots x key heads x head blocks. */
-void SIMD(attention)(const struct rh_op *op, int64_t first, int64_t end)
+static void attention(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct attention_task task;
 	for (int64_t unit = first; unit < end; unit++)
 		if (attention_query_task(op, unit, &task))
 			BY_DTYPE(op->operand[RH_ATTENTION_Q].dtype, forward_task, op, &task);
 }
+
+const struct cpu_op SIMD(cpu_attention) = {{{attention, cpu_query_blocks}}};

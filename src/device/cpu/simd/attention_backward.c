@@ -81,7 +81,7 @@ SIMD_INLINE void dq_task(const struct rh_op *op, const struct attention_task *ta
 }
 
 /* Units are attention_query_slots x key heads x head blocks. Also makes delta, which the second pass reads. */
-void SIMD(attention_backward_dq)(const struct rh_op *op, int64_t first, int64_t end)
+static void attention_backward_dq(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct attention_task task;
 	for (int64_t unit = first; unit < end; unit++)
@@ -173,7 +173,7 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 }
 
 /* Units are heads. */
-void SIMD(attention_backward_dsink)(const struct rh_op *op, int64_t first, int64_t end)
+static void attention_backward_dsink(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view sink = op->operand[RH_ATTENTION_BACKWARD_SINK], dsink = op->operand[RH_ATTENTION_BACKWARD_DSINK];
 	struct rh_view start = op->operand[RH_ATTENTION_BACKWARD_START_Q];
@@ -193,10 +193,23 @@ void SIMD(attention_backward_dsink)(const struct rh_op *op, int64_t first, int64
 }
 
 /* Units are attention_key_slots x key heads. */
-void SIMD(attention_backward_dk_dv)(const struct rh_op *op, int64_t first, int64_t end)
+static void attention_backward_dk_dv(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct attention_task task;
 	for (int64_t unit = first; unit < end; unit++)
 		if (attention_key_task(op, unit, &task))
 			BY_DTYPE(op->operand[RH_ATTENTION_BACKWARD_Q].dtype, dk_dv_task, op, &task);
 }
+
+static struct cpu_span key_blocks(const struct rh_op *op)
+{
+	return (struct cpu_span){attention_key_slots(op) * op->attention.kv_heads, 1};
+}
+
+static struct cpu_span heads_span(const struct rh_op *op)
+{
+	return (struct cpu_span){op->attention.heads, 1};
+}
+
+const struct cpu_op SIMD(cpu_attention_backward) = {
+        {{attention_backward_dq, cpu_query_blocks}, {attention_backward_dk_dv, key_blocks}, {attention_backward_dsink, heads_span}}};

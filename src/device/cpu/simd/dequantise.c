@@ -96,7 +96,15 @@ SIMD_INLINE void tiles(const struct rh_op *op, int64_t first, int64_t end, const
 }
 
 /* Units are tiles of CPU_TILE values of a row, the last one shorter. */
-void SIMD(dequantise)(const struct rh_op *op, int64_t first, int64_t end)
+static void dequantise(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_DEQUANTISE_Y].dtype, tiles, op, first, end);
 }
+
+static struct cpu_span dequantise_span(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_DEQUANTISE_X];
+	return (struct cpu_span){x.rows * ((x.cols + CPU_TILE - 1) / CPU_TILE), CPU_TASK_ELEMENTS / CPU_TILE};
+}
+
+const struct cpu_op SIMD(cpu_dequantise) = {{{dequantise, dequantise_span}}};

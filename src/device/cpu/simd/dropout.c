@@ -79,7 +79,9 @@ SIMD_INLINE void rows(const struct rh_op *op, int64_t first, int64_t end, const 
 }
 
 /* Units are rows. */
-void SIMD(dropout)(const struct rh_op *op, int64_t first, int64_t end)
+static void dropout(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_DROPOUT_X].dtype, rows, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_dropout) = {{{dropout, NULL}}};

@@ -43,10 +43,12 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 }
 
 /* Units are rows. */
-void SIMD(layernorm)(const struct rh_op *op, int64_t first, int64_t end)
+static void layernorm(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_LAYERNORM_X].dtype, forward, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_layernorm) = {{{layernorm, NULL}}};
 
 SIMD_INLINE void backward_dw(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -78,7 +80,7 @@ SIMD_INLINE void backward_dw(const struct rh_op *op, int64_t first, int64_t end,
 }
 
 /* Units are columns, at most CPU_COLUMNS at once. Before dx, which may overwrite dy. */
-void SIMD(layernorm_backward_dw)(const struct rh_op *op, int64_t first, int64_t end)
+static void layernorm_backward_dw(const struct rh_op *op, int64_t first, int64_t end)
 {
 	if (op->operand[RH_LAYERNORM_BACKWARD_DW].data || op->operand[RH_LAYERNORM_BACKWARD_DB].data)
 		BY_DTYPE(op->operand[RH_LAYERNORM_BACKWARD_X].dtype, backward_dw, op, first, end);
@@ -114,7 +116,14 @@ SIMD_INLINE void backward_dx(const struct rh_op *op, int64_t first, int64_t end,
 }
 
 /* Units are rows. */
-void SIMD(layernorm_backward_dx)(const struct rh_op *op, int64_t first, int64_t end)
+static void layernorm_backward_dx(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_LAYERNORM_BACKWARD_X].dtype, backward_dx, op, first, end);
 }
+
+static struct cpu_span layernorm_backward_dw_span(const struct rh_op *op)
+{
+	return over_columns(op->operand[RH_LAYERNORM_BACKWARD_W]);
+}
+
+const struct cpu_op SIMD(cpu_layernorm_backward) = {{{layernorm_backward_dw, layernorm_backward_dw_span}, {layernorm_backward_dx, NULL}}};

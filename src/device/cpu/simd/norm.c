@@ -38,10 +38,12 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 }
 
 /* Units are rows. */
-void SIMD(rmsnorm)(const struct rh_op *op, int64_t first, int64_t end)
+static void rmsnorm(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_RMSNORM_X].dtype, forward, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_rmsnorm) = {{{rmsnorm, NULL}}};
 
 SIMD_INLINE void backward_dw(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -69,7 +71,7 @@ SIMD_INLINE void backward_dw(const struct rh_op *op, int64_t first, int64_t end,
 }
 
 /* Units are columns of w, at most CPU_COLUMNS at once. Before dx, which may overwrite dy. */
-void SIMD(rmsnorm_backward_dw)(const struct rh_op *op, int64_t first, int64_t end)
+static void rmsnorm_backward_dw(const struct rh_op *op, int64_t first, int64_t end)
 {
 	if (op->operand[RH_RMSNORM_BACKWARD_DW].data)
 		BY_DTYPE(op->operand[RH_RMSNORM_BACKWARD_X].dtype, backward_dw, op, first, end);
@@ -122,7 +124,14 @@ SIMD_INLINE void backward_dx(const struct rh_op *op, int64_t first, int64_t end,
 }
 
 /* Units are rows. */
-void SIMD(rmsnorm_backward_dx)(const struct rh_op *op, int64_t first, int64_t end)
+static void rmsnorm_backward_dx(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_RMSNORM_BACKWARD_X].dtype, backward_dx, op, first, end);
 }
+
+static struct cpu_span rmsnorm_backward_dw_span(const struct rh_op *op)
+{
+	return over_columns(op->operand[RH_RMSNORM_BACKWARD_W]);
+}
+
+const struct cpu_op SIMD(cpu_rmsnorm_backward) = {{{rmsnorm_backward_dw, rmsnorm_backward_dw_span}, {rmsnorm_backward_dx, NULL}}};

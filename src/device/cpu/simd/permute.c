@@ -3,7 +3,7 @@
 #include "device/cpu/simd/simd.h"
 
 /* One unit: a counting sort. */
-void SIMD(permute_sort)(const struct rh_op *op, int64_t first, int64_t end)
+static void permute_sort(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view index = op->operand[RH_PERMUTE_INDEX], start = op->operand[RH_PERMUTE_START], place = op->operand[RH_PERMUTE_PLACE];
 	int32_t *at = start.data;
@@ -32,7 +32,7 @@ void SIMD(permute_sort)(const struct rh_op *op, int64_t first, int64_t end)
 }
 
 /* Units are rows of x. */
-void SIMD(permute_rows)(const struct rh_op *op, int64_t first, int64_t end)
+static void permute_rows(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view x = op->operand[RH_PERMUTE_X], place = op->operand[RH_PERMUTE_PLACE], y = op->operand[RH_PERMUTE_Y];
 	size_t bytes = (size_t)x.cols * (x.dtype == RH_BF16 ? 2 : 4);
@@ -42,6 +42,19 @@ void SIMD(permute_rows)(const struct rh_op *op, int64_t first, int64_t end)
 			memcpy(row_at(y, to[j]), row_at(x, t), bytes);
 	}
 }
+
+static struct cpu_span permute_sort_span(const struct rh_op *op)
+{
+	(void)op;
+	return (struct cpu_span){1, 1};
+}
+
+static struct cpu_span permute_rows_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_PERMUTE_X]);
+}
+
+const struct cpu_op SIMD(cpu_permute) = {{{permute_sort, permute_sort_span}, {permute_rows, permute_rows_span}}};
 
 SIMD_INLINE int64_t place_at(const int32_t *place, int64_t j, int64_t rows)
 {
@@ -70,10 +83,17 @@ SIMD_INLINE void combine(const struct rh_op *op, int64_t first, int64_t end, con
 }
 
 /* Units are rows of y. */
-void SIMD(unpermute)(const struct rh_op *op, int64_t first, int64_t end)
+static void unpermute(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_UNPERMUTE_X].dtype, combine, op, first, end);
 }
+
+static struct cpu_span unpermute_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_UNPERMUTE_Y]);
+}
+
+const struct cpu_op SIMD(cpu_unpermute) = {{{unpermute, unpermute_span}}};
 
 SIMD_INLINE void spread(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -97,7 +117,14 @@ SIMD_INLINE void spread(const struct rh_op *op, int64_t first, int64_t end, cons
 }
 
 /* Units are rows of dy. */
-void SIMD(unpermute_backward)(const struct rh_op *op, int64_t first, int64_t end)
+static void unpermute_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_UNPERMUTE_BACKWARD_X].dtype, spread, op, first, end);
 }
+
+static struct cpu_span unpermute_backward_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_UNPERMUTE_BACKWARD_DY]);
+}
+
+const struct cpu_op SIMD(cpu_unpermute_backward) = {{{unpermute_backward, unpermute_backward_span}}};

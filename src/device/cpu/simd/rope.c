@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Units are rows. */
-void SIMD(rope_table)(const struct rh_op *op, int64_t first, int64_t end)
+static void rope_table(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view position = op->operand[RH_ROPE_TABLE_POSITION], table = op->operand[RH_ROPE_TABLE_TABLE];
 	int64_t half = table.cols / 2;
@@ -19,6 +19,13 @@ void SIMD(rope_table)(const struct rh_op *op, int64_t first, int64_t end)
 		}
 	}
 }
+
+static struct cpu_span rope_table_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_ROPE_TABLE_TABLE]);
+}
+
+const struct cpu_op SIMD(cpu_rope_table) = {{{rope_table, rope_table_span}}};
 
 SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -41,7 +48,9 @@ SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, cons
 }
 
 /* Units are rows. */
-void SIMD(rope)(const struct rh_op *op, int64_t first, int64_t end)
+static void rope(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_ROPE_X].dtype, rotate, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_rope) = {{{rope, NULL}}};

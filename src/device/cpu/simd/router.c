@@ -86,10 +86,12 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 }
 
 /* Units are rows. */
-void SIMD(router)(const struct rh_op *op, int64_t first, int64_t end)
+static void router(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_ROUTER_LOGITS].dtype, forward, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_router) = {{{router, NULL}}};
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
 SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
@@ -124,7 +126,9 @@ SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, co
 }
 
 /* Units are rows. */
-void SIMD(router_backward)(const struct rh_op *op, int64_t first, int64_t end)
+static void router_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_ROUTER_BACKWARD_LOGITS].dtype, backward, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_router_backward) = {{{router_backward, NULL}}};

@@ -13,15 +13,17 @@ static void copy_row(struct rh_view to, int64_t to_row, struct rh_view from, int
 }
 
 /* Units are rows. */
-void SIMD(fill)(const struct rh_op *op, int64_t first, int64_t end)
+static void fill(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view y = op->operand[RH_FILL_Y];
 	for (int64_t t = first; t < end; t++)
 		memset(row_at(y, t), 0, (size_t)row_bytes(y));
 }
 
+const struct cpu_op SIMD(cpu_fill) = {{{fill, NULL}}};
+
 /* Units are rows. */
-void SIMD(cast)(const struct rh_op *op, int64_t first, int64_t end)
+static void cast(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view x = op->operand[RH_CAST_X], y = op->operand[RH_CAST_Y];
 	for (int64_t t = first; t < end; t++) {
@@ -40,6 +42,8 @@ void SIMD(cast)(const struct rh_op *op, int64_t first, int64_t end)
 	}
 }
 
+const struct cpu_op SIMD(cpu_cast) = {{{cast, NULL}}};
+
 SIMD_INLINE void add_views(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view y = op->operand[RH_ADD_Y];
@@ -51,10 +55,12 @@ SIMD_INLINE void add_views(const struct rh_op *op, int64_t first, int64_t end, c
 }
 
 /* Units are rows. */
-void SIMD(add)(const struct rh_op *op, int64_t first, int64_t end)
+static void add(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_ADD_Y].dtype, add_views, op, first, end);
 }
+
+const struct cpu_op SIMD(cpu_add) = {{{add, NULL}}};
 
 /* y[first..end) += sums over rows [row, end_row) of x. */
 SIMD_INLINE void sum_rows(struct rh_view x, int64_t row, int64_t end_row, float *y, int64_t first, int64_t end, const int bf16)
@@ -79,10 +85,17 @@ SIMD_INLINE void sum_columns(const struct rh_op *op, int64_t first, int64_t end,
 }
 
 /* Units are columns, at most CPU_COLUMNS at once. */
-void SIMD(column_sum)(const struct rh_op *op, int64_t first, int64_t end)
+static void column_sum(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_COLUMN_SUM_X].dtype, sum_columns, op, first, end);
 }
+
+static struct cpu_span column_sum_span(const struct rh_op *op)
+{
+	return over_columns(op->operand[RH_COLUMN_SUM_X]);
+}
+
+const struct cpu_op SIMD(cpu_column_sum) = {{{column_sum, column_sum_span}}};
 
 SIMD_INLINE void sum_groups(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -93,18 +106,32 @@ SIMD_INLINE void sum_groups(const struct rh_op *op, int64_t first, int64_t end, 
 }
 
 /* Units are columns, at most CPU_COLUMNS at once. */
-void SIMD(grouped_column_sum)(const struct rh_op *op, int64_t first, int64_t end)
+static void grouped_column_sum(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_GROUPED_COLUMN_SUM_X].dtype, sum_groups, op, first, end);
 }
 
+static struct cpu_span grouped_column_sum_span(const struct rh_op *op)
+{
+	return over_columns(op->operand[RH_GROUPED_COLUMN_SUM_X]);
+}
+
+const struct cpu_op SIMD(cpu_grouped_column_sum) = {{{grouped_column_sum, grouped_column_sum_span}}};
+
 /* Units are rows. */
-void SIMD(embedding)(const struct rh_op *op, int64_t first, int64_t end)
+static void embedding(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view table = op->operand[RH_EMBEDDING_TABLE];
 	for (int64_t t = first; t < end; t++)
 		copy_row(op->operand[RH_EMBEDDING_Y], t, table, index_at(op->operand[RH_EMBEDDING_IDS], t, table.rows));
 }
+
+static struct cpu_span embedding_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_EMBEDDING_Y]);
+}
+
+const struct cpu_op SIMD(cpu_embedding) = {{{embedding, embedding_span}}};
 
 SIMD_INLINE void add_rows(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
@@ -118,21 +145,35 @@ SIMD_INLINE void add_rows(const struct rh_op *op, int64_t first, int64_t end, co
 }
 
 /* Units are columns: each sum over rows stays in row order. */
-void SIMD(embedding_backward)(const struct rh_op *op, int64_t first, int64_t end)
+static void embedding_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
 	BY_DTYPE(op->operand[RH_EMBEDDING_BACKWARD_DY].dtype, add_rows, op, first, end);
 }
 
+static struct cpu_span embedding_backward_span(const struct rh_op *op)
+{
+	return over_columns(op->operand[RH_EMBEDDING_BACKWARD_DY]);
+}
+
+const struct cpu_op SIMD(cpu_embedding_backward) = {{{embedding_backward, embedding_backward_span}}};
+
 /* Units are rows of y. */
-void SIMD(gather_rows)(const struct rh_op *op, int64_t first, int64_t end)
+static void gather_rows(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view x = op->operand[RH_GATHER_ROWS_X];
 	for (int64_t t = first; t < end; t++)
 		copy_row(op->operand[RH_GATHER_ROWS_Y], t, x, index_at(op->operand[RH_GATHER_ROWS_INDEX], t, x.rows));
 }
 
+static struct cpu_span gather_rows_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_GATHER_ROWS_Y]);
+}
+
+const struct cpu_op SIMD(cpu_gather_rows) = {{{gather_rows, gather_rows_span}}};
+
 /* Units are rows of y. */
-void SIMD(scatter_rows)(const struct rh_op *op, int64_t first, int64_t end)
+static void scatter_rows(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view x = op->operand[RH_SCATTER_ROWS_X], index = op->operand[RH_SCATTER_ROWS_INDEX], y = op->operand[RH_SCATTER_ROWS_Y];
 	int64_t next = 0; /* the first index that is not below the row, of those left */
@@ -150,3 +191,10 @@ void SIMD(scatter_rows)(const struct rh_op *op, int64_t first, int64_t end)
 			memset(row_at(y, t), 0, (size_t)row_bytes(y));
 	}
 }
+
+static struct cpu_span scatter_rows_span(const struct rh_op *op)
+{
+	return over_rows(op->operand[RH_SCATTER_ROWS_Y]);
+}
+
+const struct cpu_op SIMD(cpu_scatter_rows) = {{{scatter_rows, scatter_rows_span}}};

@@ -69,8 +69,7 @@ static void scale_bf16(float *row, int64_t cols, float factor)
 		vf_store_bf16_part(out + j, vf_load_part(row + j, cols - j) * factor, cols - j);
 }
 
-void SIMD(softmax_row)(float *logit, int64_t cols, int64_t target, float scale, enum softmax_gradient gradient, float *loss,
-                          int32_t *hit)
+void SIMD(softmax_row)(float *logit, int64_t cols, int64_t target, float scale, enum softmax_gradient gradient, float *loss, int32_t *hit)
 {
 	float largest = largest_of(logit, cols), wanted = logit[target];
 	int first = wanted == largest;

@@ -1,32 +1,5 @@
 #include "device/cpu/simd/simd.h"
 
-const struct cpu_kernels SIMD(cpu_kernels) = {{
-        [RH_OP_FILL] = {SIMD(fill)},
-        [RH_OP_CAST] = {SIMD(cast)},
-        [RH_OP_COLUMN_SUM] = {SIMD(column_sum)},
-        [RH_OP_RMSNORM] = {SIMD(rmsnorm)},
-        [RH_OP_RMSNORM_BACKWARD] = {SIMD(rmsnorm_backward_dw), SIMD(rmsnorm_backward_dx)},
-        [RH_OP_ROPE_TABLE] = {SIMD(rope_table)},
-        [RH_OP_ROPE] = {SIMD(rope)},
-        [RH_OP_ATTENTION] = {SIMD(attention)},
-        [RH_OP_ATTENTION_BACKWARD] = {SIMD(attention_backward_dq), SIMD(attention_backward_dk_dv), SIMD(attention_backward_dsink)},
-        [RH_OP_GLU] = {SIMD(glu)},
-        [RH_OP_GLU_BACKWARD] = {SIMD(glu_backward)},
-        [RH_OP_EMBEDDING] = {SIMD(embedding)},
-        [RH_OP_EMBEDDING_BACKWARD] = {SIMD(embedding_backward)},
-        [RH_OP_GATHER_ROWS] = {SIMD(gather_rows)},
-        [RH_OP_SCATTER_ROWS] = {SIMD(scatter_rows)},
-        [RH_OP_DROPOUT] = {SIMD(dropout)},
-        [RH_OP_ADD] = {SIMD(add)},
-        [RH_OP_ROUTER] = {SIMD(router)},
-        [RH_OP_ROUTER_BACKWARD] = {SIMD(router_backward)},
-        [RH_OP_PERMUTE] = {SIMD(permute_sort), SIMD(permute_rows)},
-        [RH_OP_UNPERMUTE] = {SIMD(unpermute)},
-        [RH_OP_UNPERMUTE_BACKWARD] = {SIMD(unpermute_backward)},
-        [RH_OP_GROUPED_COLUMN_SUM] = {SIMD(grouped_column_sum)},
-        [RH_OP_DEQUANTISE] = {SIMD(dequantise)},
-        [RH_OP_ACTIVATION] = {SIMD(activation)},
-        [RH_OP_ACTIVATION_BACKWARD] = {SIMD(activation_backward)},
-        [RH_OP_LAYERNORM] = {SIMD(layernorm)},
-        [RH_OP_LAYERNORM_BACKWARD] = {SIMD(layernorm_backward_dw), SIMD(layernorm_backward_dx)},
-}};
+#define ROW(kind, name) [RH_OP_##kind] = &SIMD(cpu_##name),
+#define NONE(kind, name)
+const struct cpu_kernels SIMD(cpu_kernels) = {{RH_OPS(ROW, NONE)}};

@@ -1,6 +1,46 @@
-#include "device/oracle_internal.h"
+/* ATTENTION and its gradient. */
+#include "device/ops/def.h"
 
 #include <math.h>
+
+/* The operands that forward and backward share, and their parameters. */
+static void check_attention_inputs(struct check *check, const int at[5])
+{
+	struct rh_view q = check->op->operand[at[0]], k = check->op->operand[at[1]];
+	int64_t heads = check->op->attention.heads, kv_heads = check->op->attention.kv_heads, documents = check->op->attention.documents;
+	require(check, is_act(q.dtype), "attention: q is neither F32 nor BF16");
+	require(check, heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0, "attention: heads are no multiple of kv_heads");
+	require(check, !check->fault && q.cols % heads == 0 && q.cols / heads >= 1, "attention: q is not heads*D wide");
+	if (check->fault)
+		return;
+	int64_t dim = q.cols / heads;
+	require(check, dim <= RH_OP_MAX_HEAD_DIM, "attention: D is above 256");
+	require(check, k.dtype == q.dtype && k.cols == kv_heads * dim, "attention: k is not (Tk,kv_heads*D) of q's dtype");
+	shape(check, at[2], q.dtype, k.rows, k.cols, "attention: v is not shaped and typed as k");
+	require(check, documents >= 0 && check->op->attention.window >= 0, "attention: documents or window is negative");
+	require(check, check->op->attention.longest >= 0 && check->op->attention.longest <= q.rows, "attention: longest is not in [0, Tq]");
+	shape(check, at[3], RH_I32, documents + 1, 1, "attention: start_q is not (documents+1,1) I32");
+	shape(check, at[4], RH_I32, documents + 1, 1, "attention: start_k is not (documents+1,1) I32");
+}
+
+/* Pairs of query and key, of one head: half the square of a document's queries, the keys that were there before them, at most a window. */
+static double attention_pairs(const struct rh_op *op)
+{
+	double queries = (double)op->operand[RH_ATTENTION_Q].rows, keys = (double)op->operand[RH_ATTENTION_K].rows;
+	double seen = (double)op->attention.longest / 2;
+	if (op->attention.documents > 0 && keys > queries)
+		seen += (keys - queries) / (double)op->attention.documents;
+	if (op->attention.window > 0 && seen > (double)op->attention.window)
+		seen = (double)op->attention.window;
+	return queries * seen;
+}
+
+static void attention_cost(const struct rh_op *op, double products, struct rh_op_cost *cost)
+{
+	double pairs = attention_pairs(op);
+	cost->product_flops = products * 2 * pairs * (double)op->operand[RH_ATTENTION_Q].cols;
+	cost->other_flops = pairs * (double)op->attention.heads * (SPECIAL + 4);
+}
 
 /* Rows of one document. */
 struct document {
@@ -79,10 +119,33 @@ static void forward(const struct query *query)
 	put(op->operand[RH_ATTENTION_LSE], query->row, query->head, sum > 0 ? log(sum) + largest : -(double)INFINITY);
 }
 
-void oracle_attention(const struct rh_op *op)
+static void check_attention(struct check *check)
+{
+	struct rh_view q = check->op->operand[RH_ATTENTION_Q];
+	check_attention_inputs(check,
+	                       (const int[]){RH_ATTENTION_Q, RH_ATTENTION_K, RH_ATTENTION_V, RH_ATTENTION_START_Q, RH_ATTENTION_START_K});
+	shape(check, RH_ATTENTION_O, q.dtype, q.rows, q.cols, "attention: o is not shaped and typed as q");
+	shape(check, RH_ATTENTION_LSE, RH_F32, q.rows, check->op->attention.heads, "attention: lse is not (Tq,heads) F32");
+	shape(check, RH_ATTENTION_SINK, q.dtype, 1, check->op->attention.heads, "attention: sink is not (1,heads) of q's dtype");
+}
+
+static void oracle_attention(const struct rh_op *op)
 {
 	each_query(op, forward);
 }
+
+/* q k^T and p v. */
+static void cost_attention(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	attention_cost(op, 2, cost);
+}
+
+const struct op_def op_attention = {
+        .info = {"attention", 8, {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), OUT("o"), OUT("lse"), MAYBE("sink")}},
+        .check = check_attention,
+        .oracle = oracle_attention,
+        .cost = cost_attention,
+};
 
 static void backward_delta(const struct query *query)
 {
@@ -150,7 +213,25 @@ static void backward_dsink(const struct rh_op *op, int64_t head)
 	put(dsink, 0, head, get(dsink, 0, head) + sum);
 }
 
-void oracle_attention_backward(const struct rh_op *op)
+static void check_attention_backward(struct check *check)
+{
+	const struct rh_view *view = check->op->operand;
+	struct rh_view q = view[RH_ATTENTION_BACKWARD_Q], k = view[RH_ATTENTION_BACKWARD_K];
+	int64_t heads = check->op->attention.heads;
+	check_attention_inputs(check, (const int[]){RH_ATTENTION_BACKWARD_Q, RH_ATTENTION_BACKWARD_K, RH_ATTENTION_BACKWARD_V,
+	                                            RH_ATTENTION_BACKWARD_START_Q, RH_ATTENTION_BACKWARD_START_K});
+	shape(check, RH_ATTENTION_BACKWARD_O, q.dtype, q.rows, q.cols, "attention_backward: o is not shaped and typed as q");
+	shape(check, RH_ATTENTION_BACKWARD_LSE, RH_F32, q.rows, heads, "attention_backward: lse is not (Tq,heads) F32");
+	shape(check, RH_ATTENTION_BACKWARD_DO, q.dtype, q.rows, q.cols, "attention_backward: do is not shaped and typed as q");
+	shape(check, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q.rows, heads, "attention_backward: delta is not (Tq,heads) F32");
+	shape(check, RH_ATTENTION_BACKWARD_DQ, q.dtype, q.rows, q.cols, "attention_backward: dq is not shaped and typed as q");
+	shape(check, RH_ATTENTION_BACKWARD_DK, q.dtype, k.rows, k.cols, "attention_backward: dk is not shaped and typed as k");
+	shape(check, RH_ATTENTION_BACKWARD_DV, q.dtype, k.rows, k.cols, "attention_backward: dv is not shaped and typed as v");
+	shape(check, RH_ATTENTION_BACKWARD_SINK, q.dtype, 1, heads, "attention_backward: sink is not (1,heads) of q's dtype");
+	shape(check, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, heads, "attention_backward: dsink is not (1,heads) F32");
+}
+
+static void oracle_attention_backward(const struct rh_op *op)
 {
 	each_query(op, backward_delta);
 	each_query(op, backward_dq);
@@ -164,3 +245,19 @@ void oracle_attention_backward(const struct rh_op *op)
 		for (int64_t head = 0; head < op->attention.heads; head++)
 			backward_dsink(op, head);
 }
+
+/* q k^T once more, do v^T, and one for each gradient. */
+static void cost_attention_backward(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	attention_cost(op, 5, cost);
+}
+
+const struct op_def op_attention_backward = {
+        .info = {"attention_backward",
+                 14,
+                 {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), IN("o"), IN("lse"), IN("do"), OUT("delta"), OUT("dq"), OUT("dk"),
+                  OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink")}},
+        .check = check_attention_backward,
+        .oracle = oracle_attention_backward,
+        .cost = cost_attention_backward,
+};

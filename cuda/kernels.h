@@ -1,0 +1,27 @@
+/* The kernels of each op (device/op.h) but the products that go through cuBLASLt. Operands are device addresses; 0, or a negative errno
+ * when a launch is refused. */
+#ifndef RH_CUDA_KERNELS_H
+#define RH_CUDA_KERNELS_H
+
+#include "device/op.h"
+
+struct CUstream_st;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int cuda_kernel(const struct rh_op *op, struct CUstream_st *stream);
+
+#define CUDA_KERNEL(kind, name) cuda_kernel cuda_##name;
+#define CUDA_NONE(kind, name)
+RH_OPS(CUDA_KERNEL, CUDA_NONE)
+#undef CUDA_KERNEL
+#undef CUDA_NONE
+cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

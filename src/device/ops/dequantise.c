@@ -1,0 +1,79 @@
+/* DEQUANTISE, value by value. The formats themselves are core/blocks.h's: what they are worth is tested against gguf, and worked out by
+ * hand. */
+#include "device/ops/def.h"
+
+#pragma GCC optimize("fp-contract=off")
+#include "core/blocks.h"
+
+/* The scale of column c's run. */
+static float scale_of(const struct rh_op *op, int64_t row, int64_t c)
+{
+	struct rh_view x = op->operand[RH_DEQUANTISE_X], scale = op->operand[RH_DEQUANTISE_SCALE];
+	int64_t run = c / op->dequantise.run, at = row * scale.stride + run;
+	if (scale.dtype == RH_F32)
+		return ((const float *)scale.data)[at];
+	uint8_t q = ((const uint8_t *)scale.data)[at];
+	if (x.dtype == RH_FP4)
+		return rh_e8m0_value(q);
+	int64_t number = row * scale.cols + run;
+	return (float)get(op->operand[RH_DEQUANTISE_MAP], 0, q) * (float)get(op->operand[RH_DEQUANTISE_NESTED], 0, number / RH_NESTED_RUN) +
+	       op->dequantise.offset;
+}
+
+static float value_of(const struct rh_op *op, int64_t row, int64_t c)
+{
+	struct rh_view x = op->operand[RH_DEQUANTISE_X];
+	const uint8_t *bytes = (const uint8_t *)x.data + rh_dtype_bytes(x.dtype, row * x.stride);
+	float values[RH_BLOCK_RUN];
+	switch (x.dtype) {
+	case RH_I8:
+		return (float)(int8_t)bytes[c] * scale_of(op, row, c) * op->dequantise.unit;
+	case RH_NF4:
+		return rh_nf4_value(bytes[c / 2] >> (c % 2 ? 0 : 4) & 15) * scale_of(op, row, c);
+	case RH_FP4:
+		return rh_fp4_value(bytes[c / 2] >> (c % 2 ? 4 : 0) & 15) * scale_of(op, row, c);
+	default:
+		bytes += rh_dtype_bytes(x.dtype, c / rh_dtype_block(x.dtype) * rh_dtype_block(x.dtype));
+		c %= rh_dtype_block(x.dtype);
+		rh_block_values(x.dtype, bytes, (int)(c / RH_BLOCK_RUN * RH_BLOCK_RUN), RH_BLOCK_RUN, values);
+		return values[c % RH_BLOCK_RUN];
+	}
+}
+
+static void check_dequantise(struct check *check)
+{
+	const struct rh_view *view = check->op->operand;
+	struct rh_view x = view[RH_DEQUANTISE_X], y = view[RH_DEQUANTISE_Y], scale = view[RH_DEQUANTISE_SCALE];
+	int64_t run = check->op->dequantise.run, runs = run > 0 ? (x.cols + run - 1) / run : 0;
+	int apart = x.dtype == RH_I8 || x.dtype == RH_NF4 || x.dtype == RH_FP4, nested = x.dtype == RH_NF4 && scale.dtype == RH_U8;
+	require(check, apart || (x.dtype >= RH_Q4_0 && x.dtype <= RH_IQ4_NL), "dequantise: x is of no quantised type");
+	require(check, x.cols % rh_dtype_block(x.dtype) == 0 && x.stride % rh_dtype_block(x.dtype) == 0,
+	        "dequantise: a row of x, or its stride, is not whole blocks");
+	require(check, is_act(y.dtype), "dequantise: y is neither F32 nor BF16");
+	require(check, y.rows == x.rows && y.cols == x.cols, "dequantise: x and y are not of one shape");
+	require(check, apart == (scale.data != NULL), "dequantise: scale is there exactly where the type has none inside");
+	require(check, !apart || (run > 0 && run % 8 == 0), "dequantise: run is not a multiple of 8");
+	shape(check, RH_DEQUANTISE_SCALE, nested || x.dtype == RH_FP4 ? RH_U8 : RH_F32, x.rows, runs,
+	      "dequantise: scale is not one for each run, or not of the type that goes with x");
+	require(check, nested == (view[RH_DEQUANTISE_NESTED].data != NULL) && nested == (view[RH_DEQUANTISE_MAP].data != NULL),
+	        "dequantise: nested and map are there exactly where the scales are quantised");
+	shape(check, RH_DEQUANTISE_NESTED, RH_F32, 1, (x.rows * runs + RH_NESTED_RUN - 1) / RH_NESTED_RUN,
+	      "dequantise: nested is not (1, 256ths of the scales) F32");
+	shape(check, RH_DEQUANTISE_MAP, RH_F32, 1, RH_NESTED_RUN, "dequantise: map is not (1,256) F32");
+}
+
+static void oracle_dequantise(const struct rh_op *op)
+{
+	struct rh_view y = op->operand[RH_DEQUANTISE_Y];
+	for (int64_t r = 0; r < y.rows; r++)
+		for (int64_t c = 0; c < y.cols; c++)
+			put(y, r, c, (double)value_of(op, r, c));
+}
+
+/* To a number, times a scale, plus a minimum; the shift of a nibble. */
+const struct op_def op_dequantise = {
+        .info = {"dequantise", 5, {IN("x"), MAYBE("scale"), MAYBE("nested"), MAYBE("map"), OUT("y")}},
+        .check = check_dequantise,
+        .oracle = oracle_dequantise,
+        .flops = {RH_DEQUANTISE_Y, 4},
+};

@@ -1,0 +1,132 @@
+/* Products of matrices, and the head with its loss. */
+#include "device/ops/def.h"
+
+#include <math.h>
+
+static void check_gemm(struct check *check)
+{
+	const struct rh_view *view = check->op->operand;
+	struct rh_view a = view[RH_GEMM_A], b = view[RH_GEMM_B], d = view[RH_GEMM_D];
+	int64_t k = check->op->gemm.trans_a ? a.rows : a.cols;
+	require(check, is_act(a.dtype), "gemm: a is neither F32 nor BF16");
+	require(check, b.dtype == a.dtype, "gemm: b has another dtype than a");
+	require(check, d.dtype == a.dtype || d.dtype == RH_F32, "gemm: d is neither F32 nor of a's dtype");
+	require(check, d.rows == (check->op->gemm.trans_a ? a.cols : a.rows), "gemm: rows of a and d differ");
+	require(check, d.cols == (check->op->gemm.trans_b ? b.rows : b.cols), "gemm: columns of b and d differ");
+	require(check, k == (check->op->gemm.trans_b ? b.cols : b.rows), "gemm: inner lengths of a and b differ");
+	shape(check, RH_GEMM_C, d.dtype, d.rows, d.cols, "gemm: c is not shaped and typed as d");
+	shape(check, RH_GEMM_BIAS, a.dtype, 1, d.cols, "gemm: bias is not (1,n) of a's dtype");
+}
+
+static void oracle_gemm(const struct rh_op *op)
+{
+	struct rh_view a = op->operand[RH_GEMM_A], b = op->operand[RH_GEMM_B], c = op->operand[RH_GEMM_C];
+	struct rh_view bias = op->operand[RH_GEMM_BIAS], d = op->operand[RH_GEMM_D];
+	int64_t inner = op->gemm.trans_a ? a.rows : a.cols;
+	for (int64_t m = 0; m < d.rows; m++) {
+		for (int64_t n = 0; n < d.cols; n++) {
+			double sum = 0;
+			for (int64_t k = 0; k < inner; k++)
+				sum += (op->gemm.trans_a ? get(a, k, m) : get(a, m, k)) * (op->gemm.trans_b ? get(b, n, k) : get(b, k, n));
+			sum *= (double)op->gemm.alpha;
+			sum += c.data ? get(c, m, n) : 0;
+			sum += bias.data ? get(bias, 0, n) : 0;
+			put(d, m, n, sum);
+		}
+	}
+}
+
+static void cost_gemm(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	struct rh_view a = op->operand[RH_GEMM_A], d = op->operand[RH_GEMM_D];
+	cost->product_flops = 2 * area(d) * (double)(op->gemm.trans_a ? a.rows : a.cols);
+	cost->other_flops = area(d) * ((op->operand[RH_GEMM_C].data != NULL) + (op->operand[RH_GEMM_BIAS].data != NULL));
+}
+
+const struct op_def op_gemm = {
+        .info = {"gemm", 5, {IN("a"), IN("b"), MAYBE("c"), MAYBE("bias"), OUT("d")}},
+        .in_place = {{RH_GEMM_D, RH_GEMM_C}},
+        .check = check_gemm,
+        .oracle = oracle_gemm,
+        .cost = cost_gemm,
+};
+
+static void check_head_loss(struct check *check)
+{
+	struct rh_view h = check->op->operand[RH_HEAD_LOSS_H], w = check->op->operand[RH_HEAD_LOSS_W];
+	struct rh_view logits = check->op->operand[RH_HEAD_LOSS_LOGITS];
+	require(check, is_act(h.dtype), "head_loss: h is neither F32 nor BF16");
+	require(check, w.dtype == h.dtype && w.cols == h.cols && w.rows >= 1, "head_loss: w is not (V,H) of h's dtype");
+	require(check, logits.dtype == RH_F32 && logits.cols == w.rows && logits.rows >= 1, "head_loss: logits are not (chunk,V) F32");
+	shape(check, RH_HEAD_LOSS_TARGET, RH_I32, h.rows, 1, "head_loss: target is not (n,1) I32");
+	shape(check, RH_HEAD_LOSS_LOSS, RH_F32, h.rows, 1, "head_loss: loss is not (n,1) F32");
+	shape(check, RH_HEAD_LOSS_HIT, RH_I32, h.rows, 1, "head_loss: hit is not (n,1) I32");
+	shape(check, RH_HEAD_LOSS_DH, h.dtype, h.rows, h.cols, "head_loss: dh is not shaped and typed as h");
+	shape(check, RH_HEAD_LOSS_DW, RH_F32, w.rows, w.cols, "head_loss: dw is not (V,H) F32");
+}
+
+static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row_b)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < a.cols; i++)
+		sum += get(a, row_a, i) * get(b, row_b, i);
+	return sum;
+}
+
+/* One row: `logits` row 0 is its workspace, and holds the gradient of the logits at the end. */
+static void head_loss_row(const struct rh_op *op, int64_t row)
+{
+	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
+	int64_t target = get_index(op->operand[RH_HEAD_LOSS_TARGET], row), best = 0;
+	for (int64_t v = 0; v < w.rows; v++) {
+		put(logits, 0, v, dot(h, row, w, v));
+		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
+	}
+	double largest = get(logits, 0, best), sum = 0;
+	for (int64_t v = 0; v < w.rows; v++)
+		sum += exp(get(logits, 0, v) - largest);
+	put(op->operand[RH_HEAD_LOSS_LOSS], row, 0, log(sum) + largest - get(logits, 0, target));
+	put(op->operand[RH_HEAD_LOSS_HIT], row, 0, best == target);
+	for (int64_t v = 0; v < w.rows; v++)
+		put(logits, 0, v, (double)op->head_loss.scale * (exp(get(logits, 0, v) - largest) / sum - (v == target)));
+}
+
+static void oracle_head_loss(const struct rh_op *op)
+{
+	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
+	struct rh_view dh = op->operand[RH_HEAD_LOSS_DH], dw = op->operand[RH_HEAD_LOSS_DW];
+	for (int64_t row = 0; row < h.rows; row++) {
+		head_loss_row(op, row);
+		for (int64_t i = 0; i < h.cols && dh.data; i++) {
+			double sum = 0;
+			for (int64_t v = 0; v < w.rows; v++)
+				sum += get(logits, 0, v) * get(w, v, i);
+			put(dh, row, i, sum);
+		}
+		for (int64_t v = 0; v < w.rows && dw.data; v++)
+			for (int64_t i = 0; i < h.cols; i++)
+				put(dw, v, i, get(dw, v, i) + get(logits, 0, v) * get(h, row, i));
+	}
+}
+
+/* Logits, and one more product each for dh and dw. */
+static void cost_head_loss(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	double logits = (double)op->operand[RH_HEAD_LOSS_H].rows * (double)op->operand[RH_HEAD_LOSS_W].rows;
+	int products = 1 + (op->operand[RH_HEAD_LOSS_DH].data != NULL) + (op->operand[RH_HEAD_LOSS_DW].data != NULL);
+	cost->product_flops = 2 * logits * (double)op->operand[RH_HEAD_LOSS_H].cols * products;
+	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2));
+}
+
+static int64_t head_loss_touched(const struct rh_op *op, int operand)
+{
+	return operand == RH_HEAD_LOSS_LOGITS ? 0 : op->operand[operand].rows; /* a chunk of workspace stays in cache */
+}
+
+const struct op_def op_head_loss = {
+        .info = {"head_loss", 8, {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw")}},
+        .check = check_head_loss,
+        .oracle = oracle_head_loss,
+        .cost = cost_head_loss,
+        .touched = head_loss_touched,
+};

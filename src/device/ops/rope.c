@@ -1,0 +1,67 @@
+/* Rotary positions. */
+#include "device/ops/def.h"
+
+#include <math.h>
+
+static void check_rope_table(struct check *check)
+{
+	struct rh_view position = check->op->operand[RH_ROPE_TABLE_POSITION], table = check->op->operand[RH_ROPE_TABLE_TABLE];
+	require(check, position.dtype == RH_I32 && position.cols == 1, "rope_table: position is not (T,1) I32");
+	require(check, table.dtype == RH_F32 && table.rows == position.rows, "rope_table: table is not (T,D) F32");
+	require(check, table.cols >= 2 && table.cols % 2 == 0, "rope_table: D is odd or zero");
+	require(check, table.cols <= 2 * RH_ROPE_MAX_HALF, "rope_table: D is above 256");
+}
+
+/* The angle is an fp32 product, as in every implementation that a checkpoint was trained with: at position 1e5 its rounding matters. */
+static void oracle_rope_table(const struct rh_op *op)
+{
+	struct rh_view position = op->operand[RH_ROPE_TABLE_POSITION], table = op->operand[RH_ROPE_TABLE_TABLE];
+	int64_t half = table.cols / 2;
+	for (int64_t t = 0; t < table.rows; t++) {
+		for (int64_t i = 0; i < half; i++) {
+			float angle = (float)get(position, t, 0) * op->rope_table.inv_freq[i];
+			put(table, t, i, cos((double)angle) * (double)op->rope_table.scale);
+			put(table, t, half + i, sin((double)angle) * (double)op->rope_table.scale);
+		}
+	}
+}
+
+const struct op_def op_rope_table = {
+        .info = {"rope_table", 2, {IN("position"), OUT("table")}},
+        .check = check_rope_table,
+        .oracle = oracle_rope_table,
+        .flops = {RH_ROPE_TABLE_TABLE, SPECIAL + 1},
+};
+
+static void check_rope(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_ROPE_X], table = check->op->operand[RH_ROPE_TABLE_IN];
+	int64_t heads = check->op->rope.heads;
+	require(check, is_act(x.dtype), "rope: x is neither F32 nor BF16");
+	require(check, heads >= 1 && x.cols % heads == 0 && x.cols / heads == table.cols, "rope: x is not heads*D wide");
+	require(check, table.cols % 2 == 0, "rope: D is odd");
+	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,D) F32");
+}
+
+static void oracle_rope(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_ROPE_X], table = op->operand[RH_ROPE_TABLE_IN];
+	int64_t dim = table.cols, half = dim / 2;
+	for (int64_t t = 0; t < x.rows; t++) {
+		for (int64_t h = 0; h < op->rope.heads; h++) {
+			for (int64_t i = 0; i < half; i++) {
+				double a = get(x, t, h * dim + i), b = get(x, t, h * dim + half + i);
+				double c = get(table, t, i), s = op->rope.inverse ? -get(table, t, half + i) : get(table, t, half + i);
+				put(x, t, h * dim + i, a * c - b * s);
+				put(x, t, h * dim + half + i, b * c + a * s);
+			}
+		}
+	}
+}
+
+const struct op_def op_rope = {
+        .info = {"rope", 2, {INOUT("x"), IN("table")}},
+        .check = check_rope,
+        .oracle = oracle_rope,
+        .flops = {RH_ROPE_X, 3},
+};

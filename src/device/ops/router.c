@@ -1,0 +1,234 @@
+/* Mixtures of experts: the choice of experts, and the rows on their way to them and back. */
+#include "device/ops/def.h"
+
+#include <math.h>
+
+/* index, place: (T,k) I32; logits (T,E). */
+static void check_choice(struct check *check, struct rh_view logits, int index, int weight)
+{
+	struct rh_view chosen = check->op->operand[index];
+	enum rh_router_softmax over = check->op->router.softmax;
+	require(check, is_act(logits.dtype), "router: the logits are neither F32 nor BF16");
+	require(check, logits.cols <= RH_ROUTER_MAX_EXPERTS, "router: too many experts");
+	require(check, chosen.dtype == RH_I32 && chosen.rows == logits.rows, "router: index is not (T,k) I32");
+	require(check, chosen.cols >= 1 && chosen.cols <= logits.cols && chosen.cols <= RH_ROUTER_MAX_TOP,
+	        "router: k is not in 1..E, or too large");
+	shape(check, weight, RH_F32, chosen.rows, chosen.cols, "router: weight is not (T,k) F32");
+	require(check, over == RH_ROUTER_OVER_ALL || over == RH_ROUTER_OVER_CHOSEN, "router: no such softmax");
+}
+
+/* e^(logit - largest) of the experts that share the softmax, 0 of others. */
+struct shares {
+	double of[RH_ROUTER_MAX_EXPERTS], sum;
+};
+
+static double rank_of(struct rh_view logits, int64_t t, int64_t e)
+{
+	double logit = get(logits, t, e);
+	return isnan(logit) ? -(double)INFINITY : logit;
+}
+
+static struct shares shares_of(const struct rh_op *op, struct rh_view logits, struct rh_view index, int64_t t)
+{
+	struct shares shares = {.sum = 0};
+	double largest = get(logits, t, (int64_t)get(index, t, 0));
+	for (int64_t e = 0; e < logits.cols; e++) {
+		int counts = op->router.softmax == RH_ROUTER_OVER_ALL;
+		for (int64_t j = 0; j < index.cols; j++)
+			counts |= (int64_t)get(index, t, j) == e;
+		shares.of[e] = counts ? exp(get(logits, t, e) - largest) : 0;
+		shares.sum += shares.of[e];
+	}
+	return shares;
+}
+
+static void check_router(struct check *check)
+{
+	check_choice(check, check->op->operand[RH_ROUTER_LOGITS], RH_ROUTER_INDEX, RH_ROUTER_WEIGHT);
+}
+
+static void oracle_router(const struct rh_op *op)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
+	for (int64_t t = 0; t < logits.rows; t++) {
+		char taken[RH_ROUTER_MAX_EXPERTS] = {0};
+		for (int64_t j = 0; j < index.cols; j++) {
+			int64_t best = -1;
+			for (int64_t e = 0; e < logits.cols; e++)
+				if (!taken[e] && (best < 0 || rank_of(logits, t, e) > rank_of(logits, t, best)))
+					best = e;
+			taken[best] = 1;
+			put(index, t, j, (double)best);
+		}
+		struct shares shares = shares_of(op, logits, index, t);
+		for (int64_t j = 0; j < index.cols; j++)
+			put(weight, t, j, shares.of[(int64_t)get(index, t, j)] / shares.sum);
+	}
+}
+
+/* k rounds of comparisons, and a softmax. */
+static void cost_router(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	cost->other_flops = area(op->operand[RH_ROUTER_LOGITS]) * (double)(op->operand[RH_ROUTER_INDEX].cols + SPECIAL + 2);
+}
+
+const struct op_def op_router = {
+        .info = {"router", 3, {IN("logits"), OUT("index"), OUT("weight")}},
+        .check = check_router,
+        .oracle = oracle_router,
+        .cost = cost_router,
+};
+
+static void check_router_backward(struct check *check)
+{
+	struct rh_view logits = check->op->operand[RH_ROUTER_BACKWARD_LOGITS], index = check->op->operand[RH_ROUTER_BACKWARD_INDEX];
+	struct rh_view dlogits = check->op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	check_choice(check, logits, RH_ROUTER_BACKWARD_INDEX, RH_ROUTER_BACKWARD_WEIGHT);
+	shape(check, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, index.rows, index.cols, "router_backward: dweight is not (T,k) F32");
+	require(check, is_act(dlogits.dtype) && dlogits.rows == logits.rows && dlogits.cols == logits.cols,
+	        "router_backward: dlogits are not (T,E) F32 or BF16");
+}
+
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
+static void oracle_router_backward(const struct rh_op *op)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
+	struct rh_view weight = op->operand[RH_ROUTER_BACKWARD_WEIGHT], dweight = op->operand[RH_ROUTER_BACKWARD_DWEIGHT];
+	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	for (int64_t t = 0; t < logits.rows; t++) {
+		struct shares shares = shares_of(op, logits, index, t);
+		double gradient[RH_ROUTER_MAX_EXPERTS] = {0}, mean = 0;
+		for (int64_t j = 0; j < index.cols; j++) {
+			gradient[(int64_t)get(index, t, j)] = get(dweight, t, j);
+			mean += get(weight, t, j) * get(dweight, t, j);
+		}
+		for (int64_t e = 0; e < logits.cols; e++)
+			put(dlogits, t, e, shares.of[e] / shares.sum * (gradient[e] - mean));
+	}
+}
+
+const struct op_def op_router_backward = {
+        .info = {"router_backward", 5, {IN("logits"), IN("index"), IN("weight"), IN("dweight"), OUT("dlogits")}},
+        .check = check_router_backward,
+        .oracle = oracle_router_backward,
+        .flops = {RH_ROUTER_BACKWARD_LOGITS, SPECIAL + 4},
+};
+
+/* Operand (T,k) I32 with T*k = rows. */
+static void check_pairs(struct check *check, int operand, int64_t rows, const char *fault)
+{
+	struct rh_view pairs = check->op->operand[operand];
+	int64_t count = 0;
+	require(check, pairs.dtype == RH_I32 && pairs.cols >= 1, fault);
+	require(check, !__builtin_mul_overflow(pairs.rows, pairs.cols, &count) && count <= RH_MOE_MAX_PAIRS && count == rows, fault);
+}
+
+static void check_permute(struct check *check)
+{
+	struct rh_view index = check->op->operand[RH_PERMUTE_INDEX], x = check->op->operand[RH_PERMUTE_X];
+	struct rh_view start = check->op->operand[RH_PERMUTE_START], y = check->op->operand[RH_PERMUTE_Y];
+	require(check, is_act(x.dtype), "permute: x is neither F32 nor BF16");
+	require(check, y.dtype == x.dtype && y.cols == x.cols, "permute: y is not (T*k,c) of x's dtype");
+	check_pairs(check, RH_PERMUTE_INDEX, y.rows, "permute: index is not (T,k) I32, or y has not T*k rows");
+	require(check, index.rows == x.rows, "permute: rows of index and x differ");
+	require(check, start.dtype == RH_I32 && start.cols == 1 && start.rows >= 2 && start.rows <= RH_ROUTER_MAX_EXPERTS + 1,
+	        "permute: start is not (E+1,1) I32, or there are too many experts");
+	shape(check, RH_PERMUTE_PLACE, RH_I32, index.rows, index.cols, "permute: place is not (T,k) I32");
+}
+
+static void oracle_permute(const struct rh_op *op)
+{
+	struct rh_view index = op->operand[RH_PERMUTE_INDEX], x = op->operand[RH_PERMUTE_X], start = op->operand[RH_PERMUTE_START];
+	struct rh_view place = op->operand[RH_PERMUTE_PLACE], y = op->operand[RH_PERMUTE_Y];
+	int64_t next = 0;
+	for (int64_t e = 0; e < start.rows - 1; e++) {
+		put(start, e, 0, (double)next);
+		for (int64_t t = 0; t < index.rows; t++) {
+			for (int64_t j = 0; j < index.cols; j++) {
+				if ((int64_t)get(index, t, j) != e)
+					continue;
+				put(place, t, j, (double)next);
+				for (int64_t c = 0; c < x.cols; c++)
+					put(y, next, c, get(x, t, c));
+				next++;
+			}
+		}
+	}
+	put(start, start.rows - 1, 0, (double)next);
+	RH_ASSERT(next == y.rows);
+}
+
+const struct op_def op_permute = {
+        .info = {"permute", 5, {IN("index"), IN("x"), OUT("start"), OUT("place"), OUT("y")}},
+        .check = check_permute,
+        .oracle = oracle_permute,
+};
+
+static void check_unpermute(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_UNPERMUTE_X], place = check->op->operand[RH_UNPERMUTE_PLACE];
+	require(check, is_act(x.dtype), "unpermute: x is neither F32 nor BF16");
+	check_pairs(check, RH_UNPERMUTE_PLACE, x.rows, "unpermute: place is not (T,k) I32, or x has not T*k rows");
+	shape(check, RH_UNPERMUTE_WEIGHT, RH_F32, place.rows, place.cols, "unpermute: weight is not (T,k) F32");
+	shape(check, RH_UNPERMUTE_ADD, x.dtype, place.rows, x.cols, "unpermute: add is not (T,c) of x's dtype");
+	shape(check, RH_UNPERMUTE_Y, x.dtype, place.rows, x.cols, "unpermute: y is not (T,c) of x's dtype");
+}
+
+static void oracle_unpermute(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_UNPERMUTE_X], place = op->operand[RH_UNPERMUTE_PLACE], weight = op->operand[RH_UNPERMUTE_WEIGHT];
+	struct rh_view add = op->operand[RH_UNPERMUTE_ADD], y = op->operand[RH_UNPERMUTE_Y];
+	for (int64_t t = 0; t < y.rows; t++) {
+		for (int64_t c = 0; c < y.cols; c++) {
+			double sum = add.data ? get(add, t, c) : 0;
+			for (int64_t j = 0; j < place.cols; j++)
+				sum += (weight.data ? get(weight, t, j) : 1) * get(x, (int64_t)get(place, t, j), c);
+			put(y, t, c, sum);
+		}
+	}
+}
+
+const struct op_def op_unpermute = {
+        .info = {"unpermute", 5, {IN("x"), IN("place"), MAYBE("weight"), MAYBE("add"), OUT("y")}},
+        .in_place = {{RH_UNPERMUTE_Y, RH_UNPERMUTE_ADD}},
+        .check = check_unpermute,
+        .oracle = oracle_unpermute,
+        .flops = {RH_UNPERMUTE_X, 2},
+};
+
+static void check_unpermute_backward(struct check *check)
+{
+	struct rh_view x = check->op->operand[RH_UNPERMUTE_BACKWARD_X], place = check->op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
+	require(check, is_act(x.dtype), "unpermute_backward: x is neither F32 nor BF16");
+	check_pairs(check, RH_UNPERMUTE_BACKWARD_PLACE, x.rows, "unpermute_backward: place is not (T,k) I32, or x has not T*k rows");
+	shape(check, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_F32, place.rows, place.cols, "unpermute_backward: weight is not (T,k) F32");
+	shape(check, RH_UNPERMUTE_BACKWARD_DY, x.dtype, place.rows, x.cols, "unpermute_backward: dy is not (T,c) of x's dtype");
+	shape(check, RH_UNPERMUTE_BACKWARD_DX, x.dtype, x.rows, x.cols, "unpermute_backward: dx is not shaped and typed as x");
+	shape(check, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, place.rows, place.cols, "unpermute_backward: dweight is not (T,k) F32");
+}
+
+static void oracle_unpermute_backward(const struct rh_op *op)
+{
+	struct rh_view x = op->operand[RH_UNPERMUTE_BACKWARD_X], place = op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
+	struct rh_view weight = op->operand[RH_UNPERMUTE_BACKWARD_WEIGHT], dy = op->operand[RH_UNPERMUTE_BACKWARD_DY];
+	struct rh_view dx = op->operand[RH_UNPERMUTE_BACKWARD_DX], dweight = op->operand[RH_UNPERMUTE_BACKWARD_DWEIGHT];
+	for (int64_t t = 0; t < dy.rows; t++) {
+		for (int64_t j = 0; j < place.cols; j++) {
+			int64_t row = (int64_t)get(place, t, j);
+			double sum = 0;
+			for (int64_t c = 0; c < dy.cols; c++) {
+				sum += get(dy, t, c) * get(x, row, c);
+				put(dx, row, c, get(weight, t, j) * get(dy, t, c));
+			}
+			put(dweight, t, j, sum);
+		}
+	}
+}
+
+const struct op_def op_unpermute_backward = {
+        .info = {"unpermute_backward", 6, {IN("x"), IN("place"), IN("weight"), IN("dy"), OUT("dx"), OUT("dweight")}},
+        .in_place = {{RH_UNPERMUTE_BACKWARD_DX, RH_UNPERMUTE_BACKWARD_X}},
+        .check = check_unpermute_backward,
+        .oracle = oracle_unpermute_backward,
+        .flops = {RH_UNPERMUTE_BACKWARD_X, 3},
+};
