@@ -7,7 +7,7 @@ B       ?= build/$(VARIANT)
 PYTHON  ?= python3
 CC      ?= gcc
 
-PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjemalloc-dev libhwloc-dev libcmocka-dev
+PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libjemalloc-dev libhwloc-dev libcmocka-dev
 DEMO_PACKAGES  := python3 python3-pip
 BENCH_PACKAGES := libdnnl-dev # the peer of bench/gemm-cpu
 
@@ -18,7 +18,7 @@ SAN_asan  := -O1 -fsanitize=address,leak -fno-omit-frame-pointer
 SAN_ubsan := -O1 -fsanitize=undefined -fno-sanitize-recover=all
 SAN_tsan  := -O1 -fsanitize=thread
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
-LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc $(JEMALLOC) -lm -lpthread
+LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc $(JEMALLOC) -lm -lpthread
 
 SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))

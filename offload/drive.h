@@ -1,0 +1,70 @@
+/* One drive: a file that requests read and write, many at once, in no order among themselves. Whoever needs order waits for `done`.
+ *
+ * Instances: io_uring (registered file and memory, one ring a drive), threads with pread and pwrite where io_uring is forbidden, and one
+ * that injects faults into either. */
+#ifndef RH_OFFLOAD_DRIVE_H
+#define RH_OFFLOAD_DRIVE_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+enum rh_drive_kind { RH_DRIVE_READ, RH_DRIVE_WRITE };
+
+/* The caller's, and in its hands again when `done` is called. memory, offset and bytes are multiples of the drive's unit. */
+struct rh_drive_request {
+	enum rh_drive_kind kind;
+	void *memory;
+	int64_t offset, bytes;
+	/* On a thread of the drive's, or on the caller's within submit; it may not wait for the drive. */
+	void (*done)(struct rh_drive_request *request);
+	void *context;
+	int rc; /* 0, or a negative errno without a line; all bytes or an error */
+	/* the drive's own; zero at submit */
+	int64_t moved;
+	int64_t first_bytes; /* of the first call, 0: all. For the instance that injects faults */
+	struct rh_drive_request *next;
+};
+
+struct rh_drive {
+	const struct rh_drive_ops *ops;
+};
+
+/* Every slot is required. */
+struct rh_drive_ops {
+	const char *kind; /* "io_uring", "threads" */
+	/* From any thread, also from `done`. */
+	void (*submit)(struct rh_drive *drive, struct rh_drive_request *request);
+	/* Requests will lie in this memory (besides what was attached before): registered where the instance can, in pieces of at most
+	 * 1 GiB; where that is refused they work all the same, and it is said once. Waits for requests under way. The memory stays until
+	 * close. */
+	void (*attach)(struct rh_drive *drive, void *memory, int64_t bytes);
+	/* Waits for all requests, at most the seconds given; what stalls longer is abandoned and never calls `done`. The descriptor is the
+	 * caller's. */
+	void (*close)(struct rh_drive *drive, double seconds);
+};
+
+enum rh_drive_engine { RH_DRIVE_BEST, RH_DRIVE_THREADS };
+
+struct rh_drive_options {
+	int descriptor; /* open for reading and writing; borrowed */
+	int depth;      /* requests at the drive at once; more wait in line */
+	int64_t unit;   /* of offsets, lengths and addresses */
+	enum rh_drive_engine engine;
+};
+
+/* RH_NVME=threads in the environment stands for RH_DRIVE_THREADS (tests). */
+int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
+
+/* Tests: what goes wrong with the n-th call from now on (requests of all drives opened after this, and reservations of space), once.
+ * nth 0: nothing, and no counting. Returns how many there were since the last call. */
+enum rh_drive_fault {
+	RH_FAULT_FAIL,  /* negative errno `code` */
+	RH_FAULT_SHORT, /* the first call moves half of it, as a kernel may */
+	RH_FAULT_TORN,  /* a write says that all is written, and half is */
+	RH_FAULT_FLIP,  /* a bit of what was read, or of what is written */
+	RH_FAULT_STALL  /* never done */
+};
+int64_t rh_drive_fail_nth(int64_t nth, enum rh_drive_fault fault, int code);
+
+#endif

@@ -1,0 +1,232 @@
+/* A drive behind its own io_uring: whoever submits does so under the lock; one thread takes completions, sends what waits in line, and
+ * tells `done`. The kernel keeps both sides of a ring apart, so the two need no common lock. */
+#include "offload/drive_internal.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+
+#include <liburing.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+enum { PIECE_BYTES = 1 << 30 }; /* of one registration: the kernel's limit */
+
+struct uring {
+	struct rh_drive base;
+	struct rh_drive_options options;
+	struct io_uring ring;
+	int fixed_file;
+	pthread_t thread;
+	pthread_mutex_t lock; /* of all that follows, and of the ring's submission side */
+	pthread_cond_t idle;
+	struct drive_line line;
+	int in_flight, broken; /* broken: the errno that the kernel refused a submission with */
+	int abandoned;
+	struct iovec *piece; /* registered memory */
+	size_t pieces, capacity;
+	int registered; /* of the pieces, all or none */
+};
+
+static struct uring *uring_of(struct rh_drive *drive)
+{
+	return (struct uring *)drive;
+}
+
+/* The registration that holds all of the request's memory, -1: none. */
+static int piece_of(const struct uring *uring, const struct rh_drive_request *request)
+{
+	const char *at = request->memory;
+	for (size_t i = 0; uring->registered && i < uring->pieces; i++) {
+		const char *base = uring->piece[i].iov_base;
+		if (at >= base && at + request->bytes <= base + uring->piece[i].iov_len)
+			return (int)i;
+	}
+	return -1;
+}
+
+static void prepare(const struct uring *uring, struct io_uring_sqe *sqe, struct rh_drive_request *request)
+{
+	int file = uring->fixed_file ? 0 : uring->options.descriptor, piece = piece_of(uring, request);
+	char *memory = (char *)request->memory + request->moved;
+	unsigned bytes = (unsigned)drive_next_bytes(request);
+	uint64_t offset = (uint64_t)(request->offset + request->moved);
+	if (request->kind == RH_DRIVE_READ && piece >= 0)
+		io_uring_prep_read_fixed(sqe, file, memory, bytes, offset, piece);
+	else if (request->kind == RH_DRIVE_READ)
+		io_uring_prep_read(sqe, file, memory, bytes, offset);
+	else if (piece >= 0)
+		io_uring_prep_write_fixed(sqe, file, memory, bytes, offset, piece);
+	else
+		io_uring_prep_write(sqe, file, memory, bytes, offset);
+	io_uring_sqe_set_data(sqe, request);
+	if (uring->fixed_file)
+		sqe->flags |= IOSQE_FIXED_FILE;
+}
+
+static int enter(struct uring *uring)
+{
+	int sent;
+	do
+		sent = io_uring_submit(&uring->ring);
+	while (sent == -EINTR || sent == -EAGAIN || sent == -EBUSY);
+	return sent < 0 ? sent : 0;
+}
+
+/* Sends what the queue has room for; lock held. What the kernel refuses goes to *refused, to be told without the lock. */
+static void pump(struct uring *uring, struct drive_line *refused)
+{
+	while (uring->line.first && uring->in_flight < uring->options.depth) {
+		struct rh_drive_request *request = drive_line_take(&uring->line);
+		struct io_uring_sqe *sqe = uring->broken ? NULL : io_uring_get_sqe(&uring->ring);
+		if (sqe) {
+			prepare(uring, sqe, request);
+			uring->broken = enter(uring);
+		} else if (!uring->broken) {
+			uring->broken = -EIO; /* the ring is as deep as the queue: there is always an entry */
+		}
+		if (uring->broken) {
+			request->rc = uring->broken;
+			drive_line_add(refused, request);
+		} else {
+			uring->in_flight++;
+		}
+	}
+}
+
+static void tell(struct drive_line *line)
+{
+	for (struct rh_drive_request *request; (request = drive_line_take(line));)
+		request->done(request);
+}
+
+static void uring_submit(struct rh_drive *drive, struct rh_drive_request *request)
+{
+	struct uring *uring = uring_of(drive);
+	struct drive_line refused = {0};
+	pthread_mutex_lock(&uring->lock);
+	drive_line_add(&uring->line, request);
+	pump(uring, &refused);
+	pthread_mutex_unlock(&uring->lock);
+	tell(&refused);
+}
+
+static void *reap(void *context)
+{
+	struct uring *uring = context;
+	for (;;) {
+		struct io_uring_cqe *cqe;
+		struct drive_line over = {0};
+		if (io_uring_wait_cqe(&uring->ring, &cqe) < 0)
+			continue; /* -EINTR */
+		struct rh_drive_request *request = io_uring_cqe_get_data(cqe);
+		int result = cqe->res;
+		io_uring_cqe_seen(&uring->ring, cqe);
+		if (!request)
+			return NULL; /* close() says so */
+		pthread_mutex_lock(&uring->lock);
+		int abandoned = uring->abandoned; /* then the request may be gone */
+		uring->in_flight--;
+		if (!abandoned) {
+			drive_line_add(drive_advance(request, result, uring->options.unit) ? &over : &uring->line, request);
+			pump(uring, &over);
+		}
+		if (!uring->in_flight && !uring->line.first)
+			pthread_cond_broadcast(&uring->idle);
+		pthread_mutex_unlock(&uring->lock);
+		tell(&over);
+	}
+}
+
+static void register_pieces(struct uring *uring)
+{
+	if (uring->registered)
+		(void)io_uring_unregister_buffers(&uring->ring);
+	int rc = io_uring_register_buffers(&uring->ring, uring->piece, (unsigned)uring->pieces);
+	uring->registered = !rc;
+	if (rc)
+		rh_warn_once("NVMe buffers are not registered (%s): each transfer costs a little more; raise the limit of locked memory "
+		             "(ulimit -l, or memlock in /etc/security/limits.conf)",
+		             strerror(-rc));
+}
+
+static void uring_attach(struct rh_drive *drive, void *memory, int64_t bytes)
+{
+	struct uring *uring = uring_of(drive);
+	size_t more = (size_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+	pthread_mutex_lock(&uring->lock);
+	while (uring->in_flight)
+		pthread_cond_wait(&uring->idle, &uring->lock);
+	if (rh_grow(&uring->piece, &uring->capacity, uring->pieces + more, sizeof *uring->piece)) {
+		rh_error_clear(); /* unregistered memory works too */
+		rh_warn_once("NVMe buffers are not registered (out of memory): each transfer costs a little more");
+	} else {
+		for (int64_t at = 0; at < bytes; at += PIECE_BYTES)
+			uring->piece[uring->pieces++] =
+			        (struct iovec){(char *)memory + at, (size_t)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES)};
+		register_pieces(uring);
+	}
+	pthread_mutex_unlock(&uring->lock);
+}
+
+/* Whether nothing is under way any more, after at most so many seconds; lock held. */
+static int wait_idle(struct uring *uring, double seconds)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += (time_t)seconds;
+	while (uring->in_flight || uring->line.first)
+		if (pthread_cond_timedwait(&uring->idle, &uring->lock, &until) == ETIMEDOUT)
+			return !uring->in_flight && !uring->line.first;
+	return 1;
+}
+
+static void uring_close(struct rh_drive *drive, double seconds)
+{
+	struct uring *uring = uring_of(drive);
+	pthread_mutex_lock(&uring->lock);
+	int idle = wait_idle(uring, seconds);
+	struct io_uring_sqe *sqe = idle && !uring->broken ? io_uring_get_sqe(&uring->ring) : NULL;
+	if (sqe) {
+		io_uring_prep_nop(sqe);
+		io_uring_sqe_set_data(sqe, NULL);
+		sqe = enter(uring) ? NULL : sqe;
+	}
+	uring->abandoned = 1;
+	pthread_mutex_unlock(&uring->lock);
+	if (!sqe)
+		return; /* its thread waits for the drive to the end of the process */
+	pthread_join(uring->thread, NULL);
+	io_uring_queue_exit(&uring->ring);
+	pthread_mutex_destroy(&uring->lock);
+	pthread_cond_destroy(&uring->idle);
+	rh_free(uring->piece);
+	rh_free(uring);
+}
+
+static const struct rh_drive_ops ops = {"io_uring", uring_submit, uring_attach, uring_close};
+
+int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **out)
+{
+	struct uring *uring = rh_alloc(1, sizeof *uring);
+	if (!uring)
+		return -ENOMEM;
+	uring->base.ops = &ops;
+	uring->options = *options;
+	int rc = io_uring_queue_init((unsigned)options->depth + 1, &uring->ring, 0); /* one more for close() */
+	if (rc) {
+		rh_free(uring);
+		return rc == -ENOMEM ? -EPERM : rc; /* old kernels charge rings to locked memory: threads need none */
+	}
+	uring->fixed_file = !io_uring_register_files(&uring->ring, &options->descriptor, 1);
+	pthread_mutex_init(&uring->lock, NULL);
+	pthread_cond_init(&uring->idle, NULL);
+	rc = -pthread_create(&uring->thread, NULL, reap, uring);
+	if (rc) {
+		io_uring_queue_exit(&uring->ring);
+		rh_free(uring);
+		return rc;
+	}
+	*out = &uring->base;
+	return 0;
+}

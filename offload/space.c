@@ -1,0 +1,407 @@
+#include "offload/space_internal.h"
+
+#include "core/alloc.h"
+#include "core/clock.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <xxhash.h>
+
+enum { DEPTH = 32, CLOSE_SECONDS = 5 };
+static const double stall_seconds = 60;
+
+struct space_block {
+	int64_t offset; /* in the drive's file */
+	uint64_t sum;
+	int32_t bytes;
+	int16_t drive, written;
+};
+
+struct space_record {
+	size_t first; /* block */
+	int blocks;
+	const char *what, *owner;
+};
+
+struct rh_space {
+	struct rh_space_options options;
+	struct space_file file[RH_SPACE_DRIVES];
+	struct rh_drive *drive[RH_SPACE_DRIVES];
+	int64_t used[RH_SPACE_DRIVES]; /* bytes that records have taken */
+	int64_t unit;
+	struct space_block *block;
+	size_t blocks, block_capacity;
+	struct space_record *record;
+	size_t records, record_capacity;
+	pthread_mutex_t lock; /* of all that follows, and of what transfers wait for */
+	pthread_cond_t changed;
+	int64_t read[RH_SPACE_DRIVES], written[RH_SPACE_DRIVES], all_written;
+	double waited;
+	int rc; /* the fault that stays */
+	char line[512];
+};
+
+/* A block's way. */
+struct piece {
+	struct rh_drive_request request;
+	struct rh_space_io *io;
+	struct space_block *block;
+	int bad; /* its checksum does not match */
+};
+
+struct rh_space_io {
+	struct rh_space *space;
+	struct piece *piece;
+	int capacity, count; /* count 0: no transfer */
+	int left;            /* protected by space->lock */
+	int record;
+	int refused; /* max_nvme_writes */
+	int stuck;   /* a drive stalled on it: never used again */
+};
+
+/* ---- directories and records ---- */
+
+static int check_listed_once(const struct rh_space_options *options, int d)
+{
+	struct stat one, other;
+	for (int e = 0; e < d; e++)
+		if (!stat(options->dir[d], &one) && !stat(options->dir[e], &other) && one.st_dev == other.st_dev &&
+		    one.st_ino == other.st_ino)
+			return rh_fail(-EINVAL, "nvme_dirs: %s is listed twice; each directory counts once", options->dir[d]);
+	return 0;
+}
+
+int rh_space_open(const struct rh_space_options *options, struct rh_space **out)
+{
+	if (options->dirs < 1 || options->dirs > RH_SPACE_DRIVES)
+		return rh_fail(-EINVAL, "nvme_dirs: %d directories; 1 to %d can be used", options->dirs, RH_SPACE_DRIVES);
+	struct rh_space *space = rh_alloc(1, sizeof *space);
+	if (!space)
+		return -ENOMEM;
+	space->options = *options;
+	space->options.dirs = 0;
+	space->options.depth = options->depth ? options->depth : DEPTH;
+	space->options.stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : stall_seconds;
+	pthread_mutex_init(&space->lock, NULL);
+	pthread_cond_init(&space->changed, NULL);
+	int rc = 0;
+	for (int d = 0; !rc && d < options->dirs; d++) {
+		struct space_file *file = &space->file[d];
+		rc = check_listed_once(options, d);
+		if (!rc)
+			rc = space_file_open(options->dir[d], file);
+		if (rc)
+			break;
+		space->options.dirs++;
+		space->unit = file->unit > space->unit ? file->unit : space->unit;
+	}
+	for (int d = 0; !rc && d < options->dirs; d++) {
+		struct rh_drive_options drive = {
+		        .descriptor = space->file[d].file, .depth = space->options.depth, .unit = space->unit, .engine = options->engine};
+		rc = rh_drive_open(&drive, &space->drive[d]);
+	}
+	if (rc)
+		rh_space_close(space);
+	else
+		*out = space;
+	return rc;
+}
+
+void rh_space_close(struct rh_space *space)
+{
+	if (!space)
+		return;
+	/* after a stall nothing is waited for that did not come in the time there was */
+	double seconds = space->rc == -ETIMEDOUT ? 0 : CLOSE_SECONDS;
+	for (int d = 0; d < space->options.dirs; d++) {
+		if (space->drive[d])
+			space->drive[d]->ops->close(space->drive[d], seconds);
+		space_file_close(&space->file[d]);
+	}
+	pthread_mutex_destroy(&space->lock);
+	pthread_cond_destroy(&space->changed);
+	rh_free(space->block);
+	rh_free(space->record);
+	rh_free(space);
+}
+
+int64_t rh_space_unit(const struct rh_space *space)
+{
+	return space->unit;
+}
+
+int64_t rh_space_round(const struct rh_space *space, int64_t bytes)
+{
+	RH_ASSERT(bytes >= 0);
+	return bytes > INT64_MAX - space->unit ? INT64_MAX / space->unit * space->unit
+	                                       : (bytes + space->unit - 1) / space->unit * space->unit;
+}
+
+/* The drive with the least on it; of equals the first. */
+static int next_drive(const struct rh_space *space)
+{
+	int least = 0;
+	for (int d = 1; d < space->options.dirs; d++)
+		if (space->used[d] < space->used[least])
+			least = d;
+	return least;
+}
+
+int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record)
+{
+	int64_t left = rh_space_round(space, bytes);
+	size_t blocks = (size_t)((left + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK);
+	int rc = rh_grow(&space->record, &space->record_capacity, space->records + 1, sizeof *space->record);
+	if (!rc)
+		rc = rh_grow(&space->block, &space->block_capacity, space->blocks + blocks, sizeof *space->block);
+	if (rc)
+		return rc;
+	space->record[space->records] = (struct space_record){space->blocks, (int)blocks, what, owner};
+	for (; left; space->blocks++) {
+		int32_t length = (int32_t)(left < RH_SPACE_BLOCK ? left : RH_SPACE_BLOCK);
+		int drive = next_drive(space);
+		space->block[space->blocks] = (struct space_block){.offset = space->used[drive], .bytes = length, .drive = (int16_t)drive};
+		space->used[drive] += length;
+		left -= length;
+	}
+	*record = (int)space->records++;
+	return 0;
+}
+
+int rh_space_reserve(struct rh_space *space)
+{
+	int rc = 0;
+	for (int d = 0; !rc && d < space->options.dirs; d++)
+		rc = space_file_reserve(&space->file[d], space->used[d]);
+	return rc;
+}
+
+int64_t rh_space_bytes(const struct rh_space *space)
+{
+	int64_t bytes = 0;
+	for (int d = 0; d < space->options.dirs; d++)
+		bytes += space->used[d];
+	return bytes;
+}
+
+void rh_space_attach(struct rh_space *space, void *memory, int64_t bytes)
+{
+	for (int d = 0; d < space->options.dirs && bytes; d++)
+		space->drive[d]->ops->attach(space->drive[d], memory, bytes);
+}
+
+/* ---- transfers ---- */
+
+int rh_space_io_create(struct rh_space *space, int64_t bytes, struct rh_space_io **out)
+{
+	int64_t blocks = (rh_space_round(space, bytes) + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK;
+	struct rh_space_io *io = rh_alloc(1, sizeof *io);
+	if (!io)
+		return -ENOMEM;
+	io->space = space;
+	io->capacity = (int)blocks;
+	io->piece = rh_alloc((size_t)blocks, sizeof *io->piece);
+	if (!io->piece) {
+		rh_free(io);
+		return -ENOMEM;
+	}
+	*out = io;
+	return 0;
+}
+
+void rh_space_io_destroy(struct rh_space_io *io)
+{
+	if (!io)
+		return;
+	rh_free(io->piece);
+	rh_free(io);
+}
+
+static uint64_t sum_of(const struct rh_drive_request *request)
+{
+	return XXH3_64bits(request->memory, (size_t)request->bytes);
+}
+
+/* On a thread of the drive's, which is the one that has time for checksums: whoever asked computes meanwhile. */
+static void piece_done(struct rh_drive_request *request)
+{
+	struct piece *piece = request->context;
+	struct rh_space *space = piece->io->space;
+	struct space_block *block = piece->block;
+	if (!request->rc && request->kind == RH_DRIVE_READ)
+		piece->bad = sum_of(request) != block->sum;
+	else if (!request->rc)
+		block->sum = sum_of(request);
+	block->written |= !request->rc && request->kind == RH_DRIVE_WRITE;
+	pthread_mutex_lock(&space->lock);
+	int64_t *meter = request->kind == RH_DRIVE_READ ? space->read : space->written;
+	if (!request->rc)
+		meter[block->drive] += request->bytes;
+	if (!--piece->io->left)
+		pthread_cond_broadcast(&space->changed);
+	pthread_mutex_unlock(&space->lock);
+}
+
+static void start(struct rh_space_io *io, int record, enum rh_drive_kind kind, void *memory)
+{
+	struct rh_space *space = io->space;
+	RH_ASSERT((!io->count || io->stuck) && record >= 0 && (size_t)record < space->records);
+	if (io->stuck)
+		return;
+	const struct space_record *of = &space->record[record];
+	RH_ASSERT(of->blocks <= io->capacity && (uintptr_t)memory % (uintptr_t)space->unit == 0);
+	char *at = memory;
+	int64_t bytes = 0;
+	io->record = record;
+	for (int i = 0; i < of->blocks; i++) {
+		struct space_block *block = &space->block[of->first + (size_t)i];
+		if (kind == RH_DRIVE_READ && !block->written) {
+			memset(at, 0, (size_t)block->bytes);
+		} else {
+			struct piece *piece = &io->piece[io->count++];
+			*piece = (struct piece){.io = io, .block = block};
+			piece->request = (struct rh_drive_request){.kind = kind,
+			                                           .memory = at,
+			                                           .offset = block->offset,
+			                                           .bytes = block->bytes,
+			                                           .done = piece_done,
+			                                           .context = piece};
+			bytes += block->bytes;
+		}
+		at += block->bytes;
+	}
+	pthread_mutex_lock(&space->lock);
+	if (kind == RH_DRIVE_WRITE)
+		space->all_written += bytes;
+	io->refused = space->options.most_written_bytes && kind == RH_DRIVE_WRITE && space->all_written > space->options.most_written_bytes;
+	io->left = io->refused || space->rc ? 0 : io->count; /* after a fault nothing more is asked of the drives */
+	int go = io->left;
+	pthread_mutex_unlock(&space->lock);
+	for (int i = 0; i < go; i++) {
+		struct rh_drive *drive = space->drive[io->piece[i].block->drive];
+		drive->ops->submit(drive, &io->piece[i].request);
+	}
+}
+
+void rh_space_read(struct rh_space_io *io, int record, void *memory)
+{
+	start(io, record, RH_DRIVE_READ, memory);
+}
+
+void rh_space_write(struct rh_space_io *io, int record, const void *memory)
+{
+	start(io, record, RH_DRIVE_WRITE, (void *)(uintptr_t)memory);
+}
+
+/* Until nothing is left of it; -ETIMEDOUT when no block came for as long as a drive may take. Lock held. */
+static int await(struct rh_space_io *io)
+{
+	struct rh_space *space = io->space;
+	double began = rh_clock_seconds();
+	int before = io->left, rc = 0;
+	while (io->left && !io->stuck && !rc) {
+		struct timespec until;
+		clock_gettime(CLOCK_REALTIME, &until);
+		int64_t wait_ns = (int64_t)(space->options.stall_seconds * 1e9) + until.tv_nsec;
+		until.tv_sec += (time_t)(wait_ns / 1000000000);
+		until.tv_nsec = (long)(wait_ns % 1000000000);
+		int late = pthread_cond_timedwait(&space->changed, &space->lock, &until) == ETIMEDOUT;
+		if (late && io->left == before)
+			rc = -ETIMEDOUT;
+		before = io->left;
+	}
+	space->waited += rh_clock_seconds() - began;
+	return rc;
+}
+
+static const char *name_of(const struct rh_space_io *io, char *text, size_t bytes)
+{
+	const struct space_record *record = &io->space->record[io->record];
+	snprintf(text, bytes, "%s%s%s", record->what, record->owner ? " of " : "", record->owner ? record->owner : "");
+	return text;
+}
+
+static int fail_piece(const struct rh_space_io *io, const struct piece *piece, int rc)
+{
+	const struct rh_space *space = io->space;
+	const char *dir = space->file[piece->block->drive].dir;
+	char name[256];
+	int block = (int)(piece->block - &space->block[space->record[io->record].first]);
+	name_of(io, name, sizeof name);
+	if (rc == -EBADMSG)
+		return rh_fail(rc,
+		               "NVMe: %s: block %d of the %s (%d bytes at %lld) does not match its checksum: the drive gave back something "
+		               "else than was written to it; nothing of it was used, go on from the last checkpoint, on another drive",
+		               dir, block, name, piece->block->bytes, (long long)piece->block->offset);
+	return rh_fail(rc, "NVMe: %s: cannot %s block %d of the %s: %s; go on from the last checkpoint when the drive is well", dir,
+	               piece->request.kind == RH_DRIVE_READ ? "read" : "write", block, name, strerror(-rc));
+}
+
+/* What the transfer came to, of its blocks in their order. */
+static int outcome(const struct rh_space_io *io, int late)
+{
+	const struct rh_space *space = io->space;
+	char name[256];
+	if (io->refused)
+		return rh_fail(-EDQUOT,
+		               "max_nvme_writes: %lld bytes may be written, and the %s would exceed them; raise it, or go on from the last "
+		               "checkpoint",
+		               (long long)space->options.most_written_bytes, name_of(io, name, sizeof name));
+	if (late)
+		return rh_fail(late, "NVMe: a drive gave no answer for %.0f seconds (%s); go on from the last checkpoint when it is well",
+		               space->options.stall_seconds, name_of(io, name, sizeof name));
+	for (int i = 0; i < io->count; i++)
+		if (io->piece[i].request.rc)
+			return fail_piece(io, &io->piece[i], io->piece[i].request.rc);
+	for (int i = 0; i < io->count; i++)
+		if (io->piece[i].bad)
+			return fail_piece(io, &io->piece[i], -EBADMSG);
+	return 0;
+}
+
+int rh_space_io_wait(struct rh_space_io *io)
+{
+	struct rh_space *space = io->space;
+	pthread_mutex_lock(&space->lock);
+	int late = await(io), rc = space->rc;
+	if (!rc)
+		rc = outcome(io, late);
+	else
+		rc = rh_fail_copy(rc, space->line);
+	if (rc && !space->rc) {
+		space->rc = rc;
+		snprintf(space->line, sizeof space->line, "%s", rh_error(rc));
+	}
+	io->stuck |= late != 0;
+	if (!io->stuck)
+		io->count = 0;
+	pthread_mutex_unlock(&space->lock);
+	return rc;
+}
+
+int rh_space_io_done(struct rh_space_io *io)
+{
+	pthread_mutex_lock(&io->space->lock);
+	int done = !io->left;
+	pthread_mutex_unlock(&io->space->lock);
+	return done;
+}
+
+void rh_space_stats(struct rh_space *space, struct rh_space_stats *out)
+{
+	*out = (struct rh_space_stats){.drives = space->options.dirs, .direct = 1};
+	pthread_mutex_lock(&space->lock);
+	for (int d = 0; d < space->options.dirs; d++) {
+		out->dir[d] = space->file[d].dir;
+		out->read_bytes[d] = space->read[d];
+		out->written_bytes[d] = space->written[d];
+		out->reserved_bytes[d] = space->used[d];
+		out->direct &= space->file[d].direct;
+	}
+	out->wait_seconds = space->waited;
+	out->engine = space->drive[0]->ops->kind;
+	pthread_mutex_unlock(&space->lock);
+}
