@@ -15,6 +15,7 @@ struct planner {
 	int layers;
 	int64_t *arena[PASSES]; /* (layers, layers + 1) memo of arena peaks, -1 unknown */
 	int64_t *saved;         /* the same of what one micro-batch saves */
+	int64_t *late;          /* the same of what its weight gradients are made of, where they are put off */
 	int64_t *offset;        /* scratch: 2 per block */
 	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
 	int64_t largest;        /* upload of one layer */
@@ -29,6 +30,15 @@ const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, i
 		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
 			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
 	return NULL;
+}
+
+const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi)
+{
+	int i = 0;
+	while (i < plan->backward_stages && (plan->backward[i].lo != lo || plan->backward[i].hi != hi))
+		i++;
+	RH_ASSERT(i < plan->backward_stages && plan->late[i].places > 0);
+	return &plan->late[i];
 }
 
 int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
@@ -92,10 +102,11 @@ static int64_t larger(int64_t a, int64_t b)
 static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const struct rh_micro_shape *shape, int infer)
 {
 	const struct rh_model *model = at->request->model;
-	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring();
+	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), late = rh_arena_measuring();
 	struct rh_emit emit = {.model = model,
 	                       .arena = &arena,
 	                       .saved = pass == PASS_SAVED ? &saved : &arena,
+	                       .late = at->request->put_off && !infer && pass != PASS_FORWARD ? &late : NULL,
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
@@ -114,6 +125,10 @@ static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const
 		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
+		if (!rc && emit.late)
+			rc = rh_stage_weights(&emit, lo, hi, &at->state);
+		if (emit.late)
+			at->late[lo * (at->layers + 1) + hi] = late.peak;
 		if (pass == PASS_SAVED)
 			at->saved[lo * (at->layers + 1) + hi] = saved.peak;
 	}
@@ -190,7 +205,7 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 
 static int64_t total_bytes(const struct rh_plan *plan)
 {
-	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
+	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes + plan->late_bytes +
 	       plan->boundary_slots * plan->boundary_bytes + RH_PLAN_MICRO_SLOTS * plan->micro_bytes +
 	       RH_PLAN_RESULT_SLOTS * plan->result_bytes + plan->cache_bytes;
 }
@@ -313,6 +328,33 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 	return most;
 }
 
+/* Each split stage's places on its device, one stage's behind another's; the fullest device's bytes are all devices'. */
+static void place_late(const struct planner *at, struct rh_plan *plan)
+{
+	const struct rh_put_off *put_off = at->request->put_off;
+	for (int i = 0; i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		plan->late[i] = (struct rh_late_place){0};
+		if (!put_off)
+			continue;
+		plan->late[i].bytes = rh_align_up(at->late[stage.lo * (at->layers + 1) + stage.hi], RH_ALIGN);
+		plan->late[i].places = put_off[i].micro_batches;
+		for (int k = 0; k < i; k++)
+			if (put_off[k].device == put_off[i].device)
+				plan->late[i].at += plan->late[k].bytes * plan->late[k].places;
+		plan->late_bytes = larger(plan->late_bytes, plan->late[i].at + plan->late[i].bytes * plan->late[i].places);
+	}
+}
+
+static int late_does_not_fit(const struct planner *at, const struct rh_plan *plan)
+{
+	return rh_fail(-ENOMEM,
+	               "max_vram: the device's %.1f MiB cannot hold what put-off weight gradients are made of, %.1f MiB beside %.1f; raise "
+	               "max_vram, lower per_device_train_batch_size, or choose a schedule that puts off less (zb-1p) or nothing (1f1b)",
+	               (double)at->request->device_cap_bytes / 1048576, (double)plan->late_bytes / 1048576,
+	               (double)(plan->device_bytes - plan->late_bytes) / 1048576);
+}
+
 /* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
 static int finish(struct planner *at, struct rh_plan *plan, int saving)
 {
@@ -320,7 +362,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	struct rh_stage *forward = plan->forward, *backward = plan->backward;
 	struct rh_saved_place *saved = plan->saved;
 	int stages = plan->backward_stages;
-	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .backward_stages = stages};
+	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .late = plan->late, .backward_stages = stages};
 	fixed_sizes(request, plan);
 	for (int i = 0; i < stages; i++) {
 		enum pass pass = i == 0 ? PASS_FUSED : i <= saving ? PASS_SAVED : PASS_BACKWARD;
@@ -336,9 +378,12 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	}
 	if (rc)
 		return rc;
+	place_late(at, plan);
 	int64_t room = two_in_turn(at, plan);
 	plan->weight_bytes = larger(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
 	plan->device_bytes = total_bytes(plan);
+	if (plan->device_bytes > request->device_cap_bytes && plan->late_bytes)
+		return late_does_not_fit(at, plan);
 	return plan->device_bytes <= request->device_cap_bytes ? 0 : -ENOMEM;
 }
 
@@ -360,7 +405,7 @@ static int choose_saving(struct planner *at, struct rh_plan *plan)
 static int pack(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved};
+	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .late = plan->late};
 	fixed_sizes(request, plan);
 	at->weight_room = larger(at->upload_limit, at->largest) + at->upload_limit;
 	/* without training only the top stage is run from the backward list */
@@ -410,8 +455,9 @@ static int whole(struct planner *at, struct rh_plan *plan)
 	widen(at, plan, PASS_FUSED, 0, at->layers);
 	plan->backward[0] = (struct rh_stage){0, at->layers};
 	plan->backward_stages = 1;
+	place_late(at, plan);
 	plan->device_bytes = total_bytes(plan);
-	return 1;
+	return plan->device_bytes <= request->device_cap_bytes;
 }
 
 static int ascending(const void *left, const void *right)
@@ -440,9 +486,11 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 	sizes.forward = best->forward;
 	sizes.backward = best->backward;
 	sizes.saved = best->saved;
+	sizes.late = best->late;
 	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
 	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
 	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
+	memcpy(best->late, now->late, (size_t)now->backward_stages * sizeof *now->late);
 	*best = sizes;
 }
 
@@ -473,10 +521,11 @@ static int search(struct planner *at, struct rh_plan *out)
 	size_t layers = (size_t)at->layers;
 	struct rh_plan now = {.forward = rh_alloc(layers, sizeof *now.forward),
 	                      .backward = rh_alloc(layers, sizeof *now.backward),
-	                      .saved = rh_alloc(layers, sizeof *now.saved)};
+	                      .saved = rh_alloc(layers, sizeof *now.saved),
+	                      .late = rh_alloc(layers, sizeof *now.late)};
 	int64_t *limit = rh_alloc(layers * (layers + 1) / 2, sizeof *limit);
 	struct cost best = {0, -1};
-	int rc = now.forward && now.backward && now.saved && limit ? 0 : -ENOMEM;
+	int rc = now.forward && now.backward && now.saved && now.late && limit ? 0 : -ENOMEM;
 	size_t limits = rc ? 0 : list_limits(at, limit);
 	for (size_t i = 0; i < limits && limit[i] <= at->request->device_cap_bytes; i++) {
 		at->upload_limit = limit[i];
@@ -525,12 +574,14 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 		if ((at.arena[p] = rh_alloc(memo, sizeof *at.arena[p])))
 			memset(at.arena[p], -1, memo * sizeof *at.arena[p]);
 	at.saved = rh_alloc(memo, sizeof *at.saved);
+	at.late = rh_alloc(memo, sizeof *at.late);
 	at.below = rh_alloc((size_t)layers + 1, sizeof *at.below);
 	out->forward = rh_alloc((size_t)layers, sizeof *out->forward);
 	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
 	out->saved = rh_alloc((size_t)layers, sizeof *out->saved);
-	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved && out->forward &&
-	             out->backward && out->saved))
+	out->late = rh_alloc((size_t)layers, sizeof *out->late);
+	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved && at.late &&
+	             out->forward && out->backward && out->saved && out->late))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_uploads(&at);
@@ -539,6 +590,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	rh_stage_state_free(&at.state);
 	rh_free(at.offset);
 	rh_free(at.saved);
+	rh_free(at.late);
 	rh_free(at.below);
 	for (int p = 0; p < PASSES; p++)
 		rh_free(at.arena[p]);
@@ -552,5 +604,6 @@ void rh_plan_free(struct rh_plan *plan)
 	rh_free(plan->forward);
 	rh_free(plan->backward);
 	rh_free(plan->saved);
+	rh_free(plan->late);
 	*plan = (struct rh_plan){0};
 }

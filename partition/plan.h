@@ -9,11 +9,19 @@
  *   boundary slots: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
  *   the KV cache, when generating
  *   saved activations, where one device trains alone and has memory to spare: of the backward stages next below the fused one, as many as
- *     fit, for every micro-batch of a round. These stages keep in their forward what the others recompute in their backward. */
+ *     fit, for every micro-batch of a round. These stages keep in their forward what the others recompute in their backward
+ *   what put-off weight gradients are made of, where backwards are split: of each of the device's stages, for as many micro-batches as the
+ *     schedule has waiting at once */
 #ifndef RH_PARTITION_PLAN_H
 #define RH_PARTITION_PLAN_H
 
 #include "model/emit.h"
+
+/* Of a stage whose backwards are split: where it runs, and the most micro-batches whose weight gradients are put off at once. */
+struct rh_put_off {
+	int device;
+	int64_t micro_batches;
+};
 
 struct rh_plan_request {
 	const struct rh_model *model;
@@ -28,6 +36,7 @@ struct rh_plan_request {
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
+	const struct rh_put_off *put_off; /* of each backward stage, as the cuts make them, top down; NULL: none is split */
 };
 
 struct rh_stage {
@@ -39,16 +48,22 @@ struct rh_saved_place {
 	int64_t at, bytes;
 };
 
+/* Where a device keeps what a stage's put-off weight gradients are made of: micro-batch m at `at` + m % `places` * `bytes`. */
+struct rh_late_place {
+	int64_t at, bytes, places;
+};
+
 struct rh_plan {
 	struct rh_stage *forward;     /* bottom up, covering [0, backward[0].lo) */
 	struct rh_stage *backward;    /* top down; [0] is fused */
 	struct rh_saved_place *saved; /* of each backward stage */
+	struct rh_late_place *late;   /* likewise */
 	int forward_stages, backward_stages;
 
 	int boundary_slots;
-	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, boundary_bytes, micro_bytes, result_bytes,
-	        cache_bytes;  /* of one each */
-	int64_t device_bytes; /* all of the above: what a device reserves */
+	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
+	        result_bytes, cache_bytes; /* of one each */
+	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
 
 enum { RH_PLAN_MICRO_SLOTS = 2, RH_PLAN_RESULT_SLOTS = 2 };
@@ -59,6 +74,9 @@ void rh_plan_free(struct rh_plan *plan);
 
 /* Of the stage [lo, hi), NULL if its activations are not kept. */
 const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi);
+
+/* Of the stage [lo, hi), whose backwards are split. */
+const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi);
 
 /* Where the weights of a stage lie in its upload, each block once: offset[b], for each block of the model, in bytes; -1 where the stage
  * does not use it. Returns the total. The backward of the embedding alone reads no weights. */

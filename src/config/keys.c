@@ -97,7 +97,7 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_STRING, device, VERB_ALL, .heading = "Where it runs", .help = "cpu:N (N devices that share the cores), cuda (all GPUs), cuda:0,2, cuda:0,0; unset: cuda if there is one"),
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
-	    .help = "who runs what when: roundpipe, or for comparison gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius"),
+	    .help = "who runs what when: roundpipe, or for comparison gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p, zb-v"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_ALL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_ALL, .help = "first layer of each forward stage but the first; unset: chosen"),
 	KEY(KEY_CUTS, backward_cuts, VERB_ALL, .help = "first layer of each backward stage but the first; unset: chosen"),

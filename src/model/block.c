@@ -1,7 +1,8 @@
 /* A Llama-type transformer layer:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
  *   y  = x2 + Down(silu(Gate h2) * Up h2),                            h2 = norm2(x2)
- * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and silu(gate)*up are made again on the way. */
+ * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and silu(gate)*up are made again on the way. Where weight
+ * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
 static const struct emit_linears none;
@@ -77,9 +78,16 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 	emit_op(emit, &op);
 }
 
-static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, const struct rh_layer *layer, struct rh_view x,
-                       struct rh_saved *saved)
+/* Where the operands of weight gradients go that are kept from the recompute on: where the others do, unless they are put off. */
+static struct rh_arena *operands(const struct rh_emit *emit, struct rh_arena *arena, struct emit_linears which)
 {
+	struct rh_arena *late = emit_linear_operands(emit, which);
+	return late == emit->arena ? arena : late;
+}
+
+static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_view x, struct rh_saved *saved)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
 	const struct rh_model_config *config = emit->model->config;
 	enum rh_dtype act = emit->model->dtype;
 	int64_t tokens = emit->shape.tokens, heads = config->num_attention_heads, kv_heads = config->num_key_value_heads;
@@ -94,12 +102,12 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, const
 		saved->rstd_q = emit_take(arena, RH_F32, tokens, heads);
 		saved->rstd_k = emit_take(arena, RH_F32, tokens, kv_heads);
 	}
-	saved->o = emit_take(arena, act, tokens, q);
+	saved->o = emit_take(operands(emit, arena, projections(index, RH_PROJ_O, 1)), act, tokens, q);
 	saved->x2 = emit_take(arena, act, tokens, config->hidden_size);
-	saved->gu = emit_take(arena, act, tokens, 2 * config->intermediate_size);
+	saved->gu = emit_take(operands(emit, arena, projections(index, RH_PROJ_GATE, 2)), act, tokens, 2 * config->intermediate_size);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
-			saved->low[p] = emit_take(arena, act, tokens, layer->proj[p].r);
+			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
 }
 
 void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh_view x, struct rh_view y, struct rh_saved *keep)
@@ -110,7 +118,7 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	int64_t q = config->num_attention_heads * config->head_dim, kv = config->num_key_value_heads * config->head_dim;
 	struct rh_saved local, *s = keep ? keep : &local;
 	int64_t outer = emit->arena->used;
-	take_saved(emit, keep ? emit->saved : emit->arena, layer, x, s);
+	take_saved(emit, keep ? emit->saved : emit->arena, index, x, s);
 	int64_t inner = emit->arena->used;
 
 	struct rh_view h = emit_act(emit, tokens, hidden);
@@ -165,22 +173,38 @@ static void rmsnorm_backward(struct rh_emit *emit, const struct norm_backward *n
 	emit_op(emit, &op);
 }
 
+/* Weight gradients of projections that share a product: now, or their operands are noted. */
+static void learn(struct rh_emit *emit, int index, enum rh_proj first, int count, struct rh_view dy, struct rh_view x, struct rh_saved *s)
+{
+	if (!emit->late)
+		emit_linear_dw(emit, projections(index, (int)first, count), dy, x, s->low);
+	s->late[first].dy = dy;
+	s->late[first].x = x;
+}
+
+/* An operand of a weight gradient. */
+static struct rh_view operand(struct rh_emit *emit, int index, enum rh_proj first, int count, int64_t cols)
+{
+	return emit_take(emit_linear_operands(emit, projections(index, (int)first, count)), emit->model->dtype, emit->shape.tokens, cols);
+}
+
 /* dgu, then dx2 = dy + what comes back through norm2; `dx2` (T,H) is the caller's. */
-static void mlp_backward(struct rh_emit *emit, int index, const struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
+static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
 {
 	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t tokens = emit->shape.tokens, hidden = config->hidden_size, mark = emit->arena->used;
-	struct rh_view a = emit_act(emit, tokens, config->intermediate_size); /* first its gradient, then silu(gate)*up itself */
+	int64_t hidden = config->hidden_size, mark = emit->arena->used;
+	/* first its gradient, then silu(gate)*up itself */
+	struct rh_view a = operand(emit, index, RH_PROJ_DOWN, 1, config->intermediate_size);
 	emit_linear_dx(emit, projections(index, RH_PROJ_DOWN, 1), dy, a);
 	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD};
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = s->gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = a;
 	emit_op(emit, &op);
-	emit_linear_dw(emit, projections(index, RH_PROJ_DOWN, 1), dy, a, s->low);
+	learn(emit, index, RH_PROJ_DOWN, 1, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
 
-	struct rh_view h2 = emit_act(emit, tokens, hidden);
+	struct rh_view h2 = operand(emit, index, RH_PROJ_GATE, 2, hidden);
 	emit_linear_dx(emit, projections(index, RH_PROJ_GATE, 2), s->gu, dx2);
 	rmsnorm_backward(emit, &(struct norm_backward){.x = s->x2,
 	                                               .w = emit_weight(emit, layer, 0, layer->norm2, 1, hidden),
@@ -191,7 +215,7 @@ static void mlp_backward(struct rh_emit *emit, int index, const struct rh_saved 
 	                                               .dw = emit_gradient(emit, layer, 0, layer->norm2, 1, hidden),
 	                                               .y = h2,
 	                                               .groups = 1});
-	emit_linear_dw(emit, projections(index, RH_PROJ_GATE, 2), s->gu, h2, s->low);
+	learn(emit, index, RH_PROJ_GATE, 2, s->gu, h2, s);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -247,24 +271,23 @@ static void qkv_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	                                               .groups = config->num_key_value_heads});
 }
 
-void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, const struct rh_saved *s, struct rh_view dy,
-                         struct rh_view dx)
+void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t tokens = emit->shape.tokens, hidden = config->hidden_size, mark = emit->arena->used;
-	struct rh_view dx2 = emit_act(emit, tokens, hidden);
+	int64_t hidden = config->hidden_size, mark = emit->arena->used;
+	struct rh_view dx2 = operand(emit, index, RH_PROJ_O, 1, hidden);
 	mlp_backward(emit, index, s, dy, dx2);
 
-	struct rh_view dqkv = emit_act(emit, tokens, s->qkv.cols);
+	struct rh_view dqkv = operand(emit, index, RH_PROJ_Q, 3, s->qkv.cols);
 	int64_t inner = emit->arena->used;
-	struct rh_view d_o = emit_act(emit, tokens, s->o.cols);
+	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
 	emit_linear_dx(emit, projections(index, RH_PROJ_O, 1), dx2, d_o);
-	emit_linear_dw(emit, projections(index, RH_PROJ_O, 1), dx2, s->o, s->low);
+	learn(emit, index, RH_PROJ_O, 1, dx2, s->o, s);
 	qkv_backward(emit, index, table, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
-	struct rh_view h = emit_act(emit, tokens, hidden), w = emit_weight(emit, layer, 0, layer->norm1, 1, hidden);
+	struct rh_view h = operand(emit, index, RH_PROJ_Q, 3, hidden), w = emit_weight(emit, layer, 0, layer->norm1, 1, hidden);
 	if (dx.data) {
 		emit_linear_dx(emit, projections(index, RH_PROJ_Q, 3), dqkv, dx);
 		rmsnorm_backward(emit, &(struct norm_backward){.x = s->x,
@@ -279,6 +302,23 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	} else { /* nothing below is trained: only the norm's output is needed once more */
 		emit_rmsnorm(emit, s->x, w, 1, h, s->rstd1);
 	}
-	emit_linear_dw(emit, projections(index, RH_PROJ_Q, 3), dqkv, h, s->low);
+	learn(emit, index, RH_PROJ_Q, 3, dqkv, h, s);
 	rh_arena_reset(emit->arena, mark);
+}
+
+struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
+{
+	return emit_linear_operands(emit, projections(index, RH_PROJ_DOWN, 1));
+}
+
+void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
+{
+	static const struct {
+		enum rh_proj first;
+		int count;
+	} product[] = {{RH_PROJ_DOWN, 1}, {RH_PROJ_GATE, 2}, {RH_PROJ_O, 1}, {RH_PROJ_Q, 3}};
+	for (int i = 0; i < 4; i++) {
+		enum rh_proj first = product[i].first;
+		emit_linear_dw(emit, projections(index, (int)first, product[i].count), s->late[first].dy, s->late[first].x, s->low);
+	}
 }

@@ -4,7 +4,8 @@
  *   rh_stage_forward    runs them keeping nothing but the boundaries asked for;
  *   rh_stage_save       runs them keeping what their backward needs: before the backward (recompute; the forward half of a fused stage),
  *                       or in place of rh_stage_forward where that is not to be recomputed;
- *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums.
+ *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
+ *   rh_stage_weights    adds what rh_stage_backward put off, where emit->late is given: the gradients of linears and of the embedding.
  * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
@@ -34,6 +35,7 @@ struct rh_emit {
 	void *sink;
 	struct rh_arena *arena; /* activations and workspace */
 	struct rh_arena *saved; /* what rh_stage_save keeps: the same, or one apart */
+	struct rh_arena *late;  /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
 	int rc;                 /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
@@ -58,8 +60,11 @@ struct rh_emit {
 struct rh_saved {
 	struct rh_view x, rstd1, qkv, qk, rstd_q, rstd_k, o, lse, x2, rstd2, gu; /* kind BLOCK */
 	struct rh_view low[RH_PROJS];                                            /* (T,r) x A^T of each adapted module */
-	struct rh_view dh;                                                       /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows, rstd;                                               /* kind HEAD: the gathered rows */
+	struct {
+		struct rh_view dy, x;
+	} late[RH_PROJS];          /* by the first of projections that share a product; an embedding's dy: the first */
+	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows, rstd; /* kind HEAD: the gathered rows */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */
@@ -87,6 +92,8 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
                   const struct rh_head_out *head) RH_MUST;
 /* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
+/* After rh_stage_backward with the same `late`, or both calls before it again without launching. */
+int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
 
 /* Rows of logits made at once. */
 enum { RH_HEAD_CHUNK_BYTES = 16 << 20 };

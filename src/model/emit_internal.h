@@ -45,11 +45,16 @@ void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view
  * calls, as x is often known only after dx has been used. Between the two the adapters' d_low lie in the arena. */
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx);
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low);
+/* Where an operand of emit_linear_dw belongs: emit->late if that is put off and there is something to put off. */
+struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
 
 /* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
 void emit_block(struct rh_emit *emit, int layer, struct rh_view rope, struct rh_view x, struct rh_view y, struct rh_saved *saved);
-void emit_block_backward(struct rh_emit *emit, int layer, struct rh_view rope, const struct rh_saved *saved, struct rh_view dy,
+void emit_block_backward(struct rh_emit *emit, int layer, struct rh_view rope, struct rh_saved *saved, struct rh_view dy,
                          struct rh_view dx);
+/* The weight gradients that the backward put off; where its dy belongs meanwhile. */
+void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
+struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
 
 /* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *saved);

@@ -139,6 +139,13 @@ static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)
 	emit_op(emit, &op);
 }
 
+struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
+{
+	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	int learns = emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
+	return emit->late && learns ? emit->late : emit->arena;
+}
+
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];

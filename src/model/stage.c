@@ -62,14 +62,35 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 	return emit->rc;
 }
 
+/* Where the gradient at a layer's upper end belongs: emit->late if the layer puts something off that reads it. */
+static struct rh_arena *gradient_arena(const struct rh_emit *emit, int l)
+{
+	const struct rh_model *model = emit->model;
+	if (!emit->late || l < model->first_trained || model->layer[l].kind == RH_LAYER_HEAD)
+		return emit->arena;
+	return model->layer[l].kind == RH_LAYER_EMBEDDING ? emit->late : emit_block_dy(emit, l);
+}
+
+static struct rh_view late_hidden(struct rh_emit *emit)
+{
+	return emit_take(emit->late, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
+}
+
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx)
 {
 	const struct rh_model *model = emit->model;
 	/* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
 	struct rh_view spare[2] = {hidden_act(emit), hidden_act(emit)};
 	int turn = 0;
+	if (gradient_arena(emit, hi - 1) != emit->arena) {
+		struct rh_view kept = late_hidden(emit);
+		emit_cast(emit, dy, kept);
+		dy = kept;
+	}
 	for (int l = hi - 1; l >= lo; l--) {
 		struct rh_view out = l == lo ? dx : spare[turn];
+		if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
+			out = late_hidden(emit);
 		if (l == model->first_trained)
 			out = (struct rh_view){0};
 		switch (model->layer[l].kind) {
@@ -80,7 +101,9 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 			emit_block_backward(emit, l, state->rope, &state->layer[l], dy, out);
 			break;
 		case RH_LAYER_EMBEDDING:
-			emit_embedding_backward(emit, dy);
+			if (!emit->late)
+				emit_embedding_backward(emit, dy);
+			state->layer[l].late[0].dy = dy;
 			break;
 		}
 		if (l == model->first_trained)
@@ -89,5 +112,16 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 		turn ^= 1;
 	}
 	rh_arena_reset(emit->arena, state->mark);
+	return emit->rc;
+}
+
+int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)
+{
+	int lowest = lo > emit->model->first_trained ? lo : emit->model->first_trained;
+	for (int l = hi - 1; l >= lowest; l--)
+		if (emit->model->layer[l].kind == RH_LAYER_BLOCK)
+			emit_block_weights(emit, l, &state->layer[l]);
+		else if (emit->model->layer[l].kind == RH_LAYER_EMBEDDING)
+			emit_embedding_backward(emit, state->layer[l].late[0].dy);
 	return emit->rc;
 }

@@ -104,7 +104,8 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices)
 }
 
 /* Books one slot as the executor does: for each micro-batch outputs first, then inputs are given back. */
-static void walk_slot(struct rh_boundaries *books, const struct rh_plan *plan, const struct rh_slot *slot, int trains, int first_trained)
+static void walk_slot(struct rh_boundaries *books, const struct rh_plan *plan, const struct rh_slot *slot, int layers, int trains,
+                      int first_trained)
 {
 	for (int64_t m = slot->first; m < slot->first + slot->count; m++) {
 		if (slot->kind == RH_SLOT_FORWARD)
@@ -113,11 +114,13 @@ static void walk_slot(struct rh_boundaries *books, const struct rh_plan *plan, c
 				if (readers)
 					rh_boundary_acquire(books, RH_BOUNDARY_ACTIVATION, l, m, readers);
 			}
+		else if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
+			continue;
 		else if (slot->kind != RH_SLOT_INFER && slot->lo > first_trained)
 			rh_boundary_acquire(books, RH_BOUNDARY_GRADIENT, slot->lo, m, 1);
 		if (slot->lo > 0)
 			rh_boundary_release(books, RH_BOUNDARY_ACTIVATION, slot->lo, m);
-		if (slot->kind == RH_SLOT_BACKWARD)
+		if (slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < layers))
 			rh_boundary_release(books, RH_BOUNDARY_GRADIENT, slot->hi, m);
 	}
 }
@@ -127,8 +130,10 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	struct rh_boundaries books;
 	int trains = 0, most = 0, lowest = layers;
 	for (size_t i = 0; i < program->slots; i++) {
-		trains |= program->slot[i].kind == RH_SLOT_FUSED;
-		if (program->slot[i].kind == RH_SLOT_BACKWARD || program->slot[i].kind == RH_SLOT_FUSED)
+		enum rh_slot_kind kind = program->slot[i].kind;
+		int backward = kind == RH_SLOT_BACKWARD || kind == RH_SLOT_FUSED || kind == RH_SLOT_INPUT_GRADIENT;
+		trains |= backward;
+		if (backward)
 			lowest = program->slot[i].lo < lowest ? program->slot[i].lo : lowest;
 	}
 	for (int l = 1; l < layers; l++)
@@ -138,7 +143,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < program->slots; i++)
-		walk_slot(&books, plan, &program->slot[i], trains, lowest);
+		walk_slot(&books, plan, &program->slot[i], layers, trains, lowest);
 	*out = books.count - books.least_free;
 	rh_boundaries_destroy(&books, 0);
 	return 0;

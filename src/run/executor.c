@@ -178,6 +178,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);
 	out->saved = rh_arena_take(&memory, plan->saved_bytes);
+	out->late = rh_arena_take(&memory, plan->late_bytes);
 	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
 	RH_ASSERT(memory.used == plan->device_bytes);
 

@@ -45,6 +45,7 @@ struct run_device {
 	struct run_ring boundary, micro, result;
 	struct rh_arena arena;
 	char *saved; /* activations that stay from a stage's forward to its backward */
+	char *late;  /* what put-off weight gradients are made of */
 	char *cache;
 	struct rh_stage_state state;
 	/* what the present slot's emission reads */

@@ -16,17 +16,20 @@ static int model_stages(const struct rh_plan *plan, struct rh_stage **out)
 	return stages;
 }
 
-/* Slots as the executor has them: the top stage is fused, frozen layers below the lowest trained one have no backward. */
-static void as_run(const struct rh_model *model, struct rh_program *program)
+/* Slots as the executor has them: micro-batches up to `count`, the top stage computes its loss with its gradient, frozen layers below the
+ * lowest trained one have no backward. The first slot that makes gradients begins the sums, the last one ends them. */
+static void as_run(const struct rh_model *model, int64_t count, struct rh_program *program)
 {
 	size_t kept = 0;
 	for (size_t i = 0; i < program->slots; i++) {
 		struct rh_slot slot = program->slot[i];
 		int top = slot.hi == model->layers, forward = slot.kind == RH_SLOT_FORWARD;
-		if (forward ? top : slot.hi <= model->first_trained)
+		if (slot.first >= count || (forward ? top : slot.hi <= model->first_trained))
 			continue;
-		if (!forward)
-			slot.kind = top ? RH_SLOT_FUSED : RH_SLOT_BACKWARD;
+		slot.first_round = slot.first == 0 && slot.kind != RH_SLOT_WEIGHT_GRADIENT;
+		slot.last_round = slot.first + slot.count == count && slot.kind != RH_SLOT_INPUT_GRADIENT;
+		if (slot.kind == RH_SLOT_BACKWARD && top)
+			slot.kind = RH_SLOT_FUSED;
 		if (!forward && !top && slot.lo < model->first_trained)
 			slot.lo = model->first_trained;
 		program->slot[kept++] = slot;
@@ -34,23 +37,59 @@ static void as_run(const struct rh_model *model, struct rh_program *program)
 	program->slots = kept;
 }
 
-int run_program_make(const struct rh_executor_options *options, int trains, int64_t count, int *turn, struct rh_program *out)
+static int makes_gradients(const struct rh_slot *slot)
+{
+	return slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
+}
+
+/* Sums need not travel where the next slot that adds to them is the next one on the device that makes gradients. */
+static void note_sums(struct rh_program *program)
+{
+	for (size_t i = 0; i < program->slots; i++) {
+		struct rh_slot *slot = &program->slot[i], *next = NULL;
+		for (size_t k = i + 1; makes_gradients(slot) && k < program->slots && !next; k++) {
+			struct rh_slot *later = &program->slot[k];
+			if (makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
+				next = later;
+		}
+		if (next && next->device == slot->device && next->lo == slot->lo)
+			slot->sums_stay = next->sums_there = 1;
+	}
+}
+
+/* Schedules that split backwards have room for what the longest step puts off: a shorter one goes the longest's way, without the micro-
+ * batches that it does not have. */
+static int make_scheduled(const struct rh_executor_options *options, int64_t count, struct rh_program *out)
 {
 	const struct rh_schedule *schedule = options->schedule;
-	int64_t round = trains ? options->train_round : options->infer_round;
-	if (!trains || !schedule || !schedule->stages_least)
-		return rh_roundpipe_program(options->plan, trains, options->devices, count, round < count ? round : count, turn, out);
 	struct rh_stage *stage = NULL;
 	int stages = model_stages(options->plan, &stage);
 	if (stages < 0)
 		return stages;
-	struct rh_schedule_request request = {
-	        .devices = options->devices, .micro_batches = count, .steps = 1, .stage = stage, .stages = stages};
+	struct rh_schedule_request request = {.devices = options->devices,
+	                                      .micro_batches = schedule->splits_backward ? options->train_micro_batches : count,
+	                                      .steps = 1,
+	                                      .stage = stage,
+	                                      .stages = stages};
 	int rc = rh_schedule_make(schedule, &request, out), instead = rc == -EINVAL;
 	if (instead)
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
 	if (!rc)
-		as_run(options->model, out);
+		as_run(options->model, count, out);
 	rh_free(stage);
 	return rc ? rc : instead;
+}
+
+int run_program_make(const struct rh_executor_options *options, int trains, int64_t count, int *turn, struct rh_program *out)
+{
+	const struct rh_schedule *schedule = options->schedule;
+	int64_t round = trains ? options->train_round : options->infer_round;
+	int rc;
+	if (!trains || !schedule || !schedule->stages_least)
+		rc = rh_roundpipe_program(options->plan, trains, options->devices, count, round < count ? round : count, turn, out);
+	else
+		rc = make_scheduled(options, count, out);
+	if (rc >= 0)
+		note_sums(out);
+	return rc;
 }

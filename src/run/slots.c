@@ -4,6 +4,7 @@
  *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
  *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
  *
+ * (where backwards are split, backward(m) leaves the weight gradients of linears to a slot of their own, which needs nothing from above)
  * with two slots of device memory for each, so that copies run one micro-batch ahead and one behind. Weights of the next slot on the device
  * travel while this one computes, into the other buffer. Brackets are events. */
 #include "run/executor_internal.h"
@@ -94,6 +95,16 @@ static int64_t make_room(struct work *work, int64_t bytes, int *end)
 	return *end ? weights->capacity - bytes : 0;
 }
 
+static int ends_model(const struct work *work)
+{
+	return work->slot->hi == work->executor->options.model->layers;
+}
+
+static int is_backward_only(const struct work *work)
+{
+	return work->slot->kind != RH_SLOT_FORWARD && !ends_model(work);
+}
+
 /* Sends the stage's blocks; *end is told, to be recorded as free when the slot is over. */
 static void upload_weights(struct work *work, int *end)
 {
@@ -101,7 +112,7 @@ static void upload_weights(struct work *work, int *end)
 	const struct rh_executor_options *options = &work->executor->options;
 	const struct rh_model *model = options->model;
 	int64_t *offset = work->executor->offset;
-	int64_t bytes = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, work->slot->kind == RH_SLOT_BACKWARD, offset);
+	int64_t bytes = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, is_backward_only(work), offset);
 	int64_t at = make_room(work, bytes, end);
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
@@ -130,7 +141,7 @@ static void begin_gradients(struct work *work)
 	struct run_device *on = work->on;
 	const struct rh_model *model = executor->options.model;
 	int64_t *offset = executor->offset;
-	if (!rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+	if (work->slot->sums_there || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
 		return;
 	if (work->slot->first_round)
 		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
@@ -168,7 +179,7 @@ static void end_gradients(struct work *work)
 	const struct rh_model *model = executor->options.model;
 	struct rh_store *store = executor->options.store;
 	int64_t *offset = executor->offset;
-	if (!rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+	if (work->slot->sums_stay || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
 		return;
 	int rounds = work->slot->last_round && model->dtype != RH_F32;
 	for (int i = 0; rounds && !work->rc && i < 2 * model->blocks; i++)
@@ -275,6 +286,14 @@ static struct rh_arena saved_arena(const struct work *work, const struct rh_save
 	return (struct rh_arena){.base = base, .capacity = place->bytes};
 }
 
+/* Where a split backward keeps what its weight gradients are made of. */
+static struct rh_arena late_arena(const struct work *work, int64_t m)
+{
+	const struct rh_late_place *place = rh_plan_late(work->executor->options.plan, work->slot->lo, work->slot->hi);
+	char *base = work->on->late + place->at + m % place->places * place->bytes;
+	return (struct rh_arena){.base = base, .capacity = place->bytes};
+}
+
 /* Layers [lo, hi) forward; boundaries that a later slot reads are kept. */
 static void forward(struct work *work, struct rh_view x, int64_t m)
 {
@@ -336,10 +355,15 @@ static void restore(struct work *work, struct rh_view x, int64_t m, const struct
 static void backward(struct work *work, struct rh_view x, int64_t m)
 {
 	const struct rh_slot *slot = work->slot;
-	int fused = slot->kind == RH_SLOT_FUSED, sends = slot->lo > work->executor->options.model->first_trained;
+	int fused = ends_model(work), sends = slot->lo > work->executor->options.model->first_trained;
 	struct run_slot *above = fused ? NULL : fetch(work, RH_BOUNDARY_GRADIENT, slot->hi, m), *below = NULL, *results = NULL;
 	struct rh_head_out head = {0};
 	struct rh_view dy = {0}, dx = {0};
+	struct rh_arena late;
+	if (slot->kind == RH_SLOT_INPUT_GRADIENT) {
+		late = late_arena(work, m);
+		work->emit.late = &late;
+	}
 	if (fused)
 		results = begin_results(work, &head);
 	restore(work, x, m, &head);
@@ -353,6 +377,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 	}
 	if (!work->rc)
 		work->rc = rh_stage_backward(&work->emit, slot->lo, slot->hi, &work->on->state, dy, dx);
+	work->emit.late = NULL;
 	if (results)
 		end_results(work, results, m);
 	if (below)
@@ -361,6 +386,26 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 		record(work, RH_STREAM_COMPUTE, above->freed);
 		rh_boundary_release(&work->executor->boundaries, RH_BOUNDARY_GRADIENT, slot->hi, m);
 	}
+}
+
+/* The weight gradients that an earlier slot of this device put off, whose operands are named by going its way again. */
+static void weight_gradients(struct work *work, int64_t m)
+{
+	const struct rh_slot *slot = work->slot;
+	struct run_slot any = {.memory = work->on->arena.base};
+	struct rh_view x = boundary_view(work, &any);
+	struct rh_head_out head = {.loss = x};
+	struct rh_arena late = late_arena(work, m);
+	struct rh_emit naming = work->emit;
+	naming.launch = NULL;
+	naming.saved = naming.arena;
+	naming.late = &late;
+	if (!work->rc)
+		work->rc = rh_stage_save(&naming, slot->lo, slot->hi, x, (struct rh_view){0}, &work->on->state, &head);
+	if (!work->rc)
+		work->rc = rh_stage_backward(&naming, slot->lo, slot->hi, &work->on->state, x, x);
+	if (!work->rc)
+		work->rc = rh_stage_weights(&work->emit, slot->lo, slot->hi, &work->on->state);
 }
 
 static void micro_batch(struct work *work, int64_t m)
@@ -373,7 +418,7 @@ static void micro_batch(struct work *work, int64_t m)
 	struct run_slot *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
 	work->emit.micro = micro->memory;
-	if (slot->lo > 0) {
+	if (slot->lo > 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT) {
 		input = fetch(work, RH_BOUNDARY_ACTIVATION, slot->lo, m);
 		x = boundary_view(work, input);
 	}
@@ -383,6 +428,8 @@ static void micro_batch(struct work *work, int64_t m)
 		forward(work, x, m);
 	else if (slot->kind == RH_SLOT_INFER)
 		infer_top(work, x, m);
+	else if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
+		weight_gradients(work, m);
 	else
 		backward(work, x, m);
 	record(work, RH_STREAM_COMPUTE, micro->freed);
@@ -396,7 +443,7 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 {
 	struct run_device *on = &executor->on[slot->device];
 	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .slot = slot};
-	int trains = slot->kind == RH_SLOT_FUSED || slot->kind == RH_SLOT_BACKWARD;
+	int trains = slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
 	work.emit = (struct rh_emit){.model = executor->options.model,
 	                             .launch = launch,
 	                             .sink = &work,

@@ -22,4 +22,8 @@ int rh_program_evaluate(const struct rh_program *program, const struct rh_evalua
  * end of the backward, or of its weight gradient where that is split off. peak: (devices). A fused slot holds one while it runs. */
 void rh_program_in_flight(const struct rh_program *program, int devices, int64_t *peak);
 
+/* Of each model stage (stages), where backwards are split: its device, and the most micro-batches between the begin of the input gradient
+ * and the end of the weight gradient. */
+void rh_program_put_off(const struct rh_program *program, int stages, struct rh_put_off *out);
+
 #endif

@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "data/dataset.h"
-#include "schedule/program.h"
+#include "schedule/evaluate.h"
 #include "train/tensors.h"
 
 #include <string.h>
@@ -140,11 +140,11 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 {
 	const char *name = config->schedule;
 	*out = name ? rh_schedule_find(name) : NULL;
-	if (name && (!*out || (*out)->splits_backward || (*out)->update != RH_UPDATE_FLUSHES))
+	if (name && (!*out || (*out)->update != RH_UPDATE_FLUSHES))
 		return rh_fail(
 		        -EINVAL,
 		        "schedule: '%s' is not one that runs; choose roundpipe (with optimizer_staleness 1 for its asynchronous form), "
-		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs or mobius",
+		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p or zb-v",
 		        name);
 	if (*out && !(*out)->stages_least)
 		*out = NULL;
@@ -164,8 +164,8 @@ static int cut_for(struct rh_session *session, const struct rh_schedule *schedul
 	if (config->forward_cut_count < 0) {
 		int each = schedule->stages_most > 1 && layers >= 2 * devices ? 2 : schedule->stages_least;
 		if (layers < each * devices)
-			return rh_fail(-EINVAL, "device: schedule %s needs a layer for each of %d devices, the model has %d; use fewer",
-			               schedule->name, devices, layers);
+			return rh_fail(-EINVAL, "device: schedule %s needs %s for each of %d devices, the model has %d; use fewer",
+			               schedule->name, each > 1 ? "two layers" : "a layer", devices, layers);
 		session->cuts = rh_alloc((size_t)(each * devices), sizeof *session->cuts);
 		if (!session->cuts)
 			return -ENOMEM;
@@ -174,17 +174,39 @@ static int cut_for(struct rh_session *session, const struct rh_schedule *schedul
 		request->forward_cut_count = each * devices - 1;
 	}
 	int64_t stages = request->forward_cut_count + 1;
-	if (stages % devices || stages / devices > schedule->stages_most)
-		return rh_fail(
-		        -EINVAL,
-		        "forward_cuts: schedule %s puts the same number of stages, at most %d, on each of %d devices; these are %lld",
-		        schedule->name, schedule->stages_most, devices, (long long)stages);
+	if (stages % devices || stages / devices > schedule->stages_most || stages / devices < schedule->stages_least)
+		return rh_fail(-EINVAL,
+		               "forward_cuts: schedule %s puts the same number of stages, %d to %d, on each of %d devices; these are %lld",
+		               schedule->name, schedule->stages_least, schedule->stages_most, devices, (long long)stages);
 	/* the fused stage begins at the last cut, so forward stages end there */
 	request->backward_cuts = request->forward_cuts;
 	request->backward_cut_count = request->forward_cut_count;
 	if (request->forward_cut_count)
 		request->forward_cut_count--;
 	return 0;
+}
+
+/* How much a schedule that splits backwards puts off: of each stage, top down, as the plan wants it. */
+static int find_put_off(struct rh_session *session, const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
+{
+	const struct rh_plan_request *request = &planning->request;
+	int stages = (int)request->backward_cut_count + 1;
+	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
+	struct rh_put_off *upward = rh_alloc((size_t)stages, sizeof *upward);
+	struct rh_program program = {0};
+	session->put_off = rh_alloc((size_t)stages, sizeof *session->put_off);
+	struct rh_schedule_request asked = {
+	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
+	int rc = stage && upward && session->put_off ? rh_schedule_make(schedule, &asked, &program) : -ENOMEM;
+	if (!rc)
+		rh_program_put_off(&program, stages, upward);
+	for (int s = 0; !rc && s < stages; s++)
+		session->put_off[s] = upward[stages - 1 - s];
+	planning->request.put_off = session->put_off;
+	rh_program_free(&program);
+	rh_free(stage);
+	rh_free(upward);
+	return rc;
 }
 
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
@@ -233,8 +255,11 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	if (trains)
 		rc = find_schedule(config, &planning->options.schedule);
 	if (!rc && planning->options.schedule) {
-		planning->store.crosses_rounds = planning->request.crosses_rounds = work->train_micro_batches > 1;
+		int splits = planning->options.schedule->splits_backward;
+		planning->store.crosses_rounds = planning->request.crosses_rounds = splits || work->train_micro_batches > 1;
 		rc = cut_for(session, planning->options.schedule, planning);
+		if (!rc && splits)
+			rc = find_put_off(session, planning->options.schedule, work->train_micro_batches, planning);
 	}
 	if (rc)
 		return rc;
@@ -277,6 +302,7 @@ void rh_session_close(struct rh_session *session)
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);
 	rh_free(session->cuts);
+	rh_free(session->put_off);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

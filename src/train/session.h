@@ -24,6 +24,7 @@ struct rh_session {
 	struct rh_store *store;
 	struct rh_updater *updater; /* of a session that trains */
 	int64_t *cuts;              /* that a schedule other than RoundPipe made, else NULL */
+	struct rh_put_off *put_off; /* of a schedule that splits backwards, else NULL */
 	struct rh_plan plan;
 	struct rh_devices devices;
 	struct rh_executor *executor;

@@ -198,9 +198,11 @@ static void test_every_synchronous_schedule_gives_the_same(void **state)
 		struct outcome expected = run(&whats[i], &one_device);
 		for (int s = 0; s < rh_schedule_count; s++) {
 			const struct rh_schedule *schedule = &rh_schedules[s];
-			if (schedule->update != RH_UPDATE_FLUSHES || schedule->splits_backward)
+			if (schedule->update != RH_UPDATE_FLUSHES)
 				continue;
 			for (int count = 1; count <= 4; count *= 2) {
+				if (count == 4 && schedule->stages_least > 1)
+					continue; /* the models have 4 or 5 layers */
 				const char *const names[] = {"", "cpu:1", "cpu:2", "", "cpu:4"};
 				struct way way = {
 				        .device = names[count], .forward_count = -1, .backward_count = -1, .schedule = schedule->name};

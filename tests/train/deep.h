@@ -1,0 +1,43 @@
+/* A rig whose model is deep: the reference model's configuration with another number of layers, random weights, and the reference's inputs.
+ */
+#ifndef RH_TESTS_TRAIN_DEEP_H
+#define RH_TESTS_TRAIN_DEEP_H
+
+#include "train/rig.h"
+
+#include "core/file.h"
+#include "core/json.h"
+
+#include <unistd.h>
+
+struct deep {
+	struct rig rig;
+	char dir[64];
+};
+
+static inline void deep_open(struct deep *deep, const char *model, int blocks)
+{
+	char path[256];
+	json_t *json;
+	rig_open(&deep->rig, model, NULL);
+	snprintf(path, sizeof path, "tests/reference/models/%s/config.json", model);
+	json = json_load_file(path, 0, NULL);
+	assert_non_null(json);
+	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(blocks)), 0);
+	(void)json_object_del(json, "layer_types");
+	strcpy(deep->dir, access("/dev/shm", W_OK) ? "/tmp/rh-deep-XXXXXX" : "/dev/shm/rh-deep-XXXXXX");
+	assert_non_null(mkdtemp(deep->dir));
+	snprintf(path, sizeof path, "%s/config.json", deep->dir);
+	assert_int_equal(json_dump_file(json, path, 0), 0);
+	json_decref(json);
+	deep->rig.config.model_name_or_path = NULL;
+	deep->rig.config.config_name = deep->dir;
+}
+
+static inline void deep_close(struct deep *deep)
+{
+	rig_close(&deep->rig);
+	check_ok(rh_dir_remove(deep->dir));
+}
+
+#endif
