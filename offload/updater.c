@@ -171,6 +171,14 @@ static int await(struct rh_updater *updater, const int *mark, int wanted)
 	return rc;
 }
 
+int rh_updater_has_weights(struct rh_updater *updater, int block)
+{
+	pthread_mutex_lock(&updater->lock);
+	int has = !updater->working || updater->ready > block;
+	pthread_mutex_unlock(&updater->lock);
+	return has;
+}
+
 int rh_updater_await_weights(struct rh_updater *updater, int block)
 {
 	return await(updater, &updater->ready, block + 1);

@@ -29,6 +29,8 @@ void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update
 
 /* Waits until the block's weights are those that a step begun after the latest begin reads. Negative errno: an update failed. */
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
+/* 1 where that would not wait. */
+int rh_updater_has_weights(struct rh_updater *updater, int block);
 /* Waits until the block's gradient has been taken and may be overwritten. */
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
 /* Waits for all. */

@@ -33,10 +33,11 @@ struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
-	struct rh_arena *arena; /* activations and workspace */
-	struct rh_arena *saved; /* what rh_stage_save keeps: the same, or one apart */
-	struct rh_arena *late;  /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
-	int rc;                 /* first fault of the sink; nothing is launched after it */
+	void (*layer_done)(void *sink, int layer); /* all that a call adds to this layer's gradients is launched; NULL: nobody asks */
+	struct rh_arena *arena;                    /* activations and workspace */
+	struct rh_arena *saved;                    /* what rh_stage_save keeps: the same, or one apart */
+	struct rh_arena *late; /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
+	int rc;                /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
 	struct rh_micro_shape shape;

@@ -106,6 +106,8 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 			state->layer[l].late[0].dy = dy;
 			break;
 		}
+		if (emit->layer_done)
+			emit->layer_done(emit->sink, l);
 		if (l == model->first_trained)
 			break; /* a fused stage may hold frozen layers below */
 		dy = out;
@@ -118,10 +120,13 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)
 {
 	int lowest = lo > emit->model->first_trained ? lo : emit->model->first_trained;
-	for (int l = hi - 1; l >= lowest; l--)
+	for (int l = hi - 1; l >= lowest; l--) {
 		if (emit->model->layer[l].kind == RH_LAYER_BLOCK)
 			emit_block_weights(emit, l, &state->layer[l]);
 		else if (emit->model->layer[l].kind == RH_LAYER_EMBEDDING)
 			emit_embedding_backward(emit, state->layer[l].late[0].dy);
+		if (emit->layer_done)
+			emit->layer_done(emit->sink, l);
+	}
 	return emit->rc;
 }

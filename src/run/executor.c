@@ -1,9 +1,10 @@
-#include "run/executor_internal.h"
 #include "run/program.h"
+#include "run/work.h"
 
 #include "core/alloc.h"
 #include "core/log.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { FOLD_ELEMENTS = 1 << 20 };
@@ -62,7 +63,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		int64_t waits = 0;
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
-				waits += 2 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
+				waits += 3 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
 		most_waits = most(most_waits, waits);
 	}
 	*out = (int)(most_waits < MOST ? most_waits : MOST);
@@ -146,6 +147,57 @@ static void weights_destroy(struct run_weights *weights)
 	rh_free(weights->version);
 }
 
+/* The most micro-batches of one slot. */
+static int64_t windows_most(const struct rh_executor_options *options)
+{
+	return most(most(options->train_micro_batches, options->infer_micro_batches), 1);
+}
+
+/* RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small). */
+static struct rh_transfer_limits piece_limits(void)
+{
+	const char *text = getenv("RH_PIECE_BYTES");
+	int64_t bytes = text ? rh_align_up(strtol(text, NULL, 10), RH_ALIGN) : 0;
+	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
+}
+
+/* Of one upload or download, at most the room for weights. */
+static size_t pieces_most(const struct rh_executor_options *options)
+{
+	int64_t bytes = most(options->plan->weight_bytes, options->plan->rounded_bytes);
+	return (size_t)rh_transfer_pieces_most(piece_limits(), bytes, 2 * options->model->blocks, (int)windows_most(options));
+}
+
+static int bulk_create(const struct rh_executor_options *options, struct rh_device *device, struct run_bulk *out)
+{
+	size_t windows = (size_t)windows_most(options), blocks = (size_t)options->model->blocks;
+	out->up = rh_alloc(windows, sizeof *out->up);
+	out->down = rh_alloc(windows, sizeof *out->down);
+	out->download = rh_alloc(2 * blocks, sizeof *out->download);
+	out->piece = rh_alloc(pieces_most(options), sizeof *out->piece);
+	int rc = out->up && out->down && out->download && out->piece ? 0 : -ENOMEM;
+	for (size_t i = 0; !rc && i < windows; i++) {
+		rc = device->ops->event_create(device, &out->up[i]);
+		if (!rc)
+			rc = device->ops->event_create(device, &out->down[i]);
+	}
+	return rc;
+}
+
+static void bulk_destroy(struct run_bulk *bulk, int64_t windows)
+{
+	for (int64_t i = 0; i < windows; i++) {
+		if (bulk->up)
+			event_free(bulk->up[i]);
+		if (bulk->down)
+			event_free(bulk->down[i]);
+	}
+	rh_free(bulk->up);
+	rh_free(bulk->down);
+	rh_free(bulk->download);
+	rh_free(bulk->piece);
+}
+
 /* Cuts the device's reservation exactly as the plan added it up. */
 static int device_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
 {
@@ -167,7 +219,10 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights);
 	if (!rc)
 		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), &out->gradients);
-	out->rounded = rh_arena_take(&memory, plan->rounded_bytes);
+	if (!rc)
+		rc = slot_create(device, rh_arena_take(&memory, plan->rounded_bytes), &out->rounded);
+	if (!rc)
+		rc = bulk_create(options, device, &out->bulk);
 	if (!rc)
 		rc = ring_create(device, &memory, plan->boundary_slots, plan->boundary_bytes, &out->boundary);
 	if (!rc)
@@ -194,11 +249,14 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
 
-static void device_destroy(struct run_device *on, int blocks)
+static void device_destroy(struct run_device *on, const struct rh_executor_options *options)
 {
+	int blocks = options->model->blocks;
 	run_waits_destroy(&on->waits);
 	weights_destroy(&on->weights);
 	slot_destroy(&on->gradients);
+	slot_destroy(&on->rounded);
+	bulk_destroy(&on->bulk, windows_most(options));
 	ring_destroy(&on->boundary);
 	ring_destroy(&on->micro);
 	ring_destroy(&on->result);
@@ -229,7 +287,11 @@ static int host_create(struct rh_executor *executor)
 	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
 	executor->summed_on = rh_alloc(2 * blocks, sizeof *executor->summed_on);
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
-	if (!executor->micro || !executor->result || !executor->summed_on || !executor->offset)
+	executor->item_bytes = rh_alloc(2 * blocks, sizeof *executor->item_bytes);
+	executor->piece = rh_alloc(pieces_most(options), sizeof *executor->piece);
+	executor->load = rh_alloc((size_t)windows_most(options), sizeof *executor->load);
+	if (!executor->micro || !executor->result || !executor->summed_on || !executor->offset || !executor->item_bytes ||
+	    !executor->piece || !executor->load)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->staging, fold_elements(options) * 4);
@@ -293,6 +355,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!executor)
 		return -ENOMEM;
 	executor->options = *options;
+	executor->pieces = piece_limits();
 	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
 	int rc = executor->on ? 0 : -ENOMEM;
 	for (int d = 0; !rc && d < options->devices; d++)
@@ -315,7 +378,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	unpin_host(executor);
 	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
-		device_destroy(&executor->on[d], executor->options.model->blocks);
+		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->staging);
@@ -323,6 +386,9 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->result);
 	rh_free(executor->summed_on);
 	rh_free(executor->offset);
+	rh_free(executor->item_bytes);
+	rh_free(executor->piece);
+	rh_free(executor->load);
 	rh_program_free(&executor->program);
 	rh_free(executor);
 }
@@ -418,6 +484,8 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	}
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)
 		rc = run_slot(executor, &executor->program.slot[i]);
+	for (int d = 0; !rc && d < options->devices; d++)
+		rc = bulk_flush(executor, d);
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = run_waits_end(&executor->on[d].waits, options->device[d]);
 	for (int d = 0; d < options->devices; d++) { /* even after a fault: nothing may still be running on return */

@@ -5,6 +5,7 @@
 #include "model/emit.h"
 #include "offload/memory.h"
 #include "offload/pin.h"
+#include "offload/transfer.h"
 #include "run/boundary.h"
 #include "run/executor.h"
 #include "run/waits.h"
@@ -26,7 +27,7 @@ struct run_ring {
 struct run_weights {
 	char *memory;
 	int64_t capacity;
-	int turn; /* the end that the next upload goes to: 0 low, 1 high */
+	int turn; /* the end that the latest upload went to: 0 low, 1 high */
 	struct {
 		int64_t bytes;                  /* of its latest upload */
 		struct rh_event *ready, *freed; /* uploaded; read to the end */
@@ -35,12 +36,31 @@ struct run_weights {
 	uint64_t *version; /* of the bytes there */
 };
 
+/* A rounded gradient that is still to be sent. */
+struct run_download {
+	int sum; /* 2 * block + use */
+	char *to;
+	const char *from;
+	int64_t bytes, left;
+};
+
+/* Bulk copies in the windows between activations. */
+struct run_bulk {
+	struct rh_event **up, **down; /* by number in the latest slot: a micro-batch's activations have come up, gone down */
+	int windows;                  /* micro-batches of the latest slot of this step; 0: there was none */
+	int sums_leave;               /* the present slot sends sums from where they are added up */
+	struct run_download *download;
+	struct rh_transfer_piece *piece; /* of downloads, laid into the present slot's windows */
+	int downloads, pieces, sent;
+};
+
 struct run_device {
 	struct rh_device *device;
 	struct run_weights weights;
 	struct run_waits waits;
-	struct run_slot gradients;    /* fp32 sums; ready: filled or uploaded; freed: downloaded */
-	char *rounded;                /* their bf16 copy */
+	struct run_slot gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
+	struct run_slot rounded;   /* their bf16 copy; freed: downloaded */
+	struct run_bulk bulk;
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
 	struct run_ring boundary, micro, result;
 	struct rh_arena arena;
@@ -59,12 +79,16 @@ struct rh_executor {
 	struct run_device *on;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, staging;
-	struct rh_host_pin pin[3]; /* of the store, the boundaries, the staging: by the first device, which does it for all */
-	int64_t micro_batches;     /* the most of either kind */
-	float *fold[2];            /* host staging for pieces of the embedding's sum */
-	char **micro, **result;    /* host staging, one of each a micro-batch */
-	int *summed_on;            /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
-	int64_t *offset;           /* scratch: [2*block+use] */
+	struct rh_host_pin pin[3];        /* of the store, the boundaries, the staging: by the first device, which does it for all */
+	int64_t micro_batches;            /* the most of either kind */
+	float *fold[2];                   /* host staging for pieces of the embedding's sum */
+	char **micro, **result;           /* host staging, one of each a micro-batch */
+	int *summed_on;                   /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
+	int64_t *offset;                  /* scratch: [2*block+use] */
+	int64_t *item_bytes;              /* likewise */
+	struct rh_transfer_limits pieces; /* how bulk is cut */
+	struct rh_transfer_piece *piece;  /* scratch: of one upload */
+	int64_t *load;                    /* scratch: of each window */
 	struct rh_program program;
 	int turn; /* of the round robin, over all steps */
 	/* this step */

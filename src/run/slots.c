@@ -5,60 +5,21 @@
  *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
  *
  * (where backwards are split, backward(m) leaves the weight gradients of linears to a slot of their own, which needs nothing from above)
- * with two slots of device memory for each, so that copies run one micro-batch ahead and one behind. Weights of the next slot on the device
- * travel while this one computes, into the other buffer. Brackets are events. */
-#include "run/executor_internal.h"
-
-#include "core/clock.h"
+ * with two slots of device memory for each, so that copies run one micro-batch ahead and one behind. What travels between them is in
+ * bulk.c. Brackets are events. */
+#include "run/work.h"
 
 #include <string.h>
 
-/* The present slot on its device; the first fault stops what follows. */
-struct work {
-	struct rh_executor *executor;
-	struct run_device *on;
-	struct rh_device *device;
-	const struct rh_device_ops *ops;
-	const struct rh_slot *slot;
-	struct rh_emit emit;
-	int rc;
-};
-
-static void wait_for(struct work *work, enum rh_stream stream, struct rh_event *event)
-{
-	if (!work->rc)
-		work->rc = work->ops->wait(work->device, stream, event);
-}
-
-/* The same for the compute stream, and the time is booked. */
-static void compute_after(struct work *work, enum run_wait_kind kind, struct rh_event *event)
-{
-	if (!work->rc)
-		work->rc = run_waits_for(&work->on->waits, work->device, kind, event);
-}
-
-static void record(struct work *work, enum rh_stream stream, struct rh_event *event)
-{
-	if (!work->rc)
-		work->rc = work->ops->record(work->device, stream, event);
-}
-
-static void copy_up(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
-{
-	if (!work->rc && bytes)
-		work->rc = run_copy_up(work->executor, work->device, stream, to, from, bytes);
-}
-
-static void copy_down(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
-{
-	if (!work->rc && bytes)
-		work->rc = run_copy_down(work->executor, work->device, stream, to, from, bytes);
-}
-
-static int launch(void *sink, const struct rh_op *op)
+static int emitted(void *sink, const struct rh_op *op)
 {
 	struct work *work = sink;
 	return work->ops->launch(work->device, RH_STREAM_COMPUTE, op);
+}
+
+static void layer_done(void *sink, int layer)
+{
+	bulk_layer(sink, layer);
 }
 
 /* The next slot of a ring, not to be written by `writer` before its last reader is done. */
@@ -73,147 +34,9 @@ static struct run_slot *take(struct work *work, struct run_ring *ring, enum rh_s
 	return slot;
 }
 
-/* One of the updater's waits, timed. */
-static int await_update(struct work *work, int (*await)(struct rh_updater *, int), int block)
-{
-	double began = rh_clock_seconds();
-	int rc = await(work->executor->options.updater, block);
-	work->executor->times.optimizer += rh_clock_seconds() - began;
-	return rc;
-}
-
-/* Where the next upload goes, once what is read there has been; *end is its end of the room. */
-static int64_t make_room(struct work *work, int64_t bytes, int *end)
-{
-	struct run_weights *weights = &work->on->weights;
-	*end = weights->turn;
-	weights->turn ^= 1;
-	wait_for(work, RH_STREAM_WEIGHTS, weights->end[*end].freed);
-	if (bytes + weights->end[!*end].bytes > weights->capacity) /* the other end's reaches over here */
-		wait_for(work, RH_STREAM_WEIGHTS, weights->end[!*end].freed);
-	weights->end[*end].bytes = bytes;
-	return *end ? weights->capacity - bytes : 0;
-}
-
 static int ends_model(const struct work *work)
 {
 	return work->slot->hi == work->executor->options.model->layers;
-}
-
-static int is_backward_only(const struct work *work)
-{
-	return work->slot->kind != RH_SLOT_FORWARD && !ends_model(work);
-}
-
-/* Sends the stage's blocks; *end is told, to be recorded as free when the slot is over. */
-static void upload_weights(struct work *work, int *end)
-{
-	struct run_weights *weights = &work->on->weights;
-	const struct rh_executor_options *options = &work->executor->options;
-	const struct rh_model *model = options->model;
-	int64_t *offset = work->executor->offset;
-	int64_t bytes = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, is_backward_only(work), offset);
-	int64_t at = make_room(work, bytes, end);
-	for (int b = 0; b < model->blocks; b++) {
-		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
-		if (offset[b] >= 0 && options->updater && !work->rc)
-			work->rc = await_update(work, rh_updater_await_weights, b);
-		uint64_t version = offset[b] >= 0 ? rh_store_version(options->store, b) : 0;
-		int there = offset[b] >= 0 && was == at + offset[b] && weights->version[b] == version;
-		if (!there && was >= 0 && was < at + bytes && was + length > at)
-			weights->offset[b] = -1; /* overwritten now */
-		if (offset[b] < 0)
-			continue;
-		work->on->block_weights[b] = weights->memory + at + offset[b];
-		if (!there)
-			copy_up(work, RH_STREAM_WEIGHTS, work->on->block_weights[b], rh_store_weights(options->store, b), length);
-		weights->offset[b] = at + offset[b];
-		weights->version[b] = version;
-	}
-	record(work, RH_STREAM_WEIGHTS, weights->end[*end].ready);
-	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[*end].ready);
-}
-
-/* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
-static void begin_gradients(struct work *work)
-{
-	struct rh_executor *executor = work->executor;
-	struct run_device *on = work->on;
-	const struct rh_model *model = executor->options.model;
-	int64_t *offset = executor->offset;
-	if (work->slot->sums_there || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
-		return;
-	if (work->slot->first_round)
-		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
-	else
-		wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
-	for (int i = 0; i < 2 * model->blocks; i++) {
-		if (offset[i] < 0)
-			continue;
-		int64_t elements = model->block[i / 2].elements;
-		float *sum = (float *)on->gradients.memory + offset[i];
-		on->block_gradient[i / 2][i % 2] = sum;
-		if (work->slot->first_round) {
-			struct rh_op fill = {.kind = RH_OP_FILL};
-			fill.operand[RH_FILL_Y] = rh_view_of(sum, RH_F32, 1, elements);
-			if (!work->rc)
-				work->rc = launch(work, &fill);
-		} else {
-			RH_ASSERT(executor->summed_on[i] >= 0);
-			wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
-			copy_up(work, RH_STREAM_WEIGHTS, sum, rh_store_sum(executor->options.store, i / 2, i % 2), elements * 4);
-		}
-	}
-	if (!work->slot->first_round) {
-		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
-		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.ready);
-	}
-}
-
-/* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
- * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
-static void end_gradients(struct work *work)
-{
-	struct rh_executor *executor = work->executor;
-	struct run_device *on = work->on;
-	const struct rh_model *model = executor->options.model;
-	struct rh_store *store = executor->options.store;
-	int64_t *offset = executor->offset;
-	if (work->slot->sums_stay || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
-		return;
-	int rounds = work->slot->last_round && model->dtype != RH_F32;
-	for (int i = 0; rounds && !work->rc && i < 2 * model->blocks; i++)
-		if (offset[i] >= 0 && model->block[i / 2].uses == 1) {
-			struct rh_op cast = {.kind = RH_OP_CAST};
-			int64_t elements = model->block[i / 2].elements;
-			cast.operand[RH_CAST_X] = rh_view_of(on->block_gradient[i / 2][0], RH_F32, 1, elements);
-			cast.operand[RH_CAST_Y] = rh_view_of(on->rounded + 2 * offset[i], model->dtype, 1, elements);
-			work->rc = launch(work, &cast);
-		}
-	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
-	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
-	for (int i = 0; i < 2 * model->blocks; i++) {
-		if (offset[i] < 0)
-			continue;
-		int64_t elements = model->block[i / 2].elements;
-		int is_final = work->slot->last_round && model->block[i / 2].uses == 1;
-		if (executor->options.updater && !work->rc)
-			work->rc = await_update(work, rh_updater_await_gradient, i / 2);
-		if (model->block[i / 2].uses == 2 && i % 2 == 0 && !rh_store_sum(store, i / 2, 0)) {
-			executor->left.device = work->slot->device;
-			executor->left.block = i / 2;
-			executor->left.sum = (const char *)on->block_gradient[i / 2][0];
-			continue;
-		}
-		if (is_final && model->dtype != RH_F32)
-			copy_down(work, RH_STREAM_GRADIENTS, rh_store_gradient(store, i / 2), on->rounded + 2 * offset[i], elements * 2);
-		else
-			copy_down(work, RH_STREAM_GRADIENTS, is_final ? rh_store_gradient(store, i / 2) : rh_store_sum(store, i / 2, i % 2),
-			          on->block_gradient[i / 2][i % 2], elements * 4);
-		record(work, RH_STREAM_GRADIENTS, on->downloaded[i]);
-		executor->summed_on[i] = work->slot->device;
-	}
-	record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
 }
 
 static struct rh_view boundary_view(const struct work *work, const struct run_slot *slot)
@@ -375,8 +198,10 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 		below = take(work, &work->on->boundary, RH_STREAM_COMPUTE);
 		dx = boundary_view(work, below);
 	}
-	if (!work->rc)
-		work->rc = rh_stage_backward(&work->emit, slot->lo, slot->hi, &work->on->state, dy, dx);
+	if (!work->rc) {
+		int rc = rh_stage_backward(&work->emit, slot->lo, slot->hi, &work->on->state, dy, dx);
+		work->rc = work->rc ? work->rc : rc; /* the first: bulk_layer has had its turn in between */
+	}
 	work->emit.late = NULL;
 	if (results)
 		end_results(work, results, m);
@@ -398,14 +223,17 @@ static void weight_gradients(struct work *work, int64_t m)
 	struct rh_arena late = late_arena(work, m);
 	struct rh_emit naming = work->emit;
 	naming.launch = NULL;
+	naming.layer_done = NULL;
 	naming.saved = naming.arena;
 	naming.late = &late;
 	if (!work->rc)
 		work->rc = rh_stage_save(&naming, slot->lo, slot->hi, x, (struct rh_view){0}, &work->on->state, &head);
 	if (!work->rc)
 		work->rc = rh_stage_backward(&naming, slot->lo, slot->hi, &work->on->state, x, x);
-	if (!work->rc)
-		work->rc = rh_stage_weights(&work->emit, slot->lo, slot->hi, &work->on->state);
+	if (!work->rc) {
+		int rc = rh_stage_weights(&work->emit, slot->lo, slot->hi, &work->on->state);
+		work->rc = work->rc ? work->rc : rc;
+	}
 }
 
 static void micro_batch(struct work *work, int64_t m)
@@ -443,9 +271,8 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 {
 	struct run_device *on = &executor->on[slot->device];
 	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .slot = slot};
-	int trains = slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
 	work.emit = (struct rh_emit){.model = executor->options.model,
-	                             .launch = launch,
+	                             .launch = emitted,
 	                             .sink = &work,
 	                             .arena = &on->arena,
 	                             .step = (uint32_t)executor->step,
@@ -456,16 +283,16 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .gradient = on->block_gradient,
 	                             .cache = on->cache,
 	                             .cache_rows = executor->options.cache_rows};
-	int end;
 	if (executor->trains)
 		work.rc = run_waits_begin(&on->waits, work.device);
-	upload_weights(&work, &end);
-	if (trains)
-		begin_gradients(&work);
-	for (int64_t m = slot->first; m < slot->first + slot->count; m++)
-		micro_batch(&work, m);
-	if (trains)
-		end_gradients(&work);
-	record(&work, RH_STREAM_COMPUTE, on->weights.end[end].freed);
+	bulk_begin(&work);
+	for (int64_t k = 0; k < slot->count; k++) {
+		if (k == slot->count - 1 && !slot->sums_stay)
+			work.emit.layer_done = layer_done;
+		bulk_window(&work, k);
+		micro_batch(&work, slot->first + k);
+		bulk_arrived(&work, k);
+	}
+	bulk_end(&work);
 	return work.rc;
 }

@@ -177,6 +177,7 @@ static void test_a_failed_update_is_told_at_the_next_wait(void **state)
 
 int main(void)
 {
+	setenv("RH_PIECE_BYTES", "256", 1); /* these models are small: many pieces all the same */
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
 	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),

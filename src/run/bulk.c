@@ -1,0 +1,277 @@
+/* Weights up and gradients down. A slot's weights travel while the device's slot before computes, and its gradients while the next one
+ * does, cut into pieces (offload/transfer.h) that each go behind the activations of one micro-batch:
+ *
+ *   ACTIVATIONS_UP    x(0)      x(1)      ...  of slot i                 COMPUTE  ... slot i: last backward, [cast] gradient rounded
+ *   WEIGHTS           [x(0)] pieces of slot i+N, window 0                GRADIENTS  [cast] pieces, window 0 of slot i+N
+ *                     [x(1)] pieces, window 1 ...                                   [y(0) of slot i+N down] pieces, window 1 ...
+ *
+ * What slot i computes with and what slot i+N is to compute with lie at the two ends of the room for weights; gradients leave from their
+ * rounded copy, so that the next slot's sums need not wait for them. Sums in fp32 (between rounds, or where nothing is rounded) leave at
+ * once, layer by layer as they become final: what comes next on the device needs their place. */
+#include "run/work.h"
+
+#include "core/clock.h"
+
+/* One of the updater's waits, timed. */
+static void await_update(struct work *work, int (*await)(struct rh_updater *, int), int block)
+{
+	struct rh_executor *executor = work->executor;
+	if (!executor->options.updater || work->rc)
+		return;
+	double began = rh_clock_seconds();
+	work->rc = await(executor->options.updater, block);
+	executor->times.optimizer += rh_clock_seconds() - began;
+}
+
+/* Where the next upload goes, once what is read there has been. */
+static int64_t make_room(struct work *work, int64_t bytes)
+{
+	struct run_weights *weights = &work->on->weights;
+	int end = weights->turn ^= 1;
+	wait_for(work, RH_STREAM_WEIGHTS, weights->end[end].freed);
+	if (bytes + weights->end[!end].bytes > weights->capacity) /* the other end's reaches over here */
+		wait_for(work, RH_STREAM_WEIGHTS, weights->end[!end].freed);
+	weights->end[end].bytes = bytes;
+	return end ? weights->capacity - bytes : 0;
+}
+
+/* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. */
+static void place_weights(struct work *work, int64_t *bytes)
+{
+	struct run_weights *weights = &work->on->weights;
+	const struct rh_executor_options *options = &work->executor->options;
+	const struct rh_model *model = options->model;
+	int64_t *offset = work->executor->offset;
+	int backward_only = work->slot->kind != RH_SLOT_FORWARD && work->slot->hi < model->layers;
+	int64_t all = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, backward_only, offset);
+	int64_t at = make_room(work, all);
+	for (int b = 0; b < model->blocks; b++) {
+		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
+		int there = offset[b] >= 0 && was == at + offset[b] && (!options->updater || rh_updater_has_weights(options->updater, b)) &&
+		            weights->version[b] == rh_store_version(options->store, b);
+		bytes[b] = offset[b] < 0 || there ? 0 : length;
+		if (!there && was >= 0 && was < at + all && was + length > at)
+			weights->offset[b] = -1; /* overwritten now */
+		if (offset[b] < 0)
+			continue;
+		weights->offset[b] = at + offset[b];
+		work->on->block_weights[b] = weights->memory + weights->offset[b];
+	}
+}
+
+static void upload_weights(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_bulk *bulk = &work->on->bulk;
+	struct run_weights *weights = &work->on->weights;
+	struct rh_transfer_piece *piece = executor->piece;
+	int blocks = executor->options.model->blocks, window = -1;
+	place_weights(work, executor->item_bytes);
+	int pieces =
+	        rh_transfer_lay(executor->pieces, executor->item_bytes, blocks, bulk->windows ? bulk->windows : 1, piece, executor->load);
+	for (int p = 0; p < pieces; p++) {
+		int b = piece[p].item;
+		await_update(work, rh_updater_await_weights, b);
+		weights->version[b] = rh_store_version(executor->options.store, b);
+		if (bulk->windows && window != piece[p].window)
+			wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
+		window = piece[p].window;
+		copy_up(work, RH_STREAM_WEIGHTS, work->on->block_weights[b] + piece[p].first,
+		        (const char *)rh_store_weights(executor->options.store, b) + piece[p].first, piece[p].bytes);
+	}
+	record(work, RH_STREAM_WEIGHTS, weights->end[weights->turn].ready);
+	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);
+}
+
+static int64_t piece_at(const struct rh_executor *executor, int64_t first, int64_t all)
+{
+	return all - first < executor->pieces.most ? all - first : executor->pieces.most;
+}
+
+/* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
+static void begin_gradients(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_device *on = work->on;
+	const struct rh_model *model = executor->options.model;
+	int64_t *offset = executor->offset;
+	if (work->slot->sums_there || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+		return;
+	if (work->slot->first_round)
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
+	else
+		wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
+	for (int i = 0; i < 2 * model->blocks; i++) {
+		if (offset[i] < 0)
+			continue;
+		int64_t elements = model->block[i / 2].elements;
+		float *sum = (float *)on->gradients.memory + offset[i];
+		on->block_gradient[i / 2][i % 2] = sum;
+		if (work->slot->first_round) {
+			struct rh_op fill = {.kind = RH_OP_FILL};
+			fill.operand[RH_FILL_Y] = rh_view_of(sum, RH_F32, 1, elements);
+			launch(work, &fill);
+			continue;
+		}
+		RH_ASSERT(executor->summed_on[i] >= 0);
+		wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
+		const char *from = (const char *)rh_store_sum(executor->options.store, i / 2, i % 2);
+		for (int64_t first = 0, all = elements * 4; first < all; first += executor->pieces.most)
+			copy_up(work, RH_STREAM_WEIGHTS, (char *)sum + first, from + first, piece_at(executor, first, all));
+	}
+	if (!work->slot->first_round) {
+		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.ready);
+	}
+}
+
+/* All of a sum is on its way down. */
+static void sent(struct work *work, int sum)
+{
+	record(work, RH_STREAM_GRADIENTS, work->on->downloaded[sum]);
+	work->executor->summed_on[sum] = (int)(work->on - work->executor->on);
+}
+
+/* A final gradient in the store's dtype: rounded now, sent in the windows of the device's next slot. */
+static void round_sum(struct work *work, int i)
+{
+	struct run_device *on = work->on;
+	const struct rh_model *model = work->executor->options.model;
+	int64_t elements = model->block[i / 2].elements;
+	const float *sum = on->block_gradient[i / 2][i % 2];
+	char *rounded = on->rounded.memory + 2 * (sum - (const float *)on->gradients.memory);
+	struct rh_op cast = {.kind = RH_OP_CAST};
+	cast.operand[RH_CAST_X] = rh_view_of(on->block_gradient[i / 2][i % 2], RH_F32, 1, elements);
+	cast.operand[RH_CAST_Y] = rh_view_of(rounded, model->dtype, 1, elements);
+	if (!on->bulk.downloads) {
+		RH_ASSERT(!on->bulk.pieces); /* what was left is on its way since this slot's last window at the latest */
+		compute_after(work, RUN_WAIT_GRADIENTS, on->rounded.freed);
+	}
+	launch(work, &cast);
+	on->bulk.download[on->bulk.downloads++] = (struct run_download){
+	        .sum = i, .to = rh_store_gradient(work->executor->options.store, i / 2), .from = rounded, .bytes = elements * 2};
+}
+
+static void send_sum(struct work *work, int i)
+{
+	struct run_device *on = work->on;
+	struct rh_store *store = work->executor->options.store;
+	const struct rh_block *block = &work->executor->options.model->block[i / 2];
+	int is_final = work->slot->last_round && block->uses == 1;
+	char *to = is_final ? rh_store_gradient(store, i / 2) : (char *)rh_store_sum(store, i / 2, i % 2);
+	const char *from = (const char *)on->block_gradient[i / 2][i % 2];
+	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
+	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
+	await_update(work, rh_updater_await_gradient, i / 2);
+	for (int64_t first = 0, all = block->elements * 4; first < all; first += work->executor->pieces.most)
+		copy_down(work, RH_STREAM_GRADIENTS, to + first, from + first, piece_at(work->executor, first, all));
+	sent(work, i);
+	on->bulk.sums_leave = 1;
+}
+
+/* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
+ * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
+static void end_sum(struct work *work, int i)
+{
+	struct rh_executor *executor = work->executor;
+	const struct rh_model *model = executor->options.model;
+	if (model->block[i / 2].uses == 2 && i % 2 == 0 && !rh_store_sum(executor->options.store, i / 2, 0)) {
+		executor->left.device = work->slot->device;
+		executor->left.block = i / 2;
+		executor->left.sum = (const char *)work->on->block_gradient[i / 2][0];
+	} else if (work->slot->last_round && model->block[i / 2].uses == 1 && model->dtype != RH_F32) {
+		round_sum(work, i);
+	} else {
+		send_sum(work, i);
+	}
+}
+
+void bulk_layer(struct work *work, int l)
+{
+	const struct rh_model *model = work->executor->options.model;
+	for (int which = 0; which < 2; which++) {
+		int b = model->layer[l].block[which];
+		if (b >= 0 && model->block[b].trainable)
+			end_sum(work, 2 * b + model->layer[l].use[which]);
+	}
+}
+
+/* What the slot before rounded is laid into `windows`. */
+static void lay_downloads(struct work *work, int windows)
+{
+	struct run_bulk *bulk = &work->on->bulk;
+	int64_t *bytes = work->executor->item_bytes;
+	if (!bulk->downloads)
+		return;
+	for (int i = 0; i < bulk->downloads; i++)
+		bytes[i] = bulk->download[i].left = bulk->download[i].bytes;
+	bulk->pieces = rh_transfer_lay(work->executor->pieces, bytes, bulk->downloads, windows, bulk->piece, work->executor->load);
+	bulk->sent = 0;
+	wait_for(work, RH_STREAM_GRADIENTS, work->on->rounded.ready);
+}
+
+void bulk_window(struct work *work, int64_t k)
+{
+	struct run_bulk *bulk = &work->on->bulk;
+	int first = bulk->sent;
+	for (; bulk->sent < bulk->pieces && bulk->piece[bulk->sent].window == k; bulk->sent++) {
+		const struct rh_transfer_piece *piece = &bulk->piece[bulk->sent];
+		struct run_download *from = &bulk->download[piece->item];
+		if (k && bulk->sent == first)
+			wait_for(work, RH_STREAM_GRADIENTS, bulk->down[k - 1]);
+		await_update(work, rh_updater_await_gradient, from->sum / 2);
+		copy_down(work, RH_STREAM_GRADIENTS, from->to + piece->first, from->from + piece->first, piece->bytes);
+		from->left -= piece->bytes;
+		if (!from->left)
+			sent(work, from->sum);
+	}
+	if (!bulk->pieces || bulk->sent < bulk->pieces)
+		return;
+	record(work, RH_STREAM_GRADIENTS, work->on->rounded.freed);
+	bulk->pieces = bulk->downloads = 0;
+}
+
+void bulk_arrived(struct work *work, int64_t k)
+{
+	record(work, RH_STREAM_ACTIVATIONS_UP, work->on->bulk.up[k]);
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, work->on->bulk.down[k]);
+}
+
+static int adds_gradients(const struct work *work)
+{
+	return work->slot->kind != RH_SLOT_FORWARD && work->slot->kind != RH_SLOT_INFER;
+}
+
+void bulk_begin(struct work *work)
+{
+	upload_weights(work);
+	lay_downloads(work, (int)work->slot->count);
+	if (adds_gradients(work))
+		begin_gradients(work);
+}
+
+void bulk_end(struct work *work)
+{
+	struct run_device *on = work->on;
+	if (adds_gradients(work)) {
+		if (on->bulk.downloads)
+			record(work, RH_STREAM_COMPUTE, on->rounded.ready);
+		if (on->bulk.sums_leave)
+			record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
+		else
+			record(work, RH_STREAM_COMPUTE, on->gradients.freed);
+		on->bulk.sums_leave = 0;
+	}
+	record(work, RH_STREAM_COMPUTE, on->weights.end[on->weights.turn].freed);
+	on->bulk.windows = (int)work->slot->count;
+}
+
+int bulk_flush(struct rh_executor *executor, int device)
+{
+	struct run_device *on = &executor->on[device];
+	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops};
+	lay_downloads(&work, 1);
+	bulk_window(&work, 0);
+	on->bulk.windows = 0;
+	return work.rc;
+}
