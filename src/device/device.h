@@ -7,6 +7,7 @@
 #define RH_DEVICE_DEVICE_H
 
 #include "core/error.h"
+#include "device/host_queue.h"
 #include "device/op.h"
 
 enum rh_stream {
@@ -36,7 +37,7 @@ struct rh_device {
 
 /* Every slot is required unless marked optional. */
 struct rh_device_ops {
-	const char *kind;                        /* "cpu", "cuda" */
+	const char *kind;                        /* "cpu", "cuda", "sim" */
 	void (*close)(struct rh_device *device); /* waits for all streams first */
 
 	void (*memory)(struct rh_device *device, struct rh_device_memory *out);
@@ -69,6 +70,8 @@ struct rh_device_ops {
 	/* Optional: make host memory fast to copy from and to. */
 	int (*pin)(struct rh_device *device, void *host, int64_t bytes);
 	void (*unpin)(struct rh_device *device, void *host, int64_t bytes);
+	/* Optional: a queue for work of the host's on the device's clock. Absent: the host's own threads and clock. */
+	int (*host_queue)(struct rh_device *device, struct rh_host_queue **out);
 };
 
 #endif

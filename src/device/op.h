@@ -44,7 +44,8 @@
 	PLAIN(ACTIVATION, activation)                                                                                                      \
 	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
 	PLAIN(LAYERNORM, layernorm)                                                                                                        \
-	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)
+	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
+	PRODUCT(WORK, work)
 
 #define RH_OP_KIND(kind, name) RH_OP_##kind,
 enum rh_op_kind { RH_OPS(RH_OP_KIND, RH_OP_KIND) RH_OP_KINDS };
@@ -255,6 +256,8 @@ enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_S
 enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_Y };
 enum { RH_NESTED_RUN = 256 };
 
+/* WORK: takes time and computes nothing: a layer of which only a table is known. No operands. What it costs is what it says; simulated
+ * devices take `seconds` for it, others no time. */
 enum { RH_OP_OPERANDS = 14 };
 
 struct rh_op {
@@ -306,6 +309,9 @@ struct rh_op {
 		struct {
 			float epsilon;
 		} layernorm;
+		struct {
+			double seconds, product_flops, bytes;
+		} work;
 	};
 };
 

@@ -40,7 +40,7 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 	if (op->kind == RH_OP_GROUPED_GEMM || op->kind == RH_OP_GROUPED_GEMM_GRADIENT)
 		return cpu_grouped_gemm(context, op);
 	const struct cpu_op *kernels = kernels_of(context->isa)->op[op->kind];
-	for (int i = 0; i < CPU_PASSES && kernels->pass[i].kernel; i++) {
+	for (int i = 0; kernels && i < CPU_PASSES && kernels->pass[i].kernel; i++) { /* WORK has none */
 		struct cpu_span span = kernels->pass[i].span ? kernels->pass[i].span(op) : over_rows(op->operand[0]);
 		struct pass pass = {op, kernels->pass[i].kernel, span};
 		rh_pool_run(context->pool, run_task, &pass, (pass.span.units + pass.span.grain - 1) / pass.span.grain);

@@ -1,0 +1,190 @@
+/* The instance of device.h. */
+#include "device/sim/sim_internal.h"
+
+#include "core/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Addresses that nothing is at, far apart from one device to the next. */
+#define BASE    ((uintptr_t)1 << 62)
+#define SPACING ((uintptr_t)1 << 48)
+
+static struct sim_device *own(struct rh_device *device)
+{
+	return (struct sim_device *)device;
+}
+
+static struct sim_event *own_event(struct rh_event *event)
+{
+	return (struct sim_event *)event;
+}
+
+static void wait_idle(struct sim_device *device)
+{
+	for (;;) {
+		int idle = 1;
+		sim_settle(device->sim);
+		for (int s = 0; s < RH_STREAMS; s++)
+			idle &= sim_lane_idle(&device->lane[s]);
+		if (idle)
+			return;
+		sim_advance(device->sim);
+	}
+}
+
+static void device_close(struct rh_device *base)
+{
+	struct sim_device *device = own(base);
+	struct rh_sim *sim = device->sim;
+	wait_idle(device);
+	for (int s = 0; s < RH_STREAMS; s++)
+		sim_lane_close(&device->lane[s]);
+	rh_free(device);
+	rh_sim_release(sim);
+}
+
+static void device_memory(struct rh_device *base, struct rh_device_memory *out)
+{
+	struct sim_device *device = own(base);
+	int64_t all = device->sim->hardware.device.memory;
+	*out = (struct rh_device_memory){.total_bytes = all ? all : device->cap_bytes, .cap_bytes = device->cap_bytes};
+	out->reserved_bytes = out->peak_bytes = device->reserved_bytes;
+	out->free_bytes = out->total_bytes - out->reserved_bytes;
+}
+
+static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
+{
+	struct sim_device *device = own(base);
+	RH_ASSERT(bytes >= 0 && !device->reserved_bytes);
+	if (bytes > device->cap_bytes)
+		return rh_fail(-ENOMEM, "device sim:%d: the run needs %.1f MiB, its cap is %.1f MiB: raise max_vram", base->index,
+		               (double)bytes / 0x1p20, (double)device->cap_bytes / 0x1p20);
+	device->reserved_bytes = bytes;
+	*out = (void *)(BASE + SPACING * (uintptr_t)base->index);
+	return 0;
+}
+
+static int device_event_create(struct rh_device *base, struct rh_event **out)
+{
+	struct sim_event *event = rh_alloc(1, sizeof *event);
+	if (!event)
+		return -ENOMEM;
+	event->base.ops = base->ops;
+	event->sim = own(base)->sim;
+	*out = &event->base;
+	return 0;
+}
+
+static void device_event_destroy(struct rh_event *event)
+{
+	sim_point_release(own_event(event)->point);
+	rh_free(event);
+}
+
+static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	return sim_record(&own(base)->lane[stream], own_event(event));
+}
+
+static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
+{
+	RH_ASSERT(event->ops == base->ops);
+	return sim_wait(&own(base)->lane[stream], own_event(event));
+}
+
+static int device_event_sync(struct rh_event *base)
+{
+	struct sim_event *event = own_event(base);
+	sim_settle(event->sim);
+	while (event->point && !event->point->done) {
+		sim_advance(event->sim);
+		sim_settle(event->sim);
+	}
+	return 0;
+}
+
+/* A host that asks again and again sees time pass. */
+static int device_event_query(struct rh_event *base)
+{
+	struct sim_event *event = own_event(base);
+	sim_settle(event->sim);
+	if (!event->point || event->point->done)
+		return 1;
+	sim_advance(event->sim);
+	sim_settle(event->sim);
+	return event->point->done;
+}
+
+static int64_t device_event_time_ns(struct rh_event *event)
+{
+	const struct sim_point *point = own_event(event)->point;
+	return point ? (int64_t)llround(point->at_s * 1e9) : 0;
+}
+
+static int device_copy_up(struct rh_device *base, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes)
+{
+	(void)device_dst;
+	(void)host_src;
+	return sim_task(&own(base)->lane[stream], &own(base)->copy[SIM_UP], (double)bytes);
+}
+
+static int device_copy_down(struct rh_device *base, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes)
+{
+	(void)host_dst;
+	(void)device_src;
+	return sim_task(&own(base)->lane[stream], &own(base)->copy[SIM_DOWN], (double)bytes);
+}
+
+static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
+{
+	struct sim_device *device = own(base);
+	return sim_task(&device->lane[stream], &device->compute, rh_sim_op_seconds(&device->sim->profile, op, device->sim->share));
+}
+
+static int device_synchronize(struct rh_device *base)
+{
+	wait_idle(own(base));
+	return 0;
+}
+
+static int device_host_queue(struct rh_device *base, struct rh_host_queue **out)
+{
+	return rh_sim_queue(own(base)->sim, out);
+}
+
+static const struct rh_device_ops sim_ops = {
+        .kind = "sim",
+        .close = device_close,
+        .memory = device_memory,
+        .reserve = device_reserve,
+        .event_create = device_event_create,
+        .event_destroy = device_event_destroy,
+        .record = device_record,
+        .wait = device_wait,
+        .event_sync = device_event_sync,
+        .event_query = device_event_query,
+        .event_time_ns = device_event_time_ns,
+        .copy_up = device_copy_up,
+        .copy_down = device_copy_down,
+        .launch = device_launch,
+        .synchronize = device_synchronize,
+        .host_queue = device_host_queue,
+};
+
+int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out)
+{
+	RH_ASSERT(index >= 0 && index < sim->devices);
+	struct sim_device *device = rh_alloc(1, sizeof *device);
+	if (!device)
+		return -ENOMEM;
+	device->base = (struct rh_device){.ops = &sim_ops, .index = index};
+	device->sim = sim;
+	device->cap_bytes = cap_bytes;
+	sim_device_routes(sim, device);
+	for (int s = 0; s < RH_STREAMS; s++)
+		sim_lane_open(sim, &device->lane[s]);
+	sim_hold(sim);
+	*out = &device->base;
+	return 0;
+}

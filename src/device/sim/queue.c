@@ -1,0 +1,69 @@
+/* The instance of host_queue.h: jobs take their time, then are run. */
+#include "device/sim/sim_internal.h"
+
+#include "core/alloc.h"
+
+static struct sim_queue *own(struct rh_host_queue *queue)
+{
+	return (struct sim_queue *)queue;
+}
+
+static void wait_done(struct sim_lane *lane, int64_t ticket)
+{
+	sim_settle(lane->sim);
+	while (lane->done < ticket) {
+		sim_advance(lane->sim);
+		sim_settle(lane->sim);
+	}
+}
+
+static void queue_destroy(struct rh_host_queue *base)
+{
+	struct sim_queue *queue = own(base);
+	struct rh_sim *sim = queue->lane.sim;
+	wait_done(&queue->lane, queue->lane.jobs);
+	sim_lane_close(&queue->lane);
+	rh_free(queue);
+	rh_sim_release(sim);
+}
+
+static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *job, int64_t *ticket)
+{
+	struct sim_lane *lane = &own(base)->lane;
+	int rc = job->after ? sim_wait(lane, (struct sim_event *)job->after) : 0;
+	if (!rc && job->bytes > 0)
+		rc = sim_task(lane, &lane->sim->work[job->work], job->bytes);
+	if (!rc)
+		rc = sim_job(lane, job);
+	if (!rc)
+		*ticket = ++lane->jobs;
+	return rc;
+}
+
+static int queue_await(struct rh_host_queue *base, int64_t ticket)
+{
+	struct sim_lane *lane = &own(base)->lane;
+	RH_ASSERT(ticket <= lane->jobs);
+	wait_done(lane, ticket);
+	return lane->rc ? rh_fail_copy(lane->rc, lane->line) : 0;
+}
+
+static double queue_seconds(struct rh_host_queue *base)
+{
+	return rh_sim_seconds(own(base)->lane.sim);
+}
+
+static const struct rh_host_queue_ops queue_ops = {
+        .destroy = queue_destroy, .submit = queue_submit, .await = queue_await, .seconds = queue_seconds};
+
+int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
+{
+	struct sim_queue *queue = rh_alloc(1, sizeof *queue);
+	if (!queue)
+		return -ENOMEM;
+	queue->base.ops = &queue_ops;
+	sim_lane_open(sim, &queue->lane);
+	sim_hold(sim);
+	*out = &queue->base;
+	return 0;
+}

@@ -1,0 +1,82 @@
+/* How long an op takes: the longer of its arithmetic and its memory traffic, and a launch. */
+#include "device/sim/sim.h"
+
+#include <math.h>
+#include <string.h>
+
+enum rh_product rh_sim_op_product(const struct rh_op *op)
+{
+	return op->operand[0].dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16;
+}
+
+/* The product that the op is, or is made of. */
+static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
+{
+	const struct rh_view *view = op->operand;
+	*m = (double)view[0].rows;
+	*n = *k = (double)view[0].cols;
+	switch (op->kind) {
+	case RH_OP_GEMM:
+		*m = (double)view[RH_GEMM_D].rows;
+		*n = (double)view[RH_GEMM_D].cols;
+		*k = (double)(op->gemm.trans_a ? view[RH_GEMM_A].rows : view[RH_GEMM_A].cols);
+		break;
+	case RH_OP_HEAD_LOSS:
+		*m = (double)view[RH_HEAD_LOSS_LOGITS].rows;
+		*n = (double)view[RH_HEAD_LOSS_W].rows;
+		*k = (double)view[RH_HEAD_LOSS_H].cols;
+		break;
+	case RH_OP_ATTENTION:
+	case RH_OP_ATTENTION_BACKWARD:
+		*n = (double)op->attention.longest;
+		*k = *k / (double)(op->attention.heads > 0 ? op->attention.heads : 1);
+		break;
+	case RH_OP_GROUPED_GEMM: {
+		double experts = (double)view[RH_GROUPED_GEMM_START].rows - 1;
+		*m = (double)view[RH_GROUPED_GEMM_A].rows / fmax(experts, 1);
+		*n = (double)view[RH_GROUPED_GEMM_D].cols;
+		*k = (double)view[RH_GROUPED_GEMM_A].cols;
+		break;
+	}
+	case RH_OP_GROUPED_GEMM_GRADIENT: {
+		double experts = (double)view[RH_GROUPED_GEMM_GRADIENT_START].rows - 1;
+		*m = (double)view[RH_GROUPED_GEMM_GRADIENT_A].cols;
+		*n = (double)view[RH_GROUPED_GEMM_GRADIENT_B].cols;
+		*k = (double)view[RH_GROUPED_GEMM_GRADIENT_A].rows / fmax(experts, 1);
+		break;
+	}
+	default:
+		break;
+	}
+	*m = fmax(*m, 1);
+	*n = fmax(*n, 1);
+	*k = fmax(*k, 1);
+}
+
+static double over(double amount, double rate)
+{
+	return rate > 0 ? amount / rate : 0;
+}
+
+double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)
+{
+	struct rh_op_cost cost = rh_op_cost(op);
+	enum rh_product product = rh_sim_op_product(op);
+	const char *name = rh_op_info(op->kind)->name;
+	if (op->kind == RH_OP_WORK)
+		return op->work.seconds;
+	for (size_t i = 0; i < device->ops; i++) {
+		const struct rh_hardware_op *known = &device->op[i];
+		if (known->product == product && !strcmp(known->op, name))
+			return device->launch_s +
+			       fmax(over(cost.product_flops + cost.other_flops, known->flops_per_s), over(cost.bytes, known->bytes_per_s)) /
+			               share;
+	}
+	double arithmetic = over(cost.other_flops, device->other_flops_per_s);
+	if (cost.product_flops > 0) {
+		double m, n, k;
+		shape_of(op, &m, &n, &k);
+		arithmetic += over(cost.product_flops, device->peak[product] * rh_hardware_gemm_fraction(device, product, m, n, k));
+	}
+	return device->launch_s + fmax(arithmetic, over(cost.bytes, device->memory_bytes_per_s)) / share;
+}
