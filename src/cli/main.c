@@ -13,6 +13,7 @@ static const struct {
         {"train", "fine-tune a model on a JSONL file: a LoRA adapter, or all weights", verb_train},
         {"eval", "loss and accuracy of a model, with or without an adapter, on a JSONL file", verb_eval},
         {"generate", "continue a prompt", verb_generate},
+        {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

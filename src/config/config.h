@@ -78,6 +78,8 @@ struct rh_config {
 	int64_t max_new_tokens;
 	double temperature, top_p;
 
+	char *save; /* doctor: where the profile goes, a path or a name; NULL: nowhere */
+
 	int json; /* --json */
 	int help; /* --help: nothing else is set */
 };

@@ -121,6 +121,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, top_p, VERB_GENERATE, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "draw from the likeliest tokens that hold this share"),
 
+	KEY(KEY_STRING, save, VERB_DOCTOR, .heading = "doctor",
+	    .help = "write the machine as a hardware profile: a file, or a name among your own; local is what plan takes for this machine"),
+
 	{.name = "gradient_checkpointing", .type = KEY_INERT, .verbs = VERB_ALL, .heading = "Accepted without effect",
 	 .help = "what is recomputed follows from the memory there is"},
 	INERT("gradient_checkpointing_kwargs", "what is recomputed follows from the memory there is"),

@@ -69,9 +69,18 @@ static int64_t group_room(const char *dir, const struct group_files *files)
 	return limit > used ? limit - used : 0;
 }
 
-/* The least that a group and those above it leave, up to the mount: limits are nested. In a container the path may be the host's, of which
+/* What one group may have; a version 1 without a limit says a number near INT64_MAX. */
+static int64_t group_limit(const char *dir, const struct group_files *files)
+{
+	int64_t limit = group_number(dir, files->limit, NULL);
+	return limit < 0 ? INT64_MAX : limit;
+}
+
+typedef int64_t group_figure(const char *dir, const struct group_files *files);
+
+/* The least figure of a group and those above it, up to the mount: limits are nested. In a container the path may be the host's, of which
  * only the mount itself is to be seen. */
-static int64_t nested_room(const char *root, const char *group, const struct group_files *files)
+static int64_t nested_least(const char *root, const char *group, const struct group_files *files, group_figure *figure)
 {
 	char dir[PATH_MAX];
 	int mount = snprintf(dir, sizeof dir, "%s%s", root, files->mount);
@@ -80,7 +89,7 @@ static int64_t nested_room(const char *root, const char *group, const struct gro
 		return INT64_MAX;
 	int64_t least = INT64_MAX;
 	for (;;) {
-		int64_t room = group_room(dir, files);
+		int64_t room = figure(dir, files);
 		least = room < least ? room : least;
 		char *slash = strrchr(dir + mount, '/');
 		if (!slash)
@@ -90,7 +99,7 @@ static int64_t nested_room(const char *root, const char *group, const struct gro
 }
 
 /* A line of /proc/self/cgroup is "0::/path" (v2) or "4:cpu,memory:/path" (v1). */
-static int64_t groups_room(const char *root)
+static int64_t groups_least(const char *root, group_figure *figure)
 {
 	char path[PATH_MAX], line[PATH_MAX + 64];
 	if (snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= (int)sizeof path)
@@ -106,7 +115,7 @@ static int64_t groups_room(const char *root)
 		const struct group_files *files = *controllers ? NULL : &group_v2;
 		for (char *name; (name = strsep(&controllers, ","));)
 			files = strcmp(name, "memory") ? files : &group_v1;
-		int64_t room = files ? nested_room(root, group, files) : INT64_MAX;
+		int64_t room = files ? nested_least(root, group, files, figure) : INT64_MAX;
 		least = room < least ? room : least;
 	}
 	if (file)
@@ -117,11 +126,17 @@ static int64_t groups_room(const char *root)
 int64_t rh_machine_free_ram_under(const char *root)
 {
 	char path[PATH_MAX];
-	int64_t room = groups_room(root), available = -1;
+	int64_t room = groups_least(root, group_room), available = -1;
 	if (snprintf(path, sizeof path, "%s/proc/meminfo", root) < (int)sizeof path)
 		available = number_in(path, "MemAvailable:", 1024);
 	available = available < 0 ? 0 : available;
 	return room < available ? room : available;
+}
+
+int64_t rh_machine_group_limit_under(const char *root)
+{
+	int64_t limit = groups_least(root, group_limit);
+	return limit < ((int64_t)1 << 60) ? limit : -1;
 }
 
 int64_t rh_machine_free_ram(void)

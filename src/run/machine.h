@@ -11,6 +11,8 @@ int rh_machine_cores(void);
 int64_t rh_machine_free_ram(void);
 /* Tests: the same with /proc and /sys found under `root`. */
 int64_t rh_machine_free_ram_under(const char *root);
+/* Bytes that this process's control groups let it have at all; -1: they set no limit. `root` as above, "" for this machine. */
+int64_t rh_machine_group_limit_under(const char *root);
 /* Most resident memory of this process so far, in bytes. */
 int64_t rh_machine_peak_rss(void);
 /* "AMD EPYC 9R14, 2 cores, avx512": for results. */

@@ -1,0 +1,30 @@
+/* What is wrong with a machine, and the command that mends it. */
+#ifndef RH_RUN_DOCTOR_ADVICE_H
+#define RH_RUN_DOCTOR_ADVICE_H
+
+#include "run/doctor/copies.h"
+#include "run/doctor/drive.h"
+#include "run/doctor/facts.h"
+
+enum { DOCTOR_ADVICE_MOST = 64 };
+
+struct doctor_advice {
+	const char *about; /* a word for programs: "memlock", "pcie", ... */
+	char what[256], mend[256];
+};
+struct doctor_advices {
+	struct doctor_advice item[DOCTOR_ADVICE_MOST];
+	int count;
+};
+
+/* What was measured beside the facts; zeros where it was not. */
+struct doctor_measured {
+	const char *build; /* "cuda", "emu", or NULL: this program has no CUDA */
+	const char *kind;  /* of the devices that copied: "cpu", "cuda"; NULL: none did */
+	struct doctor_copies copies;
+	struct doctor_drive_rates drive;
+};
+
+void rh_doctor_advise(const struct doctor_facts *facts, const struct doctor_measured *measured, struct doctor_advices *out);
+
+#endif

@@ -1,0 +1,213 @@
+#include "run/doctor/doctor.h"
+
+#include "config/device_spec.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "cuda/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LAUNCHES = 256 };
+
+static const int64_t mib = 1 << 20;
+
+/* Shapes that models have, the more telling first, as a slow machine may not get to the last. Of each: hidden, intermediate, heads, kv
+ * heads, head size, vocabulary, layers, tokens, documents, rows of the head. */
+#define SHAPE(h, i, q, kv, d, v, l, t, docs, rows)                                                                                         \
+	.hidden = h, .intermediate = i, .heads = q, .kv_heads = kv, .head_dim = d, .vocab = v, .layers = l, .tokens = t,                   \
+	.documents = docs, .head_rows = rows
+static const struct doctor_probe host_probes[] = {
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16},
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32, .lora_r = 8},
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16, .lora_r = 8},
+        {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_F32, .qk_norm = 1},
+        {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 128, 1, 32), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 128, 1, 32), .dtype = RH_BF16},
+        {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_F32},
+        {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_BF16},
+        {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_F32},
+        {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_BF16},
+};
+static const struct doctor_probe gpu_probes[] = {
+        {SHAPE(1024, 3072, 16, 8, 64, 32768, 2, 4096, 4, 1024), .dtype = RH_BF16},
+        {SHAPE(2048, 6144, 16, 8, 128, 65536, 2, 2048, 1, 1024), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(2048, 6144, 16, 8, 128, 65536, 2, 8192, 4, 4096), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(4096, 14336, 32, 8, 128, 65536, 2, 2048, 1, 1024), .dtype = RH_BF16},
+        {SHAPE(4096, 14336, 32, 8, 128, 65536, 2, 8192, 4, 4096), .dtype = RH_BF16},
+        {SHAPE(4096, 14336, 32, 8, 128, 65536, 2, 8192, 1, 1024), .dtype = RH_BF16, .lora_r = 16},
+        {SHAPE(5120, 17408, 40, 8, 128, 65536, 1, 8192, 1, 1024), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(1024, 3072, 16, 8, 64, 32768, 2, 4096, 4, 1024), .dtype = RH_F32},
+};
+static const struct doctor_probe small_probes[] = {
+        {SHAPE(64, 128, 4, 2, 16, 256, 2, 32, 2, 8), .dtype = RH_F32},
+        {SHAPE(64, 128, 4, 2, 16, 256, 2, 32, 2, 8), .dtype = RH_BF16, .lora_r = 4, .qk_norm = 1},
+};
+
+/* How much is measured on what kind of device. */
+struct plan {
+	const struct doctor_probe *probe;
+	int probes;
+	double probe_seconds, probes_seconds, drive_seconds; /* one probe's; all probes' after which no more is begun; each of three */
+	int64_t copy_bytes, host_bytes, optimizer_elements, drive_bytes;
+};
+#define PROBES(table) .probe = table, .probes = sizeof table / sizeof *table
+
+static struct plan plan_for(const char *kind)
+{
+	if (!strcmp(kind, "cpu"))
+		return (struct plan){PROBES(host_probes), 1, 25, 2, 128 * mib, 1024 * mib, 24 * mib, 1024 * mib};
+	if (!strcmp(kind, "cuda"))
+		return (struct plan){PROBES(gpu_probes), 1, 25, 3, 1024 * mib, 4096 * mib, 64 * mib, 4096 * mib};
+	return (struct plan){PROBES(small_probes), 0, 25, 0.2, 2 * mib, 32 * mib, mib, 32 * mib}; /* an emulated GPU shows that it works */
+}
+
+/* The device's time for an op that does nothing, one of many. */
+static int measure_launch(struct rh_device *device, void *base, double *seconds)
+{
+	const struct rh_device_ops *ops = device->ops;
+	struct rh_event *from = NULL, *to = NULL;
+	struct rh_op op = {.kind = RH_OP_FILL};
+	op.operand[RH_FILL_Y] = rh_view_of(base, RH_F32, 1, 64);
+	int rc = ops->event_create(device, &from);
+	if (!rc)
+		rc = ops->event_create(device, &to);
+	for (int n = 0; !rc && n < 3; n++) {
+		rc = ops->record(device, RH_STREAM_COMPUTE, from);
+		for (int i = 0; !rc && i < LAUNCHES; i++)
+			rc = ops->launch(device, RH_STREAM_COMPUTE, &op);
+		if (!rc)
+			rc = ops->record(device, RH_STREAM_COMPUTE, to);
+		if (!rc)
+			rc = ops->event_sync(to);
+		double each = rc ? 0 : (double)(ops->event_time_ns(to) - ops->event_time_ns(from)) * 1e-9 / LAUNCHES;
+		*seconds = !n || each < *seconds ? each : *seconds;
+	}
+	int synced = ops->synchronize(device);
+	if (from)
+		ops->event_destroy(from);
+	if (to)
+		ops->event_destroy(to);
+	return rc ? rc : synced;
+}
+
+/* Probes that do not fit into `room` bytes are left out. *bytes: what the largest of the others takes, and copies. */
+static int choose_probes(const struct plan *plan, int64_t room, unsigned char *chosen, int64_t *bytes)
+{
+	*bytes = plan->copy_bytes;
+	for (int i = 0; i < plan->probes; i++) {
+		int64_t needed = doctor_probe_bytes(&plan->probe[i]);
+		if (needed < 0)
+			return (int)needed;
+		chosen[i] = needed <= room;
+		if (chosen[i] && needed > *bytes)
+			*bytes = needed;
+	}
+	return *bytes <= room ? 0
+	                      : rh_fail(-ENOMEM, "the devices have %.1f MiB each, too little to measure in; free some memory",
+	                                (double)room / (double)mib);
+}
+
+static int measure_on_devices(const struct plan *plan, const unsigned char *chosen, const struct rh_devices *devices, int64_t bytes,
+                              struct rh_doctor_report *out)
+{
+	void *base[RH_DEVICES_MAX];
+	int rc = 0;
+	for (int i = 0; !rc && i < devices->count; i++) /* one that computes has the largest probe, the others copy */
+		rc = devices->device[i]->ops->reserve(devices->device[i], i ? plan->copy_bytes : bytes, &base[i]);
+	if (!rc)
+		rc = doctor_measure_copies(devices, base, plan->copy_bytes, &out->measured.copies);
+	if (!rc)
+		rc = measure_launch(devices->device[0], base[0], &out->launch_s);
+	double began = rh_clock_seconds();
+	for (int i = 0; !rc && i < plan->probes; i++)
+		if (i > 1 && rh_clock_seconds() - began > plan->probes_seconds)
+			rh_warn_once("this machine is slow or busy: some shapes of products were not measured");
+		else if (chosen[i])
+			rc = doctor_probe_run(devices->device[0], base[0], bytes, &plan->probe[i], plan->probe_seconds, &out->ops);
+	return rc;
+}
+
+static int examine_devices(const char *spec, const struct plan *plan, struct rh_doctor_report *out)
+{
+	unsigned char chosen[16];
+	struct rh_devices devices;
+	struct rh_device_memory memory;
+	int64_t room, bytes;
+	RH_ASSERT(plan->probes <= (int)sizeof chosen);
+	int rc = rh_devices_room(spec, &room);
+	if (!rc)
+		rc = choose_probes(plan, room ? room : rh_machine_free_ram() / 2 / out->devices, chosen, &bytes);
+	if (!rc)
+		rc = rh_devices_open(spec, bytes, &devices);
+	if (rc)
+		return rc;
+	if (room) {
+		devices.device[0]->ops->memory(devices.device[0], &memory);
+		out->device_bytes = memory.total_bytes;
+		out->device_reserved_bytes = memory.total_bytes > room ? memory.total_bytes - room : 0;
+	}
+	rc = measure_on_devices(plan, chosen, &devices, bytes, out);
+	rh_devices_close(&devices);
+	return rc;
+}
+
+static int examine_host(const struct plan *plan, struct rh_doctor_report *out)
+{
+	struct rh_pool *pool;
+	int64_t most = rh_machine_free_ram() / 4;
+	int64_t bytes = plan->host_bytes < most ? plan->host_bytes : most;
+	int64_t elements = plan->optimizer_elements < most / 32 ? plan->optimizer_elements : most / 32;
+	int rc = rh_pool_create(rh_machine_cores(), &pool);
+	if (rc)
+		return rc;
+	rc = doctor_measure_host(pool, bytes, &out->host);
+	for (int layout = 0; !rc && layout < RH_LAYOUTS; layout++)
+		rc = doctor_measure_optimizer(pool, elements, RH_BF16, (enum rh_state_layout)layout, &out->optimizer[layout]);
+	if (!rc)
+		rc = doctor_measure_optimizer(pool, elements, RH_F32, RH_LAYOUT_PLAIN, &out->optimizer_f32);
+	rh_pool_destroy(pool);
+	return rc;
+}
+
+int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_report *out)
+{
+	struct rh_device_spec spec;
+	double began = rh_clock_seconds();
+	*out = (struct rh_doctor_report){.measured.build = rh_cuda_kind()};
+	rh_doctor_look("", &out->facts);
+	int rc = rh_device_spec_parse(options->device, &spec);
+	if (rc)
+		return rc;
+	out->devices = rh_devices_count(options->device);
+	if (out->devices < 0)
+		return out->devices;
+	out->measured.kind = spec.kind == RH_DEVICE_CPU ? "cpu" : rh_cuda_kind();
+	struct plan plan = plan_for(out->measured.kind);
+	rh_note("measuring %d device%s (%s)", out->devices, out->devices == 1 ? "" : "s", options->device);
+	rc = examine_devices(options->device, &plan, out);
+	if (!rc) {
+		rh_note("measuring host memory and the optimizer");
+		rc = examine_host(&plan, out);
+	}
+	if (!rc) {
+		rh_note("measuring the drive under %s", options->dir);
+		if (doctor_measure_drive(options->dir, plan.drive_bytes, plan.drive_seconds, &out->measured.drive)) {
+			snprintf(out->drive_trouble, sizeof out->drive_trouble, "%s", rh_error(-EIO));
+			out->measured.drive = (struct doctor_drive_rates){0};
+			rh_error_clear();
+		}
+		rh_doctor_advise(&out->facts, &out->measured, &out->advices);
+	} else {
+		rh_doctor_free(out);
+	}
+	out->seconds = rh_clock_seconds() - began;
+	return rc;
+}
+
+void rh_doctor_free(struct rh_doctor_report *report)
+{
+	doctor_op_times_free(&report->ops);
+}

@@ -1,0 +1,38 @@
+/* What the ops of training take on a device, timed where they stand: a small model's forward, recompute and backward are emitted as a run
+ * emits them, an event behind each op, so that every op finds its operands where the one before left them. */
+#ifndef RH_RUN_DOCTOR_OPS_H
+#define RH_RUN_DOCTOR_OPS_H
+
+#include "device/device.h"
+#include "model/config.h"
+
+/* A model to emit, and the micro-batch. Its blocks are `layers` equal ones, so that weights are not always those just used. */
+struct doctor_probe {
+	int64_t hidden, intermediate, heads, kv_heads, head_dim, vocab, layers;
+	int64_t tokens, documents; /* of tokens / documents each */
+	int64_t head_rows;         /* of the tokens, those whose loss is made */
+	enum rh_dtype dtype;
+	int64_t lora_r; /* on all linears; 0: full fine-tuning */
+	int qk_norm;
+};
+
+/* An op as it was launched (addresses mean nothing any more), and what it took: the lower quartile of the runs, as what disturbs a machine
+ * only ever makes it slower. */
+struct doctor_op_time {
+	struct rh_op op;
+	double seconds;
+};
+struct doctor_op_times {
+	struct doctor_op_time *item;
+	size_t count, capacity;
+};
+
+/* Device bytes that a probe needs. Negative errno. */
+int64_t doctor_probe_bytes(const struct doctor_probe *probe);
+/* Runs it `repeats` times (above 0; one more before, unmeasured) in `bytes` of device memory from `base`, whose content is lost, and
+ * appends its ops. */
+int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const struct doctor_probe *probe, double seconds,
+                     struct doctor_op_times *out) RH_MUST;
+void doctor_op_times_free(struct doctor_op_times *times);
+
+#endif
