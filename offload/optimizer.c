@@ -6,11 +6,17 @@
 #include <math.h>
 #include <stdatomic.h>
 
-/* Task of rh_optimizer_norm: one span's gradient made final, and its squares summed. */
-static void norm_span(void *context, int64_t i)
+struct take {
+	struct rh_store *store;
+	int64_t first; /* span */
+};
+
+/* Task: one span's gradient made final, and its squares summed. */
+static void take_span(void *context, int64_t i)
 {
-	struct rh_store *store = context;
-	struct store_span *span = &store->span[i];
+	const struct take *take = context;
+	const struct rh_store *store = take->store;
+	struct store_span *span = &store->span[take->first + i];
 	const struct store_block *block = &store->block[span->block];
 	const struct optimizer_kernels *kernels = store->kernels;
 	int two = block->sum[0] && block->sum[1];
@@ -27,18 +33,41 @@ static void norm_span(void *context, int64_t i)
 	}
 }
 
-double rh_optimizer_norm(struct rh_store *store)
+void rh_optimizer_take(struct rh_store *store, int block)
 {
-	rh_pool_run(store->pool, norm_span, store, store->spans);
+	struct take take = {store, store->block[block].span};
+	rh_pool_run(store->pool, take_span, &take, store->block[block].span_count);
+}
+
+static double norm_of_spans(const struct rh_store *store, int64_t first, int64_t end)
+{
 	double total = 0;
-	for (int64_t i = 0; i < store->spans;) {
+	for (int64_t i = first; i < end;) {
 		const struct store_span *tensor = &store->span[i];
 		double sum = 0;
-		for (; i < store->spans && store->span[i].block == tensor->block && store->span[i].tensor == tensor->tensor; i++)
+		for (; i < end && store->span[i].block == tensor->block && store->span[i].tensor == tensor->tensor; i++)
 			sum += store->span[i].sum;
 		total += sum;
 	}
 	return sqrt(total);
+}
+
+double rh_optimizer_taken_norm(const struct rh_store *store)
+{
+	return norm_of_spans(store, 0, store->spans);
+}
+
+double rh_optimizer_block_norm(const struct rh_store *store, int block)
+{
+	const struct store_block *spans = &store->block[block];
+	return norm_of_spans(store, spans->span, spans->span + spans->span_count);
+}
+
+double rh_optimizer_norm(struct rh_store *store)
+{
+	struct take all = {store, 0};
+	rh_pool_run(store->pool, take_span, &all, store->spans);
+	return rh_optimizer_taken_norm(store);
 }
 
 double rh_optimizer_clip(double norm, double max_norm)

@@ -17,10 +17,14 @@ struct rh_optimizer_settings {
 	double momentum; /* SGD; nonzero exactly where the store keeps one */
 };
 
-/* Makes each trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head), then
- * gives the global 2-norm of all stored gradients: fp64, per tensor in fixed blocks of elements, then in tensor order. A non-finite norm is
- * returned as it is, not an error. Call once in a step, when every gradient is down, also without clipping: it uses up the sums of blocks
- * of two uses. */
+/* Makes one trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head) and sums
+ * its squares. Once in a step, when all of the gradient is down: it uses up the sums of a block of two uses. */
+void rh_optimizer_take(struct rh_store *store, int block);
+/* The 2-norm of the gradients of all blocks, or of one, as they were last taken: fp64, per tensor in fixed blocks of elements, then in
+ * tensor order. A non-finite norm is returned as it is, not an error. */
+double rh_optimizer_taken_norm(const struct rh_store *store);
+double rh_optimizer_block_norm(const struct rh_store *store, int block);
+/* Takes all blocks, and gives the norm. Call once in a step, also without clipping. */
 double rh_optimizer_norm(struct rh_store *store);
 
 /* min(1, max_norm / (norm + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; 1 where max_norm is 0 (off). */

@@ -2,37 +2,66 @@
 
 #include "core/alloc.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
+/* A trainable block's gradient of one step:
+ *
+ *   FREE --announce (arrives)--> COMING --thread: event reached, published, squares summed (take_arrived)--> WAITING
+ *   FREE --announce (begin)-------------------------------------------------------------------------------> WAITING
+ *   WAITING --thread: updated (update)--> FREE
+ */
+enum state { FREE, COMING, WAITING };
+
+struct block {
+	enum state state;
+	int publishes;       /* published weights are to be replaced before the update */
+	int weights_pending; /* uploads must wait */
+	int which;           /* of the two updates */
+	int64_t number;      /* of the announcement */
+	struct rh_event *event;
+};
+
 struct rh_updater {
 	struct rh_store *store;
+	int blocks;
 	pthread_t thread;
 	int started;
-	pthread_mutex_t lock; /* of all that follows */
+	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
+	pthread_mutex_t lock; /* of all that follows; inside turn */
 	pthread_cond_t changed;
-	struct rh_update update;
-	int working, ending;
-	int ready, taken; /* blocks below these have their weights, and have given their gradient */
+	struct block *block;
+	/* A step's gradients may arrive while blocks of the step before wait: of two steps at most, since a gradient comes down only after
+	 * the one before it was taken. */
+	struct {
+		struct rh_update update;
+		int spoilt; /* a gradient was not finite */
+	} step[2];
+	int which; /* the latest */
+	int open;
+	int64_t announced;
+	int ending;
 	int rc;
 	char line[512]; /* what the thread said with rc */
 	/* recording; changed while nothing works */
 	struct rh_order_log *log;
 	int lane;
 	int64_t token;
+	int64_t (*event_token)(struct rh_event *event);
 };
 
-/* Tokens of the recording: a block's weights are ready, its gradient is taken; an update begins, it is done. */
-enum recorded { READY, TAKEN };
+/* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
+enum recorded { READY, TAKEN, ANNOUNCED, RECORDED };
 
 static int64_t block_token(const struct rh_updater *updater, enum recorded what, int block)
 {
-	return updater->token + 2 * block + what;
+	return updater->token + RECORDED * block + what;
 }
 
 static int64_t whole_token(const struct rh_updater *updater, int done)
 {
-	return updater->token + 2 * rh_store_blocks(updater->store) + done;
+	return updater->token + RECORDED * updater->blocks + done;
 }
 
 static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t what, int64_t step)
@@ -40,73 +69,162 @@ static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t wh
 	rh_order_log_add(updater->log, kind, updater->lane, what, step);
 }
 
-void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token)
+void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token,
+                       int64_t (*event_token)(struct rh_event *))
 {
 	updater->log = log;
 	updater->lane = lane;
 	updater->token = token;
+	updater->event_token = event_token;
 }
 
-static void advance(struct rh_updater *updater, int *mark, int to)
+static int is_stale(const struct rh_updater *updater)
 {
-	pthread_mutex_lock(&updater->lock);
-	*mark = to;
-	pthread_cond_broadcast(&updater->changed);
+	return rh_store_options(updater->store)->published;
+}
+
+/* The rest of the thread's work is per block: the lock is held at start and end, and not in between. */
+
+static void publish(struct rh_updater *updater, int b)
+{
+	int64_t step = updater->step[updater->block[b].which].update.step;
 	pthread_mutex_unlock(&updater->lock);
+	rh_store_publish(updater->store, b);
+	if (step > 1)
+		note(updater, RH_ORDER_PUBLISH, b, step - 2);
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
+	pthread_mutex_lock(&updater->lock);
+	updater->block[b].publishes = updater->block[b].weights_pending = 0;
+	pthread_cond_broadcast(&updater->changed);
 }
 
-static int update_all(struct rh_updater *updater, const struct rh_update *update)
+static void take_arrived(struct rh_updater *updater, int b)
 {
-	struct rh_store *store = updater->store;
-	int blocks = rh_store_blocks(store), stale = rh_store_options(store)->published, rc = 0;
-	for (int b = 0; stale && b < blocks; b++) {
-		rh_store_publish(store, b);
-		if (update->step > 1 && rh_store_block(store, b)->trainable)
-			note(updater, RH_ORDER_PUBLISH, b, update->step - 2);
+	struct block *block = &updater->block[b];
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_WAIT, block_token(updater, ANNOUNCED, b), 0);
+	if (block->event && updater->log)
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
+	pthread_mutex_lock(&updater->lock);
+	if (block->publishes)
+		publish(updater, b);
+	pthread_mutex_unlock(&updater->lock);
+	rh_optimizer_take(updater->store, b);
+	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
+	pthread_mutex_lock(&updater->lock);
+	updater->step[block->which].spoilt |= !finite;
+	block->state = WAITING;
+	pthread_cond_broadcast(&updater->changed);
+}
+
+static int update(struct rh_updater *updater, int b)
+{
+	struct rh_update update = updater->step[updater->block[b].which].update;
+	int spoilt = updater->step[updater->block[b].which].spoilt, stale = is_stale(updater), rc = 0;
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_TAKE, b, update.step - 1);
+	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
+	if (!stale)
+		note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+	if (!spoilt)
+		rc = rh_optimizer_update(updater->store, b, &update.settings, update.learning_rate, update.scale, update.step);
+	if (!stale)
 		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-		advance(updater, &updater->ready, b + 1);
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+	pthread_mutex_lock(&updater->lock);
+	updater->block[b].state = FREE;
+	updater->block[b].weights_pending = 0;
+	pthread_cond_broadcast(&updater->changed);
+	return rc;
+}
+
+/* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
+struct task {
+	enum { NOTHING, PUBLISH, TAKE, UPDATE, LISTEN } what;
+	int block; /* LISTEN: to the event of the gradient announced first */
+	int rc;    /* of a device */
+};
+
+static struct task next_task(const struct rh_updater *updater)
+{
+	struct task task = {NOTHING, -1, 0};
+	const struct block *block = updater->block;
+	for (int b = 0; b < updater->blocks; b++) {
+		if (block[b].publishes && block[b].state == WAITING)
+			return (struct task){PUBLISH, b, 0};
+		if (block[b].state != COMING)
+			continue;
+		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
+		if (reached)
+			return (struct task){TAKE, b, reached < 0 ? reached : 0};
+		if (task.block < 0 || block[b].number < block[task.block].number)
+			task = (struct task){LISTEN, b, 0};
 	}
-	for (int b = 0; !rc && b < blocks; b++) {
-		if (rh_store_block(store, b)->trainable) {
-			note(updater, RH_ORDER_TAKE, b, update->step - 1);
-			note(updater, RH_ORDER_UPDATE, b, update->step - 1);
-			if (!stale)
-				note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
-			rc = rh_optimizer_update(store, b, &update->settings, update->learning_rate, update->scale, update->step);
-		}
-		if (!stale)
-			note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-		note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
-		if (!stale)
-			advance(updater, &updater->ready, b + 1);
-		advance(updater, &updater->taken, b + 1);
+	for (int b = 0; b < updater->blocks; b++)
+		if (block[b].state == WAITING)
+			return (struct task){UPDATE, b, 0};
+	return task;
+}
+
+static int do_task(struct rh_updater *updater, struct task task)
+{
+	struct rh_event *event = updater->block[task.block].event;
+	int rc = task.rc;
+	if (rc)
+		return rc;
+	switch (task.what) {
+	case PUBLISH:
+		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
+		publish(updater, task.block);
+		break;
+	case TAKE:
+		take_arrived(updater, task.block);
+		break;
+	case UPDATE:
+		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
+		rc = update(updater, task.block);
+		break;
+	case LISTEN:
+	case NOTHING:
+		pthread_mutex_unlock(&updater->lock);
+		rc = event->ops->event_sync(event);
+		pthread_mutex_lock(&updater->lock);
 	}
 	return rc;
+}
+
+/* After a fault nothing is pending any more: whoever waits is told. */
+static void give_up(struct rh_updater *updater, int rc)
+{
+	updater->rc = rc;
+	strncpy(updater->line, rh_error(rc), sizeof updater->line - 1);
+	for (int b = 0; b < updater->blocks; b++)
+		updater->block[b] = (struct block){0};
+	pthread_cond_broadcast(&updater->changed);
 }
 
 static void *work(void *context)
 {
 	struct rh_updater *updater = context;
-	pthread_mutex_lock(&updater->lock);
 	for (;;) {
-		while (!updater->working && !updater->ending)
-			pthread_cond_wait(&updater->changed, &updater->lock);
-		if (!updater->working)
-			break;
-		struct rh_update update = updater->update;
-		pthread_mutex_unlock(&updater->lock);
-		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
-		int rc = update_all(updater, &update);
-		note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+		struct task task;
 		pthread_mutex_lock(&updater->lock);
-		updater->rc = rc;
+		while ((task = next_task(updater)).what == NOTHING && !updater->ending)
+			pthread_cond_wait(&updater->changed, &updater->lock);
+		pthread_mutex_unlock(&updater->lock);
+		if (task.what == NOTHING)
+			return NULL;
+		if (task.what != LISTEN)
+			pthread_mutex_lock(&updater->turn);
+		pthread_mutex_lock(&updater->lock);
+		int rc = do_task(updater, task);
 		if (rc)
-			strncpy(updater->line, rh_error(rc), sizeof updater->line - 1);
-		updater->working = 0;
-		pthread_cond_broadcast(&updater->changed);
+			give_up(updater, rc);
+		pthread_mutex_unlock(&updater->lock);
+		if (task.what != LISTEN)
+			pthread_mutex_unlock(&updater->turn);
 	}
-	pthread_mutex_unlock(&updater->lock);
-	return NULL;
 }
 
 int rh_updater_create(struct rh_store *store, struct rh_updater **out)
@@ -115,14 +233,17 @@ int rh_updater_create(struct rh_store *store, struct rh_updater **out)
 	if (!updater)
 		return -ENOMEM;
 	updater->store = store;
-	updater->ready = updater->taken = rh_store_blocks(store);
+	updater->blocks = rh_store_blocks(store);
+	pthread_mutex_init(&updater->turn, NULL);
 	pthread_mutex_init(&updater->lock, NULL);
 	pthread_cond_init(&updater->changed, NULL);
-	int rc = -pthread_create(&updater->thread, NULL, work, updater);
+	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
+	int rc = updater->block ? -pthread_create(&updater->thread, NULL, work, updater) : -ENOMEM;
 	updater->started = !rc;
 	if (rc) {
+		int told = updater->block != NULL;
 		rh_updater_destroy(updater);
-		return rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc));
+		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
 	*out = updater;
 	return 0;
@@ -140,33 +261,85 @@ void rh_updater_destroy(struct rh_updater *updater)
 		pthread_join(updater->thread, NULL);
 	pthread_cond_destroy(&updater->changed);
 	pthread_mutex_destroy(&updater->lock);
+	pthread_mutex_destroy(&updater->turn);
+	rh_free(updater->block);
 	rh_free(updater);
+}
+
+/* The lock is held. */
+static void announce(struct rh_updater *updater, int b, enum state state, struct rh_event *event)
+{
+	RH_ASSERT(updater->block[b].state == FREE || updater->rc);
+	if (updater->rc)
+		return;
+	updater->block[b] = (struct block){.state = state,
+	                                   .publishes = is_stale(updater),
+	                                   .weights_pending = 1,
+	                                   .which = updater->which,
+	                                   .number = updater->announced++,
+	                                   .event = event};
+	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
+	pthread_cond_broadcast(&updater->changed);
+}
+
+static void next_step(struct rh_updater *updater, const struct rh_update *update)
+{
+	updater->which ^= 1;
+	updater->step[updater->which].update = *update;
+	updater->step[updater->which].spoilt = 0;
 }
 
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update)
 {
 	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(!updater->working && !updater->rc);
-	updater->update = *update;
-	updater->ready = updater->taken = 0;
+	RH_ASSERT(!updater->rc);
+	updater->open = 0;
+	next_step(updater, update);
 	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, whole_token(updater, 0), 0);
-	updater->working = 1;
-	pthread_cond_broadcast(&updater->changed);
+	for (int b = 0; b < updater->blocks; b++)
+		if (rh_store_block(updater->store, b)->trainable)
+			announce(updater, b, WAITING, NULL);
 	pthread_mutex_unlock(&updater->lock);
 }
 
-/* Until *mark is at least `wanted`, or the thread has nothing more to do. */
-static int await(struct rh_updater *updater, const int *mark, int wanted)
+void rh_updater_open(struct rh_updater *updater, const struct rh_update *update)
 {
 	pthread_mutex_lock(&updater->lock);
-	while (updater->working && *mark < wanted)
+	updater->open = 1;
+	next_step(updater, update);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event)
+{
+	pthread_mutex_lock(&updater->lock);
+	if (updater->open)
+		announce(updater, block, COMING, event);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+/* What a wait is for. */
+static int is_pending(const struct rh_updater *updater, enum recorded what, int block)
+{
+	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
+	for (int b = first; b < end; b++) {
+		const struct block *at = &updater->block[b];
+		if (what == READY ? at->weights_pending : what == TAKEN ? at->state != FREE : at->state == COMING)
+			return 1;
+	}
+	return 0;
+}
+
+/* Until it is not pending any more; block -1: of any block. */
+static int await(struct rh_updater *updater, enum recorded what, int block)
+{
+	pthread_mutex_lock(&updater->lock);
+	while (is_pending(updater, what, block))
 		pthread_cond_wait(&updater->changed, &updater->lock);
-	int rc = *mark < wanted || !updater->working ? updater->rc : 0;
-	int64_t token =
-	        wanted == INT32_MAX ? whole_token(updater, 1) : block_token(updater, mark == &updater->ready ? READY : TAKEN, wanted - 1);
-	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1, token, 0);
-	if (rc)
-		rc = rh_fail_copy(rc, updater->line);
+	if (what != ANNOUNCED)
+		rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
+		                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
+	int rc = updater->rc ? rh_fail_copy(updater->rc, updater->line) : 0;
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
@@ -174,30 +347,47 @@ static int await(struct rh_updater *updater, const int *mark, int wanted)
 int rh_updater_has_weights(struct rh_updater *updater, int block)
 {
 	pthread_mutex_lock(&updater->lock);
-	int has = !updater->working || updater->ready > block;
+	int has = !is_pending(updater, READY, block);
 	pthread_mutex_unlock(&updater->lock);
 	return has;
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)
 {
-	return await(updater, &updater->ready, block + 1);
+	return await(updater, READY, block);
 }
 
 int rh_updater_await_gradient(struct rh_updater *updater, int block)
 {
-	return await(updater, &updater->taken, block + 1);
+	return await(updater, TAKEN, block);
+}
+
+int rh_updater_norm(struct rh_updater *updater, double *norm)
+{
+	int rc = await(updater, ANNOUNCED, -1);
+	*norm = rc ? 0 : rh_optimizer_taken_norm(updater->store);
+	return rc;
 }
 
 int rh_updater_finish(struct rh_updater *updater)
 {
-	return await(updater, &updater->taken, INT32_MAX);
+	return await(updater, TAKEN, -1);
 }
 
 int rh_updater_flush(struct rh_updater *updater)
 {
 	int rc = rh_updater_finish(updater);
-	for (int b = 0; !rc && rh_store_options(updater->store)->published && b < rh_store_blocks(updater->store); b++)
+	for (int b = 0; !rc && is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;
+}
+
+void rh_updater_pause(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->turn);
+}
+
+void rh_updater_resume(struct rh_updater *updater)
+{
+	pthread_mutex_unlock(&updater->turn);
 }

@@ -1,22 +1,30 @@
-/* The optimizer on a thread of its own: block after block in the order in which the next step reads them, while that step already runs.
+/* The optimizer on a thread of its own, block after block, while devices work.
  *
- * Synchronous (staleness 0): each block is released as soon as it is updated, the first layer first, so that the next step's forward starts
- * while deep layers are still being updated.
- * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. At
- * the border of two steps every block's latest weights are published, and then the border's gradients are taken while the next step runs.
+ * Behind a barrier (rh_updater_begin; clipping by the global norm needs it): all gradients are there; blocks are updated in the order in
+ * which the next step reads them, while it already runs.
+ * As gradients arrive (rh_updater_open; without clipping): each block is updated once its gradient is down, the lowest waiting one first,
+ * while lower layers still make theirs and while the next step runs.
  *
- * One thread drives: begin, any number of awaits, finish, and again. DESIGN.md 4's orderings are held by await and finish alone. */
+ * Synchronous (staleness 0): each block is released as soon as it is updated, so that the next step's forward starts while deep layers are
+ * still being updated.
+ * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. When a
+ * block's gradient has come down nobody reads its published weights any more: what the update before made is published, then the gradient
+ * is taken, and the next step need not wait for that.
+ *
+ * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. DESIGN.md 4's orderings are held by the awaits,
+ * the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
 
+#include "device/device.h"
 #include "offload/optimizer.h"
 #include "offload/order.h"
 
 struct rh_updater;
 
-/* Borrows the store, and its pool from begin to finish. */
+/* Borrows the store, and its pool from begin or open to finish (but see rh_updater_pause). */
 int rh_updater_create(struct rh_store *store, struct rh_updater **out) RH_MUST;
-/* Lets an update in progress end. NULL is legal. */
+/* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
 struct rh_update {
@@ -27,19 +35,33 @@ struct rh_update {
 /* Starts the update of every trainable block; the stored gradients are final. The one before is finished. */
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update);
 
-/* Waits until the block's weights are those that a step begun after the latest begin reads. Negative errno: an update failed. */
+/* Gradients that arrive from now on are those of this update. All those of the one before have been announced. */
+void rh_updater_open(struct rh_updater *updater, const struct rh_update *update);
+/* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
+ * (rh_updater_await_gradient). Does nothing unless opened. The event is recorded again only after the next await of this gradient. */
+void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
+/* The norm of all gradients, once every trainable block's has arrived. Blocks whose gradient is not finite are not updated, nor is what
+ * comes after them: the run must stop. */
+int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
+
+/* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
 /* 1 where that would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
 /* Waits until the block's gradient has been taken and may be overwritten. */
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
-/* Waits for all. */
+/* Waits for all that was begun or has been announced. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
 int rh_updater_flush(struct rh_updater *updater) RH_MUST;
+/* Between these two the store's pool is the caller's. */
+void rh_updater_pause(struct rh_updater *updater);
+void rh_updater_resume(struct rh_updater *updater);
 
-/* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, two for
- * each block and two more. Steps of the recording count from 0. Borrows the log; NULL: no more. */
-void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token);
+/* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, three
+ * for each block and two more; event_token names the token of an event (called by both). Steps of the recording count from 0. Borrows the
+ * log; NULL: no more. */
+void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int lane, int64_t token,
+                       int64_t (*event_token)(struct rh_event *));
 
 #endif

@@ -125,11 +125,14 @@ static void begin_gradients(struct work *work)
 	}
 }
 
-/* All of a sum is on its way down. */
-static void sent(struct work *work, int sum)
+/* All of a sum is on its way down. A block of two uses arrives when the step is over. */
+static void sent(struct work *work, int sum, int is_final)
 {
+	struct rh_executor *executor = work->executor;
 	record(work, RH_STREAM_GRADIENTS, work->on->downloaded[sum]);
-	work->executor->summed_on[sum] = (int)(work->on - work->executor->on);
+	executor->summed_on[sum] = (int)(work->on - executor->on);
+	if (is_final && executor->options.updater && !work->rc)
+		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }
 
 /* A final gradient in the store's dtype: rounded now, sent in the windows of the device's next slot. */
@@ -165,7 +168,7 @@ static void send_sum(struct work *work, int i)
 	await_update(work, rh_updater_await_gradient, i / 2);
 	for (int64_t first = 0, all = block->elements * 4; first < all; first += work->executor->pieces.most)
 		copy_down(work, RH_STREAM_GRADIENTS, to + first, from + first, piece_at(work->executor, first, all));
-	sent(work, i);
+	sent(work, i, is_final);
 	on->bulk.sums_leave = 1;
 }
 
@@ -223,7 +226,7 @@ void bulk_window(struct work *work, int64_t k)
 		copy_down(work, RH_STREAM_GRADIENTS, from->to + piece->first, from->from + piece->first, piece->bytes);
 		from->left -= piece->bytes;
 		if (!from->left)
-			sent(work, from->sum);
+			sent(work, from->sum, 1);
 	}
 	if (!bulk->pieces || bulk->sent < bulk->pieces)
 		return;

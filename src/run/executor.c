@@ -420,6 +420,16 @@ static void collect_result(const struct rh_executor *executor, struct rh_micro_b
 		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
 }
 
+static void add_use(struct rh_executor *executor, int64_t first, int64_t count, const float *sum)
+{
+	struct rh_updater *updater = executor->options.updater;
+	if (updater)
+		rh_updater_pause(updater);
+	rh_store_add_use(executor->options.store, executor->left.block, first, count, sum);
+	if (updater)
+		rh_updater_resume(updater);
+}
+
 /* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
  * to the head's on arrival, so that the host holds one sum and not two. */
 static int fold_embedding(struct rh_executor *executor)
@@ -428,7 +438,7 @@ static int fold_embedding(struct rh_executor *executor)
 		return 0;
 	struct rh_device *device = executor->options.device[executor->left.device];
 	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
-	int rc = executor->options.updater ? rh_updater_finish(executor->options.updater) : 0; /* it has the pool until then */
+	int rc = 0;
 	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
 		int64_t count = elements - first < FOLD_ELEMENTS ? elements - first : FOLD_ELEMENTS;
 		if (!rc)
@@ -439,11 +449,20 @@ static int fold_embedding(struct rh_executor *executor)
 		if (rc)
 			return rc;
 		if (had)
-			rh_store_add_use(executor->options.store, executor->left.block, first - had, had, executor->fold[!turn]);
+			add_use(executor, first - had, had, executor->fold[!turn]);
 		first += count;
 		had = count;
 	}
 	return 0;
+}
+
+/* Blocks whose gradient has two parts have both now. */
+static void announce_two_uses(struct rh_executor *executor)
+{
+	const struct rh_model *model = executor->options.model;
+	for (int b = 0; executor->options.updater && b < model->blocks; b++)
+		if (model->block[b].trainable && model->block[b].uses == 2)
+			rh_updater_arrives(executor->options.updater, b, NULL);
 }
 
 static void sum_times(struct rh_executor *executor)
@@ -495,6 +514,8 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	if (!rc)
 		sum_times(executor);
 	rc = rc ? rc : fold_embedding(executor);
+	if (!rc && executor->trains)
+		announce_two_uses(executor);
 	for (int64_t m = 0; !rc && m < count; m++)
 		collect_result(executor, &batch[m], executor->result[m]);
 	return rc;

@@ -295,9 +295,9 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 
 void rh_session_close(struct rh_session *session)
 {
+	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
 	rh_executor_destroy(session->executor);
 	rh_devices_close(&session->devices);
-	rh_updater_destroy(session->updater);
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);

@@ -202,25 +202,40 @@ static double step_loss(const struct run *run, int64_t count, int64_t trained)
 	return total / (double)trained;
 }
 
+static struct rh_update update_of(const struct rh_config *config, int64_t step, double rate, double scale)
+{
+	return (struct rh_update){
+	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
+	        .learning_rate = rate,
+	        .scale = scale,
+	        .step = step + 1};
+}
+
+/* Clipping needs the norm of all gradients before the first update; without it each is used as it comes down. */
+static int updates_early(const struct rh_config *config)
+{
+	return config->max_grad_norm == 0;
+}
+
+/* The end of a step: its update has begun. */
 static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
 {
 	const struct rh_config *config = run->config;
-	int rc = rh_updater_finish(run->session.updater);
+	int early = updates_early(config);
+	int rc = early ? rh_updater_norm(run->session.updater, norm) : rh_updater_finish(run->session.updater);
 	if (rc)
 		return rc;
-	*norm = rh_optimizer_norm(run->session.store);
+	if (!early)
+		*norm = rh_optimizer_norm(run->session.store);
 	if (!isfinite(loss) || !isfinite(*norm))
 		return rh_fail(-EDOM,
 		               "step %" PRId64
 		               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
 		               "checkpoints written before are good",
 		               step + 1, loss, *norm);
-	struct rh_update next = {
-	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
-	        .learning_rate = rate,
-	        .scale = rh_optimizer_clip(*norm, config->max_grad_norm),
-	        .step = step + 1};
-	rh_updater_begin(run->session.updater, &next);
+	struct rh_update next = update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
+	if (!early)
+		rh_updater_begin(run->session.updater, &next);
 	return 0;
 }
 
@@ -277,6 +292,9 @@ static int one_step(struct run *run)
 	if (count < 0)
 		return (int)count;
 	double rate = rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->steps, step), norm = 0;
+	struct rh_update early = update_of(run->config, step, rate, 1);
+	if (updates_early(run->config))
+		rh_updater_open(run->session.updater, &early);
 	int rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)trained);
 	if (rc)
 		return rc;

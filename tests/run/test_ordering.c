@@ -3,16 +3,19 @@
 #include "offload/updater.h"
 #include "train/rig.h"
 
+#include <pthread.h>
+
 enum { MICROS = 4, STEPS = 5, EVENTS = 1 << 20, DEVICES = 4, BLOCKS = 64, TOKENS = 4096 };
 
 /* Devices of a rig with a recorder between them and the executor. Lanes: each device's streams, the updater, the host. Tokens: the
- * updater's, one for each lane and the host, then events. */
+ * updater's, one for each lane and the host, then events. The updater's thread asks for tokens too. */
 static struct recorder {
 	const struct rh_device_ops *real;
 	struct rh_device_ops ops;
 	struct rh_order_log *log;
 	struct rh_store *store;
-	struct rh_event *event[TOKENS];
+	pthread_mutex_t lock;
+	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
 	int events, devices, blocks;
 	int64_t step;
 } rec;
@@ -38,17 +41,19 @@ static int lane_of(const struct rh_device *device, enum rh_stream stream)
 
 static int64_t lane_token(int lane)
 {
-	return 2 * rec.blocks + 2 + lane;
+	return 3 * rec.blocks + 2 + lane;
 }
 
 static int64_t event_token(struct rh_event *event)
 {
 	int i = 0;
+	pthread_mutex_lock(&rec.lock);
 	while (i < rec.events && rec.event[i] != event)
 		i++;
 	assert_true(i < TOKENS);
 	if (i == rec.events)
 		rec.event[rec.events++] = event;
+	pthread_mutex_unlock(&rec.lock);
 	return lane_token(host() + 1) + i;
 }
 
@@ -118,6 +123,7 @@ static void listen(struct rig *rig)
 {
 	struct rh_devices *devices = &rig->session.devices;
 	rec = (struct recorder){.real = devices->device[0]->ops, .store = rig->session.store, .devices = devices->count};
+	pthread_mutex_init(&rec.lock, NULL);
 	rec.blocks = rh_store_blocks(rec.store);
 	assert_true(rec.blocks <= BLOCKS && rec.devices <= DEVICES);
 	rec.ops = *rec.real;
@@ -129,17 +135,17 @@ static void listen(struct rig *rig)
 	check_ok(rh_order_log_create(EVENTS, &rec.log));
 	for (int d = 0; d < rec.devices; d++)
 		devices->device[d]->ops = &rec.ops;
-	rh_updater_record(rig->session.updater, rec.log, host() - 1, 0);
+	rh_updater_record(rig->session.updater, rec.log, host() - 1, 0, event_token);
 }
 
-/* The recording without the host's waits for tokens in [from, to): what is found broken. */
-static int broken_without(const struct rh_order_event *event, int64_t count, int staleness, int64_t from, int64_t to)
+/* The recording without a lane's waits for tokens in [from, to): what is found broken. */
+static int broken_without(const struct rh_order_event *event, int64_t count, int staleness, int lane, int64_t from, int64_t to)
 {
 	struct rh_order_event *kept = malloc((size_t)count * sizeof *kept);
 	struct rh_order_fault fault;
 	int64_t left = 0;
 	for (int64_t i = 0; i < count; i++)
-		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != host() || event[i].what < from || event[i].what >= to)
+		if (event[i].kind != RH_ORDER_WAIT || event[i].lane != lane || event[i].what < from || event[i].what >= to)
 			kept[left++] = event[i];
 	check_ok(rh_order_check(kept, left, staleness, &fault));
 	free(kept);
@@ -153,9 +159,9 @@ static void test_steps_hold_all_orderings(void **state)
 		const char *device;
 		int64_t round;
 		int staleness;
-		double clip;
-	} cases[] = {{"cpu:1", 0, 0, 1}, {"cpu:1", 0, 1, 0}, {"cpu:2", 0, 1, 1},
-	             {"cpu:3", 1, 1, 0}, {"cpu:2", 2, 0, 1}, {"cpu:4", 2, 1, 1}};
+		double clip; /* 0: updates as gradients arrive */
+	} cases[] = {{"cpu:1", 0, 0, 1}, {"cpu:1", 0, 1, 0}, {"cpu:2", 0, 1, 1}, {"cpu:1", 0, 0, 0}, {"cpu:3", 2, 0, 0},
+	             {"cpu:3", 1, 1, 0}, {"cpu:2", 2, 0, 1}, {"cpu:4", 2, 1, 1}, {"cpu:4", 1, 0, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rig rig;
 		int64_t cuts[] = {1, 2, 3};
@@ -172,10 +178,17 @@ static void test_steps_hold_all_orderings(void **state)
 		listen(&rig);
 		for (int step = 0; step < STEPS; step++) {
 			rec.step = step;
-			(void)rig_step(&rig, &in, step * MICROS, MICROS, step);
-			check_ok(rh_updater_finish(rig.session.updater));
 			struct rh_update update = {
 			        .settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
+			double norm;
+			if (!cases[i].clip)
+				rh_updater_open(rig.session.updater, &update);
+			(void)rig_step(&rig, &in, step * MICROS, MICROS, step);
+			if (!cases[i].clip) {
+				check_ok(rh_updater_norm(rig.session.updater, &norm));
+				continue;
+			}
+			check_ok(rh_updater_finish(rig.session.updater));
 			update.scale = rh_optimizer_clip(rh_optimizer_norm(rig.session.store), cases[i].clip);
 			rh_updater_begin(rig.session.updater, &update);
 		}
@@ -195,16 +208,17 @@ static void test_steps_hold_all_orderings(void **state)
 		       cases[i].staleness, (int)count, (int)uploads, (int)downloads, text);
 		assert_true(uploads > STEPS && downloads > STEPS);
 		assert_int_equal(fault.ordering, 0);
-		/* without the updater's awaits, and without the end of the devices' work, they would not */
-		int64_t awaits = 2 * rec.blocks;
-		int unwaited = broken_without(event, count, cases[i].staleness, 0, awaits);
+		/* without the updater's awaits they would not, nor without the end of the devices' work, or the events of arrivals */
+		int64_t awaits = 3 * rec.blocks;
+		int unwaited = broken_without(event, count, cases[i].staleness, host(), 0, awaits);
 		printf("without awaits: ordering %d\n", unwaited);
 		assert_true(unwaited == 2 || unwaited == 4);
-		int ends = broken_without(event, count, cases[i].staleness, lane_token(0), lane_token(host()));
+		int ends = cases[i].clip ? broken_without(event, count, cases[i].staleness, host(), lane_token(0), lane_token(host()))
+		                         : broken_without(event, count, cases[i].staleness, host() - 1, lane_token(host() + 1), INT64_MAX);
 		assert_true(ends == 1 || ends == 3);
 		for (int d = 0; d < rec.devices; d++)
 			rig.session.devices.device[d]->ops = rec.real;
-		rh_updater_record(rig.session.updater, NULL, 0, 0);
+		rh_updater_record(rig.session.updater, NULL, 0, 0, NULL);
 		rh_order_log_destroy(rec.log);
 		rig_close(&rig);
 	}

@@ -74,7 +74,9 @@ static double one_step(struct rig *rig, const struct rig_input *in, int step)
 }
 
 /* As train.c drives it. */
-static struct outcome beside(const struct what *what, int staleness)
+enum when { BEHIND_A_BARRIER, ARRIVING };
+
+static struct outcome beside(const struct what *what, int staleness, enum when when)
 {
 	struct rig rig;
 	struct rig_input in;
@@ -82,14 +84,18 @@ static struct outcome beside(const struct what *what, int staleness)
 	start(&rig, what, staleness, &in);
 	struct rh_updater *updater = rig.session.updater;
 	for (int step = 0; step < STEPS; step++) {
+		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
+		if (when == ARRIVING)
+			rh_updater_open(updater, &update);
 		out.loss[step] = one_step(&rig, &in, step);
-		check_ok(rh_updater_finish(updater));
-		out.norm[step] = rh_optimizer_norm(rig.session.store);
-		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
-		                           .learning_rate = 3e-3,
-		                           .scale = rh_optimizer_clip(out.norm[step], what->clip),
-		                           .step = step + 1};
-		rh_updater_begin(updater, &update);
+		if (when == ARRIVING) {
+			check_ok(rh_updater_norm(updater, &out.norm[step]));
+		} else {
+			check_ok(rh_updater_finish(updater));
+			out.norm[step] = rh_optimizer_norm(rig.session.store);
+			update.scale = rh_optimizer_clip(out.norm[step], what->clip);
+			rh_updater_begin(updater, &update);
+		}
 		if (step + 1 == what->stop || step + 1 == STEPS)
 			check_ok(rh_updater_flush(updater));
 	}
@@ -126,9 +132,9 @@ static struct outcome plain(const struct what *what, int staleness)
 	return out;
 }
 
-static void check_equal(const struct what *what, int staleness)
+static void check_equal(const struct what *what, int staleness, enum when when)
 {
-	struct outcome got = beside(what, staleness), expected = plain(what, staleness);
+	struct outcome got = beside(what, staleness, when), expected = plain(what, staleness);
 	assert_int_equal(got.count, expected.count);
 	for (int step = 0; step < STEPS; step++)
 		if (got.loss[step] != expected.loss[step] || got.norm[step] != expected.norm[step])
@@ -143,18 +149,50 @@ static void test_synchronous_updates_beside_the_next_step_change_nothing(void **
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		check_equal(&cases[i], 0);
+		check_equal(&cases[i], 0, BEHIND_A_BARRIER);
 }
 
 static void test_asynchronous_updates_equal_a_plain_loop_one_step_stale(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		check_equal(&cases[i], 1);
+		check_equal(&cases[i], 1, BEHIND_A_BARRIER);
 	struct outcome stale = plain(&cases[0], 1), fresh = plain(&cases[0], 0);
 	assert_true(stale.loss[1] != fresh.loss[1] && stale.loss[0] == fresh.loss[0]); /* else nothing was compared */
 	free(stale.weights);
 	free(fresh.weights);
+}
+
+/* Without clipping, and no barrier: synchronous and stale; tied tables, adapters, sums that cross rounds. */
+static void test_updates_as_gradients_arrive_equal_those_behind_a_barrier(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (int staleness = 0; staleness < 2; staleness++) {
+			struct what what = cases[i];
+			what.clip = 0;
+			check_equal(&what, staleness, ARRIVING);
+		}
+}
+
+/* A gradient that is not finite: its norm is told, nothing hangs. */
+static void test_a_gradient_that_is_not_finite_is_told_by_the_norm(void **state)
+{
+	(void)state;
+	struct rig rig;
+	struct rig_input in;
+	start(&rig, &cases[2], 0, &in);
+	int last = rig.session.model->blocks - 1;
+	float huge = 3e38f;
+	check_ok(rh_store_set(rig.session.store, last, 0, 0, 1, &huge));
+	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = 1};
+	double norm;
+	rh_updater_open(rig.session.updater, &update);
+	(void)one_step(&rig, &in, 0);
+	check_ok(rh_updater_norm(rig.session.updater, &norm));
+	assert_true(!isfinite(norm));
+	check_ok(rh_updater_finish(rig.session.updater));
+	rig_close(&rig);
 }
 
 /* Adam's step is the learning rate's size: 1e30 makes weights that overflow in the next step or the one after. */
@@ -181,6 +219,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
 	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),
+	        cmocka_unit_test(test_updates_as_gradients_arrive_equal_those_behind_a_barrier),
+	        cmocka_unit_test(test_a_gradient_that_is_not_finite_is_told_by_the_norm),
 	        cmocka_unit_test(test_a_failed_update_is_told_at_the_next_wait),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
