@@ -96,6 +96,7 @@ static const struct config_field gemm_fields[] = {
 static const struct config_field op_fields[] = {
         TEXT("op", op_draft, op.op),
         TEXT("product", op_draft, product),
+        COUNT("size", op_draft, op.size, 0, 0x1p40),
         RATE("flops_per_s", op_draft, op.flops_per_s),
         RATE("bytes_per_s", op_draft, op.bytes_per_s),
 };
@@ -277,4 +278,33 @@ double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum r
 		weights += 1 / (distance * distance);
 	}
 	return weights > 0 ? sum / weights : 1;
+}
+
+static double between(double low, double high, double share)
+{
+	return share > 0 && low > 0 && high > 0 ? exp(log(low) + share * (log(high) - log(low))) : share < 0.5 ? low : high;
+}
+
+int rh_hardware_op_rates(const struct rh_hardware_device *device, const char *op, enum rh_product product, double size, double *flops_per_s,
+                         double *bytes_per_s)
+{
+	const struct rh_hardware_op *below = NULL, *above = NULL;
+	for (size_t i = 0; i < device->ops; i++) {
+		const struct rh_hardware_op *known = &device->op[i];
+		double at = (double)known->size;
+		if (known->product != product || strcmp(known->op, op))
+			continue;
+		if (at <= size && (!below || at > (double)below->size))
+			below = known;
+		if (at > size && (!above || at < (double)above->size))
+			above = known;
+	}
+	if (!below && !above)
+		return 0;
+	if (!above || !below || !below->size)
+		above = below = above && (!below || !below->size) ? above : below;
+	double share = above == below ? 0 : log(size / (double)below->size) / log((double)above->size / (double)below->size);
+	*flops_per_s = between(below->flops_per_s, above->flops_per_s, share);
+	*bytes_per_s = between(below->bytes_per_s, above->bytes_per_s, share);
+	return 1;
 }

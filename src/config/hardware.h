@@ -10,7 +10,7 @@
  *     on_host_cores: 0               # 1: computes on the host's cores (CPU devices), which the optimizer needs too
  *     peaks: {bf16: 165.2e12, f16_f16: 330.3e12, f32: 82.6e12}
  *     gemm: [{product: bf16, m: 8192, n: 4096, k: 4096, fraction: 0.86}]
- *     ops: [{op: attention_backward, product: bf16, flops_per_s: 110e12}]
+ *     ops: [{op: attention_backward, product: bf16, size: 2048, flops_per_s: 110e12}]
  *     other_flops_per_s: 40e12
  *     memory_bytes_per_s: 920e9
  *     launch_s: 4e-6
@@ -53,6 +53,7 @@ struct rh_hardware_gemm {
 struct rh_hardware_op {
 	char *op;
 	enum rh_product product; /* the operands that it was measured with */
+	int64_t size; /* of what was measured, where it decides: of attention the longest document, of head_loss its rows; 0: any */
 	double flops_per_s, bytes_per_s;
 };
 
@@ -122,5 +123,10 @@ int rh_hardware_print(const struct rh_hardware *hardware, struct rh_text *out) R
 /* Share of the peak that a product of this shape reaches: measured points, the nearer in the logarithms of m, n and k the more they
  * count; 1 where none was measured. */
 double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k);
+
+/* The rates of a kind of op: of the entry without a size, or of those with one between the nearest two, even in logarithms; beyond the last
+ * the last counts. 0: there is none. */
+int rh_hardware_op_rates(const struct rh_hardware_device *device, const char *op, enum rh_product product, double size, double *flops_per_s,
+                         double *bytes_per_s);
 
 #endif

@@ -73,6 +73,7 @@ static void print_device(struct printer *to, const struct rh_hardware_device *de
 	for (size_t i = 0; i < device->ops && !to->rc; i++) {
 		const struct rh_hardware_op *op = &device->op[i];
 		to->rc = rh_text_printf(to->out, "    - {op: %s, product: %s", op->op, rh_product_name(op->product));
+		put_whole(to, ", size", op->size, "");
 		put_rate(to, ", flops_per_s", op->flops_per_s, "");
 		put_rate(to, ", bytes_per_s", op->bytes_per_s, "");
 		put(to, "}\n");

@@ -64,6 +64,29 @@ static void test_fraction_is_that_of_near_points(void **state)
 	rh_hardware_free(&box);
 }
 
+static void test_rates_of_an_op_lie_between_its_sizes(void **state)
+{
+	(void)state;
+	static const char text[] = "device:\n  ops:\n    - {op: glu, product: bf16, bytes_per_s: 7e9}\n"
+	                           "    - {op: attention, product: bf16, size: 4096, flops_per_s: 400e9}\n"
+	                           "    - {op: attention, product: bf16, size: 64, flops_per_s: 100e9}\n";
+	struct rh_hardware box;
+	double flops = -1, bytes = -1;
+	check_ok(rh_hardware_parse(text, strlen(text), "box.yaml", &box));
+	static const struct {
+		double size, flops_per_s;
+	} cases[] = {{64, 100e9}, {512, 200e9}, {4096, 400e9}, {1, 100e9}, {1e6, 400e9}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		assert_int_equal(rh_hardware_op_rates(&box.device, "attention", RH_PRODUCT_BF16, cases[i].size, &flops, &bytes), 1);
+		check_near(flops / cases[i].flops_per_s, 1, 1e-9);
+		check_near(bytes, 0, 0);
+	}
+	assert_int_equal(rh_hardware_op_rates(&box.device, "glu", RH_PRODUCT_BF16, 512, &flops, &bytes), 1);
+	check_near(bytes, 7e9, 0);
+	assert_int_equal(rh_hardware_op_rates(&box.device, "attention", RH_PRODUCT_F32, 512, &flops, &bytes), 0);
+	rh_hardware_free(&box);
+}
+
 static void test_profile_that_is_wrong_says_where(void **state)
 {
 	(void)state;
@@ -129,9 +152,9 @@ static void test_machine_without_profile_is_assumed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_profile_printed_reads_back_the_same), cmocka_unit_test(test_fraction_is_that_of_near_points),
-	        cmocka_unit_test(test_profile_that_is_wrong_says_where),    cmocka_unit_test(test_profile_mutated_is_taken_or_refused),
-	        cmocka_unit_test(test_machine_without_profile_is_assumed),
+	        cmocka_unit_test(test_profile_printed_reads_back_the_same),  cmocka_unit_test(test_fraction_is_that_of_near_points),
+	        cmocka_unit_test(test_rates_of_an_op_lie_between_its_sizes), cmocka_unit_test(test_profile_that_is_wrong_says_where),
+	        cmocka_unit_test(test_profile_mutated_is_taken_or_refused),  cmocka_unit_test(test_machine_without_profile_is_assumed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

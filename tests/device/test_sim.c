@@ -344,7 +344,7 @@ static void test_op_takes_the_longer_of_arithmetic_and_memory(void **state)
 {
 	(void)state;
 	struct rh_hardware_gemm point = {RH_PRODUCT_F32, 64, 64, 64, 0.5};
-	struct rh_hardware_op known = {(char *)(uintptr_t) "fill", RH_PRODUCT_F32, 0, 1e9};
+	struct rh_hardware_op known = {.op = (char *)(uintptr_t) "fill", .product = RH_PRODUCT_F32, .bytes_per_s = 1e9};
 	struct rh_hardware_device device = {.peak = {[RH_PRODUCT_F32] = 1e9},
 	                                    .gemm = &point,
 	                                    .gemms = 1,

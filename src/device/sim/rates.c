@@ -6,7 +6,11 @@
 
 enum rh_product rh_sim_op_product(const struct rh_op *op)
 {
-	return op->operand[0].dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16;
+	const struct rh_op_info *info = rh_op_info(op->kind);
+	for (int i = 0; i < info->operands; i++) /* integers, tables and sums beside them say nothing */
+		if (op->operand[i].data && op->operand[i].dtype == RH_BF16)
+			return RH_PRODUCT_BF16;
+	return RH_PRODUCT_F32;
 }
 
 /* The product that the op is, or is made of. */
@@ -58,6 +62,13 @@ static double over(double amount, double rate)
 	return rate > 0 ? amount / rate : 0;
 }
 
+double rh_sim_op_size(const struct rh_op *op)
+{
+	if (op->kind == RH_OP_ATTENTION || op->kind == RH_OP_ATTENTION_BACKWARD)
+		return (double)op->attention.longest;
+	return op->kind == RH_OP_HEAD_LOSS ? (double)op->operand[RH_HEAD_LOSS_H].rows : 1;
+}
+
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)
 {
 	struct rh_op_cost cost = rh_op_cost(op);
@@ -65,13 +76,10 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 	const char *name = rh_op_info(op->kind)->name;
 	if (op->kind == RH_OP_WORK)
 		return op->work.seconds;
-	for (size_t i = 0; i < device->ops; i++) {
-		const struct rh_hardware_op *known = &device->op[i];
-		if (known->product == product && !strcmp(known->op, name))
-			return device->launch_s +
-			       fmax(over(cost.product_flops + cost.other_flops, known->flops_per_s), over(cost.bytes, known->bytes_per_s)) /
-			               share;
-	}
+	double flops_per_s, bytes_per_s;
+	if (rh_hardware_op_rates(device, name, product, rh_sim_op_size(op), &flops_per_s, &bytes_per_s))
+		return device->launch_s +
+		       fmax(over(cost.product_flops + cost.other_flops, flops_per_s), over(cost.bytes, bytes_per_s)) / share;
 	double arithmetic = over(cost.other_flops, device->other_flops_per_s);
 	if (cost.product_flops > 0) {
 		double m, n, k;

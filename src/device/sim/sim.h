@@ -39,4 +39,7 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 /* Which peak the op's products count against. */
 enum rh_product rh_sim_op_product(const struct rh_op *op);
 
+/* What a profile's entry for an op calls its size: rh_hardware_op.size. */
+double rh_sim_op_size(const struct rh_op *op);
+
 #endif

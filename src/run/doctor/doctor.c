@@ -22,6 +22,8 @@ static const struct doctor_probe host_probes[] = {
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16, .lora_r = 8},
+        {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_F32, .lora_r = 32},
+        {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_BF16, .lora_r = 32},
         {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_F32, .qk_norm = 1},
         {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_BF16, .qk_norm = 1},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 128, 1, 32), .dtype = RH_F32},

@@ -2,20 +2,12 @@
 #include "run/doctor/doctor.h"
 
 #include "core/alloc.h"
+#include "device/sim/sim.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static enum rh_product product_of(const struct rh_op *op)
-{
-	const struct rh_op_info *info = rh_op_info(op->kind);
-	for (int i = 0; i < info->operands; i++) /* one operand of 16 bits makes them all: sums and tables are fp32 anyhow */
-		if (op->operand[i].data && op->operand[i].dtype == RH_BF16)
-			return RH_PRODUCT_BF16;
-	return RH_PRODUCT_F32;
-}
 
 /* Without the time of the launch itself; at least a tenth of what was measured. */
 static double busy(const struct rh_doctor_report *report, const struct doctor_op_time *time)
@@ -54,7 +46,7 @@ static int add_products(const struct rh_doctor_report *report, struct rh_hardwar
 		if (op->kind != RH_OP_GEMM)
 			continue;
 		struct rh_view a = op->operand[RH_GEMM_A], d = op->operand[RH_GEMM_D];
-		point[points++] = (struct point){.gemm = {product_of(op), d.rows, d.cols, op->gemm.trans_a ? a.rows : a.cols, 0},
+		point[points++] = (struct point){.gemm = {rh_sim_op_product(op), d.rows, d.cols, op->gemm.trans_a ? a.rows : a.cols, 0},
 		                                 .flops = rh_op_cost(op).product_flops,
 		                                 .seconds = busy(report, &report->ops.item[i])};
 	}
@@ -108,13 +100,12 @@ static double spread(double sum, double squares, int count)
 	return squares / count - sum / count * (sum / count);
 }
 
-static int add_op(enum rh_op_kind kind, enum rh_product product, const struct sums *sums, struct rh_hardware_device *out)
+static int add_op(enum rh_op_kind kind, enum rh_product product, int64_t size, const struct sums *sums, int by_flops,
+                  struct rh_hardware_device *out)
 {
-	struct rh_hardware_op op = {.op = rh_strdup(rh_op_info(kind)->name), .product = product};
+	struct rh_hardware_op op = {.op = rh_strdup(rh_op_info(kind)->name), .product = product, .size = size};
 	if (!op.op)
 		return -ENOMEM;
-	int by_flops = sums->flops > 0 &&
-	               spread(sums->flops_log, sums->flops_log2, sums->count) < spread(sums->bytes_log, sums->bytes_log2, sums->count);
 	if (by_flops)
 		op.flops_per_s = sums->flops / sums->seconds;
 	else
@@ -127,28 +118,56 @@ static int add_op(enum rh_op_kind kind, enum rh_product product, const struct su
 	return rc;
 }
 
+/* One entry for each size of the ops whose size decides, one for all sizes of the others. */
+static int add_kind(const struct rh_doctor_report *report, enum rh_op_kind kind, enum rh_product product, struct rh_hardware_device *out)
+{
+	struct sums all = {0};
+	for (size_t i = 0; i < report->ops.count; i++) {
+		const struct doctor_op_time *time = &report->ops.item[i];
+		if (time->op.kind == kind && rh_sim_op_product(&time->op) == product)
+			add_to(&all, rh_op_cost(&time->op), busy(report, time));
+	}
+	if (!all.count)
+		return 0;
+	int by_flops =
+	        all.flops > 0 && (spread(all.flops_log, all.flops_log2, all.count) < spread(all.bytes_log, all.bytes_log2, all.count) ||
+	                          kind == RH_OP_ATTENTION || kind == RH_OP_ATTENTION_BACKWARD || kind == RH_OP_HEAD_LOSS);
+	for (double above = 0, size = 0;; above = size) { /* the next larger size */
+		struct sums sums = {0};
+		size = INFINITY;
+		for (size_t i = 0; i < report->ops.count; i++) {
+			const struct doctor_op_time *time = &report->ops.item[i];
+			double this = rh_sim_op_size(&time->op);
+			if (time->op.kind == kind && rh_sim_op_product(&time->op) == product && this > above && this < size)
+				size = this;
+		}
+		if (!isfinite(size))
+			return 0;
+		for (size_t i = 0; i < report->ops.count; i++) {
+			const struct doctor_op_time *time = &report->ops.item[i];
+			if (time->op.kind == kind && rh_sim_op_product(&time->op) == product && rh_sim_op_size(&time->op) == size)
+				add_to(&sums, rh_op_cost(&time->op), busy(report, time));
+		}
+		int rc = add_op(kind, product, size > 1 ? (int64_t)size : 0, &sums, by_flops, out);
+		if (rc)
+			return rc;
+	}
+}
+
 /* The general rates are for ops that were not measured: the best of the others, so that they limit none that was. */
 static int add_ops(const struct rh_doctor_report *report, struct rh_hardware_device *out)
 {
-	for (int kind = 0; kind < RH_OP_KINDS; kind++) {
-		struct sums sums[RH_PRODUCTS] = {{0}};
-		for (size_t i = 0; i < report->ops.count; i++) {
-			const struct doctor_op_time *time = &report->ops.item[i];
-			if ((int)time->op.kind != kind)
-				continue;
-			struct rh_op_cost cost = rh_op_cost(&time->op);
-			double seconds = busy(report, time);
-			add_to(&sums[product_of(&time->op)], cost, seconds);
-			out->memory_bytes_per_s = fmax(out->memory_bytes_per_s, cost.bytes / seconds);
-			out->other_flops_per_s = fmax(out->other_flops_per_s, cost.other_flops / seconds);
-		}
-		for (int p = 0; kind != RH_OP_GEMM && p < RH_PRODUCTS; p++) {
-			int rc = sums[p].count ? add_op((enum rh_op_kind)kind, (enum rh_product)p, &sums[p], out) : 0;
-			if (rc)
-				return rc;
-		}
+	for (size_t i = 0; i < report->ops.count; i++) {
+		const struct doctor_op_time *time = &report->ops.item[i];
+		struct rh_op_cost cost = rh_op_cost(&time->op);
+		out->memory_bytes_per_s = fmax(out->memory_bytes_per_s, cost.bytes / busy(report, time));
+		out->other_flops_per_s = fmax(out->other_flops_per_s, cost.other_flops / busy(report, time));
 	}
-	return 0;
+	int rc = 0;
+	for (int kind = 0; !rc && kind < RH_OP_KINDS; kind++)
+		for (int p = 0; !rc && kind != RH_OP_GEMM && p < RH_PRODUCTS; p++)
+			rc = add_kind(report, (enum rh_op_kind)kind, (enum rh_product)p, out);
+	return rc;
 }
 
 /* ---- the rest ---- */
