@@ -251,6 +251,31 @@ static void test_what_was_measured_is_judged(void **state)
 	root_close(&root);
 }
 
+static void test_shipped_profiles_are_whole(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		int devices;
+	} shipped[] = {{"rtx4090x8", 8}, {"rtx3090x2", 2}, {"rtx5090x1", 1}, {"rtx4060ti-16gb", 1}, {"a800x8", 8}, {"h100x1", 1}};
+	for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {
+		struct rh_hardware h;
+		check_ok(rh_hardware_find(shipped[i].name, &h));
+		assert_string_equal(h.name, shipped[i].name);
+		assert_int_equal(h.devices, shipped[i].devices);
+		assert_true(h.source && h.device.source && h.link.source && h.host.source && (!h.nvme.bytes || h.nvme.source));
+		assert_true(h.device.peak[RH_PRODUCT_BF16] > 0 && h.device.peak[RH_PRODUCT_F32] > 0 && h.device.gemms && h.device.ops);
+		double large = rh_hardware_gemm_fraction(&h.device, RH_PRODUCT_BF16, 8192, 4096, 4096);
+		double small = rh_hardware_gemm_fraction(&h.device, RH_PRODUCT_BF16, 128, 4096, 4096);
+		assert_true(large > 0.6 && large < 1 && small < large);
+		assert_true(h.link.up_bytes_per_s > 1e10 && h.link.both_bytes_per_s < 2.1 * h.link.up_bytes_per_s);
+		assert_true(h.host.dram_bytes_per_s > h.link.up_bytes_per_s && h.host.cores > 0 && h.host.ram > h.device.memory);
+		for (int l = 0; l < RH_LAYOUTS; l++)
+			assert_true(h.host.optimizer_bytes_per_s[l] > 0 && h.host.optimizer_bytes_per_s[l] <= h.host.dram_bytes_per_s);
+		rh_hardware_free(&h);
+	}
+}
+
 /* ---- what it measures ---- */
 
 static const struct doctor_probe small = {.hidden = 64,
@@ -413,6 +438,7 @@ int main(void)
 	        cmocka_unit_test(test_each_fault_is_said_with_its_mend),
 	        cmocka_unit_test(test_faults_of_several_files),
 	        cmocka_unit_test(test_what_was_measured_is_judged),
+	        cmocka_unit_test(test_shipped_profiles_are_whole),
 	        cmocka_unit_test(test_measuring_sees_every_op_of_training),
 	        cmocka_unit_test(test_a_profile_survives_saving),
 	        cmocka_unit_test(test_a_profile_on_the_host_has_its_cores),
