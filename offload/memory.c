@@ -123,6 +123,19 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
 	return 0;
 }
 
+int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out)
+{
+	int64_t mapped = rh_host_round(bytes);
+	if (backing == RH_HOST_PAGES || !mapped)
+		return rh_host_reserve(bytes, what, out);
+	*out = (struct rh_arena){0};
+	char *base = mmap(NULL, (size_t)mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return rh_fail(-errno, "no addresses for %lld bytes of %s: %s", (long long)mapped, what, strerror(errno));
+	*out = (struct rh_arena){base, mapped, 0, 0};
+	return 0;
+}
+
 void rh_host_release(struct rh_arena *arena)
 {
 	if (arena->capacity)

@@ -11,6 +11,9 @@ int64_t rh_host_round(int64_t bytes);
  * where enough are free, else in transparent ones where the kernel gives them. Nothing at all for 0 bytes. `what` names the user for the
  * error line. */
 int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
+/* The same; or addresses alone, which no one may touch. */
+enum rh_host_backing { RH_HOST_PAGES, RH_HOST_ADDRESSES };
+int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
 /* A zeroed arena is legal. */
 void rh_host_release(struct rh_arena *arena);
 

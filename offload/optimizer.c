@@ -36,12 +36,16 @@ static void take_span(void *context, int64_t i)
 void rh_optimizer_take(struct rh_store *store, int block)
 {
 	struct take take = {store, store->block[block].span};
+	if (store->options.addresses_only)
+		return;
 	rh_pool_run(store->pool, take_span, &take, store->block[block].span_count);
 }
 
 static double norm_of_spans(const struct rh_store *store, int64_t first, int64_t end)
 {
 	double total = 0;
+	if (store->options.addresses_only)
+		return 1;
 	for (int64_t i = first; i < end;) {
 		const struct store_span *tensor = &store->span[i];
 		double sum = 0;
@@ -164,6 +168,8 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optim
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && step >= 1 && (settings->momentum != 0) == (store->options.momentum != 0));
 	store->block[block].version++;
+	if (store->options.addresses_only)
+		return 0;
 	int bad = INT_MAX;
 	if (store->options.optim != RH_OPTIM_ADAFACTOR)
 		bad = update_spans(store, block, settings, learning_rate, scale, step);

@@ -144,11 +144,13 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	store->block = rh_alloc((size_t)count, sizeof *store->block);
 	if (!store->block)
 		goto out;
-	rc = rh_host_reserve(bytes, "weights and optimizer state", &store->memory);
+	enum rh_host_backing backing = options->addresses_only ? RH_HOST_ADDRESSES : RH_HOST_PAGES;
+	rc = rh_host_reserve_as(backing, bytes, "weights and optimizer state", &store->memory);
 	if (rc)
 		goto out;
 	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span, &store->scratch);
-	fill_spans(store);
+	if (!options->addresses_only)
+		fill_spans(store);
 	*out = store;
 	return 0;
 out:
@@ -221,7 +223,8 @@ void rh_store_publish(struct rh_store *store, int block)
 	if (!from->published || from->published_version == from->version)
 		return;
 	struct publish publish = {from, rh_dtype_bytes(store->dtype, store->spec[block].elements)};
-	rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
+	if (!store->options.addresses_only)
+		rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
 	from->published_version = from->version;
 }
 
@@ -257,7 +260,35 @@ void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t 
 {
 	struct add_use add = {store, at(store, block), first, count, sum};
 	RH_ASSERT(add.block->sum[1] && !add.block->sum[0] && first >= 0 && count >= 0 && first <= store->spec[block].elements - count);
-	rh_pool_run(store->pool, add_use_span, &add, (count + STORE_SPAN - 1) / STORE_SPAN);
+	if (!store->options.addresses_only)
+		rh_pool_run(store->pool, add_use_span, &add, (count + STORE_SPAN - 1) / STORE_SPAN);
+}
+
+/* Each array as often as it is read and written: the gradient read, weights, masters and state both. */
+struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block)
+{
+	const struct rh_block *spec = &store->spec[block];
+	double elements = (double)spec->elements, width = (double)rh_dtype_bytes(store->dtype, 1), state;
+	int split = store->dtype != RH_F32 && store->options.layout != RH_LAYOUT_PLAIN;
+	if (!spec->trainable)
+		return (struct rh_store_traffic){0};
+	switch (store->options.optim) {
+	case RH_OPTIM_ADAMW:
+		state = store->options.layout == RH_LAYOUT_SPLIT8 ? 2.03125 : 8;
+		break;
+	case RH_OPTIM_LION:
+		state = 4;
+		break;
+	case RH_OPTIM_SGD:
+		state = store->options.momentum ? 4 : 0;
+		break;
+	default:
+		state = width; /* Adafactor reads the gradient three times in all */
+	}
+	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
+	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
+	                                 .update = elements * (width + weights + 2 * state),
+	                                 .publish = store->options.published ? elements * 2 * width : 0};
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)

@@ -27,8 +27,9 @@ struct rh_store_options {
 	int crosses_rounds;          /* sums are kept between rounds */
 	enum rh_state_layout layout; /* BF16; SPLIT8 with AdamW only */
 	enum rh_optim optim;
-	int momentum;  /* SGD keeps one */
-	int published; /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
+	int momentum;       /* SGD keeps one */
+	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
+	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
 };
 
 struct rh_store;
@@ -65,6 +66,12 @@ float *rh_store_sum(const struct rh_store *store, int block, int use);
 /* Of a block of two uses without a sum for use 0: elements [first, first+count) of that sum, final. The stored gradient there becomes
  * use 1's sum + sum, rounded once. Every element once a step. */
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum);
+
+/* Host memory that a block's update moves, in bytes: its gradient made final and its norm; the update itself; publishing. */
+struct rh_store_traffic {
+	double take, update, publish;
+};
+struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block);
 
 /* One tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away

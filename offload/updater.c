@@ -1,6 +1,7 @@
 #include "offload/updater.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -26,6 +27,7 @@ struct block {
 struct rh_updater {
 	struct rh_store *store;
 	int blocks;
+	struct rh_host_queue *queue; /* whose clock is virtual, in place of the thread; else NULL */
 	pthread_t thread;
 	int started;
 	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
@@ -227,7 +229,57 @@ static void *work(void *context)
 	}
 }
 
-int rh_updater_create(struct rh_store *store, struct rh_updater **out)
+/* The same in virtual time, where a task is what it costs. */
+
+static int run_task(void *context, int64_t argument)
+{
+	struct rh_updater *updater = context;
+	struct task task = {.block = (int)(argument / 8)};
+	task.what = (int)(argument % 8);
+	pthread_mutex_lock(&updater->lock);
+	int rc = do_task(updater, task);
+	if (rc)
+		give_up(updater, rc);
+	pthread_mutex_unlock(&updater->lock);
+	return 0; /* told to whoever awaits */
+}
+
+static int next_job(void *context, struct rh_host_job *job)
+{
+	struct rh_updater *updater = context;
+	struct task task = next_task(updater);
+	if (task.what == NOTHING || task.what == LISTEN)
+		return 0;
+	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
+	*job = (struct rh_host_job){.work = task.what == UPDATE ? RH_HOST_OPTIMIZER : RH_HOST_MEMORY,
+	                            .bytes = task.what == UPDATE ? traffic.update
+	                                     : task.what == PUBLISH
+	                                             ? traffic.publish
+	                                             : traffic.take + (updater->block[task.block].publishes ? traffic.publish : 0),
+	                            .run = run_task,
+	                            .context = updater,
+	                            .argument = 8 * (int64_t)task.block + (int)task.what};
+	return 1;
+}
+
+double rh_updater_seconds(const struct rh_updater *updater)
+{
+	return updater->queue ? updater->queue->ops->seconds(updater->queue) : rh_clock_seconds();
+}
+
+/* The lock is held, and given away meanwhile. */
+static void wait_changed(struct rh_updater *updater)
+{
+	if (!updater->queue) {
+		pthread_cond_wait(&updater->changed, &updater->lock);
+		return;
+	}
+	pthread_mutex_unlock(&updater->lock);
+	updater->queue->ops->pass(updater->queue);
+	pthread_mutex_lock(&updater->lock);
+}
+
+int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struct rh_updater **out)
 {
 	struct rh_updater *updater = rh_alloc(1, sizeof *updater);
 	if (!updater)
@@ -238,14 +290,31 @@ int rh_updater_create(struct rh_store *store, struct rh_updater **out)
 	pthread_mutex_init(&updater->lock, NULL);
 	pthread_cond_init(&updater->changed, NULL);
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
-	int rc = updater->block ? -pthread_create(&updater->thread, NULL, work, updater) : -ENOMEM;
-	updater->started = !rc;
+	int rc = updater->block ? 0 : -ENOMEM;
+	struct rh_host_worker worker = {next_job, updater};
+	updater->queue = queue;
+	if (queue)
+		queue->ops->serve(queue, &worker);
+	else if (!rc)
+		updater->started = !(rc = -pthread_create(&updater->thread, NULL, work, updater));
 	if (rc) {
 		int told = updater->block != NULL;
 		rh_updater_destroy(updater);
 		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
 	*out = updater;
+	return 0;
+}
+
+/* What a wait is for. */
+static int is_pending(const struct rh_updater *updater, enum recorded what, int block)
+{
+	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
+	for (int b = first; b < end; b++) {
+		const struct block *at = &updater->block[b];
+		if (what == READY ? at->weights_pending : what == TAKEN ? at->state != FREE : at->state == COMING)
+			return 1;
+	}
 	return 0;
 }
 
@@ -259,6 +328,10 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
+	while (updater->queue && updater->block && !updater->rc && is_pending(updater, TAKEN, -1))
+		updater->queue->ops->pass(updater->queue);
+	if (updater->queue)
+		updater->queue->ops->destroy(updater->queue);
 	pthread_cond_destroy(&updater->changed);
 	pthread_mutex_destroy(&updater->lock);
 	pthread_mutex_destroy(&updater->turn);
@@ -318,24 +391,12 @@ void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *
 	pthread_mutex_unlock(&updater->lock);
 }
 
-/* What a wait is for. */
-static int is_pending(const struct rh_updater *updater, enum recorded what, int block)
-{
-	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
-	for (int b = first; b < end; b++) {
-		const struct block *at = &updater->block[b];
-		if (what == READY ? at->weights_pending : what == TAKEN ? at->state != FREE : at->state == COMING)
-			return 1;
-	}
-	return 0;
-}
-
 /* Until it is not pending any more; block -1: of any block. */
 static int await(struct rh_updater *updater, enum recorded what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
 	while (is_pending(updater, what, block))
-		pthread_cond_wait(&updater->changed, &updater->lock);
+		wait_changed(updater);
 	if (what != ANNOUNCED)
 		rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
 		                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
@@ -362,16 +423,29 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block)
 	return await(updater, TAKEN, block);
 }
 
-int rh_updater_norm(struct rh_updater *updater, double *norm)
-{
-	int rc = await(updater, ANNOUNCED, -1);
-	*norm = rc ? 0 : rh_optimizer_taken_norm(updater->store);
-	return rc;
-}
-
 int rh_updater_finish(struct rh_updater *updater)
 {
 	return await(updater, TAKEN, -1);
+}
+
+/* What reading all gradients takes of a virtual clock. */
+static int pass_norm(struct rh_updater *updater)
+{
+	struct rh_host_job job = {.work = RH_HOST_MEMORY};
+	int64_t ticket;
+	for (int b = 0; b < updater->blocks; b++)
+		job.bytes += rh_store_traffic(updater->store, b).take;
+	int rc = updater->queue->ops->submit(updater->queue, &job, &ticket);
+	return rc ? rc : updater->queue->ops->await(updater->queue, ticket);
+}
+
+int rh_updater_norm(struct rh_updater *updater, double *norm)
+{
+	int rc = updater->open ? await(updater, ANNOUNCED, -1) : rh_updater_finish(updater);
+	if (!rc && !updater->open && updater->queue)
+		rc = pass_norm(updater);
+	*norm = rc ? 0 : updater->open ? rh_optimizer_taken_norm(updater->store) : rh_optimizer_norm(updater->store);
+	return rc;
 }
 
 int rh_updater_flush(struct rh_updater *updater)

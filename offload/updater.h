@@ -22,8 +22,9 @@
 
 struct rh_updater;
 
-/* Borrows the store, and its pool from begin or open to finish (but see rh_updater_pause). */
-int rh_updater_create(struct rh_store *store, struct rh_updater **out) RH_MUST;
+/* Borrows the store, and its pool from begin or open to finish (but see rh_updater_pause). queue: of a simulated machine, whose time
+ * updates then take, and which is the updater's to destroy, also when this fails; NULL: a thread does them. */
+int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struct rh_updater **out) RH_MUST;
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
@@ -40,7 +41,8 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update)
 /* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
  * (rh_updater_await_gradient). Does nothing unless opened. The event is recorded again only after the next await of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
-/* The norm of all gradients, once every trainable block's has arrived. Blocks whose gradient is not finite are not updated, nor is what
+/* The norm of all gradients: opened, once every trainable block's has arrived; else all are there, and updates begin with it at the
+ * earliest. Opened, blocks whose gradient is not finite are not updated, nor is what
  * comes after them: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 
@@ -54,6 +56,8 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
 int rh_updater_flush(struct rh_updater *updater) RH_MUST;
+/* The clock by which awaits take their time. */
+double rh_updater_seconds(const struct rh_updater *updater);
 /* Between these two the store's pool is the caller's. */
 void rh_updater_pause(struct rh_updater *updater);
 void rh_updater_resume(struct rh_updater *updater);

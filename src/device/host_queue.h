@@ -1,6 +1,6 @@
 /* The host queue seam: work of the host's that belongs to a run (optimizer updates, NVMe requests) and must take its time in a simulated
- * run as it does in a real one. A queue does its jobs one after another; queues among themselves run free. Instances: a thread
- * (offload/host_thread.h), virtual time (device/sim/sim.h).
+ * run as it does in a real one. A queue does its jobs one after another; queues among themselves run free. Where a device has none, whoever
+ * needs one starts a thread of its own; simulated devices have one in virtual time (device/sim/sim.h).
  *
  * One host thread submits and awaits. */
 #ifndef RH_DEVICE_HOST_QUEUE_H
@@ -30,6 +30,13 @@ struct rh_host_job {
 	int64_t argument;
 };
 
+/* Whoever has work that is not known before its time comes. */
+struct rh_host_worker {
+	/* 1: *job is what comes next; 0: nothing yet. Asked whenever the queue has nothing to do and something has happened. */
+	int (*next)(void *context, struct rh_host_job *job);
+	void *context;
+};
+
 struct rh_host_queue {
 	const struct rh_host_queue_ops *ops;
 };
@@ -42,6 +49,10 @@ struct rh_host_queue_ops {
 	int (*submit)(struct rh_host_queue *queue, const struct rh_host_job *job, int64_t *ticket);
 	/* Waits until the job of this ticket is over. The first fault of it or an earlier job, if any. */
 	int (*await)(struct rh_host_queue *queue, int64_t ticket);
+	/* The worker is asked from now on, between jobs that were submitted. One worker a queue. */
+	void (*serve)(struct rh_host_queue *queue, const struct rh_host_worker *worker);
+	/* Waits until something has happened: on this queue, on another, on a device. */
+	void (*pass)(struct rh_host_queue *queue);
 	/* The clock by which the host waits. */
 	double (*seconds)(struct rh_host_queue *queue);
 };

@@ -10,17 +10,15 @@
  * once, layer by layer as they become final: what comes next on the device needs their place. */
 #include "run/work.h"
 
-#include "core/clock.h"
-
 /* One of the updater's waits, timed. */
 static void await_update(struct work *work, int (*await)(struct rh_updater *, int), int block)
 {
 	struct rh_executor *executor = work->executor;
 	if (!executor->options.updater || work->rc)
 		return;
-	double began = rh_clock_seconds();
+	double began = rh_updater_seconds(executor->options.updater);
 	work->rc = await(executor->options.updater, block);
-	executor->times.optimizer += rh_clock_seconds() - began;
+	executor->times.optimizer += rh_updater_seconds(executor->options.updater) - began;
 }
 
 /* Where the next upload goes, once what is read there has been. */

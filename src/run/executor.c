@@ -276,7 +276,8 @@ static int host_create(struct rh_executor *executor)
 	int count;
 	int rc = boundary_count(options, &count);
 	if (!rc)
-		rc = rh_host_reserve(count * plan->boundary_bytes, "boundary activations", &executor->boundary_memory);
+		rc = rh_host_reserve_as(rh_store_options(options->store)->addresses_only ? RH_HOST_ADDRESSES : RH_HOST_PAGES,
+		                        count * plan->boundary_bytes, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
 	if (rc)

@@ -284,7 +284,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	if (rc)
 		return rc;
 	if (work->train_micro_batches)
-		rc = rh_updater_create(session->store, &session->updater);
+		rc = rh_updater_create(session->store, NULL, &session->updater);
 	if (rc)
 		return rc;
 	planning.options.store = session->store;

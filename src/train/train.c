@@ -222,11 +222,9 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 {
 	const struct rh_config *config = run->config;
 	int early = updates_early(config);
-	int rc = early ? rh_updater_norm(run->session.updater, norm) : rh_updater_finish(run->session.updater);
+	int rc = rh_updater_norm(run->session.updater, norm);
 	if (rc)
 		return rc;
-	if (!early)
-		*norm = rh_optimizer_norm(run->session.store);
 	if (!isfinite(loss) || !isfinite(*norm))
 		return rh_fail(-EDOM,
 		               "step %" PRId64

@@ -108,9 +108,12 @@ static int device_event_sync(struct rh_event *base)
 static int device_event_query(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
-	sim_settle(event->sim);
+	if (!event->sim->settling)
+		sim_settle(event->sim);
 	if (!event->point || event->point->done)
 		return 1;
+	if (event->sim->settling) /* a worker that asks what it can do now */
+		return 0;
 	sim_advance(event->sim);
 	sim_settle(event->sim);
 	return event->point->done;

@@ -48,13 +48,31 @@ static int queue_await(struct rh_host_queue *base, int64_t ticket)
 	return lane->rc ? rh_fail_copy(lane->rc, lane->line) : 0;
 }
 
+static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker *worker)
+{
+	own(base)->lane.worker = *worker;
+}
+
+static void queue_pass(struct rh_host_queue *base)
+{
+	struct rh_sim *sim = own(base)->lane.sim;
+	if (sim_settle(sim))
+		return;
+	sim_advance(sim);
+	sim_settle(sim);
+}
+
 static double queue_seconds(struct rh_host_queue *base)
 {
 	return rh_sim_seconds(own(base)->lane.sim);
 }
 
-static const struct rh_host_queue_ops queue_ops = {
-        .destroy = queue_destroy, .submit = queue_submit, .await = queue_await, .seconds = queue_seconds};
+static const struct rh_host_queue_ops queue_ops = {.destroy = queue_destroy,
+                                                   .submit = queue_submit,
+                                                   .await = queue_await,
+                                                   .serve = queue_serve,
+                                                   .pass = queue_pass,
+                                                   .seconds = queue_seconds};
 
 int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
 {

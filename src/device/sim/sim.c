@@ -184,11 +184,25 @@ static void end_job(struct sim_lane *lane, const struct rh_host_job *job)
 	lane->done++;
 }
 
+/* Asks an idle queue's worker; 1 if there is something to do now. */
+static int ask_worker(struct sim_lane *lane)
+{
+	struct rh_host_job job = {0};
+	if (!lane->worker.next || lane->rc || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
+		return 0;
+	if (job.bytes > 0)
+		lane->rc = sim_task(lane, &lane->sim->work[job.work], job.bytes);
+	if (!lane->rc)
+		lane->rc = sim_job(lane, &job);
+	lane->jobs += !lane->rc;
+	return !lane->rc;
+}
+
 /* Goes as far as it can without time; 1 if that was anywhere. */
 static int step_lane(struct sim_lane *lane)
 {
 	size_t before = lane->first;
-	int was_running = lane->running;
+	int was_running = lane->running, asked = ask_worker(lane);
 	while (lane->first < lane->count && !lane->running) {
 		struct sim_command *command = &lane->command[lane->first];
 		if (command->kind == SIM_TASK) {
@@ -206,16 +220,21 @@ static int step_lane(struct sim_lane *lane)
 		sim_point_release(command->point);
 		lane->first++;
 	}
-	return lane->first != before || lane->running != was_running;
+	return asked || lane->first != before || lane->running != was_running;
 }
 
-void sim_settle(struct rh_sim *sim)
+int sim_settle(struct rh_sim *sim)
 {
-	for (int moved = 1; moved;) {
+	int any = 0;
+	RH_ASSERT(!sim->settling); /* a job that waits would wait for itself */
+	sim->settling = 1;
+	for (int moved = 1; moved; any |= moved) {
 		moved = 0;
 		for (struct sim_lane *lane = sim->lanes; lane; lane = lane->next)
 			moved |= step_lane(lane);
 	}
+	sim->settling = 0;
+	return any;
 }
 
 static void share(struct rh_sim *sim)

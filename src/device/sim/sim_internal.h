@@ -35,12 +35,13 @@ struct sim_lane {
 	struct rh_sim *sim;
 	struct sim_command *command; /* [first, count) are still to come */
 	size_t first, count, capacity;
-	int running;           /* the task at `first` */
-	struct sim_flow flow;  /* of it */
-	double delay_s, left;  /* of it: before it flows; units still to flow */
-	int64_t jobs, done;    /* of a host queue: submitted, over */
-	int rc;                /* first fault of a job */
-	char line[256];        /* what it said */
+	int running;          /* the task at `first` */
+	struct sim_flow flow; /* of it */
+	double delay_s, left; /* of it: before it flows; units still to flow */
+	int64_t jobs, done;   /* of a host queue: submitted, over */
+	int rc;               /* first fault of a job */
+	char line[256];       /* what it said */
+	struct rh_host_worker worker;
 	struct sim_lane *next; /* of the machine's */
 };
 
@@ -72,6 +73,7 @@ struct rh_sim {
 	struct sim_route work[RH_HOST_WORKS];
 	double capacity[SIM_RESOURCES], spare[SIM_RESOURCES], load[SIM_RESOURCES];
 	int resources;
+	int settling;
 	int changed; /* flows began or ended since rates were set */
 	struct sim_lane *flowing[SIM_DEVICES_MAX * RH_STREAMS + 64];
 	int flowings;
@@ -93,8 +95,8 @@ int sim_record(struct sim_lane *lane, struct sim_event *event);
 int sim_wait(struct sim_lane *lane, struct sim_event *event);
 int sim_job(struct sim_lane *lane, const struct rh_host_job *job);
 void sim_point_release(struct sim_point *point);
-/* Begins all that can begin now, without letting time pass. */
-void sim_settle(struct rh_sim *sim);
+/* Begins all that can begin now, without letting time pass. 1 if anything did. */
+int sim_settle(struct rh_sim *sim);
 /* Lets time pass to the next end of something; asserts that there is one. */
 void sim_advance(struct rh_sim *sim);
 int sim_lane_idle(const struct sim_lane *lane);
