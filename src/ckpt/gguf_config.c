@@ -44,19 +44,20 @@ static int arch_real(const struct rh_gguf *gguf, const char *arch, const char *k
 	return rc < 0 ? rc : 0;
 }
 
-static int read_family(const struct rh_gguf *gguf, const char **arch, enum rh_family *out)
+static int read_family(const struct rh_gguf *gguf, const char **arch, const struct rh_family **out)
 {
 	int rc = rh_gguf_string(gguf, "general.architecture", arch);
 	if (rc < 0)
 		return rc;
 	if (!rc)
 		return rh_fail(-EINVAL, "%s: metadata 'general.architecture' is missing", rh_gguf_path(gguf));
-	for (int f = RH_FAMILY_LLAMA; f <= RH_FAMILY_QWEN3; f++)
-		if (!strcmp(*arch, rh_family_model_type((enum rh_family)f))) {
-			*out = (enum rh_family)f;
-			return 0;
-		}
-	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: llama, qwen2, qwen3)", rh_gguf_path(gguf), *arch);
+	if ((*out = rh_family_find(*arch)))
+		return 0;
+	char known[256] = "";
+	const struct rh_family *family;
+	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
+		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->model_type);
+	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: %s)", rh_gguf_path(gguf), *arch, known);
 }
 
 static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
@@ -207,7 +208,7 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	out->attention_bias = has(gguf, "blk.0.attn_q.bias");
 	out->attention_output_bias = has(gguf, "blk.0.attn_output.bias");
 	out->mlp_bias = has(gguf, "blk.0.ffn_gate.bias");
-	out->qk_norm = out->family == RH_FAMILY_QWEN3;
+	out->qk_norm = out->family->qk_norm;
 	rc = rh_model_config_check(out, path); /* before head_dim / 2 is believed */
 	if (!rc)
 		rc = read_divisor(gguf, out);

@@ -39,7 +39,7 @@ static int expect_layer(const struct rh_model_config *c, int64_t layer, struct s
 {
 	int64_t hidden = c->hidden_size, wide = c->intermediate_size, head = c->head_dim;
 	int64_t q = c->num_attention_heads * head, kv = c->num_key_value_heads * head;
-	enum order order = c->family == RH_FAMILY_LLAMA ? PERMUTED : PLAIN; /* in a GGUF file: SEMANTICS.md 5 */
+	enum order order = c->family->gguf_permuted ? PERMUTED : PLAIN;
 	const struct module modules[] = {
 	        {"input_layernorm", "attn_norm", hidden, 0, 0, PLAIN},
 	        {"self_attn.q_proj", "attn_q", q, hidden, c->attention_bias, order},

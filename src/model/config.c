@@ -6,20 +6,10 @@
 #include "device/op.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-/* What transformers 5.23 fills in where config.json is silent (its configuration_{llama,qwen2,qwen3}.py). */
-struct family {
-	const char *architecture, *model_type;
-	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos; /* 0: derived; -1: none */
-};
-static const struct family families[] = {
-        [RH_FAMILY_LLAMA] = {"LlamaForCausalLM", "llama", 32000, 11008, 0, 0, 2048, 1, 2},
-        [RH_FAMILY_QWEN2] = {"Qwen2ForCausalLM", "qwen2", 151936, 22016, 32, 0, 32768, -1, -1},
-        [RH_FAMILY_QWEN3] = {"Qwen3ForCausalLM", "qwen3", 151936, 22016, 32, 128, 32768, -1, -1},
-};
-enum { FAMILIES = sizeof families / sizeof *families, MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_LAYERS = 1024 };
-#define KNOWN "known: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+enum { MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_LAYERS = 1024 };
 
 /* One spelling of the rotary parameters. */
 struct rope {
@@ -30,17 +20,16 @@ struct rope {
 	int64_t original; /* 0: not said */
 };
 
-const char *rh_family_architecture(enum rh_family family)
+static int unknown(const char *where, const char *what, const char *name)
 {
-	return families[family].architecture;
+	char known[512] = "";
+	const struct rh_family *family;
+	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
+		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->architecture);
+	return rh_fail(-EINVAL, "%s: %s%s (known: %s)", where, name, what, known);
 }
 
-const char *rh_family_model_type(enum rh_family family)
-{
-	return families[family].model_type;
-}
-
-static int parse_family(const json_t *json, const char *where, enum rh_family *out)
+static int parse_family(const json_t *json, const char *where, const struct rh_family **out)
 {
 	const char *model_type = NULL, *name = NULL;
 	int rc = rh_json_string(json, "model_type", where, RH_JSON_OPTIONAL, &model_type);
@@ -49,20 +38,23 @@ static int parse_family(const json_t *json, const char *where, enum rh_family *o
 	const json_t *list = json_object_get(json, "architectures");
 	if (list && !json_is_null(list)) {
 		if (!json_is_array(list) || json_array_size(list) != 1 || !json_is_string(json_array_get(list, 0)))
-			return rh_fail(-EINVAL, "%s: 'architectures' must be a list of one name (" KNOWN ")", where);
+			return unknown(where, " must be a list of one name", "'architectures'");
 		name = json_string_value(json_array_get(list, 0));
 	}
 	if (!name && !model_type)
-		return rh_fail(-EINVAL, "%s: neither 'architectures' nor 'model_type' says what model this is (" KNOWN ")", where);
-	for (int f = 0; f < FAMILIES; f++) {
-		if (strcmp(name ? name : model_type, name ? families[f].architecture : families[f].model_type))
+		return unknown(where, " says what model this is", "neither 'architectures' nor 'model_type'");
+	const struct rh_family *family;
+	for (size_t i = 0; (family = rh_family_at(i)); i++) {
+		if (strcmp(name ? name : model_type, name ? family->architecture : family->model_type))
 			continue;
-		if (model_type && strcmp(model_type, families[f].model_type))
+		if (model_type && strcmp(model_type, family->model_type))
 			return rh_fail(-EINVAL, "%s: 'architectures' says %s, but 'model_type' says %s", where, name, model_type);
-		*out = (enum rh_family)f;
+		*out = family;
 		return 0;
 	}
-	return rh_fail(-EINVAL, "%s: architecture %s is not supported (" KNOWN ")", where, name ? name : model_type);
+	char what[128];
+	snprintf(what, sizeof what, "architecture %.64s", name ? name : model_type);
+	return unknown(where, " is not supported", what);
 }
 
 static int parse_rope_type(const json_t *json, const char *key, const char *where, enum rh_rope_type *out)
@@ -221,7 +213,7 @@ static int parse_eos(const json_t *json, const char *where, int64_t absent, stru
 
 static int parse_sizes(const json_t *json, const char *where, struct rh_model_config *out)
 {
-	const struct family *family = &families[out->family];
+	const struct rh_family *family = out->family;
 	out->vocab_size = family->vocab_size;
 	out->hidden_size = 4096;
 	out->intermediate_size = family->intermediate_size;
@@ -266,11 +258,11 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 {
 	const char *act = "silu", *old = NULL, *fresh = NULL;
 	double dropout = 0;
-	out->attention_bias = out->family == RH_FAMILY_QWEN2;
-	out->qk_norm = out->family == RH_FAMILY_QWEN3;
+	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV;
+	out->qk_norm = out->family->qk_norm;
 	out->rms_norm_eps = 1e-6;
 	out->initializer_range = 0.02;
-	out->bos_token_id = families[out->family].bos;
+	out->bos_token_id = out->family->bos;
 	int rc = rh_json_string(json, "hidden_act", where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
 		rc = rh_fail(-EINVAL, "%s: hidden_act '%s' is not supported (silu is)", where, act);
@@ -279,11 +271,11 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
 		             "F32, F16 or BF16 model, or a GGUF file",
 		             where);
-	if (!rc && out->family != RH_FAMILY_QWEN2) {
+	if (!rc && out->family->attention_bias == RH_BIAS_AS_SAID) {
 		rc = rh_json_bool(json, "attention_bias", where, RH_JSON_OPTIONAL, &out->attention_bias);
 		out->attention_output_bias = out->attention_bias;
 	}
-	if (!rc && out->family == RH_FAMILY_LLAMA)
+	if (!rc && out->family->may_bias_mlp)
 		rc = rh_json_bool(json, "mlp_bias", where, RH_JSON_OPTIONAL, &out->mlp_bias);
 	if (!rc)
 		rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
@@ -296,7 +288,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!rc)
 		rc = rh_json_int(json, "bos_token_id", where, RH_JSON_OPTIONAL, &out->bos_token_id);
 	if (!rc)
-		rc = parse_eos(json, where, families[out->family].eos, out);
+		rc = parse_eos(json, where, out->family->eos, out);
 	if (!rc)
 		rc = rh_json_real(json, "attention_dropout", where, RH_JSON_OPTIONAL, &dropout);
 	if (!rc && dropout != 0)
@@ -382,7 +374,7 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 		rc = parse_kinds(json, where, out);
 	if (!rc)
 		rc = parse_rotary(json, where, out);
-	if (!rc && out->family != RH_FAMILY_LLAMA)
+	if (!rc && out->family->may_window)
 		rc = refuse_windows(json, where, out);
 	if (!rc)
 		rc = rh_model_config_check(out, where);

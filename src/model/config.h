@@ -3,12 +3,12 @@
 #define RH_MODEL_CONFIG_H
 
 #include "core/json.h"
+#include "model/family.h"
 
-enum rh_family { RH_FAMILY_LLAMA, RH_FAMILY_QWEN2, RH_FAMILY_QWEN3 };
 enum rh_rope_type { RH_ROPE_DEFAULT, RH_ROPE_LINEAR, RH_ROPE_LLAMA3 };
 
 struct rh_model_config {
-	enum rh_family family;
+	const struct rh_family *family;
 	int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
 	int64_t num_attention_heads, num_key_value_heads, head_dim;
 	int64_t max_position_embeddings;
@@ -35,9 +35,6 @@ void rh_model_config_free(struct rh_model_config *config);
 /* Sizes that no arithmetic on them can overflow, heads that divide, numbers that are finite: what parse checks at its end, for
  * configurations that come from elsewhere (a GGUF file). -EINVAL names `where`. */
 int rh_model_config_check(const struct rh_model_config *config, const char *where) RH_MUST;
-
-const char *rh_family_architecture(enum rh_family family); /* "LlamaForCausalLM" */
-const char *rh_family_model_type(enum rh_family family);   /* "llama"; GGUF's general.architecture too */
 
 /* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller's (json_decref).
  * -EINVAL for what no config.json can say: rope_divisor that is not Llama-3's scaling, biases that the family does not have. */

@@ -87,20 +87,21 @@ static json_t *eos_json(const struct rh_model_config *config)
 
 static int set_biases(const struct rh_model_config *config, json_t *out)
 {
-	const char *name = rh_family_architecture(config->family);
-	int qwen2 = config->family == RH_FAMILY_QWEN2;
-	if (qwen2 ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
+	const struct rh_family *family = config->family;
+	const char *name = family->architecture;
+	int always = family->attention_bias == RH_BIAS_QKV;
+	if (always ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases on %s; no config.json can describe this model", name,
 		               config->attention_output_bias ? "o_proj as this model does" : "q, k and v as this model does");
-	if (config->mlp_bias && config->family != RH_FAMILY_LLAMA)
+	if (config->mlp_bias && !family->may_bias_mlp)
 		return rh_fail(-EINVAL, "%s cannot have biases in its MLP; no config.json can describe this model", name);
-	if (config->qk_norm != (config->family == RH_FAMILY_QWEN3))
+	if (config->qk_norm != family->qk_norm)
 		return rh_fail(-EINVAL, "%s cannot %s norms on q and k; no config.json can describe this model", name,
 		               config->qk_norm ? "have" : "lack");
 	int failed = 0;
-	if (!qwen2)
+	if (!always)
 		failed |= json_object_set_new(out, "attention_bias", json_boolean(config->attention_bias));
-	if (config->family == RH_FAMILY_LLAMA)
+	if (family->may_bias_mlp)
 		failed |= json_object_set_new(out, "mlp_bias", json_boolean(config->mlp_bias));
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
 }
@@ -111,8 +112,8 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 		const char *key;
 		json_t *value;
 	} pairs[] = {
-	        {"architectures", json_pack("[s]", rh_family_architecture(c->family))},
-	        {"model_type", json_string(rh_family_model_type(c->family))},
+	        {"architectures", json_pack("[s]", c->family->architecture)},
+	        {"model_type", json_string(c->family->model_type)},
 	        {"vocab_size", json_integer(c->vocab_size)},
 	        {"hidden_size", json_integer(c->hidden_size)},
 	        {"intermediate_size", json_integer(c->intermediate_size)},

@@ -49,7 +49,7 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 	(void)state;
 	struct rh_model_config c;
 	check_ok(parse("{\"model_type\":\"llama\"}", &c));
-	assert_int_equal(c.family, RH_FAMILY_LLAMA);
+	assert_ptr_equal(c.family, rh_family_find("llama"));
 	assert_int_equal(c.vocab_size, 32000);
 	assert_int_equal(c.hidden_size, 4096);
 	assert_int_equal(c.intermediate_size, 11008);

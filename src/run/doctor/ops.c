@@ -39,7 +39,7 @@ static int every_module(const void *context, const char *name, int64_t *r, doubl
 static int pass_model(struct pass *pass)
 {
 	const struct doctor_probe *probe = pass->probe;
-	pass->config = (struct rh_model_config){.family = probe->qk_norm ? RH_FAMILY_QWEN3 : RH_FAMILY_LLAMA,
+	pass->config = (struct rh_model_config){.family = rh_family_find(probe->qk_norm ? "qwen3" : "llama"),
 	                                        .vocab_size = probe->vocab,
 	                                        .hidden_size = probe->hidden,
 	                                        .intermediate_size = probe->intermediate,
