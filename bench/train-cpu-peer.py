@@ -38,14 +38,14 @@ def converted_tensors(reader):
             yield top[tensor.name], value
             continue
         _, layer, part, kind = tensor.name.split(".")
-        if part in heads:  # undo the converter's row order (SEMANTICS.md 5)
+        if part in heads:  # undo the converter's row order
             n = heads[part]
             value = value.reshape(n, value.shape[0] // n // 2, 2, -1).swapaxes(1, 2).reshape(value.shape)
         yield f"model.layers.{layer}.{parts[part]}.{kind}", value
 
 
 def tokenizer_of(reader):
-    """The vocabulary inside the file, `smollm` pre-tokenization: single digits, then GPT-2's pattern (SEMANTICS.md 2)."""
+    """The vocabulary inside the file, `smollm` pre-tokenization: single digits, then GPT-2's pattern."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     assert reader.fields["tokenizer.ggml.pre"].contents() == "smollm"

@@ -1,4 +1,4 @@
-/* PEFT LoRA adapters: adapter_config.json + adapter_model.safetensors. SEMANTICS.md 6. */
+/* PEFT LoRA adapters: adapter_config.json + adapter_model.safetensors. */
 #ifndef RH_CKPT_PEFT_H
 #define RH_CKPT_PEFT_H
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define VERSION "0.1"
+
 static const struct {
 	const char *name, *meaning;
 	int (*run)(const struct rh_config *);
@@ -22,7 +24,8 @@ static void usage(FILE *out)
 	fprintf(out, "usage: roundhouse VERB [CONFIG.yaml] [--key value]...\n\n");
 	for (int i = 0; i < VERBS; i++)
 		fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].meaning);
-	fprintf(out, "\nroundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON.\n");
+	fprintf(out, "\nroundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON. "
+	             "roundhouse --version prints its version.\n");
 }
 
 static int help(const char *verb)
@@ -37,7 +40,11 @@ static int help(const char *verb)
 
 int main(int argc, char **argv)
 {
-	if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
+	if (argc > 1 && !strcmp(argv[1], "--version")) {
+		puts("roundhouse " VERSION);
+		return 0;
+	}
+	if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
 		usage(argc < 2 ? stderr : stdout);
 		return argc < 2 ? 2 : 0;
 	}

@@ -58,9 +58,10 @@ static int said_before(const struct config_entries *entries, size_t index)
 
 static void tell_inert(const struct config_entries *entries)
 {
+	unsigned verb = config_verb_bit(entries->verb);
 	for (size_t i = 0; i < entries->count; i++) {
 		const struct config_key *key = &config_keys[entries->entry[i].key];
-		if (key->type == KEY_INERT && !said_before(entries, i))
+		if (key->type == KEY_INERT && (key->verbs & verb) && !said_before(entries, i))
 			rh_note("%s has no effect: %s", config_show(entries->entry[i].name).text, key->help);
 	}
 }
@@ -68,16 +69,17 @@ static void tell_inert(const struct config_entries *entries)
 int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out)
 {
 	struct config_draft draft = {0};
-	struct config_entries entries = {0};
+	struct config_entries entries = {.verb = verb};
 	const struct config_entry **given = rh_alloc(config_key_count, sizeof *given);
-	int first = argc > 0 && argv[0][0] != '-', rc = given ? 0 : -ENOMEM;
+	const char *path = NULL;
+	int rc = given ? 0 : -ENOMEM;
 	if (rc)
 		goto out;
-	rc = config_flags_read(argc - first, argv + first, config_verb_bit(verb), &entries, &draft.config);
+	rc = config_flags_read(argc, argv, &entries, &draft.config, &path);
 	if (rc || draft.config.help)
 		goto out;
-	if (first)
-		rc = read_file(argv[0], &entries);
+	if (path)
+		rc = read_file(path, &entries);
 	if (rc)
 		goto out;
 	choose(&entries, given);

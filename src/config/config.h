@@ -1,5 +1,5 @@
 /* One run's configuration: YAML file + command line -> this struct, validated, printed resolved, then const.
- * Keys, defaults and meaning: SEMANTICS.md 1. A field is named as its key. */
+ * Keys, defaults and meaning: the table in keys.c. A field is named as its key. */
 #ifndef RH_CONFIG_CONFIG_H
 #define RH_CONFIG_CONFIG_H
 
@@ -86,10 +86,11 @@ struct rh_config {
 
 enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };
 
-/* argv[0] is the first word after the verb: an optional CONFIG.yaml, then --key value, --key=value or --flag pairs. The command line
- * wins over the file; the file may hold keys of other verbs. Checked: names, values, contradictions, keys that `verb` needs, files
- * that it will read. Keys without effect are told of by rh_note once all is well. -EINVAL with one line otherwise; *out is then empty.
- * default_device names the device for those who name none, and is asked for those only; NULL: cpu:1. */
+/* argv[0] is the first word after the verb: an optional CONFIG.yaml (its first word, or one that ends in .yaml or .yml), and
+ * --key value, --key=value or --flag pairs. The command line wins over the file; the file may hold keys of other verbs. Checked: names,
+ * values, contradictions, keys that `verb` needs, files that it will read. Keys without effect are told of by rh_note once all is well.
+ * -EINVAL with one line otherwise; *out is then empty. default_device names the device for those who name none, and is asked for those
+ * only; NULL: cpu:1. */
 int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out) RH_MUST;
 void rh_config_free(struct rh_config *config);
 

@@ -62,8 +62,8 @@ extern const size_t config_key_count;
 
 /* Index into config_keys of a name as written (aliases and prefixes resolved), -1 if there is none. */
 int config_key_find(const char *name);
-/* The known name nearest to `name`, in whole or by a run of its words: edits are insert, delete, replace, swap neighbours. */
-const char *config_key_nearest(const char *name);
+/* The key that `name` is another accepted name of, else `name`. */
+const char *config_alias_key(const char *name);
 /* What a value of this key must be: "a whole number, 1 or more". */
 void config_key_describe(const struct config_key *key, char *out, size_t bytes);
 /* enum config_verb of a verb's name; VERB_ALL for an unknown one. */
@@ -72,6 +72,11 @@ unsigned config_verb_bit(const char *verb);
 /* A value as written. */
 enum config_kind { VALUE_NULL, VALUE_SCALAR, VALUE_LIST, VALUE_NESTED, VALUE_BARE };
 enum config_origin { ORIGIN_FILE, ORIGIN_FLAG };
+
+/* "unknown key ...", and what to write instead: what another trainer's name is called here, else the nearest key of this verb (in a file:
+ * of any, as it may serve several), in whole or by a run of its words: edits are insert, delete, replace, swap neighbours. What is far
+ * from all is said to be. */
+void config_advise(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes);
 
 struct config_entry {
 	int key;    /* index into config_keys */
@@ -85,6 +90,7 @@ struct config_entry {
 };
 
 struct config_entries {
+	const char *verb; /* that they are read for; borrowed */
 	struct config_entry *entry;
 	size_t count, capacity;
 };
@@ -103,8 +109,9 @@ void config_list_free(struct rh_list *list);
 int config_yaml_read(const char *bytes, size_t length, const char *path, struct config_entries *entries) RH_MUST;
 /* "a, b" or "[a, b]" into words, by YAML's rules. */
 int config_yaml_words(const char *text, struct rh_list *words) RH_MUST;
-/* The command line after CONFIG.yaml, up to --help; sets json and help of *config. */
-int config_flags_read(int argc, char **argv, unsigned verb, struct config_entries *entries, struct rh_config *config) RH_MUST;
+/* The command line after the verb, up to --help; sets json and help of *config. *path: CONFIG.yaml, the first word or one that ends in
+ * .yaml or .yml, borrowed; NULL: none. */
+int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path) RH_MUST;
 
 /* Keys that the resolved configuration holds in another form stand beside it until then. */
 struct config_draft {
@@ -130,6 +137,9 @@ int config_value_default(struct config_draft *draft, int key) RH_MUST;
 /* Resolves what depends on several keys and refuses contradictions. given[key]: the entry that counts, or NULL. */
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given,
                    const char *(*default_device)(void)) RH_MUST;
+
+/* Of that, the keys that name files. */
+int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given) RH_MUST;
 
 /* `text` fit for one line of an error: control characters replaced, cut at 200 bytes. */
 struct config_shown {

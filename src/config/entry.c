@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { ADVICE_BYTES = 600 };
+
 int config_list_append(struct rh_list *list, const char *text)
 {
 	int rc = rh_grow(&list->item, &list->capacity, list->count + 1, sizeof *list->item);
@@ -73,10 +75,11 @@ int config_entries_add(struct config_entries *entries, const char *name, enum co
                        struct config_entry **out)
 {
 	int key = config_key_find(name);
-	if (key < 0)
-		return fail_at(
-		        rh_fail(-EINVAL, "unknown key '%s'; the nearest known one is %s", config_show(name).text, config_key_nearest(name)),
-		        origin, path, line);
+	if (key < 0) {
+		char advice[ADVICE_BYTES];
+		config_advise(name, entries->verb, origin, advice, sizeof advice);
+		return fail_at(rh_fail(-EINVAL, "%s", advice), origin, path, line);
+	}
 	for (size_t i = 0; i < entries->count; i++) {
 		struct config_entry *other = &entries->entry[i];
 		if (other->origin != origin || !same_key(other, key, name))

@@ -1,4 +1,4 @@
-/* The command line after the verb: --key value, --key=value, --flag; kebab-case or snake_case. */
+/* The command line after the verb: CONFIG.yaml, --key value, --key=value, --flag; kebab-case or snake_case. */
 #include "config/config_internal.h"
 
 #include "core/alloc.h"
@@ -28,6 +28,13 @@ static int may_stand_alone(const struct config_key *key)
 	return key->type == KEY_BOOL || key->type == KEY_TRISTATE || key->type == KEY_INERT;
 }
 
+/* CONFIG.yaml after a switch that stands alone, as in `--packing run.yaml`, is not its value. */
+static int is_yaml(const char *word)
+{
+	const char *dot = strrchr(word, '.');
+	return word[0] != '-' && dot && (!strcmp(dot, ".yaml") || !strcmp(dot, ".yml"));
+}
+
 static int is_null(const char *text)
 {
 	return !strcmp(text, "null") || !strcmp(text, "~");
@@ -48,7 +55,7 @@ static int read_flag(char **argv, int left, unsigned verb, struct config_entries
 		return config_entry_fail(entry, "this verb has no use for it; see --help");
 	const char *equals = strchr(argv[0], '='), *value = equals ? equals + 1 : NULL;
 	*taken = 1;
-	if (!value && left > 1 && strncmp(argv[1], "--", 2)) {
+	if (!value && left > 1 && strncmp(argv[1], "--", 2) && !(may_stand_alone(key) && is_yaml(argv[1]))) {
 		value = argv[1];
 		*taken = 2;
 	}
@@ -63,8 +70,10 @@ static int read_flag(char **argv, int left, unsigned verb, struct config_entries
 	return entry->text ? 0 : -ENOMEM;
 }
 
-int config_flags_read(int argc, char **argv, unsigned verb, struct config_entries *entries, struct rh_config *config)
+int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path)
 {
+	unsigned verb = config_verb_bit(entries->verb);
+	*path = NULL;
 	for (int i = 0; i < argc;) {
 		int taken = 1, rc = 0;
 		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
@@ -75,10 +84,12 @@ int config_flags_read(int argc, char **argv, unsigned verb, struct config_entrie
 			config->json = 1;
 		else if (!strncmp(argv[i], "--", 2))
 			rc = read_flag(argv + i, argc - i, verb, entries, &taken);
+		else if (!*path && argv[i][0] != '-' && (i == 0 || is_yaml(argv[i])))
+			*path = argv[i];
 		else
 			rc = rh_fail(
 			        -EINVAL,
-			        "command line: unexpected word '%s'; after CONFIG.yaml come --key value pairs, and lists are written a,b",
+			        "command line: unexpected word '%s'; beside CONFIG.yaml come --key value pairs, and lists are written a,b",
 			        config_show(argv[i]).text);
 		if (rc)
 			return rc;

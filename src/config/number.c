@@ -42,11 +42,21 @@ int config_parse_real(const char *text, double *out)
 	return isfinite(*out) ? 0 : -ERANGE;
 }
 
+/* "1e3", as people write many steps: whole all the same. */
+static int parse_power(const char *text, int64_t *out)
+{
+	double value;
+	if (!strpbrk(text, "eE") || config_parse_real(text, &value) || value != floor(value) || fabs(value) > 0x1p53)
+		return -EINVAL;
+	*out = (int64_t)value;
+	return 0;
+}
+
 int config_parse_integer(const char *text, int64_t *out)
 {
 	const char *digits = text + (*text == '-' || *text == '+');
 	if (!*digits || digits[strspn(digits, "0123456789")])
-		return -EINVAL;
+		return parse_power(text, out);
 	errno = 0;
 	*out = strtoll(text, NULL, 10);
 	return errno ? -ERANGE : 0;
@@ -64,14 +74,15 @@ int config_parse_bool(const char *text, int *out)
 	return -EINVAL;
 }
 
-/* "24GiB", "1.5 GB", "1073741824": binary and decimal units, upper or lower case; a fraction of a byte is dropped. */
+/* "24GiB", "24G", "1.5 GB", "1073741824": binary and decimal units, upper or lower case, a lone letter binary; a fraction of a byte is
+ * dropped. */
 int config_parse_size(const char *text, int64_t *out)
 {
 	static const struct {
 		const char *name;
 		double bytes;
-	} units[] = {{"", 1},      {"b", 1},        {"kb", 1e3},     {"mb", 1e6},     {"gb", 1e9},
-	             {"tb", 1e12}, {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}};
+	} units[] = {{"", 1},         {"b", 1},        {"kb", 1e3},     {"mb", 1e6},   {"gb", 1e9},   {"tb", 1e12},  {"kib", 0x1p10},
+	             {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"k", 0x1p10}, {"m", 0x1p20}, {"g", 0x1p30}, {"t", 0x1p40}};
 	if (!text[strspn(text, "0123456789")])
 		return config_parse_integer(text, out);
 	size_t length = number_length(text);

@@ -1,4 +1,4 @@
-/* The optimizer's kind and how its state is held: keys `optim` and `state_layout`, SEMANTICS.md 1. */
+/* The optimizer's kind and how its state is held: keys `optim` and `state_layout`. */
 #ifndef RH_CONFIG_OPTIM_H
 #define RH_CONFIG_OPTIM_H
 

@@ -115,8 +115,11 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 		return !text                                              ? rh_text_printf(out, "null")
 		       : key->type == KEY_RESUME && !strcmp(text, "true") ? rh_text_printf(out, "true")
 		                                                          : print_word(out, text);
-	case KEY_INTEGER:
 	case KEY_SIZE:
+		if (*(const int64_t *)field > 0) /* with its unit: a small number without one is refused */
+			return rh_text_printf(out, "%lldB", (long long)*(const int64_t *)field);
+		return print_integer(out, *(const int64_t *)field, !key->fallback && !*(const int64_t *)field);
+	case KEY_INTEGER:
 		return print_integer(out, *(const int64_t *)field, !key->fallback && !*(const int64_t *)field);
 	case KEY_SEED:
 		return rh_text_printf(out, "%llu", (unsigned long long)*(const uint64_t *)field);

@@ -3,7 +3,6 @@
 #include "config/device_spec.h"
 
 #include "core/alloc.h"
-#include "core/file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +102,11 @@ static int resolve_lora(struct resolving *r)
 	struct rh_config *config = r->config;
 	const struct config_entry *stray = NULL;
 	int keys = 0;
+	/* a file that trained an adapter serves to evaluate and to generate with it too: what it says of training is no matter then */
+	if (!(r->verb_bit & VERB_RUNS)) {
+		config->use_lora = config->adapter_name_or_path != NULL;
+		return 0;
+	}
 	for (size_t i = 0; i < config_key_count; i++) {
 		const struct config_entry *entry = r->given[i];
 		if (!config_keys[i].lora || !entry || entry->kind == VALUE_NULL)
@@ -173,26 +177,9 @@ static int check_required(struct resolving *r)
 	return 0;
 }
 
-/* Files that this verb will read. Directories and files alike: the readers say what is wrong with what they find. */
 static int check_files(struct resolving *r)
 {
-	static const char *const names[] = {"model_name_or_path", "config_name",     "adapter_name_or_path",
-	                                    "train_file",         "validation_file", "resume_from_checkpoint"};
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-		const struct config_entry *entry = given(r, names[i]);
-		if (!entry)
-			continue;
-		const struct config_key *key = &config_keys[entry->key];
-		const char *path;
-		memcpy(&path, (const char *)r->draft + key->offset, sizeof path);
-		int asked = path && (key->verbs & r->verb_bit) && !(key->type == KEY_RESUME && !strcmp(path, "true"));
-		if (!asked || rh_file_exists(path) || rh_dir_exists(path))
-			continue;
-		const char *mend = i == 0 ? "no such file or directory here (models are not downloaded; give a directory or a .gguf file)"
-		                          : "no such file or directory";
-		return config_entry_fail(entry, "'%s': %s", config_show(path).text, mend);
-	}
-	return 0;
+	return config_resolve_paths(r->draft, r->verb_bit, r->given);
 }
 
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,

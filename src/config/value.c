@@ -7,7 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { EXPECTED_BYTES = 256 };
+/* A size without a unit below this is a unit forgotten: up to so many, of GiB. */
+enum { EXPECTED_BYTES = 256, BARE_LEAST = 1 << 20, BARE_GIB_MOST = 256 };
 
 static void *field_of(struct config_draft *draft, const struct config_key *key)
 {
@@ -49,6 +50,13 @@ static int set_string(struct config_draft *draft, const struct config_entry *ent
 	return set_text(field_of(draft, key), entry->text);
 }
 
+/* "max_vram: 24" means no 24 bytes. */
+static int refuse_bare_size(const struct config_entry *entry, int64_t bytes)
+{
+	return config_entry_fail(entry, "'%s' is %lld byte%s; did you mean %lld%s?", config_show(entry->text).text, (long long)bytes,
+	                         bytes == 1 ? "" : "s", (long long)bytes, bytes <= BARE_GIB_MOST ? "GiB" : "MiB");
+}
+
 static int set_number(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -60,6 +68,8 @@ static int set_number(struct config_draft *draft, const struct config_entry *ent
 	} else if (key->type == KEY_SIZE) {
 		if (config_parse_size(entry->text, &whole) || whole < 1)
 			return refuse(entry);
+		if (whole < BARE_LEAST && !entry->text[strspn(entry->text, "0123456789")])
+			return refuse_bare_size(entry, whole);
 	} else if (config_parse_real(entry->text, &real) || !in_bounds(key, real)) {
 		return refuse(entry);
 	}
@@ -229,7 +239,7 @@ static int check_inert(const struct config_entry *entry)
 	                                                                          : "";
 	if (!strcmp(only, "none") || (entry->kind == VALUE_LIST && !entry->items.count))
 		return 0;
-	return config_entry_fail(entry, "only none is taken; a run writes metrics.jsonl, trainer_state.json and report.html");
+	return config_entry_fail(entry, "only none is taken: a run writes metrics.jsonl and trainer_state.json and reports nowhere else");
 }
 
 /* The kinds of value that a type is made from. */

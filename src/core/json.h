@@ -1,4 +1,4 @@
-/* JSON as people write it (SEMANTICS.md 2), over jansson: NUL inside strings is taken, duplicate keys and lone surrogates are
+/* JSON as people write it, over jansson: NUL inside strings is taken, duplicate keys and lone surrogates are
  * refused, and every complaint names the file and the line. */
 #ifndef RH_CORE_JSON_H
 #define RH_CORE_JSON_H

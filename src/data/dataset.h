@@ -1,5 +1,9 @@
 /* Rows of a JSONL file as token ids with a mask of what is trained; then packed, shuffled, cut into micro-batches.
- * What is computed: SEMANTICS.md 2 and 3. */
+ * - Prompt + completion is one string for the tokenizer; the first len(ids(prompt)) tokens are masked.
+ * - End-of-sequence is appended, as text, to `text` and `completion` strings that do not end with it. In conversations the template ends
+ *   turns, and nothing is appended.
+ * - `messages` are trained whole unless assistant_only_loss (or completion_only_loss, which means the same there) is true.
+ * - Truncation keeps the start. Packing is best fit decreasing, once, before shuffling; positions restart in each document. */
 #ifndef RH_DATA_DATASET_H
 #define RH_DATA_DATASET_H
 

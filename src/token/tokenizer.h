@@ -1,5 +1,5 @@
 /* Text to token ids and back. Two sources: a Hugging Face tokenizer.json, and the vocabulary inside a GGUF file.
- * What is computed: SEMANTICS.md 2; the reference is the `tokenizers` library. A tokenizer is immutable once made and may be used
+ * The reference is the `tokenizers` library: the same ids for the same text. A tokenizer is immutable once made and may be used
  * from several threads. */
 #ifndef RH_TOKEN_TOKENIZER_H
 #define RH_TOKEN_TOKENIZER_H

@@ -1,4 +1,4 @@
-/* The LoRA adapter of a run: resolved from keys or from an adapter to go on from; its weights in and out. SEMANTICS.md 6. */
+/* The LoRA adapter of a run: resolved from keys or from an adapter to go on from; its weights in and out. */
 #ifndef RH_TRAIN_ADAPTER_H
 #define RH_TRAIN_ADAPTER_H
 

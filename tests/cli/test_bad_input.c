@@ -140,6 +140,26 @@ static void test_keys_not_built_yet_say_so(void **state)
 	scratch_close(&scratch);
 }
 
+/* What a person tries first. */
+static void test_help_and_version_are_printed(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {{"-h", "usage: roundhouse VERB"},
+	                                       {"--help", "usage: roundhouse VERB"},
+	                                       {"--version", "roundhouse 0."},
+	                                       {"train -h", "learning_rate"},
+	                                       {"generate --help", "max_new_tokens"}};
+	struct scratch scratch;
+	scratch_open(&scratch);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct ran ran = run_line(&scratch, "%s", cases[i][0]);
+		assert_int_equal(ran.status, 0);
+		assert_non_null(strstr(ran.out, cases[i][1]));
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_models_that_are_not_right_are_refused(void **state)
 {
 	(void)state;
@@ -412,11 +432,11 @@ static void test_budgets_too_small_are_refused(void **state)
 	(void)state;
 	struct scratch scratch;
 	make_good(&scratch);
-	refused(&scratch, "train @/run.yaml --max_vram 1000", "max_vram");
+	refused(&scratch, "train @/run.yaml --max_vram 1000B", "max_vram");
 	refused(&scratch, "train @/run.yaml --max_vram 64KiB", "max_vram");
 	refused(&scratch, "train @/run.yaml --max_ram 1MiB", "max_ram");
-	refused(&scratch, "train @/run.yaml --max_vram 1000 --use_peft true --bf16 true", "max_vram");
-	refused(&scratch, "generate --model_name_or_path @/hf --prompt the --max_new_tokens 2 --max_vram 1000", "max_vram");
+	refused(&scratch, "train @/run.yaml --max_vram 1000B --use_peft true --bf16 true", "max_vram");
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt the --max_new_tokens 2 --max_vram 1000B", "max_vram");
 	refused(&scratch, "eval --model_name_or_path @/hf --max_length 64 --validation_file @/rows.jsonl --max_ram 1MiB", "max_ram");
 	scratch_close(&scratch);
 }
@@ -532,6 +552,7 @@ int main(void)
 	        cmocka_unit_test(test_the_good_run_works),
 	        cmocka_unit_test(test_keys_that_cannot_be_are_refused),
 	        cmocka_unit_test(test_keys_not_built_yet_say_so),
+	        cmocka_unit_test(test_help_and_version_are_printed),
 	        cmocka_unit_test(test_models_that_are_not_right_are_refused),
 	        cmocka_unit_test(test_lying_safetensors_are_refused),
 	        cmocka_unit_test(test_lying_gguf_files_are_refused),

@@ -151,8 +151,9 @@ static void test_load_file_and_flags_flags_win(void **state)
 	assert_true(c.lr_scheduler_type == RH_LR_COSINE && c.max_ram == 100ll << 30 && c.max_vram == 1500000000 && c.data_seed == 7);
 	assert_true(c.gradient_accumulation_steps == 16 && c.completion_only_loss == RH_YES);
 	rh_config_free(&c);
-	check_ok(load("learning_rate: 1\neval_split: 0.1\n", "--learning_rate null --eval_split null --json --packing", &c));
-	assert_true(c.learning_rate == 2e-5 && c.eval_split == 0 && c.json && c.packing);
+	check_ok(
+	        load("learning_rate: 1\neval_split: 0.1\nmax_steps: 1e3\n", "--learning_rate null --eval_split null --json --packing", &c));
+	assert_true(c.learning_rate == 2e-5 && c.eval_split == 0 && c.max_steps == 1000 && c.json && c.packing);
 	rh_config_free(&c);
 	check_ok(load("", NULL, &c));
 	rh_config_free(&c);
@@ -193,7 +194,8 @@ static void test_load_values_of_every_type(void **state)
 	static const struct {
 		const char *text;
 		int64_t bytes;
-	} sizes[] = {{"24 GB", 24000000000}, {"1.5GiB", 3ll << 29},  {"7", 7},
+	} sizes[] = {{"24 GB", 24000000000}, {"1.5GiB", 3ll << 29},  {"7B", 7},
+	             {"24G", 24ll << 30},    {"500m", 500ll << 20},  {"1048576", 1 << 20},
 	             {"2kib", 2048},         {"1TB", 1000000000000}, {"5e2 MB", 500000000}};
 	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
 		char yaml[64];
@@ -226,13 +228,14 @@ static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 	refused("learning_rte: 1\n", NULL, "c.yaml:1: unknown key 'learning_rte'; the nearest known one is learning_rate");
 	refused("a: 1\n", NULL, "unknown key 'a'");
 	refused("\nlora_alhpa: 1\n", NULL, "c.yaml:2: unknown key 'lora_alhpa'; the nearest known one is lora_alpha");
-	refused("max_seq_length: 1\n", NULL, "the nearest known one is max_length");
-	refused("evaluation_strategy: 'no'\n", NULL, "the nearest known one is eval_strategy");
-	refused("epochs: 1\n", NULL, "the nearest known one is num_train_epochs");
-	refused("batch_size: 1\n", NULL, "the nearest known one is per_device_train_batch_size");
+	refused("max_seq_length: 1\n", NULL, "unknown key 'max_seq_length'; here it is max_length");
+	refused("max_sequence_length: 1\n", NULL, "the nearest known one is max_length");
+	refused("evaluation_strategy: 'no'\n", NULL, "here it is eval_strategy");
+	refused("epochs: 1\n", NULL, "here it is num_train_epochs");
+	refused("batch_size: 1\n", NULL, "here it is per_device_train_batch_size");
 	refused("modl: 1\n", NULL, "the nearest known one is model_name_or_path");
 	refused("model: 1\n", NULL, "the nearest known one is model_name_or_path");
-	refused("lr: 1\n", NULL, "the nearest known one is learning_rate");
+	refused("lr: 1\n", NULL, "here it is learning_rate");
 	refused("dev: 1\n", NULL, "the nearest known one is device");
 	refused("sede: 1\n", NULL, "the nearest known one is seed");
 	refused("val_file: 1\n", NULL, "the nearest known one is validation_file");
@@ -249,6 +252,110 @@ static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 	struct rh_config c;
 	check_ok(load("ddp_backend: a\nddp_timeout: 1\n", "--ddp_timeout 2", &c));
 	rh_config_free(&c);
+}
+
+static void test_load_says_what_other_trainers_names_are_called_here(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+	        {"micro_batch_size", "here it is per_device_train_batch_size"},
+	        {"optimizer", "here it is optim"},
+	        {"val_set_size", "here it is eval_split: a share of the rows"},
+	        {"sequence_len", "here it is max_length"},
+	        {"sample_packing", "here it is packing"},
+	        {"num_epochs", "here it is num_train_epochs"},
+	        {"adapter", "here it is use_peft"},
+	        {"lr_scheduler", "here it is lr_scheduler_type"},
+	        {"datasets", "here it is train_file"},
+	        {"base_model", "here it is model_name_or_path"},
+	        {"gradient_accumulation", "here it is gradient_accumulation_steps"},
+	        {"load_in_4bit", "not built yet"},
+	        {"load_in_8bit", "not built yet"},
+	        {"bnb_4bit_quant_type", "not built yet"},
+	        {"use_dora", "not built yet"},
+	        {"run_name", "a run writes metrics.jsonl"},
+	        {"wandb_project", "a run writes metrics.jsonl"},
+	        {"overwrite_output_dir", "never overwritten"},
+	        {"remove_unused_columns", "is ignored; remove it"},
+	        {"micro_batch_sise", "the nearest known one is per_device_train_batch_size"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char yaml[128];
+		snprintf(yaml, sizeof yaml, "%s: 1\n", cases[i][0]);
+		refused(yaml, NULL, cases[i][1]);
+	}
+}
+
+/* What nothing is near to is not passed off as a typing error; keys of other verbs are named only for a file, which may serve several. */
+static void test_load_names_no_key_that_was_not_meant(void **state)
+{
+	(void)state;
+	refused("zork: 1\n", NULL, "unknown key 'zork'; see `roundhouse train --help` (nothing is near it; the least far is ");
+	refused("xyzzy_plugh_quux: 1\n", NULL, "see `roundhouse train --help`");
+	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
+	refused_by("generate", NULL, "--lerning_rate 1", "see `roundhouse generate --help`");
+	refused_by("generate", "lerning_rate: 1\n", NULL, "the nearest known one is learning_rate");
+}
+
+static void test_load_takes_the_file_after_flags(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	check_ok(rh_file_write_whole("c.yaml", "seed: 7\n", 8));
+	static const char *const lines[] = {"--packing c.yaml", "--json c.yaml", "--lora_r 4 c.yaml", "c.yaml --packing"};
+	for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+		check_ok(load(NULL, lines[i], &c));
+		assert_int_equal(c.seed, 7);
+		rh_config_free(&c);
+	}
+	refused(NULL, "c.yaml c.yaml", "unexpected word 'c.yaml'");
+	refused(NULL, "--lora_r 4 --lora_target_modules q_proj v_proj", "unexpected word 'v_proj'; beside CONFIG.yaml");
+}
+
+/* A file that trained an adapter serves to evaluate and to generate with it. */
+static void test_load_lora_keys_are_of_training_alone(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	static const char yaml[] = "lora_alpha: 16\nlora_dropout: 0\nlora_target_modules: all-linear\n";
+	static const char *const flags[] = {"--model_name_or_path model --prompt x",
+	                                    "--model_name_or_path model --prompt x --adapter_name_or_path adapter"};
+	for (int i = 0; i < 2; i++) {
+		check_ok(load_verb("generate", yaml, flags[i], &c));
+		assert_int_equal(c.use_lora, i);
+		assert_int_equal(c.lora_keys_given, 0);
+		rh_config_free(&c);
+	}
+	check_ok(load_verb("eval", "use_peft: true\nlora_r: 4\n", "--model_name_or_path model --validation_file test.jsonl", &c));
+	assert_int_equal(c.use_lora, 0);
+	rh_config_free(&c);
+}
+
+static void test_load_paths_are_written_out_and_looked_at(void **state)
+{
+	struct place *place = *state;
+	struct rh_config c;
+	char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+	setenv("HOME", place->dir, 1);
+	check_ok(load_verb("train", "model_name_or_path: ~/model\ntrain_file: ~/train.jsonl\noutput_dir: ~/new\n", NULL, &c));
+	assert_true(!strncmp(c.output_dir, place->dir, strlen(place->dir)) && !strcmp(c.output_dir + strlen(place->dir), "/new"));
+	rh_config_free(&c);
+	refused_by("train", "model_name_or_path: ~/none\ntrain_file: train.jsonl\noutput_dir: out\n", NULL,
+	           "/none': no such file or directory here");
+	unsetenv("HOME");
+	refused_by("train", "model_name_or_path: model\ntrain_file: train.jsonl\noutput_dir: ~/new\n", NULL,
+	           "output_dir: '~/new': HOME is not set");
+	if (home)
+		setenv("HOME", home, 1);
+	free(home);
+	check_ok(rh_file_write_whole("adapter/adapter_config.json", "{}", 2));
+	check_ok(rh_file_write_whole("adapter/adapter_model.safetensors", "", 0));
+	refused_by("train", NULL, "--model_name_or_path adapter --train_file train.jsonl --output_dir out",
+	           "model_name_or_path: 'adapter' holds an adapter; name it in adapter_name_or_path");
+	refused_by("train", NULL, "--model_name_or_path adapter/adapter_model.safetensors --train_file train.jsonl --output_dir out",
+	           "is one file of a model; give its directory");
+	refused(NULL, "--adapter_name_or_path adapter/adapter_model.safetensors",
+	        "is a file; give the directory that holds adapter_config.json");
 }
 
 static void test_load_values_out_of_range_name_key_value_and_range(void **state)
@@ -278,6 +385,9 @@ static void test_load_values_out_of_range_name_key_value_and_range(void **state)
 	refused("seed: -1\n", NULL, "seed: '-1'");
 	refused("max_ram: 12 parsec\n", NULL, "max_ram: '12 parsec' is not allowed; expected a size");
 	refused("max_ram: 0\n", NULL, "max_ram: '0'");
+	refused("max_ram: 24\n", NULL, "max_ram: '24' is 24 bytes; did you mean 24GiB?");
+	refused("max_vram: 8192\n", NULL, "max_vram: '8192' is 8192 bytes; did you mean 8192MiB?");
+	refused("max_steps: 1.5e0\n", NULL, "max_steps: '1.5e0'");
 	refused("max_ram: 9e18 TB\n", NULL, "max_ram: '9e18 TB'");
 	refused("forward_cuts: [3, 2]\n", NULL, "forward_cuts: '2' is not allowed there");
 	refused("forward_cuts: [a]\n", NULL, "forward_cuts: 'a'");
@@ -373,7 +483,7 @@ static void test_load_what_a_verb_needs(void **state)
 	refused_by("train", NULL, "--model_name_or_path model --train_file no.jsonl --output_dir o",
 	           "train_file: 'no.jsonl': no such file");
 	refused_by("train", NULL, "no.yaml", "no.yaml");
-	refused_by("train", NULL, "--seed 1 c.yaml", "unexpected word 'c.yaml'");
+	refused_by("train", NULL, "--seed 1 c", "unexpected word 'c'");
 	refused_by("train", NULL, "--seed", "seed: needs a value");
 	refused_by("train", NULL, "--seed --packing", "seed: needs a value");
 	struct rh_config c;
@@ -518,7 +628,8 @@ static void test_print_loads_back_the_same(void **state)
 	        "",
 	        "lora_r: 3\nlora_alpha: 0.1\nlora_target_modules: [q_proj, 'a b', \"x,y\", 'true', '1']\nforward_cuts: [1, "
 	        "2]\nbackward_cuts: []\n",
-	        "use_peft: true\nlora_target_modules: '.*\\.(q|v)_proj'\nmax_ram: 1.5GiB\nlearning_rate: 0.1234567890123456789\n",
+	        "use_peft: true\nlora_target_modules: '.*\\.(q|v)_proj'\nmax_ram: 1.5GiB\nmax_vram: 7B\nlearning_rate: "
+	        "0.1234567890123456789\n",
 	        "adapter_name_or_path: adapter\nlora_target_modules: all-linear\nresume_from_checkpoint: true\n",
 	        "prompt: \"a\\nb\\t\\\"\\\\ \\u0085\\u2028\\U0001F600\\uFEFF\\x07 \\x7f'\"\neos_token: 'null'\nchat_template: '#x: y'\n",
 	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
@@ -541,7 +652,7 @@ static void test_help_lists_a_verbs_keys(void **state)
 	assert_null(strstr(text.bytes, "learning_rate"));
 	rh_text_free(&text);
 	check_ok(rh_config_help("train", &text));
-	assert_non_null(strstr(text.bytes, "  learning_rate                   at its highest; a number, 0 or more [2e-5]\n"));
+	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
 	rh_text_free(&text);
 }
 
@@ -590,6 +701,11 @@ int main(void)
 	        cmocka_unit_test(test_load_values_of_every_type),
 	        cmocka_unit_test(test_load_resume_is_true_or_a_path),
 	        cmocka_unit_test(test_load_unknown_and_repeated_keys_are_refused),
+	        cmocka_unit_test(test_load_says_what_other_trainers_names_are_called_here),
+	        cmocka_unit_test(test_load_names_no_key_that_was_not_meant),
+	        cmocka_unit_test(test_load_takes_the_file_after_flags),
+	        cmocka_unit_test(test_load_lora_keys_are_of_training_alone),
+	        cmocka_unit_test(test_load_paths_are_written_out_and_looked_at),
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
 	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),

@@ -3,7 +3,7 @@
 
     models.py             remakes tests/reference/models/ (the committed files)
     models.py --check     remakes them in a temporary directory and compares: the inputs and weights exactly, the figures within the
-                          tolerances of SEMANTICS.md 7 (another machine or library version rounds differently); exit 1 on a difference
+                          tolerances of difference() (another machine or library version rounds differently); exit 1 on a difference
     models.py --spread    says how far two correct runs are apart: the same figures again with fused attention
 
 One thread, deterministic: twice on one machine gives byte-identical files.
@@ -153,7 +153,7 @@ def make(root, names):
 
 
 def difference(name, a, b, scale):
-    """How far apart two tensors are, as a multiple of what SEMANTICS.md 7 allows."""
+    """How far apart two tensors are, as a multiple of what is allowed between two correct fp32 implementations."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return float("inf")
     if name.split(".")[0] in ("docs", "step", "adapter", "adapter-rs") and ".grad." in name:
@@ -173,7 +173,7 @@ def difference(name, a, b, scale):
     elif name.startswith("full."):
         allowed[10:] = 1e-3
     if name.endswith("grad_norm"):
-        allowed *= 10  # not bounded by SEMANTICS.md 7: that of the gradients it is made of
+        allowed *= 10  # no bound of its own: that of the gradients it is made of
     return (relative / allowed).max().item()
 
 

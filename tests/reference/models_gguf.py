@@ -38,7 +38,7 @@ def gguf_name(name):
 
 
 def permute(value, heads):
-    """The converter's row order for attn_q and attn_k of the llama architecture (SEMANTICS.md 5)."""
+    """The converter's row order for attn_q and attn_k of the llama architecture."""
     return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
 
 

@@ -1,4 +1,4 @@
-"""Logits, losses, gradients and training curves of one model, written out by hand in torch (no Trainer), as SEMANTICS.md has them.
+"""Logits, losses, gradients and training curves of one model, written out by hand in torch (no Trainer): the sums and their order are said below.
 
 A document is a pair (ids, mask) of equal length; a micro-batch is a list of documents; a step is a list of micro-batches. Every document
 runs through the model by itself, positions from 0: packing without leakage must give the same.
@@ -7,7 +7,7 @@ runs through the model by itself, positions from 0: packing without leakage must
 import torch
 from transformers import get_scheduler
 
-ADAM = dict(betas=(0.9, 0.999), eps=1e-8)  # SEMANTICS.md 1
+ADAM = dict(betas=(0.9, 0.999), eps=1e-8)
 MAX_GRAD_NORM = 1.0
 ACCUMULATION = 2
 STEPS = 50
@@ -19,7 +19,7 @@ CURVES = {
 
 
 def trained(mask):
-    """Targets of a document that count: not masked, and never its first token (SEMANTICS.md 3)."""
+    """Targets of a document that count: not masked, and never its first token."""
     counts = torch.tensor(mask, dtype=torch.bool)
     counts[0] = False
     return counts
@@ -48,7 +48,7 @@ def parameters(model):
 
 
 def step_gradients(model, micro_batches):
-    """SEMANTICS.md 3 and 4: each micro-batch's loss is divided by the trained tokens of the whole step; its gradients are folded into
+    """Each micro-batch's loss is divided by the trained tokens of the whole step; its gradients are folded into
     fp32 sums in micro-batch order. Returns the step's loss and the gradients, rounded once to the parameters' dtype.
 
     In fp32 the documents of a micro-batch share one backward. In bf16 torch rounds what each backward adds to .grad, so there each

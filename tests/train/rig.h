@@ -126,7 +126,7 @@ static inline struct rh_micro_shape rig_limits(const struct rig_input *in, int e
 	return most;
 }
 
-/* Opens tests/reference/models/<name> (or a .gguf of it) with SEMANTICS.md's defaults; the caller changes rig->config before rig_start. */
+/* Opens tests/reference/models/<name> (or a .gguf of it) with the defaults of keys.c; the caller changes rig->config before rig_start. */
 static inline void rig_open(struct rig *rig, const char *name, const char *adapter)
 {
 	rh_log_quiet(1);

@@ -1,5 +1,5 @@
 /* Parity with Hugging Face and PEFT: logits, every gradient, training curves. References: tests/reference/README.md; tolerances:
- * SEMANTICS.md 7, measured there between two correct fp32 implementations, with room. */
+ * measured between two correct fp32 implementations (models.py --spread), with room. */
 #include "rig.h"
 
 static const char *const models[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3"};

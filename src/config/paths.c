@@ -1,0 +1,80 @@
+/* Keys that name files: "~/" written out, and what this verb will read must be there and be what it is taken for. */
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const path_keys[] = {"model_name_or_path", "config_name", "adapter_name_or_path",  "train_file",
+                                        "validation_file",    "output_dir",  "resume_from_checkpoint"};
+
+/* The shell writes out "~/" only where it begins a word: not in a file, nor in --key=~/x. */
+static int write_out_home(const struct config_entry *entry, char **path)
+{
+	const char *home = getenv("HOME");
+	if ((*path)[0] != '~' || ((*path)[1] && (*path)[1] != '/'))
+		return 0;
+	if (!home || !*home || !config_utf8_valid(home))
+		return config_entry_fail(entry, "'%s': HOME is not set, so ~ means nothing; write the path out", config_show(*path).text);
+	struct rh_text whole = {0};
+	int rc = rh_text_printf(&whole, "%s%s", home, *path + 1);
+	if (rc)
+		return rc;
+	rh_free(*path);
+	*path = whole.bytes;
+	return 0;
+}
+
+static int holds(const char *dir, const char *name)
+{
+	char *path = rh_path_join(dir, name);
+	int there = path && rh_file_exists(path);
+	rh_free(path);
+	return there;
+}
+
+static int ends_with(const char *text, const char *end)
+{
+	size_t length = strlen(text), tail = strlen(end);
+	return length >= tail && !strcmp(text + length - tail, end);
+}
+
+static int check_path(const struct config_entry *entry, const char *key, const char *path)
+{
+	const struct config_shown shown = config_show(path);
+	const char *mend = "no such file or directory";
+	int model = !strcmp(key, "model_name_or_path"), adapter = !strcmp(key, "adapter_name_or_path");
+	if (model)
+		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file)";
+	if (!rh_file_exists(path) && !rh_dir_exists(path))
+		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
+	if (model && holds(path, "adapter_config.json") && !holds(path, "config.json"))
+		return config_entry_fail(entry, "'%s' holds an adapter; name it in adapter_name_or_path, and its base model here",
+		                         shown.text);
+	if (model && rh_file_exists(path) && ends_with(path, ".safetensors"))
+		return config_entry_fail(entry, "'%s' is one file of a model; give its directory", shown.text);
+	if (adapter && rh_file_exists(path))
+		return config_entry_fail(entry, "'%s' is a file; give the directory that holds adapter_config.json beside it", shown.text);
+	return 0;
+}
+
+int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given)
+{
+	for (size_t i = 0; i < sizeof path_keys / sizeof path_keys[0]; i++) {
+		int index = config_key_find(path_keys[i]);
+		const struct config_key *key = &config_keys[index];
+		const struct config_entry *entry = given[index];
+		char **path = (char **)(void *)((char *)draft + key->offset);
+		if (!entry || !*path)
+			continue;
+		int rc = write_out_home(entry, path);
+		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true"));
+		if (!rc && read && (key->verbs & verb))
+			rc = check_path(entry, path_keys[i], *path);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
