@@ -87,7 +87,7 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 	        {"train @/run.yaml --eos_token <none_such>", "eos_token"},
 	        {"train @/run.yaml --forward_cuts [9] --backward_cuts []", "cuts"},
 	        {"train @/run.yaml --schedule gpip", "schedule: 'gpip' is not one that runs; choose roundpipe"},
-	        {"train @/run.yaml --schedule zb-h1", "schedule: 'zb-h1' is not one that runs"},
+	        {"train @/run.yaml --schedule zb-h9", "schedule: 'zb-h9' is not one that runs"},
 	        {"train @/run.yaml --schedule gpipe --backward_cuts [2]", "backward_cuts: schedule gpipe"},
 	        {"train @/run.yaml --schedule 1f1b --device cpu:8", "device: schedule 1f1b needs a layer for each of 8 devices"},
 	        {"train @/run.yaml --config_name @/hf", "config_name"},
