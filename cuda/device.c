@@ -5,6 +5,7 @@
 #include "cuda/launch.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -33,8 +34,9 @@ struct cuda_device {
 	struct launch launch;
 	cudaEvent_t anchor; /* reached at anchor_ns of CLOCK_MONOTONIC */
 	int64_t anchor_ns;
-	int fault; /* 0 or negative errno */
-	char line[LINE_BYTES];
+	pthread_mutex_t lock;  /* events are asked for by other threads too */
+	_Atomic int fault;     /* 0 or negative errno; changes once, under lock */
+	char line[LINE_BYTES]; /* constant once fault is set */
 };
 
 struct cuda_event {
@@ -87,10 +89,12 @@ static const char *advice(cudaError_t error)
 /* A fault of this device; the first is kept. */
 static int keep_line(struct cuda_device *device, int code, const char *line)
 {
+	pthread_mutex_lock(&device->lock);
 	if (!device->fault) {
-		device->fault = code;
 		snprintf(device->line, sizeof device->line, "device %s:%d: %s", kind, device->gpu, line);
+		device->fault = code; /* whoever sees it sees the line */
 	}
+	pthread_mutex_unlock(&device->lock);
 	return rh_fail_copy(device->fault, device->line);
 }
 
@@ -442,6 +446,7 @@ static void device_close(struct rh_device *base)
 		(void)cudaEventDestroy(device->anchor);
 	if (device->memory)
 		(void)cudaFree(device->memory);
+	pthread_mutex_destroy(&device->lock);
 	rh_free(device);
 }
 
@@ -487,6 +492,7 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	struct cuda_device *device = rh_alloc(1, sizeof *device);
 	if (!device)
 		return -ENOMEM;
+	pthread_mutex_init(&device->lock, NULL);
 	device->base.ops = &cuda_ops;
 	device->base.index = index;
 	device->gpu = options->gpu;

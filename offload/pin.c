@@ -2,7 +2,16 @@
 
 #include "core/log.h"
 
-static const int64_t sizes[] = {INT64_C(1) << 30, 256 << 20, 64 << 20, 16 << 20};
+#include <stdio.h>
+
+enum { PAGE = 4096 };
+
+/* The smallest piece that is tried: there are no more than 16 of what is small, nor very many of what is large. */
+static int64_t least_piece(int64_t bytes)
+{
+	int64_t least = bytes / 16 < PAGE ? PAGE : bytes / 16;
+	return least > 16 << 20 ? 16 << 20 : least;
+}
 
 static int64_t piece_at(const struct rh_host_pin *pin, int64_t first)
 {
@@ -28,18 +37,16 @@ static void pin_on_device(struct rh_host_pin *pin)
 {
 	pin->piece_bytes = pin->bytes;
 	int rc = pin_pieces(pin);
-	for (size_t i = 0; rc && !pin->pinned_bytes && i < sizeof sizes / sizeof *sizes; i++)
-		if (sizes[i] < pin->bytes) {
-			pin->piece_bytes = sizes[i];
+	for (int64_t piece = INT64_C(1) << 30; rc && !pin->pinned_bytes && piece >= least_piece(pin->bytes); piece /= 4)
+		if (piece < pin->bytes) {
+			pin->piece_bytes = piece;
 			rc = pin_pieces(pin);
 		}
 	if (!rc && pin->piece_bytes < pin->bytes)
-		rh_warn_once("host memory is registered in pieces of %lld MiB: more at once is refused here; copies are cut there",
-		             (long long)(pin->piece_bytes >> 20));
+		rh_warn_once("host memory is registered in pieces of %.3g MiB: more at once is refused here; copies are cut there",
+		             (double)pin->piece_bytes / 1048576);
 	if (rc)
-		rh_warn_once("%.1f of %.1f MiB of host memory are not registered, and copied more slowly (%s); raise the limit with "
-		             "ulimit -l unlimited, or lower max_ram",
-		             (double)(pin->bytes - pin->pinned_bytes) / 1048576, (double)pin->bytes / 1048576, rh_error(rc));
+		snprintf(pin->why, sizeof pin->why, "%s", rh_error(rc));
 }
 
 void rh_host_pin(struct rh_device *device, void *memory, int64_t bytes, struct rh_host_pin *out)
@@ -57,6 +64,11 @@ void rh_host_unpin(struct rh_host_pin *pin)
 		for (int64_t first = 0; first < pin->pinned_bytes; first += pin->piece_bytes)
 			pin->device->ops->unpin(pin->device, pin->memory + first, piece_at(pin, first));
 	*pin = (struct rh_host_pin){0};
+}
+
+int rh_host_pin_has(const struct rh_host_pin *pin, const void *at)
+{
+	return !pin->device || (const char *)at - pin->memory < pin->pinned_bytes;
 }
 
 int64_t rh_host_pin_run(const struct rh_host_pin *pin, const void *at, int64_t bytes)

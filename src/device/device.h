@@ -2,7 +2,8 @@
  * the order they were enqueued, streams among themselves run free but for events. CPU, CUDA and simulated devices are instances.
  *
  * Calls enqueue and return; a fault that shows later (a launch that failed) is sticky and comes back from the next synchronising call.
- * One host thread enqueues on a device. Addresses of device memory are never dereferenced on the host, though they look like pointers. */
+ * One host thread enqueues on a device; any may wait for an event, or ask for it, that is not recorded meanwhile. Addresses of device
+ * memory are never dereferenced on the host, though they look like pointers. */
 #ifndef RH_DEVICE_DEVICE_H
 #define RH_DEVICE_DEVICE_H
 

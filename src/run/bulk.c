@@ -86,6 +86,14 @@ static int64_t piece_at(const struct rh_executor *executor, int64_t first, int64
 	return all - first < executor->pieces.most ? all - first : executor->pieces.most;
 }
 
+/* The host waits for a sum to be down. */
+static int await_sum(struct rh_executor *executor, int i)
+{
+	struct rh_event *event = executor->on[executor->summed_on[i]].downloaded[i];
+	int rc = event->ops->event_sync(event);
+	return rc ? rc : rh_staging_finish(executor->ring);
+}
+
 /* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
 static void begin_gradients(struct work *work)
 {
@@ -114,6 +122,8 @@ static void begin_gradients(struct work *work)
 		RH_ASSERT(executor->summed_on[i] >= 0);
 		wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
 		const char *from = (const char *)rh_store_sum(executor->options.store, i / 2, i % 2);
+		if (!work->rc && run_is_staged(executor, from, elements * 4)) /* read here and now, not by the device */
+			work->rc = await_sum(executor, i);
 		for (int64_t first = 0, all = elements * 4; first < all; first += executor->pieces.most)
 			copy_up(work, RH_STREAM_WEIGHTS, (char *)sum + first, from + first, piece_at(executor, first, all));
 	}
@@ -123,13 +133,26 @@ static void begin_gradients(struct work *work)
 	}
 }
 
+/* A copy that went through the ring is there when the ring's thread says so. */
+static void arrives_from_ring(void *context, int sum)
+{
+	struct rh_executor *executor = context;
+	rh_updater_arrives(executor->options.updater, sum / 2, executor->on[executor->summed_on[sum]].downloaded[sum]);
+}
+
 /* All of a sum is on its way down. A block of two uses arrives when the step is over. */
 static void sent(struct work *work, int sum, int is_final)
 {
 	struct rh_executor *executor = work->executor;
 	record(work, RH_STREAM_GRADIENTS, work->on->downloaded[sum]);
 	executor->summed_on[sum] = (int)(work->on - executor->on);
-	if (is_final && executor->options.updater && !work->rc)
+	if (!is_final || !executor->options.updater || work->rc)
+		return;
+	const struct rh_block *block = &executor->options.model->block[sum / 2];
+	if (run_is_staged(executor, rh_store_gradient(executor->options.store, sum / 2),
+	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
+		rh_staging_then(executor->ring, arrives_from_ring, executor, sum);
+	else
 		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }
 

@@ -78,11 +78,20 @@ static int64_t staging_bytes(const struct rh_executor_options *options)
 	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
 }
 
+/* RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small). */
+static struct rh_transfer_limits piece_limits(void)
+{
+	const char *text = getenv("RH_PIECE_BYTES");
+	int64_t bytes = text ? rh_align_up(strtol(text, NULL, 10), RH_ALIGN) : 0;
+	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
+}
+
 int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
 {
 	int count;
 	int rc = boundary_count(options, &count);
-	return rc ? rc : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options));
+	int64_t ring = options->registers ? rh_host_round(rh_staging_bytes(piece_limits().most)) : 0;
+	return rc ? rc : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options)) + ring;
 }
 
 static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
@@ -151,14 +160,6 @@ static void weights_destroy(struct run_weights *weights)
 static int64_t windows_most(const struct rh_executor_options *options)
 {
 	return most(most(options->train_micro_batches, options->infer_micro_batches), 1);
-}
-
-/* RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small). */
-static struct rh_transfer_limits piece_limits(void)
-{
-	const char *text = getenv("RH_PIECE_BYTES");
-	int64_t bytes = text ? rh_align_up(strtol(text, NULL, 10), RH_ALIGN) : 0;
-	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }
 
 /* Of one upload or download, at most the room for weights. */
@@ -304,52 +305,6 @@ static int host_create(struct rh_executor *executor)
 	                            &executor->boundary_memory, options->device, options->devices, &executor->boundaries);
 }
 
-/* All that devices copy from and to. What cannot be pinned is copied all the same: slower, and not beside the computation. */
-static void pin_host(struct rh_executor *executor)
-{
-	struct rh_device *device = executor->options.device[0];
-	int64_t bytes;
-	void *store = rh_store_memory(executor->options.store, &bytes);
-	rh_host_pin(device, store, bytes, &executor->pin[0]);
-	rh_host_pin(device, executor->boundary_memory.base, executor->boundary_memory.capacity, &executor->pin[1]);
-	rh_host_pin(device, executor->staging.base, executor->staging.capacity, &executor->pin[2]);
-}
-
-static void unpin_host(struct rh_executor *executor)
-{
-	for (int i = 0; i < 3; i++)
-		rh_host_unpin(&executor->pin[i]);
-}
-
-/* Bytes from `host` on that one copy may take. */
-static int64_t copy_run(const struct rh_executor *executor, const char *host, int64_t bytes)
-{
-	for (int i = 0; i < 3; i++)
-		if (host >= executor->pin[i].memory && host < executor->pin[i].memory + executor->pin[i].bytes)
-			return rh_host_pin_run(&executor->pin[i], host, bytes);
-	return bytes;
-}
-
-int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
-{
-	int rc = 0;
-	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
-		run = copy_run(executor, (const char *)from + done, bytes - done);
-		rc = device->ops->copy_up(device, stream, (char *)to + done, (const char *)from + done, run);
-	}
-	return rc;
-}
-
-int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
-{
-	int rc = 0;
-	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
-		run = copy_run(executor, (const char *)to + done, bytes - done);
-		rc = device->ops->copy_down(device, stream, (char *)to + done, (const char *)from + done, run);
-	}
-	return rc;
-}
-
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
 {
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
@@ -364,7 +319,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!rc)
 		rc = host_create(executor);
 	if (!rc)
-		pin_host(executor);
+		rc = run_host_pin(executor);
 	if (rc)
 		rh_executor_destroy(executor);
 	else
@@ -376,7 +331,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 {
 	if (!executor)
 		return;
-	unpin_host(executor);
+	run_host_unpin(executor);
 	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
@@ -506,6 +461,8 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 		rc = run_slot(executor, &executor->program.slot[i]);
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = bulk_flush(executor, d);
+	if (!rc && executor->ring)
+		rc = rh_staging_finish(executor->ring);
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = run_waits_end(&executor->on[d].waits, options->device[d]);
 	for (int d = 0; d < options->devices; d++) { /* even after a fault: nothing may still be running on return */

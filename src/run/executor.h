@@ -19,6 +19,7 @@ struct rh_executor_options {
 	struct rh_updater *updater;         /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;
+	int registers;                    /* devices may register host memory: room for a ring is planned, should they refuse */
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	int64_t infer_micro_batches;      /* the most in one rh_executor_infer */
@@ -37,7 +38,8 @@ struct rh_micro_batch {
 	float *scores; /* (head_rows, score_cols): forward-only */
 };
 
-/* Host bytes that rh_executor_create maps beside the store, to the byte: boundary buffers, staging of integers and results. */
+/* Host bytes that rh_executor_create maps beside the store, to the byte: boundary buffers, staging of integers and results;
+ * at most, where devices register host memory. */
 int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;

@@ -5,6 +5,7 @@
 #include "model/emit.h"
 #include "offload/memory.h"
 #include "offload/pin.h"
+#include "offload/staging.h"
 #include "offload/transfer.h"
 #include "run/boundary.h"
 #include "run/executor.h"
@@ -74,12 +75,17 @@ struct run_device {
 	struct rh_view *kept; /* (layers + 1) boundary outputs */
 };
 
+enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_STORE };
+
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, staging;
-	struct rh_host_pin pin[3];        /* of the store, the boundaries, the staging: by the first device, which does it for all */
+	struct rh_host_pin pin[3]; /* by enum run_pin: by the first device, which does it for all */
+	struct rh_staging *ring;   /* for what is not registered of the store; NULL: all is, or nothing can be */
+	struct rh_arena ring_memory;
+	struct rh_host_pin ring_pin;
 	int64_t micro_batches;            /* the most of either kind */
 	float *fold[2];                   /* host staging for pieces of the embedding's sum */
 	char **micro, **result;           /* host staging, one of each a micro-batch */
@@ -103,9 +109,14 @@ struct rh_executor {
 	} left;                    /* the embedding's finished sum, of a table that the head uses too: see fold_embedding */
 };
 
-/* executor.c: copies, cut where one registration of host memory ends and the next begins. */
+/* host.c: registration of all that devices copy from and to; and such copies, cut where one registration ends and the next begins, or
+ * through the ring. */
+int run_host_pin(struct rh_executor *executor) RH_MUST;
+void run_host_unpin(struct rh_executor *executor);
 int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
 int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
+/* Whether copies of these bytes go through the ring, at least in part. */
+int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
 
 /* slots.c: enqueues one slot. */
 int run_slot(struct rh_executor *executor, const struct rh_slot *slot);

@@ -246,6 +246,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	int rc = rh_devices_room(config->device, &planning->device_room);
 	if (rc)
 		return rc;
+	planning->options.registers = planning->device_room > 0;
 	session->bytes.host_devices = planning->host_devices = planning->device_room ? 0 : devices;
 	planning->store.crosses_rounds = trains && planning->options.train_round < work->train_micro_batches;
 	planning->request.train_round =

@@ -1,5 +1,6 @@
 #include "runtime.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +24,19 @@ struct allocation {
 	void *memory;
 };
 
-static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30};
+static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30, 0};
 
-/* One thread drives the emulated GPUs at a time. */
+/* One thread drives the emulated GPUs at a time; others ask for events, which are reached as soon as they are recorded. */
+static pthread_mutex_t entering = PTHREAD_MUTEX_INITIALIZER; /* of calls, fail_at and ruined */
+static _Thread_local cudaError_t last;                       /* as CUDA has it */
 static struct {
 	struct runtime_machine machine;
 	int set, gpu;
 	int64_t used[GPUS_MAX], objects;
 	struct allocation *allocations;
 	const void *pinned[PINNED_MAX];
-	cudaError_t last, ruined;
+	int64_t pinned_bytes[PINNED_MAX];
+	cudaError_t ruined;
 	uint64_t fail_at, calls;
 	char prefix[32];
 	cudaError_t error;
@@ -55,7 +59,7 @@ void runtime_set_machine(const struct runtime_machine *wanted)
 __attribute__((constructor)) static void read_environment(void)
 {
 	const char *machine_text = getenv("RH_EMU_MACHINE"), *fault_text = getenv("RH_EMU_FAIL");
-	struct runtime_machine wanted;
+	struct runtime_machine wanted = {0};
 	long long free_mib;
 	unsigned long long n;
 	char prefix[32];
@@ -75,7 +79,7 @@ uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error)
 	now.calls = 0;
 	now.fail_at = n;
 	now.error = error;
-	now.last = now.ruined = cudaSuccess;
+	last = now.ruined = cudaSuccess;
 	snprintf(now.prefix, sizeof now.prefix, "%s", prefix);
 	return calls;
 }
@@ -97,13 +101,15 @@ static int ruins(cudaError_t error)
 /* What every call that may fail begins with. */
 static cudaError_t enter(const char *name)
 {
-	if (now.ruined)
-		return now.last = now.ruined;
-	if (strncmp(name, now.prefix, strlen(now.prefix)) != 0 || ++now.calls != now.fail_at)
-		return cudaSuccess;
-	if (ruins(now.error))
-		now.ruined = now.error;
-	return now.last = now.error;
+	pthread_mutex_lock(&entering);
+	cudaError_t error = now.ruined;
+	if (!error && !strncmp(name, now.prefix, strlen(now.prefix)) && ++now.calls == now.fail_at)
+		error = now.error;
+	if (ruins(error))
+		now.ruined = error;
+	pthread_mutex_unlock(&entering);
+	last = error ? error : last;
+	return error;
 }
 
 #define ENTER()                                                                                                                            \
@@ -115,7 +121,7 @@ static cudaError_t enter(const char *name)
 
 static cudaError_t refuse(cudaError_t error)
 {
-	return now.last = error;
+	return last = error;
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -138,15 +144,15 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaGetLastError(void)
 {
-	cudaError_t last = now.last;
-	now.last = now.ruined;
-	return last;
+	cudaError_t error = last;
+	last = now.ruined;
+	return error;
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
 	ENTER();
-	return now.last;
+	return last;
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -244,7 +250,13 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 	}
 	if (slot < 0 || !bytes || flags != cudaHostRegisterPortable)
 		return refuse(cudaErrorInvalidValue);
+	int64_t held = (int64_t)bytes;
+	for (int i = 0; i < PINNED_MAX; i++)
+		held += now.pinned[i] ? now.pinned_bytes[i] : 0;
+	if (machine()->pinnable_bytes && held > machine()->pinnable_bytes)
+		return refuse(cudaErrorMemoryAllocation);
 	now.pinned[slot] = memory;
+	now.pinned_bytes[slot] = (int64_t)bytes;
 	now.objects++;
 	return cudaSuccess;
 }

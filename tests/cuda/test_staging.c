@@ -1,0 +1,99 @@
+/* Runs on a machine that registers too little host memory, or none: the same bits as where all is registered, and one line that says so. */
+#include "train/rig.h"
+
+#include "cudaemu_control.h"
+#include "runtime.h"
+
+#include <stdlib.h>
+
+enum { STEPS = 6, MICROS = 4 };
+
+struct outcome {
+	double loss[STEPS], norm[STEPS];
+	float *weights;
+	int64_t count, boundaries, store;
+};
+
+/* Updates behind a barrier (clip) or as gradients arrive, in rounds of `round`, where so much can be registered (0: any). */
+static struct outcome run(const char *device, enum rh_dtype dtype, double clip, int64_t round, int64_t pinnable)
+{
+	struct runtime_machine machine = {4, 13000, 8, 9, (int64_t)24 << 30, pinnable};
+	struct outcome out = {0};
+	struct rig rig;
+	runtime_set_machine(&machine);
+	rig_open(&rig, "qwen3", NULL);
+	int64_t cuts[] = {1, 2};
+	rig.config.dtype = dtype;
+	rig.config.device = (char *)(uintptr_t)device;
+	rig.config.round_micro_batches = round;
+	rig.config.backward_cuts = cuts;
+	rig.config.backward_cut_count = 2;
+	struct rig_input in = rig_input(&rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
+	rig_start(&rig, RH_SESSION_TRAINS, &work);
+	struct rh_updater *updater = rig.session.updater;
+	for (int step = 0; step < STEPS; step++) {
+		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
+		if (!clip)
+			rh_updater_open(updater, &update);
+		out.loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
+		if (!clip) {
+			check_ok(rh_updater_norm(updater, &out.norm[step]));
+			continue;
+		}
+		check_ok(rh_updater_finish(updater));
+		out.norm[step] = rh_optimizer_norm(rig.session.store);
+		update.scale = rh_optimizer_clip(out.norm[step], clip);
+		rh_updater_begin(updater, &update);
+	}
+	check_ok(rh_updater_finish(updater));
+	const struct rh_model *model = rig.session.model;
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			int64_t n = model->block[b].tensor[t].rows * model->block[b].tensor[t].cols;
+			out.weights = realloc(out.weights, (size_t)(out.count + n) * sizeof(float));
+			rh_store_get(rig.session.store, b, t, 0, n, out.weights + out.count);
+			out.count += n;
+		}
+	out.boundaries = rig.session.bytes.boundaries;
+	out.store = rig.session.bytes.store;
+	rig_close(&rig);
+	assert_int_equal(runtime_held(), 0);
+	runtime_set_machine(NULL);
+	return out;
+}
+
+static void test_too_little_registered_memory_changes_no_bit(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *device;
+		enum rh_dtype dtype;
+		double clip;
+		int64_t round;
+	} cases[] = {{"emu:1", RH_F32, 1, 0}, {"emu:2", RH_BF16, 0, 0}, {"emu:2", RH_F32, 0, 2}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct outcome all = run(cases[i].device, cases[i].dtype, cases[i].clip, cases[i].round, 0);
+		/* nothing; the ring and what is on the critical path; and a part of the store */
+		const int64_t pinnable[] = {1, all.boundaries, all.boundaries + all.store / 4, all.boundaries + all.store / 2};
+		for (int p = 0; p < 4; p++) {
+			struct outcome some = run(cases[i].device, cases[i].dtype, cases[i].clip, cases[i].round, pinnable[p]);
+			printf("%s: %lld of %lld bytes can be registered\n", cases[i].device, (long long)pinnable[p],
+			       (long long)(all.boundaries + all.store));
+			assert_int_equal(some.count, all.count);
+			assert_memory_equal(some.loss, all.loss, sizeof all.loss);
+			assert_memory_equal(some.norm, all.norm, sizeof all.norm);
+			assert_memory_equal(some.weights, all.weights, (size_t)all.count * sizeof(float));
+			free(some.weights);
+		}
+		free(all.weights);
+	}
+	cudaemu_release();
+}
+
+int main(void)
+{
+	setenv("RH_PIECE_BYTES", "2048", 1);
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_too_little_registered_memory_changes_no_bit)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
