@@ -16,6 +16,7 @@ enum { COLUMNS = 4096 }; /* of one task that adds groups up */
 struct pass {
 	const struct rh_store *store;
 	const struct store_block *block;
+	const struct store_view *view;
 	const struct rh_tensor *tensor;
 	struct state_factors shape;
 	float *row, *column; /* kept; a vector: column alone */
@@ -42,7 +43,7 @@ static struct rows rows_of(const struct pass *pass, int64_t group)
 
 static struct optimizer_span row_at(const struct pass *pass, int64_t row)
 {
-	return store_span_at(pass->store, pass->block, pass->tensor->offset + row * pass->shape.cols);
+	return store_span_at(pass->store, pass->block, pass->view, pass->tensor->offset + row * pass->shape.cols);
 }
 
 static int is_wide(const struct pass *pass)
@@ -124,12 +125,13 @@ static double sum_of(const float *values, int64_t count)
 	return sum;
 }
 
-int adafactor_update(struct rh_store *store, int block, int tensor, const struct rh_optimizer_settings *settings, double learning_rate,
-                     double scale, int64_t step)
+int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view,
+                     const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
 {
 	const struct rh_block *spec = &store->spec[block];
 	struct pass pass = {.store = store,
 	                    .block = &store->block[block],
+	                    .view = view,
 	                    .tensor = &spec->tensor[tensor],
 	                    .shape = state_factors(&spec->tensor[tensor]),
 	                    .row = state_factor_at(spec, &store->block[block], tensor),

@@ -83,6 +83,8 @@ double rh_optimizer_clip(double norm, double max_norm)
 struct update {
 	struct rh_store *store;
 	struct store_block *block;
+	const struct store_piece *piece;
+	struct store_view view;
 	enum optimizer_step step;
 	struct optimizer_terms decaying, plain;
 	_Atomic int bad; /* lowest tensor with a non-finite weight, INT_MAX for none */
@@ -93,15 +95,16 @@ static void update_span(void *context, int64_t i)
 {
 	struct update *update = context;
 	const struct rh_store *store = update->store;
-	const struct store_span *span = &store->span[update->block->span + i];
+	const struct store_span *span = &store->span[update->piece->span + i];
 	const struct store_block *block = update->block;
+	const struct store_view *view = &update->view;
 	const struct rh_tensor *tensor = &store->spec[span->block].tensor[span->tensor];
-	struct optimizer_span at = store_span_at(store, block, span->first);
+	struct optimizer_span at = store_span_at(store, block, view, span->first);
 	for (int k = 0; k < 2; k++) {
-		if (block->moment[k])
-			at.moment[k] = block->moment[k] + span->first;
-		if (block->code[k]) {
-			at.code[k] = block->code[k] + span->first;
+		if (view->moment[k])
+			at.moment[k] = view->moment[k] + (span->first - view->first);
+		if (view->code[k]) {
+			at.code[k] = view->code[k] + (span->first - view->first);
 			at.largest[k] = block->largest[k] + span->codes;
 		}
 	}
@@ -148,18 +151,36 @@ static enum optimizer_step step_of(const struct rh_store_options *options)
 	}
 }
 
-static int update_spans(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
-                        int64_t step)
+static int update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
+                        const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
 {
-	struct update update = {.store = store, .block = &store->block[block], .step = step_of(&store->options), .bad = INT_MAX};
+	struct update update = {.store = store,
+	                        .block = &store->block[piece->block],
+	                        .piece = piece,
+	                        .view = *view,
+	                        .step = step_of(&store->options),
+	                        .bad = INT_MAX};
 	update.plain = make_terms(store, settings, learning_rate, scale, step);
 	update.decaying = update.plain;
 	if (store->options.optim == RH_OPTIM_SGD)
 		update.decaying.decay = (float)settings->weight_decay;
 	else
 		update.decaying.keep = (float)(1 - learning_rate * settings->weight_decay);
-	rh_pool_run(store->pool, update_span, &update, update.block->span_count);
+	rh_pool_run(store->pool, update_span, &update, piece->span_count);
 	return atomic_load_explicit(&update.bad, memory_order_relaxed);
+}
+
+/* The tensors that a piece holds whole, from the last, so that the lowest bad one is the one that is told. */
+static int update_tensors(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
+                          const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
+{
+	int bad = INT_MAX;
+	for (int64_t s = piece->span + piece->span_count - 1; s >= piece->span; s--) {
+		int tensor = store->span[s].tensor, begins = s == piece->span || store->span[s - 1].tensor != tensor;
+		if (begins && adafactor_update(store, piece->block, tensor, view, settings, learning_rate, scale, step))
+			bad = tensor;
+	}
+	return bad;
 }
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
@@ -171,12 +192,18 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optim
 	if (store->options.addresses_only)
 		return 0;
 	int bad = INT_MAX;
-	if (store->options.optim != RH_OPTIM_ADAFACTOR)
-		bad = update_spans(store, block, settings, learning_rate, scale, step);
-	else
-		for (int t = spec->tensors - 1; t >= 0; t--)
-			if (adafactor_update(store, block, t, settings, learning_rate, scale, step))
-				bad = t;
+	spill_turn(store, block);
+	for (int p = store->block[block].piece, end = p + store->block[block].piece_count; p < end; p++) {
+		struct store_view view;
+		int rc = store_hold(store, p, &view);
+		if (rc)
+			return rc;
+		int found = store->options.optim == RH_OPTIM_ADAFACTOR
+		                    ? update_tensors(store, &store->piece[p], &view, settings, learning_rate, scale, step)
+		                    : update_spans(store, &store->piece[p], &view, settings, learning_rate, scale, step);
+		store_release(store, p, STORE_DONE);
+		bad = found < bad ? found : bad;
+	}
 	if (bad == INT_MAX)
 		return 0;
 	return rh_fail(-EINVAL,

@@ -33,7 +33,7 @@ double rh_optimizer_clip(double norm, double max_norm);
 /* One update of one block: gradients times `scale`, state, decay (of tensors with `decays`), master, upload form; in one pass, but for
  * Adafactor, whose step depends on all of a tensor's gradient: three. `step` counts from 1. The same bits for any number of threads and any
  * instruction set. -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split
- * layout). */
+ * layout); or a fault of NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
                         int64_t step) RH_MUST;
 

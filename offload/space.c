@@ -10,7 +10,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-enum { DEPTH = 32, CLOSE_SECONDS = 5 };
+enum { DEPTH = 32, CLOSE_SECONDS = 5, CLOSE_SECONDS_STALLED = 1 };
 static const double stall_seconds = 60;
 
 struct space_block {
@@ -114,8 +114,7 @@ void rh_space_close(struct rh_space *space)
 {
 	if (!space)
 		return;
-	/* after a stall nothing is waited for that did not come in the time there was */
-	double seconds = space->rc == -ETIMEDOUT ? 0 : CLOSE_SECONDS;
+	double seconds = space->rc == -ETIMEDOUT ? CLOSE_SECONDS_STALLED : CLOSE_SECONDS;
 	for (int d = 0; d < space->options.dirs; d++) {
 		if (space->drive[d])
 			space->drive[d]->ops->close(space->drive[d], seconds);

@@ -1,6 +1,8 @@
 /* What each kind of optimizer keeps of a block, and where. */
 #include "offload/store_internal.h"
 
+#include <string.h>
+
 /* Adafactor's groups of rows at most: partial sums of columns are kept of each. */
 enum { FACTOR_GROUPS = 128 };
 
@@ -40,7 +42,7 @@ int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_s
 	return bytes;
 }
 
-static int moments(const struct rh_store_options *options)
+int state_moments(const struct rh_store_options *options)
 {
 	switch (options->optim) {
 	case RH_OPTIM_ADAMW:
@@ -62,12 +64,13 @@ void state_place(const struct rh_block *spec, const struct rh_store_options *opt
 		codes += state_codes(tensor_elements(&spec->tensor[t]));
 		floats += state_factors(&spec->tensor[t]).floats;
 	}
-	for (int k = 0; k < moments(options); k++)
+	int spilled = options->spill & RH_SPILL_OPTIMIZER;
+	for (int k = 0; k < state_moments(options) && !spilled; k++)
 		if (narrow)
 			block->code[k] = rh_arena_take(memory, spec->elements);
 		else
 			block->moment[k] = rh_arena_take(memory, spec->elements * 4);
-	for (int k = 0; narrow && k < moments(options); k++)
+	for (int k = 0; narrow && k < state_moments(options); k++)
 		block->largest[k] = rh_arena_take(memory, codes * 4);
 	if (options->optim == RH_OPTIM_ADAFACTOR)
 		block->factor = rh_arena_take(memory, floats * 4);
@@ -100,7 +103,7 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 	RH_ASSERT(spec->trainable && tensor >= 0 && tensor < spec->tensors && which >= 0);
 	const struct rh_tensor *one = &spec->tensor[tensor];
 	static const char *const names[] = {".exp_avg", ".exp_avg_sq"}, *const scales[] = {".exp_avg_absmax", ".exp_avg_sq_absmax"};
-	int count = moments(&store->options);
+	int count = state_moments(&store->options);
 	if (at->factor) {
 		struct state_factors f = state_factors(one);
 		float *data = state_factor_at(spec, at, tensor);
@@ -109,19 +112,74 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 		*out = !f.factored  ? whole(one, ".exp_avg_sq", RH_F32, data)
 		       : which == 0 ? vector(".exp_avg_sq_row", data, f.rows)
 		                    : vector(".exp_avg_sq_col", data + f.rows, f.cols);
-	} else if (at->code[0]) {
+	} else if (store->options.layout == RH_LAYOUT_SPLIT8) {
 		if (which >= 2 * count)
 			return 0;
 		int64_t first = 0;
 		for (int t = 0; t < tensor; t++)
 			first += state_codes(tensor_elements(&spec->tensor[t]));
-		*out = which < count ? whole(one, names[which], RH_U8, at->code[which] + one->offset)
+		*out = which < count ? whole(one, names[which], RH_U8, at->code[which] ? at->code[which] + one->offset : NULL)
 		                     : vector(scales[which - count], at->largest[which - count] + first, state_codes(tensor_elements(one)));
 	} else {
 		if (which >= count)
 			return 0;
 		const char *name = store->options.optim == RH_OPTIM_SGD ? ".momentum_buffer" : names[which];
-		*out = whole(one, name, RH_F32, at->moment[which] + one->offset);
+		*out = whole(one, name, RH_F32, at->moment[which] ? at->moment[which] + one->offset : NULL);
 	}
 	return 1;
+}
+
+enum direction { OUT_OF_STORE, INTO_STORE };
+
+static void copy(enum direction direction, void *inside, void *outside, int64_t bytes)
+{
+	if (direction == INTO_STORE)
+		memcpy(inside, outside, (size_t)bytes);
+	else
+		memcpy(outside, inside, (size_t)bytes);
+}
+
+/* A spilled array piece by piece. */
+static int move_spilled(struct rh_store *store, int block, int which, int64_t first, int64_t count, char *outside, enum direction direction)
+{
+	const struct store_block *of = &store->block[block];
+	for (int p = of->piece; p < of->piece + of->piece_count; p++) {
+		const struct store_piece *piece = &store->piece[p];
+		int64_t from = most(first, piece->first), end = first + count < piece->end ? first + count : piece->end;
+		struct store_view view;
+		if (from >= end)
+			continue;
+		int rc = store_hold(store, p, &view);
+		if (rc)
+			return rc;
+		if (view.code[which])
+			copy(direction, view.code[which] + (from - view.first), outside + (from - first), end - from);
+		else
+			copy(direction, view.moment[which] + (from - view.first), outside + 4 * (from - first), 4 * (end - from));
+		store_release(store, p, direction == INTO_STORE ? STORE_CHANGED : STORE_UNCHANGED);
+	}
+	return 0;
+}
+
+static int move_state(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *outside,
+                      enum direction direction)
+{
+	struct rh_state state;
+	RH_ASSERT(rh_store_state(store, block, tensor, which, &state));
+	RH_ASSERT(first >= 0 && count >= 0 && first <= state.rows * state.cols - count);
+	if (!state.data)
+		return move_spilled(store, block, which, rh_store_block(store, block)->tensor[tensor].offset + first, count, outside,
+		                    direction);
+	copy(direction, (char *)state.data + rh_dtype_bytes(state.dtype, first), outside, rh_dtype_bytes(state.dtype, count));
+	return 0;
+}
+
+int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values)
+{
+	return move_state(store, block, tensor, which, first, count, values, OUT_OF_STORE);
+}
+
+int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values)
+{
+	return move_state(store, block, tensor, which, first, count, (void *)(uintptr_t)values, INTO_STORE);
 }

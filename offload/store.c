@@ -38,9 +38,10 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 		return;
 	if (options->published)
 		block->published = rh_arena_take(memory, stored);
-	if (!wide && options->layout == RH_LAYOUT_PLAIN)
+	int spilled = options->spill & RH_SPILL_MASTERS;
+	if (!wide && !spilled && options->layout == RH_LAYOUT_PLAIN)
 		block->master = rh_arena_take(memory, full);
-	else if (!wide)
+	else if (!wide && !spilled)
 		block->lower = rh_arena_take(memory, half);
 	state_place(spec, options, memory, block);
 	int two = spec->uses == 2, crosses = options->crosses_rounds;
@@ -88,7 +89,14 @@ int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh
 	struct rh_arena measure = rh_arena_measuring();
 	struct store_span *table;
 	void *scratch;
-	return place_all(blocks, count, options, &measure, NULL, &table, &scratch) < 0 ? INT64_MAX : rh_host_round(measure.used);
+	if (place_all(blocks, count, options, &measure, NULL, &table, &scratch) < 0)
+		return INT64_MAX;
+	return rh_host_round(measure.used) + rh_host_round(spill_measure(blocks, count, options).window_bytes);
+}
+
+int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
+{
+	return spill_measure(blocks, count, options).nvme_bytes;
 }
 
 static void fill_spans(struct rh_store *store)
@@ -145,12 +153,16 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	if (!store->block)
 		goto out;
 	enum rh_host_backing backing = options->addresses_only ? RH_HOST_ADDRESSES : RH_HOST_PAGES;
+	bytes -= rh_host_round(spill_measure(blocks, count, options).window_bytes);
 	rc = rh_host_reserve_as(backing, bytes, "weights and optimizer state", &store->memory);
 	if (rc)
 		goto out;
 	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span, &store->scratch);
 	if (!options->addresses_only)
 		fill_spans(store);
+	rc = options->addresses_only ? 0 : spill_create(store);
+	if (rc)
+		goto out;
 	*out = store;
 	return 0;
 out:
@@ -162,6 +174,7 @@ void rh_store_destroy(struct rh_store *store)
 {
 	if (!store)
 		return;
+	spill_destroy(store);
 	rh_host_release(&store->memory);
 	rh_free(store->block);
 	rh_free(store);
@@ -311,6 +324,31 @@ static int64_t locate(const struct rh_store *store, int block, int tensor, int64
 	return spec->tensor[tensor].offset + first;
 }
 
+/* What elements [start, start+count) and a piece have in common. */
+static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t count, int64_t *from)
+{
+	int64_t end = start + count < piece->end ? start + count : piece->end;
+	*from = start > piece->first ? start : piece->first;
+	return end > *from ? end - *from : 0;
+}
+
+/* BF16: what the upload form lacks of the weights. */
+static int set_masters(struct rh_store *store, int piece, int64_t start, int64_t count, const float *values)
+{
+	struct store_view view;
+	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
+	int rc = n ? store_hold(store, piece, &view) : 0;
+	if (rc || !n)
+		return rc;
+	values += from - start;
+	for (int64_t i = 0; view.lower && i < n; i++)
+		view.lower[from - view.first + i] = split_lower(rh_f32_bits(values[i]));
+	if (view.master)
+		memcpy(view.master + (from - view.first), values, (size_t)n * sizeof *values);
+	store_release(store, piece, STORE_CHANGED);
+	return 0;
+}
+
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
 {
 	struct store_block *to = at(store, block);
@@ -336,29 +374,46 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		return 0;
 	}
 	uint16_t *upper = (uint16_t *)to->weights + start;
-	int frozen = !to->lower && !to->master;
-	for (int64_t i = 0; i < count; i++) {
+	int frozen = !store->spec[block].trainable, rc = 0;
+	for (int64_t i = 0; i < count; i++)
 		upper[i] = frozen ? rh_f32_to_bf16(values[i]) : split_upper(rh_f32_bits(values[i]));
-		if (to->lower)
-			to->lower[start + i] = split_lower(rh_f32_bits(values[i]));
-	}
-	if (to->master)
-		memcpy(to->master + start, values, (size_t)count * sizeof *values);
 	if (to->published)
 		memcpy((uint16_t *)to->published + start, upper, (size_t)count * sizeof *upper);
+	for (int p = to->piece; !rc && p < to->piece + to->piece_count; p++)
+		rc = set_masters(store, p, start, count, values);
+	return rc;
+}
+
+static int get_masters(struct rh_store *store, int piece, int64_t start, int64_t count, float *values)
+{
+	struct store_view view;
+	const uint16_t *upper = store->block[store->piece[piece].block].weights;
+	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
+	int rc = n ? store_hold(store, piece, &view) : 0;
+	if (rc || !n)
+		return rc;
+	values += from - start;
+	for (int64_t i = 0; view.lower && i < n; i++)
+		values[i] = rh_bits_f32(split_join(upper[from + i], view.lower[from - view.first + i]));
+	if (view.master)
+		memcpy(values, view.master + (from - view.first), (size_t)n * sizeof *values);
+	store_release(store, piece, STORE_UNCHANGED);
 	return 0;
 }
 
-void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
+int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
 {
 	const struct store_block *from = at(store, block);
 	int64_t start = locate(store, block, tensor, first, count);
-	const float *master = store->dtype == RH_F32 ? from->weights : from->master;
-	if (master) {
-		memcpy(values, master + start, (size_t)count * sizeof *values);
-		return;
+	int rc = 0;
+	if (store->dtype == RH_F32) {
+		memcpy(values, (const float *)from->weights + start, (size_t)count * sizeof *values);
+		return 0;
 	}
 	const uint16_t *upper = (const uint16_t *)from->weights + start;
-	for (int64_t i = 0; i < count; i++)
-		values[i] = rh_bits_f32(from->lower ? split_join(upper[i], from->lower[start + i]) : (uint32_t)upper[i] << 16);
+	for (int64_t i = 0; i < count && !store->spec[block].trainable; i++)
+		values[i] = rh_bits_f32((uint32_t)upper[i] << 16);
+	for (int p = from->piece; !rc && p < from->piece + from->piece_count; p++)
+		rc = get_masters(store, p, start, count, values);
+	return rc;
 }

@@ -12,15 +12,21 @@
  * while its sums cross rounds. (In one round the embedding's sum is added to the head's as it comes down: rh_store_add_use.) Arrays share
  * bytes where one is dead when the other is written: in F32 the gradient is a sum; in BF16 with one use the gradient lies in its sum's
  * first half, so that the last round's download replaces the sum that the device has uploaded by then. BF16 with two uses has sums and
- * gradient apart. */
+ * gradient apart.
+ *
+ * What of a trainable block is spilled (moments and 8-bit codes; lower halves and fp32 masters) has its place on NVMe instead, in pieces
+ * that come into a small window of host memory when they are needed: see spill.h. The rest of the state (scales of 8-bit moments,
+ * Adafactor's factors) stays. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
 #include "config/optim.h"
+#include "config/spill.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/pool.h"
 #include "model/model.h"
+#include "offload/space.h"
 
 struct rh_store_options {
 	enum rh_dtype dtype;         /* RH_F32 or RH_BF16 */
@@ -30,22 +36,28 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
+	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS */
+	struct rh_space *space;       /* borrowed; where what is spilled lies. NULL where nothing is */
+	int64_t spill_piece_elements; /* 0: chosen; tests */
 };
 
 struct rh_store;
 
-/* Exact bytes that rh_store_create will map for these blocks: arrays, the optimizer's table of spans (32 bytes for each 32768 elements
- * of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page. INT64_MAX if no machine could. */
+/* Exact bytes that rh_store_create will map for these blocks: arrays, the window for what is spilled, the optimizer's table of spans (32
+ * bytes for each 32768 elements of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page.
+ * INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
+/* Exact bytes of NVMe that it will take of the space, all of which each step reads and writes once. */
+int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 
 /* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
- * tensors ascend without overlap. All arrays start at zero. RH_CPU_ISA=base|avx2|avx512 in the environment lowers the instruction set
- * (tests). -ENOMEM, or mmap's error. */
+ * tensors ascend without overlap. All arrays start at zero. What is spilled is usable once the caller has called rh_space_reserve.
+ * RH_CPU_ISA=base|avx2|avx512 in the environment lowers the instruction set (tests). -ENOMEM, or mmap's error. */
 int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
 
-/* The one mapping that holds all arrays: for devices to pin. */
+/* The one mapping that holds all arrays in memory: for devices to pin. */
 void *rh_store_memory(const struct rh_store *store, int64_t *bytes);
 
 int rh_store_blocks(const struct rh_store *store);
@@ -75,22 +87,28 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 
 /* One tensor's master weights as fp32 in row-major order, elements [first, first+count). Setting refuses a non-finite value (-EINVAL,
  * naming the tensor) because the split cannot hold it. Setting a frozen block rounds to the dtype: BF16 nearest even when frozen, half away
- * when trainable. */
+ * when trainable. Where masters are spilled both may fail as rh_space_io_wait does, and belong to whoever has the pool. */
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values) RH_MUST;
-void rh_store_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values);
+int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values) RH_MUST;
 
 /* One array of a trainable tensor's optimizer state, for checkpoints: F32, or U8 for 8-bit moments. Its shape is the tensor's, or a vector.
  */
 struct rh_state {
 	const char *suffix; /* ".exp_avg": behind the tensor's name */
-	void *data;
+	void *data;         /* NULL: on NVMe */
 	enum rh_dtype dtype;
 	int rank;
 	int64_t rows, cols; /* rank 1: cols alone */
 };
 /* The tensor's array number `which`, from 0. 1, or 0 where it has no more. */
 int rh_store_state(const struct rh_store *store, int block, int tensor, int which, struct rh_state *out);
-/* A whole block's fp32 moment (elements); which: 0 first, 1 second. NULL where it is not kept, or not so. */
+/* Elements [first, first+count) of that array, wherever it lies; of the state's dtype. */
+int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values) RH_MUST;
+int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values) RH_MUST;
+/* The block will be updated after those named before: what is spilled of it is read ahead as far as the window has room. Named twice before
+ * its update, once counts. */
+void rh_store_ahead(struct rh_store *store, int block);
+/* A whole block's fp32 moment (elements); which: 0 first, 1 second. NULL where it is not kept, not so, or on NVMe. */
 float *rh_store_moment(const struct rh_store *store, int block, int which);
 /* The options that the store was made with. */
 const struct rh_store_options *rh_store_options(const struct rh_store *store);

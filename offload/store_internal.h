@@ -30,7 +30,27 @@ struct store_block {
 	void *gradient;           /* the store's dtype */
 	float *sum[2];            /* by use; may share the gradient's bytes, see store.h */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
+	int piece, piece_count;   /* first of the block's in rh_store.piece; trainable blocks have at least one */
 	uint64_t version, published_version;
+};
+
+/* A run of whole spans, and of whole tensors where the optimizer needs them so, that is held at once: a block, or a part of one that fits
+ * the window. */
+struct store_piece {
+	int block;
+	int64_t span, span_count;
+	int64_t first, end; /* elements of the block */
+	int record;         /* of the space; -1: nothing of it is spilled */
+	int slot;           /* of the window, -1: none */
+	int ahead;          /* read ahead, or to be: its turn comes */
+};
+
+/* The arrays of a piece, each from its first element on, wherever they lie now; NULL as in store_block. */
+struct store_view {
+	int64_t first;
+	uint16_t *lower;
+	float *master, *moment[2];
+	uint8_t *code[2];
 };
 
 struct rh_store {
@@ -44,7 +64,10 @@ struct rh_store {
 	struct store_block *block;
 	struct store_span *span;
 	int64_t spans;
-	void *scratch; /* Adafactor's, for one tensor at a time */
+	struct store_piece *piece;
+	int pieces;
+	struct store_window *window; /* NULL: nothing is spilled */
+	void *scratch;               /* Adafactor's, for one tensor at a time */
 	struct rh_arena memory;
 };
 
@@ -53,15 +76,44 @@ static inline int64_t tensor_elements(const struct rh_tensor *tensor)
 	return tensor->rows * tensor->cols;
 }
 
-/* A block's weights and gradient from element `first` on, as kernels take them; no state. */
-static inline struct optimizer_span store_span_at(const struct rh_store *store, const struct store_block *block, int64_t first)
+/* A block's weights and gradient from element `first` on, which lies in the view, as kernels take them; no state. */
+static inline struct optimizer_span store_span_at(const struct rh_store *store, const struct store_block *block,
+                                                  const struct store_view *view, int64_t first)
 {
-	int64_t wide = store->form == FORM_WIDE ? 4 : 2;
+	int64_t wide = store->form == FORM_WIDE ? 4 : 2, at = first - view->first;
 	return (struct optimizer_span){.weights = (char *)block->weights + first * wide,
-	                               .lower = block->lower ? block->lower + first : NULL,
-	                               .master = block->master ? block->master + first : NULL,
+	                               .lower = view->lower ? view->lower + at : NULL,
+	                               .master = view->master ? view->master + at : NULL,
 	                               .gradient = (char *)block->gradient + first * wide};
 }
+
+/* spill.c */
+/* Bytes an element of each kind of array that is spilled, 0 where there is none of the kind. */
+struct spill_widths {
+	int64_t lower, master, moment, code;
+	int moments; /* arrays of moment or code */
+};
+struct spill_widths spill_widths(const struct rh_store_options *options);
+/* Window and NVMe of blocks not yet made. */
+struct spill_sizes {
+	int pieces;
+	int64_t window_bytes, nvme_bytes;
+};
+struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
+/* Cuts trainable blocks into pieces; takes records and maps the window where anything is spilled. */
+int spill_create(struct rh_store *store) RH_MUST;
+void spill_destroy(struct rh_store *store);
+
+/* The block is updated now: what is spilled of it is read before anything else in line. */
+void spill_turn(struct rh_store *store, int block);
+/* A piece's arrays are in memory until store_release; the caller has the pool. */
+int store_hold(struct rh_store *store, int piece, struct store_view *view) RH_MUST;
+enum store_after {
+	STORE_UNCHANGED,
+	STORE_CHANGED, /* written to NVMe when its room is needed: more changes may follow */
+	STORE_DONE     /* changed, and its turn is over: written now */
+};
+void store_release(struct rh_store *store, int piece, enum store_after after);
 
 /* state.c. Cuts a trainable block's optimizer state from `memory`, which may only be measuring. */
 void state_place(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory, struct store_block *block);
@@ -77,14 +129,16 @@ struct state_factors {
 	int64_t scratch; /* bytes */
 };
 struct state_factors state_factors(const struct rh_tensor *tensor);
+/* Moments that the optimizer keeps. */
+int state_moments(const struct rh_store_options *options);
 /* Bytes of scratch for the largest of all tensors. */
 int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_store_options *options);
 /* A tensor's floats in its block's. */
 float *state_factor_at(const struct rh_block *spec, const struct store_block *block, int tensor);
 
-/* adafactor.c: rh_optimizer_update for one tensor of a block; nonzero if a weight became non-finite. */
+/* adafactor.c: rh_optimizer_update for one tensor of a block, which lies in the view; nonzero if a weight became non-finite. */
 struct rh_optimizer_settings;
-int adafactor_update(struct rh_store *store, int block, int tensor, const struct rh_optimizer_settings *settings, double learning_rate,
-                     double scale, int64_t step);
+int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view,
+                     const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step);
 
 #endif

@@ -40,7 +40,8 @@ struct rh_updater {
 		struct rh_update update;
 		int spoilt; /* a gradient was not finite */
 	} step[2];
-	int which; /* the latest */
+	int *follower, latest; /* the block updated after each the last time, a ring at first; -1: not trained. Under turn alone */
+	int which;             /* the latest */
 	int open;
 	int64_t announced;
 	int ending;
@@ -119,6 +120,36 @@ static void take_arrived(struct rh_updater *updater, int b)
 	pthread_cond_broadcast(&updater->changed);
 }
 
+static void make_ring(struct rh_updater *updater)
+{
+	int first = -1, last = -1;
+	for (int b = 0; b < updater->blocks; b++) {
+		updater->follower[b] = -1;
+		if (!rh_store_block(updater->store, b)->trainable)
+			continue;
+		if (last >= 0)
+			updater->follower[last] = b;
+		first = first < 0 ? b : first;
+		last = b;
+	}
+	if (last >= 0)
+		updater->follower[last] = first;
+}
+
+/* What of the blocks that are likely to come next is on NVMe starts on its way: those that came after this one the last time. After a
+ * step's last block these are the next step's first ones, which come while it computes. */
+static void read_ahead(struct rh_updater *updater, int b)
+{
+	if (updater->latest >= 0 && updater->latest != b)
+		updater->follower[updater->latest] = b;
+	updater->latest = b;
+	int next = updater->follower[b];
+	for (int i = 0; i < updater->blocks && next >= 0 && next != b; i++) {
+		rh_store_ahead(updater->store, next);
+		next = updater->follower[next];
+	}
+}
+
 static int update(struct rh_updater *updater, int b)
 {
 	struct rh_update update = updater->step[updater->block[b].which].update;
@@ -128,6 +159,8 @@ static int update(struct rh_updater *updater, int b)
 	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
 	if (!stale)
 		note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+	if (!spoilt)
+		read_ahead(updater, b);
 	if (!spoilt)
 		rc = rh_optimizer_update(updater->store, b, &update.settings, update.learning_rate, update.scale, update.step);
 	if (!stale)
@@ -290,7 +323,11 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	pthread_mutex_init(&updater->lock, NULL);
 	pthread_cond_init(&updater->changed, NULL);
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
-	int rc = updater->block ? 0 : -ENOMEM;
+	updater->follower = rh_alloc((size_t)updater->blocks, sizeof *updater->follower);
+	updater->latest = -1;
+	int rc = updater->block && updater->follower ? 0 : -ENOMEM;
+	if (!rc)
+		make_ring(updater);
 	struct rh_host_worker worker = {next_job, updater};
 	updater->queue = queue;
 	if (queue)
@@ -298,7 +335,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	else if (!rc)
 		updater->started = !(rc = -pthread_create(&updater->thread, NULL, work, updater));
 	if (rc) {
-		int told = updater->block != NULL;
+		int told = updater->block && updater->follower;
 		rh_updater_destroy(updater);
 		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
@@ -336,6 +373,7 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_destroy(&updater->lock);
 	pthread_mutex_destroy(&updater->turn);
 	rh_free(updater->block);
+	rh_free(updater->follower);
 	rh_free(updater);
 }
 

@@ -110,5 +110,6 @@ void rh_config_free(struct rh_config *config)
 		rh_free(owned);
 	}
 	config_list_free(&config->lora_target_modules);
+	config_list_free(&config->nvme_dirs);
 	*config = (struct rh_config){0};
 }

@@ -4,6 +4,7 @@
 #define RH_CONFIG_CONFIG_H
 
 #include "config/optim.h"
+#include "config/spill.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -72,6 +73,9 @@ struct rh_config {
 	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: chosen */
 	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */
 	int64_t max_vram, max_ram;                     /* bytes; 0: all free (max_ram: less 2 GiB) */
+	int spill;                                     /* bits of enum rh_spill; 0: nothing */
+	struct rh_list nvme_dirs;
+	int64_t max_nvme, max_nvme_writes; /* bytes; writes 0: any number */
 
 	/* generate */
 	char *prompt;

@@ -17,6 +17,8 @@ enum config_type {
 	KEY_SIZE,     /* int64_t bytes, 0 when unset */
 	KEY_CUTS,     /* int64_t *, with its count beside it */
 	KEY_TARGETS,  /* lora_target_modules */
+	KEY_LIST,     /* struct rh_list: words, or none */
+	KEY_WORDS,    /* int: a bit for each of `choices`, none for none */
 	KEY_RESUME,   /* char *: NULL, "true" or a path */
 	KEY_FIXED,    /* no field: only `fallback` works until its part is built */
 	KEY_INERT     /* no field: accepted, and a line says that it has no effect */
@@ -51,6 +53,7 @@ struct config_key {
 	const char *const
 	        *choices; /* KEY_CHOICE: in the order of the enum; KEY_FIXED: what will work later, NULL: anything. NULL-terminated */
 	int lora;         /* enum rh_lora_key or 0 */
+	int or_none;      /* KEY_SIZE: 0, none and off are 0 */
 	int unprinted;    /* folded into another key of the resolved configuration */
 	const char *refuse_null; /* what to write instead, where null would mean something else to a Hugging Face user */
 	const char *help;        /* meaning; KEY_INERT: why it has no effect */

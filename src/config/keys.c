@@ -125,12 +125,13 @@ const struct config_key config_keys[] = {
 	    .help = "precision of the sums in matrix products (fp16: not built yet)"),
 	FIXED(accumulation_chunk, VERB_ALL, .help = "products summed in fp16 before they go to fp32 (not built yet)"),
 	FIXED(fp8, VERB_ALL, .fallback = "false", .help = "matrix products of fp8 operands (not built yet)"),
-	FIXED(spill, VERB_ALL, .fallback = "none", .help = "what may lie on NVMe instead of in host memory (not built yet)"),
+	KEY(KEY_WORDS, spill, VERB_ALL, .fallback = "none", .choices = WORDS("optimizer", "masters", "weights", "activations", "auto"),
+	    .help = "what lies on NVMe instead of in host memory: moments, master weights, frozen weights, activations between stages; auto: what max_ram asks for"),
 	KEY(KEY_SIZE, max_vram, VERB_ALL, .help = "memory that a device may use; unset: all that is free"),
 	KEY(KEY_SIZE, max_ram, VERB_ALL, .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
-	FIXED(max_nvme, VERB_ALL, .fallback = "0", .help = "bytes that may lie on NVMe (not built yet)"),
-	FIXED(nvme_dirs, VERB_ALL, .fallback = "none", .help = "directories on NVMe disks (not built yet)"),
-	FIXED(max_nvme_writes, VERB_ALL, .fallback = "off", .help = "bytes that the run may write to NVMe (not built yet)"),
+	KEY(KEY_SIZE, max_nvme, VERB_ALL, .fallback = "0", .or_none = 1, .help = "bytes that may lie on NVMe, reserved when the run starts"),
+	KEY(KEY_LIST, nvme_dirs, VERB_ALL, .fallback = "none", .help = "directories on NVMe disks, best one a disk"),
+	KEY(KEY_SIZE, max_nvme_writes, VERB_ALL, .fallback = "off", .or_none = 1, .help = "bytes that the run may write to NVMe"),
 
 	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
 	KEY(KEY_INTEGER, max_new_tokens, VERB_GENERATE, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
@@ -214,7 +215,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 		describe_choices(key, out, bytes);
 		break;
 	case KEY_SIZE:
-		snprintf(out, bytes, "a size such as 24GiB, 24G, 1.5 GB or plain bytes");
+		snprintf(out, bytes, "a size such as 24GiB, 24G, 1.5 GB or plain bytes%s", key->or_none ? ", or none" : "");
 		break;
 	case KEY_CUTS:
 		snprintf(out, bytes, "an ascending list of layers from 1, such as [4, 8], or [] for one stage");
@@ -222,6 +223,15 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 	case KEY_TARGETS:
 		snprintf(out, bytes, "a list of names, all-linear, or a regular expression");
 		break;
+	case KEY_LIST:
+		snprintf(out, bytes, "a list such as [a, b], or none");
+		break;
+	case KEY_WORDS: {
+		size_t used = (size_t)snprintf(out, bytes, "none, or a list of ");
+		for (size_t i = 0; key->choices[i] && used < bytes; i++)
+			used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? ", " : "", key->choices[i]);
+		break;
+	}
 	case KEY_RESUME:
 		snprintf(out, bytes, "true or a checkpoint's directory");
 		break;

@@ -86,6 +86,25 @@ static int print_cuts(struct rh_text *out, const int64_t *cuts, int64_t count)
 	return rc ? rc : rh_text_printf(out, "]");
 }
 
+static int print_list(struct rh_text *out, const struct rh_list *list)
+{
+	int rc = rh_text_printf(out, "[");
+	for (size_t i = 0; i < list->count && !rc; i++) {
+		rc = rh_text_printf(out, "%s", i ? ", " : "");
+		rc = rc ? rc : print_word(out, list->item[i]);
+	}
+	return rc ? rc : rh_text_printf(out, "]");
+}
+
+static int print_bits(struct rh_text *out, const char *const *choices, int bits)
+{
+	int rc = rh_text_printf(out, "[");
+	for (int i = 0, said = 0; choices[i] && !rc; i++)
+		if (bits >> i & 1)
+			rc = rh_text_printf(out, "%s%s", said++ ? ", " : "", choices[i]);
+	return rc ? rc : rh_text_printf(out, "]");
+}
+
 static int print_targets(struct rh_text *out, const struct rh_config *config)
 {
 	const struct rh_list *list = &config->lora_target_modules;
@@ -93,12 +112,7 @@ static int print_targets(struct rh_text *out, const struct rh_config *config)
 		return print_quoted(out, list->item[0]);
 	if (list->count == 1 && !strcmp(list->item[0], "all-linear"))
 		return rh_text_printf(out, "all-linear");
-	int rc = rh_text_printf(out, "[");
-	for (size_t i = 0; i < list->count && !rc; i++) {
-		rc = rh_text_printf(out, "%s", i ? ", " : "");
-		rc = rc ? rc : print_word(out, list->item[i]);
-	}
-	return rc ? rc : rh_text_printf(out, "]");
+	return print_list(out, list);
 }
 
 static int print_value(struct rh_text *out, const struct config_draft *draft, const struct config_key *key)
@@ -144,6 +158,11 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 		               : print_cuts(out, config->backward_cuts, config->backward_cut_count);
 	case KEY_TARGETS:
 		return print_targets(out, config);
+	case KEY_LIST:
+		return print_list(out, field);
+	case KEY_WORDS:
+		memcpy(&choice, field, sizeof choice);
+		return choice ? print_bits(out, key->choices, choice) : rh_text_printf(out, "none");
 	case KEY_FIXED:
 	case KEY_INERT:
 		break;
@@ -200,7 +219,8 @@ int rh_config_help(const char *verb, struct rh_text *out)
 		heading = NULL;
 		config_key_describe(key, expected, sizeof expected);
 		rc = rc ? rc : rh_text_printf(out, "  %-31s %s", key->name, key->help);
-		int said = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME;
+		int said = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME ||
+		           key->type == KEY_LIST;
 		if (!rc && !said)
 			rc = rh_text_printf(out, "; %s", expected);
 		if (!rc && key->fallback)

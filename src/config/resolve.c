@@ -137,6 +137,25 @@ static int resolve_evaluation(struct resolving *r)
 	return 0;
 }
 
+static int resolve_spill(struct resolving *r)
+{
+	struct rh_config *config = r->config;
+	const struct config_entry *entry = given(r, "spill");
+	if (config->spill & RH_SPILL_AUTO && config->spill != RH_SPILL_AUTO)
+		return config_entry_fail(entry, "auto chooses for itself; write it alone");
+	if (config->spill && !config->nvme_dirs.count)
+		return config_entry_fail(entry, "needs nvme_dirs, the directories (best one a drive) that it may use");
+	if (config->spill && !config->max_nvme)
+		return config_entry_fail(entry, "needs max_nvme, the bytes that it may use there");
+	static const char *const idle[] = {"nvme_dirs", "max_nvme", "max_nvme_writes"};
+	for (size_t i = 0; i < sizeof idle / sizeof idle[0] && !config->spill; i++)
+		if (given(r, idle[i]) && (i == 0   ? config->nvme_dirs.count > 0
+		                          : i == 1 ? config->max_nvme > 0
+		                                   : config->max_nvme_writes > 0))
+			return config_entry_fail(given(r, idle[i]), "has no effect without spill; write spill: auto, or remove it");
+	return 0;
+}
+
 static int check_steps(struct resolving *r)
 {
 	if (r->config->max_steps == 0)
@@ -185,9 +204,9 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_optimizer,
-	                                                   resolve_lora,   resolve_evaluation, check_steps,
-	                                                   check_model,    check_required,     check_files};
+	static int (*const parts[])(struct resolving *) = {resolve_device,     resolve_dtype, resolve_optimizer, resolve_lora,
+	                                                   resolve_evaluation, resolve_spill, check_steps,       check_model,
+	                                                   check_required,     check_files};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

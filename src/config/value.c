@@ -57,6 +57,15 @@ static int refuse_bare_size(const struct config_entry *entry, int64_t bytes)
 	                         bytes == 1 ? "" : "s", (long long)bytes, bytes <= BARE_GIB_MOST ? "GiB" : "MiB");
 }
 
+/* The ways to write "nothing" and "off". */
+static int means_nothing(const struct config_entry *entry)
+{
+	int truth = 1;
+	if (entry->kind == VALUE_LIST)
+		return !entry->items.count;
+	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!config_parse_bool(entry->text, &truth) && !truth);
+}
+
 static int set_number(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -66,9 +75,10 @@ static int set_number(struct config_draft *draft, const struct config_entry *ent
 		if (config_parse_integer(entry->text, &whole) || (key->type == KEY_SEED ? whole < 0 : !in_bounds(key, (double)whole)))
 			return refuse(entry);
 	} else if (key->type == KEY_SIZE) {
-		if (config_parse_size(entry->text, &whole) || whole < 1)
+		int none = key->or_none && (means_nothing(entry) || !strcmp(entry->text, "0"));
+		if (!none && (config_parse_size(entry->text, &whole) || whole < 1))
 			return refuse(entry);
-		if (whole < BARE_LEAST && !entry->text[strspn(entry->text, "0123456789")])
+		if (!none && whole < BARE_LEAST && !entry->text[strspn(entry->text, "0123456789")])
 			return refuse_bare_size(entry, whole);
 	} else if (config_parse_real(entry->text, &real) || !in_bounds(key, real)) {
 		return refuse(entry);
@@ -190,6 +200,57 @@ static int set_targets(struct config_draft *draft, const struct config_entry *en
 	return rc;
 }
 
+/* A list, or a line that holds one, into words; "none" and the like are no word at all. */
+static int words_of(const struct config_entry *entry, struct rh_list *words)
+{
+	if (means_nothing(entry))
+		return 0;
+	if (entry->kind == VALUE_SCALAR)
+		return read_words(entry, words);
+	int rc = 0;
+	for (size_t i = 0; i < entry->items.count && !rc; i++)
+		rc = config_list_append(words, entry->items.item[i]);
+	return rc;
+}
+
+static int set_list(struct config_draft *draft, const struct config_entry *entry)
+{
+	struct rh_list *field = field_of(draft, &config_keys[entry->key]), words = {0};
+	int rc = words_of(entry, &words);
+	for (size_t i = 0; i < words.count && !rc; i++)
+		if (!*words.item[i])
+			rc = refuse(entry);
+	if (rc) {
+		config_list_free(&words);
+		return rc;
+	}
+	config_list_free(field);
+	*field = words;
+	return 0;
+}
+
+static int set_words(struct config_draft *draft, const struct config_entry *entry)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	struct rh_list words = {0};
+	int bits = 0, rc = words_of(entry, &words);
+	for (size_t i = 0; i < words.count && !rc; i++) {
+		int choice = 0;
+		while (key->choices[choice] && strcmp(key->choices[choice], words.item[i]))
+			choice++;
+		bits |= 1 << choice;
+		if (!key->choices[choice]) {
+			char expected[EXPECTED_BYTES];
+			config_key_describe(key, expected, sizeof expected);
+			rc = config_entry_fail(entry, "'%s' is not allowed; expected %s", config_show(words.item[i]).text, expected);
+		}
+	}
+	config_list_free(&words);
+	if (!rc)
+		*(int *)field_of(draft, key) = bits;
+	return rc;
+}
+
 static int set_resume(struct config_draft *draft, const struct config_entry *entry)
 {
 	int truth;
@@ -199,15 +260,6 @@ static int set_resume(struct config_draft *draft, const struct config_entry *ent
 	if (config_parse_bool(entry->text, &truth))
 		return set_text(field, entry->text);
 	return truth ? set_text(field, "true") : 0;
-}
-
-/* The ways to write "nothing" and "off". */
-static int means_nothing(const struct config_entry *entry)
-{
-	int truth = 1;
-	if (entry->kind == VALUE_LIST)
-		return !entry->items.count;
-	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!config_parse_bool(entry->text, &truth) && !truth);
 }
 
 static int check_fixed(const struct config_entry *entry)
@@ -249,7 +301,7 @@ static int kind_fits(enum config_type type, enum config_kind kind)
 	case VALUE_SCALAR:
 		return 1;
 	case VALUE_LIST:
-		return type == KEY_CUTS || type == KEY_TARGETS;
+		return type == KEY_CUTS || type == KEY_TARGETS || type == KEY_LIST || type == KEY_WORDS;
 	case VALUE_BARE:
 		return type == KEY_BOOL || type == KEY_TRISTATE;
 	default:
@@ -281,6 +333,10 @@ int config_value_set(struct config_draft *draft, const struct config_entry *entr
 		return set_cuts(draft, entry);
 	case KEY_TARGETS:
 		return set_targets(draft, entry);
+	case KEY_LIST:
+		return set_list(draft, entry);
+	case KEY_WORDS:
+		return set_words(draft, entry);
 	case KEY_RESUME:
 		return set_resume(draft, entry);
 	default:

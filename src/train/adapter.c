@@ -136,7 +136,7 @@ int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_sto
 	return rc;
 }
 
-int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, const struct rh_store *store)
+int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
 	char *path;

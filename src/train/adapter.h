@@ -20,6 +20,6 @@ void rh_adapter_free(struct rh_adapter *adapter);
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Writes adapter_config.json and adapter_model.safetensors into dir. */
-int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, const struct rh_store *store) RH_MUST;
+int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

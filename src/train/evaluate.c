@@ -1,8 +1,8 @@
 #include "train/evaluate.h"
 
 #include "core/alloc.h"
-#include "schedule/program.h"
 #include "core/clock.h"
+#include "schedule/program.h"
 
 #include <string.h>
 

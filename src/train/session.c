@@ -97,6 +97,8 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 		return (int)boundaries;
 	session->bytes.boundaries = boundaries;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.nvme = session->bytes.nvme_step =
+	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store);
 	session->bytes.device = session->plan.device_bytes;
 	session->bytes.total =
 	        session->bytes.store + boundaries + planning->host_devices * session->bytes.device + session->bytes.data + ALLOWANCE_BYTES;
@@ -133,6 +135,72 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 	               (double)session->bytes.boundaries / 1048576, planning->host_devices, planning->host_devices == 1 ? "" : "s",
 	               (double)session->bytes.device / 1048576, (double)session->bytes.data / 1048576, ALLOWANCE_BYTES >> 20,
 	               (double)ram / 1048576, (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
+}
+
+/* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
+static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS};
+
+/* With as little on NVMe as `spill` and max_ram ask for. */
+static int plan_spilled(struct rh_session *session, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	if (!(config->spill & RH_SPILL_AUTO)) {
+		session->spill = planning->store.spill = config->spill;
+		return plan_within_budget(session, planning);
+	}
+	int rc = 0;
+	for (size_t i = 0; i < sizeof spill_choices / sizeof *spill_choices; i++) {
+		rh_error_clear();
+		session->spill = planning->store.spill = spill_choices[i];
+		rc = plan_within_budget(session, planning);
+		if (rc != -ENOMEM)
+			break;
+	}
+	return rc;
+}
+
+/* Bytes that the run will write to NVMe: what loading sets, and each step's. */
+static int64_t planned_writes(const struct rh_session *session, int64_t steps)
+{
+	int64_t each = session->bytes.nvme_step, times = steps + (session->config->resume_from_checkpoint ? 2 : 1);
+	return each && times > INT64_MAX / each ? INT64_MAX : each * times;
+}
+
+static int check_nvme(const struct rh_session *session, int64_t steps)
+{
+	const struct rh_config *config = session->config;
+	int64_t needed = session->bytes.nvme, writes = planned_writes(session, steps);
+	if (!needed)
+		return 0;
+	if (needed > config->max_nvme)
+		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
+		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
+	if (config->max_nvme_writes && writes > config->max_nvme_writes)
+		return rh_fail(
+		        -EDQUOT,
+		        "max_nvme_writes: the run will write %.1f MiB to NVMe (%.1f a step, %lld steps) and may write %.1f; raise it, "
+		        "spill less, or train fewer steps",
+		        (double)writes / 1048576, (double)session->bytes.nvme_step / 1048576, (long long)steps,
+		        (double)config->max_nvme_writes / 1048576);
+	rh_note("NVMe: %.1f MiB in %zu director%s; each step writes %.1f MiB to it, the run %.1f", (double)needed / 1048576,
+	        config->nvme_dirs.count, config->nvme_dirs.count == 1 ? "y" : "ies", (double)session->bytes.nvme_step / 1048576,
+	        (double)writes / 1048576);
+	return 0;
+}
+
+/* Before the plan, which asks it for its unit. */
+static int open_space(struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (!config->spill)
+		return 0;
+	if (config->spill & (RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS))
+		return rh_fail(-EINVAL, "spill: weights and activations on NVMe are not built yet; optimizer, masters and auto work");
+	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
+		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
+	struct rh_space_options options = {
+	        .dir = config->nvme_dirs.item, .dirs = (int)config->nvme_dirs.count, .most_written_bytes = config->max_nvme_writes};
+	return rh_space_open(&options, &session->space);
 }
 
 /* The schedule that `schedule` names, NULL for RoundPipe, which is the default. */
@@ -241,8 +309,12 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                     .cache_rows = work->cache_rows,
 	                                     .seed = config->seed};
 	planning->options.train_round = round ? round : rh_roundpipe_default_round(work->train_micro_batches, devices);
-	planning->store = (struct rh_store_options){
-	        .dtype = config->dtype, .layout = config->state_layout, .optim = config->optim, .momentum = config->momentum != 0};
+	planning->store = (struct rh_store_options){.dtype = config->dtype,
+	                                            .layout = config->state_layout,
+	                                            .optim = config->optim,
+	                                            .momentum = config->momentum != 0,
+	                                            .space = session->space,
+	                                            .spill_piece_elements = session->spill_piece_elements};
 	int rc = rh_devices_room(config->device, &planning->device_room);
 	if (rc)
 		return rc;
@@ -264,18 +336,24 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	}
 	if (rc)
 		return rc;
-	return plan_within_budget(session, planning);
+	return plan_spilled(session, planning);
 }
 
 int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 {
 	const struct rh_config *config = session->config;
 	struct planning planning;
-	int rc = make_plan(session, work, &planning);
+	int rc = open_space(session);
+	if (!rc)
+		rc = make_plan(session, work, &planning);
+	if (!rc)
+		rc = check_nvme(session, work->train_steps);
 	if (!rc)
 		rc = rh_pool_create(rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
+	if (!rc && session->space)
+		rc = rh_space_reserve(session->space);
 	if (!rc)
 		rc = rh_weights_load(session->source, config->seed, session->model, session->store);
 	if (!rc && config->adapter_name_or_path)
@@ -299,6 +377,7 @@ void rh_session_close(struct rh_session *session)
 	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
 	rh_executor_destroy(session->executor);
 	rh_devices_close(&session->devices);
+	rh_space_close(session->space); /* before the memory that its transfers may still be in */
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);

@@ -21,6 +21,9 @@ struct rh_session {
 	struct rh_adapter adapter; /* when lora */
 	struct rh_model *model;
 	struct rh_pool *pool;
+	struct rh_space *space;       /* on NVMe; NULL: nothing is spilled */
+	int spill;                    /* bits of enum rh_spill: what is */
+	int64_t spill_piece_elements; /* rh_store_options; set between open and start by tests */
 	struct rh_store *store;
 	struct rh_updater *updater; /* of a session that trains */
 	int64_t *cuts;              /* that a schedule other than RoundPipe made, else NULL */
@@ -30,6 +33,8 @@ struct rh_session {
 	struct rh_executor *executor;
 	struct {
 		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
+		int64_t nvme;                                   /* reserved there */
+		int64_t nvme_step;                              /* written to it in a whole step */
 		int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
 	} bytes;
 };
@@ -52,7 +57,8 @@ struct rh_workload {
 	int64_t infer_micro_batches;        /* in one call */
 	int64_t cache_rows;                 /* generate */
 	int infer_logits;
-	int64_t data_bytes; /* held by the caller beside all this: datasets */
+	int64_t train_steps; /* still to come, 0: not known */
+	int64_t data_bytes;  /* held by the caller beside all this: datasets */
 };
 /* Plan, budgets, store, weights, devices, executor. */
 int rh_session_start(struct rh_session *session, const struct rh_workload *workload) RH_MUST;

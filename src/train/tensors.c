@@ -77,7 +77,7 @@ static struct rh_state state_of(const struct rh_store *store, const struct rh_te
 }
 
 /* A tensor's elements handed to `write` in file order, converted; `buffer` holds PIECE floats. */
-static int stream_out(const struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, float *buffer,
+static int stream_out(struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, float *buffer,
                       int (*write)(void *file, const void *bytes, int64_t length), void *file)
 {
 	const struct rh_tensor *tensor = tensor_of(model, place);
@@ -85,11 +85,20 @@ static int stream_out(const struct rh_store *store, const struct rh_model *model
 	int rc = 0;
 	if (place->part != RH_TENSOR_WEIGHT) {
 		struct rh_state state = state_of(store, place);
-		return write(file, state.data, rh_dtype_bytes(state.dtype, state.rows * state.cols));
+		total = state.rows * state.cols;
+		for (int64_t first = 0; !rc && first < total; first += PIECE) {
+			int64_t count = total - first < PIECE ? total - first : PIECE;
+			rc = rh_store_state_get(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, first, count, buffer);
+			if (!rc)
+				rc = write(file, buffer, rh_dtype_bytes(state.dtype, count));
+		}
+		return rc;
 	}
 	for (int64_t first = 0; !rc && first < total; first += PIECE) {
 		int64_t count = total - first < PIECE ? total - first : PIECE;
-		rh_store_get(store, place->block, place->tensor, first, count, buffer);
+		rc = rh_store_get(store, place->block, place->tensor, first, count, buffer);
+		if (rc)
+			return rc;
 		if (place->dtype == RH_BF16) { /* the upload copy's own rounding, so that the file holds what was trained with */
 			for (int64_t i = 0; i < count; i++) {
 				uint16_t half = rh_f32_to_bf16_away(buffer[i]);
@@ -134,7 +143,7 @@ static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list
 	return entry;
 }
 
-int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store)
+int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_safetensors_entry *entry = entries_of(list, model, store);
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
@@ -185,8 +194,8 @@ static int load_state(const struct rh_safetensor *found, const char *path, const
 	if (found->dtype != state.dtype)
 		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s, not %s; it was saved by another optimizer or state_layout", path,
 		               place->name, rh_dtype_name(found->dtype), rh_dtype_name(state.dtype));
-	memcpy(state.data, found->data, (size_t)found->bytes);
-	return 0;
+	return rh_store_state_set(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, 0, state.rows * state.cols,
+	                          found->data);
 }
 
 static int load_one(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, const struct rh_model *model,
@@ -275,7 +284,7 @@ static int save_config(const char *dir, const struct rh_model *model)
 	return rc;
 }
 
-int rh_weights_save(const char *dir, const struct rh_model *model, const struct rh_store *store)
+int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
 	struct rh_model_out *file = NULL;

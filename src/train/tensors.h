@@ -29,14 +29,13 @@ int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model
 int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store) RH_MUST;
 
 /* One safetensors file of the list. */
-int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model,
-                    const struct rh_store *store) RH_MUST;
+int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16; state as it was saved). */
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 /* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. */
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* A Hugging Face directory's config.json and model*.safetensors, in the store's dtype. */
-int rh_weights_save(const char *dir, const struct rh_model *model, const struct rh_store *store) RH_MUST;
+int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

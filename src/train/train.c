@@ -114,6 +114,7 @@ static int start_session(struct run *run)
 	work.train = (struct rh_micro_shape){
 	        .tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained};
 	work.data_bytes = rh_dataset_bytes(&run->train) + rh_dataset_bytes(&run->held_out);
+	work.train_steps = run->steps;
 	work.train_micro_batches = rh_sampler_micro_batches(run->sampler, 0); /* the first step is a whole one */
 	if (run->eval_every) {
 		rc = rh_evaluate_shape(&run->held_out, config, &run->choices, &work.infer);

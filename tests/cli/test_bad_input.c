@@ -127,7 +127,6 @@ static void test_keys_not_built_yet_say_so(void **state)
 {
 	(void)state;
 	static const char *const keys[] = {"device sim:rtx4090x8", "accumulation fp16", "accumulation_chunk 64", "fp8 true",
-	                                   "spill [weights]",      "max_nvme 1GiB",     "nvme_dirs [/tmp]",      "max_nvme_writes 1TB",
 	                                   "dtype float16",        "fp16 true"};
 	struct scratch scratch;
 	make_good(&scratch);

@@ -443,10 +443,6 @@ static void test_load_what_is_not_built_says_so(void **state)
 	refused("accumulation: fp16\n", NULL, "not built yet");
 	refused("accumulation_chunk: 128\n", NULL, "accumulation_chunk: '128' is not built yet");
 	refused("fp8: true\n", NULL, "fp8: 'true' is not built yet");
-	refused("spill: [weights]\n", NULL, "spill: 'a list' is not built yet");
-	refused("max_nvme: 1TB\n", NULL, "not built yet");
-	refused("nvme_dirs: /mnt\n", NULL, "not built yet");
-	refused("max_nvme_writes: 1PB\n", NULL, "not built yet");
 	refused("dtype: float16\n", NULL, "dtype: float16 is not built yet");
 	refused("fp16: true\n", NULL, "fp16: float16 is not built yet");
 	struct rh_config c;
@@ -454,6 +450,30 @@ static void test_load_what_is_not_built_says_so(void **state)
 	              "fp8: false\nspill: []\nmax_nvme: 0\nnvme_dirs: none\nmax_nvme_writes: off\noptim: adamw_torch\nfp16: false\n",
 	              NULL, &c));
 	rh_config_free(&c);
+}
+
+static void test_load_what_goes_to_nvme(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	check_ok(
+	        load("spill: [optimizer, masters]\nnvme_dirs: [/mnt/a, \"/mnt/b c\"]\nmax_nvme: 2TB\nmax_nvme_writes: 1.5 TB\n", NULL, &c));
+	assert_int_equal(c.spill, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS);
+	assert_int_equal(c.nvme_dirs.count, 2);
+	assert_string_equal(c.nvme_dirs.item[1], "/mnt/b c");
+	assert_true(c.max_nvme == 2000000000000 && c.max_nvme_writes == 1500000000000);
+	rh_config_free(&c);
+	check_ok(load("spill: weights\nnvme_dirs: /mnt\nmax_nvme: 1GiB\nmax_nvme_writes: off\n", NULL, &c));
+	assert_true(c.spill == RH_SPILL_WEIGHTS && c.nvme_dirs.count == 1 && !c.max_nvme_writes);
+	rh_config_free(&c);
+	refused("spill: auto\nmax_nvme: 1GiB\n", NULL, "spill: needs nvme_dirs");
+	refused("spill: auto\nnvme_dirs: /mnt\n", NULL, "spill: needs max_nvme");
+	refused("spill: [auto, weights]\nnvme_dirs: /mnt\nmax_nvme: 1GiB\n", NULL, "spill: auto chooses for itself");
+	refused("spill: [everything]\n", NULL, "spill: 'everything' is not allowed; expected none, or a list of optimizer, masters");
+	refused("nvme_dirs: /mnt\n", NULL, "nvme_dirs: has no effect without spill");
+	refused("max_nvme: 1TB\n", NULL, "max_nvme: has no effect without spill");
+	refused("max_nvme_writes: 1TB\n", NULL, "max_nvme_writes: has no effect without spill");
+	refused("max_nvme: much\n", NULL, "max_nvme: 'much' is not allowed; expected a size");
 }
 
 static void test_load_contradictions_are_refused(void **state)
@@ -709,6 +729,7 @@ int main(void)
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
 	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),
+	        cmocka_unit_test(test_load_what_goes_to_nvme),
 	        cmocka_unit_test(test_load_contradictions_are_refused),
 	        cmocka_unit_test(test_load_what_a_verb_needs),
 	        cmocka_unit_test(test_load_adapter_keeps_which_keys_were_written),

@@ -140,7 +140,7 @@ static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout,
 		version = rh_store_version(store, 0);
 	}
 	for (int t = 0; t < 3; t++)
-		rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, result->master + odd[t].offset);
+		check_ok(rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, result->master + odd[t].offset));
 	memcpy(result->first, rh_store_moment(store, 0, 0), sizeof result->first);
 	memcpy(result->second, rh_store_moment(store, 0, 1), sizeof result->second);
 	rh_store_destroy(store);

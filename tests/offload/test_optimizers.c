@@ -366,7 +366,7 @@ static void train(const struct rh_store_options *options, int threads, const cha
 		check_ok(rh_optimizer_update(store, 0, &settings, 1e-3, 0.5, step + 1));
 	}
 	for (int t = 0; t < 3; t++)
-		rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, trained + odd[t].offset);
+		check_ok(rh_store_get(store, 0, t, 0, odd[t].rows * odd[t].cols, trained + odd[t].offset));
 	rh_store_destroy(store);
 	rh_pool_destroy(pool);
 }

@@ -38,7 +38,7 @@ static void get_weights(const struct rh_session *session, float *to)
 	for (int b = 0; b < session->model->blocks; b++)
 		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
 			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
-			rh_store_get(session->store, b, t, 0, n, to);
+			check_ok(rh_store_get(session->store, b, t, 0, n, to));
 			to += n;
 		}
 }

@@ -1,0 +1,383 @@
+/* What of trainable blocks lies on NVMe, and the window of host memory through which it is read and written.
+ *
+ * A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower halves or masters, then
+ * moments or codes. The window has a few slots, each as large as the largest record.
+ *
+ *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the slot is needed)
+ *                                            |  --release, done--> WRITING
+ *   KEPT --hold--> HELD;  WRITING --hold, once written--> HELD;  all but HELD --empty--> EMPTY
+ *
+ * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
+ * way, since until then it is in its slot. */
+#include "core/alloc.h"
+#include "offload/memory.h"
+#include "offload/optimizer.h"
+#include "offload/store_internal.h"
+
+enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
+
+enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_HELD, SLOT_KEPT, SLOT_WRITING };
+
+struct slot {
+	char *memory;
+	struct rh_space_io *io;
+	enum slot_state state;
+	int piece, changed; /* changed: since it was last read or written */
+	uint64_t used;      /* when it was last let go of, in turns of the window */
+};
+
+struct store_window {
+	struct rh_arena memory;
+	struct slot slot[SLOTS];
+	int slots;
+	uint64_t turns;
+	int *line; /* blocks whose update comes, a ring of as many as there are */
+	int *in_line;
+	int head, count;
+	int next; /* piece of the first block in line that is to be read next */
+};
+
+struct spill_widths spill_widths(const struct rh_store_options *options)
+{
+	int half = options->dtype == RH_BF16, narrow = options->layout == RH_LAYOUT_SPLIT8;
+	struct spill_widths widths = {0};
+	if (options->spill & RH_SPILL_MASTERS && half)
+		*(options->layout == RH_LAYOUT_PLAIN ? &widths.master : &widths.lower) = options->layout == RH_LAYOUT_PLAIN ? 4 : 2;
+	if (options->spill & RH_SPILL_OPTIMIZER && (widths.moments = state_moments(options)))
+		*(narrow ? &widths.code : &widths.moment) = narrow ? 1 : 4;
+	return widths;
+}
+
+static int64_t record_bytes(const struct rh_store_options *options, int64_t elements)
+{
+	struct spill_widths widths = spill_widths(options);
+	int64_t bytes = 0, each[] = {widths.lower, widths.master, widths.moment, widths.code};
+	for (int i = 0; options->space && i < 4; i++)
+		bytes += rh_space_round(options->space, elements * each[i]) * (i < 2 ? 1 : widths.moments);
+	return bytes;
+}
+
+static int64_t piece_elements(const struct rh_store_options *options)
+{
+	return options->spill_piece_elements ? options->spill_piece_elements : PIECE_ELEMENTS;
+}
+
+/* One piece more, from element `first` on. Spans are as fill_spans cuts them: each within one tensor. */
+static int64_t span_end(const struct rh_tensor *tensor, int64_t at)
+{
+	int64_t end = at + STORE_SPAN, last = tensor->offset + tensor_elements(tensor);
+	return end < last ? end : last;
+}
+
+/* Calls `add` for each piece of a block, in order. */
+static void cut(const struct rh_block *spec, int block, const struct rh_store_options *options,
+                void (*add)(void *context, struct store_piece piece), void *context)
+{
+	int spilled = record_bytes(options, 1) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
+	int64_t span = 0;
+	struct store_piece piece = {.block = block, .record = -1, .slot = -1};
+	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
+		const struct rh_tensor *tensor = &spec->tensor[t];
+		int64_t last = tensor->offset + tensor_elements(tensor);
+		for (int64_t at = tensor->offset, end; at < last; at = end, span++) {
+			end = span_end(tensor, at);
+			int64_t whole = by_tensor ? last : end; /* what must come along */
+			int may_end = !by_tensor || at == tensor->offset;
+			if (spilled && piece.span_count && may_end && whole - piece.first > piece_elements(options)) {
+				add(context, piece);
+				piece.span_count = 0;
+			}
+			if (!piece.span_count) {
+				piece.span = span;
+				piece.first = at;
+			}
+			piece.span_count++;
+			piece.end = end;
+		}
+	}
+	if (piece.span_count)
+		add(context, piece);
+}
+
+struct measuring {
+	const struct rh_store_options *options;
+	int64_t nvme, largest;
+	int pieces;
+};
+
+static void measure(void *context, struct store_piece piece)
+{
+	struct measuring *measuring = context;
+	int64_t bytes = record_bytes(measuring->options, piece.end - piece.first);
+	measuring->nvme += bytes;
+	measuring->largest = bytes > measuring->largest ? bytes : measuring->largest;
+	measuring->pieces++;
+}
+
+static int slots_of(const struct rh_store_options *options)
+{
+	return options->optim == RH_OPTIM_ADAFACTOR ? SLOTS_OF_TENSORS : SLOTS;
+}
+
+struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
+{
+	struct measuring measuring = {.options = options};
+	for (int b = 0; b < count; b++)
+		cut(&specs[b], b, options, measure, &measuring);
+	return (struct spill_sizes){
+	        .pieces = measuring.pieces, .window_bytes = slots_of(options) * measuring.largest, .nvme_bytes = measuring.nvme};
+}
+
+static void add_piece(void *context, struct store_piece piece)
+{
+	struct rh_store *store = context;
+	struct store_block *block = &store->block[piece.block];
+	piece.span += block->span;
+	if (!block->piece_count++)
+		block->piece = store->pieces;
+	store->piece[store->pieces++] = piece;
+}
+
+static int window_create(struct rh_store *store, const struct spill_sizes *sizes)
+{
+	struct store_window *window = rh_alloc(1, sizeof *window);
+	if (!window)
+		return -ENOMEM;
+	store->window = window;
+	window->line = rh_alloc((size_t)store->count, sizeof *window->line);
+	window->in_line = rh_alloc((size_t)store->count, sizeof *window->in_line);
+	int rc = window->line && window->in_line ? 0 : -ENOMEM;
+	if (!rc)
+		rc = rh_host_reserve(sizes->window_bytes, "the window of optimizer state on NVMe", &window->memory);
+	int64_t each = sizes->window_bytes / slots_of(&store->options);
+	for (; !rc && window->slots < slots_of(&store->options); window->slots += !rc) {
+		struct slot *slot = &window->slot[window->slots];
+		*slot = (struct slot){.memory = window->memory.base + window->slots * each, .piece = -1};
+		rc = rh_space_io_create(store->options.space, each, &slot->io);
+	}
+	for (int p = 0; !rc && p < store->pieces; p++) {
+		struct store_piece *piece = &store->piece[p];
+		rc = rh_space_take(store->options.space, record_bytes(&store->options, piece->end - piece->first), "optimizer state",
+		                   store->spec[piece->block].name, &piece->record);
+	}
+	if (!rc)
+		rh_space_attach(store->options.space, window->memory.base, window->memory.capacity);
+	return rc;
+}
+
+int spill_create(struct rh_store *store)
+{
+	struct spill_sizes sizes = spill_measure(store->spec, store->count, &store->options);
+	store->piece = rh_alloc((size_t)sizes.pieces, sizeof *store->piece);
+	if (!store->piece)
+		return -ENOMEM;
+	for (int b = 0; b < store->count; b++)
+		cut(&store->spec[b], b, &store->options, add_piece, store);
+	return sizes.nvme_bytes ? window_create(store, &sizes) : 0;
+}
+
+void spill_destroy(struct rh_store *store)
+{
+	struct store_window *window = store->window;
+	if (window) {
+		for (int i = 0; i < SLOTS; i++)
+			rh_space_io_destroy(window->slot[i].io);
+		rh_host_release(&window->memory);
+		rh_free(window->line);
+		rh_free(window->in_line);
+		rh_free(window);
+	}
+	rh_free(store->piece);
+}
+
+/* ---- the window ---- */
+
+/* Takes what is in a slot out of it. */
+static void evict(struct rh_store *store, struct slot *slot)
+{
+	if (slot->piece >= 0)
+		store->piece[slot->piece].slot = -1;
+	slot->piece = -1;
+	slot->state = SLOT_EMPTY;
+	slot->changed = 0;
+}
+
+/* How soon a slot may be given to another piece: 0 now, higher later, -1 not at all. */
+static int cost_of(const struct rh_store *store, const struct slot *slot)
+{
+	switch (slot->state) {
+	case SLOT_EMPTY:
+		return 0;
+	case SLOT_KEPT:
+		return store->piece[slot->piece].ahead ? 3 : slot->changed ? 2 : 0;
+	case SLOT_WRITING:
+		return rh_space_io_done(slot->io) ? 0 : 1;
+	case SLOT_READING:
+		return 4;
+	default:
+		return -1;
+	}
+}
+
+/* The slot that is given away most easily, of equals the one longest unused; NULL if that costs more than `most`. */
+static struct slot *choose(const struct rh_store *store, int most)
+{
+	struct store_window *window = store->window;
+	struct slot *best = NULL;
+	int least = most + 1;
+	for (int i = 0; i < window->slots; i++) {
+		struct slot *slot = &window->slot[i];
+		int cost = cost_of(store, slot);
+		if (cost < 0 || cost > least || cost > most || (cost == least && best && best->used <= slot->used))
+			continue;
+		best = slot;
+		least = cost;
+	}
+	return best;
+}
+
+static int empty(struct rh_store *store, struct slot *slot)
+{
+	int rc = 0;
+	if (slot->state == SLOT_KEPT && slot->changed)
+		rh_space_write(slot->io, store->piece[slot->piece].record, slot->memory);
+	if (slot->changed || slot->state == SLOT_WRITING || slot->state == SLOT_READING)
+		rc = rh_space_io_wait(slot->io);
+	evict(store, slot);
+	return rc;
+}
+
+static int begin_read(struct rh_store *store, struct slot *slot, int piece)
+{
+	int rc = empty(store, slot);
+	if (rc)
+		return rc;
+	slot->piece = piece;
+	slot->state = SLOT_READING;
+	store->piece[piece].slot = (int)(slot - store->window->slot);
+	rh_space_read(slot->io, store->piece[piece].record, slot->memory);
+	return 0;
+}
+
+/* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next hold. */
+static void pump(struct rh_store *store)
+{
+	struct store_window *window = store->window;
+	while (window->count) {
+		const struct store_block *block = &store->block[window->line[window->head]];
+		int piece = block->piece + window->next;
+		if (window->next == block->piece_count) { /* all of it is here or on its way */
+			window->in_line[window->line[window->head]] = 0;
+			window->head = (window->head + 1) % store->count;
+			window->count--;
+			window->next = 0;
+			continue;
+		}
+		struct slot *slot = store->piece[piece].slot < 0 ? choose(store, 0) : NULL;
+		if (store->piece[piece].slot < 0 && !slot)
+			return;
+		store->piece[piece].ahead = 1;
+		if (slot && begin_read(store, slot, piece))
+			return;
+		window->next++;
+	}
+}
+
+void rh_store_ahead(struct rh_store *store, int block)
+{
+	struct store_window *window = store->window;
+	RH_ASSERT(block >= 0 && block < store->count);
+	int known = !window || !store->block[block].piece_count || window->in_line[block];
+	for (int p = 0; !known && p < store->block[block].piece_count; p++)
+		known |= store->piece[store->block[block].piece + p].ahead;
+	if (known)
+		return;
+	window->line[(window->head + window->count++) % store->count] = block;
+	window->in_line[block] = 1;
+	pump(store);
+}
+
+void spill_turn(struct rh_store *store, int block)
+{
+	struct store_window *window = store->window;
+	rh_store_ahead(store, block);
+	if (!window || !window->in_line[block] || window->line[window->head] == block)
+		return;
+	int at = 1;
+	while (window->line[(window->head + at) % store->count] != block)
+		at++;
+	for (; at > 0; at--)
+		window->line[(window->head + at) % store->count] = window->line[(window->head + at - 1) % store->count];
+	window->line[window->head] = block;
+	window->next = 0; /* of the block that was first, what is here already is passed over when its turn comes */
+	pump(store);
+}
+
+static void view_of(const struct rh_store *store, const struct store_piece *piece, char *memory, struct store_view *view)
+{
+	const struct store_block *block = &store->block[piece->block];
+	struct spill_widths widths = spill_widths(&store->options);
+	int64_t count = piece->end - piece->first, at = piece->first;
+	*view = (struct store_view){
+	        .first = at, .lower = block->lower ? block->lower + at : NULL, .master = block->master ? block->master + at : NULL};
+	for (int k = 0; k < 2; k++) {
+		view->moment[k] = block->moment[k] ? block->moment[k] + at : NULL;
+		view->code[k] = block->code[k] ? block->code[k] + at : NULL;
+	}
+	if (!memory)
+		return;
+	const struct rh_space *space = store->options.space;
+	if (widths.lower)
+		view->lower = (uint16_t *)(void *)memory;
+	if (widths.master)
+		view->master = (float *)(void *)memory;
+	memory += rh_space_round(space, count * (widths.lower + widths.master));
+	for (int k = 0; k < widths.moments; k++) {
+		if (widths.moment)
+			view->moment[k] = (float *)(void *)memory;
+		else
+			view->code[k] = (uint8_t *)memory;
+		memory += rh_space_round(space, count * (widths.moment + widths.code));
+	}
+}
+
+int store_hold(struct rh_store *store, int piece, struct store_view *view)
+{
+	struct store_piece *of = &store->piece[piece];
+	if (of->record < 0) {
+		view_of(store, of, NULL, view);
+		return 0;
+	}
+	struct store_window *window = store->window;
+	int rc = 0;
+	if (of->slot < 0)
+		rc = begin_read(store, choose(store, 4), piece);
+	struct slot *slot = rc ? NULL : &window->slot[of->slot];
+	if (slot && (slot->state == SLOT_READING || slot->state == SLOT_WRITING))
+		rc = rh_space_io_wait(slot->io);
+	if (rc)
+		return rc;
+	RH_ASSERT(slot->state != SLOT_HELD);
+	of->ahead = 0;
+	slot->state = SLOT_HELD;
+	pump(store);
+	view_of(store, of, slot->memory, view);
+	return 0;
+}
+
+void store_release(struct rh_store *store, int piece, enum store_after after)
+{
+	struct store_piece *of = &store->piece[piece];
+	if (of->record < 0)
+		return;
+	struct slot *slot = &store->window->slot[of->slot];
+	RH_ASSERT(slot->state == SLOT_HELD && slot->piece == piece);
+	slot->used = ++store->window->turns;
+	slot->changed |= after == STORE_CHANGED;
+	slot->state = after == STORE_DONE ? SLOT_WRITING : SLOT_KEPT;
+	if (after == STORE_DONE) {
+		slot->changed = 0;
+		rh_space_write(slot->io, of->record, slot->memory);
+	}
+	pump(store);
+}

@@ -1,0 +1,14 @@
+/* What a run may put on NVMe: keys `spill` and `nvme_dirs`, SEMANTICS.md 1. */
+#ifndef RH_CONFIG_SPILL_H
+#define RH_CONFIG_SPILL_H
+
+enum rh_spill {
+	RH_SPILL_OPTIMIZER = 1,   /* moments */
+	RH_SPILL_MASTERS = 2,     /* of split and plain layouts: what the upload copy lacks of the weights */
+	RH_SPILL_WEIGHTS = 4,     /* frozen ones */
+	RH_SPILL_ACTIVATIONS = 8, /* between stages: saved stage inputs and boundary gradients */
+	RH_SPILL_AUTO = 16        /* alone: as many of these, in this order, as max_ram needs */
+};
+enum { RH_SPILL_KINDS = 4 };
+
+#endif

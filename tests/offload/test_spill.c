@@ -1,0 +1,246 @@
+/* Training state on NVMe: the same bits as in memory whatever is spilled, in whatever order blocks are updated and looked at in between. */
+#include "check.h"
+
+#include "core/file.h"
+#include "core/float16.h"
+#include "core/log.h"
+#include "offload/optimizer.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { BLOCKS = 7, STEPS = 12, TENSORS = 4, DRIVES = 3 };
+
+static struct rh_tensor tensors[BLOCKS][TENSORS];
+static struct rh_block specs[BLOCKS];
+static char names[BLOCKS][TENSORS][16];
+
+/* Blocks of odd shapes, with gaps; the third is frozen. */
+static void make_specs(void)
+{
+	static const int64_t shapes[TENSORS][2] = {{300, 401}, {1, 77}, {513, 128}, {1, 40000}};
+	static char block_names[BLOCKS][16];
+	for (int b = 0; b < BLOCKS; b++) {
+		int64_t offset = 0;
+		for (int t = 0; t < TENSORS; t++) {
+			snprintf(names[b][t], sizeof names[b][t], "%d.%d", b, t);
+			tensors[b][t] = (struct rh_tensor){
+			        names[b][t], shapes[t][0] > 1 ? shapes[t][0] + b : 1, shapes[t][1], offset, 1, shapes[t][0] > 1 ? 2 : 1};
+			offset += (tensors[b][t].rows * tensors[b][t].cols + 127) / 128 * 128;
+		}
+		snprintf(block_names[b], sizeof block_names[b], "layer %d", b);
+		specs[b] = (struct rh_block){.name = block_names[b],
+		                             .elements = offset,
+		                             .trainable = b != 2,
+		                             .uses = 1,
+		                             .tensor = tensors[b],
+		                             .tensors = TENSORS};
+	}
+}
+
+struct world {
+	char root[64], dir[DRIVES][96];
+	char *name[DRIVES];
+};
+
+static void world_open(struct world *world)
+{
+	snprintf(world->root, sizeof world->root, "%s/rh-spill-XXXXXX", access("/dev/shm", W_OK) ? "build" : "/dev/shm");
+	assert_non_null(mkdtemp(world->root));
+	for (int d = 0; d < DRIVES; d++) {
+		snprintf(world->dir[d], sizeof world->dir[d], "%s/%d", world->root, d);
+		world->name[d] = world->dir[d];
+		assert_int_equal(mkdir(world->dir[d], 0777), 0);
+	}
+}
+
+static int64_t elements(int b, int t)
+{
+	return tensors[b][t].rows * tensors[b][t].cols;
+}
+
+static void hash(uint64_t *sum, const void *bytes, int64_t length)
+{
+	*sum = XXH3_64bits_withSeed(bytes, (size_t)length, *sum);
+}
+
+/* Weights and all state, through the doors that checkpoints use. */
+static uint64_t hash_all(struct rh_store *store)
+{
+	static float values[1 << 18];
+	uint64_t sum = 0;
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; t < TENSORS; t++) {
+			struct rh_state state;
+			check_ok(rh_store_get(store, b, t, 0, elements(b, t), values));
+			hash(&sum, values, elements(b, t) * 4);
+			for (int n = 0; specs[b].trainable && rh_store_state(store, b, t, n, &state); n++) {
+				check_ok(rh_store_state_get(store, b, t, n, 0, state.rows * state.cols, values));
+				hash(&sum, values, rh_dtype_bytes(state.dtype, state.rows * state.cols));
+			}
+		}
+	return sum;
+}
+
+static void set_all(struct rh_store *store, uint64_t seed)
+{
+	static float values[1 << 18];
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; t < TENSORS; t++) {
+			for (int64_t i = 0; i < elements(b, t); i++)
+				values[i] = check_uniform(&seed);
+			int64_t half = elements(b, t) / 2;
+			check_ok(rh_store_set(store, b, t, half, elements(b, t) - half, values + half));
+			check_ok(rh_store_set(store, b, t, 0, half, values));
+		}
+}
+
+/* What a checkpoint would bring: moments are not negative where roots are taken. */
+static void set_state(struct rh_store *store, uint64_t seed)
+{
+	static float values[1 << 18];
+	struct rh_state state;
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; specs[b].trainable && t < TENSORS; t++)
+			for (int n = 0; rh_store_state(store, b, t, n, &state); n++) {
+				int64_t count = state.rows * state.cols;
+				for (int64_t i = 0; i < count; i++)
+					if (state.dtype == RH_U8)
+						((uint8_t *)values)[i] = (uint8_t)(check_random(&seed) % 100 + 128);
+					else
+						values[i] = check_uniform(&seed) + 1.5f;
+				check_ok(rh_store_state_set(store, b, t, n, 0, count, values));
+			}
+}
+
+static void fill_gradients(struct rh_store *store, uint64_t seed)
+{
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; specs[b].trainable && t < TENSORS; t++)
+			for (int64_t i = tensors[b][t].offset; i < tensors[b][t].offset + elements(b, t); i++) {
+				float value = check_uniform(&seed);
+				if (rh_store_options(store)->dtype == RH_F32)
+					((float *)rh_store_gradient(store, b))[i] = value;
+				else
+					((uint16_t *)rh_store_gradient(store, b))[i] = rh_f32_to_bf16(value);
+			}
+}
+
+/* Steps in the order of the blocks, backwards, and at random; looked at in between as checkpoints do, and read ahead, rightly or not. */
+static uint64_t train(const struct rh_store_options *options, struct rh_pool *pool, struct rh_space *space)
+{
+	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, options->momentum ? 0.9 : 0};
+	struct rh_store *store = NULL;
+	uint64_t seed = 5, order = 77, sum = 0;
+	check_ok(rh_store_create(specs, BLOCKS, options, pool, &store));
+	if (space)
+		check_ok(rh_space_reserve(space));
+	set_all(store, seed);
+	for (int step = 0; step < STEPS; step++) {
+		fill_gradients(store, 100 + (uint64_t)step);
+		for (int b = 0; b < BLOCKS && step % 4 < 2; b++)
+			rh_store_ahead(store, b);
+		for (int i = 0; i < BLOCKS; i++) {
+			int b = step % 3 == 0 ? i : step % 3 == 1 ? BLOCKS - 1 - i : (int)((unsigned)(i + step) % BLOCKS);
+			if (step % 4 == 3 && check_random(&order) % 2)
+				rh_store_ahead(store, (int)(check_random(&order) % BLOCKS));
+			if (specs[b].trainable)
+				check_ok(rh_optimizer_update(store, b, &settings, 1e-3, 0.5, step + 1));
+		}
+		if (step == 4)
+			set_state(store, 9);
+		if (step % 5 == 3)
+			sum += hash_all(store);
+	}
+	sum += 3 * hash_all(store);
+	rh_space_close(space);
+	rh_store_destroy(store);
+	return sum;
+}
+
+static void check_kind(struct world *world, struct rh_pool *pool, struct rh_store_options options, const char *name)
+{
+	uint64_t expected = train(&options, pool, NULL);
+	int64_t plain = rh_store_bytes(specs, BLOCKS, &options);
+	for (int spill = 1; spill < 4; spill++)
+		for (int dirs = 1; dirs <= DRIVES; dirs += 2) {
+			struct rh_space_options where = {
+			        .dir = world->name, .dirs = dirs, .engine = spill == 1 ? RH_DRIVE_THREADS : RH_DRIVE_BEST};
+			check_ok(rh_space_open(&where, &options.space));
+			options.spill = spill;
+			options.spill_piece_elements = 40000 * spill;
+			int64_t bytes = rh_store_bytes(specs, BLOCKS, &options), nvme = rh_store_nvme_bytes(specs, BLOCKS, &options);
+			uint64_t got = train(&options, pool, options.space);
+			if (got != expected)
+				fail_msg("%s: spill %d over %d drives is not what it is in memory", name, spill, dirs);
+			if (dirs == 1)
+				printf("%s, spill %d: %lld bytes in memory instead of %lld, %lld on NVMe\n", name, spill, (long long)bytes,
+				       (long long)plain, (long long)nvme);
+		}
+}
+
+static void test_state_on_nvme_is_state_in_memory(void **state)
+{
+	(void)state;
+	struct rh_pool *pool = NULL;
+	struct world world;
+	make_specs();
+	world_open(&world);
+	check_ok(rh_pool_create(2, &pool));
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16}, "adamw, split");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_PLAIN, .published = 1}, "adamw, plain");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_SPLIT8}, "adamw, split8");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_F32, .layout = RH_LAYOUT_PLAIN}, "adamw, fp32");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_LION}, "lion");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_SGD, .momentum = 1}, "sgd");
+	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
+	rh_pool_destroy(pool);
+	check_ok(rh_dir_remove(world.root));
+}
+
+/* A fault of the drive comes out of the update, and stays. */
+static void test_a_fault_comes_out_of_the_update(void **state)
+{
+	(void)state;
+	struct rh_pool *pool = NULL;
+	struct world world;
+	make_specs();
+	world_open(&world);
+	check_ok(rh_pool_create(1, &pool));
+	for (int flip = 0; flip < 2; flip++) {
+		struct rh_space_options where = {.dir = world.name, .dirs = 1};
+		struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER, .spill_piece_elements = 40000};
+		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
+		struct rh_store *store = NULL;
+		rh_drive_fail_nth(30, flip ? RH_FAULT_FLIP : RH_FAULT_FAIL, -EIO);
+		check_ok(rh_space_open(&where, &options.space));
+		check_ok(rh_store_create(specs, BLOCKS, &options, pool, &store));
+		check_ok(rh_space_reserve(options.space));
+		int rc = 0, met = 0;
+		for (int step = 0; step < 4; step++)
+			for (int b = 0; b < BLOCKS; b++)
+				if (specs[b].trainable && (rc = rh_optimizer_update(store, b, &settings, 1e-3, 1, step + 1))) {
+					assert_int_equal(rc, flip ? -EBADMSG : -EIO);
+					assert_non_null(strstr(rh_error(rc), "optimizer state of layer"));
+					met++;
+				}
+		rh_drive_fail_nth(0, 0, 0);
+		assert_true(met > 1);
+		rh_space_close(options.space);
+		rh_store_destroy(store);
+	}
+	rh_pool_destroy(pool);
+	check_ok(rh_dir_remove(world.root));
+}
+
+int main(void)
+{
+	rh_log_quiet(1);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory),
+	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
