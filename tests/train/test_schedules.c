@@ -28,7 +28,7 @@ static uint64_t weights_hash(const struct rh_session *session)
 			const struct rh_tensor *tensor = &session->model->block[b].tensor[t];
 			size_t count = (size_t)(tensor->rows * tensor->cols);
 			float *values = malloc(count * sizeof *values);
-			rh_store_get(session->store, b, t, 0, (int64_t)count, values);
+			check_ok(rh_store_get(session->store, b, t, 0, (int64_t)count, values));
 			XXH3_64bits_update(state, values, count * sizeof *values);
 			free(values);
 		}
