@@ -130,6 +130,14 @@ static int add_real(struct rh_text *line, const char *key, double value)
 	return rc ? rc : observe_print_real(line, value);
 }
 
+static int add_list(struct rh_text *line, const char *key, const int64_t *values, int count)
+{
+	int rc = rh_text_printf(line, ", \"%s\": [", key);
+	for (int i = 0; i < count && !rc; i++)
+		rc = rh_text_printf(line, "%s%lld", i ? ", " : "", (long long)values[i]);
+	return rc ? rc : rh_text_append(line, "]", 1);
+}
+
 static int begin_line(struct rh_metrics *metrics)
 {
 	metrics->line.length = 0;
@@ -161,6 +169,11 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 	rc = rc ? rc : add_whole(line, "vram_peak_bytes", report->vram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "ram_peak_bytes", report->ram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "nvme_peak_bytes", report->nvme_peak_bytes);
+	if (report->nvme_drives) {
+		rc = rc ? rc : add_real(line, "nvme_wait_seconds", report->nvme_wait_seconds);
+		rc = rc ? rc : add_list(line, "nvme_read_bytes", report->nvme_read_bytes, report->nvme_drives);
+		rc = rc ? rc : add_list(line, "nvme_written_bytes", report->nvme_written_bytes, report->nvme_drives);
+	}
 	return rc ? rc : end_line(metrics);
 }
 

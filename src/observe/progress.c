@@ -11,7 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 48 };
+enum { COLUMNS_MAX = 400, COLUMNS_USUAL = 80, BAR_LEAST = 12, BAR_MOST = 42, BAR_FROM_COLUMNS = 50, PIECE_BYTES = 96, DRIVES_SHOWN = 4 };
 static const double redraw_seconds = 0.1;
 
 /* What a line may hold, in the order it is shown. */
@@ -26,12 +26,13 @@ enum piece {
 	PIECE_VRAM,
 	PIECE_RAM,
 	PIECE_NVME,
+	PIECE_NVME_STEP,
 	PIECES
 };
 
 /* A narrow terminal keeps the first of these. */
-static const enum piece importance[PIECES] = {PIECE_STEP, PIECE_LOSS,  PIECE_LEFT, PIECE_SPEED, PIECE_RATE,
-                                              PIECE_GRAD, PIECE_EPOCH, PIECE_RAM,  PIECE_VRAM,  PIECE_NVME};
+static const enum piece importance[PIECES] = {PIECE_STEP,  PIECE_LOSS, PIECE_LEFT, PIECE_SPEED, PIECE_RATE,     PIECE_GRAD,
+                                              PIECE_EPOCH, PIECE_RAM,  PIECE_VRAM, PIECE_NVME,  PIECE_NVME_STEP};
 
 struct rh_progress {
 	pthread_mutex_t lock;
@@ -100,6 +101,32 @@ static void format_real(const char *format, double value, char *out)
 		snprintf(out, PIECE_BYTES, format, value);
 }
 
+/* "12+13", a figure of MiB for each drive; beyond a few their sum. */
+static void format_drives(const int64_t *bytes, int drives, char *out, size_t room)
+{
+	double sum = 0;
+	size_t used = 0;
+	*out = 0;
+	for (int d = 0; d < drives; d++) {
+		sum += (double)bytes[d] / 1048576;
+		if (drives <= DRIVES_SHOWN && used < room)
+			used += (size_t)snprintf(out + used, room - used, "%s%.0f", d ? "+" : "", (double)bytes[d] / 1048576);
+	}
+	if (drives > DRIVES_SHOWN)
+		snprintf(out, room, "%.0f", sum);
+}
+
+static void format_nvme_step(const struct rh_step_report *report, char *out)
+{
+	char read[32], written[32];
+	*out = 0;
+	if (!report->nvme_drives)
+		return;
+	format_drives(report->nvme_read_bytes, report->nvme_drives, read, sizeof read);
+	format_drives(report->nvme_written_bytes, report->nvme_drives, written, sizeof written);
+	snprintf(out, PIECE_BYTES, "a step reads %s MiB, writes %s, waits %.2f s", read, written, report->nvme_wait_seconds);
+}
+
 static void make_pieces(const struct rh_step_report *report, char pieces[PIECES][PIECE_BYTES])
 {
 	snprintf(pieces[PIECE_STEP], PIECE_BYTES, "step %lld/%lld", (long long)report->step, (long long)report->steps);
@@ -112,6 +139,7 @@ static void make_pieces(const struct rh_step_report *report, char pieces[PIECES]
 	format_bytes("vram", report->vram_peak_bytes, pieces[PIECE_VRAM]);
 	format_bytes("ram", report->ram_peak_bytes, pieces[PIECE_RAM]);
 	format_bytes("nvme", report->nvme_peak_bytes, pieces[PIECE_NVME]);
+	format_nvme_step(report, pieces[PIECE_NVME_STEP]);
 }
 
 /* The pieces that fit into `columns`, the important ones first, in the order of enum piece, two blanks between. Returns the length. */
@@ -219,6 +247,12 @@ static void take(struct rh_progress *progress, const struct rh_step_report *repo
 		for (size_t i = 0; i < sizeof now / sizeof now[0]; i++)
 			if (isnan(*now[i]))
 				*now[i] = before[i];
+		if (!merged.nvme_drives) {
+			merged.nvme_drives = progress->last.nvme_drives;
+			merged.nvme_wait_seconds = progress->last.nvme_wait_seconds;
+			memcpy(merged.nvme_read_bytes, progress->last.nvme_read_bytes, sizeof merged.nvme_read_bytes);
+			memcpy(merged.nvme_written_bytes, progress->last.nvme_written_bytes, sizeof merged.nvme_written_bytes);
+		}
 	}
 	progress->last = merged;
 }

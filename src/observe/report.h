@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+enum { RH_REPORT_DRIVES = 16 };
+
 /* A step, or the mean of the steps since the last logged one. NAN: not known. */
 struct rh_step_report {
 	int64_t step, steps;  /* steps done, 1-based; of how many */
@@ -16,6 +18,10 @@ struct rh_step_report {
 	double seconds_left;
 	/* where a step's time went, mean since the last line: run/executor.h, rh_step_times */
 	double compute_seconds, weights_seconds, activations_seconds, gradients_seconds, optimizer_seconds;
+	/* of NVMe, of a step, mean since the last line: what threads waited for it, added up; each drive's bytes */
+	int nvme_drives; /* 0: not used, or not known */
+	double nvme_wait_seconds;
+	int64_t nvme_read_bytes[RH_REPORT_DRIVES], nvme_written_bytes[RH_REPORT_DRIVES];
 	int64_t vram_peak_bytes, ram_peak_bytes, nvme_peak_bytes; /* a device's highest; the process's. 0: tier not used */
 };
 

@@ -35,6 +35,7 @@ struct run {
 	struct rh_metrics *metrics;
 	double began, since_log; /* clock */
 	struct rh_step_times times_since_log;
+	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t first_step, tokens_since_log, tokens_before;
 	int stopping; /* a signal asked for it, and the checkpoint of that step is written */
 	struct rh_train_result *result;
@@ -137,6 +138,7 @@ static int start_session(struct run *run)
 static void report_peaks(struct run *run, struct rh_step_report *report)
 {
 	report->ram_peak_bytes = rh_machine_peak_rss();
+	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.bytes.nvme;
 	for (int d = 0; d < run->session.devices.count; d++) {
 		struct rh_device_memory memory;
 		run->session.devices.device[d]->ops->memory(run->session.devices.device[d], &memory);
@@ -238,6 +240,22 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 	return 0;
 }
 
+static void report_nvme(struct run *run, struct rh_step_report *report, int64_t steps)
+{
+	struct rh_space_stats now;
+	if (!run->session.bytes.nvme)
+		return;
+	rh_space_stats(run->session.space, &now);
+	const struct rh_space_stats *before = &run->nvme_logged;
+	report->nvme_drives = now.drives;
+	report->nvme_wait_seconds = (now.wait_seconds - before->wait_seconds) / (double)steps;
+	for (int d = 0; d < now.drives; d++) {
+		report->nvme_read_bytes[d] = (now.read_bytes[d] - before->read_bytes[d]) / steps;
+		report->nvme_written_bytes[d] = (now.written_bytes[d] - before->written_bytes[d]) / steps;
+	}
+	run->nvme_logged = now;
+}
+
 static int log_step(struct run *run, struct rh_step_report *report, double now)
 {
 	int64_t steps = run->state.steps_since_log;
@@ -248,6 +266,7 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
 	run->times_since_log = (struct rh_step_times){0};
+	report_nvme(run, report, steps);
 	report->tokens_per_second = (double)run->tokens_since_log / (now - run->since_log);
 	run->result->final_loss = report->loss;
 	run->state.loss_since_log = 0;
@@ -476,6 +495,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		out->ram_planned_bytes = run.session.bytes.total;
 		watch_signals();
 		run.began = run.since_log = rh_clock_seconds();
+		if (run.session.space)
+			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */
 		run.first_step = run.state.step;
 		run.tokens_before = run.state.tokens;
 	}

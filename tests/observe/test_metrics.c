@@ -72,6 +72,20 @@ static void test_metrics_one_line_each_and_flushed(void **state)
 	check_ok(rh_metrics_open("m.jsonl", 0, &metrics));
 	check_ok(rh_metrics_step(metrics, &step_report));
 	check_ok(rh_metrics_eval(metrics, &eval_report));
+	struct rh_step_report spilled = step_report;
+	spilled.nvme_drives = 2;
+	spilled.nvme_wait_seconds = 0.125;
+	spilled.nvme_read_bytes[0] = 5;
+	spilled.nvme_written_bytes[1] = INT64_MAX;
+	check_ok(rh_metrics_step(metrics, &spilled));
+	const char *last = strstr(read_text("m.jsonl"), "\"nvme_wait_seconds\"");
+	assert_non_null(last);
+	assert_string_equal(
+	        last, "\"nvme_wait_seconds\": 0.125, \"nvme_read_bytes\": [5, 0], \"nvme_written_bytes\": [0, 9223372036854775807]}\n");
+	rh_metrics_close(metrics);
+	check_ok(rh_metrics_open("m.jsonl", 0, &metrics));
+	check_ok(rh_metrics_step(metrics, &step_report));
+	check_ok(rh_metrics_eval(metrics, &eval_report));
 	assert_string_equal(
 	        read_text("m.jsonl"),
 	        "{\"step\": 10, \"epoch\": 0.5, \"loss\": 0.3333333333333333, \"grad_norm\": null, \"learning_rate\": 0.0002, "
