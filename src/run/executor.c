@@ -19,12 +19,13 @@ static int64_t most(int64_t a, int64_t b)
 static int boundary_count(const struct rh_executor_options *options, int *out)
 {
 	struct rh_program program = {0};
-	int rc = 0;
-	*out = 0;
+	int rc = 0, splits = options->schedule && options->schedule->splits_backward;
+	*out = run_stretch_boundaries(options);
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
-		int64_t round = trains ? options->train_round : options->infer_round;
-		/* live buffers grow with the micro-batches of a round, and a second round may overlap the first's */
+		int64_t round = !trains ? options->infer_round : splits ? 1 : options->train_round;
+		/* live buffers grow with the micro-batches of a round, and a second round may overlap the first's; where backwards are
+		 * split a shorter step's program is a part of the longest's */
 		for (int64_t m = count; !rc && m > 0 && m > count - round; m--) {
 			int turn = 0, needed = 0;
 			rc = run_program_make(options, trains, m, &turn, &program);
@@ -71,10 +72,15 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 	return rc;
 }
 
+static int64_t staged_micro_batches(const struct rh_executor_options *options)
+{
+	return most(options->train_micro_batches * run_steps_held(options), options->infer_micro_batches);
+}
+
 static int64_t staging_bytes(const struct rh_executor_options *options)
 {
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
-	       most(options->train_micro_batches, options->infer_micro_batches) *
+	       staged_micro_batches(options) *
 	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
 }
 
@@ -283,8 +289,11 @@ static int host_create(struct rh_executor *executor)
 		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
 	if (rc)
 		return rc;
-	executor->micro_batches = most(options->train_micro_batches, options->infer_micro_batches);
+	executor->micro_batches = staged_micro_batches(options);
+	executor->steps_held = run_steps_held(options);
 	size_t blocks = (size_t)options->model->blocks;
+	executor->batch = rh_alloc((size_t)executor->micro_batches, sizeof *executor->batch);
+	executor->loss_scale = rh_alloc((size_t)executor->steps_held, sizeof *executor->loss_scale);
 	executor->micro = rh_alloc((size_t)executor->micro_batches, sizeof *executor->micro);
 	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
 	executor->summed_on = rh_alloc(2 * blocks, sizeof *executor->summed_on);
@@ -292,8 +301,8 @@ static int host_create(struct rh_executor *executor)
 	executor->item_bytes = rh_alloc(2 * blocks, sizeof *executor->item_bytes);
 	executor->piece = rh_alloc(pieces_most(options), sizeof *executor->piece);
 	executor->load = rh_alloc((size_t)windows_most(options), sizeof *executor->load);
-	if (!executor->micro || !executor->result || !executor->summed_on || !executor->offset || !executor->item_bytes ||
-	    !executor->piece || !executor->load)
+	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->summed_on ||
+	    !executor->offset || !executor->item_bytes || !executor->piece || !executor->load)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->staging, fold_elements(options) * 4);
@@ -338,6 +347,8 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->on);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->staging);
+	rh_free(executor->batch);
+	rh_free(executor->loss_scale);
 	rh_free(executor->micro);
 	rh_free(executor->result);
 	rh_free(executor->summed_on);
@@ -350,8 +361,10 @@ void rh_executor_destroy(struct rh_executor *executor)
 }
 
 /* The integers of a micro-batch, laid out as devices expect them. */
-static void stage_micro(const struct rh_micro_batch *batch, char *to)
+void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
+	char *to = executor->micro[place];
+	executor->batch[place] = *batch;
 	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
 	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
 	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
@@ -364,8 +377,10 @@ static void stage_micro(const struct rh_micro_batch *batch, char *to)
 		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
 }
 
-static void collect_result(const struct rh_executor *executor, struct rh_micro_batch *batch, const char *from)
+void run_collect_result(struct rh_executor *executor, int64_t place)
 {
+	const struct rh_micro_batch *batch = &executor->batch[place];
+	const char *from = executor->result[place];
 	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
 	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
 	if (batch->loss)
@@ -437,28 +452,20 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
 	return &executor->times;
 }
 
-static int run_program(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
+void run_begin(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	RH_ASSERT(count > 0 && count <= executor->micro_batches);
-	executor->batch = batch;
-	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
-		executor->turn = 0;
 	executor->left.block = -1;
 	executor->times = (struct rh_step_times){0};
 	for (int d = 0; d < options->devices; d++)
 		run_waits_reset(&executor->on[d].waits);
 	for (int i = 0; i < 2 * options->model->blocks; i++)
 		executor->summed_on[i] = -1;
-	for (int64_t m = 0; m < count; m++)
-		stage_micro(&batch[m], executor->micro[m]);
-	int rc = run_program_make(options, executor->trains, count, &executor->turn, &executor->program);
-	if (rc > 0) {
-		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
-		rc = 0;
-	}
-	for (size_t i = 0; !rc && i < executor->program.slots; i++)
-		rc = run_slot(executor, &executor->program.slot[i]);
+}
+
+int run_end(struct rh_executor *executor, int rc)
+{
+	const struct rh_executor_options *options = &executor->options;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = bulk_flush(executor, d);
 	if (!rc && executor->ring)
@@ -472,10 +479,31 @@ static int run_program(struct rh_executor *executor, struct rh_micro_batch *batc
 	if (!rc)
 		sum_times(executor);
 	rc = rc ? rc : fold_embedding(executor);
-	if (!rc && executor->trains)
+	if (!rc && executor->trains && !executor->is_stretch)
 		announce_two_uses(executor);
+	return rc;
+}
+
+static int run_program(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
+{
+	const struct rh_executor_options *options = &executor->options;
+	RH_ASSERT(count > 0 && count <= executor->micro_batches);
+	executor->is_stretch = 0;
+	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
+		executor->turn = 0;
+	run_begin(executor);
+	for (int64_t m = 0; m < count; m++)
+		run_stage_micro(executor, m, &batch[m]);
+	int rc = run_program_make(options, executor->trains, count, &executor->turn, &executor->program);
+	if (rc > 0) {
+		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
+		rc = 0;
+	}
+	for (size_t i = 0; !rc && i < executor->program.slots; i++)
+		rc = run_slot(executor, &executor->program.slot[i]);
+	rc = run_end(executor, rc);
 	for (int64_t m = 0; !rc && m < count; m++)
-		collect_result(executor, &batch[m], executor->result[m]);
+		run_collect_result(executor, m);
 	return rc;
 }
 
@@ -483,13 +511,13 @@ int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch
 {
 	executor->trains = 1;
 	executor->step = step;
-	executor->loss_scale = loss_scale;
+	executor->loss_scale[0] = loss_scale;
 	return run_program(executor, batch, count);
 }
 
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
 {
 	executor->trains = 0;
-	executor->loss_scale = 0;
+	executor->loss_scale[0] = 0;
 	return run_program(executor, batch, count);
 }

@@ -16,6 +16,7 @@ struct rh_executor_options {
 	const struct rh_plan *plan;
 	struct rh_store *store;
 	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
+	const int64_t *window;              /* of PACI: rh_schedule_request's, borrowed */
 	struct rh_updater *updater;         /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;
@@ -49,6 +50,25 @@ void rh_executor_destroy(struct rh_executor *executor);
  * the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from 0; loss_scale is 1 / trained tokens of the
  * step. */
 int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale) RH_MUST;
+
+/* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): each stage takes the gradients of
+ * a step's micro-batches, updates its blocks before its next slot, and nobody else waits. A stage's backward recomputes from the input that
+ * its forward had, with the weights of now (arXiv 2606.07881, B: the form with recomputation). */
+struct rh_stretch {
+	int64_t first_step, steps;
+	int64_t micro_batches; /* of each step: options.train_micro_batches, or fewer in a stretch of one step */
+	/* Each step in turn: gives its micro-batches and the loss's scale; 1: there shall be no more. What goes in is read at once; results
+	 * are put where they are wanted at the step's `end`. */
+	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);
+	/* The stored gradient of a trainable block is the step's; on return its weights are the next ones. Each block once a step. */
+	int (*update)(void *context, int64_t step, int block);
+	/* Each step in turn, when its results are there: before rh_executor_steps_in_flight more have begun. */
+	int (*end)(void *context, int64_t step);
+	void *context;
+};
+/* All steps, and a flush. A negative return of the three ends it. Blocks of two uses are frozen. */
+int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
+int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
 
 /* Where the latest training step's time went, in seconds: a device's mean of its compute stream's work and waits (for weights to be up,
  * for activations and gradients between stages, for room that a gradient's download still needs), and the host's wait for updates. */

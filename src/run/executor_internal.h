@@ -69,6 +69,10 @@ struct run_device {
 	char *late;  /* what put-off weight gradients are made of */
 	char *cache;
 	struct rh_stage_state state;
+	struct {
+		int is, lo, hi; /* layers */
+		int64_t step;
+	} owes; /* in a stretch: the update of a stage whose gradients are on their way */
 	/* what the present slot's emission reads */
 	char **block_weights;
 	float *(*block_gradient)[2];
@@ -86,7 +90,7 @@ struct rh_executor {
 	struct rh_staging *ring;   /* for what is not registered of the store; NULL: all is, or nothing can be */
 	struct rh_arena ring_memory;
 	struct rh_host_pin ring_pin;
-	int64_t micro_batches;            /* the most of either kind */
+	int64_t micro_batches;            /* that have a place in staging */
 	float *fold[2];                   /* host staging for pieces of the embedding's sum */
 	char **micro, **result;           /* host staging, one of each a micro-batch */
 	int *summed_on;                   /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
@@ -97,11 +101,12 @@ struct rh_executor {
 	int64_t *load;                    /* scratch: of each window */
 	struct rh_program program;
 	int turn; /* of the round robin, over all steps */
-	/* this step */
-	struct rh_micro_batch *batch;
-	int trains;
+	/* this step; in a stretch the first, and step k's micro-batches lie from k mod `steps_held` * options.train_micro_batches on */
+	struct rh_micro_batch *batch; /* (micro_batches) */
+	float *loss_scale;            /* (steps_held) */
+	int64_t steps_held;
+	int trains, is_stretch;
 	int64_t step;
-	float loss_scale;
 	struct rh_step_times times;
 	struct {
 		int device, block; /* -1: none */
@@ -117,6 +122,17 @@ int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_
 int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
 /* Whether copies of these bytes go through the ring, at least in part. */
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
+
+/* A call's beginning and end: books are empty, and all devices idle, whatever rc is; the first fault comes back. */
+void run_begin(struct rh_executor *executor);
+int run_end(struct rh_executor *executor, int rc);
+/* A micro-batch goes to its place; its results come from there. */
+void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
+void run_collect_result(struct rh_executor *executor, int64_t place);
+
+/* stretch.c: steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
+int64_t run_steps_held(const struct rh_executor_options *options);
+int run_stretch_boundaries(const struct rh_executor_options *options);
 
 /* slots.c: enqueues one slot. */
 int run_slot(struct rh_executor *executor, const struct rh_slot *slot);

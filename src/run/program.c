@@ -37,7 +37,7 @@ static void as_run(const struct rh_model *model, int64_t count, struct rh_progra
 	program->slots = kept;
 }
 
-static int makes_gradients(const struct rh_slot *slot)
+int run_makes_gradients(const struct rh_slot *slot)
 {
 	return slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
 }
@@ -47,19 +47,19 @@ static void note_sums(struct rh_program *program)
 {
 	for (size_t i = 0; i < program->slots; i++) {
 		struct rh_slot *slot = &program->slot[i], *next = NULL;
-		for (size_t k = i + 1; makes_gradients(slot) && k < program->slots && !next; k++) {
+		for (size_t k = i + 1; run_makes_gradients(slot) && k < program->slots && !next; k++) {
 			struct rh_slot *later = &program->slot[k];
-			if (makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
+			if (run_makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
 				next = later;
 		}
-		if (next && next->device == slot->device && next->lo == slot->lo)
+		if (next && next->device == slot->device && next->lo == slot->lo && next->step == slot->step)
 			slot->sums_stay = next->sums_there = 1;
 	}
 }
 
 /* Schedules that split backwards have room for what the longest step puts off: a shorter one goes the longest's way, without the micro-
  * batches that it does not have. */
-static int make_scheduled(const struct rh_executor_options *options, int64_t count, struct rh_program *out)
+static int make_scheduled(const struct rh_executor_options *options, int64_t count, int64_t steps, struct rh_program *out)
 {
 	const struct rh_schedule *schedule = options->schedule;
 	struct rh_stage *stage = NULL;
@@ -68,9 +68,10 @@ static int make_scheduled(const struct rh_executor_options *options, int64_t cou
 		return stages;
 	struct rh_schedule_request request = {.devices = options->devices,
 	                                      .micro_batches = schedule->splits_backward ? options->train_micro_batches : count,
-	                                      .steps = 1,
+	                                      .steps = steps,
 	                                      .stage = stage,
-	                                      .stages = stages};
+	                                      .stages = stages,
+	                                      .window = options->window};
 	int rc = rh_schedule_make(schedule, &request, out), instead = rc == -EINVAL;
 	if (instead)
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
@@ -88,8 +89,17 @@ int run_program_make(const struct rh_executor_options *options, int trains, int6
 	if (!trains || !schedule || !schedule->stages_least)
 		rc = rh_roundpipe_program(options->plan, trains, options->devices, count, round < count ? round : count, turn, out);
 	else
-		rc = make_scheduled(options, count, out);
+		rc = make_scheduled(options, count, 1, out);
 	if (rc >= 0)
+		note_sums(out);
+	return rc;
+}
+
+int run_program_stretch(const struct rh_executor_options *options, int64_t count, int64_t steps, struct rh_program *out)
+{
+	RH_ASSERT(options->schedule && options->schedule->update == RH_UPDATE_LOCAL);
+	int rc = make_scheduled(options, count, steps, out);
+	if (!rc)
 		note_sums(out);
 	return rc;
 }

@@ -236,13 +236,15 @@ static void weight_gradients(struct work *work, int64_t m)
 	}
 }
 
+/* The step's micro-batch `m`, whose books and staging are those of place `m` but in a stretch. */
 static void micro_batch(struct work *work, int64_t m)
 {
 	struct rh_executor *executor = work->executor;
 	const struct rh_slot *slot = work->slot;
 	struct rh_view x = {0};
-	work->emit.shape = executor->batch[m].shape;
 	work->emit.micro_batch = (uint32_t)m;
+	m += slot->step % executor->steps_held * executor->options.train_micro_batches;
+	work->emit.shape = executor->batch[m].shape;
 	struct run_slot *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
 	work->emit.micro = micro->memory;
@@ -275,15 +277,15 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .launch = emitted,
 	                             .sink = &work,
 	                             .arena = &on->arena,
-	                             .step = (uint32_t)executor->step,
+	                             .step = (uint32_t)(executor->step + slot->step),
 	                             .seed = executor->options.seed,
 	                             .dropout = executor->trains ? executor->options.model->dropout : 0,
-	                             .loss_scale = executor->loss_scale,
+	                             .loss_scale = executor->loss_scale[slot->step % executor->steps_held],
 	                             .weights = on->block_weights,
 	                             .gradient = on->block_gradient,
 	                             .cache = on->cache,
 	                             .cache_rows = executor->options.cache_rows};
-	if (executor->trains)
+	if (executor->trains && !executor->is_stretch)
 		work.rc = run_waits_begin(&on->waits, work.device);
 	bulk_begin(&work);
 	for (int64_t k = 0; k < slot->count; k++) {

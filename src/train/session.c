@@ -208,14 +208,35 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 {
 	const char *name = config->schedule;
 	*out = name ? rh_schedule_find(name) : NULL;
-	if (name && (!*out || (*out)->update != RH_UPDATE_FLUSHES))
+	if (name && (!*out || (*out)->update == RH_UPDATE_STALE))
 		return rh_fail(
 		        -EINVAL,
 		        "schedule: '%s' is not one that runs; choose roundpipe (with optimizer_staleness 1 for its asynchronous form), "
-		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p or zb-v",
+		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, 1f1b-async or paci",
 		        name);
 	if (*out && !(*out)->stages_least)
 		*out = NULL;
+	return 0;
+}
+
+/* Stages that update themselves know nothing of each other. */
+static int check_local(const struct rh_session *session, const struct rh_schedule *schedule)
+{
+	const struct rh_config *config = session->config;
+	if (config->max_grad_norm > 0)
+		return rh_fail(-EINVAL,
+		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
+		               "by; set max_grad_norm: 0",
+		               schedule->name);
+	if (config->optimizer_staleness)
+		return rh_fail(-EINVAL, "optimizer_staleness: schedule %s has a staleness of its own; leave it 0", schedule->name);
+	for (int b = 0; b < session->model->blocks; b++)
+		if (session->model->block[b].uses > 1 && session->model->block[b].trainable)
+			return rh_fail(
+			        -EINVAL,
+			        "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
+			        "stage; train an adapter, or choose another schedule",
+			        schedule->name);
 	return 0;
 }
 
@@ -277,6 +298,21 @@ static int find_put_off(struct rh_session *session, const struct rh_schedule *sc
 	return rc;
 }
 
+static int plan_schedule(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+{
+	const struct rh_schedule *schedule = planning->options.schedule;
+	int rc = schedule->update == RH_UPDATE_LOCAL ? check_local(session, schedule) : 0;
+	rc = rc ? rc : cut_for(session, schedule, planning);
+	/* a device of one stage keeps its sums until they are whole */
+	int loops = planning->request.backward_cut_count + 1 > planning->request.devices;
+	planning->store.crosses_rounds = planning->request.crosses_rounds = loops && work->train_micro_batches > 1;
+	planning->options.train_round = work->train_micro_batches;
+	planning->options.window = session->window;
+	if (!rc && schedule->splits_backward)
+		rc = find_put_off(session, schedule, work->train_micro_batches, planning);
+	return rc;
+}
+
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
@@ -327,13 +363,8 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	planning->store.published = trains && config->optimizer_staleness > 0;
 	if (trains)
 		rc = find_schedule(config, &planning->options.schedule);
-	if (!rc && planning->options.schedule) {
-		int splits = planning->options.schedule->splits_backward;
-		planning->store.crosses_rounds = planning->request.crosses_rounds = splits || work->train_micro_batches > 1;
-		rc = cut_for(session, planning->options.schedule, planning);
-		if (!rc && splits)
-			rc = find_put_off(session, planning->options.schedule, work->train_micro_batches, planning);
-	}
+	if (!rc && planning->options.schedule)
+		rc = plan_schedule(session, work, planning);
 	if (rc)
 		return rc;
 	return plan_spilled(session, planning);

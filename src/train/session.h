@@ -28,6 +28,7 @@ struct rh_session {
 	struct rh_updater *updater; /* of a session that trains */
 	int64_t *cuts;              /* that a schedule other than RoundPipe made, else NULL */
 	struct rh_put_off *put_off; /* of a schedule that splits backwards, else NULL */
+	const int64_t *window;      /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_plan plan;
 	struct rh_devices devices;
 	struct rh_executor *executor;

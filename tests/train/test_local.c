@@ -1,0 +1,455 @@
+/* Schedules whose stages update themselves: four CPU devices without a flush give what a plain loop gives that has one set of weights for
+ * each stage and runs forwards, backwards and updates one after the other, in the order that the rule asks for; bit for bit. */
+#include "train/deep.h"
+
+#include "device/cpu/kernels.h"
+
+enum { STEPS = 20, BLOCKS = 6, MICROS = 3, ALL = STEPS * MICROS, STAGES_MOST = 4, ACTS = 4 << 20 };
+
+struct what {
+	const char *schedule, *model, *device;
+	int stages;
+	enum rh_dtype dtype;
+	int64_t lora_r; /* 0: full */
+	double dropout;
+	const int64_t *window; /* NULL: the schedule's own */
+};
+
+static const int64_t wide[] = {9, 5, 4, 2};
+static const struct what cases[] = {
+        {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:4", .stages = 4},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .window = wide},
+        {.schedule = "paci", .model = "qwen3", .device = "cpu:2", .stages = 2, .dtype = RH_BF16},
+        {.schedule = "paci", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1},
+        {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:1", .stages = 1},
+};
+
+struct outcome {
+	double loss[ALL]; /* sums over a micro-batch's targets */
+	float *weights;   /* of all trained tensors */
+	int64_t count;
+};
+
+static void outcome_weights(const struct rh_session *session, struct outcome *out)
+{
+	int64_t all, at = 0;
+	rh_model_parameters(session->model, &out->count, &all);
+	out->weights = malloc((size_t)out->count * sizeof(float));
+	assert_non_null(out->weights);
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
+			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
+			check_ok(rh_store_get(session->store, b, t, 0, n, out->weights + at));
+			at += n;
+		}
+	assert_int_equal(at, out->count);
+}
+
+static double rate_of(int64_t step)
+{
+	return 3e-3 / (double)(1 + step % 3);
+}
+
+static int update_block(struct rh_store *store, int block, int64_t step)
+{
+	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
+	return rh_optimizer_update(store, block, &settings, rate_of(step), 1, step + 1);
+}
+
+static void start(struct deep *deep, const struct what *what, const char *device, const char *schedule, struct rig_input *in)
+{
+	static char *targets[] = {(char *)(uintptr_t) "all-linear"};
+	struct rig *rig = &deep->rig;
+	deep_open(deep, what->model, BLOCKS);
+	rig->config.device = (char *)(uintptr_t)device;
+	rig->config.schedule = (char *)(uintptr_t)schedule;
+	rig->config.dtype = what->dtype;
+	rig->config.state_layout = what->dtype == RH_F32 ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT;
+	rig->config.max_grad_norm = 0;
+	rig->config.use_lora = what->lora_r > 0;
+	rig->config.lora_r = what->lora_r;
+	rig->config.lora_alpha = 16;
+	rig->config.lora_dropout = what->dropout;
+	rig->config.lora_target_modules = (struct rh_list){.item = targets, .count = 1};
+	*in = rig_input(rig, "train");
+	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};
+	check_ok(rh_session_open(&rig->config, RH_SESSION_TRAINS, &rig->session));
+	rig->session.window = what->window;
+	check_ok(rh_session_start(&rig->session, &work));
+}
+
+/* Micro-batch `m` of all; its step's scale is one over the step's targets. */
+static void micro_make(const struct rig_input *in, int64_t m, struct rig_micro *out)
+{
+	rig_micro_make(in, m % in->micros, 0, out);
+}
+
+static float scale_of(const struct rig_input *in, int64_t step)
+{
+	static struct rig_micro micro;
+	int64_t trained = 0;
+	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++) {
+		micro_make(in, m, &micro);
+		trained += micro.batch.shape.head_rows;
+	}
+	return 1.0f / (float)trained;
+}
+
+static double loss_sum(const float *loss, int64_t rows)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < rows; i++)
+		sum += (double)loss[i];
+	return sum;
+}
+
+/* ---- as it is run ---- */
+
+struct running {
+	struct rig *rig;
+	const struct rig_input *in;
+	struct rig_micro micro[ALL]; /* whatever is in flight */
+	struct rh_micro_batch batch[MICROS];
+	struct outcome *out;
+	int64_t begun, ended;
+};
+
+static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
+{
+	struct running *at = context;
+	assert_int_equal(step, at->begun++);
+	for (int64_t m = 0; m < MICROS; m++) {
+		micro_make(at->in, step * MICROS + m, &at->micro[step * MICROS + m]);
+		at->batch[m] = at->micro[step * MICROS + m].batch;
+	}
+	*batch = at->batch;
+	*loss_scale = scale_of(at->in, step);
+	return 0;
+}
+
+static int update(void *context, int64_t step, int block)
+{
+	struct running *at = context;
+	return update_block(at->rig->session.store, block, step);
+}
+
+static int end(void *context, int64_t step)
+{
+	struct running *at = context;
+	assert_int_equal(step, at->ended++);
+	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++)
+		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
+	return 0;
+}
+
+static struct outcome run(const struct what *what)
+{
+	struct deep deep;
+	struct rig_input in;
+	struct outcome out = {0};
+	start(&deep, what, what->device, what->schedule, &in);
+	struct running *at = calloc(1, sizeof *at);
+	assert_non_null(at);
+	at->rig = &deep.rig;
+	at->in = &in;
+	at->out = &out;
+	/* two stretches: a flush between them */
+	for (int part = 0; part < 2; part++) {
+		const struct rh_stretch stretch = {.first_step = part ? STEPS / 4 : 0,
+		                                   .steps = part ? STEPS - STEPS / 4 : STEPS / 4,
+		                                   .micro_batches = MICROS,
+		                                   .begin = begin,
+		                                   .update = update,
+		                                   .end = end,
+		                                   .context = at};
+		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
+	}
+	assert_int_equal(at->ended, STEPS);
+	outcome_weights(&deep.rig.session, &out);
+	free(at);
+	deep_close(&deep);
+	return out;
+}
+
+/* ---- the plain loop ---- */
+
+struct plain {
+	const struct what *what;
+	struct rig *rig;
+	const struct rig_input *in;
+	struct rh_pool *pool;
+	struct cpu_context cpu;
+	int64_t cut[STAGES_MOST + 1];
+	char *activation[STAGES_MOST + 1][ALL], *gradient[STAGES_MOST + 1][ALL]; /* at each stage's lower end */
+	char **weights;
+	float *(*sum)[2];
+	struct rh_stage_state state;
+	struct outcome *out;
+};
+
+static int launch(void *sink, const struct rh_op *op)
+{
+	if (rh_op_fault(op))
+		fail_msg("%s", rh_op_fault(op));
+	return cpu_run(sink, op);
+}
+
+static char *hidden_at(char **place, const struct rh_micro_batch *batch, const struct rh_model *model)
+{
+	if (!*place)
+		*place = malloc((size_t)rh_dtype_bytes(model->dtype, batch->shape.tokens * model->config->hidden_size));
+	assert_non_null(*place);
+	return *place;
+}
+
+/* The integers of a micro-batch as ops read them. */
+static char *integers(const struct rh_micro_batch *batch)
+{
+	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
+	char *to = calloc(1, (size_t)at.bytes + 1);
+	assert_non_null(to);
+	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
+	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
+	memcpy(to + at.start_q, batch->start_q, (size_t)(batch->shape.documents + 1) * 4);
+	memcpy(to + at.start_k, batch->start_k, (size_t)(batch->shape.documents + 1) * 4);
+	memcpy(to + at.head_row, batch->head_row, (size_t)batch->shape.head_rows * 4);
+	memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
+	return to;
+}
+
+/* One forward or backward of a stage, with the weights that it has now. */
+static void plain_part(struct plain *at, int backward, int stage, int64_t m)
+{
+	static struct rig_micro micro;
+	static char memory[ACTS];
+	static int32_t hit[512];
+	const struct rh_model *model = at->rig->session.model;
+	int lo = (int)at->cut[stage], hi = (int)at->cut[stage + 1], top = stage + 1 == at->what->stages;
+	if (!backward && top)
+		return; /* with its backward */
+	micro_make(at->in, m, &micro);
+	for (int b = 0; b < model->blocks; b++)
+		at->weights[b] = (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
+	struct rh_arena arena = {.base = (char *)(uintptr_t)rh_align_up((int64_t)(uintptr_t)memory, RH_ALIGN), .capacity = ACTS - RH_ALIGN};
+	struct rh_emit emit = {.model = model,
+	                       .launch = launch,
+	                       .sink = &at->cpu,
+	                       .arena = &arena,
+	                       .saved = &arena,
+	                       .shape = micro.batch.shape,
+	                       .micro = integers(&micro.batch),
+	                       .step = (uint32_t)(m / MICROS),
+	                       .micro_batch = (uint32_t)(m % MICROS),
+	                       .seed = at->rig->config.seed,
+	                       .dropout = model->dropout,
+	                       .loss_scale = scale_of(at->in, m / MICROS),
+	                       .weights = at->weights,
+	                       .gradient = at->sum};
+	int64_t tokens = emit.shape.tokens, hidden = model->config->hidden_size;
+	struct rh_view x = {0}, y = {0}, dy = {0}, dx = {0}, boundary[16] = {{0}};
+	if (stage)
+		x = rh_view_of(at->activation[stage][m], model->dtype, tokens, hidden);
+	if (!backward) {
+		y = rh_view_of(hidden_at(&at->activation[stage + 1][m], &micro.batch, model), model->dtype, tokens, hidden);
+		boundary[hi] = y;
+		check_ok(rh_stage_forward(&emit, lo, hi, x, boundary, NULL));
+	} else {
+		struct rh_head_out head = {.loss = rh_view_of(micro.loss, RH_F32, emit.shape.head_rows, 1),
+		                           .hit = rh_view_of(hit, RH_I32, emit.shape.head_rows, 1)};
+		if (!top)
+			dy = rh_view_of(at->gradient[stage + 1][m], model->dtype, tokens, hidden);
+		if (lo > model->first_trained)
+			dx = rh_view_of(hidden_at(&at->gradient[stage][m], &micro.batch, model), model->dtype, tokens, hidden);
+		check_ok(rh_stage_save(&emit, lo, hi, x, y, &at->state, &head));
+		check_ok(rh_stage_backward(&emit, lo, hi, &at->state, dy, dx));
+		if (top)
+			at->out->loss[m] = loss_sum(micro.loss, emit.shape.head_rows);
+	}
+	free(emit.micro);
+}
+
+/* After a step's last backward: the stage's gradients are rounded to where the store has them, its blocks are updated, sums begin anew. */
+static void plain_update(struct plain *at, int stage, int64_t step)
+{
+	const struct rh_model *model = at->rig->session.model;
+	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || !model->block[b].trainable)
+				continue;
+			int64_t elements = model->block[b].elements;
+			struct rh_op cast = {.kind = RH_OP_CAST};
+			cast.operand[RH_CAST_X] = rh_view_of(at->sum[b][0], RH_F32, 1, elements);
+			cast.operand[RH_CAST_Y] = rh_view_of(rh_store_gradient(at->rig->session.store, b), model->dtype, 1, elements);
+			check_ok(cpu_run(&at->cpu, &cast));
+			check_ok(update_block(at->rig->session.store, b, step));
+			memset(at->sum[b][0], 0, (size_t)elements * 4);
+		}
+}
+
+/* Who may go first: where each stage is, and when it is free. */
+struct clock {
+	int64_t forwards[STAGES_MOST], backwards[STAGES_MOST], free_at[STAGES_MOST];
+	int64_t forward_end[STAGES_MOST][ALL], backward_end[STAGES_MOST][ALL]; /* INT64_MAX: not yet */
+};
+
+static int64_t window_of(const struct what *what, int stage)
+{
+	return what->window ? what->window[stage] : what->stages - stage;
+}
+
+/* A forward takes 1, a backward 2. PACI: a backward that has come, else a forward while fewer than the window are unresolved. 1F1B: as many
+ * forwards ahead as there are stages above, then in turn. 1: something was begun. */
+static int begin_one(struct plain *at, struct clock *clock, int stage, int64_t now, int64_t until)
+{
+	int stages = at->what->stages, paci = !strcmp(at->what->schedule, "paci");
+	int64_t f = clock->forwards[stage], b = clock->backwards[stage], ahead = stages - 1 - stage;
+	int input = f < until && (!stage || clock->forward_end[stage - 1][f] <= now);
+	int gradient = b < f && clock->forward_end[stage][b] <= now && (stage + 1 == stages || clock->backward_end[stage + 1][b] <= now);
+	int forward_turn = f < until && f - b <= ahead;
+	if (clock->free_at[stage] > now)
+		return 0;
+	if (paci ? gradient : gradient && !forward_turn) {
+		plain_part(at, 1, stage, b);
+		clock->backward_end[stage][b] = clock->free_at[stage] = now + 2;
+		clock->backwards[stage]++;
+		if ((b + 1) % MICROS == 0)
+			plain_update(at, stage, b / MICROS);
+		return 1;
+	}
+	if (input && (paci ? f - b < window_of(at->what, stage) : forward_turn)) {
+		plain_part(at, 0, stage, f);
+		clock->forward_end[stage][f] = clock->free_at[stage] = now + 1;
+		clock->forwards[stage]++;
+		return 1;
+	}
+	return 0;
+}
+
+static void plain_stretch(struct plain *at, int64_t first, int64_t until)
+{
+	struct clock *clock = malloc(sizeof *clock);
+	assert_non_null(clock);
+	for (int s = 0; s < STAGES_MOST; s++) {
+		clock->forwards[s] = clock->backwards[s] = first;
+		clock->free_at[s] = 0;
+		for (int m = 0; m < ALL; m++)
+			clock->forward_end[s][m] = clock->backward_end[s][m] = INT64_MAX;
+	}
+	for (int64_t now = 0; clock->backwards[0] < until; now++)
+		for (int s = 0; s < at->what->stages; s++)
+			(void)begin_one(at, clock, s, now, until);
+	free(clock);
+}
+
+static struct outcome plain(const struct what *what)
+{
+	struct deep deep, cut;
+	struct rig_input in;
+	struct outcome out = {0};
+	struct plain *at = calloc(1, sizeof *at);
+	assert_non_null(at);
+	start(&cut, what, what->device, what->schedule, &in); /* for its stages alone */
+	for (int s = 0; s + 1 < what->stages; s++)
+		at->cut[s + 1] = cut.rig.session.plan.forward[s].hi;
+	at->cut[what->stages] = cut.rig.session.model->layers;
+	deep_close(&cut);
+	start(&deep, what, "cpu:1", NULL, &in);
+	const struct rh_model *model = deep.rig.session.model;
+	at->what = what;
+	at->rig = &deep.rig;
+	at->in = &in;
+	at->out = &out;
+	check_ok(rh_pool_create(1, &at->pool));
+	at->cpu = (struct cpu_context){at->pool, rh_cpu_best_isa()};
+	at->weights = calloc((size_t)model->blocks, sizeof *at->weights);
+	at->sum = calloc((size_t)model->blocks, sizeof *at->sum);
+	for (int b = 0; b < model->blocks; b++)
+		at->sum[b][0] = model->block[b].trainable ? calloc((size_t)model->block[b].elements, 4) : NULL;
+	check_ok(rh_stage_state_create(model, &at->state));
+	plain_stretch(at, 0, STEPS / 4 * MICROS);
+	plain_stretch(at, STEPS / 4 * MICROS, ALL);
+	outcome_weights(&deep.rig.session, &out);
+	rh_stage_state_free(&at->state);
+	for (int b = 0; b < model->blocks; b++)
+		free(at->sum[b][0]);
+	for (int s = 0; s <= STAGES_MOST; s++)
+		for (int m = 0; m < ALL; m++) {
+			free(at->activation[s][m]);
+			free(at->gradient[s][m]);
+		}
+	free(at->sum);
+	free(at->weights);
+	rh_pool_destroy(at->pool);
+	deep_close(&deep);
+	free(at);
+	return out;
+}
+
+static void test_stages_that_update_themselves_equal_a_plain_loop(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct outcome got = run(&cases[i]), expected = plain(&cases[i]);
+		for (int m = 0; m < ALL; m++)
+			if (got.loss[m] != expected.loss[m])
+				fail_msg("%s, %s, micro-batch %d of step %d: loss %.9g, expected %.9g", cases[i].schedule, cases[i].model,
+				         m % MICROS, m / MICROS, got.loss[m], expected.loss[m]);
+		assert_int_equal(got.count, expected.count);
+		assert_memory_equal(got.weights, expected.weights, (size_t)got.count * sizeof(float));
+		free(got.weights);
+		free(expected.weights);
+	}
+}
+
+/* Else nothing was compared: a step of one stage is fresh, of four it is not. */
+static void test_more_stages_are_staler(void **state)
+{
+	(void)state;
+	struct what one = cases[0], four = cases[0];
+	one.device = "cpu:1";
+	one.stages = 1;
+	struct outcome fresh = plain(&one), stale = plain(&four);
+	assert_true(fresh.loss[0] == stale.loss[0] && fresh.loss[MICROS] != stale.loss[MICROS]);
+	free(fresh.weights);
+	free(stale.weights);
+}
+
+static void test_what_cannot_be_updated_by_stages_is_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model, *line;
+		double clip;
+		int staleness;
+	} refused[] = {{"qwen3", "max_grad_norm: under schedule paci each stage updates itself", 1, 0},
+	               {"qwen3", "optimizer_staleness: schedule paci has a staleness of its own", 0, 1},
+	               {"smollm2", "this model's embedding is its head too", 0, 0}};
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		struct rig rig;
+		rig_open(&rig, refused[i].model, NULL);
+		rig.config.schedule = (char *)(uintptr_t) "paci";
+		rig.config.device = (char *)(uintptr_t) "cpu:2";
+		rig.config.max_grad_norm = refused[i].clip;
+		rig.config.optimizer_staleness = refused[i].staleness;
+		struct rig_input in = rig_input(&rig, "train");
+		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
+		check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
+		int rc = rh_session_start(&rig.session, &work);
+		assert_int_equal(rc, -EINVAL);
+		if (!strstr(rh_error(rc), refused[i].line))
+			fail_msg("'%s' is not in: %s", refused[i].line, rh_error(rc));
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_stages_that_update_themselves_equal_a_plain_loop),
+	        cmocka_unit_test(test_more_stages_are_staler),
+	        cmocka_unit_test(test_what_cannot_be_updated_by_stages_is_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
