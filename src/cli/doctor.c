@@ -190,7 +190,12 @@ static int check_writable(const char *path)
 
 int verb_doctor(const struct rh_config *config)
 {
-	struct rh_doctor_options options = {.device = config->device, .dir = config->output_dir ? config->output_dir : "."};
+	char here_text[] = ".", *here = here_text;
+	struct rh_doctor_options options = {.device = config->device, .dir = &here, .dirs = 1};
+	if (config->nvme_dirs.count) {
+		options.dir = config->nvme_dirs.item;
+		options.dirs = (int)config->nvme_dirs.count;
+	}
 	struct rh_doctor_report report;
 	struct rh_hardware hardware = {0};
 	char *path = config->save ? profile_path(config->save) : NULL;

@@ -148,7 +148,7 @@ static int resolve_spill(struct resolving *r)
 	if (config->spill && !config->max_nvme)
 		return config_entry_fail(entry, "needs max_nvme, the bytes that it may use there");
 	static const char *const idle[] = {"nvme_dirs", "max_nvme", "max_nvme_writes"};
-	for (size_t i = 0; i < sizeof idle / sizeof idle[0] && !config->spill; i++)
+	for (size_t i = 0; i < sizeof idle / sizeof idle[0] && !config->spill && r->verb_bit != VERB_DOCTOR; i++)
 		if (given(r, idle[i]) && (i == 0   ? config->nvme_dirs.count > 0
 		                          : i == 1 ? config->max_nvme > 0
 		                                   : config->max_nvme_writes > 0))

@@ -28,7 +28,7 @@ static void test_doctor_prints_json_and_saves_a_profile(void **state)
 	struct rh_hardware hardware;
 	json_t *root;
 	open_scratch(&scratch);
-	struct ran ran = run_line(&scratch, "doctor --device emu:2 --json --save %s/mine.yaml --output_dir /var/tmp", scratch.dir);
+	struct ran ran = run_line(&scratch, "doctor --device emu:2 --json --save %s/mine.yaml --nvme_dirs /var/tmp", scratch.dir);
 	if (ran.status)
 		fail_msg("exit %d: %s", ran.status, ran.err);
 	check_ok(rh_json_parse(ran.out, strlen(ran.out), "doctor --json", &root));
@@ -59,7 +59,7 @@ static void test_doctor_saves_under_a_name(void **state)
 	int assumed = 1;
 	open_scratch(&scratch);
 	setenv("XDG_CONFIG_HOME", scratch.dir, 1);
-	run_ok(&scratch, "doctor --device emu:1 --save local --output_dir %s", scratch.dir);
+	run_ok(&scratch, "doctor --device emu:1 --save local --nvme_dirs %s", scratch.dir);
 	check_ok(rh_hardware_local(1, 1, &hardware, &assumed));
 	assert_int_equal(assumed, 0);
 	assert_int_equal(hardware.devices, 1);

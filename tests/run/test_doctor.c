@@ -414,9 +414,9 @@ static void test_a_drive_is_measured_and_nothing_stays(void **state)
 {
 	(void)state;
 	struct doctor_drive_rates rates;
-	char dir[] = "/var/tmp/rh-doctor-XXXXXX";
+	char dir[] = "/var/tmp/rh-doctor-XXXXXX", *dirs[] = {dir}, *nowhere[] = {(char[]){"/nowhere"}};
 	assert_non_null(mkdtemp(dir));
-	int rc = doctor_measure_drive(dir, 24 * mib, 0.2, &rates);
+	int rc = doctor_measure_drive(dirs, 1, 24 * mib, 0.2, &rates);
 	if (rc == -EINVAL) {
 		check_ok(rh_dir_remove(dir));
 		check_skip("the drive under /var/tmp: %s", rh_error(rc));
@@ -425,7 +425,7 @@ static void test_a_drive_is_measured_and_nothing_stays(void **state)
 	assert_true(rates.read > 0 && rates.write > 0 && rates.mixed > 0 && rates.free_bytes > 0);
 	assert_int_equal(rh_dir_empty(dir), 1);
 	check_ok(rh_dir_remove(dir));
-	assert_int_equal(doctor_measure_drive("/nowhere", 24 * mib, 0.2, &rates), -ENOENT);
+	assert_int_equal(doctor_measure_drive(nowhere, 1, 24 * mib, 0.2, &rates), -ENOENT);
 	assert_non_null(strstr(rh_error(-ENOENT), "/nowhere"));
 }
 

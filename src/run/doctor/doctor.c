@@ -195,8 +195,8 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 		rc = examine_host(&plan, out);
 	}
 	if (!rc) {
-		rh_note("measuring the drive under %s", options->dir);
-		if (doctor_measure_drive(options->dir, plan.drive_bytes, plan.drive_seconds, &out->measured.drive)) {
+		rh_note("measuring the drive under %s%s", options->dir[0], options->dirs > 1 ? " and others" : "");
+		if (doctor_measure_drive(options->dir, options->dirs, plan.drive_bytes, plan.drive_seconds, &out->measured.drive)) {
 			snprintf(out->drive_trouble, sizeof out->drive_trouble, "%s", rh_error(-EIO));
 			out->measured.drive = (struct doctor_drive_rates){0};
 			rh_error_clear();

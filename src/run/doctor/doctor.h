@@ -9,7 +9,8 @@
 
 struct rh_doctor_options {
 	const char *device; /* as the configuration names it */
-	const char *dir;    /* on the drive to measure */
+	char *const *dir;   /* on the drives to measure, one each */
+	int dirs;
 };
 
 struct rh_doctor_report {

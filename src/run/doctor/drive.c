@@ -74,16 +74,16 @@ static void name_of(const char *dir, char *out, size_t bytes)
 	snprintf(out, bytes, "%.31s", above && strcmp(above + 1, "block") ? above + 1 : last + 1);
 }
 
-static int prepare(struct working *working, const char *dir, int records)
+static int prepare(struct working *working, char *const *dir, int dirs, int records)
 {
-	struct rh_space_options options = {.dir = (char *[]){(char *)(uintptr_t)dir}, .dirs = 1};
+	struct rh_space_options options = {.dir = dir, .dirs = dirs};
 	struct rh_space_stats stats;
 	int rc = rh_space_open(&options, &working->space);
 	if (rc)
 		return rc;
 	rh_space_stats(working->space, &stats);
 	if (!stats.direct)
-		return rh_fail(-EINVAL, "%s: this file system does not pass by the page cache, so it says nothing of a drive", dir);
+		return rh_fail(-EINVAL, "%s: this file system does not pass by the page cache, so it says nothing of a drive", dir[0]);
 	working->record = rh_alloc((size_t)records, sizeof *working->record);
 	if (!working->record)
 		return -ENOMEM;
@@ -105,20 +105,23 @@ static int prepare(struct working *working, const char *dir, int records)
 	return rc;
 }
 
-int doctor_measure_drive(const char *dir, int64_t bytes, double seconds, struct doctor_drive_rates *out)
+int doctor_measure_drive(char *const *dir, int dirs, int64_t bytes, double seconds, struct doctor_drive_rates *out)
 {
 	struct working working = {0};
-	struct statvfs room;
 	*out = (struct doctor_drive_rates){0};
-	if (statvfs(dir, &room))
-		return rh_fail(-errno, "%s: %s", dir, strerror(errno));
-	out->free_bytes = (int64_t)room.f_bavail * (int64_t)room.f_frsize;
-	int64_t records = (bytes < out->free_bytes / 4 ? bytes : out->free_bytes / 4) / RECORD_BYTES;
+	for (int i = 0; i < dirs; i++) {
+		struct statvfs room;
+		if (statvfs(dir[i], &room))
+			return rh_fail(-errno, "%s: %s", dir[i], strerror(errno));
+		int64_t free_bytes = (int64_t)room.f_bavail * (int64_t)room.f_frsize;
+		bytes = bytes < free_bytes / 4 ? bytes : free_bytes / 4;
+		out->free_bytes += free_bytes;
+	}
+	int64_t records = bytes / RECORD_BYTES;
 	if (records < 2)
-		return rh_fail(-ENOSPC, "%s: %.1f MiB are free, too little to measure in; free some or name another directory", dir,
-		               (double)out->free_bytes / 1048576);
-	name_of(dir, out->name, sizeof out->name);
-	int rc = prepare(&working, dir, (int)records);
+		return rh_fail(-ENOSPC, "%s: too little is free to measure in; free some or name another directory", dir[0]);
+	name_of(dir[0], out->name, sizeof out->name);
+	int rc = prepare(&working, dir, dirs, (int)records);
 	if (!rc)
 		rc = run(&working, WORK_WRITE, seconds, &out->write);
 	if (!rc)

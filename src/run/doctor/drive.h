@@ -1,4 +1,4 @@
-/* What a drive reads and writes, as a run would: through offload/space.h, checksums included. */
+/* What drives read and write, as a run would: through offload/space.h, checksums included. */
 #ifndef RH_RUN_DOCTOR_DRIVE_H
 #define RH_RUN_DOCTOR_DRIVE_H
 
@@ -8,12 +8,13 @@
 
 struct doctor_drive_rates {
 	double read, write, mixed; /* bytes per second; mixed: in sum, as much read as written */
-	int64_t free_bytes;        /* of the file system */
-	char name[32];             /* of the block device below, "nvme0n1"; "" where there is none */
+	int64_t free_bytes;        /* of the file systems */
+	char name[32];             /* of the block device below the first, "nvme0n1"; "" where there is none */
 };
 
-/* In at most `bytes` in `dir`, in a file that has no name (nothing is left behind); at most about `seconds` for each of the three.
+/* In at most `bytes` in the directories together, one a drive, in files that have no name (nothing is left behind); at most about `seconds`
+ * for each of the three.
  * -ENOSPC; -EINVAL for a file system that cannot pass by the page cache; or what it answers. */
-int doctor_measure_drive(const char *dir, int64_t bytes, double seconds, struct doctor_drive_rates *out) RH_MUST;
+int doctor_measure_drive(char *const *dir, int dirs, int64_t bytes, double seconds, struct doctor_drive_rates *out) RH_MUST;
 
 #endif

@@ -268,7 +268,7 @@ int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const 
 	rc = runs < 0 ? runs : rh_grow(&out->item, &out->capacity, out->count + pass.ops, sizeof *out->item);
 	for (size_t i = 0; !rc && i < pass.ops; i++) {
 		qsort(taken + i * REPEATS, (size_t)runs, sizeof *taken, ascending);
-		out->item[out->count++] = (struct doctor_op_time){pass.op[i], taken[i * REPEATS + (size_t)runs / 4]};
+		out->item[out->count++] = (struct doctor_op_time){pass.op[i], taken[i * REPEATS + (size_t)runs / 2]};
 	}
 	rh_free(taken);
 	pass_close(&pass);

@@ -16,8 +16,7 @@ struct doctor_probe {
 	int qk_norm;
 };
 
-/* An op as it was launched (addresses mean nothing any more), and what it took: the lower quartile of the runs, as what disturbs a machine
- * only ever makes it slower. */
+/* An op as it was launched (addresses mean nothing any more), and the median of what it took. */
 struct doctor_op_time {
 	struct rh_op op;
 	double seconds;
