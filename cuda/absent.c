@@ -24,3 +24,9 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	(void)index, (void)options, (void)out;
 	return rh_cuda_count();
 }
+
+int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
+{
+	(void)gpu, (void)out;
+	return rh_cuda_count();
+}

@@ -4,6 +4,7 @@
 #include "core/arena.h"
 #include "cuda/launch.h"
 
+#include <ctype.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -516,4 +517,28 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	else
 		*out = &device->base;
 	return rc;
+}
+
+/* For reports */
+
+int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
+{
+	*out = (struct rh_cuda_gpu){0};
+	int count = rh_cuda_count();
+	if (count < 0)
+		return count;
+	cudaError_t error = gpu < 0 || gpu >= count ? cudaErrorInvalidDevice : cudaSuccess;
+	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&out->major, cudaDevAttrComputeCapabilityMajor, gpu);
+	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&out->minor, cudaDevAttrComputeCapabilityMinor, gpu);
+	if (error == cudaSuccess)
+		error = cudaDeviceGetAttribute(&out->multiprocessors, cudaDevAttrMultiProcessorCount, gpu);
+	if (error == cudaSuccess)
+		error = cudaDeviceGetPCIBusId(out->address, sizeof out->address, gpu);
+	if (error != cudaSuccess)
+		return rh_fail(-ENODEV, "device %s:%d: %s", kind, gpu, cudaGetErrorString(error));
+	for (char *at = out->address; *at; at++) /* as /sys writes it */
+		*at = (char)tolower((unsigned char)*at);
+	return 0;
 }

@@ -23,4 +23,11 @@ int rh_cuda_room(int gpu, int workers, int64_t *bytes) RH_MUST;
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 
+/* What a GPU is; its PCI address as /sys/bus/pci/devices has it. -ENODEV. */
+struct rh_cuda_gpu {
+	int major, minor, multiprocessors; /* compute capability */
+	char address[16];
+};
+int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out) RH_MUST;
+
 #endif

@@ -69,23 +69,46 @@ static json_t *advices_json(const struct doctor_advices *advices)
 	return list;
 }
 
+static json_t *products_json(const struct rh_hardware_device *device)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; i < device->gemms; i++) {
+		const struct rh_hardware_gemm *gemm = &device->gemm[i];
+		json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:f}", "product", rh_product_name(gemm->product), "m",
+		                                      (json_int_t)gemm->m, "n", (json_int_t)gemm->n, "k", (json_int_t)gemm->k,
+		                                      "flops_per_s", gemm->fraction * device->peak[gemm->product]));
+	}
+	return list;
+}
+
+static json_t *gpu_json(const struct rh_doctor_report *r)
+{
+	if (!r->gpu.major)
+		return json_null();
+	return json_pack("{s:i, s:i, s:s, s:I, s:I}", "compute_capability", r->gpu.major * 10 + r->gpu.minor, "multiprocessors",
+	                 r->gpu.multiprocessors, "address", r->gpu.address, "memory_bytes", (json_int_t)r->device_bytes, "reserved_bytes",
+	                 (json_int_t)r->device_reserved_bytes);
+}
+
 static int print_json(const struct rh_doctor_report *r, const struct rh_hardware *h, const char *profile)
 {
 	const struct doctor_copies *copies = &r->measured.copies;
 	const struct doctor_drive_rates *drive = &r->measured.drive;
-	json_t *measured = json_pack(
-	        "{s:s, s:i, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f, s:f, s:I, s:I}, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, "
-	        "s:f, "
-	        "s:s, s:o}}",
-	        "device", r->measured.kind, "devices", r->devices, "f32_flops_per_s", h->device.peak[RH_PRODUCT_F32], "bf16_flops_per_s",
-	        h->device.peak[RH_PRODUCT_BF16], "launch_s", r->launch_s, "copies", "up_bytes_per_s", copies->up, "down_bytes_per_s",
-	        copies->down, "both_bytes_per_s", copies->both, "all_up_bytes_per_s", copies->all_up, "latency_s", copies->latency_s,
-	        "registered_bytes", (json_int_t)copies->registered, "asked_bytes", (json_int_t)copies->asked, "memory", "read_bytes_per_s",
-	        r->host.read, "copy_bytes_per_s", r->host.copy, "one_core_copy_bytes_per_s", r->host.core_copy, "optimizer",
-	        "split_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT], "plain_bytes_per_s", r->optimizer[RH_LAYOUT_PLAIN],
-	        "split8_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT8], "float32_bytes_per_s", r->optimizer_f32, "drive", "read_bytes_per_s",
-	        drive->read, "write_bytes_per_s", drive->write, "mixed_bytes_per_s", drive->mixed, "name", drive->name, "trouble",
-	        *r->drive_trouble ? text_json(r->drive_trouble) : json_null());
+	json_t *measured = json_pack("{s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f, s:f, s:I, s:I}, s:{s:f, s:f, s:f}, "
+	                             "s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, "
+	                             "s:f, "
+	                             "s:s, s:o}}",
+	                             "products", products_json(&h->device), "gpu", gpu_json(r), "device", r->measured.kind, "devices",
+	                             r->devices, "f32_flops_per_s", h->device.peak[RH_PRODUCT_F32], "bf16_flops_per_s",
+	                             h->device.peak[RH_PRODUCT_BF16], "launch_s", r->launch_s, "copies", "up_bytes_per_s", copies->up,
+	                             "down_bytes_per_s", copies->down, "both_bytes_per_s", copies->both, "all_up_bytes_per_s",
+	                             copies->all_up, "latency_s", copies->latency_s, "registered_bytes", (json_int_t)copies->registered,
+	                             "asked_bytes", (json_int_t)copies->asked, "memory", "read_bytes_per_s", r->host.read,
+	                             "copy_bytes_per_s", r->host.copy, "one_core_copy_bytes_per_s", r->host.core_copy, "optimizer",
+	                             "split_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT], "plain_bytes_per_s", r->optimizer[RH_LAYOUT_PLAIN],
+	                             "split8_bytes_per_s", r->optimizer[RH_LAYOUT_SPLIT8], "float32_bytes_per_s", r->optimizer_f32, "drive",
+	                             "read_bytes_per_s", drive->read, "write_bytes_per_s", drive->write, "mixed_bytes_per_s", drive->mixed,
+	                             "name", drive->name, "trouble", *r->drive_trouble ? text_json(r->drive_trouble) : json_null());
 	return verb_print_json(json_pack("{s:o, s:o, s:o, s:o, s:f}", "machine", machine_json(&r->facts), "measured", measured, "warnings",
 	                                 advices_json(&r->advices), "profile", profile ? text_json(profile) : json_null(), "seconds",
 	                                 r->seconds));
@@ -115,11 +138,46 @@ static void print_machine(const struct doctor_facts *f)
 			print_link(*f->drive[i].model ? f->drive[i].model : f->drive[i].name, &f->drive[i].link);
 }
 
+/* The shapes that were measured in both widths, a few of them: by rows, then by columns. */
+static void print_products(const struct rh_hardware_device *device)
+{
+	enum { SHOWN = 8 };
+	const struct rh_hardware_gemm *pair[2][SHOWN];
+	int64_t pairs = 0, kept = 0;
+	for (int pass = 0; pass < 2; pass++) {
+		int64_t seen = 0;
+		for (size_t i = 0; i < device->gemms; i++)
+			for (size_t k = i + 1; k < device->gemms; k++) {
+				const struct rh_hardware_gemm *a = &device->gemm[i], *b = &device->gemm[k];
+				if (a->product == b->product || a->m != b->m || a->n != b->n || a->k != b->k)
+					continue;
+				if (pass && seen * SHOWN / pairs >= kept && kept < SHOWN) { /* evenly spread */
+					pair[0][kept] = a;
+					pair[1][kept++] = b;
+				}
+				seen++;
+			}
+		pairs = seen;
+		if (!pairs)
+			return;
+	}
+	printf("  products of %8s x %5s x %5s, GFLOP/s: %8s %9s\n", "m", "n", "k", rh_product_name(pair[0][0]->product),
+	       rh_product_name(pair[1][0]->product));
+	for (int64_t i = 0; i < kept; i++)
+		printf("              %8lld x %5lld x %5lld           %8.1f %9.1f\n", (long long)pair[0][i]->m, (long long)pair[0][i]->n,
+		       (long long)pair[0][i]->k, pair[0][i]->fraction * device->peak[pair[0][i]->product] / 1e9,
+		       pair[1][i]->fraction * device->peak[pair[1][i]->product] / 1e9);
+}
+
 static void print_measured(const struct rh_doctor_report *r, const struct rh_hardware *h)
 {
 	const struct doctor_copies *copies = &r->measured.copies;
 	printf("%d %s device%s: products up to %.1f GFLOP/s in fp32, %.1f in bf16\n", r->devices, r->measured.kind,
 	       r->devices == 1 ? "" : "s", h->device.peak[RH_PRODUCT_F32] / 1e9, h->device.peak[RH_PRODUCT_BF16] / 1e9);
+	if (r->gpu.major)
+		printf("  sm_%d%d, %d multiprocessors, %.1f GiB, %.1f of them not to be had\n", r->gpu.major, r->gpu.minor,
+		       r->gpu.multiprocessors, (double)r->device_bytes / gib, (double)r->device_reserved_bytes / gib);
+	print_products(&h->device);
 	printf("  copies: %.1f GB/s up, %.1f down, %.1f both at once", copies->up / 1e9, copies->down / 1e9, copies->both / 1e9);
 	if (r->devices > 1)
 		printf("; all devices up %.1f", copies->all_up / 1e9);

@@ -40,6 +40,8 @@ static void test_doctor_prints_json_and_saves_a_profile(void **state)
 	assert_true(number_at(root, "measured", "memory", "read_bytes_per_s") > 0);
 	assert_true(number_at(root, "measured", "optimizer", "split_bytes_per_s") > 0);
 	assert_true(number_at(root, "measured", "drive", "read_bytes_per_s") >= 0);
+	assert_true(number_at(root, "measured", "gpu", "multiprocessors") > 0);
+	assert_true(json_array_size(json_object_get(json_object_get(root, "measured"), "products")) > 4);
 	assert_true(json_is_array(json_object_get(root, "warnings")));
 	assert_string_equal(json_string_value(json_object_get(root, "profile")), path_of("%s/mine.yaml", scratch.dir));
 	check_ok(rh_hardware_read(path_of("%s/mine.yaml", scratch.dir), &hardware));

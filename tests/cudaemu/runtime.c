@@ -183,7 +183,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 {
 	ENTER();
 	(void)gpu;
-	*value = attribute == cudaDevAttrComputeCapabilityMajor ? machine()->major : machine()->minor;
+	*value = attribute == cudaDevAttrComputeCapabilityMajor   ? machine()->major
+	         : attribute == cudaDevAttrComputeCapabilityMinor ? machine()->minor
+	                                                          : 1;
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *address, int length, int gpu)
+{
+	ENTER();
+	snprintf(address, (size_t)length, "0000:E%d:00.0", gpu);
 	return cudaSuccess;
 }
 

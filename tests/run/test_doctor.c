@@ -84,8 +84,11 @@ static void root_close(const struct root *root)
 	check_ok(rh_dir_remove(root->dir));
 }
 
-static const struct doctor_measured good = {
-        .build = "cuda", .kind = "cuda", .copies = {25e9, 26e9, 45e9, 1e-5, 25e9, 1, 1}, .drive = {6e9, 4e9, 5e9, 1, "nvme0n1"}};
+static const struct doctor_measured good = {.build = "cuda",
+                                            .kind = "cuda",
+                                            .address = "0000:01:00.0",
+                                            .copies = {25e9, 26e9, 45e9, 1e-5, 25e9, 1, 1},
+                                            .drive = {6e9, 4e9, 5e9, 1, "nvme0n1"}};
 
 /* What is said of the machine with something changed: exactly one thing, which holds all of `parts`. */
 static void says(const struct root *root, const struct doctor_measured *measured, const char *about, const char *what, const char *mend)

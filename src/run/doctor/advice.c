@@ -118,7 +118,10 @@ static void advise_gpus(const struct doctor_facts *f, const struct doctor_measur
 		       ("only %.1f of %.1f GiB of host memory could be registered with the GPU", (double)m->copies.registered / gib,
 		        (double)m->copies.asked / gib),
 		       ("ulimit -l unlimited (a container: --ulimit memlock=-1 --ipc=host)"));
-	const struct doctor_pcie *link = &f->gpu[0].link;
+	int which = 0;
+	while (m->address && which < f->gpus - 1 && strcmp(m->address, f->gpu[which].link.address))
+		which++;
+	const struct doctor_pcie *link = &f->gpu[which].link;
 	double speed = link->slot_speed > 0 && link->slot_speed < link->card_speed ? link->slot_speed : link->card_speed;
 	double could = doctor_pcie_bytes_per_s(speed, link->lanes);
 	if (f->gpus && could > 0 && m->copies.up > 0 && m->copies.up < 0.6 * could)

@@ -19,8 +19,9 @@ struct doctor_advices {
 
 /* What was measured beside the facts; zeros where it was not. */
 struct doctor_measured {
-	const char *build; /* "cuda", "emu", or NULL: this program has no CUDA */
-	const char *kind;  /* of the devices that copied: "cpu", "cuda"; NULL: none did */
+	const char *build;   /* "cuda", "emu", or NULL: this program has no CUDA */
+	const char *kind;    /* of the devices that copied: "cpu", "cuda"; NULL: none did */
+	const char *address; /* of the GPU that did, as facts name it; NULL: not known, so the first */
 	struct doctor_copies copies;
 	struct doctor_drive_rates drive;
 };

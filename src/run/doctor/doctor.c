@@ -187,6 +187,12 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 	if (out->devices < 0)
 		return out->devices;
 	out->measured.kind = spec.kind == RH_DEVICE_CPU ? "cpu" : rh_cuda_kind();
+	if (spec.kind != RH_DEVICE_CPU) {
+		rc = rh_cuda_describe(spec.count ? spec.gpu[0] : 0, &out->gpu);
+		if (rc)
+			return rc;
+		out->measured.address = out->gpu.address;
+	}
 	struct plan plan = plan_for(out->measured.kind);
 	rh_note("measuring %d device%s (%s)", out->devices, out->devices == 1 ? "" : "s", options->device);
 	rc = examine_devices(options->device, &plan, out);

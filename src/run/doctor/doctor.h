@@ -4,6 +4,7 @@
 #define RH_RUN_DOCTOR_DOCTOR_H
 
 #include "config/hardware.h"
+#include "cuda/device.h"
 #include "run/doctor/advice.h"
 #include "run/doctor/ops.h"
 
@@ -21,6 +22,7 @@ struct rh_doctor_report {
 	struct doctor_op_times ops;                  /* of one device */
 	double launch_s;                             /* of an op that does nothing */
 	int devices;
+	struct rh_cuda_gpu gpu;                      /* the first device's, where it is one; major 0: it is not */
 	int64_t device_bytes, device_reserved_bytes; /* memory of its own, and what of it is not to be had; 0: the host's */
 	char drive_trouble[256];                     /* why the drive was not measured; "" if it was */
 	struct doctor_advices advices;

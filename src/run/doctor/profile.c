@@ -177,10 +177,16 @@ static int name_it(const struct rh_doctor_report *report, struct rh_hardware *ou
 	static const char *const source = "measured by roundhouse doctor";
 	const struct doctor_facts *facts = &report->facts;
 	char text[256];
-	int on_gpu = report->device_bytes > 0;
+	int on_gpu = report->device_bytes > 0, which = 0;
+	while (which < facts->gpus - 1 && strcmp(facts->gpu[which].link.address, report->gpu.address))
+		which++;
 	snprintf(text, sizeof text, "%s, %d cores, %s", facts->processor, facts->cores, facts->isa);
 	out->name = rh_strdup(text);
-	snprintf(text, sizeof text, "%s", on_gpu && facts->gpus ? facts->gpu[0].name : on_gpu ? report->measured.kind : facts->processor);
+	if (on_gpu)
+		snprintf(text, sizeof text, "%s, sm_%d%d, %d multiprocessors", facts->gpus ? facts->gpu[which].name : report->measured.kind,
+		         report->gpu.major, report->gpu.minor, report->gpu.multiprocessors);
+	else
+		snprintf(text, sizeof text, "%s", facts->processor);
 	out->device.name = rh_strdup(text);
 	out->source = rh_strdup(source);
 	out->device.source = rh_strdup("measured by roundhouse doctor; a peak is the best product seen");
