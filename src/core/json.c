@@ -2,10 +2,14 @@
 
 #include "core/file.h"
 
+#include <string.h>
+
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
 {
 	json_error_t fault;
 	json_t *value = json_loadb(bytes, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &fault);
+	if (!value && (!length || !memchr(bytes, '\n', length))) /* `where` names the line of a file of lines */
+		return rh_fail(-EINVAL, "%s: not valid JSON at column %d: %s", where, fault.column, fault.text);
 	if (!value)
 		return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s", where, fault.line, fault.column, fault.text);
 	*out = value;

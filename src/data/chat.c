@@ -12,6 +12,7 @@ struct rh_chat_template {
 	const char *name;
 	int (*render)(struct chat_writer *writer);
 	const char *default_system; /* ChatML: the system turn of a conversation that has none */
+	const char *const *marker;  /* tokens that it writes around turns, NULL-terminated */
 };
 
 static int render_chatml(struct chat_writer *writer);
@@ -20,17 +21,21 @@ static int render_llama2(struct chat_writer *writer);
 static int render_llama3(struct chat_writer *writer);
 static int render_llama31(struct chat_writer *writer);
 
+static const char *const chatml_markers[] = {"<|im_end|>", "<|im_start|>", NULL};
+static const char *const llama2_markers[] = {"</s>", NULL}; /* [INST] is plain text */
+static const char *const llama3_markers[] = {"<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", NULL};
+
 static const struct rh_chat_template templates[] = {
-        {"chatml", render_chatml, NULL},
-        {"smollm2", render_chatml, "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
-        {"qwen2", render_chatml, "You are a helpful assistant."},
-        {"qwen2.5", render_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-        {"qwen3", render_qwen3, NULL},
-        {"llama2", render_llama2, NULL},
-        {"llama3", render_llama3, NULL},
-        {"llama3.1", render_llama31, NULL},
-        {"llama3.2", render_llama31, NULL},
-        {"llama3.3", render_llama31, NULL},
+        {"chatml", render_chatml, NULL, chatml_markers},
+        {"smollm2", render_chatml, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", chatml_markers},
+        {"qwen2", render_chatml, "You are a helpful assistant.", chatml_markers},
+        {"qwen2.5", render_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", chatml_markers},
+        {"qwen3", render_qwen3, NULL, chatml_markers},
+        {"llama2", render_llama2, NULL, llama2_markers},
+        {"llama3", render_llama3, NULL, llama3_markers},
+        {"llama3.1", render_llama31, NULL, llama3_markers},
+        {"llama3.2", render_llama31, NULL, llama3_markers},
+        {"llama3.3", render_llama31, NULL, llama3_markers},
 };
 enum { TEMPLATES = sizeof templates / sizeof *templates };
 
@@ -72,6 +77,29 @@ int rh_chat_template_by_text(const char *text, const char *where, const struct r
 const char *rh_chat_template_name(const struct rh_chat_template *chat)
 {
 	return chat->name;
+}
+
+int rh_chat_template_is_none(const char *name)
+{
+	return !strcmp(name, "none");
+}
+
+int rh_chat_template_check(const struct rh_chat_template *chat, const struct rh_tokenizer *tokenizer)
+{
+	for (const char *const *marker = chat->marker; *marker; marker++)
+		if (rh_tokenizer_id(tokenizer, *marker) < 0)
+			return rh_fail(-EINVAL,
+			               "chat_template: %s writes %s, which is no token of this model; name the template it was made for",
+			               chat->name, *marker);
+	return 0;
+}
+
+int rh_chat_template_is_in(const struct rh_chat_template *chat, const char *text)
+{
+	for (const char *const *marker = chat->marker; *marker; marker++)
+		if (strstr(text, *marker))
+			return 1;
+	return 0;
 }
 
 void rh_chat_spans_free(struct rh_chat_spans *spans)

@@ -10,6 +10,7 @@
 
 #include "core/json.h"
 #include "core/text.h"
+#include "token/tokenizer.h"
 
 struct rh_chat_template;
 
@@ -18,6 +19,12 @@ int rh_chat_template_by_name(const char *name, const struct rh_chat_template **o
 /* The built-in whose text is the model's own template; -EINVAL lists the names if none is. */
 int rh_chat_template_by_text(const char *text, const char *where, const struct rh_chat_template **out) RH_MUST;
 const char *rh_chat_template_name(const struct rh_chat_template *chat);
+/* `chat_template: none`: a prompt as it stands. No template is named so. */
+int rh_chat_template_is_none(const char *name);
+/* -EINVAL names a token that the template writes and that the vocabulary lacks: the model would be taught text in its place. */
+int rh_chat_template_check(const struct rh_chat_template *chat, const struct rh_tokenizer *tokenizer) RH_MUST;
+/* Whether `text` holds one of these tokens: it is in the template's form already. */
+int rh_chat_template_is_in(const struct rh_chat_template *chat, const char *text);
 
 /* Byte ranges of the rendered text that an assistant wrote, its end-of-turn token included. */
 struct rh_chat_span {

@@ -28,7 +28,8 @@ int data_reader_next(struct data_reader *reader, json_t **row) RH_MUST;
 struct data_encoder {
 	const struct rh_config *config;
 	const struct rh_tokenizer *tokenizer;
-	const struct rh_chat_template *chat; /* NULL until a conversation asks for it */
+	const struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
+	int is_chat_checked;                 /* a conversation asked, and its tokens are there */
 	const char *eos;                     /* text appended, NULL: none */
 	struct rh_ids ids;
 	uint8_t *trained; /* (ids.count) */

@@ -104,6 +104,10 @@ static int read_rows(const char *path, const struct rh_config *config, const str
 		if (!rc)
 			rc = add_row(&builder, &encoder, config, reader.where.bytes);
 	}
+	if (encoder.is_chat_checked)
+		out->chat_template = rh_chat_template_name(encoder.chat);
+	out->whole_conversations = reader.rows && reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES &&
+	                           config->completion_only_loss != RH_YES;
 	if (!rc && !out->read_rows)
 		rc = rh_fail(-EINVAL, "%s:1: the file holds no rows", path);
 	if (!rc && !out->documents)
@@ -141,6 +145,8 @@ static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 	struct rh_dataset kept = *set;
 	rh_dataset_free(set);
 	*set = *fresh;
+	set->chat_template = kept.chat_template;
+	set->whole_conversations = kept.whole_conversations;
 	set->read_rows = kept.read_rows;
 	set->dropped_rows = kept.dropped_rows;
 	set->cut_rows = kept.cut_rows;
@@ -220,6 +226,11 @@ void rh_dataset_report(const struct rh_dataset *dataset, const char *path)
 {
 	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
 	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
+	if (dataset->chat_template)
+		rh_note("%s: conversations go through chat template %s%s", path, dataset->chat_template,
+		        dataset->whole_conversations
+		                ? " (every token is trained, also the user's; assistant_only_loss: true trains answers only)"
+		                : "");
 	if (dataset->dropped_rows)
 		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained%s", path,
 		        (long long)dataset->dropped_rows, dataset->dropped_rows > DROPS_LISTED ? " (the first few are listed above)" : "");

@@ -18,6 +18,8 @@ struct rh_dataset {
 	int64_t *row_document;   /* (rows + 1) into documents */
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
+	const char *chat_template; /* the name of that of its conversations (static), NULL where there are none */
+	int whole_conversations;   /* `messages`, of which every token is trained */
 	/* counted while reading, reported by rh_dataset_report */
 	int64_t read_rows;         /* in the file, blank lines apart */
 	int64_t dropped_rows;      /* held no trained token, most often by truncation */

@@ -16,7 +16,8 @@ int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer 
 		out->eos = rh_tokenizer_text(tokenizer, rh_tokenizer_eos(tokenizer));
 	}
 	/* a name is looked up even where no row needs it: one that is mistyped must not pass */
-	return config->chat_template ? rh_chat_template_by_name(config->chat_template, &out->chat) : 0;
+	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
+	return named ? rh_chat_template_by_name(config->chat_template, &out->chat) : 0;
 }
 
 void data_encoder_close(struct data_encoder *encoder)
@@ -28,11 +29,23 @@ void data_encoder_close(struct data_encoder *encoder)
 	rh_free(encoder->trained);
 }
 
-static int find_template(struct data_encoder *encoder)
+/* At the first conversation. */
+static int find_template(struct data_encoder *encoder, const char *where)
 {
-	if (encoder->chat)
+	if (encoder->is_chat_checked)
 		return 0;
-	return rh_chat_template_by_text(rh_tokenizer_chat_template(encoder->tokenizer), "the tokenizer's chat_template", &encoder->chat);
+	if (!encoder->chat && encoder->config->chat_template)
+		return rh_fail(-EINVAL,
+		               "chat_template: none leaves the conversation at %s without a form; leave the key out or name a template",
+		               where);
+	int rc = 0;
+	if (!encoder->chat)
+		rc = rh_chat_template_by_text(rh_tokenizer_chat_template(encoder->tokenizer), "the tokenizer's chat_template",
+		                              &encoder->chat);
+	if (!rc)
+		rc = rh_chat_template_check(encoder->chat, encoder->tokenizer);
+	encoder->is_chat_checked = !rc;
+	return rc;
 }
 
 /* Encodes text[first, end) at the end of `ids`. */
@@ -253,7 +266,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	const json_t *tools = json_object_get(row, "tools");
 	if (tools && !json_is_null(tools) && !(json_is_array(tools) && !json_array_size(tools)))
 		return rh_fail(-EINVAL, "%s: 'tools' are not supported by the built-in templates", where);
-	int rc = find_template(encoder);
+	int rc = find_template(encoder, where);
 	if (rc)
 		return rc;
 	return kind == DATA_MESSAGES ? encode_messages(encoder, row, where) : encode_completion_chat(encoder, row, where);

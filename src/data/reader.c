@@ -62,6 +62,17 @@ static int kind_of(const struct data_reader *reader, const json_t *row, enum dat
 	} else if (has(row, "prompt") || has(row, "completion")) {
 		return rh_fail(-EINVAL, "%s: '%s' is missing: 'prompt' and 'completion' go together", reader->where.bytes,
 		               has(row, "prompt") ? "completion" : "prompt");
+	} else if (has(row, "instruction")) {
+		return rh_fail(-EINVAL,
+		               "%s: rows with 'instruction' (Alpaca) are not read; make them prompt and completion: jq -c '{prompt: "
+		               "(.instruction + \"\\n\" + .input + \"\\n\"), completion: .output}'",
+		               reader->where.bytes);
+	} else if (has(row, "conversations")) {
+		return rh_fail(
+		        -EINVAL,
+		        "%s: rows with 'conversations' (ShareGPT) are not read; make them messages: jq -c '{messages: [.conversations[] | "
+		        "{role: ({human: \"user\", gpt: \"assistant\"}[.from] // .from), content: .value}]}'",
+		        reader->where.bytes);
 	} else {
 		const char *first = json_object_iter_key(json_object_iter((json_t *)(uintptr_t)row));
 		return rh_fail(-EINVAL, "%s: none of 'messages', 'prompt' with 'completion', or '%s' is there (first key: %s%s%s)",
@@ -115,6 +126,9 @@ int data_reader_next(struct data_reader *reader, json_t **row)
 		return 0;
 	reader->where.length = 0;
 	int rc = rh_text_printf(&reader->where, "%s:%lld", reader->path, (long long)reader->line);
+	if (!rc && !reader->rows && bytes[strspn(bytes, " \t")] == '[')
+		rc = rh_fail(-EINVAL, "%s: the file is a JSON array; one object a line is read: jq -c '.[]' turns it into that",
+		             reader->where.bytes);
 	if (!rc)
 		rc = rh_json_parse(bytes, length, reader->where.bytes, row);
 	if (rc)

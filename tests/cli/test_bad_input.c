@@ -216,6 +216,15 @@ static void spoil(const char *good, const char *bad, size_t at, const void *byte
 	free(copy);
 }
 
+static int find_or_not(const char *path, const char *text)
+{
+	size_t length;
+	char *bytes = read_bytes(path, &length);
+	int found = memmem(bytes, length, text, strlen(text)) != NULL;
+	free(bytes);
+	return found;
+}
+
 static size_t find_in(const char *path, const char *text)
 {
 	size_t length;
@@ -545,6 +554,52 @@ static void test_cuts_below_what_is_trained_are_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+/* The prompt of `generate` and the chat template: which is used is said. */
+static void test_the_chat_template_in_use_is_named(void **state)
+{
+	(void)state;
+	static const char chatml[] =
+	        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+	        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
+	static const struct {
+		const char *options, *told;
+	} cases[] = {{"--prompt the", "the prompt is used as it stands; --chat_template chatml puts it through"},
+	             {"--prompt <|im_start|>the", NULL},
+	             {"--prompt the --chat_template none", NULL},
+	             {"--prompt the --chat_template chatml", "prompt put through chat template chatml (chat_template: none for raw text)"}};
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *model = path_of("%s/hf/tokenizer.json", scratch.dir),
+	           *refusal = "generate --model_name_or_path @/hf --max_new_tokens 2 --prompt the";
+	refused(&scratch, path_of("%s --chat_template llama3", refusal),
+	        "chat_template: llama3 writes <|eot_id|>, which is no token of this model");
+	refused(&scratch, path_of("%s --chat_template chatml", refusal), "chat_template: chatml writes <|im_start|>");
+	while (find_or_not(model, "<|endoftext|>"))
+		edit_file(model, "<|endoftext|>", "<|im_start|>");
+	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "<|endoftext|>", "<|im_start|>");
+	write_text(path_of("%s/hf/chat_template.jinja", scratch.dir), chatml);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct ran ran =
+		        run_line(&scratch, "generate --model_name_or_path %s/hf --max_new_tokens 2 %s", scratch.dir, cases[i].options);
+		assert_int_equal(ran.status, 0);
+		if (cases[i].told ? !strstr(ran.err, cases[i].told) : strstr(ran.err, "template") != NULL)
+			fail_msg("%s: %s", cases[i].options, ran.err);
+		run_free(&ran);
+	}
+	write_text(path_of("%s/rows.jsonl", scratch.dir),
+	           "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
+	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "conversations go through chat template chatml (every token is trained, also the user's; "));
+	run_free(&ran);
+	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
+	               scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "conversations go through chat template chatml\n"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -564,6 +619,7 @@ int main(void)
 	        cmocka_unit_test(test_no_room_is_one_line),
 	        cmocka_unit_test(test_losses_that_explode_stop_the_run),
 	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
+	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,9 @@ static void test_json_refuses_duplicates_and_lone_surrogates(void **state)
 	(void)state;
 	json_t *value;
 	assert_int_equal(rh_json_parse("{\"a\":1,\"a\":2}", 13, "x", &value), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL), "x: not valid JSON at line 1"));
+	assert_non_null(strstr(rh_error(-EINVAL), "x: not valid JSON at column ")); /* of the one line that x is */
+	assert_int_equal(rh_json_parse("{\n\"a\":}", 7, "x", &value), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "x: not valid JSON at line 2, column "));
 	assert_int_equal(rh_json_parse("\"\\ud800\"", 8, "x", &value), -EINVAL);
 	check_ok(rh_json_parse("\"a\\u0000b\"", 10, "x", &value));
 	assert_int_equal(json_string_length(value), 3);
