@@ -43,11 +43,12 @@ static int64_t number_in(const char *path, const char *key, int64_t unit)
 
 /* Where a version of control groups keeps its numbers. */
 struct group_files {
-	const char *mount, *limit, *used, *cold, *warm;
+	const char *mount, *limit, *slow, *used, *cold, *warm;
 };
-static const struct group_files group_v2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file "};
-static const struct group_files group_v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                            "total_inactive_file ", "total_active_file "};
+static const struct group_files group_v2 = {"/sys/fs/cgroup", "memory.max",     "memory.high",
+                                            "memory.current", "inactive_file ", "active_file "};
+static const struct group_files group_v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL,
+                                            "memory.usage_in_bytes", "total_inactive_file ",  "total_active_file "};
 
 static int64_t group_number(const char *dir, const char *file, const char *key)
 {
@@ -56,24 +57,26 @@ static int64_t group_number(const char *dir, const char *file, const char *key)
 	return length < (int)sizeof path ? number_in(path, key, 1) : -1;
 }
 
+/* What one group may have before it is killed, or slowed down (version 2's memory.high); a version 1 without a limit says a number near
+ * INT64_MAX. */
+static int64_t group_limit(const char *dir, const struct group_files *files)
+{
+	int64_t limit = group_number(dir, files->limit, NULL), slow = files->slow ? group_number(dir, files->slow, NULL) : -1;
+	limit = limit < 0 ? INT64_MAX : limit;
+	return slow >= 0 && slow < limit ? slow : limit;
+}
+
 /* What one group leaves; INT64_MAX where it sets no limit. What is in use counts the page cache, which the kernel takes back: a model file
  * just read must not stand in its own way. */
 static int64_t group_room(const char *dir, const struct group_files *files)
 {
-	int64_t limit = group_number(dir, files->limit, NULL), used = group_number(dir, files->used, NULL);
-	if (limit < 0 || used < 0)
+	int64_t limit = group_limit(dir, files), used = group_number(dir, files->used, NULL);
+	if (limit == INT64_MAX || used < 0)
 		return INT64_MAX;
 	int64_t cold = group_number(dir, "memory.stat", files->cold), warm = group_number(dir, "memory.stat", files->warm);
 	used -= (cold > 0 ? cold : 0) + (warm > 0 ? warm : 0);
 	used = used < 0 ? 0 : used;
 	return limit > used ? limit - used : 0;
-}
-
-/* What one group may have; a version 1 without a limit says a number near INT64_MAX. */
-static int64_t group_limit(const char *dir, const struct group_files *files)
-{
-	int64_t limit = group_number(dir, files->limit, NULL);
-	return limit < 0 ? INT64_MAX : limit;
 }
 
 typedef int64_t group_figure(const char *dir, const struct group_files *files);
@@ -137,6 +140,12 @@ int64_t rh_machine_group_limit_under(const char *root)
 {
 	int64_t limit = groups_least(root, group_limit);
 	return limit < ((int64_t)1 << 60) ? limit : -1;
+}
+
+int64_t rh_machine_group_room(void)
+{
+	const char *root = getenv("RH_MACHINE_ROOT");
+	return groups_least(root ? root : "", group_room);
 }
 
 int64_t rh_machine_free_ram(void)

@@ -37,7 +37,8 @@ struct run {
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t first_step, tokens_since_log, tokens_before;
-	int stopping; /* a signal asked for it, and the checkpoint of that step is written */
+	int64_t room_at_start; /* bytes that control groups left when all was reserved */
+	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	struct rh_train_result *result;
 };
 
@@ -298,6 +299,25 @@ static void book_times(struct run *run, double between)
 	sum->optimizer += step->optimizer + between;
 }
 
+/* A control group's limit was lowered under the run, to where the next larger allocation ends it, or every one is slow. What a run needs is
+ * reserved when it starts: a step takes next to nothing more. */
+static int is_squeezed(const struct run *run)
+{
+	enum { LEAST = 32 << 20 };
+	int64_t least = run->room_at_start / 4 < LEAST ? run->room_at_start / 4 : LEAST;
+	return rh_machine_group_room() < least;
+}
+
+static int say_squeezed(const struct run *run)
+{
+	return rh_fail(
+	        -ENOMEM,
+	        "stopped after step %" PRId64
+	        ", whose checkpoint is written: this process's control group leaves it %.1f MiB of memory and left it %.1f when the run "
+	        "began; raise memory.max and memory.high, or lower max_ram, and go on with resume_from_checkpoint: true",
+	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
+}
+
 static int due(int64_t step, int64_t each)
 {
 	return each > 0 && step % each == 0;
@@ -349,11 +369,14 @@ static int one_step(struct run *run)
 		rc = log_step(run, &report, now);
 	if (!rc && evaluates)
 		rc = evaluate(run, report.epoch);
-	run->stopping = asked_to_stop; /* read once: a signal that comes later is for the next step */
+	int squeezed = !last && is_squeezed(run);
+	run->stopping = asked_to_stop || squeezed; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && (saves || run->stopping))
 		rc = save(run);
+	if (!rc && squeezed)
+		rc = say_squeezed(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
 	run->began += aside;
 	run->since_log += aside;
@@ -494,6 +517,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		out->device_planned_bytes = run.session.bytes.device;
 		out->ram_planned_bytes = run.session.bytes.total;
 		watch_signals();
+		run.room_at_start = rh_machine_group_room();
 		run.began = run.since_log = rh_clock_seconds();
 		if (run.session.space)
 			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */

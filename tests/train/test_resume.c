@@ -308,6 +308,49 @@ static void test_signals_save_and_end_the_run_well(void **state)
 	scratch_close(&scratch);
 }
 
+static void put_limit(const char *root, long long mib)
+{
+	char text[32];
+	snprintf(text, sizeof text, "%lld\n", mib << 20);
+	check_ok(rh_file_write_whole(path_of("%s/sys/fs/cgroup/memory.max", root), text, strlen(text)));
+}
+
+/* A control group whose limit is lowered while a run is on: one line, a checkpoint, and the run goes on from it to the same end. */
+static void test_a_memory_limit_lowered_under_a_run_saves_and_ends_it(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran;
+	char options[512], line[1024], root[256];
+	int count;
+	world_open(&scratch);
+	snprintf(root, sizeof root, "%s/root", scratch.dir);
+	check_ok(rh_dir_make(path_of("%s/sys/fs/cgroup", root)));
+	check_ok(rh_dir_make(path_of("%s/proc/self", root)));
+	check_ok(rh_file_write_whole(path_of("%s/proc/self/cgroup", root), "0::/\n", 5));
+	check_ok(rh_file_write_whole(path_of("%s/sys/fs/cgroup/memory.current", root), "104857600\n", 10));
+	put_limit(root, 1024);
+	options_of(&scratch, 0, LONG, options, sizeof options);
+	train(&scratch, "whole", options);
+	setenv("RH_MACHINE_ROOT", root, 1);
+	snprintf(line, sizeof line, "%s", command(&scratch, "squeezed", options));
+	run_start(&scratch, line, 0, &ran);
+	while (size_of(path_of("%s/squeezed/metrics.jsonl", scratch.dir)) < 1500 && !kill(ran.pid, 0))
+		pause_ms(1);
+	put_limit(root, 110);
+	run_wait(&ran);
+	int step = newest(&scratch, "squeezed", &count);
+	printf("status %d, step %d: %s", ran.status, step, ran.err);
+	assert_true(ran.status == 1 && step > 0 && step < 240);
+	assert_non_null(strstr(ran.err, "leaves it 10.0 MiB of memory and left it 924.0 when the run began"));
+	run_free(&ran);
+	put_limit(root, 1024);
+	train(&scratch, "squeezed", path_of("%s --resume_from_checkpoint true", options));
+	same_runs(&scratch, "whole", "squeezed", 0);
+	unsetenv("RH_MACHINE_ROOT");
+	scratch_close(&scratch);
+}
+
 /* kill -9 at any moment leaves a newest checkpoint that is whole. */
 static void test_killed_runs_go_on_from_a_whole_checkpoint(void **state)
 {
@@ -476,6 +519,7 @@ int main(void)
 	        cmocka_unit_test(test_resumed_runs_equal_runs_that_never_stopped),
 	        cmocka_unit_test(test_optimizers_resume_with_their_own_state),
 	        cmocka_unit_test(test_signals_save_and_end_the_run_well),
+	        cmocka_unit_test(test_a_memory_limit_lowered_under_a_run_saves_and_ends_it),
 	        cmocka_unit_test(test_killed_runs_go_on_from_a_whole_checkpoint),
 	        cmocka_unit_test(test_evaluation_comes_when_asked_and_equals_the_verb),
 	        cmocka_unit_test(test_a_learning_rate_of_zero_changes_nothing),
