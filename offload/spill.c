@@ -14,7 +14,7 @@
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
 
-enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
+enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20, PAGE_BYTES = 4 << 20 };
 
 enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_HELD, SLOT_KEPT, SLOT_WRITING };
 
@@ -69,9 +69,29 @@ static int64_t span_end(const struct rh_tensor *tensor, int64_t at)
 	return end < last ? end : last;
 }
 
-/* Calls `add` for each piece of a block, in order. */
-static void cut(const struct rh_block *spec, int block, const struct rh_store_options *options,
-                void (*add)(void *context, struct store_piece piece), void *context)
+int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struct rh_store_options *options)
+{
+	int64_t most = options->spill_piece_elements ? 4 * options->spill_piece_elements : PAGE_BYTES, largest = 0;
+	for (int b = 0; b < count && options->spill & RH_SPILL_WEIGHTS; b++)
+		if (!specs[b].trainable && specs[b].elements > largest)
+			largest = specs[b].elements;
+	int64_t bytes = rh_dtype_bytes(options->dtype, largest);
+	return options->space && bytes ? rh_space_round(options->space, bytes < most ? bytes : most) : 0;
+}
+
+/* A frozen block's pages. */
+static void cut_pages(const struct rh_block *spec, int block, int64_t page_elements, void (*add)(void *context, struct store_piece piece),
+                      void *context)
+{
+	for (int64_t at = 0; at < spec->elements; at += page_elements) {
+		int64_t end = spec->elements - at < page_elements ? spec->elements : at + page_elements;
+		add(context, (struct store_piece){.block = block, .first = at, .end = end, .record = -1, .slot = -1});
+	}
+}
+
+/* Calls `add` for each piece of a trainable block, in order. */
+static void cut_spans(const struct rh_block *spec, int block, const struct rh_store_options *options,
+                      void (*add)(void *context, struct store_piece piece), void *context)
 {
 	int spilled = record_bytes(options, 1) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
 	int64_t span = 0;
@@ -99,17 +119,37 @@ static void cut(const struct rh_block *spec, int block, const struct rh_store_op
 		add(context, piece);
 }
 
+static void cut(const struct rh_block *specs, int count, const struct rh_store_options *options,
+                void (*add)(void *context, struct store_piece piece), void *context)
+{
+	int64_t page = rh_store_page_bytes(specs, count, options) / rh_dtype_bytes(options->dtype, 1);
+	for (int b = 0; b < count; b++)
+		if (specs[b].trainable)
+			cut_spans(&specs[b], b, options, add, context);
+		else if (page)
+			cut_pages(&specs[b], b, page, add, context);
+}
+
+/* What a piece takes of NVMe and of a slot; 0: it lies in memory. */
+static int64_t piece_bytes(const struct rh_store_options *options, const struct store_piece *piece)
+{
+	int64_t elements = piece->end - piece->first;
+	return piece->span_count ? record_bytes(options, elements)
+	                         : rh_space_round(options->space, rh_dtype_bytes(options->dtype, elements));
+}
+
 struct measuring {
 	const struct rh_store_options *options;
-	int64_t nvme, largest;
+	int64_t nvme, step, largest;
 	int pieces;
 };
 
 static void measure(void *context, struct store_piece piece)
 {
 	struct measuring *measuring = context;
-	int64_t bytes = record_bytes(measuring->options, piece.end - piece.first);
+	int64_t bytes = piece_bytes(measuring->options, &piece);
 	measuring->nvme += bytes;
+	measuring->step += piece.span_count ? bytes : 0;
 	measuring->largest = bytes > measuring->largest ? bytes : measuring->largest;
 	measuring->pieces++;
 }
@@ -122,10 +162,11 @@ static int slots_of(const struct rh_store_options *options)
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
 	struct measuring measuring = {.options = options};
-	for (int b = 0; b < count; b++)
-		cut(&specs[b], b, options, measure, &measuring);
-	return (struct spill_sizes){
-	        .pieces = measuring.pieces, .window_bytes = slots_of(options) * measuring.largest, .nvme_bytes = measuring.nvme};
+	cut(specs, count, options, measure, &measuring);
+	return (struct spill_sizes){.pieces = measuring.pieces,
+	                            .window_bytes = slots_of(options) * measuring.largest,
+	                            .nvme_bytes = measuring.nvme,
+	                            .step_bytes = measuring.step};
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -157,8 +198,10 @@ static int window_create(struct rh_store *store, const struct spill_sizes *sizes
 	}
 	for (int p = 0; !rc && p < store->pieces; p++) {
 		struct store_piece *piece = &store->piece[p];
-		rc = rh_space_take(store->options.space, record_bytes(&store->options, piece->end - piece->first), "optimizer state",
-		                   store->spec[piece->block].name, &piece->record);
+		int64_t bytes = piece_bytes(&store->options, piece);
+		if (bytes)
+			rc = rh_space_take(store->options.space, bytes, piece->span_count ? "optimizer state" : "weights",
+			                   store->spec[piece->block].name, &piece->record);
 	}
 	if (!rc)
 		rh_space_attach(store->options.space, window->memory.base, window->memory.capacity);
@@ -171,8 +214,7 @@ int spill_create(struct rh_store *store)
 	store->piece = rh_alloc((size_t)sizes.pieces, sizeof *store->piece);
 	if (!store->piece)
 		return -ENOMEM;
-	for (int b = 0; b < store->count; b++)
-		cut(&store->spec[b], b, &store->options, add_piece, store);
+	cut(store->spec, store->count, &store->options, add_piece, store);
 	return sizes.nvme_bytes ? window_create(store, &sizes) : 0;
 }
 
@@ -287,7 +329,8 @@ void rh_store_ahead(struct rh_store *store, int block)
 {
 	struct store_window *window = store->window;
 	RH_ASSERT(block >= 0 && block < store->count);
-	int known = !window || !store->block[block].piece_count || window->in_line[block];
+	int known = !window || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 ||
+	            window->in_line[block];
 	for (int p = 0; !known && p < store->block[block].piece_count; p++)
 		known |= store->piece[store->block[block].piece + p].ahead;
 	if (known)
@@ -326,6 +369,10 @@ static void view_of(const struct rh_store *store, const struct store_piece *piec
 	}
 	if (!memory)
 		return;
+	if (!piece->span_count) {
+		view->weights = memory;
+		return;
+	}
 	const struct rh_space *space = store->options.space;
 	if (widths.lower)
 		view->lower = (uint16_t *)(void *)memory;
@@ -380,4 +427,29 @@ void store_release(struct rh_store *store, int piece, enum store_after after)
 		rh_space_write(slot->io, of->record, slot->memory);
 	}
 	pump(store);
+}
+
+int rh_store_pages(const struct rh_store *store, int block)
+{
+	RH_ASSERT(block >= 0 && block < store->count);
+	return store->block[block].weights ? -1 : store->piece[store->block[block].piece].record;
+}
+
+int rh_store_settle(struct rh_store *store)
+{
+	struct store_window *window = store->window;
+	int rc = 0;
+	for (int i = 0; window && !rc && i < window->slots; i++) {
+		struct slot *slot = &window->slot[i];
+		if (slot->state == SLOT_KEPT && slot->changed) {
+			rh_space_write(slot->io, store->piece[slot->piece].record, slot->memory);
+			slot->changed = 0;
+			slot->state = SLOT_WRITING;
+		}
+		if (slot->state != SLOT_WRITING)
+			continue;
+		rc = rh_space_io_wait(slot->io);
+		slot->state = SLOT_KEPT;
+	}
+	return rc;
 }

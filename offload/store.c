@@ -33,7 +33,9 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
 	int wide = options->dtype == RH_F32;
 	int64_t stored = wide ? full : half;
-	*block = (struct store_block){.weights = rh_arena_take(memory, stored), .version = 1, .published_version = 1};
+	*block = (struct store_block){.version = 1, .published_version = 1};
+	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
+		block->weights = rh_arena_take(memory, stored);
 	if (!spec->trainable)
 		return;
 	if (options->published)
@@ -94,9 +96,12 @@ int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh
 	return rh_host_round(measure.used) + rh_host_round(spill_measure(blocks, count, options).window_bytes);
 }
 
-int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
+int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options, int64_t *step_bytes)
 {
-	return spill_measure(blocks, count, options).nvme_bytes;
+	struct spill_sizes sizes = spill_measure(blocks, count, options);
+	if (step_bytes)
+		*step_bytes = sizes.step_bytes;
+	return sizes.nvme_bytes;
 }
 
 static void fill_spans(struct rh_store *store)
@@ -332,6 +337,41 @@ static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t c
 	return end > *from ? end - *from : 0;
 }
 
+/* A frozen block's on NVMe. */
+static int set_pages(struct rh_store *store, int piece, int64_t start, int64_t count, const float *values)
+{
+	struct store_view view;
+	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
+	int rc = n ? store_hold(store, piece, &view) : 0;
+	if (rc || !n)
+		return rc;
+	values += from - start;
+	if (store->dtype == RH_F32)
+		memcpy((float *)view.weights + (from - view.first), values, (size_t)n * sizeof *values);
+	else
+		for (int64_t i = 0; i < n; i++)
+			((uint16_t *)view.weights)[from - view.first + i] = rh_f32_to_bf16(values[i]);
+	store_release(store, piece, STORE_CHANGED);
+	return 0;
+}
+
+static int get_pages(struct rh_store *store, int piece, int64_t start, int64_t count, float *values)
+{
+	struct store_view view;
+	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
+	int rc = n ? store_hold(store, piece, &view) : 0;
+	if (rc || !n)
+		return rc;
+	values += from - start;
+	if (store->dtype == RH_F32)
+		memcpy(values, (float *)view.weights + (from - view.first), (size_t)n * sizeof *values);
+	else
+		for (int64_t i = 0; i < n; i++)
+			values[i] = rh_bf16_to_f32(((uint16_t *)view.weights)[from - view.first + i]);
+	store_release(store, piece, STORE_UNCHANGED);
+	return 0;
+}
+
 /* BF16: what the upload form lacks of the weights. */
 static int set_masters(struct rh_store *store, int piece, int64_t start, int64_t count, const float *values)
 {
@@ -367,6 +407,11 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	}
 	to->version++;
 	to->published_version = to->version;
+	int rc = 0;
+	for (int p = to->piece; !to->weights && !rc && p < to->piece + to->piece_count; p++)
+		rc = set_pages(store, p, start, count, values);
+	if (!to->weights)
+		return rc;
 	if (store->dtype == RH_F32) {
 		memcpy((float *)to->weights + start, values, (size_t)count * sizeof *values);
 		if (to->published)
@@ -374,7 +419,7 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 		return 0;
 	}
 	uint16_t *upper = (uint16_t *)to->weights + start;
-	int frozen = !store->spec[block].trainable, rc = 0;
+	int frozen = !store->spec[block].trainable;
 	for (int64_t i = 0; i < count; i++)
 		upper[i] = frozen ? rh_f32_to_bf16(values[i]) : split_upper(rh_f32_bits(values[i]));
 	if (to->published)
@@ -406,6 +451,10 @@ int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, i
 	const struct store_block *from = at(store, block);
 	int64_t start = locate(store, block, tensor, first, count);
 	int rc = 0;
+	for (int p = from->piece; !from->weights && !rc && p < from->piece + from->piece_count; p++)
+		rc = get_pages(store, p, start, count, values);
+	if (!from->weights)
+		return rc;
 	if (store->dtype == RH_F32) {
 		memcpy(values, (const float *)from->weights + start, (size_t)count * sizeof *values);
 		return 0;

@@ -14,9 +14,9 @@
  * first half, so that the last round's download replaces the sum that the device has uploaded by then. BF16 with two uses has sums and
  * gradient apart.
  *
- * What of a trainable block is spilled (moments and 8-bit codes; lower halves and fp32 masters) has its place on NVMe instead, in pieces
- * that come into a small window of host memory when they are needed: see spill.h. The rest of the state (scales of 8-bit moments,
- * Adafactor's factors) stays. */
+ * What is spilled (of a trainable block moments and 8-bit codes, lower halves and fp32 masters; a frozen block's weights) has its place on
+ * NVMe instead, in pieces that come into a small window of host memory when they are needed: see spill.h. The rest of the state (scales of
+ * 8-bit moments, Adafactor's factors) stays. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
@@ -36,7 +36,7 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
-	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS */
+	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS */
 	struct rh_space *space;       /* borrowed; where what is spilled lies. NULL where nothing is */
 	int64_t spill_piece_elements; /* 0: chosen; tests */
 };
@@ -47,8 +47,10 @@ struct rh_store;
  * bytes for each 32768 elements of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page.
  * INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
-/* Exact bytes of NVMe that it will take of the space, all of which each step reads and writes once. */
-int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
+/* Exact bytes of NVMe that it will take of the space; *step_bytes (may be NULL): those of them that each step reads and writes once. */
+int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options, int64_t *step_bytes);
+/* Bytes of a page of frozen weights on NVMe: a multiple of the space's unit; 0 where there are none. */
+int64_t rh_store_page_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 
 /* Maps everything at once; specs (and the names and tensors behind them) and the pool are borrowed until rh_store_destroy. A block's
  * tensors ascend without overlap. All arrays start at zero. What is spilled is usable once the caller has called rh_space_reserve.
@@ -63,10 +65,14 @@ void *rh_store_memory(const struct rh_store *store, int64_t *bytes);
 int rh_store_blocks(const struct rh_store *store);
 const struct rh_block *rh_store_block(const struct rh_store *store, int block);
 
-/* What devices upload: (elements) of the store's dtype. */
+/* What devices upload: (elements) of the store's dtype. NULL for a frozen block on NVMe. */
 const void *rh_store_weights(const struct rh_store *store, int block);
 /* Changes whenever the weights do: equal versions mean equal bytes. Never 0. */
 uint64_t rh_store_version(const struct rh_store *store, int block);
+/* The space's records of a frozen block on NVMe: its weights page by page, one record after the other from this one on; -1: not there. */
+int rh_store_pages(const struct rh_store *store, int block);
+/* All that was set is on NVMe from now on, and may be read there by others. */
+int rh_store_settle(struct rh_store *store) RH_MUST;
 /* Copies a block's newest weights to where devices read them, if it has been updated since. Nobody may be reading. Without the option
  * nothing needs it. */
 void rh_store_publish(struct rh_store *store, int block);

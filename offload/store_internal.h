@@ -30,12 +30,12 @@ struct store_block {
 	void *gradient;           /* the store's dtype */
 	float *sum[2];            /* by use; may share the gradient's bytes, see store.h */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
-	int piece, piece_count;   /* first of the block's in rh_store.piece; trainable blocks have at least one */
+	int piece, piece_count;   /* first of the block's in rh_store.piece; none of frozen blocks in memory */
 	uint64_t version, published_version;
 };
 
-/* A run of whole spans, and of whole tensors where the optimizer needs them so, that is held at once: a block, or a part of one that fits
- * the window. */
+/* Of a trainable block: a run of whole spans, and of whole tensors where the optimizer needs them so, that is held at once: a block, or a
+ * part of one that fits the window. Of a frozen block on NVMe: a page of its weights, without spans. */
 struct store_piece {
 	int block;
 	int64_t span, span_count;
@@ -48,6 +48,7 @@ struct store_piece {
 /* The arrays of a piece, each from its first element on, wherever they lie now; NULL as in store_block. */
 struct store_view {
 	int64_t first;
+	void *weights; /* of a frozen block on NVMe */
 	uint16_t *lower;
 	float *master, *moment[2];
 	uint8_t *code[2];
@@ -98,6 +99,7 @@ struct spill_widths spill_widths(const struct rh_store_options *options);
 struct spill_sizes {
 	int pieces;
 	int64_t window_bytes, nvme_bytes;
+	int64_t step_bytes; /* of these, what each step writes */
 };
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
 /* Cuts trainable blocks into pieces; takes records and maps the window where anything is spilled. */

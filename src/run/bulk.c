@@ -57,6 +57,18 @@ static void place_weights(struct work *work, int64_t *bytes)
 	}
 }
 
+/* From memory, or page by page from NVMe. */
+static void send_weights(struct work *work, int b, int64_t first, int64_t bytes)
+{
+	struct rh_executor *executor = work->executor;
+	char *to = work->on->block_weights[b] + first;
+	const char *from = rh_store_weights(executor->options.store, b);
+	if (from)
+		copy_up(work, RH_STREAM_WEIGHTS, to, from + first, bytes);
+	else if (!work->rc)
+		work->rc = run_feed_up(executor->feed, work->slot->device, RH_STREAM_WEIGHTS, to, b, first, bytes);
+}
+
 static void upload_weights(struct work *work)
 {
 	struct rh_executor *executor = work->executor;
@@ -74,8 +86,7 @@ static void upload_weights(struct work *work)
 		if (bulk->windows && window != piece[p].window)
 			wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
 		window = piece[p].window;
-		copy_up(work, RH_STREAM_WEIGHTS, work->on->block_weights[b] + piece[p].first,
-		        (const char *)rh_store_weights(executor->options.store, b) + piece[p].first, piece[p].bytes);
+		send_weights(work, b, piece[p].first, piece[p].bytes);
 	}
 	record(work, RH_STREAM_WEIGHTS, weights->end[weights->turn].ready);
 	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);

@@ -84,9 +84,12 @@ static int64_t staging_bytes(const struct rh_executor_options *options)
 	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
 }
 
-/* RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small). */
-static struct rh_transfer_limits piece_limits(void)
+/* Pages of weights on NVMe are sent as they are. RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small).
+ */
+static struct rh_transfer_limits piece_limits(const struct rh_executor_options *options)
 {
+	if (options->page_bytes)
+		return (struct rh_transfer_limits){options->page_bytes, options->page_bytes};
 	const char *text = getenv("RH_PIECE_BYTES");
 	int64_t bytes = text ? rh_align_up(strtol(text, NULL, 10), RH_ALIGN) : 0;
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
@@ -96,8 +99,10 @@ int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
 {
 	int count;
 	int rc = boundary_count(options, &count);
-	int64_t ring = options->registers ? rh_host_round(rh_staging_bytes(piece_limits().most)) : 0;
-	return rc ? rc : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options)) + ring;
+	int64_t ring = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
+	return rc ? rc
+	          : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options)) +
+	                       rh_host_round(run_feed_bytes(options->page_bytes)) + ring;
 }
 
 static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
@@ -172,7 +177,7 @@ static int64_t windows_most(const struct rh_executor_options *options)
 static size_t pieces_most(const struct rh_executor_options *options)
 {
 	int64_t bytes = most(options->plan->weight_bytes, options->plan->rounded_bytes);
-	return (size_t)rh_transfer_pieces_most(piece_limits(), bytes, 2 * options->model->blocks, (int)windows_most(options));
+	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)windows_most(options));
 }
 
 static int bulk_create(const struct rh_executor_options *options, struct rh_device *device, struct run_bulk *out)
@@ -287,6 +292,11 @@ static int host_create(struct rh_executor *executor)
 		                        count * plan->boundary_bytes, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
+	if (!rc)
+		rc = rh_host_reserve(run_feed_bytes(options->page_bytes), "the window of weights on NVMe", &executor->feed_memory);
+	if (!rc && options->page_bytes)
+		rc = run_feed_create(options->store, options->page_bytes, executor->feed_memory.base, options->device, options->devices,
+		                     &executor->feed);
 	if (rc)
 		return rc;
 	executor->micro_batches = staged_micro_batches(options);
@@ -320,7 +330,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!executor)
 		return -ENOMEM;
 	executor->options = *options;
-	executor->pieces = piece_limits();
+	executor->pieces = piece_limits(options);
 	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
 	int rc = executor->on ? 0 : -ENOMEM;
 	for (int d = 0; !rc && d < options->devices; d++)
@@ -341,6 +351,8 @@ void rh_executor_destroy(struct rh_executor *executor)
 	if (!executor)
 		return;
 	run_host_unpin(executor);
+	run_feed_destroy(executor->feed);
+	rh_host_release(&executor->feed_memory);
 	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
@@ -461,6 +473,8 @@ void run_begin(struct rh_executor *executor)
 		run_waits_reset(&executor->on[d].waits);
 	for (int i = 0; i < 2 * options->model->blocks; i++)
 		executor->summed_on[i] = -1;
+	if (executor->feed)
+		run_feed_begin(executor->feed, executor->trains);
 }
 
 int run_end(struct rh_executor *executor, int rc)
@@ -468,6 +482,8 @@ int run_end(struct rh_executor *executor, int rc)
 	const struct rh_executor_options *options = &executor->options;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = bulk_flush(executor, d);
+	if (!rc && executor->feed)
+		run_feed_end(executor->feed);
 	if (!rc && executor->ring)
 		rc = rh_staging_finish(executor->ring);
 	for (int d = 0; !rc && d < options->devices; d++)

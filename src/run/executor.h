@@ -27,7 +27,8 @@ struct rh_executor_options {
 	int64_t score_cols;               /* of forward-only results: choices, or the vocabulary when the plan infers logits */
 	int infer_logits;
 	int64_t cache_rows;
-	uint64_t seed; /* dropout */
+	uint64_t seed;      /* dropout */
+	int64_t page_bytes; /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
 };
 
 /* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during the call only. */

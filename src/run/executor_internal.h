@@ -9,6 +9,7 @@
 #include "offload/transfer.h"
 #include "run/boundary.h"
 #include "run/executor.h"
+#include "run/feed.h"
 #include "run/waits.h"
 
 /* A piece of device memory with one writer and one reader at a time: `ready` after the write, `freed` after the read. */
@@ -79,15 +80,17 @@ struct run_device {
 	struct rh_view *kept; /* (layers + 1) boundary outputs */
 };
 
-enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_STORE };
+enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FEED, RUN_PIN_STORE, RUN_PINS };
 
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, staging;
-	struct rh_host_pin pin[3]; /* by enum run_pin: by the first device, which does it for all */
-	struct rh_staging *ring;   /* for what is not registered of the store; NULL: all is, or nothing can be */
+	struct rh_arena feed_memory;
+	struct run_feed *feed;            /* NULL: all weights are in memory */
+	struct rh_host_pin pin[RUN_PINS]; /* by enum run_pin: by the first device, which does it for all */
+	struct rh_staging *ring;          /* for what is not registered of the store; NULL: all is, or nothing can be */
 	struct rh_arena ring_memory;
 	struct rh_host_pin ring_pin;
 	int64_t micro_batches;            /* that have a place in staging */

@@ -72,6 +72,7 @@ int run_host_pin(struct rh_executor *executor)
 	struct rh_host_pin *pin = executor->pin;
 	rh_host_pin(device, executor->boundary_memory.base, executor->boundary_memory.capacity, &pin[RUN_PIN_BOUNDARIES]);
 	rh_host_pin(device, executor->staging.base, executor->staging.capacity, &pin[RUN_PIN_MICRO]);
+	rh_host_pin(device, executor->feed_memory.base, executor->feed_memory.capacity, &pin[RUN_PIN_FEED]);
 	rh_host_pin(device, store, bytes, &pin[RUN_PIN_STORE]);
 	if (!pin[RUN_PIN_STORE].device || pin[RUN_PIN_STORE].pinned_bytes == bytes)
 		return 0;
@@ -92,7 +93,7 @@ void run_host_unpin(struct rh_executor *executor)
 	rh_staging_destroy(executor->ring);
 	rh_host_unpin(&executor->ring_pin);
 	rh_host_release(&executor->ring_memory);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < RUN_PINS; i++)
 		rh_host_unpin(&executor->pin[i]);
 }
 
@@ -100,7 +101,7 @@ void run_host_unpin(struct rh_executor *executor)
 static int64_t copy_run(const struct rh_executor *executor, const char *host, int64_t bytes, struct rh_staging **ring)
 {
 	*ring = NULL;
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < RUN_PINS; i++)
 		if (host >= executor->pin[i].memory && host < executor->pin[i].memory + executor->pin[i].bytes) {
 			if (i == RUN_PIN_STORE && !rh_host_pin_has(&executor->pin[i], host))
 				*ring = executor->ring;

@@ -92,13 +92,14 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	if (rc)
 		return rc;
 	planning->options.plan = &session->plan;
+	planning->options.page_bytes = rh_store_page_bytes(session->model->block, session->model->blocks, &planning->store);
 	int64_t boundaries = rh_executor_host_bytes(&planning->options);
 	if (boundaries < 0)
 		return (int)boundaries;
 	session->bytes.boundaries = boundaries;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
-	session->bytes.nvme = session->bytes.nvme_step =
-	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.nvme =
+	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store, &session->bytes.nvme_step);
 	session->bytes.device = session->plan.device_bytes;
 	session->bytes.total =
 	        session->bytes.store + boundaries + planning->host_devices * session->bytes.device + session->bytes.data + ALLOWANCE_BYTES;
@@ -138,7 +139,8 @@ static int plan_within_budget(struct rh_session *session, struct planning *plann
 }
 
 /* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
-static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS};
+static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS};
 
 /* With as little on NVMe as `spill` and max_ram ask for. */
 static int plan_spilled(struct rh_session *session, struct planning *planning)
@@ -162,8 +164,10 @@ static int plan_spilled(struct rh_session *session, struct planning *planning)
 /* Bytes that the run will write to NVMe: what loading sets, and each step's. */
 static int64_t planned_writes(const struct rh_session *session, int64_t steps)
 {
-	int64_t each = session->bytes.nvme_step, times = steps + (session->config->resume_from_checkpoint ? 2 : 1);
-	return each && times > INT64_MAX / each ? INT64_MAX : each * times;
+	int64_t each = session->bytes.nvme_step, loads = session->config->resume_from_checkpoint ? 2 : 1;
+	if (each && steps > (INT64_MAX / 2 - session->bytes.nvme) / each)
+		return INT64_MAX;
+	return each * steps + session->bytes.nvme * loads;
 }
 
 static int check_nvme(const struct rh_session *session, int64_t steps)
@@ -194,8 +198,8 @@ static int open_space(struct rh_session *session)
 	const struct rh_config *config = session->config;
 	if (!config->spill)
 		return 0;
-	if (config->spill & (RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS))
-		return rh_fail(-EINVAL, "spill: weights and activations on NVMe are not built yet; optimizer, masters and auto work");
+	if (config->spill & RH_SPILL_ACTIVATIONS)
+		return rh_fail(-EINVAL, "spill: activations on NVMe are not built yet; optimizer, masters, weights and auto work");
 	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
 		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
 	struct rh_space_options options = {
@@ -390,6 +394,8 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	if (!rc && config->adapter_name_or_path)
 		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
 	if (!rc)
+		rc = rh_store_settle(session->store);
+	if (!rc)
 		rc = rh_devices_open(config->device, session->plan.device_bytes, &session->devices);
 	if (rc)
 		return rc;
@@ -406,9 +412,9 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 void rh_session_close(struct rh_session *session)
 {
 	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
+	rh_space_close(session->space);       /* before the memory that its transfers may still be in */
 	rh_executor_destroy(session->executor);
 	rh_devices_close(&session->devices);
-	rh_space_close(session->space); /* before the memory that its transfers may still be in */
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_plan_free(&session->plan);

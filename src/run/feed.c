@@ -1,0 +1,281 @@
+#include "run/feed.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+enum { SLOTS = 8 };
+
+/* EMPTY --begin_read--> READING --page_at--> HERE --run_feed_up--> HERE, with copies on their way (sent) --begin_read, when they are
+ * over--> */
+enum state { EMPTY, READING, HERE };
+
+struct slot {
+	char *memory;
+	struct rh_space_io *io;
+	enum state state;
+	int page;
+	uint64_t sent;          /* devices, by bit, that may still read it */
+	struct rh_event **copy; /* of each device: its latest copy is over */
+	int64_t used;
+};
+
+/* Pages in the order in which they were asked for. */
+struct order {
+	int *page;
+	size_t count, capacity;
+};
+
+struct run_feed {
+	struct rh_store *store;
+	int64_t page_bytes;
+	struct rh_device *const *device;
+	int devices;
+	struct slot slot[SLOTS];
+	int *first;  /* of each block: its first page; -1: not on NVMe */
+	int *record; /* of each page */
+	int *where;  /* slot of each page, -1 */
+	int pages;
+	struct order known[2], now; /* of the latest program of each kind; of the present one */
+	int kind;
+	size_t at; /* in known[kind]: what is to be asked for next */
+	int64_t turns;
+};
+
+int64_t run_feed_bytes(int64_t page_bytes)
+{
+	return SLOTS * page_bytes;
+}
+
+/* Numbers the pages of all blocks. */
+static int find_pages(struct run_feed *feed)
+{
+	int blocks = rh_store_blocks(feed->store);
+	enum rh_dtype dtype = rh_store_options(feed->store)->dtype;
+	feed->first = rh_alloc((size_t)blocks, sizeof *feed->first);
+	if (!feed->first)
+		return -ENOMEM;
+	for (int b = 0; b < blocks; b++) {
+		int64_t bytes = rh_dtype_bytes(dtype, rh_store_block(feed->store, b)->elements);
+		feed->first[b] = rh_store_pages(feed->store, b) < 0 ? -1 : feed->pages;
+		if (feed->first[b] >= 0)
+			feed->pages += (int)((bytes + feed->page_bytes - 1) / feed->page_bytes);
+	}
+	feed->record = rh_alloc((size_t)feed->pages, sizeof *feed->record);
+	feed->where = rh_alloc((size_t)feed->pages, sizeof *feed->where);
+	int rc = feed->record && feed->where ? 0 : -ENOMEM;
+	for (int k = 0; !rc && k < 2; k++) { /* a first guess: all in turn */
+		rc = rh_grow(&feed->known[k].page, &feed->known[k].capacity, (size_t)feed->pages, sizeof(int));
+		feed->known[k].count = (size_t)feed->pages;
+	}
+	for (int b = 0; !rc && b < blocks; b++) {
+		int end = feed->pages;
+		for (int next = b + 1; next < blocks && end == feed->pages; next++)
+			end = feed->first[next] >= 0 ? feed->first[next] : end;
+		for (int p = feed->first[b]; p >= 0 && p < end; p++) {
+			feed->record[p] = rh_store_pages(feed->store, b) + p - feed->first[b];
+			feed->where[p] = -1;
+			feed->known[0].page[p] = feed->known[1].page[p] = p;
+		}
+	}
+	return rc;
+}
+
+int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, struct rh_device *const *device, int devices,
+                    struct run_feed **out)
+{
+	struct run_feed *feed = rh_alloc(1, sizeof *feed);
+	struct rh_space *space = rh_store_options(store)->space;
+	if (!feed)
+		return -ENOMEM;
+	feed->store = store;
+	feed->page_bytes = page_bytes;
+	feed->device = device;
+	feed->devices = devices;
+	int rc = find_pages(feed);
+	for (int i = 0; !rc && i < SLOTS; i++) {
+		struct slot *slot = &feed->slot[i];
+		slot->memory = memory + i * page_bytes;
+		slot->page = -1;
+		slot->copy = rh_alloc((size_t)devices, sizeof(struct rh_event *));
+		rc = slot->copy ? rh_space_io_create(space, page_bytes, &slot->io) : -ENOMEM;
+		for (int d = 0; !rc && d < devices; d++)
+			rc = device[d]->ops->event_create(device[d], &slot->copy[d]);
+	}
+	if (rc) {
+		run_feed_destroy(feed);
+		return rc;
+	}
+	rh_space_attach(space, memory, run_feed_bytes(page_bytes));
+	*out = feed;
+	return 0;
+}
+
+void run_feed_destroy(struct run_feed *feed)
+{
+	if (!feed)
+		return;
+	for (int i = 0; i < SLOTS; i++) {
+		rh_space_io_destroy(feed->slot[i].io);
+		for (int d = 0; feed->slot[i].copy && d < feed->devices; d++)
+			if (feed->slot[i].copy[d])
+				feed->slot[i].copy[d]->ops->event_destroy(feed->slot[i].copy[d]);
+		rh_free(feed->slot[i].copy);
+	}
+	for (int k = 0; k < 2; k++)
+		rh_free(feed->known[k].page);
+	rh_free(feed->now.page);
+	rh_free(feed->first);
+	rh_free(feed->record);
+	rh_free(feed->where);
+	rh_free(feed);
+}
+
+/* Whether a page is asked for among the next ones: it stays. */
+static int is_coming(const struct run_feed *feed, int page)
+{
+	const struct order *order = &feed->known[feed->kind];
+	for (size_t i = feed->at; i < order->count && i < feed->at + SLOTS; i++)
+		if (order->page[i] == page)
+			return 1;
+	return 0;
+}
+
+/* 1: the slot's copies are over; 0: not yet; negative: a device's fault. */
+static int is_read(struct run_feed *feed, struct slot *slot)
+{
+	for (int d = 0; d < feed->devices; d++) {
+		if (!(slot->sent >> d & 1))
+			continue;
+		int done = slot->copy[d]->ops->event_query(slot->copy[d]);
+		if (done <= 0)
+			return done;
+		slot->sent &= ~((uint64_t)1 << d);
+	}
+	return 1;
+}
+
+static int await_copies(struct run_feed *feed, struct slot *slot)
+{
+	int rc = 0;
+	for (int d = 0; !rc && d < feed->devices; d++)
+		if (slot->sent >> d & 1)
+			rc = slot->copy[d]->ops->event_sync(slot->copy[d]);
+	slot->sent = 0;
+	return rc;
+}
+
+/* The slot that is least missed: empty, else longest unused. With `must` even one whose page is coming or whose copy is not over. */
+static struct slot *choose(struct run_feed *feed, int must)
+{
+	struct slot *best = NULL;
+	int least = 3;
+	for (int i = 0; i < SLOTS; i++) {
+		struct slot *slot = &feed->slot[i];
+		int cost = slot->state == EMPTY ? 0 : slot->state == READING || is_coming(feed, slot->page) ? 2 : is_read(feed, slot) != 1;
+		if ((!must && cost) || cost > least || (cost == least && best->used <= slot->used))
+			continue;
+		best = slot;
+		least = cost;
+	}
+	return best;
+}
+
+static int begin_read(struct run_feed *feed, struct slot *slot, int page)
+{
+	int rc = await_copies(feed, slot);
+	if (!rc && slot->state == READING)
+		rc = rh_space_io_wait(slot->io);
+	if (rc)
+		return rc;
+	if (slot->page >= 0)
+		feed->where[slot->page] = -1;
+	slot->page = page;
+	slot->state = READING;
+	slot->used = ++feed->turns;
+	feed->where[page] = (int)(slot - feed->slot);
+	rh_space_read(slot->io, feed->record[page], slot->memory);
+	return 0;
+}
+
+static void read_ahead(struct run_feed *feed)
+{
+	const struct order *order = &feed->known[feed->kind];
+	for (size_t i = feed->at; i < order->count && i < feed->at + SLOTS; i++) {
+		struct slot *slot = feed->where[order->page[i]] < 0 ? choose(feed, 0) : NULL;
+		if (feed->where[order->page[i]] >= 0)
+			continue;
+		if (!slot || begin_read(feed, slot, order->page[i]))
+			return; /* a fault stays where it was met, and is met again */
+	}
+}
+
+/* The page is asked for: what comes after it is known from where it stood the last time. */
+static int advance(struct run_feed *feed, int page)
+{
+	const struct order *order = &feed->known[feed->kind];
+	int rc = rh_grow(&feed->now.page, &feed->now.capacity, feed->now.count + 1, sizeof(int));
+	if (rc)
+		return rc;
+	feed->now.page[feed->now.count++] = page;
+	size_t at = feed->at;
+	while (at < order->count && order->page[at] != page)
+		at++;
+	if (at < order->count)
+		feed->at = at + 1;
+	return 0;
+}
+
+static int page_at(struct run_feed *feed, int page, struct slot **out)
+{
+	int rc = advance(feed, page);
+	if (!rc && feed->where[page] < 0)
+		rc = begin_read(feed, choose(feed, 1), page);
+	if (rc)
+		return rc;
+	struct slot *slot = &feed->slot[feed->where[page]];
+	if (slot->state == READING)
+		rc = rh_space_io_wait(slot->io);
+	if (rc)
+		return rc;
+	slot->state = HERE;
+	slot->used = ++feed->turns;
+	*out = slot;
+	return 0;
+}
+
+void run_feed_begin(struct run_feed *feed, int kind)
+{
+	feed->kind = kind;
+	feed->at = feed->now.count = 0;
+	read_ahead(feed);
+}
+
+void run_feed_end(struct run_feed *feed)
+{
+	struct order order = feed->known[feed->kind];
+	feed->known[feed->kind] = feed->now;
+	feed->now = order;
+	run_feed_begin(feed, feed->kind);
+}
+
+int run_feed_up(struct run_feed *feed, int device, enum rh_stream stream, char *to, int block, int64_t first, int64_t bytes)
+{
+	struct rh_device *on = feed->device[device];
+	RH_ASSERT(feed->first[block] >= 0);
+	for (int64_t done = 0, length; done < bytes; done += length) {
+		int64_t within = (first + done) % feed->page_bytes, left = feed->page_bytes - within;
+		struct slot *slot;
+		length = bytes - done < left ? bytes - done : left;
+		int rc = page_at(feed, feed->first[block] + (int)((first + done) / feed->page_bytes), &slot);
+		if (!rc)
+			rc = on->ops->copy_up(on, stream, to + done, slot->memory + within, length);
+		if (!rc)
+			rc = on->ops->record(on, stream, slot->copy[device]);
+		if (rc)
+			return rc;
+		slot->sent |= (uint64_t)1 << device;
+		read_ahead(feed);
+	}
+	return 0;
+}
