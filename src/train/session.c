@@ -367,6 +367,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	planning->store.published = trains && config->optimizer_staleness > 0;
 	if (trains)
 		rc = find_schedule(config, &planning->options.schedule);
+	session->schedule = planning->options.schedule;
 	if (!rc && planning->options.schedule)
 		rc = plan_schedule(session, work, planning);
 	if (rc)

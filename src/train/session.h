@@ -25,10 +25,11 @@ struct rh_session {
 	int spill;                    /* bits of enum rh_spill: what is */
 	int64_t spill_piece_elements; /* rh_store_options; set between open and start by tests */
 	struct rh_store *store;
-	struct rh_updater *updater; /* of a session that trains */
-	int64_t *cuts;              /* that a schedule other than RoundPipe made, else NULL */
-	struct rh_put_off *put_off; /* of a schedule that splits backwards, else NULL */
-	const int64_t *window;      /* of PACI, borrowed: set before rh_session_start; NULL: its own */
+	struct rh_updater *updater;         /* of a session that trains */
+	int64_t *cuts;                      /* that a schedule other than RoundPipe made, else NULL */
+	struct rh_put_off *put_off;         /* of a schedule that splits backwards, else NULL */
+	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe */
+	const int64_t *window;              /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_plan plan;
 	struct rh_devices devices;
 	struct rh_executor *executor;

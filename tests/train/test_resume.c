@@ -216,6 +216,28 @@ static void test_resumed_runs_equal_runs_that_never_stopped(void **state)
 	}
 }
 
+/* No flush but where something is due: there a run can go on, and short steps, evaluations and lines are those of every run. */
+static void test_stages_that_update_themselves_resume_too(void **state)
+{
+	(void)state;
+	static const char *const schedules[] = {"paci", "1f1b-async"};
+	struct scratch scratch;
+	world_open(&scratch);
+	for (int i = 0; i < 2; i++) {
+		char options[512], whole[16], again[16];
+		snprintf(whole, sizeof whole, "whole-%d", i);
+		snprintf(again, sizeof again, "again-%d", i);
+		snprintf(options, sizeof options,
+		         "--model_name_or_path %s/hf --lora_r 4 --lora_target_modules all-linear --max_grad_norm 0 --device cpu:2 "
+		         "--schedule %s" SHORT,
+		         scratch.dir, schedules[i]);
+		train(&scratch, whole, options);
+		train(&scratch, again, path_of("%s --resume_from_checkpoint %s/%s/checkpoint-8", options, scratch.dir, whole));
+		same_runs(&scratch, whole, again, 8);
+	}
+	scratch_close(&scratch);
+}
+
 /* Every kind of optimizer state, saved and read back; and only by those that it means something to. */
 static void test_optimizers_resume_with_their_own_state(void **state)
 {
@@ -517,6 +539,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_resumed_runs_equal_runs_that_never_stopped),
+	        cmocka_unit_test(test_stages_that_update_themselves_resume_too),
 	        cmocka_unit_test(test_optimizers_resume_with_their_own_state),
 	        cmocka_unit_test(test_signals_save_and_end_the_run_well),
 	        cmocka_unit_test(test_a_memory_limit_lowered_under_a_run_saves_and_ends_it),

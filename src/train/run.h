@@ -1,0 +1,51 @@
+/* A run, for train.c (how it begins and ends) and steps.c (its steps). */
+#ifndef RH_TRAIN_RUN_H
+#define RH_TRAIN_RUN_H
+
+#include "observe/metrics.h"
+#include "observe/progress.h"
+#include "train/checkpoint.h"
+#include "train/train.h"
+
+struct train_step {
+	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
+	double squares;                 /* of the gradients of stages that have updated themselves */
+};
+
+/* All of one run. */
+struct run {
+	const struct rh_config *config;
+	struct rh_session session;
+	struct rh_dataset train, held_out;
+	int has_held_out;
+	struct rh_choices choices;
+	struct rh_sampler *sampler;
+	int64_t steps_per_epoch, steps, warmup; /* steps: of the whole run */
+	int64_t eval_every, save_every;         /* in steps; 0: never */
+	struct rh_batch *batch;                 /* of a step */
+	struct rh_micro_batch *micro;
+	/* of steps in flight: step k's is number k mod `held` of these, and its micro-batches follow one another in `loss` and `targets` */
+	struct train_step *flight;
+	float **loss;
+	int64_t *targets;
+	int64_t held, micro_batches; /* the most of a step */
+	struct rh_run_state state;
+	struct rh_trainer_state trainer;
+	struct rh_progress *progress;
+	struct rh_metrics *metrics;
+	double began, since_log; /* clock */
+	struct rh_step_times times_since_log;
+	struct rh_space_stats nvme_logged; /* up to the last line */
+	int64_t first_step, tokens_since_log, tokens_before;
+	int64_t room_at_start; /* bytes that control groups left when all was reserved */
+	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
+	struct rh_train_result *result;
+};
+
+/* From now on a first SIGINT or SIGTERM asks the run to stop, a second ends the process as usual. */
+void train_watch_signals(void);
+
+/* The next step; or, where stages update themselves, all steps until a flush is wanted. */
+int train_steps(struct run *run) RH_MUST;
+
+#endif

@@ -1,0 +1,375 @@
+/* The steps of a run: batches in, loss and norm out, update, logging, and what is due between two steps. */
+#include "train/run.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "train/evaluate.h"
+#include "train/lr.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void ask_to_stop(int signal_number)
+{
+	(void)signal_number;
+	asked_to_stop = 1;
+}
+
+void train_watch_signals(void)
+{
+	struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)SA_RESETHAND};
+	asked_to_stop = 0;
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+static void report_peaks(struct run *run, struct rh_step_report *report)
+{
+	report->ram_peak_bytes = rh_machine_peak_rss();
+	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.bytes.nvme;
+	for (int d = 0; d < run->session.devices.count; d++) {
+		struct rh_device_memory memory;
+		run->session.devices.device[d]->ops->memory(run->session.devices.device[d], &memory);
+		if (memory.peak_bytes > report->vram_peak_bytes)
+			report->vram_peak_bytes = memory.peak_bytes;
+	}
+	run->result->device_peak_bytes = report->vram_peak_bytes;
+	run->result->ram_peak_bytes = report->ram_peak_bytes;
+}
+
+static int evaluate(struct run *run, double epoch)
+{
+	struct rh_evaluation eval;
+	int rc = rh_evaluate(&run->session, &run->held_out, &run->choices, &eval);
+	if (rc)
+		return rc;
+	struct rh_eval_report report = {.step = run->state.step,
+	                                .epoch = epoch,
+	                                .loss = eval.loss,
+	                                .tokens = eval.trained,
+	                                .rows = eval.rows,
+	                                .seconds = eval.seconds};
+	run->result->has_eval = 1;
+	run->result->eval = eval;
+	char accuracy[64] = "";
+	if (eval.choice_accuracy >= 0)
+		snprintf(accuracy, sizeof accuracy, ", accuracy %.4f (commonest answer %.4f)", eval.choice_accuracy, eval.majority);
+	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
+	        eval.token_accuracy, accuracy);
+	rc = rh_metrics_eval(run->metrics, &report);
+	return rc ? rc : rh_trainer_state_log_eval(&run->trainer, &report);
+}
+
+/* Fills the step's batches; returns their number. */
+static int64_t fill_step(struct run *run, int64_t step)
+{
+	int64_t epoch = step / run->steps_per_epoch, within = step % run->steps_per_epoch, first = step % run->held * run->micro_batches;
+	struct train_step *flight = &run->flight[step % run->held];
+	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->sampler, within)};
+	for (int64_t m = 0; m < flight->count; m++) {
+		const int64_t *rows;
+		int64_t n = rh_sampler_rows(run->sampler, epoch, within, m, &rows);
+		int rc = rh_batch_make(&run->train, rows, n, &run->batch[m]);
+		if (rc)
+			return rc;
+		run->micro[m] = rh_micro_of(&run->batch[m]);
+		run->micro[m].loss = run->loss[first + m];
+		run->targets[first + m] = run->batch[m].trained;
+		flight->tokens += run->batch[m].tokens;
+		flight->trained += run->batch[m].trained;
+	}
+	return flight->count;
+}
+
+/* Per micro-batch, then in index order. */
+static double step_loss(const struct run *run, int64_t step)
+{
+	const struct train_step *flight = &run->flight[step % run->held];
+	int64_t first = step % run->held * run->micro_batches;
+	double total = 0;
+	for (int64_t m = first; m < first + flight->count; m++) {
+		double sum = 0;
+		for (int64_t i = 0; i < run->targets[m]; i++)
+			sum += (double)run->loss[m][i];
+		total += sum;
+	}
+	return total / (double)flight->trained;
+}
+
+static int check_finite(int64_t step, double loss, double norm)
+{
+	if (isfinite(loss) && isfinite(norm))
+		return 0;
+	return rh_fail(-EDOM,
+	               "step %" PRId64
+	               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
+	               "checkpoints written before are good",
+	               step + 1, loss, norm);
+}
+
+static struct rh_update update_of(const struct rh_config *config, int64_t step, double rate, double scale)
+{
+	return (struct rh_update){
+	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
+	        .learning_rate = rate,
+	        .scale = scale,
+	        .step = step + 1};
+}
+
+/* Clipping needs the norm of all gradients before the first update; without it each is used as it comes down. */
+static int updates_early(const struct rh_config *config)
+{
+	return config->max_grad_norm == 0;
+}
+
+/* The end of a step: its update has begun. */
+static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
+{
+	const struct rh_config *config = run->config;
+	int early = updates_early(config);
+	int rc = rh_updater_norm(run->session.updater, norm);
+	if (rc)
+		return rc;
+	rc = check_finite(step, loss, *norm);
+	if (rc)
+		return rc;
+	struct rh_update next = update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
+	if (!early)
+		rh_updater_begin(run->session.updater, &next);
+	return 0;
+}
+
+static void report_nvme(struct run *run, struct rh_step_report *report, int64_t steps)
+{
+	struct rh_space_stats now;
+	if (!run->session.bytes.nvme)
+		return;
+	rh_space_stats(run->session.space, &now);
+	const struct rh_space_stats *before = &run->nvme_logged;
+	report->nvme_drives = now.drives;
+	report->nvme_wait_seconds = (now.wait_seconds - before->wait_seconds) / (double)steps;
+	for (int d = 0; d < now.drives; d++) {
+		report->nvme_read_bytes[d] = (now.read_bytes[d] - before->read_bytes[d]) / steps;
+		report->nvme_written_bytes[d] = (now.written_bytes[d] - before->written_bytes[d]) / steps;
+	}
+	run->nvme_logged = now;
+}
+
+static int log_step(struct run *run, struct rh_step_report *report, double now)
+{
+	int64_t steps = run->state.steps_since_log;
+	report->loss = run->state.loss_since_log / (double)steps;
+	report->compute_seconds = run->times_since_log.compute / (double)steps;
+	report->weights_seconds = run->times_since_log.weights / (double)steps;
+	report->activations_seconds = run->times_since_log.activations / (double)steps;
+	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
+	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
+	run->times_since_log = (struct rh_step_times){0};
+	report_nvme(run, report, steps);
+	report->tokens_per_second = (double)run->tokens_since_log / (now - run->since_log);
+	run->result->final_loss = report->loss;
+	run->state.loss_since_log = 0;
+	run->state.steps_since_log = 0;
+	run->tokens_since_log = 0;
+	run->since_log = now;
+	rh_progress_logged(run->progress, report);
+	int rc = rh_metrics_step(run->metrics, report);
+	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
+}
+
+static int save(struct run *run)
+{
+	run->trainer.global_step = run->state.step;
+	run->trainer.epoch = (double)run->state.step / (double)run->steps_per_epoch;
+	run->trainer.num_input_tokens_seen = run->state.tokens;
+	return rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+}
+
+/* The latest step's times; `between`: what its end took, where the optimizer has the host. */
+static void book_times(struct run *run, double between)
+{
+	const struct rh_step_times *step = rh_executor_times(run->session.executor);
+	struct rh_step_times *sum = &run->times_since_log;
+	sum->compute += step->compute;
+	sum->weights += step->weights;
+	sum->activations += step->activations;
+	sum->gradients += step->gradients;
+	sum->optimizer += step->optimizer + between;
+}
+
+/* A control group's limit was lowered under the run, to where the next larger allocation ends it, or every one is slow. What a run needs is
+ * reserved when it starts: a step takes next to nothing more. */
+static int is_squeezed(const struct run *run)
+{
+	enum { LEAST = 32 << 20 };
+	int64_t least = run->room_at_start / 4 < LEAST ? run->room_at_start / 4 : LEAST;
+	return rh_machine_group_room() < least;
+}
+
+static int say_squeezed(const struct run *run)
+{
+	return rh_fail(
+	        -ENOMEM,
+	        "stopped after step %" PRId64
+	        ", whose checkpoint is written: this process's control group leaves it %.1f MiB of memory and left it %.1f when the run "
+	        "began; raise memory.max and memory.high, or lower max_ram, and go on with resume_from_checkpoint: true",
+	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
+}
+
+static int due(int64_t step, int64_t each)
+{
+	return each > 0 && step % each == 0;
+}
+
+static double rate_at(const struct run *run, int64_t step)
+{
+	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->steps, step);
+}
+
+/* What is due when so many steps are done. */
+static int evaluates_at(const struct run *run, int64_t steps)
+{
+	return run->eval_every && (due(steps, run->eval_every) || steps == run->steps);
+}
+
+static int saves_at(const struct run *run, int64_t steps)
+{
+	return run->save_every && (due(steps, run->save_every) || steps == run->steps);
+}
+
+/* Books and tells of the step that run->state.step has just counted. */
+static int step_done(struct run *run, double loss, double norm)
+{
+	const struct train_step *flight = &run->flight[(run->state.step - 1) % run->held];
+	run->state.loss_since_log += loss;
+	run->state.run_loss += loss;
+	run->state.steps_since_log++;
+	run->state.tokens += flight->tokens;
+	run->state.trained_tokens += flight->trained;
+	run->tokens_since_log += flight->tokens;
+
+	double now = rh_clock_seconds(), per_step = (now - run->began) / (double)(run->state.step - run->first_step);
+	struct rh_step_report report = {.step = run->state.step,
+	                                .steps = run->steps,
+	                                .epoch = (double)run->state.step / (double)run->steps_per_epoch,
+	                                .loss = loss,
+	                                .grad_norm = norm,
+	                                .learning_rate = rate_at(run, run->state.step - 1),
+	                                .tokens_per_second = (double)(run->state.tokens - run->tokens_before) / (now - run->began),
+	                                .trained_tokens = run->state.trained_tokens,
+	                                .seconds_left = per_step * (double)(run->steps - run->state.step)};
+	report_peaks(run, &report);
+	rh_progress_step(run->progress, &report, now);
+	int last = run->state.step == run->steps;
+	return due(run->state.step, run->config->logging_steps) || last ? log_step(run, &report, now) : 0;
+}
+
+/* Between steps: what is due now. */
+static int pause_steps(struct run *run)
+{
+	double now = rh_clock_seconds();
+	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->steps_per_epoch) : 0;
+	int squeezed = run->state.step < run->steps && is_squeezed(run);
+	run->stopping = asked_to_stop || squeezed; /* read once: a signal that comes later is for the next step */
+	if (!rc && run->stopping)
+		rc = rh_updater_flush(run->session.updater);
+	if (!rc && (saves_at(run, run->state.step) || run->stopping))
+		rc = save(run);
+	if (!rc && squeezed)
+		rc = say_squeezed(run);
+	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
+	run->began += aside;
+	run->since_log += aside;
+	return rc;
+}
+
+static int one_step(struct run *run)
+{
+	int64_t step = run->state.step, count = fill_step(run, step);
+	if (count < 0)
+		return (int)count;
+	double rate = rate_at(run, step), norm = 0;
+	struct rh_update early = update_of(run->config, step, rate, 1);
+	if (updates_early(run->config))
+		rh_updater_open(run->session.updater, &early);
+	int rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
+	if (rc)
+		return rc;
+	double loss = step_loss(run, step), computed = rh_clock_seconds();
+	rc = update(run, step, loss, rate, &norm);
+	int64_t done = run->state.step = step + 1;
+	if (!rc && (evaluates_at(run, done) || saves_at(run, done) || done == run->steps))
+		rc = rh_updater_flush(run->session.updater);
+	if (rc)
+		return rc;
+	book_times(run, rh_clock_seconds() - computed);
+	rc = step_done(run, loss, norm);
+	return rc ? rc : pause_steps(run);
+}
+
+/* ---- stages that update themselves ---- */
+
+static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
+{
+	struct run *run = context;
+	if ((asked_to_stop || is_squeezed(run)) && step > run->state.step)
+		return 1;
+	int64_t count = fill_step(run, step);
+	*batch = run->micro;
+	*loss_scale = count < 0 ? 0 : 1.0f / (float)run->flight[step % run->held].trained;
+	return count < 0 ? (int)count : 0;
+}
+
+static int update_block(void *context, int64_t step, int block)
+{
+	struct run *run = context;
+	rh_optimizer_take(run->session.store, block);
+	double norm = rh_optimizer_block_norm(run->session.store, block);
+	int rc = check_finite(step, 0, norm);
+	struct rh_update now = update_of(run->config, step, rate_at(run, step), 1);
+	run->flight[step % run->held].squares += norm * norm;
+	return rc ? rc : rh_optimizer_update(run->session.store, block, &now.settings, now.learning_rate, now.scale, now.step);
+}
+
+static int end_step(void *context, int64_t step)
+{
+	struct run *run = context;
+	double loss = step_loss(run, step), norm = sqrt(run->flight[step % run->held].squares);
+	int rc = check_finite(step, loss, norm);
+	run->state.step = step + 1;
+	return rc ? rc : step_done(run, loss, norm);
+}
+
+static int64_t micro_batches_at(const struct run *run, int64_t step)
+{
+	return rh_sampler_micro_batches(run->sampler, step % run->steps_per_epoch);
+}
+
+/* Until something wants all stages at rest, or a step is short: that runs alone. */
+static int one_stretch(struct run *run)
+{
+	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
+	int64_t first = run->state.step, count = micro_batches_at(run, first), next = first + 1;
+	while (next < run->steps && next - first < MOST && !evaluates_at(run, next) && !saves_at(run, next) &&
+	       count == run->micro_batches && micro_batches_at(run, next) == count)
+		next++;
+	const struct rh_stretch stretch = {.first_step = first,
+	                                   .steps = next - first,
+	                                   .micro_batches = count,
+	                                   .begin = begin_step,
+	                                   .update = update_block,
+	                                   .end = end_step,
+	                                   .context = run};
+	int rc = rh_executor_train_stretch(run->session.executor, &stretch);
+	return rc ? rc : pause_steps(run);
+}
+
+int train_steps(struct run *run)
+{
+	const struct rh_schedule *schedule = run->session.schedule;
+	return schedule && schedule->update == RH_UPDATE_LOCAL ? one_stretch(run) : one_step(run);
+}
