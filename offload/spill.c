@@ -14,7 +14,9 @@
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
 
-enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20, PAGE_BYTES = 4 << 20 };
+#include <stdlib.h>
+
+enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
 
 enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_HELD, SLOT_KEPT, SLOT_WRITING };
 
@@ -57,9 +59,12 @@ static int64_t record_bytes(const struct rh_store_options *options, int64_t elem
 	return bytes;
 }
 
-static int64_t piece_elements(const struct rh_store_options *options)
+/* RH_SPILL_ELEMENTS in the environment: another size of pieces and pages (tests, whose models are small). */
+static int64_t piece_elements(void)
 {
-	return options->spill_piece_elements ? options->spill_piece_elements : PIECE_ELEMENTS;
+	const char *text = getenv("RH_SPILL_ELEMENTS");
+	int64_t elements = text ? strtol(text, NULL, 10) : 0;
+	return elements > 0 ? elements : PIECE_ELEMENTS;
 }
 
 /* One piece more, from element `first` on. Spans are as fill_spans cuts them: each within one tensor. */
@@ -71,7 +76,7 @@ static int64_t span_end(const struct rh_tensor *tensor, int64_t at)
 
 int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
-	int64_t most = options->spill_piece_elements ? 4 * options->spill_piece_elements : PAGE_BYTES, largest = 0;
+	int64_t most = 4 * piece_elements(), largest = 0;
 	for (int b = 0; b < count && options->spill & RH_SPILL_WEIGHTS; b++)
 		if (!specs[b].trainable && specs[b].elements > largest)
 			largest = specs[b].elements;
@@ -103,7 +108,7 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 			end = span_end(tensor, at);
 			int64_t whole = by_tensor ? last : end; /* what must come along */
 			int may_end = !by_tensor || at == tensor->offset;
-			if (spilled && piece.span_count && may_end && whole - piece.first > piece_elements(options)) {
+			if (spilled && piece.span_count && may_end && whole - piece.first > piece_elements()) {
 				add(context, piece);
 				piece.span_count = 0;
 			}
@@ -329,8 +334,8 @@ void rh_store_ahead(struct rh_store *store, int block)
 {
 	struct store_window *window = store->window;
 	RH_ASSERT(block >= 0 && block < store->count);
-	int known = !window || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 ||
-	            window->in_line[block];
+	int known =
+	        !window || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 || window->in_line[block];
 	for (int p = 0; !known && p < store->block[block].piece_count; p++)
 		known |= store->piece[store->block[block].piece + p].ahead;
 	if (known)

@@ -37,8 +37,7 @@ struct rh_store_options {
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS */
-	struct rh_space *space;       /* borrowed; where what is spilled lies. NULL where nothing is */
-	int64_t spill_piece_elements; /* 0: chosen; tests */
+	struct rh_space *space; /* borrowed; where what is spilled lies. NULL where nothing is */
 };
 
 struct rh_store;

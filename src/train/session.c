@@ -353,8 +353,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                            .layout = config->state_layout,
 	                                            .optim = config->optim,
 	                                            .momentum = config->momentum != 0,
-	                                            .space = session->space,
-	                                            .spill_piece_elements = session->spill_piece_elements};
+	                                            .space = session->space};
 	int rc = rh_devices_room(config->device, &planning->device_room);
 	if (rc)
 		return rc;

@@ -21,9 +21,8 @@ struct rh_session {
 	struct rh_adapter adapter; /* when lora */
 	struct rh_model *model;
 	struct rh_pool *pool;
-	struct rh_space *space;       /* on NVMe; NULL: nothing is spilled */
-	int spill;                    /* bits of enum rh_spill: what is */
-	int64_t spill_piece_elements; /* rh_store_options; set between open and start by tests */
+	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */
+	int spill;              /* bits of enum rh_spill: what is */
 	struct rh_store *store;
 	struct rh_updater *updater;         /* of a session that trains */
 	int64_t *cuts;                      /* that a schedule other than RoundPipe made, else NULL */

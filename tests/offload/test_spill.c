@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { BLOCKS = 7, STEPS = 12, TENSORS = 4, DRIVES = 3 };
+enum { BLOCKS = 7, STEPS = 8, TENSORS = 4, DRIVES = 3 };
 
 static struct rh_tensor tensors[BLOCKS][TENSORS];
 static struct rh_block specs[BLOCKS];
@@ -170,7 +170,7 @@ static void check_kind(struct world *world, struct rh_pool *pool, struct rh_stor
 			        .dir = world->name, .dirs = dirs, .engine = spill == 1 ? RH_DRIVE_THREADS : RH_DRIVE_BEST};
 			check_ok(rh_space_open(&where, &options.space));
 			options.spill = spill;
-			options.spill_piece_elements = 40000 * (spill % 4);
+			setenv("RH_SPILL_ELEMENTS", spill == 1 ? "40000" : spill == 2 ? "80000" : "120000", 1);
 			int64_t bytes = rh_store_bytes(specs, BLOCKS, &options), nvme = rh_store_nvme_bytes(specs, BLOCKS, &options, NULL);
 			uint64_t got = train(&options, pool, options.space);
 			if (got != expected)
@@ -211,7 +211,8 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 	check_ok(rh_pool_create(1, &pool));
 	for (int flip = 0; flip < 2; flip++) {
 		struct rh_space_options where = {.dir = world.name, .dirs = 1};
-		struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER, .spill_piece_elements = 40000};
+		struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER};
+		setenv("RH_SPILL_ELEMENTS", "40000", 1);
 		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
 		struct rh_store *store = NULL;
 		rh_drive_fail_nth(30, flip ? RH_FAULT_FLIP : RH_FAULT_FAIL, -EIO);

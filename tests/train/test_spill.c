@@ -82,7 +82,7 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 	struct rig_input in = rig_input(&rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS, .train_steps = STEPS};
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
-	rig.session.spill_piece_elements = 3000;
+	setenv("RH_SPILL_ELEMENTS", "3000", 1);
 	check_ok(rh_session_start(&rig.session, &work));
 	for (int step = 0; step < STEPS; step++) {
 		out.loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
@@ -126,7 +126,8 @@ static void check_spilled(const struct what *what, int staleness, const struct o
 	assert_int_equal(got.stats.drives, drives);
 	assert_true(written >= (STEPS - 1) * got.step_bytes &&
 	            written <= STEPS * got.step_bytes + reserved); /* the last may be on their way */
-	assert_true((what->adapter && spill == RH_SPILL_OPTIMIZER) || read > 20 * reserved);             /* else the window held everything, and nothing was tried */
+	assert_true((what->adapter && spill == RH_SPILL_OPTIMIZER) ||
+	            read > 20 * reserved); /* else the window held everything, and nothing was tried */
 	printf("%s, spill %d over %d: %lld bytes, written %lld, read %lld\n", what->model, spill, drives, (long long)reserved,
 	       (long long)written, (long long)read);
 	free(got.weights);
@@ -200,7 +201,7 @@ static int start(struct rh_session *session, struct rh_config *config, const cha
 	                             .spill = budget.spill,
 	                             .nvme_dirs = {.item = dir_names, .count = 2}};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, session));
-	session->spill_piece_elements = 1 << 18;
+	setenv("RH_SPILL_ELEMENTS", "262144", 1);
 	return rh_session_start(session, &work);
 }
 
