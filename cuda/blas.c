@@ -16,9 +16,8 @@
 /* What the choice of an algorithm may depend on; compared as bytes. */
 struct key {
 	int64_t m, n, k, lda, ldb, ldc, ldd;
-	int32_t trans_a, trans_b, input, output, adds, in_place, has_bias;
+	int32_t trans_a, trans_b, type_a, type_b, output, adds, in_place, has_bias;
 	int32_t alignment[4]; /* of a, b, c and d, in bytes */
-	int32_t padding;
 };
 
 enum { CHOICES = 4096, BEST_ALIGNMENT = 256 };
@@ -100,7 +99,16 @@ void blas_destroy(struct blas *blas)
 
 static cudaDataType_t type_of(enum rh_dtype dtype)
 {
-	return dtype == RH_F32 ? CUDA_R_32F : CUDA_R_16BF;
+	switch (dtype) {
+	case RH_F32:
+		return CUDA_R_32F;
+	case RH_E4M3:
+		return CUDA_R_8F_E4M3;
+	case RH_E5M2:
+		return CUDA_R_8F_E5M2;
+	default:
+		return CUDA_R_16BF;
+	}
 }
 
 static int32_t alignment_of(const void *data)
@@ -116,7 +124,8 @@ static struct key key_of(const struct blas_product *p)
 	const void *c = p->c.data ? p->c.data : p->d;
 	key.m = p->m, key.n = p->n, key.k = p->k;
 	key.lda = p->a.ld, key.ldb = p->b.ld, key.ldc = p->c.data ? p->c.ld : p->ldd, key.ldd = p->ldd;
-	key.trans_a = p->trans_a, key.trans_b = p->trans_b, key.input = (int32_t)p->input, key.output = (int32_t)p->output;
+	key.trans_a = p->trans_a, key.trans_b = p->trans_b, key.output = (int32_t)p->output;
+	key.type_a = (int32_t)p->type_a, key.type_b = (int32_t)p->type_b;
 	key.adds = p->c.data != NULL, key.in_place = c == p->d, key.has_bias = p->bias != NULL;
 	key.alignment[0] = alignment_of(p->a.data), key.alignment[1] = alignment_of(p->b.data);
 	key.alignment[2] = alignment_of(c), key.alignment[3] = alignment_of(p->d);
@@ -136,10 +145,14 @@ static cublasStatus_t describe(const struct blas *blas, const struct blas_produc
 {
 	const cublasOperation_t trans[] = {p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N};
 	const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-	const cudaDataType_t input = type_of(p->input), output = type_of(p->output);
+	const cudaDataType_t output = type_of(p->output);
 	cublasStatus_t status = blas->cublasLtMatmulDescInit_internal(&call->product, sizeof call->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 	set(blas, call, CUBLASLT_MATMUL_DESC_TRANSA, &trans[0], sizeof trans[0], &status);
 	set(blas, call, CUBLASLT_MATMUL_DESC_TRANSB, &trans[1], sizeof trans[1], &status);
+	if (p->scale_a) {
+		set(blas, call, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->scale_a, sizeof p->scale_a, &status);
+		set(blas, call, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->scale_b, sizeof p->scale_b, &status);
+	}
 	if (p->bias) {
 		set(blas, call, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, &status);
 		set(blas, call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias, &status);
@@ -148,8 +161,8 @@ static cublasStatus_t describe(const struct blas *blas, const struct blas_produc
 		cublasLtMatrixLayoutOpaque_t *layout;
 		cudaDataType_t type;
 		int64_t rows, cols, ld;
-	} matrices[] = {{&call->a, input, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, key->lda},
-	                {&call->b, input, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, key->ldb},
+	} matrices[] = {{&call->a, type_of(p->type_a), p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, key->lda},
+	                {&call->b, type_of(p->type_b), p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, key->ldb},
 	                {&call->c, output, p->m, p->n, key->ldc},
 	                {&call->d, output, p->m, p->n, key->ldd}};
 	for (size_t i = 0; status == CUBLAS_STATUS_SUCCESS && i < sizeof matrices / sizeof *matrices; i++)

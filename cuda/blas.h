@@ -16,13 +16,17 @@ struct blas_matrix {
 };
 
 /* d (m,n) = alpha op(a) op(b) + c + bias. op(a) is a (m,k), or a (k,m) transposed; op(b) is b (k,n), or b (n,k) transposed. c (m,n) may be
- * d, and may be absent; bias (m), one of d's dtype for each row, or NULL. m, n, k >= 1. Sums in fp32. */
+ * d, and may be absent; bias (m), one of d's dtype for each row, or NULL. m, n, k >= 1. Sums in fp32.
+ * Of 8-bit types: a is transposed and b is not, m and k are multiples of 16, matrices and leading dimensions of 16 bytes; the product is
+ * multiplied by both scales, one fp32 on the GPU each. */
 struct blas_product {
 	int64_t m, n, k;
 	int trans_a, trans_b;
 	float alpha;
-	enum rh_dtype input, output; /* of a and b; of c, d and bias. F32, BF16 */
+	enum rh_dtype type_a, type_b; /* both F32 or both BF16; or E4M3 and E5M2, not both the latter */
+	enum rh_dtype output;         /* of c, d and bias: F32, BF16 */
 	struct blas_matrix a, b, c;
+	const float *scale_a, *scale_b; /* of 8-bit types, else NULL */
 	void *d;
 	int64_t ldd;
 	const void *bias;

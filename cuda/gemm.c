@@ -2,6 +2,7 @@
  * the operands change places, and each is transposed for BLAS exactly if it was for the op. The bias, one for each column of d, is one for
  * each row of d'. */
 #include "cuda/bias.h"
+#include "cuda/kernels.h"
 #include "cuda/launch.h"
 
 #include <cuda_runtime_api.h>
@@ -33,7 +34,8 @@ int launch_gemm(const struct launch *launch, const struct rh_op *op)
 	                               .trans_a = op->gemm.trans_b,
 	                               .trans_b = op->gemm.trans_a,
 	                               .alpha = op->gemm.alpha,
-	                               .input = a->dtype,
+	                               .type_a = b->dtype,
+	                               .type_b = a->dtype,
 	                               .output = d->dtype,
 	                               .a = {b->data, b->stride},
 	                               .b = {a->data, a->stride},
@@ -42,5 +44,36 @@ int launch_gemm(const struct launch *launch, const struct rh_op *op)
 	                               .ldd = d->stride,
 	                               .bias = fused ? bias->data : NULL};
 	int rc = k ? blas_multiply(launch->blas, &product, launch->workspace, launch->stream) : copy_c(launch, c, d);
+	return !rc && bias->data && !fused ? cuda_add_bias(bias, d, launch->stream) : rc;
+}
+
+/* 8-bit rows run along k on both sides: by columns, the first is transposed and the second is not, which is the one way of lying that
+ * sm_89 takes. */
+int launch_scaled_gemm(const struct launch *launch, const struct rh_op *op)
+{
+	const struct rh_view *view = op->operand, *a = &view[RH_SCALED_GEMM_A], *b = &view[RH_SCALED_GEMM_B], *c = &view[RH_SCALED_GEMM_C];
+	const struct rh_view *bias = &view[RH_SCALED_GEMM_BIAS], *d = &view[RH_SCALED_GEMM_D];
+	if (op->scaled_gemm.chunk)
+		return cuda_half_gemm(op, launch->stream);
+	if (!d->rows || !d->cols)
+		return 0;
+	int fused = bias->data && bias->dtype == d->dtype;
+	struct blas_product product = {.m = d->cols,
+	                               .n = d->rows,
+	                               .k = a->cols,
+	                               .trans_a = 1,
+	                               .alpha = op->scaled_gemm.alpha,
+	                               .type_a = b->dtype,
+	                               .type_b = a->dtype,
+	                               .output = d->dtype,
+	                               .a = {b->data, b->stride},
+	                               .b = {a->data, a->stride},
+	                               .scale_a = view[RH_SCALED_GEMM_SCALE_B].data,
+	                               .scale_b = view[RH_SCALED_GEMM_SCALE_A].data,
+	                               .c = {c->data, c->stride},
+	                               .d = d->data,
+	                               .ldd = d->stride,
+	                               .bias = fused ? bias->data : NULL};
+	int rc = blas_multiply(launch->blas, &product, launch->workspace, launch->stream);
 	return !rc && bias->data && !fused ? cuda_add_bias(bias, d, launch->stream) : rc;
 }

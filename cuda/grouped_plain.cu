@@ -51,7 +51,7 @@ template <typename T> RH_KERNEL(THREADS, GROUPED_BLOCKS) grouped_plain_products(
 	int own_row = (int)threadIdx.x / (SIZE / PART) * PART, own_col = (int)threadIdx.x % (SIZE / PART) * PART;
 	struct grouped_walk walk = {(int)blockIdx.x, 0, 0};
 	struct grouped_tile t;
-	while (grouped_next<SIZE, SIZE>(a, &walk, &t)) {
+	while (grouped_next<SIZE, SIZE, false>(a, &walk, &t)) {
 		struct plain_side<T> from_a = left_of<T>(a, t), from_b = right_of<T>(a, t);
 		float sum[PART][PART] = {};
 		for (int k = 0; k < from_a.depth; k += DEPTH) {

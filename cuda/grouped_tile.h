@@ -8,7 +8,7 @@
 
 #include "cuda/rh_cuda.h"
 
-enum { GROUPED_BLOCKS = 2 }; /* of an SM */
+enum { GROUPED_BLOCKS = 2, HALF_BLOCKS = 1 }; /* of an SM */
 
 struct grouped_args {
 	struct rh_view a, b, add, bias, d; /* add: c, or d itself for a gradient; absent: none */
@@ -16,6 +16,10 @@ struct grouped_args {
 	int64_t start_stride;
 	int experts, gradient, trans_b;
 	float alpha;
+
+	/* one product with fp16 sums */
+	const float *scale_a, *scale_b;
+	int chunk;
 };
 
 /* Rows [first, first + rows) are the expert's; the tile begins at (row, col) of the expert's product. */
@@ -33,9 +37,27 @@ RH_DEVICE int grouped_rows(const struct grouped_args &a, int rows)
 	return !a.gradient ? rows : rows ? (int)a.a.cols : 0;
 }
 
-/* Down a column of tiles first: they share b, the larger operand. 0: no tile is left. */
-template <int ROWS, int COLS> RH_DEVICE int grouped_next(const struct grouped_args &a, struct grouped_walk *walk, struct grouped_tile *t)
+enum { PRODUCT_BAND = 8 };
+
+/* The next tile of a single product: in bands of some rows of tiles, down first, so that the tiles that run at once share both sides. */
+template <int ROWS, int COLS> RH_DEVICE int product_next(const struct grouped_args &a, struct grouped_walk *walk, struct grouped_tile *t)
 {
+	int across = ((int)a.d.cols + COLS - 1) / COLS, down = ((int)a.d.rows + ROWS - 1) / ROWS;
+	int first = walk->number / (PRODUCT_BAND * across) * PRODUCT_BAND, here = walk->number - first * across;
+	int high = down - first < PRODUCT_BAND ? down - first : PRODUCT_BAND;
+	if (walk->number >= down * across)
+		return 0;
+	*t = {0, 0, (int)a.a.rows, (first + here % high) * ROWS, here / high * COLS};
+	walk->number += (int)gridDim.x;
+	return 1;
+}
+
+/* Down a column of tiles first: they share b, the larger operand. 0: no tile is left. */
+template <int ROWS, int COLS, bool ONE>
+RH_DEVICE int grouped_next(const struct grouped_args &a, struct grouped_walk *walk, struct grouped_tile *t)
+{
+	if constexpr (ONE)
+		return product_next<ROWS, COLS>(a, walk, t);
 	int across = ((int)a.d.cols + COLS - 1) / COLS;
 	for (; walk->expert < a.experts; walk->expert++) {
 		const int32_t *start = a.start + walk->expert * a.start_stride;

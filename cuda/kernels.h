@@ -18,7 +18,8 @@ typedef int cuda_kernel(const struct rh_op *op, struct CUstream_st *stream);
 RH_OPS(CUDA_KERNEL, CUDA_NONE)
 #undef CUDA_KERNEL
 #undef CUDA_NONE
-cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient;
+cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient, cuda_quantise;
+cuda_kernel cuda_half_gemm; /* SCALED_GEMM with sums of chunks in fp16 */
 
 #ifdef __cplusplus
 }

@@ -6,12 +6,15 @@
 #define NONE(kind, name)
 static cuda_kernel *const kernels[RH_OP_KINDS] = {[RH_OP_GROUPED_GEMM] = cuda_grouped_gemm,
                                                   [RH_OP_GROUPED_GEMM_GRADIENT] = cuda_grouped_gemm_gradient,
+                                                  [RH_OP_QUANTISE] = cuda_quantise,
                                                   RH_OPS(ROW, NONE)};
 
 int launch_op(const struct launch *launch, const struct rh_op *op)
 {
 	if (op->kind == RH_OP_GEMM)
 		return launch_gemm(launch, op);
+	if (op->kind == RH_OP_SCALED_GEMM)
+		return launch_scaled_gemm(launch, op);
 	if (op->kind == RH_OP_HEAD_LOSS)
 		return launch_head(launch, op);
 	if (op->kind == RH_OP_WORK)

@@ -191,6 +191,28 @@ RH_DEVICE void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t 
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* The same with sums in fp16, rounded once: d[0] = d(g, t..t+1), d[1] = d(g+8, t..), low half first. */
+RH_DEVICE void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+	             : "+r"(d[0]), "+r"(d[1])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Two floats to fp16 by one instruction, nearest even, `low` in the low half; and back. */
+RH_DEVICE uint32_t rh_pack_f16(float low, float high)
+{
+	__half2 pair = __floats2half2_rn(low, high);
+	return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
+{
+	float2 both = __half22float2(*reinterpret_cast<__half2 *>(&pair));
+	out[0] = both.x;
+	out[1] = both.y;
+}
+
 /* d (16,8) += a (16,8) b (8,8) on operands of which only the upper 19 bits count. With g = lane/4, t = lane%4:
  * a[0] = a(g, t), a[1] = a(g+8, t), a[2] = a(g, t+4), a[3] = a(g+8, t+4); b[0] = b(t, g), b[1] = b(t+4, g); d as above. */
 RH_DEVICE void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])

@@ -45,7 +45,9 @@
 	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
 	PLAIN(LAYERNORM, layernorm)                                                                                                        \
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
-	PRODUCT(WORK, work)
+	PRODUCT(WORK, work)                                                                                                                \
+	PRODUCT(QUANTISE, quantise)                                                                                                        \
+	PRODUCT(SCALED_GEMM, scaled_gemm)
 
 #define RH_OP_KIND(kind, name) RH_OP_##kind,
 enum rh_op_kind { RH_OPS(RH_OP_KIND, RH_OP_KIND) RH_OP_KINDS };
@@ -256,6 +258,39 @@ enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_S
 enum { RH_DEQUANTISE_X, RH_DEQUANTISE_SCALE, RH_DEQUANTISE_NESTED, RH_DEQUANTISE_MAP, RH_DEQUANTISE_Y };
 enum { RH_NESTED_RUN = 256 };
 
+/* QUANTISE: scale (1,1) F32 = the least power of two with max|x| <= limit * scale (rh_power_scale in core/float8.h: 1 where x is all zeros,
+ * NaN where it holds what is no number); y (r,c) E4M3 or E5M2 = x / scale, nearest even, or absent; t (c, r rounded up to 16) of such a
+ * type = its transpose, zeros in the columns beyond r, or absent. x (r,c) act. part (1,512) F32 = maxima of |x| over each 512th row, their
+ * bits compared; so many of fewer rows. A limit of at most 448 with E4M3, 57344 with E5M2. */
+enum { RH_QUANTISE_X, RH_QUANTISE_PART, RH_QUANTISE_SCALE, RH_QUANTISE_Y, RH_QUANTISE_T };
+enum { RH_QUANTISE_PARTS = 512, RH_QUANTISE_RUN = 16 };
+
+/* SCALED_GEMM: d (m,n) = alpha * scale_a * scale_b * op(a) op(b) + c + bias, the scales (1,1) F32, powers of two; c (m,n) of d's dtype, may
+ * be d itself, or absent; bias (1,n) BF16 or absent; d F32 or BF16. One of two:
+ * - chunk 0: a (m,k) and b (n,k), trans_b, E4M3 or E5M2, not both E5M2; n and k multiples of 16. Products are summed in fp32.
+ * - chunk, a multiple of 32, at most 2048: a, b BF16 as in GEMM, but not both transposed. Elements of a and b are divided by their scales
+ *   and rounded to fp16, products summed in fp16 (rounded after each 16 of k) over chunks of k, whose sums are added up in fp32. No chunk
+ *   can overflow when both limits were rh_half_limit(chunk).
+ * Rows of all matrices begin on 16 bytes; k is not 0. */
+enum {
+	RH_SCALED_GEMM_A,
+	RH_SCALED_GEMM_B,
+	RH_SCALED_GEMM_SCALE_A,
+	RH_SCALED_GEMM_SCALE_B,
+	RH_SCALED_GEMM_C,
+	RH_SCALED_GEMM_BIAS,
+	RH_SCALED_GEMM_D
+};
+enum { RH_CHUNK_UNIT = 32, RH_CHUNK_MOST = 2048 };
+/* The largest power of two of which a chunk of squares stays within fp16's 65504, with room for what rounding adds. */
+static inline float rh_half_limit(int64_t chunk)
+{
+	float limit = 32;
+	while (limit * limit * (float)chunk > 32768)
+		limit /= 2;
+	return limit;
+}
+
 /* WORK: takes time and computes nothing: a layer of which only a table is known. No operands. What it costs is what it says; simulated
  * devices take `seconds` for it, others no time. */
 enum { RH_OP_OPERANDS = 14 };
@@ -312,6 +347,14 @@ struct rh_op {
 		struct {
 			double seconds, product_flops, bytes;
 		} work;
+		struct {
+			float limit;
+		} quantise;
+		struct {
+			int trans_a, trans_b;
+			float alpha;
+			int64_t chunk;
+		} scaled_gemm;
 	};
 };
 

@@ -3,6 +3,7 @@
 
 #include "cudaemu_control.h"
 #include "launches.h"
+#include "scaled_case.h"
 
 /* k products of values below 1, summed in fp32. */
 static double sum_error(int64_t k)
@@ -44,6 +45,26 @@ static void test_gemm_of_all_variants_equals_the_oracle(void **state)
 	for (int variant = 0; variant < 128; variant++)
 		check_gemm(&on, variant, &seed);
 	on.device->ops->close(on.device);
+	cudaemu_release();
+}
+
+static struct device_case scaled_device;
+
+static void check_scaled(struct op_case *c, uint64_t *seed)
+{
+	(void)seed;
+	device_case_check(&scaled_device, c, 0, "scaled");
+}
+
+/* 8-bit operands by cuBLASLt, fp16 sums by a kernel, and what both begin with. */
+static void test_scaled_gemm_equals_the_oracle(void **state)
+{
+	(void)state;
+	scaled_device = device_case_open();
+	scaled_gemm_each(scaled_eight, sizeof scaled_eight / sizeof *scaled_eight, check_scaled);
+	scaled_gemm_each(scaled_half, 4, check_scaled);
+	scaled_quantise_each(check_scaled);
+	scaled_device.device->ops->close(scaled_device.device);
 	cudaemu_release();
 }
 
@@ -123,6 +144,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_gemm_of_all_variants_equals_the_oracle),
+	        cmocka_unit_test(test_scaled_gemm_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_hits_the_first),
 	};

@@ -2,7 +2,7 @@
 #include "cuda/blas.h"
 
 #include "core/alloc.h"
-#include "core/float16.h"
+#include "core/float8.h"
 
 #include <string.h>
 
@@ -25,7 +25,16 @@ void blas_destroy(struct blas *blas)
 static float at(const void *data, int64_t ld, enum rh_dtype dtype, int64_t row, int64_t col)
 {
 	int64_t i = row + col * ld;
-	return dtype == RH_F32 ? ((const float *)data)[i] : rh_bf16_to_f32(((const uint16_t *)data)[i]);
+	switch (dtype) {
+	case RH_F32:
+		return ((const float *)data)[i];
+	case RH_E4M3:
+		return rh_e4m3_to_f32(((const uint8_t *)data)[i]);
+	case RH_E5M2:
+		return rh_e5m2_to_f32(((const uint8_t *)data)[i]);
+	default:
+		return rh_bf16_to_f32(((const uint16_t *)data)[i]);
+	}
 }
 
 /* op(b) (k,n) in fp32, one row of n after another; op(a)'s rows likewise. */
@@ -47,7 +56,7 @@ static void row_of(const struct blas_product *p, const float *a, const float *b,
 		for (int64_t j = 0; j < p->n; j++)
 			sum[j] += a[row * p->k + k] * b[k * p->n + j];
 	for (int64_t j = 0; j < p->n; j++) {
-		float value = p->alpha * sum[j];
+		float value = p->alpha * sum[j] * (p->scale_a ? *p->scale_a * *p->scale_b : 1);
 		value += p->c.data ? at(p->c.data, p->c.ld, p->output, row, j) : 0;
 		value += p->bias ? at(p->bias, 1, p->output, row, 0) : 0;
 		if (p->output == RH_F32)
@@ -57,13 +66,30 @@ static void row_of(const struct blas_product *p, const float *a, const float *b,
 	}
 }
 
+/* What cuBLASLt refuses of 8-bit operands on sm_89, by its manual: anything but TN, two of E5M2, rows and lengths off 16 bytes. */
+static int can_eight(const struct blas_product *p)
+{
+	const uintptr_t places[] = {(uintptr_t)p->a.data, (uintptr_t)p->b.data, (uintptr_t)p->c.data, (uintptr_t)p->d,
+	                            (uintptr_t)p->a.ld,   (uintptr_t)p->b.ld,   (uintptr_t)p->m,      (uintptr_t)p->k};
+	int64_t element = rh_dtype_block_bytes(p->output), can = p->trans_a && !p->trans_b && p->scale_a && p->scale_b;
+	for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+		can = can && places[i] % 16 == 0;
+	can = can && p->ldd * element % 16 == 0 && (!p->c.data || p->c.ld * element % 16 == 0);
+	return can && (p->type_a == RH_E4M3 || p->type_b == RH_E4M3) && rh_dtype_block_bytes(p->type_a) == 1 &&
+	       rh_dtype_block_bytes(p->type_b) == 1;
+}
+
 /* The workspace is filled with something else each time: nothing may live there. */
 int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspace, struct CUstream_st *stream)
 {
 	RH_ASSERT(p->m >= 1 && p->n >= 1 && p->k >= 1 && stream && workspace && (uintptr_t)workspace % 256 == 0);
+	if (p->type_a == RH_E4M3 || p->type_a == RH_E5M2)
+		RH_ASSERT(can_eight(p));
+	else
+		RH_ASSERT(p->type_a == p->type_b && !p->scale_a && !p->scale_b);
 	memset(workspace, ++blas->products & 255, 256);
 	memset((char *)workspace + BLAS_WORKSPACE_BYTES - 256, blas->products & 255, 256);
-	float *a = unpack(&p->a, p->trans_a, p->input, p->m, p->k), *b = unpack(&p->b, p->trans_b, p->input, p->k, p->n);
+	float *a = unpack(&p->a, p->trans_a, p->type_a, p->m, p->k), *b = unpack(&p->b, p->trans_b, p->type_b, p->k, p->n);
 	float *sum = rh_alloc((size_t)p->n, sizeof *sum);
 	int rc = a && b && sum ? 0 : -ENOMEM;
 	for (int64_t row = 0; !rc && row < p->m; row++)

@@ -156,7 +156,19 @@ void rh_ldmatrix_x4(uint32_t (&r)[4], const void *row);
 void rh_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row);
 void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
+
+RH_DEVICE uint32_t rh_pack_f16(float low, float high)
+{
+	return rh_f32_to_f16(low) | (uint32_t)rh_f32_to_f16(high) << 16;
+}
+
+RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
+{
+	out[0] = rh_f16_to_f32((uint16_t)pair);
+	out[1] = rh_f16_to_f32((uint16_t)(pair >> 16));
+}
 
 RH_DEVICE uint32_t rh_float_bits(float x)
 {

@@ -128,9 +128,9 @@ template <int Depth> static void multiply(void *const lane[32], float (*a)[Depth
 	}
 }
 
-template <typename T> static void perform_mma(void *const lane[32])
+/* Fragments of mma.m16n8k16 to matrices. */
+template <typename T> static void gather(void *const lane[32], float (*a)[16], float (*b)[16])
 {
-	float a[16][16], b[8][16];
 	for (int i = 0; i < 32; i++) {
 		const T *own_a = (const T *)((struct mma *)lane[i])->a, *own_b = (const T *)((struct mma *)lane[i])->b;
 		for (int j = 0; j < 8; j++)
@@ -138,7 +138,33 @@ template <typename T> static void perform_mma(void *const lane[32])
 		for (int j = 0; j < 4; j++)
 			b[i / 4][i % 4 * 2 + j % 2 + j / 2 * 8] = rh_to_float(own_b[j]);
 	}
+}
+
+template <typename T> static void perform_mma(void *const lane[32])
+{
+	float a[16][16], b[8][16];
+	gather<T>(lane, a, b);
 	multiply<16>(lane, a, b);
+}
+
+/* Sums of fp16 are widened, added to, and rounded once. */
+static void perform_mma_f16_sums(void *const lane[32])
+{
+	float a[16][16], b[8][16], sum[32][4];
+	struct mma wide[32];
+	void *as_wide[32];
+	gather<rh_f16>(lane, a, b);
+	for (int i = 0; i < 32; i++) {
+		const uint32_t *d = (const uint32_t *)(const void *)((struct mma *)lane[i])->d;
+		for (int j = 0; j < 4; j++)
+			sum[i][j] = rh_f16_to_f32((uint16_t)(d[j / 2] >> j % 2 * 16));
+		wide[i] = mma{sum[i], NULL, NULL};
+		as_wide[i] = &wide[i];
+	}
+	multiply<16>(as_wide, a, b);
+	for (int i = 0; i < 32; i++)
+		for (int j = 0; j < 2; j++)
+			((uint32_t *)(void *)((struct mma *)lane[i])->d)[j] = rh_pack_f16(sum[i][2 * j], sum[i][2 * j + 1]);
 }
 
 static void perform_mma_tf32(void *const lane[32])
@@ -164,6 +190,12 @@ void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
 	struct mma lane = {d, a, b};
 	cudaemu_warp(perform_mma<rh_f16>, &lane);
+}
+
+void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+	struct mma lane = {(float *)(void *)d, a, b};
+	cudaemu_warp(perform_mma_f16_sums, &lane);
 }
 
 void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])

@@ -39,6 +39,8 @@ static inline int case_is_plain(enum rh_dtype dtype)
 static inline double case_get(struct rh_view view, int64_t row, int64_t col)
 {
 	int64_t at = row * view.stride + col;
+	if (view.dtype == RH_E4M3 || view.dtype == RH_E5M2) /* codes, to be compared */
+		return ((uint8_t *)view.data)[at];
 	if (view.dtype == RH_I32)
 		return ((int32_t *)view.data)[at];
 	return (double)(view.dtype == RH_F32 ? ((float *)view.data)[at] : rh_bf16_to_f32(((uint16_t *)view.data)[at]));

@@ -73,6 +73,14 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {RH_F32, 1, 8},
 	                                      {RH_F32, 1, 8},
 	                                      {act, 6, 8}},
+	        [RH_OP_QUANTISE] = {{act, 6, 8}, {RH_F32, 1, RH_QUANTISE_PARTS}, {RH_F32, 1, 1}, {RH_E4M3, 6, 8}, {RH_E5M2, 8, 16}},
+	        [RH_OP_SCALED_GEMM] = {{RH_E4M3, 6, 32},
+	                               {RH_E5M2, 16, 32},
+	                               {RH_F32, 1, 1},
+	                               {RH_F32, 1, 1},
+	                               {RH_F32, 6, 16},
+	                               {RH_BF16, 1, 16},
+	                               {RH_F32, 6, 16}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++)
 		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE, &seed);
@@ -88,6 +96,10 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	}
 	if (kind == RH_OP_DEQUANTISE)
 		c.op.dequantise.run = 64;
+	if (kind == RH_OP_QUANTISE)
+		c.op.quantise.limit = 448;
+	if (kind == RH_OP_SCALED_GEMM)
+		c.op.scaled_gemm.trans_b = 1;
 	return c;
 }
 
@@ -214,6 +226,22 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.operand[RH_DEQUANTISE_MAP] = (struct rh_view){0};
 	assert_non_null(rh_op_fault(&op));
 	op = c.op, op.operand[RH_DEQUANTISE_SCALE] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_QUANTISE, RH_F32);
+	op = c.op, op.quantise.limit = 449;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.quantise.limit = NAN;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_QUANTISE_T].stride = 24;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_SCALED_GEMM, RH_F32);
+	op = c.op, op.operand[RH_SCALED_GEMM_A].dtype = RH_E5M2;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.scaled_gemm.chunk = 64; /* of bf16 operands alone */
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_SCALED_GEMM_B].stride = 40;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
 	c = right(RH_OP_DROPOUT, RH_F32);
