@@ -19,6 +19,12 @@ int rh_cuda_room(int gpu, int workers, int64_t *bytes)
 	return rh_cuda_count();
 }
 
+int rh_cuda_check_fp8(int gpu)
+{
+	(void)gpu;
+	return rh_cuda_count();
+}
+
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
 {
 	(void)index, (void)options, (void)out;

@@ -18,7 +18,8 @@ static const char kind[] = "cuda";
 #endif
 
 enum {
-	OLDEST_MAJOR = 8,               /* sm_80: bf16 products, asynchronous copies to shared memory */
+	OLDEST = 80, /* sm_80: bf16 products, asynchronous copies to shared memory */
+	OLDEST_OF_FP8 = 89,
 	LOADED_LATER_BYTES = 256 << 20, /* kernels and libraries come to the GPU when first used */
 	ANCHOR_AGE_NS = 1000 * 1000 * 1000,
 	LINE_BYTES = 512
@@ -141,7 +142,8 @@ int rh_cuda_count(void)
 	return rh_fail(-ENODEV, "device %s: %s%s", kind, cudaGetErrorString(error), advice(error));
 }
 
-static int check_gpu(int gpu)
+/* The GPU is there and is of compute capability oldest / 10 or later; `what` asks for it. */
+static int check_capability(int gpu, int oldest, const char *what)
 {
 	int major = 0, minor = 0, count = rh_cuda_count();
 	if (count < 0)
@@ -153,10 +155,19 @@ static int check_gpu(int gpu)
 		error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
 	if (error != cudaSuccess)
 		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
-	if (major < OLDEST_MAJOR)
-		return rh_fail(-ENODEV, "device %s:%d: its compute capability is %d.%d, at least %d.0 is needed (Ampere, 2020, or later)",
-		               kind, gpu, major, minor, OLDEST_MAJOR);
+	if (major * 10 + minor < oldest)
+		return rh_fail(-ENODEV, "device %s:%d: its compute capability is %d.%d, %s", kind, gpu, major, minor, what);
 	return 0;
+}
+
+static int check_gpu(int gpu)
+{
+	return check_capability(gpu, OLDEST, "at least 8.0 is needed (Ampere, 2020, or later)");
+}
+
+int rh_cuda_check_fp8(int gpu)
+{
+	return check_capability(gpu, OLDEST_OF_FP8, "fp8 needs at least 8.9 (RTX 40, H100, or later); remove fp8");
 }
 
 static cudaError_t memory_of(int gpu, int64_t *free_bytes, int64_t *total_bytes)

@@ -14,6 +14,7 @@ enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_W
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
 enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT };
+enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
 
 struct rh_list {
@@ -50,6 +51,9 @@ struct rh_config {
 	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
 	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */
+	enum rh_accumulation accumulation;
+	int64_t accumulation_chunk; /* resolved; 0 with fp32 */
+	int fp8;
 
 	/* LoRA; use_lora is resolved from lora_r, use_peft and adapter_name_or_path */
 	int use_lora;

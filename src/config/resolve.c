@@ -64,6 +64,34 @@ static int resolve_dtype(struct resolving *r)
 	return 0;
 }
 
+/* Tensor cores' ways of multiplying, for verbs that run the model. */
+static int resolve_products(struct resolving *r)
+{
+	enum { DEFAULT_CHUNK = 128, UNIT = 32 };
+	struct rh_config *config = r->config;
+	const struct config_entry *chunk = given(r, "accumulation_chunk");
+	int narrow = config->accumulation == RH_ACCUMULATION_FP16;
+	const struct config_entry *asks = config->fp8 ? given(r, "fp8") : narrow ? given(r, "accumulation") : NULL;
+	if (chunk && !narrow)
+		return config_entry_fail(chunk, "has no effect without accumulation: fp16; add it or remove this");
+	if (chunk && config->accumulation_chunk % UNIT)
+		return config_entry_fail(chunk, "'%lld' is not allowed; expected a multiple of %d", (long long)config->accumulation_chunk,
+		                         UNIT);
+	if (config->fp8 && narrow)
+		return config_entry_fail(asks,
+		                         "true contradicts accumulation: fp16, as products of 8 bits are summed in fp32; keep one of them");
+	if (narrow && !chunk)
+		config->accumulation_chunk = DEFAULT_CHUNK;
+	if (!asks || !(r->verb_bit & (VERB_DATA | VERB_GENERATE)))
+		return 0;
+	if (r->device == RH_DEVICE_CPU)
+		return config_entry_fail(asks, "is a way of GPUs' tensor cores, and device is %s; use device: cuda, or remove this",
+		                         config->device);
+	if (config->dtype != RH_BF16)
+		return config_entry_fail(asks, "needs dtype: bfloat16; float32 asks for products in fp32");
+	return 0;
+}
+
 /* optim_args as TrainingArguments has them: name=value, ...; sgd's momentum is the one that is taken. */
 static int resolve_optim_args(struct resolving *r)
 {
@@ -204,9 +232,9 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {resolve_device,     resolve_dtype, resolve_optimizer, resolve_lora,
-	                                                   resolve_evaluation, resolve_spill, check_steps,       check_model,
-	                                                   check_required,     check_files};
+	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_products, resolve_optimizer,
+	                                                   resolve_lora,   resolve_evaluation, resolve_spill,    check_steps,
+	                                                   check_model,    check_required,     check_files};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

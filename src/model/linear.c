@@ -85,12 +85,12 @@ void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view
 	if (any)
 		adapter_parts(emit, which, x, low, apart ? (struct rh_view){0} : residual, sum);
 	if (y.data)
-		emit_gemm(emit, &(struct emit_product){.a = x,
-		                                       .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in),
-		                                       .trans_b = 1,
-		                                       .bias = emit_weight(emit, layer, 0, linear->bias, 1, out),
-		                                       .c = any ? sum : residual,
-		                                       .d = sum});
+		emit_linear_product(emit, &(struct emit_product){.a = x,
+		                                                 .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in),
+		                                                 .trans_b = 1,
+		                                                 .bias = emit_weight(emit, layer, 0, linear->bias, 1, out),
+		                                                 .c = any ? sum : residual,
+		                                                 .d = sum});
 	if (apart)
 		emit_add(emit, residual, sum, y);
 	rh_arena_reset(emit->arena, mark);
@@ -127,8 +127,8 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 		sum = dx;
 		rh_arena_reset(emit->arena, mark);
 	}
-	emit_gemm(emit,
-	          &(struct emit_product){.a = dy, .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in), .c = sum, .d = dx});
+	emit_linear_product(emit, &(struct emit_product){
+	                                  .a = dy, .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in), .c = sum, .d = dx});
 }
 
 static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)
@@ -154,7 +154,7 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->in);
 	struct rh_view db = emit_gradient(emit, layer, 0, linear->bias, 1, out);
 	if (dw.data)
-		emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});
+		emit_linear_product(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});
 	if (db.data)
 		column_sum(emit, dy, db);
 	for (int i = 0; i < which.count; column += linear[i++].out) {

@@ -60,11 +60,20 @@ struct rh_layer {
 	int64_t norm, head; /* head: offset in block[1] when tied, else in block[0] */
 };
 
+/* How the products of linears, y, dx and dW, are made of bf16 operands; adapters', the head's and attention's are always summed in fp32. */
+enum rh_multiply {
+	RH_MULTIPLY_BF16,     /* summed in fp32 */
+	RH_MULTIPLY_F16_SUMS, /* summed in fp16 over `chunk` of k, chunks in fp32 */
+	RH_MULTIPLY_F8        /* of 8-bit operands, summed in fp32 */
+};
+
 struct rh_model {
 	const struct rh_model_config *config; /* borrowed */
 	enum rh_dtype dtype;
 	int lora;
-	float dropout; /* of what adapters see in training */
+	float dropout;             /* of what adapters see in training */
+	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
+	int64_t chunk;
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
@@ -77,6 +86,8 @@ struct rh_model {
 int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, const struct rh_lora_config *lora,
                     struct rh_model **out) RH_MUST;
 void rh_model_destroy(struct rh_model *model);
+/* Projections of which `multiply` cannot be had, as their lengths are no multiples of 16 (of 8 with fp16 sums): they stay in bf16. */
+int64_t rh_model_unfit(const struct rh_model *model);
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 

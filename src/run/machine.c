@@ -230,6 +230,15 @@ int rh_devices_room(const char *text, int64_t *bytes)
 	return rc;
 }
 
+int rh_devices_check_fp8(const char *text)
+{
+	struct rh_device_spec spec;
+	int rc = resolve(text, &spec);
+	for (int i = 0; !rc && spec.kind != RH_DEVICE_CPU && i < spec.count; i++) /* a CPU device computes them, slowly, for comparison */
+		rc = rh_cuda_check_fp8(spec.gpu[i]);
+	return rc;
+}
+
 static int open_device(const struct rh_device_spec *spec, int index, int64_t cap_bytes, struct rh_device **out)
 {
 	if (spec->kind != RH_DEVICE_CPU) {

@@ -33,6 +33,8 @@ const char *rh_machine_default_device(void);
 int rh_devices_count(const char *spec) RH_MUST;
 /* Bytes of memory of its own that each of the devices may use; 0: their memory is the host's. */
 int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
+/* Whether each of the devices multiplies 8-bit operands; -ENODEV with the reason. */
+int rh_devices_check_fp8(const char *spec) RH_MUST;
 /* CPU devices share the cores out: each gets cores / count threads, at least one. */
 int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
 void rh_devices_close(struct rh_devices *devices);

@@ -66,6 +66,14 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 		rc = rh_adapter_resolve(config, &out->adapter);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
+	if (!rc && config->fp8)
+		rc = rh_devices_check_fp8(config->device);
+	if (!rc) {
+		out->model->multiply = config->fp8                                    ? RH_MULTIPLY_F8
+		                       : config->accumulation == RH_ACCUMULATION_FP16 ? RH_MULTIPLY_F16_SUMS
+		                                                                      : RH_MULTIPLY_BF16;
+		out->model->chunk = config->accumulation_chunk;
+	}
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
 	else if (!rc && !out->lora)
@@ -446,6 +454,10 @@ void rh_session_report(const struct rh_session *session)
 	rh_model_parameters(session->model, &trainable, &all);
 	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
 	        all ? 100.0 * (double)trainable / (double)all : 0, session->config->dtype == RH_F32 ? "fp32" : "bf16");
+	int64_t unfit = rh_model_unfit(session->model);
+	if (unfit)
+		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",
+		        session->config->fp8 ? "fp8" : "accumulation: fp16", (long long)unfit, session->config->fp8 ? 16 : 8);
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
 		saving += plan->saved[i].bytes > 0;

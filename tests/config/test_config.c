@@ -436,13 +436,36 @@ static void test_load_takes_optimizers_and_layouts(void **state)
 	refused("optim_args: momentum=0.5\n", NULL, "optim_args: momentum is for optim: sgd");
 }
 
+static void test_load_takes_ways_of_multiplying(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	check_ok(load("device: cuda\n", NULL, &c));
+	assert_true(c.accumulation == RH_ACCUMULATION_FP32 && c.accumulation_chunk == 0 && !c.fp8);
+	rh_config_free(&c);
+	check_ok(load("device: cuda\naccumulation: fp16\n", NULL, &c));
+	assert_true(c.accumulation == RH_ACCUMULATION_FP16 && c.accumulation_chunk == 128);
+	rh_config_free(&c);
+	check_ok(load("device: cuda:0\naccumulation: fp16\naccumulation_chunk: 96\n", NULL, &c));
+	assert_int_equal(c.accumulation_chunk, 96);
+	rh_config_free(&c);
+	check_ok(load("device: cuda\nfp8: true\n", NULL, &c));
+	assert_true(c.fp8 && c.dtype == RH_BF16);
+	rh_config_free(&c);
+	refused("bf16: true\naccumulation: fp16\n", NULL, "accumulation: is a way of GPUs' tensor cores, and device is cpu:1");
+	refused("fp8: true\ndevice: cpu:2\n", NULL, "fp8: is a way of GPUs' tensor cores, and device is cpu:2");
+	refused("fp8: true\ndtype: float32\ndevice: cuda\n", NULL, "fp8: needs dtype: bfloat16");
+	refused("fp8: true\naccumulation: fp16\ndevice: cuda\n", NULL, "fp8: true contradicts accumulation: fp16");
+	refused("accumulation_chunk: 64\n", NULL, "accumulation_chunk: has no effect without accumulation: fp16");
+	refused("accumulation: fp16\naccumulation_chunk: 100\ndevice: cuda\n", NULL, "accumulation_chunk: '100' is not allowed");
+	refused("accumulation: fp16\naccumulation_chunk: 4096\ndevice: cuda\n", NULL, "accumulation_chunk: '4096'");
+	refused("accumulation: bf16\n", NULL, "accumulation: 'bf16'");
+}
+
 static void test_load_what_is_not_built_says_so(void **state)
 {
 	(void)state;
 	refused("device: sim:rtx4090x8\n", NULL, "device: 'sim:rtx4090x8' is not built yet; cpu, cpu:N and cuda work");
-	refused("accumulation: fp16\n", NULL, "not built yet");
-	refused("accumulation_chunk: 128\n", NULL, "accumulation_chunk: '128' is not built yet");
-	refused("fp8: true\n", NULL, "fp8: 'true' is not built yet");
 	refused("dtype: float16\n", NULL, "dtype: float16 is not built yet");
 	refused("fp16: true\n", NULL, "fp16: float16 is not built yet");
 	struct rh_config c;
@@ -728,6 +751,7 @@ int main(void)
 	        cmocka_unit_test(test_load_paths_are_written_out_and_looked_at),
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
 	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
+	        cmocka_unit_test(test_load_takes_ways_of_multiplying),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),
 	        cmocka_unit_test(test_load_what_goes_to_nvme),
 	        cmocka_unit_test(test_load_contradictions_are_refused),

@@ -113,6 +113,8 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	says(rh_cuda_open(0, &options, &device), -ENODEV, "device emu:0: its compute capability is 7.5, at least 8.0 is needed");
 	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib});
 	options.gpu = 2;
+	says(rh_cuda_check_fp8(0), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
+	says(rh_devices_check_fp8("emu:2"), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
 	says(rh_cuda_open(0, &options, &device), -EINVAL, "device emu:2: this machine has 2 GPUs, counted from 0");
 	check_ok(rh_cuda_room(1, 1, &room));
 	assert_int_equal(room, gib - (256 << 20) - (32 << 20));

@@ -9,11 +9,13 @@
 
 /* A loss is a mean over the tokens of MICROS micro-batches. In bf16 a value near the middle of two rounds either way, which from then on
  * moves every loss by some thousandths of a token's: fewer tokens would measure that and not the kernels. */
-enum { STEPS = 10, MICROS = 4 };
+enum { STEPS = 10, FEW = 4, MICROS = 4 };
 
 struct what {
 	const char *model, *adapter;
 	enum rh_dtype dtype;
+	double tolerance;
+	int steps, chunk, fp8; /* the latter two of the emulated run alone; 0: as on the CPU */
 };
 
 /* Every step trains on the same few micro-batches, so that losses move. */
@@ -23,10 +25,15 @@ static void losses_of(const struct what *what, const char *device, double *loss)
 	rig_open(&rig, what->model, what->adapter);
 	rig.config.dtype = what->dtype;
 	rig.config.device = (char *)(uintptr_t)device;
+	if (strncmp(device, "cpu", 3)) {
+		rig.config.accumulation = what->chunk ? RH_ACCUMULATION_FP16 : RH_ACCUMULATION_FP32;
+		rig.config.accumulation_chunk = what->chunk;
+		rig.config.fp8 = what->fp8;
+	}
 	struct rig_input in = rig_input(&rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 	rig_start(&rig, RH_SESSION_TRAINS, &work);
-	for (int step = 0; step < STEPS; step++) {
+	for (int step = 0; step < what->steps; step++) {
 		loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
 		rig_update(&rig, 1e-3, step);
 	}
@@ -36,17 +43,19 @@ static void losses_of(const struct what *what, const char *device, double *loss)
 static void same_losses(const struct what *what)
 {
 	static const char *const devices[] = {"emu:1", "emu:2"};
-	double cpu[STEPS], emu[2][STEPS], tolerance = what->dtype == RH_F32 ? 1e-4 : 5e-3, worst = 0;
+	double cpu[STEPS], emu[2][STEPS], worst = 0;
+	size_t bytes = (size_t)what->steps * sizeof cpu[0];
 	losses_of(what, "cpu:1", cpu);
 	for (int d = 0; d < 2; d++) {
 		losses_of(what, devices[d], emu[d]);
-		for (int step = 0; step < STEPS; step++)
+		for (int step = 0; step < what->steps; step++)
 			worst = fabs(emu[d][step] - cpu[step]) > worst ? fabs(emu[d][step] - cpu[step]) : worst;
 	}
-	printf("%s %s %s: losses %.5f to %.5f, at most %.2g from the CPU device's\n", what->model, what->adapter ? what->adapter : "full",
-	       rh_dtype_name(what->dtype), cpu[0], cpu[STEPS - 1], worst);
-	assert_true(worst <= tolerance);
-	assert_memory_equal(emu[0], emu[1], sizeof emu[0]); /* where a run is executed never changes a bit of it */
+	printf("%s %s %s%s%s: losses %.5f to %.5f, at most %.2g from the CPU device's\n", what->model,
+	       what->adapter ? what->adapter : "full", rh_dtype_name(what->dtype), what->chunk ? ", fp16 sums" : "",
+	       what->fp8 ? ", fp8" : "", cpu[0], cpu[what->steps - 1], worst);
+	assert_true(worst <= what->tolerance);
+	assert_memory_equal(emu[0], emu[1], bytes); /* where a run is executed never changes a bit of it */
 	assert_int_equal(runtime_held(), 0);
 	cudaemu_release();
 }
@@ -54,25 +63,52 @@ static void same_losses(const struct what *what)
 static void test_fp32_lora_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", "adapter", RH_F32});
+	same_losses(&(struct what){"qwen3", "adapter", RH_F32, 1e-4, STEPS, 0, 0});
 }
 
 static void test_fp32_full_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", NULL, RH_F32});
+	same_losses(&(struct what){"qwen3", NULL, RH_F32, 1e-4, STEPS, 0, 0});
 }
 
 static void test_bf16_lora_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", "adapter", RH_BF16});
+	same_losses(&(struct what){"qwen3", "adapter", RH_BF16, 5e-3, STEPS, 0, 0});
 }
 
 static void test_bf16_full_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", NULL, RH_BF16});
+	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 5e-3, STEPS, 0, 0});
+}
+
+/* Beside bf16's own tolerance as much again: sums of chunks are rounded too, to 2^-12 of themselves. (Ten steps: 5.1e-3 and 1.6e-3.) */
+static void test_fp16_sums_lora_losses_are_near_bf16(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", "adapter", RH_BF16, 1e-2, FEW, 32, 0});
+}
+
+static void test_fp16_sums_full_losses_are_near_bf16(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 1e-2, FEW, 32, 0});
+}
+
+/* Operands are off by up to 2^-4 of themselves, either way, gradients by 2^-3: sixteen times bf16's, and so is the tolerance. (Ten steps:
+ * 5.2e-2 and 3.6e-2.) The MLP's last product, 56 deep, stays in bf16. */
+static void test_fp8_lora_losses_are_near_bf16(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", "adapter", RH_BF16, 8e-2, FEW, 0, 1});
+}
+
+static void test_fp8_full_losses_are_near_bf16(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 8e-2, FEW, 0, 1});
 }
 
 /* A whole run through rh_train. */
@@ -191,6 +227,10 @@ int main(void)
 	        cmocka_unit_test(test_fp32_full_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_lora_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_full_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),
+	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
+	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),
+	        cmocka_unit_test(test_fp8_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_a_gpu_that_breaks_leaves_the_last_checkpoint),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

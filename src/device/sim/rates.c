@@ -7,6 +7,8 @@
 enum rh_product rh_sim_op_product(const struct rh_op *op)
 {
 	const struct rh_op_info *info = rh_op_info(op->kind);
+	if (op->kind == RH_OP_SCALED_GEMM)
+		return op->scaled_gemm.chunk ? RH_PRODUCT_F16_F16 : RH_PRODUCT_F8;
 	for (int i = 0; i < info->operands; i++) /* integers, tables and sums beside them say nothing */
 		if (op->operand[i].data && op->operand[i].dtype == RH_BF16)
 			return RH_PRODUCT_BF16;
@@ -24,6 +26,11 @@ static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 		*m = (double)view[RH_GEMM_D].rows;
 		*n = (double)view[RH_GEMM_D].cols;
 		*k = (double)(op->gemm.trans_a ? view[RH_GEMM_A].rows : view[RH_GEMM_A].cols);
+		break;
+	case RH_OP_SCALED_GEMM:
+		*m = (double)view[RH_SCALED_GEMM_D].rows;
+		*n = (double)view[RH_SCALED_GEMM_D].cols;
+		*k = (double)(op->scaled_gemm.trans_a ? view[RH_SCALED_GEMM_A].rows : view[RH_SCALED_GEMM_A].cols);
 		break;
 	case RH_OP_HEAD_LOSS:
 		*m = (double)view[RH_HEAD_LOSS_LOGITS].rows;
