@@ -20,7 +20,6 @@ enum config_type {
 	KEY_LIST,     /* struct rh_list: words, or none */
 	KEY_WORDS,    /* int: a bit for each of `choices`, none for none */
 	KEY_RESUME,   /* char *: NULL, "true" or a path */
-	KEY_FIXED,    /* no field: only `fallback` works until its part is built */
 	KEY_INERT     /* no field: accepted, and a line says that it has no effect */
 };
 
@@ -45,19 +44,18 @@ enum config_bounds { BOUND_CLOSED = 0, BOUND_ABOVE_LEAST = 1, BOUND_BELOW_MOST =
 struct config_key {
 	const char *name; /* ends in '*' : a prefix (KEY_INERT only) */
 	enum config_type type;
-	unsigned verbs;       /* enum config_verb: who has a use for it */
-	size_t offset;        /* in struct config_draft */
-	const char *fallback; /* the default as a person would write it; NULL: unset */
-	double least, most;   /* of numbers; HUGE_VAL: no limit */
-	int bounds;           /* enum config_bounds */
-	const char *const
-	        *choices; /* KEY_CHOICE: in the order of the enum; KEY_FIXED: what will work later, NULL: anything. NULL-terminated */
-	int lora;         /* enum rh_lora_key or 0 */
-	int or_none;      /* KEY_SIZE: 0, none and off are 0 */
-	int unprinted;    /* folded into another key of the resolved configuration */
-	const char *refuse_null; /* what to write instead, where null would mean something else to a Hugging Face user */
-	const char *help;        /* meaning; KEY_INERT: why it has no effect */
-	const char *heading;     /* opens a group in --help and in the printed configuration */
+	unsigned verbs;             /* enum config_verb: who has a use for it */
+	size_t offset;              /* in struct config_draft */
+	const char *fallback;       /* the default as a person would write it; NULL: unset */
+	double least, most;         /* of numbers; HUGE_VAL: no limit */
+	int bounds;                 /* enum config_bounds */
+	const char *const *choices; /* KEY_CHOICE: in the order of the enum; KEY_WORDS: in that of the bits. NULL-terminated */
+	int lora;                   /* enum rh_lora_key or 0 */
+	int or_none;                /* KEY_SIZE: 0, none and off are 0 */
+	int unprinted;              /* folded into another key of the resolved configuration */
+	const char *refuse_null;    /* what to write instead, where null would mean something else to a Hugging Face user */
+	const char *help;           /* meaning; KEY_INERT: why it has no effect */
+	const char *heading;        /* opens a group in --help and in the printed configuration */
 };
 
 extern const struct config_key config_keys[];

@@ -13,7 +13,6 @@
 /* clang-format off */
 #define KEY(key_type, key_name, key_verbs, ...) \
 	{.name = #key_name, .type = key_type, .verbs = key_verbs, .offset = FIELD(key_name), __VA_ARGS__}
-#define FIXED(key_name, key_verbs, ...) {.name = #key_name, .type = KEY_FIXED, .verbs = key_verbs, __VA_ARGS__}
 #define INERT(key_name, why) {.name = key_name, .type = KEY_INERT, .verbs = VERB_DATA, .help = why}
 
 const struct config_key config_keys[] = {
@@ -236,9 +235,6 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 	}
 	case KEY_RESUME:
 		snprintf(out, bytes, "true or a checkpoint's directory");
-		break;
-	case KEY_FIXED:
-		snprintf(out, bytes, "%s so far", key->fallback ? key->fallback : "null");
 		break;
 	case KEY_INERT:
 		snprintf(out, bytes, "anything");

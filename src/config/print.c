@@ -163,7 +163,6 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 	case KEY_WORDS:
 		memcpy(&choice, field, sizeof choice);
 		return choice ? print_bits(out, key->choices, choice) : rh_text_printf(out, "none");
-	case KEY_FIXED:
 	case KEY_INERT:
 		break;
 	}

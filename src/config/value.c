@@ -262,23 +262,6 @@ static int set_resume(struct config_draft *draft, const struct config_entry *ent
 	return truth ? set_text(field, "true") : 0;
 }
 
-static int check_fixed(const struct config_entry *entry)
-{
-	const struct config_key *key = &config_keys[entry->key];
-	const char *works = key->fallback ? key->fallback : "null";
-	int off = !strcmp(works, "none") || !strcmp(works, "off") || !strcmp(works, "false");
-	if (entry->kind == VALUE_SCALAR && !strcmp(entry->text, works))
-		return 0;
-	if ((entry->kind == VALUE_SCALAR || entry->kind == VALUE_LIST) && off && means_nothing(entry))
-		return 0;
-	const char *text = entry->kind == VALUE_SCALAR ? entry->text : "a list";
-	int later = !key->choices;
-	for (size_t i = 0; key->choices && key->choices[i]; i++)
-		later |= !strcmp(text, key->choices[i]);
-	return config_entry_fail(entry, "'%s' is %s; only %s works so far", config_show(text).text, later ? "not built yet" : "unknown",
-	                         works);
-}
-
 /* What has no effect is taken whatever it says, but not where it asks for something that will not happen. */
 static int check_inert(const struct config_entry *entry)
 {
@@ -317,8 +300,6 @@ int config_value_set(struct config_draft *draft, const struct config_entry *entr
 		                        : config_value_default(draft, entry->key);
 	if (key->type == KEY_INERT)
 		return check_inert(entry);
-	if (key->type == KEY_FIXED)
-		return check_fixed(entry);
 	if (!kind_fits(key->type, entry->kind))
 		return refuse(entry);
 	switch (key->type) {
@@ -359,7 +340,7 @@ static void set_unset(struct config_draft *draft, const struct config_key *key)
 int config_value_default(struct config_draft *draft, int index)
 {
 	const struct config_key *key = &config_keys[index];
-	if (key->type == KEY_INERT || key->type == KEY_FIXED)
+	if (key->type == KEY_INERT)
 		return 0;
 	if (!key->fallback) {
 		set_unset(draft, key);

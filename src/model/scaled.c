@@ -15,7 +15,7 @@ static int starts_on_16(struct rh_view view)
 	return !view.data || ((uintptr_t)view.data % 16 == 0 && view.stride * bytes % 16 == 0);
 }
 
-/* In every one of a linear's multiply its in and out are the columns of a and of d. */
+/* In every one of a linear's products its in and out are the columns of a and of d. */
 static int fits(const struct emit_product *p, enum rh_multiply multiply)
 {
 	int64_t unit = unit_of(multiply);
