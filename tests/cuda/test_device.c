@@ -50,7 +50,7 @@ static void test_copies_events_and_times(void **state)
 static void test_memory_is_reserved_within_cap_and_gpu(void **state)
 {
 	(void)state;
-	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)400 << 20};
+	struct runtime_machine machine = {1, 13000, 8, 9, (int64_t)400 << 20, 0};
 	struct rh_cuda_options options = {.cap_bytes = 200 << 20};
 	struct rh_device *device, *second;
 	void *base;
@@ -99,9 +99,9 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 		struct runtime_machine machine;
 		const char *line;
 	} cases[] = {
-	        {{0, 0, 0, 0, 0}, "this machine has no NVIDIA driver"},
-	        {{1, 12020, 8, 9, 0}, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
-	        {{0, 13000, 0, 0, 0}, "no GPU is visible"},
+	        {{0, 0, 0, 0, 0, 0}, "this machine has no NVIDIA driver"},
+	        {{1, 12020, 8, 9, 0, 0}, "the NVIDIA driver knows CUDA 12.2, this program needs 13.0"},
+	        {{0, 13000, 0, 0, 0, 0}, "no GPU is visible"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		runtime_set_machine(&cases[i].machine);
@@ -109,9 +109,9 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 		says(rh_cuda_open(0, &options, &device), -ENODEV, cases[i].line);
 		says(rh_devices_count("emu:1"), -ENODEV, cases[i].line);
 	}
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 7, 5, gib, 0});
 	says(rh_cuda_open(0, &options, &device), -ENODEV, "device emu:0: its compute capability is 7.5, at least 8.0 is needed");
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, gib, 0});
 	options.gpu = 2;
 	says(rh_cuda_check_fp8(0), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
 	says(rh_devices_check_fp8("emu:2"), -ENODEV, "device emu:0: its compute capability is 8.0, fp8 needs at least 8.9");
@@ -120,7 +120,7 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	assert_int_equal(room, gib - (256 << 20) - (32 << 20));
 	check_ok(rh_cuda_room(1, 4, &room));
 	assert_int_equal(room, (gib - (256 << 20)) / 4 - (32 << 20));
-	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, 280 << 20});
+	runtime_set_machine(&(struct runtime_machine){2, 13000, 8, 0, 280 << 20, 0});
 	says(rh_cuda_room(0, 1, &room), -ENOMEM, "280 of 24576 MiB are free, too little for 1 worker");
 	options.gpu = 0;
 	says(rh_cuda_open(0, &options, &device), -ENOMEM, "too little");
