@@ -38,11 +38,11 @@ CONFIGS = [
     config("lora-bf16-long", SMALL, 512, 2, 2, dtype="bfloat16", **dict(LORA, lora_r=16)),
     config("wide", WIDE, 256, 2, 1),
     config("wide-bf16-split8", WIDE, 512, 1, 4, dtype="bfloat16", state_layout="split8"),
-    config("two-devices", model(384, 1024, 12, 6, 2), 128, 4, 4, device="cpu:2"),
-    config("two-devices-lora", MIDDLE, 192, 2, 4, device="cpu:2", **dict(LORA, lora_r=16, lora_dropout=0.05)),
+    config("two-devices", model(384, 1024, 12, 6, 2), 128, 2, 4, device="cpu:2"),
+    config("two-devices-lora", MIDDLE, 192, 1, 4, device="cpu:2", **dict(LORA, lora_r=16, lora_dropout=0.05)),
     config("capped-rounds", SMALL, 128, 2, 4, max_vram="64MiB", round_micro_batches=2),
     config("async-two-devices", MIDDLE, 256, 1, 4, device="cpu:2", dtype="bfloat16", optimizer_staleness=1),
-    config("gpipe", model(512, 1408, 8, 8, 8), 512, 1, 4, device="cpu:2", schedule="gpipe"),
+    config("gpipe", model(512, 1408, 8, 8, 8), 256, 1, 4, device="cpu:2", schedule="gpipe"),
     config("huge", HUGE, 128, 2, 2),
 ]
 

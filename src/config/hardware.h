@@ -8,6 +8,7 @@
  *     memory: 24GiB
  *     reserved: 600MiB               # context and libraries: not to be had
  *     on_host_cores: 0               # 1: computes on the host's cores (CPU devices), which the optimizer needs too
+ *     one_core: 0                    # of these: the share of the rates that one core reaches alone; 0: no more than its part
  *     peaks: {bf16: 165.2e12, f16_f16: 330.3e12, f32: 82.6e12}
  *     gemm: [{product: bf16, m: 8192, n: 4096, k: 4096, fraction: 0.86}]
  *     ops: [{op: attention_backward, product: bf16, size: 2048, flops_per_s: 110e12}]
@@ -69,6 +70,7 @@ struct rh_hardware_device {
 	char *name, *source;
 	int64_t memory, reserved; /* bytes; memory 0: the host's */
 	int64_t on_host_cores;
+	double one_core;
 	double peak[RH_PRODUCTS]; /* FLOP/s; 0: not given */
 	struct rh_hardware_gemm *gemm;
 	size_t gemms, gemm_capacity;

@@ -1,6 +1,8 @@
 /* What a machine has to share, and what each kind of transfer and work holds of it. */
 #include "device/sim/sim_internal.h"
 
+#include <math.h>
+
 /* -1 for what limits nothing. */
 static int add(struct rh_sim *sim, double capacity)
 {
@@ -63,6 +65,16 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	}
 }
 
+/* How much faster than its part of all cores a device with some of them is while the others rest: memory and heat are its own. A power of
+ * the share that goes through what one core reaches. */
+static double gain_of(const struct rh_hardware *has, double threads)
+{
+	double share = threads / (double)has->host.cores, part = 1 / (double)has->host.cores;
+	if (!(has->device.one_core > part) || share >= 1)
+		return 1;
+	return pow(share, log(has->device.one_core) / log(part)) / share;
+}
+
 void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 {
 	const struct rh_hardware *has = &sim->hardware;
@@ -73,6 +85,7 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 		double threads = (double)has->host.cores * sim->share, rate = sim->work[RH_HOST_OPTIMIZER].most;
 		threads = threads < 1 ? 1 : threads;
 		use(&device->compute, sim->cores, threads);
+		device->compute.most = gain_of(has, threads);
 		device->compute.scale = rate > 0 ? (double)has->host.cores / (rate * threads) : 1;
 	}
 	for (int way = 0; way < SIM_WAYS; way++) {

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "cuda/device.h"
+#include "device/cpu/cpu.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static const struct doctor_probe small_probes[] = {
 /* How much is measured on what kind of device. */
 struct plan {
 	const struct doctor_probe *probe;
-	int probes;
+	int probes, whole_host;                              /* the device computes on all the host's cores */
 	double probe_seconds, probes_seconds, drive_seconds; /* one probe's; all probes' after which no more is begun; each of three */
 	int64_t copy_bytes, host_bytes, optimizer_elements, drive_bytes;
 };
@@ -60,10 +61,17 @@ struct plan {
 static struct plan plan_for(const char *kind)
 {
 	if (!strcmp(kind, "cpu"))
-		return (struct plan){PROBES(host_probes), 1, 25, 2, 128 * mib, 1024 * mib, 24 * mib, 1024 * mib};
+		return (struct plan){
+		        PROBES(host_probes),      .whole_host = 1,         .probe_seconds = 1,       .probes_seconds = 25,
+		        .drive_seconds = 2,       .copy_bytes = 128 * mib, .host_bytes = 1024 * mib, .optimizer_elements = 24 * mib,
+		        .drive_bytes = 1024 * mib};
 	if (!strcmp(kind, "cuda"))
-		return (struct plan){PROBES(gpu_probes), 1, 25, 3, 1024 * mib, 4096 * mib, 64 * mib, 4096 * mib};
-	return (struct plan){PROBES(small_probes), 0, 25, 0.2, 2 * mib, 32 * mib, mib, 32 * mib}; /* an emulated GPU shows that it works */
+		return (struct plan){
+		        PROBES(gpu_probes),       .probe_seconds = 1,       .probes_seconds = 25,           .drive_seconds = 3,
+		        .copy_bytes = 1024 * mib, .host_bytes = 4096 * mib, .optimizer_elements = 64 * mib, .drive_bytes = 4096 * mib};
+	return (struct plan){PROBES(small_probes), /* an emulated GPU shows that it works */
+	                     .probes_seconds = 25,   .drive_seconds = 0.2,      .copy_bytes = 2 * mib,
+	                     .host_bytes = 32 * mib, .optimizer_elements = mib, .drive_bytes = 32 * mib};
 }
 
 /* The device's time for an op that does nothing, one of many. */
@@ -112,6 +120,26 @@ static int choose_probes(const struct plan *plan, int64_t room, unsigned char *c
 	                                (double)room / (double)mib);
 }
 
+/* The first probe once more, on a device of one thread. `all`: seconds that it took on all cores. */
+static int measure_one_core(const struct plan *plan, double all, double *share)
+{
+	struct rh_cpu_options options = {.threads = 1, .cap_bytes = doctor_probe_bytes(&plan->probe[0]), .isa = rh_cpu_best_isa()};
+	struct doctor_op_times times = {0};
+	struct rh_device *device;
+	void *base;
+	int rc = rh_cpu_open(0, &options, &device);
+	if (rc)
+		return rc;
+	rc = device->ops->reserve(device, options.cap_bytes, &base);
+	if (!rc)
+		rc = doctor_probe_run(device, base, options.cap_bytes, &plan->probe[0], plan->probe_seconds, &times);
+	*share = all / doctor_op_seconds(&times);
+	*share = *share < 1 ? *share : 1;
+	doctor_op_times_free(&times);
+	device->ops->close(device);
+	return rc;
+}
+
 static int measure_on_devices(const struct plan *plan, const unsigned char *chosen, const struct rh_devices *devices, int64_t bytes,
                               struct rh_doctor_report *out)
 {
@@ -123,12 +151,16 @@ static int measure_on_devices(const struct plan *plan, const unsigned char *chos
 		rc = doctor_measure_copies(devices, base, plan->copy_bytes, &out->measured.copies);
 	if (!rc)
 		rc = measure_launch(devices->device[0], base[0], &out->launch_s);
-	double began = rh_clock_seconds();
+	double began = rh_clock_seconds(), first = 0;
 	for (int i = 0; !rc && i < plan->probes; i++)
 		if (i > 1 && rh_clock_seconds() - began > plan->probes_seconds)
 			rh_warn_once("this machine is slow or busy: some shapes of products were not measured");
-		else if (chosen[i])
+		else if (chosen[i]) {
 			rc = doctor_probe_run(devices->device[0], base[0], bytes, &plan->probe[i], plan->probe_seconds, &out->ops);
+			first = i ? first : doctor_op_seconds(&out->ops);
+		}
+	if (!rc && first > 0 && plan->whole_host && out->facts.cores > 1)
+		rc = measure_one_core(plan, first, &out->one_core);
 	return rc;
 }
 
@@ -183,7 +215,9 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 	int rc = rh_device_spec_parse(options->device, &spec);
 	if (rc)
 		return rc;
-	out->devices = rh_devices_count(options->device);
+	/* the cores are measured as one device: whoever plans with more shares them out */
+	const char *device = spec.kind == RH_DEVICE_CPU ? "cpu:1" : options->device;
+	out->devices = rh_devices_count(device);
 	if (out->devices < 0)
 		return out->devices;
 	out->measured.kind = spec.kind == RH_DEVICE_CPU ? "cpu" : rh_cuda_kind();
@@ -194,8 +228,8 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 		out->measured.address = out->gpu.address;
 	}
 	struct plan plan = plan_for(out->measured.kind);
-	rh_note("measuring %d device%s (%s)", out->devices, out->devices == 1 ? "" : "s", options->device);
-	rc = examine_devices(options->device, &plan, out);
+	rh_note("measuring %d device%s (%s)", out->devices, out->devices == 1 ? "" : "s", device);
+	rc = examine_devices(device, &plan, out);
 	if (!rc) {
 		rh_note("measuring host memory and the optimizer");
 		rc = examine_host(&plan, out);
