@@ -1,6 +1,7 @@
 #include "partition/costs.h"
 
 #include "core/alloc.h"
+#include "device/sim/sim.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,8 +16,10 @@ struct tally {
 	double seconds, gradient_seconds, product_flops;
 };
 
-static double op_seconds(const struct rh_rates *rates, struct rh_op_cost cost)
+static double op_seconds(const struct rh_rates *rates, const struct rh_op *op, struct rh_op_cost cost)
 {
+	if (rates->device)
+		return rh_sim_op_seconds(rates->device, op, rates->share);
 	double arithmetic = cost.product_flops / rates->product_flops_per_s + cost.other_flops / rates->other_flops_per_s;
 	double traffic = cost.bytes / rates->memory_bytes_per_s;
 	return rates->launch_s + (arithmetic > traffic ? arithmetic : traffic);
@@ -42,7 +45,7 @@ static int tally_op(void *sink, const struct rh_op *op)
 {
 	struct tally *tally = sink;
 	struct rh_op_cost cost = rh_op_cost(op);
-	double seconds = op_seconds(tally->rates, cost);
+	double seconds = op_seconds(tally->rates, op, cost);
 	tally->seconds += seconds;
 	tally->gradient_seconds += is_weight_gradient(op) ? seconds : 0;
 	tally->product_flops += cost.product_flops;

@@ -3,6 +3,7 @@
 #ifndef RH_PARTITION_COSTS_H
 #define RH_PARTITION_COSTS_H
 
+#include "config/hardware.h"
 #include "config/layer_table.h"
 #include "core/text.h"
 #include "model/emit.h"
@@ -11,6 +12,9 @@
  * (products and the rest one after the other) and its memory traffic. */
 struct rh_rates {
 	double product_flops_per_s, other_flops_per_s, memory_bytes_per_s, launch_s;
+	/* given: an op takes what a device that is `share` of this one takes for it (rh_sim_op_seconds), and the four above are not read */
+	const struct rh_hardware_device *device;
+	double share;
 };
 
 struct rh_layer_cost {

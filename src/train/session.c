@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "schedule/evaluate.h"
+#include "train/balance.h"
 #include "train/tensors.h"
 
 #include <string.h>
@@ -90,6 +91,9 @@ struct planning {
 	struct rh_store_options store;
 	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
 	int host_devices;    /* devices whose memory is the host's */
+	/* costs.layers: stages are chosen by them */
+	struct rh_costs costs;
+	struct rh_balance balance;
 };
 
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
@@ -97,6 +101,8 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
 	int rc = rh_plan_make(&planning->request, &session->plan);
+	if (!rc && planning->costs.layers)
+		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
 	if (rc)
 		return rc;
 	planning->options.plan = &session->plan;
@@ -325,6 +331,26 @@ static int plan_schedule(struct rh_session *session, const struct rh_workload *w
 	return rc;
 }
 
+/* RoundPipe's stages on several devices, where the user has not cut them. */
+static int weigh_layers(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+{
+	struct rh_plan_request *request = &planning->request;
+	struct rh_hardware hardware;
+	if (!request->trains || request->devices < 2 || planning->options.schedule || request->forward_cut_count >= 0 ||
+	    request->backward_cut_count >= 0)
+		return 0;
+	int rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
+	if (rc)
+		return rc;
+	rc = rh_balance_costs(request, &hardware, &planning->costs);
+	rh_hardware_free(&hardware);
+	planning->balance = (struct rh_balance){.request = request,
+	                                        .costs = &planning->costs,
+	                                        .micro_batches = work->train_micro_batches,
+	                                        .steps = planning->store.published ? 3 : 1};
+	return rc;
+}
+
 static int make_plan(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
@@ -377,9 +403,12 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	session->schedule = planning->options.schedule;
 	if (!rc && planning->options.schedule)
 		rc = plan_schedule(session, work, planning);
-	if (rc)
-		return rc;
-	return plan_spilled(session, planning);
+	if (!rc)
+		rc = weigh_layers(session, work, planning);
+	if (!rc)
+		rc = plan_spilled(session, planning);
+	rh_costs_free(&planning->costs);
+	return rc;
 }
 
 int rh_session_start(struct rh_session *session, const struct rh_workload *work)
@@ -466,6 +495,11 @@ void rh_session_report(const struct rh_session *session)
 	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
 	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
 	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
+	if (session->balanced.step_s > 0)
+		rh_note("stages: cut for %d devices by what layers take (%s); compute alone takes %.3g s a step, %.0f %% of it idle",
+		        session->devices.count,
+		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
+		        session->balanced.step_s, 100 * session->balanced.idle);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
 	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,

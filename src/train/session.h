@@ -10,6 +10,7 @@
 #include "run/executor.h"
 #include "run/machine.h"
 #include "train/adapter.h"
+#include "train/balance.h"
 
 struct rh_session {
 	const struct rh_config *config; /* borrowed */
@@ -30,6 +31,8 @@ struct rh_session {
 	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe */
 	const int64_t *window;              /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_plan plan;
+	struct rh_balanced balanced; /* what the plan's stages were chosen by; step_s 0: by memory alone, or by the user */
+	int rates_assumed;
 	struct rh_devices devices;
 	struct rh_executor *executor;
 	struct {

@@ -17,7 +17,7 @@ struct bench {
 	struct rh_costs costs;
 };
 
-static const struct rh_rates rates = {1e12, 1e11, 1e11, 2e-6};
+static const struct rh_rates rates = {.product_flops_per_s = 1e12, .other_flops_per_s = 1e11, .memory_bytes_per_s = 1e11, .launch_s = 2e-6};
 
 static int lora_module(const void *context, const char *name, int64_t *r, double *scale)
 {

@@ -1,0 +1,94 @@
+#include "train/balance.h"
+
+#include "core/alloc.h"
+#include "partition/rounds.h"
+
+#include <string.h>
+
+/* A boundary activation from one device to the next: down, and up. */
+static double hop_seconds(const struct rh_plan_request *request, const struct rh_hardware *hardware)
+{
+	const struct rh_hardware_link *link = &hardware->link;
+	double bytes = (double)rh_dtype_bytes(request->model->dtype, request->train.tokens * request->model->config->hidden_size);
+	double dram = hardware->host.dram_bytes_per_s, seconds = 2 * link->latency_s;
+	if (link->down_bytes_per_s > 0 && link->up_bytes_per_s > 0)
+		return seconds + bytes / link->down_bytes_per_s + bytes / link->up_bytes_per_s;
+	return seconds + (dram > 0 ? 4 * bytes / dram : 0); /* each copy reads and writes */
+}
+
+int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out)
+{
+	const struct rh_rates rates = {.device = &hardware->device, .share = hardware->device.on_host_cores ? 1.0 / request->devices : 1};
+	int rc = rh_costs_measure(request->model, &request->train, &rates, 0, out);
+	if (!rc)
+		out->hop_s = hop_seconds(request, hardware);
+	return rc;
+}
+
+/* How long a step is with a plan's stages. */
+static int time_plan(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
+{
+	struct rh_partition timed = {.forward = plan->forward,
+	                             .backward = plan->backward,
+	                             .forward_stages = plan->forward_stages,
+	                             .backward_stages = plan->backward_stages};
+	int rc = rh_partition_time(request, &timed);
+	*out = (struct rh_balanced){timed.makespan_s / (double)request->steps, timed.bubble};
+	return rc;
+}
+
+/* The partitioner's stages as a plan; -ENOMEM where nothing fits. */
+static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out)
+{
+	struct rh_plan_request request = *balance->request;
+	struct rh_partition found;
+	int rc = rh_partition_make(asked, &found);
+	if (rc)
+		return rc;
+	int64_t *cut = rh_alloc(2 * (size_t)balance->costs->layers, sizeof *cut);
+	if (cut) {
+		request.forward_cuts = cut;
+		request.backward_cuts = cut + balance->costs->layers;
+		request.forward_cut_count = found.forward_stages ? found.forward_stages - 1 : 0;
+		request.backward_cut_count = found.backward_stages - 1;
+		/* the fused stage ends where the forward stages do: without another backward stage it is a cut too */
+		rh_partition_cuts(&found, cut, cut + balance->costs->layers);
+	}
+	rc = cut ? rh_plan_make(&request, out) : -ENOMEM;
+	rh_free(cut);
+	rh_partition_free(&found);
+	return rc;
+}
+
+/* The partitioner reckons with bytes layer by layer, the plan with what stages emit: where they do not agree it is asked again for less. */
+int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out)
+{
+	enum { TRIES = 6 };
+	const struct rh_plan_request *request = balance->request;
+	struct rh_partition_request asked = {.costs = balance->costs,
+	                                     .cap_bytes = request->device_cap_bytes,
+	                                     .devices = request->devices,
+	                                     .micro_batches = balance->micro_batches,
+	                                     .rounds = rh_round_count(balance->micro_batches, request->train_round),
+	                                     .steps = balance->steps};
+	int rc = time_plan(&asked, plan, out);
+	for (int i = 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
+		struct rh_plan better = {0};
+		struct rh_balanced now;
+		int fits = plan_by_costs(balance, &asked, &better);
+		if (fits == -ENOMEM) {
+			rh_error_clear();
+			continue;
+		}
+		rc = fits ? fits : time_plan(&asked, &better, &now);
+		if (!rc && now.step_s < out->step_s) {
+			struct rh_plan packed = *plan;
+			*plan = better;
+			better = packed;
+			*out = now;
+		}
+		rh_plan_free(&better);
+		break;
+	}
+	return rc;
+}

@@ -1,0 +1,25 @@
+/* Stages of a RoundPipe run on several devices: chosen by the partitioner from what each layer takes on this kind of device, where that is
+ * predicted to end a step sooner than stages packed as full as memory allows. */
+#ifndef RH_TRAIN_BALANCE_H
+#define RH_TRAIN_BALANCE_H
+
+#include "config/hardware.h"
+#include "partition/roundpipe.h"
+
+struct rh_balance {
+	const struct rh_plan_request *request; /* no cuts */
+	const struct rh_costs *costs;
+	int64_t micro_batches, steps; /* of a step; that join without a flush */
+};
+
+/* What each layer takes on one of so many devices of the profile. The caller's (rh_costs_free). */
+int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out) RH_MUST;
+
+/* Replaces a plan that was packed by the request, if there is a better one that fits the same cap. *out: of what *plan then is, by the slot
+ * recurrence. */
+struct rh_balanced {
+	double step_s, idle; /* share */
+};
+int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
+
+#endif
