@@ -3,7 +3,6 @@
 #include "core/log.h"
 #include "core/pages.h"
 
-#include <hwloc.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,9 +37,15 @@ static int64_t number_in(const char *path)
 	return value;
 }
 
+static void place_in(const struct rh_host_placing *placing, char *base, int64_t bytes)
+{
+	if (placing->numa && placing->place)
+		placing->place(placing->context, placing->numa, (struct rh_arena){.base = base, .capacity = bytes});
+}
+
 /* Hugepages that were reserved when the machine started or by the administrator, for all whole ones of `bytes`; the rest, less than one,
  * in ordinary pages behind them. -1 where there are too few: nothing is mapped then. */
-static int map_reserved(int64_t bytes, char **out)
+static int map_reserved(int64_t bytes, const struct rh_host_placing *placing, char **out)
 {
 	int64_t whole = bytes / HUGEPAGE * HUGEPAGE, rest = bytes - whole;
 	int64_t unused = number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
@@ -61,6 +66,8 @@ static int map_reserved(int64_t bytes, char **out)
 	int fits = mmap(place, (size_t)whole, access, fixed | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0) != MAP_FAILED;
 	if (fits && rest)
 		fits = mmap(place + whole, (size_t)rest, access, fixed, -1, 0) != MAP_FAILED;
+	if (fits)
+		place_in(placing, place, bytes);
 	/* a control group may forbid what the pool has: found now, not by a SIGBUS in the first step */
 	if (fits && madvise(place, (size_t)bytes, MADV_POPULATE_WRITE) < 0 && errno != EINVAL)
 		fits = 0;
@@ -72,40 +79,7 @@ static int map_reserved(int64_t bytes, char **out)
 	return 0;
 }
 
-/* While a segment's pages are made: the calling thread's memory comes from all NUMA nodes in turn. Any device may use any block (stages go
- * round), and the optimizer's threads read them all, so no node is nearer than another. NULL: there is one node. */
-static hwloc_topology_t spread_begin(void)
-{
-	char online[16] = "0";
-	FILE *file = fopen("/sys/devices/system/node/has_memory", "re");
-	if (file && !fgets(online, sizeof online, file))
-		snprintf(online, sizeof online, "0");
-	if (file)
-		fclose(file);
-	hwloc_topology_t topology = NULL;
-	if (!strpbrk(online, "-,") || hwloc_topology_init(&topology))
-		return NULL;
-	if (hwloc_topology_load(topology) || hwloc_set_membind(topology, hwloc_topology_get_allowed_nodeset(topology),
-	                                                       HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET)) {
-		rh_warn_once("host memory is not spread over the NUMA nodes (%s): the optimizer may run at the speed of one; start with "
-		             "numactl --interleave=all",
-		             strerror(errno));
-		hwloc_topology_destroy(topology);
-		return NULL;
-	}
-	return topology;
-}
-
-static void spread_end(hwloc_topology_t topology)
-{
-	if (!topology)
-		return;
-	(void)hwloc_set_membind(topology, hwloc_topology_get_allowed_nodeset(topology), HWLOC_MEMBIND_DEFAULT,
-	                        HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
-	hwloc_topology_destroy(topology);
-}
-
-int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
+int rh_host_reserve_placed(const struct rh_host_placing *placing, int64_t bytes, const char *what, struct rh_arena *out)
 {
 	RH_ASSERT(bytes >= 0);
 	*out = (struct rh_arena){0};
@@ -113,14 +87,30 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
 	if (!mapped)
 		return 0;
 	char *base;
-	hwloc_topology_t spread = spread_begin();
-	int rc = map_reserved(mapped, &base) ? rh_pages_map(mapped, &base) : 0;
-	spread_end(spread);
+	int rc = 0;
+	rh_numa_spread_begin(placing->numa);
+	if (map_reserved(mapped, placing, &base)) {
+		rc = rh_pages_map_empty(mapped, &base);
+		if (!rc) {
+			place_in(placing, base, mapped);
+			rh_pages_make(base, mapped);
+		}
+	}
+	rh_numa_spread_end(placing->numa);
 	if (rc)
 		return rh_fail(rc, "cannot reserve %lld bytes of host memory for %s: %s; a smaller model or batch needs less",
 		               (long long)mapped, what, strerror(-rc));
 	*out = (struct rh_arena){base, mapped, 0, 0};
 	return 0;
+}
+
+/* Any device may use any of it, and any thread read it: no node is nearer than another. */
+int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
+{
+	struct rh_host_placing anywhere = {.numa = rh_numa_open()};
+	int rc = rh_host_reserve_placed(&anywhere, bytes, what, out);
+	rh_numa_close(anywhere.numa);
+	return rc;
 }
 
 int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out)

@@ -3,6 +3,7 @@
 #define RH_OFFLOAD_MEMORY_H
 
 #include "core/arena.h"
+#include "offload/numa.h"
 
 /* What rh_host_reserve maps for `bytes`: rounded up to a page. */
 int64_t rh_host_round(int64_t bytes);
@@ -14,6 +15,13 @@ int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out) RH_MU
 /* The same; or addresses alone, which no one may touch. */
 enum rh_host_backing { RH_HOST_PAGES, RH_HOST_ADDRESSES };
 int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
+/* Pages, for who says where they are to lie: `place` is called (rh_numa_place) before they are made. numa NULL: it is not. */
+struct rh_host_placing {
+	struct rh_numa *numa;
+	void (*place)(const void *context, struct rh_numa *numa, struct rh_arena memory);
+	const void *context;
+};
+int rh_host_reserve_placed(const struct rh_host_placing *placing, int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
 /* A zeroed arena is legal. */
 void rh_host_release(struct rh_arena *arena);
 

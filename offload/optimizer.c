@@ -38,7 +38,7 @@ void rh_optimizer_take(struct rh_store *store, int block)
 	struct take take = {store, store->block[block].span};
 	if (store->options.addresses_only)
 		return;
-	rh_pool_run(store->pool, take_span, &take, store->block[block].span_count);
+	store_run_spans(store, take.first, store->block[block].span_count, take_span, &take);
 }
 
 static double norm_of_spans(const struct rh_store *store, int64_t first, int64_t end)
@@ -166,7 +166,7 @@ static int update_spans(struct rh_store *store, const struct store_piece *piece,
 		update.decaying.decay = (float)settings->weight_decay;
 	else
 		update.decaying.keep = (float)(1 - learning_rate * settings->weight_decay);
-	rh_pool_run(store->pool, update_span, &update, piece->span_count);
+	store_run_spans(store, piece->span, piece->span_count, update_span, &update);
 	return atomic_load_explicit(&update.bad, memory_order_relaxed);
 }
 

@@ -126,6 +126,71 @@ static void fill_spans(struct rh_store *store)
 	RH_ASSERT(span == store->span + store->spans);
 }
 
+/* A node's part of one array: the elements whose spans its threads take. */
+static void place_array(struct rh_numa *numa, void *array, int64_t elements, int64_t element_bytes)
+{
+	int nodes = rh_numa_nodes(numa);
+	for (int n = 0; array && n < nodes; n++) {
+		int64_t first = rh_numa_part(elements, nodes, n), end = rh_numa_part(elements, nodes, n + 1);
+		rh_numa_place(numa, n, (char *)array + first * element_bytes, (end - first) * element_bytes);
+	}
+}
+
+static void place_on_nodes(const void *context, struct rh_numa *numa, struct rh_arena memory)
+{
+	const struct rh_store *store = context;
+	int64_t width = rh_dtype_bytes(store->dtype, 1);
+	for (int b = 0; b < store->count; b++) {
+		struct store_block block;
+		int64_t elements = store->spec[b].elements;
+		place_block(&store->spec[b], &store->options, &memory, &block);
+		if (!store->spec[b].trainable)
+			continue;
+		place_array(numa, block.weights, elements, width);
+		place_array(numa, block.published, elements, width);
+		place_array(numa, block.lower, elements, 2);
+		place_array(numa, block.master, elements, 4);
+		place_array(numa, block.gradient, elements, width);
+		for (int k = 0; k < 2; k++) {
+			place_array(numa, block.moment[k], elements, 4);
+			place_array(numa, block.code[k], elements, 1);
+			place_array(numa, block.sum[k] == block.gradient ? NULL : block.sum[k], elements, 4);
+		}
+	}
+}
+
+static int reserve(struct rh_store *store, int64_t bytes)
+{
+	static const char what[] = "weights and optimizer state";
+	if (store->options.addresses_only)
+		return rh_host_reserve_as(RH_HOST_ADDRESSES, bytes, what, &store->memory);
+	struct rh_numa *numa = rh_numa_open();
+	struct rh_host_placing placing = {.numa = numa, .place = place_on_nodes, .context = store};
+	int rc = rh_host_reserve_placed(&placing, bytes, what, &store->memory);
+	store->nodes = rh_numa_nodes(numa);
+	if (!rc)
+		rh_numa_group(numa, store->pool);
+	rh_numa_close(numa);
+	return rc;
+}
+
+void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context)
+{
+	int64_t share[RH_POOL_GROUPS + 1] = {0}, i = 0;
+	if (store->nodes == 1 || !count) {
+		rh_pool_run(store->pool, task, context, count);
+		return;
+	}
+	int64_t elements = store->spec[store->span[first].block].elements;
+	for (int n = 1; n <= store->nodes; n++) { /* spans ascend */
+		int64_t end = n == store->nodes ? INT64_MAX : rh_numa_part(elements, store->nodes, n);
+		while (i < count && store->span[first + i].first < end)
+			i++;
+		share[n] = i;
+	}
+	rh_pool_run_shared(store->pool, task, context, share);
+}
+
 static const struct optimizer_kernels *choose_kernels(void)
 {
 	enum rh_cpu_isa isa = rh_cpu_best_isa();
@@ -153,13 +218,13 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	                           .options = *options,
 	                           .form = form_of(options),
 	                           .pool = pool,
+	                           .nodes = 1,
 	                           .kernels = choose_kernels()};
 	store->block = rh_alloc((size_t)count, sizeof *store->block);
 	if (!store->block)
 		goto out;
-	enum rh_host_backing backing = options->addresses_only ? RH_HOST_ADDRESSES : RH_HOST_PAGES;
 	bytes -= rh_host_round(spill_measure(blocks, count, options).window_bytes);
-	rc = rh_host_reserve_as(backing, bytes, "weights and optimizer state", &store->memory);
+	rc = reserve(store, bytes);
 	if (rc)
 		goto out;
 	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span, &store->scratch);
@@ -189,6 +254,11 @@ static struct store_block *at(const struct rh_store *store, int block)
 {
 	RH_ASSERT(block >= 0 && block < store->count);
 	return &store->block[block];
+}
+
+void rh_store_throttle(struct rh_store *store, int threads)
+{
+	rh_pool_limit(store->pool, threads);
 }
 
 void *rh_store_memory(const struct rh_store *store, int64_t *bytes)

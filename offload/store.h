@@ -58,6 +58,9 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
 
+/* At most so many threads update from now on; 0: all. While weights stream, which then have more of the memory's bandwidth. */
+void rh_store_throttle(struct rh_store *store, int threads);
+
 /* The one mapping that holds all arrays in memory: for devices to pin. */
 void *rh_store_memory(const struct rh_store *store, int64_t *bytes);
 

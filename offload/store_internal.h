@@ -3,6 +3,7 @@
 #define RH_OFFLOAD_STORE_INTERNAL_H
 
 #include "core/arena.h"
+#include "offload/numa.h"
 #include "offload/simd/kernels.h"
 #include "offload/store.h"
 
@@ -61,6 +62,7 @@ struct rh_store {
 	struct rh_store_options options;
 	enum optimizer_form form;
 	struct rh_pool *pool;
+	int nodes; /* that hold a part each of every trainable block, and whose threads update it */
 	const struct optimizer_kernels *kernels;
 	struct store_block *block;
 	struct store_span *span;
@@ -116,6 +118,9 @@ enum store_after {
 	STORE_DONE     /* changed, and its turn is over: written now */
 };
 void store_release(struct rh_store *store, int piece, enum store_after after);
+
+/* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
+void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context);
 
 /* state.c. Cuts a trainable block's optimizer state from `memory`, which may only be measuring. */
 void state_place(const struct rh_block *spec, const struct rh_store_options *options, struct rh_arena *memory, struct store_block *block);

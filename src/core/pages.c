@@ -11,7 +11,7 @@
 
 enum { HUGEPAGE = 2 << 20 };
 
-int rh_pages_map(int64_t bytes, char **out)
+int rh_pages_map_empty(int64_t bytes, char **out)
 {
 	int64_t page = sysconf(_SC_PAGESIZE);
 	RH_ASSERT(bytes > 0);
@@ -32,9 +32,22 @@ int rh_pages_map(int64_t bytes, char **out)
 		base += before;
 		(void)madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* a wish: kernels without it only run slower */
 	}
-	(void)madvise(base, (size_t)bytes, MADV_POPULATE_WRITE);
 	*out = base;
 	return 0;
+}
+
+void rh_pages_make(char *base, int64_t bytes)
+{
+	int64_t page = sysconf(_SC_PAGESIZE);
+	(void)madvise(base, (size_t)((bytes + page - 1) / page * page), MADV_POPULATE_WRITE);
+}
+
+int rh_pages_map(int64_t bytes, char **out)
+{
+	int rc = rh_pages_map_empty(bytes, out);
+	if (!rc)
+		rh_pages_make(*out, bytes);
+	return rc;
 }
 
 void rh_pages_unmap(char *base, int64_t bytes)

@@ -10,6 +10,9 @@
  * pages made now, so that a step waits for none of them (by Linux 5.14 and later: before, when first written). 0, or the negative errno of
  * mmap, without a line. */
 int rh_pages_map(int64_t bytes, char **out) RH_MUST;
+/* The same in two halves: mapped without pages; the pages made. */
+int rh_pages_map_empty(int64_t bytes, char **out) RH_MUST;
+void rh_pages_make(char *base, int64_t bytes);
 /* All `bytes` of an earlier rh_pages_map. */
 void rh_pages_unmap(char *base, int64_t bytes);
 

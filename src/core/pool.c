@@ -6,33 +6,52 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* A run hands out numbers from `next`; the run is over when all workers have checked out. Workers sleep between runs, after a short
- * spin: one op follows the next within microseconds while a step runs. */
+/* A run hands out numbers from each group's `next`; the run is over when all workers have checked out. Workers sleep between runs, after a
+ * short spin: one op follows the next within microseconds while a step runs. */
 enum { SPINS = 2000 };
 
-struct rh_pool {
-	int threads;
-	pthread_t *workers;
-	pthread_mutex_t lock;
-	pthread_cond_t wake, done;
-	_Atomic uint64_t run; /* counts runs; a worker that sees it change joins in. Written under lock */
-	_Atomic int busy;     /* workers still in the current run */
-	int stop;             /* protected by lock */
-	void (*task)(void *, int64_t); /* these four are set before `run` changes (release) and read after (acquire) */
-	void *context;
-	int64_t count;
-	_Atomic int64_t next;
+struct worker {
+	struct rh_pool *pool;
+	pthread_t thread;
+	int number, group;
 };
 
-static void take_tasks(struct rh_pool *pool)
+struct rh_pool {
+	int threads, groups;
+	struct worker *worker; /* [0]: the caller */
+	_Atomic int limit;
+	pthread_mutex_t lock;
+	pthread_cond_t wake, done;
+	_Atomic uint64_t run;          /* counts runs; a worker that sees it change joins in. Written under lock */
+	_Atomic int busy;              /* workers still in the current run */
+	int stop;                      /* protected by lock */
+	void (*task)(void *, int64_t); /* these five are set before `run` changes (release) and read after (acquire) */
+	void *context;
+	int64_t end[RH_POOL_GROUPS];
+	int running_groups;
+	_Atomic int64_t next[RH_POOL_GROUPS];
+};
+
+static void take_tasks(struct worker *worker)
 {
-	for (int64_t i; (i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < pool->count;)
-		pool->task(pool->context, i);
+	struct rh_pool *pool = worker->pool;
+	for (int k = 0; k < pool->running_groups; k++) {
+		int group = (worker->group + k) % pool->running_groups;
+		for (int64_t i;;) {
+			if (worker->number >= atomic_load_explicit(&pool->limit, memory_order_relaxed))
+				return; /* the caller's number is 0: somebody goes on */
+			i = atomic_fetch_add_explicit(&pool->next[group], 1, memory_order_relaxed);
+			if (i >= pool->end[group])
+				break;
+			pool->task(pool->context, i);
+		}
+	}
 }
 
 static void *worker_main(void *argument)
 {
-	struct rh_pool *pool = argument;
+	struct worker *worker = argument;
+	struct rh_pool *pool = worker->pool;
 	uint64_t seen = 0;
 	for (;;) {
 		int spins = 0;
@@ -48,7 +67,7 @@ static void *worker_main(void *argument)
 				return NULL;
 		}
 		seen++; /* runs cannot be missed: the next one starts only when all workers left this one */
-		take_tasks(pool);
+		take_tasks(worker);
 		if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1) {
 			pthread_mutex_lock(&pool->lock);
 			pthread_cond_signal(&pool->done);
@@ -63,14 +82,18 @@ int rh_pool_create(int threads, struct rh_pool **out)
 	struct rh_pool *pool = rh_alloc(1, sizeof *pool);
 	if (!pool)
 		return -ENOMEM;
-	pool->threads = 1;
+	pool->threads = pool->groups = 1;
+	atomic_init(&pool->limit, threads);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
 	pthread_cond_init(&pool->done, NULL);
-	pool->workers = rh_alloc((size_t)threads, sizeof *pool->workers);
-	int rc = pool->workers ? 0 : -ENOMEM;
+	pool->worker = rh_alloc((size_t)threads, sizeof *pool->worker);
+	int rc = pool->worker ? 0 : -ENOMEM;
+	for (int i = 0; !rc && i < threads; i++)
+		pool->worker[i] = (struct worker){.pool = pool, .number = i};
 	for (; !rc && pool->threads < threads; pool->threads++) {
-		int fault = pthread_create(&pool->workers[pool->threads - 1], NULL, worker_main, pool);
+		struct worker *worker = &pool->worker[pool->threads];
+		int fault = pthread_create(&worker->thread, NULL, worker_main, worker);
 		if (fault) {
 			rc = rh_fail(-fault, "cannot start thread %d of %d: %s", pool->threads, threads, strerror(fault));
 			break;
@@ -91,12 +114,12 @@ void rh_pool_destroy(struct rh_pool *pool)
 	pool->stop = 1;
 	pthread_cond_broadcast(&pool->wake);
 	pthread_mutex_unlock(&pool->lock);
-	for (int i = 0; i < pool->threads - 1; i++)
-		pthread_join(pool->workers[i], NULL);
+	for (int i = 1; pool->worker && i < pool->threads; i++)
+		pthread_join(pool->worker[i].thread, NULL);
 	pthread_cond_destroy(&pool->done);
 	pthread_cond_destroy(&pool->wake);
 	pthread_mutex_destroy(&pool->lock);
-	rh_free(pool->workers);
+	rh_free(pool->worker);
 	rh_free(pool);
 }
 
@@ -105,8 +128,29 @@ int rh_pool_threads(const struct rh_pool *pool)
 	return pool->threads;
 }
 
-void rh_pool_run(struct rh_pool *pool, void (*task)(void *, int64_t), void *context, int64_t count)
+void rh_pool_limit(struct rh_pool *pool, int threads)
 {
+	RH_ASSERT(threads >= 0);
+	atomic_store_explicit(&pool->limit, threads && threads < pool->threads ? threads : pool->threads, memory_order_relaxed);
+}
+
+void rh_pool_group(struct rh_pool *pool, const int *group, int groups)
+{
+	RH_ASSERT(groups >= 1 && groups <= RH_POOL_GROUPS);
+	pool->groups = groups;
+	for (int i = 0; i < pool->threads; i++)
+		pool->worker[i].group = group[i];
+}
+
+pthread_t rh_pool_worker(const struct rh_pool *pool, int i)
+{
+	RH_ASSERT(i >= 1 && i < pool->threads);
+	return pool->worker[i].thread;
+}
+
+static void run_groups(struct rh_pool *pool, void (*task)(void *, int64_t), void *context, const int64_t *share, int groups)
+{
+	int64_t count = share[groups];
 	if (count <= 0)
 		return;
 	if (pool->threads == 1 || count == 1) {
@@ -114,16 +158,19 @@ void rh_pool_run(struct rh_pool *pool, void (*task)(void *, int64_t), void *cont
 			task(context, i);
 		return;
 	}
+	for (int g = 0; g < groups; g++) {
+		atomic_store_explicit(&pool->next[g], share[g], memory_order_relaxed);
+		pool->end[g] = share[g + 1];
+	}
+	pool->running_groups = groups;
 	pool->task = task;
 	pool->context = context;
-	pool->count = count;
-	atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->busy, pool->threads - 1, memory_order_relaxed);
 	pthread_mutex_lock(&pool->lock); /* a worker going to sleep holds it between its last look and its wait */
 	atomic_fetch_add_explicit(&pool->run, 1, memory_order_release);
 	pthread_cond_broadcast(&pool->wake);
 	pthread_mutex_unlock(&pool->lock);
-	take_tasks(pool);
+	take_tasks(&pool->worker[0]);
 	int spins = 0;
 	while (atomic_load_explicit(&pool->busy, memory_order_acquire) && ++spins < SPINS)
 		__builtin_ia32_pause();
@@ -131,4 +178,14 @@ void rh_pool_run(struct rh_pool *pool, void (*task)(void *, int64_t), void *cont
 	while (atomic_load_explicit(&pool->busy, memory_order_acquire))
 		pthread_cond_wait(&pool->done, &pool->lock);
 	pthread_mutex_unlock(&pool->lock);
+}
+
+void rh_pool_run(struct rh_pool *pool, void (*task)(void *, int64_t), void *context, int64_t count)
+{
+	run_groups(pool, task, context, (int64_t[]){0, count}, 1);
+}
+
+void rh_pool_run_shared(struct rh_pool *pool, void (*task)(void *, int64_t), void *context, const int64_t *share)
+{
+	run_groups(pool, task, context, share, pool->groups);
 }

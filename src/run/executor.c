@@ -492,6 +492,7 @@ int run_end(struct rh_executor *executor, int rc)
 		int fault = options->device[d]->ops->synchronize(options->device[d]);
 		rc = rc ? rc : fault;
 	}
+	rh_store_throttle(options->store, 0);
 	if (!rc)
 		sum_times(executor);
 	rc = rc ? rc : fold_embedding(executor);
@@ -515,6 +516,7 @@ static int run_program(struct rh_executor *executor, const struct rh_micro_batch
 		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
 		rc = 0;
 	}
+	rh_store_throttle(options->store, options->throttled_threads);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)
 		rc = run_slot(executor, &executor->program.slot[i]);
 	rc = run_end(executor, rc);

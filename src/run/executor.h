@@ -21,6 +21,7 @@ struct rh_executor_options {
 	struct rh_device *const *device;
 	int devices;
 	int registers;                    /* devices may register host memory: room for a ring is planned, should they refuse */
+	int throttled_threads;            /* of the optimizer while a step's weights stream; 0: all */
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	int64_t infer_micro_batches;      /* the most in one rh_executor_infer */

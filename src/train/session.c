@@ -392,6 +392,8 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	if (rc)
 		return rc;
 	planning->options.registers = planning->device_room > 0;
+	/* half the cores come near all of the memory's bandwidth, and leave copies more of it than all would */
+	planning->options.throttled_threads = planning->device_room > 0 ? (rh_machine_cores() + 1) / 2 : 0;
 	session->bytes.host_devices = planning->host_devices = planning->device_room ? 0 : devices;
 	planning->store.crosses_rounds = trains && planning->options.train_round < work->train_micro_batches;
 	planning->request.train_round =

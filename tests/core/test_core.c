@@ -87,6 +87,28 @@ static void test_pool_runs_each_task_once(void **state)
 	}
 }
 
+static void test_pool_groups_and_limits_change_only_who_does_what(void **state)
+{
+	(void)state;
+	for (int threads = 1; threads <= 5; threads++) {
+		struct rh_pool *pool;
+		int group[5] = {0, 1, 2, 0, 1};
+		check_ok(rh_pool_create(threads, &pool));
+		rh_pool_group(pool, group, 3);
+		for (int run = 0; run < 200; run++) {
+			int counts[97] = {0};
+			rh_pool_limit(pool, run % 7); /* none, all, and too many */
+			if (run % 2)
+				rh_pool_run_shared(pool, count_task, counts, (int64_t[]){0, run % 31, run % 31, 31 + run % 61});
+			else
+				rh_pool_run(pool, count_task, counts, 31 + run % 61);
+			for (int i = 0; i < 97; i++)
+				assert_int_equal(counts[i], i < 31 + run % 61);
+		}
+		rh_pool_destroy(pool);
+	}
+}
+
 static void test_json_refuses_duplicates_and_lone_surrogates(void **state)
 {
 	(void)state;
@@ -150,6 +172,7 @@ int main(void)
 	        cmocka_unit_test(test_bf16_ties_go_to_even_and_away),
 	        cmocka_unit_test(test_philox_known_answers),
 	        cmocka_unit_test(test_pool_runs_each_task_once),
+	        cmocka_unit_test(test_pool_groups_and_limits_change_only_who_does_what),
 	        cmocka_unit_test(test_json_refuses_duplicates_and_lone_surrogates),
 	        cmocka_unit_test(test_file_stands_untouched_until_commit),
 	        cmocka_unit_test(test_alloc_fails_the_nth_call),
