@@ -4,6 +4,7 @@
 #include "train/evaluate.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 static int print(const struct rh_config *config, const struct rh_evaluation *eval)
 {
@@ -30,6 +31,7 @@ int verb_eval(const struct rh_config *config)
 	struct rh_dataset dataset = {0};
 	struct rh_choices choices;
 	struct rh_workload work = {0};
+	struct rh_progress *progress = NULL;
 	struct rh_evaluation eval;
 	int rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
@@ -52,7 +54,10 @@ int verb_eval(const struct rh_config *config)
 		rc = rh_session_start(&session, &work);
 	}
 	if (!rc)
-		rc = rh_evaluate(&session, &dataset, &choices, &eval);
+		rc = rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &progress);
+	if (!rc)
+		rc = rh_evaluate(&session, &dataset, &choices, progress, &eval);
+	rh_progress_close(progress);
 	if (!rc)
 		rc = print(config, &eval);
 	rh_dataset_free(&dataset);

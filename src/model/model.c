@@ -232,7 +232,7 @@ static int lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		rc = lay_out_head(model);
 	if (!rc && lora && !adapted)
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has q_proj, k_proj, v_proj, o_proj, "
-		                      "gate_proj, up_proj, down_proj");
+		                      "gate_proj, up_proj, down_proj; all-linear is all of them");
 	return rc;
 }
 

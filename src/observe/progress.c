@@ -40,7 +40,9 @@ struct rh_progress {
 	enum rh_progress_style style;
 	struct rh_step_report last; /* protected by lock, like all below */
 	int known;                  /* last holds a report */
-	int drawn, aside;           /* the bar stands on the terminal; a log line is being written */
+	int64_t rows_done, rows;    /* of an evaluation that goes on; rows 0: none does */
+	double rows_seconds_left;
+	int drawn, aside; /* the bar stands on the terminal; a log line is being written */
 	double drawn_seconds;
 };
 
@@ -136,7 +138,7 @@ static void make_pieces(const struct rh_step_report *report, char pieces[PIECES]
 	format_real("lr %.3g", report->learning_rate, pieces[PIECE_RATE]);
 	format_real(report->tokens_per_second < 100 ? "%.1f tokens/s" : "%.0f tokens/s", report->tokens_per_second, pieces[PIECE_SPEED]);
 	format_left(report->seconds_left, pieces[PIECE_LEFT]);
-	format_bytes("vram", report->vram_peak_bytes, pieces[PIECE_VRAM]);
+	format_bytes("device", report->vram_peak_bytes, pieces[PIECE_VRAM]);
 	format_bytes("ram", report->ram_peak_bytes, pieces[PIECE_RAM]);
 	format_bytes("nvme", report->nvme_peak_bytes, pieces[PIECE_NVME]);
 	format_nvme_step(report, pieces[PIECE_NVME_STEP]);
@@ -163,19 +165,22 @@ static int join_pieces(const struct rh_step_report *report, int columns, char *l
 	return used;
 }
 
-/* Into line[COLUMNS_MAX + 1]: "[#####-----]  step 5/10  ...", the bar where there is room for it. */
-static void make_bar(const struct rh_step_report *report, int columns, char *line)
+/* Columns for the text beside the bar, where there is room for one. */
+static int text_columns(int columns)
 {
-	char text[COLUMNS_MAX + 1];
-	int reserved = columns >= BAR_FROM_COLUMNS ? BAR_LEAST + 2 : 0;
-	int length = join_pieces(report, columns - reserved, text);
-	int room = columns - length - 2;
+	return columns >= BAR_FROM_COLUMNS ? columns - BAR_LEAST - 2 : columns;
+}
+
+/* Into line[COLUMNS_MAX + 1]: "[#####-----]  step 5/10  ...", the bar where there is room for it. */
+static void put_bar(int64_t done, int64_t all, const char *text, int columns, char *line)
+{
+	int length = (int)strlen(text), room = columns - length - 2;
 	room = room < BAR_MOST ? room : BAR_MOST;
 	if (room < BAR_LEAST) {
 		memcpy(line, text, (size_t)length + 1);
 		return;
 	}
-	double share = report->steps > 0 ? (double)report->step / (double)report->steps : 0;
+	double share = all > 0 ? (double)done / (double)all : 0;
 	share = share < 0 ? 0 : share > 1 ? 1 : share;
 	int cells = room - 2, filled = (int)(share * cells);
 	line[0] = '[';
@@ -184,23 +189,45 @@ static void make_bar(const struct rh_step_report *report, int columns, char *lin
 	snprintf(line + 1 + cells, (size_t)(COLUMNS_MAX - cells), "]  %s", text);
 }
 
+static void make_bar(const struct rh_progress *progress, int columns, char *line)
+{
+	char text[COLUMNS_MAX + 1], left[PIECE_BYTES];
+	if (progress->rows) {
+		format_left(progress->rows_seconds_left, left);
+		int length =
+		        snprintf(text, sizeof text, "evaluated %lld/%lld rows", (long long)progress->rows_done, (long long)progress->rows);
+		if (*left && length + 2 + (int)strlen(left) <= text_columns(columns))
+			snprintf(text + length, sizeof text - (size_t)length, "  %s", left);
+		text[columns] = 0;
+		put_bar(progress->rows_done, progress->rows, text, columns, line);
+		return;
+	}
+	join_pieces(&progress->last, text_columns(columns), text);
+	put_bar(progress->last.step, progress->last.steps, text, columns, line);
+}
+
 /* Called with the lock held. The last column stays free: some terminals wrap on it. */
 static void draw(struct rh_progress *progress)
 {
 	char line[COLUMNS_MAX + 1], out[COLUMNS_MAX + 16];
-	make_bar(&progress->last, columns_of(progress) - 1, line);
+	make_bar(progress, columns_of(progress) - 1, line);
 	int length = snprintf(out, sizeof out, "\r%s\x1b[K", line);
 	write_all(progress->descriptor, out, (size_t)length);
 	progress->drawn = 1;
+}
+
+static void wipe(struct rh_progress *progress)
+{
+	if (progress->drawn)
+		write_all(progress->descriptor, "\r\x1b[K", 4);
+	progress->drawn = 0;
 }
 
 static void before_log(void *context)
 {
 	struct rh_progress *progress = context;
 	pthread_mutex_lock(&progress->lock);
-	if (progress->drawn)
-		write_all(progress->descriptor, "\r\x1b[K", 4);
-	progress->drawn = 0;
+	wipe(progress);
 	progress->aside = 1;
 	pthread_mutex_unlock(&progress->lock);
 }
@@ -210,7 +237,7 @@ static void after_log(void *context)
 	struct rh_progress *progress = context;
 	pthread_mutex_lock(&progress->lock);
 	progress->aside = 0;
-	if (progress->known)
+	if (progress->known || progress->rows)
 		draw(progress);
 	pthread_mutex_unlock(&progress->lock);
 }
@@ -288,12 +315,42 @@ void rh_progress_logged(struct rh_progress *progress, const struct rh_step_repor
 	pthread_mutex_unlock(&progress->lock);
 }
 
+void rh_progress_first(const struct rh_progress *progress, const struct rh_step_report *report)
+{
+	char pieces[PIECES][PIECE_BYTES];
+	if (progress->style != RH_PROGRESS_LINES)
+		return;
+	make_pieces(report, pieces);
+	rh_note("%s done  %s  %s", pieces[PIECE_STEP], pieces[PIECE_SPEED], pieces[PIECE_LEFT]);
+}
+
+void rh_progress_rows(struct rh_progress *progress, int64_t done, int64_t rows, double seconds_left, double now_seconds)
+{
+	if (!progress || progress->style != RH_PROGRESS_BAR)
+		return;
+	pthread_mutex_lock(&progress->lock);
+	int ends = done >= rows, due = !progress->rows || ends || now_seconds - progress->drawn_seconds >= redraw_seconds;
+	progress->rows_done = done;
+	progress->rows = ends ? 0 : rows;
+	progress->rows_seconds_left = seconds_left;
+	if (due && !progress->aside) {
+		if (ends && !progress->known)
+			wipe(progress);
+		else
+			draw(progress);
+		progress->drawn_seconds = now_seconds;
+	}
+	pthread_mutex_unlock(&progress->lock);
+}
+
 void rh_progress_close(struct rh_progress *progress)
 {
 	if (!progress)
 		return;
 	if (progress->style == RH_PROGRESS_BAR)
 		rh_log_hooks(NULL, NULL, NULL);
+	if (!progress->known)
+		wipe(progress);
 	if (progress->drawn)
 		write_all(progress->descriptor, "\n", 1);
 	pthread_mutex_destroy(&progress->lock);

@@ -21,7 +21,13 @@ void rh_progress_step(struct rh_progress *progress, const struct rh_step_report 
 /* After a logged step: a plain line (none where there is a bar, which shows these figures from now on). */
 void rh_progress_logged(struct rh_progress *progress, const struct rh_step_report *report);
 
-/* Leaves the last bar standing, gives the hooks back, frees. NULL is legal. */
+/* Where the first step is not logged: a plain line (none where there is a bar) that it is done, and how long the rest will take. */
+void rh_progress_first(const struct rh_progress *progress, const struct rh_step_report *report);
+
+/* During an evaluation, `done` of `rows`: the bar shows that in the steps' place, until all are done. NULL is legal. */
+void rh_progress_rows(struct rh_progress *progress, int64_t done, int64_t rows, double seconds_left, double now_seconds);
+
+/* Leaves the last bar of steps standing, gives the hooks back, frees. NULL is legal. */
 void rh_progress_close(struct rh_progress *progress);
 
 #endif

@@ -1,10 +1,13 @@
 #include "train/adapter.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 #include "train/tensors.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static int module_rank(const void *context, const char *name, int64_t *r, double *scale)
 {
@@ -89,6 +92,58 @@ static int contradiction(const struct rh_config *config, const struct rh_peft_co
 	return 0;
 }
 
+/* The name of a model in what a person wrote: "SmolLM2-135M" of "./SmolLM2-135M/", of "HuggingFaceTB/SmolLM2-135M", of
+ * "models--HuggingFaceTB--SmolLM2-135M/snapshots/93ef" (a download's cache) and of "SmolLM2-135M.Q4_1.gguf". */
+static void model_name_in(const char *path, char *out, size_t bytes)
+{
+	size_t length = strlen(path);
+	while (length > 1 && path[length - 1] == '/')
+		length--;
+	size_t first = length;
+	while (first && path[first - 1] != '/')
+		first--;
+	static const char cache[] = "/snapshots/";
+	const char *snapshot = first > sizeof cache - 1 ? path + first - (sizeof cache - 1) : NULL;
+	if (snapshot && !strncmp(snapshot, cache, sizeof cache - 1)) {
+		length = (size_t)(snapshot - path);
+		for (first = length; first && path[first - 1] != '/' && strncmp(path + first - 1, "--", 2);)
+			first--;
+		first += path[first] == '-';
+	}
+	snprintf(out, bytes, "%.*s", (int)(length - first), path + first);
+	size_t end = strlen(out);
+	if (end < 6 || strcasecmp(out + end - 5, ".gguf"))
+		return;
+	out[end - 5] = 0;
+	char *kind = strrchr(out, '.'), *dash = strrchr(out, '-');
+	kind = dash > kind ? dash : kind; /* "Q4_K_M", "IQ4_NL", "BF16", "f32" */
+	if (kind && kind != out && kind[1] && strpbrk(kind + 1, "0123456789") && strspn(kind + 1, "iqfbIQFB") > 0)
+		*kind = 0;
+}
+
+/* An adapter computes nothing of sense on another base, which nothing but its own word can tell. A base that goes by another name is
+ * common too: so it is said and not refused. */
+static int tell_base(const struct rh_config *config, struct rh_peft_config *peft)
+{
+	char made_for[256], now[256];
+	const char *base = peft->base_model_name_or_path;
+	if (!config->model_name_or_path)
+		return 0;
+	model_name_in(config->model_name_or_path, now, sizeof now);
+	if (base && *base) {
+		model_name_in(base, made_for, sizeof made_for);
+		if (strcasecmp(made_for, now))
+			rh_note("%s: the adapter says it was made for %s; running on %s", config->adapter_name_or_path, base,
+			        config->model_name_or_path);
+	}
+	char *present = rh_strdup(config->model_name_or_path);
+	if (!present)
+		return -ENOMEM;
+	rh_free(peft->base_model_name_or_path);
+	peft->base_model_name_or_path = present;
+	return 0;
+}
+
 int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out)
 {
 	*out = (struct rh_adapter){0};
@@ -99,6 +154,8 @@ int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out)
 			rc = contradiction(config, &out->peft);
 		if (!rc && (config->lora_keys_given & RH_LORA_DROPOUT))
 			out->peft.lora_dropout = config->lora_dropout; /* how one trains, not what the adapter is */
+		if (!rc)
+			rc = tell_base(config, &out->peft);
 	} else {
 		rc = from_keys(config, &out->peft);
 	}
@@ -114,6 +171,39 @@ void rh_adapter_free(struct rh_adapter *adapter)
 {
 	rh_peft_config_free(&adapter->peft);
 	*adapter = (struct rh_adapter){0};
+}
+
+static int has_module(const struct rh_model *model, const char *target)
+{
+	static const char before[] = "base_model.model.", after[] = ".lora_A.weight";
+	size_t wanted = strlen(target);
+	for (int b = 0; b < model->blocks; b++)
+		for (int t = 0; t < model->block[b].tensors; t++) {
+			const char *name = model->block[b].tensor[t].name, *end = strstr(name, after);
+			if (!end || strncmp(name, before, sizeof before - 1))
+				continue;
+			name += sizeof before - 1;
+			size_t length = (size_t)(end - name);
+			if (length >= wanted && !strncmp(end - wanted, target, wanted) &&
+			    (length == wanted || end[-(ptrdiff_t)wanted - 1] == '.'))
+				return 1;
+		}
+	return 0;
+}
+
+int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
+{
+	const struct rh_list *given = &config->lora_target_modules;
+	if (config->adapter_name_or_path || config->lora_targets_pattern || (given->count == 1 && !strcmp(given->item[0], "all-linear")))
+		return 0;
+	for (size_t i = 0; i < given->count; i++)
+		if (!has_module(model, given->item[i]))
+			return rh_fail(
+			        -EINVAL,
+			        "lora_target_modules: '%.100s' names no linear module of a layer of this model; leave it out (all-linear "
+			        "is all of them)",
+			        given->item[i]);
+	return 0;
 }
 
 static int adapter_file(const char *dir, const struct rh_model *model, struct rh_tensor_list *list, char **path)

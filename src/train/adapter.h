@@ -12,10 +12,14 @@ struct rh_adapter {
 	struct rh_lora_config lora; /* what rh_model_create is given; refers to peft */
 };
 
-/* From config->adapter_name_or_path where given (keys that contradict it are -EINVAL), else from the keys. *out must not move afterwards.
+/* From config->adapter_name_or_path where given (keys that contradict it are -EINVAL; one made for another base is told of, and is this
+ * base's when it is saved), else from the keys. *out must not move afterwards.
  */
 int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out) RH_MUST;
 void rh_adapter_free(struct rh_adapter *adapter);
+/* Of a new adapter: each name in lora_target_modules is one of the model's; -EINVAL names the one that is not. PEFT takes such a list as
+ * long as one name of it is found. */
+int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model) RH_MUST;
 
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;

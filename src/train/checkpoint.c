@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "train/output.h"
 #include "train/tensors.h"
 
 #include <dirent.h>
@@ -68,9 +69,11 @@ static int save_run_state(const char *path, const struct rh_config *config, cons
 	int rc = rh_text_printf(&text,
 	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
 	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
+	                        "  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
 	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\"\n}\n",
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                        state->trained_tokens, optim_names[config->optim], layout_names[config->state_layout]);
+	                        state->trained_tokens, state->data_rows, state->data_tokens, optim_names[config->optim],
+	                        layout_names[config->state_layout]);
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
 	rh_text_free(&text);
@@ -97,6 +100,10 @@ static int load_run_state(const char *path, const struct rh_config *config, stru
 	for (size_t i = 0; !rc && i < sizeof whole / sizeof *whole; i++)
 		rc = rh_json_int(json, whole[i].key, path, RH_JSON_REQUIRED, whole[i].out);
 	if (!rc)
+		rc = rh_json_int(json, "data_rows", path, RH_JSON_OPTIONAL, &state->data_rows);
+	if (!rc)
+		rc = rh_json_int(json, "data_tokens", path, RH_JSON_OPTIONAL, &state->data_tokens);
+	if (!rc)
 		rc = rh_json_string(json, "loss_since_log", path, RH_JSON_REQUIRED, &since);
 	if (!rc)
 		rc = rh_json_string(json, "run_loss", path, RH_JSON_REQUIRED, &run);
@@ -112,6 +119,20 @@ static int load_run_state(const char *path, const struct rh_config *config, stru
 		state->loss_since_log = strtod(since, NULL);
 		state->run_loss = strtod(run, NULL);
 	}
+	json_decref(json);
+	return rc;
+}
+
+int rh_checkpoint_step(const char *dir, int64_t *step)
+{
+	json_t *json = NULL;
+	char path[PATH_MAX];
+	int rc = in_dir(path, dir, "run_state.json");
+	if (!rc)
+		rc = rh_json_load(path, &json);
+	if (rc)
+		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
+	rc = rh_json_int(json, "step", path, RH_JSON_REQUIRED, step);
 	json_decref(json);
 	return rc;
 }
@@ -179,7 +200,7 @@ static int check_list(const char *dir, const json_t *sums)
 	return rc;
 }
 
-static int verify_checksums(const char *dir)
+int rh_checkpoint_verify(const char *dir)
 {
 	json_t *sums = NULL, *value;
 	const char *name;
@@ -341,7 +362,7 @@ int rh_checkpoint_newest(const char *dir, int64_t *newest)
 }
 
 /* ".checkpoint-N.tmp", or what core/file.h had not yet renamed: "model.safetensors.tmp.4711". */
-static int is_left_behind(const char *name)
+int rh_checkpoint_left_behind(const char *name)
 {
 	const char *suffix = NULL;
 	if (*name == '.') {
@@ -361,7 +382,7 @@ int rh_checkpoint_tidy(const char *output_dir)
 	int rc = 0;
 	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
 		char path[PATH_MAX];
-		if (!is_left_behind(entry->d_name))
+		if (!rh_checkpoint_left_behind(entry->d_name))
 			continue;
 		rc = in_dir(path, output_dir, entry->d_name);
 		if (!rc && *entry->d_name == '.')
@@ -387,13 +408,13 @@ int rh_checkpoint_find(const struct rh_config *config, char **path)
 		return *path ? 0 : -ENOMEM;
 	}
 	int64_t newest;
-	int rc = rh_checkpoint_newest(config->output_dir, &newest), empty = rc ? rc : rh_dir_empty(config->output_dir);
-	if (empty < 0)
-		return empty;
+	int rc = rh_checkpoint_newest(config->output_dir, &newest), fresh = rc ? rc : rh_output_fresh(config->output_dir);
+	if (fresh < 0)
+		return fresh;
 	if (newest < 0)
 		return rh_fail(-ENOENT,
 		               "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
-		               config->output_dir, empty ? "" : "remove what is in it, or choose another output_dir, and ");
+		               config->output_dir, fresh ? "" : "remove what is in it, or choose another output_dir, and ");
 	char name[64];
 	snprintf(name, sizeof name, "checkpoint-%" PRId64, newest);
 	*path = rh_path_join(config->output_dir, name);
@@ -413,7 +434,22 @@ static int load_weights(const char *dir, struct rh_session *session)
 	return rc;
 }
 
-/* Says which lines of the two configurations differ: the user may well want it so. */
+/* The line of `key` ("seed: ", `length` bytes) in a printed configuration: its value, of *bytes; NULL if there is none. */
+static const char *value_in(const struct rh_mapping *yaml, const char *key, size_t length, size_t *bytes)
+{
+	const char *at = yaml->bytes, *end = yaml->bytes + yaml->length;
+	while (at < end) {
+		const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+		if ((size_t)(stop - at) >= length && !memcmp(at, key, length)) {
+			*bytes = (size_t)(stop - at) - length;
+			return at + length;
+		}
+		at = stop + 1;
+	}
+	return NULL;
+}
+
+/* Says which keys of the two configurations differ: the user may well want it so. */
 static int tell_differences(const char *path, const struct rh_config *config)
 {
 	struct rh_text now = {0};
@@ -425,15 +461,15 @@ static int tell_differences(const char *path, const struct rh_config *config)
 		rh_text_free(&now);
 		return rc;
 	}
-	const char *at = now.bytes;
-	while (*at) {
-		const char *end = strchr(at, '\n');
-		size_t length = end ? (size_t)(end - at) : strlen(at);
-		char line[512];
-		snprintf(line, sizeof line, "%.*s\n", (int)length, at);
-		if (!memmem(before.bytes, before.length, line, strlen(line)) && strncmp(line, "resume_from_checkpoint", 22))
-			rh_note("differs from the checkpoint's configuration: %.*s", (int)length, at);
-		at += length + (end != NULL);
+	for (const char *at = now.bytes; *at;) {
+		size_t whole = strcspn(at, "\n"), key = strcspn(at, ":") + 2, bytes = 0;
+		int counts = *at != '#' && key <= whole && strncmp(at, "resume_from_checkpoint", 22);
+		const char *was = counts ? value_in(&before, at, key, &bytes) : NULL;
+		if (was && (bytes != whole - key || memcmp(was, at + key, bytes)))
+			rh_note("differs from the checkpoint's configuration: %.*s (was %.*s)", (int)whole, at, (int)bytes, was);
+		else if (counts && !was)
+			rh_note("differs from the checkpoint's configuration: %.*s (was not given)", (int)whole, at);
+		at += whole + (at[whole] == '\n');
 	}
 	rh_file_unmap(&before);
 	rh_text_free(&now);
@@ -444,7 +480,7 @@ int rh_checkpoint_load(const char *dir, struct rh_session *session, struct rh_ru
 {
 	struct rh_tensor_list list = {0};
 	char path[PATH_MAX];
-	int rc = verify_checksums(dir);
+	int rc = rh_checkpoint_verify(dir);
 	if (!rc)
 		rc = in_dir(path, dir, "config.yaml");
 	if (!rc)

@@ -18,6 +18,7 @@ struct rh_run_state {
 	double loss_since_log, run_loss; /* sums over steps */
 	int64_t steps_since_log;
 	int64_t tokens, trained_tokens; /* since the run began */
+	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
 
 /* Writes checkpoint-N and then removes the oldest beyond save_total_limit. */
@@ -31,6 +32,13 @@ int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
  * by this program, or not to the end: it is passed over, which is told. */
 int rh_checkpoint_newest(const char *output_dir, int64_t *step) RH_MUST;
 
+/* The step that a checkpoint was saved at. */
+int rh_checkpoint_step(const char *path, int64_t *step) RH_MUST;
+/* -EINVAL: a file does not match its checksum, or is missing; named. */
+int rh_checkpoint_verify(const char *path) RH_MUST;
+
+/* Whether a file's or directory's name is one that a killed run leaves half written. */
+int rh_checkpoint_left_behind(const char *name);
 /* Removes what killed runs left half written in output_dir: .checkpoint-N.tmp and NAME.tmp.PID, never anything else. No run may be writing
  * there. */
 int rh_checkpoint_tidy(const char *output_dir) RH_MUST;

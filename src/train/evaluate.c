@@ -188,7 +188,8 @@ static int run_wave(struct rh_session *session, const struct rh_dataset *dataset
 	return rc;
 }
 
-int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices, struct rh_evaluation *out)
+int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
+                struct rh_progress *progress, struct rh_evaluation *out)
 {
 	struct rh_micro_shape shape;
 	struct wave wave;
@@ -200,8 +201,11 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		                 session->config->per_device_eval_batch_size, &wave);
 	if (rc)
 		return rc;
-	for (int64_t row = 0; !rc && row < dataset->rows;)
+	for (int64_t row = 0; !rc && row < dataset->rows;) {
 		rc = run_wave(session, dataset, choices, &wave, &row, &tally);
+		double now = rh_clock_seconds();
+		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
+	}
 	wave_free(&wave);
 	if (rc)
 		return rc;

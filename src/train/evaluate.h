@@ -3,6 +3,7 @@
 #define RH_TRAIN_EVALUATE_H
 
 #include "data/dataset.h"
+#include "observe/progress.h"
 #include "train/session.h"
 
 /* A classification in disguise: the documents' answers are few and differ in their first token, so that a document can be scored by which
@@ -29,9 +30,9 @@ struct rh_evaluation {
 int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 
 /* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's
- * score_cols. */
+ * score_cols. `progress` shows how far it is; NULL: nobody looks. */
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
-                struct rh_evaluation *out) RH_MUST;
+                struct rh_progress *progress, struct rh_evaluation *out) RH_MUST;
 
 /* The largest micro-batch that rh_evaluate will make, and how many go into one executor call. */
 int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *config, const struct rh_choices *choices,

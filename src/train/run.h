@@ -38,6 +38,7 @@ struct run {
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t first_step, tokens_since_log, tokens_before;
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
+	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	struct rh_train_result *result;
 };

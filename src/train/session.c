@@ -77,8 +77,8 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 	}
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
-	else if (!rc && !out->lora)
-		rc = check_writable(out);
+	else if (!rc)
+		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
 	if (rc)
 		rh_session_close(out);
 	return rc;

@@ -44,7 +44,7 @@ static void report_peaks(struct run *run, struct rh_step_report *report)
 static int evaluate(struct run *run, double epoch)
 {
 	struct rh_evaluation eval;
-	int rc = rh_evaluate(&run->session, &run->held_out, &run->choices, &eval);
+	int rc = rh_evaluate(&run->session, &run->held_out, &run->choices, run->progress, &eval);
 	if (rc)
 		return rc;
 	struct rh_eval_report report = {.step = run->state.step,
@@ -264,8 +264,11 @@ static int step_done(struct run *run, double loss, double norm)
 	                                .seconds_left = per_step * (double)(run->steps - run->state.step)};
 	report_peaks(run, &report);
 	rh_progress_step(run->progress, &report, now);
-	int last = run->state.step == run->steps;
-	return due(run->state.step, run->config->logging_steps) || last ? log_step(run, &report, now) : 0;
+	if (due(run->state.step, run->config->logging_steps) || run->state.step == run->steps)
+		return log_step(run, &report, now);
+	if (run->state.step == run->first_step + 1)
+		rh_progress_first(run->progress, &report);
+	return 0;
 }
 
 /* Between steps: what is due now. */

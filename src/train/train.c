@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "train/lr.h"
+#include "train/output.h"
 #include "train/room.h"
 
 #include <inttypes.h>
@@ -36,6 +37,8 @@ static int load_data(struct run *run)
 	}
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !run->has_held_out)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
+	if (!rc && run->has_held_out && config->eval_strategy == RH_WHEN_NO)
+		rh_note("nothing will be evaluated: eval_strategy is no");
 	if (!rc && run->has_held_out)
 		run->choices = rh_choices_find(&run->held_out);
 	return rc;
@@ -98,32 +101,14 @@ static int start_session(struct run *run)
 	return rc ? rc : reserve_batches(run, &limits, work.train_micro_batches);
 }
 
-/* Whether a checkpoint's directory lies in output_dir. */
-static int is_inside(const char *output_dir, const char *checkpoint)
+/* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
+static void tell_data(const struct run *run, const char *checkpoint)
 {
-	char *outer = realpath(output_dir, NULL), *inner = realpath(checkpoint, NULL);
-	size_t length = outer ? strlen(outer) : 0;
-	int inside = outer && inner && !strncmp(outer, inner, length) && inner[length] == '/';
-	free(outer);
-	free(inner);
-	return inside;
-}
-
-/* Nothing may be in the way, unless the run goes on from what is there. */
-static int check_output(const struct rh_config *config, const char *checkpoint)
-{
-	int empty = rh_dir_empty(config->output_dir);
-	if (empty < 0)
-		return empty;
-	if (empty || (checkpoint && is_inside(config->output_dir, checkpoint)))
-		return 0;
-	int64_t newest;
-	int rc = rh_checkpoint_newest(config->output_dir, &newest);
-	if (rc)
-		return rc;
-	return rh_fail(-EEXIST, "output_dir: %s is not empty%s", config->output_dir,
-	               newest < 0 ? " and holds no complete checkpoint to go on from; remove what is in it, or choose another"
-	                          : "; choose another, or go on from what is there with resume_from_checkpoint: true");
+	const struct rh_run_state *then = &run->state;
+	if (then->data_rows && (then->data_rows != run->train.rows || then->data_tokens != run->train.tokens))
+		rh_note("%s was trained on %" PRId64 " rows of %" PRId64 " tokens, this run has %" PRId64 " of %" PRId64
+		        ": it goes on with other data, in another order",
+		        checkpoint, then->data_rows, then->data_tokens, run->train.rows, run->train.tokens);
 }
 
 static int open_outputs(struct run *run, const char *checkpoint)
@@ -135,7 +120,11 @@ static int open_outputs(struct run *run, const char *checkpoint)
 		rc = rh_checkpoint_load(checkpoint, &run->session, &run->state, &run->trainer);
 		if (!rc)
 			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->steps);
+		if (!rc)
+			tell_data(run, checkpoint);
 	}
+	run->state.data_rows = run->train.rows;
+	run->state.data_tokens = run->train.tokens;
 	if (!rc)
 		rc = rh_dir_make(config->output_dir);
 	if (!rc)
@@ -197,11 +186,29 @@ static void close_run(struct run *run)
 	rh_session_close(&run->session);
 }
 
+/* A run that has come to its end already is not loaded, and what it wrote is left alone. */
+static int look_for_work(struct run *run, const char *checkpoint)
+{
+	int64_t step;
+	int rc = rh_checkpoint_step(checkpoint, &step);
+	if (rc || step < run->steps || !rh_output_holds(&run->session, run->config->output_dir, step))
+		return rc;
+	rc = rh_checkpoint_verify(checkpoint);
+	if (rc)
+		return rc;
+	rh_note("%s stands at step %" PRId64 " of %" PRId64 ", and %s holds its result: nothing is left to do, nothing is written "
+	        "(num_train_epochs or max_steps sets a later end)",
+	        checkpoint, step, run->steps, run->config->output_dir);
+	run->nothing_left = 1;
+	run->state.step = step;
+	return 0;
+}
+
 static int prepare(struct run *run, char **checkpoint)
 {
 	int rc = rh_checkpoint_find(run->config, checkpoint);
 	if (!rc)
-		rc = check_output(run->config, *checkpoint);
+		rc = rh_output_check(run->config, *checkpoint);
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
 	if (!rc)
@@ -212,6 +219,10 @@ static int prepare(struct run *run, char **checkpoint)
 		rc = load_data(run);
 	if (!rc)
 		rc = make_schedule(run);
+	if (!rc && *checkpoint)
+		rc = look_for_work(run, *checkpoint);
+	if (rc || run->nothing_left)
+		return rc;
 	if (!rc) /* the last step saves too */
 		rc = rh_room_check(&run->session, run->save_every ? (run->steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
@@ -227,6 +238,10 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
 	int rc = prepare(&run, &checkpoint);
+	if (!rc && run.nothing_left) {
+		out->steps = run.state.step;
+		goto out;
+	}
 	if (!rc) {
 		out->device_planned_bytes = run.session.bytes.device;
 		out->ram_planned_bytes = run.session.bytes.total;
@@ -245,11 +260,16 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		out->seconds = rh_clock_seconds() - run.began;
 		out->tokens_per_second = out->seconds > 0 ? (double)(run.state.tokens - run.tokens_before) / out->seconds : 0;
 		out->interrupted = run.state.step < run.steps;
+		if (isnan(out->final_loss) && run.state.steps_since_log) /* no line was logged yet */
+			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
+		rh_progress_close(run.progress); /* the last bar stays above what is said now */
+		run.progress = NULL;
 		if (out->interrupted)
 			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
 		else
 			rc = finish(&run);
 	}
+out:
 	close_run(&run);
 	rh_free(checkpoint);
 	return rc;

@@ -7,7 +7,7 @@
 
 struct rh_train_result {
 	int64_t steps;
-	double final_loss;        /* of the last logged line; NAN if none */
+	double final_loss;        /* of the last logged line, else of the steps of this process; NAN if none */
 	double tokens_per_second; /* over the steps of this process */
 	double seconds;
 	int has_eval;

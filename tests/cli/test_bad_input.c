@@ -82,7 +82,9 @@ static void test_keys_that_cannot_be_are_refused(void **state)
 	        {"train @/run.yaml --lora_dropout 0.1", "lora_dropout"},
 	        {"train @/run.yaml --use_peft false --lora_r 4", "use_peft"},
 	        {"train @/run.yaml --bf16 true --dtype float32", "bf16"},
-	        {"train @/run.yaml --use_peft true --lora_target_modules nothing_of_it", "lora_target_modules"},
+	        {"train @/run.yaml --use_peft true --lora_target_modules nothing_of_it", "all-linear is all of them"},
+	        {"train @/run.yaml --use_peft true --lora_target_modules q_proj,lm_head", "lora_target_modules: 'lm_head' names no linear"},
+	        {"train @/run.yaml --use_peft true --lora_target_modules q_proj,attn.k_proj", "'attn.k_proj' names no linear"},
 	        {"train @/run.yaml --chat_template none_such", "chat_template"},
 	        {"train @/run.yaml --eos_token <none_such>", "eos_token"},
 	        {"train @/run.yaml --forward_cuts [9] --backward_cuts []", "cuts"},
@@ -554,6 +556,133 @@ static void test_cuts_below_what_is_trained_are_told_of(void **state)
 	scratch_close(&scratch);
 }
 
+/* Runs a line, whose '@' is the scratch directory; it succeeds, and says all of `told` (NULL-terminated). */
+static void says(const struct scratch *scratch, const char *line, const char *const *told)
+{
+	char full[2048];
+	struct ran ran;
+	fill_in(scratch, line, full, sizeof full);
+	run_start(scratch, full, 0, &ran);
+	run_wait(&ran);
+	if (ran.status)
+		fail_msg("%s: %s", full, ran.err);
+	for (; *told; told++)
+		if (**told == '!' ? strstr(ran.err, *told + 1) != NULL : !strstr(ran.err, *told))
+			fail_msg("'%s' in what is said by: %s\n%s", *told, full, ran.err);
+	run_free(&ran);
+}
+#define SAYS(scratch, line, ...) says(scratch, line, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_adapters_of_another_base_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --lora_r 2 --lora_target_modules self_attn.q_proj,v_proj --output_dir @/lora", "!adapter says");
+	SAYS(&scratch, "eval @/run.yaml --validation_file @/rows.jsonl --adapter_name_or_path @/lora/", "!adapter says");
+	copy_dir(path_of("%s/hf", scratch.dir), path_of("%s/other", scratch.dir));
+	SAYS(&scratch, "train @/run.yaml --model_name_or_path @/other --adapter_name_or_path @/lora --output_dir @/more",
+	     path_of("the adapter says it was made for %s/hf; running on %s/other", scratch.dir, scratch.dir));
+	assert_true(find_in(path_of("%s/more/adapter_config.json", scratch.dir), "/other\"") > 0);
+	SAYS(&scratch, "eval --model_name_or_path @/other --max_length 64 --validation_file @/rows.jsonl --adapter_name_or_path @/more",
+	     "!adapter says");
+	/* the same model by other names */
+	static const char *const names[] = {"somebody/other", "/cache/models--somebody--other/snapshots/93efa2f097", "OTHER.Q4_K_M.gguf",
+	                                    "other-f16.gguf"};
+	char was[128];
+	snprintf(was, sizeof was, "%s/other\"", scratch.dir);
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		char next[128];
+		snprintf(next, sizeof next, "%s\"", names[i]);
+		edit_file(path_of("%s/more/adapter_config.json", scratch.dir), was, next);
+		SAYS(&scratch, "generate --model_name_or_path @/other --prompt a --max_new_tokens 1 --adapter_name_or_path @/more",
+		     "!adapter says");
+		strcpy(was, next);
+	}
+	edit_file(path_of("%s/more/adapter_config.json", scratch.dir), was, "other-Instruct\"");
+	SAYS(&scratch, "generate --model_name_or_path @/other --prompt a --max_new_tokens 1 --adapter_name_or_path @/more",
+	     "made for other-Instruct; running on ");
+	scratch_close(&scratch);
+}
+
+static void test_rows_that_nobody_evaluates_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --eval_split 0.5", "nothing will be evaluated: eval_strategy is no\n");
+	SAYS(&scratch, "train @/run.yaml --output_dir @/two --validation_file @/rows.jsonl --eval_strategy epoch",
+	     "!nothing will be evaluated", "eval_loss");
+	scratch_close(&scratch);
+}
+
+/* What a run left that was ended before its first checkpoint is in nobody's way. */
+static void test_a_log_without_a_checkpoint_counts_as_empty(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/out/.checkpoint-3.tmp", scratch.dir)));
+	write_text(path_of("%s/out/metrics.jsonl", scratch.dir), "{\"step\": 10, \"loss\": 1}\n");
+	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true", "to begin a new run leave the key out");
+	SAYS(&scratch, "train @/run.yaml --logging_steps 1", "written to");
+	assert_false(find_or_not(path_of("%s/out/metrics.jsonl", scratch.dir), "\"step\": 10,"));
+	scratch_close(&scratch);
+}
+
+static void test_going_on_says_what_is_other_and_what_is_left(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1", "step 1/2 done");
+	uint64_t before = tree_hash(scratch.dir);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1 --resume_from_checkpoint true",
+	     "/out/checkpoint-2 stands at step 2 of 2, and ", "nothing is left to do, nothing is written", "!written to");
+	if (tree_hash(scratch.dir) != before)
+		fail_msg("a run with nothing left to do wrote something");
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 2 --resume_from_checkpoint true",
+	     "differs from the checkpoint's configuration: num_train_epochs: 2.0 (was 1.0)\n", "going on from", "!was trained on",
+	     "!checkpoint's configuration: seed");
+	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS ROWS);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps 5 --resume_from_checkpoint true",
+	     "checkpoint-4 was trained on 4 rows of ", "this run has 8 of ");
+	scratch_close(&scratch);
+}
+
+/* On a disk that is mounted to be read only (root may write everywhere else). 77: it cannot be mounted here. */
+static int run_on_a_read_only_disk(const struct scratch *scratch)
+{
+	char closed[128], line[512];
+	snprintf(closed, sizeof closed, "%s/closed", scratch->dir);
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	    mount("tmpfs", closed, "tmpfs", MS_RDONLY, "size=160k"))
+		return 77;
+	snprintf(line, sizeof line, "train @/run.yaml --output_dir %s/a/b", closed);
+	refused(scratch, line, "/closed/a/b cannot be written: ");
+	return 0;
+}
+
+static void test_an_output_dir_that_cannot_be_written_is_found_at_once(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	int status;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/closed", scratch.dir)));
+	fflush(NULL);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (child == 0)
+		_exit(run_on_a_read_only_disk(&scratch));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	scratch_close(&scratch);
+	if (WEXITSTATUS(status) == 77)
+		check_skip("a disk cannot be mounted here");
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* The prompt of `generate` and the chat template: which is used is said. */
 static void test_the_chat_template_in_use_is_named(void **state)
 {
@@ -620,6 +749,11 @@ int main(void)
 	        cmocka_unit_test(test_losses_that_explode_stop_the_run),
 	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
 	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
+	        cmocka_unit_test(test_adapters_of_another_base_are_told_of),
+	        cmocka_unit_test(test_rows_that_nobody_evaluates_are_told_of),
+	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
+	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
+	        cmocka_unit_test(test_an_output_dir_that_cannot_be_written_is_found_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

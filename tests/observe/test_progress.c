@@ -80,7 +80,7 @@ static void test_bar_shows_what_fits(void **state)
 	} cases[] = {
 	        {170, "[####################--------------------]  step 100/200  epoch 1.00  loss 1.2500  grad norm 0.5  lr 0.0002  1234 "
 	              "tokens/s  "
-	              "1:02:05 left  vram 1.50 GiB  ram 2.00 KiB"},
+	              "1:02:05 left  device 1.50 GiB  ram 2.00 KiB"},
 	        {80, "[#####-----]  step 100/200  loss 1.2500  lr 0.0002  1234 tokens/s  1:02:05 left"},
 	        {61, "[########---------]  step 100/200  loss 1.2500  1:02:05 left"},
 	        {40, "step 100/200  loss 1.2500  1:02:05 left"},
@@ -104,7 +104,54 @@ static void test_lines_are_plain(void **state)
 	style = RH_PROGRESS_LINES;
 	assert_string_equal(capture(act_one_step),
 	                    "step 100/200  epoch 1.00  loss 1.2500  grad norm 0.5  lr 0.0002  1234 tokens/s  1:02:05 left  "
-	                    "vram 1.50 GiB  ram 2.00 KiB\n");
+	                    "device 1.50 GiB  ram 2.00 KiB\n");
+}
+
+static void act_first_step(void)
+{
+	struct rh_progress *progress;
+	struct rh_step_report report = report_of(1);
+	check_ok(rh_progress_open(2, style, 60, &progress));
+	rh_progress_first(progress, &report);
+	rh_progress_close(progress);
+}
+
+static void test_the_first_step_is_told_where_there_is_no_bar(void **state)
+{
+	(void)state;
+	style = RH_PROGRESS_LINES;
+	assert_string_equal(capture(act_first_step), "step 1/200 done  1234 tokens/s  1:02:05 left\n");
+	style = RH_PROGRESS_BAR;
+	assert_string_equal(capture(act_first_step), "");
+}
+
+/* An evaluation by itself, or (columns 61) in the middle of a run. */
+static void act_evaluation(void)
+{
+	struct rh_progress *progress;
+	struct rh_step_report report = report_of(100);
+	check_ok(rh_progress_open(2, RH_PROGRESS_BAR, columns, &progress));
+	if (columns == 61)
+		rh_progress_step(progress, &report, 0);
+	for (int64_t done = 10; done <= 30; done += 10)
+		rh_progress_rows(progress, done, 30, 30 - (double)done, (double)done);
+	rh_progress_rows(NULL, 1, 2, 0, 0);
+	rh_progress_close(progress);
+}
+
+static void test_bar_shows_an_evaluation_and_goes(void **state)
+{
+	(void)state;
+	columns = 40;
+	assert_string_equal(capture(act_evaluation),
+	                    "\revaluated 10/30 rows  0:20 left\x1b[K\revaluated 20/30 rows  0:10 left\x1b[K\r\x1b[K");
+	columns = 61;
+	const char *text = capture(act_evaluation);
+	assert_non_null(strstr(text, "]  evaluated 20/30 rows  0:10 left\x1b[K\r["));
+	assert_non_null(strstr(text, "]  step 100/200  loss 1.2500  1:02:05 left\x1b[K\n"));
+	for (columns = 1; columns < 61; columns++)
+		for (const char *at = capture(act_evaluation); (at = strstr(at, "\reval")); at++)
+			assert_true((int)strcspn(at + 1, "\x1b") < columns);
 }
 
 static void act_log_between(void)
@@ -224,6 +271,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_bar_shows_what_fits),
 	        cmocka_unit_test(test_lines_are_plain),
+	        cmocka_unit_test(test_the_first_step_is_told_where_there_is_no_bar),
+	        cmocka_unit_test(test_bar_shows_an_evaluation_and_goes),
 	        cmocka_unit_test(test_bar_steps_aside_for_log_lines),
 	        cmocka_unit_test(test_bar_is_redrawn_ten_times_a_second_and_at_the_end),
 	        cmocka_unit_test(test_figures_that_are_not_known_are_left_out),

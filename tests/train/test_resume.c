@@ -373,6 +373,33 @@ static void test_a_memory_limit_lowered_under_a_run_saves_and_ends_it(void **sta
 	scratch_close(&scratch);
 }
 
+/* Stopped before a line was logged, a run still tells its loss. */
+static void test_a_run_stopped_before_its_first_line_tells_its_loss(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char options[512], line[1024];
+	struct ran ran;
+	int count;
+	world_open(&scratch);
+	options_of(&scratch, 0, " --max_steps 4000 --save_steps 1 --save_total_limit 1", options, sizeof options);
+	snprintf(line, sizeof line, "%s", command(&scratch, "early", options));
+	memcpy(strstr(line, "--logging_steps 3"), "--logging_steps 9", 17);
+	run_start(&scratch, line, 0, &ran);
+	for (int tries = 0; newest(&scratch, "early", &count) < 1 && tries < 20000; tries++)
+		pause_ms(1);
+	kill(ran.pid, SIGINT);
+	run_wait(&ran);
+	assert_int_equal(ran.status, 0);
+	if (newest(&scratch, "early", &count) >= 9)
+		check_skip("this machine was too busy to stop a run within 9 steps");
+	assert_non_null(strstr(ran.err, "stopped by a signal after step "));
+	assert_non_null(strstr(ran.err, " tokens/s, loss "));
+	assert_null(strstr(ran.err, "nan"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 /* kill -9 at any moment leaves a newest checkpoint that is whole. */
 static void test_killed_runs_go_on_from_a_whole_checkpoint(void **state)
 {
@@ -543,6 +570,7 @@ int main(void)
 	        cmocka_unit_test(test_optimizers_resume_with_their_own_state),
 	        cmocka_unit_test(test_signals_save_and_end_the_run_well),
 	        cmocka_unit_test(test_a_memory_limit_lowered_under_a_run_saves_and_ends_it),
+	        cmocka_unit_test(test_a_run_stopped_before_its_first_line_tells_its_loss),
 	        cmocka_unit_test(test_killed_runs_go_on_from_a_whole_checkpoint),
 	        cmocka_unit_test(test_evaluation_comes_when_asked_and_equals_the_verb),
 	        cmocka_unit_test(test_a_learning_rate_of_zero_changes_nothing),

@@ -1,0 +1,18 @@
+/* output_dir before anything is written to it. */
+#ifndef RH_TRAIN_OUTPUT_H
+#define RH_TRAIN_OUTPUT_H
+
+#include "train/session.h"
+
+/* Whether the run may write there: a directory that holds nothing, or not more than a run left that was ended before its first checkpoint
+ * (its metrics.jsonl, half-written files), or the checkpoint that this run goes on from (NULL: none); and one that can be written, or
+ * whose nearest parent can. -EEXIST, -EACCES and friends say what to do. */
+int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
+
+/* 1: nothing but what such a run left, or not there; 0: more; negative errno. */
+int rh_output_fresh(const char *dir) RH_MUST;
+
+/* 1: `dir` holds the result of a run that ended at `step`; 0: not, or an unfinished one. */
+int rh_output_holds(const struct rh_session *session, const char *dir, int64_t step);
+
+#endif
