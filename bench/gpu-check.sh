@@ -7,6 +7,7 @@
 #     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
 #     steps-8b   the same of an 8B shape: LoRA, PEFT; 12 of its 32 layers in full; all of them in the split layout
 #     steps-moe  4 layers of the 235B mixture of experts, LoRA; roundpipe
+#     narrow     products with fp16 sums and of 8-bit operands: losses beside bf16's, products alone, whole steps
 #     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run
@@ -17,7 +18,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity demo steps steps-8b steps-moe kernels copies sanitizer"
+all="ops parity demo steps steps-8b steps-moe narrow kernels copies sanitizer"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
 failures=0 part=start
@@ -358,6 +359,30 @@ part_steps-moe() {
 	make_model "$scratch/moe" bench/gpu/qwen3-235b/config.json 4
 	whole "235B with 4 layers, LoRA, offloaded" "$scratch/moe" --max-vram 24GiB --lora-r 32 --lora-target-modules "[q_proj, k_proj, v_proj, o_proj]" &&
 		peer "235B with 4 layers, roundpipe" step roundpipe-lora bench/gpu/qwen3-235b --layers 4 --name "235B with 4 layers" --cap-gib 24 --ours "$speed"
+}
+part_narrow() {
+	local way bound keys speeds=""
+	make_small
+	train wide "$device" --dtype bfloat16 || failed "bfloat16" "$(last_line "$scratch/wide.log")"
+	for way in fp16 fp8; do
+		bound=1e-2 keys=(--accumulation fp16)
+		[ $way = fp16 ] || { bound=8e-2; keys=(--fp8 true); }
+		if train $way "$device" --dtype bfloat16 "${keys[@]}"; then
+			compare "$way: losses beside bf16's" wide $way $bound
+		elif grep -q 'fp8 needs at least' "$scratch/$way.log"; then
+			skipped $way "$(last_line "$scratch/$way.log")"
+		else
+			failed $way "$(last_line "$scratch/$way.log")"
+		fi
+	done
+	relay "scaled products" "$tools" scaled "$device"
+	[ $emulated = 0 ] || return
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	make_model "$scratch/1.7b" bench/gpu/qwen3-1.7b/config.json 0
+	whole "1.7B, full" "$scratch/1.7b" --max-vram 24GiB && speeds="\"bf16\": $speed"
+	whole "1.7B, full, fp16 sums" "$scratch/1.7b" --max-vram 24GiB --accumulation fp16 && speeds="$speeds, \"fp16\": $speed"
+	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram 24GiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
+	emit "\"what\": \"tokens/s by way of multiplying\", ${speeds#, }"
 }
 part_kernels() {
 	local first=$(($(wc -l <"$out/results.jsonl") + 1))

@@ -32,6 +32,7 @@ int bench_time(struct bench *bench, bench_enqueue *enqueue, void *user, int time
 void bench_line(const char *name, const char *format, ...) RH_PRINTF(2, 3);
 
 int bench_products(int argc, char **argv);
+int bench_scaled(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
 int bench_copies(int argc, char **argv);
 int bench_trace(int argc, char **argv);

@@ -1,6 +1,6 @@
 /* gpu-tools VERB DEVICE [argument]...: what bench/gpu-check.sh runs on a GPU, or on an emulated one. Not part of the product.
  *   ops NAME              a test program of tests/cuda, every op on the device; without a name: the names
- *   products kernels copies DEVICE   rates; of products also "DEVICE peak"
+ *   products scaled kernels copies DEVICE   rates; of products also "DEVICE peak"
  *   device DEVICE         what it is, or why it is not there
  *   trace TRACE.json KEYS...         a training run (keys as of `roundhouse train`), its streams recorded */
 #include "bench/gpu/bench.h"
@@ -31,11 +31,8 @@ static int device_line(int argc, char **argv)
 static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
-} benches[] = {{"products", bench_products},
-               {"kernels", bench_kernels},
-               {"copies", bench_copies},
-               {"trace", bench_trace},
-               {"device", device_line}};
+} benches[] = {{"products", bench_products}, {"scaled", bench_scaled}, {"kernels", bench_kernels},
+               {"copies", bench_copies},     {"trace", bench_trace},   {"device", device_line}};
 
 static int run_test(const char *name)
 {
@@ -59,7 +56,8 @@ int main(int argc, char **argv)
 				fprintf(stderr, "gpu-tools %s: %s\n", argv[1], rh_error(rc));
 			return rc ? 1 : 0;
 		}
-	fprintf(stderr, "usage: gpu-tools ops [NAME] | device DEVICE | products DEVICE | kernels DEVICE | copies DEVICE | trace TRACE.json "
+	fprintf(stderr, "usage: gpu-tools ops [NAME] | device DEVICE | products DEVICE | scaled DEVICE | kernels DEVICE | copies DEVICE | "
+	                "trace TRACE.json "
 	                "KEYS...\n");
 	return 2;
 }
