@@ -52,7 +52,7 @@ static struct outcome run(const char *device, enum rh_dtype dtype, double clip, 
 		for (int t = 0; t < model->block[b].tensors; t++) {
 			int64_t n = model->block[b].tensor[t].rows * model->block[b].tensor[t].cols;
 			out.weights = realloc(out.weights, (size_t)(out.count + n) * sizeof(float));
-			rh_store_get(rig.session.store, b, t, 0, n, out.weights + out.count);
+			check_ok(rh_store_get(rig.session.store, b, t, 0, n, out.weights + out.count));
 			out.count += n;
 		}
 	out.boundaries = rig.session.bytes.boundaries;
