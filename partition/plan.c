@@ -20,8 +20,9 @@ struct planner {
 	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
 	int64_t largest;        /* upload of one layer */
 	struct rh_stage_state state;
-	int64_t upload_limit; /* of a stage of several layers, in this try */
-	int64_t weight_room;  /* in this try */
+	struct rh_view *boundary; /* scratch: (layers + 1), absent */
+	int64_t upload_limit;     /* of a stage of several layers, in this try */
+	int64_t weight_room;      /* in this try */
 };
 
 const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi)
@@ -119,7 +120,9 @@ static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const
 	else if (infer && shape->choices)
 		head.choice = any;
 	if (pass == PASS_FORWARD || infer) {
-		rc = rh_stage_forward(&emit, lo, hi, any, NULL, &head);
+		at->boundary[hi] = any;
+		rc = rh_stage_forward(&emit, lo, hi, any, at->boundary, &head);
+		at->boundary[hi] = (struct rh_view){0};
 	} else {
 		struct rh_view y = pass == PASS_SAVED ? any : (struct rh_view){0};
 		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
@@ -145,7 +148,7 @@ static int64_t arena_peak(struct planner *at, enum pass pass, int lo, int hi)
 	int64_t peak = 0;
 	if (request->trains)
 		peak = measure(at, pass, lo, hi, &request->train, 0);
-	if (request->infer.tokens && (pass == PASS_FORWARD || pass == PASS_FUSED))
+	if (request->infer.tokens && pass != PASS_BACKWARD)
 		peak = larger(peak, measure(at, pass, lo, hi, &request->infer, 1));
 	return *memo = peak;
 }
@@ -176,17 +179,23 @@ static int kept_cuts(const struct rh_plan *plan, int lo, int hi)
 	return cuts;
 }
 
+/* Raises the plan's sizes to what travels to and from this stage. */
+static void widen_transfers(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
+{
+	int slots = boundary_slots(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
+	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
+	plan->boundary_slots = slots > plan->boundary_slots ? slots : plan->boundary_slots;
+}
+
 /* Raises the plan's sizes to what this stage needs. */
 static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	int64_t gradients = gradient_elements(at, pass, lo, hi);
 	int bf16 = at->request->model->dtype != RH_F32;
-	int slots = boundary_slots(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
-	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
+	widen_transfers(at, plan, pass, lo, hi);
 	plan->gradient_bytes = larger(plan->gradient_bytes, gradients * 4);
 	plan->rounded_bytes = larger(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
 	plan->arena_bytes = larger(plan->arena_bytes, arena_peak(at, pass, lo, hi));
-	plan->boundary_slots = slots > plan->boundary_slots ? slots : plan->boundary_slots;
 }
 
 static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *plan)
@@ -373,7 +382,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	}
 	int rc = pack_up(at, plan, backward[saving].lo, request->forward_cuts, request->forward_cut_count);
 	for (int i = saving; !rc && i > 0; i--) {
-		widen(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi);
+		widen_transfers(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi); /* it works in what PASS_SAVED measured */
 		forward[plan->forward_stages++] = backward[i];
 	}
 	if (rc)
@@ -575,13 +584,14 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 			memset(at.arena[p], -1, memo * sizeof *at.arena[p]);
 	at.saved = rh_alloc(memo, sizeof *at.saved);
 	at.late = rh_alloc(memo, sizeof *at.late);
+	at.boundary = rh_alloc((size_t)layers + 1, sizeof *at.boundary);
 	at.below = rh_alloc((size_t)layers + 1, sizeof *at.below);
 	out->forward = rh_alloc((size_t)layers, sizeof *out->forward);
 	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
 	out->saved = rh_alloc((size_t)layers, sizeof *out->saved);
 	out->late = rh_alloc((size_t)layers, sizeof *out->late);
-	if (!rc && !(at.offset && at.below && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved && at.late &&
-	             out->forward && out->backward && out->saved && out->late))
+	if (!rc && !(at.offset && at.below && at.boundary && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved &&
+	             at.late && out->forward && out->backward && out->saved && out->late))
 		rc = -ENOMEM;
 	if (!rc)
 		sum_uploads(&at);
@@ -592,6 +602,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	rh_free(at.saved);
 	rh_free(at.late);
 	rh_free(at.below);
+	rh_free(at.boundary);
 	for (int p = 0; p < PASSES; p++)
 		rh_free(at.arena[p]);
 	if (rc)

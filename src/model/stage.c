@@ -11,18 +11,18 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	const struct rh_model *model = emit->model;
 	int64_t mark = emit->arena->used;
 	struct rh_view table = emit_rope_table(emit, emit->arena), spare[2] = {{0}, {0}};
+	/* two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone */
+	int ends = model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data), inner = hi - lo - ends;
+	for (int i = 0; i < 2 && i < inner; i++)
+		spare[i] = hidden_act(emit);
 	for (int l = lo; l < hi; l++) {
 		if (model->layer[l].kind == RH_LAYER_HEAD) {
 			emit_head(emit, x, head, NULL);
 			break;
 		}
 		struct rh_view y = boundary ? boundary[l + 1] : (struct rh_view){0};
-		if (!y.data) { /* two buffers take turns */
-			struct rh_view *free_one = &spare[spare[0].data && spare[0].data == x.data];
-			if (!free_one->data)
-				*free_one = hidden_act(emit);
-			y = *free_one;
-		}
+		if (!y.data)
+			y = spare[spare[0].data == x.data];
 		if (model->layer[l].kind == RH_LAYER_EMBEDDING)
 			emit_embedding(emit, y);
 		else
