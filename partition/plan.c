@@ -236,6 +236,14 @@ static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, 
 	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
 }
 
+/* What makes a micro-batch smaller. */
+static const char *advice(const struct rh_plan_request *request)
+{
+	return request->trains       ? "lower max_length or per_device_train_batch_size"
+	       : request->cache_rows ? "give a shorter prompt or lower max_new_tokens"
+	                             : "lower max_length or per_device_eval_batch_size";
+}
+
 static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward", "backward"};
@@ -244,11 +252,12 @@ static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pas
 	const char *what = model->block[model->layer[hi - 1].block[0]].name;
 	return rh_fail(-ENOMEM,
 	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which needs %.1f MiB (weights %.1f, gradients %.1f, "
-	               "activations %.1f, boundaries %.1f); raise max_vram, or lower max_length or per_device_train_batch_size",
-	               (double)at->request->device_cap_bytes / 1048576, pass_name[pass], hi - lo > 1 ? "the stage that ends with " : "",
-	               what, (double)wider.device_bytes / 1048576, (double)wider.weight_bytes / 1048576,
-	               (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576, (double)wider.arena_bytes / 1048576,
-	               (double)(wider.boundary_slots * wider.boundary_bytes) / 1048576);
+	               "activations %.1f, boundaries %.1f); raise max_vram, or %s",
+	               (double)at->request->device_cap_bytes / 1048576, at->request->trains ? pass_name[pass] : "forward",
+	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
+	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
+	               (double)wider.arena_bytes / 1048576, (double)(wider.boundary_slots * wider.boundary_bytes) / 1048576,
+	               advice(at->request));
 }
 
 /* Forward cuts, where given without backward cuts, bound the fused stage. */

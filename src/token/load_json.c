@@ -294,12 +294,28 @@ static void close_document(struct document *document)
 		rh_file_unmap(&document->file);
 }
 
+/* Older models bring SentencePiece's file alone. */
+static int look_for_older(const char *dir, const char *path)
+{
+	char *older = rh_path_join(dir, "tokenizer.model");
+	int rc = older ? 0 : -ENOMEM;
+	if (older && rh_file_exists(older) && !rh_file_exists(path))
+		rc = rh_fail(-ENOENT,
+		             "%s: only tokenizer.model is there, which is not read; transformers makes tokenizer.json of it: "
+		             "AutoTokenizer.from_pretrained(\"%.200s\").save_pretrained(\"%.200s\")",
+		             path, dir, dir);
+	rh_free(older);
+	return rc;
+}
+
 int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 {
 	struct rh_tokenizer *tokenizer = NULL;
 	struct document document = {0};
 	char *path = rh_path_join(dir, "tokenizer.json");
 	int rc = path ? tokenizer_create(&tokenizer) : -ENOMEM;
+	if (!rc)
+		rc = look_for_older(dir, path);
 	if (!rc)
 		rc = open_document(path, &document);
 	if (!rc)

@@ -196,6 +196,9 @@ static void test_models_that_are_not_right_are_refused(void **state)
 	fill_in(&scratch, "@/hf/tokenizer.json", path, sizeof path);
 	check_ok(unlink(path));
 	refused(&scratch, run, "tokenizer");
+	write_text(path_of("%s/hf/tokenizer.model", scratch.dir), "pieces");
+	refused(&scratch, run, "tokenizer.json: only tokenizer.model is there, which is not read; transformers makes tokenizer.json of it");
+	check_ok(unlink(path_of("%s/hf/tokenizer.model", scratch.dir)));
 	copy_file("tests/corpus/token_llama3.json", path);
 	refused(&scratch, run, "2507 entries");
 	write_text(path, "{\"model\": {\"type\": \"Unigram\"}}");
@@ -447,7 +450,10 @@ static void test_budgets_too_small_are_refused(void **state)
 	refused(&scratch, "train @/run.yaml --max_vram 64KiB", "max_vram");
 	refused(&scratch, "train @/run.yaml --max_ram 1MiB", "max_ram");
 	refused(&scratch, "train @/run.yaml --max_vram 1000B --use_peft true --bf16 true", "max_vram");
-	refused(&scratch, "generate --model_name_or_path @/hf --prompt the --max_new_tokens 2 --max_vram 1000B", "max_vram");
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt the --max_new_tokens 2 --max_vram 1000B",
+	        "or give a shorter prompt or lower max_new_tokens");
+	refused(&scratch, "eval --model_name_or_path @/hf --max_length 64 --validation_file @/rows.jsonl --max_vram 1000B",
+	        "or lower max_length or per_device_eval_batch_size");
 	refused(&scratch, "eval --model_name_or_path @/hf --max_length 64 --validation_file @/rows.jsonl --max_ram 1MiB", "max_ram");
 	scratch_close(&scratch);
 }
