@@ -96,7 +96,7 @@ bench: $(BENCHES:%=bench-%)
 $(B)/bench/%: bench/%.c $(B)/libroundhouse.a
 	@mkdir -p $(@D)
 	@tests/deps.sh $(BENCH_PACKAGES)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libroundhouse.a $(LIBS) $(LIBS_$*)
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Ibench -o $@ $< $(B)/libroundhouse.a $(LIBS) $(LIBS_$*)
 $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 	@$<
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
