@@ -2,13 +2,14 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "device/cpu/cpu.h"
+#include "offload/simd/checksum.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <xxhash.h>
 
 enum { DEPTH = 32, CLOSE_SECONDS = 5, CLOSE_SECONDS_STALLED = 1 };
 static const double stall_seconds = 60;
@@ -32,6 +33,7 @@ struct rh_space {
 	struct rh_drive *drive[RH_SPACE_DRIVES];
 	int64_t used[RH_SPACE_DRIVES]; /* bytes that records have taken */
 	int64_t unit;
+	uint64_t (*checksum)(const void *bytes, int64_t length);
 	struct space_block *block;
 	size_t blocks, block_capacity;
 	struct space_record *record;
@@ -81,6 +83,8 @@ int rh_space_open(const struct rh_space_options *options, struct rh_space **out)
 	struct rh_space *space = rh_alloc(1, sizeof *space);
 	if (!space)
 		return -ENOMEM;
+	enum rh_cpu_isa isa = rh_cpu_best_isa();
+	space->checksum = isa >= RH_CPU_AVX512 ? checksum_avx512 : isa == RH_CPU_AVX2 ? checksum_avx2 : checksum_base;
 	space->options = *options;
 	space->options.dirs = 0;
 	space->options.depth = options->depth ? options->depth : DEPTH;
@@ -219,11 +223,6 @@ void rh_space_io_destroy(struct rh_space_io *io)
 	rh_free(io);
 }
 
-static uint64_t sum_of(const struct rh_drive_request *request)
-{
-	return XXH3_64bits(request->memory, (size_t)request->bytes);
-}
-
 /* On a thread of the drive's, which is the one that has time for checksums: whoever asked computes meanwhile. */
 static void piece_done(struct rh_drive_request *request)
 {
@@ -231,9 +230,9 @@ static void piece_done(struct rh_drive_request *request)
 	struct rh_space *space = piece->io->space;
 	struct space_block *block = piece->block;
 	if (!request->rc && request->kind == RH_DRIVE_READ)
-		piece->bad = sum_of(request) != block->sum;
+		piece->bad = space->checksum(request->memory, request->bytes) != block->sum;
 	else if (!request->rc)
-		block->sum = sum_of(request);
+		block->sum = space->checksum(request->memory, request->bytes);
 	block->written |= !request->rc && request->kind == RH_DRIVE_WRITE;
 	pthread_mutex_lock(&space->lock);
 	int64_t *meter = request->kind == RH_DRIVE_READ ? space->read : space->written;

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "offload/simd/checksum.h"
 #include "offload/space.h"
 
 #include <dirent.h>
@@ -362,11 +363,29 @@ static void test_bytes_written_are_those_the_kernel_counts(void **state)
 	}
 }
 
+/* A file written on one machine is never read on another, but tests lower the instruction set in between. */
+static void test_checksums_are_the_same_on_any_instruction_set(void **state)
+{
+	(void)state;
+	static char bytes[5000];
+	uint64_t seed = check_seed();
+	for (size_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = (char)check_random(&seed);
+	for (int64_t length = 0; length < (int64_t)sizeof bytes; length = length * 3 / 2 + 1) {
+		uint64_t base = checksum_base(bytes, length);
+		if (__builtin_cpu_supports("x86-64-v3"))
+			assert_true(checksum_avx2(bytes, length) == base);
+		if (__builtin_cpu_supports("x86-64-v4"))
+			assert_true(checksum_avx512(bytes, length) == base);
+	}
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_what_is_written_comes_back),
+	        cmocka_unit_test(test_checksums_are_the_same_on_any_instruction_set),
 	        cmocka_unit_test(test_room_is_reserved_to_the_byte),
 	        cmocka_unit_test(test_each_fault_is_told_in_one_line_or_mended),
 	        cmocka_unit_test(test_two_runs_on_one_directory_are_refused),
