@@ -1,0 +1,274 @@
+#include "partition/balance.h"
+
+#include "core/alloc.h"
+#include "partition/roundpipe_internal.h"
+#include "partition/rounds.h"
+
+enum {
+	STARTS = 6,       /* candidates that are improved and run in full */
+	FUSED_MOST = 2,   /* layers of the fused stage that are tried */
+	MOVES_MOST = 2000 /* recurrences of whole slots for each of them */
+};
+
+struct balancing {
+	struct searching *at;
+	double *first, *last; /* of each slot: its first micro-batch has left, its last has */
+	double *recompute, *rest;
+	struct rh_partition start[STARTS], scratch; /* by makespan_s, as the recurrence of whole slots has it */
+	int starts;
+	int64_t rounds; /* of all steps */
+};
+
+static double later(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. */
+static double whole_slots(struct balancing *how, const struct rh_partition *cuts)
+{
+	const struct rh_partition_request *request = how->at->request;
+	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = request->devices;
+	double hop = request->costs->hop_s, end = 0, begun = 0;
+	for (int s = 0; s < stages; s++) {
+		struct rh_stage stage = s < forward ? cuts->forward[s] : cuts->backward[s - forward];
+		how->recompute[s] = s > forward ? rh_cost_recompute(&how->at->sums, stage.lo, stage.hi) : 0;
+		how->rest[s] = s < forward    ? rh_cost_forward(&how->at->sums, stage.lo, stage.hi)
+		               : s == forward ? rh_cost_stage(&how->at->sums, RH_PASS_FUSED, stage.lo, stage.hi)
+		                              : rh_cost_backward(&how->at->sums, stage.lo, stage.hi);
+	}
+	int64_t slot = 0;
+	for (int64_t r = 0; r < how->rounds; r++) {
+		int64_t unused, count;
+		rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &unused, &count);
+		for (int s = 0; s < stages; s++, slot++) {
+			double free = slot >= devices ? how->last[slot - devices] : 0;
+			if (s >= forward && r % request->rounds)
+				free = later(free, how->last[slot - stages]);
+			double first = free + how->recompute[s], last = 0;
+			if (s) {
+				first = later(first, how->first[slot - 1] + hop);
+				last = how->last[slot - 1] + hop + how->rest[s];
+			}
+			first += how->rest[s];
+			how->first[slot] = first;
+			how->last[slot] = later(first + (double)(count - 1) * (how->recompute[s] + how->rest[s]), last);
+			end = later(end, how->last[slot]);
+		}
+		if (r + 1 == request->rounds && request->steps > 1)
+			begun = end;
+	}
+	return end - begun;
+}
+
+/* [lo, hi) in even shares of time, each stage up to its share of what is left or just past it. Each has a layer; there are no more stages
+ * than layers. */
+static void share(const struct searching *at, enum rh_pass pass, int lo, int hi, int stages, int large_first, struct rh_stage *out)
+{
+	int down = pass != RH_PASS_FORWARD;
+	for (int i = 0; i < stages; i++) {
+		int left = stages - i, size = 1, most = hi - lo - (left - 1);
+		double even = rh_cost_stage(&at->sums, pass, lo, hi) / left;
+		while (size < most) {
+			int next = size + !large_first;
+			double seconds = rh_cost_stage(&at->sums, pass, down ? hi - next : lo, down ? hi : lo + next);
+			if (large_first ? seconds * (1 + 1e-9) >= even : seconds > even * (1 + 1e-9))
+				break;
+			size++;
+		}
+		size = left == 1 ? hi - lo : size;
+		out[i] = down ? (struct rh_stage){hi - size, hi} : (struct rh_stage){lo, lo + size};
+		lo += down ? 0 : size;
+		hi -= down ? size : 0;
+	}
+}
+
+/* Does it fit? A device holds the weights of a slot and of the one that it runs next. Sets what searching_measure does. */
+static int fits(struct balancing *how, struct rh_partition *cuts)
+{
+	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = how->at->request->devices;
+	int64_t rest = 0, both = 0;
+	searching_measure(how->at, cuts);
+	for (int s = 0; s < stages; s++) {
+		int64_t upload[2] = {0, 0};
+		for (int k = 0; k < 2; k++) {
+			int i = (s + k * devices) % stages;
+			struct rh_stage stage = i < forward ? cuts->forward[i] : cuts->backward[i - forward];
+			enum rh_pass pass = i < forward ? RH_PASS_FORWARD : i == forward ? RH_PASS_FUSED : RH_PASS_BACKWARD;
+			upload[k] = k && i == s ? 0 : searching_upload(how->at, pass, stage.lo, stage.hi);
+			if (!k) {
+				int64_t other = searching_bytes(how->at, pass, stage.lo, stage.hi) - upload[0];
+				rest = other > rest ? other : rest;
+			}
+		}
+		both = upload[0] + upload[1] > both ? upload[0] + upload[1] : both;
+	}
+	cuts->device_bytes = rest + both;
+	return cuts->device_bytes <= how->at->request->cap_bytes;
+}
+
+static void consider(struct balancing *how)
+{
+	struct rh_partition *now = &how->scratch;
+	double seconds = whole_slots(how, now);
+	if ((how->starts == STARTS && seconds >= how->start[STARTS - 1].makespan_s) || !fits(how, now))
+		return;
+	now->makespan_s = seconds;
+	/* one of each remainder of stages by devices: it decides how the devices take turns */
+	int left = (now->forward_stages + now->backward_stages) % how->at->request->devices, place = 0;
+	while (place < how->starts &&
+	       (how->start[place].forward_stages + how->start[place].backward_stages) % how->at->request->devices != left)
+		place++;
+	if (place < how->starts && how->start[place].makespan_s <= seconds)
+		return;
+	if (place == how->starts)
+		place = how->starts < STARTS ? how->starts++ : STARTS - 1;
+	struct rh_partition storage = how->start[place];
+	for (; place > 0 && how->start[place - 1].makespan_s > seconds; place--)
+		how->start[place] = how->start[place - 1];
+	how->start[place] = storage;
+	partition_copy(&how->start[place], now);
+}
+
+/* Counts of stages worth trying for so many layers: those that make the largest stage smaller, and some more of each, as what counts is
+ * also what is left when the devices are dealt their slots. The next one above `count`; 0 when there is none. */
+static int next_count(int layers, int count, int devices)
+{
+	for (count++; count <= layers; count++) {
+		int largest = (layers + count - 1) / count, fewest = (layers + largest - 1) / largest;
+		if (count - fewest <= devices)
+			return count;
+	}
+	return 0;
+}
+
+static void try_forward(struct balancing *how, int top, double slot)
+{
+	struct searching *at = how->at;
+	double forward = rh_cost_stage(&at->sums, RH_PASS_FORWARD, 0, top);
+	how->scratch.forward_stages = 0;
+	if (!top)
+		consider(how);
+	for (int f = next_count(top, 0, at->request->devices); f; f = next_count(top, f, at->request->devices)) {
+		if (forward / f > slot * 3 / 2 || forward / f < slot / 4)
+			continue;
+		how->scratch.forward_stages = f;
+		for (int large = 0; large < 2; large++) {
+			share(at, RH_PASS_FORWARD, 0, top, f, large, how->scratch.forward);
+			consider(how);
+		}
+	}
+}
+
+/* All counts whose forward slots are from a quarter to one and a half times as long as the backward ones. */
+static void try_counts(struct balancing *how)
+{
+	struct searching *at = how->at;
+	struct rh_partition *now = &how->scratch;
+	int layers = at->layers, bottom = at->first_trained, devices = at->request->devices;
+	for (int fused = 1; fused <= FUSED_MOST && fused <= layers; fused++) {
+		int top = layers - fused, trained = top > bottom ? top - bottom : 0;
+		now->backward[0] = (struct rh_stage){top, layers};
+		now->backward_stages = 1;
+		if (!trained)
+			try_forward(how, top, rh_cost_stage(&at->sums, RH_PASS_FUSED, top, layers));
+		double backward = rh_cost_stage(&at->sums, RH_PASS_BACKWARD, bottom, bottom + trained);
+		for (int b = next_count(trained, 0, devices); b; b = next_count(trained, b, devices))
+			for (int large = 0; large < 2; large++) {
+				share(at, RH_PASS_BACKWARD, bottom, top, b, large, now->backward + 1);
+				now->backward_stages = 1 + b;
+				try_forward(how, top, backward / b);
+			}
+	}
+}
+
+/* A layer less at the end of stage `from` and one more in stage `to` of the same list, the cuts between them moved along. The list runs
+ * upwards (step 1) or downwards. 0 where a stage would be empty. */
+static int shift(struct rh_stage *list, int from, int to, int up)
+{
+	int way = from < to ? 1 : -1, by = up ? -way : way;
+	if (list[from].hi - list[from].lo < 2)
+		return 0;
+	for (int i = from; i != to; i += way) {
+		struct rh_stage *a = &list[i], *b = &list[i + way];
+		if ((way > 0) == up)
+			a->hi = b->lo = a->hi + by;
+		else
+			a->lo = b->hi = a->lo + by;
+	}
+	return 1;
+}
+
+static void climb(struct balancing *how, struct rh_partition *best)
+{
+	int64_t left = MOVES_MOST;
+	struct rh_partition *now = &how->scratch;
+	for (int again = 1; again;) {
+		again = 0;
+		for (int list = 0; list < 2; list++) {
+			int first = list, count = list ? best->backward_stages : best->forward_stages;
+			for (int from = first; from < count; from++)
+				for (int to = first; to < count; to++) {
+					if (from == to || left-- <= 0)
+						continue;
+					partition_copy(now, best);
+					if (!shift(list ? now->backward : now->forward, from, to, !list))
+						break;
+					double seconds = whole_slots(how, now);
+					if (seconds >= best->makespan_s * (1 - 1e-9) || !fits(how, now))
+						continue;
+					now->makespan_s = seconds;
+					partition_copy(best, now);
+					again = 1;
+				}
+		}
+		again = again && left > 0;
+	}
+}
+
+static int balance(struct balancing *how, enum rh_balance effort, struct rh_partition *out)
+{
+	try_counts(how);
+	if (!how->starts)
+		return rh_fail(-ENOMEM, "max_vram: no stages of these layers fit the device; take smaller micro-batches");
+	int best = -1;
+	for (int i = 0; i < (effort == RH_BALANCE_MOVES ? how->starts : 1); i++) {
+		if (effort == RH_BALANCE_MOVES)
+			climb(how, &how->start[i]);
+		int rc = rh_partition_time(how->at->request, &how->start[i]);
+		if (rc)
+			return rc;
+		best = best < 0 || how->start[i].makespan_s < how->start[best].makespan_s ? i : best;
+	}
+	partition_copy(out, &how->start[best]);
+	return 0;
+}
+
+int rh_partition_balance(const struct rh_partition_request *request, enum rh_balance effort, struct rh_partition *out)
+{
+	struct searching at = {0};
+	*out = (struct rh_partition){0};
+	int rc = searching_open(request, &at);
+	struct balancing how = {.at = &at, .rounds = rc ? 0 : request->rounds * request->steps};
+	size_t stages = 2 * (size_t)request->costs->layers, slots = (size_t)how.rounds * stages;
+	how.first = rc ? NULL : rh_alloc(2 * slots + 2 * stages, sizeof *how.first);
+	rc = rc ? rc : how.first ? 0 : -ENOMEM;
+	if (!rc) {
+		how.last = how.first + slots;
+		how.recompute = how.last + slots;
+		how.rest = how.recompute + stages;
+	}
+	rc = rc ? rc : partition_create(at.layers, &how.scratch);
+	for (int i = 0; !rc && i < STARTS; i++)
+		rc = partition_create(at.layers, &how.start[i]);
+	rc = rc ? rc : partition_create(at.layers, out);
+	rc = rc ? rc : balance(&how, effort, out);
+	for (int i = 0; i < STARTS; i++)
+		rh_partition_free(&how.start[i]);
+	rh_partition_free(&how.scratch);
+	rh_free(how.first);
+	searching_close(&at);
+	if (rc)
+		rh_partition_free(out);
+	return rc;
+}

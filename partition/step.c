@@ -1,0 +1,385 @@
+#include "partition/step.h"
+
+#include "core/alloc.h"
+#include "partition/rounds.h"
+
+#include <string.h>
+
+/* Steps run, and those before the ones that count: long enough to be in the swing of it, and a multiple of the turns that round-robin
+ * takes. */
+enum { STEPS_FLUSHED = 4, STEPS_JOINED = 12, STEPS_BEFORE = 3, RATE_TURNS = 3 };
+
+/* Bulk travels, and is updated, in pieces. */
+static const double PIECE_BYTES = 64 << 20;
+
+/* From when the first piece is there until the last one is. */
+struct span {
+	double first_s, last_s;
+};
+
+struct lane {
+	double free_s, up_s, down_s; /* when compute and both copies are done */
+	double ended_s[2];           /* its last slot, and the one before it */
+	double activation_bytes;     /* up, of its last slot */
+};
+
+struct stepping {
+	const struct rh_step_request *request;
+	int layers, stages, forward;
+	int64_t most;      /* micro-batches of a round */
+	struct lane *lane; /* (devices) */
+	double *end;       /* (stages, most): of this round */
+	double *whole;     /* (stages): end of each slot, in this round and in the one before */
+	double *whole_before;
+	struct span *gate;      /* (layers): when the first piece of the weights that this step uploads is there, and the last */
+	struct span *next_gate; /* the same for the next step, of stale updates */
+	struct span *arrived;   /* (layers): gradients of this step, on the host */
+	double worker_s;        /* the host's update is done with all it was given */
+	double uploaded_s;      /* the step's last upload */
+	double busy_s, copied_bytes, last_s;
+	int turn;
+	double update_rate, alone_rate; /* of the update beside copies and without them, in this try; 0: no time */
+};
+
+static double later(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* Of limits, 0 being none. */
+static double lesser(double a, double b)
+{
+	return a > 0 && (b <= 0 || a < b) ? a : b;
+}
+
+static struct rh_stage stage_of(const struct stepping *at, int s)
+{
+	const struct rh_partition *cuts = at->request->cuts;
+	return s < at->forward ? cuts->forward[s] : cuts->backward[s - at->forward];
+}
+
+static const struct rh_layer_cost *layer_of(const struct stepping *at, int l)
+{
+	return &at->request->shorter->costs->layer[l];
+}
+
+static double trained_in(const struct stepping *at, struct rh_stage stage)
+{
+	double sum = 0;
+	for (int l = stage.lo; l < stage.hi; l++)
+		sum += l >= at->request->shorter->costs->first_trained ? at->request->trained[l] : 0;
+	return sum;
+}
+
+static double take(double bytes, double rate)
+{
+	return rate > 0 ? bytes / rate : 0;
+}
+
+static double piece(double bytes)
+{
+	return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+}
+
+/* Layers go up as they become free, from the end of the stage where they do first. */
+static double upload_layers(const struct stepping *at, struct rh_stage stage, int gated, double begin)
+{
+	double up = at->request->rates.up_bytes_per_s, best = 0;
+	for (int down = 0; down < 2; down++) {
+		double t = begin, last = 0;
+		for (int i = 0; i < stage.hi - stage.lo; i++) {
+			int l = down ? stage.hi - 1 - i : stage.lo + i;
+			double bytes = (double)layer_of(at, l)->upload_bytes;
+			if (gated) {
+				t = later(t, at->gate[l].first_s);
+				last = later(last, at->gate[l].last_s + take(piece(bytes), up));
+			}
+			t += take(bytes, up);
+		}
+		t = later(t, last);
+		best = down && best < t ? best : t;
+	}
+	return best;
+}
+
+static double free_at(const struct stepping *at, struct rh_stage stage)
+{
+	double t = 0;
+	for (int l = stage.lo; l < stage.hi; l++)
+		t = later(t, at->gate[l].last_s);
+	return t;
+}
+
+/* When the slot may compute: its weights go up while the device's slot before runs, with that slot's activations. */
+static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64_t round, int64_t count)
+{
+	const struct rh_step_request *request = at->request;
+	struct rh_stage stage = stage_of(at, s);
+	double begin = later(lane->up_s, lane->ended_s[1]), up = request->rates.up_bytes_per_s;
+	double bytes = (double)rh_costs_upload_bytes(request->shorter->costs, stage.lo, stage.hi);
+	double carried = s >= at->forward && round ? trained_in(at, stage) * request->bytes.carried : 0;
+	int first_pass = s <= at->forward, timed = at->update_rate > 0;
+	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + take(lane->activation_bytes + carried, up));
+	if (s >= at->forward && round)
+		lane->up_s = later(lane->up_s, at->whole_before[s] + take(2 * carried, up));
+	double boundary = (double)layer_of(at, stage.lo ? stage.lo - 1 : 0)->boundary_bytes;
+	lane->activation_bytes = stage.lo ? boundary * (double)count * (s > at->forward ? 2 : 1) : 0;
+	at->copied_bytes += bytes + carried + lane->activation_bytes;
+	at->uploaded_s = later(at->uploaded_s, lane->up_s);
+	double ready = later(lane->up_s, lane->free_s);
+	return first_pass && !timed ? later(ready, free_at(at, stage)) : ready; /* the schedule alone: new weights are up at once */
+}
+
+/* The slot whose output is the saved input of backward stage `stage`: the forward stage that reaches it. */
+static int saved_by(const struct stepping *at, struct rh_stage stage)
+{
+	for (int f = 0; f < at->forward; f++)
+		if (at->request->cuts->forward[f].lo < stage.lo && stage.lo <= at->request->cuts->forward[f].hi)
+			return f;
+	return -1;
+}
+
+static void run_micro_batches(struct stepping *at, struct lane *lane, int s, int64_t count, int64_t longer, double t)
+{
+	struct rh_stage stage = stage_of(at, s);
+	int saved = s > at->forward ? saved_by(at, stage) : -1;
+	double blocked = at->request->gradients_block ? lane->down_s : 0;
+	for (int64_t m = 0; m < count; m++) {
+		const struct rh_cost_sums *sums = m < longer ? at->request->longer : at->request->shorter;
+		double hop = sums->costs->hop_s, first = 0, rest;
+		if (s <= at->forward) {
+			rest = rh_cost_stage(sums, s < at->forward ? RH_PASS_FORWARD : RH_PASS_FUSED, stage.lo, stage.hi);
+		} else {
+			first = rh_cost_recompute(sums, stage.lo, stage.hi);
+			rest = rh_cost_backward(sums, stage.lo, stage.hi);
+			if (saved >= 0)
+				t = later(t, at->end[saved * at->most + m] + hop);
+		}
+		t += first;
+		if (s)
+			t = later(t, at->end[(s - 1) * at->most + m] + hop);
+		t += rest;
+		at->busy_s += first + rest;
+		lane->free_s = t;
+		at->end[s * at->most + m] = later(t, blocked); /* leaves after gradients that are still on their way */
+	}
+	lane->ended_s[1] = lane->ended_s[0];
+	lane->ended_s[0] = lane->free_s;
+	at->whole[s] = lane->free_s;
+	at->last_s = later(at->last_s, lane->free_s);
+}
+
+/* Gradients leave from the top layer of the stage down; in the last round they are the host's then. */
+static void download(struct stepping *at, struct lane *lane, int s, int last_round)
+{
+	const struct rh_step_request *request = at->request;
+	struct rh_stage stage = stage_of(at, s);
+	double each = last_round ? request->bytes.gradient : request->bytes.carried;
+	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
+	double t = later(lane->down_s, lane->free_s);
+	for (int l = stage.hi - 1; l >= stage.lo; l--) {
+		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = t;
+		t += take(bytes, rate);
+		at->copied_bytes += bytes;
+		if (last_round)
+			at->arrived[l] = (struct span){begin + take(piece(bytes), rate), t};
+	}
+	lane->down_s = t;
+}
+
+static void run_round(struct stepping *at, int64_t round)
+{
+	const struct rh_step_request *request = at->request;
+	int64_t first, sequences;
+	rh_round_range(request->sequences, request->rounds, round, &first, &sequences);
+	int64_t count = request->round_micro_batches < sequences ? request->round_micro_batches : sequences;
+	int64_t longer = sequences - rh_step_shorter(request->sequences, request->rounds, request->round_micro_batches) * count;
+	double *swap = at->whole_before;
+	at->whole_before = at->whole;
+	at->whole = swap;
+	for (int s = 0; s < at->stages; s++) {
+		struct lane *lane = &at->lane[at->turn];
+		at->turn = (at->turn + 1) % request->devices;
+		double ready = slot_uploaded(at, lane, s, round, count);
+		double boundary = (double)layer_of(at, stage_of(at, s).lo)->boundary_bytes;
+		run_micro_batches(at, lane, s, count, longer, ready);
+		at->copied_bytes += boundary * (double)count; /* its output, down */
+		if (s >= at->forward)
+			download(at, lane, s, round + 1 == request->rounds);
+	}
+}
+
+/* When the worker has moved so many bytes. A synchronous step's last copies are over when its arithmetic is. */
+static double worked(const struct stepping *at, double t, double bytes)
+{
+	double beside = at->request->stale ? bytes : (at->last_s - t) * at->update_rate;
+	if (at->update_rate <= 0)
+		return t;
+	if (beside >= bytes)
+		return t + take(bytes, at->update_rate);
+	return beside > 0 ? at->last_s + take(bytes - beside, at->alone_rate) : t + take(bytes, at->alone_rate);
+}
+
+/* Of layers whose gate is not set, the lowest whose gradient has begun to arrive; where there is none, the one that does next. */
+static int next_to_update(const struct stepping *at, const struct span *gate, double t)
+{
+	int soonest = -1;
+	for (int l = 0; l < at->layers; l++) {
+		if (gate[l].last_s >= 0)
+			continue;
+		if (at->arrived[l].first_s <= t)
+			return l;
+		if (soonest < 0 || at->arrived[l].first_s < at->arrived[soonest].first_s)
+			soonest = l;
+	}
+	return soonest;
+}
+
+static void update_as_they_arrive(struct stepping *at, struct span *gate)
+{
+	const struct rh_step_bytes *moved = &at->request->bytes;
+	double each = moved->taken + moved->updated + moved->published, t = at->worker_s;
+	for (int l = 0; l < at->layers; l++)
+		gate[l] = (struct span){0, trained_in(at, (struct rh_stage){l, l + 1}) > 0 ? -1 : 0};
+	for (int l; (l = next_to_update(at, gate, t)) >= 0;) {
+		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = later(t, at->arrived[l].first_s);
+		double last_piece = worked(at, at->arrived[l].last_s, piece(bytes));
+		t = later(worked(at, begin, bytes), last_piece);
+		gate[l] = (struct span){worked(at, begin, piece(bytes)), t};
+	}
+	at->worker_s = t;
+}
+
+/* Published bottom up. A stale step publishes first what the step before left, once all its own weights have gone up. */
+static void publish(struct stepping *at, double begin)
+{
+	double t = later(at->worker_s, begin);
+	for (int l = 0; l < at->layers; l++) {
+		t = worked(at, t, trained_in(at, (struct rh_stage){l, l + 1}) * at->request->bytes.published);
+		at->gate[l] = (struct span){t, t};
+	}
+	at->worker_s = t;
+}
+
+/* One worker: gradients are taken from the top down as they arrive, then all are updated, then published. */
+static void update_as_a_whole(struct stepping *at)
+{
+	const struct rh_step_request *request = at->request;
+	double trained = trained_in(at, (struct rh_stage){0, at->layers});
+	if (trained <= 0)
+		return;
+	if (request->stale)
+		publish(at, at->uploaded_s);
+	double t = at->worker_s;
+	for (int l = at->layers - 1; l >= 0; l--)
+		t = worked(at, later(t, at->arrived[l].last_s), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
+	at->worker_s = worked(at, t, trained * request->bytes.updated);
+	if (!request->stale) {
+		publish(at, at->worker_s);
+		for (int l = 0; l < at->layers; l++)
+			at->gate[l] = (struct span){at->worker_s, at->worker_s}; /* the step after begins when all are there */
+	}
+}
+
+static void end_step(struct stepping *at)
+{
+	if (at->request->update == RH_STEP_AS_A_WHOLE) {
+		update_as_a_whole(at);
+		return;
+	}
+	if (at->request->stale)
+		memcpy(at->gate, at->next_gate, (size_t)at->layers * sizeof *at->gate);
+	update_as_they_arrive(at, at->request->stale ? at->next_gate : at->gate);
+}
+
+/* Steps one after the other; the mean of those that count. */
+static double run_steps(struct stepping *at, double update_rate, double alone_rate)
+{
+	const struct rh_step_request *request = at->request;
+	int steps = request->stale ? STEPS_JOINED : STEPS_FLUSHED, before = request->stale ? STEPS_BEFORE : 1;
+	size_t gates = (size_t)at->layers * sizeof *at->gate;
+	double begun = 0;
+	memset(at->lane, 0, (size_t)request->devices * sizeof *at->lane);
+	memset(at->gate, 0, gates);
+	memset(at->next_gate, 0, gates);
+	at->turn = 0;
+	at->worker_s = at->last_s = 0;
+	at->update_rate = update_rate;
+	at->alone_rate = alone_rate;
+	for (int step = 0; step < steps; step++) {
+		if (step == before + 1)
+			begun = at->last_s;
+		at->busy_s = at->copied_bytes = at->uploaded_s = 0;
+		for (int64_t round = 0; round < request->rounds; round++)
+			run_round(at, round);
+		end_step(at);
+	}
+	return (at->last_s - begun) / (steps - 1 - before);
+}
+
+int64_t rh_step_shorter(int64_t sequences, int64_t rounds, int64_t round_micro_batches)
+{
+	int64_t shorter = sequences / rounds / round_micro_batches;
+	return shorter > 0 ? shorter : 1;
+}
+
+static int open(const struct rh_step_request *request, struct stepping *at)
+{
+	const struct rh_partition *cuts = request->cuts;
+	int layers = request->shorter->costs->layers, stages = cuts->forward_stages + cuts->backward_stages;
+	*at = (struct stepping){.request = request,
+	                        .layers = layers,
+	                        .stages = stages,
+	                        .forward = cuts->forward_stages,
+	                        .most = request->round_micro_batches};
+	if (request->devices < 1 || request->rounds < 1 || request->round_micro_batches < 1 || request->sequences < request->rounds)
+		return rh_fail(-EINVAL, "step: devices, rounds and micro-batches are counts from 1, and a round has a sequence");
+	size_t s = (size_t)stages, l = (size_t)layers;
+	at->lane = rh_alloc((size_t)request->devices, sizeof *at->lane);
+	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
+	at->gate = rh_alloc(3 * l, sizeof *at->gate);
+	if (!at->lane || !at->end || !at->gate)
+		return -ENOMEM;
+	at->whole = at->end + s * (size_t)at->most;
+	at->whole_before = at->whole + s;
+	at->next_gate = at->gate + l;
+	at->arrived = at->next_gate + l;
+	return 0;
+}
+
+/* Copies and update share the host's memory: what the copies leave is the update's, over a period that depends on it. */
+static void settle(struct stepping *at, struct rh_step_time *out)
+{
+	const struct rh_step_rates *rates = &at->request->rates;
+	const struct rh_step_bytes *bytes = &at->request->bytes;
+	double trained = trained_in(at, (struct rh_stage){0, at->layers});
+	out->schedule_s = run_steps(at, 0, 0);
+	out->busy_s = at->busy_s;
+	out->copied_bytes = at->copied_bytes;
+	out->updated_bytes = trained * (bytes->taken + bytes->updated + bytes->published);
+	out->period_s = out->schedule_s;
+	double host = rates->host_bytes_per_s;
+	for (int turn = 0; turn < RATE_TURNS; turn++) {
+		double beside = later(host - out->copied_bytes / out->period_s, host / 8);
+		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside), lesser(rates->update_bytes_per_s, host));
+	}
+	double least = host > 0 ? (out->copied_bytes + out->updated_bytes) / host : 0;
+	out->host_bound = least > out->period_s * (1 - 1e-3);
+	out->period_s = later(out->period_s, least);
+}
+
+int rh_step_time(const struct rh_step_request *request, struct rh_step_time *out)
+{
+	struct stepping at;
+	*out = (struct rh_step_time){0};
+	int rc = open(request, &at);
+	if (!rc) {
+		settle(&at, out);
+		out->bubble = 1 - out->busy_s / (request->devices * out->schedule_s);
+		out->exposed = 1 - out->schedule_s / out->period_s;
+	}
+	rh_free(at.lane);
+	rh_free(at.end);
+	rh_free(at.gate);
+	return rc;
+}
