@@ -10,13 +10,9 @@ enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD 
 static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .updated = 26};
 
 /* Sizes that are tried: sequences in a micro-batch, and rounds. */
-static const int64_t sequences_tried[] = {1, 2, 3, 4, 6, 8};
+static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 8};
-enum {
-	SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried,
-	ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried,
-	TRIALS_KEPT = 6
-};
+enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
 
 static int64_t whole(double bytes)
@@ -223,15 +219,15 @@ static int64_t device_cap(const struct rh_hardware *hardware)
 }
 
 static int make_cuts(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,
-                     enum rh_balance effort, struct rh_partition *out)
+                     struct rh_partition *out)
 {
 	struct rh_partition_request partition = {.costs = &sized->costs[0],
 	                                         .cap_bytes = device_cap(request->hardware),
 	                                         .devices = request->devices,
 	                                         .micro_batches = micro_batches,
 	                                         .rounds = rounds,
-	                                         .steps = request->stale ? 2 : 1};
-	return rh_partition_balance(&partition, effort, out);
+	                                         .steps = request->stale ? 3 : 1};
+	return rh_partition_balance(&partition, out);
 }
 
 static int predict_published(const struct rh_anchor_request *request, struct rh_anchor_result *out)
@@ -249,7 +245,7 @@ static int predict_published(const struct rh_anchor_request *request, struct rh_
 		return rc;
 	rc = experiment->bubble[RH_BUBBLE_ROUNDPIPE].percent > 0
 	             ? rh_anchor_cuts(experiment, sized.costs[0].layers, &out->cuts)
-	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, RH_BALANCE_MOVES, &out->cuts);
+	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, &out->cuts);
 	rc = rc ? rc : time_result(request, &sized, out);
 	if (request->devices == experiment->bubble_devices || !experiment->bubble_devices)
 		out->published_tokens_per_s = run->tokens_per_s;
@@ -258,13 +254,6 @@ static int predict_published(const struct rh_anchor_request *request, struct rh_
 	sized_close(&sized);
 	return rc;
 }
-
-/* What is tried, the fastest first. */
-struct trials {
-	struct rh_anchor_result best[TRIALS_KEPT];
-	int64_t shorter[TRIALS_KEPT];
-	int count;
-};
 
 /* Better: faster; of those as fast within what such a prediction is worth, the one that idles less. */
 static int better(const struct rh_anchor_result *a, const struct rh_anchor_result *b)
@@ -276,61 +265,36 @@ static int better(const struct rh_anchor_result *a, const struct rh_anchor_resul
 	return less > SAME_IDLE || (less > -SAME_IDLE && ratio < 1);
 }
 
-static int try_rounds(const struct rh_anchor_request *request, const struct sized *sized, int64_t shorter, int64_t micro_batches,
-                      int64_t rounds, struct trials *trials)
+static int try_rounds(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,
+                      struct rh_anchor_result *best)
 {
 	struct rh_anchor_result now = {.rounds = rounds, .round_micro_batches = (micro_batches + rounds - 1) / rounds};
-	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, RH_BALANCE_SHARES, &now.cuts);
+	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, &now.cuts);
 	rc = rc ? rc : time_result(request, sized, &now);
-	int place = trials->count < TRIALS_KEPT ? trials->count : TRIALS_KEPT - 1;
-	if (rc || (place < trials->count && now.time.period_s >= trials->best[place].time.period_s)) {
+	if (!rc && (best->tokens_per_s <= 0 || better(&now, best))) {
+		rh_partition_free(&best->cuts);
+		*best = now;
+	} else {
 		rh_partition_free(&now.cuts);
-		return rc;
 	}
-	if (place < trials->count)
-		rh_partition_free(&trials->best[place].cuts);
-	trials->count = place + 1 > trials->count ? place + 1 : trials->count;
-	for (; place > 0 && trials->best[place - 1].time.period_s > now.time.period_s; place--) {
-		trials->best[place] = trials->best[place - 1];
-		trials->shorter[place] = trials->shorter[place - 1];
-	}
-	trials->best[place] = now;
-	trials->shorter[place] = shorter;
-	return 0;
+	return rc;
 }
 
-static int try_size(const struct rh_anchor_request *request, int64_t sequences, struct trials *trials)
+static int try_size(const struct rh_anchor_request *request, int64_t sequences, struct rh_anchor_result *best)
 {
 	int64_t batch = request->experiment->batch, micro_batches = (batch + sequences - 1) / sequences, shorter = batch / micro_batches;
 	struct sized sized;
 	int rc = sized_open(request, shorter, &sized);
 	if (rc)
 		return rc;
+	double work = rh_cost_stage(&sized.sums[0], RH_PASS_FUSED, 0, sized.costs[0].layers) * (double)batch / (double)shorter;
 	for (int r = 0; !rc && r < ROUNDS_TRIED; r++) {
 		int64_t rounds = rounds_tried[r], count = (micro_batches + rounds - 1) / rounds;
-		if ((r && count < request->devices) || rounds * count > batch || rh_step_shorter(batch, rounds, count) != shorter)
+		int hopeless = best->tokens_per_s > 0 && work / request->devices > best->time.period_s * (1 - SAME_SPEED / 2);
+		if (hopeless || (r && count < request->devices) || rounds * count > batch ||
+		    rh_step_shorter(batch, rounds, count) != shorter)
 			continue;
-		rc = try_rounds(request, &sized, shorter, micro_batches, rounds, trials);
-	}
-	sized_close(&sized);
-	return rc;
-}
-
-/* The same micro-batches and rounds with better cuts. */
-static int improve(const struct rh_anchor_request *request, int64_t shorter, struct rh_anchor_result *result)
-{
-	struct rh_anchor_result now = *result;
-	struct sized sized;
-	int rc = sized_open(request, shorter, &sized);
-	if (rc)
-		return rc;
-	rc = make_cuts(request, &sized, result->micro_batches, result->rounds, RH_BALANCE_MOVES, &now.cuts);
-	rc = rc ? rc : time_result(request, &sized, &now);
-	if (!rc && now.time.period_s < result->time.period_s) {
-		rh_partition_free(&result->cuts);
-		*result = now;
-	} else {
-		rh_partition_free(&now.cuts);
+		rc = try_rounds(request, &sized, micro_batches, rounds, best);
 	}
 	sized_close(&sized);
 	return rc;
@@ -338,22 +302,10 @@ static int improve(const struct rh_anchor_request *request, int64_t shorter, str
 
 static int search(const struct rh_anchor_request *request, struct rh_anchor_result *out)
 {
-	struct trials trials = {.count = 0};
 	int rc = 0;
-	for (int i = 0; (!rc || rc == -ENOMEM) && i < SEQUENCES_TRIED && sequences_tried[i] <= request->experiment->batch; i++)
-		rc = try_size(request, sequences_tried[i], &trials);
-	rc = rc == -ENOMEM && trials.count ? 0 : rc;
-	int best = 0;
-	for (int i = 0; !rc && i < trials.count; i++) {
-		rc = improve(request, trials.shorter[i], &trials.best[i]);
-		best = i && better(&trials.best[i], &trials.best[best]) ? i : best;
-	}
-	for (int i = 0; i < trials.count; i++)
-		if (rc || i != best)
-			rh_partition_free(&trials.best[i].cuts);
-	if (!rc)
-		*out = trials.best[best];
-	return rc;
+	for (int i = 0; (!rc || rc == -ENOMEM) && i < SEQUENCES_TRIED; i++)
+		rc = sequences_tried[i] <= request->experiment->batch ? try_size(request, sequences_tried[i], out) : rc;
+	return rc == -ENOMEM && out->tokens_per_s > 0 ? 0 : rc;
 }
 
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out)

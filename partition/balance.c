@@ -5,9 +5,9 @@
 #include "partition/rounds.h"
 
 enum {
-	STARTS = 6,       /* candidates that are improved and run in full */
-	FUSED_MOST = 2,   /* layers of the fused stage that are tried */
-	MOVES_MOST = 2000 /* recurrences of whole slots for each of them */
+	STARTS = 6,                /* candidates that are improved and run in full */
+	FUSED_MOST = 2,            /* layers of the fused stage that are tried */
+	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
 };
 
 struct balancing {
@@ -201,7 +201,7 @@ static int shift(struct rh_stage *list, int from, int to, int up)
 
 static void climb(struct balancing *how, struct rh_partition *best)
 {
-	int64_t left = MOVES_MOST;
+	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->rounds);
 	struct rh_partition *now = &how->scratch;
 	for (int again = 1; again;) {
 		again = 0;
@@ -226,16 +226,31 @@ static void climb(struct balancing *how, struct rh_partition *best)
 	}
 }
 
-static int balance(struct balancing *how, enum rh_balance effort, struct rh_partition *out)
+/* In full: the makespan of one step; of joined steps, what each after the first adds. */
+static int run_in_full(struct balancing *how, struct rh_partition *cuts)
+{
+	struct rh_partition_request alone = *how->at->request;
+	double before = 0;
+	int rc = 0;
+	if (alone.steps > 1) {
+		alone.steps = 1;
+		rc = rh_partition_time(&alone, cuts);
+		before = cuts->makespan_s;
+	}
+	rc = rc ? rc : rh_partition_time(how->at->request, cuts);
+	cuts->makespan_s -= before;
+	return rc;
+}
+
+static int balance(struct balancing *how, struct rh_partition *out)
 {
 	try_counts(how);
 	if (!how->starts)
 		return rh_fail(-ENOMEM, "max_vram: no stages of these layers fit the device; take smaller micro-batches");
 	int best = -1;
-	for (int i = 0; i < (effort == RH_BALANCE_MOVES ? how->starts : 1); i++) {
-		if (effort == RH_BALANCE_MOVES)
-			climb(how, &how->start[i]);
-		int rc = rh_partition_time(how->at->request, &how->start[i]);
+	for (int i = 0; i < how->starts; i++) {
+		climb(how, &how->start[i]);
+		int rc = run_in_full(how, &how->start[i]);
 		if (rc)
 			return rc;
 		best = best < 0 || how->start[i].makespan_s < how->start[best].makespan_s ? i : best;
@@ -244,7 +259,7 @@ static int balance(struct balancing *how, enum rh_balance effort, struct rh_part
 	return 0;
 }
 
-int rh_partition_balance(const struct rh_partition_request *request, enum rh_balance effort, struct rh_partition *out)
+int rh_partition_balance(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
 	*out = (struct rh_partition){0};
@@ -262,7 +277,7 @@ int rh_partition_balance(const struct rh_partition_request *request, enum rh_bal
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at.layers, &how.start[i]);
 	rc = rc ? rc : partition_create(at.layers, out);
-	rc = rc ? rc : balance(&how, effort, out);
+	rc = rc ? rc : balance(&how, out);
 	for (int i = 0; i < STARTS; i++)
 		rh_partition_free(&how.start[i]);
 	rh_partition_free(&how.scratch);

@@ -1,0 +1,253 @@
+#include "cli/plan_experiment.h"
+
+#include "cli/verbs.h"
+#include "core/json.h"
+#include "partition/anchor.h"
+#include "schedule/published.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MODES = 2 };
+static const char *const mode_name[MODES] = {"async", "sync"};
+
+struct asked {
+	const char *file, *hardware, *as;
+	int gpus, json;
+};
+
+struct experiment_plan {
+	struct asked asked;
+	struct rh_experiment experiment;
+	struct rh_layer_table table;
+	struct rh_peer peer;
+	struct rh_hardware hardware;
+	int devices;
+	struct rh_anchor_result result[MODES];
+	int known[MODES];
+	struct rh_bubble_row_result bubble[RH_BUBBLE_ROWS];
+};
+
+int plan_experiment_is(int argc, char **argv)
+{
+	return argc > 2 && !strcmp(argv[1], "plan") && *argv[2] != '-' && rh_experiment_is(argv[2]);
+}
+
+/* The value of --name, from this word or the next; NULL: it is another flag. */
+static const char *value_of(const char *name, int argc, char **argv, int *i)
+{
+	size_t length = strlen(name);
+	const char *word = argv[*i];
+	if (strncmp(word, "--", 2) || strncmp(word + 2, name, length))
+		return NULL;
+	if (word[2 + length] == '=')
+		return word + 3 + length;
+	return !word[2 + length] && *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+static int read_flags(int argc, char **argv, struct asked *out)
+{
+	*out = (struct asked){.file = argv[2]};
+	for (int i = 3; i < argc; i++) {
+		const char *value;
+		if (!strcmp(argv[i], "--json")) {
+			out->json = 1;
+		} else if ((value = value_of("hardware", argc, argv, &i))) {
+			out->hardware = value;
+		} else if ((value = value_of("as", argc, argv, &i))) {
+			out->as = value;
+		} else if ((value = value_of("gpus", argc, argv, &i))) {
+			char *end;
+			long gpus = strtol(value, &end, 10);
+			if (*end || end == value || gpus < 1 || gpus > 64)
+				return rh_fail(-EINVAL, "--gpus: '%.40s' is not a whole number from 1 to 64", value);
+			out->gpus = (int)gpus;
+		} else {
+			return rh_fail(
+			        -EINVAL,
+			        "%.60s: of an experiment, plan takes --hardware NAME, --gpus N, --as published and --json; a flag with "
+			        "a value needs one",
+			        argv[i]);
+		}
+	}
+	if (!out->hardware)
+		return rh_fail(-EINVAL, "--hardware: which machine? Its profile's name, as rtx4090x8");
+	if (out->as && strcmp(out->as, "published") != 0)
+		return rh_fail(-EINVAL, "--as: '%.40s' is not known; --as published models the system that the experiment was published of",
+		               out->as);
+	return 0;
+}
+
+static int read_files(struct experiment_plan *plan)
+{
+	const struct asked *asked = &plan->asked;
+	int rc = rh_experiment_read(asked->file, &plan->experiment);
+	rc = rc ? rc : rh_layer_table_read(plan->experiment.layers, &plan->table);
+	rc = rc ? rc : rh_hardware_find(asked->hardware, &plan->hardware);
+	if (!rc && asked->as && !plan->experiment.system)
+		rc = rh_fail(-EINVAL, "--as published: %s says of no system that published it", asked->file);
+	if (!rc && asked->as)
+		rc = rh_peer_read(plan->experiment.system, &plan->peer);
+	if (rc)
+		return rc;
+	const char *name = plan->hardware.device.name;
+	if (!name || strcmp(name, plan->experiment.device) != 0)
+		return rh_fail(-EINVAL, "--hardware: the layers were timed on %s; %s has %s, for which they say nothing",
+		               plan->experiment.device, plan->hardware.name, name ? name : "another device");
+	plan->devices = asked->gpus ? asked->gpus : (int)plan->hardware.devices;
+	if (plan->devices > plan->hardware.devices)
+		return rh_fail(-EINVAL, "--gpus: %s has %d", plan->hardware.name, (int)plan->hardware.devices);
+	return 0;
+}
+
+static int predict(struct experiment_plan *plan)
+{
+	int known = 0, rc = 0;
+	for (int mode = 0; mode < MODES; mode++) {
+		const struct rh_published_run *run = mode ? &plan->experiment.sync : &plan->experiment.async;
+		const struct rh_anchor_request request = {.experiment = &plan->experiment,
+		                                          .table = &plan->table,
+		                                          .as = plan->asked.as ? &plan->peer : NULL,
+		                                          .hardware = &plan->hardware,
+		                                          .devices = plan->devices,
+		                                          .stale = !mode};
+		if (plan->asked.as && !run->rounds)
+			continue;
+		if ((rc = rh_anchor_predict(&request, &plan->result[mode])))
+			return rc;
+		plan->known[mode] = ++known;
+	}
+	if (plan->asked.as && plan->experiment.bubble_devices)
+		rc = rh_published_bubbles(&plan->experiment, &plan->table, plan->bubble);
+	return !rc && !known ? rh_fail(-ENOENT, "%s: no run of it is published", plan->asked.file) : rc;
+}
+
+/* ---- for programs ---- */
+
+static json_t *known_real(double value)
+{
+	return value > 0 ? json_real(value) : json_null();
+}
+
+static json_t *sizes_json(const struct rh_stage *stage, int count)
+{
+	json_t *list = json_array();
+	for (int i = 0; i < count; i++)
+		json_array_append_new(list, json_integer(stage[i].hi - stage[i].lo));
+	return list;
+}
+
+static json_t *result_json(const struct rh_anchor_result *is)
+{
+	return json_pack("{s:f, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:f, s:f, s:f, s:o, s:o}", "tokens_per_second",
+	                 is->tokens_per_s, "published_tokens_per_second", known_real(is->published_tokens_per_s), "step_seconds",
+	                 is->time.period_s, "micro_batches", (json_int_t)is->micro_batches, "rounds", (json_int_t)is->rounds,
+	                 "round_micro_batches", (json_int_t)is->round_micro_batches, "bubble", is->time.bubble, "exposed", is->time.exposed,
+	                 "schedule_seconds", is->time.schedule_s, "host_bound", is->time.host_bound, "copied_bytes", is->time.copied_bytes,
+	                 "updated_bytes", is->time.updated_bytes, "host_bytes", is->host_bytes, "forward_layers",
+	                 sizes_json(is->cuts.forward, is->cuts.forward_stages), "backward_layers",
+	                 sizes_json(is->cuts.backward, is->cuts.backward_stages));
+}
+
+static int print_json(const struct experiment_plan *plan)
+{
+	const struct rh_experiment *experiment = &plan->experiment;
+	json_t *out = json_pack("{s:s, s:s, s:s, s:i, s:s?}", "experiment", experiment->name, "as",
+	                        plan->asked.as ? plan->peer.name : "roundhouse", "hardware", plan->hardware.name, "devices", plan->devices,
+	                        "exception", plan->asked.as ? experiment->exception : NULL);
+	for (int mode = 0; out && mode < MODES; mode++)
+		json_object_set_new(out, mode_name[mode], plan->known[mode] ? result_json(&plan->result[mode]) : json_null());
+	json_t *bubbles = json_object();
+	for (int row = 0; row < RH_BUBBLE_ROWS; row++) {
+		const struct rh_bubble_row_result *is = &plan->bubble[row];
+		if (is->published > 0)
+			json_object_set_new(bubbles, rh_bubble_row_name((enum rh_bubble_row)row),
+			                    json_pack("{s:f, s:f, s:o}", "published", is->published, "recomputed", is->recomputed,
+			                              "own_cuts", known_real(is->own)));
+	}
+	json_object_set_new(out, "bubbles", bubbles);
+	return verb_print_json(out);
+}
+
+/* ---- for people ---- */
+
+static void print_row(const char *name, const struct rh_experiment *experiment, const struct rh_anchor_result *is)
+{
+	double each = (double)experiment->batch / (double)is->micro_batches;
+	printf("%-6s %5lld of %-5.4g %5lld  %3d + %-4d %10.0f", name, (long long)is->micro_batches, each, (long long)is->rounds,
+	       is->cuts.forward_stages, is->cuts.backward_stages, is->tokens_per_s);
+	if (is->published_tokens_per_s > 0)
+		printf(" %10.0f %+7.1f %%", is->published_tokens_per_s, 100 * (is->tokens_per_s / is->published_tokens_per_s - 1));
+	else
+		printf(" %10s %9s", "-", "-");
+	printf(" %8.2f s %7.2f %% %7.2f %%%s\n", is->time.period_s, fmax(0, 100 * is->time.bubble), fmax(0, 100 * is->time.exposed),
+	       is->time.host_bound ? "  the host's memory is the bottleneck" : "");
+}
+
+static void print_bubbles(const struct experiment_plan *plan)
+{
+	const struct rh_experiment *experiment = &plan->experiment;
+	printf("\nbubbles of one flushed step, %lld micro-batches in %lld rounds on %lld devices, percent\n",
+	       (long long)experiment->bubble_micro_batches, (long long)experiment->bubble_rounds, (long long)experiment->bubble_devices);
+	printf("%-18s %10s %14s %14s\n", "", "published", "with its cuts", "with our cuts");
+	for (int row = 0; row < RH_BUBBLE_ROWS; row++) {
+		const struct rh_bubble_row_result *is = &plan->bubble[row];
+		if (is->published <= 0)
+			continue;
+		printf("%-18s %10.2f %14.2f", rh_bubble_row_name((enum rh_bubble_row)row), is->published, is->recomputed);
+		if (is->own > 0)
+			printf(" %14.2f", is->own);
+		printf("\n");
+	}
+}
+
+static void print_text(const struct experiment_plan *plan)
+{
+	const struct rh_experiment *experiment = &plan->experiment;
+	const struct rh_anchor_result *any = &plan->result[plan->known[0] ? 0 : 1];
+	printf("%s: %lld sequences of %lld tokens a step, on %d x %s (%s), as %s\n", experiment->name, (long long)experiment->batch,
+	       (long long)experiment->sequence_length, plan->devices, plan->hardware.device.name, plan->hardware.name,
+	       plan->asked.as ? plan->peer.name : "this program would");
+	printf("layer times as measured there (%s); host %.0f GB of weights and their updates\n\n",
+	       experiment->source ? experiment->source : experiment->layers, any->host_bytes * 1e-9);
+	printf("%-6s %-14s %6s  %-10s %10s %10s %9s %10s %9s %9s\n", "", "micro-batches", "rounds", "stages", "tokens/s", "published",
+	       "off by", "step", "bubble", "exposed");
+	for (int mode = 0; mode < MODES; mode++)
+		if (plan->known[mode])
+			print_row(mode_name[mode], experiment, &plan->result[mode]);
+	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
+	       "exposed: "
+	       "what\ngradients, the update and new weights add to the step\n");
+	if (plan->asked.as && experiment->exception)
+		printf("exception: %s\n", experiment->exception);
+	if (plan->asked.as && experiment->bubble_devices)
+		print_bubbles(plan);
+}
+
+static void plan_free(struct experiment_plan *plan)
+{
+	for (int mode = 0; mode < MODES; mode++)
+		rh_anchor_result_free(&plan->result[mode]);
+	rh_hardware_free(&plan->hardware);
+	rh_peer_free(&plan->peer);
+	rh_layer_table_free(&plan->table);
+	rh_experiment_free(&plan->experiment);
+}
+
+int plan_experiment(int argc, char **argv)
+{
+	struct experiment_plan plan = {.known = {0}};
+	int rc = read_flags(argc, argv, &plan.asked), asked_wrongly = rc != 0;
+	rc = rc ? rc : read_files(&plan);
+	rc = rc ? rc : predict(&plan);
+	if (!rc && plan.asked.json)
+		rc = print_json(&plan);
+	else if (!rc)
+		print_text(&plan);
+	if (rc)
+		fprintf(stderr, "roundhouse plan: %s\n", rh_error(rc));
+	plan_free(&plan);
+	return rc ? 1 + asked_wrongly : 0;
+}
