@@ -290,7 +290,7 @@ static int try_size(const struct rh_anchor_request *request, int64_t sequences, 
 	double work = rh_cost_stage(&sized.sums[0], RH_PASS_FUSED, 0, sized.costs[0].layers) * (double)batch / (double)shorter;
 	for (int r = 0; !rc && r < ROUNDS_TRIED; r++) {
 		int64_t rounds = rounds_tried[r], count = (micro_batches + rounds - 1) / rounds;
-		int hopeless = best->tokens_per_s > 0 && work / request->devices > best->time.period_s * (1 - SAME_SPEED / 2);
+		int hopeless = best->tokens_per_s > 0 && work / request->devices > best->time.period_s * (1 - SAME_SPEED);
 		if (hopeless || (r && count < request->devices) || rounds * count > batch ||
 		    rh_step_shorter(batch, rounds, count) != shorter)
 			continue;
