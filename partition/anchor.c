@@ -13,6 +13,7 @@ static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .upd
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
+enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
 
 static int64_t whole(double bytes)
@@ -291,8 +292,8 @@ static int try_size(const struct rh_anchor_request *request, int64_t sequences, 
 	for (int r = 0; !rc && r < ROUNDS_TRIED; r++) {
 		int64_t rounds = rounds_tried[r], count = (micro_batches + rounds - 1) / rounds;
 		int hopeless = best->tokens_per_s > 0 && work / request->devices > best->time.period_s * (1 - SAME_SPEED);
-		if (hopeless || (r && count < request->devices) || rounds * count > batch ||
-		    rh_step_shorter(batch, rounds, count) != shorter)
+		if (hopeless || (request->stale && rounds > STALE_ROUNDS_MOST) || (r && count < request->devices) ||
+		    rounds * count > batch || rh_step_shorter(batch, rounds, count) != shorter)
 			continue;
 		rc = try_rounds(request, &sized, micro_batches, rounds, best);
 	}

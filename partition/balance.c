@@ -230,14 +230,16 @@ static void climb(struct balancing *how, struct rh_partition *best)
 static int run_in_full(struct balancing *how, struct rh_partition *cuts)
 {
 	struct rh_partition_request alone = *how->at->request;
+	struct searching first = *how->at;
 	double before = 0;
 	int rc = 0;
 	if (alone.steps > 1) {
 		alone.steps = 1;
-		rc = rh_partition_time(&alone, cuts);
+		first.request = &alone;
+		rc = searching_time(&first, cuts);
 		before = cuts->makespan_s;
 	}
-	rc = rc ? rc : rh_partition_time(how->at->request, cuts);
+	rc = rc ? rc : searching_time(how->at, cuts);
 	cuts->makespan_s -= before;
 	return rc;
 }

@@ -63,14 +63,20 @@ static int time_partition(const struct searching *at, struct rh_timeline_slot *s
 	return 0;
 }
 
+int searching_time(const struct searching *at, struct rh_partition *partition)
+{
+	struct rh_timeline_slot *slot = NULL;
+	int rc = slots_create(at, &slot);
+	rc = rc ? rc : time_partition(at, slot, partition);
+	rh_free(slot);
+	return rc;
+}
+
 int rh_partition_time(const struct rh_partition_request *request, struct rh_partition *partition)
 {
 	struct searching at = {0};
-	struct rh_timeline_slot *slot = NULL;
 	int rc = searching_open(request, &at);
-	rc = rc ? rc : slots_create(&at, &slot);
-	rc = rc ? rc : time_partition(&at, slot, partition);
-	rh_free(slot);
+	rc = rc ? rc : searching_time(&at, partition);
 	searching_close(&at);
 	return rc;
 }

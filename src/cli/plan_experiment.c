@@ -210,8 +210,8 @@ static void print_text(const struct experiment_plan *plan)
 	printf("%s: %lld sequences of %lld tokens a step, on %d x %s (%s), as %s\n", experiment->name, (long long)experiment->batch,
 	       (long long)experiment->sequence_length, plan->devices, plan->hardware.device.name, plan->hardware.name,
 	       plan->asked.as ? plan->peer.name : "this program would");
-	printf("layer times as measured there (%s); host %.0f GB of weights and their updates\n\n",
-	       experiment->source ? experiment->source : experiment->layers, any->host_bytes * 1e-9);
+	printf("layer times as measured (%s); the host holds %.0f GB of weights and their updates\n\n", experiment->layers,
+	       any->host_bytes * 1e-9);
 	printf("%-6s %-14s %6s  %-10s %10s %10s %9s %10s %9s %9s\n", "", "micro-batches", "rounds", "stages", "tokens/s", "published",
 	       "off by", "step", "bubble", "exposed");
 	for (int mode = 0; mode < MODES; mode++)
@@ -220,6 +220,8 @@ static void print_text(const struct experiment_plan *plan)
 	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
+	if (plan->asked.as && experiment->source)
+		printf("published: %s\n", experiment->source);
 	if (plan->asked.as && experiment->exception)
 		printf("exception: %s\n", experiment->exception);
 	if (plan->asked.as && experiment->bubble_devices)

@@ -96,8 +96,8 @@ static void test_update_is_exposed_by_what_comes_last(void **state)
 	rig.request.rates.host_bytes_per_s = 1e9; /* 26 GB and 2 GB of gradients over one memory */
 	struct rh_step_time time = time_of(&rig);
 	assert_true(time.host_bound);
-	check_near(time.period_s, 28, 1e-6);
-	check_near(time.exposed, 1 - 10.0 / 28, 1e-6);
+	check_near(time.period_s, 28, 0.05);
+	check_near(time.exposed, 1 - 10.0 / 28, 1e-3);
 	rig.request.update = RH_STEP_AS_A_WHOLE;
 	rig.request.stale = 0;
 	rig.request.rates = (struct rh_step_rates){.update_bytes_per_s = 10e9};
