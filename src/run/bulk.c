@@ -33,6 +33,34 @@ static int64_t make_room(struct work *work, int64_t bytes)
 	return end ? weights->capacity - bytes : 0;
 }
 
+static int is_there(const struct work *work, int b, int64_t at)
+{
+	const struct run_weights *weights = &work->on->weights;
+	const struct rh_executor_options *options = &work->executor->options;
+	return weights->offset[b] == at && (!options->updater || rh_updater_has_weights(options->updater, b)) &&
+	       weights->version[b] == rh_store_version(options->store, b);
+}
+
+/* Does all of the stage lie at an end already, as where a device has only one? Then it is read there again. */
+static int stays(struct work *work, int64_t bytes, int64_t *at)
+{
+	struct run_weights *weights = &work->on->weights;
+	const int64_t *offset = work->executor->offset;
+	for (int end = 0; bytes && end < 2; end++) {
+		int all = 1;
+		*at = end ? weights->capacity - bytes : 0;
+		for (int b = 0; all && b < work->executor->options.model->blocks; b++)
+			all = offset[b] < 0 || is_there(work, b, *at + offset[b]);
+		if (!all)
+			continue;
+		weights->turn = end;
+		if (weights->end[end].bytes < bytes) /* else a slot before may still read the rest of what it had there */
+			weights->end[end].bytes = bytes;
+		return 1;
+	}
+	return 0;
+}
+
 /* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. */
 static void place_weights(struct work *work, int64_t *bytes)
 {
@@ -42,11 +70,12 @@ static void place_weights(struct work *work, int64_t *bytes)
 	int64_t *offset = work->executor->offset;
 	int backward_only = work->slot->kind != RH_SLOT_FORWARD && work->slot->hi < model->layers;
 	int64_t all = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, backward_only, offset);
-	int64_t at = make_room(work, all);
+	int64_t at;
+	if (!stays(work, all, &at))
+		at = make_room(work, all);
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
-		int there = offset[b] >= 0 && was == at + offset[b] && (!options->updater || rh_updater_has_weights(options->updater, b)) &&
-		            weights->version[b] == rh_store_version(options->store, b);
+		int there = offset[b] >= 0 && is_there(work, b, at + offset[b]);
 		bytes[b] = offset[b] < 0 || there ? 0 : length;
 		if (!there && was >= 0 && was < at + all && was + length > at)
 			weights->offset[b] = -1; /* overwritten now */
