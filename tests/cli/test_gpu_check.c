@@ -40,7 +40,8 @@ static void test_every_part_runs_to_its_end_on_an_emulated_gpu(void **state)
 	if (status)
 		shell("cat %s/log", dir);
 	assert_int_equal(status, 0);
-	static const char *const parts[] = {"ops", "parity", "demo", "steps", "steps-8b", "steps-moe", "kernels", "copies", "sanitizer"};
+	static const char *const parts[] = {"ops",       "parity", "demo",    "steps",  "steps-8b",
+	                                    "steps-moe", "narrow", "kernels", "copies", "sanitizer"};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		assert_int_equal(shell("grep -q '\"part\": \"%s\".*\"seconds\"' %s/results.jsonl", parts[i], dir), 0);
 	assert_int_equal(shell("grep -q '\"part\": \"end\".*\"failures\": 0' %s/results.jsonl", dir), 0);

@@ -61,7 +61,9 @@ static void test_scaled_gemm_equals_the_oracle(void **state)
 {
 	(void)state;
 	scaled_device = device_case_open();
-	scaled_gemm_each(scaled_eight, sizeof scaled_eight / sizeof *scaled_eight, check_scaled);
+	if (!rh_cuda_check_fp8(0))
+		scaled_gemm_each(scaled_eight, sizeof scaled_eight / sizeof *scaled_eight, check_scaled);
+	rh_error_clear();
 	scaled_gemm_each(scaled_half, 4, check_scaled);
 	scaled_quantise_each(check_scaled);
 	scaled_device.device->ops->close(scaled_device.device);
