@@ -49,9 +49,9 @@ static inline void scaled_quantise_each(void (*check)(struct op_case *c, uint64_
 	uint64_t seed = check_seed();
 	for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
 		for (int k = 0; k < 4; k++) {
-			int flags = k | (i + k) % 2 * SCALED_WIDE | (i % 3 == 1) * SCALED_LARGE;
-			struct op_case c =
-			        scaled_quantise_case(k & 1 ? RH_BF16 : RH_F32, shapes[i][0], shapes[i][1], shapes[i][2], flags, &seed);
+			int flags = k | (i / 2 + k) % 2 * SCALED_WIDE | (i % 3 == 1) * SCALED_LARGE;
+			enum rh_dtype act = (i + k) % 2 ? RH_BF16 : RH_F32;
+			struct op_case c = scaled_quantise_case(act, shapes[i][0], shapes[i][1], shapes[i][2], flags, &seed);
 			check(&c, &seed);
 		}
 	for (int k = 0; k < 3; k++) { /* zeros; one infinity; a NaN among zeros */
