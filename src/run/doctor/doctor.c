@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAUNCHES = 256 };
+enum { LAUNCHES = 256, ROUNDS = 3 };
 
 static const int64_t mib = 1 << 20;
 
@@ -120,10 +120,19 @@ static int choose_probes(const struct plan *plan, int64_t room, unsigned char *c
 	                                (double)room / (double)mib);
 }
 
-/* The first probe once more, on a device of one thread. `all`: seconds that it took on all cores. */
-static int measure_one_core(const struct plan *plan, double all, double *share)
+/* Seconds of the ops from `from` on. */
+static double seconds_of(const struct doctor_op_times *times, size_t from)
 {
-	struct rh_cpu_options options = {.threads = 1, .cap_bytes = doctor_probe_bytes(&plan->probe[0]), .isa = rh_cpu_best_isa()};
+	double seconds = 0;
+	for (size_t i = from; i < times->count; i++)
+		seconds += times->item[i].seconds;
+	return seconds;
+}
+
+/* A probe on a device of one thread; *seconds is what its ops took. */
+static int measure_one_core(const struct doctor_probe *probe, double limit, double *seconds)
+{
+	struct rh_cpu_options options = {.threads = 1, .cap_bytes = doctor_probe_bytes(probe), .isa = rh_cpu_best_isa()};
 	struct doctor_op_times times = {0};
 	struct rh_device *device;
 	void *base;
@@ -132,11 +141,36 @@ static int measure_one_core(const struct plan *plan, double all, double *share)
 		return rc;
 	rc = device->ops->reserve(device, options.cap_bytes, &base);
 	if (!rc)
-		rc = doctor_probe_run(device, base, options.cap_bytes, &plan->probe[0], plan->probe_seconds, &times);
-	*share = all / doctor_op_seconds(&times);
-	*share = *share < 1 ? *share : 1;
+		rc = doctor_probe_run(device, base, options.cap_bytes, probe, limit, &times);
+	*seconds = seconds_of(&times, 0);
 	doctor_op_times_free(&times);
 	device->ops->close(device);
+	return rc;
+}
+
+/* Round after round, so that each shape meets the machine in several of its moods. */
+static int run_probes(const struct plan *plan, const unsigned char *chosen, struct rh_device *device, void *base, int64_t bytes,
+                      struct rh_doctor_report *out)
+{
+	double began = rh_clock_seconds(), all = 0, one = 0;
+	int rc = 0, done = 0;
+	for (int round = 0; !rc && round < ROUNDS; round++)
+		for (int i = 0; !rc && i < plan->probes; i++) {
+			size_t from = out->ops.count;
+			if (!chosen[i] || (done > 1 && rh_clock_seconds() - began > plan->probes_seconds))
+				continue;
+			rc = doctor_probe_run(device, base, bytes, &plan->probe[i], plan->probe_seconds, &out->ops);
+			done++;
+			if (rc || i || !plan->whole_host || out->facts.cores < 2)
+				continue;
+			double alone = 0;
+			rc = measure_one_core(&plan->probe[i], plan->probe_seconds, &alone);
+			all += seconds_of(&out->ops, from);
+			one += alone;
+		}
+	if (!rc && done < plan->probes)
+		rh_warn_once("this machine is slow or busy, or has little memory: some shapes of products were not measured");
+	out->one_core = one > all ? all / one : 0;
 	return rc;
 }
 
@@ -151,16 +185,8 @@ static int measure_on_devices(const struct plan *plan, const unsigned char *chos
 		rc = doctor_measure_copies(devices, base, plan->copy_bytes, &out->measured.copies);
 	if (!rc)
 		rc = measure_launch(devices->device[0], base[0], &out->launch_s);
-	double began = rh_clock_seconds(), first = 0;
-	for (int i = 0; !rc && i < plan->probes; i++)
-		if (i > 1 && rh_clock_seconds() - began > plan->probes_seconds)
-			rh_warn_once("this machine is slow or busy: some shapes of products were not measured");
-		else if (chosen[i]) {
-			rc = doctor_probe_run(devices->device[0], base[0], bytes, &plan->probe[i], plan->probe_seconds, &out->ops);
-			first = i ? first : doctor_op_seconds(&out->ops);
-		}
-	if (!rc && first > 0 && plan->whole_host && out->facts.cores > 1)
-		rc = measure_one_core(plan, first, &out->one_core);
+	if (!rc)
+		rc = run_probes(plan, chosen, devices->device[0], base[0], bytes, out);
 	return rc;
 }
 

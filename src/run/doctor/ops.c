@@ -275,14 +275,6 @@ int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const 
 	return rc;
 }
 
-double doctor_op_seconds(const struct doctor_op_times *times)
-{
-	double seconds = 0;
-	for (size_t i = 0; i < times->count; i++)
-		seconds += times->item[i].seconds;
-	return seconds;
-}
-
 void doctor_op_times_free(struct doctor_op_times *times)
 {
 	rh_free(times->item);

@@ -32,8 +32,6 @@ int64_t doctor_probe_bytes(const struct doctor_probe *probe);
  * appends its ops. */
 int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const struct doctor_probe *probe, double seconds,
                      struct doctor_op_times *out) RH_MUST;
-/* Of all of them, added up. */
-double doctor_op_seconds(const struct doctor_op_times *times);
 void doctor_op_times_free(struct doctor_op_times *times);
 
 #endif
