@@ -70,7 +70,8 @@ double rh_optimizer_block_norm(const struct rh_store *store, int block)
 double rh_optimizer_norm(struct rh_store *store)
 {
 	struct take all = {store, 0};
-	rh_pool_run(store->pool, take_span, &all, store->spans);
+	if (!store->options.addresses_only)
+		rh_pool_run(store->pool, take_span, &all, store->spans);
 	return rh_optimizer_taken_norm(store);
 }
 

@@ -54,8 +54,13 @@ static int64_t record_bytes(const struct rh_store_options *options, int64_t elem
 {
 	struct spill_widths widths = spill_widths(options);
 	int64_t bytes = 0, each[] = {widths.lower, widths.master, widths.moment, widths.code};
-	for (int i = 0; options->space && i < 4; i++)
-		bytes += rh_space_round(options->space, elements * each[i]) * (i < 2 ? 1 : widths.moments);
+	for (int i = 0; i < 4; i++) { /* where nothing will be written, a drive's usual unit will do */
+		int64_t array = elements * each[i], unit = 4096;
+		array = options->space            ? rh_space_round(options->space, array)
+		        : options->addresses_only ? (array + unit - 1) / unit * unit
+		                                  : 0;
+		bytes += array * (i < 2 ? 1 : widths.moments);
+	}
 	return bytes;
 }
 

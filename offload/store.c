@@ -376,7 +376,8 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
-	                                 .publish = store->options.published ? elements * 2 * width : 0};
+	                                 .publish = store->options.published ? elements * 2 * width : 0,
+	                                 .nvme = store->options.spill ? 2 * (double)spill_measure(spec, 1, &store->options).nvme_bytes : 0};
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)

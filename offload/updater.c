@@ -44,6 +44,7 @@ struct rh_updater {
 	int which;             /* the latest */
 	int open;
 	int64_t announced;
+	int busy; /* blocks that are not FREE */
 	int ending;
 	int rc;
 	char line[512]; /* what the thread said with rc */
@@ -169,6 +170,7 @@ static int update(struct rh_updater *updater, int b)
 	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
 	pthread_mutex_lock(&updater->lock);
 	updater->block[b].state = FREE;
+	updater->busy--;
 	updater->block[b].weights_pending = 0;
 	pthread_cond_broadcast(&updater->changed);
 	return rc;
@@ -185,6 +187,8 @@ static struct task next_task(const struct rh_updater *updater)
 {
 	struct task task = {NOTHING, -1, 0};
 	const struct block *block = updater->block;
+	if (!updater->busy)
+		return task;
 	for (int b = 0; b < updater->blocks; b++) {
 		if (block[b].publishes && block[b].state == WAITING)
 			return (struct task){PUBLISH, b, 0};
@@ -236,6 +240,7 @@ static void give_up(struct rh_updater *updater, int rc)
 	strncpy(updater->line, rh_error(rc), sizeof updater->line - 1);
 	for (int b = 0; b < updater->blocks; b++)
 		updater->block[b] = (struct block){0};
+	updater->busy = 0;
 	pthread_cond_broadcast(&updater->changed);
 }
 
@@ -289,6 +294,7 @@ static int next_job(void *context, struct rh_host_job *job)
 	                                     : task.what == PUBLISH
 	                                             ? traffic.publish
 	                                             : traffic.take + (updater->block[task.block].publishes ? traffic.publish : 0),
+	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme : 0,
 	                            .run = run_task,
 	                            .context = updater,
 	                            .argument = 8 * (int64_t)task.block + (int)task.what};
@@ -383,6 +389,7 @@ static void announce(struct rh_updater *updater, int b, enum state state, struct
 	RH_ASSERT(updater->block[b].state == FREE || updater->rc);
 	if (updater->rc)
 		return;
+	updater->busy++;
 	updater->block[b] = (struct block){.state = state,
 	                                   .publishes = is_stale(updater),
 	                                   .weights_pending = 1,

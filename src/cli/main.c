@@ -14,6 +14,7 @@ static const struct {
 	int (*run)(const struct rh_config *);
 } verbs[] = {
         {"train", "fine-tune a model on a JSONL file: a LoRA adapter, or all weights", verb_train},
+        {"plan", "what a run will take and what limits it, on this machine or another; nothing is loaded", verb_plan},
         {"eval", "loss and accuracy of a model, with or without an adapter, on a JSONL file", verb_eval},
         {"generate", "continue a prompt", verb_generate},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},

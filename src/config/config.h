@@ -88,8 +88,11 @@ struct rh_config {
 
 	char *save; /* doctor: where the profile goes, a path or a name; NULL: nowhere */
 
-	int json; /* --json */
-	int help; /* --help: nothing else is set */
+	int json;    /* --json */
+	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
+	int compare; /* of plan: --compare, all schedules */
+	int gpus;    /* of plan: --gpus N of the profile's, 0: all */
+	int help;    /* --help: nothing else is set */
 };
 
 enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };

@@ -45,6 +45,11 @@ static int parse(const char *text, struct rh_device_spec *out)
 		out->kind = RH_DEVICE_CUDA;
 		return !colon || parse_gpus(colon + 1, out);
 	}
+	if (length == 3 && !memcmp(text, "sim", 3) && colon && colon[1]) {
+		out->kind = RH_DEVICE_SIM;
+		out->profile = colon + 1;
+		return 1;
+	}
 	if (length == 3 && !memcmp(text, "emu", 3) && colon && parse_count(colon + 1, &out->count)) {
 		out->kind = RH_DEVICE_EMU;
 		for (int i = 0; i < out->count; i++)
@@ -59,6 +64,8 @@ int rh_device_spec_parse(const char *text, struct rh_device_spec *out)
 	*out = (struct rh_device_spec){0};
 	if (parse(text, out))
 		return 0;
-	return rh_fail(-EINVAL, "'%s' is not allowed; expected cpu, cpu:N with N from 1 to %d, cuda, or cuda with GPUs as in cuda:0,2",
+	return rh_fail(-EINVAL,
+	               "'%s' is not allowed; expected cpu, cpu:N with N from 1 to %d, cuda, cuda with GPUs as in cuda:0,2, or "
+	               "sim: and a hardware profile",
 	               config_show(text).text, RH_DEVICES_MAX);
 }

@@ -70,12 +70,57 @@ static int read_flag(char **argv, int left, unsigned verb, struct config_entries
 	return entry->text ? 0 : -ENOMEM;
 }
 
+/* Flags of plan that are no keys. 1: it was one, and *taken words are its; 0: it was none. */
+static int read_plan_flag(char **argv, int left, struct config_entries *entries, struct rh_config *config, int *taken)
+{
+	const char *value = left > 1 ? argv[1] : NULL;
+	int64_t gpus;
+	*taken = 1;
+	if (!strcmp(argv[0], "--compare")) {
+		config->compare = 1;
+		return 1;
+	}
+	*taken = 2;
+	if (!strcmp(argv[0], "--gantt")) {
+		config->gantt = argv[1];
+		return value ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
+	}
+	if (!strcmp(argv[0], "--gpus")) {
+		if (!value || config_parse_integer(value, &gpus) || gpus < 1 || gpus > 64)
+			return rh_fail(-EINVAL, "--gpus: expected a number of devices from 1 to 64");
+		config->gpus = (int)gpus;
+		return 1;
+	}
+	if (strcmp(argv[0], "--hardware"))
+		return 0;
+	if (!value || !config_utf8_valid(value))
+		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
+	struct config_entry *entry = NULL;
+	struct rh_text device = {0};
+	int rc = config_entries_add(entries, "device", ORIGIN_FLAG, NULL, 0, &entry);
+	rc = rc ? rc : rh_text_printf(&device, "sim:%s", value);
+	if (!rc) {
+		entry->kind = VALUE_SCALAR;
+		entry->text = rh_strdup(device.bytes);
+		rc = entry->text ? 1 : -ENOMEM;
+	}
+	rh_text_free(&device);
+	return rc;
+}
+
 int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path)
 {
 	unsigned verb = config_verb_bit(entries->verb);
 	*path = NULL;
 	for (int i = 0; i < argc;) {
-		int taken = 1, rc = 0;
+		int taken = 1, rc = verb == VERB_PLAN ? read_plan_flag(argv + i, argc - i, entries, config, &taken) : 0;
+		if (rc < 0)
+			return rc;
+		if (rc) {
+			i += taken;
+			continue;
+		}
+		taken = 1;
 		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
 			config->help = 1;
 			return 0;

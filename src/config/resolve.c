@@ -1,6 +1,7 @@
 /* What depends on several keys: the device, the dtype, LoRA or full, the evaluation; contradictions; files that must be there. */
 #include "config/config_internal.h"
 #include "config/device_spec.h"
+#include "config/hardware.h"
 
 #include "core/alloc.h"
 
@@ -30,12 +31,21 @@ static int resolve_device(struct resolving *r)
 	const struct config_entry *entry = given(r, "device");
 	if (!strcmp(name, "cpu"))
 		name = "cpu:1";
-	if (!strncmp(name, "sim:", 4) || !strcmp(name, "sim"))
-		return config_entry_fail(entry, "'%s' is not built yet; cpu, cpu:N and cuda work", config_show(name).text);
 	int rc = rh_device_spec_parse(name, &spec);
 	if (rc)
 		return config_entry_fail(entry, "%s", rh_error(rc));
 	r->device = spec.kind;
+	if (spec.kind == RH_DEVICE_SIM && r->verb_bit != VERB_PLAN)
+		return config_entry_fail(entry, "'%s' is a simulated machine, which is for plan; others need cpu, cpu:N or cuda",
+		                         config_show(name).text);
+	if (spec.kind == RH_DEVICE_SIM) { /* what the devices are decides the dtype */
+		struct rh_hardware hardware;
+		rc = rh_hardware_find(spec.profile, &hardware);
+		if (rc)
+			return rc;
+		r->device = hardware.device.on_host_cores ? RH_DEVICE_CPU : RH_DEVICE_CUDA;
+		rh_hardware_free(&hardware);
+	}
 	char *copy = rh_strdup(name);
 	if (!copy)
 		return -ENOMEM;
@@ -206,7 +216,7 @@ static int check_required(struct resolving *r)
 		unsigned verbs;
 		const char *key, *instead;
 	} needs[] = {
-	        {VERB_TRAIN, "model_name_or_path", "config_name"},
+	        {VERB_TRAIN | VERB_PLAN, "model_name_or_path", "config_name"},
 	        {VERB_GENERATE | VERB_EVAL, "model_name_or_path", NULL},
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},

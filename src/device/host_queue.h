@@ -15,6 +15,7 @@ enum rh_host_work {
 	RH_HOST_MEMORY,    /* moved by all cores at the memory's */
 	RH_HOST_NVME_READ, /* bytes of the drive's */
 	RH_HOST_NVME_WRITE,
+	RH_HOST_NVME, /* read and written, half each */
 	RH_HOST_WORKS
 };
 
@@ -23,6 +24,7 @@ struct rh_event;
 struct rh_host_job {
 	enum rh_host_work work;
 	double bytes;
+	double nvme_bytes;      /* read and written meanwhile: the job takes as long as the longer of the two alone */
 	struct rh_event *after; /* not before the event's latest record; NULL: at once */
 	/* What is done; negative errno: a fault, later jobs are not run. A virtual queue calls it too, when the job's time is over. */
 	int (*run)(void *context, int64_t argument);

@@ -333,7 +333,7 @@ void bulk_end(struct work *work)
 int bulk_flush(struct rh_executor *executor, int device)
 {
 	struct run_device *on = &executor->on[device];
-	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops};
+	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
 	lay_downloads(&work, 1);
 	bulk_window(&work, 0);
 	on->bulk.windows = 0;

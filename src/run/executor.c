@@ -1,4 +1,5 @@
 #include "run/program.h"
+#include "run/trace.h"
 #include "run/work.h"
 
 #include "core/alloc.h"
@@ -35,6 +36,8 @@ static int boundary_count(const struct rh_executor_options *options, int *out)
 				*out = (int)most(*out, needed);
 		}
 	}
+	if (*out) /* none where everything is one stage */
+		*out += (int)options->spare_boundaries;
 	rh_program_free(&program);
 	return rc;
 }
@@ -469,6 +472,8 @@ void run_begin(struct rh_executor *executor)
 	const struct rh_executor_options *options = &executor->options;
 	executor->left.block = -1;
 	executor->times = (struct rh_step_times){0};
+	if (executor->trace)
+		rh_trace_reset(executor->trace);
 	for (int d = 0; d < options->devices; d++)
 		run_waits_reset(&executor->on[d].waits);
 	for (int i = 0; i < 2 * options->model->blocks; i++)
@@ -495,6 +500,8 @@ int run_end(struct rh_executor *executor, int rc)
 	rh_store_throttle(options->store, 0);
 	if (!rc)
 		sum_times(executor);
+	if (executor->trace)
+		rh_trace_resolve(executor->trace);
 	rc = rc ? rc : fold_embedding(executor);
 	if (!rc && executor->trains && !executor->is_stretch)
 		announce_two_uses(executor);
@@ -531,6 +538,11 @@ int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch
 	executor->step = step;
 	executor->loss_scale[0] = loss_scale;
 	return run_program(executor, batch, count);
+}
+
+void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace)
+{
+	executor->trace = trace;
 }
 
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)

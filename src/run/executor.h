@@ -24,8 +24,11 @@ struct rh_executor_options {
 	int throttled_threads;            /* of the optimizer while a step's weights stream; 0: all */
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
-	int64_t infer_micro_batches;      /* the most in one rh_executor_infer */
-	int64_t score_cols;               /* of forward-only results: choices, or the vocabulary when the plan infers logits */
+	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
+	 * wait for one another's buffers. */
+	int64_t spare_boundaries;
+	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
+	int64_t score_cols;          /* of forward-only results: choices, or the vocabulary when the plan infers logits */
 	int infer_logits;
 	int64_t cache_rows;
 	uint64_t seed;      /* dropout */
@@ -78,6 +81,10 @@ struct rh_step_times {
 	double compute, weights, activations, gradients, optimizer;
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
+
+/* Records the training steps from now on, each in place of the one before; NULL: no more. Borrowed. */
+struct rh_trace;
+void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace);
 
 /* Forward only. */
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count) RH_MUST;

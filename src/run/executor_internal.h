@@ -111,6 +111,7 @@ struct rh_executor {
 	int trains, is_stretch;
 	int64_t step;
 	struct rh_step_times times;
+	struct rh_trace *trace; /* NULL: none */
 	struct {
 		int device, block; /* -1: none */
 		const char *sum;   /* on the device */

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
+#include "device/sim/sim.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -182,6 +183,8 @@ static int resolve(const char *text, struct rh_device_spec *spec)
 		return rh_fail_in(rc, "device");
 	if (spec->kind == RH_DEVICE_CPU)
 		return 0;
+	if (spec->kind == RH_DEVICE_SIM)
+		return rh_fail(-ENODEV, "device: '%s' is a simulated machine, which is for plan; use cpu or cuda", text);
 	int emulated = rh_cuda_kind() && !strcmp(rh_cuda_kind(), "emu");
 	if (!emulated && spec->kind == RH_DEVICE_EMU)
 		return rh_fail(-ENODEV, "device: '%s' is for builds of tests; use cpu or cuda", text);
@@ -261,6 +264,21 @@ int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
 	rc = out->device ? 0 : -ENOMEM;
 	for (; !rc && out->count < spec.count; out->count += !rc)
 		rc = open_device(&spec, out->count, cap_bytes, &out->device[out->count]);
+	if (rc)
+		rh_devices_close(out);
+	return rc;
+}
+
+int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
+                        struct rh_devices *out)
+{
+	struct rh_sim_options options = {.hardware = hardware, .devices = count, .layout = layout};
+	struct rh_sim *sim = NULL;
+	*out = (struct rh_devices){.device = rh_alloc((size_t)count, sizeof(struct rh_device *))};
+	int rc = out->device ? rh_sim_create(&options, &sim) : -ENOMEM;
+	for (; !rc && out->count < count; out->count += !rc)
+		rc = rh_sim_open(sim, out->count, cap_bytes, &out->device[out->count]);
+	rh_sim_release(sim);
 	if (rc)
 		rh_devices_close(out);
 	return rc;

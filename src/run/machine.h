@@ -2,6 +2,7 @@
 #ifndef RH_RUN_MACHINE_H
 #define RH_RUN_MACHINE_H
 
+#include "config/optim.h"
 #include "device/device.h"
 
 /* Cores that this process may run on. */
@@ -37,6 +38,10 @@ int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
 int rh_devices_check_fp8(const char *spec) RH_MUST;
 /* CPU devices share the cores out: each gets cores / count threads, at least one. */
 int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
+/* Those of a simulated machine. `hardware` is read during the call only. */
+struct rh_hardware;
+int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
+                        struct rh_devices *out) RH_MUST;
 void rh_devices_close(struct rh_devices *devices);
 
 #endif

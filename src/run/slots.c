@@ -191,7 +191,9 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 		results = begin_results(work, &head);
 	restore(work, x, m, &head);
 	if (above) {
+		work_end(work, work->span);
 		compute_after(work, RUN_WAIT_ACTIVATIONS, above->ready);
+		work->span = work_begin(work, RH_SPAN_BACKWARD, RH_STREAM_COMPUTE, 0);
 		dy = boundary_view(work, above);
 	}
 	if (sends) {
@@ -236,6 +238,20 @@ static void weight_gradients(struct work *work, int64_t m)
 	}
 }
 
+/* What the compute stream does first for a micro-batch. */
+static enum rh_span_kind first_span(const struct work *work)
+{
+	switch (work->slot->kind) {
+	case RH_SLOT_FORWARD:
+	case RH_SLOT_INFER:
+		return RH_SPAN_FORWARD;
+	case RH_SLOT_WEIGHT_GRADIENT:
+		return RH_SPAN_WEIGHT_GRADIENT;
+	default:
+		return ends_model(work) ? RH_SPAN_FUSED : RH_SPAN_RECOMPUTE;
+	}
+}
+
 /* The step's micro-batch `m`, whose books and staging are those of place `m` but in a stretch. */
 static void micro_batch(struct work *work, int64_t m)
 {
@@ -243,6 +259,7 @@ static void micro_batch(struct work *work, int64_t m)
 	const struct rh_slot *slot = work->slot;
 	struct rh_view x = {0};
 	work->emit.micro_batch = (uint32_t)m;
+	work->micro_batch = m;
 	m += slot->step % executor->steps_held * executor->options.train_micro_batches;
 	work->emit.shape = executor->batch[m].shape;
 	struct run_slot *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
@@ -254,6 +271,7 @@ static void micro_batch(struct work *work, int64_t m)
 	}
 	record(work, RH_STREAM_ACTIVATIONS_UP, micro->ready);
 	compute_after(work, RUN_WAIT_ACTIVATIONS, micro->ready);
+	work->span = work_begin(work, first_span(work), RH_STREAM_COMPUTE, 0);
 	if (slot->kind == RH_SLOT_FORWARD)
 		forward(work, x, m);
 	else if (slot->kind == RH_SLOT_INFER)
@@ -262,6 +280,7 @@ static void micro_batch(struct work *work, int64_t m)
 		weight_gradients(work, m);
 	else
 		backward(work, x, m);
+	work_end(work, work->span);
 	record(work, RH_STREAM_COMPUTE, micro->freed);
 	if (input) {
 		record(work, RH_STREAM_COMPUTE, input->freed);
@@ -273,6 +292,7 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 {
 	struct run_device *on = &executor->on[slot->device];
 	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .slot = slot};
+	work.micro_batch = -1;
 	work.emit = (struct rh_emit){.model = executor->options.model,
 	                             .launch = emitted,
 	                             .sink = &work,
@@ -293,6 +313,7 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 			work.emit.layer_done = layer_done;
 		bulk_window(&work, k);
 		micro_batch(&work, slot->first + k);
+		work.micro_batch = -1;
 		bulk_arrived(&work, k);
 	}
 	bulk_end(&work);

@@ -3,6 +3,7 @@
 #define RH_RUN_WORK_H
 
 #include "run/executor_internal.h"
+#include "run/trace.h"
 
 struct work {
 	struct rh_executor *executor;
@@ -12,7 +13,32 @@ struct work {
 	const struct rh_slot *slot;
 	struct rh_emit emit;
 	int rc;
+	int64_t micro_batch;        /* -1: none */
+	struct rh_trace_span *span; /* of the compute stream, that is open */
 };
+
+/* From here to work_end the stream does this. */
+static inline struct rh_trace_span *work_begin(struct work *work, enum rh_span_kind kind, enum rh_stream stream, int64_t bytes)
+{
+	struct rh_trace_span *open = NULL;
+	if (work->rc || !work->executor->trace)
+		return NULL;
+	struct rh_trace_span span = {.kind = kind,
+	                             .device = (int)(work->on - work->executor->on),
+	                             .lo = work->slot ? work->slot->lo : 0,
+	                             .hi = work->slot ? work->slot->hi : 0,
+	                             .stream = stream,
+	                             .micro_batch = work->micro_batch,
+	                             .bytes = bytes};
+	work->rc = rh_trace_begin(work->executor->trace, work->device, &span, &open);
+	return open;
+}
+
+static inline void work_end(struct work *work, struct rh_trace_span *span)
+{
+	if (!work->rc)
+		work->rc = rh_trace_end(work->device, span);
+}
 
 static inline void wait_for(struct work *work, enum rh_stream stream, struct rh_event *event)
 {
@@ -35,14 +61,18 @@ static inline void record(struct work *work, enum rh_stream stream, struct rh_ev
 
 static inline void copy_up(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
+	struct rh_trace_span *span = bytes ? work_begin(work, RH_SPAN_COPY, stream, bytes) : NULL;
 	if (!work->rc && bytes)
 		work->rc = run_copy_up(work->executor, work->device, stream, to, from, bytes);
+	work_end(work, span);
 }
 
 static inline void copy_down(struct work *work, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
+	struct rh_trace_span *span = bytes ? work_begin(work, RH_SPAN_COPY, stream, bytes) : NULL;
 	if (!work->rc && bytes)
 		work->rc = run_copy_down(work->executor, work->device, stream, to, from, bytes);
+	work_end(work, span);
 }
 
 static inline void launch(struct work *work, const struct rh_op *op)

@@ -5,6 +5,7 @@
 
 #include "ckpt/source.h"
 #include "config/config.h"
+#include "config/hardware.h"
 #include "offload/store.h"
 #include "partition/plan.h"
 #include "run/executor.h"
@@ -12,10 +13,18 @@
 #include "train/adapter.h"
 #include "train/balance.h"
 
+/* A machine that is not this one, or this one in virtual time. */
+struct rh_session_machine {
+	const struct rh_hardware *hardware;
+	int devices;
+	int64_t ram_bytes; /* free for the run where max_ram is not given; 0: no limit */
+};
+
 struct rh_session {
-	const struct rh_config *config; /* borrowed */
-	struct rh_source *source;       /* NULL: random initialisation */
-	struct rh_model_config own;     /* then its configuration */
+	const struct rh_config *config;           /* borrowed */
+	const struct rh_session_machine *machine; /* borrowed; NULL: this one, and work is done */
+	struct rh_source *source;                 /* NULL: random initialisation */
+	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded */
 	int lora;
@@ -39,6 +48,7 @@ struct rh_session {
 		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
 		int64_t nvme;                                   /* reserved there */
 		int64_t nvme_step;                              /* written to it in a whole step */
+		int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
 		int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
 	} bytes;
 };
@@ -47,6 +57,9 @@ struct rh_session {
  * adapter only when adapter_name_or_path gives one, and keeps weights alone. */
 enum rh_session_purpose { RH_SESSION_TRAINS, RH_SESSION_INFERS };
 int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out) RH_MUST;
+
+/* A session that trains on a simulated machine: no weights are read and none are held, updates and copies take time alone. */
+int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out) RH_MUST;
 
 /* The tokenizer that belongs to the model, into session->tokenizer. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;

@@ -29,11 +29,14 @@ static int is_full(const struct sim_route *route, double level, const double *sp
 
 void sim_share(struct sim_flow *const *flow, int flows, const double *capacity, int resources, double *spare, double *load)
 {
-	int left = flows;
+	int left = 0;
 	for (int r = 0; r < resources; r++)
 		spare[r] = capacity[r];
-	for (int i = 0; i < flows; i++)
-		flow[i]->rate = -1;
+	for (int i = 0; i < flows; i++) {
+		const struct sim_route *route = flow[i]->route;
+		flow[i]->rate = route->uses ? -1 : route->most > 0 ? route->most : HUGE_VAL; /* what shares nothing is settled */
+		left += route->uses > 0;
+	}
 	while (left) {
 		for (int r = 0; r < resources; r++)
 			load[r] = 0;
@@ -44,7 +47,7 @@ void sim_share(struct sim_flow *const *flow, int flows, const double *capacity, 
 		/* all that is full at this level is settled before anything is taken away, so that equals get the same */
 		int settled = 0;
 		for (int i = 0; i < flows; i++)
-			if (flow[i]->rate < 0 && (level == HUGE_VAL || is_full(flow[i]->route, level, spare, load))) {
+			if (flow[i]->rate < 0 && is_full(flow[i]->route, level, spare, load)) {
 				flow[i]->rate = -2;
 				settled++;
 			}
@@ -52,7 +55,7 @@ void sim_share(struct sim_flow *const *flow, int flows, const double *capacity, 
 		for (int i = 0; i < flows; i++) {
 			if (flow[i]->rate != -2)
 				continue;
-			flow[i]->rate = level == HUGE_VAL ? HUGE_VAL : level * flow[i]->route->scale;
+			flow[i]->rate = level * flow[i]->route->scale;
 			for (int u = 0; u < flow[i]->route->uses; u++)
 				spare[flow[i]->route->use[u].resource] -= flow[i]->rate * flow[i]->route->use[u].weight;
 		}

@@ -31,8 +31,8 @@ static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *jo
 {
 	struct sim_lane *lane = &own(base)->lane;
 	int rc = job->after ? sim_wait(lane, (struct sim_event *)job->after) : 0;
-	if (!rc && job->bytes > 0)
-		rc = sim_task(lane, &lane->sim->work[job->work], job->bytes);
+	if (!rc)
+		rc = sim_work(lane, job);
 	if (!rc)
 		rc = sim_job(lane, job);
 	if (!rc)

@@ -59,7 +59,9 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	}
 	use(&work[RH_HOST_NVME_READ], sim->nvme_read, 1);
 	use(&work[RH_HOST_NVME_WRITE], sim->nvme_write, 1);
-	for (int w = RH_HOST_NVME_READ; w <= RH_HOST_NVME_WRITE; w++) {
+	use(&work[RH_HOST_NVME], sim->nvme_read, 0.5);
+	use(&work[RH_HOST_NVME], sim->nvme_write, 0.5);
+	for (int w = RH_HOST_NVME_READ; w <= RH_HOST_NVME; w++) {
 		use(&work[w], sim->nvme_mixed, 1);
 		use(&work[w], sim->dram, 1);
 	}

@@ -161,6 +161,23 @@ int sim_job(struct sim_lane *lane, const struct rh_host_job *job)
 	return 0;
 }
 
+/* Seconds that so much of a route takes alone. */
+static double alone(const struct rh_sim *sim, const struct sim_route *route, double amount)
+{
+	double rate = route->most > 0 ? route->most : HUGE_VAL;
+	for (int u = 0; u < route->uses; u++)
+		rate = fmin(rate, sim->capacity[route->use[u].resource] / route->use[u].weight);
+	return amount / rate;
+}
+
+int sim_work(struct sim_lane *lane, const struct rh_host_job *job)
+{
+	const struct sim_route *route = &lane->sim->work[job->work], *nvme = &lane->sim->work[RH_HOST_NVME];
+	if (job->nvme_bytes > 0 && alone(lane->sim, nvme, job->nvme_bytes) > alone(lane->sim, route, job->bytes))
+		return sim_task(lane, nvme, job->nvme_bytes);
+	return job->bytes > 0 ? sim_task(lane, route, job->bytes) : 0;
+}
+
 static void begin_task(struct sim_lane *lane)
 {
 	struct rh_sim *sim = lane->sim;
@@ -171,7 +188,10 @@ static void begin_task(struct sim_lane *lane)
 	lane->delay_s = command->route->delay_s;
 	lane->left = command->amount;
 	sim->flowing[sim->flowings++] = lane;
-	sim->changed = 1;
+	if (command->route->uses)
+		sim->changed = 1;
+	else
+		lane->flow.rate = command->route->most > 0 ? command->route->most : HUGE_VAL;
 }
 
 static void end_job(struct sim_lane *lane, const struct rh_host_job *job)
@@ -190,8 +210,7 @@ static int ask_worker(struct sim_lane *lane)
 	struct rh_host_job job = {0};
 	if (!lane->worker.next || lane->rc || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
 		return 0;
-	if (job.bytes > 0)
-		lane->rc = sim_task(lane, &lane->sim->work[job.work], job.bytes);
+	lane->rc = sim_work(lane, &job);
 	if (!lane->rc)
 		lane->rc = sim_job(lane, &job);
 	lane->jobs += !lane->rc;
@@ -201,8 +220,10 @@ static int ask_worker(struct sim_lane *lane)
 /* Goes as far as it can without time; 1 if that was anywhere. */
 static int step_lane(struct sim_lane *lane)
 {
+	if (lane->running)
+		return 0;
 	size_t before = lane->first;
-	int was_running = lane->running, asked = ask_worker(lane);
+	int was_running = 0, asked = ask_worker(lane);
 	while (lane->first < lane->count && !lane->running) {
 		struct sim_command *command = &lane->command[lane->first];
 		if (command->kind == SIM_TASK) {
@@ -278,7 +299,7 @@ void sim_advance(struct rh_sim *sim)
 		if (ends) {
 			lane->running = 0;
 			lane->first++;
-			sim->changed = 1;
+			sim->changed |= lane->flow.route->uses > 0;
 		} else {
 			sim->flowing[left++] = lane;
 		}

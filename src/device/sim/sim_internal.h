@@ -93,6 +93,8 @@ void sim_lane_close(struct sim_lane *lane); /* it is idle */
 int sim_task(struct sim_lane *lane, const struct sim_route *route, double amount);
 int sim_record(struct sim_lane *lane, struct sim_event *event);
 int sim_wait(struct sim_lane *lane, struct sim_event *event);
+/* The time that a job takes. */
+int sim_work(struct sim_lane *lane, const struct rh_host_job *job);
 int sim_job(struct sim_lane *lane, const struct rh_host_job *job);
 void sim_point_release(struct sim_point *point);
 /* Begins all that can begin now, without letting time pass. 1 if anything did. */

@@ -1,0 +1,271 @@
+#include "cli/verbs.h"
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "run/trace.h"
+#include "schedule/schedule.h"
+#include "train/outlook.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 3, SPANS = 1 << 20, COLUMNS = 100 };
+
+static const double gib = 1 << 30;
+
+/* ---- for programs ---- */
+
+static json_t *tier(int64_t used, int64_t budget)
+{
+	return json_pack("{s:I, s:o}", "used_bytes", (json_int_t)used, "budget_bytes", budget ? json_integer(budget) : json_null());
+}
+
+static json_t *stages_json(const struct rh_plan *plan)
+{
+	json_t *list = json_array();
+	for (int i = 0; i < plan->forward_stages; i++)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:i}", "pass", "forward", "first_layer", plan->forward[i].lo,
+		                                      "last_layer", plan->forward[i].hi - 1));
+	for (int i = 0; i < plan->backward_stages; i++)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:i}", "pass", i ? "backward" : "fused", "first_layer",
+		                                      plan->backward[i].lo, "last_layer", plan->backward[i].hi - 1));
+	return list;
+}
+
+static json_t *advice_json(const struct rh_advice *advice)
+{
+	return *advice->text ? json_pack("{s:s, s:f}", "change", advice->text, "gain", advice->gain) : json_null();
+}
+
+static json_t *known(double value)
+{
+	return value > 0 ? json_real(value) : json_null();
+}
+
+static json_t *plan_json(const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look)
+{
+	const struct rh_forecast *is = &look->forecast;
+	if (!look->fits)
+		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
+		                 found->hardware.name, "why", look->why, "mend", advice_json(&look->mend), "rates_assumed",
+		                 json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
+		                 "longest_sequence", "speed_of_light", "tiers", "stages");
+	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I, s:I}", "fits", 1, "hardware",
+	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
+	                        "tokens_per_second", is->tokens_per_second, "step_seconds", is->step_seconds, "bubble", is->bubble,
+	                        "speed_of_light", look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck),
+	                        "bottleneck_gain", look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
+	                        (json_int_t)look->longest_sequence, "longest_sequence_single", (json_int_t)look->longest_sequence_single);
+	json_t *rest =
+	        json_pack("{s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b}", "tiers", "vram",
+	                  tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
+	                  tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
+	                  stages_json(&is->plan), "run_steps", load->run_steps ? json_integer(load->run_steps) : json_null(), "run_seconds",
+	                  known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes, "step_parts", "compute",
+	                  is->times.compute, "weights", is->times.weights, "activations", is->times.activations, "gradients",
+	                  is->times.gradients, "optimizer", is->times.optimizer, "rows_assumed_full", load->synthetic);
+	if (!out || !rest || json_object_update(out, rest)) {
+		json_decref(out);
+		out = NULL;
+	}
+	json_decref(rest);
+	return out;
+}
+
+/* ---- for people ---- */
+
+static int put_stages(struct rh_text *out, const struct rh_plan *plan)
+{
+	int rc = rh_text_printf(out, "stages       forward");
+	for (int i = 0; i < plan->forward_stages && !rc; i++)
+		rc = rh_text_printf(out, "%s %d-%d", i && i % 12 == 0 ? "\n                    " : "", plan->forward[i].lo,
+		                    plan->forward[i].hi - 1);
+	rc = rc ? rc
+	        : rh_text_printf(out, "%s\n             forward, loss and backward %d-%d\n", plan->forward_stages ? "" : " none",
+	                         plan->backward[0].lo, plan->backward[0].hi - 1);
+	for (int i = 1; i < plan->backward_stages && !rc; i++)
+		rc = rh_text_printf(out, "%s %d-%d",
+		                    i == 1        ? "             backward"
+		                    : i % 12 == 1 ? "\n                     "
+		                                  : "",
+		                    plan->backward[i].lo, plan->backward[i].hi - 1);
+	return rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
+}
+
+static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t budget, const char *what)
+{
+	int rc = rh_text_printf(out, "%-12s %.2f GiB", name, (double)used / gib);
+	if (!rc && budget)
+		rc = rh_text_printf(out, " of %.2f", (double)budget / gib);
+	return rc ? rc : rh_text_printf(out, "%s\n", what);
+}
+
+static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
+{
+	char what[256];
+	const struct rh_plan *plan = &is->plan;
+	snprintf(what, sizeof what, ": weights %.2f, gradients %.2f, activations %.2f, boundaries %.2f", (double)plan->weight_bytes / gib,
+	         (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
+	         (double)(plan->boundary_slots * plan->boundary_bytes) / gib);
+	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
+	snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f, devices %.2f", (double)is->store_bytes / gib,
+	         (double)is->boundary_bytes / gib, (double)(is->host_devices * is->device_bytes) / gib);
+	rc = rc ? rc : put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
+	return rc || !is->nvme_bytes ? rc : put_tier(out, "NVMe", is->nvme_bytes, is->nvme_budget, "");
+}
+
+static int put_time(struct rh_text *out, double seconds)
+{
+	if (seconds < 120)
+		return rh_text_printf(out, "%.1f s", seconds);
+	if (seconds < 7200)
+		return rh_text_printf(out, "%.1f minutes", seconds / 60);
+	return seconds < 172800 ? rh_text_printf(out, "%.1f hours", seconds / 3600) : rh_text_printf(out, "%.1f days", seconds / 86400);
+}
+
+static int put_speed(struct rh_text *out, const struct rh_load *load, const struct rh_outlook *look)
+{
+	const struct rh_forecast *is = &look->forecast;
+	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the speed of light\n",
+	                        is->tokens_per_second, is->step_seconds, 100 * is->bubble, 100 * look->speed_of_light);
+	if (!rc && load->run_steps) {
+		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)load->run_steps);
+		rc = rc ? rc : put_time(out, look->run_seconds);
+		rc = rc ? rc : rh_text_printf(out, "; %.2f GiB written to NVMe\n", (double)look->nvme_written_bytes / gib);
+	}
+	if (!rc)
+		rc = rh_text_printf(out, "limit        %s: a quarter more of it is worth %.1f %%\n", rh_bottleneck_name(look->bottleneck),
+		                    100 * look->bottleneck_gain);
+	if (!rc && *look->advice.text)
+		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
+	return rc ? rc
+	          : rh_text_printf(out, "longest      %lld tokens with one sequence on each device, %lld with one in all\n",
+	                           (long long)look->longest_sequence, (long long)look->longest_sequence_single);
+}
+
+static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load)
+{
+	int rc = rh_text_printf(out, "machine      %s, %d device%s%s\n", found->hardware.name, found->machine.devices,
+	                        found->machine.devices == 1 ? "" : "s",
+	                        found->assumed ? " (rates are guesses: roundhouse doctor --save measures them)" : "");
+	if (!rc && load->synthetic)
+		rc = rh_text_printf(out, "rows         taken to be max_length tokens each, all of them trained\n");
+	return rc;
+}
+
+static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look,
+                    const struct rh_trace *trace)
+{
+	int rc = put_head(out, found, load);
+	if (!rc && !look->fits)
+		return rh_text_printf(out, "does not fit %s\nwould fit    with %s\n", look->why,
+		                      *look->mend.text ? look->mend.text : "a larger machine, or a smaller model");
+	rc = rc ? rc : put_tiers(out, &look->forecast);
+	rc = rc ? rc : put_stages(out, &look->forecast.plan);
+	rc = rc ? rc : put_speed(out, load, look);
+	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first upload to the last download\n", trace->seconds);
+	return rc ? rc : rh_trace_text(trace, COLUMNS, out);
+}
+
+/* ---- all schedules ---- */
+
+static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_load *load)
+{
+	json_t *list = json_array();
+	int rc = 0;
+	if (!config->json)
+		printf("%-22s %12s %10s %8s %10s\n", "schedule", "tokens/s", "s a step", "idle %", "GiB/device");
+	for (int i = 0; i < rh_schedule_count + 1 && !rc; i++) {
+		struct rh_config other = *config;
+		struct rh_forecast is;
+		int stale = i == rh_schedule_count;
+		const struct rh_schedule *schedule = stale ? rh_schedule_find("roundpipe") : &rh_schedules[i];
+		const char *name = stale ? "roundpipe, staleness 1" : schedule->name;
+		if (!stale && schedule->update != RH_UPDATE_FLUSHES)
+			continue;
+		other.schedule = (char *)(uintptr_t)schedule->name;
+		other.optimizer_staleness = stale;
+		rc = rh_forecast(&other, &found->machine, load, NULL, &is);
+		int fits = !rc;
+		if (!config->json && fits)
+			printf("%-22s %12.1f %10.4g %8.2f %10.2f\n", name, is.tokens_per_second, is.step_seconds, 100 * is.bubble,
+			       (double)is.device_bytes / gib);
+		else if (!config->json)
+			printf("%-22s %s\n", name, rh_error(rc));
+		if (config->json)
+			json_array_append_new(list,
+			                      fits ? json_pack("{s:s, s:b, s:f, s:f, s:f, s:I}", "schedule", name, "fits", 1,
+			                                       "tokens_per_second", is.tokens_per_second, "step_seconds", is.step_seconds,
+			                                       "bubble", is.bubble, "device_bytes", (json_int_t)is.device_bytes)
+			                           : json_pack("{s:s, s:b, s:s}", "schedule", name, "fits", 0, "why", rh_error(rc)));
+		rh_forecast_free(&is);
+		if (rc == -ENOMEM || rc == -EINVAL) {
+			rc = 0;
+			rh_error_clear();
+		}
+	}
+	if (!rc && config->json)
+		return verb_print_json(json_pack("{s:o}", "schedules", list));
+	json_decref(list);
+	return rc;
+}
+
+/* ---- the verb ---- */
+
+static int write_svg(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_trace *trace)
+{
+	struct rh_text svg = {0};
+	char title[256];
+	if (!config->gantt)
+		return 0;
+	snprintf(title, sizeof title, "%s: one step of %s", found->hardware.name,
+	         config->model_name_or_path ? config->model_name_or_path : config->config_name);
+	int rc = rh_trace_svg(trace, title, &svg);
+	rc = rc ? rc : rh_file_write_whole(config->gantt, svg.bytes, svg.length);
+	rh_text_free(&svg);
+	return rc;
+}
+
+static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_load *load)
+{
+	struct rh_outlook look;
+	struct rh_trace trace;
+	struct rh_text text = {0};
+	int rc = rh_trace_create(found->machine.devices, SPANS, &trace);
+	if (rc)
+		return rc;
+	rc = rh_outlook_make(config, &found->machine, load, &trace, &look);
+	if (!rc && look.fits)
+		rc = write_svg(config, found, &trace);
+	if (!rc && config->json)
+		rc = verb_print_json(plan_json(found, load, &look));
+	else if (!rc)
+		rc = put_plan(&text, found, load, &look, &trace);
+	if (!rc && !config->json)
+		fputs(text.bytes, stdout);
+	rh_text_free(&text);
+	rh_trace_free(&trace);
+	rh_outlook_free(&look);
+	return rc;
+}
+
+int verb_plan(const struct rh_config *config)
+{
+	struct rh_machine_found found;
+	struct rh_session session = {0};
+	struct rh_load load = {0};
+	int rc = rh_machine_find(config, &found);
+	if (rc)
+		return rc;
+	rc = rh_session_simulate(config, &found.machine, &session);
+	if (!rc)
+		rc = rh_load_make(config, &session, STEPS, &load);
+	rh_session_close(&session);
+	if (!rc)
+		rc = config->compare ? compare(config, &found, &load) : tell(config, &found, &load);
+	rh_load_free(&load);
+	rh_machine_found_free(&found);
+	return rc;
+}

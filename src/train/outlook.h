@@ -1,0 +1,32 @@
+/* A prediction with its reasons: what limits the run, which change would help most, how long a sequence may be, and, where it does not fit,
+ * the smallest change after which it would. */
+#ifndef RH_TRAIN_OUTLOOK_H
+#define RH_TRAIN_OUTLOOK_H
+
+#include "train/predict.h"
+
+struct rh_advice {
+	char text[128]; /* "optimizer_staleness: 1"; empty: none was found */
+	double gain;    /* in tokens/s: 0.1 is a tenth more */
+};
+
+struct rh_outlook {
+	int fits;
+	char why[512]; /* where it does not */
+	struct rh_advice mend;
+	struct rh_forecast forecast;
+	double speed_of_light; /* share of the tokens/s at the devices' product peak alone */
+	enum rh_bottleneck bottleneck;
+	double bottleneck_gain; /* by a quarter more of it */
+	struct rh_advice advice;
+	int64_t longest_sequence, longest_sequence_single; /* with one in flight on each device, and one in all; 0: none fits */
+	double run_seconds;                                /* 0: not known */
+	int64_t nvme_written_bytes;                        /* by the whole run */
+};
+
+/* trace as in rh_forecast. 0 also where the run does not fit. */
+int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+                    struct rh_trace *trace, struct rh_outlook *out) RH_MUST;
+void rh_outlook_free(struct rh_outlook *outlook);
+
+#endif
