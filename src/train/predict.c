@@ -119,7 +119,7 @@ static int run_steps(struct rh_session *session, const struct rh_load *load, con
 /* Necessary products: forward and backward, nothing twice. */
 static int count_products(struct rh_session *session, const struct rh_load *load, struct rh_forecast *out)
 {
-	struct rh_rates rates = {1, 1, 1, 0};
+	struct rh_rates rates = {.product_flops_per_s = 1, .other_flops_per_s = 1, .memory_bytes_per_s = 1};
 	struct rh_costs costs;
 	const struct rh_hardware_device *device = &session->machine->hardware->device;
 	double peak = device->peak[session->config->dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16], flops = 0;

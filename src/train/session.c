@@ -384,14 +384,15 @@ static int plan_schedule(struct rh_session *session, const struct rh_workload *w
 static int weigh_layers(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
 {
 	struct rh_plan_request *request = &planning->request;
-	struct rh_hardware hardware;
+	const struct rh_session_machine *machine = session->machine;
+	struct rh_hardware hardware = {0};
 	if (!request->trains || request->devices < 2 || planning->options.schedule || request->forward_cut_count >= 0 ||
 	    request->backward_cut_count >= 0)
 		return 0;
-	int rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
+	int rc = machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
 	if (rc)
 		return rc;
-	rc = rh_balance_costs(request, &hardware, &planning->costs);
+	rc = rh_balance_costs(request, machine ? machine->hardware : &hardware, &planning->costs);
 	rh_hardware_free(&hardware);
 	planning->balance = (struct rh_balance){.request = request,
 	                                        .costs = &planning->costs,
