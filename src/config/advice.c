@@ -252,7 +252,11 @@ static const char *nearest_of(const char *name, unsigned verbs, int *farness_of_
 	for (size_t i = 0; i < config_key_count + ELSEWHERE; i++) {
 		const char *known = i < config_key_count ? config_keys[i].name : elsewhere[i - config_key_count].name;
 		const char *key = i < config_key_count ? known : elsewhere[i - config_key_count].key;
-		if (!key || strchr(known, '*') || !(config_keys[config_key_find(key)].verbs & verbs))
+		if (!key || strchr(known, '*'))
+			continue;
+		int index = config_key_find(key);
+		RH_ASSERT(index >= 0);
+		if (!(config_keys[index].verbs & verbs))
 			continue;
 		int far = farness(name, known);
 		if (nearest && far >= *farness_of_it)
