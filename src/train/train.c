@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "train/lr.h"
 #include "train/output.h"
+#include "train/predict.h"
 #include "train/room.h"
 
 #include <inttypes.h>
@@ -78,6 +79,31 @@ static int reserve_batches(struct run *run, const struct rh_batch_limits *limits
 	return rc;
 }
 
+/* What the run should take, to be told beside what it took. A prediction that cannot be made is no reason not to train. */
+static void predict(struct run *run, const struct rh_workload *work)
+{
+	struct rh_machine_found found;
+	struct rh_load load = {0};
+	struct rh_forecast forecast;
+	int rc = rh_machine_find(run->config, &found);
+	if (rc) {
+		rh_error_clear();
+		return;
+	}
+	rc = rh_load_of_data(run->config, &run->train, work, 3, &load);
+	if (!rc) {
+		rc = rh_forecast(run->config, &found.machine, &load, NULL, &forecast);
+		rh_forecast_free(&forecast);
+	}
+	if (rc)
+		rh_error_clear();
+	else
+		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
+	run->result->rates_assumed = found.assumed;
+	rh_load_free(&load);
+	rh_machine_found_free(&found);
+}
+
 static int start_session(struct run *run)
 {
 	const struct rh_config *config = run->config;
@@ -96,6 +122,8 @@ static int start_session(struct run *run)
 		rc = rh_evaluate_shape(&run->held_out, config, &run->choices, &work.infer);
 		work.infer_micro_batches = rh_evaluate_micro_batches(&run->held_out, config, devices);
 	}
+	if (!rc)
+		predict(run, &work);
 	if (!rc)
 		rc = rh_session_start(&run->session, &work);
 	return rc ? rc : reserve_batches(run, &limits, work.train_micro_batches);

@@ -13,8 +13,10 @@ struct rh_train_result {
 	int has_eval;
 	struct rh_evaluation eval; /* the last */
 	int64_t device_peak_bytes, ram_peak_bytes, device_planned_bytes, ram_planned_bytes;
-	int64_t nvme_bytes; /* reserved, as planned */
-	int interrupted;    /* a signal asked to stop; a checkpoint was saved */
+	int64_t nvme_bytes;                 /* reserved, as planned */
+	double predicted_tokens_per_second; /* by a simulation at the start; 0: none was made */
+	int rates_assumed;                  /* it went by guessed rates, as doctor has not been here */
+	int interrupted;                    /* a signal asked to stop; a checkpoint was saved */
 };
 
 /* 0: trained and written to output_dir, or stopped by a signal with a checkpoint. */
