@@ -9,7 +9,7 @@
 
 /* A loss is a mean over the tokens of MICROS micro-batches. In bf16 a value near the middle of two rounds either way, which from then on
  * moves every loss by some thousandths of a token's: fewer tokens would measure that and not the kernels. */
-enum { STEPS = 10, FEW = 4, MICROS = 4 };
+enum { STEPS = 10, FEW = 2, MICROS = 4 };
 
 struct what {
 	const char *model, *adapter;
