@@ -27,10 +27,11 @@ static int write_out_home(const struct config_entry *entry, char **path)
 	return 0;
 }
 
+/* 1, 0, or negative errno. */
 static int holds(const char *dir, const char *name)
 {
 	char *path = rh_path_join(dir, name);
-	int there = path && rh_file_exists(path);
+	int there = path ? rh_file_exists(path) : -ENOMEM;
 	rh_free(path);
 	return there;
 }
@@ -50,7 +51,10 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file)";
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
-	if (model && holds(path, "adapter_config.json") && !holds(path, "config.json"))
+	int adapts = model ? holds(path, "adapter_config.json") : 0, whole = adapts > 0 ? holds(path, "config.json") : 0;
+	if (adapts < 0 || whole < 0)
+		return adapts < 0 ? adapts : whole;
+	if (adapts && !whole)
 		return config_entry_fail(entry, "'%s' holds an adapter; name it in adapter_name_or_path, and its base model here",
 		                         shown.text);
 	if (model && rh_file_exists(path) && ends_with(path, ".safetensors"))
