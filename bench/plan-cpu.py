@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The driver of bench/plan-cpu.sh (DESIGN.md 11). A step's time is the median of all but the first; memory is what the devices and the process
+"""The driver of bench/plan-cpu.sh. A step's time is the median of all but the first; memory is what the devices and the process
 took at most, as `train --json` says."""
 
 import argparse

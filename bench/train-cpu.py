@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The driver of bench/train-cpu.sh: runs ours and the peer in turn, measures both alike and prints one JSON line (DESIGN.md 11).
+"""The driver of bench/train-cpu.sh: runs ours and the peer in turn, measures both alike and prints one JSON line.
 
 Speed: tokens that are no padding, a second, as each program says: loading is left out, of the peer also the first step. Memory: the largest
 resident set of the process from start to end (what /usr/bin/time calls "maximum resident set size"), program and libraries included.

@@ -4,7 +4,7 @@
  * device's event, a condition of the host's), which order lanes among themselves. An operation comes before another only if the lanes and
  * tokens say so; when they happened to run does not count, so a missing wait is found even where no harm came of it.
  *
- * The five orderings of DESIGN.md 4, for each block that is not only uploaded, steps counted from 0, staleness s (0 sync, 1 async):
+ * The five orderings, for each block that is not only uploaded, steps counted from 0, staleness s (0 sync, 1 async):
  *   1  PUBLISH p      comes after every UPLOAD of steps up to p + s, which want the weights before
  *   2  UPLOAD t       comes after PUBLISH t - 1 - s, if that is a step
  *   3  TAKE t         comes after every DOWNLOAD t, of which there is one at least

@@ -1,4 +1,4 @@
-/* The host store: layer blocks and all that training keeps of them, DESIGN.md 4 "Bytes".
+/* The host store: layer blocks and all that training keeps of them.
  *
  * A block is a run of tensors that travel together. All its arrays share one element layout, given by the tensors' offsets; the gaps hold
  * zeros. A frozen block holds only its upload form. A trainable block of dtype

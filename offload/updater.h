@@ -11,7 +11,7 @@
  * block's gradient has come down nobody reads its published weights any more: what the update before made is published, then the gradient
  * is taken, and the next step need not wait for that.
  *
- * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. DESIGN.md 4's orderings are held by the awaits,
+ * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. The orderings (offload/order.h) are held by the awaits,
  * the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H

@@ -4,7 +4,7 @@
 #include "partition/balance.h"
 #include "partition/resize.h"
 
-/* This system's bytes a trained parameter (DESIGN.md 4): on the device an fp32 sum and its bf16 copy; on the host the split layout, held
+/* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update; the launches of a block, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
 static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .updated = 26};

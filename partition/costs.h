@@ -39,7 +39,7 @@ struct rh_costs {
 	int64_t tokens;            /* of the micro-batch that the figures are for; 0: not said */
 };
 
-/* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout (DESIGN.md 4). */
+/* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout. */
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out) RH_MUST;
 /* From a table; rates may be NULL if every layer has its times. -EINVAL names the layer that has neither times nor FLOPs. */
@@ -67,7 +67,7 @@ double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi);
 double rh_cost_stage(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi);
 
 /* Device memory of a stage without the prefetch buffer: weights, gradients, saved activations of one micro-batch, the largest workspace and
- * three boundary buffers (DESIGN.md 4, Partition). A forward stage keeps neither gradients nor activations. */
+ * three boundary buffers. A forward stage keeps neither gradients nor activations. */
 int64_t rh_costs_stage_bytes(const struct rh_costs *costs, enum rh_pass pass, int lo, int hi);
 int64_t rh_costs_upload_bytes(const struct rh_costs *costs, int lo, int hi);
 

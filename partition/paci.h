@@ -1,4 +1,4 @@
-/* PACI's partitioner (DESIGN.md 5; arXiv 2606.07881, D.5): layers cut into N stages of one layer or more, for N boxes. Stage j of N,
+/* PACI's partitioner (arXiv 2606.07881, D.5): layers cut into N stages of one layer or more, for N boxes. Stage j of N,
  * counted from 1, keeps w_j micro-batches in flight and needs M_j = sum of its layers' static bytes + w_j * sum of their activations. Pure.
  */
 #ifndef RH_PARTITION_PACI_H

@@ -1,4 +1,4 @@
-/* RoundPipe's partitioner (DESIGN.md 4, Partition). Forward stages cover the layers below the fused stage, backward stages those of them
+/* RoundPipe's partitioner (arXiv 2604.27085). Forward stages cover the layers below the fused stage, backward stages those of them
  * that are trained; S stages in all, the slowest taking t. First the least (M*S + N(N-1)) * t, exactly, over all partitions whose stages
  * fit: bytes of a stage + the prefetch buffer <= cap,   the prefetch buffer = the largest stage's upload (none for a single stage). Then,
  * as that lockstep figure is blind to uneven stages, the best few and their neighbours are run through the slot recurrence (timeline.h),

@@ -1,4 +1,4 @@
-/* A step's micro-batches in rounds (DESIGN.md 4, Dispatch). */
+/* A step's micro-batches in rounds: sizes differ by at most one, the longer ones first. */
 #ifndef RH_PARTITION_ROUNDS_H
 #define RH_PARTITION_ROUNDS_H
 

@@ -7,7 +7,6 @@
 
 int verb_train(const struct rh_config *config) RH_MUST;
 int verb_plan(const struct rh_config *config) RH_MUST;
-int verb_plan(const struct rh_config *config) RH_MUST;
 int verb_eval(const struct rh_config *config) RH_MUST;
 int verb_generate(const struct rh_config *config) RH_MUST;
 int verb_doctor(const struct rh_config *config) RH_MUST;

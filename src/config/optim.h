@@ -4,7 +4,7 @@
 
 enum rh_optim { RH_OPTIM_ADAMW, RH_OPTIM_LION, RH_OPTIM_SGD, RH_OPTIM_ADAFACTOR, RH_OPTIMS };
 
-/* DESIGN.md 4 "Bytes". fp32 weights know one layout only, which every name but SPLIT8 stands for. */
+/* Bytes of each: offload/store.h. fp32 weights know one layout only, which every name but SPLIT8 stands for. */
 enum rh_state_layout {
 	RH_LAYOUT_SPLIT,  /* the master's upper half is the upload copy */
 	RH_LAYOUT_PLAIN,  /* an fp32 master beside the upload copy */

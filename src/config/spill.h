@@ -1,4 +1,4 @@
-/* What a run may put on NVMe: keys `spill` and `nvme_dirs`, SEMANTICS.md 1. */
+/* What a run may put on NVMe: keys `spill` and `nvme_dirs`. */
 #ifndef RH_CONFIG_SPILL_H
 #define RH_CONFIG_SPILL_H
 

@@ -10,12 +10,13 @@
 
 #include "core/view.h"
 
-/* All ops. Products are apart because devices run them through more than a kernel: libraries, workspace, choices. To add one: a row here
- * and its operands below; what there is to say of it in device/ops/; a kernel in device/cpu/simd/ and one in cuda/. */
-#define RH_OPS(PLAIN, PRODUCT)                                                                                                             \
+/* All ops: those that are a kernel on every device, and those that each device runs in a way of its own (products go through libraries
+ * and workspace). To add one: a row here and its operands below; what there is to say of it in device/ops/; a kernel in device/cpu/simd/
+ * and one in cuda/. */
+#define RH_OPS(PLAIN, OWN)                                                                                                                 \
 	PLAIN(FILL, fill)                                                                                                                  \
 	PLAIN(CAST, cast)                                                                                                                  \
-	PRODUCT(GEMM, gemm)                                                                                                                \
+	OWN(GEMM, gemm)                                                                                                                    \
 	PLAIN(COLUMN_SUM, column_sum)                                                                                                      \
 	PLAIN(RMSNORM, rmsnorm)                                                                                                            \
 	PLAIN(RMSNORM_BACKWARD, rmsnorm_backward)                                                                                          \
@@ -30,24 +31,24 @@
 	PLAIN(GATHER_ROWS, gather_rows)                                                                                                    \
 	PLAIN(SCATTER_ROWS, scatter_rows)                                                                                                  \
 	PLAIN(DROPOUT, dropout)                                                                                                            \
-	PRODUCT(HEAD_LOSS, head_loss)                                                                                                      \
+	OWN(HEAD_LOSS, head_loss)                                                                                                          \
 	PLAIN(ADD, add)                                                                                                                    \
 	PLAIN(ROUTER, router)                                                                                                              \
 	PLAIN(ROUTER_BACKWARD, router_backward)                                                                                            \
 	PLAIN(PERMUTE, permute)                                                                                                            \
 	PLAIN(UNPERMUTE, unpermute)                                                                                                        \
 	PLAIN(UNPERMUTE_BACKWARD, unpermute_backward)                                                                                      \
-	PRODUCT(GROUPED_GEMM, grouped_gemm)                                                                                                \
-	PRODUCT(GROUPED_GEMM_GRADIENT, grouped_gemm_gradient)                                                                              \
+	OWN(GROUPED_GEMM, grouped_gemm)                                                                                                    \
+	OWN(GROUPED_GEMM_GRADIENT, grouped_gemm_gradient)                                                                                  \
 	PLAIN(GROUPED_COLUMN_SUM, grouped_column_sum)                                                                                      \
 	PLAIN(DEQUANTISE, dequantise)                                                                                                      \
 	PLAIN(ACTIVATION, activation)                                                                                                      \
 	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
 	PLAIN(LAYERNORM, layernorm)                                                                                                        \
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
-	PRODUCT(WORK, work)                                                                                                                \
-	PRODUCT(QUANTISE, quantise)                                                                                                        \
-	PRODUCT(SCALED_GEMM, scaled_gemm)
+	OWN(WORK, work)                                                                                                                    \
+	OWN(QUANTISE, quantise)                                                                                                            \
+	OWN(SCALED_GEMM, scaled_gemm)
 
 #define RH_OP_KIND(kind, name) RH_OP_##kind,
 enum rh_op_kind { RH_OPS(RH_OP_KIND, RH_OP_KIND) RH_OP_KINDS };
@@ -196,6 +197,7 @@ enum {
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
 enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
+
 /* Mixtures of experts. Of E experts each token goes to k; n = T*k pairs (at most 2^30) of a token and a place among its experts. E and k
  * have the limits below. A layer is ROUTER, PERMUTE, GROUPED_GEMM, an activation, GROUPED_GEMM, UNPERMUTE; backward in the opposite order,
  * with UNPERMUTE (no weights) for PERMUTE.
@@ -293,6 +295,8 @@ static inline float rh_half_limit(int64_t chunk)
 
 /* WORK: takes time and computes nothing: a layer of which only a table is known. No operands. What it costs is what it says; simulated
  * devices take `seconds` for it, others no time. */
+
+/* The most operands of an op. */
 enum { RH_OP_OPERANDS = 14 };
 
 struct rh_op {
@@ -375,8 +379,8 @@ const struct rh_op_info *rh_op_info(enum rh_op_kind kind);
  * assert. */
 const char *rh_op_fault(const struct rh_op *op);
 
-/* FLOPs of matrix products (2 per multiply-add), FLOPs of everything else, bytes read and written once each. Attention counts the pairs it
- * really visits where the document lengths are known only as `longest`: rows * longest / 2 for causal. */
+/* FLOPs of matrix products (2 per multiply-add), FLOPs of everything else, bytes read and written once each. Of attention an
+ * upper estimate, as only the `longest` document is known: a query sees half of it and the keys cached before it, at most a window. */
 struct rh_op_cost {
 	double product_flops, other_flops, bytes;
 };

@@ -12,11 +12,11 @@
 struct rh_executor;
 
 struct rh_executor_options {
-	const struct rh_model *model; /* these six are borrowed */
+	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
 	struct rh_store *store;
 	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
-	const int64_t *window;              /* of PACI: rh_schedule_request's, borrowed */
+	const int64_t *window;              /* of PACI: rh_schedule_request's */
 	struct rh_updater *updater;         /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;

@@ -48,14 +48,14 @@ static void note(const struct makers *makers, const struct rh_slot *slot, int64_
 		makers->sums[slot->lo] = i;
 }
 
-static double hop(const struct rh_program *program, const struct rh_evaluation *how, int64_t from, const struct rh_slot *to)
+static double hop(const struct rh_program *program, const struct rh_program_timing *how, int64_t from, const struct rh_slot *to)
 {
 	int stays = from < 0 || (program->slot[from].device == to->device && !how->schedule->swaps);
 	return stays ? 0 : how->sums->costs->hop_s;
 }
 
 /* Recompute waits for the stage's saved input, the rest for the gradient from above; a top stage has it from its own forward. */
-static void lay_backward(const struct rh_program *program, const struct rh_evaluation *how, const struct makers *makers,
+static void lay_backward(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers,
                          const struct rh_slot *slot, struct rh_timeline_slot *out)
 {
 	const struct rh_cost_sums *sums = how->sums;
@@ -72,7 +72,7 @@ static void lay_backward(const struct rh_program *program, const struct rh_evalu
 	out->hop_s[1] = hop(program, how, above, slot);
 }
 
-static void lay(const struct rh_program *program, const struct rh_evaluation *how, const struct makers *makers, int64_t i,
+static void lay(const struct rh_program *program, const struct rh_program_timing *how, const struct makers *makers, int64_t i,
                 struct rh_timeline_slot *out)
 {
 	const struct rh_slot *slot = &program->slot[i];
@@ -97,7 +97,7 @@ static void lay(const struct rh_program *program, const struct rh_evaluation *ho
 		out->upload_s = (double)rh_costs_upload_bytes(how->sums->costs, slot->lo, slot->hi) / how->upload_bytes_per_s;
 }
 
-int rh_program_evaluate(const struct rh_program *program, const struct rh_evaluation *how, struct rh_timeline *out)
+int rh_program_evaluate(const struct rh_program *program, const struct rh_program_timing *how, struct rh_timeline *out)
 {
 	struct makers makers;
 	*out = (struct rh_timeline){0};

@@ -7,7 +7,7 @@
 
 enum rh_recompute { RH_RECOMPUTE_LATE, RH_RECOMPUTE_AHEAD }; /* once the gradient is there; while it is on its way */
 
-struct rh_evaluation {
+struct rh_program_timing {
 	const struct rh_schedule *schedule;
 	const struct rh_cost_sums *sums; /* its hop_s too; recompute_s 0 where activations are kept */
 	int devices;
@@ -16,7 +16,7 @@ struct rh_evaluation {
 };
 
 /* The recurrence's slots are the program's, one for one. */
-int rh_program_evaluate(const struct rh_program *program, const struct rh_evaluation *how, struct rh_timeline *out) RH_MUST;
+int rh_program_evaluate(const struct rh_program *program, const struct rh_program_timing *how, struct rh_timeline *out) RH_MUST;
 
 /* The most micro-batches whose activations a device holds at once, over its stages, going through its order: from a forward's begin to the
  * end of the backward, or of its weight gradient where that is split off. peak: (devices). A fused slot holds one while it runs. */

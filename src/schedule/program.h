@@ -36,7 +36,7 @@ struct rh_program {
 };
 void rh_program_free(struct rh_program *program);
 
-/* DESIGN.md 4's default until the plan predicts times: min(M, max(8, 2N)). */
+/* Micro-batches of a round where nobody says: min(M, max(8, 2N)). */
 int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices);
 
 /* RoundPipe: slot i of a step runs on device (*turn + i) mod devices; *turn moves on by the step's slots. trains 0: forward slots, then

@@ -54,7 +54,7 @@ static int evaluate(const struct rh_experiment *experiment, const struct staged 
 	                                            .stages = staged->stages,
 	                                            .sums = &sums,
 	                                            .hop_s = staged->costs.hop_s};
-	const struct rh_evaluation how = {
+	const struct rh_program_timing how = {
 	        .schedule = rh_schedule_find(name), .sums = &sums, .devices = request.devices, .recompute = RH_RECOMPUTE_LATE};
 	rc = rh_schedule_make(how.schedule, &request, &program);
 	rc = rc ? rc : rh_program_evaluate(&program, &how, &timeline);

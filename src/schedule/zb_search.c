@@ -34,7 +34,7 @@ static int span_of(const struct rh_schedule_request *request, const struct rh_pr
 		program->slot[i].lo = program->slot[i].stage;
 		program->slot[i].hi = program->slot[i].stage + 1;
 	}
-	const struct rh_evaluation how = {.schedule = rh_schedule_find("zb-1p"), .sums = &sums, .devices = request->devices};
+	const struct rh_program_timing how = {.schedule = rh_schedule_find("zb-1p"), .sums = &sums, .devices = request->devices};
 	rc = rc ? rc : rh_program_evaluate(program, &how, &timeline);
 	*out = timeline.longest_span_s;
 	rh_timeline_free(&timeline);

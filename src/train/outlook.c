@@ -1,5 +1,7 @@
 #include "train/outlook.h"
 
+#include "core/alloc.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -44,28 +46,35 @@ static void widen_link(struct rh_hardware_link *link, int up)
 	link->both_bytes_per_s *= more;
 }
 
-/* The machine with a quarter more of one thing; the tables behind it are rewritten in place and put right again by 1 / more. */
-static void widen_compute(struct rh_hardware_device *device, double by)
+/* `op`: room for the device's own rates. */
+static void widen_compute(struct rh_hardware_device *device, struct rh_hardware_op *op)
 {
 	for (int p = 0; p < RH_PRODUCTS; p++)
-		device->peak[p] *= by;
+		device->peak[p] *= more;
 	for (size_t i = 0; i < device->ops; i++) {
-		device->op[i].flops_per_s *= by;
-		device->op[i].bytes_per_s *= by;
+		op[i] = device->op[i];
+		op[i].flops_per_s *= more;
+		op[i].bytes_per_s *= more;
 	}
-	device->other_flops_per_s *= by;
-	device->memory_bytes_per_s *= by;
-	device->launch_s /= by;
+	device->op = op;
+	device->other_flops_per_s *= more;
+	device->memory_bytes_per_s *= more;
+	device->launch_s /= more;
 }
+
+/* Of the machine with a quarter more of one thing; 0 where that cannot be said. */
 
 static double speed_with_more(enum rh_bottleneck what, const struct rh_config *config, const struct rh_session_machine *machine,
                               const struct rh_load *load)
 {
 	struct rh_hardware wider = *machine->hardware;
 	struct rh_session_machine other = {.hardware = &wider, .devices = machine->devices, .ram_bytes = machine->ram_bytes};
+	struct rh_hardware_op *op = rh_alloc(wider.device.ops, sizeof *op);
+	if (!op && wider.device.ops)
+		return 0;
 	switch (what) {
 	case RH_LIMIT_COMPUTE:
-		widen_compute(&wider.device, more);
+		widen_compute(&wider.device, op);
 		break;
 	case RH_LIMIT_UPLOAD:
 	case RH_LIMIT_DOWNLOAD:
@@ -85,8 +94,7 @@ static double speed_with_more(enum rh_bottleneck what, const struct rh_config *c
 		wider.nvme.mixed_bytes_per_s *= more;
 	}
 	double tokens = speed(config, &other, load);
-	if (what == RH_LIMIT_COMPUTE)
-		widen_compute(&wider.device, 1 / more);
+	rh_free(op);
 	return tokens;
 }
 
@@ -123,12 +131,13 @@ static void find_advice(const struct rh_config *config, const struct rh_session_
 	struct rh_load longer;
 	if (!(base > 0))
 		return;
-	if (!config->optimizer_staleness && !config->schedule) {
+	int roundpipe = !config->schedule || !strcmp(config->schedule, "roundpipe");
+	if (!config->optimizer_staleness && roundpipe) {
 		other.optimizer_staleness = 1;
 		consider(&out->advice, speed(&other, machine, load) / base - 1, "optimizer_staleness: 1");
 		other = *config;
 	}
-	if (!config->schedule && !config->round_micro_batches) {
+	if (roundpipe && !config->round_micro_batches) {
 		int64_t count = config->gradient_accumulation_steps;
 		for (int halves = 0; halves < 2; halves++) {
 			other.round_micro_batches = halves ? (count + 1) / 2 : count;

@@ -89,7 +89,7 @@ static int open_session(int trains, struct rh_session *out)
 		rc = rh_adapter_resolve(config, &out->adapter);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
-	if (!rc && config->fp8)
+	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */
 		rc = rh_devices_check_fp8(config->device);
 	if (!rc) {
 		out->model->multiply = config->fp8                                    ? RH_MULTIPLY_F8

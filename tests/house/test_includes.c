@@ -62,7 +62,7 @@ static void check_include(const char *path, int line, const char *included)
 	const char *room = room_of(name, &from), *other = room_of(included, &to);
 	includes_seen++;
 	if (!room)
-		complain(path, line, "this folder is no room of DESIGN.md 2", name);
+		complain(path, line, "this folder is no room of README", name);
 	else if (!other)
 		complain(path, line, "include our own headers by room/name.h", included);
 	else if (room != other && to <= from)

@@ -80,7 +80,7 @@ static void test_reserve_of_the_absurd_says_who(void **state)
 	}
 }
 
-/* The layout table of DESIGN.md 4, by hand. */
+/* Bytes of each layout, by hand. */
 static void test_bytes_follow_the_layout_table(void **state)
 {
 	(void)state;

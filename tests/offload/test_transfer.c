@@ -1,4 +1,4 @@
-/* Bulk among activations: what DESIGN.md 4 asks of the packing, on random queues; and a copy engine that serves it. */
+/* Bulk among activations: what is asked of the packing, on random queues; and a copy engine that serves it. */
 #include "check.h"
 #include "offload/transfer.h"
 

@@ -118,7 +118,7 @@ static void test_partition_equals_brute_force(void **state)
 	assert_true(over > 1000);
 }
 
-/* DESIGN.md 5: one pass over (overshoot, time) pairs in lexicographic order finds (9,11) here. */
+/* One pass over (overshoot, time) pairs in lexicographic order finds (9,11) here. */
 static void test_partition_that_fits_nowhere_is_least_worst_then_fastest(void **state)
 {
 	(void)state;

@@ -81,7 +81,7 @@ static double bubble_of(const char *schedule, const struct anchor *anchor, const
 	                                            .stages = rig->stages,
 	                                            .sums = &sums,
 	                                            .hop_s = rig->costs.hop_s};
-	const struct rh_evaluation how = {.schedule = rh_schedule_find(schedule), .sums = &sums, .devices = GPUS};
+	const struct rh_program_timing how = {.schedule = rh_schedule_find(schedule), .sums = &sums, .devices = GPUS};
 	check_ok(rh_schedule_make(how.schedule, &request, &program));
 	check_ok(rh_program_evaluate(&program, &how, &timeline));
 	double bubble = timeline.bubble * 100;

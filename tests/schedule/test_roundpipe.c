@@ -1,4 +1,4 @@
-/* RoundPipe's program against DESIGN.md 4: rounds, slots, devices. */
+/* RoundPipe's program: rounds, slots, devices. */
 #include "check.h"
 
 #include "core/alloc.h"

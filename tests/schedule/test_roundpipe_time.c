@@ -1,4 +1,4 @@
-/* RoundPipe in time: DESIGN.md 4's idle formula for equal slots, joined steps, and that the partitioner's recurrence and the evaluator of
+/* RoundPipe in time: the idle formula for equal slots, joined steps, and that the partitioner's recurrence and the evaluator of
  * programs agree; the published bubbles of the other schedules with the cuts they were given. */
 #include "check.h"
 
@@ -49,7 +49,7 @@ static void rig_run(struct rig *rig, const char *name, int devices, int64_t micr
 	const struct rh_schedule *schedule = rh_schedule_find(name);
 	const struct rh_schedule_request request = {
 	        .devices = devices, .micro_batches = micro_batches, .steps = steps, .plan = &rig->plan, .round_micro_batches = most};
-	const struct rh_evaluation how = {.schedule = schedule, .sums = &rig->sums, .devices = devices, .recompute = recompute};
+	const struct rh_program_timing how = {.schedule = schedule, .sums = &rig->sums, .devices = devices, .recompute = recompute};
 	rh_timeline_free(&rig->timeline);
 	check_ok(rh_schedule_make(schedule, &request, &rig->program));
 	check_ok(rh_program_evaluate(&rig->program, &how, &rig->timeline));

@@ -51,7 +51,7 @@ static void rig_open(struct rig *rig, const char *name, int devices, int stages,
 static void rig_run(struct rig *rig)
 {
 	check_ok(rh_schedule_make(rig->schedule, &rig->request, &rig->program));
-	const struct rh_evaluation how = {.schedule = rig->schedule, .sums = &rig->sums, .devices = rig->request.devices};
+	const struct rh_program_timing how = {.schedule = rig->schedule, .sums = &rig->sums, .devices = rig->request.devices};
 	check_ok(rh_program_evaluate(&rig->program, &how, &rig->timeline));
 	rh_program_in_flight(&rig->program, rig->request.devices, rig->peak);
 }
@@ -328,7 +328,8 @@ static double period_of(const struct rig *rig)
 	return (last - first) / (double)count;
 }
 
-/* PACI (arXiv 2606.07881): its own window pays 2L(N-1)/N a micro-batch, DESIGN.md 5's hides the latency; asynchronous 1F1B likewise. */
+/* PACI (arXiv 2606.07881): its own window pays 2L(N-1)/N a micro-batch, the latency-aware one hides the latency; asynchronous 1F1B
+ * likewise. */
 static void test_paci_period_is_as_the_window_allows(void **state)
 {
 	(void)state;
@@ -433,7 +434,7 @@ static void test_every_schedule_without_memory_fails_cleanly(void **state)
 		for (uint64_t nth = 1; rh_schedules[k].stages_least && rc; nth++) {
 			struct rig rig;
 			rig_open(&rig, rh_schedules[k].name, 3, 3 * rh_schedules[k].stages_least, 6, 2, (struct times){1, 1, 1, 1});
-			const struct rh_evaluation how = {.schedule = rig.schedule, .sums = &rig.sums, .devices = 3};
+			const struct rh_program_timing how = {.schedule = rig.schedule, .sums = &rig.sums, .devices = 3};
 			rh_alloc_fail_nth(nth);
 			rc = rh_schedule_make(rig.schedule, &rig.request, &rig.program);
 			rc = rc ? rc : rh_program_evaluate(&rig.program, &how, &rig.timeline);

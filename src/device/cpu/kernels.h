@@ -13,7 +13,7 @@ struct cpu_context {
 	enum rh_cpu_isa isa;
 };
 
-/* Views hold host addresses. 0 or negative errno (oneDNN refusals, scratch that cannot be had). */
+/* Views hold host addresses. 0 or negative errno (scratch that cannot be had). */
 int cpu_run(struct cpu_context *context, const struct rh_op *op) RH_MUST;
 
 int cpu_gemm(struct cpu_context *context, const struct rh_op *op) RH_MUST;         /* gemm.c */
