@@ -431,6 +431,7 @@ void store_release(struct rh_store *store, int piece, enum store_after after)
 	RH_ASSERT(slot->state == SLOT_HELD && slot->piece == piece);
 	slot->used = ++store->window->turns;
 	slot->changed |= after == STORE_CHANGED;
+	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
 	slot->state = after == STORE_DONE ? SLOT_WRITING : SLOT_KEPT;
 	if (after == STORE_DONE) {
 		slot->changed = 0;

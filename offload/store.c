@@ -34,7 +34,8 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	int wide = options->dtype == RH_F32;
 	int64_t stored = wide ? full : half;
 	*block = (struct store_block){.version = 1, .published_version = 1};
-	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
+	/* addresses cost nothing: where there is nothing else, weights on NVMe have some too */
+	if (spec->trainable || options->addresses_only || !(options->spill & RH_SPILL_WEIGHTS))
 		block->weights = rh_arena_take(memory, stored);
 	if (!spec->trainable)
 		return;
@@ -86,14 +87,21 @@ static int64_t place_all(const struct rh_block *specs, int count, const struct r
 	return spans;
 }
 
-int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
+/* Of the mapping that holds all arrays. */
+static int64_t array_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
 {
 	struct rh_arena measure = rh_arena_measuring();
 	struct store_span *table;
 	void *scratch;
-	if (place_all(blocks, count, options, &measure, NULL, &table, &scratch) < 0)
-		return INT64_MAX;
-	return rh_host_round(measure.used) + rh_host_round(spill_measure(blocks, count, options).window_bytes);
+	return place_all(blocks, count, options, &measure, NULL, &table, &scratch) < 0 ? INT64_MAX : rh_host_round(measure.used);
+}
+
+int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options)
+{
+	struct rh_store_options real = *options;
+	real.addresses_only = 0;
+	int64_t bytes = array_bytes(blocks, count, &real);
+	return bytes == INT64_MAX ? bytes : bytes + rh_host_round(spill_measure(blocks, count, options).window_bytes);
 }
 
 int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options, int64_t *step_bytes)
@@ -205,7 +213,7 @@ static enum optimizer_form form_of(const struct rh_store_options *options)
 int rh_store_create(const struct rh_block *blocks, int count, const struct rh_store_options *options, struct rh_pool *pool,
                     struct rh_store **out)
 {
-	int64_t bytes = rh_store_bytes(blocks, count, options);
+	int64_t bytes = array_bytes(blocks, count, options);
 	if (bytes == INT64_MAX)
 		return rh_fail(-ENOMEM, "the weights and optimizer state of this model have more bytes than any machine can address");
 	int rc = -ENOMEM;
@@ -223,7 +231,6 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	store->block = rh_alloc((size_t)count, sizeof *store->block);
 	if (!store->block)
 		goto out;
-	bytes -= rh_host_round(spill_measure(blocks, count, options).window_bytes);
 	rc = reserve(store, bytes);
 	if (rc)
 		goto out;

@@ -321,8 +321,11 @@ static void wait_changed(struct rh_updater *updater)
 int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struct rh_updater **out)
 {
 	struct rh_updater *updater = rh_alloc(1, sizeof *updater);
-	if (!updater)
+	if (!updater) {
+		if (queue)
+			queue->ops->destroy(queue);
 		return -ENOMEM;
+	}
 	updater->store = store;
 	updater->blocks = rh_store_blocks(store);
 	pthread_mutex_init(&updater->turn, NULL);

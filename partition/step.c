@@ -323,7 +323,7 @@ int64_t rh_step_shorter(int64_t sequences, int64_t rounds, int64_t round_micro_b
 	return shorter > 0 ? shorter : 1;
 }
 
-static int open(const struct rh_step_request *request, struct stepping *at)
+static int begin(const struct rh_step_request *request, struct stepping *at)
 {
 	const struct rh_partition *cuts = request->cuts;
 	int layers = request->shorter->costs->layers, stages = cuts->forward_stages + cuts->backward_stages;
@@ -372,7 +372,7 @@ int rh_step_time(const struct rh_step_request *request, struct rh_step_time *out
 {
 	struct stepping at;
 	*out = (struct rh_step_time){0};
-	int rc = open(request, &at);
+	int rc = begin(request, &at);
 	if (!rc) {
 		settle(&at, out);
 		out->bubble = 1 - out->busy_s / (request->devices * out->schedule_s);

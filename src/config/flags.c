@@ -83,7 +83,7 @@ static int read_plan_flag(char **argv, int left, struct config_entries *entries,
 	*taken = 2;
 	if (!strcmp(argv[0], "--gantt")) {
 		config->gantt = argv[1];
-		return value ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
+		return value && strncmp(value, "--", 2) ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
 	}
 	if (!strcmp(argv[0], "--gpus")) {
 		if (!value || config_parse_integer(value, &gpus) || gpus < 1 || gpus > 64)

@@ -320,10 +320,13 @@ void bulk_end(struct work *work)
 	if (adds_gradients(work)) {
 		if (on->bulk.downloads)
 			record(work, RH_STREAM_COMPUTE, on->rounded.ready);
-		if (on->bulk.sums_leave)
+		if (on->bulk.sums_leave) { /* read by downloads, and by what was rounded since the last of them was enqueued */
+			record(work, RH_STREAM_COMPUTE, on->gradients.ready);
+			wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
 			record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
-		else
+		} else {
 			record(work, RH_STREAM_COMPUTE, on->gradients.freed);
+		}
 		on->bulk.sums_leave = 0;
 	}
 	record(work, RH_STREAM_COMPUTE, on->weights.end[on->weights.turn].freed);

@@ -53,6 +53,10 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 		request.backward_cut_count = found.backward_stages - 1;
 		/* the fused stage ends where the forward stages do: without another backward stage it is a cut too */
 		rh_partition_cuts(&found, cut, cut + balance->costs->layers);
+		if (found.backward_stages == 1 && found.forward_stages) {
+			cut[balance->costs->layers] = found.backward[0].lo;
+			request.backward_cut_count = 1;
+		}
 	}
 	rc = cut ? rh_plan_make(&request, out) : -ENOMEM;
 	rh_free(cut);

@@ -277,7 +277,7 @@ static int pause_steps(struct run *run)
 	double now = rh_clock_seconds();
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->steps_per_epoch) : 0;
 	int squeezed = run->state.step < run->steps && is_squeezed(run);
-	run->stopping = asked_to_stop || squeezed; /* read once: a signal that comes later is for the next step */
+	run->stopping = (asked_to_stop && run->state.step < run->steps) || squeezed; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))

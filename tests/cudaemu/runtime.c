@@ -29,9 +29,10 @@ static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 
 /* One thread drives the emulated GPUs at a time; others ask for events, which are reached as soon as they are recorded. */
 static pthread_mutex_t entering = PTHREAD_MUTEX_INITIALIZER; /* of calls, fail_at and ruined */
 static _Thread_local cudaError_t last;                       /* as CUDA has it */
+static _Thread_local int current_gpu;                        /* likewise */
 static struct {
 	struct runtime_machine machine;
-	int set, gpu;
+	int set;
 	int64_t used[GPUS_MAX], objects;
 	struct allocation *allocations;
 	const void *pinned[PINNED_MAX];
@@ -175,7 +176,7 @@ cudaError_t cudaSetDevice(int gpu)
 	ENTER();
 	if (gpu < 0 || gpu >= machine()->gpus)
 		return refuse(cudaErrorInvalidDevice);
-	now.gpu = gpu;
+	current_gpu = gpu;
 	return cudaSuccess;
 }
 
@@ -209,7 +210,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
 	ENTER();
-	*free_bytes = (size_t)(machine()->free_bytes - now.used[now.gpu]);
+	*free_bytes = (size_t)(machine()->free_bytes - now.used[current_gpu]);
 	*total_bytes = (size_t)24 << 30;
 	return cudaSuccess;
 }
@@ -219,16 +220,17 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
 	ENTER();
 	struct allocation *allocation = malloc(sizeof *allocation);
-	if (!allocation || (int64_t)bytes > machine()->free_bytes - now.used[now.gpu] || posix_memalign(&allocation->memory, 256, bytes)) {
+	if (!allocation || (int64_t)bytes > machine()->free_bytes - now.used[current_gpu] ||
+	    posix_memalign(&allocation->memory, 256, bytes)) {
 		free(allocation);
 		return refuse(cudaErrorMemoryAllocation);
 	}
 	memset(allocation->memory, 0xff, bytes);
-	allocation->gpu = now.gpu;
+	allocation->gpu = current_gpu;
 	allocation->bytes = (int64_t)bytes;
 	allocation->next = now.allocations;
 	now.allocations = allocation;
-	now.used[now.gpu] += (int64_t)bytes;
+	now.used[current_gpu] += (int64_t)bytes;
 	*memory = allocation->memory;
 	return cudaSuccess;
 }
@@ -289,7 +291,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 	(void)priority;
 	if (flags != cudaStreamNonBlocking || !(*stream = malloc(sizeof **stream)))
 		return refuse(cudaErrorInvalidValue);
-	(*stream)->gpu = now.gpu;
+	(*stream)->gpu = current_gpu;
 	now.objects++;
 	return cudaSuccess;
 }
@@ -312,7 +314,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
 	ENTER();
 	(void)event, (void)flags;
-	return stream->gpu == now.gpu ? cudaSuccess : refuse(cudaErrorInvalidResourceHandle);
+	return stream->gpu == current_gpu ? cudaSuccess : refuse(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -320,7 +322,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 	ENTER();
 	if (flags != cudaEventBlockingSync || !(*event = calloc(1, sizeof **event)))
 		return refuse(cudaErrorInvalidValue);
-	(*event)->gpu = now.gpu;
+	(*event)->gpu = current_gpu;
 	now.objects++;
 	return cudaSuccess;
 }
@@ -373,7 +375,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
 {
 	ENTER();
 	(void)kind;
-	if (stream->gpu != now.gpu)
+	if (stream->gpu != current_gpu)
 		return refuse(cudaErrorInvalidResourceHandle);
 	memcpy(dst, src, bytes);
 	return cudaSuccess;

@@ -163,8 +163,11 @@ static void test_each_refused_allocation_leaves_the_last_checkpoint_good(void **
 			rc = train(&scratch, "on", more, &result);
 			if (rh_alloc_fail_nth(0) < n) /* none was refused */
 				break;
-			if (!rc)
-				fail_msg("%s: allocation %" PRIu64 " was refused, and the run went on", kinds[k], n);
+			if (!rc) { /* what was refused was not needed, such as for a prediction: nothing else may differ */
+				assert_true(result.final_loss == whole.final_loss);
+				check_ok(rh_dir_remove(path_of("%s/on/checkpoint-4", scratch.dir)));
+				continue;
+			}
 			const char *line = rh_error(rc);
 			if (rc != -ENOMEM || strlen(line) < 15 || strchr(line, '\n'))
 				fail_msg("allocation %" PRIu64 ": code %d, '%s'", n, rc, line);
