@@ -5,6 +5,7 @@
 #include "device/sim/sim.h"
 #include "partition/costs.h"
 #include "run/trace.h"
+#include "train/update.h"
 
 #include <math.h>
 #include <string.h>
@@ -57,17 +58,13 @@ static int64_t most_tokens(const struct rh_load *load)
 	return most;
 }
 
-/* As training ends a step (train.c), but for what it tells. */
+/* As training ends a step, but for what it tells. */
 static int run_step(struct rh_session *session, struct rh_micro_batch *micro, int64_t count, int64_t step)
 {
 	const struct rh_config *config = session->config;
-	int early = config->max_grad_norm == 0;
+	int early = rh_updates_early(config);
 	double norm;
-	struct rh_update update = {
-	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
-	        .learning_rate = config->learning_rate,
-	        .scale = 1,
-	        .step = step + 1};
+	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
 	if (early)
 		rh_updater_open(session->updater, &update);
 	int rc = rh_executor_train(session->executor, micro, count, step, 1);

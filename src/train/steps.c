@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "train/evaluate.h"
 #include "train/lr.h"
+#include "train/update.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -111,33 +112,18 @@ static int check_finite(int64_t step, double loss, double norm)
 	               step + 1, loss, norm);
 }
 
-static struct rh_update update_of(const struct rh_config *config, int64_t step, double rate, double scale)
-{
-	return (struct rh_update){
-	        .settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay, config->momentum},
-	        .learning_rate = rate,
-	        .scale = scale,
-	        .step = step + 1};
-}
-
-/* Clipping needs the norm of all gradients before the first update; without it each is used as it comes down. */
-static int updates_early(const struct rh_config *config)
-{
-	return config->max_grad_norm == 0;
-}
-
 /* The end of a step: its update has begun. */
 static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
 {
 	const struct rh_config *config = run->config;
-	int early = updates_early(config);
+	int early = rh_updates_early(config);
 	int rc = rh_updater_norm(run->session.updater, norm);
 	if (rc)
 		return rc;
 	rc = check_finite(step, loss, *norm);
 	if (rc)
 		return rc;
-	struct rh_update next = update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
+	struct rh_update next = rh_update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
 	if (!early)
 		rh_updater_begin(run->session.updater, &next);
 	return 0;
@@ -296,8 +282,8 @@ static int one_step(struct run *run)
 	if (count < 0)
 		return (int)count;
 	double rate = rate_at(run, step), norm = 0;
-	struct rh_update early = update_of(run->config, step, rate, 1);
-	if (updates_early(run->config))
+	struct rh_update early = rh_update_of(run->config, step, rate, 1);
+	if (rh_updates_early(run->config))
 		rh_updater_open(run->session.updater, &early);
 	int rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
 	if (rc)
@@ -333,7 +319,7 @@ static int update_block(void *context, int64_t step, int block)
 	rh_optimizer_take(run->session.store, block);
 	double norm = rh_optimizer_block_norm(run->session.store, block);
 	int rc = check_finite(step, 0, norm);
-	struct rh_update now = update_of(run->config, step, rate_at(run, step), 1);
+	struct rh_update now = rh_update_of(run->config, step, rate_at(run, step), 1);
 	run->flight[step % run->held].squares += norm * norm;
 	return rc ? rc : rh_optimizer_update(run->session.store, block, &now.settings, now.learning_rate, now.scale, now.step);
 }

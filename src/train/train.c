@@ -86,19 +86,18 @@ static void predict(struct run *run, const struct rh_workload *work)
 	struct rh_load load = {0};
 	struct rh_forecast forecast;
 	int rc = rh_machine_find(run->config, &found);
-	if (rc) {
-		rh_error_clear();
-		return;
-	}
-	rc = rh_load_of_data(run->config, &run->train, work, 3, &load);
+	if (!rc)
+		rc = rh_load_of_data(run->config, &run->train, work, 3, &load);
 	if (!rc) {
 		rc = rh_forecast(run->config, &found.machine, &load, NULL, &forecast);
 		rh_forecast_free(&forecast);
 	}
-	if (rc)
+	if (rc) {
+		rh_note("no prediction of this run's speed: %s", rh_error(rc));
 		rh_error_clear();
-	else
+	} else {
 		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
+	}
 	run->result->rates_assumed = found.assumed;
 	rh_load_free(&load);
 	rh_machine_found_free(&found);

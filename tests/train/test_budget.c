@@ -176,6 +176,7 @@ static void test_each_refused_allocation_leaves_the_last_checkpoint_good(void **
 			assert_false(rh_dir_exists(path_of("%s/on/.checkpoint-4.tmp", scratch.dir)));
 		}
 		check_ok(rc);
+		assert_true(failures > 0);
 		check_ok(rh_dir_remove(path_of("%s/on/checkpoint-4", scratch.dir)));
 		check_ok(train(&scratch, "on", more, &result));
 		assert_true(result.final_loss == whole.final_loss);

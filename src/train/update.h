@@ -1,0 +1,17 @@
+/* The update that ends a step of training, and of its prediction. */
+#ifndef RH_TRAIN_UPDATE_H
+#define RH_TRAIN_UPDATE_H
+
+#include "config/config.h"
+#include "offload/updater.h"
+
+/* `step` counts from 0. */
+struct rh_update rh_update_of(const struct rh_config *config, int64_t step, double learning_rate, double scale);
+
+/* Clipping needs the norm of all gradients before the first update; without it each is used as it comes down. */
+static inline int rh_updates_early(const struct rh_config *config)
+{
+	return config->max_grad_norm == 0;
+}
+
+#endif
