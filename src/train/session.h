@@ -27,6 +27,7 @@ struct rh_session {
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded */
+	int device_count;
 	int lora;
 	struct rh_adapter adapter; /* when lora */
 	struct rh_model *model;

@@ -1,0 +1,235 @@
+#include "train/planning.h"
+
+#include "core/log.h"
+
+/* Bytes of memory of its own that a device has; 0: its memory is the host's. */
+static int room_of_devices(const struct rh_session *session, int64_t *bytes)
+{
+	if (!session->machine)
+		return rh_devices_room(session->config->device, bytes);
+	*bytes = session->machine->hardware->device.memory - session->machine->hardware->device.reserved;
+	return 0;
+}
+
+/* What a run may take where max_ram does not say: what is free, less 2 GiB for others. */
+static int64_t free_ram(const struct rh_session *session)
+{
+	if (session->machine && !session->machine->ram_bytes)
+		return INT64_MAX;
+	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
+}
+
+static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
+{
+	rh_plan_free(&session->plan);
+	planning->request.device_cap_bytes = cap;
+	int rc = rh_plan_make(&planning->request, &session->plan);
+	if (!rc && planning->costs.layers)
+		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
+	if (rc)
+		return rc;
+	planning->options.plan = &session->plan;
+	planning->options.page_bytes = rh_store_page_bytes(session->model->block, session->model->blocks, &planning->store);
+	int64_t boundaries = rh_executor_host_bytes(&planning->options);
+	if (boundaries < 0)
+		return (int)boundaries;
+	session->bytes.boundaries = boundaries;
+	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.nvme =
+	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store, &session->bytes.nvme_step);
+	session->bytes.device = session->plan.device_bytes;
+	session->bytes.total = session->bytes.store + boundaries + session->bytes.host_devices * session->bytes.device +
+	                       session->bytes.data + PLANNING_ALLOWANCE_BYTES;
+	return 0;
+}
+
+/* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what max_ram leaves. */
+static int plan_as_asked(struct rh_session *session, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	int64_t ram = config->max_ram ? config->max_ram : free_ram(session);
+	int64_t room = planning->device_room, cap = config->max_vram ? config->max_vram : room ? room : ram;
+	if (room && cap > room)
+		return rh_fail(-ENOMEM, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it", (double)cap / 1048576,
+		               (double)room / 1048576);
+	session->bytes.total_budget = ram;
+	for (int tries = 0; tries < 4; tries++) {
+		session->bytes.device_budget = cap;
+		int rc = plan_once(session, planning, cap > 0 ? cap : 0);
+		if (rc == -ENOMEM && !config->max_vram)
+			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
+			                  (double)(cap > 0 ? cap : 0) / 1048576);
+		if (rc || session->bytes.total <= ram)
+			return rc;
+		if (config->max_vram || room)
+			break;
+		cap = (ram - (session->bytes.total - session->bytes.host_devices * session->bytes.device)) / session->bytes.host_devices;
+		if (cap <= 0)
+			break;
+	}
+	return rh_fail(-ENOMEM,
+	               "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
+	               "device%s of %.1f, data %.1f, program %d) and may have %.1f, %lld byte%s less; raise max_ram, lower max_vram, or "
+	               "train fewer parameters",
+	               (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576,
+	               (double)session->bytes.boundaries / 1048576, session->bytes.host_devices,
+	               session->bytes.host_devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
+	               (double)session->bytes.data / 1048576, PLANNING_ALLOWANCE_BYTES >> 20, (double)ram / 1048576,
+	               (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
+}
+
+/* Spare boundary buffers are the first to go. */
+static int plan_within_budget(struct rh_session *session, struct planning *planning)
+{
+	int rc = plan_as_asked(session, planning);
+	if (rc != -ENOMEM || !planning->options.spare_boundaries)
+		return rc;
+	planning->options.spare_boundaries = 0;
+	rh_error_clear();
+	return plan_as_asked(session, planning);
+}
+
+/* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
+static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS};
+
+/* With as little on NVMe as `spill` and max_ram ask for. */
+static int plan_spilled(struct rh_session *session, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	if (!(config->spill & RH_SPILL_AUTO)) {
+		session->spill = planning->store.spill = config->spill;
+		return plan_within_budget(session, planning);
+	}
+	int rc = 0;
+	for (size_t i = 0; i < sizeof spill_choices / sizeof *spill_choices; i++) {
+		rh_error_clear();
+		session->spill = planning->store.spill = spill_choices[i];
+		rc = plan_within_budget(session, planning);
+		if (rc != -ENOMEM)
+			break;
+	}
+	return rc;
+}
+
+/* Bytes that the run will write to NVMe: what loading sets, and each step's. */
+static int64_t planned_writes(const struct rh_session *session, int64_t steps)
+{
+	int64_t each = session->bytes.nvme_step, loads = session->config->resume_from_checkpoint ? 2 : 1;
+	if (each && steps > (INT64_MAX / 2 - session->bytes.nvme) / each)
+		return INT64_MAX;
+	return each * steps + session->bytes.nvme * loads;
+}
+
+int planning_check_nvme(const struct rh_session *session, int64_t steps)
+{
+	const struct rh_config *config = session->config;
+	int64_t needed = session->bytes.nvme, writes = planned_writes(session, steps);
+	if (!needed)
+		return 0;
+	if (needed > config->max_nvme)
+		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
+		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
+	if (config->max_nvme_writes && writes > config->max_nvme_writes)
+		return rh_fail(
+		        -EDQUOT,
+		        "max_nvme_writes: the run will write %.1f MiB to NVMe (%.1f a step, %lld steps) and may write %.1f; raise it, "
+		        "spill less, or train fewer steps",
+		        (double)writes / 1048576, (double)session->bytes.nvme_step / 1048576, (long long)steps,
+		        (double)config->max_nvme_writes / 1048576);
+	if (session->machine)
+		return 0;
+	rh_note("NVMe: %.1f MiB in %zu director%s; each step writes %.1f MiB to it, the run %.1f", (double)needed / 1048576,
+	        config->nvme_dirs.count, config->nvme_dirs.count == 1 ? "y" : "ies", (double)session->bytes.nvme_step / 1048576,
+	        (double)writes / 1048576);
+	return 0;
+}
+
+/* RoundPipe's stages on several devices, where the user has not cut them. */
+static int weigh_layers(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+{
+	struct rh_plan_request *request = &planning->request;
+	const struct rh_session_machine *machine = session->machine;
+	struct rh_hardware hardware = {0};
+	if (!request->trains || request->devices < 2 || planning->options.schedule || request->forward_cut_count >= 0 ||
+	    request->backward_cut_count >= 0)
+		return 0;
+	int rc = machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
+	if (rc)
+		return rc;
+	rc = rh_balance_costs(request, machine ? machine->hardware : &hardware, &planning->costs);
+	rh_hardware_free(&hardware);
+	planning->balance = (struct rh_balance){.request = request,
+	                                        .costs = &planning->costs,
+	                                        .micro_batches = work->train_micro_batches,
+	                                        .steps = planning->store.published ? 3 : 1};
+	return rc;
+}
+
+/* All that does not depend on the schedule. */
+static int describe(struct rh_session *session, const struct rh_workload *work, struct planning *out)
+{
+	const struct rh_config *config = session->config;
+	int trains = work->train_micro_batches > 0, devices = session->device_count;
+	int64_t round =
+	        config->round_micro_batches ? config->round_micro_batches : rh_roundpipe_default_round(work->train_micro_batches, devices);
+	int several_rounds = trains && round < work->train_micro_batches;
+	*out = (struct planning){0};
+	int rc = room_of_devices(session, &out->device_room);
+	if (rc)
+		return rc;
+	session->bytes.data = work->data_bytes;
+	session->bytes.host_devices = out->device_room ? 0 : devices;
+	out->request = (struct rh_plan_request){.model = session->model,
+	                                        .trains = trains,
+	                                        .train = work->train,
+	                                        .infer = work->infer,
+	                                        .infer_logits = work->infer_logits,
+	                                        .cache_rows = work->cache_rows,
+	                                        .devices = devices,
+	                                        .train_round = round < work->train_micro_batches ? round : work->train_micro_batches,
+	                                        .crosses_rounds = several_rounds,
+	                                        .forward_cuts = config->forward_cuts,
+	                                        .backward_cuts = config->backward_cuts,
+	                                        .forward_cut_count = config->forward_cut_count,
+	                                        .backward_cut_count = config->backward_cut_count};
+	out->options = (struct rh_executor_options){
+	        .model = session->model,
+	        .devices = devices,
+	        .registers = out->device_room > 0,
+	        /* half the cores come near all of the memory's bandwidth, and leave copies more of it than all would */
+	        .throttled_threads = out->device_room > 0 ? (rh_machine_cores() + 1) / 2 : 0,
+	        .train_micro_batches = work->train_micro_batches,
+	        .train_round = round,
+	        /* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8
+	         * devices, an 8B model: 67 s a step without, 38 with). */
+	        .spare_boundaries = trains && devices > 1 ? devices * out->request.train_round : 0,
+	        .infer_micro_batches = work->infer_micro_batches,
+	        .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
+	        .score_cols = work->infer_logits ? session->model_config->vocab_size : work->infer.choices,
+	        .infer_logits = work->infer_logits,
+	        .cache_rows = work->cache_rows,
+	        .seed = config->seed};
+	out->store = (struct rh_store_options){.dtype = config->dtype,
+	                                       .layout = config->state_layout,
+	                                       .optim = config->optim,
+	                                       .momentum = config->momentum != 0,
+	                                       .crosses_rounds = several_rounds,
+	                                       .published = trains && config->optimizer_staleness > 0,
+	                                       .addresses_only = session->machine != NULL,
+	                                       .space = session->space};
+	return 0;
+}
+
+int planning_make(struct rh_session *session, const struct rh_workload *work, struct planning *out)
+{
+	int rc = describe(session, work, out);
+	if (!rc && work->train_micro_batches)
+		rc = planning_schedule(session, work, out);
+	if (!rc)
+		rc = weigh_layers(session, work, out);
+	if (!rc)
+		rc = plan_spilled(session, out);
+	rh_costs_free(&out->costs);
+	return rc;
+}

@@ -1,0 +1,30 @@
+/* From configuration, model, machine and workload to a plan that every budget allows, and to what executor and store are created with. */
+#ifndef RH_TRAIN_PLANNING_H
+#define RH_TRAIN_PLANNING_H
+
+#include "train/session.h"
+
+enum { PLANNING_ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer: printed, and part of max_ram */
+
+struct planning {
+	struct rh_plan_request request; /* all but the device's cap */
+	struct rh_executor_options options;
+	struct rh_store_options store;
+	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
+	/* costs.layers: stages are chosen by them */
+	struct rh_costs costs;
+	struct rh_balance balance;
+};
+
+/* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
+ * balance. Reserves nothing. -ENOMEM where max_vram or max_ram are too little. */
+int planning_make(struct rh_session *session, const struct rh_workload *work, struct planning *out) RH_MUST;
+
+/* Which schedule training follows (NULL in the options: RoundPipe), and what follows from one that is not RoundPipe: its cuts, how much of
+ * each backward is put off, sums that cross rounds. The request knows the devices. */
+int planning_schedule(struct rh_session *session, const struct rh_workload *work, struct planning *planning) RH_MUST;
+
+/* The planned bytes on NVMe, and those that so many steps write there, against their budgets. */
+int planning_check_nvme(const struct rh_session *session, int64_t steps) RH_MUST;
+
+#endif

@@ -1,0 +1,120 @@
+#include "train/planning.h"
+
+#include "core/alloc.h"
+#include "schedule/evaluate.h"
+
+/* The schedule that `schedule` names, NULL for RoundPipe, which is the default. */
+static int find_schedule(const struct rh_config *config, const struct rh_schedule **out)
+{
+	const char *name = config->schedule;
+	*out = name ? rh_schedule_find(name) : NULL;
+	if (name && (!*out || (*out)->update == RH_UPDATE_STALE))
+		return rh_fail(
+		        -EINVAL,
+		        "schedule: '%s' is not one that runs; choose roundpipe (with optimizer_staleness 1 for its asynchronous form), "
+		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, 1f1b-async or paci",
+		        name);
+	if (*out && !(*out)->stages_least)
+		*out = NULL;
+	return 0;
+}
+
+/* Stages that update themselves know nothing of each other. */
+static int check_local(const struct rh_session *session, const struct rh_schedule *schedule)
+{
+	const struct rh_config *config = session->config;
+	if (config->max_grad_norm > 0)
+		return rh_fail(-EINVAL,
+		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
+		               "by; set max_grad_norm: 0",
+		               schedule->name);
+	if (config->optimizer_staleness)
+		return rh_fail(-EINVAL, "optimizer_staleness: schedule %s has a staleness of its own; leave it 0", schedule->name);
+	for (int b = 0; b < session->model->blocks; b++)
+		if (session->model->block[b].uses > 1 && session->model->block[b].trainable)
+			return rh_fail(
+			        -EINVAL,
+			        "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
+			        "stage; train an adapter, or choose another schedule",
+			        schedule->name);
+	return 0;
+}
+
+/* Other schedules have model stages that forward and backward share: those that the user cut, or even ones, two a device where the
+ * schedule goes round and the layers suffice. */
+static int cut_for(struct rh_session *session, const struct rh_schedule *schedule, struct planning *planning)
+{
+	const struct rh_config *config = session->config;
+	struct rh_plan_request *request = &planning->request;
+	int layers = session->model->layers, devices = request->devices;
+	if (config->backward_cut_count >= 0)
+		return rh_fail(-EINVAL, "backward_cuts: schedule %s cuts forward and backward alike; give forward_cuts alone",
+		               schedule->name);
+	if (config->forward_cut_count < 0) {
+		int each = schedule->stages_most > 1 && layers >= 2 * devices ? 2 : schedule->stages_least;
+		if (layers < each * devices)
+			return rh_fail(-EINVAL, "device: schedule %s needs %s for each of %d devices, the model has %d; use fewer",
+			               schedule->name, each > 1 ? "two layers" : "a layer", devices, layers);
+		session->cuts = rh_alloc((size_t)(each * devices), sizeof *session->cuts);
+		if (!session->cuts)
+			return -ENOMEM;
+		rh_plan_even_cuts(session->model, each * devices, session->cuts);
+		request->forward_cuts = session->cuts;
+		request->forward_cut_count = each * devices - 1;
+	}
+	int64_t stages = request->forward_cut_count + 1;
+	if (stages % devices || stages / devices > schedule->stages_most || stages / devices < schedule->stages_least)
+		return rh_fail(-EINVAL,
+		               "forward_cuts: schedule %s puts the same number of stages, %d to %d, on each of %d devices; these are %lld",
+		               schedule->name, schedule->stages_least, schedule->stages_most, devices, (long long)stages);
+	/* the fused stage begins at the last cut, so forward stages end there */
+	request->backward_cuts = request->forward_cuts;
+	request->backward_cut_count = request->forward_cut_count;
+	if (request->forward_cut_count)
+		request->forward_cut_count--;
+	return 0;
+}
+
+/* How much a schedule that splits backwards puts off: of each stage, top down, as the plan wants it. */
+static int find_put_off(struct rh_session *session, const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
+{
+	const struct rh_plan_request *request = &planning->request;
+	int stages = (int)request->backward_cut_count + 1;
+	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
+	struct rh_put_off *upward = rh_alloc((size_t)stages, sizeof *upward);
+	struct rh_program program = {0};
+	session->put_off = rh_alloc((size_t)stages, sizeof *session->put_off);
+	struct rh_schedule_request asked = {
+	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
+	int rc = stage && upward && session->put_off ? rh_schedule_make(schedule, &asked, &program) : -ENOMEM;
+	if (!rc)
+		rh_program_put_off(&program, stages, upward);
+	for (int s = 0; !rc && s < stages; s++)
+		session->put_off[s] = upward[stages - 1 - s];
+	planning->request.put_off = session->put_off;
+	rh_program_free(&program);
+	rh_free(stage);
+	rh_free(upward);
+	return rc;
+}
+
+int planning_schedule(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+{
+	const struct rh_schedule *schedule;
+	int rc = find_schedule(session->config, &schedule);
+	if (rc || !schedule)
+		return rc;
+	session->schedule = planning->options.schedule = schedule;
+	if (schedule->update == RH_UPDATE_LOCAL)
+		rc = check_local(session, schedule);
+	if (!rc)
+		rc = cut_for(session, schedule, planning);
+	/* a device of one stage keeps its sums until they are whole */
+	int loops = planning->request.backward_cut_count + 1 > planning->request.devices;
+	planning->store.crosses_rounds = planning->request.crosses_rounds = loops && work->train_micro_batches > 1;
+	planning->options.train_round = work->train_micro_batches;
+	planning->options.window = session->window;
+	if (!rc && schedule->splits_backward)
+		rc = find_put_off(session, schedule, work->train_micro_batches, planning);
+	return rc;
+}

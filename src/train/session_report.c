@@ -1,0 +1,43 @@
+#include "core/log.h"
+#include "train/planning.h"
+
+/* Backward stages end at the lowest layer that is trained: the embedding under LoRA never is. */
+static void report_idle_cuts(const struct rh_session *session)
+{
+	int lowest = session->model->first_trained;
+	for (int64_t i = 0; i < session->config->backward_cut_count; i++)
+		if (session->config->backward_cuts[i] <= lowest)
+			rh_note("backward_cuts: %lld has no effect, as nothing below layer %d is trained",
+			        (long long)session->config->backward_cuts[i], lowest);
+}
+
+void rh_session_report(const struct rh_session *session)
+{
+	report_idle_cuts(session);
+	const struct rh_plan *plan = &session->plan;
+	int64_t trainable, all;
+	rh_model_parameters(session->model, &trainable, &all);
+	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
+	        all ? 100.0 * (double)trainable / (double)all : 0, session->config->dtype == RH_F32 ? "fp32" : "bf16");
+	int64_t unfit = rh_model_unfit(session->model);
+	if (unfit)
+		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",
+		        session->config->fp8 ? "fp8" : "accumulation: fp16", (long long)unfit, session->config->fp8 ? 16 : 8);
+	int saving = 0;
+	for (int i = 0; i < plan->backward_stages; i++)
+		saving += plan->saved[i].bytes > 0;
+	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f, gradients %.1f, "
+	        "activations %.1f)",
+	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
+	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
+	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
+	if (session->balanced.step_s > 0)
+		rh_note("stages: cut for %d devices by what layers take (%s); compute alone takes %.3g s a step, %.0f %% of it idle",
+		        session->devices.count,
+		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
+		        session->balanced.step_s, 100 * session->balanced.idle);
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
+	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
+	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,
+	        PLANNING_ALLOWANCE_BYTES >> 20);
+}
