@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -482,6 +483,25 @@ void run_begin(struct rh_executor *executor)
 		run_feed_begin(executor->feed, executor->trains);
 }
 
+/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, and no device. The first fault
+ * comes back, with its line. */
+static int come_to_rest(struct rh_executor *executor, int rc)
+{
+	const struct rh_executor_options *options = &executor->options;
+	char line[512];
+	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
+	for (int d = -1; d < options->devices; d++) {
+		int fault = 0;
+		if (d >= 0)
+			fault = options->device[d]->ops->synchronize(options->device[d]);
+		else if (executor->ring)
+			fault = rh_staging_finish(executor->ring);
+		if (fault && !rc)
+			snprintf(line, sizeof line, "%s", rh_error(rc = fault));
+	}
+	return rc ? rh_fail_copy(rc, line) : 0;
+}
+
 int run_end(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -489,14 +509,9 @@ int run_end(struct rh_executor *executor, int rc)
 		rc = bulk_flush(executor, d);
 	if (!rc && executor->feed)
 		run_feed_end(executor->feed);
-	if (!rc && executor->ring)
-		rc = rh_staging_finish(executor->ring);
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = run_waits_end(&executor->on[d].waits, options->device[d]);
-	for (int d = 0; d < options->devices; d++) { /* even after a fault: nothing may still be running on return */
-		int fault = options->device[d]->ops->synchronize(options->device[d]);
-		rc = rc ? rc : fault;
-	}
+	rc = come_to_rest(executor, rc);
 	rh_store_throttle(options->store, 0);
 	if (!rc)
 		sum_times(executor);
