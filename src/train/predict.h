@@ -21,10 +21,9 @@ struct rh_load {
 /* From the data where there are any and they are small enough to be read at once; else synthetic, two steps. */
 int rh_load_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_load *out) RH_MUST;
 int rh_load_synthetic(const struct rh_config *config, int steps, struct rh_load *out) RH_MUST;
-/* Of a run whose data are there. */
-struct rh_dataset;
-int rh_load_of_data(const struct rh_config *config, const struct rh_dataset *train, const struct rh_workload *work, int steps,
-                    struct rh_load *out) RH_MUST;
+/* Of a run whose data are there; its workload is theirs (rh_training_data_workload). */
+struct rh_training_data;
+int rh_load_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps, struct rh_load *out) RH_MUST;
 void rh_load_free(struct rh_load *load);
 
 struct rh_trace;

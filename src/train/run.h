@@ -6,6 +6,7 @@
 #include "observe/progress.h"
 #include "train/checkpoint.h"
 #include "train/train.h"
+#include "train/training_data.h"
 
 struct train_step {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
@@ -16,12 +17,8 @@ struct train_step {
 struct run {
 	const struct rh_config *config;
 	struct rh_session session;
-	struct rh_dataset train, held_out;
-	int has_held_out;
-	struct rh_choices choices;
-	struct rh_sampler *sampler;
-	int64_t steps_per_epoch, steps, warmup; /* steps: of the whole run */
-	int64_t eval_every, save_every;         /* in steps; 0: never */
+	struct rh_training_data data;
+	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;
 	/* of steps in flight: step k's is number k mod `held` of these, and its micro-batches follow one another in `loss` and `targets` */

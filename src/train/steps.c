@@ -45,7 +45,7 @@ static void report_peaks(struct run *run, struct rh_step_report *report)
 static int evaluate(struct run *run, double epoch)
 {
 	struct rh_evaluation eval;
-	int rc = rh_evaluate(&run->session, &run->held_out, &run->choices, run->progress, &eval);
+	int rc = rh_evaluate(&run->session, &run->data.held_out, &run->data.choices, run->progress, &eval);
 	if (rc)
 		return rc;
 	struct rh_eval_report report = {.step = run->state.step,
@@ -68,13 +68,13 @@ static int evaluate(struct run *run, double epoch)
 /* Fills the step's batches; returns their number. */
 static int64_t fill_step(struct run *run, int64_t step)
 {
-	int64_t epoch = step / run->steps_per_epoch, within = step % run->steps_per_epoch, first = step % run->held * run->micro_batches;
+	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch, first = step % run->held * run->micro_batches;
 	struct train_step *flight = &run->flight[step % run->held];
-	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->sampler, within)};
+	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->data.sampler, within)};
 	for (int64_t m = 0; m < flight->count; m++) {
 		const int64_t *rows;
-		int64_t n = rh_sampler_rows(run->sampler, epoch, within, m, &rows);
-		int rc = rh_batch_make(&run->train, rows, n, &run->batch[m]);
+		int64_t n = rh_sampler_rows(run->data.sampler, epoch, within, m, &rows);
+		int rc = rh_batch_make(&run->data.train, rows, n, &run->batch[m]);
 		if (rc)
 			return rc;
 		run->micro[m] = rh_micro_of(&run->batch[m]);
@@ -170,7 +170,7 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 static int save(struct run *run)
 {
 	run->trainer.global_step = run->state.step;
-	run->trainer.epoch = (double)run->state.step / (double)run->steps_per_epoch;
+	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	return rh_checkpoint_save(&run->session, &run->state, &run->trainer);
 }
@@ -213,18 +213,18 @@ static int due(int64_t step, int64_t each)
 
 static double rate_at(const struct run *run, int64_t step)
 {
-	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->steps, step);
+	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
 }
 
 /* What is due when so many steps are done. */
 static int evaluates_at(const struct run *run, int64_t steps)
 {
-	return run->eval_every && (due(steps, run->eval_every) || steps == run->steps);
+	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
 }
 
 static int saves_at(const struct run *run, int64_t steps)
 {
-	return run->save_every && (due(steps, run->save_every) || steps == run->steps);
+	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
 }
 
 /* Books and tells of the step that run->state.step has just counted. */
@@ -240,17 +240,17 @@ static int step_done(struct run *run, double loss, double norm)
 
 	double now = rh_clock_seconds(), per_step = (now - run->began) / (double)(run->state.step - run->first_step);
 	struct rh_step_report report = {.step = run->state.step,
-	                                .steps = run->steps,
-	                                .epoch = (double)run->state.step / (double)run->steps_per_epoch,
+	                                .steps = run->data.steps,
+	                                .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
 	                                .loss = loss,
 	                                .grad_norm = norm,
 	                                .learning_rate = rate_at(run, run->state.step - 1),
 	                                .tokens_per_second = (double)(run->state.tokens - run->tokens_before) / (now - run->began),
 	                                .trained_tokens = run->state.trained_tokens,
-	                                .seconds_left = per_step * (double)(run->steps - run->state.step)};
+	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
 	report_peaks(run, &report);
 	rh_progress_step(run->progress, &report, now);
-	if (due(run->state.step, run->config->logging_steps) || run->state.step == run->steps)
+	if (due(run->state.step, run->config->logging_steps) || run->state.step == run->data.steps)
 		return log_step(run, &report, now);
 	if (run->state.step == run->first_step + 1)
 		rh_progress_first(run->progress, &report);
@@ -261,9 +261,9 @@ static int step_done(struct run *run, double loss, double norm)
 static int pause_steps(struct run *run)
 {
 	double now = rh_clock_seconds();
-	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->steps_per_epoch) : 0;
-	int squeezed = run->state.step < run->steps && is_squeezed(run);
-	run->stopping = (asked_to_stop && run->state.step < run->steps) || squeezed; /* read once: a signal that comes later is for the next step */
+	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
+	int squeezed = run->state.step < run->data.steps && is_squeezed(run);
+	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))
@@ -291,7 +291,7 @@ static int one_step(struct run *run)
 	double loss = step_loss(run, step), computed = rh_clock_seconds();
 	rc = update(run, step, loss, rate, &norm);
 	int64_t done = run->state.step = step + 1;
-	if (!rc && (evaluates_at(run, done) || saves_at(run, done) || done == run->steps))
+	if (!rc && (evaluates_at(run, done) || saves_at(run, done) || done == run->data.steps))
 		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
@@ -335,7 +335,7 @@ static int end_step(void *context, int64_t step)
 
 static int64_t micro_batches_at(const struct run *run, int64_t step)
 {
-	return rh_sampler_micro_batches(run->sampler, step % run->steps_per_epoch);
+	return rh_sampler_micro_batches(run->data.sampler, step % run->data.steps_per_epoch);
 }
 
 /* Until something wants all stages at rest, or a step is short: that runs alone. */
@@ -343,7 +343,7 @@ static int one_stretch(struct run *run)
 {
 	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
 	int64_t first = run->state.step, count = micro_batches_at(run, first), next = first + 1;
-	while (next < run->steps && next - first < MOST && !evaluates_at(run, next) && !saves_at(run, next) &&
+	while (next < run->data.steps && next - first < MOST && !evaluates_at(run, next) && !saves_at(run, next) &&
 	       count == run->micro_batches && micro_batches_at(run, next) == count)
 		next++;
 	const struct rh_stretch stretch = {.first_step = first,

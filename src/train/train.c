@@ -26,45 +26,33 @@ static int64_t every(enum rh_when when, double steps, int64_t all, int64_t per_e
 static int load_data(struct run *run)
 {
 	const struct rh_config *config = run->config;
-	int rc = rh_dataset_load(config->train_file, config, run->session.tokenizer, &run->train);
-	if (!rc)
-		rh_dataset_report(&run->train, config->train_file);
-	if (!rc && config->validation_file) {
-		rc = rh_evaluate_load(config, run->session.tokenizer, &run->held_out);
-		run->has_held_out = !rc;
-	} else if (!rc && config->eval_split > 0) {
-		rc = rh_dataset_split(&run->train, config->eval_split, config->data_seed, &run->held_out);
-		run->has_held_out = !rc;
-	}
-	if (!rc && config->eval_strategy != RH_WHEN_NO && !run->has_held_out)
-		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
-	if (!rc && run->has_held_out && config->eval_strategy == RH_WHEN_NO)
-		rh_note("nothing will be evaluated: eval_strategy is no");
-	if (!rc && run->has_held_out)
-		run->choices = rh_choices_find(&run->held_out);
-	return rc;
-}
-
-static int make_schedule(struct run *run)
-{
-	const struct rh_config *config = run->config;
-	int rc = rh_sampler_create(run->train.rows, config->per_device_train_batch_size, config->gradient_accumulation_steps,
-	                           config->train_sampling_strategy, config->data_seed, &run->sampler);
+	struct rh_training_data *data = &run->data;
+	int rc = rh_dataset_load(config->train_file, config, run->session.tokenizer, &data->train);
 	if (rc)
 		return rc;
-	run->steps_per_epoch = rh_sampler_steps_per_epoch(run->sampler);
-	run->steps = config->max_steps > 0 ? config->max_steps : (int64_t)ceil(config->num_train_epochs * (double)run->steps_per_epoch);
-	run->warmup = rh_lr_warmup_steps(config->warmup_steps, run->steps);
-	run->eval_every = every(config->eval_strategy, config->eval_steps, run->steps, run->steps_per_epoch);
-	run->save_every = every(config->save_strategy, config->save_steps, run->steps, run->steps_per_epoch);
+	rh_dataset_report(&data->train, config->train_file);
+	rc = rh_training_data_arrange(config, run->session.tokenizer, data);
+	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
+		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
+	if (rc)
+		return rc;
+	if (data->held_out.rows && config->eval_strategy == RH_WHEN_NO)
+		rh_note("nothing will be evaluated: eval_strategy is no");
+	run->warmup = rh_lr_warmup_steps(config->warmup_steps, data->steps);
+	run->eval_every = every(config->eval_strategy, config->eval_steps, data->steps, data->steps_per_epoch);
+	run->save_every = every(config->save_strategy, config->save_steps, data->steps, data->steps_per_epoch);
 	return 0;
 }
 
-static int reserve_batches(struct run *run, const struct rh_batch_limits *limits, int64_t count)
+static int reserve_batches(struct run *run, const struct rh_workload *work)
 {
-	run->micro_batches = count;
+	const struct rh_batch_limits limits = {.tokens = work->train.tokens,
+	                                       .documents = work->train.documents,
+	                                       .trained = work->train.head_rows,
+	                                       .longest = work->train.longest};
+	run->micro_batches = work->train_micro_batches;
 	run->held = rh_executor_steps_in_flight(run->session.executor);
-	size_t micros = (size_t)count, all = micros * (size_t)run->held;
+	size_t micros = (size_t)run->micro_batches, all = micros * (size_t)run->held;
 	run->batch = rh_alloc(micros, sizeof *run->batch);
 	run->micro = rh_alloc(micros, sizeof *run->micro);
 	run->flight = rh_alloc((size_t)run->held, sizeof *run->flight);
@@ -72,9 +60,9 @@ static int reserve_batches(struct run *run, const struct rh_batch_limits *limits
 	run->targets = rh_alloc(all, sizeof *run->targets);
 	int rc = run->batch && run->micro && run->flight && run->loss && run->targets ? 0 : -ENOMEM;
 	for (size_t m = 0; !rc && m < micros; m++)
-		rc = rh_batch_reserve(&run->batch[m], limits);
+		rc = rh_batch_reserve(&run->batch[m], &limits);
 	for (size_t m = 0; !rc && m < all; m++)
-		if (!(run->loss[m] = rh_alloc((size_t)limits->trained, sizeof(float))))
+		if (!(run->loss[m] = rh_alloc((size_t)limits.trained, sizeof(float))))
 			rc = -ENOMEM;
 	return rc;
 }
@@ -87,7 +75,7 @@ static void predict(struct run *run, const struct rh_workload *work)
 	struct rh_forecast forecast;
 	int rc = rh_machine_find(run->config, &found);
 	if (!rc)
-		rc = rh_load_of_data(run->config, &run->train, work, 3, &load);
+		rc = rh_load_of_data(&run->data, work, 3, &load);
 	if (!rc) {
 		rc = rh_forecast(run->config, &found.machine, &load, NULL, &forecast);
 		rh_forecast_free(&forecast);
@@ -105,37 +93,23 @@ static void predict(struct run *run, const struct rh_workload *work)
 
 static int start_session(struct run *run)
 {
-	const struct rh_config *config = run->config;
-	struct rh_workload work = {0};
-	struct rh_batch_limits limits;
-	int devices = rh_devices_count(config->device);
-	int rc = devices < 0 ? devices : rh_dataset_limits(&run->train, config->per_device_train_batch_size, &limits);
+	struct rh_workload work;
+	int rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &work);
 	if (rc)
 		return rc;
-	work.train = (struct rh_micro_shape){
-	        .tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained};
-	work.data_bytes = rh_dataset_bytes(&run->train) + rh_dataset_bytes(&run->held_out);
-	work.train_steps = run->steps;
-	work.train_micro_batches = rh_sampler_micro_batches(run->sampler, 0); /* the first step is a whole one */
-	if (run->eval_every) {
-		rc = rh_evaluate_shape(&run->held_out, config, &run->choices, &work.infer);
-		work.infer_micro_batches = rh_evaluate_micro_batches(&run->held_out, config, devices);
-	}
-	if (!rc)
-		predict(run, &work);
-	if (!rc)
-		rc = rh_session_start(&run->session, &work);
-	return rc ? rc : reserve_batches(run, &limits, work.train_micro_batches);
+	predict(run, &work);
+	rc = rh_session_start(&run->session, &work);
+	return rc ? rc : reserve_batches(run, &work);
 }
 
 /* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
 static void tell_data(const struct run *run, const char *checkpoint)
 {
 	const struct rh_run_state *then = &run->state;
-	if (then->data_rows && (then->data_rows != run->train.rows || then->data_tokens != run->train.tokens))
+	if (then->data_rows && (then->data_rows != run->data.train.rows || then->data_tokens != run->data.train.tokens))
 		rh_note("%s was trained on %" PRId64 " rows of %" PRId64 " tokens, this run has %" PRId64 " of %" PRId64
 		        ": it goes on with other data, in another order",
-		        checkpoint, then->data_rows, then->data_tokens, run->train.rows, run->train.tokens);
+		        checkpoint, then->data_rows, then->data_tokens, run->data.train.rows, run->data.train.tokens);
 }
 
 static int open_outputs(struct run *run, const char *checkpoint)
@@ -146,20 +120,20 @@ static int open_outputs(struct run *run, const char *checkpoint)
 		rh_trainer_state_free(&run->trainer);
 		rc = rh_checkpoint_load(checkpoint, &run->session, &run->state, &run->trainer);
 		if (!rc)
-			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->steps);
+			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->data.steps);
 		if (!rc)
 			tell_data(run, checkpoint);
 	}
-	run->state.data_rows = run->train.rows;
-	run->state.data_tokens = run->train.tokens;
+	run->state.data_rows = run->data.train.rows;
+	run->state.data_tokens = run->data.train.tokens;
 	if (!rc)
 		rc = rh_dir_make(config->output_dir);
 	if (!rc)
 		rc = rh_checkpoint_tidy(config->output_dir);
 	if (rc)
 		return rc;
-	run->trainer.max_steps = run->steps;
-	run->trainer.num_train_epochs = (run->steps + run->steps_per_epoch - 1) / run->steps_per_epoch;
+	run->trainer.max_steps = run->data.steps;
+	run->trainer.num_train_epochs = (run->data.steps + run->data.steps_per_epoch - 1) / run->data.steps_per_epoch;
 	run->trainer.train_batch_size = config->per_device_train_batch_size;
 	run->trainer.logging_steps = config->logging_steps;
 	run->trainer.eval_steps = run->eval_every;
@@ -174,9 +148,9 @@ static int finish(struct run *run)
 {
 	const struct rh_config *config = run->config;
 	struct rh_run_report end = {.step = run->state.step,
-	                            .epoch = (double)run->state.step / (double)run->steps_per_epoch,
+	                            .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
 	                            .loss = run->state.run_loss / (double)run->state.step,
-	                            .rows = run->train.rows,
+	                            .rows = run->data.train.rows,
 	                            .seconds = rh_clock_seconds() - run->began};
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = end.epoch;
@@ -207,9 +181,7 @@ static void close_run(struct run *run)
 	rh_free(run->flight);
 	rh_free(run->loss);
 	rh_free(run->targets);
-	rh_sampler_destroy(run->sampler);
-	rh_dataset_free(&run->train);
-	rh_dataset_free(&run->held_out);
+	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
 }
 
@@ -218,14 +190,14 @@ static int look_for_work(struct run *run, const char *checkpoint)
 {
 	int64_t step;
 	int rc = rh_checkpoint_step(checkpoint, &step);
-	if (rc || step < run->steps || !rh_output_holds(&run->session, run->config->output_dir, step))
+	if (rc || step < run->data.steps || !rh_output_holds(&run->session, run->config->output_dir, step))
 		return rc;
 	rc = rh_checkpoint_verify(checkpoint);
 	if (rc)
 		return rc;
 	rh_note("%s stands at step %" PRId64 " of %" PRId64 ", and %s holds its result: nothing is left to do, nothing is written "
 	        "(num_train_epochs or max_steps sets a later end)",
-	        checkpoint, step, run->steps, run->config->output_dir);
+	        checkpoint, step, run->data.steps, run->config->output_dir);
 	run->nothing_left = 1;
 	run->state.step = step;
 	return 0;
@@ -244,14 +216,12 @@ static int prepare(struct run *run, char **checkpoint)
 		rc = rh_session_load_tokenizer(&run->session);
 	if (!rc)
 		rc = load_data(run);
-	if (!rc)
-		rc = make_schedule(run);
 	if (!rc && *checkpoint)
 		rc = look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
 	if (!rc) /* the last step saves too */
-		rc = rh_room_check(&run->session, run->save_every ? (run->steps + run->save_every - 1) / run->save_every : 0);
+		rc = rh_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
 		rc = start_session(run);
 	if (!rc)
@@ -280,13 +250,13 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		run.first_step = run.state.step;
 		run.tokens_before = run.state.tokens;
 	}
-	while (!rc && run.state.step < run.steps && !run.stopping)
+	while (!rc && run.state.step < run.data.steps && !run.stopping)
 		rc = train_steps(&run);
 	if (!rc) {
 		out->steps = run.state.step;
 		out->seconds = rh_clock_seconds() - run.began;
 		out->tokens_per_second = out->seconds > 0 ? (double)(run.state.tokens - run.tokens_before) / out->seconds : 0;
-		out->interrupted = run.state.step < run.steps;
+		out->interrupted = run.state.step < run.data.steps;
 		if (isnan(out->final_loss) && run.state.steps_since_log) /* no line was logged yet */
 			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
 		rh_progress_close(run.progress); /* the last bar stays above what is said now */
