@@ -301,23 +301,18 @@ void bulk_arrived(struct work *work, int64_t k)
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, work->on->bulk.down[k]);
 }
 
-static int adds_gradients(const struct work *work)
-{
-	return work->slot->kind != RH_SLOT_FORWARD && work->slot->kind != RH_SLOT_INFER;
-}
-
 void bulk_begin(struct work *work)
 {
 	upload_weights(work);
 	lay_downloads(work, (int)work->slot->count);
-	if (adds_gradients(work))
+	if (rh_slot_makes_gradients(work->slot))
 		begin_gradients(work);
 }
 
 void bulk_end(struct work *work)
 {
 	struct run_device *on = work->on;
-	if (adds_gradients(work)) {
+	if (rh_slot_makes_gradients(work->slot)) {
 		if (on->bulk.downloads)
 			record(work, RH_STREAM_COMPUTE, on->rounded.ready);
 		if (on->bulk.sums_leave) { /* read by downloads, and by what was rounded since the last of them was enqueued */

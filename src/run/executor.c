@@ -1,4 +1,3 @@
-#include "run/program.h"
 #include "run/trace.h"
 #include "run/work.h"
 
@@ -16,21 +15,32 @@ static int64_t most(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
+struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
+{
+	return (struct rh_dispatch){.model = options->model,
+	                            .plan = options->plan,
+	                            .schedule = options->schedule,
+	                            .devices = options->devices,
+	                            .train_micro_batches = options->train_micro_batches,
+	                            .train_round = options->train_round,
+	                            .infer_round = options->infer_round,
+	                            .window = options->window};
+}
+
 /* Boundary buffers for the worst of all programs that the run may ask for: any number of micro-batches up to the most. None where
  * everything is one stage. */
 static int boundary_count(const struct rh_executor_options *options, int *out)
 {
+	const struct rh_dispatch dispatch = run_dispatch(options);
 	struct rh_program program = {0};
-	int rc = 0, splits = options->schedule && options->schedule->splits_backward;
+	int rc = 0;
 	*out = run_stretch_boundaries(options);
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
-		int64_t round = !trains ? options->infer_round : splits ? 1 : options->train_round;
-		/* live buffers grow with the micro-batches of a round, and a second round may overlap the first's; where backwards are
-		 * split a shorter step's program is a part of the longest's */
-		for (int64_t m = count; !rc && m > 0 && m > count - round; m--) {
+		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
+		for (int64_t m = count; !rc && m > count - distinct; m--) { /* live buffers grow with the micro-batches of a round */
 			int turn = 0, needed = 0;
-			rc = run_program_make(options, trains, m, &turn, &program);
+			rc = rh_dispatch_call(&dispatch, trains, m, &turn, &program);
 			if (rc >= 0)
 				rc = rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed);
 			if (!rc)
@@ -62,7 +72,8 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 	*out = 0;
 	if (!count)
 		return 0;
-	int rc = run_program_make(options, 1, count, &turn, &program);
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
 	rc = rc > 0 ? 0 : rc;
 	for (int d = 0; !rc && d < options->devices; d++) {
 		int64_t waits = 0;
@@ -533,7 +544,8 @@ static int run_program(struct rh_executor *executor, const struct rh_micro_batch
 	run_begin(executor);
 	for (int64_t m = 0; m < count; m++)
 		run_stage_micro(executor, m, &batch[m]);
-	int rc = run_program_make(options, executor->trains, count, &executor->turn, &executor->program);
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
 	if (rc > 0) {
 		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
 		rc = 0;

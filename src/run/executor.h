@@ -7,7 +7,7 @@
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
-#include "schedule/schedule.h"
+#include "schedule/dispatch.h"
 
 struct rh_executor;
 
@@ -15,15 +15,15 @@ struct rh_executor_options {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
 	struct rh_store *store;
-	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
-	const int64_t *window;              /* of PACI: rh_schedule_request's */
-	struct rh_updater *updater;         /* NULL: the store's weights change between calls only */
+	const struct rh_schedule *schedule; /* this and what else programs are made of is handed on: struct rh_dispatch */
+	const int64_t *window;
+	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
 	struct rh_device *const *device;
 	int devices;
-	int registers;                    /* devices may register host memory: room for a ring is planned, should they refuse */
-	int throttled_threads;            /* of the optimizer while a step's weights stream; 0: all */
-	int64_t train_micro_batches;      /* the most in one training step; 0: none */
-	int64_t train_round, infer_round; /* M_R */
+	int registers;               /* devices may register host memory: room for a ring is planned, should they refuse */
+	int throttled_threads;       /* of the optimizer while a step's weights stream; 0: all */
+	int64_t train_micro_batches; /* the most in one training step; 0: none */
+	int64_t train_round, infer_round;
 	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
 	 * wait for one another's buffers. */
 	int64_t spare_boundaries;

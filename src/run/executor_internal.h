@@ -118,6 +118,9 @@ struct rh_executor {
 	} left;                    /* the embedding's finished sum, of a table that the head uses too: see fold_embedding */
 };
 
+/* What the executor walks is made of. */
+struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
+
 /* host.c: registration of all that devices copy from and to; and such copies, cut where one registration ends and the next begins, or
  * through the ring. */
 int run_host_pin(struct rh_executor *executor) RH_MUST;

@@ -1,27 +1,18 @@
 /* Steps without a flush between them: the program of all of them is walked once, and the host comes between two slots where a step begins,
  * where a stage has a step's gradients and updates itself, and where a step's results are asked for. */
-#include "run/program.h"
 #include "run/work.h"
-
-static int64_t window_of(const struct rh_executor_options *options, int stage)
-{
-	int64_t own = options->devices - stage;
-	return options->window && options->window[stage] > own ? options->window[stage] : own;
-}
-
-static int is_local(const struct rh_executor_options *options)
-{
-	return options->schedule && options->schedule->update == RH_UPDATE_LOCAL && options->train_micro_batches;
-}
 
 /* A micro-batch enters when the one that entered `window` before it has left: so many, and a whole step more. */
 int64_t run_steps_held(const struct rh_executor_options *options)
 {
+	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t most = 0, count = options->train_micro_batches;
-	if (!is_local(options))
+	if (!rh_dispatch_joins_steps(&dispatch))
 		return 1;
-	for (int s = 0; s < options->devices; s++)
-		most = window_of(options, s) > most ? window_of(options, s) : most;
+	for (int s = 0; s < options->devices; s++) {
+		int64_t window = rh_dispatch_window(&dispatch, s);
+		most = window > most ? window : most;
+	}
 	return (most + count - 1) / count + 1;
 }
 
@@ -29,11 +20,12 @@ int64_t run_steps_held(const struct rh_executor_options *options)
  * and once both. */
 int run_stretch_boundaries(const struct rh_executor_options *options)
 {
+	const struct rh_dispatch dispatch = run_dispatch(options);
 	const struct rh_plan *plan = options->plan;
 	int64_t count = 0;
-	for (int s = 0; is_local(options) && s < plan->forward_stages; s++)
+	for (int s = 0; rh_dispatch_joins_steps(&dispatch) && s < plan->forward_stages; s++)
 		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
-			count += rh_boundary_readers(plan, 1, l) ? window_of(options, s) + 1 : 0;
+			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_window(&dispatch, s) + 1 : 0;
 	return (int)count;
 }
 
@@ -115,13 +107,14 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct walk walk = {.executor = executor, .stretch = stretch, .until = stretch->steps};
+	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t count = stretch->micro_batches;
-	RH_ASSERT(is_local(options) &&
+	RH_ASSERT(rh_dispatch_joins_steps(&dispatch) &&
 	          (count == options->train_micro_batches || (count < options->train_micro_batches && stretch->steps == 1)));
 	executor->trains = executor->is_stretch = 1;
 	executor->step = stretch->first_step;
 	run_begin(executor);
-	int rc = run_program_stretch(options, count, stretch->steps, &executor->program);
+	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
 		const struct rh_slot *slot = &executor->program.slot[i];
 		struct run_device *on = &executor->on[slot->device];
@@ -131,7 +124,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 			continue;
 		rc = rc ? rc : settle(&walk, on);
 		rc = rc ? rc : run_slot(executor, slot);
-		if (run_makes_gradients(slot) && slot->last_round) {
+		if (rh_slot_makes_gradients(slot) && slot->last_round) {
 			on->owes.is = 1;
 			on->owes.step = slot->step;
 			on->owes.lo = slot->lo;

@@ -21,14 +21,18 @@ struct rh_slot {
 	int lo, hi; /* layers */
 	int device;
 	int first_round, last_round; /* is its round the step's first, or last: gradient sums begin, or are rounded */
-	/* Of slots that add to gradient sums, set by the executor: the device has the stage's sums from its slot before; they stay for its
-	 * next.
-	 */
+	/* Of slots that add to gradient sums, set by the dispatch: the device has the stage's sums from its slot before; they stay for its
+	 * next. */
 	int sums_there, sums_stay;
 	int64_t first, count;
 	int stage;    /* its number in the schedule: RoundPipe's place in the round; the others' model stage, bottom up */
 	int64_t step; /* where a program holds several */
 };
+
+static inline int rh_slot_makes_gradients(const struct rh_slot *slot)
+{
+	return slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
+}
 
 struct rh_program {
 	struct rh_slot *slot;

@@ -1,4 +1,4 @@
-#include "run/program.h"
+#include "schedule/dispatch.h"
 
 #include "core/alloc.h"
 
@@ -37,19 +37,14 @@ static void as_run(const struct rh_model *model, int64_t count, struct rh_progra
 	program->slots = kept;
 }
 
-int run_makes_gradients(const struct rh_slot *slot)
-{
-	return slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
-}
-
 /* Sums need not travel where the next slot that adds to them is the next one on the device that makes gradients. */
 static void note_sums(struct rh_program *program)
 {
 	for (size_t i = 0; i < program->slots; i++) {
 		struct rh_slot *slot = &program->slot[i], *next = NULL;
-		for (size_t k = i + 1; run_makes_gradients(slot) && k < program->slots && !next; k++) {
+		for (size_t k = i + 1; rh_slot_makes_gradients(slot) && k < program->slots && !next; k++) {
 			struct rh_slot *later = &program->slot[k];
-			if (run_makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
+			if (rh_slot_makes_gradients(later) && (later->device == slot->device || later->lo == slot->lo))
 				next = later;
 		}
 		if (next && next->device == slot->device && next->lo == slot->lo && next->step == slot->step)
@@ -59,47 +54,71 @@ static void note_sums(struct rh_program *program)
 
 /* Schedules that split backwards have room for what the longest step puts off: a shorter one goes the longest's way, without the micro-
  * batches that it does not have. */
-static int make_scheduled(const struct rh_executor_options *options, int64_t count, int64_t steps, struct rh_program *out)
+static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
 {
-	const struct rh_schedule *schedule = options->schedule;
+	const struct rh_schedule *schedule = dispatch->schedule;
 	struct rh_stage *stage = NULL;
-	int stages = model_stages(options->plan, &stage);
+	int stages = model_stages(dispatch->plan, &stage);
 	if (stages < 0)
 		return stages;
-	struct rh_schedule_request request = {.devices = options->devices,
-	                                      .micro_batches = schedule->splits_backward ? options->train_micro_batches : count,
+	struct rh_schedule_request request = {.devices = dispatch->devices,
+	                                      .micro_batches = schedule->splits_backward ? dispatch->train_micro_batches : count,
 	                                      .steps = steps,
 	                                      .stage = stage,
 	                                      .stages = stages,
-	                                      .window = options->window};
+	                                      .window = dispatch->window};
 	int rc = rh_schedule_make(schedule, &request, out), instead = rc == -EINVAL;
 	if (instead)
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
 	if (!rc)
-		as_run(options->model, count, out);
+		as_run(dispatch->model, count, out);
 	rh_free(stage);
 	return rc ? rc : instead;
 }
 
-int run_program_make(const struct rh_executor_options *options, int trains, int64_t count, int *turn, struct rh_program *out)
+static int follows_schedule(const struct rh_dispatch *dispatch, int trains)
 {
-	const struct rh_schedule *schedule = options->schedule;
-	int64_t round = trains ? options->train_round : options->infer_round;
+	return trains && dispatch->schedule && dispatch->schedule->stages_least;
+}
+
+int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out)
+{
+	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
 	int rc;
-	if (!trains || !schedule || !schedule->stages_least)
-		rc = rh_roundpipe_program(options->plan, trains, options->devices, count, round < count ? round : count, turn, out);
+	if (follows_schedule(dispatch, trains))
+		rc = make_scheduled(dispatch, count, 1, out);
 	else
-		rc = make_scheduled(options, count, 1, out);
+		rc = rh_roundpipe_program(dispatch->plan, trains, dispatch->devices, count, round < count ? round : count, turn, out);
 	if (rc >= 0)
 		note_sums(out);
 	return rc;
 }
 
-int run_program_stretch(const struct rh_executor_options *options, int64_t count, int64_t steps, struct rh_program *out)
+int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest)
 {
-	RH_ASSERT(options->schedule && options->schedule->update == RH_UPDATE_LOCAL);
-	int rc = make_scheduled(options, count, steps, out);
+	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
+	/* a second round may overlap the first's; where backwards are split, a shorter step's program is a part of the longest's */
+	if (follows_schedule(dispatch, trains) && dispatch->schedule->splits_backward)
+		round = 1;
+	return round < longest ? round : longest;
+}
+
+int rh_dispatch_joins_steps(const struct rh_dispatch *dispatch)
+{
+	return dispatch->schedule && dispatch->schedule->update == RH_UPDATE_LOCAL && dispatch->train_micro_batches;
+}
+
+int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
+{
+	RH_ASSERT(rh_dispatch_joins_steps(dispatch));
+	int rc = make_scheduled(dispatch, count, steps, out);
 	if (!rc)
 		note_sums(out);
 	return rc;
+}
+
+int64_t rh_dispatch_window(const struct rh_dispatch *dispatch, int stage)
+{
+	int64_t own = dispatch->devices - stage;
+	return dispatch->window && dispatch->window[stage] > own ? dispatch->window[stage] : own;
 }

@@ -1,0 +1,31 @@
+/* The programs of a run, call by call: its schedule's, as devices run them. What the executor walks is made here alone. */
+#ifndef RH_SCHEDULE_DISPATCH_H
+#define RH_SCHEDULE_DISPATCH_H
+
+#include "schedule/schedule.h"
+
+struct rh_dispatch {
+	const struct rh_model *model; /* all pointers are borrowed */
+	const struct rh_plan *plan;
+	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
+	int devices;
+	int64_t train_micro_batches;      /* the most in one training step; 0: none */
+	int64_t train_round, infer_round; /* M_R */
+	const int64_t *window;            /* of PACI: rh_schedule_request's */
+};
+
+/* Of `count` micro-batches. *turn: of RoundPipe's round robin, moved on. Other schedules' model stages are the plan's; their top stage
+ * computes its loss and its gradient at once, in the place of its backward. Forward-only calls go RoundPipe's way.
+ * 1, and the error line says why, where the schedule has no order for so many micro-batches and looped-bfs's was taken: same results. */
+int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
+
+/* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */
+int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
+
+/* Do stages update themselves? Then several steps join without a flush: one program of `count` micro-batches a step. */
+int rh_dispatch_joins_steps(const struct rh_dispatch *dispatch);
+int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
+/* The most micro-batches that a stage (bottom up) has in flight there. */
+int64_t rh_dispatch_window(const struct rh_dispatch *dispatch, int stage);
+
+#endif
