@@ -496,6 +496,15 @@ static int open_streams(struct cuda_device *device)
 	return rc;
 }
 
+/* As /sys writes it. */
+static cudaError_t address_of(int gpu, char address[16])
+{
+	cudaError_t error = cudaDeviceGetPCIBusId(address, 16, gpu);
+	for (char *at = address; error == cudaSuccess && *at; at++)
+		*at = (char)tolower((unsigned char)*at);
+	return error;
+}
+
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
 {
 	RH_ASSERT(options->cap_bytes >= 0);
@@ -511,6 +520,8 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	device->gpu = options->gpu;
 	device->cap_bytes = options->cap_bytes;
 	rc = begin(device);
+	if (!rc)
+		rc = done(device, address_of(device->gpu, device->base.address), "asking for its address");
 	if (!rc && !device->cap_bytes)
 		rc = rh_cuda_room(device->gpu, 1, &device->cap_bytes);
 	if (!rc)
@@ -547,10 +558,6 @@ int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
 	if (error == cudaSuccess)
 		error = cudaDeviceGetAttribute(&out->multiprocessors, cudaDevAttrMultiProcessorCount, gpu);
 	if (error == cudaSuccess)
-		error = cudaDeviceGetPCIBusId(out->address, sizeof out->address, gpu);
-	if (error != cudaSuccess)
-		return rh_fail(-ENODEV, "device %s:%d: %s", kind, gpu, cudaGetErrorString(error));
-	for (char *at = out->address; *at; at++) /* as /sys writes it */
-		*at = (char)tolower((unsigned char)*at);
-	return 0;
+		error = address_of(gpu, out->address);
+	return error == cudaSuccess ? 0 : rh_fail(-ENODEV, "device %s:%d: %s", kind, gpu, cudaGetErrorString(error));
 }

@@ -104,21 +104,27 @@ int rh_host_reserve_placed(const struct rh_host_placing *placing, int64_t bytes,
 	return 0;
 }
 
-/* Any device may use any of it, and any thread read it: no node is nearer than another. */
-int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
+int rh_host_reserve_near(struct rh_device *const *device, int devices, int64_t bytes, const char *what, struct rh_arena *out)
 {
-	struct rh_host_placing anywhere = {.numa = rh_numa_open()};
-	int rc = rh_host_reserve_placed(&anywhere, bytes, what, out);
-	rh_numa_close(anywhere.numa);
+	struct rh_host_placing placing = {.numa = rh_numa_open()};
+	if (devices)
+		(void)rh_numa_near(placing.numa, device, devices);
+	int rc = rh_host_reserve_placed(&placing, bytes, what, out);
+	rh_numa_close(placing.numa);
 	return rc;
 }
 
-int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out)
+int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out)
+{
+	return rh_host_reserve_near(NULL, 0, bytes, what, out);
+}
+
+int rh_host_reserve_addresses(int64_t bytes, const char *what, struct rh_arena *out)
 {
 	int64_t mapped = rh_host_round(bytes);
-	if (backing == RH_HOST_PAGES || !mapped)
-		return rh_host_reserve(bytes, what, out);
 	*out = (struct rh_arena){0};
+	if (!mapped)
+		return 0;
 	char *base = mmap(NULL, (size_t)mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (base == MAP_FAILED)
 		return rh_fail(-errno, "no addresses for %lld bytes of %s: %s", (long long)mapped, what, strerror(errno));

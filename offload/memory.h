@@ -12,9 +12,10 @@ int64_t rh_host_round(int64_t bytes);
  * where enough are free, else in transparent ones where the kernel gives them. Nothing at all for 0 bytes. `what` names the user for the
  * error line. */
 int rh_host_reserve(int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
-/* The same; or addresses alone, which no one may touch. */
-enum rh_host_backing { RH_HOST_PAGES, RH_HOST_ADDRESSES };
-int rh_host_reserve_as(enum rh_host_backing backing, int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
+/* The same for what these devices alone use: on the nodes nearest to them. */
+int rh_host_reserve_near(struct rh_device *const *device, int devices, int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
+/* Addresses alone, which no one may touch. */
+int rh_host_reserve_addresses(int64_t bytes, const char *what, struct rh_arena *out) RH_MUST;
 /* Pages, for who says where they are to lie: `place` is called (rh_numa_place) before they are made. numa NULL: it is not. */
 struct rh_host_placing {
 	struct rh_numa *numa;

@@ -171,8 +171,10 @@ static int reserve(struct rh_store *store, int64_t bytes)
 {
 	static const char what[] = "weights and optimizer state";
 	if (store->options.addresses_only)
-		return rh_host_reserve_as(RH_HOST_ADDRESSES, bytes, what, &store->memory);
+		return rh_host_reserve_addresses(bytes, what, &store->memory);
 	struct rh_numa *numa = rh_numa_open();
+	if (store->options.devices) /* frozen weights: nobody else reads them */
+		(void)rh_numa_near(numa, store->options.device, store->options.devices);
 	struct rh_host_placing placing = {.numa = numa, .place = place_on_nodes, .context = store};
 	int rc = rh_host_reserve_placed(&placing, bytes, what, &store->memory);
 	store->nodes = rh_numa_nodes(numa);

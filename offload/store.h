@@ -25,6 +25,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/pool.h"
+#include "device/device.h"
 #include "model/model.h"
 #include "offload/space.h"
 
@@ -37,7 +38,9 @@ struct rh_store_options {
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
 	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS */
-	struct rh_space *space; /* borrowed; where what is spilled lies. NULL where nothing is */
+	struct rh_space *space;          /* borrowed; where what is spilled lies. NULL where nothing is */
+	struct rh_device *const *device; /* that will upload: frozen weights lie near them. Read by rh_store_create alone */
+	int devices;                     /* 0: not known */
 };
 
 struct rh_store;

@@ -33,7 +33,8 @@ struct rh_event {
 
 struct rh_device {
 	const struct rh_device_ops *ops;
-	int index; /* among the run's devices */
+	int index;        /* among the run's devices */
+	char address[16]; /* on the PCI bus, as /sys/bus/pci/devices has it; "": on none */
 };
 
 /* Every slot is required unless marked optional. */

@@ -296,6 +296,14 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	rh_stage_state_free(&on->state);
 }
 
+static int reserve_boundaries(const struct rh_executor_options *options, int64_t bytes, struct rh_arena *out)
+{
+	static const char what[] = "boundary activations";
+	if (rh_store_options(options->store)->addresses_only)
+		return rh_host_reserve_addresses(bytes, what, out);
+	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
+}
+
 static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -303,12 +311,13 @@ static int host_create(struct rh_executor *executor)
 	int count;
 	int rc = boundary_count(options, &count);
 	if (!rc)
-		rc = rh_host_reserve_as(rh_store_options(options->store)->addresses_only ? RH_HOST_ADDRESSES : RH_HOST_PAGES,
-		                        count * plan->boundary_bytes, "boundary activations", &executor->boundary_memory);
+		rc = reserve_boundaries(options, count * plan->boundary_bytes, &executor->boundary_memory);
 	if (!rc)
-		rc = rh_host_reserve(staging_bytes(options), "staging of micro-batches", &executor->staging);
+		rc = rh_host_reserve_near(options->device, options->devices, staging_bytes(options), "staging of micro-batches",
+		                          &executor->staging);
 	if (!rc)
-		rc = rh_host_reserve(run_feed_bytes(options->page_bytes), "the window of weights on NVMe", &executor->feed_memory);
+		rc = rh_host_reserve_near(options->device, options->devices, run_feed_bytes(options->page_bytes),
+		                          "the window of weights on NVMe", &executor->feed_memory);
 	if (!rc && options->page_bytes)
 		rc = run_feed_create(options->store, options->page_bytes, executor->feed_memory.base, options->device, options->devices,
 		                     &executor->feed);

@@ -52,7 +52,8 @@ static void report(struct rh_executor *executor)
 static int make_ring(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int rc = rh_host_reserve(rh_staging_bytes(executor->pieces.most), "a staging ring", &executor->ring_memory);
+	int rc = rh_host_reserve_near(options->device, options->devices, rh_staging_bytes(executor->pieces.most), "a staging ring",
+	                              &executor->ring_memory);
 	if (rc)
 		return rc;
 	rh_host_pin(options->device[0], executor->ring_memory.base, executor->ring_memory.capacity, &executor->ring_pin);

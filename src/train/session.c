@@ -142,16 +142,17 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	if (!rc)
 		rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
 	if (!rc)
-		rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
+		rc = open_devices(session);
+	if (rc)
+		return rc;
+	planning.store.device = session->devices.device;
+	planning.store.devices = session->devices.count;
+	rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
 	if (!rc && session->space)
 		rc = rh_space_reserve(session->space);
 	if (!rc && !session->machine)
 		rc = load_weights(session);
-	if (!rc)
-		rc = open_devices(session);
-	if (rc)
-		return rc;
-	if (work->train_micro_batches)
+	if (!rc && work->train_micro_batches)
 		rc = create_updater(session);
 	if (rc)
 		return rc;
