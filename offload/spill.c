@@ -1,14 +1,14 @@
 /* What of trainable blocks lies on NVMe, and the window of host memory through which it is read and written.
  *
  * A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower halves or masters, then
- * moments or codes. The window has a few slots, each as large as the largest record.
+ * moments or codes. The window has a few frames, each as large as the largest record.
  *
- *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the slot is needed)
+ *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the frame is needed)
  *                                            |  --release, done--> WRITING
  *   KEPT --hold--> HELD;  WRITING --hold, once written--> HELD;  all but HELD --empty--> EMPTY
  *
  * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
- * way, since until then it is in its slot. */
+ * way, since until then it is in its frame. */
 #include "core/alloc.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
@@ -16,22 +16,22 @@
 
 #include <stdlib.h>
 
-enum { SLOTS = 6, SLOTS_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
+enum { FRAMES = 6, FRAMES_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
 
-enum slot_state { SLOT_EMPTY, SLOT_READING, SLOT_HELD, SLOT_KEPT, SLOT_WRITING };
+enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_HELD, FRAME_KEPT, FRAME_WRITING };
 
-struct slot {
+struct frame {
 	char *memory;
 	struct rh_space_io *io;
-	enum slot_state state;
+	enum frame_state state;
 	int piece, changed; /* changed: since it was last read or written */
 	uint64_t used;      /* when it was last let go of, in turns of the window */
 };
 
 struct store_window {
 	struct rh_arena memory;
-	struct slot slot[SLOTS];
-	int slots;
+	struct frame frame[FRAMES];
+	int frames;
 	uint64_t turns;
 	int *line; /* blocks whose update comes, a ring of as many as there are */
 	int *in_line;
@@ -95,7 +95,7 @@ static void cut_pages(const struct rh_block *spec, int block, int64_t page_eleme
 {
 	for (int64_t at = 0; at < spec->elements; at += page_elements) {
 		int64_t end = spec->elements - at < page_elements ? spec->elements : at + page_elements;
-		add(context, (struct store_piece){.block = block, .first = at, .end = end, .record = -1, .slot = -1});
+		add(context, (struct store_piece){.block = block, .first = at, .end = end, .record = -1, .frame = -1});
 	}
 }
 
@@ -105,7 +105,7 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 {
 	int spilled = record_bytes(options, 1) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
 	int64_t span = 0;
-	struct store_piece piece = {.block = block, .record = -1, .slot = -1};
+	struct store_piece piece = {.block = block, .record = -1, .frame = -1};
 	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 		const struct rh_tensor *tensor = &spec->tensor[t];
 		int64_t last = tensor->offset + tensor_elements(tensor);
@@ -140,7 +140,7 @@ static void cut(const struct rh_block *specs, int count, const struct rh_store_o
 			cut_pages(&specs[b], b, page, add, context);
 }
 
-/* What a piece takes of NVMe and of a slot; 0: it lies in memory. */
+/* What a piece takes of NVMe and of a frame; 0: it lies in memory. */
 static int64_t piece_bytes(const struct rh_store_options *options, const struct store_piece *piece)
 {
 	int64_t elements = piece->end - piece->first;
@@ -164,9 +164,9 @@ static void measure(void *context, struct store_piece piece)
 	measuring->pieces++;
 }
 
-static int slots_of(const struct rh_store_options *options)
+static int frames_of(const struct rh_store_options *options)
 {
-	return options->optim == RH_OPTIM_ADAFACTOR ? SLOTS_OF_TENSORS : SLOTS;
+	return options->optim == RH_OPTIM_ADAFACTOR ? FRAMES_OF_TENSORS : FRAMES;
 }
 
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
@@ -174,7 +174,7 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 	struct measuring measuring = {.options = options};
 	cut(specs, count, options, measure, &measuring);
 	return (struct spill_sizes){.pieces = measuring.pieces,
-	                            .window_bytes = slots_of(options) * measuring.largest,
+	                            .window_bytes = frames_of(options) * measuring.largest,
 	                            .nvme_bytes = measuring.nvme,
 	                            .step_bytes = measuring.step};
 }
@@ -200,11 +200,11 @@ static int window_create(struct rh_store *store, const struct spill_sizes *sizes
 	int rc = window->line && window->in_line ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_host_reserve(sizes->window_bytes, "the window of optimizer state on NVMe", &window->memory);
-	int64_t each = sizes->window_bytes / slots_of(&store->options);
-	for (; !rc && window->slots < slots_of(&store->options); window->slots += !rc) {
-		struct slot *slot = &window->slot[window->slots];
-		*slot = (struct slot){.memory = window->memory.base + window->slots * each, .piece = -1};
-		rc = rh_space_io_create(store->options.space, each, &slot->io);
+	int64_t each = sizes->window_bytes / frames_of(&store->options);
+	for (; !rc && window->frames < frames_of(&store->options); window->frames += !rc) {
+		struct frame *frame = &window->frame[window->frames];
+		*frame = (struct frame){.memory = window->memory.base + window->frames * each, .piece = -1};
+		rc = rh_space_io_create(store->options.space, each, &frame->io);
 	}
 	for (int p = 0; !rc && p < store->pieces; p++) {
 		struct store_piece *piece = &store->piece[p];
@@ -232,8 +232,8 @@ void spill_destroy(struct rh_store *store)
 {
 	struct store_window *window = store->window;
 	if (window) {
-		for (int i = 0; i < SLOTS; i++)
-			rh_space_io_destroy(window->slot[i].io);
+		for (int i = 0; i < FRAMES; i++)
+			rh_space_io_destroy(window->frame[i].io);
 		rh_host_release(&window->memory);
 		rh_free(window->line);
 		rh_free(window->in_line);
@@ -244,70 +244,70 @@ void spill_destroy(struct rh_store *store)
 
 /* ---- the window ---- */
 
-/* Takes what is in a slot out of it. */
-static void evict(struct rh_store *store, struct slot *slot)
+/* Takes what is in a frame out of it. */
+static void evict(struct rh_store *store, struct frame *frame)
 {
-	if (slot->piece >= 0)
-		store->piece[slot->piece].slot = -1;
-	slot->piece = -1;
-	slot->state = SLOT_EMPTY;
-	slot->changed = 0;
+	if (frame->piece >= 0)
+		store->piece[frame->piece].frame = -1;
+	frame->piece = -1;
+	frame->state = FRAME_EMPTY;
+	frame->changed = 0;
 }
 
-/* How soon a slot may be given to another piece: 0 now, higher later, -1 not at all. */
-static int cost_of(const struct rh_store *store, const struct slot *slot)
+/* How soon a frame may be given to another piece: 0 now, higher later, -1 not at all. */
+static int cost_of(const struct rh_store *store, const struct frame *frame)
 {
-	switch (slot->state) {
-	case SLOT_EMPTY:
+	switch (frame->state) {
+	case FRAME_EMPTY:
 		return 0;
-	case SLOT_KEPT:
-		return store->piece[slot->piece].ahead ? 3 : slot->changed ? 2 : 0;
-	case SLOT_WRITING:
-		return rh_space_io_done(slot->io) ? 0 : 1;
-	case SLOT_READING:
+	case FRAME_KEPT:
+		return store->piece[frame->piece].ahead ? 3 : frame->changed ? 2 : 0;
+	case FRAME_WRITING:
+		return rh_space_io_done(frame->io) ? 0 : 1;
+	case FRAME_READING:
 		return 4;
 	default:
 		return -1;
 	}
 }
 
-/* The slot that is given away most easily, of equals the one longest unused; NULL if that costs more than `most`. */
-static struct slot *choose(const struct rh_store *store, int most)
+/* The frame that is given away most easily, of equals the one longest unused; NULL if that costs more than `most`. */
+static struct frame *choose(const struct rh_store *store, int most)
 {
 	struct store_window *window = store->window;
-	struct slot *best = NULL;
+	struct frame *best = NULL;
 	int least = most + 1;
-	for (int i = 0; i < window->slots; i++) {
-		struct slot *slot = &window->slot[i];
-		int cost = cost_of(store, slot);
-		if (cost < 0 || cost > least || cost > most || (cost == least && best && best->used <= slot->used))
+	for (int i = 0; i < window->frames; i++) {
+		struct frame *frame = &window->frame[i];
+		int cost = cost_of(store, frame);
+		if (cost < 0 || cost > least || cost > most || (cost == least && best && best->used <= frame->used))
 			continue;
-		best = slot;
+		best = frame;
 		least = cost;
 	}
 	return best;
 }
 
-static int empty(struct rh_store *store, struct slot *slot)
+static int empty(struct rh_store *store, struct frame *frame)
 {
 	int rc = 0;
-	if (slot->state == SLOT_KEPT && slot->changed)
-		rh_space_write(slot->io, store->piece[slot->piece].record, slot->memory);
-	if (slot->changed || slot->state == SLOT_WRITING || slot->state == SLOT_READING)
-		rc = rh_space_io_wait(slot->io);
-	evict(store, slot);
+	if (frame->state == FRAME_KEPT && frame->changed)
+		rh_space_write(frame->io, store->piece[frame->piece].record, frame->memory);
+	if (frame->changed || frame->state == FRAME_WRITING || frame->state == FRAME_READING)
+		rc = rh_space_io_wait(frame->io);
+	evict(store, frame);
 	return rc;
 }
 
-static int begin_read(struct rh_store *store, struct slot *slot, int piece)
+static int begin_read(struct rh_store *store, struct frame *frame, int piece)
 {
-	int rc = empty(store, slot);
+	int rc = empty(store, frame);
 	if (rc)
 		return rc;
-	slot->piece = piece;
-	slot->state = SLOT_READING;
-	store->piece[piece].slot = (int)(slot - store->window->slot);
-	rh_space_read(slot->io, store->piece[piece].record, slot->memory);
+	frame->piece = piece;
+	frame->state = FRAME_READING;
+	store->piece[piece].frame = (int)(frame - store->window->frame);
+	rh_space_read(frame->io, store->piece[piece].record, frame->memory);
 	return 0;
 }
 
@@ -325,11 +325,11 @@ static void pump(struct rh_store *store)
 			window->next = 0;
 			continue;
 		}
-		struct slot *slot = store->piece[piece].slot < 0 ? choose(store, 0) : NULL;
-		if (store->piece[piece].slot < 0 && !slot)
+		struct frame *frame = store->piece[piece].frame < 0 ? choose(store, 0) : NULL;
+		if (store->piece[piece].frame < 0 && !frame)
 			return;
 		store->piece[piece].ahead = 1;
-		if (slot && begin_read(store, slot, piece))
+		if (frame && begin_read(store, frame, piece))
 			return;
 		window->next++;
 	}
@@ -407,18 +407,18 @@ int store_hold(struct rh_store *store, int piece, struct store_view *view)
 	}
 	struct store_window *window = store->window;
 	int rc = 0;
-	if (of->slot < 0)
+	if (of->frame < 0)
 		rc = begin_read(store, choose(store, 4), piece);
-	struct slot *slot = rc ? NULL : &window->slot[of->slot];
-	if (slot && (slot->state == SLOT_READING || slot->state == SLOT_WRITING))
-		rc = rh_space_io_wait(slot->io);
+	struct frame *frame = rc ? NULL : &window->frame[of->frame];
+	if (frame && (frame->state == FRAME_READING || frame->state == FRAME_WRITING))
+		rc = rh_space_io_wait(frame->io);
 	if (rc)
 		return rc;
-	RH_ASSERT(slot->state != SLOT_HELD);
+	RH_ASSERT(frame->state != FRAME_HELD);
 	of->ahead = 0;
-	slot->state = SLOT_HELD;
+	frame->state = FRAME_HELD;
 	pump(store);
-	view_of(store, of, slot->memory, view);
+	view_of(store, of, frame->memory, view);
 	return 0;
 }
 
@@ -427,15 +427,15 @@ void store_release(struct rh_store *store, int piece, enum store_after after)
 	struct store_piece *of = &store->piece[piece];
 	if (of->record < 0)
 		return;
-	struct slot *slot = &store->window->slot[of->slot];
-	RH_ASSERT(slot->state == SLOT_HELD && slot->piece == piece);
-	slot->used = ++store->window->turns;
-	slot->changed |= after == STORE_CHANGED;
+	struct frame *frame = &store->window->frame[of->frame];
+	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
+	frame->used = ++store->window->turns;
+	frame->changed |= after == STORE_CHANGED;
 	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
-	slot->state = after == STORE_DONE ? SLOT_WRITING : SLOT_KEPT;
+	frame->state = after == STORE_DONE ? FRAME_WRITING : FRAME_KEPT;
 	if (after == STORE_DONE) {
-		slot->changed = 0;
-		rh_space_write(slot->io, of->record, slot->memory);
+		frame->changed = 0;
+		rh_space_write(frame->io, of->record, frame->memory);
 	}
 	pump(store);
 }
@@ -450,17 +450,17 @@ int rh_store_settle(struct rh_store *store)
 {
 	struct store_window *window = store->window;
 	int rc = 0;
-	for (int i = 0; window && !rc && i < window->slots; i++) {
-		struct slot *slot = &window->slot[i];
-		if (slot->state == SLOT_KEPT && slot->changed) {
-			rh_space_write(slot->io, store->piece[slot->piece].record, slot->memory);
-			slot->changed = 0;
-			slot->state = SLOT_WRITING;
+	for (int i = 0; window && !rc && i < window->frames; i++) {
+		struct frame *frame = &window->frame[i];
+		if (frame->state == FRAME_KEPT && frame->changed) {
+			rh_space_write(frame->io, store->piece[frame->piece].record, frame->memory);
+			frame->changed = 0;
+			frame->state = FRAME_WRITING;
 		}
-		if (slot->state != SLOT_WRITING)
+		if (frame->state != FRAME_WRITING)
 			continue;
-		rc = rh_space_io_wait(slot->io);
-		slot->state = SLOT_KEPT;
+		rc = rh_space_io_wait(frame->io);
+		frame->state = FRAME_KEPT;
 	}
 	return rc;
 }

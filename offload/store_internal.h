@@ -42,7 +42,7 @@ struct store_piece {
 	int64_t span, span_count;
 	int64_t first, end; /* elements of the block */
 	int record;         /* of the space; -1: nothing of it is spilled */
-	int slot;           /* of the window, -1: none */
+	int frame;          /* of the window, -1: none */
 	int ahead;          /* read ahead, or to be: its turn comes */
 };
 

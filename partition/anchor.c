@@ -1,8 +1,8 @@
 #include "partition/anchor.h"
 
 #include "core/alloc.h"
-#include "partition/balance.h"
 #include "partition/resize.h"
+#include "partition/roundpipe_long.h"
 
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update; the launches of a block, of 47 in all (forward, recompute, backward). */
@@ -206,7 +206,7 @@ static int time_result(const struct rh_anchor_request *request, const struct siz
 	                               .round_micro_batches = result->round_micro_batches,
 	                               .stale = request->stale};
 	set_rates(request, &step);
-	int rc = rh_step_time(&step, &result->time);
+	int rc = rh_step_estimate(&step, &result->time);
 	double tokens = (double)(experiment->batch * experiment->sequence_length);
 	result->tokens_per_s = rc ? 0 : tokens / result->time.period_s;
 	result->micro_batches = result->rounds * result->round_micro_batches;
@@ -228,7 +228,7 @@ static int make_cuts(const struct rh_anchor_request *request, const struct sized
 	                                         .micro_batches = micro_batches,
 	                                         .rounds = rounds,
 	                                         .steps = request->stale ? 3 : 1};
-	return rh_partition_balance(&partition, out);
+	return rh_partition_long_rounds(&partition, out);
 }
 
 static int predict_published(const struct rh_anchor_request *request, struct rh_anchor_result *out)

@@ -19,7 +19,7 @@ struct rh_anchor_request {
 struct rh_anchor_result {
 	int64_t rounds, round_micro_batches, micro_batches;
 	struct rh_partition cuts;
-	struct rh_step_time time;
+	struct rh_step_estimate time;
 	double tokens_per_s, published_tokens_per_s; /* 0: not published */
 	double host_bytes;                           /* held for weights and their updates */
 };

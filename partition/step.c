@@ -348,7 +348,7 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 }
 
 /* Copies and update share the host's memory: what the copies leave is the update's, over a period that depends on it. */
-static void settle(struct stepping *at, struct rh_step_time *out)
+static void settle(struct stepping *at, struct rh_step_estimate *out)
 {
 	const struct rh_step_rates *rates = &at->request->rates;
 	const struct rh_step_bytes *bytes = &at->request->bytes;
@@ -368,10 +368,10 @@ static void settle(struct stepping *at, struct rh_step_time *out)
 	out->period_s = later(out->period_s, least);
 }
 
-int rh_step_time(const struct rh_step_request *request, struct rh_step_time *out)
+int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estimate *out)
 {
 	struct stepping at;
-	*out = (struct rh_step_time){0};
+	*out = (struct rh_step_estimate){0};
 	int rc = begin(request, &at);
 	if (!rc) {
 		settle(&at, out);

@@ -39,7 +39,7 @@ struct rh_step_request {
 	struct rh_step_bytes bytes;
 };
 
-struct rh_step_time {
+struct rh_step_estimate {
 	double period_s;                    /* of one step among many */
 	double schedule_s;                  /* the same if gradients and update took no time */
 	double busy_s;                      /* arithmetic of a step, all devices */
@@ -52,6 +52,6 @@ struct rh_step_time {
 /* Sequences of the shorter micro-batches. */
 int64_t rh_step_shorter(int64_t sequences, int64_t rounds, int64_t round_micro_batches);
 
-int rh_step_time(const struct rh_step_request *request, struct rh_step_time *out) RH_MUST;
+int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estimate *out) RH_MUST;
 
 #endif

@@ -77,7 +77,7 @@ enum config_origin { ORIGIN_FILE, ORIGIN_FLAG };
 /* "unknown key ...", and what to write instead: what another trainer's name is called here, else the nearest key of this verb (in a file:
  * of any, as it may serve several), in whole or by a run of its words: edits are insert, delete, replace, swap neighbours. What is far
  * from all is said to be. */
-void config_advise(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes);
+void config_suggest(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes);
 
 struct config_entry {
 	int key;    /* index into config_keys */

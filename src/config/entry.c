@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ADVICE_BYTES = 600 };
+enum { SUGGESTION_BYTES = 600 };
 
 int config_list_append(struct rh_list *list, const char *text)
 {
@@ -76,9 +76,9 @@ int config_entries_add(struct config_entries *entries, const char *name, enum co
 {
 	int key = config_key_find(name);
 	if (key < 0) {
-		char advice[ADVICE_BYTES];
-		config_advise(name, entries->verb, origin, advice, sizeof advice);
-		return fail_at(rh_fail(-EINVAL, "%s", advice), origin, path, line);
+		char suggestion[SUGGESTION_BYTES];
+		config_suggest(name, entries->verb, origin, suggestion, sizeof suggestion);
+		return fail_at(rh_fail(-EINVAL, "%s", suggestion), origin, path, line);
 	}
 	for (size_t i = 0; i < entries->count; i++) {
 		struct config_entry *other = &entries->entry[i];

@@ -4,13 +4,13 @@
 
 #include <string.h>
 
-enum { SLOTS = 8 };
+enum { FRAMES = 8 };
 
 /* EMPTY --begin_read--> READING --page_at--> HERE --run_feed_up--> HERE, with copies on their way (sent) --begin_read, when they are
  * over--> */
 enum state { EMPTY, READING, HERE };
 
-struct slot {
+struct frame {
 	char *memory;
 	struct rh_space_io *io;
 	enum state state;
@@ -31,10 +31,10 @@ struct run_feed {
 	int64_t page_bytes;
 	struct rh_device *const *device;
 	int devices;
-	struct slot slot[SLOTS];
+	struct frame frame[FRAMES];
 	int *first;  /* of each block: its first page; -1: not on NVMe */
 	int *record; /* of each page */
-	int *where;  /* slot of each page, -1 */
+	int *where;  /* frame of each page, -1 */
 	int pages;
 	struct order known[2], now; /* of the latest program of each kind; of the present one */
 	int kind;
@@ -44,7 +44,7 @@ struct run_feed {
 
 int64_t run_feed_bytes(int64_t page_bytes)
 {
-	return SLOTS * page_bytes;
+	return FRAMES * page_bytes;
 }
 
 /* Numbers the pages of all blocks. */
@@ -93,14 +93,14 @@ int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, st
 	feed->device = device;
 	feed->devices = devices;
 	int rc = find_pages(feed);
-	for (int i = 0; !rc && i < SLOTS; i++) {
-		struct slot *slot = &feed->slot[i];
-		slot->memory = memory + i * page_bytes;
-		slot->page = -1;
-		slot->copy = rh_alloc((size_t)devices, sizeof(struct rh_event *));
-		rc = slot->copy ? rh_space_io_create(space, page_bytes, &slot->io) : -ENOMEM;
+	for (int i = 0; !rc && i < FRAMES; i++) {
+		struct frame *frame = &feed->frame[i];
+		frame->memory = memory + i * page_bytes;
+		frame->page = -1;
+		frame->copy = rh_alloc((size_t)devices, sizeof(struct rh_event *));
+		rc = frame->copy ? rh_space_io_create(space, page_bytes, &frame->io) : -ENOMEM;
 		for (int d = 0; !rc && d < devices; d++)
-			rc = device[d]->ops->event_create(device[d], &slot->copy[d]);
+			rc = device[d]->ops->event_create(device[d], &frame->copy[d]);
 	}
 	if (rc) {
 		run_feed_destroy(feed);
@@ -115,12 +115,12 @@ void run_feed_destroy(struct run_feed *feed)
 {
 	if (!feed)
 		return;
-	for (int i = 0; i < SLOTS; i++) {
-		rh_space_io_destroy(feed->slot[i].io);
-		for (int d = 0; feed->slot[i].copy && d < feed->devices; d++)
-			if (feed->slot[i].copy[d])
-				feed->slot[i].copy[d]->ops->event_destroy(feed->slot[i].copy[d]);
-		rh_free(feed->slot[i].copy);
+	for (int i = 0; i < FRAMES; i++) {
+		rh_space_io_destroy(feed->frame[i].io);
+		for (int d = 0; feed->frame[i].copy && d < feed->devices; d++)
+			if (feed->frame[i].copy[d])
+				feed->frame[i].copy[d]->ops->event_destroy(feed->frame[i].copy[d]);
+		rh_free(feed->frame[i].copy);
 	}
 	for (int k = 0; k < 2; k++)
 		rh_free(feed->known[k].page);
@@ -135,77 +135,79 @@ void run_feed_destroy(struct run_feed *feed)
 static int is_coming(const struct run_feed *feed, int page)
 {
 	const struct order *order = &feed->known[feed->kind];
-	for (size_t i = feed->at; i < order->count && i < feed->at + SLOTS; i++)
+	for (size_t i = feed->at; i < order->count && i < feed->at + FRAMES; i++)
 		if (order->page[i] == page)
 			return 1;
 	return 0;
 }
 
-/* 1: the slot's copies are over; 0: not yet; negative: a device's fault. */
-static int is_read(struct run_feed *feed, struct slot *slot)
+/* 1: the frame's copies are over; 0: not yet; negative: a device's fault. */
+static int is_read(struct run_feed *feed, struct frame *frame)
 {
 	for (int d = 0; d < feed->devices; d++) {
-		if (!(slot->sent >> d & 1))
+		if (!(frame->sent >> d & 1))
 			continue;
-		int done = slot->copy[d]->ops->event_query(slot->copy[d]);
+		int done = frame->copy[d]->ops->event_query(frame->copy[d]);
 		if (done <= 0)
 			return done;
-		slot->sent &= ~((uint64_t)1 << d);
+		frame->sent &= ~((uint64_t)1 << d);
 	}
 	return 1;
 }
 
-static int await_copies(struct run_feed *feed, struct slot *slot)
+static int await_copies(struct run_feed *feed, struct frame *frame)
 {
 	int rc = 0;
 	for (int d = 0; !rc && d < feed->devices; d++)
-		if (slot->sent >> d & 1)
-			rc = slot->copy[d]->ops->event_sync(slot->copy[d]);
-	slot->sent = 0;
+		if (frame->sent >> d & 1)
+			rc = frame->copy[d]->ops->event_sync(frame->copy[d]);
+	frame->sent = 0;
 	return rc;
 }
 
-/* The slot that is least missed: empty, else longest unused. With `must` even one whose page is coming or whose copy is not over. */
-static struct slot *choose(struct run_feed *feed, int must)
+/* The frame that is least missed: empty, else longest unused. With `must` even one whose page is coming or whose copy is not over. */
+static struct frame *choose(struct run_feed *feed, int must)
 {
-	struct slot *best = NULL;
+	struct frame *best = NULL;
 	int least = 3;
-	for (int i = 0; i < SLOTS; i++) {
-		struct slot *slot = &feed->slot[i];
-		int cost = slot->state == EMPTY ? 0 : slot->state == READING || is_coming(feed, slot->page) ? 2 : is_read(feed, slot) != 1;
-		if ((!must && cost) || cost > least || (cost == least && best->used <= slot->used))
+	for (int i = 0; i < FRAMES; i++) {
+		struct frame *frame = &feed->frame[i];
+		int cost = frame->state == EMPTY                                     ? 0
+		           : frame->state == READING || is_coming(feed, frame->page) ? 2
+		                                                                     : is_read(feed, frame) != 1;
+		if ((!must && cost) || cost > least || (cost == least && best->used <= frame->used))
 			continue;
-		best = slot;
+		best = frame;
 		least = cost;
 	}
 	return best;
 }
 
-static int begin_read(struct run_feed *feed, struct slot *slot, int page)
+static int begin_read(struct run_feed *feed, struct frame *frame, int page)
 {
-	int rc = await_copies(feed, slot);
-	if (!rc && slot->state == READING)
-		rc = rh_space_io_wait(slot->io);
+	int rc = await_copies(feed, frame);
+	if (!rc && frame->state == READING)
+		rc = rh_space_io_wait(frame->io);
 	if (rc)
 		return rc;
-	if (slot->page >= 0)
-		feed->where[slot->page] = -1;
-	slot->page = page;
-	slot->state = READING;
-	slot->used = ++feed->turns;
-	feed->where[page] = (int)(slot - feed->slot);
-	rh_space_read(slot->io, feed->record[page], slot->memory);
+	if (frame->page >= 0)
+		feed->where[frame->page] = -1;
+	frame->page = page;
+	frame->state = READING;
+	frame->used = ++feed->turns;
+	feed->where[page] = (int)(frame - feed->frame);
+	rh_space_read(frame->io, feed->record[page], frame->memory);
 	return 0;
 }
 
 static void read_ahead(struct run_feed *feed)
 {
 	const struct order *order = &feed->known[feed->kind];
-	for (size_t i = feed->at; i < order->count && i < feed->at + SLOTS; i++) {
-		struct slot *slot = feed->where[order->page[i]] < 0 ? choose(feed, 0) : NULL;
+	for (size_t i = feed->at; i < order->count && i < feed->at + FRAMES; i++) {
+		struct frame *frame = feed->where[order->page[i]] < 0 ? choose(feed, 0) : NULL;
 		if (feed->where[order->page[i]] >= 0)
 			continue;
-		if (!slot || begin_read(feed, slot, order->page[i]))
+		if (!frame || begin_read(feed, frame, order->page[i]))
 			return; /* a fault stays where it was met, and is met again */
 	}
 }
@@ -226,21 +228,21 @@ static int advance(struct run_feed *feed, int page)
 	return 0;
 }
 
-static int page_at(struct run_feed *feed, int page, struct slot **out)
+static int page_at(struct run_feed *feed, int page, struct frame **out)
 {
 	int rc = advance(feed, page);
 	if (!rc && feed->where[page] < 0)
 		rc = begin_read(feed, choose(feed, 1), page);
 	if (rc)
 		return rc;
-	struct slot *slot = &feed->slot[feed->where[page]];
-	if (slot->state == READING)
-		rc = rh_space_io_wait(slot->io);
+	struct frame *frame = &feed->frame[feed->where[page]];
+	if (frame->state == READING)
+		rc = rh_space_io_wait(frame->io);
 	if (rc)
 		return rc;
-	slot->state = HERE;
-	slot->used = ++feed->turns;
-	*out = slot;
+	frame->state = HERE;
+	frame->used = ++feed->turns;
+	*out = frame;
 	return 0;
 }
 
@@ -265,16 +267,16 @@ int run_feed_up(struct run_feed *feed, int device, enum rh_stream stream, char *
 	RH_ASSERT(feed->first[block] >= 0);
 	for (int64_t done = 0, length; done < bytes; done += length) {
 		int64_t within = (first + done) % feed->page_bytes, left = feed->page_bytes - within;
-		struct slot *slot;
+		struct frame *frame;
 		length = bytes - done < left ? bytes - done : left;
-		int rc = page_at(feed, feed->first[block] + (int)((first + done) / feed->page_bytes), &slot);
+		int rc = page_at(feed, feed->first[block] + (int)((first + done) / feed->page_bytes), &frame);
 		if (!rc)
-			rc = on->ops->copy_up(on, stream, to + done, slot->memory + within, length);
+			rc = on->ops->copy_up(on, stream, to + done, frame->memory + within, length);
 		if (!rc)
-			rc = on->ops->record(on, stream, slot->copy[device]);
+			rc = on->ops->record(on, stream, frame->copy[device]);
 		if (rc)
 			return rc;
-		slot->sent |= (uint64_t)1 << device;
+		frame->sent |= (uint64_t)1 << device;
 		read_ahead(feed);
 	}
 	return 0;

@@ -137,7 +137,7 @@ static int set_shown(struct added *added, size_t index, const char *text, size_t
 
 int added_finish(struct added *added, const struct normalizers *normalizers, const char *where)
 {
-	struct normalize_work work = {0};
+	struct normalize_scratch scratch = {0};
 	struct pieces texts = {0};
 	size_t bytes[2] = {0, 0}, leading = 0;
 	int rc = 0;
@@ -146,7 +146,7 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 		const char *text = added->text.bytes + token->at;
 		size_t length = token->bytes;
 		if (token->flags & ADDED_NORMALIZED)
-			rc = normalize(normalizers, &work, text, length, &text, &length, &leading);
+			rc = normalize(normalizers, &scratch, text, length, &text, &length, &leading);
 		if (!rc && !length)
 			rc = rh_fail(-EINVAL, "%s: nothing is left of added token '%s' after normalizing; unset its 'normalized'", where,
 			             added->text.bytes + token->at);
@@ -171,7 +171,7 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 				         texts.text.bytes + piece->first, piece->end - piece->first, (int32_t)i);
 		}
 	pieces_free(&texts);
-	normalize_work_free(&work);
+	normalize_scratch_free(&scratch);
 	return rc;
 }
 

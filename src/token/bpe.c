@@ -16,11 +16,11 @@ void bpe_free(struct bpe *bpe)
 	rh_text_free(&bpe->both);
 }
 
-void bpe_work_free(struct bpe_work *work)
+void bpe_scratch_free(struct bpe_scratch *scratch)
 {
-	rh_free(work->symbol);
-	rh_free(work->heap);
-	*work = (struct bpe_work){0};
+	rh_free(scratch->symbol);
+	rh_free(scratch->heap);
+	*scratch = (struct bpe_scratch){0};
 }
 
 int ids_add(struct rh_ids *ids, int32_t id)
@@ -104,24 +104,24 @@ void bpe_finish(struct bpe *bpe)
 	rh_text_free(&bpe->both);
 }
 
-static int add_symbol(struct bpe_work *work, int32_t id)
+static int add_symbol(struct bpe_scratch *scratch, int32_t id)
 {
-	int rc = rh_grow(&work->symbol, &work->symbol_capacity, work->symbols + 1, sizeof *work->symbol);
+	int rc = rh_grow(&scratch->symbol, &scratch->symbol_capacity, scratch->symbols + 1, sizeof *scratch->symbol);
 	if (rc)
 		return rc;
-	uint32_t at = (uint32_t)work->symbols++;
-	work->symbol[at] = (struct bpe_symbol){id, at ? at - 1 : BPE_NONE, at + 1, 0};
+	uint32_t at = (uint32_t)scratch->symbols++;
+	scratch->symbol[at] = (struct bpe_symbol){id, at ? at - 1 : BPE_NONE, at + 1, 0};
 	return 0;
 }
 
 /* The bytes of a character the vocabulary lacks, if it has every one of them. 1: done. */
-static int add_bytes(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes)
+static int add_bytes(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i++)
 		if (bpe->byte[(unsigned char)text[i]] < 0)
 			return 0;
 	for (size_t i = 0; i < bytes; i++) {
-		int rc = add_symbol(work, bpe->byte[(unsigned char)text[i]]);
+		int rc = add_symbol(scratch, bpe->byte[(unsigned char)text[i]]);
 		if (rc)
 			return rc;
 	}
@@ -130,16 +130,16 @@ static int add_bytes(const struct bpe *bpe, struct bpe_work *work, const char *t
 
 /* Characters to symbols. An unknown one waits for its successor, since unknown ones may be fused; bytes do not flush it (nor do they in
  * the library: it then comes after them). */
-static int spell(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes)
+static int spell(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes)
 {
 	int waiting = 0, rc = 0;
-	work->symbols = 0;
+	scratch->symbols = 0;
 	for (size_t i = 0, length; i < bytes && !rc; i += length) {
 		uint32_t point;
 		length = utf8_next(text + i, &point);
 		int32_t id = point < BPE_NEAR ? bpe->near[point] : vocab_find(&bpe->vocab, text + i, length);
 		if (id < 0 && bpe->byte_fallback) {
-			int done = add_bytes(bpe, work, text + i, length);
+			int done = add_bytes(bpe, scratch, text + i, length);
 			if (done < 0)
 				return done;
 			if (done)
@@ -150,42 +150,42 @@ static int spell(const struct bpe *bpe, struct bpe_work *work, const char *text,
 		if (id < 0 && bpe->unknown_id < 0)
 			return rh_fail(-EINVAL, "the unknown token '%s' of the tokenizer is not in its vocabulary", bpe->unknown);
 		if (waiting && (id >= 0 || !bpe->fuse_unknown))
-			rc = add_symbol(work, bpe->unknown_id);
+			rc = add_symbol(scratch, bpe->unknown_id);
 		waiting = id < 0;
 		if (!rc && id >= 0)
-			rc = add_symbol(work, id);
+			rc = add_symbol(scratch, id);
 	}
 	if (!rc && waiting)
-		rc = add_symbol(work, bpe->unknown_id);
-	if (!rc && work->symbols)
-		work->symbol[work->symbols - 1].after = BPE_NONE;
+		rc = add_symbol(scratch, bpe->unknown_id);
+	if (!rc && scratch->symbols)
+		scratch->symbol[scratch->symbols - 1].after = BPE_NONE;
 	return rc;
 }
 
 /* Puts the merge of the symbol at `left` and its successor, if there is one, into the heap. */
-static int offer(const struct bpe *bpe, struct bpe_work *work, uint32_t left)
+static int offer(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t left)
 {
-	uint32_t right = work->symbol[left].after;
+	uint32_t right = scratch->symbol[left].after;
 	if (right == BPE_NONE)
 		return 0;
-	const struct bpe_merge *merge = find_merge(bpe, pair_of(work->symbol[left].id, work->symbol[right].id));
+	const struct bpe_merge *merge = find_merge(bpe, pair_of(scratch->symbol[left].id, scratch->symbol[right].id));
 	if (merge->pair == BPE_NO_PAIR)
 		return 0;
-	int rc = rh_grow(&work->heap, &work->heap_capacity, work->events + 1, sizeof *work->heap);
+	int rc = rh_grow(&scratch->heap, &scratch->heap_capacity, scratch->events + 1, sizeof *scratch->heap);
 	if (rc)
 		return rc;
-	struct bpe_event event = {(uint64_t)merge->rank << 32 | left, merge->merged}, *heap = work->heap;
-	size_t at = work->events++;
+	struct bpe_event event = {(uint64_t)merge->rank << 32 | left, merge->merged}, *heap = scratch->heap;
+	size_t at = scratch->events++;
 	for (; at && heap[(at - 1) / 2].key > event.key; at = (at - 1) / 2)
 		heap[at] = heap[(at - 1) / 2];
 	heap[at] = event;
 	return 0;
 }
 
-static struct bpe_event take(struct bpe_work *work)
+static struct bpe_event take(struct bpe_scratch *scratch)
 {
-	struct bpe_event *heap = work->heap, first = heap[0], last = heap[--work->events];
-	size_t at = 0, count = work->events;
+	struct bpe_event *heap = scratch->heap, first = heap[0], last = heap[--scratch->events];
+	size_t at = 0, count = scratch->events;
 	for (size_t child = 1; child < count; child = 2 * at + 1) {
 		if (child + 1 < count && heap[child + 1].key < heap[child].key)
 			child++;
@@ -198,18 +198,18 @@ static struct bpe_event take(struct bpe_work *work)
 	return first;
 }
 
-static int merge_all(const struct bpe *bpe, struct bpe_work *work)
+static int merge_all(const struct bpe *bpe, struct bpe_scratch *scratch)
 {
 	int rc = 0;
-	work->events = 0;
-	for (uint32_t i = 0; i + 1 < work->symbols && !rc; i++)
-		rc = offer(bpe, work, i);
-	while (!rc && work->events) {
-		struct bpe_event event = take(work);
-		struct bpe_symbol *left = &work->symbol[(uint32_t)event.key];
+	scratch->events = 0;
+	for (uint32_t i = 0; i + 1 < scratch->symbols && !rc; i++)
+		rc = offer(bpe, scratch, i);
+	while (!rc && scratch->events) {
+		struct bpe_event event = take(scratch);
+		struct bpe_symbol *left = &scratch->symbol[(uint32_t)event.key];
 		if (left->gone || left->after == BPE_NONE)
 			continue;
-		struct bpe_symbol *right = &work->symbol[left->after];
+		struct bpe_symbol *right = &scratch->symbol[left->after];
 		const struct bpe_merge *merge = find_merge(bpe, pair_of(left->id, right->id));
 		if (merge->pair == BPE_NO_PAIR || merge->merged != event.merged)
 			continue; /* one of the two has been merged since */
@@ -217,16 +217,16 @@ static int merge_all(const struct bpe *bpe, struct bpe_work *work)
 		left->after = right->after;
 		right->gone = 1;
 		if (left->after != BPE_NONE)
-			work->symbol[left->after].before = (uint32_t)event.key;
+			scratch->symbol[left->after].before = (uint32_t)event.key;
 		if (left->before != BPE_NONE)
-			rc = offer(bpe, work, left->before);
+			rc = offer(bpe, scratch, left->before);
 		if (!rc)
-			rc = offer(bpe, work, (uint32_t)event.key);
+			rc = offer(bpe, scratch, (uint32_t)event.key);
 	}
 	return rc;
 }
 
-int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes, struct rh_ids *out)
+int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out)
 {
 	if (bytes >= BPE_NONE)
 		return rh_fail(-EINVAL, "a text of %zu bytes without a place to split it is too long", bytes);
@@ -235,10 +235,10 @@ int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *text, s
 		if (whole >= 0)
 			return ids_add(out, whole);
 	}
-	int rc = spell(bpe, work, text, bytes);
-	if (!rc && bpe->slots && work->symbols > 1)
-		rc = merge_all(bpe, work);
-	for (uint32_t i = work->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = work->symbol[i].after)
-		rc = ids_add(out, work->symbol[i].id);
+	int rc = spell(bpe, scratch, text, bytes);
+	if (!rc && bpe->slots && scratch->symbols > 1)
+		rc = merge_all(bpe, scratch);
+	for (uint32_t i = scratch->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = scratch->symbol[i].after)
+		rc = ids_add(out, scratch->symbol[i].id);
 	return rc;
 }

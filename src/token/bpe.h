@@ -44,14 +44,14 @@ struct bpe_event {
 	uint64_t key; /* rank << 32 | position */
 	uint32_t merged;
 };
-struct bpe_work {
+struct bpe_scratch {
 	struct bpe_symbol *symbol;
 	struct bpe_event *heap;
 	size_t symbols, symbol_capacity, events, heap_capacity;
 };
-void bpe_work_free(struct bpe_work *work);
+void bpe_scratch_free(struct bpe_scratch *scratch);
 
-int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *text, size_t bytes, struct rh_ids *out) RH_MUST;
+int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out) RH_MUST;
 int ids_add(struct rh_ids *ids, int32_t id) RH_MUST;
 
 #endif

@@ -128,13 +128,13 @@ static int run_byte_fallback(const struct pieces *in, struct pieces *out)
 
 static int run_replace(const struct decoder *step, const struct pieces *in, struct pieces *out)
 {
-	struct pattern_work work = {0};
+	struct pattern_scratch scratch = {0};
 	struct spans spans = {0};
 	int rc = 0;
 	for (size_t i = 0; i < in->count && !rc; i++) {
 		const char *text = in->text.bytes + in->piece[i].first;
 		size_t first = out->text.length;
-		rc = pattern_find(step->pattern, &work, text, in->piece[i].end - in->piece[i].first, &spans);
+		rc = pattern_find(step->pattern, &scratch, text, in->piece[i].end - in->piece[i].first, &spans);
 		for (size_t k = 0; k < spans.count && !rc; k++) {
 			const struct span *span = &spans.span[k];
 			if (span->match)
@@ -145,7 +145,7 @@ static int run_replace(const struct decoder *step, const struct pieces *in, stru
 		if (!rc)
 			rc = pieces_close(out, first, KEPT, 0);
 	}
-	pattern_work_free(&work);
+	pattern_scratch_free(&scratch);
 	rh_free(spans.span);
 	return rc;
 }

@@ -17,14 +17,14 @@ void normalizers_free(struct normalizers *normalizers)
 	*normalizers = (struct normalizers){0};
 }
 
-void normalize_work_free(struct normalize_work *work)
+void normalize_scratch_free(struct normalize_scratch *scratch)
 {
-	rh_text_free(&work->text[0]);
-	rh_text_free(&work->text[1]);
-	pattern_work_free(&work->pattern);
-	rh_free(work->spans.span);
-	rh_free(work->point);
-	*work = (struct normalize_work){0};
+	rh_text_free(&scratch->text[0]);
+	rh_text_free(&scratch->text[1]);
+	pattern_scratch_free(&scratch->pattern);
+	rh_free(scratch->spans.span);
+	rh_free(scratch->point);
+	*scratch = (struct normalize_scratch){0};
 }
 
 /* Whether a code point is the same in all normal forms and never joins what stands before it. On the safe side: every mark and every
@@ -48,7 +48,7 @@ static int is_plain(uint32_t point)
 }
 
 /* A stretch without code points that utf8proc may know better than the reference does. */
-static int form_stretch(struct normalize_work *work, const char *text, size_t bytes, utf8proc_option_t options, struct rh_text *out)
+static int form_stretch(struct normalize_scratch *scratch, const char *text, size_t bytes, utf8proc_option_t options, struct rh_text *out)
 {
 	if (!bytes)
 		return 0;
@@ -56,28 +56,28 @@ static int form_stretch(struct normalize_work *work, const char *text, size_t by
 		return rh_fail(-EINVAL, "a text of %zu bytes is too long for a normal form", bytes);
 	utf8proc_ssize_t count = 0;
 	for (int again = 0; again < 2; again++) {
-		count = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, work->point,
-		                           (utf8proc_ssize_t)work->points, options);
+		count = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, scratch->point,
+		                           (utf8proc_ssize_t)scratch->points, options);
 		if (count < 0)
 			return rh_fail(-EINVAL, "a normal form failed: %s", utf8proc_errmsg(count));
-		if ((size_t)count < work->points)
+		if ((size_t)count < scratch->points)
 			break;
-		int rc = rh_grow(&work->point, &work->points, (size_t)count + 1, sizeof *work->point);
+		int rc = rh_grow(&scratch->point, &scratch->points, (size_t)count + 1, sizeof *scratch->point);
 		if (rc)
 			return rc;
 	}
-	count = utf8proc_normalize_utf32(work->point, count, options);
+	count = utf8proc_normalize_utf32(scratch->point, count, options);
 	int rc = count < 0 ? rh_fail(-EINVAL, "a normal form failed: %s", utf8proc_errmsg(count)) : 0;
 	for (utf8proc_ssize_t i = 0; i < count && !rc; i++) {
 		char put[4];
-		rc = rh_text_append(out, put, utf8_put((uint32_t)work->point[i], put));
+		rc = rh_text_append(out, put, utf8_put((uint32_t)scratch->point[i], put));
 	}
 	return rc;
 }
 
 /* The form changes only stretches between inert code points, so plain text is copied and the rest given to utf8proc piece by piece. A
  * stretch starts at the code point before the first that is not plain (it may compose) and ends before the next plain one. */
-static int normal_form(struct normalize_work *work, const char *text, size_t bytes, int composed, int compatible, struct rh_text *out)
+static int normal_form(struct normalize_scratch *scratch, const char *text, size_t bytes, int composed, int compatible, struct rh_text *out)
 {
 	utf8proc_option_t options =
 	        UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
@@ -99,37 +99,37 @@ static int normal_form(struct normalize_work *work, const char *text, size_t byt
 				break;
 		}
 		if (!rc)
-			rc = form_stretch(work, text + before, end - before, options, out);
+			rc = form_stretch(scratch, text + before, end - before, options, out);
 		copied = before = i = end;
 	}
 	return rc ? rc : rh_text_append(out, text + copied, bytes - copied);
 }
 
-static int run_form(struct normalize_work *work, enum normalizer_kind kind, const char *text, size_t bytes, struct rh_text *out,
+static int run_form(struct normalize_scratch *scratch, enum normalizer_kind kind, const char *text, size_t bytes, struct rh_text *out,
                     size_t *leading)
 {
 	int composed = kind == NORMALIZER_NFC || kind == NORMALIZER_NFKC, compatible = kind == NORMALIZER_NFKC || kind == NORMALIZER_NFKD;
 	int rc = 0;
 	if (*leading) { /* what the first character becomes by itself; what it then composes with does not make it shorter */
 		size_t stretch = *leading < bytes ? *leading : bytes;
-		rc = normal_form(work, text, stretch, composed, compatible, out);
+		rc = normal_form(scratch, text, stretch, composed, compatible, out);
 		*leading = out->length;
 		out->length = 0;
 	}
 	if (!rc)
-		rc = normal_form(work, text, bytes, composed, compatible, out);
+		rc = normal_form(scratch, text, bytes, composed, compatible, out);
 	if (*leading > out->length)
 		*leading = out->length;
 	return rc;
 }
 
-static int run_replace(const struct normalizer *step, struct normalize_work *work, const char *text, size_t bytes, struct rh_text *out,
-                       size_t *leading)
+static int run_replace(const struct normalizer *step, struct normalize_scratch *scratch, const char *text, size_t bytes,
+                       struct rh_text *out, size_t *leading)
 {
-	int rc = pattern_find(step->pattern, &work->pattern, text, bytes, &work->spans);
+	int rc = pattern_find(step->pattern, &scratch->pattern, text, bytes, &scratch->spans);
 	size_t old = *leading;
-	for (size_t i = 0; i < work->spans.count && !rc; i++) {
-		const struct span *span = &work->spans.span[i];
+	for (size_t i = 0; i < scratch->spans.count && !rc; i++) {
+		const struct span *span = &scratch->spans.span[i];
 		size_t at = out->length;
 		if (span->match)
 			rc = rh_text_append(out, step->content.bytes, step->content.length);
@@ -180,17 +180,17 @@ static int run_strip(const struct normalizer *step, const char *text, size_t byt
 	return rh_text_append(out, text + first, end - first);
 }
 
-int normalize(const struct normalizers *normalizers, struct normalize_work *work, const char *text, size_t bytes, const char **out,
+int normalize(const struct normalizers *normalizers, struct normalize_scratch *scratch, const char *text, size_t bytes, const char **out,
               size_t *out_bytes, size_t *leading)
 {
 	int rc = 0;
 	for (size_t i = 0; i < normalizers->count && !rc; i++) {
 		const struct normalizer *step = &normalizers->step[i];
-		struct rh_text *to = &work->text[i & 1];
+		struct rh_text *to = &scratch->text[i & 1];
 		to->length = 0;
 		switch (step->kind) {
 		case NORMALIZER_REPLACE:
-			rc = run_replace(step, work, text, bytes, to, leading);
+			rc = run_replace(step, scratch, text, bytes, to, leading);
 			break;
 		case NORMALIZER_PREPEND:
 			rc = bytes ? rh_text_append(to, step->content.bytes, step->content.length) : 0;
@@ -206,7 +206,7 @@ int normalize(const struct normalizers *normalizers, struct normalize_work *work
 			rc = run_lowercase(text, bytes, to, leading);
 			break;
 		default:
-			rc = run_form(work, step->kind, text, bytes, to, leading);
+			rc = run_form(scratch, step->kind, text, bytes, to, leading);
 		}
 		text = to->bytes ? to->bytes : "";
 		bytes = to->length;

@@ -29,17 +29,17 @@ struct normalizers {
 };
 void normalizers_free(struct normalizers *normalizers);
 
-struct normalize_work {
+struct normalize_scratch {
 	struct rh_text text[2];
-	struct pattern_work pattern;
+	struct pattern_scratch pattern;
 	struct spans spans;
 	int32_t *point; /* of a normal form */
 	size_t points;
 };
-void normalize_work_free(struct normalize_work *work);
+void normalize_scratch_free(struct normalize_scratch *scratch);
 
-/* *out is valid until the next call with this work (or is `text` itself when nothing changed). *leading, of struct piece, is kept up. */
-int normalize(const struct normalizers *normalizers, struct normalize_work *work, const char *text, size_t bytes, const char **out,
+/* *out is valid until the next call with this scratch (or is `text` itself when nothing changed). *leading, of struct piece, is kept up. */
+int normalize(const struct normalizers *normalizers, struct normalize_scratch *scratch, const char *text, size_t bytes, const char **out,
               size_t *out_bytes, size_t *leading) RH_MUST;
 
 #endif

@@ -37,11 +37,11 @@ const char *pattern_source(const struct pattern *pattern, size_t *bytes, int *li
 	return pattern->source.bytes;
 }
 
-void pattern_work_free(struct pattern_work *work)
+void pattern_scratch_free(struct pattern_scratch *scratch)
 {
-	rh_free(work->letter);
-	pcre2_match_data_free(work->data);
-	*work = (struct pattern_work){0};
+	rh_free(scratch->letter);
+	pcre2_match_data_free(scratch->data);
+	*scratch = (struct pattern_scratch){0};
 }
 
 /* Where a set begins or ends. */
@@ -211,36 +211,36 @@ int pattern_compile_literal(const char *text, size_t bytes, const char *where, s
 }
 
 /* The text in letters; how many there are. */
-static int spell(const struct pattern *pattern, struct pattern_work *work, const char *text, size_t bytes, size_t *letters)
+static int spell(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, size_t *letters)
 {
-	int rc = rh_grow(&work->letter, &work->letters, bytes + 1, 1);
+	int rc = rh_grow(&scratch->letter, &scratch->letters, bytes + 1, 1);
 	if (rc)
 		return rc;
-	if (!work->data && !(work->data = pcre2_match_data_create(1, NULL)))
+	if (!scratch->data && !(scratch->data = pcre2_match_data_create(1, NULL)))
 		return rh_fail(-ENOMEM, "out of host memory for matching");
 	size_t n = 0;
 	for (size_t i = 0; i < bytes;) {
 		unsigned char c = (unsigned char)text[i];
 		uint32_t point;
 		if (c < 0x80) {
-			work->letter[n++] = pattern->letter[c];
+			scratch->letter[n++] = pattern->letter[c];
 			i++;
 		} else {
 			i += utf8_next(text + i, &point);
-			work->letter[n++] = pattern->letter[point];
+			scratch->letter[n++] = pattern->letter[point];
 		}
 	}
 	*letters = n;
 	return 0;
 }
 
-static int match(const struct pattern *pattern, struct pattern_work *work, size_t letters, size_t from)
+static int match(const struct pattern *pattern, struct pattern_scratch *scratch, size_t letters, size_t from)
 {
 	int rc = PCRE2_ERROR_JIT_STACKLIMIT;
 	if (pattern->jit)
-		rc = pcre2_jit_match(pattern->code, work->letter, letters, from, 0, work->data, NULL);
+		rc = pcre2_jit_match(pattern->code, scratch->letter, letters, from, 0, scratch->data, NULL);
 	if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-		rc = pcre2_match(pattern->code, work->letter, letters, from, PCRE2_NO_JIT, work->data, NULL);
+		rc = pcre2_match(pattern->code, scratch->letter, letters, from, PCRE2_NO_JIT, scratch->data, NULL);
 	if (rc >= 0)
 		return 1;
 	if (rc == PCRE2_ERROR_NOMATCH)
@@ -269,22 +269,22 @@ static size_t walk(const char *text, size_t at, size_t letters)
 	return at;
 }
 
-int pattern_find(const struct pattern *pattern, struct pattern_work *work, const char *text, size_t bytes, struct spans *out)
+int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, struct spans *out)
 {
 	out->count = 0;
 	if (!bytes)
 		return add_span(out, 0, 0, 0);
 	size_t letters = 0;
-	int rc = spell(pattern, work, text, bytes, &letters);
+	int rc = spell(pattern, scratch, text, bytes, &letters);
 	size_t from = 0, ended = SIZE_MAX; /* letters: where to look on, and where the last match ended */
 	size_t done = 0, done_bytes = 0;   /* covered so far */
 	while (!rc && from <= letters) {
-		int found = match(pattern, work, letters, from);
+		int found = match(pattern, scratch, letters, from);
 		if (found <= 0) {
 			rc = found;
 			break;
 		}
-		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(work->data);
+		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(scratch->data);
 		if (ends[0] == ends[1] && ends[1] == ended) { /* an empty match right after a match is none */
 			from++;
 			continue;

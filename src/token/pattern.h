@@ -30,14 +30,14 @@ struct spans {
 };
 
 /* What one thread needs to match; zero to begin with. */
-struct pattern_work {
+struct pattern_scratch {
 	unsigned char *letter;
 	size_t letters; /* capacity */
 	void *data;     /* pcre2_match_data */
 };
-void pattern_work_free(struct pattern_work *work);
+void pattern_scratch_free(struct pattern_scratch *scratch);
 
 /* Replaces *out by the spans of `text` (valid UTF-8). An empty text is one span without a match. */
-int pattern_find(const struct pattern *pattern, struct pattern_work *work, const char *text, size_t bytes, struct spans *out) RH_MUST;
+int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, struct spans *out) RH_MUST;
 
 #endif

@@ -14,12 +14,12 @@ void pre_steps_free(struct pre_steps *steps)
 	*steps = (struct pre_steps){0};
 }
 
-void pre_work_free(struct pre_work *work)
+void pre_scratch_free(struct pre_scratch *scratch)
 {
-	pattern_work_free(&work->pattern);
-	rh_free(work->spans.span);
-	rh_text_free(&work->text);
-	*work = (struct pre_work){0};
+	pattern_scratch_free(&scratch->pattern);
+	rh_free(scratch->spans.span);
+	rh_text_free(&scratch->text);
+	*scratch = (struct pre_scratch){0};
 }
 
 /* GPT-2's alphabet: printable Latin-1 stands for itself, the 68 other bytes are U+0100 on in their order. */
@@ -113,13 +113,13 @@ static int run_bytes(const char *text, size_t bytes, size_t leading, struct piec
 	return rc ? rc : pieces_close(out, first, -1, lead);
 }
 
-static int run_metaspace(const struct pre_step *step, struct pre_work *work, const char *text, size_t bytes, size_t leading,
+static int run_metaspace(const struct pre_step *step, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
                          struct pieces *out)
 {
 	size_t width = strlen(step->replacement), lead = 0;
 	uint32_t point;
 	utf8_next(step->replacement, &point);
-	struct rh_text *to = &work->text;
+	struct rh_text *to = &scratch->text;
 	to->length = 0;
 	int rc = 0, starts = (bytes >= width && !memcmp(text, step->replacement, width)) || (bytes && *text == ' ');
 	if (!starts && (step->scheme == PRE_ALWAYS || (step->scheme == PRE_FIRST && leading))) {
@@ -135,21 +135,22 @@ static int run_metaspace(const struct pre_step *step, struct pre_work *work, con
 		return rc;
 	if (!step->cut)
 		return pieces_add(out, to->bytes, to->length, -1, lead);
-	rc = find_characters(&work->spans, to->bytes, to->length, point);
-	return rc ? rc : cut(&work->spans, PRE_WITH_NEXT, 0, to->bytes, lead, out);
+	rc = find_characters(&scratch->spans, to->bytes, to->length, point);
+	return rc ? rc : cut(&scratch->spans, PRE_WITH_NEXT, 0, to->bytes, lead, out);
 }
 
-static int run_step(const struct pre_step *step, struct pre_work *work, const char *text, size_t bytes, size_t leading, struct pieces *out)
+static int run_step(const struct pre_step *step, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
+                    struct pieces *out)
 {
 	int rc;
 	size_t first = out->text.length;
 	switch (step->kind) {
 	case PRE_SPLIT:
-		rc = pattern_find(step->pattern, &work->pattern, text, bytes, &work->spans);
-		return rc ? rc : cut(&work->spans, step->behaviour, step->invert, text, leading, out);
+		rc = pattern_find(step->pattern, &scratch->pattern, text, bytes, &scratch->spans);
+		return rc ? rc : cut(&scratch->spans, step->behaviour, step->invert, text, leading, out);
 	case PRE_DIGITS:
-		rc = find_characters(&work->spans, text, bytes, 0);
-		return rc ? rc : cut(&work->spans, step->behaviour, 0, text, leading, out);
+		rc = find_characters(&scratch->spans, text, bytes, 0);
+		return rc ? rc : cut(&scratch->spans, step->behaviour, 0, text, leading, out);
 	case PRE_PREFIX_SPACE:
 		rc = *text == ' ' ? 0 : rh_text_append(&out->text, " ", 1);
 		leading += leading ? out->text.length - first : 0;
@@ -161,10 +162,10 @@ static int run_step(const struct pre_step *step, struct pre_work *work, const ch
 	case PRE_METASPACE:
 		break;
 	}
-	return run_metaspace(step, work, text, bytes, leading, out);
+	return run_metaspace(step, scratch, text, bytes, leading, out);
 }
 
-int pretokenize(const struct pre_steps *steps, struct pre_work *work, struct pieces *pieces, struct pieces *other)
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, struct pieces *pieces, struct pieces *other)
 {
 	int rc = 0;
 	for (size_t s = 0; s < steps->count && !rc; s++) {
@@ -175,7 +176,7 @@ int pretokenize(const struct pre_steps *steps, struct pre_work *work, struct pie
 			if (piece->id >= 0)
 				rc = pieces_add(other, text, piece->end - piece->first, piece->id, 0);
 			else
-				rc = run_step(&steps->step[s], work, text, piece->end - piece->first, piece->leading, other);
+				rc = run_step(&steps->step[s], scratch, text, piece->end - piece->first, piece->leading, other);
 		}
 		struct pieces done = *other;
 		*other = *pieces;

@@ -33,15 +33,15 @@ struct pre_steps {
 };
 void pre_steps_free(struct pre_steps *steps);
 
-struct pre_work {
-	struct pattern_work pattern;
+struct pre_scratch {
+	struct pattern_scratch pattern;
 	struct spans spans;
 	struct rh_text text;
 };
-void pre_work_free(struct pre_work *work);
+void pre_scratch_free(struct pre_scratch *scratch);
 
 /* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. */
-int pretokenize(const struct pre_steps *steps, struct pre_work *work, struct pieces *pieces, struct pieces *other) RH_MUST;
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, struct pieces *pieces, struct pieces *other) RH_MUST;
 
 /* The character that stands for a byte, and back (-1: the code point stands for none). */
 uint32_t byte_to_point(unsigned char byte);

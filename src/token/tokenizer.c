@@ -83,18 +83,18 @@ int set_template(struct rh_tokenizer *tokenizer, int32_t bos, int32_t eos)
 /* What one call of encode needs. */
 struct encoding {
 	struct pieces a, b;
-	struct normalize_work normalize;
-	struct pre_work pre;
-	struct bpe_work bpe;
+	struct normalize_scratch normalize;
+	struct pre_scratch pre;
+	struct bpe_scratch bpe;
 };
 
 static void encoding_free(struct encoding *e)
 {
 	pieces_free(&e->a);
 	pieces_free(&e->b);
-	normalize_work_free(&e->normalize);
-	pre_work_free(&e->pre);
-	bpe_work_free(&e->bpe);
+	normalize_scratch_free(&e->normalize);
+	pre_scratch_free(&e->pre);
+	bpe_scratch_free(&e->bpe);
 }
 
 /* From the pieces between plain added tokens (e->a) to pieces of normalized text (e->b). */

@@ -38,10 +38,10 @@ static void rig_make(int layers, struct rig *out)
 	out->request = (struct rh_step_request){.longer = &out->sums, .shorter = &out->sums, .trained = out->trained, .cuts = &out->cuts};
 }
 
-static struct rh_step_time time_of(const struct rig *rig)
+static struct rh_step_estimate time_of(const struct rig *rig)
 {
-	struct rh_step_time time;
-	check_ok(rh_step_time(&rig->request, &time));
+	struct rh_step_estimate time;
+	check_ok(rh_step_estimate(&rig->request, &time));
 	return time;
 }
 
@@ -66,7 +66,7 @@ static void test_equal_slots_idle_as_the_formula_says(void **state)
 					rig.request.sequences = rounds * each;
 					int64_t n = devices, r = (rounds * s - 1) % n + 1;
 					double idle = (double)(n * (r - 1) + (n - r) * each), slots = (double)(rounds * each * s);
-					struct rh_step_time time = time_of(&rig);
+					struct rh_step_estimate time = time_of(&rig);
 					check_near(time.busy_s, slots, 1e-9);
 					check_near(time.schedule_s, (slots + idle) / devices, 1e-9);
 					check_near(time.period_s, time.schedule_s, 1e-9);
@@ -94,7 +94,7 @@ static void test_update_is_exposed_by_what_comes_last(void **state)
 	rig.request.stale = 1;
 	check_near(time_of(&rig).period_s, 10, 1e-6);
 	rig.request.rates.host_bytes_per_s = 1e9; /* 26 GB and 2 GB of gradients over one memory */
-	struct rh_step_time time = time_of(&rig);
+	struct rh_step_estimate time = time_of(&rig);
 	assert_true(time.host_bound);
 	check_near(time.period_s, 28, 0.05);
 	check_near(time.exposed, 1 - 10.0 / 28, 1e-3);
@@ -112,13 +112,13 @@ static void test_impossible_counts_are_refused(void **state)
 {
 	(void)state;
 	struct rig rig;
-	struct rh_step_time time;
+	struct rh_step_estimate time;
 	rig_make(2, &rig);
-	assert_int_equal(rh_step_time(&rig.request, &time), -EINVAL);
+	assert_int_equal(rh_step_estimate(&rig.request, &time), -EINVAL);
 	rig.request.devices = 1;
 	rig.request.rounds = 2;
 	rig.request.round_micro_batches = rig.request.sequences = 1;
-	assert_int_equal(rh_step_time(&rig.request, &time), -EINVAL);
+	assert_int_equal(rh_step_estimate(&rig.request, &time), -EINVAL);
 	rh_cost_sums_free(&rig.sums);
 }
 

@@ -1,4 +1,4 @@
-#include "partition/balance.h"
+#include "partition/roundpipe_long.h"
 
 #include "core/alloc.h"
 #include "partition/roundpipe_internal.h"
@@ -10,7 +10,7 @@ enum {
 	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
 };
 
-struct balancing {
+struct long_rounds {
 	struct searching *at;
 	double *first, *last; /* of each slot: its first micro-batch has left, its last has */
 	double *recompute, *rest;
@@ -25,7 +25,7 @@ static double later(double a, double b)
 }
 
 /* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. */
-static double whole_slots(struct balancing *how, const struct rh_partition *cuts)
+static double whole_slots(struct long_rounds *how, const struct rh_partition *cuts)
 {
 	const struct rh_partition_request *request = how->at->request;
 	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = request->devices;
@@ -84,7 +84,7 @@ static void share(const struct searching *at, enum rh_pass pass, int lo, int hi,
 }
 
 /* Does it fit? A device holds the weights of a slot and of the one that it runs next. Sets what searching_measure does. */
-static int fits(struct balancing *how, struct rh_partition *cuts)
+static int fits(struct long_rounds *how, struct rh_partition *cuts)
 {
 	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = how->at->request->devices;
 	int64_t rest = 0, both = 0;
@@ -107,7 +107,7 @@ static int fits(struct balancing *how, struct rh_partition *cuts)
 	return cuts->device_bytes <= how->at->request->cap_bytes;
 }
 
-static void consider(struct balancing *how)
+static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;
 	double seconds = whole_slots(how, now);
@@ -142,7 +142,7 @@ static int next_count(int layers, int count, int devices)
 	return 0;
 }
 
-static void try_forward(struct balancing *how, int top, double slot)
+static void try_forward(struct long_rounds *how, int top, double slot)
 {
 	struct searching *at = how->at;
 	double forward = rh_cost_stage(&at->sums, RH_PASS_FORWARD, 0, top);
@@ -161,7 +161,7 @@ static void try_forward(struct balancing *how, int top, double slot)
 }
 
 /* All counts whose forward slots are from a quarter to one and a half times as long as the backward ones. */
-static void try_counts(struct balancing *how)
+static void try_counts(struct long_rounds *how)
 {
 	struct searching *at = how->at;
 	struct rh_partition *now = &how->scratch;
@@ -199,7 +199,7 @@ static int shift(struct rh_stage *list, int from, int to, int up)
 	return 1;
 }
 
-static void climb(struct balancing *how, struct rh_partition *best)
+static void climb(struct long_rounds *how, struct rh_partition *best)
 {
 	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->rounds);
 	struct rh_partition *now = &how->scratch;
@@ -227,7 +227,7 @@ static void climb(struct balancing *how, struct rh_partition *best)
 }
 
 /* In full: the makespan of one step; of joined steps, what each after the first adds. */
-static int run_in_full(struct balancing *how, struct rh_partition *cuts)
+static int run_in_full(struct long_rounds *how, struct rh_partition *cuts)
 {
 	struct rh_partition_request alone = *how->at->request;
 	struct searching first = *how->at;
@@ -244,7 +244,7 @@ static int run_in_full(struct balancing *how, struct rh_partition *cuts)
 	return rc;
 }
 
-static int balance(struct balancing *how, struct rh_partition *out)
+static int choose(struct long_rounds *how, struct rh_partition *out)
 {
 	try_counts(how);
 	if (!how->starts)
@@ -261,12 +261,12 @@ static int balance(struct balancing *how, struct rh_partition *out)
 	return 0;
 }
 
-int rh_partition_balance(const struct rh_partition_request *request, struct rh_partition *out)
+int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
 	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
-	struct balancing how = {.at = &at, .rounds = rc ? 0 : request->rounds * request->steps};
+	struct long_rounds how = {.at = &at, .rounds = rc ? 0 : request->rounds * request->steps};
 	size_t stages = 2 * (size_t)request->costs->layers, slots = (size_t)how.rounds * stages;
 	how.first = rc ? NULL : rh_alloc(2 * slots + 2 * stages, sizeof *how.first);
 	rc = rc ? rc : how.first ? 0 : -ENOMEM;
@@ -279,7 +279,7 @@ int rh_partition_balance(const struct rh_partition_request *request, struct rh_p
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at.layers, &how.start[i]);
 	rc = rc ? rc : partition_create(at.layers, out);
-	rc = rc ? rc : balance(&how, out);
+	rc = rc ? rc : choose(&how, out);
 	for (int i = 0; i < STARTS; i++)
 		rh_partition_free(&how.start[i]);
 	rh_partition_free(&how.scratch);

@@ -274,7 +274,7 @@ static int is_near(const char *name, int far)
 	return far <= 2 * (most ? most : 1) + 1;
 }
 
-void config_advise(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes)
+void config_suggest(const char *name, const char *verb, enum config_origin origin, char *out, size_t bytes)
 {
 	const struct config_shown shown = config_show(name);
 	for (size_t i = 0; i < ELSEWHERE; i++) {
