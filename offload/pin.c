@@ -3,6 +3,7 @@
 #include "core/log.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
 
 enum { PAGE = 4096 };
 
@@ -52,8 +53,14 @@ static void pin_on_device(struct rh_host_pin *pin)
 void rh_host_pin(struct rh_device *device, void *memory, int64_t bytes, struct rh_host_pin *out)
 {
 	*out = (struct rh_host_pin){.memory = memory, .bytes = bytes};
-	if (!bytes || !device->ops->pin)
+	if (!bytes)
 		return;
+	if (!device->ops->pin) {
+		out->is_locked = !mlock(memory, (size_t)bytes);
+		if (!out->is_locked) /* a part may be */
+			munlock(memory, (size_t)bytes);
+		return;
+	}
 	out->device = device;
 	pin_on_device(out);
 }
@@ -63,6 +70,8 @@ void rh_host_unpin(struct rh_host_pin *pin)
 	if (pin->device && pin->device->ops->unpin)
 		for (int64_t first = 0; first < pin->pinned_bytes; first += pin->piece_bytes)
 			pin->device->ops->unpin(pin->device, pin->memory + first, piece_at(pin, first));
+	if (pin->is_locked)
+		munlock(pin->memory, (size_t)pin->bytes);
 	*pin = (struct rh_host_pin){0};
 }
 

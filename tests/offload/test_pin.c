@@ -108,11 +108,61 @@ static void test_a_device_that_cannot_pin_is_left_alone(void **state)
 	rh_host_unpin(&pin);
 }
 
+static long locked_kib(void)
+{
+	FILE *status = fopen("/proc/self/status", "re");
+	char line[128];
+	long kib = -1;
+	while (status && fgets(line, sizeof line, status))
+		(void)sscanf(line, "VmLck: %ld kB", &kib);
+	if (status)
+		fclose(status);
+	return kib;
+}
+
+static void test_memory_of_a_device_that_cannot_pin_is_locked(void **state)
+{
+	(void)state;
+	struct fake fake = {.base = {.ops = &plain}};
+	struct rh_host_pin pin;
+	struct rh_arena memory;
+	check_ok(rh_host_reserve(4 * MIB, "a test", &memory));
+	long before = locked_kib();
+	rh_host_pin(&fake.base, memory.base, memory.capacity, &pin);
+	int is_locked = pin.is_locked;
+	long meanwhile = locked_kib();
+	rh_host_unpin(&pin);
+	if (is_locked && meanwhile == before)
+		check_skip("locked memory: this build's mlock does nothing (sanitizers)");
+	assert_int_equal(meanwhile - before, is_locked ? 4 << 10 : 0);
+	assert_int_equal(locked_kib(), before);
+	rh_host_release(&memory);
+	if (!is_locked)
+		check_skip("locked memory: ulimit -l is below 4 MiB");
+}
+
+static void test_memory_that_cannot_be_locked_is_left_as_it_is(void **state)
+{
+	(void)state;
+	struct fake fake = {.base = {.ops = &plain}};
+	struct rh_host_pin pin;
+	struct rh_arena memory;
+	check_ok(rh_host_reserve_addresses(4 * MIB, "a test", &memory));
+	long before = locked_kib();
+	rh_host_pin(&fake.base, memory.base, memory.capacity, &pin);
+	assert_int_equal(locked_kib(), before);
+	assert_true(rh_host_pin_has(&pin, memory.base));
+	rh_host_unpin(&pin);
+	rh_host_release(&memory);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_pinning_goes_down_by_degrees),
 	        cmocka_unit_test(test_a_device_that_cannot_pin_is_left_alone),
+	        cmocka_unit_test(test_memory_of_a_device_that_cannot_pin_is_locked),
+	        cmocka_unit_test(test_memory_that_cannot_be_locked_is_left_as_it_is),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
