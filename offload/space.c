@@ -42,6 +42,7 @@ struct rh_space {
 	pthread_cond_t changed;
 	int64_t read[RH_SPACE_DRIVES], written[RH_SPACE_DRIVES], all_written;
 	double waited;
+	struct rh_watch watch;
 	int rc; /* the fault that stays */
 	char line[512];
 };
@@ -62,6 +63,8 @@ struct rh_space_io {
 	int record;
 	int refused; /* max_nvme_writes */
 	int stuck;   /* a drive stalled on it: never used again */
+	double began;
+	int64_t bytes;
 };
 
 /* ---- directories and records ---- */
@@ -238,8 +241,12 @@ static void piece_done(struct rh_drive_request *request)
 	int64_t *meter = request->kind == RH_DRIVE_READ ? space->read : space->written;
 	if (!request->rc)
 		meter[block->drive] += request->bytes;
-	if (!--piece->io->left)
+	if (!--piece->io->left) {
+		if (space->watch.did)
+			space->watch.did(space->watch.context, request->kind == RH_DRIVE_READ ? RH_WATCHED_READ : RH_WATCHED_WRITE, -1,
+			                 piece->io->bytes, piece->io->began, rh_clock_seconds());
 		pthread_cond_broadcast(&space->changed);
+	}
 	pthread_mutex_unlock(&space->lock);
 }
 
@@ -272,6 +279,8 @@ static void start(struct rh_space_io *io, int record, enum rh_drive_kind kind, v
 		at += block->bytes;
 	}
 	pthread_mutex_lock(&space->lock);
+	io->began = rh_clock_seconds();
+	io->bytes = bytes;
 	if (kind == RH_DRIVE_WRITE)
 		space->all_written += bytes;
 	io->refused = space->options.most_written_bytes && kind == RH_DRIVE_WRITE && space->all_written > space->options.most_written_bytes;
@@ -386,6 +395,13 @@ int rh_space_io_done(struct rh_space_io *io)
 	int done = !io->left;
 	pthread_mutex_unlock(&io->space->lock);
 	return done;
+}
+
+void rh_space_watch(struct rh_space *space, const struct rh_watch *watch)
+{
+	pthread_mutex_lock(&space->lock);
+	space->watch = watch ? *watch : (struct rh_watch){0};
+	pthread_mutex_unlock(&space->lock);
 }
 
 void rh_space_stats(struct rh_space *space, struct rh_space_stats *out)

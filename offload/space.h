@@ -12,6 +12,7 @@
 #define RH_OFFLOAD_SPACE_H
 
 #include "offload/drive.h"
+#include "offload/watch.h"
 
 enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20 }; /* block: bytes of one request and of one checksum, at most */
 
@@ -62,6 +63,10 @@ void rh_space_write(struct rh_space_io *io, int record, const void *memory);
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;
 /* Whether rh_space_io_wait would return at once. */
 int rh_space_io_done(struct rh_space_io *io);
+
+/* Told of each transfer from now on, those under way too, when its last block has come; NULL: no more, and none is being told of any more.
+ */
+void rh_space_watch(struct rh_space *space, const struct rh_watch *watch);
 
 struct rh_space_stats {
 	int drives;

@@ -45,6 +45,8 @@ struct rh_updater {
 	int open;
 	int64_t announced;
 	int busy; /* blocks that are not FREE */
+	struct rh_watch watch;
+	double task_began; /* of a virtual clock */
 	int ending;
 	int rc;
 	char line[512]; /* what the thread said with rc */
@@ -80,6 +82,18 @@ void rh_updater_record(struct rh_updater *updater, struct rh_order_log *log, int
 	updater->lane = lane;
 	updater->token = token;
 	updater->event_token = event_token;
+}
+
+double rh_updater_seconds(const struct rh_updater *updater)
+{
+	return updater->queue ? updater->queue->ops->seconds(updater->queue) : rh_clock_seconds();
+}
+
+void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch)
+{
+	pthread_mutex_lock(&updater->lock);
+	updater->watch = watch ? *watch : (struct rh_watch){0};
+	pthread_mutex_unlock(&updater->lock);
 }
 
 static int is_stale(const struct rh_updater *updater)
@@ -155,6 +169,7 @@ static int update(struct rh_updater *updater, int b)
 {
 	struct rh_update update = updater->step[updater->block[b].which].update;
 	int spoilt = updater->step[updater->block[b].which].spoilt, stale = is_stale(updater), rc = 0;
+	double began = updater->queue ? updater->task_began : rh_clock_seconds();
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_TAKE, b, update.step - 1);
 	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
@@ -172,6 +187,8 @@ static int update(struct rh_updater *updater, int b)
 	updater->block[b].state = FREE;
 	updater->busy--;
 	updater->block[b].weights_pending = 0;
+	if (updater->watch.did)
+		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
 	pthread_cond_broadcast(&updater->changed);
 	return rc;
 }
@@ -289,6 +306,7 @@ static int next_job(void *context, struct rh_host_job *job)
 	if (task.what == NOTHING || task.what == LISTEN)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
+	updater->task_began = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.what == UPDATE ? RH_HOST_OPTIMIZER : RH_HOST_MEMORY,
 	                            .bytes = task.what == UPDATE ? traffic.update
 	                                     : task.what == PUBLISH
@@ -299,11 +317,6 @@ static int next_job(void *context, struct rh_host_job *job)
 	                            .context = updater,
 	                            .argument = 8 * (int64_t)task.block + (int)task.what};
 	return 1;
-}
-
-double rh_updater_seconds(const struct rh_updater *updater)
-{
-	return updater->queue ? updater->queue->ops->seconds(updater->queue) : rh_clock_seconds();
 }
 
 /* The lock is held, and given away meanwhile. */

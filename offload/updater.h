@@ -11,14 +11,15 @@
  * block's gradient has come down nobody reads its published weights any more: what the update before made is published, then the gradient
  * is taken, and the next step need not wait for that.
  *
- * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. The orderings (offload/order.h) are held by the awaits,
- * the events of arrivals and finish. */
+ * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. The orderings (offload/order.h) are held by the
+ * awaits, the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
 
 #include "device/device.h"
 #include "offload/optimizer.h"
 #include "offload/order.h"
+#include "offload/watch.h"
 
 struct rh_updater;
 
@@ -61,6 +62,9 @@ double rh_updater_seconds(const struct rh_updater *updater);
 /* Between these two the store's pool is the caller's. */
 void rh_updater_pause(struct rh_updater *updater);
 void rh_updater_resume(struct rh_updater *updater);
+
+/* Told of each update from now on, those in progress too; NULL: no more, and none is being told of any more. */
+void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch);
 
 /* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, three
  * for each block and two more; event_token names the token of an event (called by both). Steps of the recording count from 0. Borrows the

@@ -165,7 +165,7 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast.plan);
 	rc = rc ? rc : put_speed(out, load, look);
-	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first upload to the last download\n", trace->seconds);
+	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	return rc ? rc : rh_trace_text(trace, COLUMNS, out);
 }
 

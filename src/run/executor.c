@@ -493,8 +493,6 @@ void run_begin(struct rh_executor *executor)
 	const struct rh_executor_options *options = &executor->options;
 	executor->left.block = -1;
 	executor->times = (struct rh_step_times){0};
-	if (executor->trace)
-		rh_trace_reset(executor->trace);
 	for (int d = 0; d < options->devices; d++)
 		run_waits_reset(&executor->on[d].waits);
 	for (int i = 0; i < 2 * options->model->blocks; i++)
@@ -536,7 +534,7 @@ int run_end(struct rh_executor *executor, int rc)
 	if (!rc)
 		sum_times(executor);
 	if (executor->trace)
-		rh_trace_resolve(executor->trace);
+		rh_trace_settle(executor->trace);
 	rc = rc ? rc : fold_embedding(executor);
 	if (!rc && executor->trains && !executor->is_stretch)
 		announce_two_uses(executor);
@@ -574,11 +572,6 @@ int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch
 	executor->step = step;
 	executor->loss_scale[0] = loss_scale;
 	return run_program(executor, batch, count);
-}
-
-void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace)
-{
-	executor->trace = trace;
 }
 
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)

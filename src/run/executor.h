@@ -82,9 +82,13 @@ struct rh_step_times {
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 
-/* Records the training steps from now on, each in place of the one before; NULL: no more. Borrowed. */
+/* Records what devices do of the training step of this number, and all that the updater and NVMe do from now on, until NULL comes. Before
+ * the step, best before the update that it hides; its spans are settled when rh_executor_train or _train_stretch returns, and the trace is
+ * then the caller's to resolve, after NULL. Borrowed. */
 struct rh_trace;
-void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace);
+void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
+/* An update that the caller made: of a stretch. Does nothing where nothing is recorded. */
+void rh_executor_trace_update(struct rh_executor *executor, int block, double began_s, double ended_s);
 
 /* Forward only. */
 int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count) RH_MUST;

@@ -112,6 +112,7 @@ struct rh_executor {
 	int64_t step;
 	struct rh_step_times times;
 	struct rh_trace *trace; /* NULL: none */
+	int64_t traced_step;
 	struct {
 		int device, block; /* -1: none */
 		const char *sum;   /* on the device */

@@ -7,14 +7,18 @@
 
 const char *rh_span_name(enum rh_span_kind kind)
 {
-	static const char *const names[RH_SPAN_KINDS] = {"forward", "fused", "recompute", "backward", "weight gradient", "copy", "update"};
+	static const char *const names[RH_SPAN_KINDS] = {"forward", "fused",  "recompute", "backward",  "weight gradient",
+	                                                 "copy",    "update", "NVMe read", "NVMe write"};
 	return names[kind];
 }
 
 int rh_trace_create(int devices, size_t capacity, struct rh_trace *out)
 {
 	*out = (struct rh_trace){.span = rh_alloc(capacity, sizeof *out->span), .capacity = capacity, .devices = devices};
-	return out->span ? 0 : -ENOMEM;
+	if (!out->span)
+		return -ENOMEM;
+	pthread_mutex_init(&out->lock, NULL);
+	return 0;
 }
 
 static void drop_events(struct rh_trace *trace)
@@ -29,39 +33,42 @@ static void drop_events(struct rh_trace *trace)
 	}
 }
 
-void rh_trace_reset(struct rh_trace *trace)
-{
-	drop_events(trace);
-	trace->spans = 0;
-	trace->forgotten = 0;
-	trace->seconds = 0;
-}
-
 void rh_trace_free(struct rh_trace *trace)
 {
+	if (!trace->span)
+		return;
 	drop_events(trace);
 	rh_free(trace->span);
+	pthread_mutex_destroy(&trace->lock);
 	*trace = (struct rh_trace){0};
+}
+
+/* NULL: there is no room. What is there stays where it is. */
+static struct rh_trace_span *take(struct rh_trace *trace, const struct rh_trace_span *span)
+{
+	struct rh_trace_span *now = NULL;
+	pthread_mutex_lock(&trace->lock);
+	if (trace->spans < trace->capacity) {
+		now = &trace->span[trace->spans++];
+		*now = *span;
+	} else {
+		trace->forgotten++;
+	}
+	pthread_mutex_unlock(&trace->lock);
+	return now;
 }
 
 int rh_trace_begin(struct rh_trace *trace, struct rh_device *device, const struct rh_trace_span *span, struct rh_trace_span **out)
 {
+	struct rh_trace_span *now = trace ? take(trace, span) : NULL;
 	*out = NULL;
-	if (!trace)
+	if (!now)
 		return 0;
-	if (trace->spans == trace->capacity) {
-		trace->forgotten++;
-		return 0;
-	}
-	struct rh_trace_span *now = &trace->span[trace->spans];
-	*now = *span;
 	int rc = device->ops->event_create(device, &now->begin);
-	if (!rc)
-		trace->spans++;
 	if (!rc)
 		rc = device->ops->event_create(device, &now->end);
 	if (!rc)
-		rc = device->ops->record(device, span->stream, now->begin);
+		rc = device->ops->record(device, (enum rh_stream)span->lane, now->begin);
 	if (!rc)
 		*out = now;
 	return rc;
@@ -69,7 +76,24 @@ int rh_trace_begin(struct rh_trace *trace, struct rh_device *device, const struc
 
 int rh_trace_end(struct rh_device *device, struct rh_trace_span *span)
 {
-	return span ? device->ops->record(device, span->stream, span->end) : 0;
+	return span ? device->ops->record(device, (enum rh_stream)span->lane, span->end) : 0;
+}
+
+void rh_trace_add(struct rh_trace *trace, const struct rh_trace_span *span)
+{
+	(void)take(trace, span);
+}
+
+void rh_trace_settle(struct rh_trace *trace)
+{
+	for (size_t i = 0; i < trace->spans; i++) {
+		struct rh_trace_span *span = &trace->span[i];
+		if (!span->begin || !span->end)
+			continue;
+		span->begin_s = (double)span->begin->ops->event_time_ns(span->begin) * 1e-9;
+		span->end_s = (double)span->end->ops->event_time_ns(span->end) * 1e-9;
+	}
+	drop_events(trace);
 }
 
 static int by_place(const void *a, const void *b)
@@ -77,25 +101,36 @@ static int by_place(const void *a, const void *b)
 	const struct rh_trace_span *x = a, *y = b;
 	if (x->device != y->device)
 		return x->device < y->device ? -1 : 1;
-	if (x->stream != y->stream)
-		return x->stream < y->stream ? -1 : 1;
+	if (x->lane != y->lane)
+		return x->lane < y->lane ? -1 : 1;
 	if (x->begin_s < y->begin_s || x->begin_s > y->begin_s)
 		return x->begin_s < y->begin_s ? -1 : 1;
 	return (x->end_s > y->end_s) - (x->end_s < y->end_s);
 }
 
+/* Transfers from and to NVMe that overlap are one span. */
+static void join_transfers(struct rh_trace *trace)
+{
+	size_t kept = 0;
+	for (size_t i = 0; i < trace->spans; i++) {
+		const struct rh_trace_span *span = &trace->span[i];
+		struct rh_trace_span *last = kept ? &trace->span[kept - 1] : NULL;
+		int transfer = span->kind == RH_SPAN_READ || span->kind == RH_SPAN_WRITE;
+		if (transfer && last && last->kind == span->kind && span->begin_s <= last->end_s) {
+			last->end_s = fmax(last->end_s, span->end_s);
+			last->bytes += span->bytes;
+		} else {
+			trace->span[kept++] = *span;
+		}
+	}
+	trace->spans = kept;
+}
+
 void rh_trace_resolve(struct rh_trace *trace)
 {
 	double first = HUGE_VAL;
-	for (size_t i = 0; i < trace->spans; i++) {
-		struct rh_trace_span *span = &trace->span[i];
-		if (span->begin) {
-			span->begin_s = (double)span->begin->ops->event_time_ns(span->begin) * 1e-9;
-			span->end_s = (double)span->end->ops->event_time_ns(span->end) * 1e-9;
-		}
-		first = fmin(first, span->begin_s);
-	}
-	drop_events(trace);
+	for (size_t i = 0; i < trace->spans; i++)
+		first = fmin(first, trace->span[i].begin_s);
 	trace->seconds = 0;
 	for (size_t i = 0; i < trace->spans; i++) {
 		struct rh_trace_span *span = &trace->span[i];
@@ -105,4 +140,5 @@ void rh_trace_resolve(struct rh_trace *trace)
 	}
 	if (trace->spans)
 		qsort(trace->span, trace->spans, sizeof *trace->span, by_place);
+	join_transfers(trace);
 }

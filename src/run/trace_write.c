@@ -8,9 +8,11 @@
 #include <string.h>
 
 /* Colours that differ in lightness too. */
-static const char *const colours[RH_SPAN_KINDS] = {"#4c78a8", "#b279a2", "#9ecae9", "#f58518", "#eeca3b", "#54a24b", "#e45756"};
-static const char letters[RH_SPAN_KINDS] = {'F', 'X', 'r', 'B', 'W', 'c', 'u'};
+static const char *const colours[RH_SPAN_KINDS] = {"#4c78a8", "#b279a2", "#9ecae9", "#f58518", "#eeca3b",
+                                                   "#54a24b", "#e45756", "#72b7b2", "#9d755d"};
+static const char letters[RH_SPAN_KINDS] = {'F', 'X', 'r', 'B', 'W', 'c', 'u', 'i', 'o'};
 static const char *const stream_names[RH_STREAMS] = {"compute", "weights up", "activations up", "activations down", "gradients down"};
+static const char *const host_names[RH_HOST_LANES] = {"updates", "NVMe reads", "NVMe writes"};
 
 /* Escapes for XML and JSON alike; a title has no control characters. */
 static int put_escaped(struct rh_text *out, const char *text, int xml)
@@ -43,26 +45,32 @@ static int put_name(struct rh_text *out, const struct rh_trace_span *span)
 	return rh_text_printf(out, "%s %d-%d", rh_span_name(span->kind), span->lo, span->hi - 1);
 }
 
-int rh_trace_json(const struct rh_trace *trace, const char *name, struct rh_text *out)
+/* Names of a process and its threads. */
+static int put_process(struct rh_text *out, int device)
 {
-	int rc = rh_text_printf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-	                             "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"");
-	rc = rc ? rc : put_escaped(out, name, 0);
-	rc = rc ? rc : rh_text_printf(out, "\"}}");
-	for (int d = 0; !rc && d < trace->devices; d++)
-		for (int s = 0; !rc && s < RH_STREAMS; s++)
-			rc = rh_text_printf(out,
-			                    ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":\"device %d "
-			                    "%s\"}}",
-			                    d * RH_STREAMS + s + 1, d, stream_names[s]);
+	int rc = rh_text_printf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"", device < 0 ? "" : ",\n",
+	                        device + 1);
+	rc = rc ? rc : device < 0 ? rh_text_printf(out, "host\"}}") : rh_text_printf(out, "device %d\"}}", device);
+	for (int lane = 0; !rc && lane < (device < 0 ? (int)RH_HOST_LANES : (int)RH_STREAMS); lane++)
+		rc = rh_text_printf(out, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+		                    device + 1, lane, device < 0 ? host_names[lane] : stream_names[lane]);
+	return rc;
+}
+
+int rh_trace_json(const struct rh_trace *trace, const char *title, struct rh_text *out)
+{
+	int rc = rh_text_printf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":\"");
+	rc = rc ? rc : put_escaped(out, title, 0);
+	rc = rc ? rc : rh_text_printf(out, "\"},\"traceEvents\":[\n");
+	for (int d = -1; !rc && d < trace->devices; d++)
+		rc = put_process(out, d);
 	for (size_t i = 0; !rc && i < trace->spans; i++) {
 		const struct rh_trace_span *span = &trace->span[i];
 		rc = rh_text_printf(out, ",\n{\"name\":\"");
 		rc = rc ? rc : put_name(out, span);
 		if (!rc)
-			rc = rh_text_printf(out, "\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
-			                    span->device < 0 ? 0 : span->device * RH_STREAMS + (int)span->stream + 1, span->begin_s * 1e6,
-			                    (span->end_s - span->begin_s) * 1e6);
+			rc = rh_text_printf(out, "\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
+			                    span->device + 1, span->lane, span->begin_s * 1e6, (span->end_s - span->begin_s) * 1e6);
 		if (!rc && span->micro_batch >= 0)
 			rc = rh_text_printf(out, "\"micro_batch\":%lld%s", (long long)span->micro_batch, span->bytes ? "," : "");
 		if (!rc && span->bytes)
@@ -74,7 +82,7 @@ int rh_trace_json(const struct rh_trace *trace, const char *name, struct rh_text
 
 /* ---- SVG ---- */
 
-enum { WIDTH = 1600, LEFT = 110, TOP = 56, COMPUTE = 26, COPY = 7, GAP = 12 };
+enum { WIDTH = 1600, LEFT = 110, TOP = 78, LEGEND = 32, COMPUTE = 26, COPY = 7, GAP = 12 };
 
 struct picture {
 	const struct rh_trace *trace;
@@ -96,10 +104,10 @@ static void label(struct picture *at, double x, double y, const char *anchor, co
 		at->rc = rh_text_printf(at->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, text);
 }
 
-/* Where a stream's lane begins below its device's top. */
+/* Where a lane begins below its device's top. */
 static double lane_of(const struct rh_trace_span *span)
 {
-	return span->stream == RH_STREAM_COMPUTE ? 0 : COMPUTE + 1 + ((int)span->stream - 1) * (COPY + 1);
+	return span->lane ? COMPUTE + 1 + (span->lane - 1) * (COPY + 1) : 0;
 }
 
 /* Spans of one slot that follow one another are one rectangle where they would be thinner than a hair; its layers stand in it where there
@@ -114,7 +122,7 @@ static void draw_spans(struct picture *at)
 		size_t next = i + 1;
 		for (; next < trace->spans; next++) {
 			const struct rh_trace_span *span = &trace->span[next];
-			int same = span->device == first->device && span->stream == first->stream && span->kind == first->kind &&
+			int same = span->device == first->device && span->lane == first->lane && span->kind == first->kind &&
 			           span->lo == first->lo && span->hi == first->hi;
 			if (!same || (span->begin_s - end) * at->per_s > 0.3 ||
 			    ((end - begin) * at->per_s > 3 && (span->end_s - span->begin_s) * at->per_s > 3))
@@ -124,7 +132,7 @@ static void draw_spans(struct picture *at)
 		i = next;
 		double y = TOP + (first->device < 0 ? trace->devices : first->device) * height + lane_of(first);
 		double x = LEFT + begin * at->per_s, width = fmax((end - begin) * at->per_s, 0.15);
-		int compute = first->stream == RH_STREAM_COMPUTE || first->device < 0;
+		int compute = !first->lane;
 		rect(at, x, y, compute && width > 1 ? width - 0.25 : width, compute ? COMPUTE : COPY, colours[first->kind]);
 		if (compute && width > 26 && first->hi > first->lo) {
 			char layers[32];
@@ -157,18 +165,19 @@ static void draw_axis(struct picture *at, double bottom)
 
 static void draw_legend(struct picture *at)
 {
-	double x = LEFT + 620;
+	double x = LEFT;
 	for (int k = 0; k < RH_SPAN_KINDS; k++) {
 		int used = 0;
 		for (size_t i = 0; i < at->trace->spans && !used; i++)
 			used = at->trace->span[i].kind == (enum rh_span_kind)k;
 		if (!used)
 			continue;
-		rect(at, x, 12, 14, 12, colours[k]);
-		label(at, x + 19, 22, "start",
-		      k == RH_SPAN_COPY ? "copies (weights up, activations up and down, gradients down)"
-		                        : rh_span_name((enum rh_span_kind)k));
-		x += 30 + 7.5 * (double)strlen(rh_span_name((enum rh_span_kind)k));
+		rect(at, x, LEGEND, 14, 12, colours[k]);
+		const char *name = rh_span_name((enum rh_span_kind)k);
+		if (k == RH_SPAN_COPY)
+			name = "copies (weights up, activations up and down, gradients down)";
+		label(at, x + 19, LEGEND + 10, "start", name);
+		x += 34 + 6.2 * (double)strlen(name);
 	}
 }
 
@@ -179,7 +188,7 @@ int rh_trace_svg(const struct rh_trace *trace, const char *title, struct rh_text
 	int host = 0;
 	for (size_t i = 0; i < trace->spans && !host; i++)
 		host = trace->span[i].device < 0;
-	bottom += host ? COMPUTE + GAP : 0;
+	bottom += host ? COMPUTE + 1 + (RH_HOST_LANES - 1) * (COPY + 1) + GAP : 0;
 	at.rc = rh_text_printf(out,
 	                       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" font-family=\"sans-serif\" "
 	                       "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"8\" y=\"22\" "
@@ -218,7 +227,7 @@ int rh_trace_text(const struct rh_trace *trace, int columns, struct rh_text *out
 			break;
 		for (size_t i = 0; i < trace->spans; i++) {
 			const struct rh_trace_span *span = &trace->span[i];
-			if (span->device != d || span->stream != RH_STREAM_COMPUTE)
+			if (span->device != d || span->lane)
 				continue;
 			for (int c = (int)(span->begin_s / each); c < cells && c * each < span->end_s; c++)
 				busy[c][span->kind] += fmin(span->end_s, (c + 1) * each) - fmax(span->begin_s, c * each);
@@ -236,6 +245,7 @@ int rh_trace_text(const struct rh_trace *trace, int columns, struct rh_text *out
 		rc = d < 0 ? rh_text_printf(out, "host %s\n", line) : rh_text_printf(out, "%4d %s\n", d, line);
 	}
 	return rc ? rc
-	          : rh_text_printf(out,
-	                           "     F forward, X forward + loss + backward, r recompute, B backward, W weight gradients, . idle\n");
+	          : rh_text_printf(
+	                    out,
+	                    "     F forward, X forward + loss + backward, r recompute, B backward, W weight gradients, u update, . idle\n");
 }

@@ -17,17 +17,24 @@ struct work {
 	struct rh_trace_span *span; /* of the compute stream, that is open */
 };
 
+static inline int work_is_traced(const struct work *work)
+{
+	const struct rh_executor *executor = work->executor;
+	int64_t within = work->slot ? work->slot->step : executor->is_stretch ? work->on->owes.step : 0;
+	return executor->trace && executor->trains && executor->step + within == executor->traced_step;
+}
+
 /* From here to work_end the stream does this. */
 static inline struct rh_trace_span *work_begin(struct work *work, enum rh_span_kind kind, enum rh_stream stream, int64_t bytes)
 {
 	struct rh_trace_span *open = NULL;
-	if (work->rc || !work->executor->trace)
+	if (work->rc || !work_is_traced(work))
 		return NULL;
 	struct rh_trace_span span = {.kind = kind,
 	                             .device = (int)(work->on - work->executor->on),
+	                             .lane = (int)stream,
 	                             .lo = work->slot ? work->slot->lo : 0,
 	                             .hi = work->slot ? work->slot->hi : 0,
-	                             .stream = stream,
 	                             .micro_batch = work->micro_batch,
 	                             .bytes = bytes};
 	work->rc = rh_trace_begin(work->executor->trace, work->device, &span, &open);

@@ -96,13 +96,16 @@ static int run_steps(struct rh_session *session, const struct rh_load *load, con
 			tokens += s ? (double)load->micro[at].tokens : 0;
 		}
 		if (trace && s == load->steps - 1)
-			rh_executor_trace(session->executor, trace);
+			rh_executor_trace(session->executor, trace, s);
 		rc = run_step(session, micro, load->count[s], s);
 		ended = rh_updater_seconds(session->updater);
 		out->times = *rh_executor_times(session->executor);
 		busy += s ? out->times.compute : 0;
 		began = s ? began : ended;
 	}
+	rh_executor_trace(session->executor, NULL, 0);
+	if (trace)
+		rh_trace_resolve(trace);
 	rh_free(micro);
 	if (rc)
 		return rc;
@@ -173,8 +176,6 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->plan = session.plan;
 		session.plan = (struct rh_plan){0};
 	}
-	if (trace && session.executor)
-		rh_executor_trace(session.executor, NULL);
 	rh_session_close(&session);
 	rh_free(zeros);
 	return rc;
