@@ -68,6 +68,7 @@ struct rh_config {
 	enum rh_when eval_strategy, save_strategy;
 	double eval_steps, save_steps; /* below 1: a share of all steps */
 	int64_t logging_steps;
+	int64_t trace_step;           /* from 1; 0: none */
 	int64_t save_total_limit;     /* 0: all */
 	char *resume_from_checkpoint; /* NULL, "true" or a path */
 

@@ -97,6 +97,8 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .fallback = "10", .least = 1, .most = 1e12, .heading = "Logging, evaluation, saving",
 	    .help = "steps between logged lines, each the mean of its steps"),
+	KEY(KEY_INTEGER, trace_step, VERB_TRAIN, .least = 2, .most = 1e12,
+	    .help = "step that is recorded, into trace.json (ui.perfetto.dev, chrome://tracing) and trace.svg in output_dir; not the first, which has nothing in flight before it"),
 	KEY(KEY_CHOICE, eval_strategy, VERB_RUNS, .fallback = "no", .choices = WORDS("no", "steps", "epoch"),
 	    .help = "when to evaluate during training"),
 	KEY(KEY_STEPS, eval_steps, VERB_RUNS, .most = 1e12, .bounds = BOUND_ABOVE_LEAST,

@@ -108,15 +108,24 @@ static int by_place(const void *a, const void *b)
 	return (x->end_s > y->end_s) - (x->end_s < y->end_s);
 }
 
-/* Transfers from and to NVMe that overlap are one span. */
+static int is_transfer(const struct rh_trace_span *span)
+{
+	return span->kind == RH_SPAN_READ || span->kind == RH_SPAN_WRITE;
+}
+
+/* Transfers from and to NVMe count from the first of the other spans to the last, and those that overlap are one. */
 static void join_transfers(struct rh_trace *trace)
 {
 	size_t kept = 0;
 	for (size_t i = 0; i < trace->spans; i++) {
-		const struct rh_trace_span *span = &trace->span[i];
-		struct rh_trace_span *last = kept ? &trace->span[kept - 1] : NULL;
-		int transfer = span->kind == RH_SPAN_READ || span->kind == RH_SPAN_WRITE;
-		if (transfer && last && last->kind == span->kind && span->begin_s <= last->end_s) {
+		struct rh_trace_span *span = &trace->span[i], *last = kept ? &trace->span[kept - 1] : NULL;
+		if (is_transfer(span)) {
+			span->begin_s = fmax(span->begin_s, 0);
+			span->end_s = fmin(span->end_s, trace->seconds);
+			if (span->end_s <= span->begin_s)
+				continue;
+		}
+		if (is_transfer(span) && last && last->kind == span->kind && span->begin_s <= last->end_s) {
 			last->end_s = fmax(last->end_s, span->end_s);
 			last->bytes += span->bytes;
 		} else {
@@ -130,13 +139,15 @@ void rh_trace_resolve(struct rh_trace *trace)
 {
 	double first = HUGE_VAL;
 	for (size_t i = 0; i < trace->spans; i++)
-		first = fmin(first, trace->span[i].begin_s);
+		if (!is_transfer(&trace->span[i]))
+			first = fmin(first, trace->span[i].begin_s);
 	trace->seconds = 0;
 	for (size_t i = 0; i < trace->spans; i++) {
 		struct rh_trace_span *span = &trace->span[i];
 		span->begin_s -= first;
 		span->end_s = fmax(span->end_s - first, span->begin_s);
-		trace->seconds = fmax(trace->seconds, span->end_s);
+		if (!is_transfer(span))
+			trace->seconds = fmax(trace->seconds, span->end_s);
 	}
 	if (trace->spans)
 		qsort(trace->span, trace->spans, sizeof *trace->span, by_place);

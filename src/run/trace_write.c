@@ -82,7 +82,7 @@ int rh_trace_json(const struct rh_trace *trace, const char *title, struct rh_tex
 
 /* ---- SVG ---- */
 
-enum { WIDTH = 1600, LEFT = 110, TOP = 78, LEGEND = 32, COMPUTE = 26, COPY = 7, GAP = 12 };
+enum { WIDTH = 1600, LEFT = 110, TOP = 78, LEGEND = 32, COMPUTE = 26, COPY = 7, GAP = 12, LETTER = 7 };
 
 struct picture {
 	const struct rh_trace *trace;
@@ -134,14 +134,13 @@ static void draw_spans(struct picture *at)
 		double x = LEFT + begin * at->per_s, width = fmax((end - begin) * at->per_s, 0.15);
 		int compute = !first->lane;
 		rect(at, x, y, compute && width > 1 ? width - 0.25 : width, compute ? COMPUTE : COPY, colours[first->kind]);
-		if (compute && width > 26 && first->hi > first->lo) {
-			char layers[32];
-			if (first->hi == first->lo + 1)
-				snprintf(layers, sizeof layers, "%d", first->lo);
-			else
-				snprintf(layers, sizeof layers, "%d-%d", first->lo, first->hi - 1);
+		char layers[32] = "";
+		if (first->hi == first->lo + 1)
+			snprintf(layers, sizeof layers, "%d", first->lo);
+		else if (first->hi > first->lo)
+			snprintf(layers, sizeof layers, "%d-%d", first->lo, first->hi - 1);
+		if (compute && *layers && width > LETTER * (double)strlen(layers) + 4)
 			label(at, x + width / 2, y + COMPUTE / 2.0 + 4, "middle", layers);
-		}
 	}
 }
 

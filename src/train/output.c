@@ -47,6 +47,7 @@ int rh_output_fresh(const char *dir)
 	int fresh = 1;
 	for (struct dirent *entry; fresh && (entry = readdir(entries));)
 		fresh = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, "metrics.jsonl") ||
+		        !strcmp(entry->d_name, "trace.json") || !strcmp(entry->d_name, "trace.svg") ||
 		        rh_checkpoint_left_behind(entry->d_name);
 	closedir(entries);
 	return fresh;

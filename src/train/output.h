@@ -5,7 +5,7 @@
 #include "train/session.h"
 
 /* Whether the run may write there: a directory that holds nothing, or not more than a run left that was ended before its first checkpoint
- * (its metrics.jsonl, half-written files), or the checkpoint that this run goes on from (NULL: none); and one that can be written, or
+ * (its metrics.jsonl and recording, half-written files), or the checkpoint that this run goes on from (NULL: none); and one that can be written, or
  * whose nearest parent can. -EEXIST, -EACCES and friends say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 

@@ -5,6 +5,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "train/checkpoint.h"
+#include "train/record.h"
 #include "train/train.h"
 #include "train/training_data.h"
 
@@ -37,6 +38,7 @@ struct run {
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
+	struct train_record record;
 	struct rh_train_result *result;
 };
 

@@ -101,6 +101,27 @@ static double step_loss(const struct run *run, int64_t step)
 	return total / (double)flight->trained;
 }
 
+static int due(int64_t step, int64_t each)
+{
+	return each > 0 && step % each == 0;
+}
+
+static double rate_at(const struct run *run, int64_t step)
+{
+	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
+}
+
+/* What is due when so many steps are done. */
+static int evaluates_at(const struct run *run, int64_t steps)
+{
+	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
+}
+
+static int saves_at(const struct run *run, int64_t steps)
+{
+	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
+}
+
 static int check_finite(int64_t step, double loss, double norm)
 {
 	if (isfinite(loss) && isfinite(norm))
@@ -123,10 +144,13 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 	rc = check_finite(step, loss, *norm);
 	if (rc)
 		return rc;
+	train_record_end(run);
+	if (!evaluates_at(run, step + 1) && !saves_at(run, step + 1)) /* else the update is over before the next step */
+		rc = train_record_begin(run, step + 1);
 	struct rh_update next = rh_update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
 	if (!early)
 		rh_updater_begin(run->session.updater, &next);
-	return 0;
+	return rc;
 }
 
 static void report_nvme(struct run *run, struct rh_step_report *report, int64_t steps)
@@ -206,27 +230,6 @@ static int say_squeezed(const struct run *run)
 	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
 }
 
-static int due(int64_t step, int64_t each)
-{
-	return each > 0 && step % each == 0;
-}
-
-static double rate_at(const struct run *run, int64_t step)
-{
-	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
-}
-
-/* What is due when so many steps are done. */
-static int evaluates_at(const struct run *run, int64_t steps)
-{
-	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
-}
-
-static int saves_at(const struct run *run, int64_t steps)
-{
-	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
-}
-
 /* Books and tells of the step that run->state.step has just counted. */
 static int step_done(struct run *run, double loss, double norm)
 {
@@ -268,6 +271,8 @@ static int pause_steps(struct run *run)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))
 		rc = save(run);
+	if (!rc)
+		rc = train_record_write(run);
 	if (!rc && squeezed)
 		rc = say_squeezed(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
@@ -279,13 +284,14 @@ static int pause_steps(struct run *run)
 static int one_step(struct run *run)
 {
 	int64_t step = run->state.step, count = fill_step(run, step);
-	if (count < 0)
-		return (int)count;
+	int rc = count < 0 ? (int)count : train_record_begin(run, step);
+	if (rc)
+		return rc;
 	double rate = rate_at(run, step), norm = 0;
 	struct rh_update early = rh_update_of(run->config, step, rate, 1);
 	if (rh_updates_early(run->config))
 		rh_updater_open(run->session.updater, &early);
-	int rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
+	rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
 	if (rc)
 		return rc;
 	double loss = step_loss(run, step), computed = rh_clock_seconds();
@@ -321,7 +327,11 @@ static int update_block(void *context, int64_t step, int block)
 	int rc = check_finite(step, 0, norm);
 	struct rh_update now = rh_update_of(run->config, step, rate_at(run, step), 1);
 	run->flight[step % run->held].squares += norm * norm;
-	return rc ? rc : rh_optimizer_update(run->session.store, block, &now.settings, now.learning_rate, now.scale, now.step);
+	double began = rh_clock_seconds();
+	rc = rc ? rc : rh_optimizer_update(run->session.store, block, &now.settings, now.learning_rate, now.scale, now.step);
+	if (step + 1 == run->config->trace_step)
+		rh_executor_trace_update(run->session.executor, block, began, rh_clock_seconds());
+	return rc;
 }
 
 static int end_step(void *context, int64_t step)
@@ -353,7 +363,11 @@ static int one_stretch(struct run *run)
 	                                   .update = update_block,
 	                                   .end = end_step,
 	                                   .context = run};
-	int rc = rh_executor_train_stretch(run->session.executor, &stretch);
+	int64_t recorded = run->config->trace_step - 1;
+	int rc = recorded >= first && recorded < next ? train_record_begin(run, recorded) : 0;
+	if (!rc)
+		rc = rh_executor_train_stretch(run->session.executor, &stretch);
+	train_record_end(run);
 	return rc ? rc : pause_steps(run);
 }
 

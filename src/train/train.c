@@ -183,6 +183,7 @@ static void close_run(struct run *run)
 	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
+	rh_trace_free(&run->record.trace);
 }
 
 /* A run that has come to its end already is not loaded, and what it wrote is left alone. */
@@ -248,6 +249,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		if (run.session.space)
 			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */
 		run.first_step = run.state.step;
+		train_record_check(&run);
 		run.tokens_before = run.state.tokens;
 	}
 	while (!rc && run.state.step < run.data.steps && !run.stopping)

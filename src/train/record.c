@@ -1,0 +1,80 @@
+#include "train/run.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* A span with its two events and its line of JSON take less than SPAN_BYTES. */
+enum { SPANS = 1 << 16, SPAN_BYTES = 768 };
+
+int64_t train_record_bytes(const struct rh_config *config)
+{
+	return config->trace_step ? (int64_t)SPANS * SPAN_BYTES : 0;
+}
+
+void train_record_check(const struct run *run)
+{
+	int64_t step = run->config->trace_step;
+	if (step && (step <= run->state.step || step > run->data.steps))
+		rh_note("trace_step: nothing will be recorded, as this run goes from step %" PRId64 " to %" PRId64, run->state.step + 1,
+		        run->data.steps);
+}
+
+int train_record_begin(struct run *run, int64_t step)
+{
+	if (run->config->trace_step != step + 1 || run->record.state != RECORD_NOTHING)
+		return 0;
+	int rc = rh_trace_create(run->session.devices.count, SPANS, &run->record.trace);
+	if (rc)
+		return rc;
+	rh_executor_trace(run->session.executor, &run->record.trace, step);
+	run->record.state = RECORD_ON;
+	return 0;
+}
+
+void train_record_end(struct run *run)
+{
+	if (run->record.state != RECORD_ON)
+		return;
+	rh_executor_trace(run->session.executor, NULL, 0);
+	run->record.state = RECORD_THERE;
+}
+
+static int write_text(const struct run *run, const char *name, int (*put)(const struct rh_trace *, const char *, struct rh_text *))
+{
+	const struct rh_config *config = run->config;
+	struct rh_text text = {0};
+	char title[512];
+	snprintf(title, sizeof title, "step %" PRId64 " of %s on %s", config->trace_step,
+	         config->model_name_or_path ? config->model_name_or_path : config->config_name, config->device);
+	char *path = rh_path_join(config->output_dir, name);
+	int rc = path ? put(&run->record.trace, title, &text) : -ENOMEM;
+	if (!rc)
+		rc = rh_file_write_whole(path, text.bytes, text.length);
+	rh_text_free(&text);
+	rh_free(path);
+	return rc;
+}
+
+int train_record_write(struct run *run)
+{
+	struct rh_trace *trace = &run->record.trace;
+	if (run->record.state != RECORD_THERE || !trace->spans) /* a signal came before the step */
+		return 0;
+	run->record.state = RECORD_WRITTEN;
+	rh_trace_resolve(trace);
+	int rc = write_text(run, "trace.json", rh_trace_json);
+	if (!rc)
+		rc = write_text(run, "trace.svg", rh_trace_svg);
+	if (!rc)
+		rh_note("step %" PRId64 " is recorded in %s: trace.svg, and trace.json for ui.perfetto.dev or chrome://tracing",
+		        run->config->trace_step, run->config->output_dir);
+	if (!rc && trace->forgotten)
+		rh_note("its recording ends early: %zu spans are there, for %" PRId64 " there was no room", trace->spans, trace->forgotten);
+	rh_trace_free(trace);
+	return rc;
+}
