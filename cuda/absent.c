@@ -25,6 +25,11 @@ int rh_cuda_check_fp8(int gpu)
 	return rh_cuda_count();
 }
 
+struct rh_device_grain rh_cuda_grain(void)
+{
+	return rh_device_gpu_grain();
+}
+
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
 {
 	(void)index, (void)options, (void)out;

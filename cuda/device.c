@@ -505,6 +505,11 @@ static cudaError_t address_of(int gpu, char address[16])
 	return error;
 }
 
+struct rh_device_grain rh_cuda_grain(void)
+{
+	return rh_device_gpu_grain();
+}
+
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
 {
 	RH_ASSERT(options->cap_bytes >= 0);

@@ -23,6 +23,9 @@ int rh_cuda_room(int gpu, int workers, int64_t *bytes) RH_MUST;
 /* -ENODEV for a GPU whose tensor cores do not take 8-bit floating point. */
 int rh_cuda_check_fp8(int gpu) RH_MUST;
 
+/* All GPUs are alike in this. */
+struct rh_device_grain rh_cuda_grain(void);
+
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 

@@ -20,6 +20,22 @@ enum rh_stream {
 	RH_STREAMS
 };
 
+/* How a kind of device wants its work cut: known before one is opened. */
+struct rh_device_grain {
+	/* Rows of logits made at once where the head's matrix is trained, whose gradient is read and written for each such chunk, and where
+	 * it is frozen. 0: any. */
+	int64_t head_rows_trained, head_rows_frozen;
+};
+
+/* Of a GPU: a product of fewer rows waits for the memory that its other operand comes from. */
+static inline struct rh_device_grain rh_device_gpu_grain(void)
+{
+	struct rh_device_grain grain;
+	grain.head_rows_trained = 1024;
+	grain.head_rows_frozen = 512;
+	return grain;
+}
+
 struct rh_device_memory {
 	int64_t total_bytes, free_bytes; /* of the physical memory behind the device */
 	int64_t cap_bytes;               /* most that may be reserved */

@@ -96,7 +96,7 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 /* After rh_stage_backward with the same `late`, or both calls before it again without launching. */
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
 
-/* Rows of logits made at once. */
+/* Rows of logits made at once: model->head_rows, and no fewer than fit here. */
 enum { RH_HEAD_CHUNK_BYTES = 16 << 20 };
 int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows);
 

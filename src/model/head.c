@@ -1,11 +1,32 @@
 /* The two ends of a model: the embedding, and the final norm + head + loss, which run only on the rows whose logits are needed. */
 #include "model/emit_internal.h"
 
-int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows)
+static int64_t least_rows(const struct rh_model *model)
 {
 	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * model->config->vocab_size);
-	rows = rows < 16 ? 16 : rows;
+	return rows < 16 ? 16 : rows;
+}
+
+int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows)
+{
+	int64_t least = least_rows(model), rows = model->head_rows > least ? model->head_rows : least;
 	return rows < head_rows ? rows : head_rows;
+}
+
+void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain)
+{
+	const struct rh_layer *layer = &model->layer[model->layers - 1];
+	int table = layer->block[model->config->tie_word_embeddings ? 1 : 0];
+	model->head_rows_wanted = model->block[table].trainable ? grain->head_rows_trained : grain->head_rows_frozen;
+	model->head_rows = model->head_rows_wanted;
+}
+
+int rh_model_cut_finer(struct rh_model *model)
+{
+	if (model->head_rows <= least_rows(model))
+		return 0;
+	model->head_rows /= 2;
+	return 1;
 }
 
 static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer *layer)

@@ -9,7 +9,7 @@
 #define RH_MODEL_MODEL_H
 
 #include "core/dtype.h"
-#include "device/op.h"
+#include "device/device.h"
 #include "model/config.h"
 
 /* The adapter to train, resolved from the user's keys or from an existing adapter. */
@@ -74,6 +74,7 @@ struct rh_model {
 	float dropout;             /* of what adapters see in training */
 	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
 	int64_t chunk;
+	int64_t head_rows, head_rows_wanted; /* of logits to be made at once, 0: few; and as rh_model_cut set it */
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
@@ -88,6 +89,10 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 void rh_model_destroy(struct rh_model *model);
 /* Projections of which `multiply` cannot be had, as their lengths are no multiples of 16 (of 8 with fp16 sums): they stay in bf16. */
 int64_t rh_model_unfit(const struct rh_model *model);
+/* As devices want work cut: after creation and rh_model_freeze, before anything is emitted. */
+void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain);
+/* Fewer rows of logits at once, for devices that have no room. 0: they cannot be fewer. */
+int rh_model_cut_finer(struct rh_model *model);
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 

@@ -233,6 +233,14 @@ int rh_devices_room(const char *text, int64_t *bytes)
 	return rc;
 }
 
+int rh_devices_grain(const char *text, struct rh_device_grain *out)
+{
+	struct rh_device_spec spec;
+	int rc = resolve(text, &spec);
+	*out = !rc && spec.kind != RH_DEVICE_CPU ? rh_cuda_grain() : rh_cpu_grain();
+	return rc;
+}
+
 int rh_devices_check_fp8(const char *text)
 {
 	struct rh_device_spec spec;

@@ -34,6 +34,8 @@ const char *rh_machine_default_device(void);
 int rh_devices_count(const char *spec) RH_MUST;
 /* Bytes of memory of its own that each of the devices may use; 0: their memory is the host's. */
 int rh_devices_room(const char *spec, int64_t *bytes) RH_MUST;
+/* How they want their work cut. */
+int rh_devices_grain(const char *spec, struct rh_device_grain *out) RH_MUST;
 /* Whether each of the devices multiplies 8-bit operands; -ENODEV with the reason. */
 int rh_devices_check_fp8(const char *spec) RH_MUST;
 /* CPU devices share the cores out: each gets cores / count threads, at least one. */

@@ -1,6 +1,7 @@
 #include "train/planning.h"
 
 #include "core/log.h"
+#include "device/sim/sim.h"
 
 /* Bytes of memory of its own that a device has; 0: its memory is the host's. */
 static int room_of_devices(const struct rh_session *session, int64_t *bytes)
@@ -8,6 +9,14 @@ static int room_of_devices(const struct rh_session *session, int64_t *bytes)
 	if (!session->machine)
 		return rh_devices_room(session->config->device, bytes);
 	*bytes = session->machine->hardware->device.memory - session->machine->hardware->device.reserved;
+	return 0;
+}
+
+static int grain_of_devices(const struct rh_session *session, struct rh_device_grain *grain)
+{
+	if (!session->machine)
+		return rh_devices_grain(session->config->device, grain);
+	*grain = rh_sim_grain(&session->machine->hardware->device);
 	return 0;
 }
 
@@ -19,11 +28,23 @@ static int64_t free_ram(const struct rh_session *session)
 	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
 }
 
+/* Where devices have no room for as much at once as they want, less. */
+static int plan_stages(struct rh_session *session, struct planning *planning)
+{
+	rh_model_cut(session->model, &planning->grain);
+	int rc = rh_plan_make(&planning->request, &session->plan);
+	while (rc == -ENOMEM && rh_model_cut_finer(session->model)) {
+		rh_error_clear();
+		rc = rh_plan_make(&planning->request, &session->plan);
+	}
+	return rc;
+}
+
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
-	int rc = rh_plan_make(&planning->request, &session->plan);
+	int rc = plan_stages(session, planning);
 	if (!rc && planning->costs.layers)
 		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
 	if (rc)
@@ -176,8 +197,10 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	int several_rounds = trains && round < work->train_micro_batches;
 	*out = (struct planning){0};
 	int rc = room_of_devices(session, &out->device_room);
+	rc = rc ? rc : grain_of_devices(session, &out->grain);
 	if (rc)
 		return rc;
+	rh_model_cut(session->model, &out->grain);
 	session->bytes.data = work->data_bytes;
 	session->bytes.host_devices = out->device_room ? 0 : devices;
 	out->request = (struct rh_plan_request){.model = session->model,

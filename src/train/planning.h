@@ -10,6 +10,7 @@ struct planning {
 	struct rh_plan_request request; /* all but the device's cap */
 	struct rh_executor_options options;
 	struct rh_store_options store;
+	struct rh_device_grain grain;
 	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
 	/* costs.layers: stages are chosen by them */
 	struct rh_costs costs;

@@ -23,6 +23,10 @@ void rh_session_report(const struct rh_session *session)
 	if (unfit)
 		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",
 		        session->config->fp8 ? "fp8" : "accumulation: fp16", (long long)unfit, session->config->fp8 ? 16 : 8);
+	if (session->model->head_rows < session->model->head_rows_wanted)
+		rh_note("max_vram: the loss is made at most %lld tokens at a time, not %lld, for want of device memory: slower; raise it, or "
+		        "lower per_device_train_batch_size",
+		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
 		saving += plan->saved[i].bytes > 0;

@@ -14,12 +14,12 @@ struct bench {
 	struct rh_plan_request request;
 };
 
-static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
+static void bench_open_vocabulary(struct bench *bench, int layers, int tied, enum rh_dtype dtype, int vocabulary)
 {
 	*bench = (struct bench){0};
 	json_t *json = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "architectures", "LlamaForCausalLM", "hidden_size", 64,
 	                         "intermediate_size", 160, "num_hidden_layers", layers, "num_attention_heads", 4, "num_key_value_heads", 2,
-	                         "vocab_size", 500, "tie_word_embeddings", tied);
+	                         "vocab_size", vocabulary, "tie_word_embeddings", tied);
 	check_ok(rh_model_config_parse(json, "test", &bench->config));
 	json_decref(json);
 	check_ok(rh_model_create(&bench->config, dtype, NULL, &bench->model));
@@ -32,6 +32,11 @@ static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype 
 	                                          .device_cap_bytes = INT64_C(1) << 40,
 	                                          .forward_cut_count = -1,
 	                                          .backward_cut_count = -1};
+}
+
+static void bench_open(struct bench *bench, int layers, int tied, enum rh_dtype dtype)
+{
+	bench_open_vocabulary(bench, layers, tied, dtype, 500);
 }
 
 static void bench_close(struct bench *bench)
@@ -231,6 +236,41 @@ static void test_plan_of_a_deep_model_is_quick(void **state)
 	bench_close(&bench);
 }
 
+/* The chunk of logits is as devices want it, and the plan has room for just that; then finer and finer. */
+static void test_head_is_cut_as_devices_want_it(void **state)
+{
+	(void)state;
+	const int64_t vocabulary = 150000;
+	const struct rh_device_grain gpu = rh_device_gpu_grain(), any = {0};
+	for (int tied = 0; tied < 2; tied++) {
+		struct bench bench;
+		struct rh_plan plan;
+		bench_open_vocabulary(&bench, 2, tied, RH_BF16, (int)vocabulary);
+		bench.request.train = (struct rh_micro_shape){.tokens = 3000, .documents = 3, .longest = 1000, .head_rows = 2000};
+		int64_t arena = 0;
+		for (int finer = 0; finer < 3; finer++) {
+			const int64_t rows[] = {27, gpu.head_rows_trained, gpu.head_rows_trained / 2};
+			if (finer < 2)
+				rh_model_cut(bench.model, finer ? &gpu : &any);
+			else
+				assert_true(rh_model_cut_finer(bench.model));
+			assert_int_equal(rh_head_chunk(bench.model, 2000), rows[finer]);
+			assert_int_equal(rh_head_chunk(bench.model, 20), 20);
+			check_ok(rh_plan_make(&bench.request, &plan));
+			arena = finer ? arena : plan.arena_bytes - rh_align_up(4 * vocabulary * rows[0], RH_ALIGN);
+			assert_int_equal(plan.arena_bytes, arena + rh_align_up(4 * vocabulary * rows[finer], RH_ALIGN));
+			rh_plan_free(&plan);
+		}
+		while (rh_model_cut_finer(bench.model))
+			;
+		assert_int_equal(rh_head_chunk(bench.model, 2000), 27);
+		rh_model_freeze(bench.model);
+		rh_model_cut(bench.model, &gpu);
+		assert_int_equal(rh_head_chunk(bench.model, 2000), gpu.head_rows_frozen);
+		bench_close(&bench);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -239,6 +279,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
 	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
 	        cmocka_unit_test(test_plan_of_a_deep_model_is_quick),
+	        cmocka_unit_test(test_head_is_cut_as_devices_want_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

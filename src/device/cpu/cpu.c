@@ -198,6 +198,11 @@ static const struct rh_device_ops cpu_ops = {
         .synchronize = device_synchronize,
 };
 
+struct rh_device_grain rh_cpu_grain(void)
+{
+	return (struct rh_device_grain){0};
+}
+
 int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_device **out)
 {
 	RH_ASSERT(options->threads >= 1 && options->cap_bytes >= 0);

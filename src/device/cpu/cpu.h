@@ -17,6 +17,9 @@ struct rh_cpu_options {
 enum rh_cpu_isa rh_cpu_best_isa(void);
 const char *rh_cpu_isa_name(enum rh_cpu_isa isa);
 
+/* Few rows of logits, so that they stay in cache. */
+struct rh_device_grain rh_cpu_grain(void);
+
 int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_device **out) RH_MUST;
 
 #endif

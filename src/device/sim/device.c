@@ -175,6 +175,11 @@ static const struct rh_device_ops sim_ops = {
         .host_queue = device_host_queue,
 };
 
+struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device)
+{
+	return device->on_host_cores ? (struct rh_device_grain){0} : rh_device_gpu_grain();
+}
+
 int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out)
 {
 	RH_ASSERT(index >= 0 && index < sim->devices);

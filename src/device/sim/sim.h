@@ -27,6 +27,9 @@ struct rh_sim_options {
 int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out) RH_MUST;
 void rh_sim_release(struct rh_sim *sim);
 
+/* As the device that the profile describes has it. */
+struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device);
+
 /* Device memory reserved has addresses and no bytes behind them. */
 int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out) RH_MUST;
 int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out) RH_MUST;

@@ -51,6 +51,7 @@ static const struct doctor_probe small_probes[] = {
 
 /* How much is measured on what kind of device. */
 struct plan {
+	struct rh_device_grain grain;
 	const struct doctor_probe *probe;
 	int probes, whole_host;                              /* the device computes on all the host's cores */
 	double probe_seconds, probes_seconds, drive_seconds; /* one probe's; all probes' after which no more is begun; each of three */
@@ -108,7 +109,7 @@ static int choose_probes(const struct plan *plan, int64_t room, unsigned char *c
 {
 	*bytes = plan->copy_bytes;
 	for (int i = 0; i < plan->probes; i++) {
-		int64_t needed = doctor_probe_bytes(&plan->probe[i]);
+		int64_t needed = doctor_probe_bytes(&plan->probe[i], &plan->grain);
 		if (needed < 0)
 			return (int)needed;
 		chosen[i] = needed <= room;
@@ -132,25 +133,24 @@ static double seconds_of(const struct doctor_op_times *times, size_t from)
 /* A probe on a device of one thread; *seconds is what its ops took. */
 static int measure_one_core(const struct doctor_probe *probe, double limit, double *seconds)
 {
-	struct rh_cpu_options options = {.threads = 1, .cap_bytes = doctor_probe_bytes(probe), .isa = rh_cpu_best_isa()};
+	struct doctor_place place = {.grain = rh_cpu_grain()};
 	struct doctor_op_times times = {0};
-	struct rh_device *device;
-	void *base;
-	int rc = rh_cpu_open(0, &options, &device);
+	place.bytes = doctor_probe_bytes(probe, &place.grain);
+	struct rh_cpu_options options = {.threads = 1, .cap_bytes = place.bytes, .isa = rh_cpu_best_isa()};
+	int rc = rh_cpu_open(0, &options, &place.device);
 	if (rc)
 		return rc;
-	rc = device->ops->reserve(device, options.cap_bytes, &base);
+	rc = place.device->ops->reserve(place.device, place.bytes, &place.base);
 	if (!rc)
-		rc = doctor_probe_run(device, base, options.cap_bytes, probe, limit, &times);
+		rc = doctor_probe_run(&place, probe, limit, &times);
 	*seconds = seconds_of(&times, 0);
 	doctor_op_times_free(&times);
-	device->ops->close(device);
+	place.device->ops->close(place.device);
 	return rc;
 }
 
 /* Round after round, so that each shape meets the machine in several of its moods. */
-static int run_probes(const struct plan *plan, const unsigned char *chosen, struct rh_device *device, void *base, int64_t bytes,
-                      struct rh_doctor_report *out)
+static int run_probes(const struct plan *plan, const unsigned char *chosen, const struct doctor_place *place, struct rh_doctor_report *out)
 {
 	double began = rh_clock_seconds(), all = 0, one = 0;
 	int rc = 0, done = 0;
@@ -159,7 +159,7 @@ static int run_probes(const struct plan *plan, const unsigned char *chosen, stru
 			size_t from = out->ops.count;
 			if (!chosen[i] || (done > 1 && rh_clock_seconds() - began > plan->probes_seconds))
 				continue;
-			rc = doctor_probe_run(device, base, bytes, &plan->probe[i], plan->probe_seconds, &out->ops);
+			rc = doctor_probe_run(place, &plan->probe[i], plan->probe_seconds, &out->ops);
 			done++;
 			if (rc || i || !plan->whole_host || out->facts.cores < 2)
 				continue;
@@ -186,7 +186,7 @@ static int measure_on_devices(const struct plan *plan, const unsigned char *chos
 	if (!rc)
 		rc = measure_launch(devices->device[0], base[0], &out->launch_s);
 	if (!rc)
-		rc = run_probes(plan, chosen, devices->device[0], base[0], bytes, out);
+		rc = run_probes(plan, chosen, &(struct doctor_place){devices->device[0], plan->grain, base[0], bytes}, out);
 	return rc;
 }
 
@@ -254,6 +254,9 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 		out->measured.address = out->gpu.address;
 	}
 	struct plan plan = plan_for(out->measured.kind);
+	rc = rh_devices_grain(device, &plan.grain);
+	if (rc)
+		return rc;
 	rh_note("measuring %d device%s (%s)", out->devices, out->devices == 1 ? "" : "s", device);
 	rc = examine_devices(device, &plan, out);
 	if (!rc) {

@@ -36,7 +36,7 @@ static int every_module(const void *context, const char *name, int64_t *r, doubl
 	return 0;
 }
 
-static int pass_model(struct pass *pass)
+static int pass_model(struct pass *pass, const struct rh_device_grain *grain)
 {
 	const struct doctor_probe *probe = pass->probe;
 	pass->config = (struct rh_model_config){.family = rh_family_find(probe->qk_norm ? "qwen3" : "llama"),
@@ -59,7 +59,10 @@ static int pass_model(struct pass *pass)
 	                                      .documents = probe->documents,
 	                                      .longest = probe->tokens / probe->documents,
 	                                      .head_rows = probe->head_rows};
-	return rh_model_create(&pass->config, probe->dtype, probe->lora_r ? &lora : NULL, &pass->model);
+	int rc = rh_model_create(&pass->config, probe->dtype, probe->lora_r ? &lora : NULL, &pass->model);
+	if (!rc)
+		rh_model_cut(pass->model, grain);
+	return rc;
 }
 
 /* Places what outlives an emission; the rest of the memory is the emission's. */
@@ -141,10 +144,10 @@ static void pass_close(struct pass *pass)
 }
 
 /* With `memory` measuring: for its peak. */
-static int pass_open(const struct doctor_probe *probe, struct rh_arena memory, struct pass *out)
+static int pass_open(const struct doctor_probe *probe, const struct rh_device_grain *grain, struct rh_arena memory, struct pass *out)
 {
 	*out = (struct pass){.probe = probe, .memory = memory};
-	int rc = pass_model(out);
+	int rc = pass_model(out, grain);
 	if (!rc)
 		rc = pass_place(out);
 	if (!rc)
@@ -154,10 +157,10 @@ static int pass_open(const struct doctor_probe *probe, struct rh_arena memory, s
 	return rc;
 }
 
-int64_t doctor_probe_bytes(const struct doctor_probe *probe)
+int64_t doctor_probe_bytes(const struct doctor_probe *probe, const struct rh_device_grain *grain)
 {
 	struct pass pass;
-	int rc = pass_open(probe, rh_arena_measuring(), &pass);
+	int rc = pass_open(probe, grain, rh_arena_measuring(), &pass);
 	if (rc)
 		return rc;
 	int64_t bytes = pass.memory.peak;
@@ -249,18 +252,18 @@ static int measure(struct pass *pass, double seconds, double *taken)
 	return rc ? rc : n;
 }
 
-int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const struct doctor_probe *probe, double seconds,
-                     struct doctor_op_times *out)
+int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, double seconds, struct doctor_op_times *out)
 {
+	struct rh_device *device = place->device;
 	struct pass pass;
 	double *taken = NULL;
-	int rc = pass_open(probe, (struct rh_arena){.base = base, .capacity = bytes}, &pass);
+	int rc = pass_open(probe, &place->grain, (struct rh_arena){.base = place->base, .capacity = place->bytes}, &pass);
 	if (rc)
 		return rc;
 	pass.device = device;
 	pass.event = rh_alloc(pass.ops + 1, sizeof *pass.event);
 	taken = rh_alloc(pass.ops * REPEATS, sizeof *taken);
-	rc = pass.event && taken ? fill(device, base, bytes) : -ENOMEM;
+	rc = pass.event && taken ? fill(device, place->base, place->bytes) : -ENOMEM;
 	for (size_t i = 0; !rc && i <= pass.ops; i++)
 		rc = device->ops->event_create(device, &pass.event[i]);
 	rc = rc ? rc : send_micro(&pass);

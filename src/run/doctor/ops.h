@@ -26,11 +26,19 @@ struct doctor_op_times {
 	size_t count, capacity;
 };
 
-/* Device bytes that a probe needs. Negative errno. */
-int64_t doctor_probe_bytes(const struct doctor_probe *probe);
-/* Runs it `repeats` times (above 0; one more before, unmeasured) in `bytes` of device memory from `base`, whose content is lost, and
- * appends its ops. */
-int doctor_probe_run(struct rh_device *device, void *base, int64_t bytes, const struct doctor_probe *probe, double seconds,
+/* Device bytes that a probe needs, cut as the device wants it. Negative errno. */
+int64_t doctor_probe_bytes(const struct doctor_probe *probe, const struct rh_device_grain *grain);
+
+/* A device and `bytes` of its memory from `base`. */
+struct doctor_place {
+	struct rh_device *device;
+	struct rh_device_grain grain;
+	void *base;
+	int64_t bytes;
+};
+
+/* Runs it for up to `seconds` (once at least; once more before, unmeasured) in that memory, whose content is lost, and appends its ops. */
+int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, double seconds,
                      struct doctor_op_times *out) RH_MUST;
 void doctor_op_times_free(struct doctor_op_times *times);
 
