@@ -1,6 +1,8 @@
 /* What each kind of optimizer keeps of a block, and where. */
 #include "offload/store_internal.h"
 
+#include "core/minmax.h"
+
 #include <string.h>
 
 /* Adafactor's groups of rows at most: partial sums of columns are kept of each. */
@@ -11,11 +13,6 @@ int64_t state_codes(int64_t elements)
 	return (elements + OPTIMIZER_CODES - 1) / OPTIMIZER_CODES;
 }
 
-static int64_t most(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 struct state_factors state_factors(const struct rh_tensor *tensor)
 {
 	int factored = tensor->rank == 2;
@@ -24,7 +21,7 @@ struct state_factors state_factors(const struct rh_tensor *tensor)
 	                          .cols = factored ? tensor->cols : tensor_elements(tensor),
 	                          .group_rows = 1};
 	if (f.cols)
-		f.group_rows = most((STORE_SPAN + f.cols - 1) / f.cols, (f.rows + FACTOR_GROUPS - 1) / FACTOR_GROUPS);
+		f.group_rows = rh_max((STORE_SPAN + f.cols - 1) / f.cols, (f.rows + FACTOR_GROUPS - 1) / FACTOR_GROUPS);
 	f.groups = (f.rows + f.group_rows - 1) / f.group_rows;
 	f.floats = factored ? f.rows + f.cols : f.cols;
 	/* sums of columns by group, factors of columns, one fp64 sum of each group */
@@ -38,7 +35,7 @@ int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_s
 	if (options->optim == RH_OPTIM_ADAFACTOR)
 		for (int b = 0; b < count; b++)
 			for (int t = 0; specs[b].trainable && t < specs[b].tensors; t++)
-				bytes = most(bytes, state_factors(&specs[b].tensor[t]).scratch);
+				bytes = rh_max(bytes, state_factors(&specs[b].tensor[t]).scratch);
 	return bytes;
 }
 
@@ -145,7 +142,7 @@ static int move_spilled(struct rh_store *store, int block, int which, int64_t fi
 	const struct store_block *of = &store->block[block];
 	for (int p = of->piece; p < of->piece + of->piece_count; p++) {
 		const struct store_piece *piece = &store->piece[p];
-		int64_t from = most(first, piece->first), end = first + count < piece->end ? first + count : piece->end;
+		int64_t from = rh_max(first, piece->first), end = first + count < piece->end ? first + count : piece->end;
 		struct store_view view;
 		if (from >= end)
 			continue;

@@ -1,6 +1,7 @@
 #include "partition/costs.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "device/sim/sim.h"
 
 #include <inttypes.h>
@@ -76,11 +77,6 @@ static struct rh_emit emit_of(const struct measuring *at, struct rh_arena *arena
 	                        .gradient = at->gradient};
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 {
 	const struct rh_model *model = at->model;
@@ -105,7 +101,7 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 		rc = rh_stage_backward(&emit, l, l + 1, &at->state, any, any);
 	if (rc)
 		return rc;
-	out->backward_workspace_bytes = larger(arena.peak - out->saved_bytes, 0);
+	out->backward_workspace_bytes = rh_max(arena.peak - out->saved_bytes, 0);
 	out->backward_s = backward.seconds;
 	out->backward_flops = backward.product_flops;
 	out->weight_gradient_s = backward.gradient_seconds;

@@ -1,22 +1,18 @@
 #include "partition/resize.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
 struct resizing {
 	const struct rh_resize *how;
 	double ratio;
 };
 
-static double larger(double a, double b)
-{
-	return a > b ? a : b;
-}
-
 static double grown(const struct resizing *at, double seconds, double fixed, double launch, double floor_bytes)
 {
 	double rate = at->how->memory_bytes_per_s;
-	double linear = larger(seconds - fixed, 0) * at->ratio * at->how->slower;
-	return seconds > 0 ? launch + larger(linear, rate > 0 ? floor_bytes / rate : 0) : 0;
+	double linear = rh_max_double(seconds - fixed, 0) * at->ratio * at->how->slower;
+	return seconds > 0 ? launch + rh_max_double(linear, rate > 0 ? floor_bytes / rate : 0) : 0;
 }
 
 static int64_t scaled(int64_t bytes, double ratio)

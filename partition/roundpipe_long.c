@@ -1,6 +1,7 @@
 #include "partition/roundpipe_long.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "partition/roundpipe_internal.h"
 #include "partition/rounds.h"
 
@@ -18,11 +19,6 @@ struct long_rounds {
 	int starts;
 	int64_t rounds; /* of all steps */
 };
-
-static double later(double a, double b)
-{
-	return a > b ? a : b;
-}
 
 /* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. */
 static double whole_slots(struct long_rounds *how, const struct rh_partition *cuts)
@@ -44,16 +40,16 @@ static double whole_slots(struct long_rounds *how, const struct rh_partition *cu
 		for (int s = 0; s < stages; s++, slot++) {
 			double free = slot >= devices ? how->last[slot - devices] : 0;
 			if (s >= forward && r % request->rounds)
-				free = later(free, how->last[slot - stages]);
+				free = rh_max_double(free, how->last[slot - stages]);
 			double first = free + how->recompute[s], last = 0;
 			if (s) {
-				first = later(first, how->first[slot - 1] + hop);
+				first = rh_max_double(first, how->first[slot - 1] + hop);
 				last = how->last[slot - 1] + hop + how->rest[s];
 			}
 			first += how->rest[s];
 			how->first[slot] = first;
-			how->last[slot] = later(first + (double)(count - 1) * (how->recompute[s] + how->rest[s]), last);
-			end = later(end, how->last[slot]);
+			how->last[slot] = rh_max_double(first + (double)(count - 1) * (how->recompute[s] + how->rest[s]), last);
+			end = rh_max_double(end, how->last[slot]);
 		}
 		if (r + 1 == request->rounds && request->steps > 1)
 			begun = end;

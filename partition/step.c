@@ -1,6 +1,7 @@
 #include "partition/step.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "partition/rounds.h"
 
 #include <string.h>
@@ -40,11 +41,6 @@ struct stepping {
 	int turn;
 	double update_rate, alone_rate; /* of the update beside copies and without them, in this try; 0: no time */
 };
-
-static double later(double a, double b)
-{
-	return a > b ? a : b;
-}
 
 /* Of limits, 0 being none. */
 static double lesser(double a, double b)
@@ -91,12 +87,12 @@ static double upload_layers(const struct stepping *at, struct rh_stage stage, in
 			int l = down ? stage.hi - 1 - i : stage.lo + i;
 			double bytes = (double)layer_of(at, l)->upload_bytes;
 			if (gated) {
-				t = later(t, at->gate[l].first_s);
-				last = later(last, at->gate[l].last_s + take(piece(bytes), up));
+				t = rh_max_double(t, at->gate[l].first_s);
+				last = rh_max_double(last, at->gate[l].last_s + take(piece(bytes), up));
 			}
 			t += take(bytes, up);
 		}
-		t = later(t, last);
+		t = rh_max_double(t, last);
 		best = down && best < t ? best : t;
 	}
 	return best;
@@ -106,7 +102,7 @@ static double free_at(const struct stepping *at, struct rh_stage stage)
 {
 	double t = 0;
 	for (int l = stage.lo; l < stage.hi; l++)
-		t = later(t, at->gate[l].last_s);
+		t = rh_max_double(t, at->gate[l].last_s);
 	return t;
 }
 
@@ -115,19 +111,19 @@ static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64
 {
 	const struct rh_step_request *request = at->request;
 	struct rh_stage stage = stage_of(at, s);
-	double begin = later(lane->up_s, lane->ended_s[1]), up = request->rates.up_bytes_per_s;
+	double begin = rh_max_double(lane->up_s, lane->ended_s[1]), up = request->rates.up_bytes_per_s;
 	double bytes = (double)rh_costs_upload_bytes(request->shorter->costs, stage.lo, stage.hi);
 	double carried = s >= at->forward && round ? trained_in(at, stage) * request->bytes.carried : 0;
 	int first_pass = s <= at->forward, timed = at->update_rate > 0;
 	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + take(lane->activation_bytes + carried, up));
 	if (s >= at->forward && round)
-		lane->up_s = later(lane->up_s, at->whole_before[s] + take(2 * carried, up));
+		lane->up_s = rh_max_double(lane->up_s, at->whole_before[s] + take(2 * carried, up));
 	double boundary = (double)layer_of(at, stage.lo ? stage.lo - 1 : 0)->boundary_bytes;
 	lane->activation_bytes = stage.lo ? boundary * (double)count * (s > at->forward ? 2 : 1) : 0;
 	at->copied_bytes += bytes + carried + lane->activation_bytes;
-	at->uploaded_s = later(at->uploaded_s, lane->up_s);
-	double ready = later(lane->up_s, lane->free_s);
-	return first_pass && !timed ? later(ready, free_at(at, stage)) : ready; /* the schedule alone: new weights are up at once */
+	at->uploaded_s = rh_max_double(at->uploaded_s, lane->up_s);
+	double ready = rh_max_double(lane->up_s, lane->free_s);
+	return first_pass && !timed ? rh_max_double(ready, free_at(at, stage)) : ready; /* the schedule alone: new weights are up at once */
 }
 
 /* The slot whose output is the saved input of backward stage `stage`: the forward stage that reaches it. */
@@ -153,20 +149,20 @@ static void run_micro_batches(struct stepping *at, struct lane *lane, int s, int
 			first = rh_cost_recompute(sums, stage.lo, stage.hi);
 			rest = rh_cost_backward(sums, stage.lo, stage.hi);
 			if (saved >= 0)
-				t = later(t, at->end[saved * at->most + m] + hop);
+				t = rh_max_double(t, at->end[saved * at->most + m] + hop);
 		}
 		t += first;
 		if (s)
-			t = later(t, at->end[(s - 1) * at->most + m] + hop);
+			t = rh_max_double(t, at->end[(s - 1) * at->most + m] + hop);
 		t += rest;
 		at->busy_s += first + rest;
 		lane->free_s = t;
-		at->end[s * at->most + m] = later(t, blocked); /* leaves after gradients that are still on their way */
+		at->end[s * at->most + m] = rh_max_double(t, blocked); /* leaves after gradients that are still on their way */
 	}
 	lane->ended_s[1] = lane->ended_s[0];
 	lane->ended_s[0] = lane->free_s;
 	at->whole[s] = lane->free_s;
-	at->last_s = later(at->last_s, lane->free_s);
+	at->last_s = rh_max_double(at->last_s, lane->free_s);
 }
 
 /* Gradients leave from the top layer of the stage down; in the last round they are the host's then. */
@@ -176,7 +172,7 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 	struct rh_stage stage = stage_of(at, s);
 	double each = last_round ? request->bytes.gradient : request->bytes.carried;
 	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
-	double t = later(lane->down_s, lane->free_s);
+	double t = rh_max_double(lane->down_s, lane->free_s);
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
 		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = t;
 		t += take(bytes, rate);
@@ -242,9 +238,9 @@ static void update_as_they_arrive(struct stepping *at, struct span *gate)
 	for (int l = 0; l < at->layers; l++)
 		gate[l] = (struct span){0, trained_in(at, (struct rh_stage){l, l + 1}) > 0 ? -1 : 0};
 	for (int l; (l = next_to_update(at, gate, t)) >= 0;) {
-		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = later(t, at->arrived[l].first_s);
+		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = rh_max_double(t, at->arrived[l].first_s);
 		double last_piece = worked(at, at->arrived[l].last_s, piece(bytes));
-		t = later(worked(at, begin, bytes), last_piece);
+		t = rh_max_double(worked(at, begin, bytes), last_piece);
 		gate[l] = (struct span){worked(at, begin, piece(bytes)), t};
 	}
 	at->worker_s = t;
@@ -253,7 +249,7 @@ static void update_as_they_arrive(struct stepping *at, struct span *gate)
 /* Published bottom up. A stale step publishes first what the step before left, once all its own weights have gone up. */
 static void publish(struct stepping *at, double begin)
 {
-	double t = later(at->worker_s, begin);
+	double t = rh_max_double(at->worker_s, begin);
 	for (int l = 0; l < at->layers; l++) {
 		t = worked(at, t, trained_in(at, (struct rh_stage){l, l + 1}) * at->request->bytes.published);
 		at->gate[l] = (struct span){t, t};
@@ -272,7 +268,7 @@ static void update_as_a_whole(struct stepping *at)
 		publish(at, at->uploaded_s);
 	double t = at->worker_s;
 	for (int l = at->layers - 1; l >= 0; l--)
-		t = worked(at, later(t, at->arrived[l].last_s), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
+		t = worked(at, rh_max_double(t, at->arrived[l].last_s), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
 	at->worker_s = worked(at, t, trained * request->bytes.updated);
 	if (!request->stale) {
 		publish(at, at->worker_s);
@@ -360,12 +356,12 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 	out->period_s = out->schedule_s;
 	double host = rates->host_bytes_per_s;
 	for (int turn = 0; turn < RATE_TURNS; turn++) {
-		double beside = later(host - out->copied_bytes / out->period_s, host / 8);
+		double beside = rh_max_double(host - out->copied_bytes / out->period_s, host / 8);
 		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside), lesser(rates->update_bytes_per_s, host));
 	}
 	double least = host > 0 ? (out->copied_bytes + out->updated_bytes) / host : 0;
 	out->host_bound = least > out->period_s * (1 - 1e-3);
-	out->period_s = later(out->period_s, least);
+	out->period_s = rh_max_double(out->period_s, least);
 }
 
 int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estimate *out)

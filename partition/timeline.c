@@ -1,6 +1,7 @@
 #include "partition/timeline.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
 struct lane {
 	double free_s;     /* the device's compute */
@@ -9,11 +10,6 @@ struct lane {
 	double first_s;
 	int begun;
 };
-
-static double later(double a, double b)
-{
-	return a > b ? a : b;
-}
 
 /* End of micro-batch m in slot `from`. */
 static double output_of(const struct rh_timeline_slot *slot, const struct rh_timeline *at, int64_t from, int64_t m)
@@ -27,12 +23,12 @@ static double slot_ready(const struct rh_timeline_slot *slot, const struct rh_ti
 {
 	double ready = lane->free_s;
 	if (slot[i].upload_s > 0) {
-		lane->upload_s = later(lane->upload_s, lane->ended_s[1]) + slot[i].upload_s;
-		ready = later(ready, lane->upload_s);
+		lane->upload_s = rh_max_double(lane->upload_s, lane->ended_s[1]) + slot[i].upload_s;
+		ready = rh_max_double(ready, lane->upload_s);
 	}
 	if (slot[i].after >= 0)
-		ready = later(ready, at->end[at->offset[slot[i].after + 1] - 1]);
-	return later(ready, ended_before[slot[i].barrier]);
+		ready = rh_max_double(ready, at->end[at->offset[slot[i].after + 1] - 1]);
+	return rh_max_double(ready, ended_before[slot[i].barrier]);
 }
 
 static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at, int64_t i, struct lane *lane, double ready)
@@ -44,7 +40,7 @@ static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at
 		for (int part = 0; part < 2; part++) {
 			RH_ASSERT(now->from[part] < i);
 			if (now->from[part] >= 0)
-				t = later(t, output_of(slot, at, now->from[part], m) + now->hop_s[part]);
+				t = rh_max_double(t, output_of(slot, at, now->from[part], m) + now->hop_s[part]);
 			if (part == 0 || now->part_s[0] <= 0)
 				at->start[place] = t;
 			t += now->part_s[part];
@@ -76,11 +72,11 @@ int rh_timeline_run(const struct rh_timeline_slot *slot, int64_t slots, int devi
 		struct lane *on = &lane[slot[i].device];
 		out->offset[i + 1] = out->offset[i] + slot[i].count;
 		run_slot(slot, out, i, on, slot_ready(slot, out, i, on, ended_before));
-		ended_before[i + 1] = later(ended_before[i], on->free_s);
+		ended_before[i + 1] = rh_max_double(ended_before[i], on->free_s);
 	}
 	for (int d = 0; !rc && d < devices; d++) {
-		out->makespan_s = later(out->makespan_s, lane[d].free_s);
-		out->longest_span_s = later(out->longest_span_s, lane[d].free_s - lane[d].first_s);
+		out->makespan_s = rh_max_double(out->makespan_s, lane[d].free_s);
+		out->longest_span_s = rh_max_double(out->longest_span_s, lane[d].free_s - lane[d].first_s);
 	}
 	out->bubble = !rc && out->makespan_s > 0 ? 1 - out->busy_s / (devices * out->makespan_s) : 0;
 	rh_free(lane);

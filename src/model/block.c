@@ -5,15 +5,9 @@
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
-static const struct emit_linears none;
-
-static struct emit_linears projections(int layer, int first, int count)
+static struct emit_linears joint(int layer, enum rh_joint which)
 {
-	struct emit_linears which = none;
-	which.layer = layer;
-	which.first = first;
-	which.count = count;
-	return which;
+	return (struct emit_linears){layer, (int)rh_joints[which].first, rh_joints[which].count};
 }
 
 struct parts {
@@ -102,9 +96,9 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 		saved->rstd_q = emit_take(arena, RH_F32, tokens, heads);
 		saved->rstd_k = emit_take(arena, RH_F32, tokens, kv_heads);
 	}
-	saved->o = emit_take(operands(emit, arena, projections(index, RH_PROJ_O, 1)), act, tokens, q);
+	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
 	saved->x2 = emit_take(arena, act, tokens, config->hidden_size);
-	saved->gu = emit_take(operands(emit, arena, projections(index, RH_PROJ_GATE, 2)), act, tokens, 2 * config->intermediate_size);
+	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, tokens, 2 * config->intermediate_size);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
 			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
@@ -123,7 +117,7 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 
 	struct rh_view h = emit_act(emit, tokens, hidden);
 	emit_rmsnorm(emit, x, emit_weight(emit, layer, 0, layer->norm1, 1, hidden), 1, h, s->rstd1);
-	emit_linear(emit, projections(index, RH_PROJ_Q, 3), h, (struct rh_view){0}, s->qkv, s->low);
+	emit_linear(emit, joint(index, RH_JOINT_QKV), h, (struct rh_view){0}, s->qkv, s->low);
 	struct parts in = split_qkv(config, s->qkv);
 	if (config->qk_norm) {
 		struct rh_view q_out = rh_view_cols(s->qk, 0, q), k_out = rh_view_cols(s->qk, q, kv);
@@ -137,17 +131,17 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	rope(emit, in.q, table, 0);
 	rope(emit, in.k, table, 0);
 	attention(emit, index, in, s->o, s->lse);
-	emit_linear(emit, projections(index, RH_PROJ_O, 1), s->o, x, s->x2, s->low);
+	emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
 
 	emit_rmsnorm(emit, s->x2, emit_weight(emit, layer, 0, layer->norm2, 1, hidden), 1, h, s->rstd2);
-	emit_linear(emit, projections(index, RH_PROJ_GATE, 2), h, (struct rh_view){0}, s->gu, s->low);
+	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
 	if (y.data || layer->proj[RH_PROJ_DOWN].r) {
 		struct rh_view a = emit_act(emit, tokens, config->intermediate_size);
 		struct rh_op op = {.kind = RH_OP_GLU};
 		op.operand[RH_GLU_GU] = s->gu;
 		op.operand[RH_GLU_A] = a;
 		emit_op(emit, &op);
-		emit_linear(emit, projections(index, RH_PROJ_DOWN, 1), a, s->x2, y, s->low);
+		emit_linear(emit, joint(index, RH_JOINT_DOWN), a, s->x2, y, s->low);
 	}
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
@@ -174,18 +168,18 @@ static void rmsnorm_backward(struct rh_emit *emit, const struct norm_backward *n
 }
 
 /* Weight gradients of projections that share a product: now, or their operands are noted. */
-static void learn(struct rh_emit *emit, int index, enum rh_proj first, int count, struct rh_view dy, struct rh_view x, struct rh_saved *s)
+static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x, struct rh_saved *s)
 {
 	if (!emit->late)
-		emit_linear_dw(emit, projections(index, (int)first, count), dy, x, s->low);
-	s->late[first].dy = dy;
-	s->late[first].x = x;
+		emit_linear_dw(emit, joint(index, which), dy, x, s->low);
+	s->late[which].dy = dy;
+	s->late[which].x = x;
 }
 
 /* An operand of a weight gradient. */
-static struct rh_view operand(struct rh_emit *emit, int index, enum rh_proj first, int count, int64_t cols)
+static struct rh_view operand(struct rh_emit *emit, int index, enum rh_joint which, int64_t cols)
 {
-	return emit_take(emit_linear_operands(emit, projections(index, (int)first, count)), emit->model->dtype, emit->shape.tokens, cols);
+	return emit_take(emit_linear_operands(emit, joint(index, which)), emit->model->dtype, emit->shape.tokens, cols);
 }
 
 /* dgu, then dx2 = dy + what comes back through norm2; `dx2` (T,H) is the caller's. */
@@ -195,17 +189,17 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t hidden = config->hidden_size, mark = emit->arena->used;
 	/* first its gradient, then silu(gate)*up itself */
-	struct rh_view a = operand(emit, index, RH_PROJ_DOWN, 1, config->intermediate_size);
-	emit_linear_dx(emit, projections(index, RH_PROJ_DOWN, 1), dy, a);
+	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, config->intermediate_size);
+	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
 	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD};
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = s->gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = a;
 	emit_op(emit, &op);
-	learn(emit, index, RH_PROJ_DOWN, 1, dy, a, s);
+	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
 
-	struct rh_view h2 = operand(emit, index, RH_PROJ_GATE, 2, hidden);
-	emit_linear_dx(emit, projections(index, RH_PROJ_GATE, 2), s->gu, dx2);
+	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, hidden);
+	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dx2);
 	rmsnorm_backward(emit, &(struct norm_backward){.x = s->x2,
 	                                               .w = emit_weight(emit, layer, 0, layer->norm2, 1, hidden),
 	                                               .rstd = s->rstd2,
@@ -215,7 +209,7 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	                                               .dw = emit_gradient(emit, layer, 0, layer->norm2, 1, hidden),
 	                                               .y = h2,
 	                                               .groups = 1});
-	learn(emit, index, RH_PROJ_GATE, 2, s->gu, h2, s);
+	learn(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -276,20 +270,20 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t hidden = config->hidden_size, mark = emit->arena->used;
-	struct rh_view dx2 = operand(emit, index, RH_PROJ_O, 1, hidden);
+	struct rh_view dx2 = operand(emit, index, RH_JOINT_O, hidden);
 	mlp_backward(emit, index, s, dy, dx2);
 
-	struct rh_view dqkv = operand(emit, index, RH_PROJ_Q, 3, s->qkv.cols);
+	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
 	int64_t inner = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
-	emit_linear_dx(emit, projections(index, RH_PROJ_O, 1), dx2, d_o);
-	learn(emit, index, RH_PROJ_O, 1, dx2, s->o, s);
+	emit_linear_dx(emit, joint(index, RH_JOINT_O), dx2, d_o);
+	learn(emit, index, RH_JOINT_O, dx2, s->o, s);
 	qkv_backward(emit, index, table, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
-	struct rh_view h = operand(emit, index, RH_PROJ_Q, 3, hidden), w = emit_weight(emit, layer, 0, layer->norm1, 1, hidden);
+	struct rh_view h = operand(emit, index, RH_JOINT_QKV, hidden), w = emit_weight(emit, layer, 0, layer->norm1, 1, hidden);
 	if (dx.data) {
-		emit_linear_dx(emit, projections(index, RH_PROJ_Q, 3), dqkv, dx);
+		emit_linear_dx(emit, joint(index, RH_JOINT_QKV), dqkv, dx);
 		rmsnorm_backward(emit, &(struct norm_backward){.x = s->x,
 		                                               .w = w,
 		                                               .rstd = s->rstd1,
@@ -302,23 +296,17 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	} else { /* nothing below is trained: only the norm's output is needed once more */
 		emit_rmsnorm(emit, s->x, w, 1, h, s->rstd1);
 	}
-	learn(emit, index, RH_PROJ_Q, 3, dqkv, h, s);
+	learn(emit, index, RH_JOINT_QKV, dqkv, h, s);
 	rh_arena_reset(emit->arena, mark);
 }
 
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
 {
-	return emit_linear_operands(emit, projections(index, RH_PROJ_DOWN, 1));
+	return emit_linear_operands(emit, joint(index, RH_JOINT_DOWN));
 }
 
 void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
-	static const struct {
-		enum rh_proj first;
-		int count;
-	} product[] = {{RH_PROJ_DOWN, 1}, {RH_PROJ_GATE, 2}, {RH_PROJ_O, 1}, {RH_PROJ_Q, 3}};
-	for (int i = 0; i < 4; i++) {
-		enum rh_proj first = product[i].first;
-		emit_linear_dw(emit, projections(index, (int)first, product[i].count), s->late[first].dy, s->late[first].x, s->low);
-	}
+	for (int which = RH_JOINTS - 1; which >= 0; which--) /* in the order of the backward */
+		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->late[which].dy, s->late[which].x, s->low);
 }

@@ -63,7 +63,7 @@ struct rh_saved {
 	struct rh_view low[RH_PROJS];                                            /* (T,r) x A^T of each adapted module */
 	struct {
 		struct rh_view dy, x;
-	} late[RH_PROJS];          /* by the first of projections that share a product; an embedding's dy: the first */
+	} late[RH_JOINTS];         /* by enum rh_joint; an embedding's dy: the first */
 	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
 	struct rh_view rows, rstd; /* kind HEAD: the gathered rows */
 };

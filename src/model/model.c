@@ -57,6 +57,20 @@ static int end_block(struct layout *at)
 	return at->fault;
 }
 
+const struct rh_joint_projections rh_joints[RH_JOINTS] = {[RH_JOINT_QKV] = {RH_PROJ_Q, 3},
+                                                          [RH_JOINT_O] = {RH_PROJ_O, 1},
+                                                          [RH_JOINT_GATE_UP] = {RH_PROJ_GATE, 2},
+                                                          [RH_JOINT_DOWN] = {RH_PROJ_DOWN, 1}};
+
+/* The others of a product follow its first back to back. */
+static int leads(int proj)
+{
+	for (int j = 0; j < RH_JOINTS; j++)
+		if ((int)rh_joints[j].first == proj)
+			return 1;
+	return 0;
+}
+
 static const char *const proj_name[RH_PROJS] = {
         [RH_PROJ_Q] = "self_attn.q_proj", [RH_PROJ_K] = "self_attn.k_proj", [RH_PROJ_V] = "self_attn.v_proj",
         [RH_PROJ_O] = "self_attn.o_proj", [RH_PROJ_GATE] = "mlp.gate_proj", [RH_PROJ_UP] = "mlp.up_proj",
@@ -97,8 +111,8 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 		layer_name(name, index, "self_attn.k_norm.weight");
 		layer->k_norm = place(&at, name, 1, 1, config->head_dim);
 	}
-	for (int p = 0; p < RH_PROJS; p++) { /* weights; k, v and up follow q, k and gate back to back */
-		if (p != RH_PROJ_K && p != RH_PROJ_V && p != RH_PROJ_UP)
+	for (int p = 0; p < RH_PROJS; p++) { /* weights */
+		if (leads(p))
 			align(&at);
 		snprintf(part, sizeof part, "%s.weight", proj_name[p]);
 		layer_name(name, index, part);
@@ -108,7 +122,7 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 		int has = p <= RH_PROJ_V ? config->attention_bias : p == RH_PROJ_O ? config->attention_output_bias : config->mlp_bias;
 		if (!has)
 			continue;
-		if (p != RH_PROJ_K && p != RH_PROJ_V && p != RH_PROJ_UP)
+		if (leads(p))
 			align(&at);
 		snprintf(part, sizeof part, "%s.bias", proj_name[p]);
 		layer_name(name, index, part);

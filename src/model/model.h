@@ -47,6 +47,13 @@ struct rh_linear {
 
 enum rh_layer_kind { RH_LAYER_EMBEDDING, RH_LAYER_BLOCK, RH_LAYER_HEAD };
 enum rh_proj { RH_PROJ_Q, RH_PROJ_K, RH_PROJ_V, RH_PROJ_O, RH_PROJ_GATE, RH_PROJ_UP, RH_PROJ_DOWN, RH_PROJS };
+/* Projections of the same input, whose weights lie back to back: one product makes them all. */
+enum rh_joint { RH_JOINT_QKV, RH_JOINT_O, RH_JOINT_GATE_UP, RH_JOINT_DOWN, RH_JOINTS };
+struct rh_joint_projections {
+	enum rh_proj first;
+	int count;
+};
+extern const struct rh_joint_projections rh_joints[RH_JOINTS];
 
 struct rh_layer {
 	enum rh_layer_kind kind;

@@ -88,15 +88,14 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
 
 int64_t rh_model_unfit(const struct rh_model *model)
 {
-	static const int groups[][2] = {{RH_PROJ_Q, 3}, {RH_PROJ_O, 1}, {RH_PROJ_GATE, 2}, {RH_PROJ_DOWN, 1}}; /* that one product makes */
 	int64_t count = 0, unit = unit_of(model->multiply);
 	for (int l = 0; model->multiply != RH_MULTIPLY_BF16 && l < model->layers; l++) {
-		for (int g = 0; model->layer[l].kind == RH_LAYER_BLOCK && g < 4; g++) {
-			const struct rh_linear *linear = &model->layer[l].proj[groups[g][0]];
+		for (int j = 0; model->layer[l].kind == RH_LAYER_BLOCK && j < RH_JOINTS; j++) {
+			const struct rh_linear *linear = &model->layer[l].proj[rh_joints[j].first];
 			int64_t out = 0;
-			for (int i = 0; i < groups[g][1]; i++)
+			for (int i = 0; i < rh_joints[j].count; i++)
 				out += linear[i].out;
-			count += linear->in % unit || out % unit ? groups[g][1] : 0;
+			count += linear->in % unit || out % unit ? rh_joints[j].count : 0;
 		}
 	}
 	return count;

@@ -5,6 +5,7 @@
  * of b in registers. Narrow ones (LoRA's, generation's), where packing would cost as much as the product, read their wide side in place.
  * In both, each element is summed over ascending k: threads and tiles cannot change a bit, and neither can the number of other rows. */
 #include "core/float16.h"
+#include "core/minmax.h"
 #include "device/cpu/gemm_kernels.h"
 #include "device/cpu/kernels.h"
 
@@ -77,11 +78,6 @@ static struct gemm_side from(struct gemm_side side, int64_t lane, int64_t k)
 	return side;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static int64_t ceil_div(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;
@@ -149,19 +145,19 @@ static void tile_block(const struct product *p, const struct scratch *scratch, i
 		b_step = t->panel_cols;
 		b_panel = depth * t->panel_cols;
 	}
-	int64_t next_kc = least(p->k_block, p->k - k - kc);
+	int64_t next_kc = rh_min(p->k_block, p->k - k - kc);
 	for (int64_t i = 0; i < rows; i += panel_rows) {
 		if (i % group_rows == 0) {
 			side = from(p->a, row + i, k);
-			t->pack_a(&side, least(group_rows, rows - i), kc, scratch->a);
+			t->pack_a(&side, rh_min(group_rows, rows - i), kc, scratch->a);
 		}
 		if (i + group_rows < rows) {
 			side = from(p->a, row + i + group_rows, k);
-			prefetch(&side, least(panel_rows, rows - i - group_rows), kc, 0, 1);
+			prefetch(&side, rh_min(panel_rows, rows - i - group_rows), kc, 0, 1);
 		}
 		prefetch(&next_b, cols, next_kc, i / panel_rows, ceil_div(rows, panel_rows));
 		struct gemm_target target = base;
-		target.rows = least(panel_rows, rows - i);
+		target.rows = rh_min(panel_rows, rows - i);
 		target.dst = (char *)base.dst + rh_dtype_bytes(base.dst_dtype, i * base.dst_stride);
 		target.add = base.add ? (const char *)base.add + rh_dtype_bytes(base.add_dtype, i * base.add_stride) : NULL;
 		t->tiles(kc, (const char *)scratch->a + i % group_rows * depth * t->element_bytes, b, b_step, b_panel, &target);
@@ -179,7 +175,7 @@ static void wide_task(void *context, int64_t index)
 	}
 	int64_t row = index / p->tiles_across * p->rows, col = index % p->tiles_across * p->cols;
 	const struct gemm_target whole =
-	        target_at(p, row, col, least(p->rows, p->m - row), least(p->cols, p->n - col)); /* without the bias */
+	        target_at(p, row, col, rh_min(p->rows, p->m - row), rh_min(p->cols, p->n - col)); /* without the bias */
 	struct gemm_target target = whole;
 	target.bias = bias_at(p, col, whole.cols, scratch.bias);
 	int64_t k = 0;
@@ -188,7 +184,7 @@ static void wide_task(void *context, int64_t index)
 		target.dst = more ? scratch.sums : whole.dst;
 		target.dst_dtype = more ? RH_F32 : whole.dst_dtype;
 		target.dst_stride = more ? p->cols : whole.dst_stride;
-		tile_block(p, &scratch, row, col, k, least(p->k_block, p->k - k), target);
+		tile_block(p, &scratch, row, col, k, rh_min(p->k_block, p->k - k), target);
 		target.add = target.dst;
 		target.add_dtype = target.dst_dtype;
 		target.add_stride = target.dst_stride;
@@ -253,13 +249,13 @@ static void put_narrow(const struct product *p, int64_t lane, int64_t lanes, int
 static void dot_task(void *context, int64_t index)
 {
 	const struct product *p = context;
-	int64_t end = least((index + 1) * p->lanes_per_task, p->wide_lanes);
+	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
 	float out[GEMM_DOT_ROWS * GEMM_SKINNY_COLS];
 	for (int64_t lane = index * p->lanes_per_task; lane < end; lane += GEMM_DOT_ROWS) {
-		int64_t rows = least(GEMM_DOT_ROWS, end - lane);
+		int64_t rows = rh_min(GEMM_DOT_ROWS, end - lane);
 		struct gemm_side side = from(*p->wide, lane, 0);
 		for (int64_t col = 0; col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
-			int cols = (int)least(GEMM_SKINNY_COLS, p->narrow_lanes - col);
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
 			p->kernels->dot(&side, rows, p->k, p->narrow + col * p->narrow_stride, p->narrow_stride, cols, out);
 			put_narrow(p, lane, rows, cols, col, cols, 1, out);
 		}
@@ -269,13 +265,13 @@ static void dot_task(void *context, int64_t index)
 static void outer_task(void *context, int64_t index)
 {
 	const struct product *p = context;
-	int64_t end = least((index + 1) * p->lanes_per_task, p->wide_lanes);
+	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
 	float out[GEMM_SKINNY_COLS * GEMM_MAX_LANES];
 	for (int64_t lane = index * p->lanes_per_task; lane < end; lane += p->kernels->outer_lanes) {
-		int64_t lanes = least(p->kernels->outer_lanes, end - lane);
+		int64_t lanes = rh_min(p->kernels->outer_lanes, end - lane);
 		struct gemm_side side = from(*p->wide, lane, 0);
 		for (int64_t col = 0; col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
-			int cols = (int)least(GEMM_SKINNY_COLS, p->narrow_lanes - col);
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
 			memset(out, 0, sizeof out);
 			p->kernels->outer(&side, lanes, p->k, p->narrow + col * p->k, cols, out);
 			put_narrow(p, lane, lanes, 1, col, cols, GEMM_MAX_LANES, out);
@@ -305,7 +301,7 @@ static int run_narrow(struct cpu_context *context, struct product *p)
 			p->kernels->pack(&turned, p->k, (int)p->k, p->narrow_lanes, packed);
 		for (int64_t col = 0; !dot && col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
 			struct gemm_side group = from(*narrow, col, 0);
-			int cols = (int)least(GEMM_SKINNY_COLS, p->narrow_lanes - col);
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
 			p->kernels->pack(&group, cols, cols, p->k, packed + col * p->k);
 		}
 	}
@@ -334,5 +330,5 @@ int cpu_gemm(struct cpu_context *context, const struct rh_op *op)
 	if (!p.m || !p.n)
 		return 0;
 	p.tiles = context->isa >= RH_CPU_AMX && a->dtype == RH_BF16 ? &gemm_tiles_amx : &p.kernels->tiles;
-	return least(p.m, p.n) <= p.tiles->narrow ? run_narrow(context, &p) : run_wide(context, &p);
+	return rh_min(p.m, p.n) <= p.tiles->narrow ? run_narrow(context, &p) : run_wide(context, &p);
 }
