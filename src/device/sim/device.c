@@ -22,9 +22,8 @@ static struct sim_event *own_event(struct rh_event *event)
 
 static void wait_idle(struct sim_device *device)
 {
-	for (;;) {
+	for (sim_enter(device->sim);; sim_settle(device->sim)) {
 		int idle = 1;
-		sim_settle(device->sim);
 		for (int s = 0; s < RH_STREAMS; s++)
 			idle &= sim_lane_idle(&device->lane[s]);
 		if (idle)
@@ -72,14 +71,17 @@ static int device_event_create(struct rh_device *base, struct rh_event **out)
 		return -ENOMEM;
 	event->base.ops = base->ops;
 	event->sim = own(base)->sim;
+	sim_hold(event->sim);
 	*out = &event->base;
 	return 0;
 }
 
 static void device_event_destroy(struct rh_event *event)
 {
-	sim_point_release(own_event(event)->point);
+	struct rh_sim *sim = own_event(event)->sim;
+	sim_point_release(sim, own_event(event)->point);
 	rh_free(event);
+	rh_sim_release(sim);
 }
 
 static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
@@ -96,7 +98,7 @@ static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 static int device_event_sync(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
-	sim_settle(event->sim);
+	sim_enter(event->sim);
 	while (event->point && !event->point->done) {
 		sim_advance(event->sim);
 		sim_settle(event->sim);
@@ -109,11 +111,13 @@ static int device_event_query(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
 	if (!event->sim->settling)
-		sim_settle(event->sim);
+		sim_enter(event->sim);
 	if (!event->point || event->point->done)
 		return 1;
-	if (event->sim->settling) /* a worker that asks what it can do now */
+	if (event->sim->settling) { /* a worker that asks what it can do now */
+		event->point->asked = 1;
 		return 0;
+	}
 	sim_advance(event->sim);
 	sim_settle(event->sim);
 	return event->point->done;
@@ -142,7 +146,7 @@ static int device_copy_down(struct rh_device *base, enum rh_stream stream, void 
 static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
 {
 	struct sim_device *device = own(base);
-	return sim_task(&device->lane[stream], &device->compute, rh_sim_op_seconds(&device->sim->profile, op, device->sim->share));
+	return sim_task(&device->lane[stream], &device->compute, sim_op_seconds(device->sim, op));
 }
 
 static int device_synchronize(struct rh_device *base)

@@ -10,7 +10,7 @@ static struct sim_queue *own(struct rh_host_queue *queue)
 
 static void wait_done(struct sim_lane *lane, int64_t ticket)
 {
-	sim_settle(lane->sim);
+	sim_enter(lane->sim);
 	while (lane->done < ticket) {
 		sim_advance(lane->sim);
 		sim_settle(lane->sim);
@@ -50,13 +50,13 @@ static int queue_await(struct rh_host_queue *base, int64_t ticket)
 
 static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker *worker)
 {
-	own(base)->lane.worker = *worker;
+	sim_serve(&own(base)->lane, worker);
 }
 
 static void queue_pass(struct rh_host_queue *base)
 {
 	struct rh_sim *sim = own(base)->lane.sim;
-	if (sim_settle(sim))
+	if (sim_enter(sim))
 		return;
 	sim_advance(sim);
 	sim_settle(sim);

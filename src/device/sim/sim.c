@@ -1,9 +1,18 @@
+/* The machine, and what is enqueued on its lanes. */
 #include "device/sim/sim_internal.h"
 
 #include "core/alloc.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Points are made many at once, and used again. */
+enum { POINTS = 1024 };
+
+struct sim_points {
+	struct sim_points *next;
+	struct sim_point point[POINTS];
+};
 
 static int copy_profile(const struct rh_hardware_device *from, struct rh_hardware_device *to)
 {
@@ -37,7 +46,9 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	sim->devices = options->devices;
 	sim->hardware = *options->hardware;
 	sim->share = options->hardware->device.on_host_cores ? 1.0 / options->devices : 1;
+	sim->ready_end = &sim->ready;
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
+	rc = rc ? rc : sim_durations_create(&sim->durations);
 	if (rc) {
 		rh_sim_release(sim);
 		return rc;
@@ -60,6 +71,11 @@ void rh_sim_release(struct rh_sim *sim)
 		rh_free(sim->profile.op[i].op);
 	rh_free(sim->profile.op);
 	rh_free(sim->profile.gemm);
+	sim_durations_free(sim->durations);
+	for (struct sim_points *points = sim->points, *next; points; points = next) {
+		next = points->next;
+		rh_free(points);
+	}
 	rh_free(sim);
 }
 
@@ -70,8 +86,7 @@ double rh_sim_seconds(const struct rh_sim *sim)
 
 void sim_lane_open(struct rh_sim *sim, struct sim_lane *lane)
 {
-	*lane = (struct sim_lane){.sim = sim, .next = sim->lanes};
-	sim->lanes = lane;
+	*lane = (struct sim_lane){.sim = sim};
 }
 
 int sim_lane_idle(const struct sim_lane *lane)
@@ -79,27 +94,66 @@ int sim_lane_idle(const struct sim_lane *lane)
 	return lane->first == lane->count;
 }
 
-void sim_lane_close(struct sim_lane *lane)
+void sim_serve(struct sim_lane *lane, const struct rh_host_worker *worker)
 {
-	struct sim_lane **at = &lane->sim->lanes;
-	RH_ASSERT(sim_lane_idle(lane));
-	while (*at != lane)
-		at = &(*at)->next;
-	*at = lane->next;
-	rh_free(lane->command);
+	lane->worker = *worker;
+	lane->next_worker = lane->sim->workers;
+	lane->sim->workers = lane;
 }
 
-void sim_point_release(struct sim_point *point)
+void sim_lane_close(struct sim_lane *lane)
 {
-	if (point && !--point->holders)
-		rh_free(point);
+	RH_ASSERT(lane->state == SIM_AT_REST);
+	for (struct sim_lane **at = &lane->sim->workers; *at; at = &(*at)->next_worker)
+		if (*at == lane) {
+			*at = lane->next_worker;
+			break;
+		}
+	rh_free(lane->command);
+	rh_free(lane->job);
+}
+
+static struct sim_point *take_point(struct rh_sim *sim)
+{
+	if (!sim->spare_points) {
+		struct sim_points *more = rh_alloc(1, sizeof *more);
+		if (!more)
+			return NULL;
+		more->next = sim->points;
+		sim->points = more;
+		for (int i = 0; i < POINTS; i++) {
+			more->point[i].next = sim->spare_points;
+			sim->spare_points = &more->point[i];
+		}
+	}
+	struct sim_point *point = sim->spare_points;
+	sim->spare_points = point->next;
+	*point = (struct sim_point){0};
+	return point;
+}
+
+void sim_point_release(struct rh_sim *sim, struct sim_point *point)
+{
+	if (!point || --point->holders)
+		return;
+	point->next = sim->spare_points;
+	sim->spare_points = point;
+}
+
+void sim_make_ready(struct sim_lane *lane)
+{
+	struct rh_sim *sim = lane->sim;
+	lane->state = SIM_READY;
+	lane->next_ready = NULL;
+	*sim->ready_end = lane;
+	sim->ready_end = &lane->next_ready;
 }
 
 /* A place at the lane's end; those of commands that are over are used again. */
 static struct sim_command *append(struct sim_lane *lane)
 {
 	if (lane->first == lane->count)
-		lane->first = lane->count = 0;
+		lane->first = lane->count = lane->job_count = 0;
 	if (lane->count == lane->capacity && lane->first > lane->count / 2) {
 		memmove(lane->command, lane->command + lane->first, (lane->count - lane->first) * sizeof *lane->command);
 		lane->count -= lane->first;
@@ -107,33 +161,34 @@ static struct sim_command *append(struct sim_lane *lane)
 	}
 	if (rh_grow(&lane->command, &lane->capacity, lane->count + 1, sizeof *lane->command))
 		return NULL;
-	lane->command[lane->count] = (struct sim_command){0};
+	if (lane->state == SIM_AT_REST)
+		sim_make_ready(lane);
 	return &lane->command[lane->count++];
 }
 
 int sim_task(struct sim_lane *lane, const struct sim_route *route, double amount)
 {
-	struct sim_command *last = lane->count > lane->first + (size_t)lane->running ? &lane->command[lane->count - 1] : NULL;
-	if (last && last->kind == SIM_TASK && last->route == route && !(route->delay_s > 0)) {
-		last->amount += amount; /* one after the other is as good as one */
+	size_t begun = lane->first + (lane->state == SIM_RUNNING);
+	struct sim_command *last = lane->count > begun ? &lane->command[lane->count - 1] : NULL;
+	if (last && last->kind == SIM_TASK && last->route == route) { /* one after the other is as good as one */
+		last->amount += amount;
+		last->delay_s += route->delay_s;
 		return 0;
 	}
 	struct sim_command *command = append(lane);
 	if (!command)
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_TASK, .amount = amount, .route = route};
+	*command = (struct sim_command){.kind = SIM_TASK, .amount = amount, .delay_s = route->delay_s, .route = route};
 	return 0;
 }
 
 int sim_record(struct sim_lane *lane, struct sim_event *event)
 {
-	struct sim_point *point = rh_alloc(1, sizeof *point);
+	struct sim_point *point = take_point(lane->sim);
 	struct sim_command *command = point ? append(lane) : NULL;
-	if (!command) {
-		rh_free(point);
+	if (!command)
 		return -ENOMEM;
-	}
-	sim_point_release(event->point);
+	sim_point_release(lane->sim, event->point);
 	event->point = point;
 	point->holders = 2; /* the event and the command */
 	*command = (struct sim_command){.kind = SIM_RECORD, .point = point};
@@ -155,9 +210,10 @@ int sim_wait(struct sim_lane *lane, struct sim_event *event)
 int sim_job(struct sim_lane *lane, const struct rh_host_job *job)
 {
 	struct sim_command *command = append(lane);
-	if (!command)
+	if (!command || rh_grow(&lane->job, &lane->job_capacity, lane->job_count + 1, sizeof *lane->job))
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_JOB, .job = *job};
+	*command = (struct sim_command){.kind = SIM_JOB, .job = lane->job_count};
+	lane->job[lane->job_count++] = *job;
 	return 0;
 }
 
@@ -176,133 +232,4 @@ int sim_work(struct sim_lane *lane, const struct rh_host_job *job)
 	if (job->nvme_bytes > 0 && alone(lane->sim, nvme, job->nvme_bytes) > alone(lane->sim, route, job->bytes))
 		return sim_task(lane, nvme, job->nvme_bytes);
 	return job->bytes > 0 ? sim_task(lane, route, job->bytes) : 0;
-}
-
-static void begin_task(struct sim_lane *lane)
-{
-	struct rh_sim *sim = lane->sim;
-	const struct sim_command *command = &lane->command[lane->first];
-	RH_ASSERT(sim->flowings < (int)(sizeof sim->flowing / sizeof *sim->flowing));
-	lane->running = 1;
-	lane->flow = (struct sim_flow){.route = command->route};
-	lane->delay_s = command->route->delay_s;
-	lane->left = command->amount;
-	sim->flowing[sim->flowings++] = lane;
-	if (command->route->uses)
-		sim->changed = 1;
-	else
-		lane->flow.rate = command->route->most > 0 ? command->route->most : HUGE_VAL;
-}
-
-static void end_job(struct sim_lane *lane, const struct rh_host_job *job)
-{
-	if (!lane->rc && job->run) {
-		lane->rc = job->run(job->context, job->argument);
-		if (lane->rc)
-			strncpy(lane->line, rh_error(lane->rc), sizeof lane->line - 1);
-	}
-	lane->done++;
-}
-
-/* Asks an idle queue's worker; 1 if there is something to do now. */
-static int ask_worker(struct sim_lane *lane)
-{
-	struct rh_host_job job = {0};
-	if (!lane->worker.next || lane->rc || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
-		return 0;
-	lane->rc = sim_work(lane, &job);
-	if (!lane->rc)
-		lane->rc = sim_job(lane, &job);
-	lane->jobs += !lane->rc;
-	return !lane->rc;
-}
-
-/* Goes as far as it can without time; 1 if that was anywhere. */
-static int step_lane(struct sim_lane *lane)
-{
-	if (lane->running)
-		return 0;
-	size_t before = lane->first;
-	int was_running = 0, asked = ask_worker(lane);
-	while (lane->first < lane->count && !lane->running) {
-		struct sim_command *command = &lane->command[lane->first];
-		if (command->kind == SIM_TASK) {
-			begin_task(lane);
-			break;
-		}
-		if (command->kind == SIM_WAIT && !command->point->done)
-			break;
-		if (command->kind == SIM_RECORD) {
-			command->point->done = 1;
-			command->point->at_s = lane->sim->now_s;
-		}
-		if (command->kind == SIM_JOB)
-			end_job(lane, &command->job);
-		sim_point_release(command->point);
-		lane->first++;
-	}
-	return asked || lane->first != before || lane->running != was_running;
-}
-
-int sim_settle(struct rh_sim *sim)
-{
-	int any = 0;
-	RH_ASSERT(!sim->settling); /* a job that waits would wait for itself */
-	sim->settling = 1;
-	for (int moved = 1; moved; any |= moved) {
-		moved = 0;
-		for (struct sim_lane *lane = sim->lanes; lane; lane = lane->next)
-			moved |= step_lane(lane);
-	}
-	sim->settling = 0;
-	return any;
-}
-
-static void share(struct rh_sim *sim)
-{
-	struct sim_flow *flow[sizeof sim->flowing / sizeof *sim->flowing];
-	int flows = 0;
-	for (int i = 0; i < sim->flowings; i++)
-		if (!(sim->flowing[i]->delay_s > 0))
-			flow[flows++] = &sim->flowing[i]->flow;
-	sim_share(flow, flows, sim->capacity, sim->resources, sim->spare, sim->load);
-	sim->changed = 0;
-}
-
-static double seconds_left(const struct sim_lane *lane)
-{
-	if (lane->delay_s > 0)
-		return lane->delay_s;
-	return lane->left > 0 && lane->flow.rate < HUGE_VAL ? lane->left / lane->flow.rate : 0;
-}
-
-void sim_advance(struct rh_sim *sim)
-{
-	double next = HUGE_VAL;
-	int left = 0;
-	RH_ASSERT(sim->flowings > 0); /* else the host waits for what nobody will do */
-	if (sim->changed)
-		share(sim);
-	for (int i = 0; i < sim->flowings; i++)
-		next = fmin(next, seconds_left(sim->flowing[i]));
-	sim->now_s += next;
-	for (int i = 0; i < sim->flowings; i++) {
-		struct sim_lane *lane = sim->flowing[i];
-		int ends = seconds_left(lane) <= next * (1 + 1e-9);
-		if (lane->delay_s > 0) {
-			lane->delay_s = ends ? 0 : lane->delay_s - next;
-			sim->changed |= ends;
-			ends = 0;
-		} else if (!ends) {
-			lane->left -= lane->flow.rate * next;
-		}
-		if (ends) {
-			lane->running = 0;
-			lane->first++;
-			sim->changed |= lane->flow.route->uses > 0;
-		} else {
-			sim->flowing[left++] = lane;
-		}
-	}
-	sim->flowings = left;
 }
