@@ -109,6 +109,12 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 		const struct rh_tensor *tensor = &spec->tensor[t];
 		int64_t last = tensor->offset + tensor_elements(tensor);
+		if (!spilled) { /* one piece: its spans need not be gone through, which of a large model are many */
+			piece.first = t ? piece.first : tensor->offset;
+			piece.end = last;
+			piece.span_count += (tensor_elements(tensor) + STORE_SPAN - 1) / STORE_SPAN;
+			continue;
+		}
 		for (int64_t at = tensor->offset, end; at < last; at = end, span++) {
 			end = span_end(tensor, at);
 			int64_t whole = by_tensor ? last : end; /* what must come along */

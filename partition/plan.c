@@ -17,6 +17,7 @@ struct planner {
 	int64_t *saved;         /* the same of what one micro-batch saves */
 	int64_t *late;          /* the same of what its weight gradients are made of, where they are put off */
 	int64_t *offset;        /* scratch: 2 per block */
+	int alike;              /* all layers between the first and the last emit the same ops */
 	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
 	int64_t largest;        /* upload of one layer */
 	struct rh_stage_state state;
@@ -146,6 +147,13 @@ static int64_t arena_peak(struct planner *at, enum pass pass, int lo, int hi)
 		return *memo;
 	const struct rh_plan_request *request = at->request;
 	int64_t peak = 0;
+	if (at->alike && lo > 1 && hi < at->layers) { /* as many of them further down */
+		int of = at->layers + 1, moved = 1 * of + hi - lo + 1;
+		peak = arena_peak(at, pass, 1, hi - lo + 1);
+		at->saved[lo * of + hi] = at->saved[moved];
+		at->late[lo * of + hi] = at->late[moved];
+		return *memo = peak;
+	}
 	if (request->trains)
 		peak = measure(at, pass, lo, hi, &request->train, 0);
 	if (request->infer.tokens && pass != PASS_BACKWARD)
@@ -568,6 +576,30 @@ static int search(struct planner *at, struct rh_plan *out)
 	return rc;
 }
 
+static int same_block(const struct rh_model *model, int a, int b)
+{
+	if (a < 0 || b < 0)
+		return a == b;
+	return model->block[a].elements == model->block[b].elements && model->block[a].trainable == model->block[b].trainable;
+}
+
+/* Linears differ in nothing but where they lie and whether they have an adapter. */
+static int same_layer(const struct rh_model *model, int a, int b)
+{
+	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
+	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
+	       !memcmp(x->use, y->use, sizeof x->use) && x->norm1 == y->norm1 && x->norm2 == y->norm2 && x->q_norm == y->q_norm &&
+	       x->k_norm == y->k_norm && !memcmp(x->proj, y->proj, sizeof x->proj);
+}
+
+static int all_alike(const struct rh_model *model)
+{
+	int alike = model->first_trained <= 1;
+	for (int l = 2; alike && l + 1 < model->layers; l++)
+		alike = same_layer(model, 1, l);
+	return alike;
+}
+
 static void sum_uploads(struct planner *at)
 {
 	for (int l = 0; l < at->layers; l++) {
@@ -580,7 +612,7 @@ static void sum_uploads(struct planner *at)
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 {
 	int layers = request->model->layers;
-	struct planner at = {.request = request, .layers = layers};
+	struct planner at = {.request = request, .layers = layers, .alike = all_alike(request->model)};
 	*out = (struct rh_plan){0};
 	int rc = check_cuts(request);
 	if (rc)

@@ -104,15 +104,13 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices)
 }
 
 /* Books one slot as the executor does: for each micro-batch outputs first, then inputs are given back. */
-static void walk_slot(struct rh_boundaries *books, const struct rh_plan *plan, const struct rh_slot *slot, int layers, int trains,
-                      int first_trained)
+static void walk_slot(struct rh_boundaries *books, const int *reads, const struct rh_slot *slot, int layers, int first_trained)
 {
 	for (int64_t m = slot->first; m < slot->first + slot->count; m++) {
 		if (slot->kind == RH_SLOT_FORWARD)
 			for (int l = slot->lo + 1; l <= slot->hi; l++) {
-				int readers = rh_boundary_readers(plan, trains, l);
-				if (readers)
-					rh_boundary_acquire(books, RH_BOUNDARY_ACTIVATION, l, m, readers);
+				if (reads[l])
+					rh_boundary_acquire(books, RH_BOUNDARY_ACTIVATION, l, m, reads[l]);
 			}
 		else if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 			continue;
@@ -136,15 +134,19 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 		if (backward)
 			lowest = program->slot[i].lo < lowest ? program->slot[i].lo : lowest;
 	}
+	int *readers = rh_alloc((size_t)layers + 1, sizeof *readers);
+	if (!readers)
+		return -ENOMEM;
+	for (int l = 1; l <= layers; l++)
+		readers[l] = rh_boundary_readers(plan, trains, l);
 	for (int l = 1; l < layers; l++)
-		most += rh_boundary_readers(plan, trains, l) > 0;
+		most += readers[l] > 0;
 	most = (int)((most + plan->backward_stages + 2) * micro_batches);
 	int rc = rh_boundaries_create(most, layers, micro_batches, 0, NULL, NULL, 0, &books);
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < program->slots; i++)
-		walk_slot(&books, plan, &program->slot[i], layers, trains, lowest);
+	for (size_t i = 0; !rc && i < program->slots; i++)
+		walk_slot(&books, readers, &program->slot[i], layers, lowest);
 	*out = books.count - books.least_free;
 	rh_boundaries_destroy(&books, 0);
-	return 0;
+	rh_free(readers);
+	return rc;
 }

@@ -21,6 +21,23 @@ static void await_update(struct work *work, int (*await)(struct rh_updater *, in
 	executor->times.optimizer += rh_updater_seconds(executor->options.updater) - began;
 }
 
+/* Pieces that follow one another on a stream are one span of the trace, NULL where nothing is recorded. */
+static void piece_up(struct work *work, struct rh_trace_span *span, void *to, const void *from, int64_t bytes)
+{
+	if (!work->rc)
+		work->rc = run_copy_up(work->executor, work->device, RH_STREAM_WEIGHTS, to, from, bytes);
+	if (span)
+		span->bytes += bytes;
+}
+
+static void piece_down(struct work *work, struct rh_trace_span *span, void *to, const void *from, int64_t bytes)
+{
+	if (!work->rc)
+		work->rc = run_copy_down(work->executor, work->device, RH_STREAM_GRADIENTS, to, from, bytes);
+	if (span)
+		span->bytes += bytes;
+}
+
 /* Where the next upload goes, once what is read there has been. */
 static int64_t make_room(struct work *work, int64_t bytes)
 {
@@ -87,15 +104,19 @@ static void place_weights(struct work *work, int64_t *bytes)
 }
 
 /* From memory, or page by page from NVMe. */
-static void send_weights(struct work *work, int b, int64_t first, int64_t bytes)
+static void send_weights(struct work *work, struct rh_trace_span *span, int b, int64_t first, int64_t bytes)
 {
 	struct rh_executor *executor = work->executor;
 	char *to = work->on->block_weights[b] + first;
 	const char *from = rh_store_weights(executor->options.store, b);
-	if (from)
-		copy_up(work, RH_STREAM_WEIGHTS, to, from + first, bytes);
-	else if (!work->rc)
+	if (from) {
+		piece_up(work, span, to, from + first, bytes);
+		return;
+	}
+	if (!work->rc)
 		work->rc = run_feed_up(executor->feed, work->slot->device, RH_STREAM_WEIGHTS, to, b, first, bytes);
+	if (span)
+		span->bytes += bytes;
 }
 
 static void upload_weights(struct work *work)
@@ -104,6 +125,7 @@ static void upload_weights(struct work *work)
 	struct run_bulk *bulk = &work->on->bulk;
 	struct run_weights *weights = &work->on->weights;
 	struct rh_transfer_piece *piece = executor->piece;
+	struct rh_trace_span *span = NULL;
 	int blocks = executor->options.model->blocks, window = -1;
 	place_weights(work, executor->item_bytes);
 	int pieces =
@@ -112,11 +134,16 @@ static void upload_weights(struct work *work)
 		int b = piece[p].item;
 		await_update(work, rh_updater_await_weights, b);
 		weights->version[b] = rh_store_version(executor->options.store, b);
-		if (bulk->windows && window != piece[p].window)
-			wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
+		if (window != piece[p].window) {
+			work_end(work, span);
+			if (bulk->windows)
+				wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
+			span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
+		}
 		window = piece[p].window;
-		send_weights(work, b, piece[p].first, piece[p].bytes);
+		send_weights(work, span, b, piece[p].first, piece[p].bytes);
 	}
+	work_end(work, span);
 	record(work, RH_STREAM_WEIGHTS, weights->end[weights->turn].ready);
 	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);
 }
@@ -164,8 +191,10 @@ static void begin_gradients(struct work *work)
 		const char *from = (const char *)rh_store_sum(executor->options.store, i / 2, i % 2);
 		if (!work->rc && run_is_staged(executor, from, elements * 4)) /* read here and now, not by the device */
 			work->rc = await_sum(executor, i);
+		struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
 		for (int64_t first = 0, all = elements * 4; first < all; first += executor->pieces.most)
-			copy_up(work, RH_STREAM_WEIGHTS, (char *)sum + first, from + first, piece_at(executor, first, all));
+			piece_up(work, span, (char *)sum + first, from + first, piece_at(executor, first, all));
+		work_end(work, span);
 	}
 	if (!work->slot->first_round) {
 		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
@@ -227,8 +256,10 @@ static void send_sum(struct work *work, int i)
 	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
 	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
 	await_update(work, rh_updater_await_gradient, i / 2);
+	struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_GRADIENTS, 0);
 	for (int64_t first = 0, all = block->elements * 4; first < all; first += work->executor->pieces.most)
-		copy_down(work, RH_STREAM_GRADIENTS, to + first, from + first, piece_at(work->executor, first, all));
+		piece_down(work, span, to + first, from + first, piece_at(work->executor, first, all));
+	work_end(work, span);
 	sent(work, i, is_final);
 	on->bulk.sums_leave = 1;
 }
@@ -277,6 +308,7 @@ static void lay_downloads(struct work *work, int windows)
 void bulk_window(struct work *work, int64_t k)
 {
 	struct run_bulk *bulk = &work->on->bulk;
+	struct rh_trace_span *span = NULL;
 	int first = bulk->sent;
 	for (; bulk->sent < bulk->pieces && bulk->piece[bulk->sent].window == k; bulk->sent++) {
 		const struct rh_transfer_piece *piece = &bulk->piece[bulk->sent];
@@ -284,11 +316,14 @@ void bulk_window(struct work *work, int64_t k)
 		if (k && bulk->sent == first)
 			wait_for(work, RH_STREAM_GRADIENTS, bulk->down[k - 1]);
 		await_update(work, rh_updater_await_gradient, from->sum / 2);
-		copy_down(work, RH_STREAM_GRADIENTS, from->to + piece->first, from->from + piece->first, piece->bytes);
+		if (bulk->sent == first)
+			span = work_begin(work, RH_SPAN_COPY, RH_STREAM_GRADIENTS, 0);
+		piece_down(work, span, from->to + piece->first, from->from + piece->first, piece->bytes);
 		from->left -= piece->bytes;
 		if (!from->left)
 			sent(work, from->sum, 1);
 	}
+	work_end(work, span);
 	if (!bulk->pieces || bulk->sent < bulk->pieces)
 		return;
 	record(work, RH_STREAM_GRADIENTS, work->on->rounded.freed);

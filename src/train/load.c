@@ -77,10 +77,33 @@ static int is_small(const char *path)
 	return small;
 }
 
+int rh_load_shorter(const struct rh_load *load, int64_t count, int most, struct rh_load *out)
+{
+	*out = *load;
+	out->micro = NULL;
+	out->count = NULL;
+	out->work.train_micro_batches = count;
+	int rc = reserve(out, load->steps < most ? load->steps : most, count);
+	double tokens = 0;
+	int64_t all = 0;
+	for (int64_t s = 0, from = 0; !rc && s < out->steps; from += load->count[s++]) {
+		out->count[s] = load->count[s] < count ? load->count[s] : count;
+		for (int64_t m = 0; m < out->count[s]; m++)
+			tokens += (double)(out->micro[all++] = load->micro[from + m]).tokens;
+	}
+	out->tokens_a_step = !rc && out->steps ? tokens / out->steps : 0;
+	if (rc)
+		rh_load_free(out);
+	return rc;
+}
+
 int rh_load_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_load *out)
 {
-	if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file)))
-		return rh_load_synthetic(config, 2, out);
+	if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file))) {
+		int rc = rh_load_synthetic(config, 2, out);
+		out->layers = session->model->layers;
+		return rc;
+	}
 	*out = (struct rh_load){0};
 	struct rh_training_data data = {0};
 	struct rh_workload work;
@@ -93,6 +116,7 @@ int rh_load_make(const struct rh_config *config, struct rh_session *session, int
 		rc = rh_training_data_workload(config, &data, session->device_count, &work);
 	if (!rc)
 		rc = rh_load_of_data(&data, &work, steps, out);
+	out->layers = session->model->layers;
 	rh_training_data_free(&data);
 	return rc;
 }

@@ -1,4 +1,4 @@
-#include "train/outlook.h"
+#include "train/outlook_internal.h"
 
 #include "core/alloc.h"
 
@@ -28,6 +28,11 @@ static int small_load(const struct rh_config *config, const struct rh_session_ma
 	out->work.train = load->work.train;
 	out->tokens_a_step = (double)shape.tokens * (double)smaller->gradient_accumulation_steps;
 	return 0;
+}
+
+static int is_roundpipe(const struct rh_config *config)
+{
+	return !config->schedule || !strcmp(config->schedule, "roundpipe");
 }
 
 static double speed(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load)
@@ -63,7 +68,6 @@ static void widen_compute(struct rh_hardware_device *device, struct rh_hardware_
 }
 
 /* Of the machine with a quarter more of one thing; 0 where that cannot be said. */
-
 static double speed_with_more(enum rh_bottleneck what, const struct rh_config *config, const struct rh_session_machine *machine,
                               const struct rh_load *load)
 {
@@ -98,19 +102,30 @@ static double speed_with_more(enum rh_bottleneck what, const struct rh_config *c
 	return tokens;
 }
 
+/* Tries resource after resource until what is left cannot save more. A step's time is the longest chain of things that wait for one
+ * another, each held up by one resource; a quarter more of a resource saves at most a fifth of what the chain spends on it. So no resource
+ * saves more than a fifth of the whole less what those tried before have saved. */
 static void find_bottleneck(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
-                            struct rh_outlook *out)
+                            const struct rh_forecast *base, struct rh_outlook *out)
 {
-	double base = speed(config, machine, load);
-	for (int l = 0; base > 0 && l < RH_LIMITS; l++) {
+	struct rh_config same = *config;
+	int64_t *cut = NULL;
+	double time = 1 / base->tokens_per_second, left = time * (1 - 1 / more), most = 0;
+	int chosen = machine->devices > 1 && is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
+	if (chosen && rh_config_pin_stages(&same, &base->plan, &cut))
+		return;
+	for (int l = 0; l < RH_LIMITS && most < left; l++) {
 		if (l == RH_LIMIT_NVME && !out->forecast.nvme_bytes)
 			continue;
-		double gain = speed_with_more((enum rh_bottleneck)l, config, machine, load) / base - 1;
-		if (gain > out->bottleneck_gain + 1e-4) {
-			out->bottleneck_gain = gain;
-			out->bottleneck = (enum rh_bottleneck)l;
-		}
+		double tokens = speed_with_more((enum rh_bottleneck)l, &same, machine, load), saved = tokens > 0 ? time - 1 / tokens : 0;
+		left -= saved > 0 ? saved : 0;
+		if (saved <= most)
+			continue;
+		most = saved;
+		out->bottleneck_gain = tokens * time - 1;
+		out->bottleneck = (enum rh_bottleneck)l;
 	}
+	rh_free(cut);
 }
 
 static void consider(struct rh_advice *best, double gain, const char *text)
@@ -122,25 +137,24 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 }
 
 /* Changes that a user may make without another machine. */
-static void find_advice(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+static void find_advice(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load, double base,
                         struct rh_outlook *out)
 {
-	double base = speed(config, machine, load);
 	char text[128];
 	struct rh_config other = *config;
 	struct rh_load longer;
-	if (!(base > 0))
-		return;
-	int roundpipe = !config->schedule || !strcmp(config->schedule, "roundpipe");
+	int roundpipe = is_roundpipe(config);
 	if (!config->optimizer_staleness && roundpipe) {
 		other.optimizer_staleness = 1;
 		consider(&out->advice, speed(&other, machine, load) / base - 1, "optimizer_staleness: 1");
 		other = *config;
 	}
 	if (roundpipe && !config->round_micro_batches) {
-		int64_t count = config->gradient_accumulation_steps;
+		int64_t count = config->gradient_accumulation_steps, chosen = rh_roundpipe_default_round(count, machine->devices);
 		for (int halves = 0; halves < 2; halves++) {
 			other.round_micro_batches = halves ? (count + 1) / 2 : count;
+			if (other.round_micro_batches == chosen)
+				continue;
 			snprintf(text, sizeof text, "round_micro_batches: %s",
 			         halves ? "half of gradient_accumulation_steps" : "gradient_accumulation_steps");
 			consider(&out->advice, speed(&other, machine, load) / base - 1, text);
@@ -158,115 +172,24 @@ static void find_advice(const struct rh_config *config, const struct rh_session_
 	rh_load_free(&longer);
 }
 
-/* ---- what fits ---- */
-
-static int fits(const struct rh_config *config, const struct rh_session_machine *machine)
-{
-	struct rh_load load;
-	struct rh_forecast forecast;
-	if (rh_load_synthetic(config, 0, &load)) {
-		rh_error_clear();
-		return 0;
-	}
-	int rc = rh_forecast(config, machine, &load, NULL, &forecast);
-	rh_forecast_free(&forecast);
-	rh_load_free(&load);
-	rh_error_clear();
-	return !rc;
-}
-
-/* The largest value in [1, most] for which the configuration fits, by doubling and halving; 0: none. */
-static int64_t largest(struct rh_config *config, int64_t *key, int64_t most, const struct rh_session_machine *machine)
-{
-	int64_t low = 0, high = 256 < most ? 256 : most;
-	for (; high <= most; high = high * 4 > most && high < most ? most : high * 4) {
-		*key = high;
-		if (!fits(config, machine))
-			break;
-		low = high;
-		if (high == most)
-			return most;
-	}
-	while (high - low > (low >> 6) + 1) {
-		*key = low + (high - low) / 2;
-		if (fits(config, machine))
-			low = *key;
-		else
-			high = *key;
-	}
-	return low;
-}
-
-static int64_t longest(const struct rh_config *config, const struct rh_session_machine *machine, int in_flight)
-{
-	struct rh_config other = *config;
-	other.per_device_train_batch_size = 1;
-	other.gradient_accumulation_steps = in_flight;
-	other.round_micro_batches = 0;
-	return largest(&other, &other.max_length, 1 << 22, machine);
-}
-
-/* The least that a user would have to change, what costs least first. */
-static void find_mend(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
-{
-	struct rh_config other = *config;
-	char *text = out->mend.text;
-	size_t room = sizeof out->mend.text;
-	other.max_vram = other.max_ram = 0;
-	if ((config->max_vram || config->max_ram) && fits(&other, machine)) {
-		snprintf(text, room, "%s", config->max_ram ? "a larger max_ram, or none" : "a larger max_vram, or none");
-		return;
-	}
-	other = *config;
-	if (config->dtype == RH_BF16 && config->state_layout != RH_LAYOUT_SPLIT8 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
-		other.state_layout = RH_LAYOUT_SPLIT8;
-		if (fits(&other, machine)) {
-			snprintf(text, room, "state_layout: split8");
-			return;
-		}
-		other = *config;
-	}
-	int64_t batch = largest(&other, &other.per_device_train_batch_size, config->per_device_train_batch_size, machine);
-	if (batch) {
-		snprintf(text, room, "per_device_train_batch_size: %lld", (long long)batch);
-		return;
-	}
-	other = *config;
-	other.per_device_train_batch_size = 1;
-	int64_t length = largest(&other, &other.max_length, config->max_length, machine);
-	if (length) {
-		snprintf(text, room, "per_device_train_batch_size: 1 and max_length: %lld", (long long)length);
-		return;
-	}
-	other = *config;
-	other.dtype = RH_BF16;
-	if (config->dtype == RH_F32 && fits(&other, machine)) {
-		snprintf(text, room, "dtype: bfloat16");
-		return;
-	}
-	other.use_lora = 1;
-	other.lora_r = config->lora_r ? config->lora_r : 16;
-	if (!config->use_lora && fits(&other, machine))
-		snprintf(text, room, "lora_r: 16 (and dtype: bfloat16)");
-}
-
 int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
                     struct rh_trace *trace, struct rh_outlook *out)
 {
 	*out = (struct rh_outlook){.fits = 1};
 	struct rh_forecast *forecast = &out->forecast;
-	int rc = rh_forecast(config, machine, load, trace, forecast);
+	int rc = rh_forecast_bounded(config, machine, load, trace, forecast);
 	out->fits = !rc;
 	if (rc && rc != -ENOMEM)
 		return rc;
 	if (rc) {
 		snprintf(out->why, sizeof out->why, "%s", rh_error(rc));
 		rh_error_clear();
-		find_mend(config, machine, out);
+		outlook_mend(config, machine, out);
 		return 0;
 	}
 	struct rh_config smaller;
 	struct rh_load small;
+	struct rh_forecast base;
 	double light = forecast->product_peak_seconds;
 	out->speed_of_light = forecast->step_seconds > 0 ? light / forecast->step_seconds : 0;
 	out->run_seconds = (double)load->run_steps * forecast->step_seconds;
@@ -274,11 +197,17 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 	rc = small_load(config, machine, load, forecast->layers, &smaller, &small);
 	if (rc)
 		return rc;
-	find_bottleneck(&smaller, machine, &small, out);
-	find_advice(&smaller, machine, &small, out);
+	rc = rh_forecast(&smaller, machine, &small, NULL, &base);
+	if (!rc && base.tokens_per_second > 0) {
+		find_bottleneck(&smaller, machine, &small, &base, out);
+		find_advice(&smaller, machine, &small, base.tokens_per_second, out);
+	}
+	rh_forecast_free(&base);
 	rh_load_free(&small);
-	out->longest_sequence = longest(config, machine, machine->devices);
-	out->longest_sequence_single = machine->devices == 1 ? out->longest_sequence : longest(config, machine, 1);
+	rh_error_clear(); /* a smaller step that cannot be had: nothing is advised */
+	out->longest_sequence = outlook_longest(config, machine, machine->devices, 0);
+	out->longest_sequence_single =
+	        machine->devices == 1 ? out->longest_sequence : outlook_longest(config, machine, 1, out->longest_sequence);
 	return 0;
 }
 

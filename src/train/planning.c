@@ -244,15 +244,22 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	return 0;
 }
 
-int planning_make(struct rh_session *session, const struct rh_workload *work, struct planning *out)
+int planning_make(struct rh_session *session, const struct rh_workload *work, enum rh_session_stages stages, struct planning *out)
 {
 	int rc = describe(session, work, out);
 	if (!rc && work->train_micro_batches)
 		rc = planning_schedule(session, work, out);
-	if (!rc)
+	if (!rc && stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(session, work, out);
 	if (!rc)
 		rc = plan_spilled(session, out);
 	rh_costs_free(&out->costs);
 	return rc;
+}
+
+int rh_session_plan(struct rh_session *session, const struct rh_workload *work, enum rh_session_stages stages)
+{
+	struct planning planning;
+	int rc = planning_make(session, work, stages, &planning);
+	return rc ? rc : planning_check_nvme(session, work->train_steps);
 }

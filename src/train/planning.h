@@ -19,7 +19,7 @@ struct planning {
 
 /* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
  * balance. Reserves nothing. -ENOMEM where max_vram or max_ram are too little. */
-int planning_make(struct rh_session *session, const struct rh_workload *work, struct planning *out) RH_MUST;
+int planning_make(struct rh_session *session, const struct rh_workload *work, enum rh_session_stages stages, struct planning *out) RH_MUST;
 
 /* Which schedule training follows (NULL in the options: RoundPipe), and what follows from one that is not RoundPipe: its cuts, how much of
  * each backward is put off, sums that cross rounds. The request knows the devices. */

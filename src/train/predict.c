@@ -155,7 +155,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rh_free(zeros);
 		return rc;
 	}
-	rc = rh_session_start(&session, &load->work);
+	rc = load->steps ? rh_session_start(&session, &load->work) : rh_session_plan(&session, &load->work, RH_STAGES_CHOSEN);
 	if (!rc && load->steps)
 		rc = run_steps(&session, load, zeros, trace, out);
 	if (!rc && load->steps)

@@ -17,6 +17,7 @@ struct rh_load {
 	int64_t run_steps;    /* of the whole run; 0: not known, as the data were not read */
 	double tokens_a_step; /* mean over the run */
 	int synthetic;        /* rows are taken to be max_length tokens, all trained */
+	int layers;           /* of the model, where known: says how much is to be simulated */
 };
 /* From the data where there are any and they are small enough to be read at once; else synthetic, two steps. */
 int rh_load_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_load *out) RH_MUST;
@@ -25,10 +26,14 @@ int rh_load_synthetic(const struct rh_config *config, int steps, struct rh_load 
 struct rh_training_data;
 int rh_load_of_data(const struct rh_training_data *data, const struct rh_workload *work, int steps, struct rh_load *out) RH_MUST;
 void rh_load_free(struct rh_load *load);
+/* The same steps with their first `count` micro-batches, no more steps than `most`. The caller's. */
+int rh_load_shorter(const struct rh_load *load, int64_t count, int most, struct rh_load *out) RH_MUST;
+/* The configuration with the stages of a plan, which are then not searched for anew: *cut is its and the caller's to free. */
+int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, int64_t **cut) RH_MUST;
 
 struct rh_trace;
 
-/* One simulation. */
+/* One simulation; of a load without steps the plan alone. */
 struct rh_forecast {
 	double step_seconds, tokens_per_second;
 	double bubble;               /* share of all devices' time in which they compute nothing */
@@ -42,6 +47,10 @@ struct rh_forecast {
 /* trace: NULL, or one that the last simulated step is recorded in. -ENOMEM with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
                 struct rh_trace *trace, struct rh_forecast *out) RH_MUST;
+/* The same in bounded time: of steps with more micro-batches times layers than can be simulated at once, two shorter ones with the same
+ * stages are, and what a micro-batch more takes is taken to go on. The trace is then of the longer of the two. Bytes are of the whole. */
+int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+                        struct rh_trace *trace, struct rh_forecast *out) RH_MUST;
 void rh_forecast_free(struct rh_forecast *forecast);
 
 /* The machine that the configuration names: a profile, or this one. *assumed: its rates are guesses, as doctor has not been here. */

@@ -136,7 +136,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	struct planning planning;
 	int rc = open_space(session);
 	if (!rc)
-		rc = planning_make(session, work, &planning);
+		rc = planning_make(session, work, RH_STAGES_CHOSEN, &planning);
 	if (!rc)
 		rc = planning_check_nvme(session, work->train_steps);
 	if (!rc)

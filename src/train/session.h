@@ -78,6 +78,12 @@ struct rh_workload {
 	int64_t train_steps; /* still to come, 0: not known */
 	int64_t data_bytes;  /* held by the caller beside all this: datasets */
 };
+/* Plan and budgets alone, for those who ask whether it fits: nothing is reserved, and rh_session_start may not follow. */
+enum rh_session_stages {
+	RH_STAGES_CHOSEN, /* as a run has them */
+	RH_STAGES_PACKED  /* as full as memory allows: the same but for some host memory, and quicker */
+};
+int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_session_stages stages) RH_MUST;
 /* Plan, budgets, store, weights, devices, executor. */
 int rh_session_start(struct rh_session *session, const struct rh_workload *workload) RH_MUST;
 void rh_session_close(struct rh_session *session);

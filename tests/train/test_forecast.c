@@ -1,0 +1,91 @@
+/* Predictions in bounded time: what is gone on with from shorter steps is what the whole step takes, and a deep model's outlook is soon
+ * there. */
+#include "train/deep.h"
+
+#include "run/trace.h"
+#include "train/outlook.h"
+
+#include <time.h>
+
+enum { DEVICES = 8, MICRO_BATCHES = 320 };
+
+static double seconds_of_processor(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void machine_open(struct rh_hardware *hardware, struct rh_session_machine *machine)
+{
+	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", hardware));
+	*machine = (struct rh_session_machine){.hardware = hardware, .devices = DEVICES, .ram_bytes = hardware->host.ram};
+}
+
+static void test_long_steps_go_on_as_shorter_ones_do(void **state)
+{
+	(void)state;
+	struct deep deep;
+	struct rh_hardware hardware;
+	struct rh_session_machine machine;
+	struct rh_load load;
+	struct rh_forecast whole, bounded;
+	deep_open(&deep, "qwen3", 32);
+	machine_open(&hardware, &machine);
+	deep.rig.config.per_device_train_batch_size = 1;
+	deep.rig.config.max_length = 2048;
+	deep.rig.config.gradient_accumulation_steps = MICRO_BATCHES;
+	check_ok(rh_load_synthetic(&deep.rig.config, 2, &load));
+	check_ok(rh_forecast(&deep.rig.config, &machine, &load, NULL, &whole));
+	load.layers = whole.layers;
+	check_ok(rh_forecast_bounded(&deep.rig.config, &machine, &load, NULL, &bounded));
+	check_near(bounded.step_seconds / whole.step_seconds, 1, 0.01);
+	check_near(bounded.tokens_per_second / whole.tokens_per_second, 1, 0.01);
+	check_near(bounded.bubble, whole.bubble, 0.01);
+	check_near(bounded.product_peak_seconds / whole.product_peak_seconds, 1, 1e-9);
+	assert_int_equal(bounded.ram_bytes, whole.ram_bytes);
+	assert_int_equal(bounded.device_bytes, whole.device_bytes);
+	rh_forecast_free(&whole);
+	rh_forecast_free(&bounded);
+	rh_load_free(&load);
+	rh_hardware_free(&hardware);
+	deep_close(&deep);
+}
+
+static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
+{
+	(void)state;
+	struct deep deep;
+	struct rh_hardware hardware;
+	struct rh_session_machine machine;
+	struct rh_load load;
+	struct rh_trace trace;
+	struct rh_outlook look;
+	deep_open(&deep, "qwen3", 94);
+	machine_open(&hardware, &machine);
+	deep.rig.config.per_device_train_batch_size = 1;
+	deep.rig.config.max_length = 2048;
+	deep.rig.config.gradient_accumulation_steps = 64;
+	check_ok(rh_trace_create(DEVICES, 1 << 20, &trace));
+	check_ok(rh_load_synthetic(&deep.rig.config, 2, &load));
+	load.layers = 96;
+	double began = seconds_of_processor();
+	check_ok(rh_outlook_make(&deep.rig.config, &machine, &load, &trace, &look));
+	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
+	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
+	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
+	rh_outlook_free(&look);
+	rh_load_free(&load);
+	rh_trace_free(&trace);
+	rh_hardware_free(&hardware);
+	deep_close(&deep);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_long_steps_go_on_as_shorter_ones_do),
+	        cmocka_unit_test(test_the_outlook_of_a_deep_model_is_soon_there),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
