@@ -22,7 +22,9 @@ struct rh_drive_request {
 	int rc; /* 0, or a negative errno without a line; all bytes or an error */
 	/* the drive's own; zero at submit */
 	int64_t moved;
-	int64_t first_bytes; /* of the first call, 0: all. For the instance that injects faults */
+	/* for the instance that injects faults */
+	int64_t first_bytes; /* of the first call, 0: all */
+	int late_ms;         /* the kernel's answer takes so much longer */
 	struct rh_drive_request *next;
 };
 
@@ -39,8 +41,8 @@ struct rh_drive_ops {
 	 * 1 GiB; where that is refused they work all the same, and it is said once. Waits for requests under way. The memory stays until
 	 * close. */
 	void (*attach)(struct rh_drive *drive, void *memory, int64_t bytes);
-	/* Waits for all requests, at most the seconds given; what stalls longer is abandoned and never calls `done`. The descriptor is the
-	 * caller's. */
+	/* Waits for all requests, at most the seconds given; what stalls longer is abandoned: once close has returned no `done` runs, and
+	 * no request is looked at any more. Nobody submits meanwhile but `done`. The descriptor is the caller's. */
 	void (*close)(struct rh_drive *drive, double seconds);
 };
 
@@ -63,7 +65,8 @@ enum rh_drive_fault {
 	RH_FAULT_SHORT, /* the first call moves half of it, as a kernel may */
 	RH_FAULT_TORN,  /* a write says that all is written, and half is */
 	RH_FAULT_FLIP,  /* a bit of what was read, or of what is written */
-	RH_FAULT_STALL  /* never done */
+	RH_FAULT_STALL, /* never done */
+	RH_FAULT_LATE   /* done `code` milliseconds late */
 };
 int64_t rh_drive_fail_nth(int64_t nth, enum rh_drive_fault fault, int code);
 

@@ -112,6 +112,10 @@ static void faulty_submit(struct rh_drive *drive, struct rh_drive_request *reque
 		break;
 	case RH_FAULT_STALL:
 		break;
+	case RH_FAULT_LATE:
+		request->late_ms = code;
+		faulty->inner->ops->submit(faulty->inner, request);
+		break;
 	}
 }
 

@@ -4,6 +4,8 @@
 
 #include "offload/drive.h"
 
+#include <time.h>
+
 /* -EPERM, -ENOSYS and the like: io_uring is not to be had. No line is made. */
 int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
 int drive_threads_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
@@ -18,6 +20,11 @@ int drive_fault_due(void);
 int64_t drive_next_bytes(const struct rh_drive_request *request);
 /* A call for it returned `result`: bytes or a negative errno. Nonzero when the request is over, and its rc set. */
 int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit);
+
+/* For pthread_cond_timedwait: so many seconds from now. */
+struct timespec drive_until(double seconds);
+/* Sleeps as long as a request's late_ms asks. */
+void drive_be_late(int ms);
 
 /* Requests in line, first in, first out. */
 struct drive_line {

@@ -3,21 +3,25 @@
 
 #include "core/alloc.h"
 
+#include <fcntl.h>
 #include <pthread.h>
-#include <time.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { THREADS_MOST = 16 };
 
 struct threads {
 	struct rh_drive base;
-	struct rh_drive_options options;
+	struct rh_drive_options options; /* its descriptor is our own: a call that stalls outlives the caller's */
 	pthread_t thread[THREADS_MOST];
 	int count;
 	pthread_mutex_t lock; /* of all that follows */
 	pthread_cond_t changed;
 	struct drive_line line;
-	int busy, ending;
+	int busy;    /* threads that have a request */
+	int telling; /* of these, in `done` */
+	int ending, abandoned;
+	int holders; /* threads, and who has it open: the last of them frees it */
 };
 
 static struct threads *threads_of(struct rh_drive *drive)
@@ -25,16 +29,51 @@ static struct threads *threads_of(struct rh_drive *drive)
 	return (struct threads *)drive;
 }
 
-static void carry_out(const struct threads *threads, struct rh_drive_request *request)
+/* One call for a request, without the lock, and without the request: once abandoned it is no longer there. */
+static int64_t call(struct threads *threads, struct rh_drive_request request)
 {
-	ssize_t result;
-	do {
-		char *memory = (char *)request->memory + request->moved;
-		size_t bytes = (size_t)drive_next_bytes(request);
-		off_t offset = request->offset + request->moved;
-		result = request->kind == RH_DRIVE_READ ? pread(threads->options.descriptor, memory, bytes, offset)
-		                                        : pwrite(threads->options.descriptor, memory, bytes, offset);
-	} while (!drive_advance(request, result < 0 ? -errno : result, threads->options.unit));
+	int descriptor = threads->options.descriptor;
+	char *memory = (char *)request.memory + request.moved;
+	size_t bytes = (size_t)drive_next_bytes(&request);
+	off_t offset = request.offset + request.moved;
+	pthread_mutex_unlock(&threads->lock);
+	int reads = request.kind == RH_DRIVE_READ;
+	ssize_t moved = reads ? pread(descriptor, memory, bytes, offset) : pwrite(descriptor, memory, bytes, offset);
+	int64_t result = moved < 0 ? -errno : moved;
+	if (request.late_ms)
+		drive_be_late(request.late_ms);
+	pthread_mutex_lock(&threads->lock);
+	return result;
+}
+
+/* Lock held, and given away meanwhile. */
+static void carry_out(struct threads *threads, struct rh_drive_request *request)
+{
+	int over = 0;
+	while (!over) {
+		int64_t result = call(threads, *request);
+		if (threads->abandoned)
+			return;
+		over = drive_advance(request, result, threads->options.unit);
+	}
+	threads->telling++;
+	pthread_mutex_unlock(&threads->lock);
+	request->done(request);
+	pthread_mutex_lock(&threads->lock);
+	threads->telling--;
+}
+
+/* Lock held, and gone with it. */
+static void let_go(struct threads *threads)
+{
+	int last = !--threads->holders;
+	pthread_mutex_unlock(&threads->lock);
+	if (!last)
+		return;
+	pthread_mutex_destroy(&threads->lock);
+	pthread_cond_destroy(&threads->changed);
+	close(threads->options.descriptor);
+	rh_free(threads);
 }
 
 static void *work(void *context)
@@ -44,18 +83,15 @@ static void *work(void *context)
 	for (;;) {
 		while (!threads->line.first && !threads->ending)
 			pthread_cond_wait(&threads->changed, &threads->lock);
-		struct rh_drive_request *request = drive_line_take(&threads->line);
+		struct rh_drive_request *request = threads->abandoned ? NULL : drive_line_take(&threads->line);
 		if (!request)
 			break;
 		threads->busy++;
-		pthread_mutex_unlock(&threads->lock);
 		carry_out(threads, request);
-		request->done(request);
-		pthread_mutex_lock(&threads->lock);
 		threads->busy--;
 		pthread_cond_broadcast(&threads->changed);
 	}
-	pthread_mutex_unlock(&threads->lock);
+	let_go(threads);
 	return NULL;
 }
 
@@ -76,24 +112,25 @@ static void threads_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 static void threads_close(struct rh_drive *drive, double seconds)
 {
 	struct threads *threads = threads_of(drive);
-	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t)seconds;
+	struct timespec until = drive_until(seconds);
+	int late = 0, count = threads->count;
+	pthread_t thread[THREADS_MOST];
+	memcpy(thread, threads->thread, sizeof thread);
 	pthread_mutex_lock(&threads->lock);
 	threads->ending = 1;
 	pthread_cond_broadcast(&threads->changed);
-	int late = 0;
 	while (!late && (threads->busy || threads->line.first))
 		late = pthread_cond_timedwait(&threads->changed, &threads->lock, &until) == ETIMEDOUT;
-	late = threads->busy || threads->line.first;
-	pthread_mutex_unlock(&threads->lock);
-	if (late)
-		return; /* threads wait for the drive to the end of the process */
-	for (int i = 0; i < threads->count; i++)
-		pthread_join(threads->thread[i], NULL);
-	pthread_mutex_destroy(&threads->lock);
-	pthread_cond_destroy(&threads->changed);
-	rh_free(threads);
+	threads->abandoned = threads->busy || threads->line.first;
+	while (threads->abandoned && threads->telling)
+		pthread_cond_wait(&threads->changed, &threads->lock);
+	int abandoned = threads->abandoned;
+	let_go(threads);
+	for (int i = 0; i < count; i++)
+		if (abandoned)
+			pthread_detach(thread[i]); /* it waits for the drive */
+		else
+			pthread_join(thread[i], NULL);
 }
 
 static const struct rh_drive_ops ops = {"threads", threads_submit, threads_attach, threads_close};
@@ -105,11 +142,21 @@ int drive_threads_open(const struct rh_drive_options *options, struct rh_drive *
 		return -ENOMEM;
 	threads->base.ops = &ops;
 	threads->options = *options;
+	threads->options.descriptor = fcntl(options->descriptor, F_DUPFD_CLOEXEC, 0);
+	if (threads->options.descriptor < 0) {
+		int rc = -errno;
+		rh_free(threads);
+		return rc;
+	}
 	pthread_mutex_init(&threads->lock, NULL);
 	pthread_cond_init(&threads->changed, NULL);
 	int wanted = options->depth < THREADS_MOST ? options->depth : THREADS_MOST, rc = 0;
+	threads->holders = 1;
+	pthread_mutex_lock(&threads->lock);
 	for (; !rc && threads->count < wanted; threads->count += !rc)
 		rc = -pthread_create(&threads->thread[threads->count], NULL, work, threads);
+	threads->holders += threads->count;
+	pthread_mutex_unlock(&threads->lock);
 	if (rc && !threads->count) {
 		threads_close(&threads->base, 0);
 		return rc;

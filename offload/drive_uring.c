@@ -8,7 +8,6 @@
 #include <liburing.h>
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 enum { PIECE_BYTES = 1 << 30 }; /* of one registration: the kernel's limit */
 
@@ -21,11 +20,12 @@ struct uring {
 	pthread_mutex_t lock; /* of all that follows, and of the ring's submission side */
 	pthread_cond_t idle;
 	struct drive_line line;
-	int in_flight, broken; /* broken: the errno that the kernel refused a submission with */
-	int abandoned;
-	struct iovec *piece; /* registered memory */
+	int in_flight, broken;  /* broken: the errno that the kernel refused a submission with */
+	int abandoned, telling; /* telling: the thread is in `done` */
+	struct iovec *piece;    /* registered memory */
 	size_t pieces, capacity;
 	int registered; /* of the pieces, all or none */
+	int holders;    /* the thread, and who has it open: the last of them frees it */
 };
 
 static struct uring *uring_of(struct rh_drive *drive)
@@ -111,31 +111,76 @@ static void uring_submit(struct rh_drive *drive, struct rh_drive_request *reques
 	tell(&refused);
 }
 
+/* A fault injected: the lock is given away meanwhile. */
+static void stand_late(struct uring *uring, const struct rh_drive_request *request)
+{
+	int ms = uring->abandoned ? 0 : request->late_ms;
+	if (!ms)
+		return;
+	pthread_mutex_unlock(&uring->lock);
+	drive_be_late(ms);
+	pthread_mutex_lock(&uring->lock);
+}
+
+static int is_idle(const struct uring *uring)
+{
+	return !uring->in_flight && !uring->line.first && !uring->telling;
+}
+
+/* Whether all is over: the drive has answered what it was abandoned with. */
+static int told(struct uring *uring)
+{
+	pthread_mutex_lock(&uring->lock);
+	uring->telling = 0;
+	int over = uring->abandoned && !uring->in_flight;
+	if (uring->abandoned || is_idle(uring))
+		pthread_cond_broadcast(&uring->idle);
+	pthread_mutex_unlock(&uring->lock);
+	return over;
+}
+
+static void let_go(struct uring *uring)
+{
+	pthread_mutex_lock(&uring->lock);
+	int last = !--uring->holders;
+	pthread_mutex_unlock(&uring->lock);
+	if (!last)
+		return;
+	io_uring_queue_exit(&uring->ring);
+	pthread_mutex_destroy(&uring->lock);
+	pthread_cond_destroy(&uring->idle);
+	rh_free(uring->piece);
+	rh_free(uring);
+}
+
 static void *reap(void *context)
 {
 	struct uring *uring = context;
-	for (;;) {
+	for (int over = 0; !over;) {
 		struct io_uring_cqe *cqe;
-		struct drive_line over = {0};
+		struct drive_line finished = {0};
 		if (io_uring_wait_cqe(&uring->ring, &cqe) < 0)
 			continue; /* -EINTR */
 		struct rh_drive_request *request = io_uring_cqe_get_data(cqe);
 		int result = cqe->res;
 		io_uring_cqe_seen(&uring->ring, cqe);
 		if (!request)
-			return NULL; /* close() says so */
+			break; /* close() says so */
 		pthread_mutex_lock(&uring->lock);
+		stand_late(uring, request);
 		int abandoned = uring->abandoned; /* then the request may be gone */
 		uring->in_flight--;
 		if (!abandoned) {
-			drive_line_add(drive_advance(request, result, uring->options.unit) ? &over : &uring->line, request);
-			pump(uring, &over);
+			drive_line_add(drive_advance(request, result, uring->options.unit) ? &finished : &uring->line, request);
+			pump(uring, &finished);
 		}
-		if (!uring->in_flight && !uring->line.first)
-			pthread_cond_broadcast(&uring->idle);
+		uring->telling = finished.first != NULL;
 		pthread_mutex_unlock(&uring->lock);
-		tell(&over);
+		tell(&finished);
+		over = told(uring);
 	}
+	let_go(uring);
+	return NULL;
 }
 
 static void register_pieces(struct uring *uring)
@@ -155,7 +200,7 @@ static void uring_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 	struct uring *uring = uring_of(drive);
 	size_t more = (size_t)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 	pthread_mutex_lock(&uring->lock);
-	while (uring->in_flight)
+	while (!is_idle(uring))
 		pthread_cond_wait(&uring->idle, &uring->lock);
 	if (rh_grow(&uring->piece, &uring->capacity, uring->pieces + more, sizeof *uring->piece)) {
 		rh_error_clear(); /* unregistered memory works too */
@@ -172,13 +217,10 @@ static void uring_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 /* Whether nothing is under way any more, after at most so many seconds; lock held. */
 static int wait_idle(struct uring *uring, double seconds)
 {
-	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += (time_t)seconds;
-	while (uring->in_flight || uring->line.first)
-		if (pthread_cond_timedwait(&uring->idle, &uring->lock, &until) == ETIMEDOUT)
-			return !uring->in_flight && !uring->line.first;
-	return 1;
+	struct timespec until = drive_until(seconds);
+	while (!is_idle(uring) && pthread_cond_timedwait(&uring->idle, &uring->lock, &until) != ETIMEDOUT)
+		;
+	return is_idle(uring);
 }
 
 static void uring_close(struct rh_drive *drive, double seconds)
@@ -193,15 +235,14 @@ static void uring_close(struct rh_drive *drive, double seconds)
 		sqe = enter(uring) ? NULL : sqe;
 	}
 	uring->abandoned = 1;
+	while (!sqe && uring->telling)
+		pthread_cond_wait(&uring->idle, &uring->lock);
 	pthread_mutex_unlock(&uring->lock);
-	if (!sqe)
-		return; /* its thread waits for the drive to the end of the process */
-	pthread_join(uring->thread, NULL);
-	io_uring_queue_exit(&uring->ring);
-	pthread_mutex_destroy(&uring->lock);
-	pthread_cond_destroy(&uring->idle);
-	rh_free(uring->piece);
-	rh_free(uring);
+	if (sqe)
+		pthread_join(uring->thread, NULL);
+	else
+		pthread_detach(uring->thread); /* it waits for the drive */
+	let_go(uring);
 }
 
 static const struct rh_drive_ops ops = {"io_uring", uring_submit, uring_attach, uring_close};
@@ -213,6 +254,7 @@ int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **o
 		return -ENOMEM;
 	uring->base.ops = &ops;
 	uring->options = *options;
+	uring->holders = 2;
 	int rc = io_uring_queue_init((unsigned)options->depth + 1, &uring->ring, 0); /* one more for close() */
 	if (rc) {
 		rh_free(uring);

@@ -3,13 +3,13 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "device/cpu/cpu.h"
+#include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum { DEPTH = 32, CLOSE_SECONDS = 5, CLOSE_SECONDS_STALLED = 1 };
 static const double stall_seconds = 60;
@@ -310,11 +310,7 @@ static int await(struct rh_space_io *io)
 	double began = rh_clock_seconds();
 	int before = io->left, rc = 0;
 	while (io->left && !io->stuck && !rc) {
-		struct timespec until;
-		clock_gettime(CLOCK_REALTIME, &until);
-		int64_t wait_ns = (int64_t)(space->options.stall_seconds * 1e9) + until.tv_nsec;
-		until.tv_sec += (time_t)(wait_ns / 1000000000);
-		until.tv_nsec = (long)(wait_ns % 1000000000);
+		struct timespec until = drive_until(space->options.stall_seconds);
 		int late = pthread_cond_timedwait(&space->changed, &space->lock, &until) == ETIMEDOUT;
 		if (late && io->left == before)
 			rc = -ETIMEDOUT;

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { DRIVES = 3, RECORDS = 5 };
@@ -53,6 +54,10 @@ static int space_open(struct world *world, struct rh_space_options options)
 		rc = rh_space_reserve(world->space);
 	if (!rc)
 		rh_space_attach(world->space, world->memory, ROOM);
+	if (rc) {
+		rh_space_close(world->space);
+		world->space = NULL;
+	}
 	return rc;
 }
 
@@ -220,8 +225,6 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 					/* twice: a fault stays, and nothing crashes on the way out */
 					for (int again = 0; !again || (rc && again < 2); again++)
 						rc = rc ? (read_all(&world, io, 7), rc) : read_all(&world, io, 7);
-				} else {
-					world.space = NULL;
 				}
 				calls = rh_drive_fail_nth(0, 0, 0);
 				int harmless = calls < n || faults[f].rc == 0 || (faults[f].fault != RH_FAULT_FAIL && n <= 6) ||
@@ -245,12 +248,15 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 	printf("%lld calls\n", (long long)calls);
 }
 
+/* The first test: forks before there are threads. */
 static void test_two_runs_on_one_directory_are_refused(void **state)
 {
 	(void)state;
 	struct world world, other;
+	int opened[2];
+	char go = 1;
 	world_open(&world, "build");
-	check_ok(space_open(&world, (struct rh_space_options){.dirs = 2}));
+	assert_int_equal(pipe(opened), 0);
 	other = world;
 	other.names[0] = world.dir[2];
 	other.names[1] = world.dir[1];
@@ -258,12 +264,16 @@ static void test_two_runs_on_one_directory_are_refused(void **state)
 	pid_t child = fork();
 	assert_true(child >= 0);
 	if (!child) {
-		int rc = space_open(&other, (struct rh_space_options){.dirs = 2});
+		int rc = read(opened[0], &go, 1) == 1 ? space_open(&other, (struct rh_space_options){.dirs = 2}) : 0;
 		_exit(rc == -EBUSY && strstr(rh_error(rc), world.dir[1]) && strstr(rh_error(rc), "in use by another run") ? 0 : 1);
 	}
+	check_ok(space_open(&world, (struct rh_space_options){.dirs = 2}));
+	assert_int_equal(write(opened[1], &go, 1), 1);
 	int status;
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
+	close(opened[0]);
+	close(opened[1]);
 	world_close(&world);
 }
 
@@ -278,7 +288,6 @@ static void test_directories_that_cannot_be_used_are_named(void **state)
 	world.names[1] = (char *)(uintptr_t) "build/no/such/directory";
 	assert_int_equal(space_open(&world, (struct rh_space_options){.dirs = 2}), -ENOENT);
 	assert_non_null(strstr(rh_error(-ENOENT), "build/no/such/directory"));
-	world.space = NULL;
 	world_close(&world);
 }
 
@@ -320,6 +329,77 @@ static void test_writes_beyond_their_budget_are_refused(void **state)
 	assert_int_equal(rh_space_io_wait(io), -EDQUOT);
 	rh_space_io_destroy(io);
 	world_close(&world);
+}
+
+static void count_done(struct rh_drive_request *request)
+{
+	++*(_Atomic int *)request->context;
+}
+
+static void sleep_ms(int ms)
+{
+	struct timespec wait = {ms / 1000, ms % 1000 * 1000000L};
+	nanosleep(&wait, NULL);
+}
+
+/* Of two requests the first is answered late, and with depth 1 the second stands in line behind it. Who closes with patience has both;
+ * who has none hears of neither any more, and may forget them. */
+static void check_close(enum rh_drive_engine engine, double patience)
+{
+	enum { BYTES = 8192, LATE_MS = 300 };
+	char path[] = "build/rh-drive-XXXXXX";
+	_Atomic int done = 0;
+	struct rh_drive *drive;
+	struct rh_drive_request *request = calloc(2, sizeof *request);
+	char *memory = aligned_alloc(4096, BYTES);
+	int file = mkstemp(path);
+	assert_true(file >= 0 && !unlink(path) && !ftruncate(file, BYTES));
+	struct rh_drive_options options = {.descriptor = file, .depth = 1, .unit = 4096, .engine = engine};
+	rh_drive_fail_nth(1, RH_FAULT_LATE, LATE_MS);
+	check_ok(rh_drive_open(&options, &drive));
+	for (int i = 0; i < 2; i++) {
+		request[i] = (struct rh_drive_request){.kind = i ? RH_DRIVE_WRITE : RH_DRIVE_READ,
+		                                       .memory = memory + 4096 * i,
+		                                       .offset = 4096 * i,
+		                                       .bytes = 4096,
+		                                       .done = count_done,
+		                                       .context = &done};
+		drive->ops->submit(drive, &request[i]);
+	}
+	drive->ops->close(drive, patience);
+	rh_drive_fail_nth(0, 0, 0);
+	int told = done;
+	assert_int_equal(told, patience > 1 ? 2 : 0);
+	memset(request, 0xff, 2 * sizeof *request); /* who looks at it now calls nowhere */
+	free(request);
+	free(memory);
+	close(file);
+	sleep_ms(LATE_MS + 200);
+	assert_int_equal(done, told);
+}
+
+static void test_nothing_is_heard_of_a_drive_that_is_closed(void **state)
+{
+	(void)state;
+	for (int engine = RH_DRIVE_BEST; engine <= RH_DRIVE_THREADS; engine++) {
+		check_close((enum rh_drive_engine)engine, 10);
+		check_close((enum rh_drive_engine)engine, 0.05);
+		/* the same of a whole space, which waits a second for drives that have stalled */
+		struct world world;
+		struct rh_space_io *io;
+		world_open(&world, "build");
+		rh_drive_fail_nth(12, RH_FAULT_LATE, 1500);
+		check_ok(space_open(&world, (struct rh_space_options){
+		                                    .dirs = 1, .depth = 2, .engine = (enum rh_drive_engine)engine, .stall_seconds = 0.2}));
+		check_ok(rh_space_io_create(world.space, sizes[4], &io));
+		assert_int_equal(write_all(&world, io, 7), -ETIMEDOUT);
+		rh_drive_fail_nth(0, 0, 0);
+		rh_space_close(world.space);
+		world.space = NULL;
+		rh_space_io_destroy(io);
+		world_close(&world);
+		sleep_ms(700);
+	}
 }
 
 /* What the meter says and what the kernel counts. */
@@ -384,14 +464,15 @@ int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_two_runs_on_one_directory_are_refused),
 	        cmocka_unit_test(test_what_is_written_comes_back),
 	        cmocka_unit_test(test_checksums_are_the_same_on_any_instruction_set),
 	        cmocka_unit_test(test_room_is_reserved_to_the_byte),
 	        cmocka_unit_test(test_each_fault_is_told_in_one_line_or_mended),
-	        cmocka_unit_test(test_two_runs_on_one_directory_are_refused),
 	        cmocka_unit_test(test_directories_that_cannot_be_used_are_named),
 	        cmocka_unit_test(test_a_directory_that_vanishes_does_no_harm),
 	        cmocka_unit_test(test_writes_beyond_their_budget_are_refused),
+	        cmocka_unit_test(test_nothing_is_heard_of_a_drive_that_is_closed),
 	        cmocka_unit_test(test_bytes_written_are_those_the_kernel_counts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
