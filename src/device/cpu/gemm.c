@@ -227,23 +227,28 @@ static int run_wide(struct cpu_context *context, struct product *p)
 
 /* Narrow products */
 
-/* product[lanes][cols], `lane_step` and `col_step` apart, of a narrow product's wide lanes from `lane` on and narrow ones from `col` on. */
-static void put_narrow(const struct product *p, int64_t lane, int64_t lanes, int64_t lane_step, int64_t col, int64_t cols, int64_t col_step,
-                       const float *product)
+/* product[lanes][cols], the two `lane_step` and `col_step` apart: of wide lanes from `lane` on and narrow ones from `col` on. */
+struct patch {
+	const float *product;
+	int64_t lane, lanes, lane_step, col, cols, col_step;
+};
+
+static void put_narrow(const struct product *p, const struct patch *patch)
 {
 	float turned[GEMM_MAX_LANES * GEMM_SKINNY_COLS], bias[GEMM_MAX_LANES];
-	struct gemm_target target = p->swapped ? target_at(p, col, lane, cols, lanes) : target_at(p, lane, col, lanes, cols);
-	target.bias = bias_at(p, p->swapped ? lane : col, target.cols, bias);
-	int64_t row_step = p->swapped ? col_step : lane_step, step = p->swapped ? lane_step : col_step;
-	if (step != 1) {
-		for (int64_t i = 0; i < target.rows; i++) {
-			for (int64_t j = 0; j < target.cols; j++)
-				turned[i * target.cols + j] = product[i * row_step + j * step];
-		}
-		product = turned;
-		row_step = target.cols;
+	struct gemm_target target = p->swapped ? target_at(p, patch->col, patch->lane, patch->cols, patch->lanes)
+	                                       : target_at(p, patch->lane, patch->col, patch->lanes, patch->cols);
+	target.bias = bias_at(p, p->swapped ? patch->lane : patch->col, target.cols, bias);
+	int64_t row_step = p->swapped ? patch->col_step : patch->lane_step, step = p->swapped ? patch->lane_step : patch->col_step;
+	if (step == 1) {
+		p->finish(patch->product, row_step, &target);
+		return;
 	}
-	p->finish(product, row_step, &target);
+	for (int64_t i = 0; i < target.rows; i++) {
+		for (int64_t j = 0; j < target.cols; j++)
+			turned[i * target.cols + j] = patch->product[i * row_step + j * step];
+	}
+	p->finish(turned, target.cols, &target);
 }
 
 static void dot_task(void *context, int64_t index)
@@ -251,13 +256,15 @@ static void dot_task(void *context, int64_t index)
 	const struct product *p = context;
 	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
 	float out[GEMM_DOT_ROWS * GEMM_SKINNY_COLS];
-	for (int64_t lane = index * p->lanes_per_task; lane < end; lane += GEMM_DOT_ROWS) {
-		int64_t rows = rh_min(GEMM_DOT_ROWS, end - lane);
-		struct gemm_side side = from(*p->wide, lane, 0);
-		for (int64_t col = 0; col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
-			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
-			p->kernels->dot(&side, rows, p->k, p->narrow + col * p->narrow_stride, p->narrow_stride, cols, out);
-			put_narrow(p, lane, rows, cols, col, cols, 1, out);
+	struct patch patch = {.product = out, .lane = index * p->lanes_per_task, .col_step = 1};
+	for (; patch.lane < end; patch.lane += GEMM_DOT_ROWS) {
+		struct gemm_side side = from(*p->wide, patch.lane, 0);
+		patch.lanes = rh_min(GEMM_DOT_ROWS, end - patch.lane);
+		for (patch.col = 0; patch.col < p->narrow_lanes; patch.col += GEMM_SKINNY_COLS) {
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - patch.col);
+			patch.cols = patch.lane_step = cols;
+			p->kernels->dot(&side, patch.lanes, p->k, p->narrow + patch.col * p->narrow_stride, p->narrow_stride, cols, out);
+			put_narrow(p, &patch);
 		}
 	}
 }
@@ -267,14 +274,15 @@ static void outer_task(void *context, int64_t index)
 	const struct product *p = context;
 	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
 	float out[GEMM_SKINNY_COLS * GEMM_MAX_LANES];
-	for (int64_t lane = index * p->lanes_per_task; lane < end; lane += p->kernels->outer_lanes) {
-		int64_t lanes = rh_min(p->kernels->outer_lanes, end - lane);
-		struct gemm_side side = from(*p->wide, lane, 0);
-		for (int64_t col = 0; col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
-			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
+	struct patch patch = {.product = out, .lane = index * p->lanes_per_task, .lane_step = 1, .col_step = GEMM_MAX_LANES};
+	for (; patch.lane < end; patch.lane += p->kernels->outer_lanes) {
+		struct gemm_side side = from(*p->wide, patch.lane, 0);
+		patch.lanes = rh_min(p->kernels->outer_lanes, end - patch.lane);
+		for (patch.col = 0; patch.col < p->narrow_lanes; patch.col += GEMM_SKINNY_COLS) {
+			patch.cols = rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - patch.col);
 			memset(out, 0, sizeof out);
-			p->kernels->outer(&side, lanes, p->k, p->narrow + col * p->k, cols, out);
-			put_narrow(p, lane, lanes, 1, col, cols, GEMM_MAX_LANES, out);
+			p->kernels->outer(&side, patch.lanes, p->k, p->narrow + patch.col * p->k, (int)patch.cols, out);
+			put_narrow(p, &patch);
 		}
 	}
 }

@@ -234,9 +234,19 @@ static void pack_b(const struct gemm_side *side, int64_t lanes, int64_t kc, void
 	pack(side, lanes, COLS, kc, out);
 }
 
+/* A narrow product: `a` is read where it lies, each of its rows (dot: lanes, along k; outer: steps of k, along lanes) a_stride elements
+ * after the one before. */
+struct narrow {
+	const char *a;
+	int64_t a_stride, k;
+	const float *b;
+	int64_t b_stride;
+	float *out;
+	int64_t out_stride;
+};
+
 /* `rows` rows of a by `cols` columns of b, both along k. */
-SIMD_INLINE void dot_block(const int rows, const int cols, const void *a, enum rh_dtype dtype, int64_t a_stride, int64_t k, const float *b,
-                           int64_t b_stride, float *out, int64_t out_stride)
+SIMD_INLINE void dot_block(const int rows, const int cols, enum rh_dtype dtype, struct narrow p)
 {
 	vf sum[8][8];
 #pragma GCC unroll 8
@@ -246,14 +256,14 @@ SIMD_INLINE void dot_block(const int rows, const int cols, const void *a, enum r
 			sum[i][j] = (vf){0};
 	}
 	int64_t at = 0;
-	for (; at + VF <= k; at += VF) {
+	for (; at + VF <= p.k; at += VF) {
 		vf x[8];
 #pragma GCC unroll 8
 		for (int i = 0; i < rows; i++)
-			x[i] = load_as(a, dtype, i * a_stride + at);
+			x[i] = load_as(p.a, dtype, i * p.a_stride + at);
 #pragma GCC unroll 8
 		for (int j = 0; j < cols; j++) {
-			vf y = vf_load(b + j * b_stride + at);
+			vf y = vf_load(p.b + j * p.b_stride + at);
 #pragma GCC unroll 8
 			for (int i = 0; i < rows; i++)
 				sum[i][j] += x[i] * y;
@@ -264,90 +274,74 @@ SIMD_INLINE void dot_block(const int rows, const int cols, const void *a, enum r
 #pragma GCC unroll 8
 		for (int j = 0; j < cols; j++) {
 			float total = vf_sum(sum[i][j]);
-			for (int64_t tail = at; tail < k; tail++)
-				total += element(a, dtype, i * a_stride + tail) * b[j * b_stride + tail];
-			out[i * out_stride + j] = total;
+			for (int64_t tail = at; tail < p.k; tail++)
+				total += element(p.a, dtype, i * p.a_stride + tail) * p.b[j * p.b_stride + tail];
+			p.out[i * p.out_stride + j] = total;
 		}
 	}
 }
 
 /* All rows by `cols` columns, `block` rows at a time. */
-SIMD_INLINE void dot_cols(const int block, const int cols, const struct gemm_side *a, enum rh_dtype dtype, int64_t rows, int64_t k,
-                          const float *b, int64_t b_stride, float *out, int64_t out_stride)
+SIMD_INLINE void dot_cols(const int block, const int cols, enum rh_dtype dtype, int64_t rows, struct narrow p)
 {
-	int64_t i = 0;
-	size_t size = dtype == RH_F32 ? 4 : 2;
-	const char *data = a->data;
-	for (; i + block <= rows; i += block)
-		dot_block(block, cols, data + (size_t)(i * a->lane_stride) * size, dtype, a->lane_stride, k, b, b_stride,
-		          out + i * out_stride, out_stride);
-	for (; i < rows; i++)
-		dot_block(1, cols, data + (size_t)(i * a->lane_stride) * size, dtype, a->lane_stride, k, b, b_stride, out + i * out_stride,
-		          out_stride);
+	int64_t row_bytes = p.a_stride * (dtype == RH_F32 ? 4 : 2);
+	for (; rows >= block; rows -= block, p.a += block * row_bytes, p.out += block * p.out_stride)
+		dot_block(block, cols, dtype, p);
+	for (; rows > 0; rows--, p.a += row_bytes, p.out += p.out_stride)
+		dot_block(1, cols, dtype, p);
 }
 
-SIMD_INLINE void dot_as(const struct gemm_side *a, enum rh_dtype dtype, int64_t rows, int64_t k, const float *b, int64_t b_stride, int cols,
-                        float *out)
+SIMD_INLINE void dot_as(enum rh_dtype dtype, int64_t rows, int cols, struct narrow p)
 {
-	int out_stride = cols;
-	for (; cols > 0; cols -= DOT_COLS, b += DOT_COLS * b_stride, out += DOT_COLS) {
+#define DOT(block, cols)                                                                                                                   \
+	case cols:                                                                                                                         \
+		dot_cols(block, cols, dtype, rows, p);                                                                                     \
+		break;
+	for (; cols > 0; cols -= DOT_COLS, p.b += DOT_COLS * p.b_stride, p.out += DOT_COLS) {
 		switch (cols) {
-		case 1:
-			dot_cols(8, 1, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
-		case 2:
-			dot_cols(4, 2, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
-		case 3:
-			dot_cols(3, 3, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
+			DOT(8, 1)
+			DOT(4, 2)
+			DOT(3, 3)
 #if defined __AVX512F__
-		case 4:
-			dot_cols(6, 4, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
-		case 5:
-			dot_cols(4, 5, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
-		case 6:
-			dot_cols(4, 6, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
-		case 7:
-			dot_cols(3, 7, a, dtype, rows, k, b, b_stride, out, out_stride);
-			break;
+			DOT(6, 4)
+			DOT(4, 5)
+			DOT(4, 6)
+			DOT(3, 7)
 #endif
 		default:
-			dot_cols(3, DOT_COLS, a, dtype, rows, k, b, b_stride, out, out_stride);
+			dot_cols(3, DOT_COLS, dtype, rows, p);
 		}
 	}
+#undef DOT
 }
 
 static void dot(const struct gemm_side *a, int64_t rows, int64_t k, const float *b, int64_t b_stride, int cols, float *out)
 {
+	const struct narrow p = {a->data, a->lane_stride, k, b, b_stride, out, cols};
 	if (a->dtype == RH_F32)
-		dot_as(a, RH_F32, rows, k, b, b_stride, cols, out);
+		dot_as(RH_F32, rows, cols, p);
 	else
-		dot_as(a, RH_BF16, rows, k, b, b_stride, cols, out);
+		dot_as(RH_BF16, rows, cols, p);
 }
 
 /* `vecs` vectors of lanes by `cols` columns. */
-SIMD_INLINE void outer_block(const int vecs, const int cols, const void *a, enum rh_dtype dtype, int64_t k_stride, int64_t kc,
-                             const float *b, int b_stride, float *out)
+SIMD_INLINE void outer_block(const int vecs, const int cols, enum rh_dtype dtype, struct narrow p)
 {
 	vf sum[8][OUTER_VECS];
 #pragma GCC unroll 8
 	for (int j = 0; j < cols; j++) {
 #pragma GCC unroll 4
 		for (int v = 0; v < vecs; v++)
-			sum[j][v] = vf_load(out + j * GEMM_MAX_LANES + v * VF);
+			sum[j][v] = vf_load(p.out + j * p.out_stride + v * VF);
 	}
-	for (int64_t k = 0; k < kc; k++) {
+	for (int64_t k = 0; k < p.k; k++) {
 		vf x[OUTER_VECS];
 #pragma GCC unroll 4
 		for (int v = 0; v < vecs; v++)
-			x[v] = load_as(a, dtype, k * k_stride + v * VF);
+			x[v] = load_as(p.a, dtype, k * p.a_stride + v * VF);
 #pragma GCC unroll 8
 		for (int j = 0; j < cols; j++) {
-			vf y = vf_set(b[k * b_stride + j]);
+			vf y = vf_set(p.b[k * p.b_stride + j]);
 #pragma GCC unroll 4
 			for (int v = 0; v < vecs; v++)
 				sum[j][v] += x[v] * y;
@@ -357,50 +351,47 @@ SIMD_INLINE void outer_block(const int vecs, const int cols, const void *a, enum
 	for (int j = 0; j < cols; j++) {
 #pragma GCC unroll 4
 		for (int v = 0; v < vecs; v++)
-			vf_store(out + j * GEMM_MAX_LANES + v * VF, sum[j][v]);
+			vf_store(p.out + j * p.out_stride + v * VF, sum[j][v]);
 	}
 }
 
-SIMD_INLINE void outer_vecs(const int vecs, const void *a, enum rh_dtype dtype, int64_t k_stride, int64_t kc, const float *b, int cols,
-                            float *out)
+SIMD_INLINE void outer_vecs(const int vecs, enum rh_dtype dtype, int cols, struct narrow p)
 {
-	int b_stride = cols, j = 0;
-	for (; j + OUTER_COLS <= cols; j += OUTER_COLS)
-		outer_block(vecs, OUTER_COLS, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+	for (; cols >= OUTER_COLS; cols -= OUTER_COLS, p.b += OUTER_COLS, p.out += OUTER_COLS * p.out_stride)
+		outer_block(vecs, OUTER_COLS, dtype, p);
 #if defined __AVX512F__
-	for (; j + 4 <= cols; j += 4)
-		outer_block(vecs, 4, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+	for (; cols >= 4; cols -= 4, p.b += 4, p.out += 4 * p.out_stride)
+		outer_block(vecs, 4, dtype, p);
 #endif
-	for (; j < cols; j++)
-		outer_block(vecs, 1, a, dtype, k_stride, kc, b + j, b_stride, out + j * GEMM_MAX_LANES);
+	for (; cols > 0; cols--, p.b++, p.out += p.out_stride)
+		outer_block(vecs, 1, dtype, p);
 }
 
-SIMD_INLINE void outer_as(const struct gemm_side *a, enum rh_dtype dtype, int64_t lanes, int64_t kc, const float *b, int cols, float *out)
+SIMD_INLINE void outer_as(enum rh_dtype dtype, int64_t lanes, int cols, struct narrow p)
 {
-	size_t size = dtype == RH_F32 ? 4 : 2;
-	const char *data = a->data;
-	int64_t lane = 0;
+	int64_t vec_bytes = VF * (dtype == RH_F32 ? 4 : 2), lane = 0;
 	if (lanes == OUTER_VECS * VF) {
-		outer_vecs(OUTER_VECS, data, dtype, a->k_stride, kc, b, cols, out);
+		outer_vecs(OUTER_VECS, dtype, cols, p);
 		return;
 	}
-	for (; lane + VF <= lanes; lane += VF)
-		outer_vecs(1, data + (size_t)lane * size, dtype, a->k_stride, kc, b, cols, out + lane);
-	for (; lane < lanes; lane++) {
-		for (int64_t k = 0; k < kc; k++) {
-			float x = element(a->data, dtype, k * a->k_stride + lane);
+	for (; lane + VF <= lanes; lane += VF, p.a += vec_bytes, p.out += VF)
+		outer_vecs(1, dtype, cols, p);
+	for (int64_t i = 0; i < lanes - lane; i++) {
+		for (int64_t k = 0; k < p.k; k++) {
+			float x = element(p.a, dtype, k * p.a_stride + i);
 			for (int j = 0; j < cols; j++)
-				out[j * GEMM_MAX_LANES + lane] += x * b[k * cols + j];
+				p.out[j * p.out_stride + i] += x * p.b[k * p.b_stride + j];
 		}
 	}
 }
 
 static void outer(const struct gemm_side *a, int64_t lanes, int64_t kc, const float *b, int cols, float *out)
 {
+	const struct narrow p = {a->data, a->k_stride, kc, b, cols, out, GEMM_MAX_LANES};
 	if (a->dtype == RH_F32)
-		outer_as(a, RH_F32, lanes, kc, b, cols, out);
+		outer_as(RH_F32, lanes, cols, p);
 	else
-		outer_as(a, RH_BF16, lanes, kc, b, cols, out);
+		outer_as(RH_BF16, lanes, cols, p);
 }
 
 const struct gemm_kernels SIMD(gemm_kernels) = {
