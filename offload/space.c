@@ -65,6 +65,7 @@ struct rh_space_io {
 	int stuck;   /* a drive stalled on it: never used again */
 	double began;
 	int64_t bytes;
+	int aside; /* waits for it are not counted */
 };
 
 /* ---- directories and records ---- */
@@ -316,7 +317,7 @@ static int await(struct rh_space_io *io)
 			rc = -ETIMEDOUT;
 		before = io->left;
 	}
-	space->waited += rh_clock_seconds() - began;
+	space->waited += io->aside ? 0 : rh_clock_seconds() - began;
 	return rc;
 }
 
@@ -397,6 +398,18 @@ void rh_space_watch(struct rh_space *space, const struct rh_watch *watch)
 {
 	pthread_mutex_lock(&space->lock);
 	space->watch = watch ? *watch : (struct rh_watch){0};
+	pthread_mutex_unlock(&space->lock);
+}
+
+void rh_space_io_aside(struct rh_space_io *io)
+{
+	io->aside = 1;
+}
+
+void rh_space_waited(struct rh_space *space, double seconds)
+{
+	pthread_mutex_lock(&space->lock);
+	space->waited += seconds;
 	pthread_mutex_unlock(&space->lock);
 }
 

@@ -63,6 +63,10 @@ void rh_space_write(struct rh_space_io *io, int record, const void *memory);
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;
 /* Whether rh_space_io_wait would return at once. */
 int rh_space_io_done(struct rh_space_io *io);
+/* It is waited for on a thread of its own from now on, which counts for nothing: whoever waits for that thread says so with
+ * rh_space_waited. */
+void rh_space_io_aside(struct rh_space_io *io);
+void rh_space_waited(struct rh_space *space, double seconds);
 
 /* Told of each transfer from now on, those under way too, when its last block has come; NULL: no more, and none is being told of any more.
  */

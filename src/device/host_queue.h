@@ -43,7 +43,7 @@ struct rh_host_queue {
 	const struct rh_host_queue_ops *ops;
 };
 
-/* All required. */
+/* All required, but `serve` and `pass`, which queues in virtual time alone have. */
 struct rh_host_queue_ops {
 	/* Waits for all jobs. */
 	void (*destroy)(struct rh_host_queue *queue);

@@ -1,6 +1,7 @@
 #include "run/boundary.h"
 
 #include "core/alloc.h"
+#include "run/spool.h"
 
 #include <string.h>
 
@@ -20,9 +21,11 @@ static int *slot_of(struct rh_boundaries *boundaries, enum rh_boundary_kind kind
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
-struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
-                                               int readers)
+int rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch, int readers,
+                        struct rh_boundary_buffer **out)
 {
+	if (boundaries->spool)
+		return run_spool_write(boundaries->spool, kind, layer, micro_batch, out);
 	int *where = slot_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where < 0 && readers > 0 && boundaries->free_count > 0);
 	*where = boundaries->queue[boundaries->head];
@@ -30,24 +33,46 @@ struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries,
 	if (--boundaries->free_count < boundaries->least_free)
 		boundaries->least_free = boundaries->free_count;
 	boundaries->buffer[*where].readers = readers;
-	return &boundaries->buffer[*where];
+	*out = &boundaries->buffer[*where];
+	return 0;
 }
 
-struct rh_boundary_buffer *rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
+int rh_boundary_sent(struct rh_boundaries *boundaries, struct rh_boundary_buffer *buffer)
 {
+	return boundaries->spool ? run_spool_written(boundaries->spool, buffer) : 0;
+}
+
+int rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
+                     struct rh_boundary_buffer **out)
+{
+	if (boundaries->spool)
+		return run_spool_read(boundaries->spool, kind, layer, micro_batch, out);
 	int where = *slot_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(where >= 0);
-	return &boundaries->buffer[where];
+	*out = &boundaries->buffer[where];
+	return 0;
 }
 
 void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
+	if (boundaries->spool) /* its buffers come back in turn */
+		return;
 	int *where = slot_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where >= 0 && boundaries->buffer[*where].readers > 0);
 	if (--boundaries->buffer[*where].readers)
 		return;
 	boundaries->queue[(boundaries->head + boundaries->free_count++) % boundaries->count] = *where;
 	*where = -1;
+}
+
+int rh_boundaries_begin(struct rh_boundaries *boundaries, const struct rh_boundary_walk *walk)
+{
+	return boundaries->spool ? run_spool_begin(boundaries->spool, walk) : 0;
+}
+
+int rh_boundaries_end(struct rh_boundaries *boundaries)
+{
+	return boundaries->spool ? run_spool_end(boundaries->spool) : 0;
 }
 
 int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t bytes_each, struct rh_arena *memory,
@@ -92,6 +117,7 @@ static void destroy_events(struct rh_event **event, int count)
 
 void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices)
 {
+	run_spool_destroy(boundaries->spool);
 	for (int i = 0; boundaries->buffer && i < boundaries->count; i++) {
 		destroy_events(boundaries->buffer[i].written, devices);
 		destroy_events(boundaries->buffer[i].read, devices);
@@ -103,50 +129,116 @@ void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices)
 	*boundaries = (struct rh_boundaries){0};
 }
 
-/* Books one slot as the executor does: for each micro-batch outputs first, then inputs are given back. */
-static void walk_slot(struct rh_boundaries *books, const int *reads, const struct rh_slot *slot, int layers, int first_trained)
+/* What the walk knows of the whole program. */
+struct program_facts {
+	int trains, lowest; /* lowest layer of a backward */
+	int *readers;       /* (layers + 1) of each boundary */
+};
+
+/* Its readers are the caller's to free. */
+static int find_facts(const struct rh_boundary_walk *walk, struct program_facts *out)
 {
-	for (int64_t m = slot->first; m < slot->first + slot->count; m++) {
-		if (slot->kind == RH_SLOT_FORWARD)
-			for (int l = slot->lo + 1; l <= slot->hi; l++) {
-				if (reads[l])
-					rh_boundary_acquire(books, RH_BOUNDARY_ACTIVATION, l, m, reads[l]);
-			}
-		else if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
+	*out = (struct program_facts){.lowest = walk->layers, .readers = rh_alloc((size_t)walk->layers + 1, sizeof *out->readers)};
+	if (!out->readers)
+		return -ENOMEM;
+	for (size_t i = 0; i < walk->program->slots; i++) {
+		const struct rh_slot *slot = &walk->program->slot[i];
+		if (slot->kind != RH_SLOT_BACKWARD && slot->kind != RH_SLOT_FUSED && slot->kind != RH_SLOT_INPUT_GRADIENT)
 			continue;
-		else if (slot->kind != RH_SLOT_INFER && slot->lo > first_trained)
-			rh_boundary_acquire(books, RH_BOUNDARY_GRADIENT, slot->lo, m, 1);
-		if (slot->lo > 0)
-			rh_boundary_release(books, RH_BOUNDARY_ACTIVATION, slot->lo, m);
-		if (slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < layers))
-			rh_boundary_release(books, RH_BOUNDARY_GRADIENT, slot->hi, m);
+		out->trains = 1;
+		out->lowest = slot->lo < out->lowest ? slot->lo : out->lowest;
 	}
+	for (int l = 1; l <= walk->layers; l++)
+		out->readers[l] = rh_boundary_readers(walk->plan, out->trains, l);
+	return 0;
+}
+
+static int touch(const struct rh_boundary_walk *walk, struct rh_boundary_touch touch, enum rh_boundary_act act, enum rh_boundary_kind kind,
+                 int layer)
+{
+	touch.act = act;
+	touch.kind = kind;
+	touch.layer = layer;
+	return walk->touch(walk->context, &touch);
+}
+
+static int walk_outputs(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
+                        struct rh_boundary_touch at)
+{
+	int rc = 0;
+	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++)
+		if ((at.readers = facts->readers[l]))
+			rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
+	at.readers = 1;
+	if (!rc && slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER && slot->lo > facts->lowest)
+		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->lo);
+	return rc;
+}
+
+/* One slot as the executor does it: for each micro-batch inputs are read, outputs written, then inputs given back. */
+static int walk_slot(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot)
+{
+	struct rh_boundary_touch at = {.step = slot->step};
+	int from_above = slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < walk->layers), rc = 0;
+	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
+		return 0;
+	for (int64_t m = slot->first; !rc && m < slot->first + slot->count; m++) {
+		at.micro_batch = m + slot->step % walk->steps_held * walk->step_micro_batches;
+		if (slot->lo > 0)
+			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
+		if (!rc && from_above)
+			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
+		rc = rc ? rc : walk_outputs(walk, facts, slot, at);
+		if (!rc && slot->lo > 0)
+			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_ACTIVATION, slot->lo);
+		if (!rc && from_above)
+			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_GRADIENT, slot->hi);
+	}
+	return rc;
+}
+
+static int walk_all(const struct rh_boundary_walk *walk, const struct program_facts *facts)
+{
+	int rc = 0;
+	for (size_t i = 0; !rc && i < walk->program->slots; i++)
+		rc = walk_slot(walk, facts, &walk->program->slot[i]);
+	return rc;
+}
+
+int rh_boundary_walk(const struct rh_boundary_walk *walk)
+{
+	struct program_facts facts;
+	int rc = find_facts(walk, &facts);
+	rc = rc ? rc : walk_all(walk, &facts);
+	rh_free(facts.readers);
+	return rc;
+}
+
+static int book(void *context, const struct rh_boundary_touch *touch)
+{
+	struct rh_boundaries *books = context;
+	struct rh_boundary_buffer *buffer;
+	if (touch->act == RH_BOUNDARY_WRITE)
+		return rh_boundary_acquire(books, touch->kind, touch->layer, touch->micro_batch, touch->readers, &buffer);
+	if (touch->act == RH_BOUNDARY_LEAVE)
+		rh_boundary_release(books, touch->kind, touch->layer, touch->micro_batch);
+	return 0;
 }
 
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
 {
-	struct rh_boundaries books;
-	int trains = 0, most = 0, lowest = layers;
-	for (size_t i = 0; i < program->slots; i++) {
-		enum rh_slot_kind kind = program->slot[i].kind;
-		int backward = kind == RH_SLOT_BACKWARD || kind == RH_SLOT_FUSED || kind == RH_SLOT_INPUT_GRADIENT;
-		trains |= backward;
-		if (backward)
-			lowest = program->slot[i].lo < lowest ? program->slot[i].lo : lowest;
-	}
-	int *readers = rh_alloc((size_t)layers + 1, sizeof *readers);
-	if (!readers)
-		return -ENOMEM;
-	for (int l = 1; l <= layers; l++)
-		readers[l] = rh_boundary_readers(plan, trains, l);
-	for (int l = 1; l < layers; l++)
-		most += readers[l] > 0;
+	struct rh_boundaries books = {0};
+	struct rh_boundary_walk walk = {
+	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .touch = book, .context = &books};
+	struct program_facts facts;
+	int rc = find_facts(&walk, &facts), most = 0;
+	for (int l = 1; !rc && l < layers; l++)
+		most += facts.readers[l] > 0;
 	most = (int)((most + plan->backward_stages + 2) * micro_batches);
-	int rc = rh_boundaries_create(most, layers, micro_batches, 0, NULL, NULL, 0, &books);
-	for (size_t i = 0; !rc && i < program->slots; i++)
-		walk_slot(&books, readers, &program->slot[i], layers, lowest);
+	rc = rc ? rc : rh_boundaries_create(most, layers, micro_batches, 0, NULL, NULL, 0, &books);
+	rc = rc ? rc : walk_all(&walk, &facts);
 	*out = books.count - books.least_free;
 	rh_boundaries_destroy(&books, 0);
-	rh_free(readers);
+	rh_free(facts.readers);
 	return rc;
 }

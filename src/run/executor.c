@@ -1,3 +1,4 @@
+#include "run/spool.h"
 #include "run/trace.h"
 #include "run/work.h"
 
@@ -23,34 +24,8 @@ struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 	                            .devices = options->devices,
 	                            .train_micro_batches = options->train_micro_batches,
 	                            .train_round = options->train_round,
-	                            .infer_round = options->infer_round,
+	                            .infer_round = run_infer_round(options),
 	                            .window = options->window};
-}
-
-/* Boundary buffers for the worst of all programs that the run may ask for: any number of micro-batches up to the most. None where
- * everything is one stage. */
-static int boundary_count(const struct rh_executor_options *options, int *out)
-{
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	struct rh_program program = {0};
-	int rc = 0;
-	*out = run_stretch_boundaries(options);
-	for (int trains = 0; !rc && trains < 2; trains++) {
-		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
-		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
-		for (int64_t m = count; !rc && m > count - distinct; m--) { /* live buffers grow with the micro-batches of a round */
-			int turn = 0, needed = 0;
-			rc = rh_dispatch_call(&dispatch, trains, m, &turn, &program);
-			if (rc >= 0)
-				rc = rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed);
-			if (!rc)
-				*out = (int)most(*out, needed);
-		}
-	}
-	if (*out) /* none where everything is one stage */
-		*out += (int)options->spare_boundaries;
-	rh_program_free(&program);
-	return rc;
 }
 
 /* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */
@@ -110,14 +85,18 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }
 
-int64_t rh_executor_host_bytes(const struct rh_executor_options *options)
+int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
-	int count;
-	int rc = boundary_count(options, &count);
+	struct run_boundary_room room;
 	int64_t ring = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
-	return rc ? rc
-	          : rh_host_round(count * options->plan->boundary_bytes) + rh_host_round(staging_bytes(options)) +
-	                       rh_host_round(run_feed_bytes(options->page_bytes)) + ring;
+	int rc = run_boundary_room(options, &room);
+	if (rc)
+		return rc;
+	*out = (struct rh_executor_bytes){.host = rh_host_round(room.count * room.bytes_each) + rh_host_round(staging_bytes(options)) +
+	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + ring,
+	                                  .nvme = room.records * room.bytes_each,
+	                                  .nvme_step = room.step_writes * room.bytes_each};
+	return 0;
 }
 
 static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
@@ -304,14 +283,28 @@ static int reserve_boundaries(const struct rh_executor_options *options, int64_t
 	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
 }
 
+static int spool_create(struct rh_executor *executor, const struct run_boundary_room *room)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct run_spool_options spool = {.space = options->space,
+	                                  .first_record = options->first_record,
+	                                  .bytes = room->bytes_each,
+	                                  .layers = options->model->layers,
+	                                  .micro_batches = executor->micro_batches,
+	                                  .down = room->down,
+	                                  .up = room->up,
+	                                  .device = options->device[0]};
+	return run_spool_create(&spool, executor->boundaries.buffer, &executor->boundaries.spool);
+}
+
 static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	int count;
-	int rc = boundary_count(options, &count);
+	struct run_boundary_room room;
+	int rc = run_boundary_room(options, &room);
 	if (!rc)
-		rc = reserve_boundaries(options, count * plan->boundary_bytes, &executor->boundary_memory);
+		rc = reserve_boundaries(options, room.count * room.bytes_each, &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->devices, staging_bytes(options), "staging of micro-batches",
 		                          &executor->staging);
@@ -344,8 +337,9 @@ static int host_create(struct rh_executor *executor)
 		executor->micro[m] = rh_arena_take(&executor->staging, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->staging, plan->result_bytes);
 	}
-	return rh_boundaries_create(count, options->model->layers, executor->micro_batches, plan->boundary_bytes,
-	                            &executor->boundary_memory, options->device, options->devices, &executor->boundaries);
+	rc = rh_boundaries_create(room.count, options->model->layers, executor->micro_batches, room.bytes_each, &executor->boundary_memory,
+	                          options->device, options->devices, &executor->boundaries);
+	return rc || !room.records ? rc : spool_create(executor, &room);
 }
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
@@ -501,16 +495,29 @@ void run_begin(struct rh_executor *executor)
 		run_feed_begin(executor->feed, executor->trains);
 }
 
-/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, and no device. The first fault
- * comes back, with its line. */
+int run_begin_boundaries(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct rh_boundary_walk walk = {.plan = options->plan,
+	                                .layers = options->model->layers,
+	                                .program = &executor->program,
+	                                .steps_held = executor->steps_held,
+	                                .step_micro_batches = options->train_micro_batches};
+	return rh_boundaries_begin(&executor->boundaries, &walk);
+}
+
+/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, no device, and nothing to or from
+ * NVMe. The first fault comes back, with its line. */
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
 	char line[512];
 	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
-	for (int d = -1; d < options->devices; d++) {
+	for (int d = -1; d <= options->devices; d++) {
 		int fault = 0;
-		if (d >= 0)
+		if (d == options->devices)
+			fault = rh_boundaries_end(&executor->boundaries);
+		else if (d >= 0)
 			fault = options->device[d]->ops->synchronize(options->device[d]);
 		else if (executor->ring)
 			fault = rh_staging_finish(executor->ring);
@@ -557,6 +564,7 @@ static int run_program(struct rh_executor *executor, const struct rh_micro_batch
 		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
 		rc = 0;
 	}
+	rc = rc ? rc : run_begin_boundaries(executor);
 	rh_store_throttle(options->store, options->throttled_threads);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++)
 		rc = run_slot(executor, &executor->program.slot[i]);

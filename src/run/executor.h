@@ -27,6 +27,11 @@ struct rh_executor_options {
 	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
 	 * wait for one another's buffers. */
 	int64_t spare_boundaries;
+	/* Boundaries go to NVMe (run/spool.h), where they take more than the buffers for it: 4 for writes, 3 for reads, and spare ones.
+	 * Forward- only rounds are cut so short that they write nothing. */
+	int spills_boundaries;
+	struct rh_space *space;      /* NULL: of a simulated machine */
+	int first_record;            /* rh_executor_take_space's */
 	int64_t infer_micro_batches; /* the most in one rh_executor_infer */
 	int64_t score_cols;          /* of forward-only results: choices, or the vocabulary when the plan infers logits */
 	int infer_logits;
@@ -44,9 +49,16 @@ struct rh_micro_batch {
 	float *scores; /* (head_rows, score_cols): forward-only */
 };
 
-/* Host bytes that rh_executor_create maps beside the store, to the byte: boundary buffers, staging of integers and results;
- * at most, where devices register host memory. */
-int64_t rh_executor_host_bytes(const struct rh_executor_options *options);
+/* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,
+ * where devices register host memory. nvme: what rh_executor_take_space takes; nvme_step: what a whole step of training writes there, at
+ * most (exactly, but in a stretch). */
+struct rh_executor_bytes {
+	int64_t host, nvme, nvme_step;
+};
+int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out) RH_MUST;
+
+/* Takes the records of boundaries on NVMe, before rh_space_reserve. Does nothing where none go there. */
+int rh_executor_take_space(struct rh_executor_options *options) RH_MUST;
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);

@@ -133,10 +133,24 @@ int run_is_staged(const struct rh_executor *executor, const void *host, int64_t 
 
 /* A call's beginning and end: books are empty, and all devices idle, whatever rc is; the first fault comes back. */
 void run_begin(struct rh_executor *executor);
+/* executor->program is what comes. */
+int run_begin_boundaries(struct rh_executor *executor) RH_MUST;
 int run_end(struct rh_executor *executor, int rc);
 /* A micro-batch goes to its place; its results come from there. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);
+
+/* boundary_room.c: what boundaries take, for the worst of all programs that the run may ask for. */
+struct run_boundary_room {
+	int count;           /* buffers in host memory; none where everything is one stage */
+	int64_t bytes_each;  /* of a buffer, and of a record */
+	int down, up;        /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
+	int records;         /* on NVMe */
+	int64_t step_writes; /* of records in a step */
+};
+int run_boundary_room(const struct rh_executor_options *options, struct run_boundary_room *out) RH_MUST;
+/* Micro-batches of a forward-only round. */
+int64_t run_infer_round(const struct rh_executor_options *options);
 
 /* stretch.c: steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
 int64_t run_steps_held(const struct rh_executor_options *options);

@@ -50,8 +50,13 @@ static struct run_slot *fetch(struct work *work, enum rh_boundary_kind kind, int
 {
 	struct rh_boundaries *boundaries = &work->executor->boundaries;
 	struct run_slot *slot = take(work, &work->on->boundary, RH_STREAM_ACTIVATIONS_UP);
-	struct rh_boundary_buffer *buffer = rh_boundary_find(boundaries, kind, layer, m);
-	wait_for(work, RH_STREAM_ACTIVATIONS_UP, buffer->written[buffer->written_by]);
+	struct rh_boundary_buffer *buffer;
+	if (!work->rc)
+		work->rc = rh_boundary_find(boundaries, kind, layer, m, &buffer);
+	if (work->rc)
+		return slot;
+	if (buffer->written_by >= 0)
+		wait_for(work, RH_STREAM_ACTIVATIONS_UP, buffer->written[buffer->written_by]);
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, slot->memory, buffer->memory, rh_view_bytes(boundary_view(work, slot)));
 	record(work, RH_STREAM_ACTIVATIONS_UP, slot->ready);
 	buffer->read_by |= (uint64_t)1 << work->slot->device;
@@ -62,7 +67,12 @@ static struct run_slot *fetch(struct work *work, enum rh_boundary_kind kind, int
 /* Sends a boundary to the host once what was enqueued on the compute stream is done. */
 static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
 {
-	struct rh_boundary_buffer *buffer = rh_boundary_acquire(&work->executor->boundaries, kind, layer, m, readers);
+	struct rh_boundaries *boundaries = &work->executor->boundaries;
+	struct rh_boundary_buffer *buffer;
+	if (!work->rc)
+		work->rc = rh_boundary_acquire(boundaries, kind, layer, m, readers, &buffer);
+	if (work->rc)
+		return;
 	record(work, RH_STREAM_COMPUTE, slot->ready);
 	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
 	for (int d = 0; d < work->executor->options.devices; d++)
@@ -73,6 +83,8 @@ static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
 	buffer->written_by = work->slot->device;
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->written[buffer->written_by]);
+	if (!work->rc)
+		work->rc = rh_boundary_sent(boundaries, buffer);
 }
 
 /* The head's results: their place on the device, and afterwards their way to the host. */

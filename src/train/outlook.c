@@ -193,7 +193,7 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 	double light = forecast->product_peak_seconds;
 	out->speed_of_light = forecast->step_seconds > 0 ? light / forecast->step_seconds : 0;
 	out->run_seconds = (double)load->run_steps * forecast->step_seconds;
-	out->nvme_written_bytes = forecast->nvme_step_bytes * (load->run_steps ? load->run_steps + 1 : 0);
+	out->nvme_written_bytes = forecast->nvme_run_bytes;
 	rc = small_load(config, machine, load, forecast->layers, &smaller, &small);
 	if (rc)
 		return rc;

@@ -51,15 +51,18 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 		return rc;
 	planning->options.plan = &session->plan;
 	planning->options.page_bytes = rh_store_page_bytes(session->model->block, session->model->blocks, &planning->store);
-	int64_t boundaries = rh_executor_host_bytes(&planning->options);
-	if (boundaries < 0)
-		return (int)boundaries;
-	session->bytes.boundaries = boundaries;
+	struct rh_executor_bytes beside;
+	rc = rh_executor_bytes(&planning->options, &beside);
+	if (rc)
+		return rc;
+	session->bytes.boundaries = beside.host;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
-	session->bytes.nvme =
+	session->bytes.nvme_loaded =
 	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store, &session->bytes.nvme_step);
+	session->bytes.nvme = session->bytes.nvme_loaded + beside.nvme;
+	session->bytes.nvme_step += beside.nvme_step;
 	session->bytes.device = session->plan.device_bytes;
-	session->bytes.total = session->bytes.store + boundaries + session->bytes.host_devices * session->bytes.device +
+	session->bytes.total = session->bytes.store + beside.host + session->bytes.host_devices * session->bytes.device +
 	                       session->bytes.data + PLANNING_ALLOWANCE_BYTES;
 	return 0;
 }
@@ -99,53 +102,50 @@ static int plan_as_asked(struct rh_session *session, struct planning *planning)
 	               (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
 }
 
-/* Spare boundary buffers are the first to go. */
-static int plan_within_budget(struct rh_session *session, struct planning *planning)
+/* With these kinds on NVMe. Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. */
+static int plan_within_budget(struct rh_session *session, struct planning *planning, int kinds)
 {
-	int rc = plan_as_asked(session, planning);
-	if (rc != -ENOMEM || !planning->options.spare_boundaries)
-		return rc;
-	planning->options.spare_boundaries = 0;
-	rh_error_clear();
-	return plan_as_asked(session, planning);
+	int spills = (kinds & RH_SPILL_ACTIVATIONS) != 0;
+	session->spill = planning->store.spill = kinds;
+	planning->options.spills_boundaries = spills;
+	for (int64_t spare = spills ? planning->spare_spilled : planning->spare;; spare = spills ? spare / 2 : 0) {
+		planning->options.spare_boundaries = spare;
+		rh_error_clear();
+		int rc = plan_as_asked(session, planning);
+		if (rc != -ENOMEM || !spare)
+			return rc;
+	}
 }
 
 /* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
 static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
-                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS};
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS};
 
 /* With as little on NVMe as `spill` and max_ram ask for. */
 static int plan_spilled(struct rh_session *session, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
-	if (!(config->spill & RH_SPILL_AUTO)) {
-		session->spill = planning->store.spill = config->spill;
-		return plan_within_budget(session, planning);
-	}
-	int rc = 0;
-	for (size_t i = 0; i < sizeof spill_choices / sizeof *spill_choices; i++) {
-		rh_error_clear();
-		session->spill = planning->store.spill = spill_choices[i];
-		rc = plan_within_budget(session, planning);
-		if (rc != -ENOMEM)
-			break;
-	}
+	if (!(config->spill & RH_SPILL_AUTO))
+		return plan_within_budget(session, planning, config->spill);
+	int rc = -ENOMEM;
+	for (size_t i = 0; rc == -ENOMEM && i < sizeof spill_choices / sizeof *spill_choices; i++)
+		rc = plan_within_budget(session, planning, spill_choices[i]);
 	return rc;
 }
 
-/* Bytes that the run will write to NVMe: what loading sets, and each step's. */
-static int64_t planned_writes(const struct rh_session *session, int64_t steps)
+int64_t planning_nvme_writes(const struct rh_session *session, int64_t steps)
 {
 	int64_t each = session->bytes.nvme_step, loads = session->config->resume_from_checkpoint ? 2 : 1;
-	if (each && steps > (INT64_MAX / 2 - session->bytes.nvme) / each)
+	if (each && steps > (INT64_MAX / 2 - session->bytes.nvme_loaded) / each)
 		return INT64_MAX;
-	return each * steps + session->bytes.nvme * loads;
+	return each * steps + session->bytes.nvme_loaded * loads;
 }
 
 int planning_check_nvme(const struct rh_session *session, int64_t steps)
 {
 	const struct rh_config *config = session->config;
-	int64_t needed = session->bytes.nvme, writes = planned_writes(session, steps);
+	int64_t needed = session->bytes.nvme, writes = planning_nvme_writes(session, steps);
 	if (!needed)
 		return 0;
 	if (needed > config->max_nvme)
@@ -224,15 +224,17 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	        .throttled_threads = out->device_room > 0 ? (rh_machine_cores() + 1) / 2 : 0,
 	        .train_micro_batches = work->train_micro_batches,
 	        .train_round = round,
-	        /* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8
-	         * devices, an 8B model: 67 s a step without, 38 with). */
-	        .spare_boundaries = trains && devices > 1 ? devices * out->request.train_round : 0,
 	        .infer_micro_batches = work->infer_micro_batches,
 	        .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
 	        .score_cols = work->infer_logits ? session->model_config->vocab_size : work->infer.choices,
 	        .infer_logits = work->infer_logits,
 	        .cache_rows = work->cache_rows,
+	        .space = session->space,
 	        .seed = config->seed};
+	/* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8 devices, an
+	 * 8B model: 67 s a step without, 38 with). And to NVMe what the next slot reads need not go. */
+	out->spare_spilled = trains ? devices * out->request.train_round : 0;
+	out->spare = devices > 1 ? out->spare_spilled : 0;
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,
 	                                       .optim = config->optim,

@@ -12,6 +12,8 @@ struct planning {
 	struct rh_store_options store;
 	struct rh_device_grain grain;
 	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
+	/* boundary buffers beyond the least, where there is room: of boundaries in memory, and of those that go to NVMe */
+	int64_t spare, spare_spilled;
 	/* costs.layers: stages are chosen by them */
 	struct rh_costs costs;
 	struct rh_balance balance;
@@ -25,6 +27,8 @@ int planning_make(struct rh_session *session, const struct rh_workload *work, en
  * each backward is put off, sums that cross rounds. The request knows the devices. */
 int planning_schedule(struct rh_session *session, const struct rh_workload *work, struct planning *planning) RH_MUST;
 
+/* Bytes that so many steps write to NVMe, and what loading sets there. */
+int64_t planning_nvme_writes(const struct rh_session *session, int64_t steps);
 /* The planned bytes on NVMe, and those that so many steps write there, against their budgets. */
 int planning_check_nvme(const struct rh_session *session, int64_t steps) RH_MUST;
 

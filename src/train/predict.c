@@ -5,6 +5,7 @@
 #include "device/sim/sim.h"
 #include "partition/costs.h"
 #include "run/trace.h"
+#include "train/planning.h"
 #include "train/update.h"
 
 #include <math.h>
@@ -169,7 +170,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->boundary_bytes = session.bytes.boundaries;
 		out->data_bytes = session.bytes.data;
 		out->nvme_bytes = session.bytes.nvme;
-		out->nvme_step_bytes = session.bytes.nvme_step;
+		out->nvme_run_bytes = load->run_steps ? planning_nvme_writes(&session, load->run_steps) : 0;
 		out->nvme_budget = session.bytes.nvme ? config->max_nvme : 0;
 		out->host_devices = session.bytes.host_devices;
 		out->layers = session.model->layers;

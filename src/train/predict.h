@@ -41,7 +41,8 @@ struct rh_forecast {
 	double product_peak_seconds; /* a step's necessary products at the devices' peak */
 	struct rh_plan plan;
 	int64_t device_bytes, device_budget, ram_bytes, ram_budget; /* budgets: 0: no limit */
-	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget, nvme_step_bytes;
+	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;
+	int64_t nvme_run_bytes; /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
 };
 /* trace: NULL, or one that the last simulated step is recorded in. -ENOMEM with the line that says what does not fit. */

@@ -96,8 +96,6 @@ static int open_space(struct rh_session *session)
 	const struct rh_config *config = session->config;
 	if (!config->spill || session->machine)
 		return 0;
-	if (config->spill & RH_SPILL_ACTIVATIONS)
-		return rh_fail(-EINVAL, "spill: activations on NVMe are not built yet; optimizer, masters, weights and auto work");
 	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
 		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
 	struct rh_space_options options = {
@@ -148,6 +146,8 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	planning.store.device = session->devices.device;
 	planning.store.devices = session->devices.count;
 	rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
+	if (!rc)
+		rc = rh_executor_take_space(&planning.options);
 	if (!rc && session->space)
 		rc = rh_space_reserve(session->space);
 	if (!rc && !session->machine)

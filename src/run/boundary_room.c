@@ -1,0 +1,118 @@
+/* How many boundary buffers there are, and what of boundaries goes to NVMe. */
+#include "core/minmax.h"
+#include "run/course.h"
+#include "run/executor_internal.h"
+
+enum {
+	DOWN_LEAST = 4, /* one that a device fills, one that comes next, two on their way to drives */
+	UP_LEAST = 3,   /* one that a device reads, one that is there, one on its way */
+	UNIT = 4096     /* of a drive where there is none: the usual one */
+};
+
+static int ring_down(const struct rh_executor_options *options)
+{
+	return DOWN_LEAST + (int)options->spare_boundaries;
+}
+
+/* A forward-only round writes a boundary a micro-batch, and the next stage reads it a round later. */
+int64_t run_infer_round(const struct rh_executor_options *options)
+{
+	int64_t round = options->infer_round, down = ring_down(options);
+	return options->spills_boundaries && round > down ? down : round;
+}
+
+/* What all programs of one run ask for. */
+struct asking {
+	const struct rh_executor_options *options;
+	struct run_course course;
+	int needed; /* buffers in memory */
+	int records;
+	int64_t writes;
+};
+
+static int ask(struct asking *asking, const struct rh_program *program, int64_t steps_held, int64_t places)
+{
+	const struct rh_executor_options *options = asking->options;
+	struct rh_boundary_walk walk = {.plan = options->plan,
+	                                .layers = options->model->layers,
+	                                .program = program,
+	                                .steps_held = steps_held,
+	                                .step_micro_batches = options->train_micro_batches};
+	if (!options->spills_boundaries)
+		return 0;
+	int rc = run_course_make(&asking->course, &walk, places, ring_down(options));
+	if (rc)
+		return rc;
+	asking->records = (int)rh_max(asking->records, asking->course.records);
+	asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
+	return 0;
+}
+
+/* Steps without a flush between them: what they have in flight is the same from some step on. */
+static int ask_stretch(struct asking *asking, struct rh_program *program)
+{
+	const struct rh_executor_options *options = asking->options;
+	int64_t held = run_steps_held(options), count = options->train_micro_batches;
+	asking->needed = run_stretch_boundaries(options);
+	if (!asking->needed || !options->spills_boundaries)
+		return 0;
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int rc = rh_dispatch_stretch(&dispatch, count, 2 * held + 2, program);
+	rc = rc ? rc : ask(asking, program, held, held * count);
+	asking->records = asking->records ? asking->needed : 0; /* of any stretch */
+	return rc;
+}
+
+/* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
+static int ask_all(struct asking *asking, struct rh_program *program)
+{
+	const struct rh_executor_options *options = asking->options;
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int rc = ask_stretch(asking, program);
+	for (int trains = 0; !rc && trains < 2; trains++) {
+		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
+		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
+		for (int64_t m = count; !rc && m > count - distinct; m--) {
+			int turn = 0, needed = 0;
+			rc = rh_dispatch_call(&dispatch, trains, m, &turn, program);
+			if (rc >= 0)
+				rc = rh_boundaries_needed(options->plan, options->model->layers, program, m, &needed);
+			if (!rc)
+				rc = ask(asking, program, 1, m);
+			asking->needed = (int)rh_max(asking->needed, needed);
+		}
+	}
+	return rc;
+}
+
+int run_boundary_room(const struct rh_executor_options *options, struct run_boundary_room *out)
+{
+	struct asking asking = {.options = options};
+	struct rh_program program = {0};
+	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
+	int rc = ask_all(&asking, &program);
+	rh_program_free(&program);
+	run_course_free(&asking.course);
+	if (rc)
+		return rc;
+	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 ? spare : 0) : 0,
+	                                  .bytes_each = bytes};
+	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
+	int64_t rounded = options->space ? rh_space_round(options->space, bytes) : (bytes + UNIT - 1) / UNIT * UNIT;
+	if (!options->spills_boundaries || !asking.records || (down + up) * rounded >= out->count * bytes)
+		return 0;
+	*out = (struct run_boundary_room){
+	        .count = down + up, .bytes_each = rounded, .down = down, .up = up, .records = asking.records, .step_writes = asking.writes};
+	return 0;
+}
+
+int rh_executor_take_space(struct rh_executor_options *options)
+{
+	struct run_boundary_room room;
+	int rc = run_boundary_room(options, &room);
+	for (int i = 0, record; !rc && options->space && i < room.records; i++) {
+		rc = rh_space_take(options->space, room.bytes_each, "boundary activations", NULL, i ? &record : &options->first_record);
+		RH_ASSERT(rc || !i || record == options->first_record + i);
+	}
+	return rc;
+}

@@ -1,0 +1,348 @@
+/* Runs whose boundaries between stages lie on NVMe: bit for bit those in memory, whatever else is spilled, synchronous and asynchronous,
+ * under every schedule, with much memory for the rings and with the least; and the bytes are those said. */
+#include "train/deep.h"
+
+#include "train/planning.h"
+
+#include <sys/stat.h>
+
+enum { STEPS = 50, BLOCKS = 6, MICROS = 7, DRIVES = 3 };
+
+struct what {
+	const char *model, *device, *schedule; /* NULL: RoundPipe */
+	int lora, staleness;
+	int64_t round; /* 0: chosen */
+	double clip;
+	int steps;
+	int64_t micros;        /* 0: MICROS */
+	const int64_t *window; /* of paci */
+};
+
+/* Where it runs. */
+struct place {
+	int spill, drives;
+	int64_t ram; /* 0: all */
+};
+
+struct outcome {
+	double loss[STEPS];
+	float *weights;
+	int64_t count, ram_bytes, boundary_bytes, nvme_bytes, step_bytes, run_bytes;
+	struct rh_space_stats stats;
+};
+
+static char root[64], dirs[DRIVES][96], *dir_names[DRIVES];
+
+static int make_dirs(void **state)
+{
+	(void)state;
+	snprintf(root, sizeof root, "%s/rh-spill-XXXXXX", access("/dev/shm", W_OK) ? "build" : "/dev/shm");
+	assert_non_null(mkdtemp(root));
+	for (int d = 0; d < DRIVES; d++) {
+		snprintf(dirs[d], sizeof dirs[d], "%s/%d", root, d);
+		dir_names[d] = dirs[d];
+		assert_int_equal(mkdir(dirs[d], 0777), 0);
+	}
+	return 0;
+}
+
+static int remove_dirs(void **state)
+{
+	(void)state;
+	for (int d = 0; d < DRIVES; d++)
+		assert_int_equal(rmdir(dirs[d]), 0); /* empty */
+	return rmdir(root);
+}
+
+static struct rig_input open_run(struct deep *deep, const struct what *what, struct place place, struct rh_workload *work)
+{
+	static const int64_t forward[] = {2, 4, 5}, backward[] = {2, 3, 4, 5, 6}; /* many stages, so that there is much between them */
+	static char *targets[] = {(char *)(uintptr_t) "all-linear"};
+	struct rh_config *config = &deep->rig.config;
+	deep_open(deep, what->model, BLOCKS);
+	if (!what->schedule) {
+		config->forward_cuts = (int64_t *)(uintptr_t)forward;
+		config->forward_cut_count = sizeof forward / sizeof *forward;
+		config->backward_cuts = (int64_t *)(uintptr_t)backward;
+		config->backward_cut_count = sizeof backward / sizeof *backward;
+	}
+	config->dtype = RH_BF16;
+	config->state_layout = RH_LAYOUT_SPLIT;
+	config->device = (char *)(uintptr_t)what->device;
+	config->schedule = (char *)(uintptr_t)what->schedule;
+	config->use_lora = what->lora;
+	config->lora_r = 4;
+	config->lora_alpha = 8;
+	config->lora_target_modules = (struct rh_list){.item = targets, .count = 1};
+	config->round_micro_batches = what->round;
+	config->optimizer_staleness = what->staleness;
+	config->max_grad_norm = what->clip;
+	config->max_vram = 4 << 20; /* so that max_ram is not spent on devices */
+	config->max_ram = place.ram;
+	config->spill = place.spill;
+	config->max_nvme = place.spill ? 1 << 30 : 0;
+	config->nvme_dirs = (struct rh_list){.item = dir_names, .count = (size_t)place.drives};
+	struct rig_input in = rig_input(&deep->rig, "train");
+	*work = (struct rh_workload){
+	        .train = rig_limits(&in, 0), .train_micro_batches = what->micros ? what->micros : MICROS, .train_steps = what->steps};
+	check_ok(rh_session_open(config, RH_SESSION_TRAINS, &deep->rig.session));
+	deep->rig.session.window = what->window;
+	return in;
+}
+
+static double step(struct rig *rig, const struct what *what, const struct rig_input *in, int step)
+{
+	double loss = rig_step(rig, in, step * MICROS % (in->micros - MICROS + 1), MICROS - (step % 5 == 4), step);
+	check_ok(rh_updater_finish(rig->session.updater));
+	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
+	                           .learning_rate = 3e-3,
+	                           .scale = rh_optimizer_clip(rh_optimizer_norm(rig->session.store), what->clip),
+	                           .step = step + 1};
+	rh_updater_begin(rig->session.updater, &update);
+	if (step % 10 == 6 || step + 1 == what->steps)
+		check_ok(rh_updater_flush(rig->session.updater));
+	return loss;
+}
+
+static void get_weights(const struct rh_session *session, struct outcome *out)
+{
+	int64_t all;
+	rh_model_parameters(session->model, &out->count, &all);
+	float *to = out->weights = calloc((size_t)out->count, sizeof *to);
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
+			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
+			check_ok(rh_store_get(session->store, b, t, 0, n, to));
+			to += n;
+		}
+}
+
+static struct outcome train(const struct what *what, struct place place)
+{
+	struct deep deep;
+	struct rh_workload work;
+	struct rh_session *session = &deep.rig.session;
+	struct outcome out = {0};
+	struct rig_input in = open_run(&deep, what, place, &work);
+	check_ok(rh_session_start(session, &work));
+	for (int s = 0; s < what->steps; s++)
+		out.loss[s] = step(&deep.rig, what, &in, s);
+	get_weights(session, &out);
+	out.ram_bytes = session->bytes.total;
+	out.boundary_bytes = session->bytes.boundaries;
+	out.nvme_bytes = session->bytes.nvme;
+	out.step_bytes = session->bytes.nvme_step;
+	out.run_bytes = planning_nvme_writes(session, what->steps);
+	if (session->space)
+		rh_space_stats(session->space, &out.stats);
+	deep_close(&deep);
+	return out;
+}
+
+/* The least memory that the run can have. */
+static int64_t least_ram(const struct what *what, int spill)
+{
+	int64_t ram = 0;
+	for (int rc = 0; !rc;) {
+		struct deep deep;
+		struct rh_workload work;
+		(void)open_run(&deep, what, (struct place){spill, 1, ram ? ram - 1 : 0}, &work);
+		rc = rh_session_start(&deep.rig.session, &work);
+		ram = rc ? ram : deep.rig.session.bytes.total;
+		assert_true(!rc || rc == -ENOMEM);
+		deep_close(&deep);
+	}
+	return ram;
+}
+
+static struct outcome check_same(const struct what *what, const struct outcome *expected, struct place place)
+{
+	struct outcome got = train(what, place);
+	int64_t written = 0, read = 0, reserved = 0;
+	for (int s = 0; s < what->steps; s++)
+		if (got.loss[s] != expected->loss[s])
+			fail_msg("%s %s, spill %d over %d, staleness %d, step %d: loss %.9g, in memory %.9g", what->model,
+			         what->schedule ? what->schedule : "", place.spill, place.drives, what->staleness, s, got.loss[s],
+			         expected->loss[s]);
+	assert_memory_equal(got.weights, expected->weights, (size_t)got.count * sizeof(float));
+	for (int d = 0; d < got.stats.drives; d++) {
+		reserved += got.stats.reserved_bytes[d];
+		written += got.stats.written_bytes[d];
+		read += got.stats.read_bytes[d];
+	}
+	printf("%s %s %s, spill %d over %d: memory %lld (in memory %lld), on NVMe %lld, a step writes %lld; written %lld, read %lld\n",
+	       what->model, what->device, what->schedule ? what->schedule : "", place.spill, place.drives, (long long)got.boundary_bytes,
+	       (long long)expected->boundary_bytes, (long long)reserved, (long long)got.step_bytes, (long long)written, (long long)read);
+	assert_int_equal(reserved, got.nvme_bytes);
+	assert_true(written <= got.run_bytes);
+	if (place.spill == RH_SPILL_ACTIVATIONS) /* with room for both rings and more, they may all stay */
+		assert_true(place.ram ? got.boundary_bytes < expected->boundary_bytes && got.step_bytes > 0 && read >= written / 2
+		                      : got.boundary_bytes <= expected->boundary_bytes);
+	free(got.weights);
+	return got;
+}
+
+static const int all_kinds = RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS;
+
+/* With room for what the next slot reads, and with the least. */
+static void check_case(const struct what *what, int drives)
+{
+	struct outcome expected = train(what, (struct place){0});
+	int64_t least = least_ram(what, RH_SPILL_ACTIVATIONS);
+	struct outcome poor = check_same(what, &expected, (struct place){RH_SPILL_ACTIVATIONS, drives, least});
+	struct outcome rich = check_same(what, &expected, (struct place){all_kinds, 4 - drives, 0});
+	if (getenv("RH_LONG")) {
+		check_same(what, &expected, (struct place){all_kinds, drives, least_ram(what, all_kinds)});
+		rich = check_same(what, &expected, (struct place){RH_SPILL_ACTIVATIONS, 4 - drives, 0});
+		assert_true(poor.step_bytes > rich.step_bytes);
+	}
+	free(expected.weights);
+}
+
+/* Full and LoRA, synchronous and asynchronous, one device and two; quick: each of them in one of two cases. */
+static void test_activations_from_nvme_are_those_in_memory(void **state)
+{
+	(void)state;
+	int is_long = getenv("RH_LONG") != NULL;
+	for (int lora = 0; lora < 2; lora++)
+		for (int staleness = 0; staleness < 2; staleness++)
+			for (int devices = 1; devices < 3; devices++)
+				if (is_long || (lora == staleness && lora == devices - 1))
+					check_case(&(struct what){.model = lora ? "llama3" : "qwen3",
+					                          .device = devices == 1 ? "cpu:1" : "cpu:2",
+					                          .lora = lora,
+					                          .staleness = staleness,
+					                          .round = devices == 1 ? 0 : 4,
+					                          .clip = staleness ? 0 : 1,
+					                          .steps = is_long ? STEPS : STEPS / 3},
+					           staleness ? 3 : 1);
+}
+
+/* Some keep so few boundaries that they stay in memory. */
+static void test_every_schedule_that_ends_its_steps_together(void **state)
+{
+	(void)state;
+	int spilled = 0;
+	for (int s = 0; s < rh_schedule_count; s++) {
+		if (rh_schedules[s].update != RH_UPDATE_FLUSHES)
+			continue;
+		struct what what = {.model = "qwen3", .device = "cpu:4", .schedule = rh_schedules[s].name, .clip = 1, .steps = 6};
+		struct outcome expected = train(&what, (struct place){0}),
+		               got = train(&what, (struct place){RH_SPILL_ACTIVATIONS, 2, least_ram(&what, RH_SPILL_ACTIVATIONS)});
+		printf("%s: boundaries %lld bytes of memory (in memory %lld), a step writes %lld\n", what.schedule,
+		       (long long)got.boundary_bytes, (long long)expected.boundary_bytes, (long long)got.step_bytes);
+		assert_true(!got.step_bytes == !(got.stats.written_bytes[0] + got.stats.written_bytes[1]));
+		spilled += got.step_bytes > 0;
+		assert_memory_equal(got.weights, expected.weights, (size_t)got.count * sizeof(float));
+		assert_memory_equal(got.loss, expected.loss, sizeof got.loss);
+		free(got.weights);
+		free(expected.weights);
+	}
+	assert_true(spilled >= 5);
+}
+
+/* ---- stages that update themselves ---- */
+
+struct running {
+	const struct rig_input *in;
+	struct rig *rig;
+	struct rig_micro micro[2 * RIG_MICRO_MAX]; /* of the steps in flight, by step */
+	struct rh_micro_batch batch[MICROS];
+	int64_t micros, until;
+	double loss;
+};
+
+static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
+{
+	struct running *at = context;
+	int64_t trained = 0;
+	if (step == at->until)
+		return 1;
+	for (int64_t m = 0; m < at->micros; m++) {
+		struct rig_micro *micro = &at->micro[(step * at->micros + m) % (2 * RIG_MICRO_MAX)];
+		rig_micro_make(at->in, (step * at->micros + m) % at->in->micros, 0, micro);
+		at->batch[m] = micro->batch;
+		trained += micro->batch.shape.head_rows;
+	}
+	*batch = at->batch;
+	*loss_scale = 1.0f / (float)trained;
+	return 0;
+}
+
+static int update_block(void *context, int64_t step, int block)
+{
+	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
+	struct running *at = context;
+	rh_optimizer_take(at->rig->session.store, block);
+	return rh_optimizer_update(at->rig->session.store, block, &settings, 3e-3, 1, step + 1);
+}
+
+static int end_step(void *context, int64_t step)
+{
+	struct running *at = context;
+	for (int64_t m = 0; m < at->micros; m++) {
+		const struct rig_micro *micro = &at->micro[(step * at->micros + m) % (2 * RIG_MICRO_MAX)];
+		for (int64_t i = 0; i < micro->batch.shape.head_rows; i++)
+			at->loss += (double)micro->loss[i];
+	}
+	return 0;
+}
+
+/* Two stretches, of which the second ends before it said that it would. */
+static struct outcome train_stretches(const struct what *what, struct place place)
+{
+	struct deep deep;
+	struct rh_workload work;
+	struct outcome out = {0};
+	struct rig_input in = open_run(&deep, what, place, &work);
+	struct running *at = calloc(1, sizeof *at);
+	check_ok(rh_session_start(&deep.rig.session, &work));
+	*at = (struct running){.in = &in, .rig = &deep.rig, .micros = work.train_micro_batches};
+	for (int part = 0; part < 2; part++) {
+		const struct rh_stretch stretch = {.first_step = part ? what->steps / 3 : 0,
+		                                   .steps = part ? 2 * what->steps : what->steps / 3,
+		                                   .micro_batches = at->micros,
+		                                   .begin = begin_step,
+		                                   .update = update_block,
+		                                   .end = end_step,
+		                                   .context = at};
+		at->until = part ? what->steps : -1;
+		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
+	}
+	out.loss[0] = at->loss;
+	get_weights(&deep.rig.session, &out);
+	out.boundary_bytes = deep.rig.session.bytes.boundaries;
+	out.step_bytes = deep.rig.session.bytes.nvme_step;
+	if (deep.rig.session.space)
+		rh_space_stats(deep.rig.session.space, &out.stats);
+	free(at);
+	deep_close(&deep);
+	return out;
+}
+
+static void test_stages_that_update_themselves(void **state)
+{
+	(void)state;
+	static const int64_t window[] = {11, 9, 5, 2};
+	struct what what = {.model = "qwen3", .device = "cpu:4", .schedule = "paci", .steps = 12, .micros = 3, .window = window};
+	struct outcome expected = train_stretches(&what, (struct place){0}),
+	               got = train_stretches(&what, (struct place){RH_SPILL_ACTIVATIONS, 1, least_ram(&what, RH_SPILL_ACTIVATIONS)});
+	printf("paci: boundaries %lld bytes of memory (in memory %lld), a step writes %lld; %lld written\n", (long long)got.boundary_bytes,
+	       (long long)expected.boundary_bytes, (long long)got.step_bytes, (long long)got.stats.written_bytes[0]);
+	assert_true(got.stats.written_bytes[0] > 0 && got.stats.written_bytes[0] <= what.steps * got.step_bytes);
+	assert_true(got.loss[0] == expected.loss[0]);
+	assert_memory_equal(got.weights, expected.weights, (size_t)got.count * sizeof(float));
+	free(got.weights);
+	free(expected.weights);
+}
+
+int main(void)
+{
+	setenv("RH_SPILL_ELEMENTS", "3000", 1);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_activations_from_nvme_are_those_in_memory),
+	        cmocka_unit_test(test_every_schedule_that_ends_its_steps_together),
+	        cmocka_unit_test(test_stages_that_update_themselves),
+	};
+	return cmocka_run_group_tests(tests, make_dirs, remove_dirs);
+}
