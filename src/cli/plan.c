@@ -110,8 +110,11 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 	         (double)(plan->gradient_bytes + plan->rounded_bytes) / gib, (double)(plan->arena_bytes + plan->saved_bytes) / gib,
 	         (double)(plan->boundary_slots * plan->boundary_bytes) / gib);
 	int rc = put_tier(out, is->host_devices ? "each device" : "each GPU", is->device_bytes, is->device_budget, what);
-	snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f, devices %.2f", (double)is->store_bytes / gib,
-	         (double)is->boundary_bytes / gib, (double)(is->host_devices * is->device_bytes) / gib);
+	int length = snprintf(what, sizeof what, ": weights and optimizer %.2f, boundary activations %.2f", (double)is->store_bytes / gib,
+	                      (double)is->boundary_bytes / gib);
+	if (is->host_devices)
+		snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f",
+		         (double)(is->host_devices * is->device_bytes) / gib);
 	rc = rc ? rc : put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
 	return rc || !is->nvme_bytes ? rc : put_tier(out, "NVMe", is->nvme_bytes, is->nvme_budget, "");
 }

@@ -2,6 +2,7 @@
  * there. */
 #include "train/deep.h"
 
+#include "core/text.h"
 #include "run/trace.h"
 #include "train/outlook.h"
 
@@ -20,6 +21,30 @@ static void machine_open(struct rh_hardware *hardware, struct rh_session_machine
 {
 	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", hardware));
 	*machine = (struct rh_session_machine){.hardware = hardware, .devices = DEVICES, .ram_bytes = hardware->host.ram};
+}
+
+static int count(const char *text, const char *part)
+{
+	int found = 0;
+	for (; (text = strstr(text, part)); text++)
+		found++;
+	return found;
+}
+
+/* All devices have a row with boxes and their layers, and copies; in text no line is wider than a terminal's. */
+static void check_pictures(const struct rh_trace *trace)
+{
+	struct rh_text svg = {0}, text = {0};
+	check_ok(rh_trace_svg(trace, "94 layers <&>", &svg));
+	assert_non_null(strstr(svg.bytes, "94 layers &lt;&amp;>"));
+	assert_int_equal(count(svg.bytes, ">device "), DEVICES);
+	assert_true(count(svg.bytes, "<path") >= 4 * DEVICES && svg.length < 1 << 20);
+	assert_true(count(svg.bytes, ">95</text>") > 0); /* the head, at least once */
+	check_ok(rh_trace_text(trace, 100, &text));
+	for (char *line = strtok(text.bytes, "\n"); line; line = strtok(NULL, "\n"))
+		assert_true(strlen(line) <= 100);
+	rh_text_free(&svg);
+	rh_text_free(&text);
 }
 
 static void test_long_steps_go_on_as_shorter_ones_do(void **state)
@@ -74,6 +99,7 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
 	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
 	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
+	check_pictures(&trace);
 	rh_outlook_free(&look);
 	rh_load_free(&load);
 	rh_trace_free(&trace);
