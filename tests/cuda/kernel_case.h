@@ -57,13 +57,7 @@ static inline void kernel_check(struct op_case *c, kernel_entry *entry, uint64_t
 #endif
 
 /* Lengths around a chunk, a warp's and a block's tiles, in both dtypes, packed and with padded rows. */
-struct kernel_shape {
-	enum rh_dtype dtype;
-	int64_t rows, cols, pad;
-	int index; /* of all shapes: picks optionals and aliases */
-};
-
-static inline void kernel_each_shape(const int *lengths, int count, void (*check)(const struct kernel_shape *shape, uint64_t *seed))
+static inline void kernel_each_shape(const int *lengths, int count, void (*check)(const struct case_shape *shape, uint64_t *seed))
 {
 	uint64_t seed = check_seed();
 	int index = 0;
@@ -71,7 +65,7 @@ static inline void kernel_each_shape(const int *lengths, int count, void (*check
 		for (int k = 0; k < 6; k++) {
 			int64_t rows = k >= 4 ? case_between(&seed, 65, 140) : case_between(&seed, 0, 9);
 			int64_t pad = k & 2 ? case_between(&seed, 1, 9) : 0;
-			struct kernel_shape shape = {k & 1 ? RH_BF16 : RH_F32, rows, lengths[i], pad, index++};
+			struct case_shape shape = {k & 1 ? RH_BF16 : RH_F32, rows, lengths[i], pad, index++};
 			check(&shape, &seed);
 		}
 	}

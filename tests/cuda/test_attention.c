@@ -12,16 +12,16 @@ struct shape {
 };
 
 /* Sinks from -1 to 3: from little to most of what a query sees. */
-static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype, uint64_t *seed)
+static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype)
 {
-	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM, seed);
+	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM);
 	for (int h = 0; h < s->heads; h++)
 		case_put(sink, 0, h, 1 + 2 * case_get(sink, 0, h));
 }
 
-static void put_starts(struct op_case *c, int operand, const struct shape *s, const int *length, uint64_t *seed)
+static void put_starts(struct op_case *c, int operand, const struct shape *s, const int *length)
 {
-	struct rh_view view = case_operand(c, operand, RH_I32, s->documents + 1, 1, 0, FILL_NONE, seed);
+	struct rh_view view = case_operand(c, operand, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
 	int32_t at = s->lead;
 	for (int d = 0; d <= s->documents; d++) {
 		case_put(view, d, 0, at);
@@ -37,7 +37,7 @@ static int rows_of(const struct shape *s, const int *length)
 	return rows;
 }
 
-static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad, uint64_t *seed)
+static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad)
 {
 	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk);
 	c->op.attention.heads = s->heads;
@@ -48,23 +48,23 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 	for (int d = 0; d < s->documents; d++)
 		if (s->lq[d] > c->op.attention.longest)
 			c->op.attention.longest = s->lq[d];
-	put_starts(c, RH_ATTENTION_START_Q, s, s->lq, seed);
-	put_starts(c, RH_ATTENTION_START_K, s, s->lk, seed);
-	case_operand(c, RH_ATTENTION_Q, dtype, q_rows, s->heads * s->dim, pad, FILL_RANDOM, seed);
-	case_operand(c, RH_ATTENTION_K, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
-	case_operand(c, RH_ATTENTION_V, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
+	put_starts(c, RH_ATTENTION_START_Q, s, s->lq);
+	put_starts(c, RH_ATTENTION_START_K, s, s->lk);
+	case_operand(c, RH_ATTENTION_Q, dtype, q_rows, s->heads * s->dim, pad, FILL_RANDOM);
+	case_operand(c, RH_ATTENTION_K, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM);
+	case_operand(c, RH_ATTENTION_V, dtype, k_rows, s->kv_heads * s->dim, pad, FILL_RANDOM);
 }
 
 /* In F32 the scores are off by at most dim products of 2^-24 each, and the exponential's argument up to 2 sqrt(dim): some 2^-18. In bf16
  * o's probabilities are rounded, each by up to 2^-9 of itself, to either side: o is a mean of values within 1. */
 static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ATTENTION};
-	fill_inputs(&c, s, dtype, pad, seed);
-	case_operand(&c, RH_ATTENTION_O, dtype, rows_of(s, s->lq), s->heads * s->dim, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_LSE, RH_F32, rows_of(s, s->lq), s->heads, pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION};
+	fill_inputs(&c, s, dtype, pad);
+	case_operand(&c, RH_ATTENTION_O, dtype, rows_of(s, s->lq), s->heads * s->dim, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_LSE, RH_F32, rows_of(s, s->lq), s->heads, pad, FILL_POISON);
 	if (sinks)
-		put_sinks(&c, RH_ATTENTION_SINK, s, dtype, seed);
+		put_sinks(&c, RH_ATTENTION_SINK, s, dtype);
 	c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
 	c.tolerance[RH_ATTENTION_O] = dtype == RH_BF16 ? 0x1p-9 : 0x1p-17;
 	return c;
@@ -76,27 +76,27 @@ static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, i
  * then are 2^-8.8 for dq, 2^-6.8 for dk and dv where all is at its worst. */
 static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ATTENTION_BACKWARD};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION_BACKWARD};
 	uint64_t forward_seed = *seed;
 	struct op_case forward = forward_case(s, dtype, pad, sinks, &forward_seed);
 	rh_op_oracle(&forward.op);
-	fill_inputs(&c, s, dtype, pad, seed);
+	fill_inputs(&c, s, dtype, pad);
 	int q_rows = rows_of(s, s->lq), k_rows = rows_of(s, s->lk), wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
-	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, q_rows, wide, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, q_rows, wide, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, q_rows, s->heads, pad, FILL_POISON);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
 	if (sinks) {
 		case_take(&c, RH_ATTENTION_BACKWARD_SINK, &forward, RH_ATTENTION_SINK);
-		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM);
 		c.tolerance[RH_ATTENTION_BACKWARD_DSINK] = 0x1p-10; /* 200 terms, each off by 2^-18 at most */
 	}
 	case_free(&forward);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, q_rows, wide, pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q_rows, s->heads, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, q_rows, wide, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, q_rows, wide, pad, FILL_RANDOM);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, q_rows, s->heads, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, q_rows, wide, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON);
 	c.tolerance[RH_ATTENTION_BACKWARD_DELTA] = 0x1p-15;
 	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = dtype == RH_BF16 ? 0x1p-8 : 0x1p-15;
 	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = dtype == RH_BF16 ? 0x1p-7 : 0x1p-15;
@@ -214,7 +214,7 @@ static void test_attention_reads_a_fused_projection(void **state)
 	uint64_t seed = check_seed();
 	struct shape s = {2, 1, 64, 0, 0, 2, {50, 31}, {50, 31}};
 	struct op_case c = forward_case(&s, RH_BF16, 0, 0, &seed);
-	struct rh_view wide = case_operand(&c, RH_ATTENTION_SINK, RH_BF16, 81, 4 * 64, 0, FILL_POISON, &seed);
+	struct rh_view wide = case_operand(&c, RH_ATTENTION_SINK, RH_BF16, 81, 4 * 64, 0, FILL_POISON);
 	c.op.operand[RH_ATTENTION_SINK] = (struct rh_view){0};
 	int64_t from[3] = {0, 2 * 64, 3 * 64};
 	for (int i = 0; i < 3; i++) {

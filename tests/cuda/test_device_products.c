@@ -13,7 +13,7 @@ static double sum_error(int64_t k)
 
 static void check_gemm(const struct device_case *on, int variant, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_GEMM}};
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_GEMM}};
 	int trans_a = variant & 1, trans_b = variant >> 1 & 1, adds = variant >> 2 & 3, biased = variant >> 4 & 1, wide = variant >> 5 & 1;
 	enum rh_dtype act = variant >> 6 & 1 ? RH_BF16 : RH_F32, out = wide ? RH_F32 : act;
 	int64_t m = case_between(seed, 1, 40), n = case_between(seed, 1, 40), k = variant % 13 ? case_between(seed, 1, 50) : 0;
@@ -23,15 +23,15 @@ static void check_gemm(const struct device_case *on, int variant, uint64_t *seed
 	c.op.gemm.trans_a = trans_a;
 	c.op.gemm.trans_b = trans_b;
 	c.op.gemm.alpha = 0.75f;
-	case_operand(&c, RH_GEMM_A, act, trans_a ? k : m, trans_a ? m : k, pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_GEMM_B, act, trans_b ? n : k, trans_b ? k : n, 2 * pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_GEMM_D, out, m, n, pad, adds == 1 ? FILL_RANDOM : FILL_POISON, seed);
+	case_operand(&c, RH_GEMM_A, act, trans_a ? k : m, trans_a ? m : k, pad, FILL_RANDOM);
+	case_operand(&c, RH_GEMM_B, act, trans_b ? n : k, trans_b ? k : n, 2 * pad, FILL_RANDOM);
+	case_operand(&c, RH_GEMM_D, out, m, n, pad, adds == 1 ? FILL_RANDOM : FILL_POISON);
 	if (adds == 1)
 		case_alias(&c, RH_GEMM_C, RH_GEMM_D);
 	else if (adds)
-		case_operand(&c, RH_GEMM_C, out, m, n, 3, FILL_RANDOM, seed);
+		case_operand(&c, RH_GEMM_C, out, m, n, 3, FILL_RANDOM);
 	if (biased)
-		case_operand(&c, RH_GEMM_BIAS, act, 1, n, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_GEMM_BIAS, act, 1, n, 0, FILL_RANDOM);
 	/* a bias apart from its product is rounded once more */
 	c.tolerance[RH_GEMM_D] = sum_error(k) + (k || out == RH_F32 ? 0 : 0x1p-8);
 	device_case_check(on, &c, variant % 5, label);
@@ -73,25 +73,25 @@ static void test_scaled_gemm_equals_the_oracle(void **state)
 static void check_head(const struct device_case *on, enum rh_dtype act, int64_t n, int64_t vocabulary, int64_t hidden, int gradients,
                        uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_HEAD_LOSS}};
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_HEAD_LOSS}};
 	int64_t chunk = n > 3 ? 3 : n > 0 ? n : 1, pad = check_random(seed) % 3;
 	double scale = 0.125, rounding = act == RH_BF16 ? 0x1p-8 : 0x1p-20;
 	char label[96];
 	snprintf(label, sizeof label, "%s n %lld V %lld H %lld gradients %d", rh_dtype_name(act), (long long)n, (long long)vocabulary,
 	         (long long)hidden, gradients);
 	c.op.head_loss.scale = (float)scale;
-	case_operand(&c, RH_HEAD_LOSS_H, act, n, hidden, pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_HEAD_LOSS_W, act, vocabulary, hidden, pad, FILL_RANDOM, seed);
-	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, n, 1, 0, FILL_NONE, seed);
+	case_operand(&c, RH_HEAD_LOSS_H, act, n, hidden, pad, FILL_RANDOM);
+	case_operand(&c, RH_HEAD_LOSS_W, act, vocabulary, hidden, pad, FILL_RANDOM);
+	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, n, 1, 0, FILL_NONE);
 	for (int64_t i = 0; i < n; i++)
 		case_put(target, i, 0, (double)(check_random(seed) % vocabulary));
-	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, chunk, vocabulary, 0, FILL_POISON, seed);
-	case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, n, 1, pad, FILL_POISON, seed);
-	case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, n, 1, pad, FILL_NONE, seed);
+	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, chunk, vocabulary, 0, FILL_POISON);
+	case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, n, 1, pad, FILL_POISON);
+	case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, n, 1, pad, FILL_NONE);
 	if (gradients & 1)
-		case_operand(&c, RH_HEAD_LOSS_DH, act, n, hidden, pad, FILL_POISON, seed);
+		case_operand(&c, RH_HEAD_LOSS_DH, act, n, hidden, pad, FILL_POISON);
 	if (gradients & 2)
-		case_operand(&c, RH_HEAD_LOSS_DW, RH_F32, vocabulary, hidden, pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_HEAD_LOSS_DW, RH_F32, vocabulary, hidden, pad, FILL_RANDOM);
 	c.tolerance[RH_HEAD_LOSS_LOSS] = 2 * sum_error(hidden) + (double)vocabulary * 0x1p-24;
 	c.tolerance[RH_HEAD_LOSS_DH] = 2 * scale * (rounding + sum_error(hidden)); /* a row's gradients sum to less than twice the scale */
 	c.tolerance[RH_HEAD_LOSS_DW] = (double)n * scale * (rounding + sum_error(hidden));
@@ -120,18 +120,18 @@ static void test_head_loss_of_equal_logits_hits_the_first(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct device_case on = device_case_open();
-	struct op_case c = {.op = {.kind = RH_OP_HEAD_LOSS}};
+	struct op_case c = {.seed = &seed, .op = {.kind = RH_OP_HEAD_LOSS}};
 	enum { ROWS = 3, VOCABULARY = 1500 };
 	static const int32_t targets[ROWS] = {0, 1, 1499};
-	case_operand(&c, RH_HEAD_LOSS_H, RH_F32, ROWS, 1, 0, FILL_RANDOM, &seed);
-	case_operand(&c, RH_HEAD_LOSS_W, RH_F32, VOCABULARY, 1, 0, FILL_NONE, &seed);
-	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, ROWS, 1, 0, FILL_NONE, &seed);
+	case_operand(&c, RH_HEAD_LOSS_H, RH_F32, ROWS, 1, 0, FILL_RANDOM);
+	case_operand(&c, RH_HEAD_LOSS_W, RH_F32, VOCABULARY, 1, 0, FILL_NONE);
+	struct rh_view target = case_operand(&c, RH_HEAD_LOSS_TARGET, RH_I32, ROWS, 1, 0, FILL_NONE);
 	for (int i = 0; i < ROWS; i++)
 		case_put(target, i, 0, targets[i]);
 	memset(c.op.operand[RH_HEAD_LOSS_W].data, 0, VOCABULARY * 4);
-	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, ROWS, VOCABULARY, 0, FILL_POISON, &seed);
-	struct rh_view loss = case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, ROWS, 1, 0, FILL_POISON, &seed);
-	struct rh_view hit = case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, ROWS, 1, 0, FILL_NONE, &seed);
+	case_operand(&c, RH_HEAD_LOSS_LOGITS, RH_F32, ROWS, VOCABULARY, 0, FILL_POISON);
+	struct rh_view loss = case_operand(&c, RH_HEAD_LOSS_LOSS, RH_F32, ROWS, 1, 0, FILL_POISON);
+	struct rh_view hit = case_operand(&c, RH_HEAD_LOSS_HIT, RH_I32, ROWS, 1, 0, FILL_NONE);
 	device_case_run(&on, &c, 0);
 	for (int i = 0; i < ROWS; i++) {
 		assert_int_equal((int)case_get(hit, i, 0), i == 0);

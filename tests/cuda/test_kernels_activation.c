@@ -8,12 +8,12 @@
 static const int lengths[] = {1, 7, 8, 9, 32, 65, 255, 256, 520}, long_lengths[] = {1, 8, 9, 100, 256, 257, 1024, 1025, 2056};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0], LONG_LENGTHS = sizeof long_lengths / sizeof long_lengths[0] };
 
-static struct case_shape shape_of(const struct kernel_shape *s)
+static struct case_shape shape_of(const struct case_shape *s)
 {
 	return (struct case_shape){s->dtype, s->cols > 500 ? s->rows % 7 : s->rows, s->cols, s->pad, s->index / 2};
 }
 
-static void check_curves(const struct kernel_shape *kernel_shape, uint64_t *seed)
+static void check_curves(const struct case_shape *kernel_shape, uint64_t *seed)
 {
 	struct case_shape s = shape_of(kernel_shape);
 	for (enum rh_activation act = 0; act < RH_ACTS; act++) {
@@ -34,7 +34,7 @@ static void test_activations_equal_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_curves);
 }
 
-static void check_layernorm(const struct kernel_shape *kernel_shape, uint64_t *seed)
+static void check_layernorm(const struct case_shape *kernel_shape, uint64_t *seed)
 {
 	struct case_shape s = shape_of(kernel_shape);
 	struct op_case forward = layernorm_case(&s, seed), backward = layernorm_backward_case(&s, seed);

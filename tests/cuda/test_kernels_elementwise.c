@@ -1,4 +1,5 @@
 #include "kernel_case.h"
+#include "row_case.h"
 
 #include "cuda/kernels.h"
 
@@ -6,16 +7,16 @@
 static const int lengths[] = {1, 7, 8, 9, 32, 65, 255, 256, 520};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-static void check_rope_table(const struct kernel_shape *s, uint64_t *seed)
+static void check_rope_table(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1.25f};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1.25f};
 	int64_t half = s->cols < RH_ROPE_MAX_HALF ? s->cols : RH_ROPE_MAX_HALF;
-	struct rh_view position = case_operand(&c, RH_ROPE_TABLE_POSITION, RH_I32, s->rows, 1, s->pad, FILL_NONE, seed);
+	struct rh_view position = case_operand(&c, RH_ROPE_TABLE_POSITION, RH_I32, s->rows, 1, s->pad, FILL_NONE);
 	for (int64_t t = 0; t < s->rows; t++)
 		case_put(position, t, 0, (double)case_between(seed, 0, 1000000));
 	for (int64_t i = 0; i < half; i++)
 		c.op.rope_table.inv_freq[i] = powf(10000, -(float)i / (float)half);
-	case_operand(&c, RH_ROPE_TABLE_TABLE, RH_F32, s->rows, 2 * half, s->pad, FILL_POISON, seed);
+	case_operand(&c, RH_ROPE_TABLE_TABLE, RH_F32, s->rows, 2 * half, s->pad, FILL_POISON);
 	c.tolerance[RH_ROPE_TABLE_TABLE] = 0x1p-23; /* one unit of values near 1; the angles are equal */
 	kernel_check(&c, cuda_rope_table, seed);
 }
@@ -26,11 +27,11 @@ static void test_rope_table_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_rope_table);
 }
 
-static void check_rope(const struct kernel_shape *s, uint64_t *seed)
+static void check_rope(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROPE, .op.rope = {1 + s->index % 3, s->index % 2}};
-	case_operand(&c, RH_ROPE_X, s->dtype, s->rows, c.op.rope.heads * 2 * s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROPE, .op.rope = {1 + s->index % 3, s->index % 2}};
+	case_operand(&c, RH_ROPE_X, s->dtype, s->rows, c.op.rope.heads * 2 * s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	kernel_check(&c, cuda_rope, seed);
 }
@@ -41,24 +42,9 @@ static void test_rope_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_rope);
 }
 
-static void check_dropout(const struct kernel_shape *s, uint64_t *seed)
+static void check_dropout(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_DROPOUT};
-	c.op.dropout.seed = (uint64_t)check_random(seed) << 32 | check_random(seed);
-	c.op.dropout.step = check_random(seed);
-	c.op.dropout.micro_batch = check_random(seed);
-	c.op.dropout.site = check_random(seed);
-	c.op.dropout.p = s->index % 5 ? (float)(check_random(seed) % 100) / 100 : 0;
-	case_operand(&c, RH_DROPOUT_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	if (s->index % 2)
-		case_operand(&c, RH_DROPOUT_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	if (s->index % 3 == 0)
-		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_X);
-	else if (s->index % 3 == 1 && s->index % 2)
-		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_ADD);
-	else
-		case_operand(&c, RH_DROPOUT_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
-	c.tolerance[RH_DROPOUT_Y] = 0x1p-16; /* x / (1 - p) is within 100, one unit of which is 2^-17; add may cancel it */
+	struct op_case c = dropout_case(s, seed);
 	kernel_check(&c, cuda_dropout, seed);
 }
 

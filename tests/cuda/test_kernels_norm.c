@@ -6,17 +6,17 @@
 static const int lengths[] = {1, 7, 8, 9, 64, 100, 255, 256, 257, 1024, 1025, 2056};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-static void check_rmsnorm(const struct kernel_shape *s, uint64_t *seed)
+static void check_rmsnorm(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_RMSNORM, .op.rmsnorm = {s->index % 2 ? 3 : 1, 1e-5f}};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {s->index % 2 ? 3 : 1, 1e-5f}};
 	int64_t rows = s->cols > 500 ? s->rows % 7 : s->rows, wide = c.op.rmsnorm.groups * s->cols;
-	case_operand(&c, RH_RMSNORM_X, s->dtype, rows, wide, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_RSTD, RH_F32, rows, c.op.rmsnorm.groups, s->pad, FILL_POISON, seed);
+	case_operand(&c, RH_RMSNORM_X, s->dtype, rows, wide, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_RSTD, RH_F32, rows, c.op.rmsnorm.groups, s->pad, FILL_POISON);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_RMSNORM_Y, RH_RMSNORM_X);
 	else
-		case_operand(&c, RH_RMSNORM_Y, s->dtype, rows, wide, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_RMSNORM_Y, s->dtype, rows, wide, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_rmsnorm, seed); /* a sum of squares has no cancellation: the relative tolerance is enough */
 }
 
@@ -26,29 +26,29 @@ static void test_rmsnorm_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_rmsnorm);
 }
 
-static void check_rmsnorm_backward(const struct kernel_shape *s, uint64_t *seed)
+static void check_rmsnorm_backward(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f}};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f}};
 	int64_t groups = c.op.rmsnorm.groups, wide = groups * s->cols, rows = s->cols > 500 ? s->rows % 7 : s->rows;
-	case_operand(&c, RH_RMSNORM_BACKWARD_X, s->dtype, rows, wide, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
-	struct rh_view rstd = case_operand(&c, RH_RMSNORM_BACKWARD_RSTD, RH_F32, rows, groups, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_RMSNORM_BACKWARD_X, s->dtype, rows, wide, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	struct rh_view rstd = case_operand(&c, RH_RMSNORM_BACKWARD_RSTD, RH_F32, rows, groups, s->pad, FILL_RANDOM);
 	for (int64_t t = 0; t < rows; t++)
 		for (int64_t g = 0; g < groups; g++)
 			case_put(rstd, t, g, 1 + 0.5 * case_get(rstd, t, g));
-	case_operand(&c, RH_RMSNORM_BACKWARD_DY, s->dtype, rows, wide, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_RMSNORM_BACKWARD_DY, s->dtype, rows, wide, s->pad, FILL_RANDOM);
 	if (s->index % 2)
-		case_operand(&c, RH_RMSNORM_BACKWARD_ADD, s->dtype, rows, wide, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_RMSNORM_BACKWARD_ADD, s->dtype, rows, wide, s->pad, FILL_RANDOM);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_DY);
 	else if (s->index % 3 == 1 && s->index % 2)
 		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_ADD);
 	else
-		case_operand(&c, RH_RMSNORM_BACKWARD_DX, s->dtype, rows, wide, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_RMSNORM_BACKWARD_DX, s->dtype, rows, wide, s->pad, FILL_POISON);
 	if (s->index % 4 < 3)
-		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 4 > 1)
-		case_operand(&c, RH_RMSNORM_BACKWARD_Y, s->dtype, rows, wide, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_RMSNORM_BACKWARD_Y, s->dtype, rows, wide, s->pad, FILL_POISON);
 	/* dx: a difference of terms within 4, in few roundings. dw: up to 420 terms within 2. In bf16 the difference is rounded once,
 	 * so a relative tolerance of the result does. */
 	c.tolerance[RH_RMSNORM_BACKWARD_DX] = 0x1p-19;

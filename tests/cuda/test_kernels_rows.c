@@ -1,4 +1,5 @@
 #include "kernel_case.h"
+#include "row_case.h"
 
 #include "cuda/kernels.h"
 
@@ -12,10 +13,10 @@ static void fill_index(struct rh_view index, int64_t below, uint64_t *seed)
 		case_put(index, t, 0, (double)case_between(seed, 0, below - 1));
 }
 
-static void check_fill(const struct kernel_shape *s, uint64_t *seed)
+static void check_fill(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_FILL};
-	case_operand(&c, RH_FILL_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_FILL};
+	case_operand(&c, RH_FILL_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_fill, seed);
 }
 
@@ -25,16 +26,16 @@ static void test_fill_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_fill);
 }
 
-static void check_cast(const struct kernel_shape *s, uint64_t *seed)
+static void check_cast(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_CAST};
-	struct rh_view x = case_operand(&c, RH_CAST_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_CAST};
+	struct rh_view x = case_operand(&c, RH_CAST_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->rows > 2)
 		case_put(x, 1, 0, (double)NAN);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_CAST_Y, RH_CAST_X);
 	else
-		case_operand(&c, RH_CAST_Y, s->index % 3 == 1 ? RH_F32 : RH_BF16, s->rows, s->cols, s->pad / 2, FILL_POISON, seed);
+		case_operand(&c, RH_CAST_Y, s->index % 3 == 1 ? RH_F32 : RH_BF16, s->rows, s->cols, s->pad / 2, FILL_POISON);
 	kernel_check(&c, cuda_cast, seed);
 }
 
@@ -44,15 +45,15 @@ static void test_cast_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_cast);
 }
 
-static void check_add(const struct kernel_shape *s, uint64_t *seed)
+static void check_add(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ADD};
-	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ADD};
+	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 3 < 2)
 		case_alias(&c, RH_ADD_Y, s->index % 3 ? RH_ADD_A : RH_ADD_B);
 	else
-		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_add, seed);
 }
 
@@ -62,11 +63,11 @@ static void test_add_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_add);
 }
 
-static void check_column_sum(const struct kernel_shape *s, uint64_t *seed)
+static void check_column_sum(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
-	case_operand(&c, RH_COLUMN_SUM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_COLUMN_SUM};
+	case_operand(&c, RH_COLUMN_SUM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_COLUMN_SUM_Y] = 0x1p-18; /* up to 140 terms, partial sums within 16: errors of 2^-21 each, of either sign */
 	kernel_check(&c, cuda_column_sum, seed);
 }
@@ -77,12 +78,12 @@ static void test_column_sum_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_column_sum);
 }
 
-static void check_embedding(const struct kernel_shape *s, uint64_t *seed)
+static void check_embedding(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_EMBEDDING};
-	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, s->rows, 1, s->pad, FILL_NONE, seed), 37, seed);
-	case_operand(&c, RH_EMBEDDING_TABLE, s->dtype, 37, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_EMBEDDING_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_EMBEDDING};
+	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, s->rows, 1, s->pad, FILL_NONE), 37, seed);
+	case_operand(&c, RH_EMBEDDING_TABLE, s->dtype, 37, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_EMBEDDING_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	kernel_check(&c, cuda_embedding, seed);
 }
 
@@ -92,12 +93,12 @@ static void test_embedding_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_embedding);
 }
 
-static void check_embedding_backward(const struct kernel_shape *s, uint64_t *seed)
+static void check_embedding_backward(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_EMBEDDING_BACKWARD};
-	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, s->rows, 1, 0, FILL_NONE, seed), 7, seed);
-	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_EMBEDDING_BACKWARD};
+	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, s->rows, 1, 0, FILL_NONE), 7, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM);
 	kernel_check(&c, cuda_embedding_backward, seed); /* the oracle rounds after each row too */
 }
 
@@ -107,12 +108,12 @@ static void test_embedding_backward_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_embedding_backward);
 }
 
-static void check_gather(const struct kernel_shape *s, uint64_t *seed)
+static void check_gather(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_GATHER_ROWS};
-	case_operand(&c, RH_GATHER_ROWS_X, s->dtype, 29, s->cols, s->pad, FILL_RANDOM, seed);
-	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE, seed), 29, seed);
-	case_operand(&c, RH_GATHER_ROWS_Y, s->dtype, s->rows, s->cols, s->pad / 2, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_GATHER_ROWS};
+	case_operand(&c, RH_GATHER_ROWS_X, s->dtype, 29, s->cols, s->pad, FILL_RANDOM);
+	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE), 29, seed);
+	case_operand(&c, RH_GATHER_ROWS_Y, s->dtype, s->rows, s->cols, s->pad / 2, FILL_POISON);
 	kernel_check(&c, cuda_gather_rows, seed);
 }
 
@@ -122,17 +123,9 @@ static void test_gather_rows_equals_the_oracle(void **state)
 	kernel_each_shape(lengths, LENGTHS, check_gather);
 }
 
-static void check_scatter(const struct kernel_shape *s, uint64_t *seed)
+static void check_scatter(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_SCATTER_ROWS};
-	int64_t rows = s->rows + case_between(seed, 0, 300);
-	case_operand(&c, RH_SCATTER_ROWS_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	struct rh_view index = case_operand(&c, RH_SCATTER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE, seed);
-	for (int64_t i = 0, at = 0; i < s->rows; i++, at++) { /* ascending, and room for those to come */
-		at += case_between(seed, 0, (rows - at - (s->rows - i)) / (s->rows - i));
-		case_put(index, i, 0, (double)at);
-	}
-	case_operand(&c, RH_SCATTER_ROWS_Y, s->dtype, rows, s->cols, s->pad, FILL_POISON, seed);
+	struct op_case c = scatter_rows_case(s, seed);
 	kernel_check(&c, cuda_scatter_rows, seed);
 }
 

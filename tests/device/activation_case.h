@@ -4,12 +4,6 @@
 
 #include "op_case.h"
 
-struct case_shape {
-	enum rh_dtype dtype;
-	int64_t rows, cols, pad;
-	int index;
-};
-
 /* Some gates far out, where the sigmoid is 0 or 1 in fp32 (and, of gpt-oss's, ups: both are beyond their limits). */
 static inline void spread_gates(struct rh_view gu, int64_t cols)
 {
@@ -28,26 +22,26 @@ static inline double curve_tolerance(enum rh_activation act)
 
 static inline struct op_case glu_case(enum rh_activation act, const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_GLU, .activation = {act}}};
-	spread_gates(case_operand(&c, RH_GLU_GU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_RANDOM, seed), s->cols);
-	case_operand(&c, RH_GLU_A, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_GLU, .activation = {act}}};
+	spread_gates(case_operand(&c, RH_GLU_GU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_RANDOM), s->cols);
+	case_operand(&c, RH_GLU_A, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	c.tolerance[RH_GLU_A] = curve_tolerance(act);
 	return c;
 }
 
 static inline struct op_case glu_backward_case(enum rh_activation act, const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
-	spread_gates(case_operand(&c, RH_GLU_BACKWARD_GU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_RANDOM, seed), s->cols);
-	case_operand(&c, RH_GLU_BACKWARD_DA, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
+	spread_gates(case_operand(&c, RH_GLU_BACKWARD_GU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_RANDOM), s->cols);
+	case_operand(&c, RH_GLU_BACKWARD_DA, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 2)
 		case_alias(&c, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_GU);
 	else
-		case_operand(&c, RH_GLU_BACKWARD_DGU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_GLU_BACKWARD_DGU, s->dtype, s->rows, 2 * s->cols, s->pad, FILL_POISON);
 	if (s->index % 3 == 1)
 		case_alias(&c, RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DA);
 	else if (s->index % 3 == 2)
-		case_operand(&c, RH_GLU_BACKWARD_A, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_GLU_BACKWARD_A, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	/* The slope passes through zero (SiLU's 1 + gate (1 - sigmoid) at gate -1.28), and 1 - sigmoid is absolute to 2^-24: with gates up
 	 * to 200 in which that difference still counts below 20. gpt-oss's ups are 8 at most where others' are 1, its gates 7. */
 	c.tolerance[RH_GLU_BACKWARD_DGU] = 0x1p-19;
@@ -57,31 +51,31 @@ static inline struct op_case glu_backward_case(enum rh_activation act, const str
 
 static inline struct op_case activation_case(enum rh_activation act, const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_ACTIVATION, .activation = {act}}};
-	spread_gates(case_operand(&c, RH_ACTIVATION_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed), s->cols);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_ACTIVATION, .activation = {act}}};
+	spread_gates(case_operand(&c, RH_ACTIVATION_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM), s->cols);
 	if (s->index % 2)
 		case_alias(&c, RH_ACTIVATION_Y, RH_ACTIVATION_X);
 	else
-		case_operand(&c, RH_ACTIVATION_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_ACTIVATION_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	c.tolerance[RH_ACTIVATION_Y] = curve_tolerance(act);
 	return c;
 }
 
 static inline struct op_case activation_backward_case(enum rh_activation act, const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
-	spread_gates(case_operand(&c, RH_ACTIVATION_BACKWARD_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed), s->cols);
-	case_operand(&c, RH_ACTIVATION_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
+	spread_gates(case_operand(&c, RH_ACTIVATION_BACKWARD_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM), s->cols);
+	case_operand(&c, RH_ACTIVATION_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_ACTIVATION_BACKWARD_DX, RH_ACTIVATION_BACKWARD_DY);
 	else if (s->index % 3 == 1)
 		case_alias(&c, RH_ACTIVATION_BACKWARD_DX, RH_ACTIVATION_BACKWARD_X);
 	else
-		case_operand(&c, RH_ACTIVATION_BACKWARD_DX, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_ACTIVATION_BACKWARD_DX, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	if (s->index % 3 && s->index % 4 == 1)
 		case_alias(&c, RH_ACTIVATION_BACKWARD_Y, RH_ACTIVATION_BACKWARD_DY);
 	else if (s->index % 4 > 1)
-		case_operand(&c, RH_ACTIVATION_BACKWARD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_ACTIVATION_BACKWARD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	c.tolerance[RH_ACTIVATION_BACKWARD_DX] = 0x1p-19;
 	c.tolerance[RH_ACTIVATION_BACKWARD_Y] = curve_tolerance(act);
 	return c;
@@ -91,19 +85,19 @@ static inline struct op_case activation_backward_case(enum rh_activation act, co
  * 2^-24 of 3 whatever n is, which rstd (up to 3; 316 where n is 1 and all is epsilon) makes an error of xhat. */
 static inline struct op_case layernorm_case(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_LAYERNORM, .layernorm = {1e-5f}}};
-	struct rh_view x = case_operand(&c, RH_LAYERNORM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_LAYERNORM, .layernorm = {1e-5f}}};
+	struct rh_view x = case_operand(&c, RH_LAYERNORM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	for (int64_t t = 0; t < x.rows; t++)
 		for (int64_t i = 0; i < x.cols; i++)
 			case_put(x, t, i, case_get(x, t, i) + 3);
-	case_operand(&c, RH_LAYERNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
+	case_operand(&c, RH_LAYERNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 2)
-		case_operand(&c, RH_LAYERNORM_B, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
-	case_operand(&c, RH_LAYERNORM_STATS, RH_F32, s->rows, 2, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_LAYERNORM_B, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	case_operand(&c, RH_LAYERNORM_STATS, RH_F32, s->rows, 2, s->pad, FILL_POISON);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_LAYERNORM_Y, RH_LAYERNORM_X);
 	else
-		case_operand(&c, RH_LAYERNORM_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_LAYERNORM_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	c.tolerance[RH_LAYERNORM_Y] = s->cols < 16 ? 0x1p-12 : 0x1p-18;
 	c.tolerance[RH_LAYERNORM_STATS] = s->cols < 16 ? 0x1p-12 : 0x1p-18;
 	return c;
@@ -111,29 +105,29 @@ static inline struct op_case layernorm_case(const struct case_shape *s, uint64_t
 
 static inline struct op_case layernorm_backward_case(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_LAYERNORM_BACKWARD}};
-	case_operand(&c, RH_LAYERNORM_BACKWARD_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_LAYERNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_LAYERNORM_BACKWARD}};
+	case_operand(&c, RH_LAYERNORM_BACKWARD_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_LAYERNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 2)
-		case_operand(&c, RH_LAYERNORM_BACKWARD_B, s->dtype, 1, s->cols, 0, FILL_RANDOM, seed);
-	struct rh_view stats = case_operand(&c, RH_LAYERNORM_BACKWARD_STATS, RH_F32, s->rows, 2, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_B, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	struct rh_view stats = case_operand(&c, RH_LAYERNORM_BACKWARD_STATS, RH_F32, s->rows, 2, s->pad, FILL_RANDOM);
 	for (int64_t t = 0; t < s->rows; t++)
 		case_put(stats, t, 1, 1 + 0.5 * case_get(stats, t, 1));
-	case_operand(&c, RH_LAYERNORM_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_LAYERNORM_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 2)
-		case_operand(&c, RH_LAYERNORM_BACKWARD_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (s->index % 3 == 0)
 		case_alias(&c, RH_LAYERNORM_BACKWARD_DX, RH_LAYERNORM_BACKWARD_DY);
 	else if (s->index % 3 == 1 && s->index % 2)
 		case_alias(&c, RH_LAYERNORM_BACKWARD_DX, RH_LAYERNORM_BACKWARD_ADD);
 	else
-		case_operand(&c, RH_LAYERNORM_BACKWARD_DX, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_DX, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	if (s->index % 4 < 3)
-		case_operand(&c, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 5 < 3)
-		case_operand(&c, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, s->cols, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, s->cols, 0, FILL_RANDOM);
 	if (s->index % 4 > 1)
-		case_operand(&c, RH_LAYERNORM_BACKWARD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_LAYERNORM_BACKWARD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	/* dx: a difference of terms within 5, in few roundings. dw and db: up to 140 terms within 3. y: xhat may nearly be -b / w. */
 	c.tolerance[RH_LAYERNORM_BACKWARD_DX] = 0x1p-18;
 	c.tolerance[RH_LAYERNORM_BACKWARD_DW] = c.tolerance[RH_LAYERNORM_BACKWARD_DB] = 0x1p-17;

@@ -8,24 +8,29 @@ static const enum rh_dtype dequantise_types[] = {RH_Q4_0, RH_Q4_1, RH_Q5_0, RH_Q
                                                  RH_Q4_K, RH_Q5_K, RH_Q6_K, RH_IQ4_NL, RH_I8,   RH_NF4,  RH_FP4};
 enum { DEQUANTISE_TYPES = sizeof dequantise_types / sizeof *dequantise_types };
 
-/* `cols` is rounded up to whole blocks. run: of types whose scales lie apart; nested: those of NF4 are quantised themselves. */
-static inline struct op_case dequantise_case(enum rh_dtype type, enum rh_dtype act, int64_t rows, int64_t cols, int64_t pad, int64_t run,
-                                             int nested, uint64_t *seed)
+struct dequantise_shape {
+	enum rh_dtype type, act;
+	int64_t rows, cols, pad; /* cols: rounded up to whole blocks */
+	int64_t run;             /* of types whose scales lie apart */
+	int nested;              /* those of NF4 are quantised themselves */
+};
+
+static inline struct op_case dequantise_case(const struct dequantise_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_DEQUANTISE, .exact = 1};
-	int64_t block = rh_dtype_block(type);
-	cols = (cols + block - 1) / block * block;
-	case_operand(&c, RH_DEQUANTISE_X, type, rows, cols, pad * block, FILL_RANDOM, seed);
-	case_operand(&c, RH_DEQUANTISE_Y, act, rows, cols, pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_DEQUANTISE, .exact = 1};
+	const enum rh_dtype type = s->type;
+	int64_t block = rh_dtype_block(type), rows = s->rows, cols = (s->cols + block - 1) / block * block, pad = s->pad;
+	case_operand(&c, RH_DEQUANTISE_X, type, rows, cols, pad * block, FILL_RANDOM);
+	case_operand(&c, RH_DEQUANTISE_Y, s->act, rows, cols, pad, FILL_POISON);
 	if (type < RH_Q4_0) {
-		int64_t runs = (cols + run - 1) / run;
-		c.op.dequantise.run = run;
+		int64_t runs = (cols + s->run - 1) / s->run;
+		c.op.dequantise.run = s->run;
 		c.op.dequantise.unit = type == RH_I8 ? 1 / 127.0f : 0;
-		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || nested ? RH_U8 : RH_F32, rows, runs, pad, FILL_RANDOM, seed);
-		if (nested) {
+		case_operand(&c, RH_DEQUANTISE_SCALE, type == RH_FP4 || s->nested ? RH_U8 : RH_F32, rows, runs, pad, FILL_RANDOM);
+		if (s->nested) {
 			c.op.dequantise.offset = 0.0625f;
-			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (rows * runs + 255) / 256, 0, FILL_RANDOM, seed);
-			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, 256, 0, FILL_RANDOM, seed);
+			case_operand(&c, RH_DEQUANTISE_NESTED, RH_F32, 1, (rows * runs + 255) / 256, 0, FILL_RANDOM);
+			case_operand(&c, RH_DEQUANTISE_MAP, RH_F32, 1, 256, 0, FILL_RANDOM);
 		}
 	}
 	return c;
@@ -39,11 +44,13 @@ static inline void dequantise_each(void (*check)(struct op_case *c, uint64_t *se
 	uint64_t seed = check_seed();
 	for (int t = 0; t < DEQUANTISE_TYPES; t++) {
 		for (int i = 0; i < 8; i++) {
-			enum rh_dtype type = dequantise_types[t];
-			int nested = type == RH_NF4 && i % 2;
-			struct op_case c = dequantise_case(type, (t + i / 4) % 2 ? RH_BF16 : RH_F32, i == 5 ? 0 : case_between(&seed, 1, 5),
-			                                   lengths[i], i % 3 == 1 ? case_between(&seed, 1, 9) : 0,
-			                                   type == RH_FP4 ? 32 : runs[check_random(&seed) % 5], nested, &seed);
+			struct dequantise_shape s = {
+			        .type = dequantise_types[t], .act = (t + i / 4) % 2 ? RH_BF16 : RH_F32, .cols = lengths[i]};
+			s.rows = i == 5 ? 0 : case_between(&seed, 1, 5);
+			s.pad = i % 3 == 1 ? case_between(&seed, 1, 9) : 0;
+			s.run = s.type == RH_FP4 ? 32 : runs[check_random(&seed) % 5];
+			s.nested = s.type == RH_NF4 && i % 2;
+			struct op_case c = dequantise_case(&s, &seed);
 			check(&c, &seed);
 		}
 	}

@@ -28,9 +28,9 @@ struct router_shape {
 	double sharpness; /* of the logits */
 };
 
-static inline void router_logits(struct op_case *c, const struct router_shape *s, uint64_t *seed)
+static inline void router_logits(struct op_case *c, const struct router_shape *s)
 {
-	struct rh_view logits = case_operand(c, RH_ROUTER_LOGITS, s->dtype, s->rows, s->experts, s->pad, FILL_RANDOM, seed);
+	struct rh_view logits = case_operand(c, RH_ROUTER_LOGITS, s->dtype, s->rows, s->experts, s->pad, FILL_RANDOM);
 	for (int64_t r = 0; r < s->rows; r++)
 		for (int64_t e = 0; e < s->experts; e++)
 			case_put(logits, r, e, s->sharpness * case_get(logits, r, e));
@@ -42,27 +42,40 @@ static inline void router_logits(struct op_case *c, const struct router_shape *s
 /* Weights are within 1; the sum of up to 1024 powers is off by 2^-20 of itself at most, each power by 2^-22. */
 static inline struct op_case router_case(const struct router_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROUTER};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER};
 	c.op.router.softmax = s->softmax;
-	router_logits(&c, s, seed);
-	case_operand(&c, RH_ROUTER_INDEX, RH_I32, s->rows, s->top, s->pad, FILL_NONE, seed);
-	case_operand(&c, RH_ROUTER_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON, seed);
+	router_logits(&c, s);
+	case_operand(&c, RH_ROUTER_INDEX, RH_I32, s->rows, s->top, s->pad, FILL_NONE);
+	case_operand(&c, RH_ROUTER_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON);
 	c.tolerance[RH_ROUTER_WEIGHT] = 0x1p-20;
+	return c;
+}
+
+/* Rows without a best, or with too few numbers. */
+static inline struct op_case router_unruly_case(uint64_t *seed)
+{
+	struct router_shape s = {4, 9, 4, 0, RH_F32, RH_ROUTER_OVER_ALL, 1};
+	struct op_case c = router_case(&s, seed);
+	for (int64_t e = 0; e < 9; e++) {
+		case_put(c.op.operand[RH_ROUTER_LOGITS], 0, e, (double)NAN);
+		case_put(c.op.operand[RH_ROUTER_LOGITS], 1, e, e == 5 ? 1 : -(double)INFINITY);
+		case_put(c.op.operand[RH_ROUTER_LOGITS], 2, e, e % 2 ? (double)INFINITY : (double)NAN);
+	}
 	return c;
 }
 
 /* Gradients are within 2, their error that of the weights; dlogits of another dtype than the logits for every second row count. */
 static inline struct op_case router_backward_case(const struct router_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROUTER_BACKWARD}, f = router_case(s, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER_BACKWARD}, f = router_case(s, seed);
 	rh_op_oracle(&f.op);
 	c.op.router.softmax = s->softmax;
 	case_take(&c, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
 	case_take(&c, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
 	case_take(&c, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
 	case_free(&f);
-	case_operand(&c, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ROUTER_BACKWARD_DLOGITS, s->rows % 2 ? s->dtype : RH_F32, s->rows, s->experts, s->pad / 2, FILL_POISON, seed);
+	case_operand(&c, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_ROUTER_BACKWARD_DLOGITS, s->rows % 2 ? s->dtype : RH_F32, s->rows, s->experts, s->pad / 2, FILL_POISON);
 	c.tolerance[RH_ROUTER_BACKWARD_DLOGITS] = 0x1p-19;
 	return c;
 }
@@ -75,14 +88,14 @@ struct permute_shape {
 
 static inline struct op_case permute_case(const struct permute_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_PERMUTE};
-	struct rh_view index = case_operand(&c, RH_PERMUTE_INDEX, RH_I32, s->rows, s->top, s->pad, FILL_NONE, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_PERMUTE};
+	struct rh_view index = case_operand(&c, RH_PERMUTE_INDEX, RH_I32, s->rows, s->top, s->pad, FILL_NONE);
 	for (int64_t p = 0; p < s->rows * s->top; p++)
 		case_put(index, p / s->top, p % s->top, (double)moe_expert(s->spread, s->experts, p, seed));
-	case_operand(&c, RH_PERMUTE_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_PERMUTE_START, RH_I32, s->experts + 1, 1, s->pad, FILL_NONE, seed);
-	case_operand(&c, RH_PERMUTE_PLACE, RH_I32, s->rows, s->top, s->pad / 2, FILL_NONE, seed);
-	case_operand(&c, RH_PERMUTE_Y, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_POISON, seed);
+	case_operand(&c, RH_PERMUTE_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_PERMUTE_START, RH_I32, s->experts + 1, 1, s->pad, FILL_NONE);
+	case_operand(&c, RH_PERMUTE_PLACE, RH_I32, s->rows, s->top, s->pad / 2, FILL_NONE);
+	case_operand(&c, RH_PERMUTE_Y, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_POISON);
 	return c;
 }
 
@@ -103,17 +116,17 @@ static inline void fill_place(struct rh_view place, uint64_t *seed)
 /* Sums of at most 33 terms within 8: 2^-21 each. `variant` picks the optional operands. */
 static inline struct op_case unpermute_case(const struct permute_shape *s, int variant, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_UNPERMUTE};
-	case_operand(&c, RH_UNPERMUTE_X, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_RANDOM, seed);
-	fill_place(case_operand(&c, RH_UNPERMUTE_PLACE, RH_I32, s->rows, s->top, s->pad, FILL_NONE, seed), seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_UNPERMUTE};
+	case_operand(&c, RH_UNPERMUTE_X, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_RANDOM);
+	fill_place(case_operand(&c, RH_UNPERMUTE_PLACE, RH_I32, s->rows, s->top, s->pad, FILL_NONE), seed);
 	if (variant % 3)
-		case_operand(&c, RH_UNPERMUTE_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_UNPERMUTE_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM);
 	if (variant % 4)
-		case_operand(&c, RH_UNPERMUTE_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_UNPERMUTE_ADD, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (variant % 4 == 2)
 		case_alias(&c, RH_UNPERMUTE_Y, RH_UNPERMUTE_ADD);
 	else
-		case_operand(&c, RH_UNPERMUTE_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_UNPERMUTE_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	c.tolerance[RH_UNPERMUTE_Y] = 0x1p-17;
 	return c;
 }
@@ -121,16 +134,16 @@ static inline struct op_case unpermute_case(const struct permute_shape *s, int v
 /* dweight sums up to 1031 products, its partial sums within 32: errors of 2^-20 each, of either sign. */
 static inline struct op_case unpermute_backward_case(const struct permute_shape *s, int variant, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_UNPERMUTE_BACKWARD};
-	case_operand(&c, RH_UNPERMUTE_BACKWARD_X, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_RANDOM, seed);
-	fill_place(case_operand(&c, RH_UNPERMUTE_BACKWARD_PLACE, RH_I32, s->rows, s->top, s->pad, FILL_NONE, seed), seed);
-	case_operand(&c, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_UNPERMUTE_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_UNPERMUTE_BACKWARD};
+	case_operand(&c, RH_UNPERMUTE_BACKWARD_X, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_RANDOM);
+	fill_place(case_operand(&c, RH_UNPERMUTE_BACKWARD_PLACE, RH_I32, s->rows, s->top, s->pad, FILL_NONE), seed);
+	case_operand(&c, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_UNPERMUTE_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
 	if (variant % 2)
 		case_alias(&c, RH_UNPERMUTE_BACKWARD_DX, RH_UNPERMUTE_BACKWARD_X);
 	else
-		case_operand(&c, RH_UNPERMUTE_BACKWARD_DX, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_POISON, seed);
-	case_operand(&c, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON, seed);
+		case_operand(&c, RH_UNPERMUTE_BACKWARD_DX, s->dtype, s->rows * s->top, s->cols, s->pad, FILL_POISON);
+	case_operand(&c, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON);
 	c.tolerance[RH_UNPERMUTE_BACKWARD_DWEIGHT] = 0x1p-15;
 	return c;
 }
@@ -145,7 +158,7 @@ struct grouped_shape {
 
 static inline void grouped_start(struct op_case *c, int operand, const struct grouped_shape *s, uint64_t *seed)
 {
-	struct rh_view start = case_operand(c, operand, RH_I32, s->experts + 1, 1, s->pad, FILL_NONE, seed);
+	struct rh_view start = case_operand(c, operand, RH_I32, s->experts + 1, 1, s->pad, FILL_NONE);
 	for (int64_t e = 0; e <= s->experts; e++)
 		case_put(start, e, 0, (double)s->lead);
 	for (int64_t p = 0; p < s->rows; p++)
@@ -158,24 +171,24 @@ enum { GROUPED_TRANS_B = 1, GROUPED_C = 2, GROUPED_IN_PLACE = 4, GROUPED_BIAS = 
 /* Sums of up to 200 products, partial sums within 16: errors of 2^-21 each, of either sign. */
 static inline struct op_case grouped_gemm_case(const struct grouped_shape *s, int flags, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_GROUPED_GEMM};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_GROUPED_GEMM};
 	int64_t rows = s->rows + 2 * s->lead;
 	enum rh_dtype out = flags & GROUPED_F32 ? RH_F32 : s->dtype;
 	c.op.grouped_gemm.trans_b = !!(flags & GROUPED_TRANS_B);
 	c.op.grouped_gemm.alpha = flags & GROUPED_SCALED ? -0.37f : 1;
-	case_operand(&c, RH_GROUPED_GEMM_A, s->dtype, rows, s->k, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_GROUPED_GEMM_A, s->dtype, rows, s->k, s->pad, FILL_RANDOM);
 	if (flags & GROUPED_TRANS_B)
-		case_operand(&c, RH_GROUPED_GEMM_B, s->dtype, s->experts * s->n, s->k, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_GROUPED_GEMM_B, s->dtype, s->experts * s->n, s->k, s->pad, FILL_RANDOM);
 	else
-		case_operand(&c, RH_GROUPED_GEMM_B, s->dtype, s->experts * s->k, s->n, s->pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_GROUPED_GEMM_B, s->dtype, s->experts * s->k, s->n, s->pad, FILL_RANDOM);
 	grouped_start(&c, RH_GROUPED_GEMM_START, s, seed);
 	if (flags & GROUPED_BIAS)
-		case_operand(&c, RH_GROUPED_GEMM_BIAS, s->dtype, s->experts, s->n, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_GROUPED_GEMM_D, out, rows, s->n, s->pad, flags & GROUPED_IN_PLACE ? FILL_RANDOM : FILL_POISON, seed);
+		case_operand(&c, RH_GROUPED_GEMM_BIAS, s->dtype, s->experts, s->n, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_GROUPED_GEMM_D, out, rows, s->n, s->pad, flags & GROUPED_IN_PLACE ? FILL_RANDOM : FILL_POISON);
 	if (flags & GROUPED_IN_PLACE)
 		case_alias(&c, RH_GROUPED_GEMM_C, RH_GROUPED_GEMM_D);
 	else if (flags & GROUPED_C)
-		case_operand(&c, RH_GROUPED_GEMM_C, out, rows, s->n, s->pad / 2, FILL_RANDOM, seed);
+		case_operand(&c, RH_GROUPED_GEMM_C, out, rows, s->n, s->pad / 2, FILL_RANDOM);
 	c.tolerance[RH_GROUPED_GEMM_D] = 0x1p-17;
 	return c;
 }
@@ -183,23 +196,23 @@ static inline struct op_case grouped_gemm_case(const struct grouped_shape *s, in
 /* As above, of up to 400 rows an expert, and a sum that is in d already. */
 static inline struct op_case grouped_gradient_case(const struct grouped_shape *s, int flags, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_GROUPED_GEMM_GRADIENT};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_GROUPED_GEMM_GRADIENT};
 	int64_t rows = s->rows + 2 * s->lead;
 	c.op.grouped_gemm.alpha = flags & GROUPED_SCALED ? -0.37f : 1;
-	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_A, s->dtype, rows, s->k, s->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_B, s->dtype, rows, s->n, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_A, s->dtype, rows, s->k, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_B, s->dtype, rows, s->n, s->pad, FILL_RANDOM);
 	grouped_start(&c, RH_GROUPED_GEMM_GRADIENT_START, s, seed);
-	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_D, RH_F32, s->experts * s->k, s->n, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_GROUPED_GEMM_GRADIENT_D, RH_F32, s->experts * s->k, s->n, s->pad, FILL_RANDOM);
 	c.tolerance[RH_GROUPED_GEMM_GRADIENT_D] = 0x1p-16;
 	return c;
 }
 
 static inline struct op_case grouped_column_case(const struct grouped_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_GROUPED_COLUMN_SUM};
-	case_operand(&c, RH_GROUPED_COLUMN_SUM_X, s->dtype, s->rows + 2 * s->lead, s->n, s->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_GROUPED_COLUMN_SUM};
+	case_operand(&c, RH_GROUPED_COLUMN_SUM_X, s->dtype, s->rows + 2 * s->lead, s->n, s->pad, FILL_RANDOM);
 	grouped_start(&c, RH_GROUPED_COLUMN_SUM_START, s, seed);
-	case_operand(&c, RH_GROUPED_COLUMN_SUM_Y, RH_F32, s->experts, s->n, s->pad, FILL_RANDOM, seed);
+	case_operand(&c, RH_GROUPED_COLUMN_SUM_Y, RH_F32, s->experts, s->n, s->pad, FILL_RANDOM);
 	c.tolerance[RH_GROUPED_COLUMN_SUM_Y] = 0x1p-17;
 	return c;
 }

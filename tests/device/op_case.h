@@ -14,6 +14,7 @@
 
 struct op_case {
 	struct rh_op op;
+	uint64_t *seed; /* of what is random in its operands */
 	struct {
 		char *bytes;
 		size_t size;
@@ -21,6 +22,13 @@ struct op_case {
 	int buffer_of[RH_OP_OPERANDS]; /* aliases share one */
 	double tolerance[RH_OP_OPERANDS];
 	int exact; /* outputs are the oracle's to the last bit */
+};
+
+/* What an op's tests go through: dtypes, lengths, rows apart. */
+struct case_shape {
+	enum rh_dtype dtype;
+	int64_t rows, cols, pad;
+	int index; /* of all shapes: picks optionals and aliases */
 };
 
 enum op_fill { FILL_RANDOM, FILL_POISON, FILL_NONE };
@@ -60,7 +68,7 @@ static inline void case_put(struct rh_view view, int64_t row, int64_t col, doubl
 /* Operand i becomes (rows, cols) with rows `pad` elements apart; what lies between rows is a pattern that must stay. Bytes and blocks are
  * filled with random bytes. */
 static inline struct rh_view case_operand(struct op_case *c, int i, enum rh_dtype dtype, int64_t rows, int64_t cols, int64_t pad,
-                                          enum op_fill fill, uint64_t *seed)
+                                          enum op_fill fill)
 {
 	struct rh_view view = {NULL, dtype, rows, cols, cols + pad};
 	c->buffer[i].size = (size_t)rh_dtype_bytes(dtype, rows * view.stride) + case_element(dtype);
@@ -69,10 +77,10 @@ static inline struct rh_view case_operand(struct op_case *c, int i, enum rh_dtyp
 	memset(c->buffer[i].bytes, 0xA5, c->buffer[i].size);
 	view.data = c->buffer[i].bytes;
 	for (size_t at = 0; !case_is_plain(dtype) && fill == FILL_RANDOM && at < c->buffer[i].size; at++)
-		c->buffer[i].bytes[at] = (char)(check_random(seed) >> 7);
+		c->buffer[i].bytes[at] = (char)(check_random(c->seed) >> 7);
 	for (int64_t r = 0; case_is_plain(dtype) && r < rows && fill != FILL_NONE; r++)
 		for (int64_t k = 0; k < cols; k++)
-			case_put(view, r, k, fill == FILL_POISON ? (double)NAN : (double)check_uniform(seed));
+			case_put(view, r, k, fill == FILL_POISON ? (double)NAN : (double)check_uniform(c->seed));
 	c->buffer_of[i] = i;
 	return c->op.operand[i] = view;
 }
@@ -81,7 +89,7 @@ static inline struct rh_view case_operand(struct op_case *c, int i, enum rh_dtyp
 static inline void case_take(struct op_case *to, int operand, const struct op_case *from, int source)
 {
 	struct rh_view view = from->op.operand[source];
-	case_operand(to, operand, view.dtype, view.rows, view.cols, view.stride - view.cols, FILL_NONE, NULL);
+	case_operand(to, operand, view.dtype, view.rows, view.cols, view.stride - view.cols, FILL_NONE);
 	memcpy(to->buffer[operand].bytes, from->buffer[source].bytes, from->buffer[source].size);
 }
 

@@ -19,11 +19,11 @@ static inline void scaled_fill(struct rh_view x, int top, uint64_t *seed)
 /* flags: the outputs there are, E5M2 in place of E4M3, what x is full of. To the last bit. */
 static inline struct op_case scaled_quantise_case(enum rh_dtype act, int64_t rows, int64_t cols, int64_t pad, int flags, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_QUANTISE}, .exact = 1};
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_QUANTISE}, .exact = 1};
 	enum rh_dtype eight = flags & SCALED_WIDE ? RH_E5M2 : RH_E4M3;
 	int64_t whole = (rows + 15) / 16 * 16;
 	c.op.quantise.limit = flags & SCALED_WIDE ? RH_E5M2_LARGEST : RH_E4M3_LARGEST;
-	struct rh_view x = case_operand(&c, RH_QUANTISE_X, act, rows, cols, pad, FILL_RANDOM, seed);
+	struct rh_view x = case_operand(&c, RH_QUANTISE_X, act, rows, cols, pad, FILL_RANDOM);
 	if (!(flags & SCALED_ZERO))
 		scaled_fill(x, flags & SCALED_LARGE ? 40 : -10, seed);
 	else
@@ -32,12 +32,12 @@ static inline struct op_case scaled_quantise_case(enum rh_dtype act, int64_t row
 				case_put(x, r, i, 0);
 	if (flags & SCALED_NAN && rows && cols)
 		case_put(x, check_random(seed) % rows, check_random(seed) % cols, flags & SCALED_ZERO ? (double)NAN : (double)INFINITY);
-	case_operand(&c, RH_QUANTISE_PART, RH_F32, 1, RH_QUANTISE_PARTS, 0, FILL_POISON, seed);
-	case_operand(&c, RH_QUANTISE_SCALE, RH_F32, 1, 1, 0, FILL_POISON, seed);
+	case_operand(&c, RH_QUANTISE_PART, RH_F32, 1, RH_QUANTISE_PARTS, 0, FILL_POISON);
+	case_operand(&c, RH_QUANTISE_SCALE, RH_F32, 1, 1, 0, FILL_POISON);
 	if (flags & SCALED_Y)
-		case_operand(&c, RH_QUANTISE_Y, eight, rows, cols, pad, FILL_RANDOM, seed);
+		case_operand(&c, RH_QUANTISE_Y, eight, rows, cols, pad, FILL_RANDOM);
 	if (flags & SCALED_T)
-		case_operand(&c, RH_QUANTISE_T, eight, cols, whole, pad / 8 * 16, FILL_RANDOM, seed);
+		case_operand(&c, RH_QUANTISE_T, eight, cols, whole, pad / 8 * 16, FILL_RANDOM);
 	return c;
 }
 
@@ -71,7 +71,7 @@ static inline void scaled_matrix(struct op_case *c, int operand, const struct sc
 {
 	enum rh_dtype eight = operand == RH_SCALED_GEMM_A && s->extras & SCALED_GRADIENT ? RH_E5M2 : RH_E4M3;
 	int64_t step = s->chunk ? 8 : 16, pad = (step - cols % step) % step + check_random(seed) % 2 * step;
-	struct rh_view view = case_operand(c, operand, s->chunk ? RH_BF16 : eight, rows, cols, pad, FILL_RANDOM, seed);
+	struct rh_view view = case_operand(c, operand, s->chunk ? RH_BF16 : eight, rows, cols, pad, FILL_RANDOM);
 	float limit = s->chunk ? rh_half_limit(s->chunk) : 1, most = 0;
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t i = 0; i < cols && !s->chunk; i++) {
@@ -81,7 +81,7 @@ static inline void scaled_matrix(struct op_case *c, int operand, const struct sc
 	for (int64_t r = 0; r < rows && s->chunk; r++)
 		for (int64_t i = 0; i < cols; i++)
 			most = fmaxf(most, fabsf((float)case_get(view, r, i)));
-	struct rh_view scale = case_operand(c, operand + 2, RH_F32, 1, 1, 0, FILL_RANDOM, seed);
+	struct rh_view scale = case_operand(c, operand + 2, RH_F32, 1, 1, 0, FILL_RANDOM);
 	case_put(scale, 0, 0, s->chunk ? (double)rh_power_scale(most, limit) : ldexp(1, (int)(check_random(seed) % 5) - 2));
 }
 
@@ -89,18 +89,18 @@ static inline void scaled_matrix(struct op_case *c, int operand, const struct sc
  * chunk's sum can be, each time that it is rounded: the oracle's sum within an instruction is exact, tensor cores' is not. */
 static inline struct op_case scaled_gemm_case(const struct scaled_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op = {.kind = RH_OP_SCALED_GEMM, .scaled_gemm = {s->trans_a, s->trans_b, 0.75f, s->chunk}}};
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_SCALED_GEMM, .scaled_gemm = {s->trans_a, s->trans_b, 0.75f, s->chunk}}};
 	enum rh_dtype out = s->extras & SCALED_F32 ? RH_F32 : RH_BF16;
 	int64_t step = out == RH_F32 ? 4 : 8, pad = (step - s->n % step) % step;
 	scaled_matrix(&c, RH_SCALED_GEMM_A, s, s->trans_a ? s->k : s->m, s->trans_a ? s->m : s->k, seed);
 	scaled_matrix(&c, RH_SCALED_GEMM_B, s, s->trans_b ? s->n : s->k, s->trans_b ? s->k : s->n, seed);
-	case_operand(&c, RH_SCALED_GEMM_D, out, s->m, s->n, pad, s->extras & SCALED_IN_PLACE ? FILL_RANDOM : FILL_POISON, seed);
+	case_operand(&c, RH_SCALED_GEMM_D, out, s->m, s->n, pad, s->extras & SCALED_IN_PLACE ? FILL_RANDOM : FILL_POISON);
 	if (s->extras & SCALED_IN_PLACE)
 		case_alias(&c, RH_SCALED_GEMM_C, RH_SCALED_GEMM_D);
 	else if (s->extras & SCALED_ADDS)
-		case_operand(&c, RH_SCALED_GEMM_C, out, s->m, s->n, pad + step, FILL_RANDOM, seed);
+		case_operand(&c, RH_SCALED_GEMM_C, out, s->m, s->n, pad + step, FILL_RANDOM);
 	if (s->extras & SCALED_BIAS)
-		case_operand(&c, RH_SCALED_GEMM_BIAS, RH_BF16, 1, s->n, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_SCALED_GEMM_BIAS, RH_BF16, 1, s->n, 0, FILL_RANDOM);
 	double scale_a = case_get(c.op.operand[RH_SCALED_GEMM_SCALE_A], 0, 0),
 	       scale_b = case_get(c.op.operand[RH_SCALED_GEMM_SCALE_B], 0, 0);
 	double steps = (double)(s->k + 15) / 16, chunk = (double)(s->k < s->chunk ? s->k : s->chunk);

@@ -1,4 +1,4 @@
-#include "op_case.h"
+#include "row_case.h"
 
 #include "core/philox.h"
 
@@ -6,56 +6,50 @@
 static const int lengths[] = {1, 3, 4, 15, 16, 17, 64, 67, 130, 576, 1031};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-struct variant {
-	enum rh_dtype dtype;
-	int64_t rows, cols, pad;
-	int index; /* of all variants: picks optionals and aliases */
-};
-
-static void each_variant(void (*check)(const struct variant *variant, uint64_t *seed))
+static void each_shape(void (*check)(const struct case_shape *shape, uint64_t *seed))
 {
 	uint64_t seed = check_seed();
 	int index = 0;
 	for (int i = 0; i < LENGTHS; i++) {
 		for (int k = 0; k < 8; k++) {
 			int64_t rows = k % 4 == 3 ? case_between(&seed, 100, 140) : case_between(&seed, 0, 9);
-			struct variant variant = {k & 1 ? RH_BF16 : RH_F32, rows, lengths[i], k & 2 ? case_between(&seed, 1, 9) : 0,
-			                          index++};
-			check(&variant, &seed);
+			struct case_shape shape = {k & 1 ? RH_BF16 : RH_F32, rows, lengths[i], k & 2 ? case_between(&seed, 1, 9) : 0,
+			                           index++};
+			check(&shape, &seed);
 		}
 	}
 }
 
-static void check_fill(const struct variant *v, uint64_t *seed)
+static void check_fill(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_FILL};
-	case_operand(&c, RH_FILL_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_FILL};
+	case_operand(&c, RH_FILL_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	case_check(&c);
 }
 
 static void test_fill_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_fill);
+	each_shape(check_fill);
 }
 
-static void check_cast(const struct variant *v, uint64_t *seed)
+static void check_cast(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_CAST};
-	struct rh_view x = case_operand(&c, RH_CAST_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	if (v->rows > 2)
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_CAST};
+	struct rh_view x = case_operand(&c, RH_CAST_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->rows > 2)
 		case_put(x, 1, 0, (double)NAN);
-	if (v->index % 3 == 0)
+	if (s->index % 3 == 0)
 		case_alias(&c, RH_CAST_Y, RH_CAST_X);
 	else
-		case_operand(&c, RH_CAST_Y, v->index % 3 == 1 ? RH_F32 : RH_BF16, v->rows, v->cols, v->pad / 2, FILL_POISON, seed);
+		case_operand(&c, RH_CAST_Y, s->index % 3 == 1 ? RH_F32 : RH_BF16, s->rows, s->cols, s->pad / 2, FILL_POISON);
 	case_check(&c);
 }
 
 static void test_cast_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_cast);
+	each_shape(check_cast);
 }
 
 /* Every float whose low half is 0, 1, 0x7fff, 0x8000, 0x8001 or 0xffff: ties, their neighbours, infinities, NaNs. */
@@ -79,29 +73,29 @@ static void test_cast_rounds_to_nearest_even(void **state)
 	}
 }
 
-static void check_add(const struct variant *v, uint64_t *seed)
+static void check_add(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ADD};
-	case_operand(&c, RH_ADD_A, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ADD_B, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	if (v->index % 3 < 2)
-		case_alias(&c, RH_ADD_Y, v->index % 3 ? RH_ADD_A : RH_ADD_B);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ADD};
+	case_operand(&c, RH_ADD_A, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_ADD_B, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	if (s->index % 3 < 2)
+		case_alias(&c, RH_ADD_Y, s->index % 3 ? RH_ADD_A : RH_ADD_B);
 	else
-		case_operand(&c, RH_ADD_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+		case_operand(&c, RH_ADD_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	case_check(&c);
 }
 
 static void test_add_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_add);
+	each_shape(check_add);
 }
 
-static void check_column_sum(const struct variant *v, uint64_t *seed)
+static void check_column_sum(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_COLUMN_SUM};
-	case_operand(&c, RH_COLUMN_SUM_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, v->cols, v->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_COLUMN_SUM};
+	case_operand(&c, RH_COLUMN_SUM_X, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_COLUMN_SUM_Y, RH_F32, 1, s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_COLUMN_SUM_Y] = 0x1p-18; /* up to 140 terms, partial sums within 16: errors of 2^-21 each, of either sign */
 	case_check(&c);
 }
@@ -109,53 +103,53 @@ static void check_column_sum(const struct variant *v, uint64_t *seed)
 static void test_column_sum_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_column_sum);
+	each_shape(check_column_sum);
 }
 
-static void check_rmsnorm(const struct variant *v, uint64_t *seed)
+static void check_rmsnorm(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_RMSNORM, .op.rmsnorm = {v->index % 2 ? 3 : 1, 1e-5f}};
-	int64_t wide = c.op.rmsnorm.groups * v->cols;
-	case_operand(&c, RH_RMSNORM_X, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_W, v->dtype, 1, v->cols, 0, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_RSTD, RH_F32, v->rows, c.op.rmsnorm.groups, v->pad, FILL_POISON, seed);
-	if (v->index % 3 == 0)
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {s->index % 2 ? 3 : 1, 1e-5f}};
+	int64_t wide = c.op.rmsnorm.groups * s->cols;
+	case_operand(&c, RH_RMSNORM_X, s->dtype, s->rows, wide, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_RSTD, RH_F32, s->rows, c.op.rmsnorm.groups, s->pad, FILL_POISON);
+	if (s->index % 3 == 0)
 		case_alias(&c, RH_RMSNORM_Y, RH_RMSNORM_X);
 	else
-		case_operand(&c, RH_RMSNORM_Y, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
+		case_operand(&c, RH_RMSNORM_Y, s->dtype, s->rows, wide, s->pad, FILL_POISON);
 	case_check(&c); /* a sum of squares has no cancellation: the relative tolerance is enough */
 }
 
 static void test_rmsnorm_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_rmsnorm);
+	each_shape(check_rmsnorm);
 }
 
-static void check_rmsnorm_backward(const struct variant *v, uint64_t *seed)
+static void check_rmsnorm_backward(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {v->index % 5 ? 1 : 3, 1e-5f}};
-	int64_t groups = c.op.rmsnorm.groups, wide = groups * v->cols;
-	struct rh_view x = case_operand(&c, RH_RMSNORM_BACKWARD_X, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_RMSNORM_BACKWARD_W, v->dtype, 1, v->cols, 0, FILL_RANDOM, seed);
-	struct rh_view rstd = case_operand(&c, RH_RMSNORM_BACKWARD_RSTD, RH_F32, v->rows, groups, v->pad, FILL_RANDOM, seed);
-	for (int64_t t = 0; t < v->rows; t++)
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f}};
+	int64_t groups = c.op.rmsnorm.groups, wide = groups * s->cols;
+	struct rh_view x = case_operand(&c, RH_RMSNORM_BACKWARD_X, s->dtype, s->rows, wide, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_RMSNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
+	struct rh_view rstd = case_operand(&c, RH_RMSNORM_BACKWARD_RSTD, RH_F32, s->rows, groups, s->pad, FILL_RANDOM);
+	for (int64_t t = 0; t < s->rows; t++)
 		for (int64_t g = 0; g < groups; g++)
 			case_put(rstd, t, g, 1 + 0.5 * case_get(rstd, t, g));
 	(void)x;
-	case_operand(&c, RH_RMSNORM_BACKWARD_DY, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
-	if (v->index % 2)
-		case_operand(&c, RH_RMSNORM_BACKWARD_ADD, v->dtype, v->rows, wide, v->pad, FILL_RANDOM, seed);
-	if (v->index % 3 == 0)
+	case_operand(&c, RH_RMSNORM_BACKWARD_DY, s->dtype, s->rows, wide, s->pad, FILL_RANDOM);
+	if (s->index % 2)
+		case_operand(&c, RH_RMSNORM_BACKWARD_ADD, s->dtype, s->rows, wide, s->pad, FILL_RANDOM);
+	if (s->index % 3 == 0)
 		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_DY);
-	else if (v->index % 3 == 1 && v->index % 2)
+	else if (s->index % 3 == 1 && s->index % 2)
 		case_alias(&c, RH_RMSNORM_BACKWARD_DX, RH_RMSNORM_BACKWARD_ADD);
 	else
-		case_operand(&c, RH_RMSNORM_BACKWARD_DX, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
-	if (v->index % 4 < 3)
-		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, v->cols, 0, FILL_RANDOM, seed);
-	if (v->index % 4 > 1)
-		case_operand(&c, RH_RMSNORM_BACKWARD_Y, v->dtype, v->rows, wide, v->pad, FILL_POISON, seed);
+		case_operand(&c, RH_RMSNORM_BACKWARD_DX, s->dtype, s->rows, wide, s->pad, FILL_POISON);
+	if (s->index % 4 < 3)
+		case_operand(&c, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, s->cols, 0, FILL_RANDOM);
+	if (s->index % 4 > 1)
+		case_operand(&c, RH_RMSNORM_BACKWARD_Y, s->dtype, s->rows, wide, s->pad, FILL_POISON);
 	/* dx: a difference of terms within 4, in few roundings. dw: up to 420 terms within 2. In bf16 the difference is rounded once,
 	 * so a relative tolerance of the result does. */
 	c.tolerance[RH_RMSNORM_BACKWARD_DX] = 0x1p-19;
@@ -166,19 +160,19 @@ static void check_rmsnorm_backward(const struct variant *v, uint64_t *seed)
 static void test_rmsnorm_backward_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_rmsnorm_backward);
+	each_shape(check_rmsnorm_backward);
 }
 
-static void check_rope_table(const struct variant *v, uint64_t *seed)
+static void check_rope_table(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1.25f};
-	int64_t half = v->cols < RH_ROPE_MAX_HALF ? v->cols : RH_ROPE_MAX_HALF;
-	struct rh_view position = case_operand(&c, RH_ROPE_TABLE_POSITION, RH_I32, v->rows, 1, v->pad, FILL_NONE, seed);
-	for (int64_t t = 0; t < v->rows; t++)
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1.25f};
+	int64_t half = s->cols < RH_ROPE_MAX_HALF ? s->cols : RH_ROPE_MAX_HALF;
+	struct rh_view position = case_operand(&c, RH_ROPE_TABLE_POSITION, RH_I32, s->rows, 1, s->pad, FILL_NONE);
+	for (int64_t t = 0; t < s->rows; t++)
 		case_put(position, t, 0, (double)case_between(seed, 0, 1000000));
 	for (int64_t i = 0; i < half; i++)
 		c.op.rope_table.inv_freq[i] = powf(10000, -(float)i / (float)half);
-	case_operand(&c, RH_ROPE_TABLE_TABLE, RH_F32, v->rows, 2 * half, v->pad, FILL_POISON, seed);
+	case_operand(&c, RH_ROPE_TABLE_TABLE, RH_F32, s->rows, 2 * half, s->pad, FILL_POISON);
 	c.tolerance[RH_ROPE_TABLE_TABLE] = 0x1p-23; /* one unit of values near 1; the angles are equal */
 	case_check(&c);
 }
@@ -186,14 +180,14 @@ static void check_rope_table(const struct variant *v, uint64_t *seed)
 static void test_rope_table_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_rope_table);
+	each_shape(check_rope_table);
 }
 
-static void check_rope(const struct variant *v, uint64_t *seed)
+static void check_rope(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ROPE, .op.rope = {1 + v->index % 3, v->index % 2}};
-	case_operand(&c, RH_ROPE_X, v->dtype, v->rows, c.op.rope.heads * 2 * v->cols, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, v->rows, 2 * v->cols, v->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROPE, .op.rope = {1 + s->index % 3, s->index % 2}};
+	case_operand(&c, RH_ROPE_X, s->dtype, s->rows, c.op.rope.heads * 2 * s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_ROPE_TABLE_IN, RH_F32, s->rows, 2 * s->cols, s->pad, FILL_RANDOM);
 	c.tolerance[RH_ROPE_X] = 0x1p-22; /* two products within 1 */
 	case_check(&c);
 }
@@ -201,7 +195,7 @@ static void check_rope(const struct variant *v, uint64_t *seed)
 static void test_rope_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_rope);
+	each_shape(check_rope);
 }
 
 /* The table of real positions, forward and back: what was there to within two roundings of values within 2. */
@@ -209,16 +203,16 @@ static void test_rope_inverse_undoes_rope(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	struct op_case table = {.op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1};
-	struct rh_view position = case_operand(&table, RH_ROPE_TABLE_POSITION, RH_I32, 50, 1, 0, FILL_NONE, &seed);
+	struct op_case table = {.seed = &seed, .op.kind = RH_OP_ROPE_TABLE, .op.rope_table.scale = 1};
+	struct rh_view position = case_operand(&table, RH_ROPE_TABLE_POSITION, RH_I32, 50, 1, 0, FILL_NONE);
 	for (int64_t t = 0; t < 50; t++)
 		case_put(position, t, 0, (double)(t * 20011));
 	for (int i = 0; i < 32; i++)
 		table.op.rope_table.inv_freq[i] = powf(10000, -(float)i / 32);
-	case_operand(&table, RH_ROPE_TABLE_TABLE, RH_F32, 50, 64, 0, FILL_POISON, &seed);
+	case_operand(&table, RH_ROPE_TABLE_TABLE, RH_F32, 50, 64, 0, FILL_POISON);
 	case_run(&table, (enum rh_cpu_isa)case_best_isa(), 1);
-	struct op_case c = {.op.kind = RH_OP_ROPE, .op.rope = {3, 0}};
-	case_operand(&c, RH_ROPE_X, RH_F32, 50, 3 * 64, 0, FILL_RANDOM, &seed);
+	struct op_case c = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {3, 0}};
+	case_operand(&c, RH_ROPE_X, RH_F32, 50, 3 * 64, 0, FILL_RANDOM);
 	c.op.operand[RH_ROPE_TABLE_IN] = table.op.operand[RH_ROPE_TABLE_TABLE];
 	static float before[50 * 192];
 	memcpy(before, c.op.operand[RH_ROPE_X].data, sizeof before);
@@ -237,96 +231,73 @@ static void fill_index(struct rh_view index, int64_t below, uint64_t *seed)
 		case_put(index, t, 0, (double)case_between(seed, 0, below - 1));
 }
 
-static void check_embedding(const struct variant *v, uint64_t *seed)
+static void check_embedding(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_EMBEDDING};
-	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, v->rows, 1, v->pad, FILL_NONE, seed), 37, seed);
-	case_operand(&c, RH_EMBEDDING_TABLE, v->dtype, 37, v->cols, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_EMBEDDING_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_EMBEDDING};
+	fill_index(case_operand(&c, RH_EMBEDDING_IDS, RH_I32, s->rows, 1, s->pad, FILL_NONE), 37, seed);
+	case_operand(&c, RH_EMBEDDING_TABLE, s->dtype, 37, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_EMBEDDING_Y, s->dtype, s->rows, s->cols, s->pad, FILL_POISON);
 	case_check(&c);
 }
 
 static void test_embedding_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_embedding);
+	each_shape(check_embedding);
 }
 
-static void check_embedding_backward(const struct variant *v, uint64_t *seed)
+static void check_embedding_backward(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_EMBEDDING_BACKWARD};
-	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, v->rows, 1, 0, FILL_NONE, seed), 7, seed);
-	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, v->cols, v->pad, FILL_RANDOM, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_EMBEDDING_BACKWARD};
+	fill_index(case_operand(&c, RH_EMBEDDING_BACKWARD_IDS, RH_I32, s->rows, 1, 0, FILL_NONE), 7, seed);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DY, s->dtype, s->rows, s->cols, s->pad, FILL_RANDOM);
+	case_operand(&c, RH_EMBEDDING_BACKWARD_DTABLE, RH_F32, 7, s->cols, s->pad, FILL_RANDOM);
 	case_check(&c); /* the oracle rounds after each row too */
 }
 
 static void test_embedding_backward_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_embedding_backward);
+	each_shape(check_embedding_backward);
 }
 
-static void check_gather(const struct variant *v, uint64_t *seed)
+static void check_gather(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_GATHER_ROWS};
-	case_operand(&c, RH_GATHER_ROWS_X, v->dtype, 29, v->cols, v->pad, FILL_RANDOM, seed);
-	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, v->rows, 1, 0, FILL_NONE, seed), 29, seed);
-	case_operand(&c, RH_GATHER_ROWS_Y, v->dtype, v->rows, v->cols, v->pad / 2, FILL_POISON, seed);
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_GATHER_ROWS};
+	case_operand(&c, RH_GATHER_ROWS_X, s->dtype, 29, s->cols, s->pad, FILL_RANDOM);
+	fill_index(case_operand(&c, RH_GATHER_ROWS_INDEX, RH_I32, s->rows, 1, 0, FILL_NONE), 29, seed);
+	case_operand(&c, RH_GATHER_ROWS_Y, s->dtype, s->rows, s->cols, s->pad / 2, FILL_POISON);
 	case_check(&c);
 }
 
 static void test_gather_rows_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_gather);
+	each_shape(check_gather);
 }
 
-static void check_scatter(const struct variant *v, uint64_t *seed)
+static void check_scatter(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_SCATTER_ROWS};
-	int64_t rows = v->rows + case_between(seed, 0, 300);
-	case_operand(&c, RH_SCATTER_ROWS_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	struct rh_view index = case_operand(&c, RH_SCATTER_ROWS_INDEX, RH_I32, v->rows, 1, 0, FILL_NONE, seed);
-	for (int64_t i = 0, at = 0; i < v->rows; i++, at++) { /* ascending, and room for those to come */
-		at += case_between(seed, 0, (rows - at - (v->rows - i)) / (v->rows - i));
-		case_put(index, i, 0, (double)at);
-	}
-	case_operand(&c, RH_SCATTER_ROWS_Y, v->dtype, rows, v->cols, v->pad, FILL_POISON, seed);
+	struct op_case c = scatter_rows_case(s, seed);
 	case_check(&c);
 }
 
 static void test_scatter_rows_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_scatter);
+	each_shape(check_scatter);
 }
 
-static void check_dropout(const struct variant *v, uint64_t *seed)
+static void check_dropout(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_DROPOUT};
-	c.op.dropout.seed = (uint64_t)check_random(seed) << 32 | check_random(seed);
-	c.op.dropout.step = check_random(seed);
-	c.op.dropout.micro_batch = check_random(seed);
-	c.op.dropout.site = check_random(seed);
-	c.op.dropout.p = v->index % 5 ? (float)(check_random(seed) % 100) / 100 : 0;
-	case_operand(&c, RH_DROPOUT_X, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	if (v->index % 2)
-		case_operand(&c, RH_DROPOUT_ADD, v->dtype, v->rows, v->cols, v->pad, FILL_RANDOM, seed);
-	if (v->index % 3 == 0)
-		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_X);
-	else if (v->index % 3 == 1 && v->index % 2)
-		case_alias(&c, RH_DROPOUT_Y, RH_DROPOUT_ADD);
-	else
-		case_operand(&c, RH_DROPOUT_Y, v->dtype, v->rows, v->cols, v->pad, FILL_POISON, seed);
-	c.tolerance[RH_DROPOUT_Y] = 0x1p-16; /* x / (1 - p) is within 100, one unit of which is 2^-17; add may cancel it */
+	struct op_case c = dropout_case(s, seed);
 	case_check(&c);
 }
 
 static void test_dropout_equals_the_oracle(void **state)
 {
 	(void)state;
-	each_variant(check_dropout);
+	each_shape(check_dropout);
 }
 
 /* A million elements at p = 0.1: kept 900000 give or take 4 standard deviations of 300, and different in the next step. */

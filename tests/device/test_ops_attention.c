@@ -7,9 +7,9 @@ struct shape {
 };
 
 /* Sinks from -1 to 3: from little to most of what a query sees. */
-static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype, uint64_t *seed)
+static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype)
 {
-	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM, seed);
+	struct rh_view sink = case_operand(c, operand, dtype, 1, s->heads, 0, FILL_RANDOM);
 	for (int h = 0; h < s->heads; h++)
 		case_put(sink, 0, h, 1 + 2 * case_get(sink, 0, h));
 }
@@ -20,7 +20,7 @@ static int32_t *starts(struct op_case *c, int operand)
 }
 
 /* q, k, v and the documents; returns the rows of q and k. */
-static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad, int64_t total[2], uint64_t *seed)
+static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype dtype, int64_t pad, int64_t total[2])
 {
 	total[0] = total[1] = 0;
 	c->op.attention.heads = s->heads;
@@ -28,8 +28,8 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 	c->op.attention.documents = s->documents;
 	c->op.attention.window = s->window;
 	c->op.attention.scale = 2.0f / sqrtf((float)s->dim); /* sharper than usual: neighbours differ more */
-	case_operand(c, RH_ATTENTION_START_Q, RH_I32, s->documents + 1, 1, 0, FILL_NONE, seed);
-	case_operand(c, RH_ATTENTION_START_K, RH_I32, s->documents + 1, 1, 0, FILL_NONE, seed);
+	case_operand(c, RH_ATTENTION_START_Q, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
+	case_operand(c, RH_ATTENTION_START_K, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
 	for (int d = 0; d <= s->documents; d++) {
 		starts(c, RH_ATTENTION_START_Q)[d] = (int32_t)total[0];
 		starts(c, RH_ATTENTION_START_K)[d] = (int32_t)total[1];
@@ -40,20 +40,20 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 		if (s->lq[d] > c->op.attention.longest)
 			c->op.attention.longest = s->lq[d];
 	}
-	case_operand(c, RH_ATTENTION_Q, dtype, total[0], s->heads * s->dim, pad, FILL_RANDOM, seed);
-	case_operand(c, RH_ATTENTION_K, dtype, total[1], s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
-	case_operand(c, RH_ATTENTION_V, dtype, total[1], s->kv_heads * s->dim, pad, FILL_RANDOM, seed);
+	case_operand(c, RH_ATTENTION_Q, dtype, total[0], s->heads * s->dim, pad, FILL_RANDOM);
+	case_operand(c, RH_ATTENTION_K, dtype, total[1], s->kv_heads * s->dim, pad, FILL_RANDOM);
+	case_operand(c, RH_ATTENTION_V, dtype, total[1], s->kv_heads * s->dim, pad, FILL_RANDOM);
 }
 
 static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ATTENTION};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION};
 	int64_t total[2];
-	fill_inputs(&c, s, dtype, pad, total, seed);
-	case_operand(&c, RH_ATTENTION_O, dtype, total[0], s->heads * s->dim, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
+	fill_inputs(&c, s, dtype, pad, total);
+	case_operand(&c, RH_ATTENTION_O, dtype, total[0], s->heads * s->dim, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON);
 	if (sinks)
-		put_sinks(&c, RH_ATTENTION_SINK, s, dtype, seed);
+		put_sinks(&c, RH_ATTENTION_SINK, s, dtype);
 	/* o is a mean of values within 1: its error is that of the scores (at most dim products of 2^-24 each, and the exponential's
 	 * argument up to 2 sqrt(dim)), some 2^-18; lse likewise. */
 	c.tolerance[RH_ATTENTION_O] = c.tolerance[RH_ATTENTION_LSE] = 0x1p-17;
@@ -63,27 +63,27 @@ static struct op_case forward_case(const struct shape *s, enum rh_dtype dtype, i
 /* o and lse are the oracle's. */
 static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, int64_t pad, int sinks, uint64_t *seed)
 {
-	struct op_case c = {.op.kind = RH_OP_ATTENTION_BACKWARD};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_ATTENTION_BACKWARD};
 	uint64_t forward_seed = *seed;
 	struct op_case forward = forward_case(s, dtype, pad, sinks, &forward_seed);
 	rh_op_oracle(&forward.op);
 	int64_t total[2], wide = s->heads * s->dim, narrow = s->kv_heads * s->dim;
-	fill_inputs(&c, s, dtype, pad, total, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, total[0], wide, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
+	fill_inputs(&c, s, dtype, pad, total);
+	case_operand(&c, RH_ATTENTION_BACKWARD_O, dtype, total[0], wide, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_LSE, RH_F32, total[0], s->heads, pad, FILL_POISON);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_O].bytes, forward.buffer[RH_ATTENTION_O].bytes, forward.buffer[RH_ATTENTION_O].size);
 	memcpy(c.buffer[RH_ATTENTION_BACKWARD_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].bytes, forward.buffer[RH_ATTENTION_LSE].size);
 	if (sinks) {
 		case_take(&c, RH_ATTENTION_BACKWARD_SINK, &forward, RH_ATTENTION_SINK);
-		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM, seed);
+		case_operand(&c, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, s->heads, 0, FILL_RANDOM);
 		c.tolerance[RH_ATTENTION_BACKWARD_DSINK] = 0x1p-10; /* 200 terms, each off by 2^-18 at most */
 	}
 	case_free(&forward);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, total[0], wide, pad, FILL_RANDOM, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, total[0], s->heads, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, total[0], wide, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, total[1], narrow, pad, FILL_POISON, seed);
-	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, total[1], narrow, pad, FILL_POISON, seed);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DO, dtype, total[0], wide, pad, FILL_RANDOM);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DELTA, RH_F32, total[0], s->heads, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, total[0], wide, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, total[1], narrow, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, total[1], narrow, pad, FILL_POISON);
 	/* p is off by 2^-18 as in forward; dp and delta are sums of dim products, sqrt(dim) in size, at most 16; dk and dv add up the
 	 * queries that see a key, whose p fall off with their number. */
 	for (int i = RH_ATTENTION_BACKWARD_DELTA; i <= RH_ATTENTION_BACKWARD_DV; i++)
@@ -143,7 +143,7 @@ static void test_attention_reads_a_fused_projection(void **state)
 	struct op_case c = forward_case(&s, RH_F32, 0, 0, &seed);
 	struct op_case want = case_clone(&c);
 	rh_op_oracle(&want.op);
-	struct rh_view wide = case_operand(&c, RH_ATTENTION_LSE + 1, RH_F32, 81, 8 * 24, 0, FILL_POISON, &seed);
+	struct rh_view wide = case_operand(&c, RH_ATTENTION_LSE + 1, RH_F32, 81, 8 * 24, 0, FILL_POISON);
 	c.op.operand[RH_ATTENTION_LSE + 1] = (struct rh_view){0};
 	int64_t from[3] = {0, 4 * 24, 6 * 24};
 	for (int i = 0; i < 3; i++) {

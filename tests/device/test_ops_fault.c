@@ -4,8 +4,8 @@
 /* A right op of each kind: T = 6 rows, every optional operand there. */
 static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 {
-	struct op_case c = {.op.kind = kind};
 	uint64_t seed = 1;
+	struct op_case c = {.seed = &seed, .op.kind = kind};
 	struct {
 		enum rh_dtype dtype;
 		int64_t rows, cols;
@@ -83,7 +83,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++)
-		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE, &seed);
+		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE);
 	if (kind == RH_OP_RMSNORM || kind == RH_OP_RMSNORM_BACKWARD)
 		c.op.rmsnorm.groups = 2;
 	if (kind == RH_OP_ROPE)
@@ -100,6 +100,7 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 		c.op.quantise.limit = 448;
 	if (kind == RH_OP_SCALED_GEMM)
 		c.op.scaled_gemm.trans_b = 1;
+	c.seed = NULL; /* it ends here */
 	return c;
 }
 

@@ -6,21 +6,21 @@ static void test_rmsnorm_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.op.kind = RH_OP_RMSNORM, .op.rmsnorm = {2, 1e-2f}},
-	               b = {.op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {2, 1e-2f}};
-	case_operand(&f, RH_RMSNORM_X, RH_F32, 5, 14, 1, FILL_RANDOM, &seed);
-	case_operand(&f, RH_RMSNORM_W, RH_F32, 1, 7, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_RMSNORM_Y, RH_F32, 5, 14, 2, FILL_POISON, &seed);
-	case_operand(&f, RH_RMSNORM_RSTD, RH_F32, 5, 2, 0, FILL_POISON, &seed);
+	struct op_case f = {.seed = &seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {2, 1e-2f}},
+	               b = {.seed = &seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {2, 1e-2f}};
+	case_operand(&f, RH_RMSNORM_X, RH_F32, 5, 14, 1, FILL_RANDOM);
+	case_operand(&f, RH_RMSNORM_W, RH_F32, 1, 7, 0, FILL_RANDOM);
+	case_operand(&f, RH_RMSNORM_Y, RH_F32, 5, 14, 2, FILL_POISON);
+	case_operand(&f, RH_RMSNORM_RSTD, RH_F32, 5, 2, 0, FILL_POISON);
 	rh_op_oracle(&f.op);
 	case_take(&b, RH_RMSNORM_BACKWARD_X, &f, RH_RMSNORM_X);
 	case_take(&b, RH_RMSNORM_BACKWARD_W, &f, RH_RMSNORM_W);
 	case_take(&b, RH_RMSNORM_BACKWARD_RSTD, &f, RH_RMSNORM_RSTD);
-	cotangent_for(case_operand(&b, RH_RMSNORM_BACKWARD_DY, RH_F32, 5, 14, 0, FILL_NONE, &seed), cotangent, &seed);
-	case_operand(&b, RH_RMSNORM_BACKWARD_DX, RH_F32, 5, 14, 0, FILL_POISON, &seed);
-	struct rh_view dw = case_operand(&b, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, 7, 0, FILL_NONE, &seed);
+	cotangent_for(case_operand(&b, RH_RMSNORM_BACKWARD_DY, RH_F32, 5, 14, 0, FILL_NONE), cotangent, &seed);
+	case_operand(&b, RH_RMSNORM_BACKWARD_DX, RH_F32, 5, 14, 0, FILL_POISON);
+	struct rh_view dw = case_operand(&b, RH_RMSNORM_BACKWARD_DW, RH_F32, 1, 7, 0, FILL_NONE);
 	memset(dw.data, 0, 7 * 4);
-	case_operand(&b, RH_RMSNORM_BACKWARD_Y, RH_F32, 5, 14, 0, FILL_POISON, &seed);
+	case_operand(&b, RH_RMSNORM_BACKWARD_Y, RH_F32, 5, 14, 0, FILL_POISON);
 	rh_op_oracle(&b.op);
 	for (int64_t r = 0; r < 5; r++)
 		for (int64_t k = 0; k < 14; k++)
@@ -38,14 +38,14 @@ static void test_glu_backward_is_the_derivative(void **state)
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
 	for (enum rh_activation act = 0; act < RH_ACTS; act++) {
-		struct op_case f = {.op = {.kind = RH_OP_GLU, .activation = {act}}},
-		               b = {.op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
-		struct rh_view gu = case_operand(&f, RH_GLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
+		struct op_case f = {.seed = &seed, .op = {.kind = RH_OP_GLU, .activation = {act}}},
+		               b = {.seed = &seed, .op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
+		struct rh_view gu = case_operand(&f, RH_GLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM);
 		case_put(gu, 0, 4, 9), case_put(gu, 1, 5, 9), case_put(gu, 2, 7, -9); /* beyond gpt-oss's limits */
-		case_operand(&f, RH_GLU_A, RH_F32, 4, 11, 3, FILL_POISON, &seed);
+		case_operand(&f, RH_GLU_A, RH_F32, 4, 11, 3, FILL_POISON);
 		case_take(&b, RH_GLU_BACKWARD_GU, &f, RH_GLU_GU);
-		cotangent_for(case_operand(&b, RH_GLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE, &seed), cotangent, &seed);
-		case_operand(&b, RH_GLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON, &seed);
+		cotangent_for(case_operand(&b, RH_GLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE), cotangent, &seed);
+		case_operand(&b, RH_GLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON);
 		rh_op_oracle(&b.op);
 		check_derivative(&f, RH_GLU_A, cotangent, RH_GLU_GU, b.op.operand[RH_GLU_BACKWARD_DGU]);
 		case_free(&f);
@@ -59,14 +59,14 @@ static void test_activation_backward_is_the_derivative(void **state)
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
 	for (enum rh_activation act = 0; act < RH_ACT_GPT_OSS; act++) {
-		struct op_case f = {.op = {.kind = RH_OP_ACTIVATION, .activation = {act}}},
-		               b = {.op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
-		struct rh_view x = case_operand(&f, RH_ACTIVATION_X, RH_F32, 4, 22, 0, FILL_RANDOM, &seed);
+		struct op_case f = {.seed = &seed, .op = {.kind = RH_OP_ACTIVATION, .activation = {act}}},
+		               b = {.seed = &seed, .op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
+		struct rh_view x = case_operand(&f, RH_ACTIVATION_X, RH_F32, 4, 22, 0, FILL_RANDOM);
 		case_put(x, 0, 4, 3), case_put(x, 1, 5, -3);
-		case_operand(&f, RH_ACTIVATION_Y, RH_F32, 4, 22, 3, FILL_POISON, &seed);
+		case_operand(&f, RH_ACTIVATION_Y, RH_F32, 4, 22, 3, FILL_POISON);
 		case_take(&b, RH_ACTIVATION_BACKWARD_X, &f, RH_ACTIVATION_X);
-		cotangent_for(case_operand(&b, RH_ACTIVATION_BACKWARD_DY, RH_F32, 4, 22, 0, FILL_NONE, &seed), cotangent, &seed);
-		case_operand(&b, RH_ACTIVATION_BACKWARD_DX, RH_F32, 4, 22, 0, FILL_POISON, &seed);
+		cotangent_for(case_operand(&b, RH_ACTIVATION_BACKWARD_DY, RH_F32, 4, 22, 0, FILL_NONE), cotangent, &seed);
+		case_operand(&b, RH_ACTIVATION_BACKWARD_DX, RH_F32, 4, 22, 0, FILL_POISON);
 		rh_op_oracle(&b.op);
 		check_derivative(&f, RH_ACTIVATION_Y, cotangent, RH_ACTIVATION_X, b.op.operand[RH_ACTIVATION_BACKWARD_DX]);
 		case_free(&f);
@@ -79,24 +79,25 @@ static void test_layernorm_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.op = {.kind = RH_OP_LAYERNORM, .layernorm = {1e-2f}}}, b = {.op = {.kind = RH_OP_LAYERNORM_BACKWARD}};
-	case_operand(&f, RH_LAYERNORM_X, RH_F32, 5, 9, 1, FILL_RANDOM, &seed);
-	case_operand(&f, RH_LAYERNORM_W, RH_F32, 1, 9, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_LAYERNORM_B, RH_F32, 1, 9, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_LAYERNORM_Y, RH_F32, 5, 9, 2, FILL_POISON, &seed);
-	case_operand(&f, RH_LAYERNORM_STATS, RH_F32, 5, 2, 0, FILL_POISON, &seed);
+	struct op_case f = {.seed = &seed, .op = {.kind = RH_OP_LAYERNORM, .layernorm = {1e-2f}}},
+	               b = {.seed = &seed, .op = {.kind = RH_OP_LAYERNORM_BACKWARD}};
+	case_operand(&f, RH_LAYERNORM_X, RH_F32, 5, 9, 1, FILL_RANDOM);
+	case_operand(&f, RH_LAYERNORM_W, RH_F32, 1, 9, 0, FILL_RANDOM);
+	case_operand(&f, RH_LAYERNORM_B, RH_F32, 1, 9, 0, FILL_RANDOM);
+	case_operand(&f, RH_LAYERNORM_Y, RH_F32, 5, 9, 2, FILL_POISON);
+	case_operand(&f, RH_LAYERNORM_STATS, RH_F32, 5, 2, 0, FILL_POISON);
 	rh_op_oracle(&f.op);
 	case_take(&b, RH_LAYERNORM_BACKWARD_X, &f, RH_LAYERNORM_X);
 	case_take(&b, RH_LAYERNORM_BACKWARD_W, &f, RH_LAYERNORM_W);
 	case_take(&b, RH_LAYERNORM_BACKWARD_B, &f, RH_LAYERNORM_B);
 	case_take(&b, RH_LAYERNORM_BACKWARD_STATS, &f, RH_LAYERNORM_STATS);
-	cotangent_for(case_operand(&b, RH_LAYERNORM_BACKWARD_DY, RH_F32, 5, 9, 0, FILL_NONE, &seed), cotangent, &seed);
-	case_operand(&b, RH_LAYERNORM_BACKWARD_DX, RH_F32, 5, 9, 0, FILL_POISON, &seed);
-	struct rh_view dw = case_operand(&b, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, 9, 0, FILL_NONE, &seed);
-	struct rh_view db = case_operand(&b, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, 9, 0, FILL_NONE, &seed);
+	cotangent_for(case_operand(&b, RH_LAYERNORM_BACKWARD_DY, RH_F32, 5, 9, 0, FILL_NONE), cotangent, &seed);
+	case_operand(&b, RH_LAYERNORM_BACKWARD_DX, RH_F32, 5, 9, 0, FILL_POISON);
+	struct rh_view dw = case_operand(&b, RH_LAYERNORM_BACKWARD_DW, RH_F32, 1, 9, 0, FILL_NONE);
+	struct rh_view db = case_operand(&b, RH_LAYERNORM_BACKWARD_DB, RH_F32, 1, 9, 0, FILL_NONE);
 	memset(dw.data, 0, 9 * 4);
 	memset(db.data, 0, 9 * 4);
-	struct rh_view y = case_operand(&b, RH_LAYERNORM_BACKWARD_Y, RH_F32, 5, 9, 0, FILL_POISON, &seed);
+	struct rh_view y = case_operand(&b, RH_LAYERNORM_BACKWARD_Y, RH_F32, 5, 9, 0, FILL_POISON);
 	rh_op_oracle(&b.op);
 	for (int64_t r = 0; r < 5; r++)
 		for (int64_t k = 0; k < 9; k++)
@@ -114,11 +115,12 @@ static void test_rope_inverse_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.op.kind = RH_OP_ROPE, .op.rope = {2, 0}}, b = {.op.kind = RH_OP_ROPE, .op.rope = {2, 1}};
-	case_operand(&f, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_ROPE_TABLE_IN, RH_F32, 3, 6, 0, FILL_RANDOM, &seed);
+	struct op_case f = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 0}},
+	               b = {.seed = &seed, .op.kind = RH_OP_ROPE, .op.rope = {2, 1}};
+	case_operand(&f, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_RANDOM);
+	case_operand(&f, RH_ROPE_TABLE_IN, RH_F32, 3, 6, 0, FILL_RANDOM);
 	case_take(&b, RH_ROPE_TABLE_IN, &f, RH_ROPE_TABLE_IN);
-	cotangent_for(case_operand(&b, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_NONE, &seed), cotangent, &seed);
+	cotangent_for(case_operand(&b, RH_ROPE_X, RH_F32, 3, 12, 0, FILL_NONE), cotangent, &seed);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_ROPE_X, cotangent, RH_ROPE_X, b.op.operand[RH_ROPE_X]);
 	case_free(&f);
@@ -127,6 +129,7 @@ static void test_rope_inverse_is_the_derivative(void **state)
 
 static void attention_case(struct op_case *f, int64_t window, uint64_t *seed)
 {
+	f->seed = seed;
 	f->op.kind = RH_OP_ATTENTION;
 	f->op.attention.heads = 4;
 	f->op.attention.kv_heads = 2;
@@ -135,15 +138,15 @@ static void attention_case(struct op_case *f, int64_t window, uint64_t *seed)
 	f->op.attention.window = window;
 	f->op.attention.scale = 0.7f;
 	const int32_t start_q[4] = {0, 6, 6, 8}, start_k[4] = {0, 6, 6, 11}; /* an empty one, and one with three cached keys */
-	memcpy(case_operand(f, RH_ATTENTION_START_Q, RH_I32, 4, 1, 0, FILL_NONE, seed).data, start_q, sizeof start_q);
-	memcpy(case_operand(f, RH_ATTENTION_START_K, RH_I32, 4, 1, 0, FILL_NONE, seed).data, start_k, sizeof start_k);
-	case_operand(f, RH_ATTENTION_Q, RH_F32, 8, 4 * 5, 0, FILL_RANDOM, seed);
-	case_operand(f, RH_ATTENTION_K, RH_F32, 11, 2 * 5, 2, FILL_RANDOM, seed);
-	case_operand(f, RH_ATTENTION_V, RH_F32, 11, 2 * 5, 0, FILL_RANDOM, seed);
-	case_operand(f, RH_ATTENTION_O, RH_F32, 8, 4 * 5, 0, FILL_POISON, seed);
-	case_operand(f, RH_ATTENTION_LSE, RH_F32, 8, 4, 0, FILL_POISON, seed);
+	memcpy(case_operand(f, RH_ATTENTION_START_Q, RH_I32, 4, 1, 0, FILL_NONE).data, start_q, sizeof start_q);
+	memcpy(case_operand(f, RH_ATTENTION_START_K, RH_I32, 4, 1, 0, FILL_NONE).data, start_k, sizeof start_k);
+	case_operand(f, RH_ATTENTION_Q, RH_F32, 8, 4 * 5, 0, FILL_RANDOM);
+	case_operand(f, RH_ATTENTION_K, RH_F32, 11, 2 * 5, 2, FILL_RANDOM);
+	case_operand(f, RH_ATTENTION_V, RH_F32, 11, 2 * 5, 0, FILL_RANDOM);
+	case_operand(f, RH_ATTENTION_O, RH_F32, 8, 4 * 5, 0, FILL_POISON);
+	case_operand(f, RH_ATTENTION_LSE, RH_F32, 8, 4, 0, FILL_POISON);
 	if (window)
-		case_operand(f, RH_ATTENTION_SINK, RH_F32, 1, 4, 0, FILL_RANDOM, seed);
+		case_operand(f, RH_ATTENTION_SINK, RH_F32, 1, 4, 0, FILL_RANDOM);
 }
 
 static void test_attention_backward_is_the_derivative(void **state)
@@ -152,20 +155,20 @@ static void test_attention_backward_is_the_derivative(void **state)
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
 	for (int64_t window = 0; window <= 3; window += 3) {
-		struct op_case f = {0}, b = {.op.kind = RH_OP_ATTENTION_BACKWARD};
+		struct op_case f = {0}, b = {.seed = &seed, .op.kind = RH_OP_ATTENTION_BACKWARD};
 		attention_case(&f, window, &seed);
 		b.op.attention = f.op.attention;
 		rh_op_oracle(&f.op);
 		for (int i = RH_ATTENTION_Q; i <= RH_ATTENTION_LSE; i++)
 			case_take(&b, i, &f, i);
-		cotangent_for(case_operand(&b, RH_ATTENTION_BACKWARD_DO, RH_F32, 8, 4 * 5, 0, FILL_NONE, &seed), cotangent, &seed);
-		case_operand(&b, RH_ATTENTION_BACKWARD_DELTA, RH_F32, 8, 4, 0, FILL_POISON, &seed);
-		case_operand(&b, RH_ATTENTION_BACKWARD_DQ, RH_F32, 8, 4 * 5, 0, FILL_POISON, &seed);
-		case_operand(&b, RH_ATTENTION_BACKWARD_DK, RH_F32, 11, 2 * 5, 0, FILL_POISON, &seed);
-		case_operand(&b, RH_ATTENTION_BACKWARD_DV, RH_F32, 11, 2 * 5, 0, FILL_POISON, &seed);
+		cotangent_for(case_operand(&b, RH_ATTENTION_BACKWARD_DO, RH_F32, 8, 4 * 5, 0, FILL_NONE), cotangent, &seed);
+		case_operand(&b, RH_ATTENTION_BACKWARD_DELTA, RH_F32, 8, 4, 0, FILL_POISON);
+		case_operand(&b, RH_ATTENTION_BACKWARD_DQ, RH_F32, 8, 4 * 5, 0, FILL_POISON);
+		case_operand(&b, RH_ATTENTION_BACKWARD_DK, RH_F32, 11, 2 * 5, 0, FILL_POISON);
+		case_operand(&b, RH_ATTENTION_BACKWARD_DV, RH_F32, 11, 2 * 5, 0, FILL_POISON);
 		if (window) {
 			case_take(&b, RH_ATTENTION_BACKWARD_SINK, &f, RH_ATTENTION_SINK);
-			memset(case_operand(&b, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, 4, 0, FILL_NONE, &seed).data, 0, 4 * 4);
+			memset(case_operand(&b, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, 4, 0, FILL_NONE).data, 0, 4 * 4);
 		}
 		rh_op_oracle(&b.op);
 		if (window)
@@ -213,18 +216,18 @@ static void test_head_loss_gradients_are_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[4] = {0.5, 0.5, 0.5, 0.5};
-	struct op_case f = {.op.kind = RH_OP_HEAD_LOSS, .op.head_loss.scale = 0.5f};
-	case_operand(&f, RH_HEAD_LOSS_H, RH_F32, 4, 6, 0, FILL_RANDOM, &seed);
-	case_operand(&f, RH_HEAD_LOSS_W, RH_F32, 9, 6, 1, FILL_RANDOM, &seed);
-	struct rh_view target = case_operand(&f, RH_HEAD_LOSS_TARGET, RH_I32, 4, 1, 0, FILL_NONE, &seed);
+	struct op_case f = {.seed = &seed, .op.kind = RH_OP_HEAD_LOSS, .op.head_loss.scale = 0.5f};
+	case_operand(&f, RH_HEAD_LOSS_H, RH_F32, 4, 6, 0, FILL_RANDOM);
+	case_operand(&f, RH_HEAD_LOSS_W, RH_F32, 9, 6, 1, FILL_RANDOM);
+	struct rh_view target = case_operand(&f, RH_HEAD_LOSS_TARGET, RH_I32, 4, 1, 0, FILL_NONE);
 	for (int i = 0; i < 4; i++)
 		case_put(target, i, 0, i * 2);
-	case_operand(&f, RH_HEAD_LOSS_LOGITS, RH_F32, 2, 9, 0, FILL_POISON, &seed);
-	case_operand(&f, RH_HEAD_LOSS_LOSS, RH_F32, 4, 1, 0, FILL_POISON, &seed);
-	case_operand(&f, RH_HEAD_LOSS_HIT, RH_I32, 4, 1, 0, FILL_NONE, &seed);
+	case_operand(&f, RH_HEAD_LOSS_LOGITS, RH_F32, 2, 9, 0, FILL_POISON);
+	case_operand(&f, RH_HEAD_LOSS_LOSS, RH_F32, 4, 1, 0, FILL_POISON);
+	case_operand(&f, RH_HEAD_LOSS_HIT, RH_I32, 4, 1, 0, FILL_NONE);
 	struct op_case b = case_clone(&f);
-	case_operand(&b, RH_HEAD_LOSS_DH, RH_F32, 4, 6, 0, FILL_POISON, &seed);
-	struct rh_view dw = case_operand(&b, RH_HEAD_LOSS_DW, RH_F32, 9, 6, 0, FILL_NONE, &seed);
+	case_operand(&b, RH_HEAD_LOSS_DH, RH_F32, 4, 6, 0, FILL_POISON);
+	struct rh_view dw = case_operand(&b, RH_HEAD_LOSS_DW, RH_F32, 9, 6, 0, FILL_NONE);
 	memset(dw.data, 0, 9 * 6 * 4);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_HEAD_LOSS_LOSS, cotangent, RH_HEAD_LOSS_H, b.op.operand[RH_HEAD_LOSS_DH]);

@@ -19,15 +19,15 @@ static void test_router_backward_is_the_derivative(void **state)
 	double cotangent[MOST];
 	for (int softmax = RH_ROUTER_OVER_ALL; softmax <= RH_ROUTER_OVER_CHOSEN; softmax++) {
 		struct router_shape s = {4, 7, 3, 1, RH_F32, (enum rh_router_softmax)softmax, 1};
-		struct op_case f = router_case(&s, &seed), b = {.op.kind = RH_OP_ROUTER_BACKWARD};
+		struct op_case f = router_case(&s, &seed), b = {.seed = &seed, .op.kind = RH_OP_ROUTER_BACKWARD};
 		part_logits(f.op.operand[RH_ROUTER_LOGITS], &seed);
 		rh_op_oracle(&f.op);
 		b.op.router = f.op.router;
 		case_take(&b, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
 		case_take(&b, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
 		case_take(&b, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
-		cotangent_for(case_operand(&b, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, 4, 3, 0, FILL_NONE, &seed), cotangent, &seed);
-		struct rh_view dlogits = case_operand(&b, RH_ROUTER_BACKWARD_DLOGITS, RH_F32, 4, 7, 0, FILL_POISON, &seed);
+		cotangent_for(case_operand(&b, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, 4, 3, 0, FILL_NONE), cotangent, &seed);
+		struct rh_view dlogits = case_operand(&b, RH_ROUTER_BACKWARD_DLOGITS, RH_F32, 4, 7, 0, FILL_POISON);
 		rh_op_oracle(&b.op);
 		check_derivative(&f, RH_ROUTER_WEIGHT, cotangent, RH_ROUTER_LOGITS, dlogits);
 		case_free(&f);
@@ -87,13 +87,13 @@ static void test_unpermute_backward_is_the_derivative(void **state)
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
 	struct permute_shape s = {5, 4, 3, 6, 1, RH_F32, SPREAD_RANDOM};
-	struct op_case f = unpermute_case(&s, 1, &seed), b = {.op.kind = RH_OP_UNPERMUTE_BACKWARD};
+	struct op_case f = unpermute_case(&s, 1, &seed), b = {.seed = &seed, .op.kind = RH_OP_UNPERMUTE_BACKWARD};
 	case_take(&b, RH_UNPERMUTE_BACKWARD_X, &f, RH_UNPERMUTE_X);
 	case_take(&b, RH_UNPERMUTE_BACKWARD_PLACE, &f, RH_UNPERMUTE_PLACE);
 	case_take(&b, RH_UNPERMUTE_BACKWARD_WEIGHT, &f, RH_UNPERMUTE_WEIGHT);
-	cotangent_for(case_operand(&b, RH_UNPERMUTE_BACKWARD_DY, RH_F32, 5, 6, 0, FILL_NONE, &seed), cotangent, &seed);
-	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_BACKWARD_DX, RH_F32, 15, 6, 0, FILL_POISON, &seed);
-	struct rh_view dweight = case_operand(&b, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, 5, 3, 0, FILL_POISON, &seed);
+	cotangent_for(case_operand(&b, RH_UNPERMUTE_BACKWARD_DY, RH_F32, 5, 6, 0, FILL_NONE), cotangent, &seed);
+	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_BACKWARD_DX, RH_F32, 15, 6, 0, FILL_POISON);
+	struct rh_view dweight = case_operand(&b, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, 5, 3, 0, FILL_POISON);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_UNPERMUTE_Y, cotangent, RH_UNPERMUTE_X, dx);
 	check_derivative(&f, RH_UNPERMUTE_Y, cotangent, RH_UNPERMUTE_WEIGHT, dweight);
@@ -107,11 +107,11 @@ static void test_unpermute_without_weights_is_the_derivative_of_permute(void **s
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
 	struct permute_shape s = {5, 4, 3, 6, 1, RH_F32, SPREAD_RANDOM};
-	struct op_case f = permute_case(&s, &seed), b = {.op.kind = RH_OP_UNPERMUTE};
+	struct op_case f = permute_case(&s, &seed), b = {.seed = &seed, .op.kind = RH_OP_UNPERMUTE};
 	rh_op_oracle(&f.op);
-	cotangent_for(case_operand(&b, RH_UNPERMUTE_X, RH_F32, 15, 6, 0, FILL_NONE, &seed), cotangent, &seed);
+	cotangent_for(case_operand(&b, RH_UNPERMUTE_X, RH_F32, 15, 6, 0, FILL_NONE), cotangent, &seed);
 	case_take(&b, RH_UNPERMUTE_PLACE, &f, RH_PERMUTE_PLACE);
-	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_Y, RH_F32, 5, 6, 0, FILL_POISON, &seed);
+	struct rh_view dx = case_operand(&b, RH_UNPERMUTE_Y, RH_F32, 5, 6, 0, FILL_POISON);
 	rh_op_oracle(&b.op);
 	check_derivative(&f, RH_PERMUTE_Y, cotangent, RH_PERMUTE_X, dx);
 	case_free(&f);
@@ -127,24 +127,25 @@ static void test_grouped_gemm_gradients_are_the_derivative(void **state)
 	const struct grouped_shape s = {3, 11, 5, 4, 1, RH_F32, SPREAD_RANDOM, 0};
 	for (int trans_b = 0; trans_b < 2; trans_b++) {
 		struct op_case f = grouped_gemm_case(&s, GROUPED_BIAS | GROUPED_C | GROUPED_SCALED | trans_b, &seed);
-		struct op_case back = {.op.kind = RH_OP_GROUPED_GEMM}, weights = {.op.kind = RH_OP_GROUPED_GEMM_GRADIENT};
-		struct op_case bias = {.op.kind = RH_OP_GROUPED_COLUMN_SUM};
+		struct op_case back = {.seed = &seed, .op.kind = RH_OP_GROUPED_GEMM},
+		               weights = {.seed = &seed, .op.kind = RH_OP_GROUPED_GEMM_GRADIENT};
+		struct op_case bias = {.seed = &seed, .op.kind = RH_OP_GROUPED_COLUMN_SUM};
 		back.op.grouped_gemm = weights.op.grouped_gemm = f.op.grouped_gemm;
 		back.op.grouped_gemm.trans_b = !trans_b;
-		cotangent_for(case_operand(&back, RH_GROUPED_GEMM_A, RH_F32, 11, 4, 0, FILL_NONE, &seed), cotangent, &seed);
+		cotangent_for(case_operand(&back, RH_GROUPED_GEMM_A, RH_F32, 11, 4, 0, FILL_NONE), cotangent, &seed);
 		case_take(&back, RH_GROUPED_GEMM_B, &f, RH_GROUPED_GEMM_B);
 		case_take(&back, RH_GROUPED_GEMM_START, &f, RH_GROUPED_GEMM_START);
-		struct rh_view da = case_operand(&back, RH_GROUPED_GEMM_D, RH_F32, 11, 5, 0, FILL_POISON, &seed);
+		struct rh_view da = case_operand(&back, RH_GROUPED_GEMM_D, RH_F32, 11, 5, 0, FILL_POISON);
 		int by_a = trans_b ? RH_GROUPED_GEMM_GRADIENT_B : RH_GROUPED_GEMM_GRADIENT_A; /* db is (n,k) then, not (k,n) */
 		case_take(&weights, by_a, &f, RH_GROUPED_GEMM_A);
 		case_take(&weights, !by_a, &back, RH_GROUPED_GEMM_A);
 		case_take(&weights, RH_GROUPED_GEMM_GRADIENT_START, &f, RH_GROUPED_GEMM_START);
-		struct rh_view db = case_operand(&weights, RH_GROUPED_GEMM_GRADIENT_D, RH_F32, 3 * (trans_b ? 4 : 5), trans_b ? 5 : 4, 0,
-		                                 FILL_NONE, &seed);
+		struct rh_view db =
+		        case_operand(&weights, RH_GROUPED_GEMM_GRADIENT_D, RH_F32, 3 * (trans_b ? 4 : 5), trans_b ? 5 : 4, 0, FILL_NONE);
 		memset(db.data, 0, (size_t)rh_view_bytes(db));
 		case_take(&bias, RH_GROUPED_COLUMN_SUM_X, &back, RH_GROUPED_GEMM_A);
 		case_take(&bias, RH_GROUPED_COLUMN_SUM_START, &f, RH_GROUPED_GEMM_START);
-		struct rh_view dbias = case_operand(&bias, RH_GROUPED_COLUMN_SUM_Y, RH_F32, 3, 4, 0, FILL_NONE, &seed);
+		struct rh_view dbias = case_operand(&bias, RH_GROUPED_COLUMN_SUM_Y, RH_F32, 3, 4, 0, FILL_NONE);
 		memset(dbias.data, 0, (size_t)rh_view_bytes(dbias));
 		rh_op_oracle(&back.op);
 		rh_op_oracle(&weights.op);
