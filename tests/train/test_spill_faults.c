@@ -20,14 +20,19 @@ static int load(char *line, struct rh_config *config)
 	return rh_config_load("train", argc, argv, NULL, config);
 }
 
-static void world_open(struct scratch *scratch)
+/* words: of each row's prompt, beside the first. */
+static void world_open(struct scratch *scratch, int words)
 {
 	scratch_open(scratch);
 	copy_model(scratch->dir);
 	FILE *file = fopen(path_of("%s/rows.jsonl", scratch->dir), "w");
 	assert_non_null(file);
-	for (int row = 0; row < 6; row++)
-		fprintf(file, "{\"prompt\": \"the cat %d\", \"completion\": \" sat on the mat\"}\n", row);
+	for (int row = 0; row < 6; row++) {
+		fprintf(file, "{\"prompt\": \"the cat %d", row);
+		for (int w = 0; w < words; w++)
+			fprintf(file, " saw it");
+		fprintf(file, "\", \"completion\": \" sat on the mat\"}\n");
+	}
 	assert_int_equal(fclose(file), 0);
 	check_ok(rh_dir_make(path_of("%s/a", scratch->dir)));
 	check_ok(rh_dir_make(path_of("%s/b", scratch->dir)));
@@ -38,8 +43,8 @@ static int train_steps(const struct scratch *scratch, const char *out, int steps
 	char line[1024];
 	struct rh_config config;
 	snprintf(line, sizeof line,
-	         "--model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/%s --max_length 32 --device cpu:1 --max_steps %d "
-	         "--save_steps 2 --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --learning_rate 1e-3 --bf16 true "
+	         "--model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/%s --device cpu:1 --max_steps %d "
+	         "--save_steps 2 --per_device_train_batch_size 1 --learning_rate 1e-3 --bf16 true "
 	         "--nvme_dirs %s/a,%s/b --max_nvme 64MiB %s",
 	         scratch->dir, scratch->dir, scratch->dir, out, steps, scratch->dir, scratch->dir, more);
 	rh_error_clear();
@@ -56,9 +61,16 @@ static int train(const struct scratch *scratch, const char *out, const char *mor
 }
 
 struct kind {
-	const char *name, *keys;
+	const char *name, *keys, *file; /* file: what it writes */
+	int words;
 };
-static const struct kind kinds[] = {{"full", "--spill optimizer,masters"}, {"lora", "--lora_r 2 --spill optimizer,masters,weights"}};
+#define FEW "--max_length 32 --gradient_accumulation_steps 2 "
+static const struct kind kinds[] = {
+        {"full", FEW "--spill optimizer,masters", "model.safetensors", 0},
+        {"lora", FEW "--lora_r 2 --spill optimizer,masters,weights", "adapter_model.safetensors", 0},
+        {"activations",
+         "--max_length 128 --gradient_accumulation_steps 6 --forward_cuts 1,2 --backward_cuts 1,2,3 --spill activations --max_vram 4MiB",
+         "model.safetensors", 16}};
 
 static const struct {
 	enum rh_drive_fault fault;
@@ -90,17 +102,32 @@ static void check_after(const struct scratch *scratch, uint64_t kept, int rc, si
 	assert_false(rh_dir_exists(path_of("%s/on/.checkpoint-4.tmp", scratch->dir)));
 }
 
+/* Its keys, with the least memory where boundaries are spilled: all but a few then go to NVMe. */
+static void find_keys(const struct scratch *scratch, const struct kind *kind, char *keys, size_t bytes)
+{
+	struct rh_train_result result;
+	snprintf(keys, bytes, "%s", kind->keys);
+	for (int64_t ram = 0; kind->words; ram = result.ram_planned_bytes) {
+		char less[384];
+		snprintf(less, sizeof less, "%s --max_ram %" PRId64, kind->keys, ram ? ram - 1 : 1 << 30);
+		if (train(scratch, "least", less, &result))
+			break;
+		snprintf(keys, bytes, "%s --max_ram %" PRId64, kind->keys, result.ram_planned_bytes);
+		check_ok(rh_dir_remove(path_of("%s/least", scratch->dir)));
+	}
+}
+
 static void sweep(const struct kind *kind)
 {
 	struct scratch scratch;
 	struct rh_train_result whole, result;
-	char more[256];
-	const char *file = kind == &kinds[0] ? "model.safetensors" : "adapter_model.safetensors";
-	world_open(&scratch);
-	check_ok(train(&scratch, "whole", kind->keys, &whole));
-	uint64_t right = result_hash(&scratch, "whole", file);
+	char keys[384], more[512];
+	world_open(&scratch, kind->words);
+	find_keys(&scratch, kind, keys, sizeof keys);
+	check_ok(train(&scratch, "whole", keys, &whole));
+	uint64_t right = result_hash(&scratch, "whole", kind->file);
 	copy_dir(path_of("%s/whole/checkpoint-2", scratch.dir), path_of("%s/on/checkpoint-2", scratch.dir));
-	snprintf(more, sizeof more, "%s --resume_from_checkpoint %s/on/checkpoint-2", kind->keys, scratch.dir);
+	snprintf(more, sizeof more, "%s --resume_from_checkpoint %s/on/checkpoint-2", keys, scratch.dir);
 	uint64_t kept = tree_hash(path_of("%s/on/checkpoint-2", scratch.dir));
 	for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
 		int64_t n = 1, told = 0, calls = 0;
@@ -114,7 +141,7 @@ static void sweep(const struct kind *kind)
 			check_after(&scratch, kept, rc, f, n);
 			told += rc != 0;
 			if (!rc) {
-				assert_true(result_hash(&scratch, "on", file) == right);
+				assert_true(result_hash(&scratch, "on", kind->file) == right);
 				check_ok(rh_dir_remove(path_of("%s/on/checkpoint-4", scratch.dir)));
 			}
 			if (calls < n)
@@ -140,17 +167,23 @@ static void test_lora_when_drives_fail(void **state)
 	sweep(&kinds[1]);
 }
 
+static void test_activations_when_drives_fail(void **state)
+{
+	(void)state;
+	sweep(&kinds[2]);
+}
+
 /* The second of two runs that share a directory is refused before it writes anything. */
 static void test_two_runs_on_one_directory(void **state)
 {
 	(void)state;
 	struct scratch scratch;
 	struct rh_train_result result;
-	world_open(&scratch);
+	world_open(&scratch, 0);
 	fflush(NULL);
 	pid_t child = fork();
 	if (!child) {
-		int rc = train_steps(&scratch, "first", 1000000, "--save_total_limit 1 --spill optimizer", &result);
+		int rc = train_steps(&scratch, "first", 1000000, FEW "--save_total_limit 1 --spill optimizer", &result);
 		_exit(rc != 0);
 	}
 	int rc = 0;
@@ -178,6 +211,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_full_training_when_drives_fail),
 	        cmocka_unit_test(test_lora_when_drives_fail),
+	        cmocka_unit_test(test_activations_when_drives_fail),
 	        cmocka_unit_test(test_two_runs_on_one_directory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
