@@ -4,8 +4,8 @@
  * into n = 2^(c-1) (signed, on both sides of 0) or 2^c cells whose middles are the values; 0 and 1 besides. Codes are numbered in ascending
  * order.
  *
- * No table of 256 is looked up: the decade of a code is the exponent of its number, that of a value is found by three comparisons, and what
- * depends on the decade comes from tables of eight, which are a register. 14 bytes an element are moved (8 read, 6 written). */
+ * No table of 256 is looked up: the decade of a code is the exponent of its number; that of a value is the third of its exponent, or one
+ * more. What depends on the decade comes from tables of eight, which are a register. 14 bytes an element are moved (8 read, 6 written). */
 #include "offload/simd/simd.h"
 
 #include <immintrin.h>
@@ -26,6 +26,8 @@ typedef int32_t words __attribute__((vector_size(4 * LANES)));
 #define MOST(u, c)  (TEN(c) * (1 - 0.45 / N(u, c)))
 /* Where decade c begins: half way to what lies below. */
 #define BORDER(u, c) (float)((c) == 1 ? LEAST(u, 1) / 2 : (MOST(u, (c)-1) + LEAST(u, c)) / 2)
+/* From here on the value 1 is nearer. */
+#define ONE(u) (float)((1 + MOST(u, 7)) / 2)
 /* value = number * SLOPE + BASE, the number being the code's (+1 where unsigned), which lies in [n, 2n). */
 #define SLOPE(u, c) (float)(TEN(c) * 0.9 / N(u, c))
 #define BASE(u, c)  (float)(TEN(c) * (0.45 / N(u, c) - 0.8))
@@ -33,29 +35,37 @@ typedef int32_t words __attribute__((vector_size(4 * LANES)));
 #define STEEP(u, c) (float)(N(u, c) / (0.9 * TEN(c)))
 #define FOOT(u, c)  (float)(N(u, c) - (u)-N(u, c) / 9)
 #define TOP(u, c)   (float)(2 * N(u, c) - 1 - (u))
+#define LAST(u)     ((u) ? 255.0f : 128.0f) /* of the value 1 */
 
 #define SEVEN(what, u) what(u, 1), what(u, 2), what(u, 3), what(u, 4), what(u, 5), what(u, 6), what(u, 7)
 
-/* Twice, as a register of sixteen wants them: putting halves together in the loop costs more than all else. */
+/* Four times a number is in the decade of its exponent modulo 8, less 1 where unsigned; twice a value above 2^-23 in that of a third of its
+ * exponent modulo 8, less 3, or in the next one. What is 0 shares a place with what is 1, and a line that goes through both. Tables are
+ * there twice, as a register of sixteen wants them: putting halves together in the loop costs more than all else. */
 #define TWICE(...)                                                                                                                         \
 	{                                                                                                                                  \
 		__VA_ARGS__, __VA_ARGS__                                                                                                   \
 	}
-#define BEHIND(what, u) TWICE(0, SEVEN(what, u))
+#define FROM_THREE(what, u) TWICE(what(u, 5), what(u, 6), what(u, 7), what(u, 0), what(u, 1), what(u, 2), what(u, 3), what(u, 4))
+#define QUARTER(u, c)       (SLOPE(u, c) / 4)
+#define NEXT(u, c)          (2 * ((c) == 7 ? ONE(u) : BORDER(u, (c) == 7 ? 1 : (c) + 1)))
+#define HALF(u, c)          ((c) ? STEEP(u, (c) ? (c) : 1) / 2 : (LAST(u) + 0.5f) / 2)
+#define LINE_FOOT(u, c)     ((c) ? FOOT(u, (c) ? (c) : 1) : 0)
+#define LINE_TOP(u, c)      ((c) ? TOP(u, (c) ? (c) : 1) : LAST(u))
 
 struct map {
-	float slope[16], base[16];                      /* by the number's exponent */
-	float border[16], steep[16], foot[16], top[16]; /* by decade; [0]: zero */
-	float one;                                      /* from here on the value 1 is nearer */
+	float slope[16], base[16];
+	float next[16], half[16], foot[16], top[16]; /* next: where the next decade begins */
 };
 static const struct map maps[2] = {
-        {TWICE(SEVEN(SLOPE, 0), 0), TWICE(SEVEN(BASE, 0), 1), BEHIND(BORDER, 0), BEHIND(STEEP, 0), BEHIND(FOOT, 0), BEHIND(TOP, 0),
-         (float)((1 + MOST(0, 7)) / 2)},
-        {BEHIND(SLOPE, 1), BEHIND(BASE, 1), BEHIND(BORDER, 1), BEHIND(STEEP, 1), BEHIND(FOOT, 1), BEHIND(TOP, 1),
-         (float)((1 + MOST(1, 7)) / 2)},
+        {TWICE(1 / 512.0f, SEVEN(QUARTER, 0)), TWICE(0, SEVEN(BASE, 0)), FROM_THREE(NEXT, 0), FROM_THREE(HALF, 0), FROM_THREE(LINE_FOOT, 0),
+         FROM_THREE(LINE_TOP, 0)},
+        {TWICE(QUARTER(1, 7), 1 / 1020.0f, QUARTER(1, 1), QUARTER(1, 2), QUARTER(1, 3), QUARTER(1, 4), QUARTER(1, 5), QUARTER(1, 6)),
+         TWICE(BASE(1, 7), -1 / 255.0f, BASE(1, 1), BASE(1, 2), BASE(1, 3), BASE(1, 4), BASE(1, 5), BASE(1, 6)), FROM_THREE(NEXT, 1),
+         FROM_THREE(HALF, 1), FROM_THREE(LINE_FOOT, 1), FROM_THREE(LINE_TOP, 1)},
 };
 
-/* table[index], each index in 0..7. */
+/* table[index modulo 8] */
 SIMD_INLINE floats pick(const float table[16], words index)
 {
 	floats out;
@@ -64,7 +74,7 @@ SIMD_INLINE floats pick(const float table[16], words index)
 	out = __builtin_shuffle(out, index);
 #else
 	for (int k = 0; k < LANES; k++)
-		out[k] = table[index[k]];
+		out[k] = table[index[k] & 7];
 #endif
 	return out;
 }
@@ -83,6 +93,39 @@ SIMD_INLINE floats fuse(floats a, floats b, floats c)
 #endif
 }
 
+/* b where one of them is no number. */
+SIMD_INLINE floats larger(floats a, floats b)
+{
+#if defined __AVX512F__
+	return (floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+	return (floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+	return (floats)_mm_max_ps((__m128)a, (__m128)b);
+#endif
+}
+
+SIMD_INLINE floats smaller(floats a, floats b)
+{
+#if defined __AVX512F__
+	return (floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+	return (floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+	return (floats)_mm_min_ps((__m128)a, (__m128)b);
+#endif
+}
+
+/* Of numbers from 0 to 255. */
+SIMD_INLINE words third(words number)
+{
+#if defined __AVX2__ && !defined __AVX512F__
+	return (words)_mm256_mulhi_epu16((__m256i)number, _mm256_set1_epi32(21846));
+#else
+	return number * 21846 >> 16;
+#endif
+}
+
 /* GCC takes conversions of bytes apart, lane by lane. */
 SIMD_INLINE words widen(const uint8_t *codes)
 {
@@ -98,65 +141,63 @@ SIMD_INLINE words widen(const uint8_t *codes)
 #endif
 }
 
-/* Numbers from 0 to 255. */
-SIMD_INLINE void narrow(words numbers, uint8_t *codes)
+/* Numbers from -1 (which becomes 0) to 255, four vectors of them. */
+SIMD_INLINE void narrow(const words number[4], uint8_t *codes)
 {
-#if defined __AVX512F__
-	_mm_storeu_si128((__m128i *)(void *)codes, _mm512_cvtepi32_epi8((__m512i)numbers));
-#elif defined __AVX2__
-	__m128i low = _mm256_castsi256_si128((__m256i)numbers), high = _mm256_extracti128_si256((__m256i)numbers, 1);
-	__m128i half = _mm_packus_epi32(low, high);
-	_mm_storel_epi64((__m128i *)(void *)codes, _mm_packus_epi16(half, half));
+#if defined __AVX2__ && !defined __AVX512F__
+	__m256i low = _mm256_packs_epi32((__m256i)number[0], (__m256i)number[1]);
+	__m256i high = _mm256_packs_epi32((__m256i)number[2], (__m256i)number[3]);
+	__m256i all = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+	_mm256_storeu_si256((__m256i *)(void *)codes, all);
 #else
-	for (int k = 0; k < LANES; k++)
-		codes[k] = (uint8_t)numbers[k];
+	for (int v = 0; v < 4; v++)
+		for (int k = 0; k < LANES; k++)
+			codes[v * LANES + k] = (uint8_t)(number[v][k] < 0 ? 0 : number[v][k]);
 #endif
 }
 
-SIMD_INLINE floats choose(words mask, floats yes, floats no)
-{
-	return (floats)(((words)yes & mask) | ((words)no & ~mask));
-}
-
+/* A code becomes a float by lying in the mantissa of 2^25, whose last bit is worth 4. */
 SIMD_INLINE void decode(const int is_signed, const uint8_t *codes, float largest, float *to)
 {
 	const struct map *map = &maps[!is_signed];
+	const floats whole = (floats){0} + 0x1p25f;
 	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
-		words number = widen(codes + i) - (is_signed ? 127 : -1), sign = number & INT32_MIN;
+		floats number = (floats)(widen(codes + i) | (words)whole) - (0x1p25f + (is_signed ? 4 * 127 : -4));
+		words exponent = (words)number >> 23;
+		floats base = pick(map->base, exponent);
 		if (is_signed)
-			number = (number ^ (number >> 31)) - (number >> 31);
-		floats n = __builtin_convertvector(number, floats);
-		words exponent = (((words)n >> 23) - 127) & 7;
-		floats value = fuse(n, pick(map->slope, exponent), pick(map->base, exponent));
-		if (is_signed)
-			value = (floats)(((words)value & (number != 0)) | sign);
-		else
-			value = choose(number == 256, (floats){0} + 1, value);
-		value *= largest;
+			base = (floats)((words)base ^ ((words)number & INT32_MIN));
+		floats value = fuse(number, pick(map->slope, exponent), base) * largest;
 		memcpy(to + i, &value, sizeof value);
 	}
 }
 
-SIMD_INLINE void encode(const int is_signed, const float *from, float largest, uint8_t *codes)
+/* Of what is smaller than 2^-124, nothing is kept. */
+SIMD_INLINE float inverse_of(float largest)
+{
+	return largest >= 0x1p-124f ? 1 / largest : 0;
+}
+
+SIMD_INLINE words encode_vector(const int is_signed, floats value, float twice)
 {
 	const struct map *map = &maps[!is_signed];
-	float inverse = largest >= 0x1p-124f ? 1 / largest : 0; /* of what is smaller, nothing is kept */
-	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
-		floats value;
-		memcpy(&value, from + i, sizeof value);
-		words sign = (words)value >> 31;
-		floats x = (floats)((words)value & INT32_MAX) * inverse;
-		words decade = (x >= map->border[4]) & 4;
-		decade += (x >= pick(map->border, decade + 2)) & 2;
-		decade += (x >= pick(map->border, decade + 1)) & 1;
-		floats code = fuse(x, pick(map->steep, decade), pick(map->foot, decade)), top = pick(map->top, decade);
-		code = choose(code < top, code, top);
-		words number = __builtin_convertvector(code, words), one = x >= map->one;
-		if (is_signed) {
-			number = (number & ~one) | ((sign + 128) & one); /* there is no -1 */
-			number = ((number ^ sign) - sign) + 127;
-		} else {
-			number = (number & ~one) | (255 & one);
+	floats x = larger((floats)((words)value & INT32_MAX) * twice, (floats){0} + 0x1p-22f);
+	words decade = third((words)x >> 23);
+	decade -= x >= pick(map->next, decade);
+	floats line = fuse(x, pick(map->half, decade), pick(map->foot, decade));
+	words number = __builtin_convertvector(smaller(line, pick(map->top, decade)), words), sign = (words)value >> 31;
+	return is_signed ? ((number ^ sign) - sign) + 127 : number; /* -1: there is no -1 */
+}
+
+SIMD_INLINE void encode(const int is_signed, const float *from, float largest, uint8_t *codes)
+{
+	float twice = 2 * inverse_of(largest);
+	for (int i = 0; i < OPTIMIZER_CODES; i += 4 * LANES) {
+		words number[4];
+		for (int v = 0; v < 4; v++) {
+			floats value;
+			memcpy(&value, from + i + v * LANES, sizeof value);
+			number[v] = encode_vector(is_signed, value, twice);
 		}
 		narrow(number, codes + i);
 	}
@@ -193,15 +234,13 @@ static float largest_of(const float *values)
 	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
 		floats x;
 		memcpy(&x, values + i, sizeof x);
-		x = (floats)((words)x & INT32_MAX);
-		most = choose(x > most, x, most);
+		most = larger((floats)((words)x & INT32_MAX), most);
 	}
-	float lane[LANES];
+	float lane[LANES], found = 0;
 	memcpy(lane, &most, sizeof lane);
-	for (int half = LANES / 2; half > 0; half /= 2)
-		for (int k = 0; k < half; k++)
-			lane[k] = lane[k + half] > lane[k] ? lane[k + half] : lane[k];
-	return lane[0];
+	for (int k = 0; k < LANES; k++)
+		found = lane[k] > found ? lane[k] : found;
+	return found;
 }
 
 SIMD_INLINE uint32_t update(const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at, int64_t count, float *first,
@@ -218,6 +257,10 @@ SIMD_INLINE uint32_t update(const struct optimizer_terms *t, const struct optimi
 	return bad;
 }
 
+#if defined __AVX512F__
+#include "offload/simd/codes_avx512.h"
+#endif
+
 int SIMD(adamw8)(const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count)
 {
 	const struct optimizer_terms t = *terms;
@@ -232,6 +275,12 @@ int SIMD(adamw8)(const struct optimizer_terms *terms, const struct optimizer_spa
 		ask_weights(FORM_SPLIT, &s, at, OPTIMIZER_CODES);
 		ask(s.code[0] + at, OPTIMIZER_CODES);
 		ask(s.code[1] + at, OPTIMIZER_CODES);
+#if defined __AVX512F__
+		if (n == OPTIMIZER_CODES) {
+			bad |= adamw8_stretch(&t, &s, at, block);
+			continue;
+		}
+#endif
 		decode(1, code[0], s.largest[0][block], first);
 		decode(0, code[1], s.largest[1][block], second);
 		if (n == OPTIMIZER_CODES) {
