@@ -264,7 +264,7 @@ void rh_hardware_free(struct rh_hardware *hardware)
 	*hardware = (struct rh_hardware){0};
 }
 
-double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k)
+static double known_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k)
 {
 	double sum = 0, weights = 0;
 	for (size_t i = 0; i < device->gemms; i++) {
@@ -278,7 +278,25 @@ double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum r
 		sum += point->fraction / (distance * distance);
 		weights += 1 / (distance * distance);
 	}
-	return weights > 0 ? sum / weights : 1;
+	return weights > 0 ? sum / weights : 0;
+}
+
+double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k)
+{
+	double fraction = known_fraction(device, product, m, n, k);
+	if (!(fraction > 0) && product != RH_PRODUCT_F32)
+		fraction = known_fraction(device, RH_PRODUCT_BF16, m, n, k);
+	return fraction > 0 ? fraction : 1;
+}
+
+double rh_hardware_peak(const struct rh_hardware_device *device, enum rh_product product)
+{
+	double peak = device->peak[product];
+	if (!(peak > 0) && product == RH_PRODUCT_F16_F16)
+		peak = device->peak[RH_PRODUCT_F16];
+	if (!(peak > 0) && (product == RH_PRODUCT_F16 || product == RH_PRODUCT_F16_F16))
+		peak = device->peak[RH_PRODUCT_BF16];
+	return peak;
 }
 
 static double between(double low, double high, double share)

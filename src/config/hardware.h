@@ -122,8 +122,12 @@ char *rh_hardware_user_dir(void) RH_MUST;
 struct rh_text;
 int rh_hardware_print(const struct rh_hardware *hardware, struct rh_text *out) RH_MUST;
 
+/* FLOP/s of products at most. Where a profile has none for sums in fp16, they are no faster than those in fp32: GPUs for data centres. 0:
+ * it cannot be computed there. */
+double rh_hardware_peak(const struct rh_hardware_device *device, enum rh_product product);
+
 /* Share of the peak that a product of this shape reaches: measured points, the nearer in the logarithms of m, n and k the more they
- * count; 1 where none was measured. */
+ * count. Where none of a product of 16 or 8 bits was measured, bf16's points count; 1 where there are none either. */
 double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k);
 
 /* The rates of a kind of op: of the entry without a size, or of those with one between the nearest two, even in logarithms; beyond the last

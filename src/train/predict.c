@@ -117,13 +117,21 @@ static int run_steps(struct rh_session *session, const struct rh_load *load, con
 	return 0;
 }
 
+/* What the run's linears compute in. */
+static enum rh_product product_of(const struct rh_config *config)
+{
+	if (config->dtype == RH_F32)
+		return RH_PRODUCT_F32;
+	return config->fp8 ? RH_PRODUCT_F8 : config->accumulation == RH_ACCUMULATION_FP16 ? RH_PRODUCT_F16_F16 : RH_PRODUCT_BF16;
+}
+
 /* Necessary products: forward and backward, nothing twice. */
 static int count_products(struct rh_session *session, const struct rh_load *load, struct rh_forecast *out)
 {
 	struct rh_rates rates = {.product_flops_per_s = 1, .other_flops_per_s = 1, .memory_bytes_per_s = 1};
 	struct rh_costs costs;
 	const struct rh_hardware_device *device = &session->machine->hardware->device;
-	double peak = device->peak[session->config->dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16], flops = 0;
+	double peak = rh_hardware_peak(device, product_of(session->config)), flops = 0;
 	struct rh_micro_shape shape = load->micro[load->count[0] > 0 ? load->count[0] - 1 : 0];
 	int rc = rh_costs_measure(session->model, &shape, &rates, 0, &costs);
 	for (int l = 0; !rc && l < costs.layers; l++)
@@ -147,9 +155,10 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	struct rh_session session;
 	*out = (struct rh_forecast){0};
 	const struct rh_hardware_device *device = &machine->hardware->device;
-	if (!(device->peak[config->dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16] > 0))
-		return rh_fail(-ENODATA, "hardware %s: peaks has no %s, in which this run computes; add it, or change dtype",
-		               machine->hardware->name, rh_product_name(config->dtype == RH_F32 ? RH_PRODUCT_F32 : RH_PRODUCT_BF16));
+	enum rh_product product = product_of(config);
+	if (!(rh_hardware_peak(device, product) > 0))
+		return rh_fail(-ENODATA, "hardware %s: peaks has no %s, in which this run computes; add it, or change %s",
+		               machine->hardware->name, rh_product_name(product), product == RH_PRODUCT_F8 ? "fp8" : "dtype");
 	int32_t *zeros = rh_alloc((size_t)most_tokens(load) + 1, sizeof *zeros);
 	int rc = zeros ? rh_session_simulate(config, machine, &session) : -ENOMEM;
 	if (rc) {

@@ -95,12 +95,41 @@ static void test_plan_that_does_not_fit_says_what_would(void **state)
 	scratch_close(&scratch);
 }
 
+static double speed_with(const struct scratch *scratch, const char *flags)
+{
+	struct ran ran;
+	run_start(scratch, path_of("plan %s/run.yaml --hardware rtx4090x8 --gpus 1 --dtype bfloat16 --json %s", scratch->dir, flags), 0,
+	          &ran);
+	run_wait(&ran);
+	json_t *json = result_of(&ran);
+	double speed = json_number_value(json_object_get(json, "tokens_per_second"));
+	assert_true(json_number_value(json_object_get(json, "speed_of_light")) < 1);
+	json_decref(json);
+	run_free(&ran);
+	return speed;
+}
+
+static void test_plan_knows_what_products_are_made_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	assert_true(speed_with(&scratch, "") > 0);
+	assert_true(speed_with(&scratch, "--accumulation fp16") > 0);
+	assert_true(speed_with(&scratch, "--fp8 true") > 0);
+	struct ran ran = run_line(&scratch, "plan %s/run.yaml --hardware a800x8 --dtype bfloat16 --fp8 true", scratch.dir);
+	check_failed(&ran, "peaks has no f8");
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_twice_prints_the_same_bytes),
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
+	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

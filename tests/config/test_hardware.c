@@ -149,12 +149,31 @@ static void test_machine_without_profile_is_assumed(void **state)
 	rh_hardware_free(&box);
 }
 
+static void test_rates_that_are_not_given_are_those_of_16_bits(void **state)
+{
+	(void)state;
+	struct rh_hardware box;
+	static const char text[] =
+	        "device:\n  name: gpu\n  peaks: {bf16: 100e12}\n  gemm: [{product: bf16, m: 64, n: 64, k: 64, fraction: 0.5}]\n";
+	check_ok(rh_hardware_parse(text, sizeof text - 1, "p.yaml", &box));
+	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F16_F16) == 100e12);
+	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F8) == 0);
+	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F32) == 0);
+	assert_true(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_F8, 9, 9, 9) == 0.5);
+	assert_true(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_F32, 9, 9, 9) == 1);
+	rh_hardware_free(&box);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_profile_printed_reads_back_the_same),  cmocka_unit_test(test_fraction_is_that_of_near_points),
-	        cmocka_unit_test(test_rates_of_an_op_lie_between_its_sizes), cmocka_unit_test(test_profile_that_is_wrong_says_where),
-	        cmocka_unit_test(test_profile_mutated_is_taken_or_refused),  cmocka_unit_test(test_machine_without_profile_is_assumed),
+	        cmocka_unit_test(test_profile_printed_reads_back_the_same),
+	        cmocka_unit_test(test_fraction_is_that_of_near_points),
+	        cmocka_unit_test(test_rates_of_an_op_lie_between_its_sizes),
+	        cmocka_unit_test(test_profile_that_is_wrong_says_where),
+	        cmocka_unit_test(test_profile_mutated_is_taken_or_refused),
+	        cmocka_unit_test(test_machine_without_profile_is_assumed),
+	        cmocka_unit_test(test_rates_that_are_not_given_are_those_of_16_bits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 	if (cost.product_flops > 0) {
 		double m, n, k;
 		shape_of(op, &m, &n, &k);
-		arithmetic += over(cost.product_flops, device->peak[product] * rh_hardware_gemm_fraction(device, product, m, n, k));
+		arithmetic +=
+		        over(cost.product_flops, rh_hardware_peak(device, product) * rh_hardware_gemm_fraction(device, product, m, n, k));
 	}
 	return device->launch_s + fmax(arithmetic, over(cost.bytes, device->memory_bytes_per_s)) / share;
 }
