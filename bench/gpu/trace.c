@@ -262,7 +262,8 @@ static int wrap(struct rh_device *inner, struct rh_device **out)
 	on->table.synchronize = traced_synchronize;
 	on->table.pin = traced_pin;
 	on->table.unpin = traced_unpin;
-	on->base = (struct rh_device){&on->table, inner->index};
+	on->base = *inner;
+	on->base.ops = &on->table;
 	on->inner = inner;
 	for (int s = 0; s < RH_STREAMS; s++)
 		on->last[s] = on->waited[s] = -1;

@@ -200,8 +200,9 @@ static int beside(const char *path, char **name)
 	return 0;
 }
 
-static int read_root(struct config_tree *tree, const yaml_node_t *root, struct rh_experiment *out)
+static int fill(struct config_tree *tree, const yaml_node_t *root, void *to)
 {
+	struct rh_experiment *out = to;
 	struct experiment_draft draft = {.experiment = *out};
 	int rc = config_fields_read(tree, root, FIELDS(experiment_fields), &draft);
 	*out = draft.experiment;
@@ -215,23 +216,17 @@ static int read_root(struct config_tree *tree, const yaml_node_t *root, struct r
 	}
 	if (!rc && draft.fixed)
 		rc = config_fields_read(tree, draft.fixed, FIELDS(fixed_fields), out);
-	return rc || !draft.published ? rc : read_published(tree, draft.published, out);
+	rc = rc || !draft.published ? rc : read_published(tree, draft.published, out);
+	if (!rc && !out->name)
+		rc = (out->name = rh_strdup(tree->path)) ? 0 : -ENOMEM;
+	rc = rc ? rc : beside(tree->path, &out->layers);
+	return rc ? rc : beside(tree->path, &out->system);
 }
 
 int rh_experiment_parse(const char *bytes, size_t length, const char *path, struct rh_experiment *out)
 {
-	struct config_tree tree;
-	yaml_node_t *root;
 	*out = (struct rh_experiment){0};
-	int rc = config_tree_open(bytes, length, path, &tree, &root);
-	if (rc)
-		return rc;
-	rc = read_root(&tree, root, out);
-	config_tree_close(&tree);
-	if (!rc && !out->name)
-		rc = (out->name = rh_strdup(path)) ? 0 : -ENOMEM;
-	rc = rc ? rc : beside(path, &out->layers);
-	rc = rc ? rc : beside(path, &out->system);
+	int rc = config_document_parse(bytes, length, path, fill, out);
 	if (rc)
 		rh_experiment_free(out);
 	return rc;
@@ -239,13 +234,10 @@ int rh_experiment_parse(const char *bytes, size_t length, const char *path, stru
 
 int rh_experiment_read(const char *path, struct rh_experiment *out)
 {
-	struct rh_mapping file;
 	*out = (struct rh_experiment){0};
-	int rc = rh_file_map(path, &file);
+	int rc = config_document_read(path, fill, out);
 	if (rc)
-		return rc;
-	rc = rh_experiment_parse(file.bytes, file.length, path, out);
-	rh_file_unmap(&file);
+		rh_experiment_free(out);
 	return rc;
 }
 
@@ -270,40 +262,29 @@ static int has_key(struct config_tree *tree, const yaml_node_t *root, const char
 	return 0;
 }
 
+static int look(struct config_tree *tree, const yaml_node_t *root, void *is)
+{
+	*(int *)is = has_key(tree, root, "layers") && has_key(tree, root, "batch");
+	return 0;
+}
+
 int rh_experiment_is(const char *path)
 {
-	struct rh_mapping file;
-	struct config_tree tree;
-	yaml_node_t *root;
-	if (!rh_file_exists(path) || rh_file_map(path, &file)) {
+	int is = 0;
+	if (!rh_file_exists(path) || config_document_read(path, look, &is))
 		rh_error_clear();
-		return 0;
-	}
-	int is = !config_tree_open(file.bytes, file.length, path, &tree, &root);
-	if (is) {
-		is = has_key(&tree, root, "layers") && has_key(&tree, root, "batch");
-		config_tree_close(&tree);
-	}
-	rh_file_unmap(&file);
-	rh_error_clear();
 	return is;
+}
+
+static int fill_peer(struct config_tree *tree, const yaml_node_t *root, void *out)
+{
+	return config_fields_read(tree, root, FIELDS(peer_fields), out);
 }
 
 int rh_peer_read(const char *path, struct rh_peer *out)
 {
-	struct rh_mapping file;
-	struct config_tree tree;
-	yaml_node_t *root;
 	*out = (struct rh_peer){0};
-	int rc = rh_file_map(path, &file);
-	if (rc)
-		return rc;
-	rc = config_tree_open(file.bytes, file.length, path, &tree, &root);
-	if (!rc) {
-		rc = config_fields_read(&tree, root, FIELDS(peer_fields), out);
-		config_tree_close(&tree);
-	}
-	rh_file_unmap(&file);
+	int rc = config_document_read(path, fill_peer, out);
 	if (rc)
 		rh_peer_free(out);
 	return rc;

@@ -2,6 +2,7 @@
 
 #include "config/config_internal.h"
 #include "core/alloc.h"
+#include "core/file.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,6 +48,29 @@ int config_tree_open(const char *bytes, size_t length, const char *path, struct 
 void config_tree_close(struct config_tree *tree)
 {
 	yaml_document_delete(&tree->document);
+}
+
+int config_document_parse(const char *bytes, size_t length, const char *path, config_document_fill *fill, void *out)
+{
+	struct config_tree tree;
+	yaml_node_t *root;
+	int rc = config_tree_open(bytes, length, path, &tree, &root);
+	if (rc)
+		return rc;
+	rc = fill(&tree, root, out);
+	config_tree_close(&tree);
+	return rc;
+}
+
+int config_document_read(const char *path, config_document_fill *fill, void *out)
+{
+	struct rh_mapping file;
+	int rc = rh_file_map(path, &file);
+	if (rc)
+		return rc;
+	rc = config_document_parse(file.bytes, file.length, path, fill, out);
+	rh_file_unmap(&file);
+	return rc;
 }
 
 static int set_field(const struct config_tree *tree, const struct config_field *field, yaml_node_t *value, void *out)

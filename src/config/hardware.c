@@ -209,8 +209,9 @@ static int read_host(struct config_tree *tree, const yaml_node_t *node, struct r
 	return rc || !draft.optimizer ? rc : config_fields_read(tree, draft.optimizer, FIELDS(optimizer_fields), out);
 }
 
-static int read_root(struct config_tree *tree, const yaml_node_t *root, struct rh_hardware *out)
+static int fill(struct config_tree *tree, const yaml_node_t *root, void *to)
 {
+	struct rh_hardware *out = to;
 	struct hardware_draft draft = {.hardware.devices = 1};
 	int rc = config_fields_read(tree, root, FIELDS(hardware_fields), &draft);
 	*out = draft.hardware;
@@ -226,21 +227,24 @@ static int read_root(struct config_tree *tree, const yaml_node_t *root, struct r
 		rc = read_host(tree, draft.host, &out->host);
 	if (!rc && draft.nvme)
 		rc = config_fields_read(tree, draft.nvme, FIELDS(nvme_fields), &out->nvme);
+	if (!rc && !out->name)
+		rc = (out->name = rh_strdup(tree->path)) ? 0 : -ENOMEM;
 	return rc;
 }
 
 int rh_hardware_parse(const char *bytes, size_t length, const char *path, struct rh_hardware *out)
 {
-	struct config_tree tree;
-	yaml_node_t *root;
 	*out = (struct rh_hardware){0};
-	int rc = config_tree_open(bytes, length, path, &tree, &root);
+	int rc = config_document_parse(bytes, length, path, fill, out);
 	if (rc)
-		return rc;
-	rc = read_root(&tree, root, out);
-	config_tree_close(&tree);
-	if (!rc && !out->name)
-		rc = (out->name = rh_strdup(path)) ? 0 : -ENOMEM;
+		rh_hardware_free(out);
+	return rc;
+}
+
+int rh_hardware_read(const char *path, struct rh_hardware *out)
+{
+	*out = (struct rh_hardware){0};
+	int rc = config_document_read(path, fill, out);
 	if (rc)
 		rh_hardware_free(out);
 	return rc;

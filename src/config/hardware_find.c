@@ -11,18 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-int rh_hardware_read(const char *path, struct rh_hardware *out)
-{
-	struct rh_mapping file;
-	*out = (struct rh_hardware){0};
-	int rc = rh_file_map(path, &file);
-	if (rc)
-		return rc;
-	rc = rh_hardware_parse(file.bytes, file.length, path, out);
-	rh_file_unmap(&file);
-	return rc;
-}
-
 char *rh_hardware_user_dir(void)
 {
 	const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");

@@ -71,8 +71,12 @@ static int read_entry(struct config_tree *tree, const yaml_node_t *node, struct 
 	return 0;
 }
 
-static int read_table(struct config_tree *tree, const yaml_node_t *root, struct rh_layer_table *out)
+static int fill(struct config_tree *tree, const yaml_node_t *root, void *to)
 {
+	struct rh_layer_table *out = to;
+	out->name = rh_strdup(tree->path);
+	if (!out->name)
+		return -ENOMEM;
 	struct table_draft draft = {.table = *out};
 	int64_t layers = 0;
 	int rc = config_fields_read(tree, root, table_fields, sizeof table_fields / sizeof table_fields[0], &draft);
@@ -92,15 +96,8 @@ static int read_table(struct config_tree *tree, const yaml_node_t *root, struct 
 
 int rh_layer_table_parse(const char *bytes, size_t length, const char *path, struct rh_layer_table *out)
 {
-	struct config_tree tree;
-	yaml_node_t *root;
 	*out = (struct rh_layer_table){0};
-	int rc = config_tree_open(bytes, length, path, &tree, &root);
-	if (rc)
-		return rc;
-	out->name = rh_strdup(path);
-	rc = out->name ? read_table(&tree, root, out) : -ENOMEM;
-	config_tree_close(&tree);
+	int rc = config_document_parse(bytes, length, path, fill, out);
 	if (rc)
 		rh_layer_table_free(out);
 	return rc;
@@ -108,13 +105,10 @@ int rh_layer_table_parse(const char *bytes, size_t length, const char *path, str
 
 int rh_layer_table_read(const char *path, struct rh_layer_table *out)
 {
-	struct rh_mapping file;
 	*out = (struct rh_layer_table){0};
-	int rc = rh_file_map(path, &file);
+	int rc = config_document_read(path, fill, out);
 	if (rc)
-		return rc;
-	rc = rh_layer_table_parse(file.bytes, file.length, path, out);
-	rh_file_unmap(&file);
+		rh_layer_table_free(out);
 	return rc;
 }
 

@@ -103,17 +103,11 @@ int added_add(struct added *added, const struct vocab *vocab, const char *text, 
 	int rc = vocab_add(&added->contents, text, bytes, id, where);
 	if (!rc)
 		rc = rh_grow(&added->token, &added->capacity, added->count + 1, sizeof *added->token);
-	if (!rc && (size_t)id >= added->ids_capacity) {
-		size_t old = added->ids_capacity;
-		rc = rh_grow(&added->by_id, &added->ids_capacity, (size_t)id + 1, sizeof *added->by_id);
-		if (!rc)
-			memset(added->by_id + old, 0, (added->ids_capacity - old) * sizeof *added->by_id);
-	}
-	size_t at = added->text.length;
 	if (!rc)
-		rc = rh_text_append(&added->text, text, bytes);
+		rc = by_id_reserve(&added->by_id, &added->ids_capacity, id);
+	size_t at;
 	if (!rc)
-		rc = rh_text_append(&added->text, "", 1);
+		rc = text_keep(&added->text, text, bytes, &at);
 	if (rc)
 		return rc;
 	if (added->ids < (size_t)id + 1)

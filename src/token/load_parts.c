@@ -17,6 +17,15 @@ static int type_of(const json_t *part, const char *where, const char *what, int 
 	return rh_json_string(part, "type", where, RH_JSON_REQUIRED, type);
 }
 
+/* The place of a name in a list; `count` where it is not in it. */
+static size_t place_of(const char *name, const char *const *names, size_t count)
+{
+	size_t at = 0;
+	while (at < count && strcmp(name, names[at]))
+		at++;
+	return at;
+}
+
 static int unsupported(const char *where, const char *what, const char *type)
 {
 	return rh_fail(-EINVAL, "%s: %s of type '%s' is not supported", where, what, type);
@@ -72,10 +81,8 @@ int load_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const ch
 		return rc;
 	if (!strcmp(type, "Sequence"))
 		return load_sequence(tokenizer, part, "normalizers", where, depth, load_normalizer);
-	size_t kind = 0;
-	while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]))
-		kind++;
-	if (kind == sizeof names / sizeof *names)
+	size_t count = sizeof names / sizeof *names, kind = place_of(type, names, count);
+	if (kind == count)
 		return unsupported(where, "a normalizer", type);
 	struct normalizer *step;
 	rc = add_normalizer(tokenizer, (enum normalizer_kind)kind, &step);
@@ -102,10 +109,8 @@ static int load_split(struct pre_step *step, const json_t *part, const char *whe
 	int rc = rh_json_string(part, "behavior", where, RH_JSON_REQUIRED, &name);
 	if (rc)
 		return rc;
-	size_t i = 0;
-	while (i < sizeof names / sizeof *names && strcmp(name, names[i]))
-		i++;
-	if (i == sizeof names / sizeof *names)
+	size_t count = sizeof names / sizeof *names, i = place_of(name, names, count);
+	if (i == count)
 		return rh_fail(-EINVAL, "%s: a Split's behavior '%s' is not supported", where, name);
 	step->behaviour = (enum pre_behaviour)i;
 	rc = rh_json_bool(part, "invert", where, RH_JSON_OPTIONAL, &step->invert);
@@ -118,7 +123,6 @@ static int load_metaspace(const json_t *part, const char *where, uint32_t *repla
 	static const char *const names[] = {"never", "first", "always"};
 	const char *name = "always";
 	int prefix = 1;
-	size_t i = 0;
 	*cut = 1;
 	int rc = character_member(part, "replacement", where, replacement);
 	if (!rc)
@@ -129,8 +133,7 @@ static int load_metaspace(const json_t *part, const char *where, uint32_t *repla
 		rc = rh_json_bool(part, "split", where, RH_JSON_OPTIONAL, cut);
 	if (rc)
 		return rc;
-	while (i < 3 && strcmp(name, names[i]))
-		i++;
+	size_t i = place_of(name, names, 3);
 	if (i == 3)
 		return rh_fail(-EINVAL, "%s: a Metaspace's prepend_scheme '%s' is not supported", where, name);
 	if (!prefix && i != PRE_NEVER)
@@ -204,10 +207,8 @@ int load_decoder(struct rh_tokenizer *tokenizer, const json_t *part, const char 
 	tokenizer->decoders.present = 1;
 	if (!strcmp(type, "Sequence"))
 		return load_sequence(tokenizer, part, "decoders", where, depth, load_decoder);
-	size_t kind = 0;
-	while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]))
-		kind++;
-	if (kind == sizeof names / sizeof *names)
+	size_t count = sizeof names / sizeof *names, kind = place_of(type, names, count);
+	if (kind == count)
 		return unsupported(where, "a decoder", type);
 	struct decoder *step;
 	rc = add_decoder(tokenizer, (enum decoder_kind)kind, &step);

@@ -42,6 +42,24 @@ static int grow_slots(struct vocab *vocab)
 	return 0;
 }
 
+int by_id_reserve(uint32_t **by_id, size_t *capacity, int64_t id)
+{
+	size_t old = *capacity;
+	if ((size_t)id < old)
+		return 0;
+	int rc = rh_grow(by_id, capacity, (size_t)id + 1, sizeof **by_id);
+	if (!rc)
+		memset(*by_id + old, 0, (*capacity - old) * sizeof **by_id);
+	return rc;
+}
+
+int text_keep(struct rh_text *texts, const char *text, size_t bytes, size_t *at)
+{
+	*at = texts->length;
+	int rc = rh_text_append(texts, text, bytes);
+	return rc ? rc : rh_text_append(texts, "", 1);
+}
+
 int vocab_add(struct vocab *vocab, const char *text, size_t bytes, int64_t id, const char *where)
 {
 	if (id < 0 || id >= VOCAB_IDS)
@@ -54,17 +72,11 @@ int vocab_add(struct vocab *vocab, const char *text, size_t bytes, int64_t id, c
 		rc = grow_slots(vocab);
 	if (!rc)
 		rc = rh_grow(&vocab->entry, &vocab->capacity, vocab->entries + 1, sizeof *vocab->entry);
-	if (!rc && (size_t)id >= vocab->ids_capacity) {
-		size_t old = vocab->ids_capacity;
-		rc = rh_grow(&vocab->by_id, &vocab->ids_capacity, (size_t)id + 1, sizeof *vocab->by_id);
-		if (!rc)
-			memset(vocab->by_id + old, 0, (vocab->ids_capacity - old) * sizeof *vocab->by_id);
-	}
-	size_t at = vocab->text.length;
 	if (!rc)
-		rc = rh_text_append(&vocab->text, text, bytes);
+		rc = by_id_reserve(&vocab->by_id, &vocab->ids_capacity, id);
+	size_t at;
 	if (!rc)
-		rc = rh_text_append(&vocab->text, "", 1);
+		rc = text_keep(&vocab->text, text, bytes, &at);
 	if (rc)
 		return rc;
 	vocab->entry[vocab->entries++] = (struct vocab_entry){at, (uint32_t)bytes, (int32_t)id};

@@ -26,6 +26,10 @@ struct vocab {
 };
 void vocab_free(struct vocab *vocab);
 
+/* Room for an id in a table of them (0 where nothing is), and a text kept with its NUL behind those before it: for vocab.c and added.c. */
+int by_id_reserve(uint32_t **by_id, size_t *capacity, int64_t id) RH_MUST;
+int text_keep(struct rh_text *texts, const char *text, size_t bytes, size_t *at) RH_MUST;
+
 /* A text that is there already gets the new id. `where` names the file in messages. */
 int vocab_add(struct vocab *vocab, const char *text, size_t bytes, int64_t id, const char *where) RH_MUST;
 int32_t vocab_find(const struct vocab *vocab, const char *text, size_t bytes); /* -1: none */

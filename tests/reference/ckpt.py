@@ -25,6 +25,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.numpy import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
+
 HERE = pathlib.Path(__file__).parent / "ckpt"
 TYPES = [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL]
 # byte offsets of the fp16 scales in a block
@@ -56,57 +58,17 @@ def quants(out):
     save_file(tensors, out / "quants.safetensors")
 
 
-NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-         "mlp.down_proj": "ffn_down", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-
-
-def gguf_name(name):
-    body, kind = name.rsplit(".", 1)
-    if body.startswith("model.layers."):
-        layer, rest = body[len("model.layers.") :].split(".", 1)
-        return f"blk.{layer}.{NAMES[rest]}.{kind}"
-    return {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[body] + "." + kind
-
-
-def permute(array, heads):
-    return array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-
-
-def llama3_divisors(config):
-    rope = config.rope_parameters
-    low, high, old = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
-    factors = []
-    for i in range(0, config.head_dim, 2):
-        wavelength = 2 * np.pi * rope["rope_theta"] ** (i / config.head_dim)
-        if wavelength < old / high:
-            factors.append(1.0)
-        elif wavelength > old / low:
-            factors.append(rope["factor"])
-        else:
-            smooth = (old / wavelength - low) / (high - low)
-            factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
-    return np.array(factors, dtype=np.float32)
-
-
 def write_gguf(model, config, path, kinds):
     arch = config.model_type
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_lengths(writer, config)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if arch == "qwen3":
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if arch == "llama":
         writer.add_rope_dimension_count(head_dim)
-        writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
+        writer.add_tensor("rope_freqs.weight", rope_factors(config))
     if config.rope_parameters["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
@@ -130,13 +92,10 @@ def write_gguf(model, config, path, kinds):
         raw = gguf.quants.quantize(np.ascontiguousarray(stored), kind)
         writer.add_tensor(gguf_name(name), raw, raw_dtype=kind)
         plain = gguf.quants.dequantize(raw, kind).astype(np.float32).reshape(stored.shape)
-        if arch == "llama" and heads:  # back again, written as the inverse
-            plain = plain.reshape(heads, head_dim // 2, 2, *plain.shape[1:]).swapaxes(1, 2).reshape(plain.shape)
+        if arch == "llama" and heads:  # back again
+            plain = unpermute(plain, heads)
         expected[name] = np.ascontiguousarray(plain)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     save_file(expected, str(path).replace(".gguf", ".safetensors"))
 
 

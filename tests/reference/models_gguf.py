@@ -2,21 +2,15 @@
 Hugging Face order, which is what transformers runs.
 """
 
-import math
-
 import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as T
 from transformers import AutoModelForCausalLM
 
+from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
 from models_build import GGUF_MODELS, generator, random_weights, write_config
 
-BLOCK_NAMES = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 # A different mix in each layer; vectors are always F32
 TYPES = {
     "token_embd": T.Q8_0, "output": T.F16,
@@ -27,25 +21,6 @@ TYPES = {
 }
 
 
-def gguf_name(name):
-    """model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight"""
-    stem, kind = name.rsplit(".", 1)
-    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    if stem in top:
-        return f"{top[stem]}.{kind}"
-    layer, part = stem.removeprefix("model.layers.").split(".", 1)
-    return f"blk.{layer}.{BLOCK_NAMES[part]}.{kind}"
-
-
-def permute(value, heads):
-    """The converter's row order for attn_q and attn_k of the llama architecture."""
-    return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
-
-
-def unpermute(value, heads):
-    return value.reshape(heads, value.shape[0] // heads // 2, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
-
-
 def heads_permuted(config, name):
     """How many heads the rows of this tensor are permuted by, or None."""
     if config.model_type != "llama":
@@ -53,23 +28,6 @@ def heads_permuted(config, name):
     if "q_proj" in name:
         return config.num_attention_heads
     return config.num_key_value_heads if "k_proj" in name else None
-
-
-def rope_factors(config):
-    """What rope_freqs.weight holds for Llama-3's scaling: what each frequency is divided by."""
-    rope = config.rope_parameters
-    original, low, high, factor = (rope[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "factor"))
-    factors = []
-    for i in range(0, config.head_dim, 2):
-        wavelength = 2 * math.pi * rope["rope_theta"] ** (i / config.head_dim)
-        if wavelength < original / high:
-            factors.append(1.0)
-        elif wavelength > original / low:
-            factors.append(factor)
-        else:
-            smooth = (original / wavelength - low) / (high - low)
-            factors.append(1 / ((1 - smooth) / factor + smooth))
-    return np.array(factors, dtype=np.float32)
 
 
 def byte_symbols():
@@ -98,14 +56,7 @@ def add_vocabulary(writer):
 def add_metadata(writer, config, name):
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_lengths(writer, config)
     if config.model_type == "llama":
         writer.add_rope_dimension_count(config.head_dim)
         writer.add_vocab_size(config.vocab_size)
@@ -146,9 +97,6 @@ def write_gguf_model(name, directory):
         if heads:
             plain = unpermute(plain, heads)
         parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(plain)))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     model.save_pretrained(directory)
     write_config(directory)

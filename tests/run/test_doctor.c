@@ -1,8 +1,7 @@
 /* The doctor: what it reads of made-up machines, what it says is wrong with them, what it measures of this one, and the profile it writes.
  */
-#include "check.h"
+#include "made_up.h"
 
-#include "core/file.h"
 #include "core/text.h"
 #include "run/doctor/doctor.h"
 
@@ -10,21 +9,6 @@
 #include <unistd.h>
 
 static const int64_t mib = 1 << 20, gib = 1 << 30;
-
-struct root {
-	char dir[64];
-};
-
-static void put(const struct root *root, const char *path, const char *text)
-{
-	char full[512];
-	snprintf(full, sizeof full, "%s%s", root->dir, path);
-	char *slash = strrchr(full, '/');
-	*slash = 0;
-	check_ok(rh_dir_make(full));
-	*slash = '/';
-	check_ok(rh_file_write_whole(full, text, strlen(text)));
-}
 
 #define CARD "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/"
 #define SSD  "/sys/devices/pci0000:00/0000:00:02.0/0000:02:00.0/"
@@ -40,8 +24,7 @@ static void link_to(const struct root *root, const char *target, const char *pat
 /* A workstation with nothing wrong: 64 GiB, a 4090 with 16 lanes, an NVMe drive with 4. */
 static void root_open(struct root *root)
 {
-	snprintf(root->dir, sizeof root->dir, "/tmp/rh-doctor-XXXXXX");
-	assert_non_null(mkdtemp(root->dir));
+	root_make(root);
 	put(root, "/proc/cpuinfo", "processor\t: 0\nmodel name\t: Big Processor 9000\n");
 	put(root, "/proc/meminfo",
 	    "MemTotal: 67108864 kB\nMemAvailable: 62914560 kB\nSwapTotal: 8388608 kB\nSwapFree: 8388608 kB\n"
@@ -77,11 +60,6 @@ static void root_open(struct root *root)
 	put(root, "/sys/block/sda/size", "1000\n");
 	put(root, "/sys/block/sda/queue/rotational", "1\n");
 	put(root, "/sys/block/loop0/size", "1000\n");
-}
-
-static void root_close(const struct root *root)
-{
-	check_ok(rh_dir_remove(root->dir));
 }
 
 static const struct doctor_measured good = {.build = "cuda",

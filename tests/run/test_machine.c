@@ -1,28 +1,12 @@
 /* Free memory under control groups, on made-up /proc and /sys. */
-#include "check.h"
+#include "made_up.h"
 
-#include "core/file.h"
 #include "run/machine.h"
 
 #include <string.h>
 #include <unistd.h>
 
 static const int64_t mib = 1 << 20;
-
-struct root {
-	char dir[64];
-};
-
-static void put(const struct root *root, const char *path, const char *text)
-{
-	char full[512];
-	snprintf(full, sizeof full, "%s%s", root->dir, path);
-	char *slash = strrchr(full, '/');
-	*slash = 0;
-	check_ok(rh_dir_make(full));
-	*slash = '/';
-	check_ok(rh_file_write_whole(full, text, strlen(text)));
-}
 
 static void put_number(const struct root *root, const char *path, int64_t value)
 {
@@ -33,14 +17,8 @@ static void put_number(const struct root *root, const char *path, int64_t value)
 
 static void root_open(struct root *root)
 {
-	snprintf(root->dir, sizeof root->dir, "/tmp/rh-machine-XXXXXX");
-	assert_non_null(mkdtemp(root->dir));
+	root_make(root);
 	put(root, "/proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
-}
-
-static void root_close(const struct root *root)
-{
-	check_ok(rh_dir_remove(root->dir));
 }
 
 static void free_is(const struct root *root, int64_t expected_mib)

@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { RIG_MICRO_MAX = 16 };
 
@@ -216,6 +217,25 @@ static inline double rig_update(struct rig *rig, double rate, int64_t step)
 		if (rig->session.model->block[b].trainable)
 			check_ok(rh_optimizer_update(rig->session.store, b, &settings, rate, scale, step + 1));
 	return norm;
+}
+
+/* Of all weights, as the store has them. */
+static inline uint64_t rig_weights_hash(const struct rh_session *session)
+{
+	XXH3_state_t *state = XXH3_createState();
+	XXH3_64bits_reset(state);
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; t < session->model->block[b].tensors; t++) {
+			const struct rh_tensor *tensor = &session->model->block[b].tensor[t];
+			size_t count = (size_t)(tensor->rows * tensor->cols);
+			float *values = malloc(count * sizeof *values);
+			check_ok(rh_store_get(session->store, b, t, 0, (int64_t)count, values));
+			XXH3_64bits_update(state, values, count * sizeof *values);
+			free(values);
+		}
+	uint64_t hash = XXH3_64bits_digest(state);
+	XXH3_freeState(state);
+	return hash;
 }
 
 #endif

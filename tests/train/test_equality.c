@@ -2,8 +2,6 @@
  * gradient norms and final weights must be the same bytes. */
 #include "rig.h"
 
-#include <xxhash.h>
-
 enum { STEPS = 3 };
 
 /* One way of running the same thing. */
@@ -31,24 +29,6 @@ struct outcome {
 	int stages;
 	int64_t device_bytes, device_peak;
 };
-
-static uint64_t weights_hash(const struct rh_session *session)
-{
-	XXH3_state_t *state = XXH3_createState();
-	XXH3_64bits_reset(state);
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; t < session->model->block[b].tensors; t++) {
-			const struct rh_tensor *tensor = &session->model->block[b].tensor[t];
-			size_t count = (size_t)(tensor->rows * tensor->cols);
-			float *values = malloc(count * sizeof *values);
-			check_ok(rh_store_get(session->store, b, t, 0, (int64_t)count, values));
-			XXH3_64bits_update(state, values, count * sizeof *values);
-			free(values);
-		}
-	uint64_t hash = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	return hash;
-}
 
 static struct outcome run(const struct what *what, const struct way *way)
 {
@@ -78,7 +58,7 @@ static struct outcome run(const struct what *what, const struct way *way)
 		out.loss[step] = rig_step(&rig, &in, step * what->micro_batches, count, step);
 		out.norm[step] = rig_update(&rig, 3e-3, step);
 	}
-	out.weights = weights_hash(&rig.session);
+	out.weights = rig_weights_hash(&rig.session);
 	out.stages = rig.session.plan.forward_stages + rig.session.plan.backward_stages;
 	out.device_bytes = rig.session.plan.device_bytes;
 	struct rh_device_memory memory;

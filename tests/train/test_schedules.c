@@ -2,8 +2,6 @@
  * bit. */
 #include "train/deep.h"
 
-#include <xxhash.h>
-
 enum { STEPS = 20, BLOCKS = 6, MICROS = 8 };
 
 struct what {
@@ -18,24 +16,6 @@ struct outcome {
 	uint64_t weights;
 	int64_t late_bytes;
 };
-
-static uint64_t weights_hash(const struct rh_session *session)
-{
-	XXH3_state_t *state = XXH3_createState();
-	XXH3_64bits_reset(state);
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; t < session->model->block[b].tensors; t++) {
-			const struct rh_tensor *tensor = &session->model->block[b].tensor[t];
-			size_t count = (size_t)(tensor->rows * tensor->cols);
-			float *values = malloc(count * sizeof *values);
-			check_ok(rh_store_get(session->store, b, t, 0, (int64_t)count, values));
-			XXH3_64bits_update(state, values, count * sizeof *values);
-			free(values);
-		}
-	uint64_t hash = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	return hash;
-}
 
 static struct outcome run(const struct what *what, const char *schedule)
 {
@@ -62,7 +42,7 @@ static struct outcome run(const struct what *what, const char *schedule)
 		out.loss[step] = rig_step(rig, &in, step * MICROS % (in.micros - MICROS + 1), count, step);
 		out.norm[step] = rig_update(rig, 3e-3, step);
 	}
-	out.weights = weights_hash(&rig->session);
+	out.weights = rig_weights_hash(&rig->session);
 	out.late_bytes = rig->session.plan.late_bytes;
 	deep_close(&deep);
 	return out;
