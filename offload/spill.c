@@ -50,15 +50,19 @@ struct spill_widths spill_widths(const struct rh_store_options *options)
 	return widths;
 }
 
+/* Where nothing will be written, a drive's usual unit will do. */
+static int64_t round_up(const struct rh_store_options *options, int64_t bytes)
+{
+	const int64_t unit = 4096;
+	return options->space ? rh_space_round(options->space, bytes) : options->addresses_only ? (bytes + unit - 1) / unit * unit : 0;
+}
+
 static int64_t record_bytes(const struct rh_store_options *options, int64_t elements)
 {
 	struct spill_widths widths = spill_widths(options);
 	int64_t bytes = 0, each[] = {widths.lower, widths.master, widths.moment, widths.code};
-	for (int i = 0; i < 4; i++) { /* where nothing will be written, a drive's usual unit will do */
-		int64_t array = elements * each[i], unit = 4096;
-		array = options->space            ? rh_space_round(options->space, array)
-		        : options->addresses_only ? (array + unit - 1) / unit * unit
-		                                  : 0;
+	for (int i = 0; i < 4; i++) {
+		int64_t array = round_up(options, elements * each[i]);
 		bytes += array * (i < 2 ? 1 : widths.moments);
 	}
 	return bytes;
@@ -86,7 +90,7 @@ int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struc
 		if (!specs[b].trainable && specs[b].elements > largest)
 			largest = specs[b].elements;
 	int64_t bytes = rh_dtype_bytes(options->dtype, largest);
-	return options->space && bytes ? rh_space_round(options->space, bytes < most ? bytes : most) : 0;
+	return round_up(options, bytes < most ? bytes : most);
 }
 
 /* A frozen block's pages. */
@@ -150,8 +154,7 @@ static void cut(const struct rh_block *specs, int count, const struct rh_store_o
 static int64_t piece_bytes(const struct rh_store_options *options, const struct store_piece *piece)
 {
 	int64_t elements = piece->end - piece->first;
-	return piece->span_count ? record_bytes(options, elements)
-	                         : rh_space_round(options->space, rh_dtype_bytes(options->dtype, elements));
+	return piece->span_count ? record_bytes(options, elements) : round_up(options, rh_dtype_bytes(options->dtype, elements));
 }
 
 struct measuring {
@@ -449,7 +452,9 @@ void store_release(struct rh_store *store, int piece, enum store_after after)
 int rh_store_pages(const struct rh_store *store, int block)
 {
 	RH_ASSERT(block >= 0 && block < store->count);
-	return store->block[block].weights ? -1 : store->piece[store->block[block].piece].record;
+	if (store->block[block].weights)
+		return -1;
+	return store->options.addresses_only ? 0 : store->piece[store->block[block].piece].record;
 }
 
 int rh_store_settle(struct rh_store *store)

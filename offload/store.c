@@ -34,8 +34,7 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	int wide = options->dtype == RH_F32;
 	int64_t stored = wide ? full : half;
 	*block = (struct store_block){.version = 1, .published_version = 1};
-	/* addresses cost nothing: where there is nothing else, weights on NVMe have some too */
-	if (spec->trainable || options->addresses_only || !(options->spill & RH_SPILL_WEIGHTS))
+	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
 		block->weights = rh_arena_take(memory, stored);
 	if (!spec->trainable)
 		return;

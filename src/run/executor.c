@@ -275,9 +275,9 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	rh_stage_state_free(&on->state);
 }
 
-static int reserve_boundaries(const struct rh_executor_options *options, int64_t bytes, struct rh_arena *out)
+/* Large and never touched by a simulated run. */
+static int reserve(const struct rh_executor_options *options, int64_t bytes, const char *what, struct rh_arena *out)
 {
-	static const char what[] = "boundary activations";
 	if (rh_store_options(options->store)->addresses_only)
 		return rh_host_reserve_addresses(bytes, what, out);
 	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
@@ -304,13 +304,12 @@ static int host_create(struct rh_executor *executor)
 	struct run_boundary_room room;
 	int rc = run_boundary_room(options, &room);
 	if (!rc)
-		rc = reserve_boundaries(options, room.count * room.bytes_each, &executor->boundary_memory);
+		rc = reserve(options, room.count * room.bytes_each, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->devices, staging_bytes(options), "staging of micro-batches",
 		                          &executor->staging);
 	if (!rc)
-		rc = rh_host_reserve_near(options->device, options->devices, run_feed_bytes(options->page_bytes),
-		                          "the window of weights on NVMe", &executor->feed_memory);
+		rc = reserve(options, run_feed_bytes(options->page_bytes), "the window of weights on NVMe", &executor->feed_memory);
 	if (!rc && options->page_bytes)
 		rc = run_feed_create(options->store, options->page_bytes, executor->feed_memory.base, options->device, options->devices,
 		                     &executor->feed);

@@ -1,6 +1,7 @@
 #include "run/feed.h"
 
 #include "core/alloc.h"
+#include "device/host_queue.h"
 
 #include <string.h>
 
@@ -13,6 +14,7 @@ enum state { EMPTY, READING, HERE };
 struct frame {
 	char *memory;
 	struct rh_space_io *io;
+	int64_t ticket; /* of the queue's, in place of io */
 	enum state state;
 	int page;
 	uint64_t sent;          /* devices, by bit, that may still read it */
@@ -28,6 +30,7 @@ struct order {
 
 struct run_feed {
 	struct rh_store *store;
+	struct rh_host_queue *queue; /* in virtual time: reads take it and bring nothing; else NULL */
 	int64_t page_bytes;
 	struct rh_device *const *device;
 	int devices;
@@ -93,12 +96,16 @@ int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, st
 	feed->device = device;
 	feed->devices = devices;
 	int rc = find_pages(feed);
+	if (!rc && !space)
+		rc = device[0]->ops->host_queue(device[0], &feed->queue);
 	for (int i = 0; !rc && i < FRAMES; i++) {
 		struct frame *frame = &feed->frame[i];
 		frame->memory = memory + i * page_bytes;
 		frame->page = -1;
 		frame->copy = rh_alloc((size_t)devices, sizeof(struct rh_event *));
-		rc = frame->copy ? rh_space_io_create(space, page_bytes, &frame->io) : -ENOMEM;
+		rc = frame->copy ? 0 : -ENOMEM;
+		if (!rc && space)
+			rc = rh_space_io_create(space, page_bytes, &frame->io);
 		for (int d = 0; !rc && d < devices; d++)
 			rc = device[d]->ops->event_create(device[d], &frame->copy[d]);
 	}
@@ -106,7 +113,8 @@ int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, st
 		run_feed_destroy(feed);
 		return rc;
 	}
-	rh_space_attach(space, memory, run_feed_bytes(page_bytes));
+	if (space)
+		rh_space_attach(space, memory, run_feed_bytes(page_bytes));
 	*out = feed;
 	return 0;
 }
@@ -115,6 +123,8 @@ void run_feed_destroy(struct run_feed *feed)
 {
 	if (!feed)
 		return;
+	if (feed->queue)
+		feed->queue->ops->destroy(feed->queue);
 	for (int i = 0; i < FRAMES; i++) {
 		rh_space_io_destroy(feed->frame[i].io);
 		for (int d = 0; feed->frame[i].copy && d < feed->devices; d++)
@@ -183,11 +193,16 @@ static struct frame *choose(struct run_feed *feed, int must)
 	return best;
 }
 
+static int await_read(struct run_feed *feed, struct frame *frame)
+{
+	return feed->queue ? feed->queue->ops->await(feed->queue, frame->ticket) : rh_space_io_wait(frame->io);
+}
+
 static int begin_read(struct run_feed *feed, struct frame *frame, int page)
 {
 	int rc = await_copies(feed, frame);
 	if (!rc && frame->state == READING)
-		rc = rh_space_io_wait(frame->io);
+		rc = await_read(feed, frame);
 	if (rc)
 		return rc;
 	if (frame->page >= 0)
@@ -196,6 +211,9 @@ static int begin_read(struct run_feed *feed, struct frame *frame, int page)
 	frame->state = READING;
 	frame->used = ++feed->turns;
 	feed->where[page] = (int)(frame - feed->frame);
+	const struct rh_host_job job = {.work = RH_HOST_NVME_READ, .bytes = (double)feed->page_bytes};
+	if (feed->queue)
+		return feed->queue->ops->submit(feed->queue, &job, &frame->ticket);
 	rh_space_read(frame->io, feed->record[page], frame->memory);
 	return 0;
 }
@@ -237,7 +255,7 @@ static int page_at(struct run_feed *feed, int page, struct frame **out)
 		return rc;
 	struct frame *frame = &feed->frame[feed->where[page]];
 	if (frame->state == READING)
-		rc = rh_space_io_wait(frame->io);
+		rc = await_read(feed, frame);
 	if (rc)
 		return rc;
 	frame->state = HERE;

@@ -12,7 +12,8 @@ struct run_feed;
 /* Bytes of its window for pages of so many bytes. */
 int64_t run_feed_bytes(int64_t page_bytes);
 
-/* memory: run_feed_bytes of it, from a page's border. All is borrowed until run_feed_destroy, which comes after rh_space_close. */
+/* A store without a space is one of a simulated machine: reads take their time on a host queue of its first device's.
+ * memory: run_feed_bytes of it, from a page's border. All is borrowed until run_feed_destroy, which comes after rh_space_close. */
 int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, struct rh_device *const *device, int devices,
                     struct run_feed **out) RH_MUST;
 void run_feed_destroy(struct run_feed *feed);

@@ -80,6 +80,15 @@ void outlook_mend(const struct rh_config *config, const struct rh_session_machin
 		}
 		other = *config;
 	}
+	if (!config->spill && machine->hardware->nvme.bytes > 0) {
+		other.spill = RH_SPILL_AUTO;
+		other.max_nvme = machine->hardware->nvme.bytes;
+		if (fits(&other, machine)) {
+			snprintf(text, room, "spill: auto, with nvme_dirs and max_nvme");
+			return;
+		}
+		other = *config;
+	}
 	int64_t batch = largest(&other, &other.per_device_train_batch_size, 0, config->per_device_train_batch_size, machine);
 	if (batch) {
 		snprintf(text, room, "per_device_train_batch_size: %lld", (long long)batch);

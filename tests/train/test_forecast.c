@@ -107,11 +107,55 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	deep_close(&deep);
 }
 
+/* Frozen weights on NVMe: they are not in memory, and what each upload reads takes its time. */
+static void test_frozen_weights_on_nvme_are_reckoned_with(void **state)
+{
+	(void)state;
+	struct deep deep;
+	struct rh_hardware hardware;
+	struct rh_session_machine machine;
+	struct rh_load load;
+	struct rh_forecast in_memory, fast, slow;
+	deep_open(&deep, "qwen3", 12);
+	machine_open(&hardware, &machine);
+	struct rh_config *config = &deep.rig.config;
+	config->per_device_train_batch_size = config->gradient_accumulation_steps = 2;
+	config->max_length = 64;
+	config->max_vram = 3 << 20; /* several stages: weights come again in each step */
+	machine.devices = 1;
+	config->use_lora = 1;
+	config->lora_r = 4;
+	config->lora_alpha = 8;
+	static char *targets[] = {"all-linear"};
+	config->lora_target_modules = (struct rh_list){.item = targets, .count = 1};
+	check_ok(rh_load_synthetic(config, 2, &load));
+	check_ok(rh_forecast(config, &machine, &load, NULL, &in_memory));
+	config->spill = RH_SPILL_WEIGHTS;
+	config->max_nvme = (int64_t)1 << 40;
+	hardware.nvme.read_bytes_per_s = 1e12;
+	check_ok(rh_forecast(config, &machine, &load, NULL, &fast));
+	hardware.nvme.read_bytes_per_s = 1e7;
+	check_ok(rh_forecast(config, &machine, &load, NULL, &slow));
+	assert_true(fast.nvme_bytes > 0);
+	assert_true(fast.store_bytes + fast.nvme_bytes / 2 < in_memory.store_bytes + (4 << 20)); /* a page's window comes instead */
+	assert_true(slow.step_seconds > (double)slow.nvme_bytes / 1e7 / 2 && slow.step_seconds > 2 * fast.step_seconds);
+	printf("a step: weights in memory %.3g ms, on a fast drive %.3g, on a slow one %.3g\n", 1e3 * in_memory.step_seconds,
+	       1e3 * fast.step_seconds, 1e3 * slow.step_seconds);
+	config->lora_target_modules = (struct rh_list){0};
+	rh_forecast_free(&in_memory);
+	rh_forecast_free(&fast);
+	rh_forecast_free(&slow);
+	rh_load_free(&load);
+	rh_hardware_free(&hardware);
+	deep_close(&deep);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_long_steps_go_on_as_shorter_ones_do),
 	        cmocka_unit_test(test_the_outlook_of_a_deep_model_is_soon_there),
+	        cmocka_unit_test(test_frozen_weights_on_nvme_are_reckoned_with),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
