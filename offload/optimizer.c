@@ -196,13 +196,13 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optim
 	spill_turn(store, block);
 	for (int p = store->block[block].piece, end = p + store->block[block].piece_count; p < end; p++) {
 		struct store_view view;
-		int rc = store_hold(store, p, &view);
+		int rc = store_hold(store, p, STORE_ALL, &view);
 		if (rc)
 			return rc;
 		int found = store->options.optim == RH_OPTIM_ADAFACTOR
 		                    ? update_tensors(store, &store->piece[p], &view, settings, learning_rate, scale, step)
 		                    : update_spans(store, &store->piece[p], &view, settings, learning_rate, scale, step);
-		store_release(store, p, STORE_DONE);
+		store_release(store, p, STORE_ALL, STORE_DONE);
 		bad = found < bad ? found : bad;
 	}
 	if (bad == INT_MAX)

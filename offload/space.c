@@ -24,6 +24,7 @@ struct space_block {
 struct space_record {
 	size_t first; /* block */
 	int blocks;
+	int part_end[RH_SPACE_PARTS]; /* blocks of all parts up to it */
 	const char *what, *owner;
 };
 
@@ -157,25 +158,41 @@ static int next_drive(const struct rh_space *space)
 	return least;
 }
 
-int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record)
+static int64_t blocks_of(int64_t rounded)
 {
-	int64_t left = rh_space_round(space, bytes);
-	size_t blocks = (size_t)((left + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK);
+	return (rounded + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK;
+}
+
+int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner, int *record)
+{
+	size_t blocks = 0;
+	for (int p = 0; p < RH_SPACE_PARTS; p++)
+		blocks += (size_t)blocks_of(rh_space_round(space, bytes[p]));
 	int rc = rh_grow(&space->record, &space->record_capacity, space->records + 1, sizeof *space->record);
 	if (!rc)
 		rc = rh_grow(&space->block, &space->block_capacity, space->blocks + blocks, sizeof *space->block);
 	if (rc)
 		return rc;
-	space->record[space->records] = (struct space_record){space->blocks, (int)blocks, what, owner};
-	for (; left; space->blocks++) {
-		int32_t length = (int32_t)(left < RH_SPACE_BLOCK ? left : RH_SPACE_BLOCK);
-		int drive = next_drive(space);
-		space->block[space->blocks] = (struct space_block){.offset = space->used[drive], .bytes = length, .drive = (int16_t)drive};
-		space->used[drive] += length;
-		left -= length;
+	struct space_record *taken = &space->record[space->records];
+	*taken = (struct space_record){.first = space->blocks, .blocks = (int)blocks, .what = what, .owner = owner};
+	for (int p = 0; p < RH_SPACE_PARTS; p++) {
+		for (int64_t left = rh_space_round(space, bytes[p]); left; space->blocks++) {
+			int32_t length = (int32_t)(left < RH_SPACE_BLOCK ? left : RH_SPACE_BLOCK);
+			int drive = next_drive(space);
+			space->block[space->blocks] =
+			        (struct space_block){.offset = space->used[drive], .bytes = length, .drive = (int16_t)drive};
+			space->used[drive] += length;
+			left -= length;
+		}
+		taken->part_end[p] = (int)(space->blocks - taken->first);
 	}
 	*record = (int)space->records++;
 	return 0;
+}
+
+int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record)
+{
+	return rh_space_take_parts(space, (int64_t[RH_SPACE_PARTS]){bytes}, what, owner, record);
 }
 
 int rh_space_reserve(struct rh_space *space)
@@ -204,7 +221,7 @@ void rh_space_attach(struct rh_space *space, void *memory, int64_t bytes)
 
 int rh_space_io_create(struct rh_space *space, int64_t bytes, struct rh_space_io **out)
 {
-	int64_t blocks = (rh_space_round(space, bytes) + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK;
+	int64_t blocks = blocks_of(rh_space_round(space, bytes)) + RH_SPACE_PARTS - 1; /* each part may end in a short one */
 	struct rh_space_io *io = rh_alloc(1, sizeof *io);
 	if (!io)
 		return -ENOMEM;
@@ -251,22 +268,20 @@ static void piece_done(struct rh_drive_request *request)
 	pthread_mutex_unlock(&space->lock);
 }
 
-static void start(struct rh_space_io *io, int record, enum rh_drive_kind kind, void *memory)
+/* Cuts the parts into the pieces of io; returns their bytes. A block never written reads as zeros at once. */
+static int64_t cut(struct rh_space_io *io, int record, unsigned parts, enum rh_drive_kind kind, char *at)
 {
 	struct rh_space *space = io->space;
-	RH_ASSERT((!io->count || io->stuck) && record >= 0 && (size_t)record < space->records);
-	if (io->stuck)
-		return;
 	const struct space_record *of = &space->record[record];
-	RH_ASSERT(of->blocks <= io->capacity && (uintptr_t)memory % (uintptr_t)space->unit == 0);
-	char *at = memory;
 	int64_t bytes = 0;
-	io->record = record;
-	for (int i = 0; i < of->blocks; i++) {
+	for (int i = 0, part = 0; i < of->blocks; i++) {
 		struct space_block *block = &space->block[of->first + (size_t)i];
-		if (kind == RH_DRIVE_READ && !block->written) {
+		while (i == of->part_end[part])
+			part++;
+		int asked = parts >> part & 1;
+		if (asked && kind == RH_DRIVE_READ && !block->written) {
 			memset(at, 0, (size_t)block->bytes);
-		} else {
+		} else if (asked) {
 			struct piece *piece = &io->piece[io->count++];
 			*piece = (struct piece){.io = io, .block = block};
 			piece->request = (struct rh_drive_request){.kind = kind,
@@ -279,6 +294,18 @@ static void start(struct rh_space_io *io, int record, enum rh_drive_kind kind, v
 		}
 		at += block->bytes;
 	}
+	return bytes;
+}
+
+static void start(struct rh_space_io *io, int record, unsigned parts, enum rh_drive_kind kind, void *memory)
+{
+	struct rh_space *space = io->space;
+	RH_ASSERT((!io->count || io->stuck) && record >= 0 && (size_t)record < space->records);
+	if (io->stuck)
+		return;
+	RH_ASSERT(space->record[record].blocks <= io->capacity && (uintptr_t)memory % (uintptr_t)space->unit == 0);
+	io->record = record;
+	int64_t bytes = cut(io, record, parts, kind, memory);
 	pthread_mutex_lock(&space->lock);
 	io->began = rh_clock_seconds();
 	io->bytes = bytes;
@@ -294,14 +321,24 @@ static void start(struct rh_space_io *io, int record, enum rh_drive_kind kind, v
 	}
 }
 
+void rh_space_read_parts(struct rh_space_io *io, int record, unsigned parts, void *memory)
+{
+	start(io, record, parts, RH_DRIVE_READ, memory);
+}
+
+void rh_space_write_parts(struct rh_space_io *io, int record, unsigned parts, const void *memory)
+{
+	start(io, record, parts, RH_DRIVE_WRITE, (void *)(uintptr_t)memory);
+}
+
 void rh_space_read(struct rh_space_io *io, int record, void *memory)
 {
-	start(io, record, RH_DRIVE_READ, memory);
+	start(io, record, ~0u, RH_DRIVE_READ, memory);
 }
 
 void rh_space_write(struct rh_space_io *io, int record, const void *memory)
 {
-	start(io, record, RH_DRIVE_WRITE, (void *)(uintptr_t)memory);
+	start(io, record, ~0u, RH_DRIVE_WRITE, (void *)(uintptr_t)memory);
 }
 
 /* Until nothing is left of it; -ETIMEDOUT when no block came for as long as a drive may take. Lock held. */

@@ -14,7 +14,8 @@
 #include "offload/drive.h"
 #include "offload/watch.h"
 
-enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20 }; /* block: bytes of one request and of one checksum, at most */
+/* block: bytes of one request and of one checksum, at most; parts: of a record, at most */
+enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20, RH_SPACE_PARTS = 3 };
 
 struct rh_space;
 
@@ -40,6 +41,9 @@ int64_t rh_space_round(const struct rh_space *space, int64_t bytes);
 
 /* *record is its number. `what` and `owner` name it in errors ("optimizer state", "model.layers.3"; owner may be NULL) and are borrowed. */
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record) RH_MUST;
+/* The same of a record whose parts can be read and written apart: one after the other, each rounded up; no block has bytes of two. */
+int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner,
+                        int *record) RH_MUST;
 /* -ENOSPC: a drive has not enough room; the line says which, and how much is needed there. */
 int rh_space_reserve(struct rh_space *space) RH_MUST;
 /* Bytes of all records. */
@@ -48,7 +52,7 @@ int64_t rh_space_bytes(const struct rh_space *space);
 /* Transfers will go to and from this memory, which stays until rh_space_close. */
 void rh_space_attach(struct rh_space *space, void *memory, int64_t bytes);
 
-/* One transfer after the other, each of a record of at most `bytes`. */
+/* One transfer after the other, each of a record of at most `bytes`, its parts together. */
 struct rh_space_io;
 int rh_space_io_create(struct rh_space *space, int64_t bytes, struct rh_space_io **out) RH_MUST;
 /* After rh_space_close, or with nothing under way. NULL is legal. */
@@ -58,6 +62,9 @@ void rh_space_io_destroy(struct rh_space_io *io);
  * never written reads as zeros. No record is read while it is written, or written twice at a time: the caller's order. */
 void rh_space_read(struct rh_space_io *io, int record, void *memory);
 void rh_space_write(struct rh_space_io *io, int record, const void *memory);
+/* Some of its parts alone, bit p of `parts` for part p; memory: that of the whole record, in which the rest is not touched. */
+void rh_space_read_parts(struct rh_space_io *io, int record, unsigned parts, void *memory);
+void rh_space_write_parts(struct rh_space_io *io, int record, unsigned parts, const void *memory);
 /* Until all is there, and verified. -EIO, -ENOSPC, -ETIMEDOUT..., -EBADMSG for a checksum; the line names directory, block and record.
  * Without a transfer: 0, or the fault that stays. */
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;

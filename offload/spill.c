@@ -24,8 +24,9 @@ struct frame {
 	char *memory;
 	struct rh_space_io *io;
 	enum frame_state state;
-	int piece, changed; /* changed: since it was last read or written */
-	uint64_t used;      /* when it was last let go of, in turns of the window */
+	int piece;
+	unsigned present, changed; /* parts of the piece: here or on their way; changed since they were last read or written */
+	uint64_t used;             /* when it was last let go of, in turns of the window */
 };
 
 struct store_window {
@@ -57,15 +58,23 @@ static int64_t round_up(const struct rh_store_options *options, int64_t bytes)
 	return options->space ? rh_space_round(options->space, bytes) : options->addresses_only ? (bytes + unit - 1) / unit * unit : 0;
 }
 
-static int64_t record_bytes(const struct rh_store_options *options, int64_t elements)
+/* Bytes of a piece by part. */
+struct parts {
+	int64_t bytes[RH_SPACE_PARTS];
+};
+
+static struct parts record_parts(const struct rh_store_options *options, int64_t elements)
 {
 	struct spill_widths widths = spill_widths(options);
-	int64_t bytes = 0, each[] = {widths.lower, widths.master, widths.moment, widths.code};
-	for (int i = 0; i < 4; i++) {
-		int64_t array = round_up(options, elements * each[i]);
-		bytes += array * (i < 2 ? 1 : widths.moments);
-	}
-	return bytes;
+	struct parts parts = {{round_up(options, elements * (widths.lower + widths.master))}};
+	for (int k = 0; k < widths.moments; k++)
+		parts.bytes[1 + k] = round_up(options, elements * (widths.moment + widths.code));
+	return parts;
+}
+
+static int64_t sum_of(struct parts parts)
+{
+	return parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
 }
 
 /* RH_SPILL_ELEMENTS in the environment: another size of pieces and pages (tests, whose models are small). */
@@ -107,7 +116,7 @@ static void cut_pages(const struct rh_block *spec, int block, int64_t page_eleme
 static void cut_spans(const struct rh_block *spec, int block, const struct rh_store_options *options,
                       void (*add)(void *context, struct store_piece piece), void *context)
 {
-	int spilled = record_bytes(options, 1) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
+	int spilled = sum_of(record_parts(options, 1)) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
 	int64_t span = 0;
 	struct store_piece piece = {.block = block, .record = -1, .frame = -1};
 	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
@@ -151,24 +160,27 @@ static void cut(const struct rh_block *specs, int count, const struct rh_store_o
 }
 
 /* What a piece takes of NVMe and of a frame; 0: it lies in memory. */
-static int64_t piece_bytes(const struct rh_store_options *options, const struct store_piece *piece)
+static struct parts piece_parts(const struct rh_store_options *options, const struct store_piece *piece)
 {
 	int64_t elements = piece->end - piece->first;
-	return piece->span_count ? record_bytes(options, elements) : round_up(options, rh_dtype_bytes(options->dtype, elements));
+	return piece->span_count ? record_parts(options, elements)
+	                         : (struct parts){{round_up(options, rh_dtype_bytes(options->dtype, elements))}};
 }
 
 struct measuring {
 	const struct rh_store_options *options;
-	int64_t nvme, step, largest;
+	struct rh_store_nvme nvme;
+	int64_t largest;
 	int pieces;
 };
 
 static void measure(void *context, struct store_piece piece)
 {
 	struct measuring *measuring = context;
-	int64_t bytes = piece_bytes(measuring->options, &piece);
-	measuring->nvme += bytes;
-	measuring->step += piece.span_count ? bytes : 0;
+	struct parts parts = piece_parts(measuring->options, &piece);
+	int64_t bytes = sum_of(parts);
+	*(piece.span_count ? &measuring->nvme.masters : &measuring->nvme.frozen) += parts.bytes[0];
+	measuring->nvme.state += parts.bytes[1] + parts.bytes[2];
 	measuring->largest = bytes > measuring->largest ? bytes : measuring->largest;
 	measuring->pieces++;
 }
@@ -182,10 +194,8 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 {
 	struct measuring measuring = {.options = options};
 	cut(specs, count, options, measure, &measuring);
-	return (struct spill_sizes){.pieces = measuring.pieces,
-	                            .window_bytes = frames_of(options) * measuring.largest,
-	                            .nvme_bytes = measuring.nvme,
-	                            .step_bytes = measuring.step};
+	return (struct spill_sizes){
+	        .pieces = measuring.pieces, .window_bytes = frames_of(options) * measuring.largest, .nvme = measuring.nvme};
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -217,10 +227,10 @@ static int window_create(struct rh_store *store, const struct spill_sizes *sizes
 	}
 	for (int p = 0; !rc && p < store->pieces; p++) {
 		struct store_piece *piece = &store->piece[p];
-		int64_t bytes = piece_bytes(&store->options, piece);
-		if (bytes)
-			rc = rh_space_take(store->options.space, bytes, piece->span_count ? "optimizer state" : "weights",
-			                   store->spec[piece->block].name, &piece->record);
+		struct parts parts = piece_parts(&store->options, piece);
+		if (sum_of(parts))
+			rc = rh_space_take_parts(store->options.space, parts.bytes, piece->span_count ? "optimizer state" : "weights",
+			                         store->spec[piece->block].name, &piece->record);
 	}
 	if (!rc)
 		rh_space_attach(store->options.space, window->memory.base, window->memory.capacity);
@@ -234,7 +244,7 @@ int spill_create(struct rh_store *store)
 	if (!store->piece)
 		return -ENOMEM;
 	cut(store->spec, store->count, &store->options, add_piece, store);
-	return sizes.nvme_bytes ? window_create(store, &sizes) : 0;
+	return sizes.window_bytes ? window_create(store, &sizes) : 0;
 }
 
 void spill_destroy(struct rh_store *store)
@@ -260,7 +270,7 @@ static void evict(struct rh_store *store, struct frame *frame)
 		store->piece[frame->piece].frame = -1;
 	frame->piece = -1;
 	frame->state = FRAME_EMPTY;
-	frame->changed = 0;
+	frame->present = frame->changed = 0;
 }
 
 /* How soon a frame may be given to another piece: 0 now, higher later, -1 not at all. */
@@ -297,27 +307,40 @@ static struct frame *choose(const struct rh_store *store, int most)
 	return best;
 }
 
+static void begin_write(struct rh_store *store, struct frame *frame)
+{
+	rh_space_write_parts(frame->io, store->piece[frame->piece].record, frame->changed, frame->memory);
+	frame->changed = 0;
+	frame->state = FRAME_WRITING;
+}
+
 static int empty(struct rh_store *store, struct frame *frame)
 {
 	int rc = 0;
 	if (frame->state == FRAME_KEPT && frame->changed)
-		rh_space_write(frame->io, store->piece[frame->piece].record, frame->memory);
-	if (frame->changed || frame->state == FRAME_WRITING || frame->state == FRAME_READING)
+		begin_write(store, frame);
+	if (frame->state == FRAME_WRITING || frame->state == FRAME_READING)
 		rc = rh_space_io_wait(frame->io);
 	evict(store, frame);
 	return rc;
 }
 
-static int begin_read(struct rh_store *store, struct frame *frame, int piece)
+/* Into a frame that has none of these parts, and of no other piece any; nothing of it is under way. */
+static void read_parts(struct rh_store *store, struct frame *frame, int piece, unsigned parts)
 {
-	int rc = empty(store, frame);
-	if (rc)
-		return rc;
 	frame->piece = piece;
 	frame->state = FRAME_READING;
+	frame->present |= parts;
 	store->piece[piece].frame = (int)(frame - store->window->frame);
-	rh_space_read(frame->io, store->piece[piece].record, frame->memory);
-	return 0;
+	rh_space_read_parts(frame->io, store->piece[piece].record, parts, frame->memory);
+}
+
+static int begin_read(struct rh_store *store, struct frame *frame, int piece, unsigned parts)
+{
+	int rc = empty(store, frame);
+	if (!rc)
+		read_parts(store, frame, piece, parts);
+	return rc;
 }
 
 /* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next hold. */
@@ -338,7 +361,7 @@ static void pump(struct rh_store *store)
 		if (store->piece[piece].frame < 0 && !frame)
 			return;
 		store->piece[piece].ahead = 1;
-		if (frame && begin_read(store, frame, piece))
+		if (frame && begin_read(store, frame, piece, STORE_ALL))
 			return;
 		window->next++;
 	}
@@ -375,7 +398,8 @@ void spill_turn(struct rh_store *store, int block)
 	pump(store);
 }
 
-static void view_of(const struct rh_store *store, const struct store_piece *piece, char *memory, struct store_view *view)
+/* memory: of the piece's frame; NULL: nothing of these parts is spilled. */
+static void view_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts, char *memory, struct store_view *view)
 {
 	const struct store_block *block = &store->block[piece->block];
 	struct spill_widths widths = spill_widths(&store->options);
@@ -393,59 +417,74 @@ static void view_of(const struct rh_store *store, const struct store_piece *piec
 		return;
 	}
 	const struct rh_space *space = store->options.space;
-	if (widths.lower)
+	if (widths.lower && parts & STORE_WEIGHTS)
 		view->lower = (uint16_t *)(void *)memory;
-	if (widths.master)
+	if (widths.master && parts & STORE_WEIGHTS)
 		view->master = (float *)(void *)memory;
 	memory += rh_space_round(space, count * (widths.lower + widths.master));
 	for (int k = 0; k < widths.moments; k++) {
-		if (widths.moment)
+		int asked = (parts & (k ? STORE_SECOND : STORE_MOMENT)) != 0;
+		if (widths.moment && asked)
 			view->moment[k] = (float *)(void *)memory;
-		else
+		else if (asked)
 			view->code[k] = (uint8_t *)memory;
 		memory += rh_space_round(space, count * (widths.moment + widths.code));
 	}
 }
 
-int store_hold(struct rh_store *store, int piece, struct store_view *view)
+/* Those of the parts that the piece has on NVMe. */
+static unsigned spilled_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts)
+{
+	struct parts all = piece_parts(&store->options, piece);
+	for (int p = 0; p < RH_SPACE_PARTS; p++)
+		if (!all.bytes[p])
+			parts &= ~(1u << p);
+	return parts;
+}
+
+int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
 {
 	struct store_piece *of = &store->piece[piece];
-	if (of->record < 0) {
-		view_of(store, of, NULL, view);
+	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
+	if (!parts) {
+		view_of(store, of, 0, NULL, view);
 		return 0;
 	}
 	struct store_window *window = store->window;
 	int rc = 0;
 	if (of->frame < 0)
-		rc = begin_read(store, choose(store, 4), piece);
+		rc = begin_read(store, choose(store, 4), piece, parts);
 	struct frame *frame = rc ? NULL : &window->frame[of->frame];
 	if (frame && (frame->state == FRAME_READING || frame->state == FRAME_WRITING))
 		rc = rh_space_io_wait(frame->io);
+	if (!rc && parts & ~frame->present) {
+		read_parts(store, frame, piece, parts & ~frame->present);
+		rc = rh_space_io_wait(frame->io);
+	}
 	if (rc)
 		return rc;
 	RH_ASSERT(frame->state != FRAME_HELD);
 	of->ahead = 0;
 	frame->state = FRAME_HELD;
 	pump(store);
-	view_of(store, of, frame->memory, view);
+	view_of(store, of, parts, frame->memory, view);
 	return 0;
 }
 
-void store_release(struct rh_store *store, int piece, enum store_after after)
+void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after)
 {
 	struct store_piece *of = &store->piece[piece];
-	if (of->record < 0)
+	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
+	if (!parts)
 		return;
 	struct frame *frame = &store->window->frame[of->frame];
 	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
 	frame->used = ++store->window->turns;
-	frame->changed |= after == STORE_CHANGED;
+	frame->changed |= after == STORE_UNCHANGED ? 0 : parts;
+	frame->state = FRAME_KEPT;
 	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
-	frame->state = after == STORE_DONE ? FRAME_WRITING : FRAME_KEPT;
-	if (after == STORE_DONE) {
-		frame->changed = 0;
-		rh_space_write(frame->io, of->record, frame->memory);
-	}
+	if (after == STORE_DONE)
+		begin_write(store, frame);
 	pump(store);
 }
 
@@ -463,11 +502,8 @@ int rh_store_settle(struct rh_store *store)
 	int rc = 0;
 	for (int i = 0; window && !rc && i < window->frames; i++) {
 		struct frame *frame = &window->frame[i];
-		if (frame->state == FRAME_KEPT && frame->changed) {
-			rh_space_write(frame->io, store->piece[frame->piece].record, frame->memory);
-			frame->changed = 0;
-			frame->state = FRAME_WRITING;
-		}
+		if (frame->state == FRAME_KEPT && frame->changed)
+			begin_write(store, frame);
 		if (frame->state != FRAME_WRITING)
 			continue;
 		rc = rh_space_io_wait(frame->io);

@@ -140,20 +140,21 @@ static void copy(enum direction direction, void *inside, void *outside, int64_t 
 static int move_spilled(struct rh_store *store, int block, int which, int64_t first, int64_t count, char *outside, enum direction direction)
 {
 	const struct store_block *of = &store->block[block];
+	unsigned part = which ? STORE_SECOND : STORE_MOMENT;
 	for (int p = of->piece; p < of->piece + of->piece_count; p++) {
 		const struct store_piece *piece = &store->piece[p];
 		int64_t from = rh_max(first, piece->first), end = first + count < piece->end ? first + count : piece->end;
 		struct store_view view;
 		if (from >= end)
 			continue;
-		int rc = store_hold(store, p, &view);
+		int rc = store_hold(store, p, part, &view);
 		if (rc)
 			return rc;
 		if (view.code[which])
 			copy(direction, view.code[which] + (from - view.first), outside + (from - first), end - from);
 		else
 			copy(direction, view.moment[which] + (from - view.first), outside + 4 * (from - first), 4 * (end - from));
-		store_release(store, p, direction == INTO_STORE ? STORE_CHANGED : STORE_UNCHANGED);
+		store_release(store, p, part, direction == INTO_STORE ? STORE_CHANGED : STORE_UNCHANGED);
 	}
 	return 0;
 }

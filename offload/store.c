@@ -103,12 +103,9 @@ int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh
 	return bytes == INT64_MAX ? bytes : bytes + rh_host_round(spill_measure(blocks, count, options).window_bytes);
 }
 
-int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options, int64_t *step_bytes)
+struct rh_store_nvme rh_store_nvme(const struct rh_block *blocks, int count, const struct rh_store_options *options)
 {
-	struct spill_sizes sizes = spill_measure(blocks, count, options);
-	if (step_bytes)
-		*step_bytes = sizes.step_bytes;
-	return sizes.nvme_bytes;
+	return spill_measure(blocks, count, options).nvme;
 }
 
 static void fill_spans(struct rh_store *store)
@@ -382,10 +379,13 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 		state = width; /* Adafactor reads the gradient three times in all */
 	}
 	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
+	struct rh_store_nvme spilled = {0};
+	if (store->options.spill)
+		spilled = spill_measure(spec, 1, &store->options).nvme;
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
 	                                 .publish = store->options.published ? elements * 2 * width : 0,
-	                                 .nvme = store->options.spill ? 2 * (double)spill_measure(spec, 1, &store->options).nvme_bytes : 0};
+	                                 .nvme = 2 * (double)(spilled.masters + spilled.state)};
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)
@@ -421,7 +421,7 @@ static int set_pages(struct rh_store *store, int piece, int64_t start, int64_t c
 {
 	struct store_view view;
 	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, &view) : 0;
+	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
 	if (rc || !n)
 		return rc;
 	values += from - start;
@@ -430,7 +430,7 @@ static int set_pages(struct rh_store *store, int piece, int64_t start, int64_t c
 	else
 		for (int64_t i = 0; i < n; i++)
 			((uint16_t *)view.weights)[from - view.first + i] = rh_f32_to_bf16(values[i]);
-	store_release(store, piece, STORE_CHANGED);
+	store_release(store, piece, STORE_WEIGHTS, STORE_CHANGED);
 	return 0;
 }
 
@@ -438,7 +438,7 @@ static int get_pages(struct rh_store *store, int piece, int64_t start, int64_t c
 {
 	struct store_view view;
 	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, &view) : 0;
+	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
 	if (rc || !n)
 		return rc;
 	values += from - start;
@@ -447,7 +447,7 @@ static int get_pages(struct rh_store *store, int piece, int64_t start, int64_t c
 	else
 		for (int64_t i = 0; i < n; i++)
 			values[i] = rh_bf16_to_f32(((uint16_t *)view.weights)[from - view.first + i]);
-	store_release(store, piece, STORE_UNCHANGED);
+	store_release(store, piece, STORE_WEIGHTS, STORE_UNCHANGED);
 	return 0;
 }
 
@@ -456,7 +456,7 @@ static int set_masters(struct rh_store *store, int piece, int64_t start, int64_t
 {
 	struct store_view view;
 	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, &view) : 0;
+	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
 	if (rc || !n)
 		return rc;
 	values += from - start;
@@ -464,7 +464,7 @@ static int set_masters(struct rh_store *store, int piece, int64_t start, int64_t
 		view.lower[from - view.first + i] = split_lower(rh_f32_bits(values[i]));
 	if (view.master)
 		memcpy(view.master + (from - view.first), values, (size_t)n * sizeof *values);
-	store_release(store, piece, STORE_CHANGED);
+	store_release(store, piece, STORE_WEIGHTS, STORE_CHANGED);
 	return 0;
 }
 
@@ -513,7 +513,7 @@ static int get_masters(struct rh_store *store, int piece, int64_t start, int64_t
 	struct store_view view;
 	const uint16_t *upper = store->block[store->piece[piece].block].weights;
 	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, &view) : 0;
+	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
 	if (rc || !n)
 		return rc;
 	values += from - start;
@@ -521,7 +521,7 @@ static int get_masters(struct rh_store *store, int piece, int64_t start, int64_t
 		values[i] = rh_bits_f32(split_join(upper[from + i], view.lower[from - view.first + i]));
 	if (view.master)
 		memcpy(values, view.master + (from - view.first), (size_t)n * sizeof *values);
-	store_release(store, piece, STORE_UNCHANGED);
+	store_release(store, piece, STORE_WEIGHTS, STORE_UNCHANGED);
 	return 0;
 }
 

@@ -49,8 +49,13 @@ struct rh_store;
  * bytes for each 32768 elements of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page.
  * INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
-/* Exact bytes of NVMe that it will take of the space; *step_bytes (may be NULL): those of them that each step reads and writes once. */
-int64_t rh_store_nvme_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options, int64_t *step_bytes);
+/* Exact bytes of NVMe that it will take of the space. Each step reads and writes masters and state once; setting all weights writes the
+ * frozen ones and masters, setting all state writes state: once where blocks and tensors come in their order (of state: all of a block's
+ * first array, then of the next), besides the little that stays in the window. */
+struct rh_store_nvme {
+	int64_t frozen, masters, state;
+};
+struct rh_store_nvme rh_store_nvme(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 /* Bytes of a page of frozen weights on NVMe: a multiple of the space's unit; 0 where there are none. */
 int64_t rh_store_page_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 

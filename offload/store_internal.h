@@ -100,8 +100,8 @@ struct spill_widths spill_widths(const struct rh_store_options *options);
 /* Window and NVMe of blocks not yet made. */
 struct spill_sizes {
 	int pieces;
-	int64_t window_bytes, nvme_bytes;
-	int64_t step_bytes; /* of these, what each step writes */
+	int64_t window_bytes;
+	struct rh_store_nvme nvme;
 };
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
 /* Cuts trainable blocks into pieces; takes records and maps the window where anything is spilled. */
@@ -110,14 +110,18 @@ void spill_destroy(struct rh_store *store);
 
 /* The block is updated now: what is spilled of it is read before anything else in line. */
 void spill_turn(struct rh_store *store, int block);
-/* A piece's arrays are in memory until store_release; the caller has the pool. */
-int store_hold(struct rh_store *store, int piece, struct store_view *view) RH_MUST;
+/* What of a piece is read and written apart: lower halves or masters (of a frozen block weights), and each moment's values or codes. */
+enum store_parts { STORE_WEIGHTS = 1, STORE_MOMENT = 2, STORE_SECOND = 4, STORE_ALL = 7 };
+/* These of a piece's arrays are in memory until store_release, of those that are spilled the view has no others; the caller has the
+ * pool. */
+int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
 enum store_after {
 	STORE_UNCHANGED,
 	STORE_CHANGED, /* written to NVMe when its room is needed: more changes may follow */
 	STORE_DONE     /* changed, and its turn is over: written now */
 };
-void store_release(struct rh_store *store, int piece, enum store_after after);
+/* With the parts of its hold. */
+void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after);
 
 /* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
 void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context);

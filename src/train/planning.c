@@ -40,6 +40,19 @@ static int plan_stages(struct rh_session *session, struct planning *planning)
 	return rc;
 }
 
+/* What is written to NVMe before the first step: weights as they come, adapters again where they are given, and by a run that goes on the
+ * checkpoint's weights, its masters where it keeps them apart, and its state. */
+static int64_t loaded_bytes(const struct rh_session *session, const struct rh_store_nvme *nvme)
+{
+	const struct rh_config *config = session->config;
+	int64_t whole = nvme->frozen + nvme->masters, bytes = whole;
+	if (config->adapter_name_or_path)
+		bytes += nvme->masters;
+	if (config->resume_from_checkpoint)
+		bytes += nvme->state + nvme->masters + (session->lora ? 0 : whole);
+	return bytes;
+}
+
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	rh_plan_free(&session->plan);
@@ -57,10 +70,10 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 		return rc;
 	session->bytes.boundaries = beside.host;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
-	session->bytes.nvme_loaded =
-	        rh_store_nvme_bytes(session->model->block, session->model->blocks, &planning->store, &session->bytes.nvme_step);
-	session->bytes.nvme = session->bytes.nvme_loaded + beside.nvme;
-	session->bytes.nvme_step += beside.nvme_step;
+	struct rh_store_nvme nvme = rh_store_nvme(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme;
+	session->bytes.nvme_step = nvme.masters + nvme.state + beside.nvme_step;
+	session->bytes.nvme_loaded = loaded_bytes(session, &nvme);
 	session->bytes.device = session->plan.device_bytes;
 	session->bytes.total = session->bytes.store + beside.host + session->bytes.host_devices * session->bytes.device +
 	                       session->bytes.data + PLANNING_ALLOWANCE_BYTES;
@@ -136,10 +149,10 @@ static int plan_spilled(struct rh_session *session, struct planning *planning)
 
 int64_t planning_nvme_writes(const struct rh_session *session, int64_t steps)
 {
-	int64_t each = session->bytes.nvme_step, loads = session->config->resume_from_checkpoint ? 2 : 1;
+	int64_t each = session->bytes.nvme_step;
 	if (each && steps > (INT64_MAX / 2 - session->bytes.nvme_loaded) / each)
 		return INT64_MAX;
-	return each * steps + session->bytes.nvme_loaded * loads;
+	return each * steps + session->bytes.nvme_loaded;
 }
 
 int planning_check_nvme(const struct rh_session *session, int64_t steps)

@@ -48,7 +48,7 @@ struct rh_session {
 	struct {
 		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
 		int64_t nvme;                                   /* reserved there */
-		int64_t nvme_loaded;                            /* of it, what loading writes once */
+		int64_t nvme_loaded;                            /* written to it before the first step, at most */
 		int64_t nvme_step;                              /* written to it in a whole step */
 		int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
 		int host_devices;                               /* devices whose memory counts in total: none with memory of its own */

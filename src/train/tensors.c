@@ -55,11 +55,16 @@ int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model 
 {
 	int rc = 0;
 	for (int b = 0; b < model->blocks; b++)
-		for (int t = 0; model->block[b].trainable && t < model->block[b].tensors; t++) {
-			struct rh_state state;
-			for (int n = 0; !rc && rh_store_state(store, b, t, n, &state); n++)
+		for (int n = 0, found = model->block[b].trainable; !rc && found; n++) { /* in the order of rh_store_nvme */
+			found = 0;
+			for (int t = 0; !rc && t < model->block[b].tensors; t++) {
+				struct rh_state state;
+				if (!rh_store_state(store, b, t, n, &state))
+					continue;
+				found = 1;
 				rc = add_place(list, model, (struct rh_tensor_place){b, t, RH_TENSOR_STATE + n, state.dtype, NULL},
 				               state.suffix);
+			}
 		}
 	return rc;
 }

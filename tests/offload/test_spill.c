@@ -160,6 +160,12 @@ static uint64_t train(const struct rh_store_options *options, struct rh_pool *po
 	return sum;
 }
 
+static int64_t nvme_bytes(const struct rh_store_options *options)
+{
+	struct rh_store_nvme nvme = rh_store_nvme(specs, BLOCKS, options);
+	return nvme.frozen + nvme.masters + nvme.state;
+}
+
 static void check_kind(struct world *world, struct rh_pool *pool, struct rh_store_options options, const char *name)
 {
 	uint64_t expected = train(&options, pool, NULL);
@@ -171,7 +177,7 @@ static void check_kind(struct world *world, struct rh_pool *pool, struct rh_stor
 			check_ok(rh_space_open(&where, &options.space));
 			options.spill = spill;
 			setenv("RH_SPILL_ELEMENTS", spill == 1 ? "40000" : spill == 2 ? "80000" : "120000", 1);
-			int64_t bytes = rh_store_bytes(specs, BLOCKS, &options), nvme = rh_store_nvme_bytes(specs, BLOCKS, &options, NULL);
+			int64_t bytes = rh_store_bytes(specs, BLOCKS, &options), nvme = nvme_bytes(&options);
 			uint64_t got = train(&options, pool, options.space);
 			if (got != expected)
 				fail_msg("%s: spill %d over %d drives is not what it is in memory", name, spill, dirs);
@@ -196,6 +202,84 @@ static void test_state_on_nvme_is_state_in_memory(void **state)
 	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_LION}, "lion");
 	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_SGD, .momentum = 1}, "sgd");
 	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
+	rh_pool_destroy(pool);
+	check_ok(rh_dir_remove(world.root));
+}
+
+struct moved {
+	int64_t read, written;
+};
+
+static struct moved moved_by(struct rh_space *space)
+{
+	struct rh_space_stats stats;
+	struct moved moved = {0};
+	rh_space_stats(space, &stats);
+	for (int d = 0; d < stats.drives; d++) {
+		moved.read += stats.read_bytes[d];
+		moved.written += stats.written_bytes[d];
+	}
+	return moved;
+}
+
+/* What the window may still hold, or have held before. */
+static void check_moved(const char *what, struct rh_space *space, struct moved *before, struct moved expected, int64_t window)
+{
+	struct moved now = moved_by(space), moved = {now.read - before->read, now.written - before->written};
+	printf("%s: read %lld of %lld, written %lld of %lld\n", what, (long long)moved.read, (long long)expected.read,
+	       (long long)moved.written, (long long)expected.written);
+	assert_true(moved.read <= expected.read && moved.read >= expected.read - window);
+	assert_true(moved.written <= expected.written && moved.written >= expected.written - window);
+	*before = now;
+}
+
+/* Loading and saving move the parts that they are about, once. */
+static void test_what_is_not_asked_for_is_not_moved(void **state)
+{
+	(void)state;
+	static float values[1 << 18];
+	struct rh_pool *pool = NULL;
+	struct world world;
+	make_specs();
+	world_open(&world);
+	check_ok(rh_pool_create(1, &pool));
+	for (int spill = RH_SPILL_OPTIMIZER; spill <= (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS); spill += RH_SPILL_MASTERS) {
+		struct rh_space_options where = {.dir = world.name, .dirs = 1};
+		struct rh_store_options options = {.dtype = RH_BF16, .spill = spill};
+		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
+		struct rh_store *store = NULL;
+		struct moved before = {0};
+		setenv("RH_SPILL_ELEMENTS", "40000", 1);
+		check_ok(rh_space_open(&where, &options.space));
+		check_ok(rh_store_create(specs, BLOCKS, &options, pool, &store));
+		check_ok(rh_space_reserve(options.space));
+		struct rh_store_nvme nvme = rh_store_nvme(specs, BLOCKS, &options);
+		int64_t window = 6 * 10 * 48000, moments = 4 * nvme.state / 8;
+		set_all(store, 5);
+		check_ok(rh_store_settle(store));
+		check_moved("weights set", options.space, &before, (struct moved){0, nvme.masters}, 0);
+		for (int b = 0; b < BLOCKS; b++)
+			if (specs[b].trainable)
+				check_ok(rh_optimizer_update(store, b, &settings, 1e-3, 1, 1));
+		check_ok(rh_store_settle(store));
+		/* moments never written are not read */
+		check_moved("a step", options.space, &before, (struct moved){nvme.masters, nvme.masters + nvme.state}, window);
+		for (int b = 0; b < BLOCKS; b++)
+			for (int t = 0; t < TENSORS; t++)
+				check_ok(rh_store_get(store, b, t, 0, elements(b, t), values));
+		check_moved("weights got", options.space, &before, (struct moved){nvme.masters, 0}, window);
+		for (int b = 0; b < BLOCKS; b++)
+			for (int t = 0; specs[b].trainable && t < TENSORS; t++)
+				check_ok(rh_store_state_get(store, b, t, 1, 0, elements(b, t), values));
+		check_moved("one moment got", options.space, &before, (struct moved){moments, 0}, window);
+		for (int b = 0; b < BLOCKS; b++)
+			for (int t = 0; specs[b].trainable && t < TENSORS; t++)
+				check_ok(rh_store_state_set(store, b, t, 0, 0, elements(b, t), values));
+		check_ok(rh_store_settle(store));
+		check_moved("one moment set", options.space, &before, (struct moved){moments, moments}, window);
+		rh_space_close(options.space);
+		rh_store_destroy(store);
+	}
 	rh_pool_destroy(pool);
 	check_ok(rh_dir_remove(world.root));
 }
@@ -241,6 +325,7 @@ int main(void)
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory),
+	        cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
 	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
