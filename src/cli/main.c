@@ -1,5 +1,4 @@
 /* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed, 2 it was asked for wrongly. */
-#include "cli/plan_experiment.h"
 #include "cli/verbs.h"
 #include "core/text.h"
 #include "run/machine.h"
@@ -50,8 +49,6 @@ int main(int argc, char **argv)
 		usage(argc < 2 ? stderr : stdout);
 		return argc < 2 ? 2 : 0;
 	}
-	if (plan_experiment_is(argc, argv))
-		return plan_experiment(argc, argv);
 	int which = 0;
 	while (which < VERBS && strcmp(verbs[which].name, argv[1]))
 		which++;

@@ -1,3 +1,4 @@
+#include "cli/plan_experiment.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -259,6 +260,8 @@ int verb_plan(const struct rh_config *config)
 	struct rh_machine_found found;
 	struct rh_session session = {0};
 	struct rh_load load = {0};
+	if (config->experiment)
+		return plan_experiment(config);
 	int rc = rh_machine_find(config, &found);
 	if (rc)
 		return rc;

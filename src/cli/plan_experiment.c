@@ -13,13 +13,8 @@
 enum { MODES = 2 };
 static const char *const mode_name[MODES] = {"async", "sync"};
 
-struct asked {
-	const char *file, *hardware, *as;
-	int gpus, json;
-};
-
 struct experiment_plan {
-	struct asked asked;
+	const struct rh_config *asked;
 	struct rh_experiment experiment;
 	struct rh_layer_table table;
 	struct rh_peer peer;
@@ -30,65 +25,15 @@ struct experiment_plan {
 	struct rh_bubble_row_result bubble[RH_BUBBLE_ROWS];
 };
 
-int plan_experiment_is(int argc, char **argv)
-{
-	return argc > 2 && !strcmp(argv[1], "plan") && *argv[2] != '-' && rh_experiment_is(argv[2]);
-}
-
-/* The value of --name, from this word or the next; NULL: it is another flag. */
-static const char *value_of(const char *name, int argc, char **argv, int *i)
-{
-	size_t length = strlen(name);
-	const char *word = argv[*i];
-	if (strncmp(word, "--", 2) || strncmp(word + 2, name, length))
-		return NULL;
-	if (word[2 + length] == '=')
-		return word + 3 + length;
-	return !word[2 + length] && *i + 1 < argc ? argv[++*i] : NULL;
-}
-
-static int read_flags(int argc, char **argv, struct asked *out)
-{
-	*out = (struct asked){.file = argv[2]};
-	for (int i = 3; i < argc; i++) {
-		const char *value;
-		if (!strcmp(argv[i], "--json")) {
-			out->json = 1;
-		} else if ((value = value_of("hardware", argc, argv, &i))) {
-			out->hardware = value;
-		} else if ((value = value_of("as", argc, argv, &i))) {
-			out->as = value;
-		} else if ((value = value_of("gpus", argc, argv, &i))) {
-			char *end;
-			long gpus = strtol(value, &end, 10);
-			if (*end || end == value || gpus < 1 || gpus > 64)
-				return rh_fail(-EINVAL, "--gpus: '%.40s' is not a whole number from 1 to 64", value);
-			out->gpus = (int)gpus;
-		} else {
-			return rh_fail(
-			        -EINVAL,
-			        "%.60s: of an experiment, plan takes --hardware NAME, --gpus N, --as published and --json; a flag with "
-			        "a value needs one",
-			        argv[i]);
-		}
-	}
-	if (!out->hardware)
-		return rh_fail(-EINVAL, "--hardware: which machine? Its profile's name, as rtx4090x8");
-	if (out->as && strcmp(out->as, "published") != 0)
-		return rh_fail(-EINVAL, "--as: '%.40s' is not known; --as published models the system that the experiment was published of",
-		               out->as);
-	return 0;
-}
-
 static int read_files(struct experiment_plan *plan)
 {
-	const struct asked *asked = &plan->asked;
-	int rc = rh_experiment_read(asked->file, &plan->experiment);
+	const struct rh_config *asked = plan->asked;
+	int rc = rh_experiment_read(asked->experiment, &plan->experiment);
 	rc = rc ? rc : rh_layer_table_read(plan->experiment.layers, &plan->table);
 	rc = rc ? rc : rh_hardware_find(asked->hardware, &plan->hardware);
-	if (!rc && asked->as && !plan->experiment.system)
-		rc = rh_fail(-EINVAL, "--as published: %s says of no system that published it", asked->file);
-	if (!rc && asked->as)
+	if (!rc && asked->as_published && !plan->experiment.system)
+		rc = rh_fail(-EINVAL, "--as published: %s says of no system that published it", asked->experiment);
+	if (!rc && asked->as_published)
 		rc = rh_peer_read(plan->experiment.system, &plan->peer);
 	if (rc)
 		return rc;
@@ -109,19 +54,19 @@ static int predict(struct experiment_plan *plan)
 		const struct rh_published_run *run = mode ? &plan->experiment.sync : &plan->experiment.async;
 		const struct rh_anchor_request request = {.experiment = &plan->experiment,
 		                                          .table = &plan->table,
-		                                          .as = plan->asked.as ? &plan->peer : NULL,
+		                                          .as = plan->asked->as_published ? &plan->peer : NULL,
 		                                          .hardware = &plan->hardware,
 		                                          .devices = plan->devices,
 		                                          .stale = !mode};
-		if (plan->asked.as && !run->rounds)
+		if (plan->asked->as_published && !run->rounds)
 			continue;
 		if ((rc = rh_anchor_predict(&request, &plan->result[mode])))
 			return rc;
 		plan->known[mode] = ++known;
 	}
-	if (plan->asked.as && plan->experiment.bubble_devices)
+	if (plan->asked->as_published && plan->experiment.bubble_devices)
 		rc = rh_published_bubbles(&plan->experiment, &plan->table, plan->bubble);
-	return !rc && !known ? rh_fail(-ENOENT, "%s: no run of it is published", plan->asked.file) : rc;
+	return !rc && !known ? rh_fail(-ENOENT, "%s: no run of it is published", plan->asked->experiment) : rc;
 }
 
 /* ---- for programs ---- */
@@ -155,8 +100,8 @@ static int print_json(const struct experiment_plan *plan)
 {
 	const struct rh_experiment *experiment = &plan->experiment;
 	json_t *out = json_pack("{s:s, s:s, s:s, s:i, s:s?}", "experiment", experiment->name, "as",
-	                        plan->asked.as ? plan->peer.name : "roundhouse", "hardware", plan->hardware.name, "devices", plan->devices,
-	                        "exception", plan->asked.as ? experiment->exception : NULL);
+	                        plan->asked->as_published ? plan->peer.name : "roundhouse", "hardware", plan->hardware.name, "devices",
+	                        plan->devices, "exception", plan->asked->as_published ? experiment->exception : NULL);
 	for (int mode = 0; out && mode < MODES; mode++)
 		json_object_set_new(out, mode_name[mode], plan->known[mode] ? result_json(&plan->result[mode]) : json_null());
 	json_t *bubbles = json_object();
@@ -209,7 +154,7 @@ static void print_text(const struct experiment_plan *plan)
 	const struct rh_anchor_result *any = &plan->result[plan->known[0] ? 0 : 1];
 	printf("%s: %lld sequences of %lld tokens a step, on %d x %s (%s), as %s\n", experiment->name, (long long)experiment->batch,
 	       (long long)experiment->sequence_length, plan->devices, plan->hardware.device.name, plan->hardware.name,
-	       plan->asked.as ? plan->peer.name : "this program would");
+	       plan->asked->as_published ? plan->peer.name : "this program would");
 	printf("layer times as measured (%s); the host holds %.0f GB of weights and their updates\n\n", experiment->layers,
 	       any->host_bytes * 1e-9);
 	printf("%-6s %-14s %6s  %-10s %10s %10s %9s %10s %9s %9s\n", "", "micro-batches", "rounds", "stages", "tokens/s", "published",
@@ -220,11 +165,11 @@ static void print_text(const struct experiment_plan *plan)
 	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
-	if (plan->asked.as && experiment->source)
+	if (plan->asked->as_published && experiment->source)
 		printf("published: %s\n", experiment->source);
-	if (plan->asked.as && experiment->exception)
+	if (plan->asked->as_published && experiment->exception)
 		printf("exception: %s\n", experiment->exception);
-	if (plan->asked.as && experiment->bubble_devices)
+	if (plan->asked->as_published && experiment->bubble_devices)
 		print_bubbles(plan);
 }
 
@@ -238,18 +183,15 @@ static void plan_free(struct experiment_plan *plan)
 	rh_experiment_free(&plan->experiment);
 }
 
-int plan_experiment(int argc, char **argv)
+int plan_experiment(const struct rh_config *config)
 {
-	struct experiment_plan plan = {.known = {0}};
-	int rc = read_flags(argc, argv, &plan.asked), asked_wrongly = rc != 0;
-	rc = rc ? rc : read_files(&plan);
+	struct experiment_plan plan = {.asked = config};
+	int rc = read_files(&plan);
 	rc = rc ? rc : predict(&plan);
-	if (!rc && plan.asked.json)
+	if (!rc && config->json)
 		rc = print_json(&plan);
 	else if (!rc)
 		print_text(&plan);
-	if (rc)
-		fprintf(stderr, "roundhouse plan: %s\n", rh_error(rc));
 	plan_free(&plan);
-	return rc ? 1 + asked_wrongly : 0;
+	return rc;
 }

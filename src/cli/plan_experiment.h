@@ -1,11 +1,9 @@
-/* roundhouse plan EXPERIMENT.yaml --hardware NAME [--gpus N] [--as published] [--json]: what an experiment that is known by layer times
- * takes (config/experiment.h). */
+/* plan EXPERIMENT.yaml: no configuration of a run but an experiment that is known by layer times (config/experiment.h). */
 #ifndef RH_CLI_PLAN_EXPERIMENT_H
 #define RH_CLI_PLAN_EXPERIMENT_H
 
-/* 1: argv[1] is `plan` and argv[2] such a file. */
-int plan_experiment_is(int argc, char **argv);
-/* Returns the exit status, as main does. */
-int plan_experiment(int argc, char **argv);
+#include "config/config.h"
+
+int plan_experiment(const struct rh_config *config) RH_MUST;
 
 #endif

@@ -70,35 +70,27 @@ static int read_flag(char **argv, int left, unsigned verb, struct config_entries
 	return entry->text ? 0 : -ENOMEM;
 }
 
-/* Flags of plan that are no keys. 1: it was one, and *taken words are its; 0: it was none. */
-static int read_plan_flag(char **argv, int left, struct config_entries *entries, struct rh_config *config, int *taken)
+/* The value of --NAME, behind '=' or in the next word; NULL: it is another flag; empty: it has none. */
+static const char *value_of(const char *name, char **argv, int left, int *taken)
 {
-	const char *value = left > 1 ? argv[1] : NULL;
-	int64_t gpus;
-	*taken = 1;
-	if (!strcmp(argv[0], "--compare")) {
-		config->compare = 1;
-		return 1;
-	}
-	*taken = 2;
-	if (!strcmp(argv[0], "--gantt")) {
-		config->gantt = argv[1];
-		return value && strncmp(value, "--", 2) ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
-	}
-	if (!strcmp(argv[0], "--gpus")) {
-		if (!value || config_parse_integer(value, &gpus) || gpus < 1 || gpus > 64)
-			return rh_fail(-EINVAL, "--gpus: expected a number of devices from 1 to 64");
-		config->gpus = (int)gpus;
-		return 1;
-	}
-	if (strcmp(argv[0], "--hardware"))
-		return 0;
-	if (!value || !config_utf8_valid(value))
-		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
+	size_t length = strlen(name);
+	if (strncmp(argv[0], "--", 2) || strncmp(argv[0] + 2, name, length) || (argv[0][2 + length] && argv[0][2 + length] != '='))
+		return NULL;
+	*taken = argv[0][2 + length] ? 1 : 2;
+	if (*taken == 1)
+		return argv[0] + 3 + length;
+	return left > 1 && strncmp(argv[1], "--", 2) ? argv[1] : "";
+}
+
+static int set_hardware(const char *name, struct config_entries *entries, struct rh_config *config)
+{
 	struct config_entry *entry = NULL;
 	struct rh_text device = {0};
+	if (!*name || !config_utf8_valid(name))
+		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
+	config->hardware = name;
 	int rc = config_entries_add(entries, "device", ORIGIN_FLAG, NULL, 0, &entry);
-	rc = rc ? rc : rh_text_printf(&device, "sim:%s", value);
+	rc = rc ? rc : rh_text_printf(&device, "sim:%s", name);
 	if (!rc) {
 		entry->kind = VALUE_SCALAR;
 		entry->text = rh_strdup(device.bytes);
@@ -106,6 +98,38 @@ static int read_plan_flag(char **argv, int left, struct config_entries *entries,
 	}
 	rh_text_free(&device);
 	return rc;
+}
+
+/* Flags of plan that are no keys. 1: it was one, and *taken words are its; 0: it was none. */
+static int read_plan_flag(char **argv, int left, struct config_entries *entries, struct rh_config *config, int *taken)
+{
+	const char *value;
+	int64_t gpus;
+	*taken = 1;
+	if (!strcmp(argv[0], "--compare")) {
+		config->compare = 1;
+		return 1;
+	}
+	if ((value = value_of("gantt", argv, left, taken))) {
+		config->gantt = (char *)(uintptr_t)value;
+		return *value ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");
+	}
+	if ((value = value_of("gpus", argv, left, taken))) {
+		if (config_parse_integer(value, &gpus) || gpus < 1 || gpus > 64)
+			return rh_fail(-EINVAL, "--gpus: expected a number of devices from 1 to 64");
+		config->gpus = (int)gpus;
+		return 1;
+	}
+	if ((value = value_of("as", argv, left, taken))) {
+		config->as_published = 1;
+		return strcmp(value, "published") ? rh_fail(-EINVAL,
+		                                            "--as: '%s' is not known; --as published models the system that an "
+		                                            "experiment was published of",
+		                                            config_show(value).text)
+		                                  : 1;
+	}
+	value = value_of("hardware", argv, left, taken);
+	return value ? set_hardware(value, entries, config) : 0;
 }
 
 int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path)

@@ -35,12 +35,14 @@ static void test_plan_of_an_experiment_refuses_what_cannot_be(void **state)
 	static const char *const cases[][2] = {
 	        {"", "--hardware: which machine"},
 	        {"--hardware none", "no hardware profile 'none'"},
-	        {"--hardware", "a flag with a value needs one"},
+	        {"--hardware", "--hardware: expected the name"},
 	        {"--hardware h100x1", "were timed on NVIDIA GeForce RTX 4090"},
 	        {"--hardware rtx4090x8 --gpus 9", "rtx4090x8 has 8"},
 	        {"--hardware rtx4090x8 --gpus 0", "--gpus"},
 	        {"--hardware rtx4090x8 --as original", "--as published"},
-	        {"--hardware rtx4090x8 --fast", "--fast"},
+	        {"--hardware rtx4090x8 --fast", "fast"},
+	        {"--hardware rtx4090x8 --max-length 8", "max_length: of an experiment"},
+	        {"--hardware=rtx4090x8 --compare", "--compare: an experiment is known"},
 	};
 	struct scratch scratch;
 	scratch_open(&scratch);
