@@ -83,17 +83,17 @@ static inline int64_t chunks_of(int64_t cols)
 
 RH_DEVICE int64_t chunk_first_row(void)
 {
-	return (int64_t)blockIdx.y * CHUNK_BLOCK_ROWS + threadIdx.y;
+	return (int64_t)blockIdx.y * blockDim.y + threadIdx.y;
 }
 
 RH_DEVICE int64_t chunk_row_step(void)
 {
-	return (int64_t)gridDim.y * CHUNK_BLOCK_ROWS;
+	return (int64_t)gridDim.y * blockDim.y;
 }
 
 RH_DEVICE int64_t chunk_of_row(void)
 {
-	return (int64_t)blockIdx.x * CHUNK_BLOCK_WIDTH + threadIdx.x;
+	return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
 /* Sums over rows: a block of COLUMN_THREADS sums 32 columns, 64 threads a chunk of them, each every 64th row; then their sums in order. */

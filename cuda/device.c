@@ -45,6 +45,7 @@ struct cuda_event {
 	struct rh_event base;
 	struct cuda_device *device;
 	cudaEvent_t event;
+	enum rh_event_use use;
 	int recorded;
 };
 
@@ -170,6 +171,17 @@ int rh_cuda_check_fp8(int gpu)
 	return check_capability(gpu, OLDEST_OF_FP8, "fp8 needs at least 8.9 (RTX 40, H100, or later); remove fp8");
 }
 
+/* Before anything makes the GPU's context. Whatever waits for the GPU without an event, cudaStreamSynchronize, then sleeps as those that
+ * wait for events do, and not at the cost of a core that the optimizer needs; it wakes some 50 us late, once or twice a step. */
+static cudaError_t wake(int gpu)
+{
+	cudaError_t error = cudaInitDevice(gpu, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid);
+	if (error != cudaErrorSetOnActiveProcess) /* another worker's, or another library's: awake already */
+		return error;
+	(void)cudaGetLastError();
+	return cudaSuccess;
+}
+
 static cudaError_t memory_of(int gpu, int64_t *free_bytes, int64_t *total_bytes)
 {
 	size_t unused = 0, all = 0;
@@ -188,7 +200,9 @@ int rh_cuda_room(int gpu, int workers, int64_t *bytes)
 	int rc = check_gpu(gpu);
 	if (rc)
 		return rc;
-	cudaError_t error = memory_of(gpu, &free_bytes, &total_bytes);
+	cudaError_t error = wake(gpu);
+	if (error == cudaSuccess)
+		error = memory_of(gpu, &free_bytes, &total_bytes);
 	if (error != cudaSuccess)
 		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
 	*bytes = (free_bytes - LOADED_LATER_BYTES) / workers - BLAS_WORKSPACE_BYTES;
@@ -290,8 +304,12 @@ static void device_unpin(struct rh_device *base, void *host, int64_t bytes)
 
 /* Events */
 
-static int device_event_create(struct rh_device *base, struct rh_event **out)
+static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
+	/* A host that waits sleeps: the CPU has an optimizer to run. */
+	static const unsigned flags[] = {[RH_EVENT_ORDER] = cudaEventDisableTiming,
+	                                 [RH_EVENT_HOST] = cudaEventDisableTiming | cudaEventBlockingSync,
+	                                 [RH_EVENT_TIMED] = cudaEventBlockingSync};
 	struct cuda_device *device = own(base);
 	int rc = begin(device);
 	if (rc)
@@ -301,8 +319,8 @@ static int device_event_create(struct rh_device *base, struct rh_event **out)
 		return -ENOMEM;
 	event->base.ops = base->ops;
 	event->device = device;
-	/* A host that waits sleeps: the CPU has an optimizer to run. */
-	rc = done(device, cudaEventCreateWithFlags(&event->event, cudaEventBlockingSync), "creating an event");
+	event->use = use;
+	rc = done(device, cudaEventCreateWithFlags(&event->event, flags[use]), "creating an event");
 	if (rc)
 		rh_free(event);
 	else
@@ -342,6 +360,7 @@ static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 static int device_event_sync(struct rh_event *event)
 {
 	struct cuda_device *device = own_event(event)->device;
+	RH_ASSERT(own_event(event)->use != RH_EVENT_ORDER);
 	int rc = begin(device);
 	return rc ? rc : done(device, cudaEventSynchronize(own_event(event)->event), "waiting for the GPU");
 }
@@ -349,6 +368,7 @@ static int device_event_sync(struct rh_event *event)
 static int device_event_query(struct rh_event *event)
 {
 	struct cuda_device *device = own_event(event)->device;
+	RH_ASSERT(own_event(event)->use != RH_EVENT_ORDER);
 	int rc = begin(device);
 	if (rc)
 		return rc;
@@ -366,6 +386,7 @@ static int64_t device_event_time_ns(struct rh_event *base)
 	struct cuda_event *event = own_event(base);
 	struct cuda_device *device = event->device;
 	float milliseconds = 0;
+	RH_ASSERT(event->use == RH_EVENT_TIMED);
 	if (!event->recorded || begin(device) ||
 	    done(device, cudaEventElapsedTime(&milliseconds, device->anchor, event->event), "reading an event's time"))
 		return 0;
@@ -465,20 +486,7 @@ static void device_close(struct rh_device *base)
 
 static const struct rh_device_ops cuda_ops = {
         .kind = kind,
-        .close = device_close,
-        .memory = device_memory,
-        .reserve = device_reserve,
-        .event_create = device_event_create,
-        .event_destroy = device_event_destroy,
-        .record = device_record,
-        .wait = device_wait,
-        .event_sync = device_event_sync,
-        .event_query = device_event_query,
-        .event_time_ns = device_event_time_ns,
-        .copy_up = device_copy_up,
-        .copy_down = device_copy_down,
-        .launch = device_launch,
-        .synchronize = device_synchronize,
+        RH_DEVICE_OPS_REQUIRED,
         .pin = device_pin,
         .unpin = device_unpin,
 };
@@ -524,7 +532,9 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	device->base.index = index;
 	device->gpu = options->gpu;
 	device->cap_bytes = options->cap_bytes;
-	rc = begin(device);
+	rc = done(device, wake(device->gpu), "waking the GPU");
+	if (!rc)
+		rc = begin(device);
 	if (!rc)
 		rc = done(device, address_of(device->gpu, device->base.address), "asking for its address");
 	if (!rc && !device->cap_bytes)

@@ -31,14 +31,20 @@ CUDA_ARCHS ?= 80 89 90 $(if $(findstring compute_120,$(shell $(NVCC) --list-gpu-
 CUDA_OBJ   := $(CUDA_SRC:%=$(B)/%.o) $(patsubst %.c,$(B)/%.o,$(filter-out cuda/absent.c,$(wildcard cuda/*.c)))
 CUDA_LIBS   = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64
 comma      := ,
+empty      :=
+space      := $(empty) $(empty)
 $(filter-out %.cu.o,$(CUDA_OBJ)): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+
+# One front end for all architectures: nothing here asks which one it is, and of four front ends (half of the time of a build) the machine code of
+# three is the same, by registers and spills, the fourth's (sm_120) now better, now worse. Its PTX goes along, which makes later GPUs run.
+CUDA_CODE = arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=[$(subst $(space),$(comma),$(strip $(CUDA_ARCHS:%=sm_%) compute_$(firstword $(CUDA_ARCHS))))]
 
 # What ptxas says of registers and shared memory stays beside each object: tests/cuda/test_resources.c judges it, and writes the table
 # $(B)/cuda/kernels.txt; bench/cuda-kernels.txt is a copy of it.
 $(B)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "nvcc $<"; $(NVCC) -std=c++17 -O3 -lineinfo -Isrc -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra -Xptxas -v \
-		$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+		-gencode '$(CUDA_CODE)' \
 		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; rm -f $@; exit 1; }
 	@c++filt <$@.log >$(@:.cu.o=.ptxas); grep -i 'warning' $@.log || true
 $(B)/roundhouse: LIBS += $(CUDA_LIBS) -lcudart_static -Wl,--as-needed -lstdc++ -lrt -ldl
@@ -53,7 +59,7 @@ $(B)/cuda/linked: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
 
 cuda: $(B)/cuda/linked
 	@! grep -i -H 'warning' $(CUDA_SRC:%=$(B)/%.o.log) || { echo "cuda: nvcc warned (above)"; exit 1; }
-	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%) without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
+	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%), and as PTX for later ones, without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
 	$(if $(NCCL),,@echo "skipped: nothing is linked with NCCL: nccl.h is not installed")
 	@$(MAKE) --no-print-directory gpu-bundle
 else

@@ -7,8 +7,9 @@
  * Below 3 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth (1008 GB/s on an RTX 4090, 3350 on an H100).
  * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. dw gives 32
  * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
- * With n = 4096 that is 128 blocks, one an SM; with a QK-norm's n = 128 it is 4, and dw is bound by what 4 SMs can read. Sums are fp32,
- * their order a function of the shapes alone. */
+ * With n = 4096 that is 128 blocks, one an SM. Of a QK-norm's n = 128 that were 4: up to as many, 8 go to a block of 1024 threads,
+ * each every 1024th vector, whose sums are added 32 by 32: 16 blocks for 128 columns, each with as much on its way as an SM holds threads
+ * for. Sums are fp32, their order a function of the shapes alone. */
 #include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
 
@@ -92,19 +93,58 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backwar
 	}
 }
 
+/* dy x rstd of elements [i, i+8) of a vector. */
+template <typename T> RH_DEVICE struct chunk dw_term(const struct norm_args &a, int64_t vector, int64_t i, int64_t left)
+{
+	int64_t row = vector / a.groups, group = vector % a.groups, at = group * a.n + i;
+	struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + at, left, a.aligned);
+	struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + at, left, a.aligned);
+	float rstd = a.rstd[row * a.rstd_stride + group];
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		c.v[k] *= d.v[k] * rstd;
+	return c;
+}
+
 /* dw += sum over vectors of dy x rstd. */
 template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_backward_dw(struct norm_args a)
 {
-	column_add(a.dw, a.n, a.vectors, [&](int64_t vector, int64_t i, int64_t left) {
-		int64_t row = vector / a.groups, group = vector % a.groups, at = group * a.n + i;
-		struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + at, left, a.aligned);
-		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + at, left, a.aligned);
-		float rstd = a.rstd[row * a.rstd_stride + group];
+	column_add(a.dw, a.n, a.vectors, [&](int64_t vector, int64_t i, int64_t left) { return dw_term<T>(a, vector, i, left); });
+}
+
+enum { NARROW = 128, NARROW_THREADS = 1024, NARROW_PARTS = NARROW_THREADS / RH_WARP };
+
+/* The same of 8 columns a block. */
+template <typename T> RH_KERNEL(NARROW_THREADS, 1) rmsnorm_backward_dw_narrow(struct norm_args a)
+{
+	RH_SHARED_2D(float, part, NARROW_THREADS, CHUNK + 1);
+	int own = (int)threadIdx.x;
+	int64_t first = (int64_t)blockIdx.x * CHUNK;
+	struct chunk sum = {};
+	for (int64_t vector = own; vector < a.vectors; vector += NARROW_THREADS) {
+		struct chunk c = dw_term<T>(a, vector, first, a.n - first);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			c.v[k] *= d.v[k] * rstd;
-		return c;
-	});
+			sum.v[k] += c.v[k];
+	}
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		part[own][k] = sum.v[k];
+	__syncthreads();
+	float total = 0;
+	int column = own % CHUNK, begin = own / CHUNK * RH_WARP; /* of the first 8 * NARROW_PARTS threads */
+	for (int i = 0; own < CHUNK * NARROW_PARTS && i < RH_WARP; i++)
+		total += part[begin + i][column];
+	__syncthreads();
+	if (own < CHUNK * NARROW_PARTS)
+		part[own / CHUNK][column] = total;
+	__syncthreads();
+	if (own >= CHUNK || first + own >= a.n)
+		return;
+	total = 0;
+	for (int i = 0; i < NARROW_PARTS; i++)
+		total += part[i][own];
+	a.dw[first + own] += total;
 }
 
 template <typename T> static int forward(const struct norm_args *a, CUstream_st *stream)
@@ -118,7 +158,9 @@ template <typename T> static int forward(const struct norm_args *a, CUstream_st 
 template <typename T> static int backward(const struct norm_args *a, CUstream_st *stream)
 {
 	int rc = 0;
-	if (a->dw)
+	if (a->dw && a->n <= NARROW)
+		rc = RH_LAUNCH((rmsnorm_backward_dw_narrow<T>), (unsigned)chunks_of(a->n), NARROW_THREADS, 0, stream, *a);
+	else if (a->dw)
 		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), column_blocks(a->n), COLUMN_THREADS, 0, stream, *a);
 	if (rc < 0)
 		return rc;

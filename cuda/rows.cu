@@ -11,7 +11,8 @@
  * block of the id's first token goes through the later ids, 256 at a time; the others end once they see an earlier one. That is T^2 / 256
  *                    block steps, from L2: at T = 4096 less than the bytes take.
  *
- * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block; embedding_backward 256 chunks of one row. */
+ * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block, where there is one row (a layer's gradient sums) 256 such;
+ * embedding_backward 256 chunks of one row. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 
@@ -167,15 +168,27 @@ static struct rows_args rows_of(const struct rh_view *x, const struct rh_view *i
 	return a;
 }
 
+/* The elementwise kernels' blocks. */
+static dim3 rows_block(int64_t rows)
+{
+	return rows == 1 ? dim3(CHUNK_BLOCK_WIDTH * CHUNK_BLOCK_ROWS, 1, 1) : chunk_block();
+}
+
+static dim3 rows_grid(int64_t rows, int64_t cols)
+{
+	int64_t chunks = chunks_of(cols);
+	return rows == 1 ? dim3((unsigned)rh_ceil_div(chunks, CHUNK_BLOCK_WIDTH * CHUNK_BLOCK_ROWS), 1, 1) : chunk_grid(rows, chunks);
+}
+
 extern "C" int cuda_fill(const struct rh_op *op, CUstream_st *stream)
 {
 	struct rows_args a = rows_of(NULL, NULL, &op->operand[RH_FILL_Y]);
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
 	if (op->operand[RH_FILL_Y].dtype == RH_BF16)
-		return RH_LAUNCH(rows_fill<rh_bf16>, grid, chunk_block(), 0, stream, a);
-	return RH_LAUNCH(rows_fill<float>, grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH(rows_fill<rh_bf16>, grid, block, 0, stream, a);
+	return RH_LAUNCH(rows_fill<float>, grid, block, 0, stream, a);
 }
 
 extern "C" int cuda_cast(const struct rh_op *op, CUstream_st *stream)
@@ -184,15 +197,15 @@ extern "C" int cuda_cast(const struct rh_op *op, CUstream_st *stream)
 	struct rows_args a = rows_of(&view[RH_CAST_X], NULL, &view[RH_CAST_Y]);
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
 	int from = view[RH_CAST_X].dtype == RH_BF16, to = view[RH_CAST_Y].dtype == RH_BF16;
 	if (from && to)
-		return RH_LAUNCH((rows_cast<rh_bf16, rh_bf16>), grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH((rows_cast<rh_bf16, rh_bf16>), grid, block, 0, stream, a);
 	if (from)
-		return RH_LAUNCH((rows_cast<rh_bf16, float>), grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH((rows_cast<rh_bf16, float>), grid, block, 0, stream, a);
 	if (to)
-		return RH_LAUNCH((rows_cast<float, rh_bf16>), grid, chunk_block(), 0, stream, a);
-	return RH_LAUNCH((rows_cast<float, float>), grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH((rows_cast<float, rh_bf16>), grid, block, 0, stream, a);
+	return RH_LAUNCH((rows_cast<float, float>), grid, block, 0, stream, a);
 }
 
 extern "C" int cuda_add(const struct rh_op *op, CUstream_st *stream)
@@ -201,10 +214,10 @@ extern "C" int cuda_add(const struct rh_op *op, CUstream_st *stream)
 	struct add_args a = {x.data, z.data, y.data, x.stride, z.stride, y.stride, y.rows, y.cols, chunk_aligned(op->operand, 3)};
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
 	if (y.dtype == RH_BF16)
-		return RH_LAUNCH(rows_add<rh_bf16>, grid, chunk_block(), 0, stream, a);
-	return RH_LAUNCH(rows_add<float>, grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH(rows_add<rh_bf16>, grid, block, 0, stream, a);
+	return RH_LAUNCH(rows_add<float>, grid, block, 0, stream, a);
 }
 
 extern "C" int cuda_column_sum(const struct rh_op *op, CUstream_st *stream)
@@ -236,10 +249,10 @@ static int take_rows(const struct rh_view *x, const struct rh_view *index, const
 	struct rows_args a = rows_of(x, index, y);
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
 	if (x->dtype == RH_BF16)
-		return RH_LAUNCH(rows_gather<rh_bf16>, grid, chunk_block(), 0, stream, a);
-	return RH_LAUNCH(rows_gather<float>, grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH(rows_gather<rh_bf16>, grid, block, 0, stream, a);
+	return RH_LAUNCH(rows_gather<float>, grid, block, 0, stream, a);
 }
 
 extern "C" int cuda_embedding(const struct rh_op *op, CUstream_st *stream)
@@ -258,10 +271,10 @@ extern "C" int cuda_scatter_rows(const struct rh_op *op, CUstream_st *stream)
 	struct rows_args a = rows_of(&view[RH_SCATTER_ROWS_X], &view[RH_SCATTER_ROWS_INDEX], &view[RH_SCATTER_ROWS_Y]);
 	if (!a.rows || !a.cols)
 		return 0;
-	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
+	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
 	if (view[RH_SCATTER_ROWS_Y].dtype == RH_BF16)
-		return RH_LAUNCH(rows_scatter<rh_bf16>, grid, chunk_block(), 0, stream, a);
-	return RH_LAUNCH(rows_scatter<float>, grid, chunk_block(), 0, stream, a);
+		return RH_LAUNCH(rows_scatter<rh_bf16>, grid, block, 0, stream, a);
+	return RH_LAUNCH(rows_scatter<float>, grid, block, 0, stream, a);
 }
 
 extern "C" int cuda_embedding_backward(const struct rh_op *op, CUstream_st *stream)

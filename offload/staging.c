@@ -75,7 +75,7 @@ static int slot_create(struct rh_device *const *device, int devices, int64_t byt
 	out->copied = rh_alloc((size_t)devices, sizeof *out->copied);
 	int rc = out->copied ? 0 : -ENOMEM;
 	for (int d = 0; !rc && d < devices; d++)
-		rc = device[d]->ops->event_create(device[d], &out->copied[d]);
+		rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &out->copied[d]);
 	return rc;
 }
 

@@ -40,9 +40,9 @@ int bench_open(const char *device, int64_t bytes, struct bench *out)
 	if (!rc)
 		rc = ops->synchronize(out->device);
 	if (!rc)
-		rc = ops->event_create(out->device, &out->from);
+		rc = ops->event_create(out->device, RH_EVENT_TIMED, &out->from);
 	if (!rc)
-		rc = ops->event_create(out->device, &out->to);
+		rc = ops->event_create(out->device, RH_EVENT_TIMED, &out->to);
 	if (rc)
 		bench_close(out);
 	return rc;

@@ -49,7 +49,7 @@ static int measure(struct bench *bench, struct way *way, const char *name, doubl
 	int rc = 0;
 	way->seconds = 0;
 	for (int i = 0; !rc && i < 4; i++)
-		rc = ops->event_create(bench->device, &event[i]);
+		rc = ops->event_create(bench->device, RH_EVENT_TIMED, &event[i]);
 	for (int i = 0; !rc && i < 5; i++)
 		rc = copy_once(bench, way, event);
 	for (int i = 0; i < 4; i++)

@@ -69,7 +69,7 @@ static int next_event(struct traced *on, size_t index, struct rh_event **out)
 	while (index >= on->pool_count) {
 		int rc = rh_grow(&on->pool, &on->pool_capacity, on->pool_count + 1, sizeof(struct rh_event *));
 		if (!rc)
-			rc = on->inner->ops->event_create(on->inner, &on->pool[on->pool_count]);
+			rc = on->inner->ops->event_create(on->inner, RH_EVENT_TIMED, &on->pool[on->pool_count]);
 		if (rc)
 			return rc;
 		on->pool_count++;
@@ -216,9 +216,9 @@ static int traced_reserve(struct rh_device *base, int64_t bytes, void **out)
 	return own(base)->inner->ops->reserve(own(base)->inner, bytes, out);
 }
 
-static int traced_event_create(struct rh_device *base, struct rh_event **out)
+static int traced_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
-	return own(base)->inner->ops->event_create(own(base)->inner, out);
+	return own(base)->inner->ops->event_create(own(base)->inner, use, out);
 }
 
 static int traced_pin(struct rh_device *base, void *host, int64_t bytes)

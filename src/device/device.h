@@ -42,6 +42,13 @@ struct rh_device_memory {
 	int64_t reserved_bytes, peak_bytes;
 };
 
+/* What an event is for: others cost less on a GPU. All of them may be waited for by streams. */
+enum rh_event_use {
+	RH_EVENT_ORDER, /* streams alone wait */
+	RH_EVENT_HOST,  /* event_sync and event_query too */
+	RH_EVENT_TIMED  /* and event_time_ns */
+};
+
 /* Opaque to users; each instance's own struct begins with it. */
 struct rh_event {
 	const struct rh_device_ops *ops;
@@ -62,7 +69,7 @@ struct rh_device_ops {
 	/* Once, before the first launch: all memory that the run will use. -ENOMEM when `bytes` is above the cap, or not to be had. */
 	int (*reserve)(struct rh_device *device, int64_t bytes, void **base);
 
-	int (*event_create)(struct rh_device *device, struct rh_event **out);
+	int (*event_create)(struct rh_device *device, enum rh_event_use use, struct rh_event **out);
 	void (*event_destroy)(struct rh_event *event);
 	/* The event now stands for all that was enqueued on the stream before. Recording again moves it. */
 	int (*record)(struct rh_device *device, enum rh_stream stream, struct rh_event *event);
@@ -91,5 +98,19 @@ struct rh_device_ops {
 	/* Optional: a queue for work of the host's on the device's clock. Absent: the host's own threads and clock. */
 	int (*host_queue)(struct rh_device *device, struct rh_host_queue **out);
 };
+
+/* NULL is nothing. */
+static inline void rh_event_free(struct rh_event *event)
+{
+	if (event)
+		event->ops->event_destroy(event);
+}
+
+/* The slots that an instance must have, by the names that instances give them. */
+#define RH_DEVICE_OPS_REQUIRED                                                                                                             \
+	.close = device_close, .memory = device_memory, .reserve = device_reserve, .event_create = device_event_create,                    \
+	.event_destroy = device_event_destroy, .record = device_record, .wait = device_wait, .event_sync = device_event_sync,              \
+	.event_query = device_event_query, .event_time_ns = device_event_time_ns, .copy_up = device_copy_up,                               \
+	.copy_down = device_copy_down, .launch = device_launch, .synchronize = device_synchronize
 
 #endif

@@ -97,9 +97,9 @@ int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t b
 		buffer->read = rh_alloc((size_t)devices, sizeof *buffer->read);
 		rc = buffer->written && buffer->read ? 0 : -ENOMEM;
 		for (int d = 0; !rc && d < devices; d++) {
-			rc = device[d]->ops->event_create(device[d], &buffer->written[d]);
+			rc = device[d]->ops->event_create(device[d], RH_EVENT_ORDER, &buffer->written[d]);
 			if (!rc)
-				rc = device[d]->ops->event_create(device[d], &buffer->read[d]);
+				rc = device[d]->ops->event_create(device[d], RH_EVENT_ORDER, &buffer->read[d]);
 		}
 	}
 	if (rc)
@@ -110,8 +110,7 @@ int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t b
 static void destroy_events(struct rh_event **event, int count)
 {
 	for (int i = 0; event && i < count; i++)
-		if (event[i])
-			event[i]->ops->event_destroy(event[i]);
+		rh_event_free(event[i]);
 	rh_free(event);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/minmax.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,31 +100,26 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	return 0;
 }
 
-static int slot_create(struct rh_device *device, char *memory, struct run_slot *out)
+static int slot_create(struct rh_device *device, char *memory, enum rh_event_use freed, struct run_slot *out)
 {
 	out->memory = memory;
-	int rc = device->ops->event_create(device, &out->ready);
-	return rc ? rc : device->ops->event_create(device, &out->freed);
-}
-
-static void event_free(struct rh_event *event)
-{
-	if (event)
-		event->ops->event_destroy(event);
+	int rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->ready);
+	return rc ? rc : device->ops->event_create(device, freed, &out->freed);
 }
 
 static void slot_destroy(struct run_slot *slot)
 {
-	event_free(slot->ready);
-	event_free(slot->freed);
+	rh_event_free(slot->ready);
+	rh_event_free(slot->freed);
 }
 
-static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, struct run_ring *out)
+static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, enum rh_event_use freed,
+                       struct run_ring *out)
 {
 	out->slot = rh_alloc((size_t)count, sizeof *out->slot);
 	int rc = out->slot ? 0 : -ENOMEM;
 	for (; !rc && out->count < count; out->count++)
-		rc = slot_create(device, rh_arena_take(arena, bytes), &out->slot[out->count]);
+		rc = slot_create(device, rh_arena_take(arena, bytes), freed, &out->slot[out->count]);
 	return rc;
 }
 
@@ -144,9 +140,9 @@ static int weights_create(struct rh_device *device, struct rh_arena *arena, int6
 	for (int b = 0; !rc && b < blocks; b++)
 		out->offset[b] = -1;
 	for (int i = 0; !rc && i < 2; i++) {
-		rc = device->ops->event_create(device, &out->end[i].ready);
+		rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->end[i].ready);
 		if (!rc)
-			rc = device->ops->event_create(device, &out->end[i].freed);
+			rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->end[i].freed);
 	}
 	return rc;
 }
@@ -154,8 +150,8 @@ static int weights_create(struct rh_device *device, struct rh_arena *arena, int6
 static void weights_destroy(struct run_weights *weights)
 {
 	for (int i = 0; i < 2; i++) {
-		event_free(weights->end[i].ready);
-		event_free(weights->end[i].freed);
+		rh_event_free(weights->end[i].ready);
+		rh_event_free(weights->end[i].freed);
 	}
 	rh_free(weights->offset);
 	rh_free(weights->version);
@@ -183,9 +179,9 @@ static int bulk_create(const struct rh_executor_options *options, struct rh_devi
 	out->piece = rh_alloc(pieces_most(options), sizeof *out->piece);
 	int rc = out->up && out->down && out->download && out->piece ? 0 : -ENOMEM;
 	for (size_t i = 0; !rc && i < windows; i++) {
-		rc = device->ops->event_create(device, &out->up[i]);
+		rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->up[i]);
 		if (!rc)
-			rc = device->ops->event_create(device, &out->down[i]);
+			rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->down[i]);
 	}
 	return rc;
 }
@@ -194,9 +190,9 @@ static void bulk_destroy(struct run_bulk *bulk, int64_t windows)
 {
 	for (int64_t i = 0; i < windows; i++) {
 		if (bulk->up)
-			event_free(bulk->up[i]);
+			rh_event_free(bulk->up[i]);
 		if (bulk->down)
-			event_free(bulk->down[i]);
+			rh_event_free(bulk->down[i]);
 	}
 	rh_free(bulk->up);
 	rh_free(bulk->down);
@@ -224,17 +220,17 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	memory.base = base;
 	rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights);
 	if (!rc)
-		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), &out->gradients);
+		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), RH_EVENT_HOST, &out->gradients);
 	if (!rc)
-		rc = slot_create(device, rh_arena_take(&memory, plan->rounded_bytes), &out->rounded);
+		rc = slot_create(device, rh_arena_take(&memory, plan->rounded_bytes), RH_EVENT_ORDER, &out->rounded);
 	if (!rc)
 		rc = bulk_create(options, device, &out->bulk);
 	if (!rc)
-		rc = ring_create(device, &memory, plan->boundary_slots, plan->boundary_bytes, &out->boundary);
+		rc = ring_create(device, &memory, plan->boundary_slots, plan->boundary_bytes, RH_EVENT_ORDER, &out->boundary);
 	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_MICRO_SLOTS, plan->micro_bytes, &out->micro);
+		rc = ring_create(device, &memory, RH_PLAN_MICRO_SLOTS, plan->micro_bytes, RH_EVENT_ORDER, &out->micro);
 	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_RESULT_SLOTS, plan->result_bytes, &out->result);
+		rc = ring_create(device, &memory, RH_PLAN_RESULT_SLOTS, plan->result_bytes, RH_EVENT_HOST, &out->result);
 	if (rc)
 		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);
@@ -251,7 +247,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 		return -ENOMEM;
 	for (int i = 0; !rc && i < 2 * model->blocks; i++)
 		if (model->block[i / 2].trainable)
-			rc = device->ops->event_create(device, &out->downloaded[i]);
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[i]);
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
 
@@ -267,7 +263,7 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	ring_destroy(&on->micro);
 	ring_destroy(&on->result);
 	for (int i = 0; on->downloaded && i < 2 * blocks; i++)
-		event_free(on->downloaded[i]);
+		rh_event_free(on->downloaded[i]);
 	rh_free(on->downloaded);
 	rh_free(on->block_weights);
 	rh_free(on->block_gradient);
@@ -431,23 +427,28 @@ static void add_use(struct rh_executor *executor, int64_t first, int64_t count, 
 }
 
 /* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
- * to the head's on arrival, so that the host holds one sum and not two. */
+ * to the head's on arrival, so that the host holds one sum and not two. All devices are idle. */
 static int fold_embedding(struct rh_executor *executor)
 {
 	if (executor->left.block < 0)
 		return 0;
 	struct rh_device *device = executor->options.device[executor->left.device];
+	struct rh_event **down = &executor->on[executor->left.device].downloaded[2 * executor->left.block]; /* two, that nobody waits for */
 	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
-	int rc = 0;
 	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
-		int64_t count = elements - first < FOLD_ELEMENTS ? elements - first : FOLD_ELEMENTS;
-		if (!rc)
-			rc = device->ops->synchronize(device);
-		if (!rc && count > 0)
+		int64_t count = rh_min(elements - first, FOLD_ELEMENTS);
+		int rc = 0;
+		if (count > 0)
 			rc = run_copy_down(executor, device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
 			                   count * 4);
-		if (rc)
+		if (!rc && count > 0)
+			rc = device->ops->record(device, RH_STREAM_GRADIENTS, down[turn]);
+		if (!rc && had)
+			rc = device->ops->event_sync(down[!turn]);
+		if (rc) {
+			(void)device->ops->synchronize(device);
 			return rc;
+		}
 		if (had)
 			add_use(executor, first - had, had, executor->fold[!turn]);
 		first += count;

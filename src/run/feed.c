@@ -107,7 +107,7 @@ int run_feed_create(struct rh_store *store, int64_t page_bytes, char *memory, st
 		if (!rc && space)
 			rc = rh_space_io_create(space, page_bytes, &frame->io);
 		for (int d = 0; !rc && d < devices; d++)
-			rc = device[d]->ops->event_create(device[d], &frame->copy[d]);
+			rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &frame->copy[d]);
 	}
 	if (rc) {
 		run_feed_destroy(feed);

@@ -64,9 +64,9 @@ int rh_trace_begin(struct rh_trace *trace, struct rh_device *device, const struc
 	*out = NULL;
 	if (!now)
 		return 0;
-	int rc = device->ops->event_create(device, &now->begin);
+	int rc = device->ops->event_create(device, RH_EVENT_TIMED, &now->begin);
 	if (!rc)
-		rc = device->ops->event_create(device, &now->end);
+		rc = device->ops->event_create(device, RH_EVENT_TIMED, &now->end);
 	if (!rc)
 		rc = device->ops->record(device, (enum rh_stream)span->lane, now->begin);
 	if (!rc)

@@ -7,29 +7,23 @@ int run_waits_create(struct rh_device *device, int capacity, struct run_waits *o
 	out->wait = rh_alloc((size_t)(capacity ? capacity : 1), sizeof *out->wait);
 	int rc = out->wait ? 0 : -ENOMEM;
 	for (; !rc && out->capacity < capacity; out->capacity++) {
-		rc = device->ops->event_create(device, &out->wait[out->capacity].before);
+		rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->wait[out->capacity].before);
 		if (!rc)
-			rc = device->ops->event_create(device, &out->wait[out->capacity].after);
+			rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->wait[out->capacity].after);
 	}
 	if (!rc)
-		rc = device->ops->event_create(device, &out->first);
-	return rc ? rc : device->ops->event_create(device, &out->last);
-}
-
-static void event_free(struct rh_event *event)
-{
-	if (event)
-		event->ops->event_destroy(event);
+		rc = device->ops->event_create(device, RH_EVENT_TIMED, &out->first);
+	return rc ? rc : device->ops->event_create(device, RH_EVENT_TIMED, &out->last);
 }
 
 void run_waits_destroy(struct run_waits *waits)
 {
 	for (int i = 0; i < waits->capacity; i++) {
-		event_free(waits->wait[i].before);
-		event_free(waits->wait[i].after);
+		rh_event_free(waits->wait[i].before);
+		rh_event_free(waits->wait[i].after);
 	}
-	event_free(waits->first);
-	event_free(waits->last);
+	rh_event_free(waits->first);
+	rh_event_free(waits->last);
 	rh_free(waits->wait);
 	*waits = (struct run_waits){0};
 }

@@ -25,8 +25,8 @@ static void test_copies_events_and_times(void **state)
 	for (int i = 0; i < MIB; i++)
 		up[i] = (char)check_random(&seed);
 	struct rh_event *sent, *got;
-	check_ok(ops->event_create(on.device, &sent));
-	check_ok(ops->event_create(on.device, &got));
+	check_ok(ops->event_create(on.device, RH_EVENT_TIMED, &sent));
+	check_ok(ops->event_create(on.device, RH_EVENT_TIMED, &got));
 	assert_int_equal(ops->event_query(sent), 1);
 	assert_int_equal(ops->event_time_ns(sent), 0);
 	check_ok(ops->wait(on.device, RH_STREAM_COMPUTE, sent));
@@ -148,7 +148,7 @@ static int short_run(char *line, size_t bytes)
 	rc = ops->reserve(device, MIB, &base);
 	for (int i = 0; i < 3; i++)
 		op.operand[(int[]){RH_GEMM_A, RH_GEMM_B, RH_GEMM_D}[i]] = rh_view_of((char *)base + 256 * i, RH_F32, 4, 4);
-	rc = rc ? rc : ops->event_create(device, &event);
+	rc = rc ? rc : ops->event_create(device, RH_EVENT_TIMED, &event);
 	rc = rc ? rc : ops->copy_up(device, RH_STREAM_WEIGHTS, base, host, sizeof host);
 	rc = rc ? rc : ops->record(device, RH_STREAM_WEIGHTS, event);
 	rc = rc ? rc : ops->wait(device, RH_STREAM_COMPUTE, event);

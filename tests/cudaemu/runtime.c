@@ -14,6 +14,7 @@ struct CUstream_st {
 
 struct CUevent_st {
 	int gpu, recorded;
+	unsigned flags;
 	int64_t time_ns;
 };
 
@@ -171,6 +172,14 @@ cudaError_t cudaGetDeviceCount(int *count)
 	return *count ? cudaSuccess : cudaErrorNoDevice;
 }
 
+/* A wait that would spin is refused: here, and of events. */
+cudaError_t cudaInitDevice(int gpu, unsigned device_flags, unsigned flags)
+{
+	ENTER();
+	int sleeps = device_flags == cudaDeviceScheduleBlockingSync && flags == cudaInitDeviceFlagsAreValid;
+	return gpu >= 0 && gpu < machine()->gpus && sleeps ? cudaSuccess : refuse(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaSetDevice(int gpu)
 {
 	ENTER();
@@ -320,9 +329,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
 	ENTER();
-	if (flags != cudaEventBlockingSync || !(*event = calloc(1, sizeof **event)))
+	if (flags & ~(unsigned)(cudaEventBlockingSync | cudaEventDisableTiming) || !(*event = calloc(1, sizeof **event)))
 		return refuse(cudaErrorInvalidValue);
 	(*event)->gpu = current_gpu;
+	(*event)->flags = flags;
 	now.objects++;
 	return cudaSuccess;
 }
@@ -349,8 +359,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
 	ENTER();
-	(void)event;
-	return cudaSuccess;
+	return event->flags & cudaEventBlockingSync ? cudaSuccess : refuse(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
@@ -363,7 +372,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
 	ENTER();
-	if (!from->recorded || !to->recorded)
+	if (!from->recorded || !to->recorded || (from->flags | to->flags) & cudaEventDisableTiming)
 		return refuse(cudaErrorInvalidResourceHandle);
 	*milliseconds = (float)((double)(to->time_ns - from->time_ns) / 1e6);
 	return cudaSuccess;

@@ -27,7 +27,7 @@ static char *reserve(struct rh_device *device, int64_t bytes)
 static struct rh_event *event(struct rh_device *device)
 {
 	struct rh_event *made;
-	check_ok(device->ops->event_create(device, &made));
+	check_ok(device->ops->event_create(device, RH_EVENT_TIMED, &made));
 	return made;
 }
 

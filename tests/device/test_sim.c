@@ -50,7 +50,7 @@ static void box_close(struct box *box)
 static struct rh_event *record(struct box *box, int d, enum rh_stream stream)
 {
 	struct rh_event **event = &box->done[box->events++];
-	check_ok(box->device[d]->ops->event_create(box->device[d], event));
+	check_ok(box->device[d]->ops->event_create(box->device[d], RH_EVENT_TIMED, event));
 	check_ok(box->device[d]->ops->record(box->device[d], stream, *event));
 	return *event;
 }
@@ -176,7 +176,7 @@ static void test_streams_keep_their_order_and_events_join_them(void **state)
 	/* what is enqueued now begins now */
 	check_near(at(work(&box, 0, 1)), 7, 1e-9);
 	struct rh_event *never;
-	check_ok(box.device[0]->ops->event_create(box.device[0], &never));
+	check_ok(box.device[0]->ops->event_create(box.device[0], RH_EVENT_TIMED, &never));
 	assert_int_equal(never->ops->event_query(never), 1);
 	box.done[box.events++] = never;
 	struct rh_event *soon = work(&box, 0, 1);
@@ -307,7 +307,7 @@ static void tangle(uint32_t seed, int64_t *time, int count)
 		enum rh_stream stream = (enum rh_stream)((seed >> 8) % RH_STREAMS);
 		int64_t bytes = (seed >> 12) % 100000000;
 		struct rh_op op = {.kind = RH_OP_WORK, .work.seconds = (double)(seed >> 20) * 1e-6};
-		check_ok(device->ops->event_create(device, &event[i]));
+		check_ok(device->ops->event_create(device, RH_EVENT_TIMED, &event[i]));
 		if (i && (seed >> 5) % 2)
 			check_ok(device->ops->wait(device, stream, event[(seed >> 10) % (unsigned)i]));
 		if (stream == RH_STREAM_COMPUTE)

@@ -90,8 +90,9 @@ static void *translate_view(const struct cpu_device *device, const struct rh_vie
 	return translate(device, view->data, rh_dtype_bytes(view->dtype, elements));
 }
 
-static int device_event_create(struct rh_device *base, struct rh_event **out)
+static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
+	(void)use; /* all of them cost the same */
 	struct cpu_event *event;
 	int rc = cpu_event_create(base->ops, &own(base)->fault, &event);
 	if (!rc)
@@ -182,20 +183,7 @@ static void device_close(struct rh_device *base)
 
 static const struct rh_device_ops cpu_ops = {
         .kind = "cpu",
-        .close = device_close,
-        .memory = device_memory,
-        .reserve = device_reserve,
-        .event_create = device_event_create,
-        .event_destroy = device_event_destroy,
-        .record = device_record,
-        .wait = device_wait,
-        .event_sync = device_event_sync,
-        .event_query = device_event_query,
-        .event_time_ns = device_event_time_ns,
-        .copy_up = device_copy_up,
-        .copy_down = device_copy_down,
-        .launch = device_launch,
-        .synchronize = device_synchronize,
+        RH_DEVICE_OPS_REQUIRED,
 };
 
 struct rh_device_grain rh_cpu_grain(void)

@@ -64,8 +64,9 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 	return 0;
 }
 
-static int device_event_create(struct rh_device *base, struct rh_event **out)
+static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
+	(void)use;
 	struct sim_event *event = rh_alloc(1, sizeof *event);
 	if (!event)
 		return -ENOMEM;
@@ -162,20 +163,7 @@ static int device_host_queue(struct rh_device *base, struct rh_host_queue **out)
 
 static const struct rh_device_ops sim_ops = {
         .kind = "sim",
-        .close = device_close,
-        .memory = device_memory,
-        .reserve = device_reserve,
-        .event_create = device_event_create,
-        .event_destroy = device_event_destroy,
-        .record = device_record,
-        .wait = device_wait,
-        .event_sync = device_event_sync,
-        .event_query = device_event_query,
-        .event_time_ns = device_event_time_ns,
-        .copy_up = device_copy_up,
-        .copy_down = device_copy_down,
-        .launch = device_launch,
-        .synchronize = device_synchronize,
+        RH_DEVICE_OPS_REQUIRED,
         .host_queue = device_host_queue,
 };
 

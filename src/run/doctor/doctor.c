@@ -82,9 +82,9 @@ static int measure_launch(struct rh_device *device, void *base, double *seconds)
 	struct rh_event *from = NULL, *to = NULL;
 	struct rh_op op = {.kind = RH_OP_FILL};
 	op.operand[RH_FILL_Y] = rh_view_of(base, RH_F32, 1, 64);
-	int rc = ops->event_create(device, &from);
+	int rc = ops->event_create(device, RH_EVENT_TIMED, &from);
 	if (!rc)
-		rc = ops->event_create(device, &to);
+		rc = ops->event_create(device, RH_EVENT_TIMED, &to);
 	for (int n = 0; !rc && n < 3; n++) {
 		rc = ops->record(device, RH_STREAM_COMPUTE, from);
 		for (int i = 0; !rc && i < LAUNCHES; i++)

@@ -265,7 +265,7 @@ int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe
 	taken = rh_alloc(pass.ops * REPEATS, sizeof *taken);
 	rc = pass.event && taken ? fill(device, place->base, place->bytes) : -ENOMEM;
 	for (size_t i = 0; !rc && i <= pass.ops; i++)
-		rc = device->ops->event_create(device, &pass.event[i]);
+		rc = device->ops->event_create(device, RH_EVENT_TIMED, &pass.event[i]);
 	rc = rc ? rc : send_micro(&pass);
 	int runs = rc ? rc : measure(&pass, seconds, taken);
 	rc = runs < 0 ? runs : rh_grow(&out->item, &out->capacity, out->count + pass.ops, sizeof *out->item);
