@@ -1,0 +1,167 @@
+/* What is no mistake but not as it seems is told of, in one line. */
+#include "cli/good.h"
+
+static void test_cuts_below_what_is_trained_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_line(&scratch, "train %s/run.yaml --use_peft true --backward_cuts [1]", scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "backward_cuts: 1 has no effect, as nothing below layer 1 is trained"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* Runs a line, whose '@' is the scratch directory; it succeeds, and says all of `told` (NULL-terminated). */
+static void says(const struct scratch *scratch, const char *line, const char *const *told)
+{
+	char full[2048];
+	struct ran ran;
+	fill_in(scratch, line, full, sizeof full);
+	run_start(scratch, full, 0, &ran);
+	run_wait(&ran);
+	if (ran.status)
+		fail_msg("%s: %s", full, ran.err);
+	for (; *told; told++)
+		if (**told == '!' ? strstr(ran.err, *told + 1) != NULL : !strstr(ran.err, *told))
+			fail_msg("'%s' in what is said by: %s\n%s", *told, full, ran.err);
+	run_free(&ran);
+}
+#define SAYS(scratch, line, ...) says(scratch, line, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_adapters_of_another_base_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --lora_r 2 --lora_target_modules self_attn.q_proj,v_proj --output_dir @/lora", "!adapter says");
+	SAYS(&scratch, "eval @/run.yaml --validation_file @/rows.jsonl --adapter_name_or_path @/lora/", "!adapter says");
+	copy_dir(path_of("%s/hf", scratch.dir), path_of("%s/other", scratch.dir));
+	SAYS(&scratch, "train @/run.yaml --model_name_or_path @/other --adapter_name_or_path @/lora --output_dir @/more",
+	     path_of("the adapter says it was made for %s/hf; running on %s/other", scratch.dir, scratch.dir));
+	assert_true(find_in(path_of("%s/more/adapter_config.json", scratch.dir), "/other\"") > 0);
+	SAYS(&scratch, "eval --model_name_or_path @/other --max_length 64 --validation_file @/rows.jsonl --adapter_name_or_path @/more",
+	     "!adapter says");
+	/* the same model by other names */
+	static const char *const names[] = {"somebody/other", "/cache/models--somebody--other/snapshots/93efa2f097", "OTHER.Q4_K_M.gguf",
+	                                    "other-f16.gguf"};
+	char was[128];
+	snprintf(was, sizeof was, "%s/other\"", scratch.dir);
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		char next[128];
+		snprintf(next, sizeof next, "%s\"", names[i]);
+		edit_file(path_of("%s/more/adapter_config.json", scratch.dir), was, next);
+		SAYS(&scratch, "generate --model_name_or_path @/other --prompt a --max_new_tokens 1 --adapter_name_or_path @/more",
+		     "!adapter says");
+		strcpy(was, next);
+	}
+	edit_file(path_of("%s/more/adapter_config.json", scratch.dir), was, "other-Instruct\"");
+	SAYS(&scratch, "generate --model_name_or_path @/other --prompt a --max_new_tokens 1 --adapter_name_or_path @/more",
+	     "made for other-Instruct; running on ");
+	scratch_close(&scratch);
+}
+
+static void test_rows_that_nobody_evaluates_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --eval_split 0.5", "nothing will be evaluated: eval_strategy is no\n");
+	SAYS(&scratch, "train @/run.yaml --output_dir @/two --validation_file @/rows.jsonl --eval_strategy epoch",
+	     "!nothing will be evaluated", "eval_loss");
+	scratch_close(&scratch);
+}
+
+/* What a run left that was ended before its first checkpoint is in nobody's way. */
+static void test_a_log_without_a_checkpoint_counts_as_empty(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/out/.checkpoint-3.tmp", scratch.dir)));
+	write_text(path_of("%s/out/metrics.jsonl", scratch.dir), "{\"step\": 10, \"loss\": 1}\n");
+	refused(&scratch, "train @/run.yaml --resume_from_checkpoint true", "to begin a new run leave the key out");
+	SAYS(&scratch, "train @/run.yaml --logging_steps 1", "written to");
+	assert_false(find_or_not(path_of("%s/out/metrics.jsonl", scratch.dir), "\"step\": 10,"));
+	scratch_close(&scratch);
+}
+
+static void test_going_on_says_what_is_other_and_what_is_left(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1", "step 1/2 done");
+	uint64_t before = tree_hash(scratch.dir);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 1 --resume_from_checkpoint true",
+	     "/out/checkpoint-2 stands at step 2 of 2, and ", "nothing is left to do, nothing is written", "!written to");
+	if (tree_hash(scratch.dir) != before)
+		fail_msg("a run with nothing left to do wrote something");
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 2 --resume_from_checkpoint true",
+	     "differs from the checkpoint's configuration: num_train_epochs: 2.0 (was 1.0)\n", "going on from", "!was trained on",
+	     "!checkpoint's configuration: seed");
+	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS ROWS);
+	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps 5 --resume_from_checkpoint true",
+	     "checkpoint-4 was trained on 4 rows of ", "this run has 8 of ");
+	scratch_close(&scratch);
+}
+
+/* The prompt of `generate` and the chat template: which is used is said. */
+static void test_the_chat_template_in_use_is_named(void **state)
+{
+	(void)state;
+	static const char chatml[] =
+	        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+	        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
+	static const struct {
+		const char *options, *told;
+	} cases[] = {{"--prompt the", "the prompt is used as it stands; --chat_template chatml puts it through"},
+	             {"--prompt <|im_start|>the", NULL},
+	             {"--prompt the --chat_template none", NULL},
+	             {"--prompt the --chat_template chatml", "prompt put through chat template chatml (chat_template: none for raw text)"}};
+	struct scratch scratch;
+	make_good(&scratch);
+	const char *model = path_of("%s/hf/tokenizer.json", scratch.dir),
+	           *refusal = "generate --model_name_or_path @/hf --max_new_tokens 2 --prompt the";
+	refused(&scratch, path_of("%s --chat_template llama3", refusal),
+	        "chat_template: llama3 writes <|eot_id|>, which is no token of this model");
+	refused(&scratch, path_of("%s --chat_template chatml", refusal), "chat_template: chatml writes <|im_start|>");
+	while (find_or_not(model, "<|endoftext|>"))
+		edit_file(model, "<|endoftext|>", "<|im_start|>");
+	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "<|endoftext|>", "<|im_start|>");
+	write_text(path_of("%s/hf/chat_template.jinja", scratch.dir), chatml);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct ran ran =
+		        run_line(&scratch, "generate --model_name_or_path %s/hf --max_new_tokens 2 %s", scratch.dir, cases[i].options);
+		assert_int_equal(ran.status, 0);
+		if (cases[i].told ? !strstr(ran.err, cases[i].told) : strstr(ran.err, "template") != NULL)
+			fail_msg("%s: %s", cases[i].options, ran.err);
+		run_free(&ran);
+	}
+	write_text(path_of("%s/rows.jsonl", scratch.dir),
+	           "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
+	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "conversations go through chat template chatml (every token is trained, also the user's; "));
+	run_free(&ran);
+	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
+	               scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_non_null(strstr(ran.err, "conversations go through chat template chatml\n"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
+	        cmocka_unit_test(test_adapters_of_another_base_are_told_of),
+	        cmocka_unit_test(test_rows_that_nobody_evaluates_are_told_of),
+	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
+	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
+	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

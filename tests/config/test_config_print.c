@@ -1,0 +1,110 @@
+/* A configuration printed loads back the same; help lists what there is to say. */
+#include "place.h"
+
+static void same_text(const char *a, const char *b)
+{
+	if (a && b)
+		assert_string_equal(a, b);
+	else
+		assert_true(!a && !b);
+}
+
+/* Equal in everything but --json: pointers followed, the rest byte by byte. */
+static void assert_same(const struct rh_config *a, const struct rh_config *b)
+{
+	struct rh_config x = *a, y = *b;
+	char **const texts[][2] = {{&x.model_name_or_path, &y.model_name_or_path},
+	                           {&x.config_name, &y.config_name},
+	                           {&x.adapter_name_or_path, &y.adapter_name_or_path},
+	                           {&x.train_file, &y.train_file},
+	                           {&x.validation_file, &y.validation_file},
+	                           {&x.output_dir, &y.output_dir},
+	                           {&x.chat_template, &y.chat_template},
+	                           {&x.dataset_text_field, &y.dataset_text_field},
+	                           {&x.eos_token, &y.eos_token},
+	                           {&x.resume_from_checkpoint, &y.resume_from_checkpoint},
+	                           {&x.device, &y.device},
+	                           {&x.schedule, &y.schedule},
+	                           {&x.optim_args, &y.optim_args},
+	                           {&x.prompt, &y.prompt}};
+	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+		same_text(*texts[i][0], *texts[i][1]);
+		*texts[i][0] = *texts[i][1] = NULL;
+	}
+	assert_int_equal(a->lora_target_modules.count, b->lora_target_modules.count);
+	for (size_t i = 0; i < a->lora_target_modules.count; i++)
+		assert_string_equal(a->lora_target_modules.item[i], b->lora_target_modules.item[i]);
+	for (int64_t i = 0; i < a->forward_cut_count && i < b->forward_cut_count; i++)
+		assert_int_equal(a->forward_cuts[i], b->forward_cuts[i]);
+	for (int64_t i = 0; i < a->backward_cut_count && i < b->backward_cut_count; i++)
+		assert_int_equal(a->backward_cuts[i], b->backward_cuts[i]);
+	x.lora_target_modules = y.lora_target_modules = (struct rh_list){0};
+	x.forward_cuts = y.forward_cuts = x.backward_cuts = y.backward_cuts = NULL;
+	x.json = y.json = 0;
+	assert_memory_equal(&x, &y, sizeof x);
+}
+
+static void round_trip(const char *verb, struct rh_config *config)
+{
+	struct rh_text text = {0}, again = {0};
+	struct rh_config back;
+	check_ok(rh_config_print(config, &text));
+	check_ok(rh_file_write_whole("printed.yaml", text.bytes, text.length));
+	char *argv[] = {(char[]){"printed.yaml"}};
+	int rc = rh_config_load(verb, 1, argv, NULL, &back);
+	if (rc)
+		print_error("%s\n%s", rh_error(rc), text.bytes);
+	check_ok(rc);
+	assert_same(config, &back);
+	check_ok(rh_config_print(&back, &again));
+	assert_string_equal(text.bytes, again.bytes);
+	rh_text_free(&text);
+	rh_text_free(&again);
+	rh_config_free(&back);
+	rh_config_free(config);
+}
+
+static void test_print_loads_back_the_same(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	static const char *const yamls[] = {
+	        "",
+	        "lora_r: 3\nlora_alpha: 0.1\nlora_target_modules: [q_proj, 'a b', \"x,y\", 'true', '1']\nforward_cuts: [1, "
+	        "2]\nbackward_cuts: []\n",
+	        "use_peft: true\nlora_target_modules: '.*\\.(q|v)_proj'\nmax_ram: 1.5GiB\nmax_vram: 7B\nlearning_rate: "
+	        "0.1234567890123456789\n",
+	        "adapter_name_or_path: adapter\nlora_target_modules: all-linear\nresume_from_checkpoint: true\n",
+	        "prompt: \"a\\nb\\t\\\"\\\\ \\u0085\\u2028\\U0001F600\\uFEFF\\x07 \\x7f'\"\neos_token: 'null'\nchat_template: '#x: y'\n",
+	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
+	        "eval_split: 0.25\neval_strategy: epoch\neval_steps: 0.5\nsave_steps: 1000000000000\nsave_total_limit: 2\nmax_steps: 7\n",
+	        "completion_only_loss: false\nassistant_only_loss: true\npacking: yes\npacking_strategy: bfd_split\nround_micro_batches: "
+	        "3\n",
+	};
+	for (size_t i = 0; i < sizeof yamls / sizeof yamls[0]; i++) {
+		check_ok(load(yamls[i], NULL, &c));
+		round_trip("train", &c);
+	}
+}
+
+static void test_help_lists_a_verbs_keys(void **state)
+{
+	(void)state;
+	struct rh_text text = {0};
+	check_ok(rh_config_help("generate", &text));
+	assert_non_null(strstr(text.bytes, "max_new_tokens"));
+	assert_null(strstr(text.bytes, "learning_rate"));
+	rh_text_free(&text);
+	check_ok(rh_config_help("train", &text));
+	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
+	rh_text_free(&text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_print_loads_back_the_same),
+	        cmocka_unit_test(test_help_lists_a_verbs_keys),
+	};
+	return cmocka_run_group_tests(tests, place_make, place_remove);
+}

@@ -1,0 +1,251 @@
+/* What no configuration may say: one line that names key, value and the mend; and what is said of keys without effect. */
+#include "place.h"
+
+static void test_load_unknown_and_repeated_keys_are_refused(void **state)
+{
+	(void)state;
+	refused("learning_rte: 1\n", NULL, "c.yaml:1: unknown key 'learning_rte'; the nearest known one is learning_rate");
+	refused("a: 1\n", NULL, "unknown key 'a'");
+	refused("\nlora_alhpa: 1\n", NULL, "c.yaml:2: unknown key 'lora_alhpa'; the nearest known one is lora_alpha");
+	refused("max_seq_length: 1\n", NULL, "unknown key 'max_seq_length'; here it is max_length");
+	refused("max_sequence_length: 1\n", NULL, "the nearest known one is max_length");
+	refused("evaluation_strategy: 'no'\n", NULL, "here it is eval_strategy");
+	refused("epochs: 1\n", NULL, "here it is num_train_epochs");
+	refused("batch_size: 1\n", NULL, "here it is per_device_train_batch_size");
+	refused("modl: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("model: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("lr: 1\n", NULL, "here it is learning_rate");
+	refused("dev: 1\n", NULL, "the nearest known one is device");
+	refused("sede: 1\n", NULL, "the nearest known one is seed");
+	refused("val_file: 1\n", NULL, "the nearest known one is validation_file");
+	refused("output: 1\n", NULL, "the nearest known one is output_dir");
+	refused("vram: 1\n", NULL, "the nearest known one is max_vram");
+	refused("lora-r: 1\n", NULL, "unknown key 'lora-r'; the nearest known one is lora_r");
+	refused(NULL, "--gradient-acumulation-step 1",
+	        "command line: unknown key 'gradient_acumulation_step'; the nearest known one is "
+	        "gradient_accumulation_steps");
+	refused("seed: 1\nlora_r: 3\nseed: 1\n", NULL, "c.yaml:3: seed is given twice");
+	refused(NULL, "--seed 1 --lora_r 4 --seed=2", "command line: seed is given twice");
+	refused(NULL, "--warmup_steps 1 --warmup-ratio 0.1", "warmup_ratio is another name of warmup_steps");
+	refused("ddp_backend: a\nddp_backend: b\n", NULL, "ddp_backend is given twice");
+	struct rh_config c;
+	check_ok(load("ddp_backend: a\nddp_timeout: 1\n", "--ddp_timeout 2", &c));
+	rh_config_free(&c);
+}
+
+static void test_load_says_what_other_trainers_names_are_called_here(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+	        {"micro_batch_size", "here it is per_device_train_batch_size"},
+	        {"optimizer", "here it is optim"},
+	        {"val_set_size", "here it is eval_split: a share of the rows"},
+	        {"sequence_len", "here it is max_length"},
+	        {"sample_packing", "here it is packing"},
+	        {"num_epochs", "here it is num_train_epochs"},
+	        {"adapter", "here it is use_peft"},
+	        {"lr_scheduler", "here it is lr_scheduler_type"},
+	        {"datasets", "here it is train_file"},
+	        {"base_model", "here it is model_name_or_path"},
+	        {"gradient_accumulation", "here it is gradient_accumulation_steps"},
+	        {"load_in_4bit", "not built yet"},
+	        {"load_in_8bit", "not built yet"},
+	        {"bnb_4bit_quant_type", "not built yet"},
+	        {"use_dora", "not built yet"},
+	        {"run_name", "a run writes metrics.jsonl"},
+	        {"wandb_project", "a run writes metrics.jsonl"},
+	        {"overwrite_output_dir", "never overwritten"},
+	        {"remove_unused_columns", "is ignored; remove it"},
+	        {"micro_batch_sise", "the nearest known one is per_device_train_batch_size"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char yaml[128];
+		snprintf(yaml, sizeof yaml, "%s: 1\n", cases[i][0]);
+		refused(yaml, NULL, cases[i][1]);
+	}
+}
+
+/* What nothing is near to is not passed off as a typing error; keys of other verbs are named only for a file, which may serve several. */
+static void test_load_names_no_key_that_was_not_meant(void **state)
+{
+	(void)state;
+	refused("zork: 1\n", NULL, "unknown key 'zork'; see `roundhouse train --help` (nothing is near it; the least far is ");
+	refused("xyzzy_plugh_quux: 1\n", NULL, "see `roundhouse train --help`");
+	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
+	refused_by("generate", NULL, "--lerning_rate 1", "see `roundhouse generate --help`");
+	refused_by("generate", "lerning_rate: 1\n", NULL, "the nearest known one is learning_rate");
+}
+
+static void test_load_values_out_of_range_name_key_value_and_range(void **state)
+{
+	(void)state;
+	refused("learning_rate: fast\n", NULL, "c.yaml:1: learning_rate: 'fast' is not allowed; expected a number, 0 or more");
+	refused("learning_rate: nan\n", NULL, "learning_rate: 'nan'");
+	refused("learning_rate: .inf\n", NULL, "learning_rate: '.inf'");
+	refused("learning_rate: 1e999\n", NULL, "learning_rate: '1e999'");
+	refused("learning_rate: 0x10\n", NULL, "learning_rate: '0x10'");
+	refused("learning_rate: -1\n", NULL, "learning_rate: '-1'");
+	refused("max_length: 1\n", NULL, "max_length: '1' is not allowed; expected a whole number from 2 to 16777216");
+	refused("max_length: null\n", NULL, "max_length: null is not taken");
+	refused("max_length: 99999999999999999999999\n", NULL, "max_length: '99999999999999999999999'");
+	refused("max_length: 12.5\n", NULL, "max_length: '12.5'");
+	refused("adam_beta1: 1\n", NULL, "expected a number from 0 to below 1");
+	refused("top_p: 0\n", NULL, "expected a number from above 0 to 1");
+	refused("num_train_epochs: 0\n", NULL, "expected a number above 0");
+	refused("max_steps: 0\n", NULL, "max_steps: '0'");
+	refused("save_steps: 2.5\n", NULL, "save_steps: '2.5' is not allowed; expected a whole number of steps, or a share");
+	refused("save_steps: 0\n", NULL, "save_steps: '0'");
+	refused("warmup_ratio: 1\n", NULL, "warmup_ratio: '1' is not allowed; expected a share of all steps below 1");
+	refused("packing: maybe\n", NULL, "packing: 'maybe' is not allowed; expected true or false");
+	refused("packing: [true]\n", NULL, "packing: a list is not allowed");
+	refused("packing: {a: 1}\n", NULL, "packing: a nested value is not allowed");
+	refused("lr_scheduler_type: polynomial\n", NULL, "expected one of linear, cosine, constant, constant_with_warmup");
+	refused("seed: -1\n", NULL, "seed: '-1'");
+	refused("max_ram: 12 parsec\n", NULL, "max_ram: '12 parsec' is not allowed; expected a size");
+	refused("max_ram: 0\n", NULL, "max_ram: '0'");
+	refused("max_ram: 24\n", NULL, "max_ram: '24' is 24 bytes; did you mean 24GiB?");
+	refused("max_vram: 8192\n", NULL, "max_vram: '8192' is 8192 bytes; did you mean 8192MiB?");
+	refused("max_steps: 1.5e0\n", NULL, "max_steps: '1.5e0'");
+	refused("max_ram: 9e18 TB\n", NULL, "max_ram: '9e18 TB'");
+	refused("forward_cuts: [3, 2]\n", NULL, "forward_cuts: '2' is not allowed there");
+	refused("forward_cuts: [a]\n", NULL, "forward_cuts: 'a'");
+	refused("forward_cuts: [[1]]\n", NULL, "forward_cuts: a nested value");
+	refused("lora_r: 4\nlora_target_modules: []\n", NULL, "names no module");
+	refused("eos_token: ''\n", NULL, "eos_token: is empty");
+	refused("device: tpu\n", NULL,
+	        "device: 'tpu' is not allowed; expected cpu, cpu:N with N from 1 to 64, cuda, cuda with GPUs as in cuda:0,2, or");
+	refused("device: 'cuda:'\n", NULL, "device: 'cuda:' is not allowed");
+	refused("device: cuda:0,\n", NULL, "device: 'cuda:0,'");
+	refused("device: cuda:0,-1\n", NULL, "device: 'cuda:0,-1'");
+	refused("device: cuda:0;1\n", NULL, "device: 'cuda:0;1'");
+	refused("device: cuda:99999\n", NULL, "device: 'cuda:99999'");
+	refused("device: emu\n", NULL, "device: 'emu'");
+	refused("device: emu:65\n", NULL, "device: 'emu:65'");
+	refused("device: cpu:0\n", NULL, "device: 'cpu:0'");
+	refused("device: cpu:2x\n", NULL, "device: 'cpu:2x'");
+	refused("device: cpu:99999999999999999999\n", NULL, "device: 'cpu:99");
+	refused("report_to: wandb\n", NULL, "report_to: only none is taken");
+	refused("deepspeed: ds.json\n", NULL, "deepspeed: is not run here");
+	refused("chat_template: \"a\\nb\\nc\"\nmax_length: \"1\\n2\"\n", NULL, "max_length: '1?2'");
+}
+
+static void test_load_what_is_not_built_says_so(void **state)
+{
+	(void)state;
+	refused("device: sim:rtx4090x8\n", NULL, "device: 'sim:rtx4090x8' is a simulated machine, which is for plan");
+	refused("dtype: float16\n", NULL, "dtype: float16 is not built yet");
+	refused("fp16: true\n", NULL, "fp16: float16 is not built yet");
+	struct rh_config c;
+	check_ok(load("schedule: roundpipe\noptimizer_staleness: 1\nstate_layout: split\naccumulation: fp32\naccumulation_chunk: null\n"
+	              "fp8: false\nspill: []\nmax_nvme: 0\nnvme_dirs: none\nmax_nvme_writes: off\noptim: adamw_torch\nfp16: false\n",
+	              NULL, &c));
+	rh_config_free(&c);
+}
+
+static void test_load_contradictions_are_refused(void **state)
+{
+	(void)state;
+	refused("bf16: true\ndtype: float32\n", NULL, "bf16: true contradicts dtype: float32");
+	refused("bf16: true\nfp16: true\n", NULL, "fp16: true contradicts bf16: true");
+	refused("use_peft: false\nlora_r: 4\n", NULL, "use_peft: false contradicts lora_r");
+	refused("lora_alpha: 4\n", NULL, "c.yaml:1: lora_alpha: has no effect without lora_r");
+	refused("validation_file: test.jsonl\neval_split: 0.1\n", NULL, "eval_split: contradicts validation_file");
+	refused("eval_strategy: steps\n", NULL, "eval_strategy: needs rows to evaluate on");
+	refused("config_name: model\n", NULL, "config_name: means random initialisation");
+	refused_by("generate", NULL, "--learning_rate 1", "learning_rate: this verb has no use for it");
+}
+
+static void test_load_what_a_verb_needs(void **state)
+{
+	(void)state;
+	refused_by("train", NULL, "",
+	           "train needs model_name_or_path or config_name; write it in CONFIG.yaml or give --model_name_or_path");
+	refused_by("train", NULL, "--config_name model", "train needs train_file");
+	refused_by("train", NULL, "--config_name model --train_file train.jsonl", "train needs output_dir");
+	refused_by("generate", NULL, "--model_name_or_path model", "generate needs prompt");
+	refused_by("eval", NULL, "--model_name_or_path model", "eval needs validation_file");
+	refused_by("train", NULL, "--model_name_or_path Qwen/x --train_file train.jsonl --output_dir o",
+	           "model_name_or_path: 'Qwen/x': no such file or directory here (models are not downloaded");
+	refused_by("train", NULL, "--model_name_or_path model --train_file no.jsonl --output_dir o",
+	           "train_file: 'no.jsonl': no such file");
+	refused_by("train", NULL, "no.yaml", "no.yaml");
+	refused_by("train", NULL, "--seed 1 c", "unexpected word 'c'");
+	refused_by("train", NULL, "--seed", "seed: needs a value");
+	refused_by("train", NULL, "--seed --packing", "seed: needs a value");
+	struct rh_config c;
+	check_ok(load_verb("generate", "train_file: gone.jsonl\nlearning_rate: 1\nmodel_name_or_path: model\n", "--prompt ''", &c));
+	assert_string_equal(c.prompt, "");
+	rh_config_free(&c);
+	check_ok(load_verb("train", NULL, "--seed 1 --help --nonsense", &c));
+	assert_true(c.help);
+	rh_config_free(&c);
+}
+
+static void test_yaml_what_is_no_plain_mapping_is_refused(void **state)
+{
+	(void)state;
+	refused("- a\n", NULL, "c.yaml:1: expected lines of the form key: value");
+	refused("hello\n", NULL, "expected lines of the form");
+	refused("a: [\n", NULL, "c.yaml:");
+	refused("seed: &x 1\n", NULL, "c.yaml:1: anchors and aliases are not taken");
+	refused("seed: *x\n", NULL, "anchors and aliases are not taken");
+	refused("seed: !!int 1\n", NULL, "tags are not taken");
+	refused("seed: 1\n---\nlora_r: 2\n", NULL, "a second document");
+	refused("? [a]\n: 1\n", NULL, "a key must be a plain word");
+	refused("seed: 1\n\tlora_r: 2\n", NULL, "not valid YAML");
+	refused("eos_token: \"a\\0b\"\n", NULL, "NUL");
+	refused("eos_token: \xff\n", NULL, "not valid YAML");
+	char deep[4096] = "fsdp_config: ";
+	memset(deep + 13, '[', 2000);
+	refused(deep, NULL, "nested too deeply");
+	struct rh_config c;
+	check_ok(load("gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: false, a: [1, [2]]}\nfsdp: ''\n"
+	              "report_to: [none]\ntf32: true\ndeepspeed: null\ndataloader_num_workers: 4\n",
+	              "--attn-implementation flash_attention_2 --use-liger-kernel", &c));
+	rh_config_free(&c);
+}
+
+/* What the notes for keys without effect look like on stderr. */
+static void test_load_tells_each_key_without_effect_once(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	fflush(stderr);
+	int kept = dup(2), file = open("stderr.txt", O_CREAT | O_TRUNC | O_WRONLY, 0600);
+	assert_true(kept >= 0 && file >= 0);
+	dup2(file, 2);
+	rh_log_quiet(0);
+	int rc = load("gradient_checkpointing: true\nddp_timeout: 4\nddp_backend: a\n", "--ddp_timeout 3", &c);
+	rh_log_quiet(1);
+	fflush(stderr);
+	dup2(kept, 2);
+	close(file);
+	close(kept);
+	check_ok(rc);
+	rh_config_free(&c);
+	struct rh_mapping map;
+	check_ok(rh_file_map("stderr.txt", &map));
+	char text[1024] = {0};
+	assert_true(map.length < sizeof text);
+	memcpy(text, map.bytes, map.length);
+	rh_file_unmap(&map);
+	assert_string_equal(text, "ddp_timeout has no effect: devices share one process\n"
+	                          "gradient_checkpointing has no effect: what is recomputed follows from the memory there is\n"
+	                          "ddp_backend has no effect: devices share one process\n");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_load_unknown_and_repeated_keys_are_refused),
+	        cmocka_unit_test(test_load_says_what_other_trainers_names_are_called_here),
+	        cmocka_unit_test(test_load_names_no_key_that_was_not_meant),
+	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
+	        cmocka_unit_test(test_load_what_is_not_built_says_so),
+	        cmocka_unit_test(test_load_contradictions_are_refused),
+	        cmocka_unit_test(test_load_what_a_verb_needs),
+	        cmocka_unit_test(test_yaml_what_is_no_plain_mapping_is_refused),
+	        cmocka_unit_test(test_load_tells_each_key_without_effect_once),
+	};
+	return cmocka_run_group_tests(tests, place_make, place_remove);
+}
