@@ -54,7 +54,8 @@ static double slower(const struct rh_anchor_request *request, int64_t tokens)
 	return ratio > 1 ? ratio : 1;
 }
 
-int rh_anchor_costs(const struct rh_anchor_request *request, int64_t tokens, struct rh_costs *out, double **trained)
+/* Costs of a micro-batch of `tokens` under the system asked for; *trained: parameters of each layer that are (rh_free). */
+static int costs_of(const struct rh_anchor_request *request, int64_t tokens, struct rh_costs *out, double **trained)
 {
 	const struct rh_experiment *experiment = request->experiment;
 	struct rh_costs given;
@@ -182,7 +183,7 @@ static int sized_open(const struct rh_anchor_request *request, int64_t sequences
 	*out = (struct sized){0};
 	for (int i = 0; !rc && i < 2; i++) {
 		double *trained;
-		rc = rh_anchor_costs(request, (sequences + i) * request->experiment->sequence_length, &out->costs[i], &trained);
+		rc = costs_of(request, (sequences + i) * request->experiment->sequence_length, &out->costs[i], &trained);
 		rc = rc ? rc : rh_costs_sum(&out->costs[i], &out->sums[i]);
 		rh_free(out->trained);
 		out->trained = trained;
@@ -315,7 +316,7 @@ int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_
 	struct rh_costs costs;
 	double *trained;
 	int rc = request->as ? predict_published(request, out) : search(request, out);
-	rc = rc ? rc : rh_anchor_costs(request, request->table->tokens, &costs, &trained);
+	rc = rc ? rc : costs_of(request, request->table->tokens, &costs, &trained);
 	if (!rc) {
 		for (int l = 0; l < costs.layers; l++)
 			out->host_bytes += (double)costs.layer[l].optimizer_bytes + (double)costs.layer[l].upload_bytes - 2 * trained[l];

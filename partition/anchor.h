@@ -29,9 +29,6 @@ struct rh_anchor_result {
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out) RH_MUST;
 void rh_anchor_result_free(struct rh_anchor_result *result);
 
-/* Costs of a micro-batch of `tokens` under the system asked for; *trained: parameters of each layer that are (rh_free). */
-int rh_anchor_costs(const struct rh_anchor_request *request, int64_t tokens, struct rh_costs *out, double **trained) RH_MUST;
-
 /* RoundPipe's published cuts as a partition. -EINVAL where they do not cover the layers. */
 int rh_anchor_cuts(const struct rh_experiment *experiment, int layers, struct rh_partition *out) RH_MUST;
 

@@ -4,7 +4,6 @@
 #include "core/minmax.h"
 #include "device/sim/sim.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* Addresses that no layer shares, so that an op that writes a gradient sum is known by where it writes. */
@@ -215,33 +214,4 @@ void rh_costs_free(struct rh_costs *costs)
 {
 	rh_free(costs->layer);
 	*costs = (struct rh_costs){0};
-}
-
-static int print_layer(const struct rh_layer_cost *layer, int count, struct rh_text *out)
-{
-	int rc = rh_text_printf(out,
-	                        "  - {count: %d, forward_ms: %.9g, recompute_ms: %.9g, recompute_spared_ms: %.9g, backward_ms: %.9g, "
-	                        "weight_gradient_ms: %.9g,\n     forward_flops: %.9g, backward_flops: %.9g, ",
-	                        count, layer->forward_s * 1e3, layer->recompute_s * 1e3, layer->recompute_spared_s * 1e3,
-	                        layer->backward_s * 1e3, layer->weight_gradient_s * 1e3, layer->forward_flops, layer->backward_flops);
-	return rc ? rc
-	          : rh_text_printf(out,
-	                           "upload_bytes: %" PRId64 ", gradient_bytes: %" PRId64 ", optimizer_bytes: %" PRId64
-	                           ",\n     saved_bytes: %" PRId64 ", boundary_bytes: %" PRId64 ", forward_workspace_bytes: %" PRId64
-	                           ", backward_workspace_bytes: %" PRId64 "}\n",
-	                           layer->upload_bytes, layer->gradient_bytes, layer->optimizer_bytes, layer->saved_bytes,
-	                           layer->boundary_bytes, layer->forward_workspace_bytes, layer->backward_workspace_bytes);
-}
-
-int rh_costs_print(const struct rh_costs *costs, struct rh_text *out)
-{
-	int rc = rh_text_printf(out, "tokens: %" PRId64 "\nhop_ms: %.9g\nfirst_trained: %d\nlayers:\n", costs->tokens, costs->hop_s * 1e3,
-	                        costs->first_trained);
-	for (int l = 0, count; !rc && l < costs->layers; l += count) {
-		for (count = 1; l + count < costs->layers; count++)
-			if (memcmp(&costs->layer[l], &costs->layer[l + count], sizeof *costs->layer))
-				break;
-		rc = print_layer(&costs->layer[l], count, out);
-	}
-	return rc;
 }

@@ -5,7 +5,6 @@
 
 #include "config/hardware.h"
 #include "config/layer_table.h"
-#include "core/text.h"
 #include "model/emit.h"
 
 /* Effective rates of one device: what is reached, not what a data sheet promises. An op takes launch_s + the longer of its arithmetic
@@ -45,9 +44,6 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 /* From a table; rates may be NULL if every layer has its times. -EINVAL names the layer that has neither times nor FLOPs. */
 int rh_costs_from_table(const struct rh_layer_table *table, const struct rh_rates *rates, struct rh_costs *out) RH_MUST;
 void rh_costs_free(struct rh_costs *costs);
-
-/* As YAML that rh_layer_table_read reads back: layers that are equal are one entry with a count. */
-int rh_costs_print(const struct rh_costs *costs, struct rh_text *out) RH_MUST;
 
 enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
 

@@ -2,7 +2,6 @@
 #include "check.h"
 
 #include "core/alloc.h"
-#include "partition/calibrate.h"
 #include "partition/costs.h"
 #include "partition/plan.h"
 #include "partition/roundpipe.h"
@@ -92,30 +91,6 @@ static void test_profile_has_the_plans_bytes(void **state)
 	}
 }
 
-static void test_profile_printed_reads_back_the_same(void **state)
-{
-	(void)state;
-	struct bench bench;
-	struct rh_text first = {0}, second = {0};
-	struct rh_layer_table table;
-	struct rh_costs again;
-	bench_open(&bench, RH_BF16, 1);
-	bench.costs.hop_s = 0.00123;
-	check_ok(rh_costs_print(&bench.costs, &first));
-	check_ok(rh_layer_table_parse(first.bytes, first.length, "printed", &table));
-	assert_int_equal(table.entries, 4); /* equal blocks are one entry; the lowest trained one makes no input gradient */
-	check_ok(rh_costs_from_table(&table, NULL, &again));
-	assert_int_equal(again.layers, bench.costs.layers);
-	check_ok(rh_costs_print(&again, &second));
-	assert_string_equal(first.bytes, second.bytes);
-	assert_int_equal(again.layer[2].saved_bytes, bench.costs.layer[2].saved_bytes);
-	rh_costs_free(&again);
-	rh_layer_table_free(&table);
-	rh_text_free(&first);
-	rh_text_free(&second);
-	bench_close(&bench);
-}
-
 static void test_table_in_flops_takes_the_machines_rate(void **state)
 {
 	(void)state;
@@ -131,46 +106,6 @@ static void test_table_in_flops_takes_the_machines_rate(void **state)
 	assert_int_equal(rh_costs_from_table(&table, NULL, &costs), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "flops.yaml: layers entry 1"));
 	rh_layer_table_free(&table);
-}
-
-/* A run that measures every stage of a partition, each off by its own factor: afterwards each is predicted as measured. */
-static void test_calibrated_costs_predict_what_was_measured(void **state)
-{
-	(void)state;
-	struct bench bench;
-	struct rh_cost_sums sums;
-	struct rh_cost_sample sample[] = {{RH_PASS_FORWARD, 0, 2, 0},
-	                                  {RH_PASS_FORWARD, 2, 3, 0},
-	                                  {RH_PASS_FUSED, 3, 5, 0},
-	                                  {RH_PASS_BACKWARD, 1, 3, 0},
-	                                  {RH_PASS_BACKWARD, 0, 1, 0}};
-	bench_open(&bench, RH_F32, 0);
-	check_ok(rh_costs_sum(&bench.costs, &sums));
-	for (int i = 0; i < 5; i++)
-		sample[i].seconds = rh_cost_stage(&sums, sample[i].pass, sample[i].lo, sample[i].hi);
-	check_near(rh_costs_drift(&sums, sample, 5), 0, 0);
-	check_near(rh_costs_drift(&sums, sample, 0), 0, 0);
-	double mean = 0;
-	for (int i = 0; i < 5; i++)
-		mean += sample[i].seconds / 5;
-	double worst = 0;
-	for (int i = 0; i < 5; i++) {
-		worst = fmax(worst, sample[i].seconds * (0.1 + 0.1 * i));
-		sample[i].seconds *= 1.1 + 0.1 * i;
-	}
-	check_near(rh_costs_drift(&sums, sample, 5), worst / mean, 1e-12);
-	check_ok(rh_costs_calibrate(&bench.costs, sample, 5));
-	rh_cost_sums_free(&sums);
-	check_ok(rh_costs_sum(&bench.costs, &sums));
-	check_near(rh_costs_drift(&sums, sample, 5), 0, 1e-12);
-	for (int i = 0; i < 5; i++)
-		check_near(rh_cost_stage(&sums, sample[i].pass, sample[i].lo, sample[i].hi), sample[i].seconds, 1e-12);
-	sample[3].seconds = NAN;
-	assert_int_equal(rh_costs_calibrate(&bench.costs, sample, 5), -EINVAL);
-	sample[3].seconds = 0;
-	assert_int_equal(rh_costs_calibrate(&bench.costs, sample, 5), -EINVAL);
-	rh_cost_sums_free(&sums);
-	bench_close(&bench);
 }
 
 /* From ops to costs to cuts to a plan that has these stages. */
@@ -215,9 +150,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_profile_counts_products_as_by_hand),
 	        cmocka_unit_test(test_profile_has_the_plans_bytes),
-	        cmocka_unit_test(test_profile_printed_reads_back_the_same),
 	        cmocka_unit_test(test_table_in_flops_takes_the_machines_rate),
-	        cmocka_unit_test(test_calibrated_costs_predict_what_was_measured),
 	        cmocka_unit_test(test_partition_of_measured_costs_makes_a_plan),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
