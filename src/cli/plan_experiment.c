@@ -165,6 +165,9 @@ static void print_text(const struct experiment_plan *plan)
 	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
+	if (!plan->asked->as_published)
+		printf("async: steps follow one another without a flush; training still ends each with one, which a configuration's plan "
+		       "counts\n");
 	if (plan->asked->as_published && experiment->source)
 		printf("published: %s\n", experiment->source);
 	if (plan->asked->as_published && experiment->exception)
