@@ -1,4 +1,5 @@
-/* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed, 2 it was asked for wrongly. */
+/* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed or
+ * the answer is no, 2 it was asked for wrongly. */
 #include "cli/verbs.h"
 #include "core/text.h"
 #include "run/machine.h"
@@ -26,7 +27,10 @@ static void usage(FILE *out)
 	for (int i = 0; i < VERBS; i++)
 		fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].meaning);
 	fprintf(out, "\nroundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON. "
-	             "roundhouse --version prints its version.\n");
+	             "roundhouse --version prints its version.\n"
+	             "Exit status: 0 done (also a run that Ctrl-C or SIGTERM ended, once its checkpoint was saved), 1 it failed, or does "
+	             "not fit "
+	             "(plan), 2 it was asked for wrongly.\n");
 }
 
 static int help(const char *verb)
@@ -64,7 +68,7 @@ int main(int argc, char **argv)
 	int status = rc ? 2 : 0;
 	if (!rc)
 		rc = config.help ? help(argv[1]) : verbs[which].run(&config);
-	if (rc)
+	if (rc < 0)
 		fprintf(stderr, "roundhouse %s: %s\n", argv[1], rh_error(rc));
 	rh_config_free(&config);
 	return rc ? (status ? status : 1) : 0;

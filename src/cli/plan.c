@@ -40,6 +40,14 @@ static json_t *advice_json(const struct rh_advice *advice)
 	return *advice->text ? json_pack("{s:s, s:f}", "change", advice->text, "gain", advice->gain) : json_null();
 }
 
+static json_t *mends_json(const struct rh_outlook *look)
+{
+	json_t *list = json_array();
+	for (int i = 0; i < look->mends; i++)
+		json_array_append_new(list, json_string(look->mend[i].text));
+	return list;
+}
+
 static json_t *known(double value)
 {
 	return value > 0 ? json_real(value) : json_null();
@@ -49,9 +57,10 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_l
 {
 	const struct rh_forecast *is = &look->forecast;
 	if (!look->fits)
-		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
-		                 found->hardware.name, "why", look->why, "mend", advice_json(&look->mend), "rates_assumed",
-		                 json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
+		return json_pack("{s:b, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "fits", 0, "hardware",
+		                 found->hardware.name, "why", look->why, "mend", advice_json(&look->mend[0]), "mends", mends_json(look),
+		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
+		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
 		                 "longest_sequence", "speed_of_light", "tiers", "stages");
 	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I, s:I}", "fits", 1, "hardware",
 	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
@@ -59,14 +68,14 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_l
 	                        "speed_of_light", look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck),
 	                        "bottleneck_gain", look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence, "longest_sequence_single", (json_int_t)look->longest_sequence_single);
-	json_t *rest =
-	        json_pack("{s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b}", "tiers", "vram",
-	                  tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
-	                  tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
-	                  stages_json(&is->plan), "run_steps", load->run_steps ? json_integer(load->run_steps) : json_null(), "run_seconds",
-	                  known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes, "step_parts", "compute",
-	                  is->times.compute, "weights", is->times.weights, "activations", is->times.activations, "gradients",
-	                  is->times.gradients, "optimizer", is->times.optimizer, "rows_assumed_full", load->synthetic);
+	json_t *rest = json_pack("{s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:I}", "tiers", "vram",
+	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
+	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
+	                         stages_json(&is->plan), "run_steps", load->run_steps ? json_integer(load->run_steps) : json_null(),
+	                         "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes,
+	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
+	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
+	                         "rows_assumed_full", load->synthetic, "model_positions", (json_int_t)load->positions);
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -92,7 +101,8 @@ static int put_stages(struct rh_text *out, const struct rh_plan *plan)
 		                    : i % 12 == 1 ? "\n                     "
 		                                  : "",
 		                    plan->backward[i].lo, plan->backward[i].hi - 1);
-	return rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
+	rc = rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
+	return rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
 }
 
 static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t budget, const char *what)
@@ -129,10 +139,33 @@ static int put_time(struct rh_text *out, double seconds)
 	return seconds < 172800 ? rh_text_printf(out, "%.1f hours", seconds / 3600) : rh_text_printf(out, "%.1f days", seconds / 86400);
 }
 
+/* Memory may hold more than the model knows positions for. */
+static int put_length(struct rh_text *out, int64_t tokens, int64_t positions)
+{
+	if (positions && tokens > positions)
+		return rh_text_printf(out, "%lld tokens (the model's context; memory would hold %lld)", (long long)positions,
+		                      (long long)tokens);
+	return rh_text_printf(out, "%lld tokens", (long long)tokens);
+}
+
+static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look)
+{
+	int64_t each = look->longest_sequence, single = look->longest_sequence_single;
+	int same = each == single || (positions && each >= positions && single >= positions);
+	int rc = rh_text_printf(out, "longest      ");
+	rc = rc ? rc : put_length(out, each, positions);
+	if (!rc && !same) {
+		rc = rh_text_printf(out, " with one sequence on each device, ");
+		rc = rc ? rc : put_length(out, single, positions);
+		rc = rc ? rc : rh_text_printf(out, " with one in all");
+	}
+	return rc ? rc : rh_text_printf(out, "\n");
+}
+
 static int put_speed(struct rh_text *out, const struct rh_load *load, const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
-	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the speed of light\n",
+	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the devices' peak (MFU)\n",
 	                        is->tokens_per_second, is->step_seconds, 100 * is->bubble, 100 * look->speed_of_light);
 	if (!rc && load->run_steps) {
 		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)load->run_steps);
@@ -140,13 +173,11 @@ static int put_speed(struct rh_text *out, const struct rh_load *load, const stru
 		rc = rc ? rc : rh_text_printf(out, "; %.2f GiB written to NVMe\n", (double)look->nvme_written_bytes / gib);
 	}
 	if (!rc)
-		rc = rh_text_printf(out, "limit        %s: a quarter more of it is worth %.1f %%\n", rh_bottleneck_name(look->bottleneck),
-		                    100 * look->bottleneck_gain);
+		rc = rh_text_printf(out, "bottleneck   %s (a quarter more would give %.1f %% more tokens/s)\n",
+		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
-	return rc ? rc
-	          : rh_text_printf(out, "longest      %lld tokens with one sequence on each device, %lld with one in all\n",
-	                           (long long)look->longest_sequence, (long long)look->longest_sequence_single);
+	return rc ? rc : put_longest(out, load->positions, look);
 }
 
 static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load)
@@ -159,13 +190,43 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 	return rc;
 }
 
-static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look,
-                    const struct rh_trace *trace)
+static int put_share(struct rh_text *out, int64_t used, int64_t budget, const char *where)
 {
-	int rc = put_head(out, found, load);
-	if (!rc && !look->fits)
-		return rh_text_printf(out, "does not fit %s\nwould fit    with %s\n", look->why,
-		                      *look->mend.text ? look->mend.text : "a larger machine, or a smaller model");
+	if (budget)
+		return rh_text_printf(out, "%.1f of %.1f GiB %s", (double)used / gib, (double)budget / gib, where);
+	return rh_text_printf(out, "%.1f GiB %s", (double)used / gib, where);
+}
+
+/* The answer, before what it is made of. */
+static int put_answer(struct rh_text *out, const struct rh_outlook *look)
+{
+	const struct rh_forecast *is = &look->forecast;
+	int rc = look->fits ? rh_text_printf(out, "fits         ") : rh_text_printf(out, "does not fit %s\n", look->why);
+	if (!rc && look->fits) {
+		rc = put_share(out, is->device_bytes, is->device_budget, is->host_devices ? "on each device, " : "on each GPU, ");
+		rc = rc ? rc : put_share(out, is->ram_bytes, is->ram_budget, "of host memory");
+		if (!rc && is->nvme_bytes) {
+			rc = rh_text_printf(out, ", ");
+			rc = rc ? rc : put_share(out, is->nvme_bytes, is->nvme_budget, "of NVMe");
+		}
+		return rc ? rc : rh_text_printf(out, "\n");
+	}
+	for (int i = 0; i < look->mends && !rc; i++)
+		rc = rh_text_printf(out, "%s %s\n", i ? "          or" : "would fit    with", look->mend[i].text);
+	return rc || look->mends ? rc : rh_text_printf(out, "would fit    on a larger machine, or a smaller model\n");
+}
+
+static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look,
+                    const struct rh_trace *trace, int64_t max_length)
+{
+	int rc = put_answer(out, look);
+	if (!rc && load->positions && max_length > load->positions)
+		rc = rh_text_printf(out,
+		                    "warning      max_length %lld is above the %lld positions that the model knows: train refuses it\n",
+		                    (long long)max_length, (long long)load->positions);
+	rc = rc ? rc : put_head(out, found, load);
+	if (!look->fits)
+		return rc;
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast.plan);
 	rc = rc ? rc : put_speed(out, load, look);
@@ -178,7 +239,7 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_load *load)
 {
 	json_t *list = json_array();
-	int rc = 0;
+	int rc = 0, any = 0;
 	if (!config->json)
 		printf("%-22s %12s %10s %8s %10s\n", "schedule", "tokens/s", "s a step", "idle %", "GiB/device");
 	for (int i = 0; i < rh_schedule_count + 1 && !rc; i++) {
@@ -193,6 +254,7 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 		other.optimizer_staleness = stale;
 		rc = rh_forecast(&other, &found->machine, load, NULL, &is);
 		int fits = !rc;
+		any |= fits;
 		if (!config->json && fits)
 			printf("%-22s %12.1f %10.4g %8.2f %10.2f\n", name, is.tokens_per_second, is.step_seconds, 100 * is.bubble,
 			       (double)is.device_bytes / gib);
@@ -211,9 +273,9 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 		}
 	}
 	if (!rc && config->json)
-		return verb_print_json(json_pack("{s:o}", "schedules", list));
+		rc = verb_print_json(json_pack("{s:O}", "schedules", list));
 	json_decref(list);
-	return rc;
+	return rc ? rc : any ? 0 : VERB_SAYS_NO;
 }
 
 /* ---- the verb ---- */
@@ -246,13 +308,13 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	if (!rc && config->json)
 		rc = verb_print_json(plan_json(found, load, &look));
 	else if (!rc)
-		rc = put_plan(&text, found, load, &look, &trace);
+		rc = put_plan(&text, found, load, &look, &trace, config->max_length);
 	if (!rc && !config->json)
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);
 	rh_trace_free(&trace);
 	rh_outlook_free(&look);
-	return rc;
+	return rc ? rc : look.fits ? 0 : VERB_SAYS_NO;
 }
 
 int verb_plan(const struct rh_config *config)

@@ -1,9 +1,11 @@
-/* One file a verb. Each takes its resolved configuration, prints its result on stdout and returns 0 or a negative errno with the line set.
- */
+/* One file a verb. Each takes its resolved configuration, prints its result on stdout and returns 0 or a negative errno with the line set;
+ * VERB_SAYS_NO where the result is printed and a script should know that it is a no. */
 #ifndef RH_CLI_VERBS_H
 #define RH_CLI_VERBS_H
 
 #include "config/config.h"
+
+enum { VERB_SAYS_NO = 1 };
 
 int verb_train(const struct rh_config *config) RH_MUST;
 int verb_plan(const struct rh_config *config) RH_MUST;

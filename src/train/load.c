@@ -102,6 +102,7 @@ int rh_load_make(const struct rh_config *config, struct rh_session *session, int
 	if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file))) {
 		int rc = rh_load_synthetic(config, 2, out);
 		out->layers = session->model->layers;
+		out->positions = session->model_config->max_position_embeddings;
 		return rc;
 	}
 	*out = (struct rh_load){0};
@@ -117,6 +118,7 @@ int rh_load_make(const struct rh_config *config, struct rh_session *session, int
 	if (!rc)
 		rc = rh_load_of_data(&data, &work, steps, out);
 	out->layers = session->model->layers;
+	out->positions = session->model_config->max_position_embeddings;
 	rh_training_data_free(&data);
 	return rc;
 }

@@ -1,19 +1,23 @@
 /* A prediction with its reasons: what limits the run, which change would help most, how long a sequence may be, and, where it does not fit,
- * the smallest change after which it would. */
+ * the changes after which it would. */
 #ifndef RH_TRAIN_OUTLOOK_H
 #define RH_TRAIN_OUTLOOK_H
 
 #include "train/predict.h"
 
 struct rh_advice {
-	char text[128]; /* "optimizer_staleness: 1"; empty: none was found */
+	char text[256]; /* "optimizer_staleness: 1"; empty: none was found */
 	double gain;    /* in tokens/s: 0.1 is a tenth more */
 };
 
+enum { RH_MENDS_MOST = 8 };
+
 struct rh_outlook {
 	int fits;
-	char why[512]; /* where it does not */
-	struct rh_advice mend;
+	char why[512];                        /* where it does not */
+	struct rh_advice mend[RH_MENDS_MOST]; /* then: what would, each alone enough, what is dearest last */
+	int mends;
+	int64_t ram_needed_bytes; /* max_ram with which it would, to a hundredth; 0: no max_ram alone helps */
 	struct rh_forecast forecast;
 	double speed_of_light; /* share of the tokens/s at the devices' product peak alone */
 	enum rh_bottleneck bottleneck;

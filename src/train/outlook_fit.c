@@ -1,16 +1,20 @@
-/* What fits: how long a sequence may be, and the smallest change after which a run would fit. */
+/* What fits: how long a sequence may be, and the changes after each of which a run would fit. */
 #include "train/outlook_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
-/* By a plan alone; `stages`: also those that are chosen by time. */
-static int fits_with(const struct rh_config *config, const struct rh_session_machine *machine, enum rh_session_stages stages)
+/* By a plan alone; `stages`: also those that are chosen by time. bytes: NULL, or where what it takes goes. */
+static int fits_with(const struct rh_config *config, const struct rh_session_machine *machine, enum rh_session_stages stages,
+                     struct rh_session_bytes *bytes)
 {
 	struct rh_load load = {0};
 	struct rh_session session = {0};
 	int rc = rh_load_synthetic(config, 0, &load);
 	rc = rc ? rc : rh_session_simulate(config, machine, &session);
 	rc = rc ? rc : rh_session_plan(&session, &load.work, stages);
+	if (bytes)
+		*bytes = session.bytes;
 	rh_session_close(&session);
 	rh_load_free(&load);
 	rh_error_clear();
@@ -19,7 +23,7 @@ static int fits_with(const struct rh_config *config, const struct rh_session_mac
 
 static int fits(const struct rh_config *config, const struct rh_session_machine *machine)
 {
-	return fits_with(config, machine, RH_STAGES_PACKED);
+	return fits_with(config, machine, RH_STAGES_PACKED, NULL);
 }
 
 /* The largest value in [known, most] for which the configuration fits, by doubling and halving; `known` where only that does (0: none). */
@@ -54,61 +58,175 @@ int64_t outlook_longest(const struct rh_config *config, const struct rh_session_
 	int64_t length = largest(&other, &other.max_length, known, 1 << 22, machine);
 	for (; length; length -= (length >> 6) + 1) { /* searched with packed stages: those that a run would have may need a little more */
 		other.max_length = length;
-		if (fits_with(&other, machine, RH_STAGES_CHOSEN))
+		if (fits_with(&other, machine, RH_STAGES_CHOSEN, NULL))
 			break;
 	}
 	return length;
 }
 
-/* The least that a user would have to change, what costs least first. */
-void outlook_mend(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+/* ---- changes after which a run would fit ---- */
+
+static const double gib = 1 << 30;
+
+static char *next_mend(struct rh_outlook *out)
+{
+	RH_ASSERT(out->mends < RH_MENDS_MOST);
+	return out->mend[out->mends++].text;
+}
+
+/* As a user would write it, never less than it is. */
+static void show_size(int64_t bytes, char *out, size_t room)
+{
+	const int64_t mib = 1 << 20;
+	if (bytes >= (int64_t)8 << 30)
+		snprintf(out, room, "%lldGiB", (long long)((bytes + 1024 * mib - 1) / (1024 * mib)));
+	else
+		snprintf(out, room, "%lldMiB", (long long)((bytes + mib - 1) / mib));
+}
+
+/* Onto NVMe goes what it must, and no more. */
+static int mend_by_spill(const struct rh_config *config, const struct rh_session_machine *machine, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
-	char *text = out->mend.text;
-	size_t room = sizeof out->mend.text;
-	other.max_vram = other.max_ram = 0;
-	if ((config->max_vram || config->max_ram) && fits(&other, machine)) {
-		snprintf(text, room, "%s", config->max_ram ? "a larger max_ram, or none" : "a larger max_vram, or none");
-		return;
-	}
-	other = *config;
-	if (config->dtype == RH_BF16 && config->state_layout != RH_LAYOUT_SPLIT8 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
-		other.state_layout = RH_LAYOUT_SPLIT8;
-		if (fits(&other, machine)) {
-			snprintf(text, room, "state_layout: split8");
-			return;
-		}
-		other = *config;
-	}
-	if (!config->spill && machine->hardware->nvme.bytes > 0) {
-		other.spill = RH_SPILL_AUTO;
-		other.max_nvme = machine->hardware->nvme.bytes;
-		if (fits(&other, machine)) {
-			snprintf(text, room, "spill: auto, with nvme_dirs and max_nvme");
-			return;
-		}
-		other = *config;
-	}
-	int64_t batch = largest(&other, &other.per_device_train_batch_size, 0, config->per_device_train_batch_size, machine);
+	struct rh_session_bytes bytes;
+	char size[32];
+	int64_t room = machine->hardware->nvme.bytes;
+	other.spill = RH_SPILL_AUTO;
+	other.max_nvme = room ? room : (int64_t)1 << 50;
+	other.max_nvme_writes = 0;
+	if (config->spill || !fits_with(&other, machine, RH_STAGES_PACKED, &bytes) || !bytes.nvme)
+		return 0;
+	show_size(bytes.nvme, size, sizeof size);
+	char *text = next_mend(out);
+	snprintf(text, sizeof out->mend->text, "spill: auto, nvme_dirs and max_nvme: %s%s (%.1f GiB written to NVMe a step%s)", size, with,
+	         (double)bytes.nvme_step / gib, room ? "" : "; the profile has no nvme, whose speed decides");
+	return 1;
+}
+
+static int mend_by_batch(const struct rh_config *config, const struct rh_session_machine *machine, const char *with, struct rh_outlook *out)
+{
+	struct rh_config other = *config;
+	int64_t rows = config->per_device_train_batch_size, batch = 0;
+	size_t room = sizeof out->mend->text;
+	if (rows > 1)
+		batch = largest(&other, &other.per_device_train_batch_size, 0, rows, machine);
 	if (batch) {
-		snprintf(text, room, "per_device_train_batch_size: %lld", (long long)batch);
-		return;
+		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
+		return 1;
 	}
 	other = *config;
 	other.per_device_train_batch_size = 1;
 	int64_t length = largest(&other, &other.max_length, 0, config->max_length, machine);
-	if (length) {
-		snprintf(text, room, "per_device_train_batch_size: 1 and max_length: %lld", (long long)length);
-		return;
-	}
-	other = *config;
+	if (length < config->max_length / 8) /* is no answer to what was asked */
+		return 0;
+	if (length)
+		snprintf(next_mend(out), room, "%s%smax_length: %lld", with, rows > 1 ? "per_device_train_batch_size: 1 and " : "",
+		         (long long)length);
+	return length > 0;
+}
+
+/* The same training in fewer bytes. */
+static int mend_by_layout(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+{
+	struct rh_config other = *config;
+	size_t room = sizeof out->mend->text;
+	int before = out->mends, wide = config->dtype == RH_F32;
 	other.dtype = RH_BF16;
-	if (config->dtype == RH_F32 && fits(&other, machine)) {
-		snprintf(text, room, "dtype: bfloat16");
-		return;
+	if (wide) {
+		other.state_layout = RH_LAYOUT_SPLIT;
+		if (fits(&other, machine))
+			snprintf(next_mend(out), room, "dtype: bfloat16");
 	}
+	if (config->state_layout == RH_LAYOUT_SPLIT8 || config->optim != RH_OPTIM_ADAMW || config->use_lora || out->mends > before)
+		return out->mends > before;
+	other.state_layout = RH_LAYOUT_SPLIT8;
+	if (fits(&other, machine))
+		snprintf(next_mend(out), room, "state_layout: split8%s", wide ? " and dtype: bfloat16" : "");
+	return out->mends > before;
+}
+
+static int mend_by_lora(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+{
+	struct rh_config other = *config;
+	char text[128];
+	int before = out->mends;
+	if (config->use_lora)
+		return 0;
+	other.dtype = RH_BF16;
+	other.state_layout = RH_LAYOUT_SPLIT;
 	other.use_lora = 1;
 	other.lora_r = config->lora_r ? config->lora_r : 16;
-	if (!config->use_lora && fits(&other, machine))
-		snprintf(text, room, "lora_r: 16 (and dtype: bfloat16)");
+	snprintf(text, sizeof text, "a LoRA adapter instead of all weights, use_peft: true%s",
+	         config->dtype == RH_F32 ? " and dtype: bfloat16" : "");
+	if (fits(&other, machine)) {
+		snprintf(next_mend(out), sizeof out->mend->text, "%s", text);
+	} else if (!before) {
+		size_t length = strlen(text);
+		snprintf(text + length, sizeof text - length, " and ");
+		mend_by_batch(&other, machine, text, out);
+	}
+	return out->mends > before;
+}
+
+/* The least value of a cap that fits, to a hundredth; 0: none does. */
+static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh_config *other, const struct rh_session_machine *machine)
+{
+	int64_t low = 0, high = (int64_t)64 << 20;
+	for (*other = *config;; low = high, high *= 2) {
+		*cap = high;
+		if (fits(other, machine))
+			break;
+		if (high > (int64_t)1 << 45)
+			return 0;
+	}
+	while (high - low > high / 100) {
+		*cap = low + (high - low) / 2;
+		if (fits(other, machine))
+			high = *cap;
+		else
+			low = *cap;
+	}
+	return high;
+}
+
+static void mend_by_cap(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+{
+	struct rh_config other;
+	char ram_size[32], vram_size[32];
+	int64_t ram = least_cap(config, &other.max_ram, &other, machine), vram = 0;
+	size_t room = sizeof out->mend->text;
+	if (!ram && config->max_vram)
+		vram = least_cap(config, &other.max_vram, &other, machine);
+	int both = !ram && !vram && config->max_vram;
+	if (both) {
+		struct rh_config free_vram = *config;
+		free_vram.max_vram = 0;
+		ram = least_cap(&free_vram, &other.max_ram, &other, machine);
+	}
+	if (!ram && !vram)
+		return;
+	show_size(ram, ram_size, sizeof ram_size);
+	show_size(vram, vram_size, sizeof vram_size);
+	int beyond = machine->ram_bytes && ram > machine->ram_bytes;
+	char *text = next_mend(out);
+	out->ram_needed_bytes = both ? 0 : ram;
+	if (!ram)
+		snprintf(text, room, "max_vram: %s", vram_size);
+	else
+		snprintf(text, room, "max_ram: %s%s%s", ram_size, beyond ? ", more than this machine has" : "",
+		         both ? ", and no max_vram" : "");
+}
+
+void outlook_mend(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+{
+	struct rh_config half = *config;
+	int found = mend_by_spill(config, machine, "", out);
+	found |= mend_by_layout(config, machine, out);
+	found |= mend_by_batch(config, machine, "", out);
+	found |= mend_by_lora(config, machine, out);
+	if (!found && config->dtype == RH_BF16 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
+		half.state_layout = RH_LAYOUT_SPLIT8;
+		mend_by_spill(&half, machine, ", state_layout: split8", out);
+	}
+	mend_by_cap(config, machine, out);
 }

@@ -3,6 +3,9 @@
 #include "core/log.h"
 #include "device/sim/sim.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* Bytes of memory of its own that a device has; 0: its memory is the host's. */
 static int room_of_devices(const struct rh_session *session, int64_t *bytes)
 {
@@ -80,6 +83,38 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	return 0;
 }
 
+/* What the memory is for, in a line that a person reads: the two or three parts that count. */
+static int refuse_ram(const struct rh_session *session, int64_t ram)
+{
+	enum { PARTS = 5, SAID_MOST = 3 };
+	char names[PARTS][32] = {"weights and optimizer", "boundary activations", "", "data", "program"}, parts[160];
+	int64_t total = session->bytes.total,
+	        bytes[PARTS] = {session->bytes.store, session->bytes.boundaries, session->bytes.host_devices * session->bytes.device,
+	                        session->bytes.data, PLANNING_ALLOWANCE_BYTES};
+	int large = total >= (int64_t)10 << 30, host_devices = session->bytes.host_devices;
+	double unit = large ? 1 << 30 : 1 << 20;
+	snprintf(names[2], sizeof names[2], "%d CPU device%s", host_devices, host_devices == 1 ? "" : "s");
+	*parts = 0;
+	for (int said = 0; said < SAID_MOST; said++) {
+		int most = 0;
+		for (int i = 1; i < PARTS; i++)
+			most = bytes[i] > bytes[most] ? i : most;
+		if (bytes[most] < total / 20)
+			break;
+		size_t used = strlen(parts);
+		snprintf(parts + used, sizeof parts - used, "%s%s %.1f", said ? ", " : "", names[most], (double)bytes[most] / unit);
+		bytes[most] = 0;
+	}
+	char less[40] = ""; /* only where the two figures look alike */
+	if (total - ram < (int64_t)(unit / 10))
+		snprintf(less, sizeof less, ", %lld byte%s less", (long long)(total - ram), total - ram == 1 ? "" : "s");
+	return rh_fail(-ENOMEM,
+	               "max_ram: the run needs %.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
+	               "fewer parameters",
+	               (double)total / unit, large ? "GiB" : "MiB", parts, (double)ram / unit, less,
+	               host_devices ? "lower max_vram, " : "");
+}
+
 /* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what max_ram leaves. */
 static int plan_as_asked(struct rh_session *session, struct planning *planning)
 {
@@ -104,15 +139,7 @@ static int plan_as_asked(struct rh_session *session, struct planning *planning)
 		if (cap <= 0)
 			break;
 	}
-	return rh_fail(-ENOMEM,
-	               "max_ram: the run needs %.1f MiB of host memory (weights and optimizer %.1f, boundary activations %.1f, %d CPU "
-	               "device%s of %.1f, data %.1f, program %d) and may have %.1f, %lld byte%s less; raise max_ram, lower max_vram, or "
-	               "train fewer parameters",
-	               (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576,
-	               (double)session->bytes.boundaries / 1048576, session->bytes.host_devices,
-	               session->bytes.host_devices == 1 ? "" : "s", (double)session->bytes.device / 1048576,
-	               (double)session->bytes.data / 1048576, PLANNING_ALLOWANCE_BYTES >> 20, (double)ram / 1048576,
-	               (long long)(session->bytes.total - ram), session->bytes.total - ram == 1 ? "" : "s");
+	return refuse_ram(session, ram);
 }
 
 /* With these kinds on NVMe. Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. */

@@ -18,6 +18,7 @@ struct rh_load {
 	double tokens_a_step; /* mean over the run */
 	int synthetic;        /* rows are taken to be max_length tokens, all trained */
 	int layers;           /* of the model, where known: says how much is to be simulated */
+	int64_t positions;    /* that the model knows; 0: not asked */
 };
 /* From the data where there are any and they are small enough to be read at once; else synthetic, two steps. */
 int rh_load_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_load *out) RH_MUST;

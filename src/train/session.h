@@ -20,6 +20,15 @@ struct rh_session_machine {
 	int64_t ram_bytes; /* free for the run where max_ram is not given; 0: no limit */
 };
 
+struct rh_session_bytes {
+	int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
+	int64_t nvme;                                   /* reserved there */
+	int64_t nvme_loaded;                            /* written to it before the first step, at most */
+	int64_t nvme_step;                              /* written to it in a whole step */
+	int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
+	int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
+};
+
 struct rh_session {
 	const struct rh_config *config;           /* borrowed */
 	const struct rh_session_machine *machine; /* borrowed; NULL: this one, and work is done */
@@ -45,14 +54,7 @@ struct rh_session {
 	int rates_assumed;
 	struct rh_devices devices;
 	struct rh_executor *executor;
-	struct {
-		int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
-		int64_t nvme;                                   /* reserved there */
-		int64_t nvme_loaded;                            /* written to it before the first step, at most */
-		int64_t nvme_step;                              /* written to it in a whole step */
-		int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
-		int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
-	} bytes;
+	struct rh_session_bytes bytes;
 };
 
 /* Files and model. Nothing large is reserved. The session must not move between the two calls. A session that does not train has an

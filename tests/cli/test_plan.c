@@ -18,14 +18,19 @@ static void make_good(struct scratch *scratch)
 	setenv("XDG_CONFIG_HOME", dir, 1); /* no profile of this machine's */
 }
 
-static json_t *result_of(const struct ran *ran)
+static json_t *answer_of(const struct ran *ran, int status)
 {
 	json_error_t error;
-	if (ran->status)
+	if (ran->status != status)
 		fail_msg("exit %d: %s", ran->status, ran->err);
 	json_t *json = json_loads(ran->out, 0, &error);
 	assert_non_null(json);
 	return json;
+}
+
+static json_t *result_of(const struct ran *ran)
+{
+	return answer_of(ran, 0);
 }
 
 static int64_t bytes_at(const json_t *json, const char *outer, const char *inner, const char *tier)
@@ -81,7 +86,7 @@ static void test_plan_that_does_not_fit_says_what_would(void **state)
 	struct scratch scratch;
 	make_good(&scratch);
 	struct ran ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --max_vram 64KiB --json", scratch.dir);
-	json_t *json = result_of(&ran);
+	json_t *json = answer_of(&ran, 1);
 	assert_true(json_is_false(json_object_get(json, "fits")));
 	assert_non_null(json_object_get(json_object_get(json, "mend"), "change"));
 	json_decref(json);
@@ -91,6 +96,45 @@ static void test_plan_that_does_not_fit_says_what_would(void **state)
 	run_free(&ran);
 	ran = run_line(&scratch, "train %s/run.yaml --device sim:rtx4090x8", scratch.dir);
 	check_failed(&ran, "is a simulated machine");
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+/* An 8B's config.json: its 104.7 GiB of weights and state are what plan is asked of most. */
+#define EIGHT                                                                                                                              \
+	"{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 4096, \"intermediate_size\": 14336, "     \
+	"\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256, "                     \
+	"\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0, \"hidden_act\": \"silu\"}"
+
+static void says(const struct ran *ran, int status, const char *part)
+{
+	if (ran->status != status || !strstr(ran->out, part))
+		fail_msg("exit %d, '%s' is not in: %s%s", ran->status, part, ran->out, ran->err);
+}
+
+static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	write_text(path_of("%s/eight.yaml", scratch.dir), path_of("config_name: %s/config.json\nmax_length: 2048\n", scratch.dir));
+	struct ran ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --gpus 1 --max_ram 60GiB", scratch.dir);
+	says(&ran, 1, "GiB of host memory (weights and optimizer 104.7) and may have 60.0; raise max_ram, spill to NVMe, or train fewer");
+	says(&ran, 1, "would fit    with spill: auto, nvme_dirs and max_nvme: ");
+	says(&ran, 1, "          or a LoRA adapter instead of all weights");
+	says(&ran, 1, "          or max_ram: 1");
+	assert_null(strstr(ran.out, "CPU device"));
+	run_free(&ran);
+	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --gpus 1 --per_device_train_batch_size 1", scratch.dir);
+	says(&ran, 0, "fits         ");
+	says(&ran, 0, "bottleneck   ");
+	says(&ran, 0, "(layer 0 is the embedding, 33 the head)");
+	says(&ran, 0, "longest      8192 tokens (the model's context; memory would hold ");
+	assert_null(strstr(ran.out, "warning"));
+	run_free(&ran);
+	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --per_device_train_batch_size 1 --max_length 9000", scratch.dir);
+	says(&ran, 0, "warning      max_length 9000 is above the 8192 positions");
 	run_free(&ran);
 	scratch_close(&scratch);
 }
@@ -129,6 +173,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_twice_prints_the_same_bytes),
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
+	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
