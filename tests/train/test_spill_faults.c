@@ -62,20 +62,20 @@ static int train(const struct scratch *scratch, const char *out, const char *mor
 
 struct kind {
 	const char *name, *keys, *file; /* file: what it writes */
-	int words;
+	int words, stride;              /* stride: but under RH_LONG, calls of which one fails */
 };
 #define FEW "--max_length 32 --gradient_accumulation_steps 2 "
 static const struct kind kinds[] = {
-        {"full", FEW "--spill optimizer,masters", "model.safetensors", 0},
-        {"lora", FEW "--lora_r 2 --spill optimizer,masters,weights", "adapter_model.safetensors", 0},
+        {"full", FEW "--spill optimizer,masters", "model.safetensors", 0, 1},
+        {"lora", FEW "--lora_r 2 --spill optimizer,masters,weights", "adapter_model.safetensors", 0, 1},
         {"activations",
          "--max_length 128 --gradient_accumulation_steps 6 --forward_cuts 1,2 --backward_cuts 1,2,3 --spill activations --max_vram 4MiB",
-         "model.safetensors", 16}};
+         "model.safetensors", 16, 4}};
 
 static const struct {
 	enum rh_drive_fault fault;
 	int code, rc; /* rc 0: mended */
-	int stride;   /* but under RH_LONG */
+	int stride;   /* likewise */
 } faults[] = {
         {RH_FAULT_FAIL, -EIO, -EIO, 1},  {RH_FAULT_FAIL, -ENOSPC, -ENOSPC, 5}, {RH_FAULT_SHORT, 0, 0, 5},
         {RH_FAULT_TORN, 0, -EBADMSG, 3}, {RH_FAULT_FLIP, 0, -EBADMSG, 3},
@@ -131,7 +131,7 @@ static void sweep(const struct kind *kind)
 	uint64_t kept = tree_hash(path_of("%s/on/checkpoint-2", scratch.dir));
 	for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
 		int64_t n = 1, told = 0, calls = 0;
-		for (; n < 100000; n += getenv("RH_LONG") ? 1 : faults[f].stride) {
+		for (; n < 100000; n += getenv("RH_LONG") ? 1 : faults[f].stride * kind->stride) {
 			rh_drive_fail_nth(n, faults[f].fault, faults[f].code);
 			int rc = train(&scratch, "on", more, &result);
 			calls = rh_drive_fail_nth(0, 0, 0);
