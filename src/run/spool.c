@@ -12,7 +12,11 @@ enum way { DOWN, UP, WAYS }; /* from devices to NVMe, and back */
 struct ring {
 	struct rh_boundary_buffer *buffer;
 	int count;
-	int64_t *ticket; /* of each buffer: its transfer, 0 none */
+	/* of each buffer: its transfer, and what that waits for; ticket 0: none */
+	struct {
+		int64_t ticket;
+		struct rh_event *after;
+	} * under_way;
 	struct rh_host_queue *queue;
 	struct rh_space_io *io; /* NULL: simulated */
 	int64_t latest;         /* ticket */
@@ -65,8 +69,8 @@ static int ring_create(struct run_spool *spool, enum way way, struct rh_boundary
 	struct rh_space *space = spool->options.space;
 	ring->buffer = buffer;
 	ring->count = count;
-	ring->ticket = rh_alloc((size_t)count, sizeof *ring->ticket);
-	int rc = ring->ticket ? 0 : -ENOMEM;
+	ring->under_way = rh_alloc((size_t)count, sizeof *ring->under_way);
+	int rc = ring->under_way ? 0 : -ENOMEM;
 	if (!rc)
 		rc = device->ops->host_queue ? device->ops->host_queue(device, &ring->queue) : rh_host_thread_open(count, &ring->queue);
 	if (!rc && space)
@@ -81,7 +85,7 @@ static void ring_destroy(struct ring *ring)
 	if (ring->queue)
 		ring->queue->ops->destroy(ring->queue);
 	rh_space_io_destroy(ring->io);
-	rh_free(ring->ticket);
+	rh_free(ring->under_way);
 }
 
 int run_spool_create(const struct run_spool_options *options, struct rh_boundary_buffer *buffer, struct run_spool **out)
@@ -116,21 +120,24 @@ void run_spool_destroy(struct run_spool *spool)
 static int submit(struct ring *ring, int64_t number, const struct rh_host_job *job)
 {
 	int rc = ring->queue->ops->submit(ring->queue, job, &ring->latest);
-	ring->ticket[number % ring->count] = rc ? 0 : ring->latest;
+	ring->under_way[number % ring->count].ticket = rc ? 0 : ring->latest;
+	ring->under_way[number % ring->count].after = job->after;
 	return rc;
 }
 
-/* Waits for the transfer of a buffer, if there is one. What goes before it on the device is not NVMe's time. */
-static int settle(struct run_spool *spool, struct ring *ring, int64_t number, struct rh_event *after)
+/* Waits for the transfer of a buffer, if there is one. What the device does before it is not NVMe's time. */
+static int settle(struct run_spool *spool, struct ring *ring, int64_t number)
 {
-	int64_t *ticket = &ring->ticket[number % ring->count];
-	int rc = *ticket && after ? after->ops->event_sync(after) : 0;
+	int64_t ticket = ring->under_way[number % ring->count].ticket;
+	struct rh_event *after = ring->under_way[number % ring->count].after;
+	ring->under_way[number % ring->count].ticket = 0;
+	int rc = ticket && after ? after->ops->event_sync(after) : 0;
+	if (!ticket || rc)
+		return rc;
 	double began = ring->queue->ops->seconds(ring->queue);
-	if (*ticket && !rc)
-		rc = ring->queue->ops->await(ring->queue, *ticket);
-	if (*ticket && spool->options.space)
+	rc = ring->queue->ops->await(ring->queue, ticket);
+	if (spool->options.space)
 		rh_space_waited(spool->options.space, ring->queue->ops->seconds(ring->queue) - began);
-	*ticket = 0;
 	return rc;
 }
 
@@ -195,7 +202,7 @@ int run_spool_write(struct run_spool *spool, enum rh_boundary_kind kind, int lay
 	struct rh_boundary_buffer *buffer = &ring->buffer[sent % ring->count];
 	int rc = read_ahead(spool);
 	if (!rc)
-		rc = settle(spool, ring, sent, written_event(buffer));
+		rc = settle(spool, ring, sent);
 	spool->sent = sent;
 	*out = buffer;
 	return rc;
@@ -223,13 +230,13 @@ static int bring(struct run_spool *spool, int64_t late, int64_t sent)
 		spool->asked = late;
 		/* where later writes were dropped the record may still be on its way, from the buffer that is still its own */
 		if (!atomic_load_explicit(&spool->whole[sent], memory_order_acquire))
-			rc = settle(spool, down, sent, written_event(&down->buffer[sent % down->count]));
+			rc = settle(spool, down, sent);
 		if (!rc)
 			rc = ask(spool);
 	}
 	struct rh_boundary_buffer *buffer = &up->buffer[late % up->count];
 	if (!rc)
-		rc = settle(spool, up, late, NULL);
+		rc = settle(spool, up, late);
 	spool->came = late + 1;
 	buffer->written_by = -1;
 	return rc;
@@ -266,7 +273,7 @@ int run_spool_end(struct run_spool *spool)
 		int fault = ring->latest ? ring->queue->ops->await(ring->queue, ring->latest) : 0;
 		rc = rc ? rc : fault;
 		for (int i = 0; i < ring->count; i++)
-			ring->ticket[i] = 0;
+			ring->under_way[i].ticket = 0;
 	}
 	return rc;
 }

@@ -2,6 +2,7 @@
  * under every schedule, with much memory for the rings and with the least; and the bytes are those said. */
 #include "train/deep.h"
 
+#include "config/hardware.h"
 #include "train/planning.h"
 
 #include <sys/stat.h>
@@ -241,6 +242,110 @@ static void test_every_schedule_that_ends_its_steps_together(void **state)
 	assert_true(spilled >= 5);
 }
 
+/* ---- budgets, and a flipped bit ---- */
+
+struct budget {
+	int64_t ram, nvme, writes;
+	int rc;
+	const char *says;
+};
+
+/* Starts within the budget, and, where that is enough, trains all steps within it. */
+static void check_budget(const struct what *what, struct budget budget)
+{
+	struct deep deep;
+	struct rh_workload work;
+	struct rig_input in = open_run(&deep, what, (struct place){RH_SPILL_ACTIVATIONS, 2, budget.ram}, &work);
+	deep.rig.config.max_nvme = budget.nvme;
+	deep.rig.config.max_nvme_writes = budget.writes;
+	int rc = rh_session_start(&deep.rig.session, &work);
+	assert_int_equal(rc, budget.rc);
+	if (rc && !strstr(rh_error(rc), budget.says))
+		fail_msg("%s", rh_error(rc));
+	for (int s = 0; !rc && s < what->steps; s++)
+		(void)rig_step(&deep.rig, &in, 0, MICROS, s);
+	if (!rc) { /* every step was a whole one, so that all is written that was said */
+		struct rh_space_stats stats;
+		rh_space_stats(deep.rig.session.space, &stats);
+		assert_int_equal(stats.written_bytes[0] + stats.written_bytes[1], budget.writes);
+		assert_int_equal(stats.reserved_bytes[0] + stats.reserved_bytes[1], budget.nvme);
+	}
+	deep_close(&deep);
+}
+
+static const struct what budgeted = {.model = "qwen3", .device = "cpu:1", .clip = 1, .steps = 3};
+
+static void test_budgets_hold_to_the_byte(void **state)
+{
+	(void)state;
+	int64_t least = least_ram(&budgeted, RH_SPILL_ACTIVATIONS);
+	struct outcome is = train(&budgeted, (struct place){RH_SPILL_ACTIVATIONS, 2, least});
+	int64_t nvme = is.nvme_bytes, writes = budgeted.steps * is.step_bytes;
+	free(is.weights);
+	check_budget(&budgeted, (struct budget){least, nvme, writes, 0, NULL});
+	check_budget(&budgeted, (struct budget){least - 1, nvme, writes, -ENOMEM, "1 byte less"});
+	check_budget(&budgeted, (struct budget){least, nvme - 1, writes, -ENOSPC, ", 1 less"});
+	check_budget(&budgeted, (struct budget){least, nvme, writes - 1, -EDQUOT, "3 steps"});
+}
+
+/* What the machine simulated says of bytes is what the run takes. */
+static void test_a_plan_says_the_same_bytes(void **state)
+{
+	(void)state;
+	struct rh_hardware hardware;
+	check_ok(rh_hardware_find("rtx4090x8", &hardware));
+	struct rh_session_machine machine = {.hardware = &hardware, .devices = 1};
+	struct deep deep;
+	struct rh_workload work;
+	struct outcome is = train(&budgeted, (struct place){RH_SPILL_ACTIVATIONS, 2, 0});
+	struct rig_input in = open_run(&deep, &budgeted, (struct place){RH_SPILL_ACTIVATIONS, 2, 0}, &work);
+	rh_session_close(&deep.rig.session);
+	check_ok(rh_session_simulate(&deep.rig.config, &machine, &deep.rig.session));
+	check_ok(rh_session_start(&deep.rig.session, &work));
+	assert_int_equal(deep.rig.session.bytes.nvme, is.nvme_bytes);
+	assert_int_equal(deep.rig.session.bytes.nvme_step, is.step_bytes);
+	(void)rig_step(&deep.rig, &in, 0, MICROS, 0); /* in virtual time */
+	deep_close(&deep);
+	rh_hardware_free(&hardware);
+	free(is.weights);
+}
+
+/* Each block in turn: whatever comes back flipped is named, and the step ends with it. */
+static void test_a_flipped_bit_is_named_before_it_is_used(void **state)
+{
+	(void)state;
+	struct deep deep;
+	struct rh_workload work;
+	int64_t least = least_ram(&budgeted, RH_SPILL_ACTIVATIONS), told = 0, calls = INT64_MAX;
+	for (int64_t n = 1; n <= calls; n += getenv("RH_LONG") ? 1 : 7) {
+		struct rig_input in = open_run(&deep, &budgeted, (struct place){RH_SPILL_ACTIVATIONS, 2, least}, &work);
+		rh_drive_fail_nth(1, RH_FAULT_SHORT, 0); /* so that what is opened can fail */
+		check_ok(rh_session_start(&deep.rig.session, &work));
+		rh_drive_fail_nth(n, RH_FAULT_FLIP, 0);
+		struct rig_micro *micro = calloc(MICROS, sizeof *micro);
+		struct rh_micro_batch batch[MICROS];
+		for (int m = 0; m < MICROS; m++) {
+			rig_micro_make(&in, m, 0, &micro[m]);
+			batch[m] = micro[m].batch;
+		}
+		int rc = rh_executor_train(deep.rig.session.executor, batch, MICROS, 0, 0.01f);
+		calls = rh_drive_fail_nth(0, 0, 0);
+		if (calls >= n) {
+			told++;
+			assert_int_equal(rc, -EBADMSG);
+			if (!strstr(rh_error(rc), "boundary activations") || !strstr(rh_error(rc), "does not match its checksum"))
+				fail_msg("%s", rh_error(rc));
+			calls = INT64_MAX;
+		} else {
+			check_ok(rc);
+		}
+		free(micro);
+		deep_close(&deep);
+	}
+	printf("%lld flips, all named\n", (long long)told);
+	assert_true(told > 3);
+}
+
 /* ---- stages that update themselves ---- */
 
 struct running {
@@ -342,6 +447,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_activations_from_nvme_are_those_in_memory),
 	        cmocka_unit_test(test_every_schedule_that_ends_its_steps_together),
+	        cmocka_unit_test(test_budgets_hold_to_the_byte),
+	        cmocka_unit_test(test_a_plan_says_the_same_bytes),
+	        cmocka_unit_test(test_a_flipped_bit_is_named_before_it_is_used),
 	        cmocka_unit_test(test_stages_that_update_themselves),
 	};
 	return cmocka_run_group_tests(tests, make_dirs, remove_dirs);
