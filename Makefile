@@ -102,12 +102,15 @@ $(patsubst bench/%.c,bench-%,$(wildcard bench/*.c)): bench-%: $(B)/bench/%
 $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 	@$<
 
-# Each header alone, as C11; those that CUDA files will include, as C++17 too.
-HEADERS := $(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h partition/*.h)
+# Each header alone, as C11 (codes_avx512.h is a part of codes.c); cuda/'s, and those that CUDA files may include, as C++17 on the emulation.
+HEADERS_C := $(filter-out offload/simd/codes_avx512.h,$(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h offload/*/*.h partition/*.h)) \
+             $(addprefix cuda/,blas.h blas_library.h device.h kernels.h)
+HEADERS_CUDA := $(wildcard src/device/*.h src/core/*.h cuda/*.h cuda/*.cuh)
+HEADER_FLAGS := -Isrc -I. -Itests -Itests/cudaemu -Wall -Wextra -Wno-missing-field-initializers -Wno-unused-function -Werror -DRH_CUDA_EMULATED -DRH_ISA=base -D_GNU_SOURCE -fsyntax-only
 headers:
-	@for h in $(HEADERS); do $(CC) -std=c11 -D_GNU_SOURCE -Isrc -I. -Wall -Wextra -DRH_ISA=base -fsyntax-only -x c $$h || exit 1; done
-	@for h in $(wildcard src/device/*.h) $(wildcard src/core/*.h); do g++ -std=c++17 -Isrc -Wall -Wextra -fsyntax-only -x c++ $$h || exit 1; done
-	@echo "$(words $(HEADERS)) headers stand alone"
+	@for h in $(HEADERS_C); do $(CC) -std=c11 $(HEADER_FLAGS) -x c $$h || exit 1; done
+	@for h in $(HEADERS_CUDA); do g++ -std=c++17 $(HEADER_FLAGS) -x c++ $$h || exit 1; done
+	@echo "$(words $(sort $(HEADERS_C) $(HEADERS_CUDA))) headers stand alone"
 
 tidy:
 	clang-tidy --quiet $(SRC) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
@@ -120,7 +123,7 @@ deps:
 	@tests/deps.sh $(PACKAGES)
 
 fmt:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 
 clean:
 	rm -rf build

@@ -7,8 +7,8 @@
  *
  * At 3 to 20 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth.
  * Tile: 8 results a thread, 32 such by 8 rows a block. gpt-oss's gates and ups alternate: a thread reads the 16 that its results are of. */
-#include "cuda/kernels.h"
 #include "cuda/chunk.h"
+#include "cuda/kernels.h"
 
 struct activation_args {
 	const void *x, *dy; /* gu and da of GLU */
@@ -172,8 +172,7 @@ template <typename T, int ACT> static int run_curve(const struct activation_args
 	}
 }
 
-template <typename T>
-static int run_dtype(const struct activation_args *a, enum rh_activation act, enum pass pass, CUstream_st *stream)
+template <typename T> static int run_dtype(const struct activation_args *a, enum rh_activation act, enum pass pass, CUstream_st *stream)
 {
 	switch (act) {
 	case RH_ACT_GELU:

@@ -11,8 +11,8 @@
  *
  * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes. Probabilities are rounded to bf16 for the second
  * product; the denominator is the sum of the unrounded ones. */
-#include "cuda/kernels.h"
 #include "cuda/attention_mma.h"
+#include "cuda/kernels.h"
 
 enum { KEYS = 64 }; /* a tile */
 

@@ -8,8 +8,8 @@
  *
  * Tile: a warp a token, 8 a block; lane l holds experts l, l + 32, ... in registers, at most 4 or 32 of them. Sums: a lane's in ascending
  * order, then over the warp. */
-#include "cuda/rh_cuda.h"
 #include "cuda/kernels.h"
+#include "cuda/rh_cuda.h"
 
 enum { THREADS = 256, WARPS = THREADS / RH_WARP };
 

@@ -20,7 +20,8 @@ int config_tree_fail(const struct config_tree *tree, const yaml_node_t *at, cons
 	return rh_fail(-EINVAL, "%s:%zu: %s", tree->path, at->start_mark.line + 1, text);
 }
 
-int config_tree_open(const char *bytes, size_t length, const char *path, struct config_tree *out, yaml_node_t **root)
+/* One document whose root is a mapping, *root. -EINVAL names file and line; nothing is to be closed then. */
+static int open_tree(const char *bytes, size_t length, const char *path, struct config_tree *out, yaml_node_t **root)
 {
 	yaml_parser_t parser;
 	*out = (struct config_tree){.path = path};
@@ -45,20 +46,15 @@ int config_tree_open(const char *bytes, size_t length, const char *path, struct 
 	return rh_fail(-EINVAL, "%s: expected lines of the form key: value", path);
 }
 
-void config_tree_close(struct config_tree *tree)
-{
-	yaml_document_delete(&tree->document);
-}
-
 int config_document_parse(const char *bytes, size_t length, const char *path, config_document_fill *fill, void *out)
 {
 	struct config_tree tree;
-	yaml_node_t *root;
-	int rc = config_tree_open(bytes, length, path, &tree, &root);
+	yaml_node_t *root = NULL;
+	int rc = open_tree(bytes, length, path, &tree, &root);
 	if (rc)
 		return rc;
 	rc = fill(&tree, root, out);
-	config_tree_close(&tree);
+	yaml_document_delete(&tree.document);
 	return rc;
 }
 

@@ -26,12 +26,8 @@ struct config_tree {
 	const char *path;
 	yaml_document_t document;
 };
-/* One document whose root is a mapping, *root. -EINVAL names file and line; nothing is to be closed then. */
-int config_tree_open(const char *bytes, size_t length, const char *path, struct config_tree *out, yaml_node_t **root) RH_MUST;
-void config_tree_close(struct config_tree *tree);
-
-/* The struct that a document says: `fill` reads its root into *out, which holds what is there without it and is its caller's to free, also
- * on an error. config_document_read: from a file. */
+/* The struct that a document says, one mapping at its root: -EINVAL names file and line. `fill` reads its root into *out, which holds what
+ * is there without it and is its caller's to free, also on an error. config_document_read: from a file. */
 typedef int config_document_fill(struct config_tree *tree, const yaml_node_t *root, void *out);
 int config_document_parse(const char *bytes, size_t length, const char *path, config_document_fill *fill, void *out) RH_MUST;
 int config_document_read(const char *path, config_document_fill *fill, void *out) RH_MUST;

@@ -25,7 +25,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, validation_file, VERB_DATA, .help = "rows to evaluate on, JSONL like train_file's"),
 	KEY(KEY_REAL, eval_split, VERB_RUNS, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
 	    .help = "share of train_file held out for evaluation"),
-	KEY(KEY_STRING, output_dir, VERB_RUNS | VERB_MERGE | VERB_VERIFY | VERB_REPORT, .help = "directory that the run writes to"),
+	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
 
 	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_GENERATE, .heading = "Text to tokens",
 	    .help = "name of a built-in chat template; unset: conversations take the one that equals the model's own, a prompt is used as it stands"),
@@ -246,8 +246,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan",  "stress",  "doctor", "generate",
-	                                    "eval",  "merge", "inspect", "verify", "report"};
+	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

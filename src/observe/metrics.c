@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "observe/observe_internal.h"
+#include "core/text.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -19,7 +19,8 @@ struct rh_metrics {
 	struct rh_text line;
 };
 
-int observe_print_real(struct rh_text *out, double value)
+/* The fewest digits that read back as the same double, as JSON; null where it is not finite. */
+static int print_real(struct rh_text *out, double value)
 {
 	char text[40];
 	if (!isfinite(value))
@@ -127,7 +128,7 @@ static int add_whole(struct rh_text *line, const char *key, int64_t value)
 static int add_real(struct rh_text *line, const char *key, double value)
 {
 	int rc = rh_text_printf(line, "%s\"%s\": ", line->length > 1 ? ", " : "", key);
-	return rc ? rc : observe_print_real(line, value);
+	return rc ? rc : print_real(line, value);
 }
 
 static int add_list(struct rh_text *line, const char *key, const int64_t *values, int count)

@@ -28,7 +28,7 @@ static int stands_for_itself(uint32_t byte)
 	return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
 }
 
-uint32_t byte_to_point(unsigned char byte)
+static uint32_t byte_to_point(unsigned char byte)
 {
 	if (stands_for_itself(byte))
 		return byte;

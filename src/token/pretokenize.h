@@ -43,8 +43,7 @@ void pre_scratch_free(struct pre_scratch *scratch);
 /* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. */
 int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, struct pieces *pieces, struct pieces *other) RH_MUST;
 
-/* The character that stands for a byte, and back (-1: the code point stands for none). */
-uint32_t byte_to_point(unsigned char byte);
+/* The byte that a character of GPT-2's alphabet stands for; -1: for none. */
 int point_to_byte(uint32_t point);
 
 /* GPT-2's expression, which ByteLevel has built in. */

@@ -114,7 +114,7 @@ int set_negate(struct set *set)
 	return 0;
 }
 
-int set_has(const struct set *set, uint32_t point)
+static int has(const struct set *set, uint32_t point)
 {
 	size_t low = 0, high = set->count;
 	while (low < high) {
@@ -134,7 +134,7 @@ int set_ignore_case(struct set *set)
 	int rc = 0;
 	for (size_t i = 0; i < runs.count; i++)
 		for (uint32_t c = runs.run[i].first; c <= runs.run[i].last && !rc; c += (uint32_t)runs.run[i].stride)
-			if (set_has(set, c)) {
+			if (has(set, c)) {
 				uint32_t other = (uint32_t)((int32_t)c + runs.run[i].delta);
 				rc = append(&more, other, other);
 			}

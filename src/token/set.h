@@ -18,7 +18,6 @@ int set_intersect(struct set *set, const struct set *other) RH_MUST;
 int set_negate(struct set *set) RH_MUST;
 /* Adds what matches a member when case is ignored (one code point for one). */
 int set_ignore_case(struct set *set) RH_MUST;
-int set_has(const struct set *set, uint32_t point);
 
 /* Adds the named property of \p{name}, or with `bracket` of [[:name:]] (they differ for punct). 1 done, 0 no such name, or -ENOMEM. */
 enum set_syntax { SET_PROPERTY, SET_BRACKET };

@@ -96,7 +96,7 @@ int unicode_in(enum unicode_set set, uint32_t point)
 	return low < ranges.count && ranges.range[low].first <= point;
 }
 
-enum unicode_category unicode_category(uint32_t point)
+static enum unicode_category category_of(uint32_t point)
 {
 	size_t low = 0, high = COUNT(category_steps);
 	while (high - low > 1) {
@@ -118,7 +118,7 @@ int unicode_is_space(uint32_t point)
 
 int unicode_is_word(uint32_t point)
 {
-	enum unicode_category category = unicode_category(point);
+	enum unicode_category category = category_of(point);
 	return category <= UNICODE_NL || category == UNICODE_PC || point == 0x200C || point == 0x200D ||
 	       unicode_in(UNICODE_OTHER_ALPHABETIC, point);
 }
@@ -127,7 +127,7 @@ int unicode_is_numeric(uint32_t point)
 {
 	if (point < 0x80)
 		return point >= '0' && point <= '9';
-	enum unicode_category category = unicode_category(point);
+	enum unicode_category category = category_of(point);
 	return (category >= UNICODE_ND && category <= UNICODE_NO) || unicode_in(UNICODE_OTHER_NUMERIC, point);
 }
 

@@ -84,7 +84,6 @@ struct unicode_runs unicode_case_runs(void);
 uint32_t unicode_script_by_name(const char *name);
 
 int unicode_in(enum unicode_set set, uint32_t point);
-enum unicode_category unicode_category(uint32_t point);
 int unicode_is_space(uint32_t point);
 /* A character of a word, as added tokens with single_word see it. */
 int unicode_is_word(uint32_t point);

@@ -67,7 +67,7 @@ static void test_host_bytes_are_those_said(void **state)
 		struct rh_micro_shape shape = {.tokens = 32, .documents = 1, .longest = 32, .head_rows = 31};
 		struct rh_workload work = {.train = shape, .train_micro_batches = 1};
 		int64_t trainable, all;
-		check_ok(load("stress",
+		check_ok(load("plan",
 		              (char *)(uintptr_t)path_of(
 		                      "--config_name %s/config.json --device cpu:1 --max_vram 1GiB --bf16 true --state_layout %s",
 		                      scratch.dir, cases[i].layout),

@@ -65,7 +65,8 @@ void cpu_fault_destroy(struct cpu_fault *fault)
 	pthread_mutex_destroy(&fault->lock);
 }
 
-void cpu_fault_set(struct cpu_fault *fault, int code)
+/* Keeps the first one, with the calling thread's line. */
+static void set_fault(struct cpu_fault *fault, int code)
 {
 	pthread_mutex_lock(&fault->lock);
 	if (!atomic_load_explicit(&fault->code, memory_order_relaxed)) {
@@ -138,8 +139,7 @@ static void run_command(struct cpu_stream *stream, struct command *command, uint
 		rh_error_clear();
 		int rc = cpu_run(&stream->context, &command->op);
 		if (rc < 0)
-			cpu_fault_set(stream->fault,
-			              rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(command->op.kind)->name));
+			set_fault(stream->fault, rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(command->op.kind)->name));
 	}
 }
 

@@ -19,8 +19,6 @@ struct cpu_fault {
 
 void cpu_fault_init(struct cpu_fault *fault);
 void cpu_fault_destroy(struct cpu_fault *fault);
-/* Keeps the first one, with the calling thread's line. */
-void cpu_fault_set(struct cpu_fault *fault, int code);
 /* 0, or the code, after handing the line to the calling thread. */
 int cpu_fault_get(struct cpu_fault *fault);
 
