@@ -5,9 +5,12 @@
 #include "partition/roundpipe_internal.h"
 #include "partition/rounds.h"
 
+#include <math.h>
+
 enum {
 	STARTS = 6,                /* candidates that are improved and run in full */
 	FUSED_MOST = 2,            /* layers of the fused stage that are tried */
+	MANY_LAYERS = 8,           /* for each device */
 	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
 };
 
@@ -20,8 +23,9 @@ struct long_rounds {
 	int64_t rounds; /* of all steps */
 };
 
-/* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. */
-static double whole_slots(struct long_rounds *how, const struct rh_partition *cuts)
+/* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. Given up, with what it is by then,
+ * where it is more than `most`. */
+static double whole_slots(struct long_rounds *how, const struct rh_partition *cuts, double most)
 {
 	const struct rh_partition_request *request = how->at->request;
 	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = request->devices;
@@ -36,10 +40,11 @@ static double whole_slots(struct long_rounds *how, const struct rh_partition *cu
 	int64_t slot = 0;
 	for (int64_t r = 0; r < how->rounds; r++) {
 		int64_t unused, count;
+		int adds = r % request->rounds != 0; /* to sums that are there */
 		rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &unused, &count);
 		for (int s = 0; s < stages; s++, slot++) {
 			double free = slot >= devices ? how->last[slot - devices] : 0;
-			if (s >= forward && r % request->rounds)
+			if (s >= forward && adds)
 				free = rh_max_double(free, how->last[slot - stages]);
 			double first = free + how->recompute[s], last = 0;
 			if (s) {
@@ -53,6 +58,8 @@ static double whole_slots(struct long_rounds *how, const struct rh_partition *cu
 		}
 		if (r + 1 == request->rounds && request->steps > 1)
 			begun = end;
+		else if (end - begun > most && (begun > 0 || request->steps == 1))
+			break;
 	}
 	return end - begun;
 }
@@ -106,8 +113,8 @@ static int fits(struct long_rounds *how, struct rh_partition *cuts)
 static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;
-	double seconds = whole_slots(how, now);
-	if ((how->starts == STARTS && seconds >= how->start[STARTS - 1].makespan_s) || !fits(how, now))
+	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : HUGE_VAL, seconds = whole_slots(how, now, most);
+	if (seconds >= most || !fits(how, now))
 		return;
 	now->makespan_s = seconds;
 	/* one of each remainder of stages by devices: it decides how the devices take turns */
@@ -156,7 +163,8 @@ static void try_forward(struct long_rounds *how, int top, double slot)
 	}
 }
 
-/* All counts whose forward slots are from a quarter to one and a half times as long as the backward ones. */
+/* All counts whose forward slots are from a quarter to one and a half times as long as the backward ones. Of very many layers each device
+ * gets four backward stages at least: fewer are too coarse to share out evenly. */
 static void try_counts(struct long_rounds *how)
 {
 	struct searching *at = how->at;
@@ -169,7 +177,8 @@ static void try_counts(struct long_rounds *how)
 		if (!trained)
 			try_forward(how, top, rh_cost_stage(&at->sums, RH_PASS_FUSED, top, layers));
 		double backward = rh_cost_stage(&at->sums, RH_PASS_BACKWARD, bottom, bottom + trained);
-		for (int b = next_count(trained, 0, devices); b; b = next_count(trained, b, devices))
+		int least = trained >= MANY_LAYERS * devices - FUSED_MOST ? MANY_LAYERS / 2 * devices - 1 : 0;
+		for (int b = next_count(trained, least, devices); b; b = next_count(trained, b, devices))
 			for (int large = 0; large < 2; large++) {
 				share(at, RH_PASS_BACKWARD, bottom, top, b, large, now->backward + 1);
 				now->backward_stages = 1 + b;
@@ -210,7 +219,7 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 					partition_copy(now, best);
 					if (!shift(list ? now->backward : now->forward, from, to, !list))
 						break;
-					double seconds = whole_slots(how, now);
+					double seconds = whole_slots(how, now, best->makespan_s);
 					if (seconds >= best->makespan_s * (1 - 1e-9) || !fits(how, now))
 						continue;
 					now->makespan_s = seconds;
@@ -262,7 +271,8 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	struct searching at = {0};
 	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
-	struct long_rounds how = {.at = &at, .rounds = rc ? 0 : request->rounds * request->steps};
+	struct long_rounds how = {.at = &at,
+	                          .rounds = rc ? 0 : request->rounds * rh_min(request->steps, 2)}; /* the third adds what the second does */
 	size_t stages = 2 * (size_t)request->costs->layers, slots = (size_t)how.rounds * stages;
 	how.first = rc ? NULL : rh_alloc(2 * slots + 2 * stages, sizeof *how.first);
 	rc = rc ? rc : how.first ? 0 : -ENOMEM;
