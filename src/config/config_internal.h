@@ -31,7 +31,8 @@ enum config_verb {
 	VERB_EVAL = 16,
 	VERB_RUNS = VERB_TRAIN | VERB_PLAN,
 	VERB_DATA = VERB_RUNS | VERB_EVAL,
-	VERB_ALL = 31
+	VERB_ALL = 31,
+	VERB_MODEL = VERB_ALL & ~VERB_DOCTOR /* a model's keys: doctor has none */
 };
 
 enum config_bounds { BOUND_CLOSED = 0, BOUND_ABOVE_LEAST = 1, BOUND_BELOW_MOST = 2 };

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,55 @@ static int try_shipped(const char *name, struct rh_hardware *out)
 	return try_in(dir, name, out);
 }
 
+static int by_name(const void *a, const void *b)
+{
+	const char *const *x = a, *const *y = b;
+	return strcmp(*x, *y);
+}
+
+/* The names of the profiles in `dir`; of one that cannot be read, none. */
+static int list_in(const char *dir, struct rh_list *names)
+{
+	DIR *entries = dir && *dir ? opendir(dir) : NULL;
+	int rc = 0;
+	for (struct dirent *entry; entries && !rc && (entry = readdir(entries));) {
+		char *end = strstr(entry->d_name, ".yaml");
+		if (!end || end == entry->d_name || end[5])
+			continue;
+		*end = 0;
+		int known = 0;
+		for (size_t i = 0; i < names->count; i++)
+			known |= !strcmp(names->item[i], entry->d_name);
+		rc = known ? 0 : config_list_append(names, entry->d_name);
+	}
+	if (entries)
+		closedir(entries);
+	return rc;
+}
+
+static int fail_unknown(const char *name, const char *own)
+{
+	enum { NAMED_MOST = 24 };
+	struct rh_list names = {0};
+	struct rh_text line = {0};
+	char dir[PATH_MAX];
+	int rc = list_in(own, &names);
+	for (int up = 1; !rc && up <= 5; up++) {
+		beside_program(up < 5 ? up : 1, up < 5 ? "examples/hardware" : "share/roundhouse/hardware", dir);
+		rc = list_in(dir, &names);
+	}
+	if (names.count)
+		qsort(names.item, names.count, sizeof *names.item, by_name);
+	for (size_t i = 0; !rc && i < names.count && i < NAMED_MOST; i++)
+		rc = rh_text_printf(&line, "%s%s", i ? ", " : "; there are: ", config_show(names.item[i]).text);
+	if (!rc)
+		rc = rh_fail(-ENOENT, "no hardware profile '%s'%s%s; `roundhouse doctor --save NAME` measures the machine it runs on",
+		             config_show(name).text, line.length ? line.bytes : "", names.count > NAMED_MOST ? ", ..." : "");
+	rh_text_free(&line);
+	config_list_free(&names);
+	return rc;
+}
+
 int rh_hardware_find(const char *name, struct rh_hardware *out)
 {
 	size_t length = strlen(name);
@@ -72,10 +122,7 @@ int rh_hardware_find(const char *name, struct rh_hardware *out)
 	int rc = try_in(own, name, out);
 	rc = rc ? rc : try_shipped(name, out);
 	if (!rc)
-		rc = rh_fail(-ENOENT,
-		             "no hardware profile '%s': neither %s%s%s.yaml nor examples/hardware/%s.yaml is there; name a file, "
-		             "or make one with roundhouse doctor --save",
-		             config_show(name).text, own ? own : "", own ? "/" : "", config_show(name).text, config_show(name).text);
+		rc = fail_unknown(name, own);
 	rh_free(own);
 	return rc < 0 ? rc : 0;
 }

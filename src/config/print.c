@@ -1,4 +1,4 @@
-/* The resolved configuration as YAML, and the table of keys for --help. */
+/* The resolved configuration as YAML. */
 #include "config/config_internal.h"
 
 #include <math.h>
@@ -193,37 +193,6 @@ int rh_config_print(const struct rh_config *config, struct rh_text *out)
 			rc = rh_text_printf(out, "# %s\n", key->heading);
 		rc = rc ? rc : rh_text_printf(out, "%s: ", key->name);
 		rc = rc ? rc : print_value(out, &draft, key);
-		rc = rc ? rc : rh_text_printf(out, "\n");
-	}
-	return rc;
-}
-
-int rh_config_help(const char *verb, struct rh_text *out)
-{
-	unsigned bit = config_verb_bit(verb);
-	const char *heading = NULL;
-	int rc = rh_text_printf(out,
-	                        "roundhouse %s CONFIG.yaml [--key value]...\n"
-	                        "Keys go into CONFIG.yaml (key: value) or on the command line, which wins. In brackets: the default.\n"
-	                        "Also --json (the result as JSON on stdout) and --help.\n",
-	                        verb);
-	for (size_t i = 0; i < config_key_count && !rc; i++) {
-		const struct config_key *key = &config_keys[i];
-		char expected[256];
-		heading = key->heading ? key->heading : heading;
-		if (!(key->verbs & bit))
-			continue;
-		if (heading)
-			rc = rh_text_printf(out, "\n%s\n", heading);
-		heading = NULL;
-		config_key_describe(key, expected, sizeof expected);
-		rc = rc ? rc : rh_text_printf(out, "  %-31s %s", key->name, key->help);
-		int said = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME ||
-		           key->type == KEY_LIST;
-		if (!rc && !said)
-			rc = rh_text_printf(out, "; %s", expected);
-		if (!rc && key->fallback)
-			rc = rh_text_printf(out, " [%s]", key->fallback);
 		rc = rc ? rc : rh_text_printf(out, "\n");
 	}
 	return rc;

@@ -95,6 +95,16 @@ static void test_help_lists_a_verbs_keys(void **state)
 	assert_non_null(strstr(text.bytes, "max_new_tokens"));
 	assert_null(strstr(text.bytes, "learning_rate"));
 	rh_text_free(&text);
+	check_ok(rh_config_help("plan", &text));
+	static const char *const flags[] = {"--hardware NAME", "--gpus N", "--gantt FILE.svg", "--compare", "--as published", "--json"};
+	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+		assert_non_null(strstr(text.bytes, flags[i]));
+	rh_text_free(&text);
+	check_ok(rh_config_help("doctor", &text));
+	assert_non_null(strstr(text.bytes, "\n  nvme_dirs "));
+	assert_null(strstr(text.bytes, "model_name_or_path"));
+	assert_null(strstr(text.bytes, "max_vram"));
+	rh_text_free(&text);
 	check_ok(rh_config_help("train", &text));
 	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
 	rh_text_free(&text);

@@ -238,7 +238,8 @@ static void test_shipped_profiles_are_whole(void **state)
 	static const struct {
 		const char *name;
 		int devices;
-	} shipped[] = {{"rtx4090x8", 8}, {"rtx3090x2", 2}, {"rtx5090x1", 1}, {"rtx4060ti-16gb", 1}, {"a800x8", 8}, {"h100x1", 1}};
+	} shipped[] = {{"rtx4090x8", 8}, {"rtx4090x1", 1},      {"rtx4090x2", 2}, {"rtx3090x2", 2},
+	               {"rtx5090x1", 1}, {"rtx4060ti-16gb", 1}, {"a800x8", 8},    {"h100x1", 1}};
 	for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {
 		struct rh_hardware h;
 		check_ok(rh_hardware_find(shipped[i].name, &h));

@@ -1,0 +1,74 @@
+/* --help of a verb: what it needs, its flags that are no keys, its keys. */
+#include "config/config_internal.h"
+
+static const struct {
+	unsigned verb;
+	const char *text;
+} leads[] = {
+        {VERB_TRAIN,
+         "Needs model_name_or_path (or config_name), train_file and output_dir. Ctrl-C or SIGTERM saves a checkpoint and ends the run\n"
+         "with exit status 0; resume_from_checkpoint: true goes on from it.\n"},
+        {VERB_PLAN,
+         "Needs model_name_or_path or config_name, of which only config.json is read; the rows of train_file where they are there.\n"
+         "Exit status: 0 it fits, 1 it does not.\n"
+         "\nplan\n"
+         "  --hardware NAME                 the machine: a profile of examples/hardware, one that `doctor --save NAME` wrote, or a\n"
+         "                                  file; unset: this one\n"
+         "  --gpus N                        so many of its devices [all]\n"
+         "  --gantt FILE.svg                one step drawn: what each device does when\n"
+         "  --compare                       one line for every schedule instead\n"
+         "  --as published                  of an experiment (examples/anchors): as the system that published it\n"
+         "  --json                          all of it as one line of JSON\n"},
+        {VERB_EVAL,
+         "\neval\n"
+         "  Loss and accuracy on validation_file of model_name_or_path, and with adapter_name_or_path of the model with that adapter.\n"
+         "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
+        {VERB_GENERATE,
+         "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
+         "messages.\n"},
+        {VERB_DOCTOR, "Needs no configuration: it measures the device and the drives named below.\n"},
+};
+
+static const char *lead_of(unsigned verb)
+{
+	for (size_t i = 0; i < sizeof leads / sizeof *leads; i++)
+		if (leads[i].verb == verb)
+			return leads[i].text;
+	return "";
+}
+
+static int put_key(struct rh_text *out, const struct config_key *key)
+{
+	char expected[256];
+	config_key_describe(key, expected, sizeof expected);
+	int rc = rh_text_printf(out, "  %-31s %s", key->name, key->help);
+	int said = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME ||
+	           key->type == KEY_LIST;
+	if (!rc && !said)
+		rc = rh_text_printf(out, "; %s", expected);
+	if (!rc && key->fallback)
+		rc = rh_text_printf(out, " [%s]", key->fallback);
+	return rc ? rc : rh_text_printf(out, "\n");
+}
+
+int rh_config_help(const char *verb, struct rh_text *out)
+{
+	unsigned bit = config_verb_bit(verb);
+	const char *heading = NULL;
+	int rc = rh_text_printf(out,
+	                        "roundhouse %s CONFIG.yaml [--key value]...\n"
+	                        "Keys go into CONFIG.yaml (key: value) or on the command line, which wins. In brackets: the default.\n"
+	                        "Also --json (the result as JSON on stdout) and --help.\n%s",
+	                        verb, lead_of(bit));
+	for (size_t i = 0; i < config_key_count && !rc; i++) {
+		const struct config_key *key = &config_keys[i];
+		heading = key->heading ? key->heading : heading;
+		if (!(key->verbs & bit))
+			continue;
+		if (heading)
+			rc = rh_text_printf(out, "\n%s\n", heading);
+		heading = NULL;
+		rc = rc ? rc : put_key(out, key);
+	}
+	return rc;
+}
