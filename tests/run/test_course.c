@@ -1,0 +1,115 @@
+/* The way of boundaries through rings and NVMe: every read finds what was written, wherever the course says that it is, and no record is
+ * another's too early; for many programs and rings. And the thread that carries it out. */
+#include "check.h"
+
+#include "device/device.h"
+#include "offload/host_thread.h"
+#include "run/course.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* Layers 0 to 7: forward stages up to 5, then fused [5, 8), [3, 5), [0, 3). */
+static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
+static const struct rh_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
+enum { LAYERS = 8, MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
+
+/* Carries the course out with numbers of writes in place of bytes. */
+static void check_course(const struct run_course *course, int down)
+{
+	int64_t ring[DOWN_MOST], record[WRITES_MOST], sents = 0, lates = 0, writes = 0;
+	memset(ring, -1, sizeof ring);
+	memset(record, -1, sizeof record);
+	for (size_t i = 0; i < course->touches; i++) {
+		const struct run_touch *touch = &course->touch[i];
+		int at = course->sent[touch->sent].record;
+		if (touch->is_write) {
+			assert_int_equal(touch->sent, sents++);
+			ring[touch->sent % down] = touch->sent;
+			assert_true(at < course->records);
+			if (at >= 0)
+				record[at] = touch->sent;
+			writes += at >= 0;
+		} else if (touch->late < 0) {
+			assert_int_equal(ring[touch->sent % down], touch->sent);
+		} else {
+			assert_int_equal(touch->late, lates++);
+			assert_int_equal(course->late[touch->late], touch->sent);
+			assert_int_equal(record[at], touch->sent);
+			assert_int_not_equal(ring[touch->sent % down], touch->sent); /* else it need not have gone there */
+		}
+	}
+	assert_int_equal(sents, course->sents);
+	assert_int_equal(lates, course->lates);
+	assert_int_equal(writes, run_course_writes(course));
+}
+
+static void test_every_read_finds_what_was_written(void **state)
+{
+	(void)state;
+	struct run_course course = {0};
+	struct rh_program program = {0};
+	for (int trains = 0; trains < 2; trains++)
+		for (int64_t m = 1; m <= MICROS_MOST; m++)
+			for (int64_t round = 1; round <= m; round++)
+				for (int down = 1; down <= DOWN_MOST; down++) {
+					int turn = 0;
+					struct rh_boundary_walk walk = {
+					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
+					check_ok(run_course_make(&course, &walk, m, down));
+					check_course(&course, down);
+					assert_true(trains || down < round || !course.records); /* so short rounds write nothing */
+				}
+	rh_program_free(&program);
+	run_course_free(&course);
+}
+
+/* ---- the host's thread ---- */
+
+struct counting {
+	atomic_int done;
+	int fails_at;
+};
+
+static int count(void *context, int64_t argument)
+{
+	struct counting *counting = context;
+	assert_int_equal(atomic_fetch_add(&counting->done, 1), argument);
+	return argument == counting->fails_at ? rh_fail(-EIO, "job %d went wrong", (int)argument) : 0;
+}
+
+static void test_a_thread_does_jobs_in_order_until_one_fails(void **state)
+{
+	(void)state;
+	enum { JOBS = 50, CAPACITY = 4 };
+	for (int fails_at = -1; fails_at < JOBS; fails_at += 17) {
+		struct counting counting = {.fails_at = fails_at};
+		struct rh_host_queue *queue;
+		int64_t ticket[JOBS];
+		int rc = 0;
+		check_ok(rh_host_thread_open(CAPACITY, &queue));
+		for (int i = 0; i < JOBS; i++) {
+			if (i >= CAPACITY)
+				rc = queue->ops->await(queue, ticket[i - CAPACITY]);
+			assert_true(!rc || i > fails_at);
+			struct rh_host_job job = {.work = RH_HOST_MEMORY, .run = count, .context = &counting, .argument = i};
+			check_ok(queue->ops->submit(queue, &job, &ticket[i]));
+			assert_int_equal(ticket[i], i + 1);
+		}
+		rc = queue->ops->await(queue, ticket[JOBS - 1]);
+		assert_int_equal(rc, fails_at < 0 ? 0 : -EIO);
+		assert_true(!rc || strstr(rh_error(rc), "went wrong"));
+		assert_int_equal(counting.done, fails_at < 0 ? JOBS : fails_at + 1);
+		queue->ops->destroy(queue);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_every_read_finds_what_was_written),
+	        cmocka_unit_test(test_a_thread_does_jobs_in_order_until_one_fails),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
