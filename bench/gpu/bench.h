@@ -31,6 +31,9 @@ int bench_time(struct bench *bench, bench_enqueue *enqueue, void *user, int time
 /* One result line on stdout: {"bench": NAME, "device": ..., then the format, which begins with a quote}. */
 void bench_line(const char *name, const char *format, ...) RH_PRINTF(2, 3);
 
+/* Of a mixture of experts, beside dense ones. */
+int bench_grouped(struct bench *bench);
+
 int bench_products(int argc, char **argv);
 int bench_scaled(int argc, char **argv);
 int bench_kernels(int argc, char **argv);

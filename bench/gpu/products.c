@@ -239,6 +239,8 @@ int bench_products(int argc, char **argv)
 		rc = layer(&bench, "1.7B", small, tokens, rate);
 	if (!rc && whole && !bench.small)
 		rc = layer(&bench, "8B", large, tokens, rate);
+	if (!rc && whole)
+		rc = bench_grouped(&bench);
 	bench_close(&bench);
 	return rc;
 }

@@ -40,12 +40,16 @@ static void test_every_part_runs_to_its_end_on_an_emulated_gpu(void **state)
 	if (status)
 		shell("cat %s/log", dir);
 	assert_int_equal(status, 0);
-	static const char *const parts[] = {"ops",       "parity", "demo",    "steps",  "steps-8b",
-	                                    "steps-moe", "narrow", "kernels", "copies", "sanitizer"};
+	static const char *const parts[] = {"ops",    "parity",  "demo",   "steps",     "steps-8b", "steps-moe",
+	                                    "narrow", "kernels", "copies", "sanitizer", "races"};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		assert_int_equal(shell("grep -q '\"part\": \"%s\".*\"seconds\"' %s/results.jsonl", parts[i], dir), 0);
 	assert_int_equal(shell("grep -q '\"part\": \"end\".*\"failures\": 0' %s/results.jsonl", dir), 0);
 	assert_int_equal(shell("grep -q '\"result\": \"failed\"' %s/results.jsonl", dir), 1);
+	for (int point = 1; point <= 7; point++)
+		assert_int_equal(shell("grep -q '\"point\": %d, .*\"measured\": [0-9]' %s/results.jsonl", point, dir), 0);
+	assert_int_equal(shell("grep -q '\"point\": 1, .*\"missed\": \"\"' %s/results.jsonl", dir), 0);
+	assert_int_equal(shell("grep -q '\"point\": 2, .*an emulated GPU has none' %s/results.jsonl", dir), 0);
 	assert_int_equal(shell("rm -rf %s", dir), 0);
 }
 
