@@ -7,7 +7,8 @@
  *        FLOPs 6 D a pair; reads 4 D bytes a key and 64 queries, mostly from L2.
  * dk dv  a block takes 64 keys of one key head (16 a warp) and walks the queries that see them, head after head of its group, 32 (64) at a
  *        time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in shared memory, q
- *        and dO pass through it, two tiles on turn (D 128: one, so that two blocks fit an SM of 100 KB): 48 to 49 KB.
+ *        and dO pass through it, two tiles on turn: 48 to 49 KB, with D 128 65 KB; there one tile, 49 KB, on SMs of which two such
+ *        blocks would ask too much (100 KB: sm_86, sm_89, sm_120).
  *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 keys, mostly from L2. Scores are in registers for 16 queries at once (D 128),
  * else 32.
  *
@@ -129,8 +130,8 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_a
 
 /* Shared memory of attention_dk_dv, in bytes: own k and v, then q, dO and their sums, `stages` tiles each. `part`: queries whose scores are
  * in registers together. */
-template <int D> struct dk_dv_layout {
-	static constexpr int N = streamed<D>(), stages = D > 96 ? 1 : 2, part = D > 96 ? 16 : 32;
+template <int D, int STAGES> struct dk_dv_layout {
+	static constexpr int N = streamed<D>(), stages = STAGES, part = D > 96 ? 16 : 32;
 	static constexpr int values = ATTENTION_ROWS * D * 2, queries = 2 * values, d_o = queries + stages * N * D * 2;
 	static constexpr int sums = d_o + stages * N * D * 2, bytes = sums + stages * N * (int)sizeof(struct row_sums);
 };
@@ -223,9 +224,9 @@ RH_DEVICE void key_rows_add(struct key_rows<D> *own, const struct attention_args
 	tile_weighted_sum<D, N>(own->dk, ds, queries.q);
 }
 
-template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attention_args a)
+template <int D, int STAGES> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attention_args a)
 {
-	typedef struct dk_dv_layout<D> layout;
+	typedef struct dk_dv_layout<D, STAGES> layout;
 	constexpr int N = layout::N, stages = layout::stages;
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, ATTENTION_ROWS * D);
 	RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, ATTENTION_ROWS * D);
@@ -275,13 +276,28 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attentio
 	tile_store<D>(a.dv, t.k0 + own.first, col, t.rows - warp_row, own.values, own.dv, one);
 }
 
+template <int D, int STAGES> static int launch_dk_dv(const struct attention_args *a, CUstream_st *stream)
+{
+	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
+	return RH_LAUNCH((attention_dk_dv<D, STAGES>), keys, ATTENTION_THREADS, (dk_dv_layout<D, STAGES>::bytes), stream, *a);
+}
+
+/* Two tiles on turn give the same sums as one: the order is the walk's. */
+template <int D> static int dk_dv(const struct attention_args *a, CUstream_st *stream)
+{
+	if constexpr (D > 96) {
+		if (rh_shared_bytes() < 2 * (dk_dv_layout<D, 2>::bytes + 1024)) /* 1 KB of each block is the system's */
+			return launch_dk_dv<D, 1>(a, stream);
+	}
+	return launch_dk_dv<D, 2>(a, stream);
+}
+
 template <int D> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
 	constexpr int dq_bytes = 4 * streamed<D>() * D * (int)sizeof(rh_bf16);
 	dim3 queries(attention_tiles(a->q.rows, ATTENTION_ROWS, a->documents), (unsigned)a->heads);
-	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
 	int rc = RH_LAUNCH((attention_dq<D>), queries, ATTENTION_THREADS, dq_bytes, stream, *a);
-	return rc < 0 ? rc : RH_LAUNCH((attention_dk_dv<D>), keys, ATTENTION_THREADS, dk_dv_layout<D>::bytes, stream, *a);
+	return rc < 0 ? rc : dk_dv<D>(a, stream);
 }
 
 int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)

@@ -132,6 +132,16 @@ static inline int rh_processors(void)
 	return count;
 }
 
+/* Bytes of shared memory of an SM, likewise; as of an sm_89 where it cannot be asked. */
+static inline int rh_shared_bytes(void)
+{
+	int device = 0, bytes = 100 << 10;
+	if (cudaGetDevice(&device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess)
+		return 100 << 10;
+	return bytes;
+}
+
 RH_DEVICE uint32_t rh_shared_address(const void *shared)
 {
 	return (uint32_t)__cvta_generic_to_shared(shared);

@@ -10,6 +10,11 @@ void cudaemu_release(void)
 {
 }
 
+void cudaemu_set_shared_bytes(int bytes)
+{
+	(void)bytes;
+}
+
 int64_t cudaemu_launches(void)
 {
 	return 0;

@@ -256,6 +256,28 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	cudaemu_release();
 }
 
+/* How many tiles an SM has room for changes no bit. */
+static void test_attention_backward_is_the_same_on_large_sms(void **state)
+{
+	(void)state;
+#ifdef RH_ON_GPU
+	check_skip("a GPU has SMs of one size; the other tests run its kernel");
+#endif
+	uint64_t seed = check_seed();
+	struct shape s = {4, 2, 128, 40, 2, 3, {61, 75, 20}, {61, 90, 20}};
+	struct op_case small = backward_case(&s, RH_BF16, 8, 0, &seed), large = case_clone(&small), checked = case_clone(&small);
+	check_ok(cuda_attention_backward(&small.op, NULL));
+	cudaemu_set_shared_bytes(228 << 10);
+	check_ok(cuda_attention_backward(&large.op, NULL));
+	for (int i = RH_ATTENTION_BACKWARD_DQ; i <= RH_ATTENTION_BACKWARD_DV; i++)
+		assert_memory_equal(small.buffer[i].bytes, large.buffer[i].bytes, small.buffer[i].size);
+	kernel_check(&checked, cuda_attention_backward, &seed);
+	cudaemu_set_shared_bytes(100 << 10);
+	case_free(&small);
+	case_free(&large);
+	cudaemu_release();
+}
+
 /* Scores of a thousand and more: the running maximum keeps the exponentials in range. */
 static void test_attention_of_huge_scores_stays_finite(void **state)
 {
@@ -289,6 +311,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_of_random_documents_equals_the_oracle),
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
+	        cmocka_unit_test(test_attention_backward_is_the_same_on_large_sms),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
 	        cmocka_unit_test(test_attention_without_documents_writes_nothing),
 	};

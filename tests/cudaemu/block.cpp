@@ -87,6 +87,18 @@ void cudaemu_set_order(enum cudaemu_order order, uint64_t seed)
 	machine->seed = seed * 2 + 1;
 }
 
+static __thread int shared_bytes = 100 << 10;
+
+void cudaemu_set_shared_bytes(int bytes)
+{
+	shared_bytes = bytes;
+}
+
+int cudaemu_shared_bytes(void)
+{
+	return shared_bytes;
+}
+
 int64_t cudaemu_launches(void)
 {
 	return this_machine()->launches;

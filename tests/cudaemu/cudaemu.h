@@ -190,6 +190,12 @@ RH_DEVICE int rh_bit_count(uint32_t word)
 	return __builtin_popcount(word);
 }
 
+/* As cudaemu_set_shared_bytes says. */
+static inline int rh_shared_bytes(void)
+{
+	return cudaemu_shared_bytes();
+}
+
 /* Few, so that small grids walk too. */
 static inline int rh_processors(void)
 {

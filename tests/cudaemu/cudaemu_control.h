@@ -13,6 +13,10 @@ enum cudaemu_order { CUDAEMU_ASCENDING, CUDAEMU_DESCENDING, CUDAEMU_RANDOM, CUDA
 /* The order of threads and blocks in the calling thread's launches from now on; ascending at first. */
 void cudaemu_set_order(enum cudaemu_order order, uint64_t seed);
 
+/* Shared memory of an SM, for kernels that are chosen by it in the calling thread; 100 KB at first, as of an sm_89. */
+void cudaemu_set_shared_bytes(int bytes);
+int cudaemu_shared_bytes(void);
+
 /* Frees what the calling thread holds, before it ends. */
 void cudaemu_release(void);
 
