@@ -1,6 +1,7 @@
 #include "partition/plan.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -95,11 +96,6 @@ static int64_t upload_bytes(const struct planner *at, enum pass pass, int lo, in
 	return at->below[hi] - at->below[lo];
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* Emits one stage into an arena that measures, and what it saves into another. */
 static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const struct rh_micro_shape *shape, int infer)
 {
@@ -157,7 +153,7 @@ static int64_t arena_peak(struct planner *at, enum pass pass, int lo, int hi)
 	if (request->trains)
 		peak = measure(at, pass, lo, hi, &request->train, 0);
 	if (request->infer.tokens && pass != PASS_BACKWARD)
-		peak = larger(peak, measure(at, pass, lo, hi, &request->infer, 1));
+		peak = rh_max(peak, measure(at, pass, lo, hi, &request->infer, 1));
 	return *memo = peak;
 }
 
@@ -170,7 +166,7 @@ static int64_t gradient_elements(struct planner *at, enum pass pass, int lo, int
 
 /* Slots for inputs and outputs of two micro-batches. `cuts` counts the boundaries inside and at the end of a forward stage that are kept.
  */
-static int boundary_slots(enum pass pass, int lo, int cuts)
+static int boundary_buffers(enum pass pass, int lo, int cuts)
 {
 	int inputs = lo > 0 ? 1 : 0;
 	if (pass == PASS_FORWARD)
@@ -190,9 +186,9 @@ static int kept_cuts(const struct rh_plan *plan, int lo, int hi)
 /* Raises the plan's sizes to what travels to and from this stage. */
 static void widen_transfers(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	int slots = boundary_slots(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
-	plan->weight_bytes = larger(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
-	plan->boundary_slots = slots > plan->boundary_slots ? slots : plan->boundary_slots;
+	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
+	plan->weight_bytes = rh_max(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
+	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
 
 /* Raises the plan's sizes to what this stage needs. */
@@ -201,20 +197,20 @@ static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int 
 	int64_t gradients = gradient_elements(at, pass, lo, hi);
 	int bf16 = at->request->model->dtype != RH_F32;
 	widen_transfers(at, plan, pass, lo, hi);
-	plan->gradient_bytes = larger(plan->gradient_bytes, gradients * 4);
-	plan->rounded_bytes = larger(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
-	plan->arena_bytes = larger(plan->arena_bytes, arena_peak(at, pass, lo, hi));
+	plan->gradient_bytes = rh_max(plan->gradient_bytes, gradients * 4);
+	plan->rounded_bytes = rh_max(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
+	plan->arena_bytes = rh_max(plan->arena_bytes, arena_peak(at, pass, lo, hi));
 }
 
 static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *plan)
 {
 	const struct rh_model *model = request->model;
 	const struct rh_model_config *config = model->config;
-	int64_t tokens = larger(request->train.tokens, request->infer.tokens);
+	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens);
 	int64_t scores = request->infer_logits ? config->vocab_size : request->infer.choices;
 	plan->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, tokens * config->hidden_size), RH_ALIGN);
-	plan->micro_bytes = larger(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
-	plan->result_bytes = larger(rh_plan_result_layout(&request->train, 0).bytes, rh_plan_result_layout(&request->infer, scores).bytes);
+	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
+	plan->result_bytes = rh_max(rh_plan_result_layout(&request->train, 0).bytes, rh_plan_result_layout(&request->infer, scores).bytes);
 	plan->cache_bytes = (model->layers - 2) * 2 *
 	                    rh_dtype_bytes(model->dtype, request->cache_rows * config->num_key_value_heads * config->head_dim);
 	plan->cache_bytes = rh_align_up(plan->cache_bytes, RH_ALIGN);
@@ -223,8 +219,8 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 static int64_t total_bytes(const struct rh_plan *plan)
 {
 	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes + plan->late_bytes +
-	       plan->boundary_slots * plan->boundary_bytes + RH_PLAN_MICRO_SLOTS * plan->micro_bytes +
-	       RH_PLAN_RESULT_SLOTS * plan->result_bytes + plan->cache_bytes;
+	       plan->boundary_buffers * plan->boundary_bytes + RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
+	       RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
 }
 
 /* The plan widened by this stage, with the try's room for weights. */
@@ -232,7 +228,7 @@ static struct rh_plan widened(struct planner *at, const struct rh_plan *plan, en
 {
 	struct rh_plan wider = *plan;
 	widen(at, &wider, pass, lo, hi);
-	wider.weight_bytes = larger(wider.weight_bytes, at->weight_room);
+	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
 	wider.device_bytes = total_bytes(&wider);
 	return wider;
 }
@@ -264,7 +260,7 @@ static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pas
 	               (double)at->request->device_cap_bytes / 1048576, at->request->trains ? pass_name[pass] : "forward",
 	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
 	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
-	               (double)wider.arena_bytes / 1048576, (double)(wider.boundary_slots * wider.boundary_bytes) / 1048576,
+	               (double)wider.arena_bytes / 1048576, (double)(wider.boundary_buffers * wider.boundary_bytes) / 1048576,
 	               advice(at->request));
 }
 
@@ -349,7 +345,7 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 			enum pass pass = s < plan->forward_stages ? PASS_FORWARD : s == plan->forward_stages ? PASS_FUSED : PASS_BACKWARD;
 			bytes[k] = upload_bytes(at, pass, stage.lo, stage.hi);
 		}
-		most = larger(most, bytes[0] + bytes[1]);
+		most = rh_max(most, bytes[0] + bytes[1]);
 	}
 	return most;
 }
@@ -368,7 +364,7 @@ static void place_late(const struct planner *at, struct rh_plan *plan)
 		for (int k = 0; k < i; k++)
 			if (put_off[k].device == put_off[i].device)
 				plan->late[i].at += plan->late[k].bytes * plan->late[k].places;
-		plan->late_bytes = larger(plan->late_bytes, plan->late[i].at + plan->late[i].bytes * plan->late[i].places);
+		plan->late_bytes = rh_max(plan->late_bytes, plan->late[i].at + plan->late[i].bytes * plan->late[i].places);
 	}
 }
 
@@ -406,7 +402,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 		return rc;
 	place_late(at, plan);
 	int64_t room = two_in_turn(at, plan);
-	plan->weight_bytes = larger(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
+	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
 	plan->device_bytes = total_bytes(plan);
 	if (plan->device_bytes > request->device_cap_bytes && plan->late_bytes)
 		return late_does_not_fit(at, plan);
@@ -433,7 +429,7 @@ static int pack(struct planner *at, struct rh_plan *plan)
 	const struct rh_plan_request *request = at->request;
 	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .late = plan->late};
 	fixed_sizes(request, plan);
-	at->weight_room = larger(at->upload_limit, at->largest) + at->upload_limit;
+	at->weight_room = rh_max(at->upload_limit, at->largest) + at->upload_limit;
 	/* without training only the top stage is run from the backward list */
 	int bottom = request->trains ? request->model->first_trained : at->layers - 1;
 	int rc = pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
@@ -605,7 +601,7 @@ static void sum_uploads(struct planner *at)
 	for (int l = 0; l < at->layers; l++) {
 		int64_t bytes = rh_plan_upload_layout(at->request->model, l, l + 1, 0, at->offset);
 		at->below[l + 1] = at->below[l] + bytes;
-		at->largest = larger(at->largest, bytes);
+		at->largest = rh_max(at->largest, bytes);
 	}
 }
 

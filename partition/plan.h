@@ -60,13 +60,13 @@ struct rh_plan {
 	struct rh_late_place *late;   /* likewise */
 	int forward_stages, backward_stages;
 
-	int boundary_slots;
+	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */
 	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
 
-enum { RH_PLAN_MICRO_SLOTS = 2, RH_PLAN_RESULT_SLOTS = 2 };
+enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
 
 /* -ENOMEM with the layer that does not fit and what it would need; -EINVAL for cuts that are not layers. */
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;

@@ -75,11 +75,12 @@ int rh_boundaries_end(struct rh_boundaries *boundaries)
 	return boundaries->spool ? run_spool_end(boundaries->spool) : 0;
 }
 
-int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t bytes_each, struct rh_arena *memory,
-                         struct rh_device *const *device, int devices, struct rh_boundaries *out)
+int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out)
 {
-	*out = (struct rh_boundaries){.count = count, .free_count = count, .least_free = count, .micro_batches = micro_batches};
-	size_t places = (size_t)((layers + 1) * micro_batches);
+	int count = options->count, devices = options->devices;
+	struct rh_device *const *device = options->device;
+	*out = (struct rh_boundaries){.count = count, .free_count = count, .least_free = count, .micro_batches = options->micro_batches};
+	size_t places = (size_t)((options->layers + 1) * options->micro_batches);
 	out->buffer = rh_alloc((size_t)count, sizeof *out->buffer);
 	out->queue = rh_alloc((size_t)count, sizeof *out->queue);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
@@ -90,9 +91,9 @@ int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t b
 		struct rh_boundary_buffer *buffer = &out->buffer[i];
 		out->queue[i] = i;
 		buffer->written_by = -1;
-		if (!memory)
+		if (!options->memory)
 			continue;
-		buffer->memory = rh_arena_take(memory, bytes_each);
+		buffer->memory = rh_arena_take(options->memory, options->bytes_each);
 		buffer->written = rh_alloc((size_t)devices, sizeof *buffer->written);
 		buffer->read = rh_alloc((size_t)devices, sizeof *buffer->read);
 		rc = buffer->written && buffer->read ? 0 : -ENOMEM;
@@ -234,7 +235,8 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	for (int l = 1; !rc && l < layers; l++)
 		most += facts.readers[l] > 0;
 	most = (int)((most + plan->backward_stages + 2) * micro_batches);
-	rc = rc ? rc : rh_boundaries_create(most, layers, micro_batches, 0, NULL, NULL, 0, &books);
+	const struct rh_boundaries_options options = {.count = most, .layers = layers, .micro_batches = micro_batches};
+	rc = rc ? rc : rh_boundaries_create(&options, &books);
 	rc = rc ? rc : walk_all(&walk, &facts);
 	*out = books.count - books.least_free;
 	rh_boundaries_destroy(&books, 0);

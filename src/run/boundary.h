@@ -55,9 +55,14 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk) RH_MUST;
 /* Buffers that a program needs at once in memory, found by walking it. */
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out) RH_MUST;
 
-/* memory NULL: bookkeeping only. */
-int rh_boundaries_create(int count, int layers, int64_t micro_batches, int64_t bytes_each, struct rh_arena *memory,
-                         struct rh_device *const *device, int devices, struct rh_boundaries *out) RH_MUST;
+struct rh_boundaries_options {
+	int count, layers; /* buffers */
+	int64_t micro_batches, bytes_each;
+	struct rh_arena *memory; /* NULL: bookkeeping only, for no device */
+	struct rh_device *const *device;
+	int devices;
+};
+int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices);
 
 /* A buffer for (kind, layer boundary, micro-batch), to be read by `readers` slots. What devices read of it before may still be on its way:

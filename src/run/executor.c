@@ -12,11 +12,6 @@
 
 enum { FOLD_ELEMENTS = 1 << 20 };
 
-static int64_t most(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 {
 	return (struct rh_dispatch){.model = options->model,
@@ -56,7 +51,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
 				waits += 3 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
-		most_waits = most(most_waits, waits);
+		most_waits = rh_max(most_waits, waits);
 	}
 	*out = (int)(most_waits < MOST ? most_waits : MOST);
 	rh_program_free(&program);
@@ -65,7 +60,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 
 static int64_t staged_micro_batches(const struct rh_executor_options *options)
 {
-	return most(options->train_micro_batches * run_steps_held(options), options->infer_micro_batches);
+	return rh_max(options->train_micro_batches * run_steps_held(options), options->infer_micro_batches);
 }
 
 static int64_t staging_bytes(const struct rh_executor_options *options)
@@ -100,14 +95,14 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	return 0;
 }
 
-static int slot_create(struct rh_device *device, char *memory, enum rh_event_use freed, struct run_slot *out)
+static int buffer_create(struct rh_device *device, char *memory, enum rh_event_use freed, struct run_buffer *out)
 {
 	out->memory = memory;
 	int rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->ready);
 	return rc ? rc : device->ops->event_create(device, freed, &out->freed);
 }
 
-static void slot_destroy(struct run_slot *slot)
+static void buffer_destroy(struct run_buffer *slot)
 {
 	rh_event_free(slot->ready);
 	rh_event_free(slot->freed);
@@ -116,18 +111,18 @@ static void slot_destroy(struct run_slot *slot)
 static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, enum rh_event_use freed,
                        struct run_ring *out)
 {
-	out->slot = rh_alloc((size_t)count, sizeof *out->slot);
-	int rc = out->slot ? 0 : -ENOMEM;
+	out->buffer = rh_alloc((size_t)count, sizeof *out->buffer);
+	int rc = out->buffer ? 0 : -ENOMEM;
 	for (; !rc && out->count < count; out->count++)
-		rc = slot_create(device, rh_arena_take(arena, bytes), freed, &out->slot[out->count]);
+		rc = buffer_create(device, rh_arena_take(arena, bytes), freed, &out->buffer[out->count]);
 	return rc;
 }
 
 static void ring_destroy(struct run_ring *ring)
 {
 	for (int i = 0; i < ring->count; i++)
-		slot_destroy(&ring->slot[i]);
-	rh_free(ring->slot);
+		buffer_destroy(&ring->buffer[i]);
+	rh_free(ring->buffer);
 }
 
 static int weights_create(struct rh_device *device, struct rh_arena *arena, int64_t bytes, int blocks, struct run_weights *out)
@@ -160,13 +155,13 @@ static void weights_destroy(struct run_weights *weights)
 /* The most micro-batches of one slot. */
 static int64_t windows_most(const struct rh_executor_options *options)
 {
-	return most(most(options->train_micro_batches, options->infer_micro_batches), 1);
+	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
 }
 
 /* Of one upload or download, at most the room for weights. */
 static size_t pieces_most(const struct rh_executor_options *options)
 {
-	int64_t bytes = most(options->plan->weight_bytes, options->plan->rounded_bytes);
+	int64_t bytes = rh_max(options->plan->weight_bytes, options->plan->rounded_bytes);
 	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)windows_most(options));
 }
 
@@ -220,17 +215,17 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	memory.base = base;
 	rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights);
 	if (!rc)
-		rc = slot_create(device, rh_arena_take(&memory, plan->gradient_bytes), RH_EVENT_HOST, &out->gradients);
+		rc = buffer_create(device, rh_arena_take(&memory, plan->gradient_bytes), RH_EVENT_HOST, &out->gradients);
 	if (!rc)
-		rc = slot_create(device, rh_arena_take(&memory, plan->rounded_bytes), RH_EVENT_ORDER, &out->rounded);
+		rc = buffer_create(device, rh_arena_take(&memory, plan->rounded_bytes), RH_EVENT_ORDER, &out->rounded);
 	if (!rc)
 		rc = bulk_create(options, device, &out->bulk);
 	if (!rc)
-		rc = ring_create(device, &memory, plan->boundary_slots, plan->boundary_bytes, RH_EVENT_ORDER, &out->boundary);
+		rc = ring_create(device, &memory, plan->boundary_buffers, plan->boundary_bytes, RH_EVENT_ORDER, &out->boundary);
 	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_MICRO_SLOTS, plan->micro_bytes, RH_EVENT_ORDER, &out->micro);
+		rc = ring_create(device, &memory, RH_PLAN_MICRO_BUFFERS, plan->micro_bytes, RH_EVENT_ORDER, &out->micro);
 	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_RESULT_SLOTS, plan->result_bytes, RH_EVENT_HOST, &out->result);
+		rc = ring_create(device, &memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes, RH_EVENT_HOST, &out->result);
 	if (rc)
 		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);
@@ -256,8 +251,8 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	int blocks = options->model->blocks;
 	run_waits_destroy(&on->waits);
 	weights_destroy(&on->weights);
-	slot_destroy(&on->gradients);
-	slot_destroy(&on->rounded);
+	buffer_destroy(&on->gradients);
+	buffer_destroy(&on->rounded);
 	bulk_destroy(&on->bulk, windows_most(options));
 	ring_destroy(&on->boundary);
 	ring_destroy(&on->micro);
@@ -332,8 +327,14 @@ static int host_create(struct rh_executor *executor)
 		executor->micro[m] = rh_arena_take(&executor->staging, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->staging, plan->result_bytes);
 	}
-	rc = rh_boundaries_create(room.count, options->model->layers, executor->micro_batches, room.bytes_each, &executor->boundary_memory,
-	                          options->device, options->devices, &executor->boundaries);
+	const struct rh_boundaries_options boundaries = {.count = room.count,
+	                                                 .layers = options->model->layers,
+	                                                 .micro_batches = executor->micro_batches,
+	                                                 .bytes_each = room.bytes_each,
+	                                                 .memory = &executor->boundary_memory,
+	                                                 .device = options->device,
+	                                                 .devices = options->devices};
+	rc = rh_boundaries_create(&boundaries, &executor->boundaries);
 	return rc || !room.records ? rc : spool_create(executor, &room);
 }
 

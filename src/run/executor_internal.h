@@ -13,14 +13,14 @@
 #include "run/waits.h"
 
 /* A piece of device memory with one writer and one reader at a time: `ready` after the write, `freed` after the read. */
-struct run_slot {
+struct run_buffer {
 	char *memory;
 	struct rh_event *ready, *freed;
 };
 
-/* Slots taken in turn. */
+/* Buffers taken in turn. */
 struct run_ring {
-	struct run_slot *slot;
+	struct run_buffer *buffer;
 	int count, next;
 };
 
@@ -60,8 +60,8 @@ struct run_device {
 	struct rh_device *device;
 	struct run_weights weights;
 	struct run_waits waits;
-	struct run_slot gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
-	struct run_slot rounded;   /* their bf16 copy; freed: downloaded */
+	struct run_buffer gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
+	struct run_buffer rounded;   /* their bf16 copy; freed: downloaded */
 	struct run_bulk bulk;
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
 	struct run_ring boundary, micro, result;

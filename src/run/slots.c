@@ -22,16 +22,16 @@ static void layer_done(void *sink, int layer)
 	bulk_layer(sink, layer);
 }
 
-/* The next slot of a ring, not to be written by `writer` before its last reader is done. */
-static struct run_slot *take(struct work *work, struct run_ring *ring, enum rh_stream writer)
+/* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
+static struct run_buffer *take(struct work *work, struct run_ring *ring, enum rh_stream writer)
 {
-	struct run_slot *slot = &ring->slot[ring->next];
+	struct run_buffer *buffer = &ring->buffer[ring->next];
 	ring->next = (ring->next + 1) % ring->count;
 	if (writer == RH_STREAM_COMPUTE)
-		compute_after(work, RUN_WAIT_ACTIVATIONS, slot->freed);
+		compute_after(work, RUN_WAIT_ACTIVATIONS, buffer->freed);
 	else
-		wait_for(work, writer, slot->freed);
-	return slot;
+		wait_for(work, writer, buffer->freed);
+	return buffer;
 }
 
 static int ends_model(const struct work *work)
@@ -39,33 +39,33 @@ static int ends_model(const struct work *work)
 	return work->slot->hi == work->executor->options.model->layers;
 }
 
-static struct rh_view boundary_view(const struct work *work, const struct run_slot *slot)
+static struct rh_view boundary_view(const struct work *work, const struct run_buffer *buffer)
 {
 	const struct rh_model *model = work->executor->options.model;
-	return rh_view_of(slot->memory, model->dtype, work->emit.shape.tokens, model->config->hidden_size);
+	return rh_view_of(buffer->memory, model->dtype, work->emit.shape.tokens, model->config->hidden_size);
 }
 
-/* Brings a boundary from the host; the compute stream must still wait for the slot. */
-static struct run_slot *fetch(struct work *work, enum rh_boundary_kind kind, int layer, int64_t m)
+/* Brings a boundary from the host; the compute stream must still wait for the buffer. */
+static struct run_buffer *fetch(struct work *work, enum rh_boundary_kind kind, int layer, int64_t m)
 {
 	struct rh_boundaries *boundaries = &work->executor->boundaries;
-	struct run_slot *slot = take(work, &work->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	struct run_buffer *here = take(work, &work->on->boundary, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_boundary_buffer *buffer;
 	if (!work->rc)
 		work->rc = rh_boundary_find(boundaries, kind, layer, m, &buffer);
 	if (work->rc)
-		return slot;
+		return here;
 	if (buffer->written_by >= 0)
 		wait_for(work, RH_STREAM_ACTIVATIONS_UP, buffer->written[buffer->written_by]);
-	copy_up(work, RH_STREAM_ACTIVATIONS_UP, slot->memory, buffer->memory, rh_view_bytes(boundary_view(work, slot)));
-	record(work, RH_STREAM_ACTIVATIONS_UP, slot->ready);
+	copy_up(work, RH_STREAM_ACTIVATIONS_UP, here->memory, buffer->memory, rh_view_bytes(boundary_view(work, here)));
+	record(work, RH_STREAM_ACTIVATIONS_UP, here->ready);
 	buffer->read_by |= (uint64_t)1 << work->slot->device;
 	record(work, RH_STREAM_ACTIVATIONS_UP, buffer->read[work->slot->device]);
-	return slot;
+	return here;
 }
 
 /* Sends a boundary to the host once what was enqueued on the compute stream is done. */
-static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
+static void send(struct work *work, struct run_buffer *here, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
 {
 	struct rh_boundaries *boundaries = &work->executor->boundaries;
 	struct rh_boundary_buffer *buffer;
@@ -73,14 +73,14 @@ static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind
 		work->rc = rh_boundary_acquire(boundaries, kind, layer, m, readers, &buffer);
 	if (work->rc)
 		return;
-	record(work, RH_STREAM_COMPUTE, slot->ready);
-	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
+	record(work, RH_STREAM_COMPUTE, here->ready);
+	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, here->ready);
 	for (int d = 0; d < work->executor->options.devices; d++)
 		if (buffer->read_by >> d & 1)
 			wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->read[d]);
 	buffer->read_by = 0;
-	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, slot->memory, rh_view_bytes(boundary_view(work, slot)));
-	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
+	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, here->memory, rh_view_bytes(boundary_view(work, here)));
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, here->freed);
 	buffer->written_by = work->slot->device;
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->written[buffer->written_by]);
 	if (!work->rc)
@@ -88,30 +88,30 @@ static void send(struct work *work, struct run_slot *slot, enum rh_boundary_kind
 }
 
 /* The head's results: their place on the device, and afterwards their way to the host. */
-static struct run_slot *begin_results(struct work *work, struct rh_head_out *head)
+static struct run_buffer *begin_results(struct work *work, struct rh_head_out *head)
 {
 	const struct rh_executor_options *options = &work->executor->options;
 	int64_t rows = work->emit.shape.head_rows, cols = work->executor->trains ? 0 : options->score_cols;
-	struct run_slot *slot = take(work, &work->on->result, RH_STREAM_COMPUTE);
+	struct run_buffer *buffer = take(work, &work->on->result, RH_STREAM_COMPUTE);
 	struct rh_result_layout at = rh_plan_result_layout(&work->emit.shape, cols);
-	struct rh_view scores = rh_view_of(slot->memory + at.scores, RH_F32, rows, cols);
-	*head = (struct rh_head_out){.loss = rh_view_of(slot->memory + at.loss, RH_F32, rows, 1),
-	                             .hit = rh_view_of(slot->memory + at.hit, RH_I32, rows, 1)};
+	struct rh_view scores = rh_view_of(buffer->memory + at.scores, RH_F32, rows, cols);
+	*head = (struct rh_head_out){.loss = rh_view_of(buffer->memory + at.loss, RH_F32, rows, 1),
+	                             .hit = rh_view_of(buffer->memory + at.hit, RH_I32, rows, 1)};
 	if (cols && options->infer_logits)
 		head->logits = scores;
 	else if (cols)
 		head->choice = scores;
-	return slot;
+	return buffer;
 }
 
-static void end_results(struct work *work, struct run_slot *slot, int64_t m)
+static void end_results(struct work *work, struct run_buffer *buffer, int64_t m)
 {
 	int64_t cols = work->executor->trains ? 0 : work->executor->options.score_cols;
-	record(work, RH_STREAM_COMPUTE, slot->ready);
-	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, slot->ready);
-	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, work->executor->result[m], slot->memory,
+	record(work, RH_STREAM_COMPUTE, buffer->ready);
+	wait_for(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->ready);
+	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, work->executor->result[m], buffer->memory,
 	          rh_plan_result_layout(&work->emit.shape, cols).bytes);
-	record(work, RH_STREAM_ACTIVATIONS_DOWN, slot->freed);
+	record(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->freed);
 }
 
 /* Where a saving stage keeps one micro-batch's activations. */
@@ -151,16 +151,16 @@ static void forward(struct work *work, struct rh_view x, int64_t m)
 		int readers = rh_boundary_readers(plan, trains, l);
 		if (!readers)
 			continue;
-		struct run_slot *slot = &on->boundary.slot[first_kept];
+		struct run_buffer *buffer = &on->boundary.buffer[first_kept];
 		first_kept = (first_kept + 1) % on->boundary.count;
-		send(work, slot, RH_BOUNDARY_ACTIVATION, l, m, readers);
+		send(work, buffer, RH_BOUNDARY_ACTIVATION, l, m, readers);
 	}
 }
 
 static void infer_top(struct work *work, struct rh_view x, int64_t m)
 {
 	struct rh_head_out head;
-	struct run_slot *results = begin_results(work, &head);
+	struct run_buffer *results = begin_results(work, &head);
 	if (!work->rc)
 		work->rc = rh_stage_forward(&work->emit, work->slot->lo, work->slot->hi, x, NULL, &head);
 	end_results(work, results, m);
@@ -191,7 +191,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 {
 	const struct rh_slot *slot = work->slot;
 	int fused = ends_model(work), sends = slot->lo > work->executor->options.model->first_trained;
-	struct run_slot *above = fused ? NULL : fetch(work, RH_BOUNDARY_GRADIENT, slot->hi, m), *below = NULL, *results = NULL;
+	struct run_buffer *above = fused ? NULL : fetch(work, RH_BOUNDARY_GRADIENT, slot->hi, m), *below = NULL, *results = NULL;
 	struct rh_head_out head = {0};
 	struct rh_view dy = {0}, dx = {0};
 	struct rh_arena late;
@@ -231,7 +231,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 static void weight_gradients(struct work *work, int64_t m)
 {
 	const struct rh_slot *slot = work->slot;
-	struct run_slot any = {.memory = work->on->arena.base};
+	struct run_buffer any = {.memory = work->on->arena.base};
 	struct rh_view x = boundary_view(work, &any);
 	struct rh_head_out head = {.loss = x};
 	struct rh_arena late = late_arena(work, m);
@@ -274,7 +274,7 @@ static void micro_batch(struct work *work, int64_t m)
 	work->micro_batch = m;
 	m += slot->step % executor->steps_held * executor->options.train_micro_batches;
 	work->emit.shape = executor->batch[m].shape;
-	struct run_slot *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
+	struct run_buffer *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
 	work->emit.micro = micro->memory;
 	if (slot->lo > 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT) {

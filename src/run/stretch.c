@@ -55,7 +55,7 @@ static int end_step(struct walk *walk)
 		struct run_device *on = &executor->on[d];
 		rc = rc ? rc : on->device->ops->event_sync(on->gradients.freed);
 		for (int i = 0; !rc && i < on->result.count; i++)
-			rc = on->device->ops->event_sync(on->result.slot[i].freed);
+			rc = on->device->ops->event_sync(on->result.buffer[i].freed);
 	}
 	for (int64_t m = 0; !rc && m < walk->stretch->micro_batches; m++)
 		run_collect_result(executor, first + m);

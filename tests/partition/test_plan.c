@@ -80,8 +80,8 @@ static void check_plan(const struct bench *bench, const struct rh_plan *plan)
 	assert_int_equal(plan->gradient_bytes, 4 * gradients);
 	assert_int_equal(plan->rounded_bytes, bench->model->dtype == RH_BF16 ? 2 * gradients : 0);
 	assert_int_equal(plan->device_bytes, plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes +
-	                                             plan->saved_bytes + plan->boundary_slots * plan->boundary_bytes +
-	                                             RH_PLAN_MICRO_SLOTS * plan->micro_bytes + RH_PLAN_RESULT_SLOTS * plan->result_bytes +
+	                                             plan->saved_bytes + plan->boundary_buffers * plan->boundary_bytes +
+	                                             RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes +
 	                                             plan->cache_bytes);
 	assert_true(plan->device_bytes <= bench->request.device_cap_bytes);
 	const int64_t parts[] = {plan->weight_bytes,   plan->gradient_bytes, plan->rounded_bytes, plan->arena_bytes,
@@ -169,7 +169,7 @@ static void test_plan_with_cuts_takes_them(void **state)
 	assert_memory_equal(plan.forward, up, sizeof up);
 	assert_memory_equal(plan.backward, down, sizeof down);
 	/* two micro-batches each of: an input, the gradient from above, the gradient below; no stage keeps more */
-	assert_int_equal(plan.boundary_slots, 6);
+	assert_int_equal(plan.boundary_buffers, 6);
 	rh_plan_free(&plan);
 
 	bench.request.forward_cut_count = bench.request.backward_cut_count = 0; /* no cut: one of each */

@@ -59,7 +59,7 @@ static void test_buffers_come_back_first_in_first_out(void **state)
 {
 	(void)state;
 	struct rh_boundaries books;
-	check_ok(rh_boundaries_create(3, LAYERS, 4, 0, NULL, NULL, 0, &books));
+	check_ok(rh_boundaries_create(&(struct rh_boundaries_options){.count = 3, .layers = LAYERS, .micro_batches = 4}, &books));
 	struct rh_boundary_buffer *a = acquire(&books, RH_BOUNDARY_ACTIVATION, 2, 0, 2);
 	struct rh_boundary_buffer *b = acquire(&books, RH_BOUNDARY_GRADIENT, 2, 0, 1);
 	assert_ptr_not_equal(a, b);
