@@ -51,6 +51,19 @@ static void ours_close(struct ours *ours)
 	rh_host_release(&ours->memory);
 }
 
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* Sorts them. */
+static double median(double *values, int count)
+{
+	qsort(values, (size_t)count, sizeof *values, by_value);
+	return 0.5 * (values[(count - 1) / 2] + values[count / 2]);
+}
+
 /* Bytes a second. Mixed: slots read and write in turn, each in its half of the records. */
 static double ours_run(struct ours *ours, enum mode mode, double seconds)
 {

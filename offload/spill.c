@@ -16,7 +16,8 @@
 
 #include <stdlib.h>
 
-enum { FRAMES = 6, FRAMES_OF_TENSORS = 3, PIECE_ELEMENTS = 1 << 20 };
+/* Frames: so many that the drive is busy while nothing is updated, between two steps (bench/spill). */
+enum { FRAMES = 12, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20 };
 
 enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_HELD, FRAME_KEPT, FRAME_WRITING };
 
@@ -77,7 +78,7 @@ static int64_t sum_of(struct parts parts)
 	return parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
 }
 
-/* RH_SPILL_ELEMENTS in the environment: another size of pieces and pages (tests, whose models are small). */
+/* RH_SPILL_ELEMENTS in the environment: another size of pieces and pages, and fewer frames (tests, whose models are small). */
 static int64_t piece_elements(void)
 {
 	const char *text = getenv("RH_SPILL_ELEMENTS");
@@ -171,7 +172,7 @@ struct measuring {
 	const struct rh_store_options *options;
 	struct rh_store_nvme nvme;
 	int64_t largest;
-	int pieces;
+	int pieces, records;
 };
 
 static void measure(void *context, struct store_piece piece)
@@ -183,19 +184,22 @@ static void measure(void *context, struct store_piece piece)
 	measuring->nvme.state += parts.bytes[1] + parts.bytes[2];
 	measuring->largest = bytes > measuring->largest ? bytes : measuring->largest;
 	measuring->pieces++;
+	measuring->records += bytes > 0;
 }
 
-static int frames_of(const struct rh_store_options *options)
+static int frames_of(const struct rh_store_options *options, int records)
 {
-	return options->optim == RH_OPTIM_ADAFACTOR ? FRAMES_OF_TENSORS : FRAMES;
+	int most = options->optim == RH_OPTIM_ADAFACTOR ? FRAMES_OF_TENSORS : piece_elements() == PIECE_ELEMENTS ? FRAMES : FRAMES_OF_TESTS;
+	return records < most ? records : most;
 }
 
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
 	struct measuring measuring = {.options = options};
 	cut(specs, count, options, measure, &measuring);
+	int frames = frames_of(options, measuring.records);
 	return (struct spill_sizes){
-	        .pieces = measuring.pieces, .window_bytes = frames_of(options) * measuring.largest, .nvme = measuring.nvme};
+	        .pieces = measuring.pieces, .frames = frames, .window_bytes = frames * measuring.largest, .nvme = measuring.nvme};
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -219,8 +223,8 @@ static int window_create(struct rh_store *store, const struct spill_sizes *sizes
 	int rc = window->line && window->in_line ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_host_reserve(sizes->window_bytes, "the window of optimizer state on NVMe", &window->memory);
-	int64_t each = sizes->window_bytes / frames_of(&store->options);
-	for (; !rc && window->frames < frames_of(&store->options); window->frames += !rc) {
+	int64_t each = sizes->window_bytes / sizes->frames;
+	for (; !rc && window->frames < sizes->frames; window->frames += !rc) {
 		struct frame *frame = &window->frame[window->frames];
 		*frame = (struct frame){.memory = window->memory.base + window->frames * each, .piece = -1};
 		rc = rh_space_io_create(store->options.space, each, &frame->io);

@@ -99,7 +99,7 @@ struct spill_widths {
 struct spill_widths spill_widths(const struct rh_store_options *options);
 /* Window and NVMe of blocks not yet made. */
 struct spill_sizes {
-	int pieces;
+	int pieces, frames; /* frames: of the window */
 	int64_t window_bytes;
 	struct rh_store_nvme nvme;
 };

@@ -74,7 +74,7 @@ static void test_state_three_times_the_memory(void **state)
 	if (whole.status)
 		fail_msg("%s", whole.err);
 	if (!is_long) /* the program's own allowance is most of so small a run: what NVMe takes of it */
-		may = figure(&whole, "plan", "ram") - 8 * all;
+		may = figure(&whole, "plan", "ram") - 7 * all;
 	struct ran spilled =
 	        train(&scratch, "spilled",
 	              path_of("--spill auto --nvme_dirs %s/a,%s/b --max_nvme 16GiB --max_ram %" PRId64, scratch.dir, scratch.dir, may));
