@@ -17,6 +17,7 @@ static const struct what cases[] = {
         {.model = "smollm2", .device = "cpu:2", .round = 2, .clip = 1, .stop = 7},
         {.model = "qwen3", .device = "cpu:1", .cap = 300 << 10, .clip = 0},
         {.model = "qwen3", .device = "cpu:3", .round = 2, .dtype = RH_BF16, .clip = 1},
+        {.model = "llama2", .device = "cpu:2", .cap = 240 << 10, .dtype = RH_BF16, .clip = 1},
         {.model = "llama3", .adapter = "adapter", .device = "cpu:2", .clip = 0.1, .stop = 20},
 };
 
@@ -66,6 +67,7 @@ static void start(struct rig *rig, const struct what *what, int staleness, struc
 	*in = rig_input(rig, "train");
 	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};
 	rig_start(rig, RH_SESSION_TRAINS, &work);
+	assert_true(!what->cap || rig->session.plan.backward_stages > 1);
 }
 
 static double one_step(struct rig *rig, const struct rig_input *in, int step)
@@ -106,13 +108,17 @@ static struct outcome beside(const struct what *what, int staleness, enum when w
 	return out;
 }
 
-/* The plain loop: step k computes with the weights after k - staleness updates, set by hand; after a flush with the newest. */
+/* The plain loop, on one device that holds all of the model: step k computes with the weights after k - staleness updates, set by hand;
+ * after a flush with the newest. */
 static struct outcome plain(const struct what *what, int staleness)
 {
 	struct rig rig;
 	struct rig_input in;
 	struct outcome out = {0};
-	start(&rig, what, 0, &in);
+	struct what resident = *what;
+	resident.device = "cpu:1";
+	resident.round = resident.cap = 0;
+	start(&rig, &resident, 0, &in);
 	out.count = count_weights(&rig.session);
 	float *newest = calloc((size_t)out.count, sizeof(float)), *before = calloc((size_t)out.count, sizeof(float));
 	get_weights(&rig.session, newest);
