@@ -125,8 +125,7 @@ static double sum_of(const float *values, int64_t count)
 	return sum;
 }
 
-int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view,
-                     const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
+int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view, const struct rh_update *update)
 {
 	const struct rh_block *spec = &store->spec[block];
 	struct pass pass = {.store = store,
@@ -135,9 +134,9 @@ int adafactor_update(struct rh_store *store, int block, int tensor, const struct
 	                    .tensor = &spec->tensor[tensor],
 	                    .shape = state_factors(&spec->tensor[tensor]),
 	                    .row = state_factor_at(spec, &store->block[block], tensor),
-	                    .scale = (float)scale,
-	                    .decay = 1 - pow((double)step, decay_rate),
-	                    .keep = (float)(spec->tensor[tensor].decays ? 1 - learning_rate * settings->weight_decay : 1)};
+	                    .scale = (float)update->scale,
+	                    .decay = 1 - pow((double)update->step, decay_rate),
+	                    .keep = (float)(spec->tensor[tensor].decays ? 1 - update->learning_rate * update->settings.weight_decay : 1)};
 	int64_t rows = pass.shape.rows, cols = pass.shape.cols, groups = pass.shape.groups;
 	if (!rows || !cols)
 		return 0;
@@ -154,7 +153,7 @@ int adafactor_update(struct rh_store *store, int block, int tensor, const struct
 	for (int64_t g = 0; g < groups; g++)
 		squares += pass.squares[g];
 	double root = sqrt(squares / ((double)rows * (double)cols)) * pass.scale / clip_threshold;
-	pass.step = learning_rate * pass.scale / (root > 1 ? root : 1);
+	pass.step = update->learning_rate * pass.scale / (root > 1 ? root : 1);
 	rh_pool_run(store->pool, apply_group, &pass, groups);
 	return atomic_load_explicit(&pass.bad, memory_order_relaxed);
 }

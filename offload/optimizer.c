@@ -81,7 +81,7 @@ double rh_optimizer_clip(double norm, double max_norm)
 	return max_norm == 0 || factor >= 1 ? 1 : factor; /* NaN stays NaN */
 }
 
-struct update {
+struct spans {
 	struct rh_store *store;
 	struct store_block *block;
 	const struct store_piece *piece;
@@ -94,11 +94,11 @@ struct update {
 /* Task of rh_optimizer_update. */
 static void update_span(void *context, int64_t i)
 {
-	struct update *update = context;
-	const struct rh_store *store = update->store;
-	const struct store_span *span = &store->span[update->piece->span + i];
-	const struct store_block *block = update->block;
-	const struct store_view *view = &update->view;
+	struct spans *spans = context;
+	const struct rh_store *store = spans->store;
+	const struct store_span *span = &store->span[spans->piece->span + i];
+	const struct store_block *block = spans->block;
+	const struct store_view *view = &spans->view;
 	const struct rh_tensor *tensor = &store->spec[span->block].tensor[span->tensor];
 	struct optimizer_span at = store_span_at(store, block, view, span->first);
 	for (int k = 0; k < 2; k++) {
@@ -109,32 +109,33 @@ static void update_span(void *context, int64_t i)
 			at.largest[k] = block->largest[k] + span->codes;
 		}
 	}
-	if (!store->kernels->update[update->step][store->form](tensor->decays ? &update->decaying : &update->plain, &at, span->count))
+	if (!store->kernels->update[spans->step][store->form](tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
 		return;
-	int lowest = atomic_load_explicit(&update->bad, memory_order_relaxed); /* the pool's end of run publishes it */
+	int lowest = atomic_load_explicit(&spans->bad, memory_order_relaxed); /* the pool's end of run publishes it */
 	while (span->tensor < lowest &&
-	       !atomic_compare_exchange_weak_explicit(&update->bad, &lowest, span->tensor, memory_order_relaxed, memory_order_relaxed))
+	       !atomic_compare_exchange_weak_explicit(&spans->bad, &lowest, span->tensor, memory_order_relaxed, memory_order_relaxed))
 		;
 }
 
 /* The constants in double on the host, each rounded once, as torch does. */
-static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_optimizer_settings *settings, double learning_rate,
-                                         double scale, int64_t step)
+static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_update *update)
 {
+	const struct rh_optimizer_settings *settings = &update->settings;
+	double learning_rate = update->learning_rate, step = (double)update->step;
 	int adamw = store->options.optim == RH_OPTIM_ADAMW;
 	double weight = 1 - settings->beta1;
 	int from_end = weight >= 0.5; /* torch.lerp switches there: the end it is nearer to is kept exact */
 	return (struct optimizer_terms){
-	        .scale = (float)scale,
+	        .scale = (float)update->scale,
 	        .keep = 1,
-	        .minus_step = (float)(adamw ? -learning_rate / (1 - pow(settings->beta1, (double)step)) : -learning_rate),
+	        .minus_step = (float)(adamw ? -learning_rate / (1 - pow(settings->beta1, step)) : -learning_rate),
 	        .lerp = from_end ? -(1.0f - (float)weight) : (float)weight,
 	        .lerp_from_end = from_end,
 	        .beta1 = (float)settings->beta1,
 	        .one_minus_beta1 = (float)weight,
 	        .beta2 = (float)settings->beta2,
 	        .one_minus_beta2 = (float)(1 - settings->beta2),
-	        .inverse_root = adamw ? (float)(1 / sqrt(1 - pow(settings->beta2, (double)step))) : 0,
+	        .inverse_root = adamw ? (float)(1 / sqrt(1 - pow(settings->beta2, step))) : 0,
 	        .epsilon = (float)settings->epsilon,
 	        .momentum = (float)settings->momentum,
 	};
@@ -153,42 +154,40 @@ static enum optimizer_step step_of(const struct rh_store_options *options)
 }
 
 static int update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                        const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
+                        const struct rh_update *update)
 {
-	struct update update = {.store = store,
-	                        .block = &store->block[piece->block],
-	                        .piece = piece,
-	                        .view = *view,
-	                        .step = step_of(&store->options),
-	                        .bad = INT_MAX};
-	update.plain = make_terms(store, settings, learning_rate, scale, step);
-	update.decaying = update.plain;
+	struct spans spans = {.store = store,
+	                      .block = &store->block[piece->block],
+	                      .piece = piece,
+	                      .view = *view,
+	                      .step = step_of(&store->options),
+	                      .bad = INT_MAX};
+	spans.decaying = spans.plain = make_terms(store, update);
 	if (store->options.optim == RH_OPTIM_SGD)
-		update.decaying.decay = (float)settings->weight_decay;
+		spans.decaying.decay = (float)update->settings.weight_decay;
 	else
-		update.decaying.keep = (float)(1 - learning_rate * settings->weight_decay);
-	store_run_spans(store, piece->span, piece->span_count, update_span, &update);
-	return atomic_load_explicit(&update.bad, memory_order_relaxed);
+		spans.decaying.keep = (float)(1 - update->learning_rate * update->settings.weight_decay);
+	store_run_spans(store, piece->span, piece->span_count, update_span, &spans);
+	return atomic_load_explicit(&spans.bad, memory_order_relaxed);
 }
 
 /* The tensors that a piece holds whole, from the last, so that the lowest bad one is the one that is told. */
 static int update_tensors(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                          const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step)
+                          const struct rh_update *update)
 {
 	int bad = INT_MAX;
 	for (int64_t s = piece->span + piece->span_count - 1; s >= piece->span; s--) {
 		int tensor = store->span[s].tensor, begins = s == piece->span || store->span[s - 1].tensor != tensor;
-		if (begins && adafactor_update(store, piece->block, tensor, view, settings, learning_rate, scale, step))
+		if (begins && adafactor_update(store, piece->block, tensor, view, update))
 			bad = tensor;
 	}
 	return bad;
 }
 
-int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
-                        int64_t step)
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
 {
 	const struct rh_block *spec = rh_store_block(store, block);
-	RH_ASSERT(spec->trainable && step >= 1 && (settings->momentum != 0) == (store->options.momentum != 0));
+	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
 	store->block[block].version++;
 	if (store->options.addresses_only)
 		return 0;
@@ -199,9 +198,8 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optim
 		int rc = store_hold(store, p, STORE_ALL, &view);
 		if (rc)
 			return rc;
-		int found = store->options.optim == RH_OPTIM_ADAFACTOR
-		                    ? update_tensors(store, &store->piece[p], &view, settings, learning_rate, scale, step)
-		                    : update_spans(store, &store->piece[p], &view, settings, learning_rate, scale, step);
+		int found = store->options.optim == RH_OPTIM_ADAFACTOR ? update_tensors(store, &store->piece[p], &view, update)
+		                                                       : update_spans(store, &store->piece[p], &view, update);
 		store_release(store, p, STORE_ALL, STORE_DONE);
 		bad = found < bad ? found : bad;
 	}
@@ -209,5 +207,5 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optim
 		return 0;
 	return rh_fail(-EINVAL,
 	               "weight %s of %s is no longer finite after step %lld (learning rate %g): lower learning_rate or max_grad_norm",
-	               spec->tensor[bad].name, spec->name, (long long)step, learning_rate);
+	               spec->tensor[bad].name, spec->name, (long long)update->step, update->learning_rate);
 }

@@ -17,6 +17,13 @@ struct rh_optimizer_settings {
 	double momentum; /* SGD; nonzero exactly where the store keeps one */
 };
 
+/* One step's. */
+struct rh_update {
+	struct rh_optimizer_settings settings;
+	double learning_rate, scale; /* of the gradients */
+	int64_t step;                /* counts from 1 */
+};
+
 /* Makes one trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head) and sums
  * its squares. Once in a step, when all of the gradient is down: it uses up the sums of a block of two uses. */
 void rh_optimizer_take(struct rh_store *store, int block);
@@ -31,10 +38,9 @@ double rh_optimizer_norm(struct rh_store *store);
 double rh_optimizer_clip(double norm, double max_norm);
 
 /* One update of one block: gradients times `scale`, state, decay (of tensors with `decays`), master, upload form; in one pass, but for
- * Adafactor, whose step depends on all of a tensor's gradient: three. `step` counts from 1. The same bits for any number of threads and any
- * instruction set. -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split
- * layout); or a fault of NVMe. */
-int rh_optimizer_update(struct rh_store *store, int block, const struct rh_optimizer_settings *settings, double learning_rate, double scale,
-                        int64_t step) RH_MUST;
+ * Adafactor, whose step depends on all of a tensor's gradient: three. The same bits for any number of threads and any instruction set.
+ * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout); or a fault of
+ * NVMe. */
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
 
 #endif

@@ -126,58 +126,55 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 	return 1;
 }
 
-enum direction { OUT_OF_STORE, INTO_STORE };
-
-static void copy(enum direction direction, void *inside, void *outside, int64_t bytes)
-{
-	if (direction == INTO_STORE)
-		memcpy(inside, outside, (size_t)bytes);
-	else
-		memcpy(outside, inside, (size_t)bytes);
-}
+/* Elements of a tensor's array number `which`. */
+struct part {
+	int block, tensor, which;
+	int64_t first, count;
+};
 
 /* A spilled array piece by piece. */
-static int move_spilled(struct rh_store *store, int block, int which, int64_t first, int64_t count, char *outside, enum direction direction)
+static int move_spilled(struct rh_store *store, const struct part *part, char *outside, enum store_direction direction)
 {
-	const struct store_block *of = &store->block[block];
-	unsigned part = which ? STORE_SECOND : STORE_MOMENT;
+	const struct store_block *of = &store->block[part->block];
+	unsigned kept = part->which ? STORE_SECOND : STORE_MOMENT;
+	int64_t first = rh_store_block(store, part->block)->tensor[part->tensor].offset + part->first, all = first + part->count;
 	for (int p = of->piece; p < of->piece + of->piece_count; p++) {
 		const struct store_piece *piece = &store->piece[p];
-		int64_t from = rh_max(first, piece->first), end = first + count < piece->end ? first + count : piece->end;
+		int64_t from = rh_max(first, piece->first), end = rh_min(all, piece->end);
 		struct store_view view;
 		if (from >= end)
 			continue;
-		int rc = store_hold(store, p, part, &view);
+		int rc = store_hold(store, p, kept, &view);
 		if (rc)
 			return rc;
-		if (view.code[which])
-			copy(direction, view.code[which] + (from - view.first), outside + (from - first), end - from);
+		if (view.code[part->which])
+			store_copy(direction, view.code[part->which] + (from - view.first), outside + (from - first), end - from);
 		else
-			copy(direction, view.moment[which] + (from - view.first), outside + 4 * (from - first), 4 * (end - from));
-		store_release(store, p, part, direction == INTO_STORE ? STORE_CHANGED : STORE_UNCHANGED);
+			store_copy(direction, view.moment[part->which] + (from - view.first), outside + 4 * (from - first),
+			           4 * (end - from));
+		store_release(store, p, kept, direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
 	}
 	return 0;
 }
 
-static int move_state(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *outside,
-                      enum direction direction)
+static int move_state(struct rh_store *store, const struct part *part, void *outside, enum store_direction direction)
 {
 	struct rh_state state;
-	RH_ASSERT(rh_store_state(store, block, tensor, which, &state));
-	RH_ASSERT(first >= 0 && count >= 0 && first <= state.rows * state.cols - count);
+	RH_ASSERT(rh_store_state(store, part->block, part->tensor, part->which, &state));
+	RH_ASSERT(part->first >= 0 && part->count >= 0 && part->first <= state.rows * state.cols - part->count);
 	if (!state.data)
-		return move_spilled(store, block, which, rh_store_block(store, block)->tensor[tensor].offset + first, count, outside,
-		                    direction);
-	copy(direction, (char *)state.data + rh_dtype_bytes(state.dtype, first), outside, rh_dtype_bytes(state.dtype, count));
+		return move_spilled(store, part, outside, direction);
+	store_copy(direction, (char *)state.data + rh_dtype_bytes(state.dtype, part->first), outside,
+	           rh_dtype_bytes(state.dtype, part->count));
 	return 0;
 }
 
 int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values)
 {
-	return move_state(store, block, tensor, which, first, count, values, OUT_OF_STORE);
+	return move_state(store, &(struct part){block, tensor, which, first, count}, values, STORE_OUT);
 }
 
 int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values)
 {
-	return move_state(store, block, tensor, which, first, count, (void *)(uintptr_t)values, INTO_STORE);
+	return move_state(store, &(struct part){block, tensor, which, first, count}, (void *)(uintptr_t)values, STORE_IN);
 }

@@ -416,56 +416,61 @@ static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t c
 	return end > *from ? end - *from : 0;
 }
 
-/* A frozen block's on NVMe. */
-static int set_pages(struct rh_store *store, int piece, int64_t start, int64_t count, const float *values)
+/* Elements of a block, and their values in fp32, which come or go. */
+struct move {
+	enum store_direction direction;
+	int64_t start, count;
+	float *values;
+};
+
+/* What is stored rounded, or as it is. */
+static void move_weights(const struct move *move, enum rh_dtype dtype, void *stored)
 {
-	struct store_view view;
-	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
-	if (rc || !n)
-		return rc;
-	values += from - start;
-	if (store->dtype == RH_F32)
-		memcpy((float *)view.weights + (from - view.first), values, (size_t)n * sizeof *values);
+	uint16_t *half = stored;
+	if (dtype == RH_F32)
+		store_copy(move->direction, stored, move->values, move->count * 4);
+	else if (move->direction == STORE_IN)
+		for (int64_t i = 0; i < move->count; i++)
+			half[i] = rh_f32_to_bf16(move->values[i]);
 	else
-		for (int64_t i = 0; i < n; i++)
-			((uint16_t *)view.weights)[from - view.first + i] = rh_f32_to_bf16(values[i]);
-	store_release(store, piece, STORE_WEIGHTS, STORE_CHANGED);
-	return 0;
+		for (int64_t i = 0; i < move->count; i++)
+			move->values[i] = rh_bf16_to_f32(half[i]);
 }
 
-static int get_pages(struct rh_store *store, int piece, int64_t start, int64_t count, float *values)
+/* BF16: what the upload form, `upper`, lacks of a trainable block's masters. */
+static void move_masters(const struct move *move, const struct store_view *view, const uint16_t *upper)
 {
-	struct store_view view;
-	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
-	if (rc || !n)
-		return rc;
-	values += from - start;
-	if (store->dtype == RH_F32)
-		memcpy(values, (float *)view.weights + (from - view.first), (size_t)n * sizeof *values);
+	int64_t first = move->start - view->first;
+	if (view->master)
+		store_copy(move->direction, view->master + first, move->values, move->count * 4);
+	else if (move->direction == STORE_IN)
+		for (int64_t i = 0; i < move->count; i++)
+			view->lower[first + i] = split_lower(rh_f32_bits(move->values[i]));
 	else
-		for (int64_t i = 0; i < n; i++)
-			values[i] = rh_bf16_to_f32(((uint16_t *)view.weights)[from - view.first + i]);
-	store_release(store, piece, STORE_WEIGHTS, STORE_UNCHANGED);
-	return 0;
+		for (int64_t i = 0; i < move->count; i++)
+			move->values[i] = rh_bits_f32(split_join(upper[move->start + i], view->lower[first + i]));
 }
 
-/* BF16: what the upload form lacks of the weights. */
-static int set_masters(struct rh_store *store, int piece, int64_t start, int64_t count, const float *values)
+/* Piece by piece: a frozen block's weights on NVMe, a trainable one's masters. */
+static int move_pieces(struct rh_store *store, int block, const struct move *move)
 {
-	struct store_view view;
-	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
-	if (rc || !n)
-		return rc;
-	values += from - start;
-	for (int64_t i = 0; view.lower && i < n; i++)
-		view.lower[from - view.first + i] = split_lower(rh_f32_bits(values[i]));
-	if (view.master)
-		memcpy(view.master + (from - view.first), values, (size_t)n * sizeof *values);
-	store_release(store, piece, STORE_WEIGHTS, STORE_CHANGED);
-	return 0;
+	const struct store_block *of = &store->block[block];
+	int rc = 0;
+	for (int p = of->piece; !rc && p < of->piece + of->piece_count; p++) {
+		struct store_view view;
+		struct move part = *move;
+		part.count = overlap(&store->piece[p], move->start, move->count, &part.start);
+		part.values += part.start - move->start;
+		rc = part.count ? store_hold(store, p, STORE_WEIGHTS, &view) : 0;
+		if (rc || !part.count)
+			continue;
+		if (of->weights)
+			move_masters(&part, &view, of->weights);
+		else
+			move_weights(&part, store->dtype, (char *)view.weights + rh_dtype_bytes(store->dtype, part.start - view.first));
+		store_release(store, p, STORE_WEIGHTS, move->direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
+	}
+	return rc;
 }
 
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
@@ -486,62 +491,27 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	}
 	to->version++;
 	to->published_version = to->version;
-	int rc = 0;
-	for (int p = to->piece; !to->weights && !rc && p < to->piece + to->piece_count; p++)
-		rc = set_pages(store, p, start, count, values);
+	struct move move = {STORE_IN, start, count, (float *)(uintptr_t)values};
 	if (!to->weights)
-		return rc;
-	if (store->dtype == RH_F32) {
-		memcpy((float *)to->weights + start, values, (size_t)count * sizeof *values);
-		if (to->published)
-			memcpy((float *)to->published + start, values, (size_t)count * sizeof *values);
-		return 0;
-	}
-	uint16_t *upper = (uint16_t *)to->weights + start;
-	int frozen = !store->spec[block].trainable;
-	for (int64_t i = 0; i < count; i++)
-		upper[i] = frozen ? rh_f32_to_bf16(values[i]) : split_upper(rh_f32_bits(values[i]));
+		return move_pieces(store, block, &move);
+	int64_t before = rh_dtype_bytes(store->dtype, start);
+	char *stored = (char *)to->weights + before;
+	int splits = store->dtype != RH_F32 && store->spec[block].trainable;
+	for (int64_t i = 0; splits && i < count; i++)
+		((uint16_t *)(void *)stored)[i] = split_upper(rh_f32_bits(values[i]));
+	if (!splits)
+		move_weights(&move, store->dtype, stored);
 	if (to->published)
-		memcpy((uint16_t *)to->published + start, upper, (size_t)count * sizeof *upper);
-	for (int p = to->piece; !rc && p < to->piece + to->piece_count; p++)
-		rc = set_masters(store, p, start, count, values);
-	return rc;
-}
-
-static int get_masters(struct rh_store *store, int piece, int64_t start, int64_t count, float *values)
-{
-	struct store_view view;
-	const uint16_t *upper = store->block[store->piece[piece].block].weights;
-	int64_t from, n = overlap(&store->piece[piece], start, count, &from);
-	int rc = n ? store_hold(store, piece, STORE_WEIGHTS, &view) : 0;
-	if (rc || !n)
-		return rc;
-	values += from - start;
-	for (int64_t i = 0; view.lower && i < n; i++)
-		values[i] = rh_bits_f32(split_join(upper[from + i], view.lower[from - view.first + i]));
-	if (view.master)
-		memcpy(values, view.master + (from - view.first), (size_t)n * sizeof *values);
-	store_release(store, piece, STORE_WEIGHTS, STORE_UNCHANGED);
-	return 0;
+		memcpy((char *)to->published + before, stored, (size_t)rh_dtype_bytes(store->dtype, count));
+	return splits ? move_pieces(store, block, &move) : 0;
 }
 
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
 {
 	const struct store_block *from = at(store, block);
-	int64_t start = locate(store, block, tensor, first, count);
-	int rc = 0;
-	for (int p = from->piece; !from->weights && !rc && p < from->piece + from->piece_count; p++)
-		rc = get_pages(store, p, start, count, values);
-	if (!from->weights)
-		return rc;
-	if (store->dtype == RH_F32) {
-		memcpy(values, (const float *)from->weights + start, (size_t)count * sizeof *values);
-		return 0;
-	}
-	const uint16_t *upper = (const uint16_t *)from->weights + start;
-	for (int64_t i = 0; i < count && !store->spec[block].trainable; i++)
-		values[i] = rh_bits_f32((uint32_t)upper[i] << 16);
-	for (int p = from->piece; !rc && p < from->piece + from->piece_count; p++)
-		rc = get_masters(store, p, start, count, values);
-	return rc;
+	struct move move = {STORE_OUT, locate(store, block, tensor, first, count), count, values};
+	if (!from->weights || (store->dtype != RH_F32 && store->spec[block].trainable))
+		return move_pieces(store, block, &move);
+	move_weights(&move, store->dtype, (char *)from->weights + rh_dtype_bytes(store->dtype, move.start));
+	return 0;
 }

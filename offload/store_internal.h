@@ -7,6 +7,8 @@
 #include "offload/simd/kernels.h"
 #include "offload/store.h"
 
+#include <string.h>
+
 /* Elements of one span at most. Fixed: it decides the order of the norm's sums. */
 enum { STORE_SPAN = 32768 };
 
@@ -147,9 +149,18 @@ int64_t state_scratch(const struct rh_block *specs, int count, const struct rh_s
 /* A tensor's floats in its block's. */
 float *state_factor_at(const struct rh_block *spec, const struct store_block *block, int tensor);
 
+/* Between the store and someone else's memory. */
+enum store_direction { STORE_IN, STORE_OUT };
+static inline void store_copy(enum store_direction direction, void *inside, void *outside, int64_t bytes)
+{
+	if (direction == STORE_IN)
+		memcpy(inside, outside, (size_t)bytes);
+	else
+		memcpy(outside, inside, (size_t)bytes);
+}
+
 /* adafactor.c: rh_optimizer_update for one tensor of a block, which lies in the view; nonzero if a weight became non-finite. */
-struct rh_optimizer_settings;
-int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view,
-                     const struct rh_optimizer_settings *settings, double learning_rate, double scale, int64_t step);
+struct rh_update;
+int adafactor_update(struct rh_store *store, int block, int tensor, const struct store_view *view, const struct rh_update *update);
 
 #endif

@@ -178,7 +178,7 @@ static int update(struct rh_updater *updater, int b)
 	if (!spoilt)
 		read_ahead(updater, b);
 	if (!spoilt)
-		rc = rh_optimizer_update(updater->store, b, &update.settings, update.learning_rate, update.scale, update.step);
+		rc = rh_optimizer_update(updater->store, b, &update);
 	if (!stale)
 		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);

@@ -29,11 +29,6 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
-struct rh_update {
-	struct rh_optimizer_settings settings;
-	double learning_rate, scale; /* as rh_optimizer_update takes them */
-	int64_t step;                /* counts from 1 */
-};
 /* Starts the update of every trainable block; the stored gradients are final. The one before is finished. */
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update);
 

@@ -68,7 +68,8 @@ static int evaluate(struct run *run, double epoch)
 /* Fills the step's batches; returns their number. */
 static int64_t fill_step(struct run *run, int64_t step)
 {
-	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch, first = step % run->held * run->micro_batches;
+	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch,
+	        first = step % run->held * run->micro_batches;
 	struct train_step *flight = &run->flight[step % run->held];
 	*flight = (struct train_step){.count = rh_sampler_micro_batches(run->data.sampler, within)};
 	for (int64_t m = 0; m < flight->count; m++) {
@@ -266,7 +267,8 @@ static int pause_steps(struct run *run)
 	double now = rh_clock_seconds();
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run);
-	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed; /* read once: a signal that comes later is for the next step */
+	run->stopping = (asked_to_stop && run->state.step < run->data.steps) ||
+	                squeezed; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))
@@ -328,7 +330,7 @@ static int update_block(void *context, int64_t step, int block)
 	struct rh_update now = rh_update_of(run->config, step, rate_at(run, step), 1);
 	run->flight[step % run->held].squares += norm * norm;
 	double began = rh_clock_seconds();
-	rc = rc ? rc : rh_optimizer_update(run->session.store, block, &now.settings, now.learning_rate, now.scale, now.step);
+	rc = rc ? rc : rh_optimizer_update(run->session.store, block, &now);
 	if (step + 1 == run->config->trace_step)
 		rh_executor_trace_update(run->session.executor, block, began, rh_clock_seconds());
 	return rc;

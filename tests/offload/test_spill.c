@@ -147,7 +147,7 @@ static uint64_t train(const struct rh_store_options *options, struct rh_pool *po
 			if (step % 4 == 3 && check_random(&order) % 2)
 				rh_store_ahead(store, (int)(check_random(&order) % BLOCKS));
 			if (specs[b].trainable)
-				check_ok(rh_optimizer_update(store, b, &settings, 1e-3, 0.5, step + 1));
+				check_ok(rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 0.5, step + 1}));
 		}
 		if (step == 4)
 			set_state(store, 9);
@@ -260,7 +260,7 @@ static void test_what_is_not_asked_for_is_not_moved(void **state)
 		check_moved("weights set", options.space, &before, (struct moved){0, nvme.masters}, 0);
 		for (int b = 0; b < BLOCKS; b++)
 			if (specs[b].trainable)
-				check_ok(rh_optimizer_update(store, b, &settings, 1e-3, 1, 1));
+				check_ok(rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, 1}));
 		check_ok(rh_store_settle(store));
 		/* moments never written are not read */
 		check_moved("a step", options.space, &before, (struct moved){nvme.masters, nvme.masters + nvme.state}, window);
@@ -306,7 +306,8 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 		int rc = 0, met = 0;
 		for (int step = 0; step < 4; step++)
 			for (int b = 0; b < BLOCKS; b++)
-				if (specs[b].trainable && (rc = rh_optimizer_update(store, b, &settings, 1e-3, 1, step + 1))) {
+				if (specs[b].trainable &&
+				    (rc = rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 1, step + 1}))) {
 					assert_int_equal(rc, flip ? -EBADMSG : -EIO);
 					assert_non_null(strstr(rh_error(rc), "optimizer state of layer"));
 					met++;

@@ -379,7 +379,7 @@ static int update_block(void *context, int64_t step, int block)
 	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
 	struct running *at = context;
 	rh_optimizer_take(at->rig->session.store, block);
-	return rh_optimizer_update(at->rig->session.store, block, &settings, 3e-3, 1, step + 1);
+	return rh_optimizer_update(at->rig->session.store, block, &(struct rh_update){settings, 3e-3, 1, step + 1});
 }
 
 static int end_step(void *context, int64_t step)

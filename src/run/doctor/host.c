@@ -103,7 +103,7 @@ int doctor_measure_optimizer(struct rh_pool *pool, int64_t elements, enum rh_dty
 	double best = 0;
 	for (int64_t n = 0; !rc && n <= REPEATS; n++) { /* the first touches the memory */
 		double began = rh_clock_seconds();
-		rc = rh_optimizer_update(store, 0, &settings, 1e-4, 1, n + 1);
+		rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-4, 1, n + 1});
 		double seconds = rh_clock_seconds() - began;
 		best = n == 1 || (n && seconds < best) ? seconds : best;
 	}
