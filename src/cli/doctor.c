@@ -251,7 +251,8 @@ static int check_writable(const char *path)
 int verb_doctor(const struct rh_config *config)
 {
 	char here_text[] = ".", *here = here_text;
-	struct rh_doctor_options options = {.device = config->device, .dir = &here, .dirs = 1};
+	struct rh_doctor_options options = {
+	        .device = config->device, .dir = &here, .dirs = 1, .probes_seconds = (double)config->measure_seconds};
 	if (config->nvme_dirs.count) {
 		options.dir = config->nvme_dirs.item;
 		options.dirs = (int)config->nvme_dirs.count;

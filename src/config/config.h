@@ -87,7 +87,8 @@ struct rh_config {
 	int64_t max_new_tokens;
 	double temperature, top_p;
 
-	char *save; /* doctor: where the profile goes, a path or a name; NULL: nowhere */
+	char *save;              /* doctor: where the profile goes, a path or a name; NULL: nowhere */
+	int64_t measure_seconds; /* doctor */
 
 	int json;    /* --json */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */

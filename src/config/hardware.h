@@ -54,7 +54,8 @@ struct rh_hardware_gemm {
 struct rh_hardware_op {
 	char *op;
 	enum rh_product product; /* the operands that it was measured with */
-	int64_t size; /* of what was measured, where it decides: of attention the longest document, of head_loss its rows; 0: any */
+	int64_t size; /* of what was measured, where it decides: of attention the longest document, of head_loss the rows of a chunk; 0: any
+	               */
 	double flops_per_s, bytes_per_s;
 };
 

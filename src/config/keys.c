@@ -145,6 +145,8 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_STRING, save, VERB_DOCTOR, .heading = "doctor",
 	    .help = "write the machine as a hardware profile: a file, or a name among your own; local is what plan takes for this machine"),
+	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
+	    .help = "how long a model's products and other operations are timed; where others share the machine, longer says more"),
 
 	{.name = "gradient_checkpointing", .type = KEY_INERT, .verbs = VERB_DATA, .heading = "Accepted without effect",
 	 .help = "what is recomputed follows from the memory there is"},

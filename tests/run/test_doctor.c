@@ -295,8 +295,16 @@ static void measure(struct rh_doctor_report *report)
 	place.device = devices.device[0];
 	place.base = base;
 	place.bytes = bytes;
-	check_ok(doctor_probe_run(&place, &small, 0.01, &report->ops));
-	check_ok(doctor_probe_run(&place, &lora, 0.01, &report->ops));
+	struct doctor_samples full = {0}, adapter = {0};
+	check_ok(doctor_probe_run(&place, &small, 2, &full));
+	check_ok(doctor_probe_run(&place, &lora, 1, &adapter));
+	check_ok(doctor_probe_run(&place, &small, 1, &full));
+	assert_int_equal(full.runs, 3);
+	check_ok(doctor_samples_reduce(&full, &report->ops));
+	check_ok(doctor_samples_reduce(&adapter, &report->ops));
+	assert_true(report->ops.medians_s > 0 && report->ops.means_s > 0);
+	doctor_samples_free(&full);
+	doctor_samples_free(&adapter);
 	rh_devices_close(&devices);
 	check_ok(rh_pool_create(1, &pool));
 	check_ok(doctor_measure_host(pool, 16 * mib, &report->host));

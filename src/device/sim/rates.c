@@ -73,7 +73,7 @@ double rh_sim_op_size(const struct rh_op *op)
 {
 	if (op->kind == RH_OP_ATTENTION || op->kind == RH_OP_ATTENTION_BACKWARD)
 		return (double)op->attention.longest;
-	return op->kind == RH_OP_HEAD_LOSS ? (double)op->operand[RH_HEAD_LOSS_H].rows : 1;
+	return op->kind == RH_OP_HEAD_LOSS ? (double)op->operand[RH_HEAD_LOSS_LOGITS].rows : 1;
 }
 
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)

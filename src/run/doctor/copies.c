@@ -4,8 +4,9 @@
 #include "core/clock.h"
 #include "offload/memory.h"
 #include "offload/pin.h"
+#include "run/doctor/median.h"
 
-enum { REPEATS = 4, SMALL_BYTES = 4096, SMALL_COPIES = 64 };
+enum { REPEATS = 7, SMALL_BYTES = 4096, SMALL_COPIES = 64 };
 
 enum way { WAY_UP = 1, WAY_DOWN = 2 };
 
@@ -39,10 +40,10 @@ static int synchronize(const struct copying *copying, int devices)
 	return first;
 }
 
-/* The best of a few, by the host's clock: copies are long. */
+/* By the host's clock: copies are long. */
 static int measure(const struct copying *copying, int devices, unsigned ways, double *bytes_per_s)
 {
-	double best = 0;
+	double rate[REPEATS];
 	int rc = 0;
 	for (int n = 0; !rc && n < REPEATS; n++) {
 		double began = rh_clock_seconds();
@@ -51,10 +52,9 @@ static int measure(const struct copying *copying, int devices, unsigned ways, do
 		int synced = synchronize(copying, devices);
 		rc = rc ? rc : synced;
 		double moved = (double)copying->bytes * devices * (ways == (WAY_UP | WAY_DOWN) ? 2 : 1);
-		double rate = moved / (rh_clock_seconds() - began);
-		best = rate > best ? rate : best;
+		rate[n] = moved / (rh_clock_seconds() - began);
 	}
-	*bytes_per_s = best;
+	*bytes_per_s = rc ? 0 : doctor_median(rate, REPEATS);
 	return rc;
 }
 

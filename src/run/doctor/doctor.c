@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAUNCHES = 256, ROUNDS = 3 };
+enum { LAUNCHES = 256, PROBES_MOST = 16, MORE_SECONDS = 20 };
 
 static const int64_t mib = 1 << 20;
 
@@ -19,16 +19,16 @@ static const int64_t mib = 1 << 20;
 	.hidden = h, .intermediate = i, .heads = q, .kv_heads = kv, .head_dim = d, .vocab = v, .layers = l, .tokens = t,                   \
 	.documents = docs, .head_rows = rows
 static const struct doctor_probe host_probes[] = {
-        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32},
-        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 384), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 384), .dtype = RH_BF16},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_F32, .lora_r = 32},
         {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_BF16, .lora_r = 32},
-        {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_F32, .qk_norm = 1},
-        {SHAPE(1024, 2816, 16, 8, 64, 16384, 2, 1024, 1, 64), .dtype = RH_BF16, .qk_norm = 1},
-        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 128, 1, 32), .dtype = RH_F32},
-        {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 128, 1, 32), .dtype = RH_BF16},
+        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 1024, 1, 512), .dtype = RH_F32, .qk_norm = 1},
+        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 1024, 1, 512), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 128, 1, 128), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 128, 1, 128), .dtype = RH_BF16},
         {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_F32},
         {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_BF16},
         {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_F32},
@@ -53,8 +53,10 @@ static const struct doctor_probe small_probes[] = {
 struct plan {
 	struct rh_device_grain grain;
 	const struct doctor_probe *probe;
-	int probes, whole_host;                              /* the device computes on all the host's cores */
-	double probe_seconds, probes_seconds, drive_seconds; /* one probe's; all probes' after which no more is begun; each of three */
+	int probes, whole_host; /* the device computes on all the host's cores */
+	int rounds, runs;       /* rounds over all probes; runs of each in a row */
+	double probes_seconds;  /* after which no probe is begun, but for the first round's */
+	double drive_seconds;   /* each of three */
 	int64_t copy_bytes, host_bytes, optimizer_elements, drive_bytes;
 };
 #define PROBES(table) .probe = table, .probes = sizeof table / sizeof *table
@@ -62,17 +64,32 @@ struct plan {
 static struct plan plan_for(const char *kind)
 {
 	if (!strcmp(kind, "cpu"))
-		return (struct plan){
-		        PROBES(host_probes),      .whole_host = 1,         .probe_seconds = 1,       .probes_seconds = 25,
-		        .drive_seconds = 2,       .copy_bytes = 128 * mib, .host_bytes = 1024 * mib, .optimizer_elements = 24 * mib,
-		        .drive_bytes = 1024 * mib};
+		return (struct plan){PROBES(host_probes),
+		                     .whole_host = 1,
+		                     .rounds = 32,
+		                     .runs = 1,
+		                     .drive_seconds = 2,
+		                     .copy_bytes = 128 * mib,
+		                     .host_bytes = 1024 * mib,
+		                     .optimizer_elements = 24 * mib,
+		                     .drive_bytes = 1024 * mib};
 	if (!strcmp(kind, "cuda"))
-		return (struct plan){
-		        PROBES(gpu_probes),       .probe_seconds = 1,       .probes_seconds = 25,           .drive_seconds = 3,
-		        .copy_bytes = 1024 * mib, .host_bytes = 4096 * mib, .optimizer_elements = 64 * mib, .drive_bytes = 4096 * mib};
+		return (struct plan){PROBES(gpu_probes),
+		                     .rounds = 4,
+		                     .runs = 5,
+		                     .drive_seconds = 3,
+		                     .copy_bytes = 1024 * mib,
+		                     .host_bytes = 4096 * mib,
+		                     .optimizer_elements = 64 * mib,
+		                     .drive_bytes = 4096 * mib};
 	return (struct plan){PROBES(small_probes), /* an emulated GPU shows that it works */
-	                     .probes_seconds = 25,   .drive_seconds = 0.2,      .copy_bytes = 2 * mib,
-	                     .host_bytes = 32 * mib, .optimizer_elements = mib, .drive_bytes = 32 * mib};
+	                     .rounds = 2,
+	                     .runs = 1,
+	                     .drive_seconds = 0.2,
+	                     .copy_bytes = 2 * mib,
+	                     .host_bytes = 32 * mib,
+	                     .optimizer_elements = mib,
+	                     .drive_bytes = 32 * mib};
 }
 
 /* The device's time for an op that does nothing, one of many. */
@@ -121,20 +138,10 @@ static int choose_probes(const struct plan *plan, int64_t room, unsigned char *c
 	                                (double)room / (double)mib);
 }
 
-/* Seconds of the ops from `from` on. */
-static double seconds_of(const struct doctor_op_times *times, size_t from)
-{
-	double seconds = 0;
-	for (size_t i = from; i < times->count; i++)
-		seconds += times->item[i].seconds;
-	return seconds;
-}
-
-/* A probe on a device of one thread; *seconds is what its ops took. */
-static int measure_one_core(const struct doctor_probe *probe, double limit, double *seconds)
+/* A probe on a device of one thread. */
+static int measure_one_core(const struct doctor_probe *probe, struct doctor_samples *samples)
 {
 	struct doctor_place place = {.grain = rh_cpu_grain()};
-	struct doctor_op_times times = {0};
 	place.bytes = doctor_probe_bytes(probe, &place.grain);
 	struct rh_cpu_options options = {.threads = 1, .cap_bytes = place.bytes, .isa = rh_cpu_best_isa()};
 	int rc = rh_cpu_open(0, &options, &place.device);
@@ -142,35 +149,61 @@ static int measure_one_core(const struct doctor_probe *probe, double limit, doub
 		return rc;
 	rc = place.device->ops->reserve(place.device, place.bytes, &place.base);
 	if (!rc)
-		rc = doctor_probe_run(&place, probe, limit, &times);
-	*seconds = seconds_of(&times, 0);
-	doctor_op_times_free(&times);
+		rc = doctor_probe_run(&place, probe, 1, samples);
 	place.device->ops->close(place.device);
 	return rc;
 }
 
-/* Round after round, so that each shape meets the machine in several of its moods. */
+/* What the probes took: medians, as an op that is interrupted says nothing of it; but some are in every run, so all take their share. */
+static int reduce(const struct plan *plan, const struct doctor_samples *samples, struct rh_doctor_report *out)
+{
+	int rc = 0;
+	for (int i = 0; !rc && i < plan->probes; i++)
+		rc = doctor_samples_reduce(&samples[i], &out->ops);
+	double lost = out->ops.medians_s > 0 ? out->ops.means_s / out->ops.medians_s : 1;
+	for (size_t i = 0; i < out->ops.count; i++)
+		out->ops.item[i].seconds *= lost;
+	return rc;
+}
+
+static int compare_cores(const struct doctor_samples *all, const struct doctor_samples *alone, double *one_core)
+{
+	struct doctor_op_times together = {0}, one = {0};
+	int rc = doctor_samples_reduce(all, &together);
+	if (!rc)
+		rc = doctor_samples_reduce(alone, &one);
+	*one_core = one.means_s > together.means_s ? together.means_s / one.means_s : 0;
+	doctor_op_times_free(&together);
+	doctor_op_times_free(&one);
+	return rc;
+}
+
+/* Round after round, so that each shape meets the machine in all of its moods: where others share it, its speed can change by a third
+ * within a second. */
 static int run_probes(const struct plan *plan, const unsigned char *chosen, const struct doctor_place *place, struct rh_doctor_report *out)
 {
-	double began = rh_clock_seconds(), all = 0, one = 0;
-	int rc = 0, done = 0;
-	for (int round = 0; !rc && round < ROUNDS; round++)
+	struct doctor_samples samples[PROBES_MOST] = {{0}}, alone = {0};
+	double began = rh_clock_seconds();
+	int rc = 0, done = 0, compares = plan->whole_host && out->facts.cores > 1;
+	for (int round = 0; !rc && round < plan->rounds; round++)
 		for (int i = 0; !rc && i < plan->probes; i++) {
-			size_t from = out->ops.count;
-			if (!chosen[i] || (done > 1 && rh_clock_seconds() - began > plan->probes_seconds))
+			double over = rh_clock_seconds() - began - plan->probes_seconds;
+			if (!chosen[i] || over > (round ? 0 : MORE_SECONDS))
 				continue;
-			rc = doctor_probe_run(place, &plan->probe[i], plan->probe_seconds, &out->ops);
+			rc = doctor_probe_run(place, &plan->probe[i], plan->runs, &samples[i]);
 			done++;
-			if (rc || i || !plan->whole_host || out->facts.cores < 2)
-				continue;
-			double alone = 0;
-			rc = measure_one_core(&plan->probe[i], plan->probe_seconds, &alone);
-			all += seconds_of(&out->ops, from);
-			one += alone;
+			if (!rc && !i && compares)
+				rc = measure_one_core(&plan->probe[i], &alone);
 		}
 	if (!rc && done < plan->probes)
 		rh_warn_once("this machine is slow or busy, or has little memory: some shapes of products were not measured");
-	out->one_core = one > all ? all / one : 0;
+	if (!rc)
+		rc = reduce(plan, samples, out);
+	if (!rc && compares)
+		rc = compare_cores(&samples[0], &alone, &out->one_core);
+	for (int i = 0; i < plan->probes; i++)
+		doctor_samples_free(&samples[i]);
+	doctor_samples_free(&alone);
 	return rc;
 }
 
@@ -192,11 +225,11 @@ static int measure_on_devices(const struct plan *plan, const unsigned char *chos
 
 static int examine_devices(const char *spec, const struct plan *plan, struct rh_doctor_report *out)
 {
-	unsigned char chosen[16];
+	unsigned char chosen[PROBES_MOST];
 	struct rh_devices devices;
 	struct rh_device_memory memory;
 	int64_t room, bytes;
-	RH_ASSERT(plan->probes <= (int)sizeof chosen);
+	RH_ASSERT(plan->probes <= PROBES_MOST);
 	int rc = rh_devices_room(spec, &room);
 	if (!rc)
 		rc = choose_probes(plan, room ? room : rh_machine_free_ram() / 2 / out->devices, chosen, &bytes);
@@ -254,6 +287,7 @@ int rh_doctor_examine(const struct rh_doctor_options *options, struct rh_doctor_
 		out->measured.address = out->gpu.address;
 	}
 	struct plan plan = plan_for(out->measured.kind);
+	plan.probes_seconds = options->probes_seconds;
 	rc = rh_devices_grain(device, &plan.grain);
 	if (rc)
 		return rc;

@@ -12,6 +12,7 @@ struct rh_doctor_options {
 	const char *device; /* as the configuration names it */
 	char *const *dir;   /* on the drives to measure, one each */
 	int dirs;
+	double probes_seconds; /* for the ops of training */
 };
 
 struct rh_doctor_report {

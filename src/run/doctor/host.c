@@ -5,10 +5,11 @@
 #include "core/clock.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
+#include "run/doctor/median.h"
 
 #include <string.h>
 
-enum { PIECE_BYTES = 4 << 20, REPEATS = 3 };
+enum { PIECE_BYTES = 4 << 20, REPEATS = 3, UPDATES = 9 };
 
 typedef uint64_t line __attribute__((vector_size(64)));
 
@@ -100,14 +101,13 @@ int doctor_measure_optimizer(struct rh_pool *pool, int64_t elements, enum rh_dty
 	int rc = rh_store_create(&block, 1, &options, pool, &store);
 	if (rc)
 		return rc;
-	double best = 0;
-	for (int64_t n = 0; !rc && n <= REPEATS; n++) { /* the first touches the memory */
+	double seconds[UPDATES + 1];
+	for (int64_t n = 0; !rc && n <= UPDATES; n++) { /* the first touches the memory */
 		double began = rh_clock_seconds();
 		rc = rh_optimizer_update(store, 0, &(struct rh_update){settings, 1e-4, 1, n + 1});
-		double seconds = rh_clock_seconds() - began;
-		best = n == 1 || (n && seconds < best) ? seconds : best;
+		seconds[n] = rh_clock_seconds() - began;
 	}
-	*out = moved_of(dtype, layout) * (double)block.elements / best;
+	*out = rc ? 0 : moved_of(dtype, layout) * (double)block.elements / doctor_median(seconds + 1, UPDATES);
 	rh_store_destroy(store);
 	return rc;
 }

@@ -3,11 +3,11 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "model/emit.h"
+#include "run/doctor/median.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { REPEATS = 7, FILL_WORDS = 1 << 19 };
+enum { FILL_WORDS = 1 << 19 };
 
 /* One pass over the model: `launch` of the emission counts, or enqueues and records. */
 struct pass {
@@ -229,53 +229,69 @@ static int run_once(struct pass *pass)
 	return rc ? rc : synced;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-/* taken[op * REPEATS + n]: of the n-th run. Returns how many runs there were. */
-static int measure(struct pass *pass, double seconds, double *taken)
+/* One more row of samples. */
+static int measure(struct pass *pass, struct doctor_samples *samples)
 {
 	const struct rh_device_ops *ops = pass->device->ops;
-	double began = rh_clock_seconds();
-	int n = 0, rc = run_once(pass);
-	while (!rc && n < REPEATS && (!n || rh_clock_seconds() - began < seconds)) {
-		rc = run_once(pass);
-		for (size_t i = 0; !rc && i < pass->ops; i++) {
-			int64_t ns = ops->event_time_ns(pass->event[i + 1]) - ops->event_time_ns(pass->event[i]);
-			taken[i * REPEATS + (size_t)n] = (double)ns * 1e-9;
-		}
-		n++;
+	int rc = rh_grow(&samples->seconds, &samples->capacity, ((size_t)samples->runs + 1) * samples->ops, sizeof *samples->seconds);
+	rc = rc ? rc : run_once(pass);
+	for (size_t i = 0; !rc && i < pass->ops; i++) {
+		int64_t ns = ops->event_time_ns(pass->event[i + 1]) - ops->event_time_ns(pass->event[i]);
+		samples->seconds[(size_t)samples->runs * samples->ops + i] = (double)ns * 1e-9;
 	}
-	return rc ? rc : n;
+	samples->runs += !rc;
+	return rc;
 }
 
-int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, double seconds, struct doctor_op_times *out)
+int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, int runs, struct doctor_samples *samples)
 {
 	struct rh_device *device = place->device;
 	struct pass pass;
-	double *taken = NULL;
 	int rc = pass_open(probe, &place->grain, (struct rh_arena){.base = place->base, .capacity = place->bytes}, &pass);
 	if (rc)
 		return rc;
 	pass.device = device;
 	pass.event = rh_alloc(pass.ops + 1, sizeof *pass.event);
-	taken = rh_alloc(pass.ops * REPEATS, sizeof *taken);
-	rc = pass.event && taken ? fill(device, place->base, place->bytes) : -ENOMEM;
+	rc = pass.event ? fill(device, place->base, pass.memory.peak) : -ENOMEM;
 	for (size_t i = 0; !rc && i <= pass.ops; i++)
 		rc = device->ops->event_create(device, RH_EVENT_TIMED, &pass.event[i]);
 	rc = rc ? rc : send_micro(&pass);
-	int runs = rc ? rc : measure(&pass, seconds, taken);
-	rc = runs < 0 ? runs : rh_grow(&out->item, &out->capacity, out->count + pass.ops, sizeof *out->item);
-	for (size_t i = 0; !rc && i < pass.ops; i++) {
-		qsort(taken + i * REPEATS, (size_t)runs, sizeof *taken, ascending);
-		out->item[out->count++] = (struct doctor_op_time){pass.op[i], taken[i * REPEATS + (size_t)runs / 2]};
+	if (!rc && !samples->op) {
+		samples->op = pass.op;
+		samples->ops = pass.ops;
+		rc = run_once(&pass);
 	}
-	rh_free(taken);
+	RH_ASSERT(samples->ops == pass.ops || rc);
+	for (int n = 0; !rc && n < runs; n++)
+		rc = measure(&pass, samples);
+	if (samples->op == pass.op)
+		pass.op = NULL;
 	pass_close(&pass);
 	return rc;
+}
+
+int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out)
+{
+	double *taken = rh_alloc((size_t)samples->runs + 1, sizeof *taken);
+	int rc = taken ? rh_grow(&out->item, &out->capacity, out->count + samples->ops, sizeof *out->item) : -ENOMEM;
+	for (size_t i = 0; !rc && samples->runs && i < samples->ops; i++) {
+		double sum = 0;
+		for (int n = 0; n < samples->runs; n++)
+			sum += taken[n] = samples->seconds[(size_t)n * samples->ops + i];
+		double median = doctor_median(taken, samples->runs);
+		out->item[out->count++] = (struct doctor_op_time){samples->op[i], median};
+		out->medians_s += median;
+		out->means_s += sum / samples->runs;
+	}
+	rh_free(taken);
+	return rc;
+}
+
+void doctor_samples_free(struct doctor_samples *samples)
+{
+	rh_free(samples->op);
+	rh_free(samples->seconds);
+	*samples = (struct doctor_samples){0};
 }
 
 void doctor_op_times_free(struct doctor_op_times *times)

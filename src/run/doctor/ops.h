@@ -24,7 +24,9 @@ struct doctor_op_time {
 struct doctor_op_times {
 	struct doctor_op_time *item;
 	size_t count, capacity;
+	double medians_s, means_s; /* of all samples: the sums of their ops' medians, and of their means */
 };
+void doctor_op_times_free(struct doctor_op_times *times);
 
 /* Device bytes that a probe needs, cut as the device wants it. Negative errno. */
 int64_t doctor_probe_bytes(const struct doctor_probe *probe, const struct rh_device_grain *grain);
@@ -37,9 +39,17 @@ struct doctor_place {
 	int64_t bytes;
 };
 
-/* Runs it for up to `seconds` (once at least; once more before, unmeasured) in that memory, whose content is lost, and appends its ops. */
-int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, double seconds,
-                     struct doctor_op_times *out) RH_MUST;
-void doctor_op_times_free(struct doctor_op_times *times);
+/* A probe's ops, and how long each took, run after run. */
+struct doctor_samples {
+	struct rh_op *op;
+	double *seconds; /* (runs, ops) */
+	size_t ops, capacity;
+	int runs;
+};
+/* Runs it so often in that memory, whose content is lost, and adds to its samples; before the first of them once unmeasured. */
+int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, int runs, struct doctor_samples *samples) RH_MUST;
+/* Adds its ops with the median of what each took. */
+int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out) RH_MUST;
+void doctor_samples_free(struct doctor_samples *samples);
 
 #endif
