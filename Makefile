@@ -41,9 +41,19 @@ include cuda/device.mk
 
 all: $(B)/roundhouse
 
+# One line where a package is missing, before a compiler says it file by file.
+HEADERS_USED := yaml.h jansson.h utf8proc.h xxhash.h liburing.h hwloc.h
+$(B)/packages-there: Makefile
+	@mkdir -p $(@D)
+	@{ $(foreach h,$(HEADERS_USED),echo '#include <$(h)>';) printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\nint main(void) { return 0; }\n'; } >$@.c
+	@$(CC) -D_GNU_SOURCE $(SAN_$(VARIANT)) -o $@ $@.c $(LIBS) 2>$@.log || { echo "make: $$(sed -n 's/.*fatal error: \([^:]*\):.*/\1/p; s/.*cannot find -l/lib/p' $@.log | \
+		head -n 1 | cut -d: -f1) is missing: run make deps (it installs, with apt: $(filter-out libcmocka-dev g++,$(PACKAGES)))" >&2; exit 1; }
+$(OBJ) $(SIMD_OBJ) $(B)/src/cli/main.o: | $(B)/packages-there
+
 # The objects of CUDA before the library, whose own entries (cuda/absent.c) are then not taken.
 $(B)/roundhouse: $(B)/src/cli/main.o $(CUDA_OBJ) $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) -o $@ $^ $(LIBS)
+	$(if $(CUDA_OBJ),,@echo "built without CUDA ($(if $(NVCC),CUDA=$(CUDA),nvcc not found; CUDA=1 insists))")
 
 $(B)/libroundhouse.a: $(OBJ) $(SIMD_OBJ)
 	@rm -f $@

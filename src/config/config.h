@@ -25,6 +25,7 @@ struct rh_list {
 struct rh_config {
 	/* model and files; strings are owned, NULL when unset */
 	char *model_name_or_path, *config_name, *adapter_name_or_path;
+	char *base_model_name_or_path; /* that the adapter names; NULL: model_name_or_path */
 	char *train_file, *validation_file, *output_dir;
 	char *chat_template, *dataset_text_field, *eos_token;
 	double eval_split; /* 0: none */

@@ -65,6 +65,31 @@ int config_entry_fail(const struct config_entry *entry, const char *format, ...)
 	return fail_at(rc, entry->origin, entry->path, entry->line);
 }
 
+/* One line for all of a file's: each with its line and what to write instead, as many as a line holds. */
+static int keep_unknown(struct config_entries *entries, const char *suggestion, const char *path, int64_t line)
+{
+	enum { ROOM = 800 };
+	static const char before[] = "unknown key ";
+	size_t skip = entries->unknowns && !strncmp(suggestion, before, sizeof before - 1) ? sizeof before - 1 : 0;
+	entries->unknowns++;
+	if (entries->unknowns > 1 && entries->unknown.length + strlen(suggestion) > ROOM) {
+		entries->unsaid++;
+		return 0;
+	}
+	if (entries->unknowns == 1)
+		return rh_text_printf(&entries->unknown, "%s:%lld: %s", path, (long long)line, suggestion);
+	return rh_text_printf(&entries->unknown, "; line %lld: %s", (long long)line, suggestion + skip);
+}
+
+int config_entries_check(const struct config_entries *entries)
+{
+	if (!entries->unknowns)
+		return 0;
+	if (entries->unsaid)
+		return rh_fail(-EINVAL, "%s; and %lld more", entries->unknown.bytes, (long long)entries->unsaid);
+	return rh_fail(-EINVAL, "%s", entries->unknown.bytes);
+}
+
 static int same_key(const struct config_entry *entry, int key, const char *name)
 {
 	int prefix = strchr(config_keys[key].name, '*') != NULL;
@@ -78,6 +103,9 @@ int config_entries_add(struct config_entries *entries, const char *name, enum co
 	if (key < 0) {
 		char suggestion[SUGGESTION_BYTES];
 		config_suggest(name, entries->verb, origin, suggestion, sizeof suggestion);
+		*out = NULL;
+		if (origin == ORIGIN_FILE)
+			return keep_unknown(entries, suggestion, path, line);
 		return fail_at(rh_fail(-EINVAL, "%s", suggestion), origin, path, line);
 	}
 	for (size_t i = 0; i < entries->count; i++) {
@@ -109,6 +137,7 @@ void config_entries_free(struct config_entries *entries)
 		config_list_free(&entries->entry[i].items);
 	}
 	rh_free(entries->entry);
+	rh_text_free(&entries->unknown);
 	*entries = (struct config_entries){0};
 }
 

@@ -19,6 +19,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, model_name_or_path, VERB_MODEL, .heading = "Model and files",
 	    .help = "the model: a Hugging Face directory or a .gguf file"),
 	KEY(KEY_STRING, config_name, VERB_RUNS, .help = "a config.json (or its directory) of a model to train from random initialisation"),
+	KEY(KEY_STRING, base_model_name_or_path, VERB_TRAIN,
+	    .help = "base that adapter_config.json names, such as ORG/MODEL, which PEFT loads; unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
 	KEY(KEY_STRING, adapter_name_or_path, VERB_MODEL,
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
 	KEY(KEY_STRING, train_file, VERB_RUNS, .help = "rows to train on: JSONL with messages, prompt + completion, or text"),

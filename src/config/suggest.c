@@ -58,7 +58,12 @@ static const struct {
         {"padding_side", NULL, "nothing is padded; remove it", 0},
         {"pad_token", NULL, "nothing is padded; remove it", 0},
         {"special_tokens", NULL, "the tokenizer is the model's own (eos_token names another end of sequence); remove it", 0},
-        {"train_on_inputs", "completion_only_loss", "which says the opposite: false trains prompts too", 0},
+        {"train_on_inputs", NULL,
+         "its opposite is assistant_only_loss (for messages) or completion_only_loss (for prompt and completion): true trains answers "
+         "alone",
+         0},
+        {"train_on_responses_only", "assistant_only_loss", "true (for messages; for prompt and completion: completion_only_loss)", 0},
+        {"random_state", "seed", NULL, 0},
         {"remove_unused_columns", NULL, "what a row holds beside its text is ignored; remove it", 0},
         {"dataset_num_proc", NULL, "rows are tokenized by this one process; remove it", 0},
         {"group_by_length", NULL, "nothing is padded, so nothing is won by it; remove it", 0},
@@ -93,6 +98,9 @@ static const struct {
         {"peft_use_rslora", "use_rslora", NULL, 0},
         {"use_dora", NULL, "DoRA is not built yet; remove it", 0},
         {"peft_use_dora", NULL, "DoRA is not built yet; remove it", 0},
+        {"merge_lora", NULL, "merging is not built yet; the adapter loads in PEFT, whose merge_and_unload does it", 0},
+        {"lora_bias", NULL, "biases are never trained by an adapter here; remove it", 0},
+        {"bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"lora_modules_to_save", NULL, NOT_BUILT, 0},
         {"modules_to_save", NULL, NOT_BUILT, 0},
         {"load_in_4bit", NULL, "4-bit weights in training are not built yet; a GGUF file is read, and trained in dtype", 0},
@@ -295,6 +303,5 @@ void config_suggest(const char *name, const char *verb, enum config_origin origi
 	if (is_near(name, far))
 		snprintf(out, bytes, "unknown key '%s'; the nearest known one is %s", shown.text, nearest);
 	else
-		snprintf(out, bytes, "unknown key '%s'; see `roundhouse %s --help` (nothing is near it; the least far is %s)", shown.text,
-		         verb, nearest);
+		snprintf(out, bytes, "unknown key '%s'; `roundhouse %s --help` lists all", shown.text, verb);
 }

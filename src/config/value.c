@@ -111,6 +111,20 @@ static int set_bool(struct config_draft *draft, const struct config_entry *entry
 	return 0;
 }
 
+/* Other trainers' words for what is another key here. */
+static int refuse_choice(const struct config_entry *entry)
+{
+	if (strcmp(config_keys[entry->key].name, "optim"))
+		return refuse(entry);
+	if (strstr(entry->text, "adamw") && strstr(entry->text, "8bit"))
+		return config_entry_fail(entry, "'%s': 8-bit moments are state_layout: split8, with optim: adamw_torch",
+		                         config_show(entry->text).text);
+	if (!strncmp(entry->text, "adamw", 5) || !strncmp(entry->text, "paged_adamw", 11))
+		return config_entry_fail(entry, "'%s' is adamw_torch here; where state lies is said by spill",
+		                         config_show(entry->text).text);
+	return refuse(entry);
+}
+
 static int set_choice(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -120,7 +134,7 @@ static int set_choice(struct config_draft *draft, const struct config_entry *ent
 		memcpy(field_of(draft, key), &i, sizeof i); /* an enum's object is as wide as an int */
 		return 0;
 	}
-	return refuse(entry);
+	return refuse_choice(entry);
 }
 
 static int read_words(const struct config_entry *entry, struct rh_list *words)
@@ -176,6 +190,9 @@ static int set_targets(struct config_draft *draft, const struct config_entry *en
 {
 	struct rh_list words = {0};
 	int pattern = 0, rc = 0;
+	if (entry->kind == VALUE_SCALAR && entry->origin == ORIGIN_FILE && strchr(entry->text, ',') && flag_is_list(entry->text))
+		return config_entry_fail(entry, "'%s': a string is a regular expression; several names are a list: [%s]",
+		                         config_show(entry->text).text, config_show(entry->text).text);
 	if (entry->kind == VALUE_LIST) {
 		for (size_t i = 0; i < entry->items.count && !rc; i++)
 			rc = config_list_append(&words, entry->items.item[i]);

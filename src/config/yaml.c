@@ -55,7 +55,9 @@ static int next(struct reader *reader)
 		return rh_fail(-ENOMEM, "%s: out of host memory while reading it", reader->path);
 	const char *problem = reader->parser.problem ? reader->parser.problem : "cannot be parsed";
 	size_t line = reader->parser.error == YAML_READER_ERROR ? reader->parser.mark.line : reader->parser.problem_mark.line;
-	return rh_fail(-EINVAL, "%s:%zu: not valid YAML: %s", reader->path, line + 1, problem);
+	int colon = !strcmp(problem, "could not find expected ':'") || strstr(problem, "mapping values are not allowed");
+	return rh_fail(-EINVAL, "%s:%zu: not valid YAML: %s%s", reader->path, line + 1, problem,
+	               colon ? "; a space follows the colon, as in key: value" : "");
 }
 
 /* From the start of a list or mapping to its end. */
@@ -147,9 +149,11 @@ static int read_mapping(struct reader *reader, struct config_entries *entries)
 		if (reader->event.type != YAML_SCALAR_EVENT)
 			return refuse(reader, "a key must be a plain word");
 		rc = scalar_text(reader, &name);
-		struct config_entry *entry = NULL;
+		struct config_entry *entry = NULL, unknown = {0};
 		rc = rc ? rc : config_entries_add(entries, name, ORIGIN_FILE, reader->path, line_of(reader), &entry);
-		rc = rc ? rc : read_value(reader, entry);
+		rc = rc ? rc : read_value(reader, entry ? entry : &unknown);
+		rh_free(unknown.text);
+		config_list_free(&unknown.items);
 		if (rc)
 			return rc;
 	}
@@ -204,8 +208,9 @@ int config_yaml_read(const char *bytes, size_t length, const char *path, struct 
 	if (reader.event.type == YAML_MAPPING_START_EVENT)
 		rc = read_mapping(&reader, entries);
 	else if (reader.event.type != YAML_SCALAR_EVENT || !scalar_is_null(&reader))
-		rc = refuse(&reader, "expected lines of the form key: value");
+		rc = refuse(&reader, "expected lines of the form key: value (a space follows the colon)");
 	rc = rc ? rc : close_document(&reader);
+	rc = rc ? rc : config_entries_check(entries);
 out:
 	reader_close(&reader);
 	return rc;

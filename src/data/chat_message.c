@@ -20,6 +20,13 @@ static int read_role(const json_t *message, const char *where, size_t number, en
 			*out = (enum chat_role)i;
 			return 0;
 		}
+	static const char *const others[] = {"human", "gpt", "bot", "model", "ai"};
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		if (!strcmp(json_string_value(role), others[i]))
+			return rh_fail(-EINVAL,
+			               "%s: message %zu: role '%s' is not supported; jq -c '.messages[].role |= ({human: \"user\", gpt: "
+			               "\"assistant\", bot: \"assistant\", model: \"assistant\", ai: \"assistant\"}[.] // .)' mends it",
+			               where, number, others[i]);
 	return rh_fail(-EINVAL, "%s: message %zu: role '%.40s' is not supported; built-in templates know system, user and assistant", where,
 	               number, json_string_value(role));
 }
@@ -35,6 +42,11 @@ static int read_message(const json_t *message, const char *where, size_t number,
 	if (calls && !json_is_null(calls) && !(json_is_array(calls) && !json_array_size(calls)))
 		return rh_fail(-EINVAL, "%s: message %zu: 'tool_calls' are not supported by the built-in templates", where, number);
 	const json_t *content = json_object_get(message, "content"), *reasoning = json_object_get(message, "reasoning_content");
+	if (json_is_array(content) || json_is_null(content))
+		return rh_fail(-EINVAL,
+		               "%s: message %zu: 'content' must be a string and is %s; jq -c '.messages[].content |= (if type == \"array\" "
+		               "then map(.text // \"\") | join(\"\") else . // \"\" end)' mends it",
+		               where, number, json_is_array(content) ? "a list" : "null");
 	if (!json_is_string(content))
 		return rh_fail(-EINVAL, "%s: message %zu: 'content' must be a string", where, number);
 	out->content = (struct chat_string){json_string_value(content), json_string_length(content)};

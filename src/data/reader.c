@@ -1,5 +1,7 @@
 #include "data/data_internal.h"
 
+#include "core/text.h"
+
 #include <string.h>
 
 int data_reader_open(const char *path, const char *text_field, struct data_reader *out)
@@ -51,6 +53,32 @@ static int has(const json_t *row, const char *key)
 	return value && !json_is_null(value);
 }
 
+/* A prompt or a completion alone: the other often goes by another name. */
+static int fail_half(const struct data_reader *reader, const json_t *row)
+{
+	enum { NAMED_MOST = 6 };
+	const char *missing = has(row, "prompt") ? "completion" : "prompt", *key, *other = NULL;
+	struct rh_text keys = {0};
+	json_t *value;
+	int named = 0, rc = 0;
+	json_object_foreach((json_t *)(uintptr_t)row, key, value)
+	{
+		if (!rc && named++ < NAMED_MOST)
+			rc = rh_text_printf(&keys, "%s'%.40s'", named > 1 ? ", " : "", key);
+		if (!other && json_is_string(value) && strcmp(key, "prompt") && strcmp(key, "completion") &&
+		    !key[strspn(key, "abcdefghijklmnopqrstuvwxyz_")])
+			other = key;
+	}
+	if (!rc && other)
+		rc = rh_fail(-EINVAL,
+		             "%s: '%s' is missing: 'prompt' and 'completion' go together; here are %s: jq -c '.%s = .%.40s' if that is it",
+		             reader->where.bytes, missing, keys.bytes, missing, other);
+	else if (!rc)
+		rc = rh_fail(-EINVAL, "%s: '%s' is missing: 'prompt' and 'completion' go together", reader->where.bytes, missing);
+	rh_text_free(&keys);
+	return rc;
+}
+
 static int kind_of(const struct data_reader *reader, const json_t *row, enum data_kind *out)
 {
 	if (has(row, "prompt") && has(row, "completion")) {
@@ -60,8 +88,7 @@ static int kind_of(const struct data_reader *reader, const json_t *row, enum dat
 	} else if (has(row, reader->text_field)) {
 		*out = DATA_TEXT;
 	} else if (has(row, "prompt") || has(row, "completion")) {
-		return rh_fail(-EINVAL, "%s: '%s' is missing: 'prompt' and 'completion' go together", reader->where.bytes,
-		               has(row, "prompt") ? "completion" : "prompt");
+		return fail_half(reader, row);
 	} else if (has(row, "instruction")) {
 		return rh_fail(-EINVAL,
 		               "%s: rows with 'instruction' (Alpaca) are not read; make them prompt and completion: jq -c '{prompt: "

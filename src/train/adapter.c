@@ -35,6 +35,22 @@ static int copy_names(const char *const *names, size_t count, struct rh_peft_con
 	return rc;
 }
 
+static const char *base_of(const struct rh_config *config)
+{
+	return config->base_model_name_or_path ? config->base_model_name_or_path : config->model_name_or_path;
+}
+
+void rh_adapter_tell_base(const struct rh_config *config)
+{
+	const char *base = base_of(config);
+	size_t length = base ? strlen(base) : 0;
+	if (length > 5 && !strcasecmp(base + length - 5, ".gguf"))
+		rh_note("adapter_config.json names %s as its base, which PEFT cannot load; base_model_name_or_path: ORG/MODEL writes the "
+		        "Hugging "
+		        "Face model's name there",
+		        base);
+}
+
 /* PEFT itself writes "all-linear" as the list of the names it found; so do we. */
 static int from_keys(const struct rh_config *config, struct rh_peft_config *peft)
 {
@@ -44,7 +60,8 @@ static int from_keys(const struct rh_config *config, struct rh_peft_config *peft
 	                                .lora_dropout = config->lora_dropout,
 	                                .use_rslora = config->use_rslora,
 	                                .target_is_pattern = config->lora_targets_pattern};
-	if (config->model_name_or_path && !(peft->base_model_name_or_path = rh_strdup(config->model_name_or_path)))
+	const char *base = base_of(config);
+	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
 	if (given->count == 1 && !strcmp(given->item[0], "all-linear"))
 		return copy_names(every_linear, sizeof every_linear / sizeof *every_linear, peft);
@@ -136,7 +153,7 @@ static int tell_base(const struct rh_config *config, struct rh_peft_config *peft
 			rh_note("%s: the adapter says it was made for %s; running on %s", config->adapter_name_or_path, base,
 			        config->model_name_or_path);
 	}
-	char *present = rh_strdup(config->model_name_or_path);
+	char *present = rh_strdup(base_of(config));
 	if (!present)
 		return -ENOMEM;
 	rh_free(peft->base_model_name_or_path);

@@ -24,6 +24,9 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Writes adapter_config.json and adapter_model.safetensors into dir. */
+/* Says where the base that the adapter names is none that PEFT loads: a GGUF file. */
+void rh_adapter_tell_base(const struct rh_config *config);
+
 int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

@@ -209,9 +209,14 @@ static int load_one(const struct rh_safetensor *found, const char *path, const s
 	int64_t shape[2];
 	int rank = shape_of(place, model, store, shape);
 	int fits = found->rank == rank && found->shape[0] == shape[0] && (rank == 1 || found->shape[1] == shape[1]);
+	if (!fits && found->rank == 2 && rank == 2)
+		return rh_fail(-EINVAL, "%s: tensor %s has the shape (%lld, %lld), this model needs (%lld, %lld); it is of another model",
+		               path, place->name, (long long)found->shape[0], (long long)found->shape[1], (long long)shape[0],
+		               (long long)shape[1]);
 	if (!fits)
-		return rh_fail(-EINVAL, "%s: tensor %s has a shape that does not fit this model, which needs (%lld, %lld)", path,
-		               place->name, (long long)(rank == 2 ? shape[0] : 1), (long long)shape[rank - 1]);
+		return rh_fail(-EINVAL, "%s: tensor %s has %d dimension%s with %lld elements first, this model needs %d with %lld", path,
+		               place->name, found->rank, found->rank == 1 ? "" : "s", found->rank ? (long long)found->shape[0] : 0, rank,
+		               (long long)shape[0]);
 	int rc = place->part == RH_TENSOR_WEIGHT
 	                 ? load_weights(found, path, place, store, rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
 	                 : load_state(found, path, place, store);

@@ -164,6 +164,8 @@ static int finish(struct run *run)
 	rh_free(path);
 	if (!rc)
 		rh_note("written to %s", config->output_dir);
+	if (!rc && run->session.lora)
+		rh_adapter_tell_base(config);
 	return rc;
 }
 

@@ -142,6 +142,30 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	scratch_close(&scratch);
 }
 
+/* The recipe as it stands, on a model and rows that are here. */
+static void test_the_recipe_for_one_card_fits_it(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	struct ran ran = run_line(&scratch,
+	                          "plan examples/lora-24gb.yaml --model_name_or_path null --config_name %s/config.json --train_file "
+	                          "null --hardware rtx4090x1",
+	                          scratch.dir);
+	says(&ran, 0, "fits         ");
+	run_free(&ran);
+	ran = run_line(
+	        &scratch,
+	        "train examples/lora-24gb.yaml --model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/out --device "
+	        "cpu:1 --max_vram 64MiB --eval_split null --eval_strategy no --assistant_only_loss null --max_length 64 --max_steps 1",
+	        scratch.dir, scratch.dir, scratch.dir);
+	if (ran.status)
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 static double speed_with(const struct scratch *scratch, const char *flags)
 {
 	struct ran ran;
@@ -177,6 +201,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
 	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),
+	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,21 @@ static void says(const struct scratch *scratch, const char *line, const char *co
 }
 #define SAYS(scratch, line, ...) says(scratch, line, (const char *const[]){__VA_ARGS__, NULL})
 
+static void test_an_adapter_on_a_gguf_names_the_base_that_is_given(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml --model_name_or_path @/model.gguf --lora_r 2 --output_dir @/one",
+	     "model.gguf as its base, which PEFT cannot load; base_model_name_or_path: ORG/MODEL");
+	SAYS(&scratch,
+	     "train @/run.yaml --model_name_or_path @/model.gguf --lora_r 2 --output_dir @/two --base_model_name_or_path org/model",
+	     "!as its base");
+	assert_true(find_in(path_of("%s/two/adapter_config.json", scratch.dir), "\"base_model_name_or_path\": \"org/model\"") > 0);
+	SAYS(&scratch, "train @/run.yaml --lora_r 2 --output_dir @/three", "!as its base");
+	scratch_close(&scratch);
+}
+
 static void test_adapters_of_another_base_are_told_of(void **state)
 {
 	(void)state;
@@ -157,6 +172,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
+	        cmocka_unit_test(test_an_adapter_on_a_gguf_names_the_base_that_is_given),
 	        cmocka_unit_test(test_adapters_of_another_base_are_told_of),
 	        cmocka_unit_test(test_rows_that_nobody_evaluates_are_told_of),
 	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),

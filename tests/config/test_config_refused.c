@@ -65,14 +65,44 @@ static void test_load_says_what_other_trainers_names_are_called_here(void **stat
 	}
 }
 
+static void test_load_names_all_unknown_keys_of_a_file_at_once(void **state)
+{
+	(void)state;
+	refused("cutoff_len: 1\nseed: 1\nlr: {a: [1]}\nlora-r: 1\n", NULL,
+	        "c.yaml:1: unknown key 'cutoff_len'; here it is max_length; line 3: 'lr'; here it is learning_rate; line 4: 'lora-r'; the "
+	        "nearest known one is lora_r");
+	char many[4096] = "";
+	for (int i = 0; i < 40; i++)
+		snprintf(many + strlen(many), sizeof many - strlen(many), "train_on_inputs%d: 1\nzork%d: 1\n", i, i);
+	refused(many, NULL, " more");
+}
+
+static void test_load_says_what_other_trainers_values_are_called_here(void **state)
+{
+	(void)state;
+	refused("optim: adamw_8bit\n", NULL, "optim: 'adamw_8bit': 8-bit moments are state_layout: split8");
+	refused("optim: paged_adamw_8bit\n", NULL, "8-bit moments are state_layout: split8");
+	refused("optim: adamw_torch_fused\n", NULL, "'adamw_torch_fused' is adamw_torch here");
+	refused("lora_r: 8\nlora_target_modules: q_proj,v_proj\n", NULL,
+	        "a string is a regular expression; several names are a list: [q_proj,v_proj]");
+	refused("seed:1\n", NULL, "a space follows the colon");
+	refused("lora_r: 1\nseed:1\n", NULL, "a space follows the colon");
+	refused("seed:1\nlora_r: 1\n", NULL, "a space follows the colon");
+	refused("train_on_inputs: false\n", NULL, "assistant_only_loss (for messages) or completion_only_loss (for prompt and completion)");
+	refused("random_state: 1\n", NULL, "here it is seed");
+	refused("train_on_responses_only: true\n", NULL, "here it is assistant_only_loss");
+	refused("merge_lora: true\n", NULL, "merge_and_unload");
+	refused("lora_bias: none\n", NULL, "remove it");
+}
+
 /* What nothing is near to is not passed off as a typing error; keys of other verbs are named only for a file, which may serve several. */
 static void test_load_names_no_key_that_was_not_meant(void **state)
 {
 	(void)state;
-	refused("zork: 1\n", NULL, "unknown key 'zork'; see `roundhouse train --help` (nothing is near it; the least far is ");
-	refused("xyzzy_plugh_quux: 1\n", NULL, "see `roundhouse train --help`");
+	refused("zork: 1\n", NULL, "unknown key 'zork'; `roundhouse train --help` lists all");
+	refused("xyzzy_plugh_quux: 1\n", NULL, "`roundhouse train --help` lists all");
 	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
-	refused_by("generate", NULL, "--lerning_rate 1", "see `roundhouse generate --help`");
+	refused_by("generate", NULL, "--lerning_rate 1", "`roundhouse generate --help` lists all");
 	refused_by("generate", "lerning_rate: 1\n", NULL, "the nearest known one is learning_rate");
 }
 
@@ -239,6 +269,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_load_unknown_and_repeated_keys_are_refused),
 	        cmocka_unit_test(test_load_says_what_other_trainers_names_are_called_here),
+	        cmocka_unit_test(test_load_names_all_unknown_keys_of_a_file_at_once),
+	        cmocka_unit_test(test_load_says_what_other_trainers_values_are_called_here),
 	        cmocka_unit_test(test_load_names_no_key_that_was_not_meant),
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),

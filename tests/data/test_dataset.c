@@ -205,6 +205,8 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"text\":5}", &config, ":1: 'text' must be a string", NULL);
 	expect_error("{\"text\":\"\"}", &config, ":1: 'text' is empty", NULL);
 	expect_error("{\"prompt\":\"a\"}", &config, ":1: 'completion' is missing", NULL);
+	expect_error("{\"prompt\":\"a\",\"response\":\"b\"}", &config, "here are 'prompt', 'response': jq -c '.completion = .response'",
+	             NULL);
 	expect_error("{\"completion\":\"a\"}", &config, ":1: 'prompt' is missing", NULL);
 	expect_error("{\"prompt\":\"a\",\"completion\":5}", &config, ":1: 'completion' must be a string", NULL);
 	expect_error("{\"prompt\":\"a\",\"completion\":[]}", &config, ":1: 'prompt' must be a list of messages", NULL);
@@ -218,6 +220,9 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"messages\":[]}", &config, ":1: the list of messages is empty", NULL);
 	expect_error("{\"messages\":[5]}", &config, ":1: message 1 must be an object", NULL);
 	expect_error("{\"messages\":[{\"role\":\"user\"}]}", &config, ":1: message 1: 'content' must be a string", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", &config, "must be a string and is a list; jq -c", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":null}]}", &config, "and is null; jq -c", NULL);
+	expect_error("{\"messages\":[{\"role\":\"human\",\"content\":\"a\"}]}", &config, "role 'human' is not supported; jq -c", NULL);
 	expect_error("{\"messages\":[{\"content\":\"a\"}]}", &config, ":1: message 1: 'role' must be a string", NULL);
 	expect_error("{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", &config, ":1: message 1: role 'tool'", NULL);
 	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[1]}]}", &config, "'tool_calls'", NULL);

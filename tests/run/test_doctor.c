@@ -158,7 +158,7 @@ static void test_each_fault_is_said_with_its_mend(void **state)
 	        {"/proc/sys/kernel/io_uring_disabled", "2\n", "io_uring", "refuses io_uring:", "sudo sysctl kernel.io_uring_disabled=0"},
 	        {"/proc/sys/kernel/io_uring_disabled", "1\n", "io_uring", "to ordinary users", "sudo sysctl kernel.io_uring_disabled=0"},
 	        {"/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n", "governor", "powersave", "cpupower frequency-set"},
-	        {"/proc/loadavg", "900.0 1 1 1/2 3\n", "load", "900.0 of", "top"},
+	        {"/proc/loadavg", "900.0 1 1 1/2 3\n", "load", "900.0 programs were running", "top"},
 	        {CARD "current_link_width", "8\n", "pcie-lanes", "RTX 4090 at 0000:01:00.0 uses 8 PCIe lanes of the 16", "reseat"},
 	        {SSD "current_link_width", "2\n", "pcie-lanes", "Fast Drive 990 at 0000:02:00.0 uses 2 PCIe lanes of the 4", "reseat"},
 	        {"/proc/driver/nvidia/version", "", "driver", "no driver", "apt install nvidia-driver"},

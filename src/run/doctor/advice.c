@@ -73,7 +73,7 @@ static void advise_cores(const struct doctor_facts *f, struct doctor_advices *ou
 		ADVISE(out, "cpu-quota", ("the control group may use %.1f of %d cores", f->core_quota, f->cores),
 		       ("start the container with a higher --cpus, or without it"));
 	if (f->load > 0.5 * f->cores)
-		ADVISE(out, "load", ("other programs keep %.1f of %d cores busy: what was measured here is too low", f->load, f->cores),
+		ADVISE(out, "load", ("%.1f programs were running on %d cores: what was measured here is too low", f->load, f->cores),
 		       ("stop them (top shows who), and measure again"));
 	int own = !strncmp(f->frequency_driver, "intel_pstate", 12) ||
 	          !strncmp(f->frequency_driver, "amd-pstate-epp", 14); /* there it is fast */
