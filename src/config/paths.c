@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "core/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,24 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	return 0;
 }
 
+/* A directory of which only config.json is there yet: a plan needs no more. */
+static int plan_by_shapes(struct rh_config *config)
+{
+	const char *dir = config->model_name_or_path;
+	if (!dir || config->config_name || !rh_dir_exists(dir))
+		return 0;
+	int shapes = holds(dir, "config.json"), whole = holds(dir, "model.safetensors"),
+	    shards = holds(dir, "model.safetensors.index.json");
+	if (shapes < 0 || whole < 0 || shards < 0)
+		return -ENOMEM;
+	if (!shapes || whole || shards)
+		return 0;
+	rh_note("%s: no weights there: shapes from config.json", config_show(dir).text);
+	config->config_name = config->model_name_or_path;
+	config->model_name_or_path = NULL;
+	return 0;
+}
+
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given)
 {
 	for (size_t i = 0; i < sizeof path_keys / sizeof path_keys[0]; i++) {
@@ -80,5 +99,5 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		if (rc)
 			return rc;
 	}
-	return 0;
+	return verb == VERB_PLAN ? plan_by_shapes(&draft->config) : 0;
 }

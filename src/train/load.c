@@ -109,6 +109,13 @@ int rh_load_make(const struct rh_config *config, struct rh_session *session, int
 	struct rh_training_data data = {0};
 	struct rh_workload work;
 	int rc = session->tokenizer ? 0 : rh_session_load_tokenizer(session);
+	if (rc == -ENOENT && !session->source) { /* a config.json alone: nothing tells how long the rows are */
+		rh_error_clear();
+		rc = rh_load_synthetic(config, 2, out);
+		out->layers = session->model->layers;
+		out->positions = session->model_config->max_position_embeddings;
+		return rc;
+	}
 	if (!rc)
 		rc = rh_dataset_load(config->train_file, config, session->tokenizer, &data.train);
 	if (!rc)

@@ -136,6 +136,11 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	says(&ran, 0, "longest      8192 tokens (the model's context; memory would hold ");
 	assert_null(strstr(ran.out, "warning"));
 	run_free(&ran);
+	ran = run_line(&scratch, "plan --model_name_or_path %s --train_file %s/rows.jsonl --hardware rtx4090x8 --use_peft true",
+	               scratch.dir, scratch.dir);
+	says(&ran, 0, "rows         taken to be max_length tokens each");
+	assert_non_null(strstr(ran.err, "no weights there: shapes from config.json"));
+	run_free(&ran);
 	ran = run_line(&scratch, "plan %s/eight.yaml --hardware rtx4090x8 --per_device_train_batch_size 1 --max_length 9000", scratch.dir);
 	says(&ran, 0, "warning      max_length 9000 is above the 8192 positions");
 	run_free(&ran);
