@@ -1,6 +1,7 @@
 /* The simulated machine: how what is in flight shares links, switches and memory, in closed forms; order; and that it repeats itself. */
 #include "check.h"
 
+#include "core/alloc.h"
 #include "device/sim/flow.h"
 #include "device/sim/sim.h"
 
@@ -228,6 +229,55 @@ static void test_host_queue_shares_memory_and_runs_jobs_in_order(void **state)
 	box_close(&box);
 }
 
+static int next_job(void *context, struct rh_host_job *job)
+{
+	int *left = context;
+	*job = (struct rh_host_job){.work = RH_HOST_MEMORY, .bytes = 1e9};
+	return (*left)-- > 0;
+}
+
+/* A queue with a worker and jobs that wait, whose every allocation fails in turn. */
+static int use_queue(struct box *box)
+{
+	enum { JOBS = 40 };
+	struct rh_host_queue *queue;
+	int64_t ticket = 0;
+	int left = 3, rc = box->device[0]->ops->host_queue(box->device[0], &queue);
+	if (rc)
+		return rc;
+	queue->ops->serve(queue, &(struct rh_host_worker){next_job, &left});
+	for (int i = 0; !rc && i < JOBS; i++) {
+		struct rh_host_job job = {.work = i % 2 ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER, .bytes = 1e9};
+		rc = queue->ops->submit(queue, &job, &ticket);
+	}
+	if (!rc)
+		rc = queue->ops->await(queue, ticket);
+	queue->ops->pass(queue);
+	queue->ops->destroy(queue);
+	return rc;
+}
+
+static void test_a_queue_short_of_memory_says_so_and_ends(void **state)
+{
+	(void)state;
+	int failures = 0;
+	for (uint64_t n = 1;; n++) {
+		struct box box;
+		box_plain(&box, 1);
+		box_open(&box);
+		rh_alloc_fail_nth(n);
+		int rc = use_queue(&box), whole = rh_alloc_fail_nth(0) < n;
+		box_close(&box);
+		if (whole) {
+			check_ok(rc);
+			break;
+		}
+		assert_int_equal(rc, -ENOMEM);
+		failures++;
+	}
+	assert_true(failures > 4);
+}
+
 static void test_devices_on_the_hosts_cores_share_them_with_the_optimizer(void **state)
 {
 	(void)state;
@@ -376,6 +426,7 @@ int main(void)
 	        cmocka_unit_test(test_latency_comes_before_the_bytes_and_holds_nothing),
 	        cmocka_unit_test(test_streams_keep_their_order_and_events_join_them),
 	        cmocka_unit_test(test_host_queue_shares_memory_and_runs_jobs_in_order),
+	        cmocka_unit_test(test_a_queue_short_of_memory_says_so_and_ends),
 	        cmocka_unit_test(test_devices_on_the_hosts_cores_share_them_with_the_optimizer),
 	        cmocka_unit_test(test_random_flows_are_shared_max_min),
 	        cmocka_unit_test(test_the_same_commands_take_the_same_time),

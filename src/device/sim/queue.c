@@ -22,6 +22,10 @@ static void queue_destroy(struct rh_host_queue *base)
 	struct sim_queue *queue = own(base);
 	struct rh_sim *sim = queue->lane.sim;
 	wait_done(&queue->lane, queue->lane.jobs);
+	while (!sim_lane_idle(&queue->lane)) { /* the time of a job that was refused for want of memory */
+		sim_advance(sim);
+		sim_settle(sim);
+	}
 	sim_lane_close(&queue->lane);
 	rh_free(queue);
 	rh_sim_release(sim);
@@ -80,7 +84,16 @@ int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
 	if (!queue)
 		return -ENOMEM;
 	queue->base.ops = &queue_ops;
-	sim_lane_open(sim, &queue->lane);
+	struct sim_lane *lane = &queue->lane;
+	sim_lane_open(sim, lane);
+	/* A worker is asked when the lane is idle, for a job at a time: its time and the job itself have a place from the start, since
+	 * nobody could be told that they have none. */
+	if (rh_grow(&lane->command, &lane->capacity, 2, sizeof *lane->command) ||
+	    rh_grow(&lane->job, &lane->job_capacity, 1, sizeof *lane->job)) {
+		sim_lane_close(lane);
+		rh_free(queue);
+		return -ENOMEM;
+	}
 	sim_hold(sim);
 	*out = &queue->base;
 	return 0;

@@ -209,8 +209,11 @@ int sim_wait(struct sim_lane *lane, struct sim_event *event)
 
 int sim_job(struct sim_lane *lane, const struct rh_host_job *job)
 {
+	/* the job's place first: a command without one must not be appended */
+	if (rh_grow(&lane->job, &lane->job_capacity, lane->job_count + 1, sizeof *lane->job))
+		return -ENOMEM;
 	struct sim_command *command = append(lane);
-	if (!command || rh_grow(&lane->job, &lane->job_capacity, lane->job_count + 1, sizeof *lane->job))
+	if (!command)
 		return -ENOMEM;
 	*command = (struct sim_command){.kind = SIM_JOB, .job = lane->job_count};
 	lane->job[lane->job_count++] = *job;
