@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/arena.h"
+#include "core/minmax.h"
 #include "cuda/launch.h"
 
 #include <ctype.h>
@@ -34,8 +35,9 @@ struct cuda_device {
 	char *memory; /* reserved_bytes, then the workspace of products */
 	cudaStream_t stream[RH_STREAMS];
 	struct launch launch;
-	cudaEvent_t anchor; /* reached at anchor_ns of CLOCK_MONOTONIC */
-	int64_t anchor_ns;
+	/* The latest two of `anchors` dropped so far, number i at i % 2; reached at anchor_ns of CLOCK_MONOTONIC. */
+	cudaEvent_t anchor[2];
+	int64_t anchor_ns[2], anchors;
 	pthread_mutex_t lock;  /* events are asked for by other threads too */
 	_Atomic int fault;     /* 0 or negative errno; changes once, under lock */
 	char line[LINE_BYTES]; /* constant once fault is set */
@@ -47,6 +49,7 @@ struct cuda_event {
 	cudaEvent_t event;
 	enum rh_event_use use;
 	int recorded;
+	int64_t anchor; /* number of the latest when it was recorded */
 };
 
 static struct cuda_device *own(struct rh_device *device)
@@ -104,6 +107,7 @@ static int keep_line(struct cuda_device *device, int code, const char *line)
 static int keep(struct cuda_device *device, cudaError_t error, const char *what)
 {
 	char line[LINE_BYTES - 32];
+	(void)cudaGetLastError(); /* else this thread's next launch, on whatever GPU, would find it */
 	snprintf(line, sizeof line, "%s: %s%s", what, cudaGetErrorString(error), advice(error));
 	return keep_line(device, -EIO, line);
 }
@@ -122,6 +126,13 @@ static int begin(struct cuda_device *device)
 
 /* Which GPUs there are */
 
+/* A GPU cannot be asked or used. */
+static int refused(int gpu, cudaError_t error)
+{
+	(void)cudaGetLastError();
+	return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
+}
+
 const char *rh_cuda_kind(void)
 {
 	return kind;
@@ -133,6 +144,7 @@ int rh_cuda_count(void)
 	cudaError_t error = cudaGetDeviceCount(&count);
 	if (error == cudaSuccess && count > 0)
 		return count;
+	(void)cudaGetLastError();
 	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
 		return rh_fail(-ENODEV, "device %s: this machine has no NVIDIA driver; install it, or use device cpu", kind);
 	if (error == cudaErrorInsufficientDriver)
@@ -155,7 +167,7 @@ static int check_capability(int gpu, int oldest, const char *what)
 	if (error == cudaSuccess)
 		error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
 	if (error != cudaSuccess)
-		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
+		return refused(gpu, error);
 	if (major * 10 + minor < oldest)
 		return rh_fail(-ENODEV, "device %s:%d: its compute capability is %d.%d, %s", kind, gpu, major, minor, what);
 	return 0;
@@ -204,7 +216,7 @@ int rh_cuda_room(int gpu, int workers, int64_t *bytes)
 	if (error == cudaSuccess)
 		error = memory_of(gpu, &free_bytes, &total_bytes);
 	if (error != cudaSuccess)
-		return rh_fail(-ENODEV, "device %s:%d: %s%s", kind, gpu, cudaGetErrorString(error), advice(error));
+		return refused(gpu, error);
 	*bytes = (free_bytes - LOADED_LATER_BYTES) / workers - BLAS_WORKSPACE_BYTES;
 	*bytes = *bytes > 0 ? *bytes / RH_ALIGN * RH_ALIGN : 0;
 	if (!*bytes)
@@ -344,6 +356,7 @@ static int device_record(struct rh_device *base, enum rh_stream stream, struct r
 	if (!rc)
 		rc = done(device, cudaEventRecord(own_event(event)->event, device->stream[stream]), "recording an event");
 	own_event(event)->recorded |= !rc;
+	own_event(event)->anchor = device->anchors - 1;
 	return rc;
 }
 
@@ -387,19 +400,23 @@ static int64_t device_event_time_ns(struct rh_event *base)
 	struct cuda_device *device = event->device;
 	float milliseconds = 0;
 	RH_ASSERT(event->use == RH_EVENT_TIMED);
+	/* by the anchor that it was recorded after, as long as that is kept: its time is then the same whenever it is read */
+	int from = (int)(rh_max(event->anchor, device->anchors - 2) % 2);
 	if (!event->recorded || begin(device) ||
-	    done(device, cudaEventElapsedTime(&milliseconds, device->anchor, event->event), "reading an event's time"))
+	    done(device, cudaEventElapsedTime(&milliseconds, device->anchor[from], event->event), "reading an event's time"))
 		return 0;
-	return device->anchor_ns + (int64_t)((double)milliseconds * 1e6);
+	return device->anchor_ns[from] + (int64_t)((double)milliseconds * 1e6);
 }
 
 /* CUDA's times are fp32 milliseconds between two events: exact enough only while the earlier one is young. All streams are idle. */
 static int drop_anchor(struct cuda_device *device)
 {
-	cudaError_t error = cudaEventRecord(device->anchor, device->stream[RH_STREAM_COMPUTE]);
+	int to = (int)(device->anchors % 2);
+	cudaError_t error = cudaEventRecord(device->anchor[to], device->stream[RH_STREAM_COMPUTE]);
 	if (error == cudaSuccess)
-		error = cudaEventSynchronize(device->anchor);
-	device->anchor_ns = now_ns();
+		error = cudaEventSynchronize(device->anchor[to]);
+	device->anchor_ns[to] = now_ns();
+	device->anchors++;
 	return done(device, error, "reading the GPU's clock");
 }
 
@@ -456,7 +473,7 @@ static int device_synchronize(struct rh_device *base)
 	int rc = begin(device);
 	for (int i = 0; !rc && i < RH_STREAMS; i++)
 		rc = done(device, cudaStreamSynchronize(device->stream[i]), "waiting for the GPU");
-	if (!rc && now_ns() - device->anchor_ns > ANCHOR_AGE_NS)
+	if (!rc && now_ns() - device->anchor_ns[(device->anchors - 1) % 2] > ANCHOR_AGE_NS)
 		rc = drop_anchor(device);
 	return rc;
 }
@@ -476,10 +493,12 @@ static void device_close(struct rh_device *base)
 	for (int i = 0; i < RH_STREAMS; i++)
 		if (device->stream[i])
 			(void)cudaStreamDestroy(device->stream[i]);
-	if (device->anchor)
-		(void)cudaEventDestroy(device->anchor);
+	for (int i = 0; i < 2; i++)
+		if (device->anchor[i])
+			(void)cudaEventDestroy(device->anchor[i]);
 	if (device->memory)
 		(void)cudaFree(device->memory);
+	(void)cudaGetLastError(); /* no business of the device that this thread uses next */
 	pthread_mutex_destroy(&device->lock);
 	rh_free(device);
 }
@@ -491,7 +510,8 @@ static const struct rh_device_ops cuda_ops = {
         .unpin = device_unpin,
 };
 
-/* Kernels and copies of what others wait for come before bulk. Numerically lower is more urgent. */
+/* Kernels of what others wait for come before bulk's; numerically lower is more urgent. Copies are not ordered by it: what keeps an
+ * activation from waiting behind bulk is that bulk goes in pieces, few at a time (run/bulk.c). */
 static int open_streams(struct cuda_device *device)
 {
 	int least = 0, greatest = 0;
@@ -541,8 +561,8 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 		rc = rh_cuda_room(device->gpu, 1, &device->cap_bytes);
 	if (!rc)
 		rc = open_streams(device);
-	if (!rc)
-		rc = done(device, cudaEventCreateWithFlags(&device->anchor, cudaEventBlockingSync), "creating an event");
+	for (int i = 0; !rc && i < 2; i++)
+		rc = done(device, cudaEventCreateWithFlags(&device->anchor[i], cudaEventBlockingSync), "creating an event");
 	if (!rc)
 		rc = drop_anchor(device);
 	if (!rc) {
@@ -574,5 +594,5 @@ int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
 		error = cudaDeviceGetAttribute(&out->multiprocessors, cudaDevAttrMultiProcessorCount, gpu);
 	if (error == cudaSuccess)
 		error = address_of(gpu, out->address);
-	return error == cudaSuccess ? 0 : rh_fail(-ENODEV, "device %s:%d: %s", kind, gpu, cudaGetErrorString(error));
+	return error == cudaSuccess ? 0 : refused(gpu, error);
 }

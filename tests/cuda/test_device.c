@@ -4,6 +4,8 @@
 #include "run/machine.h"
 #include "runtime.h"
 
+#include <time.h>
+
 enum { MIB = 1 << 20 };
 
 static void says(int rc, int code, const char *part)
@@ -130,6 +132,62 @@ static void test_gpus_that_cannot_serve_say_why(void **state)
 	assert_int_equal(runtime_held(), 0);
 }
 
+/* A refusal that ruins nothing is kept by its own device; another's next launch does not find it. */
+static void test_a_fault_of_one_device_is_not_blamed_on_another(void **state)
+{
+	(void)state;
+	struct rh_cuda_options options = {.gpu = 1, .cap_bytes = MIB};
+	struct rh_device *broken;
+	struct rh_event *event;
+	struct device_case on = device_case_open();
+	struct rh_op op = {.kind = RH_OP_FILL};
+	op.operand[RH_FILL_Y] = rh_view_of(on.base, RH_F32, 4, 4);
+	check_ok(rh_cuda_open(1, &options, &broken));
+	(void)runtime_fail_nth(1, "cudaEventCreate", cudaErrorInvalidValue);
+	says(broken->ops->event_create(broken, RH_EVENT_ORDER, &event), -EIO, "device emu:1: creating an event: ");
+	check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	says(broken->ops->synchronize(broken), -EIO, "creating an event");
+	(void)runtime_fail_nth(1, "cudaDeviceGetAttribute", cudaErrorInvalidValue);
+	says(rh_cuda_check_fp8(1), -ENODEV, "device emu:1: ");
+	check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	int64_t room;
+	(void)runtime_fail_nth(1, "cudaMemGetInfo", cudaErrorInvalidValue);
+	says(rh_cuda_room(1, 1, &room), -ENODEV, "device emu:1: ");
+	check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	struct rh_cuda_gpu gpu;
+	(void)runtime_fail_nth(1, "cudaDeviceGetPCIBusId", cudaErrorInvalidValue);
+	says(rh_cuda_describe(1, &gpu), -ENODEV, "device emu:1: ");
+	check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	(void)runtime_fail_nth(0, "cuda", cudaSuccess);
+	broken->ops->close(broken);
+	on.device->ops->close(on.device);
+	assert_int_equal(runtime_held(), 0);
+}
+
+/* A time does not change when it is read again after the clock's anchor has moved, once or oftener. */
+static void test_a_time_is_the_same_when_read_later(void **state)
+{
+	(void)state;
+	struct device_case on = device_case_open();
+	const struct rh_device_ops *ops = on.device->ops;
+	struct rh_event *event;
+	check_ok(ops->event_create(on.device, RH_EVENT_TIMED, &event));
+	check_ok(ops->record(on.device, RH_STREAM_COMPUTE, event));
+	int64_t first = ops->event_time_ns(event);
+	for (int i = 0; i < 3; i++) {
+		check_ok(nanosleep(&(struct timespec){1, 50 * 1000 * 1000}, NULL));
+		check_ok(ops->synchronize(on.device));
+		assert_in_range(ops->event_time_ns(event) - first + 100000, 0, 200000);
+		if (!i)
+			assert_int_equal(ops->event_time_ns(event), first);
+	}
+	check_ok(ops->record(on.device, RH_STREAM_COMPUTE, event));
+	assert_true(ops->event_time_ns(event) - first > 3000000000);
+	ops->event_destroy(event);
+	ops->close(on.device);
+	assert_int_equal(runtime_held(), 0);
+}
+
 /* A run of a few commands; the first thing that fails. */
 static int short_run(char *line, size_t bytes)
 {
@@ -199,6 +257,8 @@ int main(void)
 	        cmocka_unit_test(test_memory_is_reserved_within_cap_and_gpu),
 	        cmocka_unit_test(test_host_memory_is_pinned_once),
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
+	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
+	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
