@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 /* Frames: so many that the drive is busy while nothing is updated, between two steps (bench/spill). */
-enum { FRAMES = 12, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20 };
+enum { FRAMES = 10, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20 };
 
 enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_HELD, FRAME_KEPT, FRAME_WRITING };
 
