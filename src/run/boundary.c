@@ -98,9 +98,9 @@ int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_
 		buffer->read = rh_alloc((size_t)devices, sizeof *buffer->read);
 		rc = buffer->written && buffer->read ? 0 : -ENOMEM;
 		for (int d = 0; !rc && d < devices; d++) {
-			rc = device[d]->ops->event_create(device[d], RH_EVENT_ORDER, &buffer->written[d]);
+			rc = device[d]->ops->event_create(device[d], options->use, &buffer->written[d]);
 			if (!rc)
-				rc = device[d]->ops->event_create(device[d], RH_EVENT_ORDER, &buffer->read[d]);
+				rc = device[d]->ops->event_create(device[d], options->use, &buffer->read[d]);
 		}
 	}
 	if (rc)

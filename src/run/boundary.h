@@ -61,6 +61,7 @@ struct rh_boundaries_options {
 	struct rh_arena *memory; /* NULL: bookkeeping only, for no device */
 	struct rh_device *const *device;
 	int devices;
+	enum rh_event_use use; /* of the buffers' events: HOST where boundaries go to NVMe, as the host then waits for them */
 };
 int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices);

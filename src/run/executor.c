@@ -333,7 +333,8 @@ static int host_create(struct rh_executor *executor)
 	                                                 .bytes_each = room.bytes_each,
 	                                                 .memory = &executor->boundary_memory,
 	                                                 .device = options->device,
-	                                                 .devices = options->devices};
+	                                                 .devices = options->devices,
+	                                                 .use = room.records ? RH_EVENT_HOST : RH_EVENT_ORDER};
 	rc = rh_boundaries_create(&boundaries, &executor->boundaries);
 	return rc || !room.records ? rc : spool_create(executor, &room);
 }

@@ -62,7 +62,8 @@ static int64_t most_tokens(const struct rh_load *load)
 	return most;
 }
 
-/* As training ends a step, but for what it tells. */
+/* As training ends a step, but for what it tells; and but for schedules whose stages update themselves: training joins their steps
+ * (rh_executor_train_stretch), here each ends before the next, so that the prediction is of no more than that. */
 static int run_step(struct rh_session *session, struct rh_micro_batch *micro, int64_t count, int64_t step)
 {
 	const struct rh_config *config = session->config;

@@ -170,6 +170,12 @@ static void report_nvme(struct run *run, struct rh_step_report *report, int64_t 
 	run->nvme_logged = now;
 }
 
+/* Stages update themselves, and a step begins before the one before it ends. */
+static int steps_are_joined(const struct run *run)
+{
+	return run->session.schedule && run->session.schedule->update == RH_UPDATE_LOCAL;
+}
+
 static int log_step(struct run *run, struct rh_step_report *report, double now)
 {
 	int64_t steps = run->state.steps_since_log;
@@ -179,6 +185,9 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 	report->activations_seconds = run->times_since_log.activations / (double)steps;
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
+	if (steps_are_joined(run)) /* no time is one step's alone */
+		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
+		        report->optimizer_seconds = NAN;
 	run->times_since_log = (struct rh_step_times){0};
 	report_nvme(run, report, steps);
 	report->tokens_per_second = (double)run->tokens_since_log / (now - run->since_log);
@@ -375,6 +384,5 @@ static int one_stretch(struct run *run)
 
 int train_steps(struct run *run)
 {
-	const struct rh_schedule *schedule = run->session.schedule;
-	return schedule && schedule->update == RH_UPDATE_LOCAL ? one_stretch(run) : one_step(run);
+	return steps_are_joined(run) ? one_stretch(run) : one_step(run);
 }

@@ -73,11 +73,15 @@ static void predict(struct run *run, const struct rh_workload *work)
 	struct rh_machine_found found;
 	struct rh_load load = {0};
 	struct rh_forecast forecast;
+	const struct rh_schedule *schedule = run->config->schedule ? rh_schedule_find(run->config->schedule) : NULL;
+	if (schedule && schedule->update == RH_UPDATE_LOCAL) /* the prediction's steps end one by one, this run's do not */
+		return;
 	int rc = rh_machine_find(run->config, &found);
 	if (!rc)
 		rc = rh_load_of_data(&run->data, work, 3, &load);
 	if (!rc) {
-		rc = rh_forecast(run->config, &found.machine, &load, NULL, &forecast);
+		load.layers = run->session.model->layers;
+		rc = rh_forecast_bounded(run->config, &found.machine, &load, NULL, &forecast);
 		rh_forecast_free(&forecast);
 	}
 	if (rc) {

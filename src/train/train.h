@@ -14,7 +14,7 @@ struct rh_train_result {
 	struct rh_evaluation eval; /* the last */
 	int64_t device_peak_bytes, ram_peak_bytes, device_planned_bytes, ram_planned_bytes;
 	int64_t nvme_bytes;                 /* reserved, as planned */
-	double predicted_tokens_per_second; /* by a simulation at the start; 0: none was made */
+	double predicted_tokens_per_second; /* by a simulation at the start; 0: none was made, as where stages update themselves */
 	int rates_assumed;                  /* it went by guessed rates, as doctor has not been here */
 	int interrupted;                    /* a signal asked to stop; a checkpoint was saved */
 };

@@ -92,9 +92,8 @@ static void *translate_view(const struct cpu_device *device, const struct rh_vie
 
 static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
-	(void)use; /* all of them cost the same */
 	struct cpu_event *event;
-	int rc = cpu_event_create(base->ops, &own(base)->fault, &event);
+	int rc = cpu_event_create(base->ops, &own(base)->fault, use, &event);
 	if (!rc)
 		*out = (struct rh_event *)event;
 	return rc;

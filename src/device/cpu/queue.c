@@ -17,6 +17,7 @@ struct mark { /* command number `number` of `stream`; stream NULL: nothing to wa
 struct cpu_event {
 	struct rh_event base;
 	struct cpu_fault *fault;
+	enum rh_event_use use;
 	_Atomic int references; /* the owner's and one for each record not yet reached */
 	pthread_mutex_t lock;
 	struct mark mark; /* the latest record; protected by lock, as is time_ns */
@@ -283,13 +284,14 @@ void cpu_stream_drain(struct cpu_stream *stream)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, struct cpu_event **out)
+int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, enum rh_event_use use, struct cpu_event **out)
 {
 	struct cpu_event *event = rh_alloc(1, sizeof *event);
 	if (!event)
 		return -ENOMEM;
 	event->base.ops = ops;
 	event->fault = fault;
+	event->use = use;
 	atomic_init(&event->references, 1);
 	pthread_mutex_init(&event->lock, NULL);
 	*out = event;
@@ -304,12 +306,14 @@ void cpu_event_destroy(struct cpu_event *event)
 
 int cpu_event_sync(struct cpu_event *event)
 {
+	RH_ASSERT(event->use != RH_EVENT_ORDER);
 	wait_mark(event_mark(event));
 	return cpu_fault_get(event->fault);
 }
 
 int cpu_event_query(struct cpu_event *event)
 {
+	RH_ASSERT(event->use != RH_EVENT_ORDER);
 	int fault = cpu_fault_get(event->fault);
 	struct mark mark = event_mark(event);
 	if (fault || !mark.stream)
@@ -322,6 +326,7 @@ int cpu_event_query(struct cpu_event *event)
 
 int64_t cpu_event_time_ns(struct cpu_event *event)
 {
+	RH_ASSERT(event->use == RH_EVENT_TIMED);
 	pthread_mutex_lock(&event->lock);
 	int64_t time_ns = event->time_ns;
 	pthread_mutex_unlock(&event->lock);

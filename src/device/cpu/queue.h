@@ -40,8 +40,9 @@ void cpu_stream_wait(struct cpu_stream *stream, struct cpu_event *event);
 /* Returns when all that was enqueued before is done. */
 void cpu_stream_drain(struct cpu_stream *stream);
 
-/* `base` comes first; `fault` is the owning device's. The caller holds one reference until cpu_event_destroy. */
-int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, struct cpu_event **out) RH_MUST;
+/* `base` comes first; `fault` is the owning device's. All uses cost the same here, but an event is held to its own as on a GPU. The caller
+ * holds one reference until cpu_event_destroy. */
+int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, enum rh_event_use use, struct cpu_event **out) RH_MUST;
 void cpu_event_destroy(struct cpu_event *event);
 int cpu_event_sync(struct cpu_event *event);
 int cpu_event_query(struct cpu_event *event);

@@ -66,12 +66,12 @@ static int device_reserve(struct rh_device *base, int64_t bytes, void **out)
 
 static int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out)
 {
-	(void)use;
 	struct sim_event *event = rh_alloc(1, sizeof *event);
 	if (!event)
 		return -ENOMEM;
 	event->base.ops = base->ops;
 	event->sim = own(base)->sim;
+	event->use = use;
 	sim_hold(event->sim);
 	*out = &event->base;
 	return 0;
@@ -99,6 +99,7 @@ static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 static int device_event_sync(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
+	RH_ASSERT(event->use != RH_EVENT_ORDER);
 	sim_enter(event->sim);
 	while (event->point && !event->point->done) {
 		sim_advance(event->sim);
@@ -111,6 +112,7 @@ static int device_event_sync(struct rh_event *base)
 static int device_event_query(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
+	RH_ASSERT(event->use != RH_EVENT_ORDER);
 	if (!event->sim->settling)
 		sim_enter(event->sim);
 	if (!event->point || event->point->done)
@@ -127,6 +129,7 @@ static int device_event_query(struct rh_event *base)
 static int64_t device_event_time_ns(struct rh_event *event)
 {
 	const struct sim_point *point = own_event(event)->point;
+	RH_ASSERT(own_event(event)->use == RH_EVENT_TIMED);
 	return point ? (int64_t)llround(point->at_s * 1e9) : 0;
 }
 

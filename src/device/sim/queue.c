@@ -34,6 +34,7 @@ static void queue_destroy(struct rh_host_queue *base)
 static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *job, int64_t *ticket)
 {
 	struct sim_lane *lane = &own(base)->lane;
+	RH_ASSERT(!job->after || ((struct sim_event *)job->after)->use != RH_EVENT_ORDER); /* a real queue's thread waits for it */
 	int rc = job->after ? sim_wait(lane, (struct sim_event *)job->after) : 0;
 	if (!rc)
 		rc = sim_work(lane, job);

@@ -19,6 +19,7 @@ struct sim_point {
 struct sim_event {
 	struct rh_event base;
 	struct rh_sim *sim;
+	enum rh_event_use use;
 	struct sim_point *point; /* the latest record's; NULL: never recorded */
 };
 
