@@ -11,7 +11,7 @@
 #     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run
-#     races      its racecheck over the kernels that share memory by hand: attention, scaled and grouped products
+#     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check) gets
 # results.jsonl, a line a result as it comes, also printed. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly, 3 nothing was run
 # (no GPU, or programs that this machine cannot load). The last lines say, for each point of acceptance, what was measured, against which bars,
@@ -458,7 +458,8 @@ part_sanitizer() {
 part_races() {
 	local name
 	find_sanitizer || return
-	for name in test_attention test_kernels_scaled test_moe; do
+	for name in test_attention test_kernels_scaled test_moe test_kernels_norm test_kernels_rows test_kernels_activation \
+		test_kernels_dequantise test_device_products; do
 		sanitize racecheck $name "$tools" ops $name
 	done
 }

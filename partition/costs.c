@@ -104,12 +104,16 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->backward_s = backward.seconds;
 	out->backward_flops = backward.product_flops;
 	out->weight_gradient_s = backward.gradient_seconds;
-	if (model->layer[l].kind == RH_LAYER_HEAD) { /* its loss and gradients are one op, made where others recompute */
+	switch (model->layer[l].kind) {
+	case RH_LAYER_HEAD: /* its loss and gradients are one op, made where others recompute */
 		out->backward_s += recompute.seconds - forward.seconds;
 		out->backward_flops += recompute.product_flops - forward.product_flops;
-	} else {
+		break;
+	case RH_LAYER_EMBEDDING:
+	case RH_LAYER_BLOCK:
 		out->recompute_s = forward.seconds;
 		out->recompute_spared_s = forward.seconds - recompute.seconds;
+		break;
 	}
 	return 0;
 }

@@ -86,13 +86,15 @@ struct rh_device_ops {
 	/* Host memory must stay valid and, up, unchanged until the copy is done. */
 	int (*copy_up)(struct rh_device *device, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes);
 	int (*copy_down)(struct rh_device *device, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes);
-	/* The op is copied. */
+	/* The op is copied. GEMM, SCALED_GEMM and HEAD_LOSS on RH_STREAM_COMPUTE only: a device has workspace for one product at a time.
+	 * Operands lie within what was reserved. Either broken is the caller's mistake, which CUDA devices assert. */
 	int (*launch)(struct rh_device *device, enum rh_stream stream, const struct rh_op *op);
 
 	/* All streams idle; the first sticky fault, if any. */
 	int (*synchronize)(struct rh_device *device);
 
-	/* Optional: make host memory fast to copy from and to. */
+	/* Optional: make host memory fast to copy from and to. A copy of memory that is not pinned is as right, but slower, and may keep
+	 * its caller until the stream has come to it. */
 	int (*pin)(struct rh_device *device, void *host, int64_t bytes);
 	void (*unpin)(struct rh_device *device, void *host, int64_t bytes);
 	/* Optional: a queue for work of the host's on the device's clock. Absent: the host's own threads and clock. */

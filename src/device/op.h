@@ -4,7 +4,11 @@
  * the enums below, one per kind; an absent operand has data NULL. "=" overwrites, "+=" adds to what is there. Unless said otherwise an
  * output may not overlap an input, and T is the number of tokens (rows). "act" stands for the compute dtype, F32 or BF16: arithmetic is
  * fp32 inside, rounded once (nearest even) on store. What an op computes does not depend on threads or devices: the order of every sum is
- * a function of the shapes alone (of grouped products: and of the rows that each expert has). */
+ * a function of the shapes alone (of grouped products: and of the rows that each expert has).
+ *
+ * On CUDA every shape works, some on slower kernels. ATTENTION and its backward use tensor cores in BF16 with D 64, 96 or 128, grouped
+ * products in BF16, where all their rows begin on 16 bytes; GEMM, HEAD_LOSS and SCALED_GEMM of 8-bit operands leave it to cuBLASLt. Ops
+ * bound by memory move 16 bytes at a time where rows begin on 16 bytes, else single elements. */
 #ifndef RH_DEVICE_OP_H
 #define RH_DEVICE_OP_H
 
@@ -97,8 +101,8 @@ enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
  * Query i of lq sees keys j <= i + lk - lq (and j > i + lk - lq - window where window > 0) of its own document; query head h reads key head
  * h / (heads / kv_heads). q (Tq,heads*D), k and v (Tk,kv_heads*D) act; start_q, start_k (documents+1,1) I32;
  * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. D is at
- * most 256. A query that sees no key has o = 0 and lse = -infinity. sink (1,heads) act or absent: a head's logit of one
- * more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
+ * most 256. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
+ * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
 enum { RH_OP_MAX_HEAD_DIM = 256 };
 enum {
 	RH_ATTENTION_Q,

@@ -1,4 +1,7 @@
-/* Inside model/: the small verbs that layer kinds are written with. All take the arena's and the sink's faults on themselves. */
+/* Inside model/: the small verbs that layer kinds are written with. All take the arena's and the sink's faults on themselves.
+ *
+ * What is taken from emit->saved and emit->late, and in which order, is a function of model, layers, shape and emit->late alone. Not of
+ * launch, y or head: run/slots.c emits again without launching to find the addresses of what an earlier call left. */
 #ifndef RH_MODEL_EMIT_INTERNAL_H
 #define RH_MODEL_EMIT_INTERNAL_H
 

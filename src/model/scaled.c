@@ -86,16 +86,31 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* Of a block's projections, how many have a length that is no multiple of `unit`. */
+static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
+{
+	int64_t count = 0;
+	for (int j = 0; j < RH_JOINTS; j++) {
+		const struct rh_linear *linear = &proj[rh_joints[j].first];
+		int64_t out = 0;
+		for (int i = 0; i < rh_joints[j].count; i++)
+			out += linear[i].out;
+		count += linear->in % unit || out % unit ? rh_joints[j].count : 0;
+	}
+	return count;
+}
+
 int64_t rh_model_unfit(const struct rh_model *model)
 {
 	int64_t count = 0, unit = unit_of(model->multiply);
 	for (int l = 0; model->multiply != RH_MULTIPLY_BF16 && l < model->layers; l++) {
-		for (int j = 0; model->layer[l].kind == RH_LAYER_BLOCK && j < RH_JOINTS; j++) {
-			const struct rh_linear *linear = &model->layer[l].proj[rh_joints[j].first];
-			int64_t out = 0;
-			for (int i = 0; i < rh_joints[j].count; i++)
-				out += linear[i].out;
-			count += linear->in % unit || out % unit ? rh_joints[j].count : 0;
+		switch (model->layer[l].kind) {
+		case RH_LAYER_BLOCK:
+			count += unfit_of(model->layer[l].proj, unit);
+			break;
+		case RH_LAYER_EMBEDDING:
+		case RH_LAYER_HEAD:
+			break; /* never narrow */
 		}
 	}
 	return count;

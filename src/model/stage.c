@@ -6,6 +6,12 @@ static struct rh_view hidden_act(struct rh_emit *emit)
 	return emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
 }
 
+/* Where layer l leaves what it makes of x: at the boundary if that is kept, else in the spare buffer that x is not in. */
+static struct rh_view upper_end(const struct rh_view *boundary, int l, const struct rh_view spare[2], struct rh_view x)
+{
+	return boundary && boundary[l + 1].data ? boundary[l + 1] : spare[spare[0].data == x.data];
+}
+
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)
 {
 	const struct rh_model *model = emit->model;
@@ -16,17 +22,20 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 	for (int i = 0; i < 2 && i < inner; i++)
 		spare[i] = hidden_act(emit);
 	for (int l = lo; l < hi; l++) {
-		if (model->layer[l].kind == RH_LAYER_HEAD) {
+		struct rh_view y = {0};
+		switch (model->layer[l].kind) {
+		case RH_LAYER_HEAD:
 			emit_head(emit, x, head, NULL);
 			break;
-		}
-		struct rh_view y = boundary ? boundary[l + 1] : (struct rh_view){0};
-		if (!y.data)
-			y = spare[spare[0].data == x.data];
-		if (model->layer[l].kind == RH_LAYER_EMBEDDING)
-			emit_embedding(emit, y);
-		else
+		case RH_LAYER_BLOCK:
+			y = upper_end(boundary, l, spare, x);
 			emit_block(emit, l, table, x, y, NULL);
+			break;
+		case RH_LAYER_EMBEDDING:
+			y = upper_end(boundary, l, spare, x);
+			emit_embedding(emit, y);
+			break;
+		}
 		x = y;
 	}
 	rh_arena_reset(emit->arena, mark);
@@ -66,9 +75,17 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 static struct rh_arena *gradient_arena(const struct rh_emit *emit, int l)
 {
 	const struct rh_model *model = emit->model;
-	if (!emit->late || l < model->first_trained || model->layer[l].kind == RH_LAYER_HEAD)
+	if (!emit->late || l < model->first_trained)
 		return emit->arena;
-	return model->layer[l].kind == RH_LAYER_EMBEDDING ? emit->late : emit_block_dy(emit, l);
+	switch (model->layer[l].kind) {
+	case RH_LAYER_BLOCK:
+		return emit_block_dy(emit, l);
+	case RH_LAYER_EMBEDDING:
+		return emit->late;
+	case RH_LAYER_HEAD:
+		break;
+	}
+	return emit->arena;
 }
 
 static struct rh_view late_hidden(struct rh_emit *emit)
@@ -121,10 +138,16 @@ int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage
 {
 	int lowest = lo > emit->model->first_trained ? lo : emit->model->first_trained;
 	for (int l = hi - 1; l >= lowest; l--) {
-		if (emit->model->layer[l].kind == RH_LAYER_BLOCK)
+		switch (emit->model->layer[l].kind) {
+		case RH_LAYER_BLOCK:
 			emit_block_weights(emit, l, &state->layer[l]);
-		else if (emit->model->layer[l].kind == RH_LAYER_EMBEDDING)
+			break;
+		case RH_LAYER_EMBEDDING:
 			emit_embedding_backward(emit, state->layer[l].late[0].dy);
+			break;
+		case RH_LAYER_HEAD:
+			break; /* its gradients are made with its loss */
+		}
 		if (emit->layer_done)
 			emit->layer_done(emit->sink, l);
 	}
