@@ -277,7 +277,7 @@ static void check_spoiled_gguf(const char *model, const char *from, const char *
 static void test_source_refuses_ggufs_that_contradict_themselves(void **state)
 {
 	(void)state;
-	check_spoiled_gguf("qwen2.gguf", "qwen2", "qwin2", "architecture 'qwin2' is not supported (known: llama, qwen2, qwen3)");
+	check_spoiled_gguf("qwen2.gguf", "qwen2", "qwin2", "architecture 'qwin2' is not supported (known: llama, qwen2, qwen3");
 	check_spoiled_gguf("qwen2.gguf", "qwen2.block_count", "qwen2.block_kount", "metadata 'qwen2.block_count' is missing");
 	check_spoiled_gguf("qwen2.gguf", "qwen2.attention.head_count_kv\x04", "qwen2.attention.head_count_kv\x06",
 	                   "metadata 'qwen2.attention.head_count_kv' must be a whole number");

@@ -117,6 +117,9 @@ static void check_program(const struct rig *rig)
 			}
 			if (part == PART_INPUT)
 				assert_true(end[(PART_FORWARD * stages + slot->stage) * all + m] >= 0);
+			/* gradients are summed in the order of micro-batches */
+			if (part == (rig->schedule->splits_backward ? PART_WEIGHT : PART_INPUT) && m % request->micro_batches)
+				assert_true(own[-1] >= 0);
 			assert_true(rig->timeline.start[place] >= before);
 			assert_true(rig->timeline.start[place] >= free_at[slot->device]);
 			*own = free_at[slot->device] = rig->timeline.end[place];
