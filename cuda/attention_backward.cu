@@ -9,8 +9,8 @@
  *        time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in shared memory, q
  *        and dO pass through it, two tiles on turn: 48 to 49 KB, with D 128 65 KB; there one tile, 49 KB, on SMs of which two such
  *        blocks would ask too much (100 KB: sm_86, sm_89, sm_120).
- *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 keys, mostly from L2. Scores are in registers for 16 queries at once (D 128),
- * else 32.
+ *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 keys, mostly from L2. Scores are in registers for 16 queries at
+ *        once (D 128), else 32.
  *
  * Together 14 D FLOPs a pair where 10 D are needed (p and dp twice): the price of a fixed order of sums without O(T^2) memory, or
  * O(T) fp32 copies of dq for each tile of keys. The roofline is mma's, as of the forward (attention.cu).

@@ -31,7 +31,8 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward
 	const T *w = (const T *)a.w;
 	T *y = (T *)a.y + p.row * a.y_stride + p.group * a.n;
 	float squares = 0;
-	for (int64_t i = p.first; i < a.n; i += step) {
+	/* absent vectors read nothing: y may be x, whose last one another warp may be overwriting */
+	for (int64_t i = p.first; i < a.n && !p.absent; i += step) {
 		struct chunk c = chunk_load(x + i, a.n - i, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)

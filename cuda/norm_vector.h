@@ -18,6 +18,7 @@ template <int PER_VECTOR> struct place {
 };
 
 template <int PER_VECTOR> RH_DEVICE struct place<PER_VECTOR> find_place(int64_t vectors, int64_t groups) {
+	static_assert(PER_VECTOR == 1 || PER_VECTOR == NORM_WARPS, "a warp's or the block's: vector_sum waits for the whole block");
 	int warp = (int)threadIdx.x / RH_WARP;
 	int64_t vector = (int64_t)blockIdx.x * (NORM_WARPS / PER_VECTOR) + warp / PER_VECTOR;
 	struct place<PER_VECTOR> p;

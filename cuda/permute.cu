@@ -1,10 +1,11 @@
 /* Rows of tokens to rows of experts and back. With T tokens, k experts each, n = T k rows of c elements of e bytes:
  *
  * sort      E blocks read the n indices twice, from L2: 8 n E bytes there (n = 32768, E = 128: 34 MB, some 10 us), 4 n from DRAM. Block e
- * counts what goes to lower experts and to its own, each warp an eighth of the pairs in order; then every pair of its own gets its place.
- * Only integers are added: no workspace, no atomics, no second launch for the prefix sums. permute   reads T c e, writes n c e bytes: a row
- * is read once and written k times. unpermute reads n c e (T c e of add), writes T c e bytes; 2 n c FLOPs. backward  reads n c e + T c e,
- * writes n c e bytes; 3 n c FLOPs: a warp a row, dy from L1 for all but the first of a token's.
+ *           counts what goes to lower experts and to its own, each warp an eighth of the pairs in order; then every pair of its own gets
+ *           its place. Only integers are added: no workspace, no atomics, no second launch for the prefix sums.
+ * permute   reads T c e, writes n c e bytes: a row is read once and written k times.
+ * unpermute reads n c e (T c e of add), writes T c e bytes; 2 n c FLOPs.
+ * backward  reads n c e + T c e, writes n c e bytes; 3 n c FLOPs: a warp a row, dy from L1 for all but the first of a token's.
  *
  * All are bound by memory: the roofline is bytes / DRAM bandwidth. Tile of the moves: a chunk of 8 elements a thread, 32 such by 8 rows a
  * block. Sums: over k in order; of a dweight a lane's chunks in order, then over the warp. */

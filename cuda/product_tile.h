@@ -266,6 +266,7 @@ product_mma(struct grouped_args a)
 {
 	typedef struct grouped_layout<ROWS> layout;
 	constexpr int ahead = layout::stages - 1;
+	static_assert(RH_CHUNK_UNIT % DEPTH == 0, "a chunk's sums are folded between two depths");
 	RH_DYNAMIC_SHARED(rh_bf16, stages, 0, layout::bytes / 2);
 	int warp = (int)threadIdx.x / RH_WARP, warp_row = warp / WARPS_ACROSS * (ROWS / 2), warp_col = warp % WARPS_ACROSS * WARP_COLS;
 	int left = left_place<ROWS, A_DEEP>(warp_row), right = right_place<COLS, B_DEEP>(warp_col);

@@ -2,13 +2,22 @@
  * same source on the CPU. What follows is all that a kernel may use beside plain C++, threadIdx, blockIdx, blockDim, gridDim and
  * __syncthreads():
  *
- * RH_KERNEL(threads, min_blocks) name(...)   begins a kernel: launched with at most `threads` a block, registers kept for min_blocks on an
- * SM RH_DEVICE, RH_HOST_DEVICE                  begin an inline function RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)   0, or
- * a negative errno with the error line made. A template instance with commas stands in parentheses: RH_LAUNCH((k<float, 64>), ...). Grids
- * are never empty, blocks are whole warps. RH_SHARED(type, name, count)               static shared memory: type name[count]. Say count,
- * never sizeof(name): it is a pointer in emulation RH_SHARED_2D(type, name, rows, cols)       type name[rows][cols] RH_DYNAMIC_SHARED(type,
- * name, offset, count)   `count` of dynamic shared memory at `offset` bytes. Arrays of a kernel lie apart (emulation checks it, and that
- * they stay within dynamic_bytes), offsets are multiples of 16 RH_UNROLL                                  unrolls the loop that follows
+ * RH_KERNEL(threads, min_blocks) name(...)   begins a kernel: launched with at most `threads` a block, registers kept for min_blocks
+ *                                            on an SM
+ * RH_DEVICE, RH_HOST_DEVICE                  begin an inline function
+ * RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)
+ *                                            0, or a negative errno with the error line made. A template instance with commas stands in
+ *                                            parentheses: RH_LAUNCH((k<float, 64>), ...). Grids are never empty, blocks are whole warps.
+ * RH_SHARED(type, name, count)               static shared memory: type name[count]. Say count, never sizeof(name): it is a pointer in
+ *                                            emulation.
+ * RH_SHARED_2D(type, name, rows, cols)       type name[rows][cols]
+ * RH_DYNAMIC_SHARED(type, name, offset, count)
+ *                                            `count` of dynamic shared memory at `offset` bytes, a multiple of 16. Arrays of a kernel lie
+ *                                            apart (emulation checks it, and that they stay within dynamic_bytes).
+ * RH_UNROLL                                  unrolls the loop that follows
+ *
+ * Compiled once, as compute_80 (device.mk): __CUDA_ARCH__ is 800 on all GPUs. A kernel for a later one is a file of its own with its own
+ * -gencode.
  *
  * Warp-wide functions take all 32 lanes, always; the wrappers below are the only inline PTX. A lane's shared memory writes are seen by
  * other lanes after rh_warp_sync() or __syncthreads() only. Kernels are templates or have names unique in cuda/: the table of
@@ -55,7 +64,7 @@ typedef __half rh_f16;
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
 	rh_launch(#kernel, kernel, dim3(grid), dim3(block), dynamic_bytes, stream, __VA_ARGS__)
 
-enum { RH_DYNAMIC_BYTES_UNASKED = 48 << 10 }; /* more must be asked for, once a kernel */
+enum { RH_DYNAMIC_BYTES_UNASKED = 48 << 10 }; /* more must be asked for, of each GPU: here at every launch */
 
 template <typename... P, typename... A>
 static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_bytes, CUstream_st *stream, A... args)

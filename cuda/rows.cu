@@ -7,9 +7,9 @@
  *                    many an expert.
  * gather, embedding  2 n c e bytes.
  * scatter            writes T c e and reads n c e bytes: a row of y finds its row of x by bisection, and is written once.
- * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block adds all rows of one id in order (no atomics): the
- * block of the id's first token goes through the later ids, 256 at a time; the others end once they see an earlier one. That is T^2 / 256
- *                    block steps, from L2: at T = 4096 less than the bytes take.
+ * embedding_backward reads T c e, reads and writes 4 c for each distinct id. A block adds all rows of one id in order (no
+ *                    atomics): the block of the id's first token goes through the later ids, 256 at a time; the others end once they
+ *                    see an earlier one. That is T^2 / 256 block steps, from L2: at T = 4096 less than the bytes take.
  *
  * Tile: a chunk of 8 elements a thread, 32 such by 8 rows a block, where there is one row (a layer's gradient sums) 256 such;
  * embedding_backward 256 chunks of one row. */
