@@ -1,6 +1,6 @@
 /* Small runs whose every op is an emulated CUDA kernel, beside the same runs on the CPU device; and a GPU that breaks in the middle of one.
  */
-#include "train/rig.h"
+#include "train/deep.h"
 
 #include "core/file.h"
 #include "cudaemu_control.h"
@@ -125,6 +125,60 @@ static void test_fp8_full_losses_are_near_bf16(void **state)
 	same_losses_narrow(&(struct what){"qwen3", NULL, RH_BF16, 8e-2, FEW, 0, 1});
 }
 
+/* Boundaries go to NVMe and come back as the host waits for their copies. `ram`: most memory, 0 any; gets what was taken. Nonzero: it is
+ * too little. */
+static int spilled_losses(int spill, int64_t *ram, int steps, double *loss, int64_t *written)
+{
+	static const int64_t forward[] = {2, 4, 5}, backward[] = {2, 3, 4, 5, 6}; /* many stages, so that there is much between them */
+	char dir[] = "/tmp/rh-cuda-XXXXXX", *dirs[] = {dir};
+	struct deep deep;
+	struct rh_config *config = &deep.rig.config;
+	assert_non_null(mkdtemp(dir));
+	deep_open(&deep, "qwen3", 6);
+	config->forward_cuts = (int64_t *)(uintptr_t)forward;
+	config->forward_cut_count = sizeof forward / sizeof *forward;
+	config->backward_cuts = (int64_t *)(uintptr_t)backward;
+	config->backward_cut_count = sizeof backward / sizeof *backward;
+	config->dtype = RH_BF16;
+	config->state_layout = RH_LAYOUT_SPLIT;
+	config->device = (char *)(uintptr_t) "emu:1";
+	config->max_vram = 4 << 20; /* so that max_ram is not spent on devices */
+	config->max_ram = *ram;
+	config->spill = spill;
+	config->max_nvme = spill ? 1 << 30 : 0;
+	config->nvme_dirs = (struct rh_list){.item = dirs, .count = 1};
+	struct rig_input in = rig_input(&deep.rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS, .train_steps = FEW};
+	check_ok(rh_session_open(config, RH_SESSION_TRAINS, &deep.rig.session));
+	int rc = rh_session_start(&deep.rig.session, &work);
+	*ram = rc ? *ram : deep.rig.session.bytes.total;
+	for (int step = 0; !rc && step < steps; step++)
+		loss[step] = rig_step(&deep.rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
+	if (deep.rig.session.space && !rc) {
+		struct rh_space_stats stats;
+		rh_space_stats(deep.rig.session.space, &stats);
+		*written = stats.written_bytes[0];
+	}
+	deep_close(&deep);
+	assert_int_equal(rmdir(dir), 0);
+	return rc;
+}
+
+static void test_boundaries_on_nvme_are_those_in_memory(void **state)
+{
+	(void)state;
+	double memory[FEW], nvme[FEW];
+	int64_t any = 0, least = 0, ram = 0, written = 0;
+	assert_int_equal(spilled_losses(0, &any, FEW, memory, &written), 0);
+	for (; !spilled_losses(RH_SPILL_ACTIVATIONS, &ram, 0, nvme, &written); ram--)
+		least = ram;
+	assert_int_equal(spilled_losses(RH_SPILL_ACTIVATIONS, &least, FEW, nvme, &written), 0);
+	assert_true(written > 0);
+	assert_memory_equal(memory, nvme, sizeof memory);
+	assert_int_equal(runtime_held(), 0);
+	cudaemu_release();
+}
+
 /* A whole run through rh_train. */
 static int train(const char *dir, const char *out, const char *resume)
 {
@@ -245,6 +299,7 @@ int main(void)
 	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_full_losses_are_near_bf16),
+	        cmocka_unit_test(test_boundaries_on_nvme_are_those_in_memory),
 	        cmocka_unit_test(test_a_gpu_that_breaks_leaves_the_last_checkpoint),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
