@@ -14,8 +14,8 @@
 #include "offload/drive.h"
 #include "offload/watch.h"
 
-/* block: bytes of one request and of one checksum, at most; parts: of a record, at most */
-enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20, RH_SPACE_PARTS = 3 };
+/* block: bytes of one request and of one checksum, at most; parts: of a record, at most; unit: of the usual drive, where there is none */
+enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20, RH_SPACE_PARTS = 3, RH_SPACE_UNIT = 4096 };
 
 struct rh_space;
 
@@ -58,8 +58,9 @@ int rh_space_io_create(struct rh_space *space, int64_t bytes, struct rh_space_io
 /* After rh_space_close, or with nothing under way. NULL is legal. */
 void rh_space_io_destroy(struct rh_space_io *io);
 
-/* Begins. The one before is waited for. memory: the record's bytes, rounded up; unchanged, or unread, until rh_space_io_wait. A record
- * never written reads as zeros. No record is read while it is written, or written twice at a time: the caller's order. */
+/* Begins. The caller has waited for the one before (asserted). memory: the record's bytes, rounded up; unchanged, or unread, until
+ * rh_space_io_wait. A record never written reads as zeros. No record is read while it is written, or written twice at a time: the caller's
+ * order. */
 void rh_space_read(struct rh_space_io *io, int record, void *memory);
 void rh_space_write(struct rh_space_io *io, int record, const void *memory);
 /* Some of its parts alone, bit p of `parts` for part p; memory: that of the whole record, in which the rest is not touched. */

@@ -55,8 +55,9 @@ struct spill_widths spill_widths(const struct rh_store_options *options)
 /* Where nothing will be written, a drive's usual unit will do. */
 static int64_t round_up(const struct rh_store_options *options, int64_t bytes)
 {
-	const int64_t unit = 4096;
-	return options->space ? rh_space_round(options->space, bytes) : options->addresses_only ? (bytes + unit - 1) / unit * unit : 0;
+	if (options->space)
+		return rh_space_round(options->space, bytes);
+	return options->addresses_only ? (bytes + RH_SPACE_UNIT - 1) / RH_SPACE_UNIT * RH_SPACE_UNIT : 0;
 }
 
 /* Bytes of a piece by part. */

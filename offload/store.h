@@ -15,7 +15,7 @@
  * gradient apart.
  *
  * What is spilled (of a trainable block moments and 8-bit codes, lower halves and fp32 masters; a frozen block's weights) has its place on
- * NVMe instead, in pieces that come into a small window of host memory when they are needed: see spill.h. The rest of the state (scales of
+ * NVMe instead, in pieces that come into a small window of host memory when they are needed: see spill.c. The rest of the state (scales of
  * 8-bit moments, Adafactor's factors) stays. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
@@ -37,7 +37,7 @@ struct rh_store_options {
 	int momentum;       /* SGD keeps one */
 	int addresses_only; /* no bytes behind them, for devices that touch no data: updates and publishing change versions alone */
 	int published;      /* devices read a second copy of trainable blocks' upload form, rh_store_publish: for asynchronous updates */
-	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS */
+	int spill;          /* bits of enum rh_spill: OPTIMIZER, MASTERS, WEIGHTS; others are not the store's */
 	struct rh_space *space;          /* borrowed; where what is spilled lies. NULL where nothing is */
 	struct rh_device *const *device; /* that will upload: frozen weights lie near them. Read by rh_store_create alone */
 	int devices;                     /* 0: not known */

@@ -11,6 +11,9 @@
  * block's gradient has come down nobody reads its published weights any more: what the update before made is published, then the gradient
  * is taken, and the next step need not wait for that.
  *
+ * Locks are taken in this order: a staging ring's (its thread announces arrivals) or the turn, never both; the updater's; a trace's, by
+ * watches. A space's lock is taken with none of them but the turn, and only a trace's inside it. Events are queried under the updater's.
+ *
  * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
@@ -29,10 +32,12 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
-/* Starts the update of every trainable block; the stored gradients are final. The one before is finished. */
+/* Starts the update of every trainable block; the stored gradients are final. The caller has
+ * finished the one before (asserted). */
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update);
 
-/* Gradients that arrive from now on are those of this update. All those of the one before have been announced. */
+/* Gradients that arrive from now on are those of this update. The caller has announced
+ * all those of the one before. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update);
 /* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
  * (rh_updater_await_gradient). Does nothing unless opened. The event is recorded again only after the next await of this gradient. */

@@ -26,7 +26,8 @@ struct rh_host_job {
 	double bytes;
 	double nvme_bytes;      /* read and written meanwhile: the job takes as long as the longer of the two alone */
 	struct rh_event *after; /* not before the event's latest record; NULL: at once */
-	/* What is done; negative errno: a fault, later jobs are not run. A virtual queue calls it too, when the job's time is over. */
+	/* What is done; negative errno: a fault, later jobs are not run. A virtual queue calls it too, when the job's time is over; there
+	 * alone it may be NULL. */
 	int (*run)(void *context, int64_t argument);
 	void *context;
 	int64_t argument;
@@ -51,7 +52,7 @@ struct rh_host_queue_ops {
 	int (*submit)(struct rh_host_queue *queue, const struct rh_host_job *job, int64_t *ticket);
 	/* Waits until the job of this ticket is over. The first fault of it or an earlier job, if any. */
 	int (*await)(struct rh_host_queue *queue, int64_t ticket);
-	/* The worker is asked from now on, between jobs that were submitted. One worker a queue. */
+	/* The worker, which is copied, is asked from now on, between jobs that were submitted. One worker a queue. */
 	void (*serve)(struct rh_host_queue *queue, const struct rh_host_worker *worker);
 	/* Waits until something has happened: on this queue, on another, on a device. */
 	void (*pass)(struct rh_host_queue *queue);

@@ -15,7 +15,7 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 	return layer ? readers : 0;
 }
 
-static int *slot_of(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
+static int *place_of(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
 	RH_ASSERT(micro_batch >= 0 && micro_batch < boundaries->micro_batches);
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
@@ -26,7 +26,7 @@ int rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind 
 {
 	if (boundaries->spool)
 		return run_spool_write(boundaries->spool, kind, layer, micro_batch, out);
-	int *where = slot_of(boundaries, kind, layer, micro_batch);
+	int *where = place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where < 0 && readers > 0 && boundaries->free_count > 0);
 	*where = boundaries->queue[boundaries->head];
 	boundaries->head = (boundaries->head + 1) % boundaries->count;
@@ -47,7 +47,7 @@ int rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kin
 {
 	if (boundaries->spool)
 		return run_spool_read(boundaries->spool, kind, layer, micro_batch, out);
-	int where = *slot_of(boundaries, kind, layer, micro_batch);
+	int where = *place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(where >= 0);
 	*out = &boundaries->buffer[where];
 	return 0;
@@ -57,7 +57,7 @@ void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind
 {
 	if (boundaries->spool) /* its buffers come back in turn */
 		return;
-	int *where = slot_of(boundaries, kind, layer, micro_batch);
+	int *where = place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where >= 0 && boundaries->buffer[*where].readers > 0);
 	if (--boundaries->buffer[*where].readers)
 		return;

@@ -5,8 +5,7 @@
 
 enum {
 	DOWN_LEAST = 4, /* one that a device fills, one that comes next, two on their way to drives */
-	UP_LEAST = 3,   /* one that a device reads, one that is there, one on its way */
-	UNIT = 4096     /* of a drive where there is none: the usual one */
+	UP_LEAST = 3    /* one that a device reads, one that is there, one on its way */
 };
 
 static int ring_down(const struct rh_executor_options *options)
@@ -98,7 +97,8 @@ int run_boundary_room(const struct rh_executor_options *options, struct run_boun
 	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 ? spare : 0) : 0,
 	                                  .bytes_each = bytes};
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
-	int64_t rounded = options->space ? rh_space_round(options->space, bytes) : (bytes + UNIT - 1) / UNIT * UNIT;
+	int64_t rounded =
+	        options->space ? rh_space_round(options->space, bytes) : (bytes + RH_SPACE_UNIT - 1) / RH_SPACE_UNIT * RH_SPACE_UNIT;
 	if (!options->spills_boundaries || !asking.records || (down + up) * rounded >= out->count * bytes)
 		return 0;
 	*out = (struct run_boundary_room){

@@ -202,7 +202,8 @@ static void begin_gradients(struct work *work)
 	}
 }
 
-/* A copy that went through the ring is there when the ring's thread says so. */
+/* A copy that went through the ring is there when the ring's thread says so. On that thread: summed_on[sum] is not written again before
+ * rh_staging_finish. */
 static void arrives_from_ring(void *context, int sum)
 {
 	struct rh_executor *executor = context;

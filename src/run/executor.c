@@ -45,7 +45,10 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		return 0;
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
-	rc = rc > 0 ? 0 : rc;
+	if (rc > 0) {
+		rh_error_clear();
+		rc = 0;
+	}
 	for (int d = 0; !rc && d < options->devices; d++) {
 		int64_t waits = 0;
 		for (size_t i = 0; i < program.slots; i++)
@@ -102,10 +105,10 @@ static int buffer_create(struct rh_device *device, char *memory, enum rh_event_u
 	return rc ? rc : device->ops->event_create(device, freed, &out->freed);
 }
 
-static void buffer_destroy(struct run_buffer *slot)
+static void buffer_destroy(struct run_buffer *buffer)
 {
-	rh_event_free(slot->ready);
-	rh_event_free(slot->freed);
+	rh_event_free(buffer->ready);
+	rh_event_free(buffer->freed);
 }
 
 static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, enum rh_event_use freed,
@@ -280,7 +283,6 @@ static int spool_create(struct rh_executor *executor, const struct run_boundary_
 	struct run_spool_options spool = {.space = options->space,
 	                                  .first_record = options->first_record,
 	                                  .bytes = room->bytes_each,
-	                                  .layers = options->model->layers,
 	                                  .micro_batches = executor->micro_batches,
 	                                  .down = room->down,
 	                                  .up = room->up,
@@ -508,8 +510,8 @@ int run_begin_boundaries(struct rh_executor *executor)
 	return rh_boundaries_begin(&executor->boundaries, &walk);
 }
 
-/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, no device, and nothing to or from
- * NVMe. The first fault comes back, with its line. */
+/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, no device, and no boundary is
+ * on its way to or from NVMe (frozen weights may be read ahead). The first fault comes back, with its line. */
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -564,6 +566,7 @@ static int run_program(struct rh_executor *executor, const struct rh_micro_batch
 	int rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
 	if (rc > 0) {
 		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
+		rh_error_clear();
 		rc = 0;
 	}
 	rc = rc ? rc : run_begin_boundaries(executor);

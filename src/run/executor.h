@@ -28,7 +28,7 @@ struct rh_executor_options {
 	 * wait for one another's buffers. */
 	int64_t spare_boundaries;
 	/* Boundaries go to NVMe (run/spool.h), where they take more than the buffers for it: 4 for writes, 3 for reads, and spare ones.
-	 * Forward- only rounds are cut so short that they write nothing. */
+	 * Forward-only rounds are cut so short that they write nothing. */
 	int spills_boundaries;
 	struct rh_space *space;      /* NULL: of a simulated machine */
 	int first_record;            /* rh_executor_take_space's */

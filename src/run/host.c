@@ -39,9 +39,9 @@ static void report(struct rh_executor *executor)
 		             store->why, whole, pageable);
 		return;
 	}
-	int64_t slot = bytes < executor->ring_memory.capacity ? bytes : executor->ring_memory.capacity;
+	int64_t piece = bytes < executor->ring_memory.capacity ? bytes : executor->ring_memory.capacity;
 	double ring = rate_of(executor, executor->ring, store->memory + store->pinned_bytes, bytes) * 1e-9;
-	double registered = rate_of(executor, NULL, executor->ring_memory.base, slot) * 1e-9;
+	double registered = rate_of(executor, NULL, executor->ring_memory.base, piece) * 1e-9;
 	rh_warn_once(
 	        "%.1f of %.1f MiB of weights and optimizer state are not registered with the devices (%s): they are copied through a "
 	        "ring of %lld MiB that is, at %.2f GB/s (registered %.2f, pageable %.2f); raise the limit with ulimit -l unlimited, or "
@@ -57,7 +57,7 @@ static int make_ring(struct rh_executor *executor)
 	if (rc)
 		return rc;
 	rh_host_pin(options->device[0], executor->ring_memory.base, executor->ring_memory.capacity, &executor->ring_pin);
-	/* whole: a slot must not lie across registrations */
+	/* whole: a buffer of the ring must not lie across registrations */
 	if (executor->ring_pin.pinned_bytes == executor->ring_pin.bytes && executor->ring_pin.piece_bytes == executor->ring_pin.bytes)
 		return rh_staging_create(options->device, options->devices, executor->pieces.most, &executor->ring_memory, &executor->ring);
 	rh_host_unpin(&executor->ring_pin);

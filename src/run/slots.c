@@ -5,7 +5,7 @@
  *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
  *
  * (where backwards are split, backward(m) leaves the weight gradients of linears to a slot of their own, which needs nothing from above)
- * with two slots of device memory for each, so that copies run one micro-batch ahead and one behind. What travels between them is in
+ * with two buffers of device memory for each, so that copies run one micro-batch ahead and one behind. What travels between them is in
  * bulk.c. Brackets are events. */
 #include "run/work.h"
 

@@ -16,9 +16,8 @@ struct run_spool_options {
 	struct rh_space *space; /* NULL: of a simulated machine */
 	int first_record;       /* of as many as any program needs, one after the other */
 	int64_t bytes;          /* of a record and of a buffer */
-	int layers;
-	int64_t micro_batches; /* places */
-	int down, up;          /* buffers of the two rings: those of the boundaries in this order */
+	int64_t micro_batches;  /* places */
+	int down, up;           /* buffers of the two rings: those of the boundaries in this order */
 	struct rh_device *device;
 };
 

@@ -6,6 +6,7 @@
 
 enum { PLANNING_ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer: printed, and part of max_ram */
 
+/* Points into itself: is not copied or moved once it is made. */
 struct planning {
 	struct rh_plan_request request; /* all but the device's cap */
 	struct rh_executor_options options;

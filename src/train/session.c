@@ -165,7 +165,9 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 void rh_session_close(struct rh_session *session)
 {
 	rh_updater_destroy(session->updater); /* first: it may listen to the executor's events */
-	rh_space_close(session->space);       /* before the memory that its transfers may still be in */
+	/* Before the memory that its transfers may still be in. Nobody asks anything of it any more: the updater is gone, and the
+	 * executor is at rest between programs, its threads without a job; pages read ahead are nobody's to wait for. */
+	rh_space_close(session->space);
 	rh_executor_destroy(session->executor);
 	rh_devices_close(&session->devices);
 	rh_store_destroy(session->store);

@@ -1,5 +1,7 @@
 #include "train/training_data.h"
 
+#include "train/record.h"
+
 #include <math.h>
 
 int rh_training_data_arrange(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_training_data *data)
@@ -32,7 +34,7 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	        .train = {.tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained},
 	        .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	        .train_steps = data->steps,
-	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out)};
+	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + train_record_bytes(config)};
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;
 	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);
