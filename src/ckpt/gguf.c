@@ -236,6 +236,11 @@ int rh_gguf_open(const char *path, struct rh_gguf **out)
 	return rc;
 }
 
+void rh_gguf_forget(const struct rh_gguf *gguf)
+{
+	rh_file_forget(gguf->map.bytes, gguf->map.length);
+}
+
 void rh_gguf_close(struct rh_gguf *gguf)
 {
 	if (!gguf)

@@ -19,6 +19,8 @@ struct rh_gguf_tensor {
  * that overlap or leave the file, big-endian files, version 1, one part of a split model. */
 int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
 void rh_gguf_close(struct rh_gguf *gguf);
+/* rh_file_forget of all of it: what is read after this comes from the file again. */
+void rh_gguf_forget(const struct rh_gguf *gguf);
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);
 int64_t rh_gguf_count(const struct rh_gguf *gguf);
 const struct rh_gguf_tensor *rh_gguf_at(const struct rh_gguf *gguf, int64_t index);

@@ -181,6 +181,11 @@ int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 	return rc;
 }
 
+void rh_safetensors_forget(const struct rh_safetensors *file)
+{
+	rh_file_forget(file->map.bytes, file->map.length);
+}
+
 void rh_safetensors_close(struct rh_safetensors *file)
 {
 	if (!file)

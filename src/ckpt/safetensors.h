@@ -20,6 +20,8 @@ struct rh_safetensors;
 /* Checks the whole header: offsets inside the file, no overlap, no gap, sizes equal to shape x dtype. */
 int rh_safetensors_open(const char *path, struct rh_safetensors **out) RH_MUST;
 void rh_safetensors_close(struct rh_safetensors *file);
+/* rh_file_forget of all of it: what is read after this comes from the file again. */
+void rh_safetensors_forget(const struct rh_safetensors *file);
 int64_t rh_safetensors_count(const struct rh_safetensors *file);
 /* In the order of their data. */
 const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index);

@@ -245,6 +245,14 @@ void rh_source_close(struct rh_source *source)
 	rh_free(source);
 }
 
+void rh_source_forget(const struct rh_source *source)
+{
+	for (size_t i = 0; i < source->shards; i++)
+		rh_safetensors_forget(source->shard[i]);
+	if (source->gguf)
+		rh_gguf_forget(source->gguf);
+}
+
 const char *rh_source_path(const struct rh_source *source)
 {
 	return source->path;

@@ -140,7 +140,7 @@ int rh_checkpoint_step(const char *dir, int64_t *step)
 /* Piece by piece: mapped pages count as this process's memory. */
 static int checksum(const char *path, char *hex, size_t bytes)
 {
-	enum { PIECE = 4 << 20 };
+	enum { PIECE = 1 << 20 };
 	struct rh_mapping file;
 	XXH3_state_t *state = XXH3_createState();
 	int rc = state ? rh_file_map(path, &file) : -ENOMEM;

@@ -4,8 +4,6 @@
 
 #include "train/session.h"
 
-enum { PLANNING_ALLOWANCE_BYTES = 256 << 20 }; /* program, libraries, thread stacks, tokenizer: printed, and part of max_ram */
-
 /* Points into itself: is not copied or moved once it is made. */
 struct planning {
 	struct rh_plan_request request; /* all but the device's cap */

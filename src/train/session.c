@@ -109,6 +109,8 @@ static int load_weights(struct rh_session *session)
 	int rc = rh_weights_load(session->source, config->seed, session->model, session->store);
 	if (!rc && config->adapter_name_or_path)
 		rc = rh_adapter_load(config->adapter_name_or_path, session->model, session->store);
+	if (session->source)
+		rh_source_forget(session->source);
 	return rc ? rc : rh_store_settle(session->store);
 }
 

@@ -24,7 +24,8 @@ void rh_session_report(const struct rh_session *session)
 		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",
 		        session->config->fp8 ? "fp8" : "accumulation: fp16", (long long)unfit, session->config->fp8 ? 16 : 8);
 	if (session->model->head_rows < session->model->head_rows_wanted)
-		rh_note("max_vram: the loss is made at most %lld tokens at a time, not %lld, for want of device memory: slower; raise it, or "
+		rh_note("max_vram: the loss is made at most %lld tokens at a time, not %lld, for want of device memory: slower; raise it, "
+		        "or "
 		        "lower per_device_train_batch_size",
 		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
 	int saving = 0;
@@ -40,8 +41,8 @@ void rh_session_report(const struct rh_session *session)
 		        session->devices.count,
 		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
 		        session->balanced.step_s, 100 * session->balanced.idle);
-	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %d)",
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
 	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,
-	        PLANNING_ALLOWANCE_BYTES >> 20);
+	        (double)session->bytes.program / 1048576);
 }
