@@ -1,13 +1,49 @@
 #include "core/json.h"
 
 #include "core/file.h"
+#include "core/text.h"
 
 #include <string.h>
+
+enum { FLAGS = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY };
+
+/* Whole numbers of 19 digits and more become reals: transformers writes 1000000000000000019884624838656 for "no limit". */
+static int widen(const char *bytes, size_t length, struct rh_text *out)
+{
+	int in_string = 0, rc = 0;
+	for (size_t at = 0; !rc && at < length;) {
+		size_t end = at + 1;
+		if (in_string) {
+			in_string = bytes[at] != '"';
+			end += bytes[at] == '\\' && end < length;
+		} else if (bytes[at] == '"') {
+			in_string = 1;
+		} else if (strchr("-0123456789", bytes[at]) && bytes[at]) { /* a number whole, with fraction and exponent */
+			while (end < length && bytes[end] && strchr("+-.eE0123456789", bytes[end]))
+				end++;
+		}
+		rc = rh_text_append(out, bytes + at, end - at);
+		int whole = !memchr(bytes + at, '.', end - at) && !memchr(bytes + at, 'e', end - at) && !memchr(bytes + at, 'E', end - at);
+		if (!rc && !in_string && end - at >= 19 && whole)
+			rc = rh_text_append(out, ".0", 2);
+		at = end;
+	}
+	return rc;
+}
 
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
 {
 	json_error_t fault;
-	json_t *value = json_loadb(bytes, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &fault);
+	json_t *value = json_loadb(bytes, length, FLAGS, &fault);
+	if (!value && json_error_code(&fault) == json_error_numeric_overflow) {
+		struct rh_text text = {0};
+		int rc = widen(bytes, length, &text);
+		if (!rc)
+			value = json_loadb(text.bytes, text.length, FLAGS, &fault);
+		rh_text_free(&text);
+		if (rc)
+			return rc;
+	}
 	if (!value && (!length || !memchr(bytes, '\n', length))) /* `where` names the line of a file of lines */
 		return rh_fail(-EINVAL, "%s: not valid JSON at column %d: %s", where, fault.column, fault.text);
 	if (!value)

@@ -109,6 +109,25 @@ static void test_pool_groups_and_limits_change_only_who_does_what(void **state)
 	}
 }
 
+static void test_json_takes_whole_numbers_of_any_length(void **state)
+{
+	(void)state;
+	static const char text[] =
+	        "{\"a\": [1000000000000000019884624838656, -99999999999999999999,7], \"b\\\"c\": \"12345678901234567890123\","
+	        " \"d\": 1234567890123456789012.5, \"e\": 9223372036854775807}";
+	json_t *value;
+	check_ok(rh_json_parse(text, sizeof text - 1, "x", &value));
+	const json_t *list = json_object_get(value, "a");
+	check_near(json_real_value(json_array_get(list, 0)) / 1e30, 1, 1e-12);
+	check_near(json_real_value(json_array_get(list, 1)) / -1e20, 1, 1e-12);
+	assert_int_equal(json_integer_value(json_array_get(list, 2)), 7);
+	assert_string_equal(json_string_value(json_object_get(value, "b\"c")), "12345678901234567890123");
+	check_near(json_real_value(json_object_get(value, "d")) / 1234567890123456789012.5, 1, 1e-12);
+	json_decref(value);
+	assert_int_equal(rh_json_parse("[1e999]", 7, "x", &value), -EINVAL);
+	assert_int_equal(rh_json_parse("[99999999999999999999", 21, "x", &value), -EINVAL);
+}
+
 static void test_json_refuses_duplicates_and_lone_surrogates(void **state)
 {
 	(void)state;
@@ -173,6 +192,7 @@ int main(void)
 	        cmocka_unit_test(test_philox_known_answers),
 	        cmocka_unit_test(test_pool_runs_each_task_once),
 	        cmocka_unit_test(test_pool_groups_and_limits_change_only_who_does_what),
+	        cmocka_unit_test(test_json_takes_whole_numbers_of_any_length),
 	        cmocka_unit_test(test_json_refuses_duplicates_and_lone_surrogates),
 	        cmocka_unit_test(test_file_stands_untouched_until_commit),
 	        cmocka_unit_test(test_alloc_fails_the_nth_call),
