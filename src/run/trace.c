@@ -86,6 +86,7 @@ void rh_trace_add(struct rh_trace *trace, const struct rh_trace_span *span)
 
 void rh_trace_settle(struct rh_trace *trace)
 {
+	pthread_mutex_lock(&trace->lock); /* updates may still go on */
 	for (size_t i = 0; i < trace->spans; i++) {
 		struct rh_trace_span *span = &trace->span[i];
 		if (!span->begin || !span->end)
@@ -94,6 +95,7 @@ void rh_trace_settle(struct rh_trace *trace)
 		span->end_s = (double)span->end->ops->event_time_ns(span->end) * 1e-9;
 	}
 	drop_events(trace);
+	pthread_mutex_unlock(&trace->lock);
 }
 
 static int by_place(const void *a, const void *b)

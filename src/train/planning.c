@@ -31,12 +31,12 @@ static int64_t free_ram(const struct rh_session *session)
 	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
 }
 
-/* Measured on CPU devices: 13 to 15.5 MiB with one of them; 1 to 2.4 for each other one, whose streams have threads and queues; up to 175
- * bytes for each entry of a vocabulary. What a GPU's driver takes of the host has not been measured, nor what more than two cores do: a
- * quarter of a MiB for each thread's stack and arena is assumed. */
+/* Measured on CPU devices: 13 to 15.5 MiB with one of them and a few stages, 42 with hundreds of them; 1 to 2.4 for each other device, whose
+ * streams have threads and queues; up to 175 bytes for each entry of a vocabulary. What a GPU's driver takes of the host has not been
+ * measured, nor what more than two cores do: a quarter of a MiB for each thread's stack and arena is assumed. */
 static int64_t program_bytes(const struct rh_session *session)
 {
-	enum { PROGRAM = 31 << 19, DEVICE = 5 << 19, THREAD = 1 << 18, ENTRY = 192, DRIVER = 240 << 20 };
+	enum { PROGRAM = 64 << 20, DEVICE = 5 << 19, THREAD = 1 << 18, ENTRY = 192, DRIVER = 192 << 20 };
 	int devices = session->bytes.host_devices;
 	int64_t cores = session->machine ? session->machine->hardware->host.cores : rh_machine_cores();
 	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD + (devices ? (int64_t)(devices - 1) * DEVICE : DRIVER) +
