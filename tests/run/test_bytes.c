@@ -71,7 +71,7 @@ static void check_host_bytes(const struct rh_session *session)
 	assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries); /* the others were needed at once */
 	assert_int_equal(session->bytes.total - session->bytes.store - session->bytes.boundaries - session->bytes.data -
 	                         session->bytes.host_devices * session->bytes.device,
-	                 256 << 20); /* the allowance that is printed */
+	                 session->bytes.program); /* the allowance that is printed */
 }
 
 /* The device's bytes; 0: refused. */
