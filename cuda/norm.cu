@@ -113,16 +113,16 @@ template <typename T> RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_backward_dw(struct no
 	column_add(a.dw, a.n, a.vectors, [&](int64_t vector, int64_t i, int64_t left) { return dw_term<T>(a, vector, i, left); });
 }
 
-enum { NARROW = 128, NARROW_THREADS = 1024, NARROW_PARTS = NARROW_THREADS / RH_WARP };
+enum { NARROW = 128, NARROW_THREADS = 1024 };
 
-/* The same of 8 columns a block. */
+/* The same of 8 columns a block; a thread a vector, or NARROW_THREADS. */
 template <typename T> RH_KERNEL(NARROW_THREADS, 1) rmsnorm_backward_dw_narrow(struct norm_args a)
 {
 	RH_SHARED_2D(float, part, NARROW_THREADS, CHUNK + 1);
-	int own = (int)threadIdx.x;
+	int own = (int)threadIdx.x, parts = (int)blockDim.x / RH_WARP;
 	int64_t first = (int64_t)blockIdx.x * CHUNK;
 	struct chunk sum = {};
-	for (int64_t vector = own; vector < a.vectors; vector += NARROW_THREADS) {
+	for (int64_t vector = own; vector < a.vectors; vector += blockDim.x) {
 		struct chunk c = dw_term<T>(a, vector, first, a.n - first);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
@@ -133,17 +133,17 @@ template <typename T> RH_KERNEL(NARROW_THREADS, 1) rmsnorm_backward_dw_narrow(st
 		part[own][k] = sum.v[k];
 	__syncthreads();
 	float total = 0;
-	int column = own % CHUNK, begin = own / CHUNK * RH_WARP; /* of the first 8 * NARROW_PARTS threads */
-	for (int i = 0; own < CHUNK * NARROW_PARTS && i < RH_WARP; i++)
+	int column = own % CHUNK, begin = own / CHUNK * RH_WARP; /* of the first 8 * parts threads */
+	for (int i = 0; own < CHUNK * parts && i < RH_WARP; i++)
 		total += part[begin + i][column];
 	__syncthreads();
-	if (own < CHUNK * NARROW_PARTS)
+	if (own < CHUNK * parts)
 		part[own / CHUNK][column] = total;
 	__syncthreads();
 	if (own >= CHUNK || first + own >= a.n)
 		return;
 	total = 0;
-	for (int i = 0; i < NARROW_PARTS; i++)
+	for (int i = 0; i < parts; i++)
 		total += part[i][own];
 	a.dw[first + own] += total;
 }
@@ -155,12 +155,17 @@ template <typename T> static int forward(const struct norm_args *a, CUstream_st 
 	return RH_LAUNCH((rmsnorm_forward<T, NORM_WARPS>), norm_blocks(a->vectors, NORM_WARPS), NORM_THREADS, 0, stream, *a);
 }
 
+static unsigned narrow_threads(int64_t vectors)
+{
+	return vectors < NARROW_THREADS ? (unsigned)((vectors + RH_WARP - 1) / RH_WARP * RH_WARP) : (unsigned)NARROW_THREADS;
+}
+
 /* dw first: dx may overwrite dy. */
 template <typename T> static int backward(const struct norm_args *a, CUstream_st *stream)
 {
 	int rc = 0;
 	if (a->dw && a->n <= NARROW)
-		rc = RH_LAUNCH((rmsnorm_backward_dw_narrow<T>), (unsigned)chunks_of(a->n), NARROW_THREADS, 0, stream, *a);
+		rc = RH_LAUNCH((rmsnorm_backward_dw_narrow<T>), (unsigned)chunks_of(a->n), narrow_threads(a->vectors), 0, stream, *a);
 	else if (a->dw)
 		rc = RH_LAUNCH((rmsnorm_backward_dw<T>), column_blocks(a->n), COLUMN_THREADS, 0, stream, *a);
 	if (rc < 0)
