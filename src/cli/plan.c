@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "run/trace.h"
 #include "schedule/schedule.h"
+#include "train/machine_find.h"
 #include "train/outlook.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ static json_t *known(double value)
 	return value > 0 ? json_real(value) : json_null();
 }
 
-static json_t *plan_json(const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look)
+static json_t *plan_json(const struct rh_machine_found *found, const struct rh_forecast_input *input, const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
 	if (!look->fits)
@@ -71,11 +72,11 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_l
 	json_t *rest = json_pack("{s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:I}", "tiers", "vram",
 	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
 	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
-	                         stages_json(&is->plan), "run_steps", load->run_steps ? json_integer(load->run_steps) : json_null(),
+	                         stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
 	                         "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes,
 	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
 	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
-	                         "rows_assumed_full", load->synthetic, "model_positions", (json_int_t)load->positions);
+	                         "rows_assumed_full", input->synthetic, "model_positions", (json_int_t)input->positions);
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -162,13 +163,13 @@ static int put_longest(struct rh_text *out, int64_t positions, const struct rh_o
 	return rc ? rc : rh_text_printf(out, "\n");
 }
 
-static int put_speed(struct rh_text *out, const struct rh_load *load, const struct rh_outlook *look)
+static int put_speed(struct rh_text *out, const struct rh_forecast_input *input, const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
 	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the devices' peak (MFU)\n",
 	                        is->tokens_per_second, is->step_seconds, 100 * is->bubble, 100 * look->speed_of_light);
-	if (!rc && load->run_steps) {
-		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)load->run_steps);
+	if (!rc && input->run_steps) {
+		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)input->run_steps);
 		rc = rc ? rc : put_time(out, look->run_seconds);
 		rc = rc ? rc : rh_text_printf(out, "; %.2f GiB written to NVMe\n", (double)look->nvme_written_bytes / gib);
 	}
@@ -177,15 +178,15 @@ static int put_speed(struct rh_text *out, const struct rh_load *load, const stru
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
-	return rc ? rc : put_longest(out, load->positions, look);
+	return rc ? rc : put_longest(out, input->positions, look);
 }
 
-static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load)
+static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input)
 {
 	int rc = rh_text_printf(out, "machine      %s, %d device%s%s\n", found->hardware.name, found->machine.devices,
 	                        found->machine.devices == 1 ? "" : "s",
 	                        found->assumed ? " (rates are guesses: roundhouse doctor --save measures them)" : "");
-	if (!rc && load->synthetic)
+	if (!rc && input->synthetic)
 		rc = rh_text_printf(out, "rows         taken to be max_length tokens each, all of them trained\n");
 	return rc;
 }
@@ -216,27 +217,27 @@ static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 	return rc || look->mends ? rc : rh_text_printf(out, "would fit    on a larger machine, or a smaller model\n");
 }
 
-static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_load *load, const struct rh_outlook *look,
-                    const struct rh_trace *trace, int64_t max_length)
+static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+                    const struct rh_outlook *look, const struct rh_trace *trace, int64_t max_length)
 {
 	int rc = put_answer(out, look);
-	if (!rc && load->positions && max_length > load->positions)
+	if (!rc && input->positions && max_length > input->positions)
 		rc = rh_text_printf(out,
 		                    "warning      max_length %lld is above the %lld positions that the model knows: train refuses it\n",
-		                    (long long)max_length, (long long)load->positions);
-	rc = rc ? rc : put_head(out, found, load);
+		                    (long long)max_length, (long long)input->positions);
+	rc = rc ? rc : put_head(out, found, input);
 	if (!look->fits)
 		return rc;
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast.plan);
-	rc = rc ? rc : put_speed(out, load, look);
+	rc = rc ? rc : put_speed(out, input, look);
 	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	return rc ? rc : rh_trace_text(trace, COLUMNS, out);
 }
 
 /* ---- all schedules ---- */
 
-static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_load *load)
+static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input)
 {
 	json_t *list = json_array();
 	int rc = 0, any = 0;
@@ -252,7 +253,7 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 			continue;
 		other.schedule = (char *)(uintptr_t)schedule->name;
 		other.optimizer_staleness = stale;
-		rc = rh_forecast(&other, &found->machine, load, NULL, &is);
+		rc = rh_forecast(&other, &found->machine, input, NULL, &is);
 		int fits = !rc;
 		any |= fits;
 		if (!config->json && fits)
@@ -294,7 +295,7 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 	return rc;
 }
 
-static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_load *load)
+static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input)
 {
 	struct rh_outlook look;
 	struct rh_trace trace;
@@ -302,13 +303,13 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	int rc = rh_trace_create(found->machine.devices, SPANS, &trace);
 	if (rc)
 		return rc;
-	rc = rh_outlook_make(config, &found->machine, load, &trace, &look);
+	rc = rh_outlook_make(config, &found->machine, input, &trace, &look);
 	if (!rc && look.fits)
 		rc = write_svg(config, found, &trace);
 	if (!rc && config->json)
-		rc = verb_print_json(plan_json(found, load, &look));
+		rc = verb_print_json(plan_json(found, input, &look));
 	else if (!rc)
-		rc = put_plan(&text, found, load, &look, &trace, config->max_length);
+		rc = put_plan(&text, found, input, &look, &trace, config->max_length);
 	if (!rc && !config->json)
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);
@@ -321,7 +322,7 @@ int verb_plan(const struct rh_config *config)
 {
 	struct rh_machine_found found;
 	struct rh_session session = {0};
-	struct rh_load load = {0};
+	struct rh_forecast_input input = {0};
 	if (config->experiment)
 		return plan_experiment(config);
 	int rc = rh_machine_find(config, &found);
@@ -329,11 +330,11 @@ int verb_plan(const struct rh_config *config)
 		return rc;
 	rc = rh_session_simulate(config, &found.machine, &session);
 	if (!rc)
-		rc = rh_load_make(config, &session, STEPS, &load);
+		rc = rh_forecast_input_make(config, &session, STEPS, &input);
 	rh_session_close(&session);
 	if (!rc)
-		rc = config->compare ? compare(config, &found, &load) : tell(config, &found, &load);
-	rh_load_free(&load);
+		rc = config->compare ? compare(config, &found, &input) : tell(config, &found, &input);
+	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
 	return rc;
 }

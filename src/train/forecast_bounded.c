@@ -1,5 +1,4 @@
-/* Predictions of steps too long to be simulated whole. */
-#include "train/predict.h"
+#include "train/forecast_bounded.h"
 
 #include "core/alloc.h"
 #include "schedule/schedule.h"
@@ -30,15 +29,15 @@ int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, i
 }
 
 /* Steps of `count` micro-batches with a plan's stages. */
-static int shorter(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+static int shorter(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                    const struct rh_plan *plan, int64_t count, struct rh_trace *trace, struct rh_forecast *out)
 {
 	struct rh_config same = *config;
-	struct rh_load part;
+	struct rh_forecast_input part;
 	int64_t *cut = NULL;
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
 	*out = (struct rh_forecast){0};
-	int rc = rh_load_shorter(load, count, 2, &part);
+	int rc = rh_forecast_input_shorter(input, count, 2, &part);
 	if (rc)
 		return rc;
 	if (same.round_micro_batches > count)
@@ -49,7 +48,7 @@ static int shorter(const struct rh_config *config, const struct rh_session_machi
 	if (!rc)
 		rc = rh_forecast(&same, machine, &part, trace, out);
 	rh_free(cut);
-	rh_load_free(&part);
+	rh_forecast_input_free(&part);
 	return rc;
 }
 
@@ -59,23 +58,23 @@ static double on(double a, double b, double from, double to, double count)
 	return b + (b - a) * (count - to) / (to - from);
 }
 
-static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, double from, double to, const struct rh_load *load,
+static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, double from, double to, const struct rh_forecast_input *input,
                   struct rh_forecast *out)
 {
-	double count = (double)load->count[0], tokens = 0;
-	for (int64_t m = 0; m < load->count[0]; m++)
-		tokens += (double)load->micro[m].tokens;
+	double count = (double)input->count[0], tokens = 0;
+	for (int64_t m = 0; m < input->count[0]; m++)
+		tokens += (double)input->micro[m].tokens;
 	double seconds = on(a->step_seconds, b->step_seconds, from, to, count);
 	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
 	out->tokens_per_second = tokens / seconds;
-	out->step_seconds = load->tokens_a_step / out->tokens_per_second;
+	out->step_seconds = input->tokens_a_step / out->tokens_per_second;
 	out->bubble = fmax(1 - busy / seconds, 0);
 	out->times = (struct rh_step_times){.compute = on(a->times.compute, b->times.compute, from, to, count),
 	                                    .weights = fmax(on(a->times.weights, b->times.weights, from, to, count), 0),
 	                                    .activations = fmax(on(a->times.activations, b->times.activations, from, to, count), 0),
 	                                    .gradients = fmax(on(a->times.gradients, b->times.gradients, from, to, count), 0),
 	                                    .optimizer = fmax(on(a->times.optimizer, b->times.optimizer, from, to, count), 0)};
-	out->product_peak_seconds = b->product_peak_seconds * load->tokens_a_step / (b->tokens_per_second * b->step_seconds);
+	out->product_peak_seconds = b->product_peak_seconds * input->tokens_a_step / (b->tokens_per_second * b->step_seconds);
 }
 
 static int64_t divisor(int64_t a, int64_t b)
@@ -83,11 +82,12 @@ static int64_t divisor(int64_t a, int64_t b)
 	return b ? divisor(b, a % b) : a;
 }
 
-/* How many micro-batches of the load's are simulated, and how many more in the longer try: whole rounds, of which after *more the same
+/* How many micro-batches of the input's are simulated, and how many more in the longer try: whole rounds, of which after *more the same
  * device has the same stage again, and as many over as in the whole where that is not too long. */
-static int64_t choose(const struct rh_config *config, int devices, const struct rh_load *load, const struct rh_plan *plan, int64_t *more)
+static int64_t choose(const struct rh_config *config, int devices, const struct rh_forecast_input *input, const struct rh_plan *plan,
+                      int64_t *more)
 {
-	int64_t count = load->count[0], round = config->round_micro_batches, most = SIMULATED_MOST / (2 * load->layers);
+	int64_t count = input->count[0], round = config->round_micro_batches, most = SIMULATED_MOST / (2 * input->layers);
 	round = round ? round : rh_roundpipe_default_round(count, devices);
 	int64_t stages = plan->forward_stages + plan->backward_stages, again = devices / divisor(stages, devices);
 	int64_t most_rounds = 2 * most / 3 / round, over = (count / round) % again;
@@ -101,27 +101,27 @@ static int64_t choose(const struct rh_config *config, int devices, const struct 
 	return half;
 }
 
-int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                         struct rh_trace *trace, struct rh_forecast *out)
 {
 	struct rh_forecast less = {0}, longer = {0};
-	struct rh_load none = *load;
+	struct rh_forecast_input none = *input;
 	int64_t few, more;
-	if (load->count[0] * load->layers * load->steps <= SIMULATED_MOST)
-		return rh_forecast(config, machine, load, trace, out);
+	if (input->count[0] * input->layers * input->steps <= SIMULATED_MOST)
+		return rh_forecast(config, machine, input, trace, out);
 	none.steps = 0;
 	int rc = rh_forecast(config, machine, &none, NULL, out);
 	if (rc)
 		return rc;
-	few = choose(config, machine->devices, load, &out->plan, &more);
-	if (few + more >= load->count[0]) {
+	few = choose(config, machine->devices, input, &out->plan, &more);
+	if (few + more >= input->count[0]) {
 		rh_forecast_free(out);
-		return rh_forecast(config, machine, load, trace, out);
+		return rh_forecast(config, machine, input, trace, out);
 	}
-	rc = shorter(config, machine, load, &out->plan, few, NULL, &less);
-	rc = rc ? rc : shorter(config, machine, load, &out->plan, few + more, trace, &longer);
+	rc = shorter(config, machine, input, &out->plan, few, NULL, &less);
+	rc = rc ? rc : shorter(config, machine, input, &out->plan, few + more, trace, &longer);
 	if (!rc)
-		go_on(&less, &longer, (double)few, (double)(few + more), load, out);
+		go_on(&less, &longer, (double)few, (double)(few + more), input, out);
 	rh_forecast_free(&less);
 	rh_forecast_free(&longer);
 	if (rc)

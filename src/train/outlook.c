@@ -1,6 +1,7 @@
 #include "train/outlook_internal.h"
 
 #include "core/alloc.h"
+#include "train/forecast_bounded.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,9 +10,15 @@
 enum { SMALL_STEP = 600 };
 static const double more = 1.25; /* of a resource, to see whether it limits */
 
-/* A load of the same shape with fewer micro-batches, for comparisons. */
-static int small_load(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load, int layers,
-                      struct rh_config *smaller, struct rh_load *out)
+const char *rh_bottleneck_name(enum rh_bottleneck limit)
+{
+	static const char *const names[RH_LIMITS] = {"compute", "upload", "download", "dram", "optimizer", "nvme"};
+	return names[limit];
+}
+
+/* An input of the same shape with fewer micro-batches, for comparisons. */
+static int small_input(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                       int layers, struct rh_config *smaller, struct rh_forecast_input *out)
 {
 	int64_t count = config->gradient_accumulation_steps, least = 2 * (int64_t)machine->devices;
 	int64_t most = SMALL_STEP / layers > least ? SMALL_STEP / layers : least;
@@ -19,13 +26,13 @@ static int small_load(const struct rh_config *config, const struct rh_session_ma
 	smaller->gradient_accumulation_steps = count < most ? count : most;
 	if (smaller->round_micro_batches > smaller->gradient_accumulation_steps)
 		smaller->round_micro_batches = smaller->gradient_accumulation_steps;
-	int rc = rh_load_synthetic(smaller, 2, out);
+	int rc = rh_forecast_input_synthetic(smaller, 2, out);
 	if (rc)
 		return rc;
-	struct rh_micro_shape shape = load->micro[0];
+	struct rh_micro_shape shape = input->micro[0];
 	for (int64_t i = 0; i < out->steps * smaller->gradient_accumulation_steps; i++)
 		out->micro[i] = shape;
-	out->work.train = load->work.train;
+	out->work.train = input->work.train;
 	out->tokens_a_step = (double)shape.tokens * (double)smaller->gradient_accumulation_steps;
 	return 0;
 }
@@ -35,10 +42,10 @@ static int is_roundpipe(const struct rh_config *config)
 	return !config->schedule || !strcmp(config->schedule, "roundpipe");
 }
 
-static double speed(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load)
+static double speed(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input)
 {
 	struct rh_forecast forecast;
-	int rc = rh_forecast(config, machine, load, NULL, &forecast);
+	int rc = rh_forecast(config, machine, input, NULL, &forecast);
 	double tokens = rc ? 0 : forecast.tokens_per_second;
 	rh_forecast_free(&forecast);
 	rh_error_clear();
@@ -69,7 +76,7 @@ static void widen_compute(struct rh_hardware_device *device, struct rh_hardware_
 
 /* Of the machine with a quarter more of one thing; 0 where that cannot be said. */
 static double speed_with_more(enum rh_bottleneck what, const struct rh_config *config, const struct rh_session_machine *machine,
-                              const struct rh_load *load)
+                              const struct rh_forecast_input *input)
 {
 	struct rh_hardware wider = *machine->hardware;
 	struct rh_session_machine other = {.hardware = &wider, .devices = machine->devices, .ram_bytes = machine->ram_bytes};
@@ -97,7 +104,7 @@ static double speed_with_more(enum rh_bottleneck what, const struct rh_config *c
 		wider.nvme.write_bytes_per_s *= more;
 		wider.nvme.mixed_bytes_per_s *= more;
 	}
-	double tokens = speed(config, &other, load);
+	double tokens = speed(config, &other, input);
 	rh_free(op);
 	return tokens;
 }
@@ -105,7 +112,7 @@ static double speed_with_more(enum rh_bottleneck what, const struct rh_config *c
 /* Tries resource after resource until what is left cannot save more. A step's time is the longest chain of things that wait for one
  * another, each held up by one resource; a quarter more of a resource saves at most a fifth of what the chain spends on it. So no resource
  * saves more than a fifth of the whole less what those tried before have saved. */
-static void find_bottleneck(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+static void find_bottleneck(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                             const struct rh_forecast *base, struct rh_outlook *out)
 {
 	struct rh_config same = *config;
@@ -117,7 +124,7 @@ static void find_bottleneck(const struct rh_config *config, const struct rh_sess
 	for (int l = 0; l < RH_LIMITS && most < left; l++) {
 		if (l == RH_LIMIT_NVME && !out->forecast.nvme_bytes)
 			continue;
-		double tokens = speed_with_more((enum rh_bottleneck)l, &same, machine, load), saved = tokens > 0 ? time - 1 / tokens : 0;
+		double tokens = speed_with_more((enum rh_bottleneck)l, &same, machine, input), saved = tokens > 0 ? time - 1 / tokens : 0;
 		left -= saved > 0 ? saved : 0;
 		if (saved <= most)
 			continue;
@@ -137,16 +144,16 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 }
 
 /* Changes that a user may make without another machine. */
-static void find_advice(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load, double base,
-                        struct rh_outlook *out)
+static void find_advice(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                        double base, struct rh_outlook *out)
 {
 	char text[128];
 	struct rh_config other = *config;
-	struct rh_load longer;
+	struct rh_forecast_input longer;
 	int roundpipe = is_roundpipe(config);
 	if (!config->optimizer_staleness && roundpipe) {
 		other.optimizer_staleness = 1;
-		consider(&out->advice, speed(&other, machine, load) / base - 1, "optimizer_staleness: 1");
+		consider(&out->advice, speed(&other, machine, input) / base - 1, "optimizer_staleness: 1");
 		other = *config;
 	}
 	if (roundpipe && !config->round_micro_batches) {
@@ -157,27 +164,27 @@ static void find_advice(const struct rh_config *config, const struct rh_session_
 				continue;
 			snprintf(text, sizeof text, "round_micro_batches: %s",
 			         halves ? "half of gradient_accumulation_steps" : "gradient_accumulation_steps");
-			consider(&out->advice, speed(&other, machine, load) / base - 1, text);
+			consider(&out->advice, speed(&other, machine, input) / base - 1, text);
 		}
 		other = *config;
 	}
 	other.gradient_accumulation_steps *= 2;
-	if (rh_load_synthetic(&other, 2, &longer))
+	if (rh_forecast_input_synthetic(&other, 2, &longer))
 		return;
 	for (int64_t i = 0; i < longer.steps * other.gradient_accumulation_steps; i++)
-		longer.micro[i] = load->micro[0];
-	longer.work.train = load->work.train;
-	longer.tokens_a_step = load->tokens_a_step * 2;
+		longer.micro[i] = input->micro[0];
+	longer.work.train = input->work.train;
+	longer.tokens_a_step = input->tokens_a_step * 2;
 	consider(&out->advice, speed(&other, machine, &longer) / base - 1, "gradient_accumulation_steps: twice as many");
-	rh_load_free(&longer);
+	rh_forecast_input_free(&longer);
 }
 
-int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                     struct rh_trace *trace, struct rh_outlook *out)
 {
 	*out = (struct rh_outlook){.fits = 1};
 	struct rh_forecast *forecast = &out->forecast;
-	int rc = rh_forecast_bounded(config, machine, load, trace, forecast);
+	int rc = rh_forecast_bounded(config, machine, input, trace, forecast);
 	out->fits = !rc;
 	if (rc && rc != -ENOMEM)
 		return rc;
@@ -188,13 +195,13 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 		return 0;
 	}
 	struct rh_config smaller;
-	struct rh_load small;
+	struct rh_forecast_input small;
 	struct rh_forecast base;
 	double light = forecast->product_peak_seconds;
 	out->speed_of_light = forecast->step_seconds > 0 ? light / forecast->step_seconds : 0;
-	out->run_seconds = (double)load->run_steps * forecast->step_seconds;
+	out->run_seconds = (double)input->run_steps * forecast->step_seconds;
 	out->nvme_written_bytes = forecast->nvme_run_bytes;
-	rc = small_load(config, machine, load, forecast->layers, &smaller, &small);
+	rc = small_input(config, machine, input, forecast->layers, &smaller, &small);
 	if (rc)
 		return rc;
 	rc = rh_forecast(&smaller, machine, &small, NULL, &base);
@@ -203,7 +210,7 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 		find_advice(&smaller, machine, &small, base.tokens_per_second, out);
 	}
 	rh_forecast_free(&base);
-	rh_load_free(&small);
+	rh_forecast_input_free(&small);
 	rh_error_clear(); /* a smaller step that cannot be had: nothing is advised */
 	out->longest_sequence = outlook_longest(config, machine, machine->devices, 0);
 	out->longest_sequence_single =

@@ -3,7 +3,10 @@
 #ifndef RH_TRAIN_OUTLOOK_H
 #define RH_TRAIN_OUTLOOK_H
 
-#include "train/predict.h"
+#include "train/forecast.h"
+
+enum rh_bottleneck { RH_LIMIT_COMPUTE, RH_LIMIT_UPLOAD, RH_LIMIT_DOWNLOAD, RH_LIMIT_DRAM, RH_LIMIT_OPTIMIZER, RH_LIMIT_NVME, RH_LIMITS };
+const char *rh_bottleneck_name(enum rh_bottleneck limit);
 
 struct rh_advice {
 	char text[256]; /* "optimizer_staleness: 1"; empty: none was found */
@@ -29,7 +32,7 @@ struct rh_outlook {
 };
 
 /* trace as in rh_forecast. 0 also where the run does not fit. */
-int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                     struct rh_trace *trace, struct rh_outlook *out) RH_MUST;
 void rh_outlook_free(struct rh_outlook *outlook);
 

@@ -8,15 +8,15 @@
 static int fits_with(const struct rh_config *config, const struct rh_session_machine *machine, enum rh_session_stages stages,
                      struct rh_session_bytes *bytes)
 {
-	struct rh_load load = {0};
+	struct rh_forecast_input input = {0};
 	struct rh_session session = {0};
-	int rc = rh_load_synthetic(config, 0, &load);
+	int rc = rh_forecast_input_synthetic(config, 0, &input);
 	rc = rc ? rc : rh_session_simulate(config, machine, &session);
-	rc = rc ? rc : rh_session_plan(&session, &load.work, stages);
+	rc = rc ? rc : rh_session_plan(&session, &input.work, stages);
 	if (bytes)
 		*bytes = session.bytes;
 	rh_session_close(&session);
-	rh_load_free(&load);
+	rh_forecast_input_free(&input);
 	rh_error_clear();
 	return !rc;
 }

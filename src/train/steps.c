@@ -1,5 +1,5 @@
 /* The steps of a run: batches in, loss and norm out, update, logging, and what is due between two steps. */
-#include "train/run.h"
+#include "train/training.h"
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -28,7 +28,7 @@ void train_watch_signals(void)
 	sigaction(SIGTERM, &action, NULL);
 }
 
-static void report_peaks(struct run *run, struct rh_step_report *report)
+static void report_peaks(struct training *run, struct rh_step_report *report)
 {
 	report->ram_peak_bytes = rh_machine_peak_rss();
 	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.bytes.nvme;
@@ -42,7 +42,7 @@ static void report_peaks(struct run *run, struct rh_step_report *report)
 	run->result->ram_peak_bytes = report->ram_peak_bytes;
 }
 
-static int evaluate(struct run *run, double epoch)
+static int evaluate(struct training *run, double epoch)
 {
 	struct rh_evaluation eval;
 	int rc = rh_evaluate(&run->session, &run->data.held_out, &run->data.choices, run->progress, &eval);
@@ -66,7 +66,7 @@ static int evaluate(struct run *run, double epoch)
 }
 
 /* Fills the step's batches; returns their number. */
-static int64_t fill_step(struct run *run, int64_t step)
+static int64_t fill_step(struct training *run, int64_t step)
 {
 	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch,
 	        first = step % run->held * run->micro_batches;
@@ -88,7 +88,7 @@ static int64_t fill_step(struct run *run, int64_t step)
 }
 
 /* Per micro-batch, then in index order. */
-static double step_loss(const struct run *run, int64_t step)
+static double step_loss(const struct training *run, int64_t step)
 {
 	const struct train_step *flight = &run->flight[step % run->held];
 	int64_t first = step % run->held * run->micro_batches;
@@ -107,18 +107,18 @@ static int due(int64_t step, int64_t each)
 	return each > 0 && step % each == 0;
 }
 
-static double rate_at(const struct run *run, int64_t step)
+static double rate_at(const struct training *run, int64_t step)
 {
 	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
 }
 
 /* What is due when so many steps are done. */
-static int evaluates_at(const struct run *run, int64_t steps)
+static int evaluates_at(const struct training *run, int64_t steps)
 {
 	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
 }
 
-static int saves_at(const struct run *run, int64_t steps)
+static int saves_at(const struct training *run, int64_t steps)
 {
 	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
 }
@@ -135,7 +135,7 @@ static int check_finite(int64_t step, double loss, double norm)
 }
 
 /* The end of a step: its update has begun. */
-static int update(struct run *run, int64_t step, double loss, double rate, double *norm)
+static int update(struct training *run, int64_t step, double loss, double rate, double *norm)
 {
 	const struct rh_config *config = run->config;
 	int early = rh_updates_early(config);
@@ -145,16 +145,16 @@ static int update(struct run *run, int64_t step, double loss, double rate, doubl
 	rc = check_finite(step, loss, *norm);
 	if (rc)
 		return rc;
-	train_record_end(run);
+	trace_step_end(run);
 	if (!evaluates_at(run, step + 1) && !saves_at(run, step + 1)) /* else the update is over before the next step */
-		rc = train_record_begin(run, step + 1);
+		rc = trace_step_begin(run, step + 1);
 	struct rh_update next = rh_update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
 	if (!early)
 		rh_updater_begin(run->session.updater, &next);
 	return rc;
 }
 
-static void report_nvme(struct run *run, struct rh_step_report *report, int64_t steps)
+static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
 {
 	struct rh_space_stats now;
 	if (!run->session.bytes.nvme)
@@ -171,12 +171,12 @@ static void report_nvme(struct run *run, struct rh_step_report *report, int64_t 
 }
 
 /* Stages update themselves, and a step begins before the one before it ends. */
-static int steps_are_joined(const struct run *run)
+static int steps_are_joined(const struct training *run)
 {
 	return run->session.schedule && run->session.schedule->update == RH_UPDATE_LOCAL;
 }
 
-static int log_step(struct run *run, struct rh_step_report *report, double now)
+static int log_step(struct training *run, struct rh_step_report *report, double now)
 {
 	int64_t steps = run->state.steps_since_log;
 	report->loss = run->state.loss_since_log / (double)steps;
@@ -201,7 +201,7 @@ static int log_step(struct run *run, struct rh_step_report *report, double now)
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
-static int save(struct run *run)
+static int save(struct training *run)
 {
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
@@ -210,7 +210,7 @@ static int save(struct run *run)
 }
 
 /* The latest step's times; `between`: what its end took, where the optimizer has the host. */
-static void book_times(struct run *run, double between)
+static void book_times(struct training *run, double between)
 {
 	const struct rh_step_times *step = rh_executor_times(run->session.executor);
 	struct rh_step_times *sum = &run->times_since_log;
@@ -223,14 +223,14 @@ static void book_times(struct run *run, double between)
 
 /* A control group's limit was lowered under the run, to where the next larger allocation ends it, or every one is slow. What a run needs is
  * reserved when it starts: a step takes next to nothing more. */
-static int is_squeezed(const struct run *run)
+static int is_squeezed(const struct training *run)
 {
 	enum { LEAST = 32 << 20 };
 	int64_t least = run->room_at_start / 4 < LEAST ? run->room_at_start / 4 : LEAST;
 	return rh_machine_group_room() < least;
 }
 
-static int say_squeezed(const struct run *run)
+static int say_squeezed(const struct training *run)
 {
 	return rh_fail(
 	        -ENOMEM,
@@ -241,7 +241,7 @@ static int say_squeezed(const struct run *run)
 }
 
 /* Books and tells of the step that run->state.step has just counted. */
-static int step_done(struct run *run, double loss, double norm)
+static int step_done(struct training *run, double loss, double norm)
 {
 	const struct train_step *flight = &run->flight[(run->state.step - 1) % run->held];
 	run->state.loss_since_log += loss;
@@ -271,7 +271,7 @@ static int step_done(struct run *run, double loss, double norm)
 }
 
 /* Between steps: what is due now. */
-static int pause_steps(struct run *run)
+static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
@@ -283,7 +283,7 @@ static int pause_steps(struct run *run)
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))
 		rc = save(run);
 	if (!rc)
-		rc = train_record_write(run);
+		rc = trace_step_write(run);
 	if (!rc && squeezed)
 		rc = say_squeezed(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
@@ -292,10 +292,10 @@ static int pause_steps(struct run *run)
 	return rc;
 }
 
-static int one_step(struct run *run)
+static int one_step(struct training *run)
 {
 	int64_t step = run->state.step, count = fill_step(run, step);
-	int rc = count < 0 ? (int)count : train_record_begin(run, step);
+	int rc = count < 0 ? (int)count : trace_step_begin(run, step);
 	if (rc)
 		return rc;
 	double rate = rate_at(run, step), norm = 0;
@@ -321,7 +321,7 @@ static int one_step(struct run *run)
 
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
-	struct run *run = context;
+	struct training *run = context;
 	if ((asked_to_stop || is_squeezed(run)) && step > run->state.step)
 		return 1;
 	int64_t count = fill_step(run, step);
@@ -332,7 +332,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 
 static int update_block(void *context, int64_t step, int block)
 {
-	struct run *run = context;
+	struct training *run = context;
 	rh_optimizer_take(run->session.store, block);
 	double norm = rh_optimizer_block_norm(run->session.store, block);
 	int rc = check_finite(step, 0, norm);
@@ -347,20 +347,20 @@ static int update_block(void *context, int64_t step, int block)
 
 static int end_step(void *context, int64_t step)
 {
-	struct run *run = context;
+	struct training *run = context;
 	double loss = step_loss(run, step), norm = sqrt(run->flight[step % run->held].squares);
 	int rc = check_finite(step, loss, norm);
 	run->state.step = step + 1;
 	return rc ? rc : step_done(run, loss, norm);
 }
 
-static int64_t micro_batches_at(const struct run *run, int64_t step)
+static int64_t micro_batches_at(const struct training *run, int64_t step)
 {
 	return rh_sampler_micro_batches(run->data.sampler, step % run->data.steps_per_epoch);
 }
 
 /* Until something wants all stages at rest, or a step is short: that runs alone. */
-static int one_stretch(struct run *run)
+static int one_stretch(struct training *run)
 {
 	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
 	int64_t first = run->state.step, count = micro_batches_at(run, first), next = first + 1;
@@ -375,14 +375,14 @@ static int one_stretch(struct run *run)
 	                                   .end = end_step,
 	                                   .context = run};
 	int64_t recorded = run->config->trace_step - 1;
-	int rc = recorded >= first && recorded < next ? train_record_begin(run, recorded) : 0;
+	int rc = recorded >= first && recorded < next ? trace_step_begin(run, recorded) : 0;
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
-	train_record_end(run);
+	trace_step_end(run);
 	return rc ? rc : pause_steps(run);
 }
 
-int train_steps(struct run *run)
+int train_steps(struct training *run)
 {
 	return steps_are_joined(run) ? one_stretch(run) : one_step(run);
 }

@@ -1,12 +1,13 @@
-#include "train/run.h"
+#include "train/training.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "train/disk_room.h"
+#include "train/forecast_bounded.h"
 #include "train/lr.h"
+#include "train/machine_find.h"
 #include "train/output.h"
-#include "train/predict.h"
-#include "train/room.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +24,7 @@ static int64_t every(enum rh_when when, double steps, int64_t all, int64_t per_e
 	return steps < 1 ? (int64_t)ceil(steps * (double)all) : (int64_t)steps;
 }
 
-static int load_data(struct run *run)
+static int load_data(struct training *run)
 {
 	const struct rh_config *config = run->config;
 	struct rh_training_data *data = &run->data;
@@ -44,7 +45,7 @@ static int load_data(struct run *run)
 	return 0;
 }
 
-static int reserve_batches(struct run *run, const struct rh_workload *work)
+static int reserve_batches(struct training *run, const struct rh_workload *work)
 {
 	const struct rh_batch_limits limits = {.tokens = work->train.tokens,
 	                                       .documents = work->train.documents,
@@ -68,20 +69,20 @@ static int reserve_batches(struct run *run, const struct rh_workload *work)
 }
 
 /* What the run should take, to be told beside what it took. A prediction that cannot be made is no reason not to train. */
-static void predict(struct run *run, const struct rh_workload *work)
+static void predict(struct training *run, const struct rh_workload *work)
 {
 	struct rh_machine_found found;
-	struct rh_load load = {0};
+	struct rh_forecast_input input = {0};
 	struct rh_forecast forecast;
 	const struct rh_schedule *schedule = run->config->schedule ? rh_schedule_find(run->config->schedule) : NULL;
 	if (schedule && schedule->update == RH_UPDATE_LOCAL) /* the prediction's steps end one by one, this run's do not */
 		return;
 	int rc = rh_machine_find(run->config, &found);
 	if (!rc)
-		rc = rh_load_of_data(&run->data, work, 3, &load);
+		rc = rh_forecast_input_of_data(&run->data, work, 3, &input);
 	if (!rc) {
-		load.layers = run->session.model->layers;
-		rc = rh_forecast_bounded(run->config, &found.machine, &load, NULL, &forecast);
+		input.layers = run->session.model->layers;
+		rc = rh_forecast_bounded(run->config, &found.machine, &input, NULL, &forecast);
 		rh_forecast_free(&forecast);
 	}
 	if (rc) {
@@ -91,11 +92,11 @@ static void predict(struct run *run, const struct rh_workload *work)
 		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
 	}
 	run->result->rates_assumed = found.assumed;
-	rh_load_free(&load);
+	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
 }
 
-static int start_session(struct run *run)
+static int start_session(struct training *run)
 {
 	struct rh_workload work;
 	int rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &work);
@@ -107,7 +108,7 @@ static int start_session(struct run *run)
 }
 
 /* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
-static void tell_data(const struct run *run, const char *checkpoint)
+static void tell_data(const struct training *run, const char *checkpoint)
 {
 	const struct rh_run_state *then = &run->state;
 	if (then->data_rows && (then->data_rows != run->data.train.rows || then->data_tokens != run->data.train.tokens))
@@ -116,7 +117,7 @@ static void tell_data(const struct run *run, const char *checkpoint)
 		        checkpoint, then->data_rows, then->data_tokens, run->data.train.rows, run->data.train.tokens);
 }
 
-static int open_outputs(struct run *run, const char *checkpoint)
+static int open_outputs(struct training *run, const char *checkpoint)
 {
 	const struct rh_config *config = run->config;
 	int rc = rh_trainer_state_create(&run->trainer);
@@ -148,7 +149,7 @@ static int open_outputs(struct run *run, const char *checkpoint)
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
 }
 
-static int finish(struct run *run)
+static int finish(struct training *run)
 {
 	const struct rh_config *config = run->config;
 	struct rh_run_report end = {.step = run->state.step,
@@ -173,7 +174,7 @@ static int finish(struct run *run)
 	return rc;
 }
 
-static void close_run(struct run *run)
+static void close_run(struct training *run)
 {
 	rh_progress_close(run->progress);
 	rh_metrics_close(run->metrics);
@@ -189,11 +190,11 @@ static void close_run(struct run *run)
 	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
-	rh_trace_free(&run->record.trace);
+	rh_trace_free(&run->traced.trace);
 }
 
 /* A run that has come to its end already is not loaded, and what it wrote is left alone. */
-static int look_for_work(struct run *run, const char *checkpoint)
+static int look_for_work(struct training *run, const char *checkpoint)
 {
 	int64_t step;
 	int rc = rh_checkpoint_step(checkpoint, &step);
@@ -210,7 +211,7 @@ static int look_for_work(struct run *run, const char *checkpoint)
 	return 0;
 }
 
-static int prepare(struct run *run, char **checkpoint)
+static int prepare(struct training *run, char **checkpoint)
 {
 	int rc = rh_checkpoint_find(run->config, checkpoint);
 	if (!rc)
@@ -228,7 +229,7 @@ static int prepare(struct run *run, char **checkpoint)
 	if (rc || run->nothing_left)
 		return rc;
 	if (!rc) /* the last step saves too */
-		rc = rh_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
+		rc = rh_disk_room_check(&run->session, run->save_every ? (run->data.steps + run->save_every - 1) / run->save_every : 0);
 	if (!rc)
 		rc = start_session(run);
 	if (!rc)
@@ -238,7 +239,7 @@ static int prepare(struct run *run, char **checkpoint)
 
 int rh_train(const struct rh_config *config, struct rh_train_result *out)
 {
-	struct run run = {.config = config, .result = out};
+	struct training run = {.config = config, .result = out};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
 	int rc = prepare(&run, &checkpoint);
@@ -255,7 +256,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		if (run.session.space)
 			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */
 		run.first_step = run.state.step;
-		train_record_check(&run);
+		trace_step_check(&run);
 		run.tokens_before = run.state.tokens;
 	}
 	while (!rc && run.state.step < run.data.steps && !run.stopping)

@@ -1,6 +1,6 @@
 #include "train/training_data.h"
 
-#include "train/record.h"
+#include "train/trace_step.h"
 
 #include <math.h>
 
@@ -34,7 +34,7 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	        .train = {.tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained},
 	        .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	        .train_steps = data->steps,
-	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + train_record_bytes(config)};
+	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;
 	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);

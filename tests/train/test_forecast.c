@@ -4,7 +4,9 @@
 
 #include "core/text.h"
 #include "run/trace.h"
+#include "train/forecast_bounded.h"
 #include "train/outlook.h"
+include "train/outlook.h"
 
 #include <time.h>
 
@@ -53,17 +55,17 @@ static void test_long_steps_go_on_as_shorter_ones_do(void **state)
 	struct deep deep;
 	struct rh_hardware hardware;
 	struct rh_session_machine machine;
-	struct rh_load load;
+	struct rh_forecast_input input;
 	struct rh_forecast whole, bounded;
 	deep_open(&deep, "qwen3", 32);
 	machine_open(&hardware, &machine);
 	deep.rig.config.per_device_train_batch_size = 1;
 	deep.rig.config.max_length = 2048;
 	deep.rig.config.gradient_accumulation_steps = MICRO_BATCHES;
-	check_ok(rh_load_synthetic(&deep.rig.config, 2, &load));
-	check_ok(rh_forecast(&deep.rig.config, &machine, &load, NULL, &whole));
-	load.layers = whole.layers;
-	check_ok(rh_forecast_bounded(&deep.rig.config, &machine, &load, NULL, &bounded));
+	check_ok(rh_forecast_input_synthetic(&deep.rig.config, 2, &input));
+	check_ok(rh_forecast(&deep.rig.config, &machine, &input, NULL, &whole));
+	input.layers = whole.layers;
+	check_ok(rh_forecast_bounded(&deep.rig.config, &machine, &input, NULL, &bounded));
 	check_near(bounded.step_seconds / whole.step_seconds, 1, 0.01);
 	check_near(bounded.tokens_per_second / whole.tokens_per_second, 1, 0.01);
 	check_near(bounded.bubble, whole.bubble, 0.01);
@@ -72,7 +74,7 @@ static void test_long_steps_go_on_as_shorter_ones_do(void **state)
 	assert_int_equal(bounded.device_bytes, whole.device_bytes);
 	rh_forecast_free(&whole);
 	rh_forecast_free(&bounded);
-	rh_load_free(&load);
+	rh_forecast_input_free(&input);
 	rh_hardware_free(&hardware);
 	deep_close(&deep);
 }
@@ -83,7 +85,7 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	struct deep deep;
 	struct rh_hardware hardware;
 	struct rh_session_machine machine;
-	struct rh_load load;
+	struct rh_forecast_input input;
 	struct rh_trace trace;
 	struct rh_outlook look;
 	deep_open(&deep, "qwen3", 94);
@@ -92,16 +94,16 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	deep.rig.config.max_length = 2048;
 	deep.rig.config.gradient_accumulation_steps = 64;
 	check_ok(rh_trace_create(DEVICES, 1 << 20, &trace));
-	check_ok(rh_load_synthetic(&deep.rig.config, 2, &load));
-	load.layers = 96;
+	check_ok(rh_forecast_input_synthetic(&deep.rig.config, 2, &input));
+	input.layers = 96;
 	double began = seconds_of_processor();
-	check_ok(rh_outlook_make(&deep.rig.config, &machine, &load, &trace, &look));
+	check_ok(rh_outlook_make(&deep.rig.config, &machine, &input, &trace, &look));
 	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
 	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
 	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
 	check_pictures(&trace);
 	rh_outlook_free(&look);
-	rh_load_free(&load);
+	rh_forecast_input_free(&input);
 	rh_trace_free(&trace);
 	rh_hardware_free(&hardware);
 	deep_close(&deep);
@@ -114,7 +116,7 @@ static void test_frozen_weights_on_nvme_are_reckoned_with(void **state)
 	struct deep deep;
 	struct rh_hardware hardware;
 	struct rh_session_machine machine;
-	struct rh_load load;
+	struct rh_forecast_input input;
 	struct rh_forecast in_memory, fast, slow;
 	deep_open(&deep, "qwen3", 12);
 	machine_open(&hardware, &machine);
@@ -128,14 +130,14 @@ static void test_frozen_weights_on_nvme_are_reckoned_with(void **state)
 	config->lora_alpha = 8;
 	static char *targets[] = {"all-linear"};
 	config->lora_target_modules = (struct rh_list){.item = targets, .count = 1};
-	check_ok(rh_load_synthetic(config, 2, &load));
-	check_ok(rh_forecast(config, &machine, &load, NULL, &in_memory));
+	check_ok(rh_forecast_input_synthetic(config, 2, &input));
+	check_ok(rh_forecast(config, &machine, &input, NULL, &in_memory));
 	config->spill = RH_SPILL_WEIGHTS;
 	config->max_nvme = (int64_t)1 << 40;
 	hardware.nvme.read_bytes_per_s = 1e12;
-	check_ok(rh_forecast(config, &machine, &load, NULL, &fast));
+	check_ok(rh_forecast(config, &machine, &input, NULL, &fast));
 	hardware.nvme.read_bytes_per_s = 1e7;
-	check_ok(rh_forecast(config, &machine, &load, NULL, &slow));
+	check_ok(rh_forecast(config, &machine, &input, NULL, &slow));
 	assert_true(fast.nvme_bytes > 0);
 	assert_true(fast.store_bytes + fast.nvme_bytes / 2 < in_memory.store_bytes + (4 << 20)); /* a page's window comes instead */
 	assert_true(slow.step_seconds > (double)slow.nvme_bytes / 1e7 / 2 && slow.step_seconds > 2 * fast.step_seconds);
@@ -145,7 +147,7 @@ static void test_frozen_weights_on_nvme_are_reckoned_with(void **state)
 	rh_forecast_free(&in_memory);
 	rh_forecast_free(&fast);
 	rh_forecast_free(&slow);
-	rh_load_free(&load);
+	rh_forecast_input_free(&input);
 	rh_hardware_free(&hardware);
 	deep_close(&deep);
 }

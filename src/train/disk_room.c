@@ -1,4 +1,4 @@
-#include "train/room.h"
+#include "train/disk_room.h"
 
 #include "core/alloc.h"
 
@@ -47,7 +47,7 @@ static int64_t state_bytes(const struct rh_config *config, int64_t parameters)
 	}
 }
 
-int rh_room_check(const struct rh_session *session, int64_t checkpoints)
+int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
 {
 	const struct rh_config *config = session->config;
 	int64_t trainable, all, width = session->lora ? 4 : rh_dtype_bytes(config->dtype, 1);

@@ -1,11 +1,11 @@
 /* A run, for train.c (how it begins and ends) and steps.c (its steps). */
-#ifndef RH_TRAIN_RUN_H
-#define RH_TRAIN_RUN_H
+#ifndef RH_TRAIN_TRAINING_H
+#define RH_TRAIN_TRAINING_H
 
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "train/checkpoint.h"
-#include "train/record.h"
+#include "train/trace_step.h"
 #include "train/train.h"
 #include "train/training_data.h"
 
@@ -15,7 +15,7 @@ struct train_step {
 };
 
 /* All of one run. */
-struct run {
+struct training {
 	const struct rh_config *config;
 	struct rh_session session;
 	struct rh_training_data data;
@@ -38,7 +38,7 @@ struct run {
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
-	struct train_record record;
+	struct trace_step traced;
 	struct rh_train_result *result;
 };
 
@@ -46,6 +46,6 @@ struct run {
 void train_watch_signals(void);
 
 /* The next step; or, where stages update themselves, all steps until a flush is wanted. */
-int train_steps(struct run *run) RH_MUST;
+int train_steps(struct training *run) RH_MUST;
 
 #endif

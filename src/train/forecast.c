@@ -1,6 +1,5 @@
-#include "train/predict.h"
+#include "train/forecast.h"
 
-#include "config/device_spec.h"
 #include "core/alloc.h"
 #include "device/sim/sim.h"
 #include "partition/costs.h"
@@ -9,56 +8,13 @@
 #include "train/update.h"
 
 #include <math.h>
-#include <string.h>
 
-const char *rh_bottleneck_name(enum rh_bottleneck limit)
+static int64_t most_tokens(const struct rh_forecast_input *input)
 {
-	static const char *const names[RH_LIMITS] = {"compute", "upload", "download", "dram", "optimizer", "nvme"};
-	return names[limit];
-}
-
-int rh_machine_find(const struct rh_config *config, struct rh_machine_found *out)
-{
-	struct rh_device_spec spec;
-	*out = (struct rh_machine_found){0};
-	int rc = rh_device_spec_parse(config->device, &spec), here = spec.kind != RH_DEVICE_SIM;
-	if (rc)
-		return rh_fail_in(rc, "device");
-	int64_t ram = rh_machine_free_ram();
-	rc = here ? rh_hardware_local(rh_machine_cores(), ram, &out->hardware, &out->assumed)
-	          : rh_hardware_find(spec.profile, &out->hardware);
-	if (rc)
-		return rc;
-	int on_host = out->hardware.device.on_host_cores != 0, count = here ? rh_devices_count(config->device) : (int)out->hardware.devices;
-	if (count >= 0 && here && on_host != (spec.kind == RH_DEVICE_CPU))
-		rc = rh_fail(-ENODATA, "device: '%s', but %s; run roundhouse doctor --save there, or name a profile with --hardware",
-		             config->device,
-		             out->assumed ? "nothing is known of this machine's" : "this machine's profile is of other devices");
-	rc = count < 0 ? count : rc;
-	if (!rc && config->gpus > count)
-		rc = rh_fail(-EINVAL, "--gpus: %d, but %s has %d device%s; lower it", config->gpus, out->hardware.name, count,
-		             count == 1 ? "" : "s");
-	if (rc) {
-		rh_machine_found_free(out);
-		return rc;
-	}
-	out->machine = (struct rh_session_machine){.hardware = &out->hardware,
-	                                           .devices = config->gpus ? config->gpus : count,
-	                                           .ram_bytes = here ? ram : out->hardware.host.ram};
-	return 0;
-}
-
-void rh_machine_found_free(struct rh_machine_found *found)
-{
-	rh_hardware_free(&found->hardware);
-}
-
-static int64_t most_tokens(const struct rh_load *load)
-{
-	int64_t most = load->work.train.tokens;
-	for (int64_t i = 0, s = 0; s < load->steps; s++)
-		for (int64_t m = 0; m < load->count[s]; m++, i++)
-			most = load->micro[i].tokens > most ? load->micro[i].tokens : most;
+	int64_t most = input->work.train.tokens;
+	for (int64_t i = 0, s = 0; s < input->steps; s++)
+		for (int64_t m = 0; m < input->count[s]; m++, i++)
+			most = input->micro[i].tokens > most ? input->micro[i].tokens : most;
 	return most;
 }
 
@@ -79,30 +35,30 @@ static int run_step(struct rh_session *session, struct rh_micro_batch *micro, in
 	return rc;
 }
 
-/* Runs the load's steps; what the first takes is not counted, as nothing is in flight before it. */
-static int run_steps(struct rh_session *session, const struct rh_load *load, const int32_t *zeros, struct rh_trace *trace,
+/* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
+static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
                      struct rh_forecast *out)
 {
 	int64_t at = 0;
 	double began = 0, ended = 0, tokens = 0, busy = 0;
 	int rc = 0;
-	struct rh_micro_batch *micro = rh_alloc((size_t)load->work.train_micro_batches, sizeof *micro);
+	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	if (!micro)
 		return -ENOMEM;
-	for (int s = 0; !rc && s < load->steps; s++) {
-		for (int64_t m = 0; m < load->count[s]; m++, at++) {
-			micro[m] = (struct rh_micro_batch){.shape = load->micro[at],
+	for (int s = 0; !rc && s < input->steps; s++) {
+		for (int64_t m = 0; m < input->count[s]; m++, at++) {
+			micro[m] = (struct rh_micro_batch){.shape = input->micro[at],
 			                                   .ids = zeros,
 			                                   .position = zeros,
 			                                   .start_q = zeros,
 			                                   .start_k = zeros,
 			                                   .head_row = zeros,
 			                                   .target = zeros};
-			tokens += s ? (double)load->micro[at].tokens : 0;
+			tokens += s ? (double)input->micro[at].tokens : 0;
 		}
-		if (trace && s == load->steps - 1)
+		if (trace && s == input->steps - 1)
 			rh_executor_trace(session->executor, trace, s);
-		rc = run_step(session, micro, load->count[s], s);
+		rc = run_step(session, micro, input->count[s], s);
 		ended = rh_updater_seconds(session->updater);
 		out->times = *rh_executor_times(session->executor);
 		busy += s ? out->times.compute : 0;
@@ -116,7 +72,7 @@ static int run_steps(struct rh_session *session, const struct rh_load *load, con
 		return rc;
 	double seconds = ended - began;
 	out->tokens_per_second = seconds > 0 ? tokens / seconds : 0;
-	out->step_seconds = out->tokens_per_second > 0 ? load->tokens_a_step / out->tokens_per_second : 0;
+	out->step_seconds = out->tokens_per_second > 0 ? input->tokens_a_step / out->tokens_per_second : 0;
 	out->bubble = seconds > 0 ? fmax(1 - busy / seconds, 0) : 0;
 	return 0;
 }
@@ -130,19 +86,19 @@ static enum rh_product product_of(const struct rh_config *config)
 }
 
 /* Necessary products: forward and backward, nothing twice. */
-static int count_products(struct rh_session *session, const struct rh_load *load, struct rh_forecast *out)
+static int count_products(struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
 	struct rh_rates rates = {.product_flops_per_s = 1, .other_flops_per_s = 1, .memory_bytes_per_s = 1};
 	struct rh_costs costs;
 	const struct rh_hardware_device *device = &session->machine->hardware->device;
 	double peak = rh_hardware_peak(device, product_of(session->config)), flops = 0;
-	struct rh_micro_shape shape = load->micro[load->count[0] > 0 ? load->count[0] - 1 : 0];
+	struct rh_micro_shape shape = input->micro[input->count[0] > 0 ? input->count[0] - 1 : 0];
 	int rc = rh_costs_measure(session->model, &shape, &rates, 0, &costs);
 	for (int l = 0; !rc && l < costs.layers; l++)
 		flops += costs.layer[l].forward_flops + (l >= costs.first_trained ? costs.layer[l].backward_flops : 0);
 	if (!rc)
 		rh_costs_free(&costs);
-	double micros = shape.tokens > 0 ? load->tokens_a_step / (double)shape.tokens : 0,
+	double micros = shape.tokens > 0 ? input->tokens_a_step / (double)shape.tokens : 0,
 	       all = device->on_host_cores ? 1 : session->machine->devices;
 	out->product_peak_seconds = peak > 0 ? flops * micros / (peak * all) : 0;
 	return rc;
@@ -153,7 +109,7 @@ static int64_t limited(int64_t budget)
 	return budget >= INT64_MAX / 2 ? 0 : budget;
 }
 
-int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_load *load,
+int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                 struct rh_trace *trace, struct rh_forecast *out)
 {
 	struct rh_session session;
@@ -163,17 +119,17 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!(rh_hardware_peak(device, product) > 0))
 		return rh_fail(-ENODATA, "hardware %s: peaks has no %s, in which this run computes; add it, or change %s",
 		               machine->hardware->name, rh_product_name(product), product == RH_PRODUCT_F8 ? "fp8" : "dtype");
-	int32_t *zeros = rh_alloc((size_t)most_tokens(load) + 1, sizeof *zeros);
+	int32_t *zeros = rh_alloc((size_t)most_tokens(input) + 1, sizeof *zeros);
 	int rc = zeros ? rh_session_simulate(config, machine, &session) : -ENOMEM;
 	if (rc) {
 		rh_free(zeros);
 		return rc;
 	}
-	rc = load->steps ? rh_session_start(&session, &load->work) : rh_session_plan(&session, &load->work, RH_STAGES_CHOSEN);
-	if (!rc && load->steps)
-		rc = run_steps(&session, load, zeros, trace, out);
-	if (!rc && load->steps)
-		rc = count_products(&session, load, out);
+	rc = input->steps ? rh_session_start(&session, &input->work) : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
+	if (!rc && input->steps)
+		rc = run_steps(&session, input, zeros, trace, out);
+	if (!rc && input->steps)
+		rc = count_products(&session, input, out);
 	if (!rc) {
 		out->device_bytes = session.bytes.device;
 		out->device_budget = limited(session.bytes.device_budget);
@@ -183,7 +139,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->boundary_bytes = session.bytes.boundaries;
 		out->data_bytes = session.bytes.data;
 		out->nvme_bytes = session.bytes.nvme;
-		out->nvme_run_bytes = load->run_steps ? planning_nvme_writes(&session, load->run_steps) : 0;
+		out->nvme_run_bytes = input->run_steps ? planning_nvme_writes(&session, input->run_steps) : 0;
 		out->nvme_budget = session.bytes.nvme ? config->max_nvme : 0;
 		out->host_devices = session.bytes.host_devices;
 		out->layers = session.model->layers;

@@ -1,10 +1,10 @@
 /* Whether the disk holds what a run will write: found before the run, not when its first checkpoint fails. */
-#ifndef RH_TRAIN_ROOM_H
-#define RH_TRAIN_ROOM_H
+#ifndef RH_TRAIN_DISK_ROOM_H
+#define RH_TRAIN_DISK_ROOM_H
 
 #include "train/session.h"
 
 /* `checkpoints`: how many the run writes (save_total_limit still applies). -ENOSPC names output_dir and the bytes. */
-int rh_room_check(const struct rh_session *session, int64_t checkpoints) RH_MUST;
+int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints) RH_MUST;
 
 #endif

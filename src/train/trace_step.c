@@ -1,4 +1,4 @@
-#include "train/run.h"
+#include "train/training.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -11,12 +11,12 @@
 /* A span with its two events and its line of JSON take less than SPAN_BYTES. */
 enum { SPANS = 1 << 16, SPAN_BYTES = 768 };
 
-int64_t train_record_bytes(const struct rh_config *config)
+int64_t trace_step_bytes(const struct rh_config *config)
 {
 	return config->trace_step ? (int64_t)SPANS * SPAN_BYTES : 0;
 }
 
-void train_record_check(const struct run *run)
+void trace_step_check(const struct training *run)
 {
 	int64_t step = run->config->trace_step;
 	if (step && (step <= run->state.step || step > run->data.steps))
@@ -24,27 +24,27 @@ void train_record_check(const struct run *run)
 		        run->data.steps);
 }
 
-int train_record_begin(struct run *run, int64_t step)
+int trace_step_begin(struct training *run, int64_t step)
 {
-	if (run->config->trace_step != step + 1 || run->record.state != RECORD_NOTHING)
+	if (run->config->trace_step != step + 1 || run->traced.state != TRACE_STEP_NOTHING)
 		return 0;
-	int rc = rh_trace_create(run->session.devices.count, SPANS, &run->record.trace);
+	int rc = rh_trace_create(run->session.devices.count, SPANS, &run->traced.trace);
 	if (rc)
 		return rc;
-	rh_executor_trace(run->session.executor, &run->record.trace, step);
-	run->record.state = RECORD_ON;
+	rh_executor_trace(run->session.executor, &run->traced.trace, step);
+	run->traced.state = TRACE_STEP_ON;
 	return 0;
 }
 
-void train_record_end(struct run *run)
+void trace_step_end(struct training *run)
 {
-	if (run->record.state != RECORD_ON)
+	if (run->traced.state != TRACE_STEP_ON)
 		return;
 	rh_executor_trace(run->session.executor, NULL, 0);
-	run->record.state = RECORD_THERE;
+	run->traced.state = TRACE_STEP_THERE;
 }
 
-static int write_text(const struct run *run, const char *name, int (*put)(const struct rh_trace *, const char *, struct rh_text *))
+static int write_text(const struct training *run, const char *name, int (*put)(const struct rh_trace *, const char *, struct rh_text *))
 {
 	const struct rh_config *config = run->config;
 	struct rh_text text = {0};
@@ -52,7 +52,7 @@ static int write_text(const struct run *run, const char *name, int (*put)(const 
 	snprintf(title, sizeof title, "step %" PRId64 " of %s on %s", config->trace_step,
 	         config->model_name_or_path ? config->model_name_or_path : config->config_name, config->device);
 	char *path = rh_path_join(config->output_dir, name);
-	int rc = path ? put(&run->record.trace, title, &text) : -ENOMEM;
+	int rc = path ? put(&run->traced.trace, title, &text) : -ENOMEM;
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
 	rh_text_free(&text);
@@ -60,12 +60,12 @@ static int write_text(const struct run *run, const char *name, int (*put)(const 
 	return rc;
 }
 
-int train_record_write(struct run *run)
+int trace_step_write(struct training *run)
 {
-	struct rh_trace *trace = &run->record.trace;
-	if (run->record.state != RECORD_THERE || !trace->spans) /* a signal came before the step */
+	struct rh_trace *trace = &run->traced.trace;
+	if (run->traced.state != TRACE_STEP_THERE || !trace->spans) /* a signal came before the step */
 		return 0;
-	run->record.state = RECORD_WRITTEN;
+	run->traced.state = TRACE_STEP_WRITTEN;
 	rh_trace_resolve(trace);
 	int rc = write_text(run, "trace.json", rh_trace_json);
 	if (!rc)

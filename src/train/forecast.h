@@ -1,0 +1,27 @@
+/* What a run will take, before it begins: its plan made, and a few of its steps run by the executor on a simulated machine. No weights are
+ * read. Deterministic. */
+#ifndef RH_TRAIN_FORECAST_H
+#define RH_TRAIN_FORECAST_H
+
+#include "train/forecast_input.h"
+
+struct rh_trace;
+
+/* One simulation; of an input without steps the plan alone. */
+struct rh_forecast {
+	double step_seconds, tokens_per_second;
+	double bubble;               /* share of all devices' time in which they compute nothing */
+	struct rh_step_times times;  /* of the last step */
+	double product_peak_seconds; /* a step's necessary products at the devices' peak */
+	struct rh_plan plan;
+	int64_t device_bytes, device_budget, ram_bytes, ram_budget; /* budgets: 0: no limit */
+	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;
+	int64_t nvme_run_bytes; /* written by the whole run; 0: its steps are not known */
+	int host_devices, layers;
+};
+/* trace: NULL, or one that the last simulated step is recorded in. -ENOMEM with the line that says what does not fit. */
+int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                struct rh_trace *trace, struct rh_forecast *out) RH_MUST;
+void rh_forecast_free(struct rh_forecast *forecast);
+
+#endif
