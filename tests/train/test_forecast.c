@@ -6,7 +6,6 @@
 #include "run/trace.h"
 #include "train/forecast_bounded.h"
 #include "train/outlook.h"
-include "train/outlook.h"
 
 #include <time.h>
 
