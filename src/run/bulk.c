@@ -158,7 +158,7 @@ static int await_sum(struct rh_executor *executor, int i)
 {
 	struct rh_event *event = executor->on[executor->summed_on[i]].downloaded[i];
 	int rc = event->ops->event_sync(event);
-	return rc ? rc : rh_staging_finish(executor->ring);
+	return rc ? rc : rh_staging_finish(executor->staging);
 }
 
 /* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
@@ -202,9 +202,9 @@ static void begin_gradients(struct work *work)
 	}
 }
 
-/* A copy that went through the ring is there when the ring's thread says so. On that thread: summed_on[sum] is not written again before
+/* A copy that went through the staging is there when its thread says so. On that thread: summed_on[sum] is not written again before
  * rh_staging_finish. */
-static void arrives_from_ring(void *context, int sum)
+static void arrives_staged(void *context, int sum)
 {
 	struct rh_executor *executor = context;
 	rh_updater_arrives(executor->options.updater, sum / 2, executor->on[executor->summed_on[sum]].downloaded[sum]);
@@ -221,7 +221,7 @@ static void sent(struct work *work, int sum, int is_final)
 	const struct rh_block *block = &executor->options.model->block[sum / 2];
 	if (run_is_staged(executor, rh_store_gradient(executor->options.store, sum / 2),
 	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
-		rh_staging_then(executor->ring, arrives_from_ring, executor, sum);
+		rh_staging_then(executor->staging, arrives_staged, executor, sum);
 	else
 		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }

@@ -27,42 +27,42 @@ static int note(void *context, const struct rh_boundary_touch *touch)
 	int64_t *at = where(making, touch);
 	int rc = rh_grow(&course->touch, &course->touch_capacity, course->touches + 1, sizeof *course->touch);
 	if (!rc && is_write)
-		rc = rh_grow(&course->sent, &course->sent_capacity, course->sents + 1, sizeof *course->sent);
+		rc = rh_grow(&course->write, &course->write_capacity, course->writes + 1, sizeof *course->write);
 	else if (!rc)
-		rc = rh_grow(&course->late, &course->late_capacity, course->lates + 1, sizeof *course->late);
+		rc = rh_grow(&course->reload, &course->reload_capacity, course->reloads + 1, sizeof *course->reload);
 	if (rc)
 		return rc;
 	if (is_write) {
-		*at = (int64_t)course->sents;
-		course->sent[course->sents++] = (struct run_sent){.record = -1};
+		*at = (int64_t)course->writes;
+		course->write[course->writes++] = (struct run_write){.record = -1};
 	}
 	RH_ASSERT(*at >= 0);
-	int late = !is_write && (int64_t)course->sents > *at + making->down;
+	int reload = !is_write && (int64_t)course->writes > *at + making->down;
 	course->touch[course->touches++] = (struct run_touch){.is_write = is_write,
 	                                                      .kind = (int)touch->kind,
 	                                                      .layer = touch->layer,
 	                                                      .micro_batch = touch->micro_batch,
 	                                                      .step = touch->step,
-	                                                      .sent = *at,
-	                                                      .late = late ? (int64_t)course->lates : -1};
-	if (late) {
-		course->late[course->lates++] = *at;
-		course->sent[*at].late++;
+	                                                      .write = *at,
+	                                                      .reload = reload ? (int64_t)course->reloads : -1};
+	if (reload) {
+		course->reload[course->reloads++] = *at;
+		course->write[*at].reloads++;
 	}
 	return 0;
 }
 
-/* A record is another boundary's once the last late read of the one before has come back. */
+/* A record is another boundary's once the last reload of the one before has come back. */
 static int give_records(struct run_course *course)
 {
-	int rc = rh_grow(&course->free_record, &course->free_capacity, course->sents + 1, sizeof *course->free_record), unused = 0;
+	int rc = rh_grow(&course->free_record, &course->free_capacity, course->writes + 1, sizeof *course->free_record), unused = 0;
 	for (size_t i = 0; !rc && i < course->touches; i++) {
 		const struct run_touch *touch = &course->touch[i];
-		struct run_sent *sent = &course->sent[touch->sent];
-		if (touch->is_write && sent->late)
-			sent->record = unused ? course->free_record[--unused] : course->records++;
-		else if (touch->late >= 0 && --sent->late == 0)
-			course->free_record[unused++] = sent->record;
+		struct run_write *write = &course->write[touch->write];
+		if (touch->is_write && write->reloads)
+			write->record = unused ? course->free_record[--unused] : course->records++;
+		else if (touch->reload >= 0 && --write->reloads == 0)
+			course->free_record[unused++] = write->record;
 	}
 	return rc;
 }
@@ -74,7 +74,7 @@ int64_t run_course_writes(const struct run_course *course)
 		for (size_t i = 0; i < course->touches; i++) {
 			const struct run_touch *touch = &course->touch[i];
 			steps = touch->step + 1 > steps ? touch->step + 1 : steps;
-			of_step += touch->is_write && touch->step == step && course->sent[touch->sent].record >= 0;
+			of_step += touch->is_write && touch->step == step && course->write[touch->write].record >= 0;
 		}
 		most = of_step > most ? of_step : most;
 	}
@@ -88,7 +88,7 @@ int run_course_make(struct run_course *course, const struct rh_boundary_walk *wa
 	struct rh_boundary_walk own = *walk;
 	own.touch = note;
 	own.context = &making;
-	course->touches = course->sents = course->lates = 0;
+	course->touches = course->writes = course->reloads = 0;
 	course->records = 0;
 	int rc = rh_grow(&course->where, &course->where_capacity, places, sizeof *course->where);
 	if (rc)
@@ -101,8 +101,8 @@ int run_course_make(struct run_course *course, const struct rh_boundary_walk *wa
 void run_course_free(struct run_course *course)
 {
 	rh_free(course->touch);
-	rh_free(course->sent);
-	rh_free(course->late);
+	rh_free(course->write);
+	rh_free(course->reload);
 	rh_free(course->where);
 	rh_free(course->free_record);
 	*course = (struct run_course){0};

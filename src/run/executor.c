@@ -66,7 +66,7 @@ static int64_t staged_micro_batches(const struct rh_executor_options *options)
 	return rh_max(options->train_micro_batches * run_steps_held(options), options->infer_micro_batches);
 }
 
-static int64_t staging_bytes(const struct rh_executor_options *options)
+static int64_t micro_memory_bytes(const struct rh_executor_options *options)
 {
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
 	       staged_micro_batches(options) *
@@ -87,12 +87,12 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
 	struct run_boundary_room room;
-	int64_t ring = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
+	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
 	int rc = run_boundary_room(options, &room);
 	if (rc)
 		return rc;
-	*out = (struct rh_executor_bytes){.host = rh_host_round(room.count * room.bytes_each) + rh_host_round(staging_bytes(options)) +
-	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + ring,
+	*out = (struct rh_executor_bytes){.host = rh_host_round(room.count * room.bytes_each) + rh_host_round(micro_memory_bytes(options)) +
+	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + staging,
 	                                  .nvme = room.records * room.bytes_each,
 	                                  .nvme_step = room.step_writes * room.bytes_each};
 	return 0;
@@ -299,8 +299,8 @@ static int host_create(struct rh_executor *executor)
 	if (!rc)
 		rc = reserve(options, room.count * room.bytes_each, "boundary activations", &executor->boundary_memory);
 	if (!rc)
-		rc = rh_host_reserve_near(options->device, options->devices, staging_bytes(options), "staging of micro-batches",
-		                          &executor->staging);
+		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
+		                          &executor->micro_memory);
 	if (!rc)
 		rc = reserve(options, run_feed_bytes(options->page_bytes), "the window of weights on NVMe", &executor->feed_memory);
 	if (!rc && options->page_bytes)
@@ -324,10 +324,10 @@ static int host_create(struct rh_executor *executor)
 	    !executor->offset || !executor->item_bytes || !executor->piece || !executor->load)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
-		executor->fold[i] = rh_arena_take(&executor->staging, fold_elements(options) * 4);
+		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
 	for (int64_t m = 0; m < executor->micro_batches; m++) {
-		executor->micro[m] = rh_arena_take(&executor->staging, plan->micro_bytes);
-		executor->result[m] = rh_arena_take(&executor->staging, plan->result_bytes);
+		executor->micro[m] = rh_arena_take(&executor->micro_memory, plan->micro_bytes);
+		executor->result[m] = rh_arena_take(&executor->micro_memory, plan->result_bytes);
 	}
 	const struct rh_boundaries_options boundaries = {.count = room.count,
 	                                                 .layers = options->model->layers,
@@ -375,7 +375,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
 	rh_host_release(&executor->boundary_memory);
-	rh_host_release(&executor->staging);
+	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);
 	rh_free(executor->loss_scale);
 	rh_free(executor->micro);
@@ -510,7 +510,7 @@ int run_begin_boundaries(struct rh_executor *executor)
 	return rh_boundaries_begin(&executor->boundaries, &walk);
 }
 
-/* Whatever rc is, nothing is running any more on return: not the ring's thread, which calls the updater, no device, and no boundary is
+/* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
  * on its way to or from NVMe (frozen weights may be read ahead). The first fault comes back, with its line. */
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
@@ -523,8 +523,8 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 			fault = rh_boundaries_end(&executor->boundaries);
 		else if (d >= 0)
 			fault = options->device[d]->ops->synchronize(options->device[d]);
-		else if (executor->ring)
-			fault = rh_staging_finish(executor->ring);
+		else if (executor->staging)
+			fault = rh_staging_finish(executor->staging);
 		if (fault && !rc)
 			snprintf(line, sizeof line, "%s", rh_error(rc = fault));
 	}

@@ -86,14 +86,14 @@ struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
 	struct rh_boundaries boundaries;
-	struct rh_arena boundary_memory, staging;
+	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena feed_memory;
 	struct run_feed *feed;            /* NULL: all weights are in memory */
 	struct rh_host_pin pin[RUN_PINS]; /* by enum run_pin: by the first device, which does it for all */
-	struct rh_staging *ring;          /* for what is not registered of the store; NULL: all is, or nothing can be */
-	struct rh_arena ring_memory;
-	struct rh_host_pin ring_pin;
-	int64_t micro_batches;            /* that have a place in staging */
+	struct rh_staging *staging;       /* for what is not registered of the store; NULL: all is, or nothing can be */
+	struct rh_arena staging_memory;
+	struct rh_host_pin staging_pin;
+	int64_t micro_batches;            /* that have a place in host staging */
 	float *fold[2];                   /* host staging for pieces of the embedding's sum */
 	char **micro, **result;           /* host staging, one of each a micro-batch */
 	int *summed_on;                   /* [2*block+use]: device that last downloaded the running sum this step, -1 none */
@@ -123,12 +123,12 @@ struct rh_executor {
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
 
 /* host.c: registration of all that devices copy from and to; and such copies, cut where one registration ends and the next begins, or
- * through the ring. */
+ * through the staging. */
 int run_host_pin(struct rh_executor *executor) RH_MUST;
 void run_host_unpin(struct rh_executor *executor);
 int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
 int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
-/* Whether copies of these bytes go through the ring, at least in part. */
+/* Whether copies of these bytes go through the staging, at least in part. */
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
 
 /* A call's beginning and end: books are empty, and all devices idle, whatever rc is; the first fault comes back. */

@@ -5,15 +5,15 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-/* The best of three uploads of `bytes` to where no weights are yet, in bytes a second; `ring`: through it. 0 on a fault. */
-static double rate_of(struct rh_executor *executor, struct rh_staging *ring, const char *from, int64_t bytes)
+/* The best of three uploads of `bytes` to where no weights are yet, in bytes a second; `staging`: through it. 0 on a fault. */
+static double rate_of(struct rh_executor *executor, struct rh_staging *staging, const char *from, int64_t bytes)
 {
 	struct run_device *on = &executor->on[0];
 	double best = 0;
 	for (int i = 0; i < 3; i++) {
 		double began = rh_clock_seconds();
-		int rc = ring ? rh_staging_up(ring, on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes)
-		              : on->device->ops->copy_up(on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes);
+		int rc = staging ? rh_staging_up(staging, on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes)
+		                 : on->device->ops->copy_up(on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes);
 		int late = on->device->ops->synchronize(on->device);
 		double rate = (double)bytes / (rh_clock_seconds() - began);
 		if (rc || late)
@@ -32,36 +32,38 @@ static void report(struct rh_executor *executor)
 	bytes = bytes < SAMPLE ? bytes : SAMPLE;
 	double whole = (double)store->bytes / 1048576, missing = (double)left / 1048576;
 	double pageable = rate_of(executor, NULL, store->memory + store->pinned_bytes, bytes) * 1e-9;
-	if (!executor->ring) {
+	if (!executor->staging) {
 		rh_warn_once("host memory is not registered with the devices (%s): %.1f MiB of weights and optimizer state are copied "
 		             "pageable, at %.2f GB/s, and nothing is enqueued meanwhile; raise the limit with ulimit -l unlimited, or for "
 		             "good with a line '* - memlock unlimited' in /etc/security/limits.conf",
 		             store->why, whole, pageable);
 		return;
 	}
-	int64_t piece = bytes < executor->ring_memory.capacity ? bytes : executor->ring_memory.capacity;
-	double ring = rate_of(executor, executor->ring, store->memory + store->pinned_bytes, bytes) * 1e-9;
-	double registered = rate_of(executor, NULL, executor->ring_memory.base, piece) * 1e-9;
+	int64_t piece = bytes < executor->staging_memory.capacity ? bytes : executor->staging_memory.capacity;
+	double staged = rate_of(executor, executor->staging, store->memory + store->pinned_bytes, bytes) * 1e-9;
+	double registered = rate_of(executor, NULL, executor->staging_memory.base, piece) * 1e-9;
 	rh_warn_once(
 	        "%.1f of %.1f MiB of weights and optimizer state are not registered with the devices (%s): they are copied through a "
 	        "ring of %lld MiB that is, at %.2f GB/s (registered %.2f, pageable %.2f); raise the limit with ulimit -l unlimited, or "
 	        "for good with a line '* - memlock unlimited' in /etc/security/limits.conf",
-	        missing, whole, store->why, (long long)(executor->ring_memory.capacity >> 20), ring, registered, pageable);
+	        missing, whole, store->why, (long long)(executor->staging_memory.capacity >> 20), staged, registered, pageable);
 }
 
-static int make_ring(struct rh_executor *executor)
+static int make_staging(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	int rc = rh_host_reserve_near(options->device, options->devices, rh_staging_bytes(executor->pieces.most), "a staging ring",
-	                              &executor->ring_memory);
+	                              &executor->staging_memory);
 	if (rc)
 		return rc;
-	rh_host_pin(options->device[0], executor->ring_memory.base, executor->ring_memory.capacity, &executor->ring_pin);
-	/* whole: a buffer of the ring must not lie across registrations */
-	if (executor->ring_pin.pinned_bytes == executor->ring_pin.bytes && executor->ring_pin.piece_bytes == executor->ring_pin.bytes)
-		return rh_staging_create(options->device, options->devices, executor->pieces.most, &executor->ring_memory, &executor->ring);
-	rh_host_unpin(&executor->ring_pin);
-	rh_host_release(&executor->ring_memory);
+	rh_host_pin(options->device[0], executor->staging_memory.base, executor->staging_memory.capacity, &executor->staging_pin);
+	/* whole: a buffer of the staging must not lie across registrations */
+	if (executor->staging_pin.pinned_bytes == executor->staging_pin.bytes &&
+	    executor->staging_pin.piece_bytes == executor->staging_pin.bytes)
+		return rh_staging_create(options->device, options->devices, executor->pieces.most, &executor->staging_memory,
+		                         &executor->staging);
+	rh_host_unpin(&executor->staging_pin);
+	rh_host_release(&executor->staging_memory);
 	return 0;
 }
 
@@ -72,16 +74,16 @@ int run_host_pin(struct rh_executor *executor)
 	void *store = rh_store_memory(executor->options.store, &bytes);
 	struct rh_host_pin *pin = executor->pin;
 	rh_host_pin(device, executor->boundary_memory.base, executor->boundary_memory.capacity, &pin[RUN_PIN_BOUNDARIES]);
-	rh_host_pin(device, executor->staging.base, executor->staging.capacity, &pin[RUN_PIN_MICRO]);
+	rh_host_pin(device, executor->micro_memory.base, executor->micro_memory.capacity, &pin[RUN_PIN_MICRO]);
 	rh_host_pin(device, executor->feed_memory.base, executor->feed_memory.capacity, &pin[RUN_PIN_FEED]);
 	rh_host_pin(device, store, bytes, &pin[RUN_PIN_STORE]);
 	if (!pin[RUN_PIN_STORE].device || pin[RUN_PIN_STORE].pinned_bytes == bytes)
 		return 0;
 	RH_ASSERT(executor->options.registers);
-	int rc = make_ring(executor);
-	if (!rc && !executor->ring && pin[RUN_PIN_STORE].pinned_bytes) { /* the store took all there was: the ring serves all of it */
+	int rc = make_staging(executor);
+	if (!rc && !executor->staging && pin[RUN_PIN_STORE].pinned_bytes) { /* the store took all there was: the staging serves all of it */
 		rh_host_unpin(&pin[RUN_PIN_STORE]);
-		rc = make_ring(executor);
+		rc = make_staging(executor);
 		rh_host_pin(device, store, bytes, &pin[RUN_PIN_STORE]);
 	}
 	if (!rc)
@@ -91,21 +93,21 @@ int run_host_pin(struct rh_executor *executor)
 
 void run_host_unpin(struct rh_executor *executor)
 {
-	rh_staging_destroy(executor->ring);
-	rh_host_unpin(&executor->ring_pin);
-	rh_host_release(&executor->ring_memory);
+	rh_staging_destroy(executor->staging);
+	rh_host_unpin(&executor->staging_pin);
+	rh_host_release(&executor->staging_memory);
 	for (int i = 0; i < RUN_PINS; i++)
 		rh_host_unpin(&executor->pin[i]);
 }
 
-/* Bytes from `host` on that one copy may take; *ring: the way of that copy. */
-static int64_t copy_run(const struct rh_executor *executor, const char *host, int64_t bytes, struct rh_staging **ring)
+/* Bytes from `host` on that one copy may take; *staging: the way of that copy. */
+static int64_t copy_run(const struct rh_executor *executor, const char *host, int64_t bytes, struct rh_staging **staging)
 {
-	*ring = NULL;
+	*staging = NULL;
 	for (int i = 0; i < RUN_PINS; i++)
 		if (host >= executor->pin[i].memory && host < executor->pin[i].memory + executor->pin[i].bytes) {
 			if (i == RUN_PIN_STORE && !rh_host_pin_has(&executor->pin[i], host))
-				*ring = executor->ring;
+				*staging = executor->staging;
 			return rh_host_pin_run(&executor->pin[i], host, bytes);
 		}
 	return bytes;
@@ -113,20 +115,20 @@ static int64_t copy_run(const struct rh_executor *executor, const char *host, in
 
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes)
 {
-	struct rh_staging *ring = NULL;
-	for (int64_t done = 0; !ring && done < bytes;)
-		done += copy_run(executor, (const char *)host + done, bytes - done, &ring);
-	return ring != NULL;
+	struct rh_staging *staging = NULL;
+	for (int64_t done = 0; !staging && done < bytes;)
+		done += copy_run(executor, (const char *)host + done, bytes - done, &staging);
+	return staging != NULL;
 }
 
 int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	int rc = 0;
 	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
-		struct rh_staging *ring;
-		run = copy_run(executor, (const char *)from + done, bytes - done, &ring);
-		rc = ring ? rh_staging_up(ring, device, stream, (char *)to + done, (const char *)from + done, run)
-		          : device->ops->copy_up(device, stream, (char *)to + done, (const char *)from + done, run);
+		struct rh_staging *staging;
+		run = copy_run(executor, (const char *)from + done, bytes - done, &staging);
+		rc = staging ? rh_staging_up(staging, device, stream, (char *)to + done, (const char *)from + done, run)
+		             : device->ops->copy_up(device, stream, (char *)to + done, (const char *)from + done, run);
 	}
 	return rc;
 }
@@ -135,10 +137,10 @@ int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum r
 {
 	int rc = 0;
 	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
-		struct rh_staging *ring;
-		run = copy_run(executor, (const char *)to + done, bytes - done, &ring);
-		rc = ring ? rh_staging_down(ring, device, stream, (char *)to + done, (const char *)from + done, run)
-		          : device->ops->copy_down(device, stream, (char *)to + done, (const char *)from + done, run);
+		struct rh_staging *staging;
+		run = copy_run(executor, (const char *)to + done, bytes - done, &staging);
+		rc = staging ? rh_staging_down(staging, device, stream, (char *)to + done, (const char *)from + done, run)
+		             : device->ops->copy_down(device, stream, (char *)to + done, (const char *)from + done, run);
 	}
 	return rc;
 }

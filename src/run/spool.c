@@ -28,35 +28,35 @@ struct run_spool {
 	struct run_course course;
 	atomic_int *whole; /* of each write of the course: its record is written. Set by the thread of writes */
 	size_t whole_capacity;
-	size_t at;                 /* touch of the course that comes next */
-	int64_t asked, came, sent; /* late reads begun, and given out; the latest write */
+	size_t at;                   /* touch of the course that comes next */
+	int64_t asked, came, latest; /* reloads begun, and given out; the latest write */
 };
 
 /* ---- the threads' part ---- */
 
-static int write_record(void *context, int64_t sent)
+static int write_record(void *context, int64_t write)
 {
 	struct run_spool *spool = context;
 	struct ring *ring = &spool->ring[DOWN];
 	int rc = 0;
 	if (ring->io) {
-		rh_space_write(ring->io, spool->options.first_record + spool->course.sent[sent].record,
-		               ring->buffer[sent % ring->count].memory);
+		rh_space_write(ring->io, spool->options.first_record + spool->course.write[write].record,
+		               ring->buffer[write % ring->count].memory);
 		rc = rh_space_io_wait(ring->io);
 	}
 	if (!rc) /* the record's blocks and checksums come before it */
-		atomic_store_explicit(&spool->whole[sent], 1, memory_order_release);
+		atomic_store_explicit(&spool->whole[write], 1, memory_order_release);
 	return rc;
 }
 
-static int read_record(void *context, int64_t late)
+static int read_record(void *context, int64_t reload)
 {
 	struct run_spool *spool = context;
 	struct ring *ring = &spool->ring[UP];
 	if (!ring->io)
 		return 0;
-	int record = spool->course.sent[spool->course.late[late]].record;
-	rh_space_read(ring->io, spool->options.first_record + record, ring->buffer[late % ring->count].memory);
+	int record = spool->course.write[spool->course.reload[reload]].record;
+	rh_space_read(ring->io, spool->options.first_record + record, ring->buffer[reload % ring->count].memory);
 	return rh_space_io_wait(ring->io);
 }
 
@@ -154,19 +154,19 @@ static struct rh_event *read_event(const struct rh_boundary_buffer *buffer)
 
 /* ---- the program's part ---- */
 
-/* Late read number `asked` begins. What was in its buffer has been given out, and its copy is enqueued. */
+/* Reload number `asked` begins. What was in its buffer has been given out, and its copy is enqueued. */
 static int ask(struct run_spool *spool)
 {
 	struct ring *ring = &spool->ring[UP];
-	int64_t late = spool->asked;
-	struct rh_boundary_buffer *buffer = &ring->buffer[late % ring->count];
+	int64_t reload = spool->asked;
+	struct rh_boundary_buffer *buffer = &ring->buffer[reload % ring->count];
 	struct rh_host_job job = {.work = RH_HOST_NVME_READ,
 	                          .bytes = (double)spool->options.bytes,
 	                          .after = read_event(buffer),
 	                          .run = read_record,
 	                          .context = spool,
-	                          .argument = late};
-	int rc = submit(ring, late, &job);
+	                          .argument = reload};
+	int rc = submit(ring, reload, &job);
 	buffer->read_by = 0;
 	spool->asked += !rc;
 	return rc;
@@ -176,8 +176,8 @@ static int read_ahead(struct run_spool *spool)
 {
 	const struct run_course *course = &spool->course;
 	int rc = 0;
-	while (!rc && spool->asked < (int64_t)course->lates && spool->asked < spool->came + spool->ring[UP].count &&
-	       atomic_load_explicit(&spool->whole[course->late[spool->asked]], memory_order_acquire))
+	while (!rc && spool->asked < (int64_t)course->reloads && spool->asked < spool->came + spool->ring[UP].count &&
+	       atomic_load_explicit(&spool->whole[course->reload[spool->asked]], memory_order_acquire))
 		rc = ask(spool);
 	return rc;
 }
@@ -198,46 +198,46 @@ static const struct run_touch *next_touch(struct run_spool *spool, int is_write,
 int run_spool_write(struct run_spool *spool, enum rh_boundary_kind kind, int layer, int64_t micro_batch, struct rh_boundary_buffer **out)
 {
 	struct ring *ring = &spool->ring[DOWN];
-	int64_t sent = next_touch(spool, 1, kind, layer, micro_batch)->sent;
-	struct rh_boundary_buffer *buffer = &ring->buffer[sent % ring->count];
+	int64_t write = next_touch(spool, 1, kind, layer, micro_batch)->write;
+	struct rh_boundary_buffer *buffer = &ring->buffer[write % ring->count];
 	int rc = read_ahead(spool);
 	if (!rc)
-		rc = settle(spool, ring, sent);
-	spool->sent = sent;
+		rc = settle(spool, ring, write);
+	spool->latest = write;
 	*out = buffer;
 	return rc;
 }
 
 int run_spool_written(struct run_spool *spool, struct rh_boundary_buffer *buffer)
 {
-	if (spool->course.sent[spool->sent].record < 0)
+	if (spool->course.write[spool->latest].record < 0)
 		return 0;
 	struct rh_host_job job = {.work = RH_HOST_NVME_WRITE,
 	                          .bytes = (double)spool->options.bytes,
 	                          .after = written_event(buffer),
 	                          .run = write_record,
 	                          .context = spool,
-	                          .argument = spool->sent};
-	return submit(&spool->ring[DOWN], spool->sent, &job);
+	                          .argument = spool->latest};
+	return submit(&spool->ring[DOWN], spool->latest, &job);
 }
 
-/* A late read: it has been asked for long since, or is now. */
-static int bring(struct run_spool *spool, int64_t late, int64_t sent)
+/* A reload: it has been asked for long since, or is now. */
+static int bring(struct run_spool *spool, int64_t reload, int64_t write)
 {
 	struct ring *down = &spool->ring[DOWN], *up = &spool->ring[UP];
 	int rc = read_ahead(spool);
-	if (!rc && spool->asked <= late) {
-		spool->asked = late;
+	if (!rc && spool->asked <= reload) {
+		spool->asked = reload;
 		/* where later writes were dropped the record may still be on its way, from the buffer that is still its own */
-		if (!atomic_load_explicit(&spool->whole[sent], memory_order_acquire))
-			rc = settle(spool, down, sent);
+		if (!atomic_load_explicit(&spool->whole[write], memory_order_acquire))
+			rc = settle(spool, down, write);
 		if (!rc)
 			rc = ask(spool);
 	}
-	struct rh_boundary_buffer *buffer = &up->buffer[late % up->count];
+	struct rh_boundary_buffer *buffer = &up->buffer[reload % up->count];
 	if (!rc)
-		rc = settle(spool, up, late);
-	spool->came = late + 1;
+		rc = settle(spool, up, reload);
+	spool->came = reload + 1;
 	buffer->written_by = -1;
 	return rc;
 }
@@ -245,20 +245,20 @@ static int bring(struct run_spool *spool, int64_t late, int64_t sent)
 int run_spool_read(struct run_spool *spool, enum rh_boundary_kind kind, int layer, int64_t micro_batch, struct rh_boundary_buffer **out)
 {
 	const struct run_touch *touch = next_touch(spool, 0, kind, layer, micro_batch);
-	if (touch->late < 0) {
-		*out = &spool->ring[DOWN].buffer[touch->sent % spool->ring[DOWN].count];
+	if (touch->reload < 0) {
+		*out = &spool->ring[DOWN].buffer[touch->write % spool->ring[DOWN].count];
 		return read_ahead(spool);
 	}
-	*out = &spool->ring[UP].buffer[touch->late % spool->ring[UP].count];
-	return bring(spool, touch->late, touch->sent);
+	*out = &spool->ring[UP].buffer[touch->reload % spool->ring[UP].count];
+	return bring(spool, touch->reload, touch->write);
 }
 
 int run_spool_begin(struct run_spool *spool, const struct rh_boundary_walk *walk)
 {
 	int rc = run_course_make(&spool->course, walk, spool->options.micro_batches, spool->options.down);
 	if (!rc)
-		rc = rh_grow(&spool->whole, &spool->whole_capacity, spool->course.sents, sizeof *spool->whole);
-	for (size_t i = 0; !rc && i < spool->course.sents; i++)
+		rc = rh_grow(&spool->whole, &spool->whole_capacity, spool->course.writes, sizeof *spool->whole);
+	for (size_t i = 0; !rc && i < spool->course.writes; i++)
 		atomic_init(&spool->whole[i], 0);
 	spool->at = 0;
 	spool->asked = spool->came = 0;

@@ -95,8 +95,8 @@ static int settle(struct walk *walk, struct run_device *on)
 		if (offset[2 * b] < 0)
 			continue;
 		rc = on->device->ops->event_sync(on->downloaded[2 * b]);
-		if (!rc && walk->executor->ring)
-			rc = rh_staging_finish(walk->executor->ring);
+		if (!rc && walk->executor->staging)
+			rc = rh_staging_finish(walk->executor->staging);
 		if (!rc)
 			rc = walk->stretch->update(walk->stretch->context, walk->stretch->first_step + on->owes.step, b);
 	}

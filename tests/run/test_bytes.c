@@ -66,7 +66,7 @@ static void check_host_bytes(const struct rh_session *session)
 	(void)rh_store_memory(session->store, &store);
 	assert_int_equal(session->bytes.store, rh_host_round(store));
 	assert_int_equal(session->bytes.boundaries,
-	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->staging.capacity));
+	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
 	assert_int_equal(executor->boundary_memory.used, executor->boundaries.count * session->plan.boundary_bytes);
 	assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries); /* the others were needed at once */
 	assert_int_equal(session->bytes.total - session->bytes.store - session->bytes.boundaries - session->bytes.data -

@@ -17,31 +17,31 @@ enum { LAYERS = 8, MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 /* Carries the course out with numbers of writes in place of bytes. */
 static void check_course(const struct run_course *course, int down)
 {
-	int64_t ring[DOWN_MOST], record[WRITES_MOST], sents = 0, lates = 0, writes = 0;
+	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloads = 0, records = 0;
 	memset(ring, -1, sizeof ring);
 	memset(record, -1, sizeof record);
 	for (size_t i = 0; i < course->touches; i++) {
 		const struct run_touch *touch = &course->touch[i];
-		int at = course->sent[touch->sent].record;
+		int at = course->write[touch->write].record;
 		if (touch->is_write) {
-			assert_int_equal(touch->sent, sents++);
-			ring[touch->sent % down] = touch->sent;
+			assert_int_equal(touch->write, writes++);
+			ring[touch->write % down] = touch->write;
 			assert_true(at < course->records);
 			if (at >= 0)
-				record[at] = touch->sent;
-			writes += at >= 0;
-		} else if (touch->late < 0) {
-			assert_int_equal(ring[touch->sent % down], touch->sent);
+				record[at] = touch->write;
+			records += at >= 0;
+		} else if (touch->reload < 0) {
+			assert_int_equal(ring[touch->write % down], touch->write);
 		} else {
-			assert_int_equal(touch->late, lates++);
-			assert_int_equal(course->late[touch->late], touch->sent);
-			assert_int_equal(record[at], touch->sent);
-			assert_int_not_equal(ring[touch->sent % down], touch->sent); /* else it need not have gone there */
+			assert_int_equal(touch->reload, reloads++);
+			assert_int_equal(course->reload[touch->reload], touch->write);
+			assert_int_equal(record[at], touch->write);
+			assert_int_not_equal(ring[touch->write % down], touch->write); /* else it need not have gone there */
 		}
 	}
-	assert_int_equal(sents, course->sents);
-	assert_int_equal(lates, course->lates);
-	assert_int_equal(writes, run_course_writes(course));
+	assert_int_equal(writes, course->writes);
+	assert_int_equal(reloads, course->reloads);
+	assert_int_equal(records, run_course_writes(course));
 }
 
 static void test_every_read_finds_what_was_written(void **state)
