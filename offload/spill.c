@@ -1,7 +1,7 @@
-/* What of trainable blocks lies on NVMe, and the window of host memory through which it is read and written.
+/* What of trainable blocks lies on NVMe, and the cache of host memory through which it is read and written.
  *
  * A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower halves or masters, then
- * moments or codes. The window has a few frames, each as large as the largest record.
+ * moments or codes. The cache has a few frames, each as large as the largest record.
  *
  *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the frame is needed)
  *                                            |  --release, done--> WRITING
@@ -27,10 +27,10 @@ struct frame {
 	enum frame_state state;
 	int piece;
 	unsigned present, changed; /* parts of the piece: here or on their way; changed since they were last read or written */
-	uint64_t used;             /* when it was last let go of, in turns of the window */
+	uint64_t used;             /* when it was last let go of, in turns of the cache */
 };
 
-struct store_window {
+struct store_cache {
 	struct rh_arena memory;
 	struct frame frame[FRAMES];
 	int frames;
@@ -200,7 +200,7 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 	cut(specs, count, options, measure, &measuring);
 	int frames = frames_of(options, measuring.records);
 	return (struct spill_sizes){
-	        .pieces = measuring.pieces, .frames = frames, .window_bytes = frames * measuring.largest, .nvme = measuring.nvme};
+	        .pieces = measuring.pieces, .frames = frames, .cache_bytes = frames * measuring.largest, .nvme = measuring.nvme};
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -213,21 +213,21 @@ static void add_piece(void *context, struct store_piece piece)
 	store->piece[store->pieces++] = piece;
 }
 
-static int window_create(struct rh_store *store, const struct spill_sizes *sizes)
+static int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
 {
-	struct store_window *window = rh_alloc(1, sizeof *window);
-	if (!window)
+	struct store_cache *cache = rh_alloc(1, sizeof *cache);
+	if (!cache)
 		return -ENOMEM;
-	store->window = window;
-	window->line = rh_alloc((size_t)store->count, sizeof *window->line);
-	window->in_line = rh_alloc((size_t)store->count, sizeof *window->in_line);
-	int rc = window->line && window->in_line ? 0 : -ENOMEM;
+	store->cache = cache;
+	cache->line = rh_alloc((size_t)store->count, sizeof *cache->line);
+	cache->in_line = rh_alloc((size_t)store->count, sizeof *cache->in_line);
+	int rc = cache->line && cache->in_line ? 0 : -ENOMEM;
 	if (!rc)
-		rc = rh_host_reserve(sizes->window_bytes, "the window of optimizer state on NVMe", &window->memory);
-	int64_t each = sizes->window_bytes / sizes->frames;
-	for (; !rc && window->frames < sizes->frames; window->frames += !rc) {
-		struct frame *frame = &window->frame[window->frames];
-		*frame = (struct frame){.memory = window->memory.base + window->frames * each, .piece = -1};
+		rc = rh_host_reserve(sizes->cache_bytes, "the cache of optimizer state on NVMe", &cache->memory);
+	int64_t each = sizes->cache_bytes / sizes->frames;
+	for (; !rc && cache->frames < sizes->frames; cache->frames += !rc) {
+		struct frame *frame = &cache->frame[cache->frames];
+		*frame = (struct frame){.memory = cache->memory.base + cache->frames * each, .piece = -1};
 		rc = rh_space_io_create(store->options.space, each, &frame->io);
 	}
 	for (int p = 0; !rc && p < store->pieces; p++) {
@@ -238,7 +238,7 @@ static int window_create(struct rh_store *store, const struct spill_sizes *sizes
 			                         store->spec[piece->block].name, &piece->record);
 	}
 	if (!rc)
-		rh_space_attach(store->options.space, window->memory.base, window->memory.capacity);
+		rh_space_attach(store->options.space, cache->memory.base, cache->memory.capacity);
 	return rc;
 }
 
@@ -249,24 +249,24 @@ int spill_create(struct rh_store *store)
 	if (!store->piece)
 		return -ENOMEM;
 	cut(store->spec, store->count, &store->options, add_piece, store);
-	return sizes.window_bytes ? window_create(store, &sizes) : 0;
+	return sizes.cache_bytes ? cache_create(store, &sizes) : 0;
 }
 
 void spill_destroy(struct rh_store *store)
 {
-	struct store_window *window = store->window;
-	if (window) {
+	struct store_cache *cache = store->cache;
+	if (cache) {
 		for (int i = 0; i < FRAMES; i++)
-			rh_space_io_destroy(window->frame[i].io);
-		rh_host_release(&window->memory);
-		rh_free(window->line);
-		rh_free(window->in_line);
-		rh_free(window);
+			rh_space_io_destroy(cache->frame[i].io);
+		rh_host_release(&cache->memory);
+		rh_free(cache->line);
+		rh_free(cache->in_line);
+		rh_free(cache);
 	}
 	rh_free(store->piece);
 }
 
-/* ---- the window ---- */
+/* ---- the cache ---- */
 
 /* Takes what is in a frame out of it. */
 static void evict(struct rh_store *store, struct frame *frame)
@@ -298,11 +298,11 @@ static int cost_of(const struct rh_store *store, const struct frame *frame)
 /* The frame that is given away most easily, of equals the one longest unused; NULL if that costs more than `most`. */
 static struct frame *choose(const struct rh_store *store, int most)
 {
-	struct store_window *window = store->window;
+	struct store_cache *cache = store->cache;
 	struct frame *best = NULL;
 	int least = most + 1;
-	for (int i = 0; i < window->frames; i++) {
-		struct frame *frame = &window->frame[i];
+	for (int i = 0; i < cache->frames; i++) {
+		struct frame *frame = &cache->frame[i];
 		int cost = cost_of(store, frame);
 		if (cost < 0 || cost > least || cost > most || (cost == least && best && best->used <= frame->used))
 			continue;
@@ -336,7 +336,7 @@ static void read_parts(struct rh_store *store, struct frame *frame, int piece, u
 	frame->piece = piece;
 	frame->state = FRAME_READING;
 	frame->present |= parts;
-	store->piece[piece].frame = (int)(frame - store->window->frame);
+	store->piece[piece].frame = (int)(frame - store->cache->frame);
 	rh_space_read_parts(frame->io, store->piece[piece].record, parts, frame->memory);
 }
 
@@ -351,15 +351,15 @@ static int begin_read(struct rh_store *store, struct frame *frame, int piece, un
 /* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next hold. */
 static void pump(struct rh_store *store)
 {
-	struct store_window *window = store->window;
-	while (window->count) {
-		const struct store_block *block = &store->block[window->line[window->head]];
-		int piece = block->piece + window->next;
-		if (window->next == block->piece_count) { /* all of it is here or on its way */
-			window->in_line[window->line[window->head]] = 0;
-			window->head = (window->head + 1) % store->count;
-			window->count--;
-			window->next = 0;
+	struct store_cache *cache = store->cache;
+	while (cache->count) {
+		const struct store_block *block = &store->block[cache->line[cache->head]];
+		int piece = block->piece + cache->next;
+		if (cache->next == block->piece_count) { /* all of it is here or on its way */
+			cache->in_line[cache->line[cache->head]] = 0;
+			cache->head = (cache->head + 1) % store->count;
+			cache->count--;
+			cache->next = 0;
 			continue;
 		}
 		struct frame *frame = store->piece[piece].frame < 0 ? choose(store, 0) : NULL;
@@ -368,38 +368,38 @@ static void pump(struct rh_store *store)
 		store->piece[piece].ahead = 1;
 		if (frame && begin_read(store, frame, piece, STORE_ALL))
 			return;
-		window->next++;
+		cache->next++;
 	}
 }
 
 void rh_store_ahead(struct rh_store *store, int block)
 {
-	struct store_window *window = store->window;
+	struct store_cache *cache = store->cache;
 	RH_ASSERT(block >= 0 && block < store->count);
 	int known =
-	        !window || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 || window->in_line[block];
+	        !cache || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 || cache->in_line[block];
 	for (int p = 0; !known && p < store->block[block].piece_count; p++)
 		known |= store->piece[store->block[block].piece + p].ahead;
 	if (known)
 		return;
-	window->line[(window->head + window->count++) % store->count] = block;
-	window->in_line[block] = 1;
+	cache->line[(cache->head + cache->count++) % store->count] = block;
+	cache->in_line[block] = 1;
 	pump(store);
 }
 
 void spill_turn(struct rh_store *store, int block)
 {
-	struct store_window *window = store->window;
+	struct store_cache *cache = store->cache;
 	rh_store_ahead(store, block);
-	if (!window || !window->in_line[block] || window->line[window->head] == block)
+	if (!cache || !cache->in_line[block] || cache->line[cache->head] == block)
 		return;
 	int at = 1;
-	while (window->line[(window->head + at) % store->count] != block)
+	while (cache->line[(cache->head + at) % store->count] != block)
 		at++;
 	for (; at > 0; at--)
-		window->line[(window->head + at) % store->count] = window->line[(window->head + at - 1) % store->count];
-	window->line[window->head] = block;
-	window->next = 0; /* of the block that was first, what is here already is passed over when its turn comes */
+		cache->line[(cache->head + at) % store->count] = cache->line[(cache->head + at - 1) % store->count];
+	cache->line[cache->head] = block;
+	cache->next = 0; /* of the block that was first, what is here already is passed over when its turn comes */
 	pump(store);
 }
 
@@ -455,11 +455,11 @@ int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_v
 		view_of(store, of, 0, NULL, view);
 		return 0;
 	}
-	struct store_window *window = store->window;
+	struct store_cache *cache = store->cache;
 	int rc = 0;
 	if (of->frame < 0)
 		rc = begin_read(store, choose(store, 4), piece, parts);
-	struct frame *frame = rc ? NULL : &window->frame[of->frame];
+	struct frame *frame = rc ? NULL : &cache->frame[of->frame];
 	if (frame && (frame->state == FRAME_READING || frame->state == FRAME_WRITING))
 		rc = rh_space_io_wait(frame->io);
 	if (!rc && parts & ~frame->present) {
@@ -482,9 +482,9 @@ void store_release(struct rh_store *store, int piece, unsigned parts, enum store
 	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
 	if (!parts)
 		return;
-	struct frame *frame = &store->window->frame[of->frame];
+	struct frame *frame = &store->cache->frame[of->frame];
 	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
-	frame->used = ++store->window->turns;
+	frame->used = ++store->cache->turns;
 	frame->changed |= after == STORE_UNCHANGED ? 0 : parts;
 	frame->state = FRAME_KEPT;
 	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
@@ -503,10 +503,10 @@ int rh_store_pages(const struct rh_store *store, int block)
 
 int rh_store_settle(struct rh_store *store)
 {
-	struct store_window *window = store->window;
+	struct store_cache *cache = store->cache;
 	int rc = 0;
-	for (int i = 0; window && !rc && i < window->frames; i++) {
-		struct frame *frame = &window->frame[i];
+	for (int i = 0; cache && !rc && i < cache->frames; i++) {
+		struct frame *frame = &cache->frame[i];
 		if (frame->state == FRAME_KEPT && frame->changed)
 			begin_write(store, frame);
 		if (frame->state != FRAME_WRITING)

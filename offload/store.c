@@ -100,7 +100,7 @@ int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh
 	struct rh_store_options real = *options;
 	real.addresses_only = 0;
 	int64_t bytes = array_bytes(blocks, count, &real);
-	return bytes == INT64_MAX ? bytes : bytes + rh_host_round(spill_measure(blocks, count, options).window_bytes);
+	return bytes == INT64_MAX ? bytes : bytes + rh_host_round(spill_measure(blocks, count, options).cache_bytes);
 }
 
 struct rh_store_nvme rh_store_nvme(const struct rh_block *blocks, int count, const struct rh_store_options *options)

@@ -15,7 +15,7 @@
  * gradient apart.
  *
  * What is spilled (of a trainable block moments and 8-bit codes, lower halves and fp32 masters; a frozen block's weights) has its place on
- * NVMe instead, in pieces that come into a small window of host memory when they are needed: see spill.c. The rest of the state (scales of
+ * NVMe instead, in pieces that come into a small cache of host memory when they are needed: see spill.c. The rest of the state (scales of
  * 8-bit moments, Adafactor's factors) stays. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
@@ -45,13 +45,13 @@ struct rh_store_options {
 
 struct rh_store;
 
-/* Exact bytes that rh_store_create will map for these blocks: arrays, the window for what is spilled, the optimizer's table of spans (32
+/* Exact bytes that rh_store_create will map for these blocks: arrays, the cache for what is spilled, the optimizer's table of spans (32
  * bytes for each 32768 elements of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page.
  * INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 /* Exact bytes of NVMe that it will take of the space. Each step reads and writes masters and state once; setting all weights writes the
  * frozen ones and masters, setting all state writes state: once where blocks and tensors come in their order (of state: all of a block's
- * first array, then of the next), besides the little that stays in the window. */
+ * first array, then of the next), besides the little that stays in the cache. */
 struct rh_store_nvme {
 	int64_t frozen, masters, state;
 };
@@ -122,7 +122,7 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 /* Elements [first, first+count) of that array, wherever it lies; of the state's dtype. */
 int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values) RH_MUST;
 int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values) RH_MUST;
-/* The block will be updated after those named before: what is spilled of it is read ahead as far as the window has room. Named twice before
+/* The block will be updated after those named before: what is spilled of it is read ahead as far as the cache has room. Named twice before
  * its update, once counts. */
 void rh_store_ahead(struct rh_store *store, int block);
 /* A whole block's fp32 moment (elements); which: 0 first, 1 second. NULL where it is not kept, not so, or on NVMe. */

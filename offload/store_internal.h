@@ -38,13 +38,13 @@ struct store_block {
 };
 
 /* Of a trainable block: a run of whole spans, and of whole tensors where the optimizer needs them so, that is held at once: a block, or a
- * part of one that fits the window. Of a frozen block on NVMe: a page of its weights, without spans. */
+ * part of one that fits the cache. Of a frozen block on NVMe: a page of its weights, without spans. */
 struct store_piece {
 	int block;
 	int64_t span, span_count;
 	int64_t first, end; /* elements of the block */
 	int record;         /* of the space; -1: nothing of it is spilled */
-	int frame;          /* of the window, -1: none */
+	int frame;          /* of the cache, -1: none */
 	int ahead;          /* read ahead, or to be: its turn comes */
 };
 
@@ -71,8 +71,8 @@ struct rh_store {
 	int64_t spans;
 	struct store_piece *piece;
 	int pieces;
-	struct store_window *window; /* NULL: nothing is spilled */
-	void *scratch;               /* Adafactor's, for one tensor at a time */
+	struct store_cache *cache; /* NULL: nothing is spilled */
+	void *scratch;             /* Adafactor's, for one tensor at a time */
 	struct rh_arena memory;
 };
 
@@ -101,12 +101,12 @@ struct spill_widths {
 struct spill_widths spill_widths(const struct rh_store_options *options);
 /* Window and NVMe of blocks not yet made. */
 struct spill_sizes {
-	int pieces, frames; /* frames: of the window */
-	int64_t window_bytes;
+	int pieces, frames; /* frames: of the cache */
+	int64_t cache_bytes;
 	struct rh_store_nvme nvme;
 };
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
-/* Cuts trainable blocks into pieces; takes records and maps the window where anything is spilled. */
+/* Cuts trainable blocks into pieces; takes records and maps the cache where anything is spilled. */
 int spill_create(struct rh_store *store) RH_MUST;
 void spill_destroy(struct rh_store *store);
 

@@ -302,7 +302,7 @@ static int host_create(struct rh_executor *executor)
 		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
 		                          &executor->micro_memory);
 	if (!rc)
-		rc = reserve(options, run_feed_bytes(options->page_bytes), "the window of weights on NVMe", &executor->feed_memory);
+		rc = reserve(options, run_feed_bytes(options->page_bytes), "the cache of weights on NVMe", &executor->feed_memory);
 	if (!rc && options->page_bytes)
 		rc = run_feed_create(options->store, options->page_bytes, executor->feed_memory.base, options->device, options->devices,
 		                     &executor->feed);

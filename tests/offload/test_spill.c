@@ -222,7 +222,7 @@ static struct moved moved_by(struct rh_space *space)
 	return moved;
 }
 
-/* What the window may still hold, or have held before. */
+/* What the cache may still hold, or have held before. */
 static void check_moved(const char *what, struct rh_space *space, struct moved *before, struct moved expected, int64_t window)
 {
 	struct moved now = moved_by(space), moved = {now.read - before->read, now.written - before->written};

@@ -126,7 +126,7 @@ static void check_spilled(const struct what *what, int staleness, const struct o
 	assert_int_equal(got.stats.drives, drives);
 	assert_true(written >= (STEPS - 1) * got.step_bytes &&
 	            written <= STEPS * got.step_bytes + reserved); /* the last may be on their way */
-	/* else the window held everything, and nothing was tried; weights that a device keeps are read once */
+	/* else the cache held everything, and nothing was tried; weights that a device keeps are read once */
 	assert_true((what->adapter && spill == RH_SPILL_OPTIMIZER) || read > (what->adapter ? 0 : 20 * reserved));
 	printf("%s, spill %d over %d: %lld bytes, written %lld, read %lld\n", what->model, spill, drives, (long long)reserved,
 	       (long long)written, (long long)read);

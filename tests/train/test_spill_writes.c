@@ -92,7 +92,7 @@ static void test_writes_are_foretold(void **state)
 int main(void)
 {
 	rh_log_quiet(1);
-	setenv("RH_SPILL_ELEMENTS", "3000", 1); /* many pieces of a small model, so that the window holds few of them */
+	setenv("RH_SPILL_ELEMENTS", "3000", 1); /* many pieces of a small model, so that the cache holds few of them */
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_writes_are_foretold)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
