@@ -47,14 +47,7 @@ static struct outcome run(const char *device, enum rh_dtype dtype, double clip, 
 		rh_updater_begin(updater, &update);
 	}
 	check_ok(rh_updater_finish(updater));
-	const struct rh_model *model = rig.session.model;
-	for (int b = 0; b < model->blocks; b++)
-		for (int t = 0; t < model->block[b].tensors; t++) {
-			int64_t n = model->block[b].tensor[t].rows * model->block[b].tensor[t].cols;
-			out.weights = realloc(out.weights, (size_t)(out.count + n) * sizeof(float));
-			check_ok(rh_store_get(rig.session.store, b, t, 0, n, out.weights + out.count));
-			out.count += n;
-		}
+	out.weights = rig_weights(&rig.session, &out.count);
 	out.boundaries = rig.session.bytes.boundaries;
 	out.store = rig.session.bytes.store;
 	rig_close(&rig);

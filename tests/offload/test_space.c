@@ -1,6 +1,6 @@
 /* Space on NVMe: what is written comes back, over any number of drives, by io_uring and by threads; whatever goes wrong is named, and
  * nothing is left behind. */
-#include "check.h"
+#include "offload/drives.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -11,17 +11,15 @@
 #include <dirent.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { DRIVES = 3, RECORDS = 5 };
+enum { RECORDS = 5 };
 
 /* Three directories on a disk and three on tmpfs, which has no direct access. */
 struct world {
-	char root[64], dir[DRIVES][96];
-	char *names[DRIVES];
+	struct drives drives;
 	struct rh_space *space;
 	char *memory; /* room for a record of each size, twice */
 	int record[RECORDS];
@@ -33,20 +31,14 @@ enum { ROOM = 8 * RH_SPACE_BLOCK };
 static void world_open(struct world *world, const char *where)
 {
 	*world = (struct world){0};
-	snprintf(world->root, sizeof world->root, "%s/rh-space-XXXXXX", where);
-	assert_non_null(mkdtemp(world->root));
-	for (int d = 0; d < DRIVES; d++) {
-		snprintf(world->dir[d], sizeof world->dir[d], "%s/%d", world->root, d);
-		world->names[d] = world->dir[d];
-		assert_int_equal(mkdir(world->dir[d], 0777), 0);
-	}
+	drives_make_in(&world->drives, where);
 	world->memory = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_true(world->memory != MAP_FAILED);
 }
 
 static int space_open(struct world *world, struct rh_space_options options)
 {
-	options.dir = world->names;
+	options.dir = world->drives.name;
 	int rc = rh_space_open(&options, &world->space);
 	for (int r = 0; !rc && r < RECORDS; r++)
 		rc = rh_space_take(world->space, sizes[r], "optimizer state", "model.layers.3", &world->record[r]);
@@ -76,9 +68,9 @@ static void world_close(struct world *world)
 {
 	rh_space_close(world->space);
 	for (int d = 0; d < DRIVES; d++)
-		assert_int_equal(entries(world->dir[d]), 0);
+		assert_int_equal(entries(world->drives.dir[d]), 0);
 	munmap(world->memory, ROOM);
-	check_ok(rh_dir_remove(world->root));
+	check_ok(rh_dir_remove(world->drives.root));
 }
 
 static void fill(char *memory, int64_t bytes, uint32_t seed)
@@ -178,7 +170,7 @@ static void test_room_is_reserved_to_the_byte(void **state)
 	for (int fd = 3; fd < 64; fd++) {
 		char name[256] = "";
 		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-		if (readlink(path, name, sizeof name - 1) > 0 && strstr(name, "(deleted)") && strstr(name, "rh-space") &&
+		if (readlink(path, name, sizeof name - 1) > 0 && strstr(name, "(deleted)") && strstr(name, "rh-drives") &&
 		    !fstat(fd, &about)) {
 			found += about.st_size;
 			assert_true(about.st_blocks * 512 >= about.st_size);
@@ -234,7 +226,8 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 				if (rc) {
 					const char *line = rh_error(rc);
 					assert_null(strchr(line, '\n'));
-					if (!strstr(line, faults[f].told) || (n > 6 && rc != -ETIMEDOUT && !strstr(line, world.root)) ||
+					if (!strstr(line, faults[f].told) ||
+					    (n > 6 && rc != -ETIMEDOUT && !strstr(line, world.drives.root)) ||
 					    (n > 6 && !strstr(line, "optimizer state of model.layers.3")))
 						fail_msg("fault %zu, call %lld: %s", f, (long long)n, line);
 				}
@@ -258,14 +251,14 @@ static void test_two_runs_on_one_directory_are_refused(void **state)
 	world_open(&world, "build");
 	assert_int_equal(pipe(opened), 0);
 	other = world;
-	other.names[0] = world.dir[2];
-	other.names[1] = world.dir[1];
+	other.drives.name[0] = world.drives.dir[2];
+	other.drives.name[1] = world.drives.dir[1];
 	fflush(NULL);
 	pid_t child = fork();
 	assert_true(child >= 0);
 	if (!child) {
 		int rc = read(opened[0], &go, 1) == 1 ? space_open(&other, (struct rh_space_options){.dirs = 2}) : 0;
-		_exit(rc == -EBUSY && strstr(rh_error(rc), world.dir[1]) && strstr(rh_error(rc), "in use by another run") ? 0 : 1);
+		_exit(rc == -EBUSY && strstr(rh_error(rc), world.drives.dir[1]) && strstr(rh_error(rc), "in use by another run") ? 0 : 1);
 	}
 	check_ok(space_open(&world, (struct rh_space_options){.dirs = 2}));
 	assert_int_equal(write(opened[1], &go, 1), 1);
@@ -282,10 +275,10 @@ static void test_directories_that_cannot_be_used_are_named(void **state)
 	(void)state;
 	struct world world;
 	world_open(&world, "build");
-	world.names[1] = world.dir[0];
+	world.drives.name[1] = world.drives.dir[0];
 	assert_int_equal(space_open(&world, (struct rh_space_options){.dirs = 2}), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "twice"));
-	world.names[1] = (char *)(uintptr_t) "build/no/such/directory";
+	world.drives.name[1] = (char *)(uintptr_t) "build/no/such/directory";
 	assert_int_equal(space_open(&world, (struct rh_space_options){.dirs = 2}), -ENOENT);
 	assert_non_null(strstr(rh_error(-ENOENT), "build/no/such/directory"));
 	world_close(&world);
@@ -301,9 +294,9 @@ static void test_a_directory_that_vanishes_does_no_harm(void **state)
 	check_ok(space_open(&world, (struct rh_space_options){.dirs = 1}));
 	check_ok(rh_space_io_create(world.space, sizes[4], &io));
 	check_ok(write_all(&world, io, 3));
-	assert_int_equal(rmdir(world.dir[0]), 0);
+	assert_int_equal(rmdir(world.drives.dir[0]), 0);
 	check_ok(read_all(&world, io, 3));
-	assert_int_equal(mkdir(world.dir[0], 0777), 0);
+	assert_int_equal(mkdir(world.drives.dir[0], 0777), 0);
 	rh_space_close(world.space);
 	world.space = NULL;
 	rh_space_io_destroy(io);

@@ -1,5 +1,5 @@
 /* Training state on NVMe: the same bits as in memory whatever is spilled, in whatever order blocks are updated and looked at in between. */
-#include "check.h"
+#include "offload/drives.h"
 
 #include "core/file.h"
 #include "core/float16.h"
@@ -7,11 +7,9 @@
 #include "offload/optimizer.h"
 
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-enum { BLOCKS = 7, STEPS = 8, TENSORS = 4, DRIVES = 3 };
+enum { BLOCKS = 7, STEPS = 8, TENSORS = 4 };
 
 static struct rh_tensor tensors[BLOCKS][TENSORS];
 static struct rh_block specs[BLOCKS];
@@ -37,22 +35,6 @@ static void make_specs(void)
 		                             .uses = 1,
 		                             .tensor = tensors[b],
 		                             .tensors = TENSORS};
-	}
-}
-
-struct world {
-	char root[64], dir[DRIVES][96];
-	char *name[DRIVES];
-};
-
-static void world_open(struct world *world)
-{
-	snprintf(world->root, sizeof world->root, "%s/rh-spill-XXXXXX", access("/dev/shm", W_OK) ? "build" : "/dev/shm");
-	assert_non_null(mkdtemp(world->root));
-	for (int d = 0; d < DRIVES; d++) {
-		snprintf(world->dir[d], sizeof world->dir[d], "%s/%d", world->root, d);
-		world->name[d] = world->dir[d];
-		assert_int_equal(mkdir(world->dir[d], 0777), 0);
 	}
 }
 
@@ -166,14 +148,14 @@ static int64_t nvme_bytes(const struct rh_store_options *options)
 	return nvme.frozen + nvme.masters + nvme.state;
 }
 
-static void check_kind(struct world *world, struct rh_pool *pool, struct rh_store_options options, const char *name)
+static void check_kind(struct drives *drives, struct rh_pool *pool, struct rh_store_options options, const char *name)
 {
 	uint64_t expected = train(&options, pool, NULL);
 	int64_t plain = rh_store_bytes(specs, BLOCKS, &options);
 	for (int spill = 1; spill < 8; spill += spill == 3 ? 4 : 1) /* 7: frozen weights too */
 		for (int dirs = 1; dirs <= DRIVES; dirs += 2) {
 			struct rh_space_options where = {
-			        .dir = world->name, .dirs = dirs, .engine = spill == 1 ? RH_DRIVE_THREADS : RH_DRIVE_BEST};
+			        .dir = drives->name, .dirs = dirs, .engine = spill == 1 ? RH_DRIVE_THREADS : RH_DRIVE_BEST};
 			check_ok(rh_space_open(&where, &options.space));
 			options.spill = spill;
 			setenv("RH_SPILL_ELEMENTS", spill == 1 ? "40000" : spill == 2 ? "80000" : "120000", 1);
@@ -191,19 +173,19 @@ static void test_state_on_nvme_is_state_in_memory(void **state)
 {
 	(void)state;
 	struct rh_pool *pool = NULL;
-	struct world world;
+	struct drives drives;
 	make_specs();
-	world_open(&world);
+	drives_make(&drives);
 	check_ok(rh_pool_create(2, &pool));
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16}, "adamw, split");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_PLAIN, .published = 1}, "adamw, plain");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_SPLIT8}, "adamw, split8");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_F32, .layout = RH_LAYOUT_PLAIN}, "adamw, fp32");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_LION}, "lion");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_SGD, .momentum = 1}, "sgd");
-	check_kind(&world, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16}, "adamw, split");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_PLAIN, .published = 1}, "adamw, plain");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16, .layout = RH_LAYOUT_SPLIT8}, "adamw, split8");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_F32, .layout = RH_LAYOUT_PLAIN}, "adamw, fp32");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_LION}, "lion");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_SGD, .momentum = 1}, "sgd");
+	check_kind(&drives, pool, (struct rh_store_options){.dtype = RH_BF16, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
 	rh_pool_destroy(pool);
-	check_ok(rh_dir_remove(world.root));
+	drives_remove(&drives);
 }
 
 struct moved {
@@ -239,12 +221,12 @@ static void test_what_is_not_asked_for_is_not_moved(void **state)
 	(void)state;
 	static float values[1 << 18];
 	struct rh_pool *pool = NULL;
-	struct world world;
+	struct drives drives;
 	make_specs();
-	world_open(&world);
+	drives_make(&drives);
 	check_ok(rh_pool_create(1, &pool));
 	for (int spill = RH_SPILL_OPTIMIZER; spill <= (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS); spill += RH_SPILL_MASTERS) {
-		struct rh_space_options where = {.dir = world.name, .dirs = 1};
+		struct rh_space_options where = {.dir = drives.name, .dirs = 1};
 		struct rh_store_options options = {.dtype = RH_BF16, .spill = spill};
 		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
 		struct rh_store *store = NULL;
@@ -281,7 +263,7 @@ static void test_what_is_not_asked_for_is_not_moved(void **state)
 		rh_store_destroy(store);
 	}
 	rh_pool_destroy(pool);
-	check_ok(rh_dir_remove(world.root));
+	drives_remove(&drives);
 }
 
 /* A fault of the drive comes out of the update, and stays. */
@@ -289,12 +271,12 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 {
 	(void)state;
 	struct rh_pool *pool = NULL;
-	struct world world;
+	struct drives drives;
 	make_specs();
-	world_open(&world);
+	drives_make(&drives);
 	check_ok(rh_pool_create(1, &pool));
 	for (int flip = 0; flip < 2; flip++) {
-		struct rh_space_options where = {.dir = world.name, .dirs = 1};
+		struct rh_space_options where = {.dir = drives.name, .dirs = 1};
 		struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER};
 		setenv("RH_SPILL_ELEMENTS", "40000", 1);
 		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
@@ -318,7 +300,7 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 		rh_store_destroy(store);
 	}
 	rh_pool_destroy(pool);
-	check_ok(rh_dir_remove(world.root));
+	drives_remove(&drives);
 }
 
 int main(void)

@@ -219,6 +219,23 @@ static inline double rig_update(struct rig *rig, double rate, int64_t step)
 	return norm;
 }
 
+/* All trained tensors, one after the other, in floats; the caller's. */
+static inline float *rig_weights(const struct rh_session *session, int64_t *count)
+{
+	int64_t all, at = 0;
+	rh_model_parameters(session->model, count, &all);
+	float *weights = malloc((size_t)*count * sizeof *weights);
+	assert_non_null(weights);
+	for (int b = 0; b < session->model->blocks; b++)
+		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
+			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
+			check_ok(rh_store_get(session->store, b, t, 0, n, weights + at));
+			at += n;
+		}
+	assert_int_equal(at, *count);
+	return weights;
+}
+
 /* Of all weights, as the store has them. */
 static inline uint64_t rig_weights_hash(const struct rh_session *session)
 {

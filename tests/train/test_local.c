@@ -31,21 +31,6 @@ struct outcome {
 	int64_t count;
 };
 
-static void outcome_weights(const struct rh_session *session, struct outcome *out)
-{
-	int64_t all, at = 0;
-	rh_model_parameters(session->model, &out->count, &all);
-	out->weights = malloc((size_t)out->count * sizeof(float));
-	assert_non_null(out->weights);
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
-			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
-			check_ok(rh_store_get(session->store, b, t, 0, n, out->weights + at));
-			at += n;
-		}
-	assert_int_equal(at, out->count);
-}
-
 static double rate_of(int64_t step)
 {
 	return 3e-3 / (double)(1 + step % 3);
@@ -166,7 +151,7 @@ static struct outcome run(const struct what *what)
 		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
 	}
 	assert_int_equal(at->ended, STEPS);
-	outcome_weights(&deep.rig.session, &out);
+	out.weights = rig_weights(&deep.rig.session, &out.count);
 	free(at);
 	deep_close(&deep);
 	return out;
@@ -370,7 +355,7 @@ static struct outcome plain(const struct what *what)
 	check_ok(rh_stage_state_create(model, &at->state));
 	plain_stretch(at, 0, STEPS / 4 * MICROS);
 	plain_stretch(at, STEPS / 4 * MICROS, ALL);
-	outcome_weights(&deep.rig.session, &out);
+	out.weights = rig_weights(&deep.rig.session, &out.count);
 	rh_stage_state_free(&at->state);
 	for (int b = 0; b < model->blocks; b++)
 		free(at->sum[b][0]);

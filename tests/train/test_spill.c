@@ -1,11 +1,9 @@
 /* Runs whose state lies on NVMe: bit for bit those in memory, synchronous and asynchronous, whatever is spilled, over one directory and
  * over three; and the bytes are those said. */
-#include "rig.h"
+#include "offload/drives.h"
+#include "train/rig.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { STEPS = 50, MICROS = 3, DRIVES = 3 };
+enum { STEPS = 50, MICROS = 3 };
 
 struct what {
 	const char *model, *adapter, *device;
@@ -28,40 +26,20 @@ struct outcome {
 	struct rh_space_stats stats;
 };
 
-static char root[64], dirs[DRIVES][96], *dir_names[DRIVES];
+static struct drives dirs;
 
-static int make_dirs(void **state)
+static int make_drives(void **state)
 {
 	(void)state;
-	snprintf(root, sizeof root, "%s/rh-spill-XXXXXX", access("/dev/shm", W_OK) ? "build" : "/dev/shm");
-	assert_non_null(mkdtemp(root));
-	for (int d = 0; d < DRIVES; d++) {
-		snprintf(dirs[d], sizeof dirs[d], "%s/%d", root, d);
-		dir_names[d] = dirs[d];
-		assert_int_equal(mkdir(dirs[d], 0777), 0);
-	}
+	drives_make(&dirs);
 	return 0;
 }
 
-static int remove_dirs(void **state)
+static int remove_drives(void **state)
 {
 	(void)state;
-	for (int d = 0; d < DRIVES; d++)
-		assert_int_equal(rmdir(dirs[d]), 0); /* empty */
-	return rmdir(root);
-}
-
-static void get_weights(const struct rh_session *session, struct outcome *out)
-{
-	int64_t all;
-	rh_model_parameters(session->model, &out->count, &all);
-	float *to = out->weights = calloc((size_t)out->count, sizeof *to);
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
-			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
-			check_ok(rh_store_get(session->store, b, t, 0, n, to));
-			to += n;
-		}
+	drives_remove(&dirs);
+	return 0;
 }
 
 static struct outcome train(const struct what *what, int staleness, int spill, int drives)
@@ -78,7 +56,7 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 	rig.config.optimizer_staleness = staleness;
 	rig.config.spill = spill;
 	rig.config.max_nvme = spill ? 1 << 30 : 0;
-	rig.config.nvme_dirs = (struct rh_list){.item = dir_names, .count = (size_t)drives};
+	rig.config.nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)drives};
 	struct rig_input in = rig_input(&rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS, .train_steps = STEPS};
 	check_ok(rh_session_open(&rig.config, RH_SESSION_TRAINS, &rig.session));
@@ -96,7 +74,7 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 		if (step + 1 == what->stop || step + 1 == STEPS)
 			check_ok(rh_updater_flush(rig.session.updater));
 	}
-	get_weights(&rig.session, &out);
+	out.weights = rig_weights(&rig.session, &out.count);
 	out.store_bytes = rig.session.bytes.store;
 	out.nvme_bytes = rig.session.bytes.nvme;
 	out.step_bytes = rig.session.bytes.nvme_step;
@@ -199,7 +177,7 @@ static int start(struct rh_session *session, struct rh_config *config, const cha
 	                             .max_nvme = budget.nvme,
 	                             .max_nvme_writes = budget.writes,
 	                             .spill = budget.spill,
-	                             .nvme_dirs = {.item = dir_names, .count = 2}};
+	                             .nvme_dirs = {.item = dirs.name, .count = 2}};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, session));
 	setenv("RH_SPILL_ELEMENTS", "262144", 1);
 	return rh_session_start(session, &work);
@@ -224,7 +202,7 @@ static void test_budgets_hold_to_the_byte(void **state)
 	int64_t ram[3], nvme = 0, writes = 0;
 	static const int spills[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS};
 	char model[128];
-	snprintf(model, sizeof model, "%s/config.json", root);
+	snprintf(model, sizeof model, "%s/config.json", dirs.root);
 	write_model(model);
 	for (int i = 0; i < 3; i++) {
 		check_ok(start(&session, &config, model, (struct budget){spills[i], 0, 1 << 30, 0}));
@@ -259,5 +237,5 @@ int main(void)
 	        cmocka_unit_test(test_lora_from_nvme_is_that_in_memory),
 	        cmocka_unit_test(test_budgets_hold_to_the_byte),
 	};
-	return cmocka_run_group_tests(tests, make_dirs, remove_dirs);
+	return cmocka_run_group_tests(tests, make_drives, remove_drives);
 }

@@ -1,13 +1,12 @@
 /* Runs whose boundaries between stages lie on NVMe: bit for bit those in memory, whatever else is spilled, synchronous and asynchronous,
  * under every schedule, with much memory for the rings and with the least; and the bytes are those said. */
+#include "offload/drives.h"
 #include "train/deep.h"
 
 #include "config/hardware.h"
 #include "train/planning.h"
 
-#include <sys/stat.h>
-
-enum { STEPS = 50, BLOCKS = 6, MICROS = 7, DRIVES = 3 };
+enum { STEPS = 50, BLOCKS = 6, MICROS = 7 };
 
 struct what {
 	const char *model, *device, *schedule; /* NULL: RoundPipe */
@@ -32,27 +31,20 @@ struct outcome {
 	struct rh_space_stats stats;
 };
 
-static char root[64], dirs[DRIVES][96], *dir_names[DRIVES];
+static struct drives dirs;
 
-static int make_dirs(void **state)
+static int make_drives(void **state)
 {
 	(void)state;
-	snprintf(root, sizeof root, "%s/rh-spill-XXXXXX", access("/dev/shm", W_OK) ? "build" : "/dev/shm");
-	assert_non_null(mkdtemp(root));
-	for (int d = 0; d < DRIVES; d++) {
-		snprintf(dirs[d], sizeof dirs[d], "%s/%d", root, d);
-		dir_names[d] = dirs[d];
-		assert_int_equal(mkdir(dirs[d], 0777), 0);
-	}
+	drives_make(&dirs);
 	return 0;
 }
 
-static int remove_dirs(void **state)
+static int remove_drives(void **state)
 {
 	(void)state;
-	for (int d = 0; d < DRIVES; d++)
-		assert_int_equal(rmdir(dirs[d]), 0); /* empty */
-	return rmdir(root);
+	drives_remove(&dirs);
+	return 0;
 }
 
 static struct rig_input open_run(struct deep *deep, const struct what *what, struct place place, struct rh_workload *work)
@@ -82,7 +74,7 @@ static struct rig_input open_run(struct deep *deep, const struct what *what, str
 	config->max_ram = place.ram;
 	config->spill = place.spill;
 	config->max_nvme = place.spill ? 1 << 30 : 0;
-	config->nvme_dirs = (struct rh_list){.item = dir_names, .count = (size_t)place.drives};
+	config->nvme_dirs = (struct rh_list){.item = dirs.name, .count = (size_t)place.drives};
 	struct rig_input in = rig_input(&deep->rig, "train");
 	*work = (struct rh_workload){
 	        .train = rig_limits(&in, 0), .train_micro_batches = what->micros ? what->micros : MICROS, .train_steps = what->steps};
@@ -105,19 +97,6 @@ static double step(struct rig *rig, const struct what *what, const struct rig_in
 	return loss;
 }
 
-static void get_weights(const struct rh_session *session, struct outcome *out)
-{
-	int64_t all;
-	rh_model_parameters(session->model, &out->count, &all);
-	float *to = out->weights = calloc((size_t)out->count, sizeof *to);
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
-			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
-			check_ok(rh_store_get(session->store, b, t, 0, n, to));
-			to += n;
-		}
-}
-
 static struct outcome train(const struct what *what, struct place place)
 {
 	struct deep deep;
@@ -128,7 +107,7 @@ static struct outcome train(const struct what *what, struct place place)
 	check_ok(rh_session_start(session, &work));
 	for (int s = 0; s < what->steps; s++)
 		out.loss[s] = step(&deep.rig, what, &in, s);
-	get_weights(session, &out);
+	out.weights = rig_weights(session, &out.count);
 	out.ram_bytes = session->bytes.total;
 	out.boundary_bytes = session->bytes.boundaries;
 	out.nvme_bytes = session->bytes.nvme;
@@ -415,7 +394,7 @@ static struct outcome train_stretches(const struct what *what, struct place plac
 		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
 	}
 	out.loss[0] = at->loss;
-	get_weights(&deep.rig.session, &out);
+	out.weights = rig_weights(&deep.rig.session, &out.count);
 	out.boundary_bytes = deep.rig.session.bytes.boundaries;
 	out.step_bytes = deep.rig.session.bytes.nvme_step;
 	if (deep.rig.session.space)
@@ -452,5 +431,5 @@ int main(void)
 	        cmocka_unit_test(test_a_flipped_bit_is_named_before_it_is_used),
 	        cmocka_unit_test(test_stages_that_update_themselves),
 	};
-	return cmocka_run_group_tests(tests, make_dirs, remove_dirs);
+	return cmocka_run_group_tests(tests, make_drives, remove_drives);
 }

@@ -27,23 +27,6 @@ struct outcome {
 	int64_t count;
 };
 
-static int64_t count_weights(const struct rh_session *session)
-{
-	int64_t trainable, all;
-	rh_model_parameters(session->model, &trainable, &all);
-	return trainable;
-}
-
-static void get_weights(const struct rh_session *session, float *to)
-{
-	for (int b = 0; b < session->model->blocks; b++)
-		for (int t = 0; session->model->block[b].trainable && t < session->model->block[b].tensors; t++) {
-			int64_t n = session->model->block[b].tensor[t].rows * session->model->block[b].tensor[t].cols;
-			check_ok(rh_store_get(session->store, b, t, 0, n, to));
-			to += n;
-		}
-}
-
 static void set_weights(const struct rh_session *session, const float *from)
 {
 	for (int b = 0; b < session->model->blocks; b++)
@@ -101,9 +84,7 @@ static struct outcome beside(const struct what *what, int staleness, enum when w
 		if (step + 1 == what->stop || step + 1 == STEPS)
 			check_ok(rh_updater_flush(updater));
 	}
-	out.count = count_weights(&rig.session);
-	out.weights = calloc((size_t)out.count, sizeof(float));
-	get_weights(&rig.session, out.weights);
+	out.weights = rig_weights(&rig.session, &out.count);
 	rig_close(&rig);
 	return out;
 }
@@ -119,18 +100,16 @@ static struct outcome plain(const struct what *what, int staleness)
 	resident.device = "cpu:1";
 	resident.round = resident.cap = 0;
 	start(&rig, &resident, 0, &in);
-	out.count = count_weights(&rig.session);
-	float *newest = calloc((size_t)out.count, sizeof(float)), *before = calloc((size_t)out.count, sizeof(float));
-	get_weights(&rig.session, newest);
-	memcpy(before, newest, (size_t)out.count * sizeof(float));
+	float *newest = rig_weights(&rig.session, &out.count), *before = rig_weights(&rig.session, &out.count);
 	for (int step = 0; step < STEPS; step++) {
 		if (staleness && step != what->stop)
 			set_weights(&rig.session, before);
 		out.loss[step] = one_step(&rig, &in, step);
 		set_weights(&rig.session, newest);
-		memcpy(before, newest, (size_t)out.count * sizeof(float));
+		free(before);
+		before = newest;
 		out.norm[step] = rig_update(&rig, 3e-3, step);
-		get_weights(&rig.session, newest);
+		newest = rig_weights(&rig.session, &out.count);
 	}
 	free(before);
 	out.weights = newest;

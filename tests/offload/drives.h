@@ -1,0 +1,42 @@
+/* Directories that stand for drives. */
+#ifndef RH_TESTS_OFFLOAD_DRIVES_H
+#define RH_TESTS_OFFLOAD_DRIVES_H
+
+#include "check.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DRIVES = 3 };
+
+struct drives {
+	char root[64], dir[DRIVES][96];
+	char *name[DRIVES]; /* as options want them */
+};
+
+static inline void drives_make_in(struct drives *drives, const char *where)
+{
+	snprintf(drives->root, sizeof drives->root, "%s/rh-drives-XXXXXX", where);
+	assert_non_null(mkdtemp(drives->root));
+	for (int d = 0; d < DRIVES; d++) {
+		snprintf(drives->dir[d], sizeof drives->dir[d], "%s/%d", drives->root, d);
+		drives->name[d] = drives->dir[d];
+		assert_int_equal(mkdir(drives->dir[d], 0777), 0);
+	}
+}
+
+/* Where files are memory, if there is such a place: quick. */
+static inline void drives_make(struct drives *drives)
+{
+	drives_make_in(drives, access("/dev/shm", W_OK) ? "build" : "/dev/shm");
+}
+
+/* Nothing was left in them. */
+static inline void drives_remove(const struct drives *drives)
+{
+	for (int d = 0; d < DRIVES; d++)
+		assert_int_equal(rmdir(drives->dir[d]), 0);
+	assert_int_equal(rmdir(drives->root), 0);
+}
+
+#endif
