@@ -8,18 +8,6 @@
  * more. What depends on the decade comes from tables of eight, which are a register. 14 bytes an element are moved (8 read, 6 written). */
 #include "offload/simd/simd.h"
 
-#include <immintrin.h>
-
-#if defined __AVX512F__
-enum { LANES = 16 };
-#elif defined __AVX2__
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
-typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t words __attribute__((vector_size(4 * LANES)));
-
 #define TEN(c)      ((c) == 7 ? 1.0 : (c) == 6 ? 1e-1 : (c) == 5 ? 1e-2 : (c) == 4 ? 1e-3 : (c) == 3 ? 1e-4 : (c) == 2 ? 1e-5 : 1e-6)
 #define N(u, c)     ((double)(1 << ((c)-1 + (u))))
 #define LEAST(u, c) (TEN(c) * (0.1 + 0.45 / N(u, c))) /* the decade's first value and its last */
@@ -66,83 +54,59 @@ static const struct map maps[2] = {
 };
 
 /* table[index modulo 8] */
-SIMD_INLINE floats pick(const float table[16], words index)
+SIMD_INLINE vf pick(const float table[16], vi index)
 {
-	floats out;
+	vf out;
 #if defined __AVX2__
-	memcpy(&out, table, sizeof out);
-	out = __builtin_shuffle(out, index);
+	out = __builtin_shuffle(vf_load(table), index);
 #else
-	for (int k = 0; k < LANES; k++)
+	for (int k = 0; k < VF; k++)
 		out[k] = table[index[k] & 7];
 #endif
 	return out;
 }
 
 /* a * b + c, rounded once. */
-SIMD_INLINE floats fuse(floats a, floats b, floats c)
+SIMD_INLINE vf fuse(vf a, vf b, vf c)
 {
 #if defined __AVX512F__
-	return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+	return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined __AVX2__
-	return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+	return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-	for (int k = 0; k < LANES; k++)
+	for (int k = 0; k < VF; k++)
 		c[k] = fmaf(a[k], b[k], c[k]);
 	return c;
 #endif
 }
 
-/* b where one of them is no number. */
-SIMD_INLINE floats larger(floats a, floats b)
-{
-#if defined __AVX512F__
-	return (floats)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined __AVX2__
-	return (floats)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-	return (floats)_mm_max_ps((__m128)a, (__m128)b);
-#endif
-}
-
-SIMD_INLINE floats smaller(floats a, floats b)
-{
-#if defined __AVX512F__
-	return (floats)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined __AVX2__
-	return (floats)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-	return (floats)_mm_min_ps((__m128)a, (__m128)b);
-#endif
-}
-
 /* Of numbers from 0 to 255. */
-SIMD_INLINE words third(words number)
+SIMD_INLINE vi third(vi number)
 {
 #if defined __AVX2__ && !defined __AVX512F__
-	return (words)_mm256_mulhi_epu16((__m256i)number, _mm256_set1_epi32(21846));
+	return (vi)_mm256_mulhi_epu16((__m256i)number, _mm256_set1_epi32(21846));
 #else
 	return number * 21846 >> 16;
 #endif
 }
 
 /* GCC takes conversions of bytes apart, lane by lane. */
-SIMD_INLINE words widen(const uint8_t *codes)
+SIMD_INLINE vi widen(const uint8_t *codes)
 {
 #if defined __AVX512F__
-	return (words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
+	return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
 #elif defined __AVX2__
-	return (words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
+	return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
 #else
-	words out;
-	for (int k = 0; k < LANES; k++)
+	vi out;
+	for (int k = 0; k < VF; k++)
 		out[k] = codes[k];
 	return out;
 #endif
 }
 
 /* Numbers from -1 (which becomes 0) to 255, four vectors of them. */
-SIMD_INLINE void narrow(const words number[4], uint8_t *codes)
+SIMD_INLINE void narrow(const vi number[4], uint8_t *codes)
 {
 #if defined __AVX2__ && !defined __AVX512F__
 	__m256i low = _mm256_packs_epi32((__m256i)number[0], (__m256i)number[1]);
@@ -151,8 +115,8 @@ SIMD_INLINE void narrow(const words number[4], uint8_t *codes)
 	_mm256_storeu_si256((__m256i *)(void *)codes, all);
 #else
 	for (int v = 0; v < 4; v++)
-		for (int k = 0; k < LANES; k++)
-			codes[v * LANES + k] = (uint8_t)(number[v][k] < 0 ? 0 : number[v][k]);
+		for (int k = 0; k < VF; k++)
+			codes[v * VF + k] = (uint8_t)(number[v][k] < 0 ? 0 : number[v][k]);
 #endif
 }
 
@@ -160,15 +124,14 @@ SIMD_INLINE void narrow(const words number[4], uint8_t *codes)
 SIMD_INLINE void decode(const int is_signed, const uint8_t *codes, float largest, float *to)
 {
 	const struct map *map = &maps[!is_signed];
-	const floats whole = (floats){0} + 0x1p25f;
-	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
-		floats number = (floats)(widen(codes + i) | (words)whole) - (0x1p25f + (is_signed ? 4 * 127 : -4));
-		words exponent = (words)number >> 23;
-		floats base = pick(map->base, exponent);
+	const vf whole = vf_set(0x1p25f);
+	for (int i = 0; i < OPTIMIZER_CODES; i += VF) {
+		vf number = (vf)(widen(codes + i) | (vi)whole) - (0x1p25f + (is_signed ? 4 * 127 : -4));
+		vi exponent = (vi)number >> 23;
+		vf base = pick(map->base, exponent);
 		if (is_signed)
-			base = (floats)((words)base ^ ((words)number & INT32_MIN));
-		floats value = fuse(number, pick(map->slope, exponent), base) * largest;
-		memcpy(to + i, &value, sizeof value);
+			base = (vf)((vi)base ^ ((vi)number & INT32_MIN));
+		vf_store(to + i, fuse(number, pick(map->slope, exponent), base) * largest);
 	}
 }
 
@@ -178,27 +141,24 @@ SIMD_INLINE float inverse_of(float largest)
 	return largest >= 0x1p-124f ? 1 / largest : 0;
 }
 
-SIMD_INLINE words encode_vector(const int is_signed, floats value, float twice)
+SIMD_INLINE vi encode_vector(const int is_signed, vf value, float twice)
 {
 	const struct map *map = &maps[!is_signed];
-	floats x = larger((floats)((words)value & INT32_MAX) * twice, (floats){0} + 0x1p-22f);
-	words decade = third((words)x >> 23);
+	vf x = vf_max((vf)((vi)value & INT32_MAX) * twice, vf_set(0x1p-22f));
+	vi decade = third((vi)x >> 23);
 	decade -= x >= pick(map->next, decade);
-	floats line = fuse(x, pick(map->half, decade), pick(map->foot, decade));
-	words number = __builtin_convertvector(smaller(line, pick(map->top, decade)), words), sign = (words)value >> 31;
+	vf line = fuse(x, pick(map->half, decade), pick(map->foot, decade));
+	vi number = __builtin_convertvector(vf_min(line, pick(map->top, decade)), vi), sign = (vi)value >> 31;
 	return is_signed ? ((number ^ sign) - sign) + 127 : number; /* -1: there is no -1 */
 }
 
 SIMD_INLINE void encode(const int is_signed, const float *from, float largest, uint8_t *codes)
 {
 	float twice = 2 * inverse_of(largest);
-	for (int i = 0; i < OPTIMIZER_CODES; i += 4 * LANES) {
-		words number[4];
-		for (int v = 0; v < 4; v++) {
-			floats value;
-			memcpy(&value, from + i + v * LANES, sizeof value);
-			number[v] = encode_vector(is_signed, value, twice);
-		}
+	for (int i = 0; i < OPTIMIZER_CODES; i += 4 * VF) {
+		vi number[4];
+		for (int v = 0; v < 4; v++)
+			number[v] = encode_vector(is_signed, vf_load(from + i + v * VF), twice);
 		narrow(number, codes + i);
 	}
 }
@@ -230,17 +190,10 @@ void SIMD(codes_encode)(int is_signed, const float *from, float largest, uint8_t
 
 static float largest_of(const float *values)
 {
-	floats most = {0};
-	for (int i = 0; i < OPTIMIZER_CODES; i += LANES) {
-		floats x;
-		memcpy(&x, values + i, sizeof x);
-		most = larger((floats)((words)x & INT32_MAX), most);
-	}
-	float lane[LANES], found = 0;
-	memcpy(lane, &most, sizeof lane);
-	for (int k = 0; k < LANES; k++)
-		found = lane[k] > found ? lane[k] : found;
-	return found;
+	vf most = {0};
+	for (int i = 0; i < OPTIMIZER_CODES; i += VF)
+		most = vf_max((vf)((vi)vf_load(values + i) & INT32_MAX), most);
+	return vf_largest(most);
 }
 
 SIMD_INLINE uint32_t update(const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at, int64_t count, float *first,

@@ -37,24 +37,15 @@ static const float bases[2][16] = {{0, SEVEN(BASE, 0), 1}, {0, 0, SEVEN(BASE, 1)
 #define BINADE_TOP(u, c)   LINE_TOP(u, (c) % 8)
 #define CARRY(border, two) ((1 << 23) - (int)(((double)(border) * (two)-1) * (1 << 23)))
 static const float steeps[2][32] = BY_BINADE(BINADE_STEEP), feet[2][32] = BY_BINADE(BINADE_FOOT), tops[2][32] = BY_BINADE(BINADE_TOP);
-static const int carries[2][32] = {
-        {[31 - 22] = CARRY(BORDER(0, 1), 0x1p22),
-         [31 - 20] = CARRY(BORDER(0, 2), 0x1p20),
-         [31 - 17] = CARRY(BORDER(0, 3), 0x1p17),
-         [31 - 13] = CARRY(BORDER(0, 4), 0x1p13),
-         [31 - 10] = CARRY(BORDER(0, 5), 0x1p10),
-         [31 - 7] = CARRY(BORDER(0, 6), 0x1p7),
-         [31 - 4] = CARRY(BORDER(0, 7), 0x1p4),
-         [31 - 1] = CARRY(ONE(0), 0x1p1)},
-        {[31 - 23] = CARRY(BORDER(1, 1), 0x1p23),
-         [31 - 20] = CARRY(BORDER(1, 2), 0x1p20),
-         [31 - 17] = CARRY(BORDER(1, 3), 0x1p17),
-         [31 - 14] = CARRY(BORDER(1, 4), 0x1p14),
-         [31 - 10] = CARRY(BORDER(1, 5), 0x1p10),
-         [31 - 7] = CARRY(BORDER(1, 6), 0x1p7),
-         [31 - 4] = CARRY(BORDER(1, 7), 0x1p4),
-         [31 - 1] = CARRY(ONE(1), 0x1p1)},
-};
+/* c-th: the exponent, without its sign, of the binade in which decade c begins. */
+#define CARRIES(u, e1, e2, e3, e4, e5, e6, e7)                                                                                             \
+	{                                                                                                                                  \
+		[31 - e1] = CARRY(BORDER(u, 1), 0x1p##e1), [31 - e2] = CARRY(BORDER(u, 2), 0x1p##e2),                                      \
+		      [31 - e3] = CARRY(BORDER(u, 3), 0x1p##e3), [31 - e4] = CARRY(BORDER(u, 4), 0x1p##e4),                                \
+		      [31 - e5] = CARRY(BORDER(u, 5), 0x1p##e5), [31 - e6] = CARRY(BORDER(u, 6), 0x1p##e6),                                \
+		      [31 - e7] = CARRY(BORDER(u, 7), 0x1p##e7), [31 - 1] = CARRY(ONE(u), 0x1p1)                                           \
+	}
+static const int carries[2][32] = {CARRIES(0, 22, 20, 17, 13, 10, 7, 4), CARRIES(1, 23, 20, 17, 14, 10, 7, 4)};
 
 #define SIGN _mm512_set1_epi32(INT32_MIN)
 

@@ -1,17 +1,13 @@
-/* Inside offload/simd: names that carry the instruction set, loading and storing of the forms, prefetching. */
+/* Inside offload/simd: loading and storing of the forms, prefetching, and what each file exports. */
 #ifndef RH_OFFLOAD_SIMD_H
 #define RH_OFFLOAD_SIMD_H
 
 #include <math.h>
 
 #include "core/float16.h"
+#include "device/cpu/simd/vector.h"
 #include "offload/simd/kernels.h"
 #include "offload/split.h"
-
-#define SIMD_JOIN_(a, b) a##_##b
-#define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
-#define SIMD(name)       SIMD_JOIN(name, RH_ISA)
-#define SIMD_INLINE      static inline __attribute__((always_inline))
 
 /* A master weight in its form. */
 SIMD_INLINE float weight_at(const int form, const struct optimizer_span *s, int64_t i)
