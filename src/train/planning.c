@@ -84,6 +84,7 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	if (rc)
 		return rc;
 	session->bytes.boundaries = beside.host;
+	session->bytes.boundaries_nvme = beside.nvme;
 	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
 	struct rh_store_nvme nvme = rh_store_nvme(session->model->block, session->model->blocks, &planning->store);
 	session->bytes.nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme;

@@ -23,6 +23,7 @@ struct rh_session_machine {
 struct rh_session_bytes {
 	int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
 	int64_t nvme;                                   /* reserved there */
+	int64_t boundaries_nvme;                        /* of it: boundary activations */
 	int64_t nvme_loaded;                            /* written to it before the first step, at most */
 	int64_t nvme_step;                              /* written to it in a whole step */
 	int64_t device_budget, total_budget;            /* INT64_MAX: no limit */

@@ -11,6 +11,17 @@ static void report_idle_cuts(const struct rh_session *session)
 			        (long long)session->config->backward_cuts[i], lowest);
 }
 
+/* Asked for, and not done. */
+static void report_kept_boundaries(const struct rh_session *session)
+{
+	const struct rh_plan *plan = &session->plan;
+	if (!(session->config->spill & RH_SPILL_ACTIVATIONS) || session->bytes.boundaries_nvme)
+		return;
+	rh_note("spill: activations stay in memory: %s", plan->forward_stages + plan->backward_stages == 1
+	                                                         ? "all layers are one stage, and none lie between stages"
+	                                                         : "the buffers on their way to NVMe would take as much of it");
+}
+
 void rh_session_report(const struct rh_session *session)
 {
 	report_idle_cuts(session);
@@ -24,10 +35,11 @@ void rh_session_report(const struct rh_session *session)
 		rh_note("%s: the products of %lld linears stay in bf16 with fp32 sums: their lengths are no multiples of %d",
 		        session->config->fp8 ? "fp8" : "accumulation: fp16", (long long)unfit, session->config->fp8 ? 16 : 8);
 	if (session->model->head_rows < session->model->head_rows_wanted)
-		rh_note("max_vram: the loss is made at most %lld tokens at a time, not %lld, for want of device memory: slower; raise it, "
-		        "or "
-		        "lower per_device_train_batch_size",
+		rh_note("max_vram: the loss is made at most %lld tokens at a time, not %lld, for want of device memory: slower, and its "
+		        "sums "
+		        "are rounded otherwise; raise it, or lower per_device_train_batch_size",
 		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
+	report_kept_boundaries(session);
 	int saving = 0;
 	for (int i = 0; i < plan->backward_stages; i++)
 		saving += plan->saved[i].bytes > 0;

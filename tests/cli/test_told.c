@@ -45,6 +45,20 @@ static void test_an_adapter_on_a_gguf_names_the_base_that_is_given(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_boundaries_that_stay_in_memory_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_ok(rh_dir_make(path_of("%s/nvme", scratch.dir)));
+#define SPILLS "train @/run.yaml --spill activations --nvme_dirs [@/nvme] --max_nvme 1GiB "
+	SAYS(&scratch, SPILLS "--output_dir @/one", "spill: activations stay in memory: all layers are one stage");
+	SAYS(&scratch, SPILLS "--output_dir @/two --backward_cuts [2]",
+	     "spill: activations stay in memory: the buffers on their way to NVMe would take as much of it");
+	SAYS(&scratch, "train @/run.yaml --spill auto --nvme_dirs [@/nvme] --max_nvme 1GiB --output_dir @/three", "!stay in memory");
+	scratch_close(&scratch);
+}
+
 static void test_adapters_of_another_base_are_told_of(void **state)
 {
 	(void)state;
@@ -173,6 +187,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_cuts_below_what_is_trained_are_told_of),
 	        cmocka_unit_test(test_an_adapter_on_a_gguf_names_the_base_that_is_given),
+	        cmocka_unit_test(test_boundaries_that_stay_in_memory_are_told_of),
 	        cmocka_unit_test(test_adapters_of_another_base_are_told_of),
 	        cmocka_unit_test(test_rows_that_nobody_evaluates_are_told_of),
 	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
