@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 	rounds = rounds < 1 ? 1 : rounds > ROUNDS_MOST ? ROUNDS_MOST : rounds;
 	struct ours ours;
 	struct rh_space_stats stats;
-	ours_open(&ours, dir);
+	ours_open(&ours, dir, BY_SPACE);
 	rh_space_stats(ours.space, &stats);
 	const char *engine = strcmp(stats.engine, "io_uring") ? "psync" : "io_uring";
 	printf("%s by %s%s, blocks of 1 MiB, depth %d\n", dir, stats.engine, stats.direct ? ", direct" : "", DEPTH);

@@ -28,12 +28,18 @@ static int check(int rc)
 	return rc;
 }
 
-static void ours_open(struct ours *ours, char *dir)
+/* Who checks what is read: the space, as with weights and activations, or nobody here, as with optimizer state, whose update does. */
+enum checks { BY_SPACE, BY_OWNER };
+
+static void ours_open(struct ours *ours, char *dir, enum checks checks)
 {
 	struct rh_space_options options = {.dir = &dir, .dirs = 1, .depth = DEPTH};
 	check(rh_space_open(&options, &ours->space));
 	for (int r = 0; r < RECORDS; r++)
-		check(rh_space_take(ours->space, RECORD, "record", NULL, &ours->record[r]));
+		if (checks == BY_SPACE)
+			check(rh_space_take(ours->space, RECORD, "record", NULL, &ours->record[r]));
+		else
+			check(rh_space_take_parts(ours->space, (int64_t[RH_SPACE_PARTS]){RECORD}, "record", NULL, &ours->record[r]));
 	check(rh_space_reserve(ours->space));
 	check(rh_host_reserve((int64_t)SLOTS * RECORD, "the bench", &ours->memory));
 	rh_space_attach(ours->space, ours->memory.base, ours->memory.capacity);

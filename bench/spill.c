@@ -218,7 +218,7 @@ int main(int argc, char **argv)
 	write_config(&setting, layers);
 	rh_log_quiet(1);
 	struct ours ours;
-	ours_open(&ours, dir);
+	ours_open(&ours, dir, BY_OWNER);
 	(void)ours_run(&ours, WRITE, 1);
 	double ratio[2] = {0};
 	for (int stale = 1; stale >= 0; stale--)

@@ -88,7 +88,8 @@ struct spans {
 	struct store_view view;
 	enum optimizer_step step;
 	struct optimizer_terms decaying, plain;
-	_Atomic int bad; /* lowest tensor with a non-finite weight, INT_MAX for none */
+	_Atomic int bad;  /* lowest tensor with a non-finite weight, INT_MAX for none */
+	_Atomic int torn; /* 1 + the lowest block of the record that is not what was written, likewise */
 };
 
 /* Task of rh_optimizer_update. */
@@ -100,6 +101,11 @@ static void update_span(void *context, int64_t i)
 	const struct store_block *block = spans->block;
 	const struct store_view *view = &spans->view;
 	const struct rh_tensor *tensor = &store->spec[span->block].tensor[span->tensor];
+	int torn = view->unknown ? sums_check_span(store, spans->piece, view->unknown, i, view->frame) : 0;
+	if (torn) {
+		sums_keep_lowest(&spans->torn, torn);
+		return;
+	}
 	struct optimizer_span at = store_span_at(store, block, view, span->first);
 	for (int k = 0; k < 2; k++) {
 		if (view->moment[k])
@@ -109,12 +115,10 @@ static void update_span(void *context, int64_t i)
 			at.largest[k] = block->largest[k] + span->codes;
 		}
 	}
-	if (!store->kernels->update[spans->step][store->form](tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
-		return;
-	int lowest = atomic_load_explicit(&spans->bad, memory_order_relaxed); /* the pool's end of run publishes it */
-	while (span->tensor < lowest &&
-	       !atomic_compare_exchange_weak_explicit(&spans->bad, &lowest, span->tensor, memory_order_relaxed, memory_order_relaxed))
-		;
+	if (store->kernels->update[spans->step][store->form](tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
+		sums_keep_lowest(&spans->bad, span->tensor);
+	if (view->parts)
+		sums_make_span(store, spans->piece, view->parts, i, view->frame);
 }
 
 /* The constants in double on the host, each rounded once, as torch does. */
@@ -153,27 +157,34 @@ static enum optimizer_step step_of(const struct rh_store_options *options)
 	}
 }
 
-static int update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                        const struct rh_update *update)
+/* What an update of a piece found; INT_MAX for none. */
+struct found {
+	int bad, torn; /* as in struct spans */
+};
+
+static struct found update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
+                                 const struct rh_update *update)
 {
 	struct spans spans = {.store = store,
 	                      .block = &store->block[piece->block],
 	                      .piece = piece,
 	                      .view = *view,
 	                      .step = step_of(&store->options),
-	                      .bad = INT_MAX};
+	                      .bad = INT_MAX,
+	                      .torn = INT_MAX};
 	spans.decaying = spans.plain = make_terms(store, update);
 	if (store->options.optim == RH_OPTIM_SGD)
 		spans.decaying.decay = (float)update->settings.weight_decay;
 	else
 		spans.decaying.keep = (float)(1 - update->learning_rate * update->settings.weight_decay);
 	store_run_spans(store, piece->span, piece->span_count, update_span, &spans);
-	return atomic_load_explicit(&spans.bad, memory_order_relaxed);
+	return (struct found){atomic_load_explicit(&spans.bad, memory_order_relaxed),
+	                      atomic_load_explicit(&spans.torn, memory_order_relaxed)};
 }
 
 /* The tensors that a piece holds whole, from the last, so that the lowest bad one is the one that is told. */
-static int update_tensors(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                          const struct rh_update *update)
+static struct found update_tensors(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
+                                   const struct rh_update *update)
 {
 	int bad = INT_MAX;
 	for (int64_t s = piece->span + piece->span_count - 1; s >= piece->span; s--) {
@@ -181,7 +192,26 @@ static int update_tensors(struct rh_store *store, const struct store_piece *piec
 		if (begins && adafactor_update(store, piece->block, tensor, view, update))
 			bad = tensor;
 	}
-	return bad;
+	return (struct found){bad, INT_MAX};
+}
+
+/* *bad: the lowest tensor with a non-finite weight, so far. */
+static int update_piece(struct rh_store *store, int number, const struct rh_update *update, int *bad)
+{
+	const struct store_piece *piece = &store->piece[number];
+	struct store_view view;
+	int by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
+	int rc = (by_tensor ? store_hold : store_hold_unknown)(store, number, STORE_ALL, &view);
+	if (rc)
+		return rc;
+	struct found found = (by_tensor ? update_tensors : update_spans)(store, piece, &view, update);
+	if (found.torn < INT_MAX) {
+		store_release(store, number, STORE_ALL, STORE_UNCHANGED);
+		return rh_space_mismatch(store->options.space, piece->record, found.torn - 1);
+	}
+	store_release(store, number, STORE_ALL, by_tensor ? STORE_DONE : STORE_SUMMED);
+	*bad = found.bad < *bad ? found.bad : *bad;
+	return 0;
 }
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
@@ -194,14 +224,9 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_updat
 	int bad = INT_MAX;
 	spill_turn(store, block);
 	for (int p = store->block[block].piece, end = p + store->block[block].piece_count; p < end; p++) {
-		struct store_view view;
-		int rc = store_hold(store, p, STORE_ALL, &view);
+		int rc = update_piece(store, p, update, &bad);
 		if (rc)
 			return rc;
-		int found = store->options.optim == RH_OPTIM_ADAFACTOR ? update_tensors(store, &store->piece[p], &view, update)
-		                                                       : update_spans(store, &store->piece[p], &view, update);
-		store_release(store, p, STORE_ALL, STORE_DONE);
-		bad = found < bad ? found : bad;
 	}
 	if (bad == INT_MAX)
 		return 0;

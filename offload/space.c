@@ -25,6 +25,7 @@ struct space_record {
 	size_t first; /* block */
 	int blocks;
 	int part_end[RH_SPACE_PARTS]; /* blocks of all parts up to it */
+	int summed;                   /* the space checks its blocks */
 	const char *what, *owner;
 };
 
@@ -53,7 +54,7 @@ struct piece {
 	struct rh_drive_request request;
 	struct rh_space_io *io;
 	struct space_block *block;
-	int bad; /* its checksum does not match */
+	int summed, bad; /* bad: its checksum does not match */
 };
 
 struct rh_space_io {
@@ -163,7 +164,7 @@ static int64_t blocks_of(int64_t rounded)
 	return (rounded + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK;
 }
 
-int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner, int *record)
+static int take(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], struct space_record record, int *number)
 {
 	size_t blocks = 0;
 	for (int p = 0; p < RH_SPACE_PARTS; p++)
@@ -174,7 +175,9 @@ int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PAR
 	if (rc)
 		return rc;
 	struct space_record *taken = &space->record[space->records];
-	*taken = (struct space_record){.first = space->blocks, .blocks = (int)blocks, .what = what, .owner = owner};
+	*taken = record;
+	taken->first = space->blocks;
+	taken->blocks = (int)blocks;
 	for (int p = 0; p < RH_SPACE_PARTS; p++) {
 		for (int64_t left = rh_space_round(space, bytes[p]); left; space->blocks++) {
 			int32_t length = (int32_t)(left < RH_SPACE_BLOCK ? left : RH_SPACE_BLOCK);
@@ -186,13 +189,18 @@ int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PAR
 		}
 		taken->part_end[p] = (int)(space->blocks - taken->first);
 	}
-	*record = (int)space->records++;
+	*number = (int)space->records++;
 	return 0;
+}
+
+int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner, int *record)
+{
+	return take(space, bytes, (struct space_record){.what = what, .owner = owner}, record);
 }
 
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record)
 {
-	return rh_space_take_parts(space, (int64_t[RH_SPACE_PARTS]){bytes}, what, owner, record);
+	return take(space, (int64_t[RH_SPACE_PARTS]){bytes}, (struct space_record){.what = what, .owner = owner, .summed = 1}, record);
 }
 
 int rh_space_reserve(struct rh_space *space)
@@ -250,9 +258,9 @@ static void piece_done(struct rh_drive_request *request)
 	struct piece *piece = request->context;
 	struct rh_space *space = piece->io->space;
 	struct space_block *block = piece->block;
-	if (!request->rc && request->kind == RH_DRIVE_READ)
+	if (!request->rc && piece->summed && request->kind == RH_DRIVE_READ)
 		piece->bad = space->checksum(request->memory, request->bytes) != block->sum;
-	else if (!request->rc)
+	else if (!request->rc && piece->summed)
 		block->sum = space->checksum(request->memory, request->bytes);
 	block->written |= !request->rc && request->kind == RH_DRIVE_WRITE;
 	pthread_mutex_lock(&space->lock);
@@ -283,7 +291,7 @@ static int64_t cut(struct rh_space_io *io, int record, unsigned parts, enum rh_d
 			memset(at, 0, (size_t)block->bytes);
 		} else if (asked) {
 			struct piece *piece = &io->piece[io->count++];
-			*piece = (struct piece){.io = io, .block = block};
+			*piece = (struct piece){.io = io, .block = block, .summed = of->summed};
 			piece->request = (struct rh_drive_request){.kind = kind,
 			                                           .memory = at,
 			                                           .offset = block->offset,
@@ -358,27 +366,33 @@ static int await(struct rh_space_io *io)
 	return rc;
 }
 
-static const char *name_of(const struct rh_space_io *io, char *text, size_t bytes)
+static const char *name_of(const struct rh_space *space, int number, char *text, size_t bytes)
 {
-	const struct space_record *record = &io->space->record[io->record];
+	const struct space_record *record = &space->record[number];
 	snprintf(text, bytes, "%s%s%s", record->what, record->owner ? " of " : "", record->owner ? record->owner : "");
 	return text;
 }
 
-static int fail_piece(const struct rh_space_io *io, const struct piece *piece, int rc)
+static int fail_mismatch(const struct rh_space *space, int record, int block)
+{
+	const struct space_block *at = &space->block[space->record[record].first + (size_t)block];
+	char name[256];
+	return rh_fail(-EBADMSG,
+	               "NVMe: %s: block %d of the %s (%d bytes at %lld) does not match its checksum: the drive gave back something "
+	               "else than was written to it; nothing of it was used, go on from the last checkpoint, on another drive",
+	               space->file[at->drive].dir, block, name_of(space, record, name, sizeof name), at->bytes, (long long)at->offset);
+}
+
+static int fail_piece(const struct rh_space_io *io, const struct piece *piece)
 {
 	const struct rh_space *space = io->space;
-	const char *dir = space->file[piece->block->drive].dir;
 	char name[256];
-	int block = (int)(piece->block - &space->block[space->record[io->record].first]);
-	name_of(io, name, sizeof name);
-	if (rc == -EBADMSG)
-		return rh_fail(rc,
-		               "NVMe: %s: block %d of the %s (%d bytes at %lld) does not match its checksum: the drive gave back something "
-		               "else than was written to it; nothing of it was used, go on from the last checkpoint, on another drive",
-		               dir, block, name, piece->block->bytes, (long long)piece->block->offset);
-	return rh_fail(rc, "NVMe: %s: cannot %s block %d of the %s: %s; go on from the last checkpoint when the drive is well", dir,
-	               piece->request.kind == RH_DRIVE_READ ? "read" : "write", block, name, strerror(-rc));
+	int block = (int)(piece->block - &space->block[space->record[io->record].first]), rc = piece->request.rc;
+	if (!rc)
+		return fail_mismatch(space, io->record, block);
+	return rh_fail(rc, "NVMe: %s: cannot %s block %d of the %s: %s; go on from the last checkpoint when the drive is well",
+	               space->file[piece->block->drive].dir, piece->request.kind == RH_DRIVE_READ ? "read" : "write", block,
+	               name_of(space, io->record, name, sizeof name), strerror(-rc));
 }
 
 /* What the transfer came to, of its blocks in their order. */
@@ -390,17 +404,26 @@ static int outcome(const struct rh_space_io *io, int late)
 		return rh_fail(-EDQUOT,
 		               "max_nvme_writes: %lld bytes may be written, and the %s would exceed them; raise it, or go on from the last "
 		               "checkpoint",
-		               (long long)space->options.most_written_bytes, name_of(io, name, sizeof name));
+		               (long long)space->options.most_written_bytes, name_of(space, io->record, name, sizeof name));
 	if (late)
 		return rh_fail(late, "NVMe: a drive gave no answer for %.0f seconds (%s); go on from the last checkpoint when it is well",
-		               space->options.stall_seconds, name_of(io, name, sizeof name));
+		               space->options.stall_seconds, name_of(space, io->record, name, sizeof name));
 	for (int i = 0; i < io->count; i++)
 		if (io->piece[i].request.rc)
-			return fail_piece(io, &io->piece[i], io->piece[i].request.rc);
+			return fail_piece(io, &io->piece[i]);
 	for (int i = 0; i < io->count; i++)
 		if (io->piece[i].bad)
-			return fail_piece(io, &io->piece[i], -EBADMSG);
+			return fail_piece(io, &io->piece[i]);
 	return 0;
+}
+
+/* The first one. Lock held. */
+static void keep_fault(struct rh_space *space, int rc)
+{
+	if (!rc || space->rc)
+		return;
+	space->rc = rc;
+	snprintf(space->line, sizeof space->line, "%s", rh_error(rc));
 }
 
 int rh_space_io_wait(struct rh_space_io *io)
@@ -412,13 +435,19 @@ int rh_space_io_wait(struct rh_space_io *io)
 		rc = outcome(io, late);
 	else
 		rc = rh_fail_copy(rc, space->line);
-	if (rc && !space->rc) {
-		space->rc = rc;
-		snprintf(space->line, sizeof space->line, "%s", rh_error(rc));
-	}
+	keep_fault(space, rc);
 	io->stuck |= late != 0;
 	if (!io->stuck)
 		io->count = 0;
+	pthread_mutex_unlock(&space->lock);
+	return rc;
+}
+
+int rh_space_mismatch(struct rh_space *space, int record, int block)
+{
+	pthread_mutex_lock(&space->lock);
+	int rc = space->rc ? rh_fail_copy(space->rc, space->line) : fail_mismatch(space, record, block);
+	keep_fault(space, rc);
 	pthread_mutex_unlock(&space->lock);
 	return rc;
 }

@@ -1,6 +1,6 @@
 /* Space on NVMe: records of fixed size, each cut into blocks that lie in turn on all drives (one directory each, one nameless file in it),
- * each block with a checksum that is verified when it is read. The records live as long as the process: nothing of them is found again
- * after it, and no file is left behind whatever ends it.
+ * each block with a checksum that is verified when it is read, unless the record's owner does that itself. The records live as long as the
+ * process: nothing of them is found again after it, and no file is left behind whatever ends it.
  *
  *   open      directories found, locked, their alignment asked for
  *   take      a record more; nothing is written yet
@@ -41,7 +41,8 @@ int64_t rh_space_round(const struct rh_space *space, int64_t bytes);
 
 /* *record is its number. `what` and `owner` name it in errors ("optimizer state", "model.layers.3"; owner may be NULL) and are borrowed. */
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record) RH_MUST;
-/* The same of a record whose parts can be read and written apart: one after the other, each rounded up; no block has bytes of two. */
+/* The same of a record whose parts can be read and written apart: one after the other, each rounded up; no block has bytes of two, the first
+ * of each part begins it. The owner checks what it reads, against checksums of its own. */
 int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner,
                         int *record) RH_MUST;
 /* -ENOSPC: a drive has not enough room; the line says which, and how much is needed there. */
@@ -69,6 +70,8 @@ void rh_space_write_parts(struct rh_space_io *io, int record, unsigned parts, co
 /* Until all is there, and verified. -EIO, -ENOSPC, -ETIMEDOUT..., -EBADMSG for a checksum; the line names directory, block and record.
  * Without a transfer: 0, or the fault that stays. */
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;
+/* A record's owner found that this block of it (from 0) is not what was written: -EBADMSG with the line, a fault that stays. */
+int rh_space_mismatch(struct rh_space *space, int record, int block) RH_MUST;
 /* Whether rh_space_io_wait would return at once. */
 int rh_space_io_done(struct rh_space_io *io);
 /* It is waited for on a thread of its own from now on, which counts for nothing: whoever waits for that thread says so with

@@ -26,8 +26,10 @@ struct frame {
 	struct rh_space_io *io;
 	enum frame_state state;
 	int piece;
-	unsigned present, changed; /* parts of the piece: here or on their way; changed since they were last read or written */
-	uint64_t used;             /* when it was last let go of, in turns of the cache */
+	/* parts of the piece: here or on their way; changed since they were last read or written; of a trainable block's: here and known to
+	 * be what was written; changed since their checksums were made */
+	unsigned present, changed, checked, unsummed;
+	uint64_t used; /* when it was last let go of, in turns of the cache */
 };
 
 struct store_cache {
@@ -60,21 +62,16 @@ static int64_t round_up(const struct rh_store_options *options, int64_t bytes)
 	return options->addresses_only ? (bytes + RH_SPACE_UNIT - 1) / RH_SPACE_UNIT * RH_SPACE_UNIT : 0;
 }
 
-/* Bytes of a piece by part. */
-struct parts {
-	int64_t bytes[RH_SPACE_PARTS];
-};
-
-static struct parts record_parts(const struct rh_store_options *options, int64_t elements)
+static struct spill_parts record_parts(const struct rh_store_options *options, int64_t elements)
 {
 	struct spill_widths widths = spill_widths(options);
-	struct parts parts = {{round_up(options, elements * (widths.lower + widths.master))}};
+	struct spill_parts parts = {{round_up(options, elements * (widths.lower + widths.master))}};
 	for (int k = 0; k < widths.moments; k++)
 		parts.bytes[1 + k] = round_up(options, elements * (widths.moment + widths.code));
 	return parts;
 }
 
-static int64_t sum_of(struct parts parts)
+static int64_t sum_of(struct spill_parts parts)
 {
 	return parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
 }
@@ -161,29 +158,29 @@ static void cut(const struct rh_block *specs, int count, const struct rh_store_o
 			cut_pages(&specs[b], b, page, add, context);
 }
 
-/* What a piece takes of NVMe and of a frame; 0: it lies in memory. */
-static struct parts piece_parts(const struct rh_store_options *options, const struct store_piece *piece)
+struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece)
 {
 	int64_t elements = piece->end - piece->first;
 	return piece->span_count ? record_parts(options, elements)
-	                         : (struct parts){{round_up(options, rh_dtype_bytes(options->dtype, elements))}};
+	                         : (struct spill_parts){{round_up(options, rh_dtype_bytes(options->dtype, elements))}};
 }
 
 struct measuring {
 	const struct rh_store_options *options;
 	struct rh_store_nvme nvme;
-	int64_t largest;
+	int64_t largest, sums;
 	int pieces, records;
 };
 
 static void measure(void *context, struct store_piece piece)
 {
 	struct measuring *measuring = context;
-	struct parts parts = piece_parts(measuring->options, &piece);
+	struct spill_parts parts = spill_parts(measuring->options, &piece);
 	int64_t bytes = sum_of(parts);
 	*(piece.span_count ? &measuring->nvme.masters : &measuring->nvme.frozen) += parts.bytes[0];
 	measuring->nvme.state += parts.bytes[1] + parts.bytes[2];
 	measuring->largest = bytes > measuring->largest ? bytes : measuring->largest;
+	measuring->sums += piece.span_count ? sums_count(&parts, piece.span_count) : 0;
 	measuring->pieces++;
 	measuring->records += bytes > 0;
 }
@@ -199,8 +196,12 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 	struct measuring measuring = {.options = options};
 	cut(specs, count, options, measure, &measuring);
 	int frames = frames_of(options, measuring.records);
-	return (struct spill_sizes){
-	        .pieces = measuring.pieces, .frames = frames, .cache_bytes = frames * measuring.largest, .nvme = measuring.nvme};
+	return (struct spill_sizes){.pieces = measuring.pieces,
+	                            .frames = frames,
+	                            .frame_bytes = measuring.largest,
+	                            .sums = measuring.sums,
+	                            .cache_bytes = frames * measuring.largest + measuring.sums * (int64_t)sizeof(uint64_t),
+	                            .nvme = measuring.nvme};
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -224,7 +225,7 @@ static int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
 	int rc = cache->line && cache->in_line ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_host_reserve(sizes->cache_bytes, "the cache of optimizer state on NVMe", &cache->memory);
-	int64_t each = sizes->cache_bytes / sizes->frames;
+	int64_t each = sizes->frame_bytes, frames = sizes->frames * each, sums = 0;
 	for (; !rc && cache->frames < sizes->frames; cache->frames += !rc) {
 		struct frame *frame = &cache->frame[cache->frames];
 		*frame = (struct frame){.memory = cache->memory.base + cache->frames * each, .piece = -1};
@@ -232,14 +233,20 @@ static int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
 	}
 	for (int p = 0; !rc && p < store->pieces; p++) {
 		struct store_piece *piece = &store->piece[p];
-		struct parts parts = piece_parts(&store->options, piece);
-		if (sum_of(parts))
-			rc = rh_space_take_parts(store->options.space, parts.bytes, piece->span_count ? "optimizer state" : "weights",
-			                         store->spec[piece->block].name, &piece->record);
+		struct spill_parts parts = spill_parts(&store->options, piece);
+		const char *owner = store->spec[piece->block].name;
+		if (sum_of(parts) && !piece->span_count)
+			rc = rh_space_take(store->options.space, parts.bytes[0], "weights", owner, &piece->record);
+		else if (sum_of(parts))
+			rc = rh_space_take_parts(store->options.space, parts.bytes, "optimizer state", owner, &piece->record);
+		piece->sum = sums;
+		sums += piece->span_count ? sums_count(&parts, piece->span_count) : 0;
 	}
-	if (!rc)
-		rh_space_attach(store->options.space, cache->memory.base, cache->memory.capacity);
-	return rc;
+	if (rc)
+		return rc;
+	store->sum = (uint64_t *)(void *)(cache->memory.base + frames);
+	rh_space_attach(store->options.space, cache->memory.base, frames);
+	return 0;
 }
 
 int spill_create(struct rh_store *store)
@@ -275,7 +282,7 @@ static void evict(struct rh_store *store, struct frame *frame)
 		store->piece[frame->piece].frame = -1;
 	frame->piece = -1;
 	frame->state = FRAME_EMPTY;
-	frame->present = frame->changed = 0;
+	frame->present = frame->changed = frame->checked = frame->unsummed = 0;
 }
 
 /* How soon a frame may be given to another piece: 0 now, higher later, -1 not at all. */
@@ -314,6 +321,10 @@ static struct frame *choose(const struct rh_store *store, int most)
 
 static void begin_write(struct rh_store *store, struct frame *frame)
 {
+	const struct store_piece *piece = &store->piece[frame->piece];
+	if (piece->span_count && frame->unsummed)
+		sums_make(store, piece, frame->unsummed, frame->memory);
+	frame->unsummed = 0;
 	rh_space_write_parts(frame->io, store->piece[frame->piece].record, frame->changed, frame->memory);
 	frame->changed = 0;
 	frame->state = FRAME_WRITING;
@@ -336,6 +347,7 @@ static void read_parts(struct rh_store *store, struct frame *frame, int piece, u
 	frame->piece = piece;
 	frame->state = FRAME_READING;
 	frame->present |= parts;
+	frame->checked &= ~parts;
 	store->piece[piece].frame = (int)(frame - store->cache->frame);
 	rh_space_read_parts(frame->io, store->piece[piece].record, parts, frame->memory);
 }
@@ -440,14 +452,14 @@ static void view_of(const struct rh_store *store, const struct store_piece *piec
 /* Those of the parts that the piece has on NVMe. */
 static unsigned spilled_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts)
 {
-	struct parts all = piece_parts(&store->options, piece);
+	struct spill_parts all = spill_parts(&store->options, piece);
 	for (int p = 0; p < RH_SPACE_PARTS; p++)
 		if (!all.bytes[p])
 			parts &= ~(1u << p);
 	return parts;
 }
 
-int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
+int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
 {
 	struct store_piece *of = &store->piece[piece];
 	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
@@ -473,7 +485,25 @@ int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_v
 	frame->state = FRAME_HELD;
 	pump(store);
 	view_of(store, of, parts, frame->memory, view);
+	view->frame = frame->memory;
+	view->parts = of->span_count ? parts : 0;
+	view->unknown = view->parts & ~frame->checked;
 	return 0;
+}
+
+int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
+{
+	struct store_piece *of = &store->piece[piece];
+	int rc = store_hold_unknown(store, piece, parts, view);
+	if (rc || !view->unknown)
+		return rc;
+	int bad = sums_check(store, of, view->unknown, view->frame);
+	if (!bad) {
+		store->cache->frame[of->frame].checked |= view->unknown;
+		return 0;
+	}
+	store_release(store, piece, parts, STORE_UNCHANGED);
+	return rh_space_mismatch(store->options.space, of->record, bad - 1);
 }
 
 void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after)
@@ -485,10 +515,17 @@ void store_release(struct rh_store *store, int piece, unsigned parts, enum store
 	struct frame *frame = &store->cache->frame[of->frame];
 	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
 	frame->used = ++store->cache->turns;
-	frame->changed |= after == STORE_UNCHANGED ? 0 : parts;
+	if (after != STORE_UNCHANGED)
+		frame->changed |= parts;
+	if (after == STORE_CHANGED || after == STORE_DONE)
+		frame->unsummed |= parts;
+	if (after == STORE_SUMMED) {
+		frame->checked |= parts;
+		frame->unsummed &= ~parts;
+	}
 	frame->state = FRAME_KEPT;
 	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
-	if (after == STORE_DONE)
+	if (after == STORE_DONE || after == STORE_SUMMED)
 		begin_write(store, frame);
 	pump(store);
 }

@@ -45,8 +45,9 @@ struct rh_store_options {
 
 struct rh_store;
 
-/* Exact bytes that rh_store_create will map for these blocks: arrays, the cache for what is spilled, the optimizer's table of spans (32
- * bytes for each 32768 elements of a tensor) and what Adafactor works in, each aligned to RH_ALIGN, the whole rounded up to a page.
+/* Exact bytes that rh_store_create will map for these blocks: arrays, the cache for what is spilled and its checksums (8 bytes for each
+ * array of each 32768 elements of a tensor), the optimizer's table of spans (32 bytes for each of these) and what Adafactor works in, each
+ * aligned to RH_ALIGN, the whole rounded up to a page.
  * INT64_MAX if no machine could. */
 int64_t rh_store_bytes(const struct rh_block *blocks, int count, const struct rh_store_options *options);
 /* Exact bytes of NVMe that it will take of the space. Each step reads and writes masters and state once; setting all weights writes the

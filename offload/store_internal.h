@@ -46,6 +46,7 @@ struct store_piece {
 	int record;         /* of the space; -1: nothing of it is spilled */
 	int frame;          /* of the cache, -1: none */
 	int ahead;          /* read ahead, or to be: its turn comes */
+	int64_t sum;        /* of a trainable block's: the first of its checksums */
 };
 
 /* The arrays of a piece, each from its first element on, wherever they lie now; NULL as in store_block. */
@@ -55,6 +56,9 @@ struct store_view {
 	uint16_t *lower;
 	float *master, *moment[2];
 	uint8_t *code[2];
+	const char *frame; /* where what is spilled of it lies, NULL: nothing is */
+	unsigned parts;    /* that are spilled, of those held */
+	unsigned unknown;  /* of these, what was read and has not been checked */
 };
 
 struct rh_store {
@@ -72,6 +76,7 @@ struct rh_store {
 	struct store_piece *piece;
 	int pieces;
 	struct store_cache *cache; /* NULL: nothing is spilled */
+	uint64_t *sum;             /* sums.c; in the cache's memory */
 	void *scratch;             /* Adafactor's, for one tensor at a time */
 	struct rh_arena memory;
 };
@@ -99,10 +104,11 @@ struct spill_widths {
 	int moments; /* arrays of moment or code */
 };
 struct spill_widths spill_widths(const struct rh_store_options *options);
-/* Window and NVMe of blocks not yet made. */
+/* Cache and NVMe of blocks not yet made. */
 struct spill_sizes {
-	int pieces, frames; /* frames: of the cache */
-	int64_t cache_bytes;
+	int pieces, frames;        /* frames: of the cache */
+	int64_t frame_bytes, sums; /* of each; checksums, of 8 bytes */
+	int64_t cache_bytes;       /* frames and checksums */
 	struct rh_store_nvme nvme;
 };
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
@@ -115,15 +121,35 @@ void spill_turn(struct rh_store *store, int block);
 /* What of a piece is read and written apart: lower halves or masters (of a frozen block weights), and each moment's values or codes. */
 enum store_parts { STORE_WEIGHTS = 1, STORE_MOMENT = 2, STORE_SECOND = 4, STORE_ALL = 7 };
 /* These of a piece's arrays are in memory until store_release, of those that are spilled the view has no others; the caller has the
- * pool. */
+ * pool. -EBADMSG: not what was written. */
 int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
+/* The same, for who checks each span before it is used, and makes its checksums when it is changed (STORE_SUMMED). */
+int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view) RH_MUST;
 enum store_after {
 	STORE_UNCHANGED,
 	STORE_CHANGED, /* written to NVMe when its room is needed: more changes may follow */
-	STORE_DONE     /* changed, and its turn is over: written now */
+	STORE_DONE,    /* changed, and its turn is over: written now */
+	STORE_SUMMED   /* likewise, and the checksums are those of the change */
 };
 /* With the parts of its hold. */
 void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after);
+
+/* What a piece takes of NVMe and of a frame by part, each a multiple of the space's unit; all 0: it lies in memory. */
+struct spill_parts {
+	int64_t bytes[RH_SPACE_PARTS];
+};
+struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece);
+
+/* sums.c: checksums of a trainable block's piece, or of one span of it (from 0), of these parts; memory: of its frame. Checking: 0, or 1 +
+ * the lowest of the record's blocks that does not match. Spans have nothing in common: any threads may do any of them. Those of a whole
+ * piece take the pool. */
+int64_t sums_count(const struct spill_parts *parts, int64_t spans);
+int sums_check_span(const struct rh_store *store, const struct store_piece *piece, unsigned parts, int64_t span, const char *memory);
+void sums_make_span(const struct rh_store *store, const struct store_piece *piece, unsigned parts, int64_t span, const char *memory);
+int sums_check(struct rh_store *store, const struct store_piece *piece, unsigned parts, const char *memory);
+void sums_make(struct rh_store *store, const struct store_piece *piece, unsigned parts, const char *memory);
+/* By tasks of the pool, read when its run is over. */
+void sums_keep_lowest(_Atomic int *lowest, int value);
 
 /* Runs task(context, i) for spans first + i, i < count, of one block, on the threads of the node that holds each where they can. */
 void store_run_spans(struct rh_store *store, int64_t first, int64_t count, void (*task)(void *context, int64_t i), void *context);

@@ -69,6 +69,8 @@ struct optimizer_kernels {
 	 * OPTIMIZER_CODES of them. */
 	void (*decode)(int is_signed, const uint8_t *codes, float largest, float *to, int64_t count);
 	void (*encode)(int is_signed, const float *from, float largest, uint8_t *codes, int64_t count);
+
+	uint64_t (*checksum)(const void *bytes, int64_t length); /* checksum.h */
 };
 
 extern const struct optimizer_kernels optimizer_kernels_avx512, optimizer_kernels_avx2, optimizer_kernels_base;

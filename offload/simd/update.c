@@ -1,5 +1,6 @@
 /* Streams through memory, judged by what an in-place pass over the same arrays reaches (bench/adamw.c). AdamW moves 28 bytes an element in
  * fp32 (16 read, 12 written), 26 in the split layout (14 and 12), 28 in the plain one (14 and 14). */
+#include "offload/simd/checksum.h"
 #include "offload/simd/simd.h"
 
 /* bitsandbytes' 32-bit Lion (Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2). */
@@ -99,4 +100,5 @@ const struct optimizer_kernels SIMD(optimizer_kernels) = {
         .add_bf16 = SIMD(add_bf16),
         .decode = SIMD(codes_decode),
         .encode = SIMD(codes_encode),
+        .checksum = SIMD(checksum),
 };

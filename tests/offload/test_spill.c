@@ -5,6 +5,7 @@
 #include "core/float16.h"
 #include "core/log.h"
 #include "offload/optimizer.h"
+#include "offload/store_internal.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -303,13 +304,178 @@ static void test_a_fault_comes_out_of_the_update(void **state)
 	drives_remove(&drives);
 }
 
+/* A store whose state is on NVMe. */
+struct spilled {
+	struct drives drives;
+	struct rh_pool *pool;
+	struct rh_store_options options;
+	struct rh_store *store;
+};
+
+static void spilled_open(struct spilled *spilled, const struct rh_block *blocks, int count, struct rh_store_options options)
+{
+	*spilled = (struct spilled){.options = options};
+	drives_make(&spilled->drives);
+	check_ok(rh_pool_create(2, &spilled->pool));
+	struct rh_space_options where = {.dir = spilled->drives.name, .dirs = DRIVES};
+	check_ok(rh_space_open(&where, &spilled->options.space));
+	check_ok(rh_store_create(blocks, count, &spilled->options, spilled->pool, &spilled->store));
+	check_ok(rh_space_reserve(spilled->options.space));
+}
+
+static void spilled_close(struct spilled *spilled)
+{
+	rh_space_close(spilled->options.space);
+	rh_store_destroy(spilled->store);
+	rh_pool_destroy(spilled->pool);
+	drives_remove(&spilled->drives);
+}
+
+/* The record's block that this byte of a piece's memory is in. */
+static int block_of(const struct spill_parts *parts, int64_t byte)
+{
+	int64_t block = 0;
+	for (int p = 0; p < RH_SPACE_PARTS; p++) {
+		if (byte < parts->bytes[p])
+			return (int)(block + byte / RH_SPACE_BLOCK);
+		byte -= parts->bytes[p];
+		block += (parts->bytes[p] + RH_SPACE_BLOCK - 1) / RH_SPACE_BLOCK;
+	}
+	fail();
+	return 0;
+}
+
+static void check_flips(struct rh_store *store, const struct store_piece *piece, uint64_t *seed)
+{
+	struct spill_parts parts = spill_parts(&store->options, piece);
+	int64_t bytes = parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
+	char *memory = malloc((size_t)bytes);
+	for (int64_t i = 0; i < bytes; i++)
+		memory[i] = (char)check_random(seed);
+	assert_int_equal(sums_check(store, piece, STORE_ALL, memory), 0); /* never written: nothing to compare with */
+	sums_make(store, piece, STORE_ALL, memory);
+	assert_int_equal(sums_check(store, piece, STORE_ALL, memory), 0);
+	for (int64_t i = 0; i < bytes; i = i + 1 == bytes ? bytes : i + 20011 < bytes ? i + 20011 : bytes - 1) {
+		memory[i] ^= (char)(1 << i % 8);
+		assert_int_equal(sums_check(store, piece, STORE_ALL, memory), 1 + block_of(&parts, i));
+		memory[i] ^= (char)(1 << i % 8);
+	}
+	int64_t last = parts.bytes[0] + parts.bytes[1] - 1; /* of parts that are asked for */
+	memory[last] ^= 1;
+	assert_int_equal(sums_check(store, piece, STORE_WEIGHTS | STORE_SECOND, memory), 0);
+	sums_make(store, piece, STORE_SECOND, memory);
+	assert_int_equal(sums_check(store, piece, STORE_ALL, memory), 1 + block_of(&parts, last));
+	free(memory);
+}
+
+/* Each byte of a piece is under a checksum, and of the right block's. */
+static void test_a_flipped_bit_is_of_its_block(void **state)
+{
+	(void)state;
+	/* odd, with gaps, and of several blocks of the space, whose borders lie within spans */
+	struct rh_tensor large[] = {{"a", 500, 701, 0, 1, 2}, {"b", 1, 77, 350592, 1, 1}, {"c", 600, 1000, 350720, 1, 2}};
+	struct rh_tensor small[] = {{"d", 3, 5, 0, 1, 2}};
+	struct rh_block blocks[] = {
+	        {.name = "large", .elements = 950784, .trainable = 1, .uses = 1, .tensor = large, .tensors = 3},
+	        {.name = "small", .elements = 128, .trainable = 1, .uses = 1, .tensor = small, .tensors = 1},
+	};
+	unsetenv("RH_SPILL_ELEMENTS");
+	for (int plain = 0; plain < 2; plain++) {
+		struct spilled spilled;
+		uint64_t seed = 3;
+		spilled_open(&spilled, blocks, 2,
+		             (struct rh_store_options){.dtype = RH_BF16,
+		                                       .layout = plain ? RH_LAYOUT_PLAIN : RH_LAYOUT_SPLIT,
+		                                       .spill = RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS});
+		int64_t sums = spill_measure(blocks, 2, &spilled.options).sums, end = 0;
+		assert_int_equal(spilled.store->pieces, 2);
+		for (int p = 0; p < 2; p++) {
+			const struct store_piece *piece = &spilled.store->piece[p];
+			struct spill_parts parts = spill_parts(&spilled.options, piece);
+			assert_int_equal(piece->sum, end);
+			end += sums_count(&parts, piece->span_count);
+			check_flips(spilled.store, piece, &seed);
+		}
+		assert_int_equal(end, sums);
+		spilled_close(&spilled);
+	}
+}
+
+/* Two steps and a look at all that there is; the first error. */
+static int short_run(struct spilled *spilled, uint64_t *sum)
+{
+	static float values[1 << 18];
+	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, spilled->options.momentum ? 0.9 : 0};
+	struct rh_store *store = spilled->store;
+	uint64_t seed = 5;
+	int rc = 0;
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; t < TENSORS && !rc; t++) {
+			for (int64_t i = 0; i < elements(b, t); i++)
+				values[i] = check_uniform(&seed);
+			rc = rh_store_set(store, b, t, 0, elements(b, t), values);
+		}
+	fill_gradients(store, 100);
+	for (int step = 1; step <= 2; step++)
+		for (int b = 0; b < BLOCKS && !rc; b++)
+			rc = specs[b].trainable ? rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 0.5, step}) : 0;
+	for (int b = 0; b < BLOCKS; b++)
+		for (int t = 0; t < TENSORS && !rc; t++) {
+			struct rh_state state;
+			rc = rh_store_get(store, b, t, 0, elements(b, t), values);
+			hash(sum, values, elements(b, t) * 4);
+			for (int n = 0; !rc && specs[b].trainable && rh_store_state(store, b, t, n, &state); n++) {
+				rc = rh_store_state_get(store, b, t, n, 0, state.rows * state.cols, values);
+				hash(sum, values, rh_dtype_bytes(state.dtype, state.rows * state.cols));
+			}
+		}
+	return rc;
+}
+
+/* What is flipped on its way is told, or was never asked for again: then all is as it should be. */
+static void sweep_flips(struct rh_store_options options, const char *name)
+{
+	struct spilled spilled;
+	uint64_t right = 0;
+	spilled_open(&spilled, specs, BLOCKS, options);
+	check_ok(short_run(&spilled, &right));
+	spilled_close(&spilled);
+	int told = 0, runs = 0;
+	for (int64_t n = 1, calls = n; calls >= n; n += getenv("RH_LONG") ? 1 : 3, runs++) {
+		uint64_t sum = 0;
+		rh_drive_fail_nth(n, RH_FAULT_FLIP, 0);
+		spilled_open(&spilled, specs, BLOCKS, options);
+		int rc = short_run(&spilled, &sum);
+		spilled_close(&spilled);
+		calls = rh_drive_fail_nth(0, 0, 0);
+		assert_true(rc == -EBADMSG || (!rc && sum == right));
+		if (rc && !strstr(rh_error(rc), "does not match its checksum"))
+			fail_msg("%s", rh_error(rc));
+		told += rc != 0;
+	}
+	printf("%s: %d flips, %d told\n", name, runs, told);
+	assert_true(told > runs / 2);
+}
+
+static void test_a_flip_on_its_way_is_told(void **state)
+{
+	(void)state;
+	int both = RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS;
+	make_specs();
+	setenv("RH_SPILL_ELEMENTS", "80000", 1);
+	sweep_flips((struct rh_store_options){.dtype = RH_BF16, .spill = both | RH_SPILL_WEIGHTS}, "adamw, split");
+	sweep_flips((struct rh_store_options){.dtype = RH_BF16, .spill = both, .layout = RH_LAYOUT_SPLIT8}, "adamw, split8");
+	sweep_flips((struct rh_store_options){.dtype = RH_F32, .spill = both, .layout = RH_LAYOUT_PLAIN, .optim = RH_OPTIM_LION}, "lion");
+	sweep_flips((struct rh_store_options){.dtype = RH_BF16, .spill = both, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory),
-	        cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
-	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),
+	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory), cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
+	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),  cmocka_unit_test(test_a_flipped_bit_is_of_its_block),
+	        cmocka_unit_test(test_a_flip_on_its_way_is_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
