@@ -2,7 +2,9 @@
 
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/text.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,65 +14,85 @@ struct rh_safetensors_out {
 	int64_t declared, written; /* bytes of data */
 };
 
-static int set(json_t *object, const char *key, json_t *value)
+static int put_string(struct rh_text *text, const char *string)
 {
-	return json_object_set_new(object, key, value) ? rh_fail(-ENOMEM, "safetensors header: '%s' cannot be added", key) : 0;
+	json_t *json = json_string(string);
+	char *dumped = json ? json_dumps(json, JSON_ENCODE_ANY) : NULL;
+	int rc = json ? 0 : rh_fail(-EINVAL, "safetensors header: '%s' is no UTF-8", string);
+	if (!rc)
+		rc = dumped ? rh_text_append(text, dumped, strlen(dumped)) : rh_fail(-ENOMEM, "safetensors header: out of host memory");
+	free(dumped);
+	json_decref(json);
+	return rc;
 }
 
-static json_t *entry_json(const struct rh_safetensors_entry *entry, int64_t *offset)
+static int put_metadata(struct rh_text *text, const char *const *metadata)
+{
+	int rc = rh_text_printf(text, "{\"__metadata__\":{\"format\":\"pt\"");
+	for (; !rc && metadata && metadata[0]; metadata += 2) {
+		rc = rh_text_printf(text, ",");
+		rc = rc ? rc : put_string(text, metadata[0]);
+		rc = rc ? rc : rh_text_printf(text, ":");
+		rc = rc ? rc : put_string(text, metadata[1]);
+	}
+	return rc ? rc : rh_text_printf(text, "}");
+}
+
+/* Its data begin at *offset, which goes on to their end. */
+static int put_entry(struct rh_text *text, const struct rh_safetensors_entry *entry, int64_t *offset)
 {
 	RH_ASSERT(entry->rank >= 0 && entry->rank <= RH_SAFETENSORS_RANK && entry->dtype <= RH_BOOL);
 	int64_t elements = 1, begin = *offset;
-	json_t *shape = json_array();
-	for (int d = 0; shape && d < entry->rank; d++) {
+	int rc = rh_text_printf(text, ",");
+	rc = rc ? rc : put_string(text, entry->name);
+	rc = rc ? rc : rh_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", rh_dtype_name(entry->dtype));
+	for (int d = 0; !rc && d < entry->rank; d++) {
 		elements *= entry->shape[d];
-		if (json_array_append_new(shape, json_integer(entry->shape[d]))) {
-			json_decref(shape);
-			return NULL;
-		}
+		rc = rh_text_printf(text, "%s%" PRId64, d ? "," : "", entry->shape[d]);
 	}
 	*offset += rh_dtype_bytes(entry->dtype, elements);
-	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", rh_dtype_name(entry->dtype), "shape", shape, "data_offsets", (json_int_t)begin,
-	                 (json_int_t)*offset);
+	return rc ? rc : rh_text_printf(text, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, *offset);
 }
 
-/* The header's text, padded with spaces so that data starts at a multiple of 8. */
-static int header_text(const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata, int64_t *data_bytes,
-                       char **out)
+static int by_name(const void *a, const void *b)
 {
-	json_t *header = json_object(), *strings = json_pack("{s:s}", "format", "pt");
-	int rc = header && strings ? 0 : rh_fail(-ENOMEM, "safetensors header: out of host memory");
-	for (; !rc && metadata && metadata[0]; metadata += 2)
-		rc = set(strings, metadata[0], json_string(metadata[1]));
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int check_names(const struct rh_safetensors_entry *entries, int64_t count)
+{
+	const char **name = rh_alloc((size_t)count, sizeof *name);
+	int rc = name ? 0 : -ENOMEM;
+	for (int64_t i = 0; !rc && i < count; i++)
+		name[i] = entries[i].name;
 	if (!rc)
-		rc = set(header, "__metadata__", json_incref(strings));
-	for (int64_t i = 0; !rc && i < count; i++) {
-		if (json_object_get(header, entries[i].name))
-			rc = rh_fail(-EINVAL, "safetensors header: tensor '%s' is declared twice", entries[i].name);
-		else
-			rc = set(header, entries[i].name, entry_json(&entries[i], data_bytes));
-	}
-	char *text = rc ? NULL : json_dumps(header, JSON_COMPACT);
-	if (!rc && !text)
-		rc = rh_fail(-ENOMEM, "safetensors header: out of host memory");
-	if (!rc) {
-		size_t length = strlen(text), padded = (length + 7) / 8 * 8;
-		*out = rh_alloc(padded + 1, 1);
-		if (!*out)
-			rc = -ENOMEM;
-		else
-			memset(memcpy(*out, text, length) + length, ' ', padded - length);
-	}
-	free(text);
-	json_decref(strings);
-	json_decref(header);
+		qsort(name, (size_t)count, sizeof *name, by_name);
+	for (int64_t i = 0; !rc && i < count; i++)
+		if (!strcmp(name[i], "__metadata__") || (i && !strcmp(name[i], name[i - 1])))
+			rc = rh_fail(-EINVAL, "safetensors header: tensor '%s' is declared twice", name[i]);
+	rh_free(name);
+	return rc;
+}
+
+/* The header, padded with spaces so that data starts at a multiple of 8. Written as text: a tree of thousands of tensors would be the
+ * largest thing that a run allocates. */
+static int header_text(const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata, int64_t *data_bytes,
+                       struct rh_text *out)
+{
+	int rc = check_names(entries, count);
+	rc = rc ? rc : put_metadata(out, metadata);
+	for (int64_t i = 0; !rc && i < count; i++)
+		rc = put_entry(out, &entries[i], data_bytes);
+	rc = rc ? rc : rh_text_printf(out, "}");
+	while (!rc && out->length % 8)
+		rc = rh_text_printf(out, " ");
 	return rc;
 }
 
 int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata,
                           struct rh_safetensors_out **out)
 {
-	char *header = NULL;
+	struct rh_text header = {0};
 	unsigned char prefix[8];
 	struct rh_safetensors_out *file = rh_alloc(1, sizeof *file);
 	int rc = file && (file->path = rh_strdup(path)) ? 0 : -ENOMEM;
@@ -79,14 +101,13 @@ int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *e
 	if (!rc)
 		rc = rh_file_create(path, &file->file);
 	if (!rc) {
-		size_t length = strlen(header);
 		for (int i = 0; i < 8; i++)
-			prefix[i] = (unsigned char)((uint64_t)length >> 8 * i);
+			prefix[i] = (unsigned char)((uint64_t)header.length >> 8 * i);
 		rc = rh_file_write(file->file, prefix, sizeof prefix);
 		if (!rc)
-			rc = rh_file_write(file->file, header, length);
+			rc = rh_file_write(file->file, header.bytes, header.length);
 	}
-	rh_free(header);
+	rh_text_free(&header);
 	if (rc)
 		rh_safetensors_abandon(file);
 	else

@@ -64,3 +64,14 @@ void rh_free(void *memory)
 {
 	free(memory);
 }
+
+/* jemalloc's, where the program is linked with it. */
+int mallctl(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes) __attribute__((weak));
+
+void rh_alloc_return_freed(void)
+{
+	if (!mallctl)
+		return;
+	(void)mallctl("thread.tcache.flush", NULL, NULL, NULL, 0);
+	(void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: all arenas */
+}

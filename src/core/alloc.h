@@ -16,6 +16,9 @@ int rh_grow(void *array, size_t *capacity, size_t needed, size_t size) RH_MUST;
 char *rh_strdup(const char *text) RH_MUST;
 void rh_free(void *memory);
 
+/* What was freed goes back to the system at once: after much was taken for a short time, before large memory is reserved. */
+void rh_alloc_return_freed(void);
+
 /* For those who take memory elsewhere (mappings): counts as one allocation; 0 where it is the one that a test lets fail. */
 int rh_alloc_allowed(void);
 

@@ -5,12 +5,18 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/minmax.h"
+#include "partition/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FOLD_ELEMENTS = 1 << 20 };
+enum {
+	FOLD_ELEMENTS = 1 << 20,
+	BULK_WAITS = 3,       /* of each slot: for its weights, its sums, and what still leaves */
+	WAITS_MOST = 1 << 16, /* that are booked: what comes after them in a longer step counts as computing */
+	EVENT_BYTES = 112     /* a CPU device's event, and a pointer to it */
+};
 
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 {
@@ -33,12 +39,24 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	return table->elements < FOLD_ELEMENTS ? table->elements : FOLD_ELEMENTS;
 }
 
+/* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results or
+ * the gradient from above, and for a buffer for the one below. */
+static int64_t waits_of(const struct rh_plan *plan, const struct rh_slot *slot)
+{
+	enum { BACKWARD = 3 };
+	int64_t waits = 1;
+	if (slot->kind != RH_SLOT_FORWARD)
+		return BACKWARD;
+	for (int l = slot->lo + 1; l <= slot->hi; l++)
+		waits += rh_boundary_readers(plan, 1, l) > 0;
+	return waits;
+}
+
 /* The most waits that a step of training makes on one device's compute stream. */
 static int wait_count(const struct rh_executor_options *options, int *out)
 {
-	enum { MOST = 1 << 16 }; /* of longer steps the rest is booked as computing */
 	struct rh_program program = {0};
-	int turn = 0, cuts = options->plan->backward_stages + 1;
+	int turn = 0;
 	int64_t count = options->train_micro_batches, most_waits = 0;
 	*out = 0;
 	if (!count)
@@ -53,10 +71,10 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		int64_t waits = 0;
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
-				waits += 3 + program.slot[i].count * (program.slot[i].kind == RH_SLOT_FORWARD ? 1 + cuts : 4);
+				waits += BULK_WAITS + program.slot[i].count * waits_of(options->plan, &program.slot[i]);
 		most_waits = rh_max(most_waits, waits);
 	}
-	*out = (int)(most_waits < MOST ? most_waits : MOST);
+	*out = (int)(most_waits < WAITS_MOST ? most_waits : WAITS_MOST);
 	rh_program_free(&program);
 	return rc;
 }
@@ -84,6 +102,35 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }
 
+/* The most micro-batches of one slot. */
+static int64_t windows_most(const struct rh_executor_options *options)
+{
+	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
+}
+
+/* At most, of all devices: as many waits as wait_count finds, without a program. */
+static int64_t all_waits(const struct rh_executor_options *options)
+{
+	const struct rh_plan *plan = options->plan;
+	int64_t count = options->train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
+	if (!count)
+		return 0;
+	int64_t rounds = options->schedule ? count : rh_round_count(count, options->train_round);
+	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
+	int64_t kept = forward + backward;
+	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward);
+	return rh_min(waits, (int64_t)options->devices * WAITS_MOST);
+}
+
+/* What is allocated and grows with stages, micro-batches or devices. */
+static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
+{
+	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
+	int64_t events = 2 * room->count + 2 * micro_batches + 2 * blocks;
+	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
+	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved));
+}
+
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
 	struct run_boundary_room room;
@@ -91,7 +138,8 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	int rc = run_boundary_room(options, &room);
 	if (rc)
 		return rc;
-	*out = (struct rh_executor_bytes){.host = rh_host_round(room.count * room.bytes_each) + rh_host_round(micro_memory_bytes(options)) +
+	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &room),
+	                                  .host = rh_host_round(room.count * room.bytes_each) + rh_host_round(micro_memory_bytes(options)) +
 	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + staging,
 	                                  .nvme = room.records * room.bytes_each,
 	                                  .nvme_step = room.step_writes * room.bytes_each};
@@ -153,12 +201,6 @@ static void weights_destroy(struct run_weights *weights)
 	}
 	rh_free(weights->offset);
 	rh_free(weights->version);
-}
-
-/* The most micro-batches of one slot. */
-static int64_t windows_most(const struct rh_executor_options *options)
-{
-	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
 }
 
 /* Of one upload or download, at most the room for weights. */

@@ -51,9 +51,9 @@ struct rh_micro_batch {
 
 /* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,
  * where devices register host memory. nvme: what rh_executor_take_space takes; nvme_step: what a whole step of training writes there, at
- * most (exactly, but in a stretch). */
+ * most (exactly, but in a stretch). heap: beside them, at most about so much is allocated. */
 struct rh_executor_bytes {
-	int64_t host, nvme, nvme_step;
+	int64_t host, nvme, nvme_step, heap;
 };
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out) RH_MUST;
 

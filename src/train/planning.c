@@ -31,16 +31,29 @@ static int64_t free_ram(const struct rh_session *session)
 	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
 }
 
-/* Measured on CPU devices: 13 to 15.5 MiB with one of them and a few stages, 42 with hundreds of them; 1 to 2.4 for each other device, whose
- * streams have threads and queues; up to 175 bytes for each entry of a vocabulary. What a GPU's driver takes of the host has not been
- * measured, nor what more than two cores do: a quarter of a MiB for each thread's stack and arena is assumed. */
+/* What is allowed beside all that is reserved, but for the executor's part. Measured on CPU devices; what a GPU's driver takes of the host
+ * has not been, nor what more than two cores do. */
 static int64_t program_bytes(const struct rh_session *session)
 {
-	enum { PROGRAM = 64 << 20, DEVICE = 5 << 19, THREAD = 1 << 18, ENTRY = 192, DRIVER = 192 << 20 };
+	enum {
+		PROGRAM = 29 << 19, /* program, libraries and one device's threads and queues: 9 to 14 MiB */
+		DEVICE = 5 << 19,   /* threads and queues of another: 1 to 2.4 MiB */
+		THREAD = 1 << 20,   /* its stack, scratch and part of the allocator, assumed */
+		DRIVER = 192 << 20, /* of GPUs, assumed */
+		ENTRY = 192,        /* of a vocabulary: up to 175 */
+		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
+	};
 	int devices = session->bytes.host_devices;
 	int64_t cores = session->machine ? session->machine->hardware->host.cores : rh_machine_cores();
 	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD + (devices ? (int64_t)(devices - 1) * DEVICE : DRIVER) +
-	       session->model_config->vocab_size * ENTRY;
+	       session->model_config->vocab_size * ENTRY + session->model->layers * LAYER;
+}
+
+/* The rows of a step as batches, and their losses. */
+static int64_t batch_bytes(const struct rh_workload *work)
+{
+	const struct rh_micro_shape *shape = &work->train;
+	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + 3 * shape->head_rows);
 }
 
 /* Where devices have no room for as much at once as they want, less. */
@@ -91,6 +104,7 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	session->bytes.nvme_step = nvme.masters + nvme.state + beside.nvme_step;
 	session->bytes.nvme_loaded = loaded_bytes(session, &nvme);
 	session->bytes.device = session->plan.device_bytes;
+	session->bytes.program = program_bytes(session) + beside.heap;
 	session->bytes.total = session->bytes.store + beside.host + session->bytes.host_devices * session->bytes.device +
 	                       session->bytes.data + session->bytes.program;
 	return 0;
@@ -254,9 +268,8 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	if (rc)
 		return rc;
 	rh_model_cut(session->model, &out->grain);
-	session->bytes.data = work->data_bytes;
+	session->bytes.data = work->data_bytes + batch_bytes(work);
 	session->bytes.host_devices = out->device_room ? 0 : devices;
-	session->bytes.program = program_bytes(session);
 	out->request = (struct rh_plan_request){.model = session->model,
 	                                        .trains = trains,
 	                                        .train = work->train,

@@ -94,6 +94,7 @@ static void predict(struct training *run, const struct rh_workload *work)
 	run->result->rates_assumed = found.assumed;
 	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
+	rh_alloc_return_freed(); /* before the run reserves its own: a prediction of many stages takes tens of MiB */
 }
 
 static int start_session(struct training *run)
