@@ -72,7 +72,7 @@ endif
 GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.c %/test_training.c %/test_cudaemu.c %/test_resources.c,$(CUDA_TESTS))))
 GPU_BENCH    := $(wildcard bench/gpu/*.c)
 GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
-GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_train
+GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish
 define gpu_rules # $(1): folder of the objects, $(2): headers of the runtime
 $(B)/$(1)/tests/%.o: tests/cuda/%.c
 	@mkdir -p $$(@D)

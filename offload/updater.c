@@ -9,19 +9,25 @@
 
 /* A trainable block's gradient of one step:
  *
- *   FREE --announce (arrives)--> COMING --thread: event reached, published, squares summed (take_arrived)--> WAITING
- *   FREE --announce (begin)-------------------------------------------------------------------------------> WAITING
- *   WAITING --thread: updated (update)--> FREE
+ *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
+ *   FREE --announce (begin)-------------------------------------------------------------------> WAITING
+ *   WAITING --thread: published, all there that it has to wait for, updated (update)--> FREE
  */
 enum state { FREE, COMING, WAITING };
+enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
 
 struct block {
 	enum state state;
-	int publishes;       /* published weights are to be replaced before the update */
-	int weights_pending; /* uploads must wait */
-	int which;           /* of the two updates */
-	int64_t number;      /* of the announcement */
+	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
+	int64_t number;  /* of the announcement */
 	struct rh_event *event;
+	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
+	 * is a gradient that is to be in it. */
+	int publishes, behind;
+	struct rh_event *const *uploaded;
+	int uploads;
+	int64_t upload_number;
+	int64_t updated; /* steps that it has been updated by */
 };
 
 struct rh_updater {
@@ -34,18 +40,21 @@ struct rh_updater {
 	pthread_mutex_t lock; /* of all that follows; inside turn */
 	pthread_cond_t changed;
 	struct block *block;
-	/* A step's gradients may arrive while blocks of the step before wait: of two steps at most, since a gradient comes down only after
-	 * the one before it was taken. */
+	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
 	struct {
 		struct rh_update update;
+		double max_norm, norm;
+		int left;   /* gradients that are still to be taken: then the norm is known */
 		int spoilt; /* a gradient was not finite */
-	} step[2];
+	} step[STEPS];
 	int *follower, latest; /* the block updated after each the last time, a ring at first; -1: not trained. Under turn alone */
 	int which;             /* the latest */
 	int open;
+	int untold; /* updates whose norm is to be asked for, the latest ones */
 	int64_t announced;
-	int busy; /* blocks that are not FREE */
+	int busy; /* blocks that are not FREE, and those to be published */
 	struct rh_watch watch;
+	int64_t watched_step;
 	double task_began; /* of a virtual clock */
 	int ending;
 	int rc;
@@ -89,9 +98,10 @@ double rh_updater_seconds(const struct rh_updater *updater)
 	return updater->queue ? updater->queue->ops->seconds(updater->queue) : rh_clock_seconds();
 }
 
-void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch)
+void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, int64_t step)
 {
 	pthread_mutex_lock(&updater->lock);
+	updater->watched_step = step;
 	updater->watch = watch ? *watch : (struct rh_watch){0};
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -105,32 +115,38 @@ static int is_stale(const struct rh_updater *updater)
 
 static void publish(struct rh_updater *updater, int b)
 {
-	int64_t step = updater->step[updater->block[b].which].update.step;
+	struct block *block = &updater->block[b];
 	pthread_mutex_unlock(&updater->lock);
+	for (int i = 0; updater->log && i < block->uploads; i++)
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->uploaded[i]), 0);
 	rh_store_publish(updater->store, b);
-	if (step > 1)
-		note(updater, RH_ORDER_PUBLISH, b, step - 2);
+	if (block->updated)
+		note(updater, RH_ORDER_PUBLISH, b, block->updated - 1);
 	note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 	pthread_mutex_lock(&updater->lock);
-	updater->block[b].publishes = updater->block[b].weights_pending = 0;
+	block->publishes = 0;
+	updater->busy--;
 	pthread_cond_broadcast(&updater->changed);
 }
 
 static void take_arrived(struct rh_updater *updater, int b)
 {
 	struct block *block = &updater->block[b];
+	int which = block->which, last = updater->step[which].left == 1;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_WAIT, block_token(updater, ANNOUNCED, b), 0);
 	if (block->event && updater->log)
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
-	pthread_mutex_lock(&updater->lock);
-	if (block->publishes)
-		publish(updater, b);
-	pthread_mutex_unlock(&updater->lock);
 	rh_optimizer_take(updater->store, b);
 	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
+	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
 	pthread_mutex_lock(&updater->lock);
-	updater->step[block->which].spoilt |= !finite;
+	updater->step[which].spoilt |= !finite;
+	updater->step[which].left--;
+	if (last && updater->step[which].max_norm > 0)
+		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
+	if (last)
+		updater->step[which].norm = norm;
 	block->state = WAITING;
 	pthread_cond_broadcast(&updater->changed);
 }
@@ -165,10 +181,17 @@ static void read_ahead(struct rh_updater *updater, int b)
 	}
 }
 
+static int is_watched(const struct rh_updater *updater, int which)
+{
+	int64_t step = updater->step[which].update.step - 1;
+	return step == updater->watched_step - 1 || (step == updater->watched_step && updater->step[which].max_norm == 0);
+}
+
 static int update(struct rh_updater *updater, int b)
 {
-	struct rh_update update = updater->step[updater->block[b].which].update;
-	int spoilt = updater->step[updater->block[b].which].spoilt, stale = is_stale(updater), rc = 0;
+	struct block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->which].update;
+	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
 	double began = updater->queue ? updater->task_began : rh_clock_seconds();
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_TAKE, b, update.step - 1);
@@ -184,10 +207,11 @@ static int update(struct rh_updater *updater, int b)
 	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
 	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
 	pthread_mutex_lock(&updater->lock);
-	updater->block[b].state = FREE;
+	block->state = FREE;
+	block->behind = 0;
+	block->updated = update.step;
 	updater->busy--;
-	updater->block[b].weights_pending = 0;
-	if (updater->watch.did)
+	if (updater->watch.did && is_watched(updater, block->which))
 		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
 	pthread_cond_broadcast(&updater->changed);
 	return rc;
@@ -196,42 +220,98 @@ static int update(struct rh_updater *updater, int b)
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
 struct task {
 	enum { NOTHING, PUBLISH, TAKE, UPDATE, LISTEN } what;
-	int block; /* LISTEN: to the event of the gradient announced first */
-	int rc;    /* of a device */
+	int block;
+	int rc;                 /* of a device */
+	struct rh_event *event; /* LISTEN: to this one */
 };
 
-static struct task next_task(const struct rh_updater *updater)
+/* Of a block's uploads that are not over; NULL: all are. A device's fault ends them too. */
+static struct rh_event *still_uploading(const struct block *block, int *rc)
 {
-	struct task task = {NOTHING, -1, 0};
-	const struct block *block = updater->block;
-	if (!updater->busy)
-		return task;
+	for (int i = 0; i < block->uploads; i++) {
+		struct rh_event *event = block->uploaded[i];
+		int reached = event->ops->event_query(event);
+		*rc = reached < 0 ? reached : 0;
+		if (reached < 0)
+			return NULL;
+		if (!reached)
+			return event;
+	}
+	return NULL;
+}
+
+/* What can be published; else, among what is listened to, the uploads that were enqueued first. */
+static struct task next_publishing(const struct rh_updater *updater)
+{
+	struct task task = {.block = -1};
 	for (int b = 0; b < updater->blocks; b++) {
-		if (block[b].publishes && block[b].state == WAITING)
-			return (struct task){PUBLISH, b, 0};
-		if (block[b].state != COMING)
+		const struct block *block = &updater->block[b];
+		int rc = 0;
+		if (!block->publishes || block->behind)
+			continue;
+		struct rh_event *event = still_uploading(block, &rc);
+		if (!event)
+			return (struct task){PUBLISH, b, rc, NULL};
+		if (task.block < 0 || block->upload_number < updater->block[task.block].upload_number)
+			task = (struct task){LISTEN, b, 0, event};
+	}
+	return task;
+}
+
+/* The squares of two steps are not mixed. */
+static int may_take(const struct rh_updater *updater, const struct block *block)
+{
+	return block->state == COMING && !updater->step[(block->which + STEPS - 1) % STEPS].left;
+}
+
+static struct task next_taking(const struct rh_updater *updater)
+{
+	struct task task = {.block = -1};
+	const struct block *block = updater->block;
+	for (int b = 0; b < updater->blocks; b++) {
+		if (!may_take(updater, &block[b]))
 			continue;
 		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
 		if (reached)
-			return (struct task){TAKE, b, reached < 0 ? reached : 0};
+			return (struct task){TAKE, b, reached < 0 ? reached : 0, NULL};
 		if (task.block < 0 || block[b].number < block[task.block].number)
-			task = (struct task){LISTEN, b, 0};
+			task = (struct task){LISTEN, b, 0, block[b].event};
 	}
-	for (int b = 0; b < updater->blocks; b++)
-		if (block[b].state == WAITING)
-			return (struct task){UPDATE, b, 0};
 	return task;
+}
+
+static int may_update(const struct rh_updater *updater, const struct block *block)
+{
+	return block->state == WAITING && (!block->publishes || block->behind) &&
+	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
+}
+
+static struct task next_task(const struct rh_updater *updater)
+{
+	struct task none = {.block = -1}, publishing, taking;
+	if (!updater->busy)
+		return none;
+	publishing = next_publishing(updater);
+	if (publishing.what == PUBLISH)
+		return publishing;
+	taking = next_taking(updater);
+	if (taking.what == TAKE)
+		return taking;
+	for (int i = 0; i < updater->blocks; i++) {
+		int b = is_stale(updater) ? updater->blocks - 1 - i : i;
+		if (may_update(updater, &updater->block[b]))
+			return (struct task){UPDATE, b, 0, NULL};
+	}
+	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
 }
 
 static int do_task(struct rh_updater *updater, struct task task)
 {
-	struct rh_event *event = updater->block[task.block].event;
 	int rc = task.rc;
 	if (rc)
 		return rc;
 	switch (task.what) {
 	case PUBLISH:
-		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
 		publish(updater, task.block);
 		break;
 	case TAKE:
@@ -244,7 +324,7 @@ static int do_task(struct rh_updater *updater, struct task task)
 	case LISTEN:
 	case NOTHING:
 		pthread_mutex_unlock(&updater->lock);
-		rc = event->ops->event_sync(event);
+		rc = task.event->ops->event_sync(task.event);
 		pthread_mutex_lock(&updater->lock);
 	}
 	return rc;
@@ -257,6 +337,8 @@ static void give_up(struct rh_updater *updater, int rc)
 	strncpy(updater->line, rh_error(rc), sizeof updater->line - 1);
 	for (int b = 0; b < updater->blocks; b++)
 		updater->block[b] = (struct block){0};
+	for (int i = 0; i < STEPS; i++)
+		updater->step[i].left = 0;
 	updater->busy = 0;
 	pthread_cond_broadcast(&updater->changed);
 }
@@ -308,10 +390,9 @@ static int next_job(void *context, struct rh_host_job *job)
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	updater->task_began = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.what == UPDATE ? RH_HOST_OPTIMIZER : RH_HOST_MEMORY,
-	                            .bytes = task.what == UPDATE ? traffic.update
-	                                     : task.what == PUBLISH
-	                                             ? traffic.publish
-	                                             : traffic.take + (updater->block[task.block].publishes ? traffic.publish : 0),
+	                            .bytes = task.what == UPDATE    ? traffic.update
+	                                     : task.what == PUBLISH ? traffic.publish
+	                                                            : traffic.take,
 	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme : 0,
 	                            .run = run_task,
 	                            .context = updater,
@@ -347,6 +428,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
 	updater->follower = rh_alloc((size_t)updater->blocks, sizeof *updater->follower);
 	updater->latest = -1;
+	updater->which = STEPS - 1; /* a block's first gradient is of update 0 */
 	int rc = updater->block && updater->follower ? 0 : -ENOMEM;
 	if (!rc)
 		make_ring(updater);
@@ -371,7 +453,7 @@ static int is_pending(const struct rh_updater *updater, enum recorded what, int 
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
 		const struct block *at = &updater->block[b];
-		if (what == READY ? at->weights_pending : what == TAKEN ? at->state != FREE : at->state == COMING)
+		if (what == READY && is_stale(updater) ? at->publishes : at->state != FREE)
 			return 1;
 	}
 	return 0;
@@ -387,7 +469,7 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
-	while (updater->queue && updater->block && !updater->rc && is_pending(updater, TAKEN, -1))
+	while (updater->queue && updater->block && !updater->rc && next_task(updater).what != NOTHING)
 		updater->queue->ops->pass(updater->queue);
 	if (updater->queue)
 		updater->queue->ops->destroy(updater->queue);
@@ -400,26 +482,31 @@ void rh_updater_destroy(struct rh_updater *updater)
 }
 
 /* The lock is held. */
-static void announce(struct rh_updater *updater, int b, enum state state, struct rh_event *event)
+static void announce(struct rh_updater *updater, int b, enum state state, int which, struct rh_event *event)
 {
-	RH_ASSERT(updater->block[b].state == FREE || updater->rc);
+	struct block *block = &updater->block[b];
+	RH_ASSERT(block->state == FREE || updater->rc);
 	if (updater->rc)
 		return;
 	updater->busy++;
-	updater->block[b] = (struct block){.state = state,
-	                                   .publishes = is_stale(updater),
-	                                   .weights_pending = 1,
-	                                   .which = updater->which,
-	                                   .number = updater->announced++,
-	                                   .event = event};
+	block->state = state;
+	block->which = which;
+	block->next = (which + 1) % STEPS;
+	block->number = updater->announced++;
+	block->event = event;
 	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
 	pthread_cond_broadcast(&updater->changed);
 }
 
-static void next_step(struct rh_updater *updater, const struct rh_update *update)
+/* left: gradients that are to be taken. */
+static void next_step(struct rh_updater *updater, const struct rh_update *update, double max_norm, int left)
 {
-	updater->which ^= 1;
+	updater->which = (updater->which + 1) % STEPS;
+	for (int b = 0; b < updater->blocks; b++)
+		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
 	updater->step[updater->which].update = *update;
+	updater->step[updater->which].max_norm = max_norm;
+	updater->step[updater->which].left = updater->rc ? 0 : left;
 	updater->step[updater->which].spoilt = 0;
 }
 
@@ -428,19 +515,40 @@ void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update
 	pthread_mutex_lock(&updater->lock);
 	RH_ASSERT(!updater->rc);
 	updater->open = 0;
-	next_step(updater, update);
+	next_step(updater, update, 0, 0);
 	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, whole_token(updater, 0), 0);
 	for (int b = 0; b < updater->blocks; b++)
 		if (rh_store_block(updater->store, b)->trainable)
-			announce(updater, b, WAITING, NULL);
+			announce(updater, b, WAITING, updater->which, NULL);
 	pthread_mutex_unlock(&updater->lock);
 }
 
-void rh_updater_open(struct rh_updater *updater, const struct rh_update *update)
+void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm)
 {
+	int trained = 0;
+	for (int b = 0; b < updater->blocks; b++)
+		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
+	RH_ASSERT(updater->untold < STEPS - 1);
 	updater->open = 1;
-	next_step(updater, update);
+	updater->untold++;
+	next_step(updater, update, max_norm, trained);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *const *event, int events)
+{
+	struct block *block = &updater->block[b];
+	pthread_mutex_lock(&updater->lock);
+	if (is_stale(updater) && !updater->rc) {
+		updater->busy += !block->publishes;
+		block->publishes = 1;
+		block->behind = block->state != FREE;
+		block->uploaded = event;
+		block->uploads = events;
+		block->upload_number = updater->announced++;
+		pthread_cond_broadcast(&updater->changed);
+	}
 	pthread_mutex_unlock(&updater->lock);
 }
 
@@ -448,7 +556,7 @@ void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *
 {
 	pthread_mutex_lock(&updater->lock);
 	if (updater->open)
-		announce(updater, block, COMING, event);
+		announce(updater, block, COMING, updater->block[block].next, event);
 	pthread_mutex_unlock(&updater->lock);
 }
 
@@ -458,20 +566,29 @@ static int await(struct rh_updater *updater, enum recorded what, int block)
 	pthread_mutex_lock(&updater->lock);
 	while (is_pending(updater, what, block))
 		wait_changed(updater);
-	if (what != ANNOUNCED)
-		rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
-		                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
+	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
+	                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
 	int rc = updater->rc ? rh_fail_copy(updater->rc, updater->line) : 0;
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
 
-int rh_updater_has_weights(struct rh_updater *updater, int block)
+static int has(struct rh_updater *updater, enum recorded what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
-	int has = !is_pending(updater, READY, block);
+	int pending = is_pending(updater, what, block);
 	pthread_mutex_unlock(&updater->lock);
-	return has;
+	return !pending;
+}
+
+int rh_updater_has_weights(struct rh_updater *updater, int block)
+{
+	return has(updater, READY, block);
+}
+
+int rh_updater_has_gradient(struct rh_updater *updater, int block)
+{
+	return has(updater, TAKEN, block);
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)
@@ -489,29 +606,23 @@ int rh_updater_finish(struct rh_updater *updater)
 	return await(updater, TAKEN, -1);
 }
 
-/* What reading all gradients takes of a virtual clock. */
-static int pass_norm(struct rh_updater *updater)
-{
-	struct rh_host_job job = {.work = RH_HOST_MEMORY};
-	int64_t ticket;
-	for (int b = 0; b < updater->blocks; b++)
-		job.bytes += rh_store_traffic(updater->store, b).take;
-	int rc = updater->queue->ops->submit(updater->queue, &job, &ticket);
-	return rc ? rc : updater->queue->ops->await(updater->queue, ticket);
-}
-
 int rh_updater_norm(struct rh_updater *updater, double *norm)
 {
-	int rc = updater->open ? await(updater, ANNOUNCED, -1) : rh_updater_finish(updater);
-	if (!rc && !updater->open && updater->queue)
-		rc = pass_norm(updater);
-	*norm = rc ? 0 : updater->open ? rh_optimizer_taken_norm(updater->store) : rh_optimizer_norm(updater->store);
+	pthread_mutex_lock(&updater->lock);
+	RH_ASSERT(updater->untold > 0);
+	int which = (updater->which + STEPS + 1 - updater->untold--) % STEPS;
+	while (updater->step[which].left)
+		wait_changed(updater);
+	*norm = updater->rc ? 0 : updater->step[which].norm;
+	int rc = updater->rc ? rh_fail_copy(updater->rc, updater->line) : 0;
+	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
 
 int rh_updater_flush(struct rh_updater *updater)
 {
 	int rc = rh_updater_finish(updater);
+	rc = rc ? rc : await(updater, READY, -1);
 	for (int b = 0; !rc && is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;

@@ -1,20 +1,20 @@
 /* The optimizer on a thread of its own, block after block, while devices work.
  *
- * Behind a barrier (rh_updater_begin; clipping by the global norm needs it): all gradients are there; blocks are updated in the order in
- * which the next step reads them, while it already runs.
- * As gradients arrive (rh_updater_open; without clipping): each block is updated once its gradient is down, the lowest waiting one first,
- * while lower layers still make theirs and while the next step runs.
+ * Gradients are taken as they arrive (rh_updater_open). Without clipping each block is updated then, while lower layers still make theirs;
+ * with it all wait for the last one, whose arrival makes the norm known. Or the driver has all gradients and their norm
+ * (rh_updater_begin). Either way the next step may run already.
  *
- * Synchronous (staleness 0): each block is released as soon as it is updated, so that the next step's forward starts while deep layers are
- * still being updated.
- * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. When a
- * block's gradient has come down nobody reads its published weights any more: what the update before made is published, then the gradient
- * is taken, and the next step need not wait for that.
+ * Synchronous (staleness 0): each block is released as soon as it is updated, the lowest waiting one first, so that the next step's forward
+ * starts while deep layers are still being updated.
+ * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. When
+ * its uploads of a block are over nobody reads the published weights any more: what the update before made is published, and the next step
+ * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
+ * gradient is the first to come down.
  *
  * Locks are taken in this order: a staging ring's (its thread announces arrivals) or the turn, never both; the updater's; a trace's, by
  * watches. A space's lock is taken with none of them but the turn, and only a trace's inside it. Events are queried under the updater's.
  *
- * One thread drives: open or begin, any number of arrivals and awaits, finish, and again. The orderings (offload/order.h) are held by the
+ * One thread drives: open or begin, any number of uploads, arrivals and awaits, norm or finish, and again. The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
@@ -36,23 +36,27 @@ void rh_updater_destroy(struct rh_updater *updater);
  * finished the one before (asserted). */
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update);
 
-/* Gradients that arrive from now on are those of this update. The caller has announced
- * all those of the one before. */
-void rh_updater_open(struct rh_updater *updater, const struct rh_update *update);
+/* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
+ * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for. */
+void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
+/* Staleness 1: the step's uploads of the block are all enqueued, and over when the latest records of these events are reached; the gradient
+ * of the step before has been announced. Array and events are borrowed until the next await of the block's weights, and not recorded again
+ * before it. Else does nothing. Once a step and trainable block, before its gradient is announced. */
+void rh_updater_uploaded(struct rh_updater *updater, int block, struct rh_event *const *event, int events);
 /* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
  * (rh_updater_await_gradient). Does nothing unless opened. The event is recorded again only after the next await of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
-/* The norm of all gradients: opened, once every trainable block's has arrived; else all are there, and updates begin with it at the
- * earliest. Opened, blocks whose gradient is not finite are not updated, nor is what
- * comes after them: the run must stop. */
+/* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. Blocks whose gradient
+ * is not finite are not updated, nor is what comes after them: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 
 /* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
 /* 1 where that would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
-/* Waits until the block's gradient has been taken and may be overwritten. */
+/* Waits until the block's gradient has been taken and may be overwritten; 1 where that would not wait. */
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
+int rh_updater_has_gradient(struct rh_updater *updater, int block);
 /* Waits for all that was begun or has been announced. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
@@ -63,8 +67,9 @@ double rh_updater_seconds(const struct rh_updater *updater);
 void rh_updater_pause(struct rh_updater *updater);
 void rh_updater_resume(struct rh_updater *updater);
 
-/* Told of each update from now on, those in progress too; NULL: no more, and none is being told of any more. */
-void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch);
+/* Told from now on of the updates that a step hides (counted from 0): the step before's, and its own where they do not wait for the last
+ * gradient. NULL: no more, and none is being told of any more. */
+void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, int64_t step);
 
 /* From now on what the updater does is recorded: its thread is `lane`, the one that drives it lane + 1; tokens are from `token` on, three
  * for each block and two more; event_token names the token of an event (called by both). Steps of the recording count from 0. Borrows the

@@ -1,5 +1,5 @@
 /* A training run whose device calls are recorded: each copy and each op between two events of its stream. Linked with
- * --wrap=rh_devices_open and --wrap=rh_executor_train, so that the run is the product's own, down to the session.
+ * --wrap=rh_devices_open and --wrap=rh_executor_finish, so that the run is the product's own, down to the session.
  *
  * Idle time of the compute stream, between two ops of a step, is put down to what the later op waited for: copies of weights or
  * activations, another device, or the host that had not enqueued it yet; what nothing explains is said as such. */
@@ -285,14 +285,17 @@ int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_device
 	return rc;
 }
 
-int __real_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale);
-int __wrap_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale);
+int __real_rh_executor_finish(struct rh_executor *executor);
+int __wrap_rh_executor_finish(struct rh_executor *executor);
 
-int __wrap_rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
+/* Of joined steps the next one's slots may be enqueued: they count here. */
+int __wrap_rh_executor_finish(struct rh_executor *executor)
 {
-	int rc = __real_rh_executor_train(executor, batch, count, step, loss_scale);
-	for (int d = 0; d < device_count; d++)
+	int rc = __real_rh_executor_finish(executor);
+	for (int d = 0; d < device_count; d++) {
+		rc = rc ? rc : devices[d]->inner->ops->synchronize(devices[d]->inner);
 		end_step(devices[d]);
+	}
 	return rc;
 }
 

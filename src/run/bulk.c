@@ -7,18 +7,38 @@
  *
  * What slot i computes with and what slot i+N is to compute with lie at the two ends of the room for weights; gradients leave from their
  * rounded copy, so that the next slot's sums need not wait for them. Sums in fp32 (between rounds, or where nothing is rounded) leave at
- * once, layer by layer as they become final: what comes next on the device needs their place. */
+ * once, layer by layer as they become final: what comes next on the device needs their place. But where the step before's gradient has not
+ * been taken yet they stay until that slot comes. */
 #include "run/work.h"
 
-/* One of the updater's waits, timed. */
-static void await_update(struct work *work, int (*await)(struct rh_updater *, int), int block)
+/* While the host waits for an update it enqueues nothing: the devices' compute streams wait too. */
+static int book(struct rh_executor *executor, enum run_wait_kind kind, int is_over)
+{
+	int rc = 0;
+	for (int d = 0; !rc && d < executor->options.devices; d++) {
+		struct run_waits *waits = &executor->on[d].flight[executor->first].waits;
+		struct rh_device *device = executor->options.device[d];
+		rc = is_over ? run_waits_release(waits, device) : run_waits_hold(waits, device, kind);
+	}
+	return rc;
+}
+
+static void await_update(struct work *work, enum run_wait_kind kind, int block)
 {
 	struct rh_executor *executor = work->executor;
-	if (!executor->options.updater || work->rc)
+	struct rh_updater *updater = executor->options.updater;
+	if (!updater || work->rc)
 		return;
-	double began = rh_updater_seconds(executor->options.updater);
-	work->rc = await(executor->options.updater, block);
-	executor->times.optimizer += rh_updater_seconds(executor->options.updater) - began;
+	int weights = kind == RUN_WAIT_WEIGHTS;
+	int waits = !(weights ? rh_updater_has_weights(updater, block) : rh_updater_has_gradient(updater, block));
+	double began = rh_updater_seconds(updater);
+	if (waits)
+		work->rc = book(executor, kind, 0);
+	if (!work->rc)
+		work->rc = weights ? rh_updater_await_weights(updater, block) : rh_updater_await_gradient(updater, block);
+	if (!work->rc && waits)
+		work->rc = book(executor, kind, 1);
+	executor->flight[executor->first].awaited_s += rh_updater_seconds(updater) - began;
 }
 
 /* Pieces that follow one another on a stream are one span of the trace, NULL where nothing is recorded. */
@@ -119,6 +139,34 @@ static void send_weights(struct work *work, struct rh_trace_span *span, int b, i
 		span->bytes += bytes;
 }
 
+/* The device's upload of these blocks is enqueued: bytes[b] of each, 0 of the others. */
+static void note_uploads(struct work *work, const int64_t *bytes)
+{
+	struct rh_executor *executor = work->executor;
+	for (int b = 0; executor->trains && b < executor->options.model->blocks; b++) {
+		struct rh_event *event = work->on->uploaded[b];
+		int at = 0;
+		if (!bytes[b] || !event)
+			continue;
+		record(work, RH_STREAM_WEIGHTS, event);
+		if (executor->uploads[b].step != executor->begun) /* the step's first: what was borrowed has been given back */
+			executor->uploads[b].count = 0;
+		executor->uploads[b].step = executor->begun;
+		while (at < executor->uploads[b].count && executor->uploads[b].event[at] != event)
+			at++;
+		executor->uploads[b].event[at] = event;
+		executor->uploads[b].count += at == executor->uploads[b].count;
+	}
+}
+
+/* The step uploads the block no more. */
+static void uploads_end(struct rh_executor *executor, int b)
+{
+	if (executor->options.updater)
+		rh_updater_uploaded(executor->options.updater, b, executor->uploads[b].event,
+		                    executor->uploads[b].step == executor->begun ? executor->uploads[b].count : 0);
+}
+
 static void upload_weights(struct work *work)
 {
 	struct rh_executor *executor = work->executor;
@@ -132,7 +180,7 @@ static void upload_weights(struct work *work)
 	        rh_transfer_lay(executor->pieces, executor->item_bytes, blocks, bulk->windows ? bulk->windows : 1, piece, executor->load);
 	for (int p = 0; p < pieces; p++) {
 		int b = piece[p].item;
-		await_update(work, rh_updater_await_weights, b);
+		await_update(work, RUN_WAIT_WEIGHTS, b);
 		weights->version[b] = rh_store_version(executor->options.store, b);
 		if (window != piece[p].window) {
 			work_end(work, span);
@@ -144,6 +192,7 @@ static void upload_weights(struct work *work)
 		send_weights(work, span, b, piece[p].first, piece[p].bytes);
 	}
 	work_end(work, span);
+	note_uploads(work, executor->item_bytes);
 	record(work, RH_STREAM_WEIGHTS, weights->end[weights->turn].ready);
 	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);
 }
@@ -151,55 +200,6 @@ static void upload_weights(struct work *work)
 static int64_t piece_at(const struct rh_executor *executor, int64_t first, int64_t all)
 {
 	return all - first < executor->pieces.most ? all - first : executor->pieces.most;
-}
-
-/* The host waits for a sum to be down. */
-static int await_sum(struct rh_executor *executor, int i)
-{
-	struct rh_event *event = executor->on[executor->summed_on[i]].downloaded[i];
-	int rc = event->ops->event_sync(event);
-	return rc ? rc : rh_staging_finish(executor->staging);
-}
-
-/* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
-static void begin_gradients(struct work *work)
-{
-	struct rh_executor *executor = work->executor;
-	struct run_device *on = work->on;
-	const struct rh_model *model = executor->options.model;
-	int64_t *offset = executor->offset;
-	if (work->slot->sums_there || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
-		return;
-	if (work->slot->first_round)
-		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
-	else
-		wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
-	for (int i = 0; i < 2 * model->blocks; i++) {
-		if (offset[i] < 0)
-			continue;
-		int64_t elements = model->block[i / 2].elements;
-		float *sum = (float *)on->gradients.memory + offset[i];
-		on->block_gradient[i / 2][i % 2] = sum;
-		if (work->slot->first_round) {
-			struct rh_op fill = {.kind = RH_OP_FILL};
-			fill.operand[RH_FILL_Y] = rh_view_of(sum, RH_F32, 1, elements);
-			launch(work, &fill);
-			continue;
-		}
-		RH_ASSERT(executor->summed_on[i] >= 0);
-		wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
-		const char *from = (const char *)rh_store_sum(executor->options.store, i / 2, i % 2);
-		if (!work->rc && run_is_staged(executor, from, elements * 4)) /* read here and now, not by the device */
-			work->rc = await_sum(executor, i);
-		struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
-		for (int64_t first = 0, all = elements * 4; first < all; first += executor->pieces.most)
-			piece_up(work, span, (char *)sum + first, from + first, piece_at(executor, first, all));
-		work_end(work, span);
-	}
-	if (!work->slot->first_round) {
-		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
-		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.ready);
-	}
 }
 
 /* A copy that went through the staging is there when its thread says so. On that thread: summed_on[sum] is not written again before
@@ -246,23 +246,121 @@ static void round_sum(struct work *work, int i)
 	        .sum = i, .to = rh_store_gradient(work->executor->options.store, i / 2), .from = rounded, .bytes = elements * 2};
 }
 
-static void send_sum(struct work *work, int i)
+/* What made the sum is over for the stream. */
+static void send_now(struct work *work, int i, int is_final)
 {
 	struct run_device *on = work->on;
 	struct rh_store *store = work->executor->options.store;
-	const struct rh_block *block = &work->executor->options.model->block[i / 2];
-	int is_final = work->slot->last_round && block->uses == 1;
 	char *to = is_final ? rh_store_gradient(store, i / 2) : (char *)rh_store_sum(store, i / 2, i % 2);
 	const char *from = (const char *)on->block_gradient[i / 2][i % 2];
-	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
-	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
-	await_update(work, rh_updater_await_gradient, i / 2);
+	await_update(work, RUN_WAIT_GRADIENTS, i / 2);
 	struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_GRADIENTS, 0);
-	for (int64_t first = 0, all = block->elements * 4; first < all; first += work->executor->pieces.most)
+	for (int64_t first = 0, all = work->executor->options.model->block[i / 2].elements * 4; first < all;
+	     first += work->executor->pieces.most)
 		piece_down(work, span, to + first, from + first, piece_at(work->executor, first, all));
 	work_end(work, span);
 	sent(work, i, is_final);
+}
+
+/* The host does not wait here for the gradient before to be taken: it has slots of other devices to enqueue. */
+static void send_sum(struct work *work, int i)
+{
+	struct run_device *on = work->on;
+	struct rh_updater *updater = work->executor->options.updater;
+	int is_final = work->slot->last_round && work->executor->options.model->block[i / 2].uses == 1;
 	on->bulk.sums_leave = 1;
+	if (updater && !rh_updater_has_gradient(updater, i / 2)) {
+		on->bulk.late[on->bulk.lates++] = (struct run_late_sum){i, is_final};
+		return;
+	}
+	record(work, RH_STREAM_COMPUTE, on->gradients.ready);
+	wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
+	send_now(work, i, is_final);
+}
+
+enum late { MAY_WAIT, MUST_LEAVE };
+
+static void send_late(struct work *work, enum late late)
+{
+	struct run_bulk *bulk = &work->on->bulk;
+	struct rh_updater *updater = work->executor->options.updater;
+	for (int i = 0; i < bulk->lates && late == MAY_WAIT; i++)
+		if (!rh_updater_has_gradient(updater, bulk->late[i].sum / 2))
+			return;
+	if (!bulk->lates)
+		return;
+	wait_for(work, RH_STREAM_GRADIENTS, work->on->gradients.ready);
+	for (int i = 0; i < bulk->lates; i++)
+		send_now(work, bulk->late[i].sum, bulk->late[i].is_final);
+	record(work, RH_STREAM_GRADIENTS, work->on->gradients.freed);
+	bulk->lates = 0;
+}
+
+/* Sums that the slot goes on from have left the devices that have them. */
+static void send_needed(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	for (int d = 0; d < executor->options.devices && !work->rc; d++) {
+		struct run_device *on = &executor->on[d];
+		struct work other = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
+		int needed = 0;
+		for (int i = 0; i < on->bulk.lates; i++)
+			needed |= executor->offset[on->bulk.late[i].sum] >= 0;
+		if (needed)
+			send_late(&other, MUST_LEAVE);
+		work->rc = other.rc;
+	}
+}
+
+/* The host waits for a sum to be down. */
+static int await_sum(struct rh_executor *executor, int i)
+{
+	struct rh_event *event = executor->on[executor->summed_on[i]].downloaded[i];
+	int rc = event->ops->event_sync(event);
+	return rc ? rc : rh_staging_finish(executor->staging);
+}
+
+/* Sums begin at zero in the step's first round; later rounds go on from the sum that another device may have left in the store. */
+static void begin_gradients(struct work *work)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_device *on = work->on;
+	const struct rh_model *model = executor->options.model;
+	int64_t *offset = executor->offset;
+	if (work->slot->sums_there || !rh_plan_gradient_layout(model, work->slot->lo, work->slot->hi, offset))
+		return;
+	if (!work->slot->first_round)
+		send_needed(work);
+	if (work->slot->first_round)
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.freed);
+	else
+		wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
+	for (int i = 0; i < 2 * model->blocks; i++) {
+		if (offset[i] < 0)
+			continue;
+		int64_t elements = model->block[i / 2].elements;
+		float *sum = (float *)on->gradients.memory + offset[i];
+		on->block_gradient[i / 2][i % 2] = sum;
+		if (work->slot->first_round) {
+			struct rh_op fill = {.kind = RH_OP_FILL};
+			fill.operand[RH_FILL_Y] = rh_view_of(sum, RH_F32, 1, elements);
+			launch(work, &fill);
+			continue;
+		}
+		RH_ASSERT(executor->summed_on[i] >= 0);
+		wait_for(work, RH_STREAM_WEIGHTS, executor->on[executor->summed_on[i]].downloaded[i]);
+		const char *from = (const char *)rh_store_sum(executor->options.store, i / 2, i % 2);
+		if (!work->rc && run_is_staged(executor, from, elements * 4)) /* read here and now, not by the device */
+			work->rc = await_sum(executor, i);
+		struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
+		for (int64_t first = 0, all = elements * 4; first < all; first += executor->pieces.most)
+			piece_up(work, span, (char *)sum + first, from + first, piece_at(executor, first, all));
+		work_end(work, span);
+	}
+	if (!work->slot->first_round) {
+		record(work, RH_STREAM_WEIGHTS, on->gradients.ready);
+		compute_after(work, RUN_WAIT_GRADIENTS, on->gradients.ready);
+	}
 }
 
 /* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
@@ -287,8 +385,11 @@ void bulk_layer(struct work *work, int l)
 	const struct rh_model *model = work->executor->options.model;
 	for (int which = 0; which < 2; which++) {
 		int b = model->layer[l].block[which];
-		if (b >= 0 && model->block[b].trainable)
-			end_sum(work, 2 * b + model->layer[l].use[which]);
+		if (b < 0 || !model->block[b].trainable)
+			continue;
+		if (work->slot->last_round && model->block[b].uses == 1)
+			uploads_end(work->executor, b);
+		end_sum(work, 2 * b + model->layer[l].use[which]);
 	}
 }
 
@@ -316,7 +417,7 @@ void bulk_window(struct work *work, int64_t k)
 		struct run_download *from = &bulk->download[piece->item];
 		if (k && bulk->sent == first)
 			wait_for(work, RH_STREAM_GRADIENTS, bulk->down[k - 1]);
-		await_update(work, rh_updater_await_gradient, from->sum / 2);
+		await_update(work, RUN_WAIT_GRADIENTS, from->sum / 2);
 		if (bulk->sent == first)
 			span = work_begin(work, RH_SPAN_COPY, RH_STREAM_GRADIENTS, 0);
 		piece_down(work, span, from->to + piece->first, from->from + piece->first, piece->bytes);
@@ -339,9 +440,11 @@ void bulk_arrived(struct work *work, int64_t k)
 
 void bulk_begin(struct work *work)
 {
+	int makes = rh_slot_makes_gradients(work->slot);
 	upload_weights(work);
+	send_late(work, makes && !work->slot->sums_there ? MUST_LEAVE : MAY_WAIT);
 	lay_downloads(work, (int)work->slot->count);
-	if (rh_slot_makes_gradients(work->slot))
+	if (makes)
 		begin_gradients(work);
 }
 
@@ -354,7 +457,8 @@ void bulk_end(struct work *work)
 		if (on->bulk.sums_leave) { /* read by downloads, and by what was rounded since the last of them was enqueued */
 			record(work, RH_STREAM_COMPUTE, on->gradients.ready);
 			wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
-			record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
+			if (!on->bulk.lates)
+				record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
 		} else {
 			record(work, RH_STREAM_COMPUTE, on->gradients.freed);
 		}
@@ -364,12 +468,27 @@ void bulk_end(struct work *work)
 	on->bulk.windows = (int)work->slot->count;
 }
 
-int bulk_flush(struct rh_executor *executor, int device)
+int bulk_send_left(struct rh_executor *executor, int device)
 {
 	struct run_device *on = &executor->on[device];
 	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
+	send_late(&work, MUST_LEAVE);
 	lay_downloads(&work, 1);
 	bulk_window(&work, 0);
-	on->bulk.windows = 0;
 	return work.rc;
+}
+
+int bulk_flush(struct rh_executor *executor, int device)
+{
+	int rc = bulk_send_left(executor, device);
+	executor->on[device].bulk.windows = 0;
+	return rc;
+}
+
+void bulk_uploads_end(struct rh_executor *executor)
+{
+	const struct rh_model *model = executor->options.model;
+	for (int b = 0; b < model->blocks; b++)
+		if (model->block[b].trainable && model->block[b].uses == 2)
+			uploads_end(executor, b);
 }

@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-	FOLD_ELEMENTS = 1 << 20,
 	BULK_WAITS = 3,       /* of each slot: for its weights, its sums, and what still leaves */
+	HOST_WAITS = 2,       /* of each block: the host's, for its update */
 	WAITS_MOST = 1 << 16, /* that are booked: what comes after them in a longer step counts as computing */
 	EVENT_BYTES = 112     /* a CPU device's event, and a pointer to it */
 };
@@ -36,7 +36,7 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	const struct rh_block *table = &options->model->block[0];
 	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->train_round < options->train_micro_batches)
 		return 0;
-	return table->elements < FOLD_ELEMENTS ? table->elements : FOLD_ELEMENTS;
+	return rh_min(table->elements, RUN_FOLD_ELEMENTS);
 }
 
 /* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results or
@@ -68,7 +68,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		rc = 0;
 	}
 	for (int d = 0; !rc && d < options->devices; d++) {
-		int64_t waits = 0;
+		int64_t waits = HOST_WAITS * options->model->blocks;
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
 				waits += BULK_WAITS + program.slot[i].count * waits_of(options->plan, &program.slot[i]);
@@ -118,15 +118,16 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t rounds = options->schedule ? count : rh_round_count(count, options->train_round);
 	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
 	int64_t kept = forward + backward;
-	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward);
-	return rh_min(waits, (int64_t)options->devices * WAITS_MOST);
+	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
+	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
+	return run_flights(options) * rh_min(waits, (int64_t)options->devices * WAITS_MOST);
 }
 
 /* What is allocated and grows with stages, micro-batches or devices. */
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
 {
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = 2 * room->count + 2 * micro_batches + 2 * blocks;
+	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT;
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved));
 }
@@ -216,8 +217,9 @@ static int bulk_create(const struct rh_executor_options *options, struct rh_devi
 	out->up = rh_alloc(windows, sizeof *out->up);
 	out->down = rh_alloc(windows, sizeof *out->down);
 	out->download = rh_alloc(2 * blocks, sizeof *out->download);
+	out->late = rh_alloc(2 * blocks, sizeof *out->late);
 	out->piece = rh_alloc(pieces_most(options), sizeof *out->piece);
-	int rc = out->up && out->down && out->download && out->piece ? 0 : -ENOMEM;
+	int rc = out->up && out->down && out->download && out->late && out->piece ? 0 : -ENOMEM;
 	for (size_t i = 0; !rc && i < windows; i++) {
 		rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->up[i]);
 		if (!rc)
@@ -237,7 +239,22 @@ static void bulk_destroy(struct run_bulk *bulk, int64_t windows)
 	rh_free(bulk->up);
 	rh_free(bulk->down);
 	rh_free(bulk->download);
+	rh_free(bulk->late);
 	rh_free(bulk->piece);
+}
+
+/* What each step in flight needs of its own. */
+static int flight_create(const struct rh_executor_options *options, struct rh_device *device, int waits, struct run_device *out)
+{
+	int rc = 0;
+	for (int64_t i = 0; !rc && i < run_flights(options); i++) {
+		rc = run_waits_create(device, waits, &out->flight[i].waits);
+		if (!rc)
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->flight[i].results);
+		if (!rc)
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->flight[i].gradients);
+	}
+	return rc;
 }
 
 /* Cuts the device's reservation exactly as the plan added it up. */
@@ -254,7 +271,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	if (!rc)
 		rc = wait_count(options, &waits);
 	if (!rc)
-		rc = run_waits_create(device, waits, &out->waits);
+		rc = flight_create(options, device, waits, out);
 	if (rc)
 		return rc;
 	memory.base = base;
@@ -283,18 +300,26 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	out->block_gradient = rh_alloc(blocks, sizeof *out->block_gradient);
 	out->kept = rh_alloc((size_t)model->layers + 1, sizeof *out->kept);
 	out->downloaded = rh_alloc(2 * blocks, sizeof(struct rh_event *));
-	if (!out->block_weights || !out->block_gradient || !out->kept || !out->downloaded)
+	out->uploaded = rh_alloc(blocks, sizeof(struct rh_event *));
+	if (!out->block_weights || !out->block_gradient || !out->kept || !out->downloaded || !out->uploaded)
 		return -ENOMEM;
 	for (int i = 0; !rc && i < 2 * model->blocks; i++)
 		if (model->block[i / 2].trainable)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[i]);
+	for (int b = 0; !rc && options->stale && b < model->blocks; b++)
+		if (model->block[b].trainable)
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->uploaded[b]);
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
 
 static void device_destroy(struct run_device *on, const struct rh_executor_options *options)
 {
 	int blocks = options->model->blocks;
-	run_waits_destroy(&on->waits);
+	for (int i = 0; i < RUN_FLIGHT; i++) {
+		run_waits_destroy(&on->flight[i].waits);
+		rh_event_free(on->flight[i].results);
+		rh_event_free(on->flight[i].gradients);
+	}
 	weights_destroy(&on->weights);
 	buffer_destroy(&on->gradients);
 	buffer_destroy(&on->rounded);
@@ -305,6 +330,9 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	for (int i = 0; on->downloaded && i < 2 * blocks; i++)
 		rh_event_free(on->downloaded[i]);
 	rh_free(on->downloaded);
+	for (int b = 0; on->uploaded && b < blocks; b++)
+		rh_event_free(on->uploaded[b]);
+	rh_free(on->uploaded);
 	rh_free(on->block_weights);
 	rh_free(on->block_gradient);
 	rh_free(on->kept);
@@ -352,19 +380,24 @@ static int host_create(struct rh_executor *executor)
 		return rc;
 	executor->micro_batches = staged_micro_batches(options);
 	executor->steps_held = run_steps_held(options);
+	executor->flights = run_flights(options);
 	size_t blocks = (size_t)options->model->blocks;
 	executor->batch = rh_alloc((size_t)executor->micro_batches, sizeof *executor->batch);
 	executor->loss_scale = rh_alloc((size_t)executor->steps_held, sizeof *executor->loss_scale);
 	executor->micro = rh_alloc((size_t)executor->micro_batches, sizeof *executor->micro);
 	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
 	executor->summed_on = rh_alloc(2 * blocks, sizeof *executor->summed_on);
+	executor->uploads = rh_alloc(blocks, sizeof *executor->uploads);
+	executor->uploading = rh_alloc(blocks * (size_t)options->devices, sizeof(struct rh_event *));
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
 	executor->item_bytes = rh_alloc(2 * blocks, sizeof *executor->item_bytes);
 	executor->piece = rh_alloc(pieces_most(options), sizeof *executor->piece);
 	executor->load = rh_alloc((size_t)windows_most(options), sizeof *executor->load);
 	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->summed_on ||
-	    !executor->offset || !executor->item_bytes || !executor->piece || !executor->load)
+	    !executor->uploads || !executor->uploading || !executor->offset || !executor->item_bytes || !executor->piece || !executor->load)
 		return -ENOMEM;
+	for (size_t b = 0; b < blocks; b++)
+		executor->uploads[b].event = executor->uploading + b * (size_t)options->devices;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
 	for (int64_t m = 0; m < executor->micro_batches; m++) {
@@ -409,6 +442,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 {
 	if (!executor)
 		return;
+	RH_ASSERT(executor->begun == executor->finished);
 	run_host_unpin(executor);
 	run_feed_destroy(executor->feed);
 	rh_host_release(&executor->feed_memory);
@@ -423,215 +457,12 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->micro);
 	rh_free(executor->result);
 	rh_free(executor->summed_on);
+	rh_free(executor->uploads);
+	rh_free(executor->uploading);
 	rh_free(executor->offset);
 	rh_free(executor->item_bytes);
 	rh_free(executor->piece);
 	rh_free(executor->load);
 	rh_program_free(&executor->program);
 	rh_free(executor);
-}
-
-/* The integers of a micro-batch, laid out as devices expect them. */
-void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
-{
-	char *to = executor->micro[place];
-	executor->batch[place] = *batch;
-	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
-	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
-	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
-	memcpy(to + at.start_q, batch->start_q, (size_t)(batch->shape.documents + 1) * 4);
-	memcpy(to + at.start_k, batch->start_k, (size_t)(batch->shape.documents + 1) * 4);
-	memcpy(to + at.head_row, batch->head_row, (size_t)batch->shape.head_rows * 4);
-	if (batch->target)
-		memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
-	if (batch->choice)
-		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
-}
-
-void run_collect_result(struct rh_executor *executor, int64_t place)
-{
-	const struct rh_micro_batch *batch = &executor->batch[place];
-	const char *from = executor->result[place];
-	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
-	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
-	if (batch->loss)
-		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
-	if (batch->hit)
-		memcpy(batch->hit, from + at.hit, (size_t)rows * 4);
-	if (batch->scores)
-		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
-}
-
-static void add_use(struct rh_executor *executor, int64_t first, int64_t count, const float *sum)
-{
-	struct rh_updater *updater = executor->options.updater;
-	if (updater)
-		rh_updater_pause(updater);
-	rh_store_add_use(executor->options.store, executor->left.block, first, count, sum);
-	if (updater)
-		rh_updater_resume(updater);
-}
-
-/* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
- * to the head's on arrival, so that the host holds one sum and not two. All devices are idle. */
-static int fold_embedding(struct rh_executor *executor)
-{
-	if (executor->left.block < 0)
-		return 0;
-	struct rh_device *device = executor->options.device[executor->left.device];
-	struct rh_event **down = &executor->on[executor->left.device].downloaded[2 * executor->left.block]; /* two, that nobody waits for */
-	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
-	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
-		int64_t count = rh_min(elements - first, FOLD_ELEMENTS);
-		int rc = 0;
-		if (count > 0)
-			rc = run_copy_down(executor, device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
-			                   count * 4);
-		if (!rc && count > 0)
-			rc = device->ops->record(device, RH_STREAM_GRADIENTS, down[turn]);
-		if (!rc && had)
-			rc = device->ops->event_sync(down[!turn]);
-		if (rc) {
-			(void)device->ops->synchronize(device);
-			return rc;
-		}
-		if (had)
-			add_use(executor, first - had, had, executor->fold[!turn]);
-		first += count;
-		had = count;
-	}
-	return 0;
-}
-
-/* Blocks whose gradient has two parts have both now. */
-static void announce_two_uses(struct rh_executor *executor)
-{
-	const struct rh_model *model = executor->options.model;
-	for (int b = 0; executor->options.updater && b < model->blocks; b++)
-		if (model->block[b].trainable && model->block[b].uses == 2)
-			rh_updater_arrives(executor->options.updater, b, NULL);
-}
-
-static void sum_times(struct rh_executor *executor)
-{
-	int devices = executor->options.devices;
-	double *const part[] = {&executor->times.compute, &executor->times.weights, &executor->times.activations,
-	                        &executor->times.gradients};
-	for (int d = 0; d < devices; d++)
-		run_waits_add(&executor->on[d].waits, &executor->times);
-	for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-		*part[i] /= devices;
-}
-
-const struct rh_step_times *rh_executor_times(const struct rh_executor *executor)
-{
-	return &executor->times;
-}
-
-void run_begin(struct rh_executor *executor)
-{
-	const struct rh_executor_options *options = &executor->options;
-	executor->left.block = -1;
-	executor->times = (struct rh_step_times){0};
-	for (int d = 0; d < options->devices; d++)
-		run_waits_reset(&executor->on[d].waits);
-	for (int i = 0; i < 2 * options->model->blocks; i++)
-		executor->summed_on[i] = -1;
-	if (executor->feed)
-		run_feed_begin(executor->feed, executor->trains);
-}
-
-int run_begin_boundaries(struct rh_executor *executor)
-{
-	const struct rh_executor_options *options = &executor->options;
-	struct rh_boundary_walk walk = {.plan = options->plan,
-	                                .layers = options->model->layers,
-	                                .program = &executor->program,
-	                                .steps_held = executor->steps_held,
-	                                .step_micro_batches = options->train_micro_batches};
-	return rh_boundaries_begin(&executor->boundaries, &walk);
-}
-
-/* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
- * on its way to or from NVMe (frozen weights may be read ahead). The first fault comes back, with its line. */
-static int come_to_rest(struct rh_executor *executor, int rc)
-{
-	const struct rh_executor_options *options = &executor->options;
-	char line[512];
-	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
-	for (int d = -1; d <= options->devices; d++) {
-		int fault = 0;
-		if (d == options->devices)
-			fault = rh_boundaries_end(&executor->boundaries);
-		else if (d >= 0)
-			fault = options->device[d]->ops->synchronize(options->device[d]);
-		else if (executor->staging)
-			fault = rh_staging_finish(executor->staging);
-		if (fault && !rc)
-			snprintf(line, sizeof line, "%s", rh_error(rc = fault));
-	}
-	return rc ? rh_fail_copy(rc, line) : 0;
-}
-
-int run_end(struct rh_executor *executor, int rc)
-{
-	const struct rh_executor_options *options = &executor->options;
-	for (int d = 0; !rc && d < options->devices; d++)
-		rc = bulk_flush(executor, d);
-	if (!rc && executor->feed)
-		run_feed_end(executor->feed);
-	for (int d = 0; !rc && d < options->devices; d++)
-		rc = run_waits_end(&executor->on[d].waits, options->device[d]);
-	rc = come_to_rest(executor, rc);
-	rh_store_throttle(options->store, 0);
-	if (!rc)
-		sum_times(executor);
-	if (executor->trace)
-		rh_trace_settle(executor->trace);
-	rc = rc ? rc : fold_embedding(executor);
-	if (!rc && executor->trains && !executor->is_stretch)
-		announce_two_uses(executor);
-	return rc;
-}
-
-static int run_program(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
-{
-	const struct rh_executor_options *options = &executor->options;
-	RH_ASSERT(count > 0 && count <= executor->micro_batches);
-	executor->is_stretch = 0;
-	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
-		executor->turn = 0;
-	run_begin(executor);
-	for (int64_t m = 0; m < count; m++)
-		run_stage_micro(executor, m, &batch[m]);
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
-	if (rc > 0) {
-		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
-		rh_error_clear();
-		rc = 0;
-	}
-	rc = rc ? rc : run_begin_boundaries(executor);
-	rh_store_throttle(options->store, options->throttled_threads);
-	for (size_t i = 0; !rc && i < executor->program.slots; i++)
-		rc = run_slot(executor, &executor->program.slot[i]);
-	rc = run_end(executor, rc);
-	for (int64_t m = 0; !rc && m < count; m++)
-		run_collect_result(executor, m);
-	return rc;
-}
-
-int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
-{
-	executor->trains = 1;
-	executor->step = step;
-	executor->loss_scale[0] = loss_scale;
-	return run_program(executor, batch, count);
-}
-
-int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count)
-{
-	executor->trains = 0;
-	executor->loss_scale[0] = 0;
-	return run_program(executor, batch, count);
 }

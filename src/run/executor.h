@@ -1,5 +1,13 @@
 /* The executor walks a program over devices: weights up, activations up and down, ops launched, gradients down, ordered by events alone.
- * One host thread enqueues a whole step; nothing is allocated in it. The same code runs on every kind of device. */
+ * One host thread enqueues a whole step; nothing is allocated in it. The same code runs on every kind of device.
+ *
+ * Steps are joined where updates are a step late: a step begins before the one before it is finished, its first forward slots run beside
+ * that one's last backward slots, and devices are idle between steps no more than within one. What orders them, beside the data:
+ *   - a block goes up for the next step once the step's own uploads of it are over and the newest weights are published
+ *     (rh_updater_uploaded, rh_updater_await_weights);
+ *   - its gradient comes down once the one before was taken (rh_updater_await_gradient). The last slots' gradients leave in the windows of
+ *     the next step's first slots, and are announced before that step makes its own;
+ *   - micro-batches and results of two steps have places of their own. */
 #ifndef RH_RUN_EXECUTOR_H
 #define RH_RUN_EXECUTOR_H
 
@@ -18,6 +26,7 @@ struct rh_executor_options {
 	const struct rh_schedule *schedule; /* this and what else programs are made of is handed on: struct rh_dispatch */
 	const int64_t *window;
 	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
+	int stale;                  /* a step lacks the update of the one before: optimizer_staleness, and the store has published copies */
 	struct rh_device *const *device;
 	int devices;
 	int registers;               /* devices may register host memory: room for a ring is planned, should they refuse */
@@ -40,7 +49,7 @@ struct rh_executor_options {
 	int64_t page_bytes; /* rh_store_page_bytes: of frozen weights on NVMe; 0: they are in memory */
 };
 
-/* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during the call only. */
+/* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during calls only. */
 struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice;
@@ -63,10 +72,25 @@ int rh_executor_take_space(struct rh_executor_options *options) RH_MUST;
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out) RH_MUST;
 void rh_executor_destroy(struct rh_executor *executor);
 
-/* Forward and backward of one step, beside the update that the updater is at. After a fault the executor can only be destroyed. On return
- * the store holds the step's gradients (rh_optimizer_norm makes them final). `step` counts from 0; loss_scale is 1 / trained tokens of the
- * step. */
-int rh_executor_train(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale) RH_MUST;
+/* Forward and backward of one step, beside the update that the updater is at. `step` counts from 0; loss_scale is 1 / trained tokens of the
+ * step. What goes in is read before rh_executor_begin returns, which is when all is enqueued but the last gradients' way down; results are
+ * put where they are wanted by rh_executor_finish. Steps are finished in their order, and a step must not begin while
+ * rh_executor_steps_in_flight are in flight. The updater has been told of a step's update before it begins, or is told when none is in
+ * flight. After a fault nothing is running any more, and the executor can only be destroyed. */
+int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
+                      float loss_scale) RH_MUST;
+/* Of the first step in flight. If no other has begun devices are idle on return, and the store holds the step's gradients; else they are on
+ * their way, and rh_updater_norm waits for them. */
+int rh_executor_finish(struct rh_executor *executor) RH_MUST;
+/* Gives up what is in flight, if anything, after a fault of the caller's, which comes back with its line: nothing is running on return, and
+ * the executor can only be destroyed. */
+int rh_executor_abandon(struct rh_executor *executor, int rc) RH_MUST;
+/* Both: after it the store holds the step's gradients (rh_optimizer_norm makes them final). */
+int rh_executor_train(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
+                      float loss_scale) RH_MUST;
+/* 1: steps are not joined, unless in a stretch. Joined are steps of stale updates, but where boundaries go to NVMe, a trained table has two
+ * uses (its parts are added up when all devices are idle), or the store could not be registered whole. */
+int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
 
 /* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): each stage takes the gradients of
  * a step's micro-batches, updates its blocks before its next slot, and nobody else waits. A stage's backward recomputes from the input that
@@ -85,24 +109,24 @@ struct rh_stretch {
 };
 /* All steps, and a flush. A negative return of the three ends it. Blocks of two uses are frozen. */
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
-int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
 
-/* Where the latest training step's time went, in seconds: a device's mean of its compute stream's work and waits (for weights to be up,
+/* Where the time of the step that was finished last went, in seconds: a device's mean of its compute stream's work and waits (for weights to be up,
  * for activations and gradients between stages, for room that a gradient's download still needs), and the host's wait for updates. */
 struct rh_step_times {
 	double compute, weights, activations, gradients, optimizer;
+	double ended; /* when devices' compute streams were through with it, in their mean, on their clocks */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 
-/* Records what devices do of the training step of this number, and all that the updater and NVMe do from now on, until NULL comes. Before
- * the step, best before the update that it hides; its spans are settled when rh_executor_train or _train_stretch returns, and the trace is
- * then the caller's to resolve, after NULL. Borrowed. */
+/* Records what devices do of the training step of this number, the updates that it hides (rh_updater_watch), and all that NVMe does from
+ * now on, until NULL comes. Before the step, best before the one before it begins; its spans are settled when rh_executor_finish or
+ * _train_stretch returns, and the trace is then the caller's to resolve, after NULL. Borrowed. */
 struct rh_trace;
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
 /* An update that the caller made: of a stretch. Does nothing where nothing is recorded. */
 void rh_executor_trace_update(struct rh_executor *executor, int block, double began_s, double ended_s);
 
-/* Forward only. */
-int rh_executor_infer(struct rh_executor *executor, struct rh_micro_batch *batch, int64_t count) RH_MUST;
+/* Forward only; no step is in flight. */
+int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count) RH_MUST;
 
 #endif

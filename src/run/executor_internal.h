@@ -51,19 +51,33 @@ struct run_bulk {
 	struct rh_event **up, **down; /* by number in the latest slot: a micro-batch's activations have come up, gone down */
 	int windows;                  /* micro-batches of the latest slot of this step; 0: there was none */
 	int sums_leave;               /* the present slot sends sums from where they are added up */
+	struct run_late_sum {
+		int sum, is_final;
+	} * late; /* sums that stay there until the gradients before them have been taken, and the place is needed */
+	int lates;
 	struct run_download *download;
 	struct rh_transfer_piece *piece; /* of downloads, laid into the present slot's windows */
 	int downloads, pieces, sent;
 };
 
+enum { RUN_FLIGHT = 2 };              /* steps whose ends are told apart */
+enum { RUN_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
+
+/* Of a step in flight, on a device. */
+struct run_flight {
+	struct run_waits waits;
+	struct rh_event *results, *gradients; /* what its slots sent down is there, on both ways */
+};
+
 struct run_device {
 	struct rh_device *device;
 	struct run_weights weights;
-	struct run_waits waits;
+	struct run_flight flight[RUN_FLIGHT];
 	struct run_buffer gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
 	struct run_buffer rounded;   /* their bf16 copy; freed: downloaded */
 	struct run_bulk bulk;
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
+	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
 	struct run_ring boundary, micro, result;
 	struct rh_arena arena;
 	char *saved; /* activations that stay from a stage's forward to its backward */
@@ -104,14 +118,29 @@ struct rh_executor {
 	int64_t *load;                    /* scratch: of each window */
 	struct rh_program program;
 	int turn; /* of the round robin, over all steps */
-	/* this step; in a stretch the first, and step k's micro-batches lie from k mod `steps_held` * options.train_micro_batches on */
+	/* Of steps that have places at once step k has place k mod `steps_held`, and its micro-batches lie from there *
+	 * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
 	struct rh_micro_batch *batch; /* (micro_batches) */
 	float *loss_scale;            /* (steps_held) */
-	int64_t steps_held;
+	int64_t steps_held, flights;
+	int64_t begun, finished;
+	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
+	struct {
+		int64_t step, count;
+		double awaited_s; /* for updates, by the host */
+	} flight[RUN_FLIGHT];
+	/* stale updates: the step's uploads of each block, by the devices that made them */
+	struct {
+		int64_t step; /* whose, as executor->begun counted it */
+		int told;     /* to the updater */
+		struct rh_event **event;
+		int count;
+	} * uploads;
+	struct rh_event **uploading; /* (blocks, devices) */
 	int trains, is_stretch;
 	int64_t step;
-	struct rh_step_times times;
-	struct rh_trace *trace; /* NULL: none */
+	struct rh_step_times times; /* of the latest step that was finished */
+	struct rh_trace *trace;     /* NULL: none */
 	int64_t traced_step;
 	struct {
 		int device, block; /* -1: none */
@@ -131,10 +160,12 @@ int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum r
 /* Whether copies of these bytes go through the staging, at least in part. */
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
 
-/* A call's beginning and end: books are empty, and all devices idle, whatever rc is; the first fault comes back. */
+/* step.c: a call's beginning, when its books are empty; all its slots are enqueued; and the end, when all devices are idle, whatever rc is:
+ * the first fault comes back. */
 void run_begin(struct rh_executor *executor);
 /* executor->program is what comes. */
 int run_begin_boundaries(struct rh_executor *executor) RH_MUST;
+int run_enqueued(struct rh_executor *executor) RH_MUST;
 int run_end(struct rh_executor *executor, int rc);
 /* A micro-batch goes to its place; its results come from there. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
@@ -151,6 +182,9 @@ struct run_boundary_room {
 int run_boundary_room(const struct rh_executor_options *options, struct run_boundary_room *out) RH_MUST;
 /* Micro-batches of a forward-only round. */
 int64_t run_infer_round(const struct rh_executor_options *options);
+
+/* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
+int64_t run_flights(const struct rh_executor_options *options);
 
 /* stretch.c: steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
 int64_t run_steps_held(const struct rh_executor_options *options);

@@ -42,7 +42,7 @@ void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int
 		executor->traced_step = step;
 	}
 	if (options->updater)
-		rh_updater_watch(options->updater, trace ? &watch : NULL);
+		rh_updater_watch(options->updater, trace ? &watch : NULL, step);
 	if (space)
 		rh_space_watch(space, trace ? &watch : NULL);
 	if (!trace)

@@ -115,9 +115,9 @@ static void end_results(struct work *work, struct run_buffer *buffer, int64_t m)
 }
 
 /* Where a saving stage keeps one micro-batch's activations. */
-static struct rh_arena saved_arena(const struct work *work, const struct rh_saved_place *place, int64_t m)
+static struct rh_arena saved_arena(const struct work *work, const struct rh_saved_place *place)
 {
-	char *base = work->on->saved + place->at + (m - work->slot->first) * place->bytes;
+	char *base = work->on->saved + place->at + (work->micro_batch - work->slot->first) * place->bytes;
 	return (struct rh_arena){.base = base, .capacity = place->bytes};
 }
 
@@ -141,7 +141,7 @@ static void forward(struct work *work, struct rh_view x, int64_t m)
 			on->kept[l] = boundary_view(work, take(work, &on->boundary, RH_STREAM_COMPUTE));
 	const struct rh_saved_place *saving = trains ? rh_plan_saved(plan, lo, hi) : NULL;
 	if (!work->rc && saving) {
-		struct rh_arena saved = saved_arena(work, saving, m);
+		struct rh_arena saved = saved_arena(work, saving);
 		work->emit.saved = &saved;
 		work->rc = rh_stage_save(&work->emit, lo, hi, x, on->kept[hi], &on->state, NULL);
 	} else if (!work->rc) {
@@ -167,7 +167,7 @@ static void infer_top(struct work *work, struct rh_view x, int64_t m)
 }
 
 /* What the backward needs: saved by the stage's forward slot on this device, or computed now (for the fused stage with the loss). */
-static void restore(struct work *work, struct rh_view x, int64_t m, const struct rh_head_out *head)
+static void restore(struct work *work, struct rh_view x, const struct rh_head_out *head)
 {
 	const struct rh_slot *slot = work->slot;
 	const struct rh_saved_place *saving = rh_plan_saved(work->executor->options.plan, slot->lo, slot->hi);
@@ -176,7 +176,7 @@ static void restore(struct work *work, struct rh_view x, int64_t m, const struct
 	if (work->rc)
 		return;
 	if (saving) {
-		saved = saved_arena(work, saving, m);
+		saved = saved_arena(work, saving);
 		naming.launch = NULL;
 		naming.saved = &saved;
 		work->rc = rh_stage_save(&naming, slot->lo, slot->hi, x, (struct rh_view){0}, &work->on->state, NULL);
@@ -201,7 +201,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 	}
 	if (fused)
 		results = begin_results(work, &head);
-	restore(work, x, m, &head);
+	restore(work, x, &head);
 	if (above) {
 		work_end(work, work->span);
 		compute_after(work, RUN_WAIT_ACTIVATIONS, above->ready);
@@ -272,7 +272,7 @@ static void micro_batch(struct work *work, int64_t m)
 	struct rh_view x = {0};
 	work->emit.micro_batch = (uint32_t)m;
 	work->micro_batch = m;
-	m += slot->step % executor->steps_held * executor->options.train_micro_batches;
+	m += (executor->first + slot->step) % executor->steps_held * executor->options.train_micro_batches;
 	work->emit.shape = executor->batch[m].shape;
 	struct run_buffer *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
 	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
@@ -312,13 +312,13 @@ int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 	                             .step = (uint32_t)(executor->step + slot->step),
 	                             .seed = executor->options.seed,
 	                             .dropout = executor->trains ? executor->options.model->dropout : 0,
-	                             .loss_scale = executor->loss_scale[slot->step % executor->steps_held],
+	                             .loss_scale = executor->loss_scale[(executor->first + slot->step) % executor->steps_held],
 	                             .weights = on->block_weights,
 	                             .gradient = on->block_gradient,
 	                             .cache = on->cache,
 	                             .cache_rows = executor->options.cache_rows};
 	if (executor->trains && !executor->is_stretch)
-		work.rc = run_waits_begin(&on->waits, work.device);
+		work.rc = run_waits_begin(work_waits(&work), work.device);
 	bulk_begin(&work);
 	for (int64_t k = 0; k < slot->count; k++) {
 		if (k == slot->count - 1 && !slot->sums_stay)

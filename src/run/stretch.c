@@ -2,13 +2,13 @@
  * where a stage has a step's gradients and updates itself, and where a step's results are asked for. */
 #include "run/work.h"
 
-/* A micro-batch enters when the one that entered `window` before it has left: so many, and a whole step more. */
+/* Of a stretch: a micro-batch enters when the one that entered `window` before it has left: so many, and a whole step more. */
 int64_t run_steps_held(const struct rh_executor_options *options)
 {
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t most = 0, count = options->train_micro_batches;
 	if (!rh_dispatch_joins_steps(&dispatch))
-		return 1;
+		return run_flights(options);
 	for (int s = 0; s < options->devices; s++) {
 		int64_t window = rh_dispatch_window(&dispatch, s);
 		most = window > most ? window : most;
@@ -34,11 +34,6 @@ struct walk {
 	const struct rh_stretch *stretch;
 	int64_t begun, ended, until; /* steps */
 };
-
-int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
-{
-	return executor->steps_held;
-}
 
 static int64_t first_place(const struct walk *walk, int64_t step)
 {
@@ -112,6 +107,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	RH_ASSERT(rh_dispatch_joins_steps(&dispatch) &&
 	          (count == options->train_micro_batches || (count < options->train_micro_batches && stretch->steps == 1)));
 	executor->trains = executor->is_stretch = 1;
+	executor->first = 0;
 	executor->step = stretch->first_step;
 	run_begin(executor);
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
@@ -134,7 +130,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	}
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = settle(&walk, &executor->on[d]);
-	rc = run_end(executor, rc);
+	rc = run_end(executor, rc ? rc : run_enqueued(executor));
 	while (!rc && walk.ended < walk.begun)
 		rc = end_step(&walk);
 	for (int d = 0; d < options->devices; d++)

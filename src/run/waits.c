@@ -28,16 +28,26 @@ void run_waits_destroy(struct run_waits *waits)
 	*waits = (struct run_waits){0};
 }
 
+int run_waits_hold(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind)
+{
+	waits->held = waits->begun && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
+	if (!waits->held)
+		return 0;
+	waits->held->kind = kind;
+	return device->ops->record(device, RH_STREAM_COMPUTE, waits->held->before);
+}
+
+int run_waits_release(struct run_waits *waits, struct rh_device *device)
+{
+	return waits->held ? device->ops->record(device, RH_STREAM_COMPUTE, waits->held->after) : 0;
+}
+
 int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind, struct rh_event *event)
 {
-	struct run_wait *wait = waits->begun && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
-	int rc = wait ? device->ops->record(device, RH_STREAM_COMPUTE, wait->before) : 0;
+	int rc = run_waits_hold(waits, device, kind);
 	if (!rc)
 		rc = device->ops->wait(device, RH_STREAM_COMPUTE, event);
-	if (!wait)
-		return rc;
-	wait->kind = kind;
-	return rc ? rc : device->ops->record(device, RH_STREAM_COMPUTE, wait->after);
+	return rc ? rc : run_waits_release(waits, device);
 }
 
 void run_waits_reset(struct run_waits *waits)
@@ -58,6 +68,11 @@ int run_waits_end(struct run_waits *waits, struct rh_device *device)
 	return waits->begun ? device->ops->record(device, RH_STREAM_COMPUTE, waits->last) : 0;
 }
 
+int run_waits_sync(const struct run_waits *waits)
+{
+	return waits->begun ? waits->last->ops->event_sync(waits->last) : 0;
+}
+
 static double seconds(const struct rh_event *from, const struct rh_event *to)
 {
 	return (double)(to->ops->event_time_ns((struct rh_event *)(uintptr_t)to) -
@@ -71,6 +86,7 @@ void run_waits_add(const struct run_waits *waits, struct rh_step_times *times)
 	if (!waits->begun)
 		return;
 	times->compute += seconds(waits->first, waits->last);
+	times->ended += (double)waits->last->ops->event_time_ns(waits->last) * 1e-9;
 	for (int i = 0; i < waits->used; i++) {
 		double waited = seconds(waits->wait[i].before, waits->wait[i].after);
 		*part[waits->wait[i].kind] += waited;

@@ -17,6 +17,7 @@ struct run_waits {
 	int capacity, used;            /* what comes when all are used is not told apart from computing */
 	struct rh_event *first, *last; /* of the step, on the compute stream */
 	int begun;
+	struct run_wait *held;
 };
 
 /* Each of the waits of a step has its events from the start. A zeroed struct may be destroyed. */
@@ -26,10 +27,15 @@ void run_waits_destroy(struct run_waits *waits);
 /* What the compute stream does from now on starts after `event`, and the time until then is booked. */
 int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind, struct rh_event *event) RH_MUST;
 
-/* Around a step, on a device that is idle at both ends: forget; the step's first and last moment; the sums, in seconds. */
+/* The same around whatever keeps the host from enqueuing: what the compute stream does not have meanwhile it waits for. */
+int run_waits_hold(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind) RH_MUST;
+int run_waits_release(struct run_waits *waits, struct rh_device *device) RH_MUST;
+
+/* Around a step: forget; the step's first and last moment; the host waits for the last one; then the sums, in seconds. */
 void run_waits_reset(struct run_waits *waits);
 int run_waits_begin(struct run_waits *waits, struct rh_device *device) RH_MUST; /* does nothing from the second call on */
 int run_waits_end(struct run_waits *waits, struct rh_device *device) RH_MUST;
+int run_waits_sync(const struct run_waits *waits) RH_MUST;
 void run_waits_add(const struct run_waits *waits, struct rh_step_times *times);
 
 #endif

@@ -53,11 +53,16 @@ static inline void wait_for(struct work *work, enum rh_stream stream, struct rh_
 		work->rc = work->ops->wait(work->device, stream, event);
 }
 
+static inline struct run_waits *work_waits(struct work *work)
+{
+	return &work->on->flight[work->executor->first].waits;
+}
+
 /* The same for the compute stream, and the time is booked. */
 static inline void compute_after(struct work *work, enum run_wait_kind kind, struct rh_event *event)
 {
 	if (!work->rc)
-		work->rc = run_waits_for(&work->on->waits, work->device, kind, event);
+		work->rc = run_waits_for(work_waits(work), work->device, kind, event);
 }
 
 static inline void record(struct work *work, enum rh_stream stream, struct rh_event *event)
@@ -101,7 +106,10 @@ void bulk_window(struct work *work, int64_t k);
 void bulk_arrived(struct work *work, int64_t k);
 void bulk_layer(struct work *work, int layer);
 void bulk_end(struct work *work);
-/* After the last slot: what its devices have left is sent down at once. */
+/* Before the next slot: what the device has left is sent down at once. The same after the last one of all. */
+int bulk_send_left(struct rh_executor *executor, int device);
 int bulk_flush(struct rh_executor *executor, int device);
+/* After the step's last slot: the uploads of blocks that the updater has not been told of are over. */
+void bulk_uploads_end(struct rh_executor *executor);
 
 #endif

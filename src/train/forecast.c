@@ -18,52 +18,76 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 	return most;
 }
 
-/* As training ends a step, but for what it tells; and but for schedules whose stages update themselves: training joins their steps
+/* As training has its steps, but for what it tells; and but for schedules whose stages update themselves: training joins their steps
  * (rh_executor_train_stretch), here each ends before the next, so that the prediction is of no more than that. */
-static int run_step(struct rh_session *session, struct rh_micro_batch *micro, int64_t count, int64_t step)
+static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step)
 {
 	const struct rh_config *config = session->config;
-	int early = rh_updates_early(config);
-	double norm;
 	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
-	if (early)
-		rh_updater_open(session->updater, &update);
-	int rc = rh_executor_train(session->executor, micro, count, step, 1);
-	rc = rc ? rc : rh_updater_norm(session->updater, &norm);
-	if (!rc && !early)
-		rh_updater_begin(session->updater, &update);
+	rh_updater_open(session->updater, &update, config->max_grad_norm);
+	return rh_executor_begin(session->executor, micro, count, step, 1);
+}
+
+/* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
+ * the next. */
+static int finish_step(struct rh_session *session, int joined, double *ended_s)
+{
+	double norm;
+	int rc = rh_executor_finish(session->executor);
+	*ended_s = rh_executor_times(session->executor)->ended;
+	if (rc)
+		return rc;
+	rc = rh_updater_norm(session->updater, &norm);
+	if (!joined)
+		*ended_s = rh_updater_seconds(session->updater);
 	return rc;
+}
+
+static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro)
+{
+	int64_t at = 0, tokens = 0;
+	for (int before = 0; before < s; before++)
+		at += input->count[before];
+	for (int64_t m = 0; m < input->count[s]; m++, at++) {
+		micro[m] = (struct rh_micro_batch){.shape = input->micro[at],
+		                                   .ids = zeros,
+		                                   .position = zeros,
+		                                   .start_q = zeros,
+		                                   .start_k = zeros,
+		                                   .head_row = zeros,
+		                                   .target = zeros};
+		tokens += input->micro[at].tokens;
+	}
+	return tokens;
 }
 
 /* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
 static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
                      struct rh_forecast *out)
 {
-	int64_t at = 0;
-	double began = 0, ended = 0, tokens = 0, busy = 0;
-	int rc = 0;
+	const struct rh_schedule *schedule = session->schedule;
+	int joined = !(schedule && schedule->update == RH_UPDATE_LOCAL) && rh_executor_steps_in_flight(session->executor) > 1;
+	double began = 0, ended = 0, busy = 0;
+	int64_t tokens = 0;
+	int begun = 0, rc = 0;
 	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
 	if (!micro)
 		return -ENOMEM;
 	for (int s = 0; !rc && s < input->steps; s++) {
-		for (int64_t m = 0; m < input->count[s]; m++, at++) {
-			micro[m] = (struct rh_micro_batch){.shape = input->micro[at],
-			                                   .ids = zeros,
-			                                   .position = zeros,
-			                                   .start_q = zeros,
-			                                   .start_k = zeros,
-			                                   .head_row = zeros,
-			                                   .target = zeros};
-			tokens += s ? (double)input->micro[at].tokens : 0;
+		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
+			int64_t filled = fill_micro_batches(input, begun, zeros, micro);
+			tokens += begun ? filled : 0;
+			if (trace && begun == input->steps - 1)
+				rh_executor_trace(session->executor, trace, begun);
+			rc = begin_step(session, micro, input->count[begun], begun);
 		}
-		if (trace && s == input->steps - 1)
-			rh_executor_trace(session->executor, trace, s);
-		rc = run_step(session, micro, input->count[s], s);
-		ended = rh_updater_seconds(session->updater);
+		rc = rc ? rc : finish_step(session, joined, &ended);
 		out->times = *rh_executor_times(session->executor);
 		busy += s ? out->times.compute : 0;
 		began = s ? began : ended;
 	}
+	if (rc)
+		rc = rh_executor_abandon(session->executor, rc);
 	rh_executor_trace(session->executor, NULL, 0);
 	if (trace)
 		rh_trace_resolve(trace);
@@ -71,7 +95,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 	if (rc)
 		return rc;
 	double seconds = ended - began;
-	out->tokens_per_second = seconds > 0 ? tokens / seconds : 0;
+	out->tokens_per_second = seconds > 0 ? (double)tokens / seconds : 0;
 	out->step_seconds = out->tokens_per_second > 0 ? input->tokens_a_step / out->tokens_per_second : 0;
 	out->bubble = seconds > 0 ? fmax(1 - busy / seconds, 0) : 0;
 	return 0;

@@ -297,6 +297,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	        .infer_logits = work->infer_logits,
 	        .cache_rows = work->cache_rows,
 	        .space = session->space,
+	        .stale = trains && config->optimizer_staleness > 0,
 	        .seed = config->seed};
 	/* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8 devices, an
 	 * 8B model: 67 s a step without, 38 with). And to NVMe what the next slot reads need not go. */
@@ -307,7 +308,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	                                       .optim = config->optim,
 	                                       .momentum = config->momentum != 0,
 	                                       .crosses_rounds = several_rounds,
-	                                       .published = trains && config->optimizer_staleness > 0,
+	                                       .published = out->options.stale,
 	                                       .addresses_only = session->machine != NULL,
 	                                       .space = session->space};
 	return 0;

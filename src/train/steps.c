@@ -123,6 +123,11 @@ static int saves_at(const struct training *run, int64_t steps)
 	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
 }
 
+static int rests_at(const struct training *run, int64_t steps)
+{
+	return evaluates_at(run, steps) || saves_at(run, steps);
+}
+
 static int check_finite(int64_t step, double loss, double norm)
 {
 	if (isfinite(loss) && isfinite(norm))
@@ -132,26 +137,6 @@ static int check_finite(int64_t step, double loss, double norm)
 	               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
 	               "checkpoints written before are good",
 	               step + 1, loss, norm);
-}
-
-/* The end of a step: its update has begun. */
-static int update(struct training *run, int64_t step, double loss, double rate, double *norm)
-{
-	const struct rh_config *config = run->config;
-	int early = rh_updates_early(config);
-	int rc = rh_updater_norm(run->session.updater, norm);
-	if (rc)
-		return rc;
-	rc = check_finite(step, loss, *norm);
-	if (rc)
-		return rc;
-	trace_step_end(run);
-	if (!evaluates_at(run, step + 1) && !saves_at(run, step + 1)) /* else the update is over before the next step */
-		rc = trace_step_begin(run, step + 1);
-	struct rh_update next = rh_update_of(config, step, rate, rh_optimizer_clip(*norm, config->max_grad_norm));
-	if (!early)
-		rh_updater_begin(run->session.updater, &next);
-	return rc;
 }
 
 static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
@@ -170,7 +155,7 @@ static void report_nvme(struct training *run, struct rh_step_report *report, int
 	run->nvme_logged = now;
 }
 
-/* Stages update themselves, and a step begins before the one before it ends. */
+/* Stages update themselves, and several steps are on their way. */
 static int steps_are_joined(const struct training *run)
 {
 	return run->session.schedule && run->session.schedule->update == RH_UPDATE_LOCAL;
@@ -292,29 +277,60 @@ static int pause_steps(struct training *run)
 	return rc;
 }
 
-static int one_step(struct training *run)
+static int begin_one(struct training *run)
 {
-	int64_t step = run->state.step, count = fill_step(run, step);
+	int64_t step = run->begun, count = fill_step(run, step);
 	int rc = count < 0 ? (int)count : trace_step_begin(run, step);
+	if (!rc && !rests_at(run, step + 1)) /* else its update is over before the next step */
+		rc = trace_step_begin(run, step + 1);
 	if (rc)
 		return rc;
-	double rate = rate_at(run, step), norm = 0;
-	struct rh_update early = rh_update_of(run->config, step, rate, 1);
-	if (rh_updates_early(run->config))
-		rh_updater_open(run->session.updater, &early);
-	rc = rh_executor_train(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
+	struct rh_update update = rh_update_of(run->config, step, rate_at(run, step), 1);
+	rh_updater_open(run->session.updater, &update, run->config->max_grad_norm);
+	run->begun++;
+	return rh_executor_begin(run->session.executor, run->micro, count, step, 1.0f / (float)run->flight[step % run->held].trained);
+}
+
+/* The first step in flight: its update has begun, or is over where something wants it to be. */
+static int finish_one(struct training *run)
+{
+	int64_t step = run->state.step, done = step + 1;
+	double norm = 0;
+	int rc = rh_executor_finish(run->session.executor);
 	if (rc)
 		return rc;
 	double loss = step_loss(run, step), computed = rh_clock_seconds();
-	rc = update(run, step, loss, rate, &norm);
-	int64_t done = run->state.step = step + 1;
-	if (!rc && (evaluates_at(run, done) || saves_at(run, done) || done == run->data.steps))
+	rc = rh_updater_norm(run->session.updater, &norm);
+	rc = rc ? rc : check_finite(step, loss, norm);
+	if (rc)
+		return rc;
+	if (run->config->trace_step == done)
+		trace_step_end(run);
+	run->state.step = done;
+	if (rests_at(run, done) || done == run->data.steps)
 		rc = rh_updater_flush(run->session.updater);
 	if (rc)
 		return rc;
 	book_times(run, rh_clock_seconds() - computed);
-	rc = step_done(run, loss, norm);
-	return rc ? rc : pause_steps(run);
+	return step_done(run, loss, norm);
+}
+
+/* May the next step begin before this one is finished? */
+static int joins_next(const struct training *run)
+{
+	int64_t next = run->begun;
+	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run);
+}
+
+static int one_step(struct training *run)
+{
+	int rc = run->begun == run->state.step ? begin_one(run) : 0;
+	if (!rc && joins_next(run))
+		rc = begin_one(run);
+	rc = rc ? rc : finish_one(run);
+	if (rc)
+		return rh_executor_abandon(run->session.executor, rc);
+	return run->begun > run->state.step ? trace_step_write(run) : pause_steps(run);
 }
 
 /* ---- stages that update themselves ---- */
@@ -364,8 +380,8 @@ static int one_stretch(struct training *run)
 {
 	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
 	int64_t first = run->state.step, count = micro_batches_at(run, first), next = first + 1;
-	while (next < run->data.steps && next - first < MOST && !evaluates_at(run, next) && !saves_at(run, next) &&
-	       count == run->micro_batches && micro_batches_at(run, next) == count)
+	while (next < run->data.steps && next - first < MOST && !rests_at(run, next) && count == run->micro_batches &&
+	       micro_batches_at(run, next) == count)
 		next++;
 	const struct rh_stretch stretch = {.first_step = first,
 	                                   .steps = next - first,

@@ -21,8 +21,7 @@ int64_t trace_step_bytes(const struct rh_config *config);
 
 /* Says where there will be nothing to record. */
 void trace_step_check(const struct training *run);
-/* The three do nothing unless this step (from 0) is the one. Begin before the update that the step hides; end when no update of its own has
- * begun, or where there is none. */
+/* The three do nothing unless this step (from 0) is the one. Begin before the update that the step hides; end when the step is over. */
 int trace_step_begin(struct training *run, int64_t step) RH_MUST;
 void trace_step_end(struct training *run);
 int trace_step_write(struct training *run) RH_MUST;

@@ -256,7 +256,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		run.began = run.since_log = rh_clock_seconds();
 		if (run.session.space)
 			rh_space_stats(run.session.space, &run.nvme_logged); /* what loading wrote is no step's */
-		run.first_step = run.state.step;
+		run.first_step = run.begun = run.state.step;
 		trace_step_check(&run);
 		run.tokens_before = run.state.tokens;
 	}

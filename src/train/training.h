@@ -27,6 +27,7 @@ struct training {
 	float **loss;
 	int64_t *targets;
 	int64_t held, micro_batches; /* the most of a step */
+	int64_t begun;               /* steps; those from state.step on are in flight. Not of stages that update themselves */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;

@@ -8,10 +8,4 @@
 /* `step` counts from 0. */
 struct rh_update rh_update_of(const struct rh_config *config, int64_t step, double learning_rate, double scale);
 
-/* Clipping needs the norm of all gradients before the first update; without it each is used as it comes down. */
-static inline int rh_updates_early(const struct rh_config *config)
-{
-	return config->max_grad_norm == 0;
-}
-
 #endif

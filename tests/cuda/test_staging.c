@@ -35,7 +35,7 @@ static struct outcome run(const char *device, enum rh_dtype dtype, double clip, 
 	for (int step = 0; step < STEPS; step++) {
 		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
 		if (!clip)
-			rh_updater_open(updater, &update);
+			rh_updater_open(updater, &update, 0);
 		out.loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
 		if (!clip) {
 			check_ok(rh_updater_norm(updater, &out.norm[step]));

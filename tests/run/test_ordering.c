@@ -17,7 +17,9 @@ static struct recorder {
 	pthread_mutex_t lock;
 	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
 	int events, devices, blocks;
-	int64_t step;
+	int64_t step; /* that is enqueued */
+	/* Bytes of each block's gradients, in one step and so far, tell whose a download is: a step's last ones leave in the next. */
+	int64_t down_each[BLOCKS], down[BLOCKS];
 } rec;
 
 /* A device sees that its events are of its own kind: the call itself is made as if nobody listened. */
@@ -62,6 +64,13 @@ static void note(enum rh_order_kind kind, int lane, int64_t what)
 	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.step : 0);
 }
 
+static void note_download(int lane, int b, int64_t bytes)
+{
+	int64_t each = rec.down_each[b];
+	rh_order_log_add(rec.log, RH_ORDER_DOWNLOAD, lane, b, each ? rec.down[b] / each : rec.step);
+	rec.down[b] += bytes;
+}
+
 /* What is enqueued comes after all that the host did before. */
 static void enqueue(int lane)
 {
@@ -103,7 +112,7 @@ static int recorded_down(struct rh_device *device, enum rh_stream stream, void *
 	for (int b = 0; b < rec.blocks; b++) {
 		int64_t elements = rh_store_block(rec.store, b)->elements;
 		if (is_in(to, rh_store_gradient(rec.store, b), elements * 2) || is_in(to, rh_store_sum(rec.store, b, 0), elements * 4))
-			note(RH_ORDER_DOWNLOAD, lane_of(device, stream), b);
+			note_download(lane_of(device, stream), b, bytes);
 	}
 	return AS_ITSELF(device, copy_down(device, stream, to, from, bytes));
 }
@@ -152,6 +161,44 @@ static int broken_without(const struct rh_order_event *event, int64_t count, int
 	return fault.ordering;
 }
 
+static struct rh_update update_of(int step)
+{
+	return (struct rh_update){.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
+}
+
+static void steps_behind_a_barrier(struct rig *rig, const struct rig_input *in, double clip)
+{
+	for (int step = 0; step < STEPS; step++) {
+		struct rh_update update = update_of(step);
+		rec.step = step;
+		(void)rig_step(rig, in, step * MICROS, MICROS, step);
+		check_ok(rh_updater_finish(rig->session.updater));
+		update.scale = rh_optimizer_clip(rh_optimizer_norm(rig->session.store), clip);
+		rh_updater_begin(rig->session.updater, &update);
+	}
+}
+
+/* So many at once, but for the first. */
+static void steps_as_training(struct rig *rig, const struct rig_input *in, double clip, int most)
+{
+	static struct rig_flight flight[2];
+	double norm;
+	for (int step = 0, begun = 0; step < STEPS; step++) {
+		for (; begun < STEPS && begun < step + (step ? most : 1); begun++) {
+			struct rh_update update = update_of(begun);
+			rec.step = begun;
+			rh_updater_open(rig->session.updater, &update, clip);
+			rig_begin(rig, in, begun * MICROS, MICROS, begun, &flight[begun % 2]);
+		}
+		(void)rig_finish(rig, &flight[step % 2]);
+		check_ok(rh_updater_norm(rig->session.updater, &norm));
+		if (!step)
+			memcpy(rec.down_each, rec.down, sizeof rec.down);
+	}
+}
+
+enum when { BEHIND_A_BARRIER, ARRIVING, JOINED };
+
 static void test_steps_hold_all_orderings(void **state)
 {
 	(void)state;
@@ -159,9 +206,13 @@ static void test_steps_hold_all_orderings(void **state)
 		const char *device;
 		int64_t round;
 		int staleness;
-		double clip; /* 0: updates as gradients arrive */
-	} cases[] = {{"cpu:1", 0, 0, 1}, {"cpu:1", 0, 1, 0}, {"cpu:2", 0, 1, 1}, {"cpu:1", 0, 0, 0}, {"cpu:3", 2, 0, 0},
-	             {"cpu:3", 1, 1, 0}, {"cpu:2", 2, 0, 1}, {"cpu:4", 2, 1, 1}, {"cpu:4", 1, 0, 0}};
+		enum when when;
+		double clip;
+	} cases[] = {{"cpu:1", 0, 0, BEHIND_A_BARRIER, 1}, {"cpu:1", 0, 1, ARRIVING, 0}, {"cpu:2", 0, 1, BEHIND_A_BARRIER, 1},
+	             {"cpu:1", 0, 0, ARRIVING, 0},         {"cpu:3", 2, 0, ARRIVING, 0}, {"cpu:3", 1, 1, ARRIVING, 0},
+	             {"cpu:2", 2, 0, BEHIND_A_BARRIER, 1}, {"cpu:4", 2, 1, ARRIVING, 1}, {"cpu:4", 1, 0, ARRIVING, 0},
+	             {"cpu:2", 2, 0, ARRIVING, 1},         {"cpu:1", 0, 1, JOINED, 1},   {"cpu:2", 2, 1, JOINED, 0},
+	             {"cpu:3", 1, 1, JOINED, 1},           {"cpu:4", 2, 1, JOINED, 1},   {"cpu:4", 0, 1, JOINED, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rig rig;
 		int64_t cuts[] = {1, 2, 3};
@@ -176,22 +227,10 @@ static void test_steps_hold_all_orderings(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
 		listen(&rig);
-		for (int step = 0; step < STEPS; step++) {
-			rec.step = step;
-			struct rh_update update = {
-			        .settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
-			double norm;
-			if (!cases[i].clip)
-				rh_updater_open(rig.session.updater, &update);
-			(void)rig_step(&rig, &in, step * MICROS, MICROS, step);
-			if (!cases[i].clip) {
-				check_ok(rh_updater_norm(rig.session.updater, &norm));
-				continue;
-			}
-			check_ok(rh_updater_finish(rig.session.updater));
-			update.scale = rh_optimizer_clip(rh_optimizer_norm(rig.session.store), cases[i].clip);
-			rh_updater_begin(rig.session.updater, &update);
-		}
+		if (cases[i].when == BEHIND_A_BARRIER)
+			steps_behind_a_barrier(&rig, &in, cases[i].clip);
+		else
+			steps_as_training(&rig, &in, cases[i].clip, cases[i].when == JOINED ? 2 : 1);
 		check_ok(rh_updater_finish(rig.session.updater));
 		int64_t count, forgotten, uploads = 0, downloads = 0;
 		const struct rh_order_event *event = rh_order_log_events(rec.log, &count, &forgotten);
@@ -204,8 +243,8 @@ static void test_steps_hold_all_orderings(void **state)
 		char text[256];
 		check_ok(rh_order_check(event, count, cases[i].staleness, &fault));
 		rh_order_describe(&fault, text, sizeof text);
-		printf("%s, rounds of %d, staleness %d: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
-		       cases[i].staleness, (int)count, (int)uploads, (int)downloads, text);
+		printf("%s, rounds of %d, staleness %d%s: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
+		       cases[i].staleness, cases[i].when == JOINED ? ", joined" : "", (int)count, (int)uploads, (int)downloads, text);
 		assert_true(uploads > STEPS && downloads > STEPS);
 		assert_int_equal(fault.ordering, 0);
 		/* without the updater's awaits they would not, nor without the end of the devices' work, or the events of arrivals */
@@ -213,8 +252,9 @@ static void test_steps_hold_all_orderings(void **state)
 		int unwaited = broken_without(event, count, cases[i].staleness, host(), 0, awaits);
 		printf("without awaits: ordering %d\n", unwaited);
 		assert_true(unwaited == 2 || unwaited == 4);
-		int ends = cases[i].clip ? broken_without(event, count, cases[i].staleness, host(), lane_token(0), lane_token(host()))
-		                         : broken_without(event, count, cases[i].staleness, host() - 1, lane_token(host() + 1), INT64_MAX);
+		int ends = cases[i].when == BEHIND_A_BARRIER
+		                   ? broken_without(event, count, cases[i].staleness, host(), lane_token(0), lane_token(host()))
+		                   : broken_without(event, count, cases[i].staleness, host() - 1, lane_token(host() + 1), INT64_MAX);
 		assert_true(ends == 1 || ends == 3);
 		for (int d = 0; d < rec.devices; d++)
 			rig.session.devices.device[d]->ops = rec.real;

@@ -146,15 +146,12 @@ static int64_t run(int updates_early, int64_t fails)
 	for (int step = 0; !rc && step < STEPS; step++) {
 		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
 		double norm;
-		if (updates_early)
-			rh_updater_open(rig.session.updater, &update);
+		rh_updater_open(rig.session.updater, &update, updates_early ? 0 : 1);
 		rc = rh_executor_train(rig.session.executor, batch, MICROS, step, 1.0f / (float)trained);
 		if (!rc)
 			rc = rh_updater_norm(rig.session.updater, &norm);
-		if (!rc && !updates_early)
-			rh_updater_begin(rig.session.updater, &update);
 	}
-	if (fails) {
+	if (fails && slow.calls >= fails) { /* a host that waits less times less: the last call may not come */
 		char line[64];
 		slow.over = 1;
 		snprintf(line, sizeof line, "call %lld fails", (long long)fails);

@@ -166,27 +166,48 @@ static inline void rig_close(struct rig *rig)
 		free(rig->ints[--rig->held]);
 }
 
-/* Forward and backward of micro-batches [first, first + count); the step's loss. */
-static inline double rig_step(struct rig *rig, const struct rig_input *in, int64_t first, int64_t count, int64_t step)
+/* A step in flight. */
+struct rig_flight {
+	struct rig_micro micro[RIG_MICRO_MAX];
+	int64_t count, trained;
+};
+
+/* Forward and backward of micro-batches [first, first + count) begin. */
+static inline void rig_begin(struct rig *rig, const struct rig_input *in, int64_t first, int64_t count, int64_t step,
+                             struct rig_flight *flight)
 {
-	static struct rig_micro micro[RIG_MICRO_MAX];
 	struct rh_micro_batch batch[RIG_MICRO_MAX];
-	int64_t trained = 0;
 	assert_true(count <= RIG_MICRO_MAX);
+	flight->count = count;
+	flight->trained = 0;
 	for (int64_t m = 0; m < count; m++) {
-		rig_micro_make(in, first + m, 0, &micro[m]);
-		batch[m] = micro[m].batch;
-		trained += batch[m].shape.head_rows;
+		rig_micro_make(in, first + m, 0, &flight->micro[m]);
+		batch[m] = flight->micro[m].batch;
+		flight->trained += batch[m].shape.head_rows;
 	}
-	check_ok(rh_executor_train(rig->session.executor, batch, count, step, 1.0f / (float)trained));
+	check_ok(rh_executor_begin(rig->session.executor, batch, count, step, 1.0f / (float)flight->trained));
+}
+
+/* The loss of the first step in flight, which is this one. */
+static inline double rig_finish(struct rig *rig, const struct rig_flight *flight)
+{
 	double total = 0;
-	for (int64_t m = 0; m < count; m++) {
+	check_ok(rh_executor_finish(rig->session.executor));
+	for (int64_t m = 0; m < flight->count; m++) {
 		double sum = 0;
-		for (int64_t i = 0; i < batch[m].shape.head_rows; i++)
-			sum += (double)micro[m].loss[i];
+		for (int64_t i = 0; i < flight->micro[m].batch.shape.head_rows; i++)
+			sum += (double)flight->micro[m].loss[i];
 		total += sum;
 	}
-	return total / (double)trained;
+	return total / (double)flight->trained;
+}
+
+/* Both; the step's loss. */
+static inline double rig_step(struct rig *rig, const struct rig_input *in, int64_t first, int64_t count, int64_t step)
+{
+	static struct rig_flight flight;
+	rig_begin(rig, in, first, count, step, &flight);
+	return rig_finish(rig, &flight);
 }
 
 /* |a-b|_2 / |b|_2 of a stored gradient against a reference tensor; *size: |b|_2. */

@@ -2,7 +2,7 @@
  * for bit. */
 #include "rig.h"
 
-enum { STEPS = 50, MICROS = 3 };
+enum { STEPS = 24, MICROS = 3 };
 
 struct what {
 	const char *model, *adapter, *device;
@@ -10,11 +10,12 @@ struct what {
 	int64_t round, cap; /* 0: chosen, all */
 	double clip;
 	int stop; /* a flush after this step, as evaluating and saving make one; 0: none */
+	int tied; /* a trained table of two uses: steps are not joined */
 };
 
 static const struct what cases[] = {
-        {.model = "smollm2", .device = "cpu:1", .clip = 1},
-        {.model = "smollm2", .device = "cpu:2", .round = 2, .clip = 1, .stop = 7},
+        {.model = "smollm2", .device = "cpu:1", .clip = 1, .tied = 1},
+        {.model = "smollm2", .device = "cpu:2", .round = 2, .clip = 1, .stop = 7, .tied = 1},
         {.model = "qwen3", .device = "cpu:1", .cap = 300 << 10, .clip = 0},
         {.model = "qwen3", .device = "cpu:3", .round = 2, .dtype = RH_BF16, .clip = 1},
         {.model = "llama2", .device = "cpu:2", .cap = 240 << 10, .dtype = RH_BF16, .clip = 1},
@@ -53,13 +54,60 @@ static void start(struct rig *rig, const struct what *what, int staleness, struc
 	assert_true(!what->cap || rig->session.plan.backward_stages > 1);
 }
 
-static double one_step(struct rig *rig, const struct rig_input *in, int step)
+static int64_t first_of(const struct rig_input *in, int step)
 {
-	return rig_step(rig, in, step * MICROS % (in->micros - MICROS + 1), MICROS, step);
+	return step * MICROS % (in->micros - MICROS + 1);
 }
 
-/* As train.c drives it. */
-enum when { BEHIND_A_BARRIER, ARRIVING };
+static double one_step(struct rig *rig, const struct rig_input *in, int step)
+{
+	return rig_step(rig, in, first_of(in, step), MICROS, step);
+}
+
+/* By the driver, or as training has them: with clipping once the last gradient has arrived. Then steps are joined where they can be, or
+ * not. */
+enum when { BEHIND_A_BARRIER, ARRIVING, JOINED };
+
+static struct rh_update update_of(int step)
+{
+	return (struct rh_update){.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
+}
+
+static void behind_a_barrier(struct rig *rig, const struct rig_input *in, const struct what *what, struct outcome *out)
+{
+	struct rh_updater *updater = rig->session.updater;
+	for (int step = 0; step < STEPS; step++) {
+		struct rh_update update = update_of(step);
+		out->loss[step] = one_step(rig, in, step);
+		check_ok(rh_updater_finish(updater));
+		out->norm[step] = rh_optimizer_norm(rig->session.store);
+		update.scale = rh_optimizer_clip(out->norm[step], what->clip);
+		rh_updater_begin(updater, &update);
+		if (step + 1 == what->stop || step + 1 == STEPS)
+			check_ok(rh_updater_flush(updater));
+	}
+}
+
+static void as_training(struct rig *rig, const struct rig_input *in, const struct what *what, int most, struct outcome *out)
+{
+	static struct rig_flight flight[2];
+	struct rh_updater *updater = rig->session.updater;
+	int begun = 0, joined = 0;
+	for (int step = 0; step < STEPS; step++) {
+		while (begun < STEPS && begun < step + most && (begun == step || begun != what->stop)) {
+			struct rh_update update = update_of(begun);
+			rh_updater_open(updater, &update, what->clip);
+			rig_begin(rig, in, first_of(in, begun), MICROS, begun, &flight[begun % 2]);
+			begun++;
+		}
+		joined += begun - step > 1;
+		out->loss[step] = rig_finish(rig, &flight[step % 2]);
+		check_ok(rh_updater_norm(updater, &out->norm[step]));
+		if (step + 1 == what->stop || step + 1 == STEPS)
+			check_ok(rh_updater_flush(updater));
+	}
+	assert_int_equal(joined, most > 1 ? STEPS - 1 - (what->stop > 0) : 0);
+}
 
 static struct outcome beside(const struct what *what, int staleness, enum when when)
 {
@@ -67,23 +115,12 @@ static struct outcome beside(const struct what *what, int staleness, enum when w
 	struct rig_input in;
 	struct outcome out = {0};
 	start(&rig, what, staleness, &in);
-	struct rh_updater *updater = rig.session.updater;
-	for (int step = 0; step < STEPS; step++) {
-		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
-		if (when == ARRIVING)
-			rh_updater_open(updater, &update);
-		out.loss[step] = one_step(&rig, &in, step);
-		if (when == ARRIVING) {
-			check_ok(rh_updater_norm(updater, &out.norm[step]));
-		} else {
-			check_ok(rh_updater_finish(updater));
-			out.norm[step] = rh_optimizer_norm(rig.session.store);
-			update.scale = rh_optimizer_clip(out.norm[step], what->clip);
-			rh_updater_begin(updater, &update);
-		}
-		if (step + 1 == what->stop || step + 1 == STEPS)
-			check_ok(rh_updater_flush(updater));
-	}
+	int most = (int)rh_executor_steps_in_flight(rig.session.executor);
+	assert_int_equal(most, staleness && !what->tied ? 2 : 1);
+	if (when == BEHIND_A_BARRIER)
+		behind_a_barrier(&rig, &in, what, &out);
+	else
+		as_training(&rig, &in, what, when == JOINED ? most : 1, &out);
 	out.weights = rig_weights(&rig.session, &out.count);
 	rig_close(&rig);
 	return out;
@@ -137,6 +174,25 @@ static void test_synchronous_updates_beside_the_next_step_change_nothing(void **
 		check_equal(&cases[i], 0, BEHIND_A_BARRIER);
 }
 
+static void test_updates_once_the_last_gradient_is_there_change_nothing(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		check_equal(&cases[i], 0, ARRIVING);
+}
+
+/* With clipping and without; few slots a step and many, sums that cross rounds, a flush in the middle. */
+static void test_joined_steps_equal_a_plain_loop_one_step_stale(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (int clips = 0; clips < 2; clips++) {
+			struct what what = cases[i];
+			what.clip = clips ? what.clip : 0;
+			check_equal(&what, 1, JOINED);
+		}
+}
+
 static void test_asynchronous_updates_equal_a_plain_loop_one_step_stale(void **state)
 {
 	(void)state;
@@ -172,7 +228,7 @@ static void test_a_gradient_that_is_not_finite_is_told_by_the_norm(void **state)
 	check_ok(rh_store_set(rig.session.store, last, 0, 0, 1, &huge));
 	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = 1};
 	double norm;
-	rh_updater_open(rig.session.updater, &update);
+	rh_updater_open(rig.session.updater, &update, 0);
 	(void)one_step(&rig, &in, 0);
 	check_ok(rh_updater_norm(rig.session.updater, &norm));
 	assert_true(!isfinite(norm));
@@ -203,6 +259,8 @@ int main(void)
 	setenv("RH_PIECE_BYTES", "256", 1); /* these models are small: many pieces all the same */
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
+	        cmocka_unit_test(test_updates_once_the_last_gradient_is_there_change_nothing),
+	        cmocka_unit_test(test_joined_steps_equal_a_plain_loop_one_step_stale),
 	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),
 	        cmocka_unit_test(test_updates_as_gradients_arrive_equal_those_behind_a_barrier),
 	        cmocka_unit_test(test_a_gradient_that_is_not_finite_is_told_by_the_norm),

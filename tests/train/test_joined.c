@@ -1,0 +1,214 @@
+/* Steps of stale updates are joined: on the simulated machine the next step's forward runs beside this one's backward, and the idle time
+ * between steps is gone. */
+#include "train/deep.h"
+
+#include "partition/step.h"
+#include "run/trace.h"
+#include "train/balance.h"
+#include "train/forecast.h"
+#include "train/forecast_input.h"
+
+enum { DEVICES = 8, MICRO_BATCHES = 64 };
+
+/* Llama-3.1-8B's, of which no weights are read. */
+#define EIGHT                                                                                                                              \
+	"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 4096, \"intermediate_size\": 14336, "     \
+	"\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 128256, "  \
+	"\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0, \"hidden_act\": \"silu\", "                  \
+	"\"tie_word_embeddings\": false}"
+
+struct eight {
+	struct deep deep;
+	struct rh_hardware hardware;
+	struct rh_session_machine machine;
+};
+
+static void eight_open(struct eight *eight, int64_t staleness, double clip)
+{
+	char path[256];
+	deep_open(&eight->deep, "qwen3", 1);
+	snprintf(path, sizeof path, "%s/config.json", eight->deep.dir);
+	check_ok(rh_file_write_whole(path, EIGHT, strlen(EIGHT)));
+	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", &eight->hardware));
+	eight->machine =
+	        (struct rh_session_machine){.hardware = &eight->hardware, .devices = DEVICES, .ram_bytes = eight->hardware.host.ram};
+	struct rh_config *config = &eight->deep.rig.config;
+	config->dtype = RH_BF16;
+	config->state_layout = RH_LAYOUT_SPLIT;
+	config->per_device_train_batch_size = 2;
+	config->gradient_accumulation_steps = MICRO_BATCHES;
+	config->round_micro_batches = MICRO_BATCHES;
+	config->max_length = 2048;
+	config->optimizer_staleness = staleness;
+	config->max_grad_norm = clip;
+}
+
+static void eight_close(struct eight *eight)
+{
+	rh_hardware_free(&eight->hardware);
+	deep_close(&eight->deep);
+}
+
+static double least(double a, double b)
+{
+	return a > 0 && a < b ? a : b;
+}
+
+/* By the recurrence of partition/step.c, of a plan's stages. */
+static double idle_by_the_recurrence(struct eight *eight, const struct rh_forecast_input *input, const struct rh_plan *plan)
+{
+	struct rh_session session;
+	struct rh_costs costs;
+	struct rh_cost_sums sums;
+	struct rh_step_estimate estimate;
+	double trained[64] = {0};
+	const struct rh_hardware *hardware = &eight->hardware;
+	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
+	const struct rh_model *model = session.model;
+	const struct rh_plan_request request = {.model = model, .train = input->work.train, .devices = DEVICES};
+	check_ok(rh_balance_costs(&request, hardware, &costs));
+	check_ok(rh_costs_sum(&costs, &sums));
+	for (int l = 0; l < model->layers; l++)
+		trained[l] = (double)model->block[model->layer[l].block[0]].elements;
+	const struct rh_partition cuts = {.forward = plan->forward,
+	                                  .backward = plan->backward,
+	                                  .forward_stages = plan->forward_stages,
+	                                  .backward_stages = plan->backward_stages};
+	double both = hardware->link.both_bytes_per_s / 2;
+	const struct rh_step_request step = {.longer = &sums,
+	                                     .shorter = &sums,
+	                                     .trained = trained,
+	                                     .cuts = &cuts,
+	                                     .devices = DEVICES,
+	                                     .sequences = MICRO_BATCHES,
+	                                     .rounds = 1,
+	                                     .round_micro_batches = MICRO_BATCHES,
+	                                     .stale = 1,
+	                                     .rates = {least(hardware->link.up_bytes_per_s, both),
+	                                               least(hardware->link.down_bytes_per_s, both), hardware->host.dram_bytes_per_s,
+	                                               hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT]},
+	                                     .bytes = {.gradient = 2, .carried = 4, .updated = 26}};
+	check_ok(rh_step_estimate(&step, &estimate));
+	rh_cost_sums_free(&sums);
+	rh_costs_free(&costs);
+	rh_session_close(&session);
+	return 1 - estimate.busy_s / (DEVICES * estimate.period_s);
+}
+
+static double idle_of(struct eight *eight, const struct rh_forecast_input *input, struct rh_forecast *out)
+{
+	check_ok(rh_forecast(&eight->deep.rig.config, &eight->machine, input, NULL, out));
+	return out->bubble;
+}
+
+static void test_joined_steps_idle_no_more_than_the_recurrence_says(void **state)
+{
+	(void)state;
+	for (int clips = 0; clips < 2; clips++) {
+		struct eight eight;
+		struct rh_forecast_input input;
+		struct rh_forecast stale, flushed;
+		eight_open(&eight, 1, clips);
+		check_ok(rh_forecast_input_synthetic(&eight.deep.rig.config, 3, &input));
+		double idle = idle_of(&eight, &input, &stale), expected = idle_by_the_recurrence(&eight, &input, &stale.plan);
+		eight.deep.rig.config.optimizer_staleness = 0;
+		double before = idle_of(&eight, &input, &flushed);
+		printf("an 8B on 8 devices, max_grad_norm %d: %.2f %% idle, by the recurrence %.2f; flushed %.2f\n", clips, 100 * idle,
+		       100 * expected, 100 * before);
+		check_near(idle, expected, 0.01);
+		assert_true(idle < 0.015 && before > 0.1);
+		rh_forecast_free(&stale);
+		rh_forecast_free(&flushed);
+		rh_forecast_input_free(&input);
+		eight_close(&eight);
+	}
+}
+
+/* When each device's compute stream begins and ends a step, on the machine's clock; rows of devices. */
+static void times_of_step(struct eight *eight, int64_t traced, double *begins, double *ends)
+{
+	enum { STEPS = 4, SPANS = 1 << 17 };
+	struct rh_session session;
+	struct rh_forecast_input input;
+	struct rh_trace trace;
+	static const int32_t zeros[1 << 13];
+	static struct rh_micro_batch micro[MICRO_BATCHES];
+	double norm;
+	check_ok(rh_forecast_input_synthetic(&eight->deep.rig.config, 1, &input));
+	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
+	check_ok(rh_session_start(&session, &input.work));
+	check_ok(rh_trace_create(DEVICES, SPANS, &trace));
+	for (int m = 0; m < MICRO_BATCHES; m++)
+		micro[m] = (struct rh_micro_batch){.shape = input.micro[m],
+		                                   .ids = zeros,
+		                                   .position = zeros,
+		                                   .start_q = zeros,
+		                                   .start_k = zeros,
+		                                   .head_row = zeros,
+		                                   .target = zeros};
+	int64_t most = rh_executor_steps_in_flight(session.executor);
+	assert_int_equal(most, eight->deep.rig.config.optimizer_staleness + 1);
+	for (int64_t step = 0, begun = 0; step < STEPS; step++) {
+		for (; begun < STEPS && begun < step + most; begun++) {
+			struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .scale = 1, .step = begun + 1};
+			rh_updater_open(session.updater, &update, eight->deep.rig.config.max_grad_norm);
+			if (begun == traced)
+				rh_executor_trace(session.executor, &trace, traced);
+			check_ok(rh_executor_begin(session.executor, micro, MICRO_BATCHES, begun, 1));
+		}
+		check_ok(rh_executor_finish(session.executor));
+		check_ok(rh_updater_norm(session.updater, &norm));
+		if (step == traced)
+			rh_executor_trace(session.executor, NULL, 0);
+	}
+	assert_int_equal(trace.forgotten, 0);
+	for (int d = 0; d < DEVICES; d++) {
+		begins[d] = HUGE_VAL;
+		ends[d] = 0;
+	}
+	for (size_t i = 0; i < trace.spans; i++) {
+		const struct rh_trace_span *span = &trace.span[i];
+		if (span->device < 0 || span->lane != RH_STREAM_COMPUTE)
+			continue;
+		begins[span->device] = fmin(begins[span->device], span->begin_s);
+		ends[span->device] = fmax(ends[span->device], span->end_s);
+	}
+	rh_trace_free(&trace);
+	rh_forecast_input_free(&input);
+	rh_session_close(&session);
+}
+
+/* 1: another device is in the next step while one is in this. */
+static int overlaps(const double *ends, const double *next_begins)
+{
+	double first = HUGE_VAL, last = 0;
+	for (int d = 0; d < DEVICES; d++) {
+		assert_true(next_begins[d] >= ends[d] - 1e-9); /* a device has its slots in order */
+		first = fmin(first, next_begins[d]);
+		last = fmax(last, ends[d]);
+	}
+	return first < last;
+}
+
+static void test_the_next_forward_runs_beside_the_last_backward(void **state)
+{
+	(void)state;
+	for (int staleness = 0; staleness < 2; staleness++) {
+		struct eight eight;
+		double begins[2][DEVICES], ends[2][DEVICES];
+		eight_open(&eight, staleness, 1);
+		for (int k = 0; k < 2; k++)
+			times_of_step(&eight, 1 + k, begins[k], ends[k]);
+		assert_int_equal(overlaps(ends[0], begins[1]), staleness);
+		eight_close(&eight);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_joined_steps_idle_no_more_than_the_recurrence_says),
+	        cmocka_unit_test(test_the_next_forward_runs_beside_the_last_backward),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
