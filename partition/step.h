@@ -1,7 +1,7 @@
 /* What a training step takes on a machine: RoundPipe's slot recurrence with what moves beside it - weights up before a slot, gradients down
  * after it, the host's update, which a later forward waits for layer by layer. Rates are constants: copies that run at the same time share
- * a link by their bytes, and the host's memory by its (a simulated device shares them instant by instant). Stale steps are joined: the
- * executor, which ends each with a flush, takes longer. Pure. */
+ * a link by their bytes, and the host's memory by its (a simulated device shares them instant by instant). Stale steps are joined, as the
+ * executor joins them. Pure. */
 #ifndef RH_PARTITION_STEP_H
 #define RH_PARTITION_STEP_H
 

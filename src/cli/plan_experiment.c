@@ -166,8 +166,7 @@ static void print_text(const struct experiment_plan *plan)
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
 	if (!plan->asked->as_published)
-		printf("async: steps follow one another without a flush; training still ends each with one, which a configuration's plan "
-		       "counts\n");
+		printf("async: steps follow one another without a flush, as training has them\n");
 	if (plan->asked->as_published && experiment->source)
 		printf("published: %s\n", experiment->source);
 	if (plan->asked->as_published && experiment->exception)

@@ -204,11 +204,58 @@ static void test_the_next_forward_runs_beside_the_last_backward(void **state)
 	}
 }
 
+/* Steps of a model of which the device holds a part, so many at once; losses and norms. */
+static void run_deep(int most, double *loss, double *norm, int steps)
+{
+	enum { MICROS = 3 };
+	static struct rig_flight flight[2];
+	struct deep deep;
+	deep_open(&deep, "qwen3", 24);
+	struct rig *rig = &deep.rig;
+	rig->config.dtype = RH_BF16;
+	rig->config.state_layout = RH_LAYOUT_SPLIT;
+	rig->config.optimizer_staleness = 1;
+	rig->config.max_vram = 900 << 10;
+	struct rig_input in = rig_input(rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
+	rig_start(rig, RH_SESSION_TRAINS, &work);
+	const struct rh_plan *plan = &rig->session.plan;
+	int saving = 0;
+	for (int i = 0; i < plan->backward_stages; i++)
+		saving += plan->saved[i].bytes > 0;
+	printf("%d of %d stages keep their activations\n", saving, plan->backward_stages);
+	assert_true(saving > 0 && saving < plan->backward_stages - 1);
+	assert_int_equal(rh_executor_steps_in_flight(rig->session.executor), 2);
+	for (int step = 0, begun = 0; step < steps; step++) {
+		for (; begun < steps && begun < step + most; begun++) {
+			struct rh_update update = {
+			        .settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = begun + 1};
+			rh_updater_open(rig->session.updater, &update, 1);
+			rig_begin(rig, &in, begun * MICROS % (in.micros - MICROS + 1), MICROS, begun, &flight[begun % 2]);
+		}
+		loss[step] = rig_finish(rig, &flight[step % 2]);
+		check_ok(rh_updater_norm(rig->session.updater, &norm[step]));
+	}
+	deep_close(&deep);
+}
+
+static void test_stages_that_keep_their_activations_are_joined(void **state)
+{
+	(void)state;
+	enum { STEPS = 8 };
+	double loss[2][STEPS], norm[2][STEPS];
+	for (int k = 0; k < 2; k++)
+		run_deep(1 + k, loss[k], norm[k], STEPS);
+	assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
+	assert_memory_equal(norm[0], norm[1], sizeof norm[0]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_joined_steps_idle_no_more_than_the_recurrence_says),
 	        cmocka_unit_test(test_the_next_forward_runs_beside_the_last_backward),
+	        cmocka_unit_test(test_stages_that_keep_their_activations_are_joined),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
