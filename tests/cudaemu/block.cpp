@@ -22,6 +22,7 @@ struct thread {
 	enum thread_state state;
 	const char *file; /* of the barrier it waits at */
 	int line;
+	dim3 place; /* in its block */
 	struct copies copies;
 };
 
@@ -45,7 +46,8 @@ struct machine {
 	struct shared_array array[MAX_ARRAYS];
 	struct fiber *idle[MAX_THREADS];
 	unsigned sequence[MAX_THREADS]; /* the order of threads */
-	int arrays, idles, threads, done, at_barrier, current;
+	int arrays, idles, threads, done, at_barrier, first_at_barrier, current;
+	dim3 placed; /* the size of the blocks that threads' places are of */
 	size_t dynamic_bytes, static_bytes;
 	void (*body)(void *);
 	void *argument;
@@ -125,7 +127,7 @@ static void make_sequence(unsigned *sequence, unsigned n)
 	}
 }
 
-static void suspend(enum thread_state state)
+static inline __attribute__((always_inline)) void suspend(enum thread_state state)
 {
 	struct thread *own = &machine->thread[machine->current];
 	own->state = state;
@@ -147,9 +149,7 @@ static void resume(int index)
 	if (!thread->fiber)
 		thread->fiber = machine->idles ? machine->idle[--machine->idles] : fiber_create();
 	machine->current = index;
-	dim3 size = cudaemu_here.block_dim;
-	unsigned i = (unsigned)index;
-	cudaemu_here.thread = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
+	cudaemu_here.thread = thread->place;
 	fiber_resume(thread->fiber);
 	if (thread->state == DONE) {
 		machine->idle[machine->idles++] = thread->fiber;
@@ -164,12 +164,12 @@ void cudaemu_barrier(const char *file, int line)
 	struct thread *own = &machine->thread[machine->current];
 	own->file = file;
 	own->line = line;
-	for (int i = 0; i < machine->threads && machine->at_barrier; i++) {
-		struct thread *other = &machine->thread[i];
-		if (other->state == AT_BARRIER && (other->line != line || strcmp(other->file, file) != 0))
-			cudaemu_abort("divergent barrier: this thread is at %s:%d, thread %d at %s:%d", file, line, i, other->file,
-			              other->line);
-	}
+	if (!machine->at_barrier)
+		machine->first_at_barrier = machine->current;
+	struct thread *first = &machine->thread[machine->first_at_barrier]; /* all the others wait where it does */
+	if (first->line != line || (first->file != file && strcmp(first->file, file) != 0))
+		cudaemu_abort("divergent barrier: this thread is at %s:%d, thread %d at %s:%d", file, line, machine->first_at_barrier,
+		              first->file, first->line);
 	machine->at_barrier++;
 	if (machine->at_barrier < machine->threads)
 		return suspend(AT_BARRIER);
@@ -312,6 +312,16 @@ static void run_block(void)
 	machine->arrays = 0;
 }
 
+static void place_threads(dim3 size)
+{
+	dim3 placed = machine->placed;
+	if (placed.x == size.x && placed.y == size.y && placed.z == size.z)
+		return;
+	for (unsigned i = 0; i < size.x * size.y * size.z; i++)
+		machine->thread[i].place = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
+	machine->placed = size;
+}
+
 void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument)
 {
 	this_machine();
@@ -330,6 +340,7 @@ void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_by
 		cudaemu_abort("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
 	if (machine->threads < 32 || machine->threads > MAX_THREADS || machine->threads % 32)
 		cudaemu_abort("a block of %d threads", machine->threads);
+	place_threads(block);
 	machine->static_bytes = 0; /* what is left of the kernel before */
 	check_shared_limit("(dynamic)");
 	cudaemu_note_kernel(signature, machine->threads, (int64_t)dynamic_bytes);
