@@ -245,6 +245,19 @@ struct narrow {
 	int64_t out_stride;
 };
 
+/* What is left from step `at` of k on. Out of line: unrolled in each dot_block it took most of this file's compilation. */
+static __attribute__((noinline)) void dot_tail(int rows, int cols, enum rh_dtype dtype, struct narrow p, int64_t at)
+{
+	for (int i = 0; i < rows; i++) {
+		for (int j = 0; j < cols; j++) {
+			float total = p.out[i * p.out_stride + j];
+			for (int64_t tail = at; tail < p.k; tail++)
+				total += element(p.a, dtype, i * p.a_stride + tail) * p.b[j * p.b_stride + tail];
+			p.out[i * p.out_stride + j] = total;
+		}
+	}
+}
+
 /* `rows` rows of a by `cols` columns of b, both along k. */
 SIMD_INLINE void dot_block(const int rows, const int cols, enum rh_dtype dtype, struct narrow p)
 {
@@ -272,13 +285,11 @@ SIMD_INLINE void dot_block(const int rows, const int cols, enum rh_dtype dtype, 
 #pragma GCC unroll 8
 	for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 8
-		for (int j = 0; j < cols; j++) {
-			float total = vf_sum(sum[i][j]);
-			for (int64_t tail = at; tail < p.k; tail++)
-				total += element(p.a, dtype, i * p.a_stride + tail) * p.b[j * p.b_stride + tail];
-			p.out[i * p.out_stride + j] = total;
-		}
+		for (int j = 0; j < cols; j++)
+			p.out[i * p.out_stride + j] = vf_sum(sum[i][j]);
 	}
+	if (at < p.k)
+		dot_tail(rows, cols, dtype, p, at);
 }
 
 /* All rows by `cols` columns, `block` rows at a time. */

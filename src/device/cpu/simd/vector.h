@@ -7,7 +7,11 @@
 
 #include "core/float16.h"
 
+#if defined __AVX2__
 #include <immintrin.h>
+#else
+#include <emmintrin.h>
+#endif
 #include <stdint.h>
 #include <string.h>
 
@@ -165,12 +169,18 @@ SIMD_INLINE vf vf_min(vf a, vf b)
 /* Across the lanes, halves first: the order is fixed. */
 SIMD_INLINE float vf_sum(vf v)
 {
-	float lane[VF];
-	vf_store(lane, v);
-	for (int half = VF / 2; half; half /= 2)
-		for (int i = 0; i < half; i++)
-			lane[i] += lane[i + half];
-	return lane[0];
+#if defined __AVX512F__
+	__m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+#elif defined __AVX2__
+	__m256 eight = (__m256)v;
+#endif
+#if defined __AVX2__
+	__m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+#else
+	__m128 four = (__m128)v;
+#endif
+	__m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+	return two[0] + two[1];
 }
 
 SIMD_INLINE float vf_largest(vf v)
