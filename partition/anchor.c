@@ -11,7 +11,7 @@ static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .upd
 
 /* Sizes that are tried: sequences in a micro-batch, and rounds. */
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
-static const int64_t rounds_tried[] = {1, 2, 3, 4, 8};
+static const int64_t rounds_tried[] = {1, 2, 3, 4, 6, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
 enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
@@ -143,21 +143,25 @@ static double least(double a, double b)
 	return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
+static struct rh_step_rates own_rates(const struct rh_hardware *hardware)
+{
+	double both = hardware->link.both_bytes_per_s / 2;
+	return (struct rh_step_rates){least(hardware->link.up_bytes_per_s, both), least(hardware->link.down_bytes_per_s, both),
+	                              hardware->host.dram_bytes_per_s, hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT]};
+}
+
 static void set_rates(const struct rh_anchor_request *request, struct rh_step_request *step)
 {
-	const struct rh_hardware *hardware = request->hardware;
 	const struct rh_peer *as = request->as;
 	if (as) {
 		step->rates = (struct rh_step_rates){as->link_bytes_per_s, as->link_bytes_per_s, as->host_bytes_per_s, 0};
 		step->bytes = (struct rh_step_bytes){as->gradient_bytes, as->gradient_bytes, as->taken_bytes, as->updated_bytes,
 		                                     as->published_bytes};
 		step->update = RH_STEP_AS_A_WHOLE;
-		step->gradients_block = 1;
+		step->gradients_block = step->sums_apart = 1;
 		return;
 	}
-	double both = hardware->link.both_bytes_per_s / 2;
-	step->rates = (struct rh_step_rates){least(hardware->link.up_bytes_per_s, both), least(hardware->link.down_bytes_per_s, both),
-	                                     hardware->host.dram_bytes_per_s, hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT]};
+	step->rates = own_rates(request->hardware);
 	step->bytes = own_bytes;
 }
 
@@ -165,7 +169,7 @@ static void set_rates(const struct rh_anchor_request *request, struct rh_step_re
 struct sized {
 	struct rh_costs costs[2];
 	struct rh_cost_sums sums[2];
-	double *trained;
+	double *trained, *sum_s; /* (layers) parameters, and what their gradient sums take from round to round, one way */
 };
 
 static void sized_close(struct sized *sized)
@@ -175,6 +179,7 @@ static void sized_close(struct sized *sized)
 		rh_costs_free(&sized->costs[i]);
 	}
 	rh_free(sized->trained);
+	rh_free(sized->sum_s);
 }
 
 static int sized_open(const struct rh_anchor_request *request, int64_t sequences, struct sized *out)
@@ -188,6 +193,10 @@ static int sized_open(const struct rh_anchor_request *request, int64_t sequences
 		rh_free(out->trained);
 		out->trained = trained;
 	}
+	if (!rc && !request->as)
+		rc = (out->sum_s = rh_alloc((size_t)out->costs[0].layers, sizeof *out->sum_s)) ? 0 : -ENOMEM;
+	for (int l = 0; !rc && out->sum_s && l < out->costs[0].layers; l++)
+		out->sum_s[l] = out->trained[l] * own_bytes.carried / own_rates(request->hardware).up_bytes_per_s;
 	if (rc)
 		sized_close(out);
 	return rc;
@@ -228,7 +237,8 @@ static int make_cuts(const struct rh_anchor_request *request, const struct sized
 	                                         .devices = request->devices,
 	                                         .micro_batches = micro_batches,
 	                                         .rounds = rounds,
-	                                         .steps = request->stale ? 3 : 1};
+	                                         .steps = request->stale ? 3 : 1,
+	                                         .sum_s = sized->sum_s};
 	return rh_partition_long_rounds(&partition, out);
 }
 

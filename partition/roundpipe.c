@@ -83,10 +83,13 @@ int searching_open(const struct rh_partition_request *request, struct searching 
 	at->bytes[0] = memo;
 	at->time = rh_alloc(runs, sizeof *at->time);
 	at->limit = rh_alloc(runs * RH_PASSES / 2 + 1, sizeof *at->limit);
-	if (!rc && !(memo && at->time && at->limit))
+	at->below_s = request->sum_s ? rh_alloc(layers + 1, sizeof *at->below_s) : NULL;
+	if (!rc && !(memo && at->time && at->limit && (at->below_s || !request->sum_s)))
 		rc = -ENOMEM;
 	if (rc)
 		return rc;
+	for (int l = 0; at->below_s && l < at->layers; l++)
+		at->below_s[l + 1] = at->below_s[l] + (l < at->first_trained ? 0 : request->sum_s[l]);
 	memset(memo, -1, runs * 2 * RH_PASSES * sizeof *memo);
 	for (int p = 0; p < RH_PASSES; p++) {
 		at->bytes[p] = memo + runs * (size_t)p;
@@ -103,6 +106,12 @@ void searching_close(struct searching *at)
 	rh_free(at->bytes[0]);
 	rh_free(at->time);
 	rh_free(at->limit);
+	rh_free(at->below_s);
+}
+
+double searching_sums(const struct searching *at, int lo, int hi)
+{
+	return at->below_s ? at->below_s[hi] - at->below_s[lo] : 0;
 }
 
 int partition_create(int layers, struct rh_partition *out)

@@ -26,8 +26,14 @@ static int64_t lay_slots(const struct searching *at, const struct rh_partition *
 			*now = (struct rh_timeline_slot){
 			        .device = (int)(n % request->devices), .from = {-1, s ? n - 1 : -1}, .hop_s = {hop, hop}, .after = -1};
 			rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &now->first, &now->count);
-			if (s >= forward && r % request->rounds)
-				now->after = n - stages;
+			now->sums_s[0] = -1;
+			if (s >= forward) {
+				double sums = searching_sums(at, stage.lo, stage.hi);
+				int first = r % request->rounds == 0, last = (r + 1) % request->rounds == 0;
+				now->sums_s[0] = first ? 0 : sums;
+				now->sums_s[1] = last ? 0 : sums;
+				now->after = first ? -1 : n - stages;
+			}
 			if (s <= forward) {
 				now->part_s[1] =
 				        rh_cost_stage(&at->sums, s < forward ? RH_PASS_FORWARD : RH_PASS_FUSED, stage.lo, stage.hi);

@@ -9,6 +9,7 @@ enum { KEPT = 8 }; /* partitions that lockstep hands on to the recurrence */
 struct searching {
 	const struct rh_partition_request *request;
 	struct rh_cost_sums sums;
+	double *below_s; /* (layers + 1) of request->sum_s, what the layers below take; NULL: nothing */
 	int layers, first_trained;
 	int64_t *bytes[RH_PASSES], *upload[RH_PASSES]; /* (layers, layers + 1), -1: not asked yet */
 	double *time;                                  /* ascending, different: what a slowest stage can take */
@@ -23,6 +24,8 @@ int searching_open(const struct rh_partition_request *request, struct searching 
 void searching_close(struct searching *at);
 int64_t searching_bytes(struct searching *at, enum rh_pass pass, int lo, int hi);
 int64_t searching_upload(struct searching *at, enum rh_pass pass, int lo, int hi);
+/* One way of the gradient sums of layers [lo, hi), from round to round. */
+double searching_sums(const struct searching *at, int lo, int hi);
 /* Do the stages fit the cap together? Sets prefetch_bytes, device_bytes, slowest_s and lockstep_s. */
 int searching_measure(struct searching *at, struct rh_partition *partition);
 

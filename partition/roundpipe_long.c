@@ -12,15 +12,17 @@ enum {
 	FUSED_MOST = 2,            /* layers of the fused stage that are tried */
 	MANY_LAYERS = 8,           /* for each device */
 	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
+	JOINED_SLOTS_MOST = 800,   /* of joined steps after the first, for each candidate, where not all turns fit in one */
 };
 
 struct long_rounds {
 	struct searching *at;
 	double *first, *last; /* of each slot: its first micro-batch has left, its last has */
-	double *recompute, *rest;
+	double *recompute, *rest, *sums;
+	double *room;                               /* of each device, for gradient sums: when it is free */
 	struct rh_partition start[STARTS], scratch; /* by makespan_s, as the recurrence of whole slots has it */
 	int starts;
-	int64_t rounds; /* of all steps */
+	int64_t steps; /* run: of joined ones so many that in those after the first each device has had each place in the round, or nearly */
 };
 
 /* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. Given up, with what it is by then,
@@ -36,16 +38,23 @@ static double whole_slots(struct long_rounds *how, const struct rh_partition *cu
 		how->rest[s] = s < forward    ? rh_cost_forward(&how->at->sums, stage.lo, stage.hi)
 		               : s == forward ? rh_cost_stage(&how->at->sums, RH_PASS_FUSED, stage.lo, stage.hi)
 		                              : rh_cost_backward(&how->at->sums, stage.lo, stage.hi);
+		how->sums[s] = searching_sums(how->at, stage.lo, stage.hi);
 	}
+	for (int d = 0; d < devices; d++)
+		how->room[d] = 0;
 	int64_t slot = 0;
-	for (int64_t r = 0; r < how->rounds; r++) {
+	for (int64_t r = 0; r < how->steps * request->rounds; r++) {
 		int64_t unused, count;
-		int adds = r % request->rounds != 0; /* to sums that are there */
+		int adds = r % request->rounds != 0, goes_on = (r + 1) % request->rounds != 0; /* from sums that are there, with them */
 		rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &unused, &count);
 		for (int s = 0; s < stages; s++, slot++) {
 			double free = slot >= devices ? how->last[slot - devices] : 0;
 			if (s >= forward && adds)
-				free = rh_max_double(free, how->last[slot - stages]);
+				free = rh_max_double(free,
+				                     rh_max_double(how->room[slot % devices], how->last[slot - stages] + how->sums[s]) +
+				                             how->sums[s]);
+			else if (s >= forward)
+				free = rh_max_double(free, how->room[slot % devices]);
 			double first = free + how->recompute[s], last = 0;
 			if (s) {
 				first = rh_max_double(first, how->first[slot - 1] + hop);
@@ -55,6 +64,8 @@ static double whole_slots(struct long_rounds *how, const struct rh_partition *cu
 			how->first[slot] = first;
 			how->last[slot] = rh_max_double(first + (double)(count - 1) * (how->recompute[s] + how->rest[s]), last);
 			end = rh_max_double(end, how->last[slot]);
+			if (s >= forward)
+				how->room[slot % devices] = how->last[slot] + (goes_on ? how->sums[s] : 0);
 		}
 		if (r + 1 == request->rounds && request->steps > 1)
 			begun = end;
@@ -206,7 +217,7 @@ static int shift(struct rh_stage *list, int from, int to, int up)
 
 static void climb(struct long_rounds *how, struct rh_partition *best)
 {
-	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->rounds);
+	int64_t left = MOVED_SLOTS_MOST / ((best->forward_stages + best->backward_stages) * how->steps * how->at->request->rounds);
 	struct rh_partition *now = &how->scratch;
 	for (int again = 1; again;) {
 		again = 0;
@@ -234,17 +245,18 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 /* In full: the makespan of one step; of joined steps, what each after the first adds. */
 static int run_in_full(struct long_rounds *how, struct rh_partition *cuts)
 {
-	struct rh_partition_request alone = *how->at->request;
-	struct searching first = *how->at;
+	struct rh_partition_request run = *how->at->request;
+	struct searching at = *how->at;
 	double before = 0;
 	int rc = 0;
-	if (alone.steps > 1) {
-		alone.steps = 1;
-		first.request = &alone;
-		rc = searching_time(&first, cuts);
+	at.request = &run;
+	if (run.steps > 1) {
+		run.steps = 1;
+		rc = searching_time(&at, cuts);
 		before = cuts->makespan_s;
 	}
-	rc = rc ? rc : searching_time(how->at, cuts);
+	run.steps = how->steps;
+	rc = rc ? rc : searching_time(&at, cuts);
 	cuts->makespan_s -= before;
 	return rc;
 }
@@ -271,15 +283,22 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	struct searching at = {0};
 	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
-	struct long_rounds how = {.at = &at,
-	                          .rounds = rc ? 0 : request->rounds * rh_min(request->steps, 2)}; /* the third adds what the second does */
-	size_t stages = 2 * (size_t)request->costs->layers, slots = (size_t)how.rounds * stages;
-	how.first = rc ? NULL : rh_alloc(2 * slots + 2 * stages, sizeof *how.first);
+	struct long_rounds how = {.at = &at, .steps = 1};
+	size_t stages = 2 * (size_t)request->costs->layers;
+	if (!rc && request->steps > 1) {
+		int64_t turns = (request->devices + request->rounds - 1) / request->rounds;
+		int64_t most = JOINED_SLOTS_MOST / (request->rounds * (int64_t)stages);
+		how.steps += turns < most ? turns : rh_max(most, 1);
+	}
+	size_t slots = rc ? 0 : (size_t)(how.steps * request->rounds) * stages;
+	how.first = rc ? NULL : rh_alloc(2 * slots + 3 * stages + (size_t)request->devices, sizeof *how.first);
 	rc = rc ? rc : how.first ? 0 : -ENOMEM;
 	if (!rc) {
 		how.last = how.first + slots;
 		how.recompute = how.last + slots;
 		how.rest = how.recompute + stages;
+		how.sums = how.rest + stages;
+		how.room = how.sums + stages;
 	}
 	rc = rc ? rc : partition_create(at.layers, &how.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)

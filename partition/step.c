@@ -21,6 +21,7 @@ struct span {
 struct lane {
 	double free_s, up_s, down_s; /* when compute and both copies are done */
 	double ended_s[2];           /* its last slot, and the one before it */
+	double room_s;               /* for gradient sums: free */
 	double activation_bytes;     /* up, of its last slot */
 };
 
@@ -106,6 +107,13 @@ static double free_at(const struct stepping *at, struct rh_stage stage)
 	return t;
 }
 
+/* When the sums that a backward slot adds to are there. */
+static double sums_there(const struct stepping *at, const struct lane *lane, int s, double carried)
+{
+	double way = take(carried, at->request->rates.up_bytes_per_s), left = carried > 0 ? at->whole_before[s] + way : 0;
+	return rh_max_double(left, at->request->sums_apart ? 0 : lane->room_s) + way;
+}
+
 /* When the slot may compute: its weights go up while the device's slot before runs, with that slot's activations. */
 static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64_t round, int64_t count)
 {
@@ -114,10 +122,11 @@ static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64
 	double begin = rh_max_double(lane->up_s, lane->ended_s[1]), up = request->rates.up_bytes_per_s;
 	double bytes = (double)rh_costs_upload_bytes(request->shorter->costs, stage.lo, stage.hi);
 	double carried = s >= at->forward && round ? trained_in(at, stage) * request->bytes.carried : 0;
+	double ahead = lane->activation_bytes + (request->sums_apart ? carried : 0);
 	int first_pass = s <= at->forward, timed = at->update_rate > 0;
-	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + take(lane->activation_bytes + carried, up));
-	if (s >= at->forward && round)
-		lane->up_s = rh_max_double(lane->up_s, at->whole_before[s] + take(2 * carried, up));
+	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + take(ahead, up));
+	if (s >= at->forward)
+		lane->up_s = rh_max_double(lane->up_s, sums_there(at, lane, s, carried));
 	double boundary = (double)layer_of(at, stage.lo ? stage.lo - 1 : 0)->boundary_bytes;
 	lane->activation_bytes = stage.lo ? boundary * (double)count * (s > at->forward ? 2 : 1) : 0;
 	at->copied_bytes += bytes + carried + lane->activation_bytes;
@@ -173,6 +182,7 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 	double each = last_round ? request->bytes.gradient : request->bytes.carried;
 	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
 	double t = rh_max_double(lane->down_s, lane->free_s);
+	lane->room_s = lane->free_s + (last_round ? 0 : take(trained_in(at, stage) * each, request->rates.down_bytes_per_s));
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
 		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = t;
 		t += take(bytes, rate);

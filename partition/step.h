@@ -36,6 +36,7 @@ struct rh_step_request {
 	int stale;                                      /* 1: a step computes with weights that lack the gradient of the one before */
 	enum rh_step_update update;
 	int gradients_block; /* they go down on the activations' stream, before the next slot's */
+	int sums_apart;      /* a device has room for the next slot's sums beside those that leave; 0: one room, as the executor has */
 	struct rh_step_rates rates;
 	struct rh_step_bytes bytes;
 };

@@ -7,6 +7,7 @@ struct lane {
 	double free_s;     /* the device's compute */
 	double upload_s;   /* end of its last upload */
 	double ended_s[2]; /* its last slot, and the one before it */
+	double room_s;     /* for gradient sums: free */
 	double first_s;
 	int begun;
 };
@@ -26,8 +27,12 @@ static double slot_ready(const struct rh_timeline_slot *slot, const struct rh_ti
 		lane->upload_s = rh_max_double(lane->upload_s, lane->ended_s[1]) + slot[i].upload_s;
 		ready = rh_max_double(ready, lane->upload_s);
 	}
-	if (slot[i].after >= 0)
-		ready = rh_max_double(ready, at->end[at->offset[slot[i].after + 1] - 1]);
+	if (slot[i].sums_s[0] >= 0)
+		ready = rh_max_double(ready, lane->room_s + slot[i].sums_s[0]);
+	if (slot[i].after >= 0) {
+		double left = at->end[at->offset[slot[i].after + 1] - 1] + slot[slot[i].after].sums_s[1];
+		ready = rh_max_double(ready, left + slot[i].sums_s[0]);
+	}
 	return rh_max_double(ready, ended_before[slot[i].barrier]);
 }
 
@@ -52,6 +57,8 @@ static void run_slot(const struct rh_timeline_slot *slot, struct rh_timeline *at
 		at->busy_s += now->part_s[0] + now->part_s[1];
 	}
 	lane->free_s = ready;
+	if (now->sums_s[0] >= 0)
+		lane->room_s = ready + now->sums_s[1];
 	lane->ended_s[1] = lane->ended_s[0];
 	lane->ended_s[0] = ready;
 }

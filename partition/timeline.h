@@ -16,7 +16,10 @@ struct rh_timeline_slot {
 	double part_s[2];
 	int64_t from[2];
 	double hop_s[2];
-	int64_t after;   /* the slot that must have ended as a whole, -1 none: gradient sums that go on */
+	int64_t after; /* the slot that must have ended as a whole, -1 none: gradient sums that go on */
+	/* Gradient sums: what they take to come up from the host before the slot, and to go down after it; a device has one room for them.
+	 * -1: the slot has none. */
+	double sums_s[2];
 	int64_t barrier; /* all slots before this one must have ended; 0: none */
 	double upload_s; /* of its weights: begins when the device's slot before the last has ended, one at a time */
 };

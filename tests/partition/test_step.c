@@ -108,6 +108,33 @@ static void test_update_is_exposed_by_what_comes_last(void **state)
 	rh_cost_sums_free(&rig.sums);
 }
 
+/* A device has one room for sums: those of one slot leave before the next one's come, or begin. Forward, fused and backward take a second
+ * each, sums one each way; the recurrence of slots says the same. */
+static void test_sums_between_rounds_take_turns(void **state)
+{
+	(void)state;
+	struct rig rig;
+	static const double sum_s[2] = {1, 1};
+	rig_make(2, &rig);
+	rig.trained[0] = rig.trained[1] = 1e9;
+	rig.request.devices = 1;
+	rig.request.round_micro_batches = 1;
+	rig.request.rounds = rig.request.sequences = 2;
+	rig.request.bytes = (struct rh_step_bytes){.carried = 4};
+	rig.request.rates = (struct rh_step_rates){.up_bytes_per_s = 4e9, .down_bytes_per_s = 4e9};
+	check_near(time_of(&rig).schedule_s, 9, 1e-9); /* 1 1 - 1 | 1 - 1 - 1 */
+	rig.request.sums_apart = 1;
+	check_near(time_of(&rig).schedule_s, 6, 1e-9);
+	struct rh_partition_request request = {
+	        .costs = &rig.costs, .cap_bytes = INT64_MAX, .devices = 1, .micro_batches = 2, .rounds = 2, .steps = 1, .sum_s = sum_s};
+	check_ok(rh_partition_time(&request, &rig.cuts));
+	check_near(rig.cuts.makespan_s, 9, 1e-9);
+	request.sum_s = NULL;
+	check_ok(rh_partition_time(&request, &rig.cuts));
+	check_near(rig.cuts.makespan_s, 6, 1e-9);
+	rh_cost_sums_free(&rig.sums);
+}
+
 static void test_impossible_counts_are_refused(void **state)
 {
 	(void)state;
@@ -274,9 +301,13 @@ static void test_prediction_with_no_memory_fails_cleanly(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_equal_slots_idle_as_the_formula_says),    cmocka_unit_test(test_update_is_exposed_by_what_comes_last),
-	        cmocka_unit_test(test_impossible_counts_are_refused),           cmocka_unit_test(test_other_sizes_keep_what_does_not_grow),
-	        cmocka_unit_test(test_published_throughput_is_reproduced),      cmocka_unit_test(test_own_plans_hardly_idle),
+	        cmocka_unit_test(test_equal_slots_idle_as_the_formula_says),
+	        cmocka_unit_test(test_update_is_exposed_by_what_comes_last),
+	        cmocka_unit_test(test_sums_between_rounds_take_turns),
+	        cmocka_unit_test(test_impossible_counts_are_refused),
+	        cmocka_unit_test(test_other_sizes_keep_what_does_not_grow),
+	        cmocka_unit_test(test_published_throughput_is_reproduced),
+	        cmocka_unit_test(test_own_plans_hardly_idle),
 	        cmocka_unit_test(test_prediction_with_no_memory_fails_cleanly),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
