@@ -98,7 +98,8 @@ static int64_t choose(const struct rh_config *config, int devices, const struct 
 	}
 	int64_t half = most / 3 > round ? most / 3 / round * round : most / 3 > devices ? most / 3 : devices;
 	*more = half;
-	return half;
+	/* sums cross rounds in the whole: in both then, where that is not too long */
+	return half == round && 3 * round <= most && 2 * round < count ? 2 * round : half;
 }
 
 int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
