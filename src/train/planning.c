@@ -49,11 +49,11 @@ static int64_t program_bytes(const struct rh_session *session)
 	       session->model_config->vocab_size * ENTRY + session->model->layers * LAYER;
 }
 
-/* The rows of a step as batches, and their losses. */
-static int64_t batch_bytes(const struct rh_workload *work)
+/* The rows of a step as batches, and their losses: of two steps, where they may be joined. */
+static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
-	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + 3 * shape->head_rows);
+	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
 }
 
 /* Where devices have no room for as much at once as they want, less. */
@@ -268,7 +268,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	if (rc)
 		return rc;
 	rh_model_cut(session->model, &out->grain);
-	session->bytes.data = work->data_bytes + batch_bytes(work);
+	session->bytes.data = work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0);
 	session->bytes.host_devices = out->device_room ? 0 : devices;
 	out->request = (struct rh_plan_request){.model = session->model,
 	                                        .trains = trains,

@@ -21,6 +21,8 @@ static const struct run_case cases[] = {
         {"--device cpu:1", {1, 1, 1, 1}, 0, "fused 0-3"},
         {"--device cpu:2 --backward_cuts [1,2,3] --round_micro_batches 2", {1, 1, 1, 1}, 0, "recompute 2"},
         {"--device cpu:2 --optimizer_staleness 1 --dtype bfloat16 --backward_cuts [2]", {1, 1, 1, 1}, 0, "recompute 0-1"},
+        /* the table is not trained: steps are joined */
+        {"--device cpu:2 --optimizer_staleness 1 --use_peft true --lora_target_modules all-linear", {0, 1, 1, 0}, 0, "forward 0-1"},
         {"--device cpu:2 --max_grad_norm 0", {0}, 1, "update 2"},
         {"--device cpu:1 --max_grad_norm 0 --use_peft true --lora_target_modules all-linear", {0}, 1, "update 2"},
         {"--device cpu:2 --schedule 1f1b-async --max_grad_norm 0 --use_peft true --forward_cuts [2]", {0, 1, 1, 0}, 0, "fused 2-3"},
@@ -140,6 +142,46 @@ static void test_a_recorded_run_is_the_unrecorded_one(void **state)
 	scratch_close(&scratch);
 }
 
+/* A run's last step has none after it: however long a run is, a step's line is the same. */
+static void test_joined_steps_are_told_of_as_the_last_one_is(void **state)
+{
+	(void)state;
+	enum { MOST = 5 };
+	struct scratch scratch;
+	double told[MOST][MOST][2];
+	make_good(&scratch);
+	for (int steps = 1; steps <= MOST; steps++) {
+		char line[2048];
+		int lines = 0;
+		write_text(path_of("%s/run.yaml", scratch.dir),
+		           path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\nmax_length: 64\nmax_steps: %d\n"
+		                   "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nlogging_steps: 1\n"
+		                   "learning_rate: 1.0e-2\nlr_scheduler_type: constant\nsave_strategy: no\n",
+		                   scratch.dir, scratch.dir, steps));
+		run_ok(&scratch,
+		       "train %s/run.yaml --output_dir %s/%d --device cpu:2 --optimizer_staleness 1 --use_peft true --lora_target_modules "
+		       "all-linear --json",
+		       scratch.dir, scratch.dir, steps);
+		FILE *file = fopen(path_of("%s/%d/metrics.jsonl", scratch.dir, steps), "r");
+		assert_non_null(file);
+		for (; fgets(line, sizeof line, file); lines++) {
+			json_t *json = json_loads(line, 0, NULL);
+			assert_true(lines < steps && json_integer_value(json_object_get(json, "step")) == lines + 1);
+			told[steps - 1][lines][0] = json_number_value(json_object_get(json, "loss"));
+			told[steps - 1][lines][1] = json_number_value(json_object_get(json, "grad_norm"));
+			json_decref(json);
+		}
+		fclose(file);
+		assert_int_equal(lines, steps);
+		assert_memory_equal(told[steps - 1], told[0], sizeof told[0][0]);
+		for (int s = 0; steps > 1 && s < steps - 1; s++)
+			assert_memory_equal(told[steps - 1][s], told[steps - 2][s], sizeof told[0][0]);
+	}
+	for (int s = 1; s < MOST; s++)
+		assert_true(told[MOST - 1][s][0] != told[MOST - 1][s - 1][0]);
+	scratch_close(&scratch);
+}
+
 static void test_a_step_that_does_not_come_is_told_of(void **state)
 {
 	(void)state;
@@ -174,6 +216,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_recorded_run_is_the_unrecorded_one),
+	        cmocka_unit_test(test_joined_steps_are_told_of_as_the_last_one_is),
 	        cmocka_unit_test(test_a_step_that_does_not_come_is_told_of),
 	        cmocka_unit_test(test_a_recording_left_behind_is_written_over),
 	};
