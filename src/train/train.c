@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "train/disk_room.h"
 #include "train/forecast_bounded.h"
 #include "train/lr.h"
@@ -103,6 +104,7 @@ static int start_session(struct training *run)
 	int rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &work);
 	if (rc)
 		return rc;
+	work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	predict(run, &work);
 	rc = rh_session_start(&run->session, &work);
 	return rc ? rc : reserve_batches(run, &work);
@@ -199,8 +201,11 @@ static int look_for_work(struct training *run, const char *checkpoint)
 {
 	int64_t step;
 	int rc = rh_checkpoint_step(checkpoint, &step);
-	if (rc || step < run->data.steps || !rh_output_holds(&run->session, run->config->output_dir, step))
+	if (rc)
 		return rc;
+	run->state.step = step;
+	if (step < run->data.steps || !rh_output_holds(&run->session, run->config->output_dir, step))
+		return 0;
 	rc = rh_checkpoint_verify(checkpoint);
 	if (rc)
 		return rc;
@@ -208,7 +213,6 @@ static int look_for_work(struct training *run, const char *checkpoint)
 	        "(num_train_epochs or max_steps sets a later end)",
 	        checkpoint, step, run->data.steps, run->config->output_dir);
 	run->nothing_left = 1;
-	run->state.step = step;
 	return 0;
 }
 

@@ -19,19 +19,24 @@ static void world_open(struct scratch *scratch)
 	check_ok(rh_dir_make(path_of("%s/a", scratch->dir)));
 }
 
-static void load(const struct scratch *scratch, const char *more, struct rh_config *config)
+static void load_steps(const struct scratch *scratch, int steps, const char *more, struct rh_config *config)
 {
 	char line[1024], *argv[96], *at = line;
 	int argc = 0;
 	snprintf(line, sizeof line,
-	         "--model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/out --max_length 32 --device cpu:1 --max_steps 2 "
+	         "--model_name_or_path %s/hf --train_file %s/rows.jsonl --output_dir %s/out --max_length 32 --device cpu:1 --max_steps %d "
 	         "--save_steps 2 --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --learning_rate 1e-3 --bf16 true "
 	         "--nvme_dirs %s/a --max_nvme 64MiB %s",
-	         scratch->dir, scratch->dir, scratch->dir, scratch->dir, more);
+	         scratch->dir, scratch->dir, scratch->dir, steps, scratch->dir, more);
 	for (char *word; (word = strsep(&at, " "));)
 		if (*word)
 			argv[argc++] = word;
 	check_ok(rh_config_load("train", argc, argv, NULL, config));
+}
+
+static void load(const struct scratch *scratch, const char *more, struct rh_config *config)
+{
+	load_steps(scratch, 2, more, config);
 }
 
 /* Bytes that are written until the first step could begin, and how many were foretold. */
@@ -89,10 +94,45 @@ static void test_writes_are_foretold(void **state)
 	check_writes("--lora_r 2 --spill optimizer,masters,weights");
 }
 
+/* Of a run that goes on, the steps still to come count, not those that were. */
+static void test_only_the_steps_to_come_are_counted(void **state)
+{
+	(void)state;
+	static const char keys[] = "--spill optimizer,masters";
+	struct scratch scratch;
+	struct rh_config config;
+	struct rh_train_result result;
+	struct rh_session session;
+	struct rh_micro_shape shape = {.tokens = 32, .documents = 1, .longest = 32, .head_rows = 31};
+	world_open(&scratch);
+	load(&scratch, keys, &config);
+	check_ok(rh_train(&config, &result));
+	rh_config_free(&config);
+	char *resumed = strdup(path_of("%s --resume_from_checkpoint %s/out/checkpoint-2", keys, scratch.dir));
+	load_steps(&scratch, 5, resumed, &config);
+	struct rh_workload work = {.train = shape, .train_micro_batches = 2, .train_steps = 3};
+	check_ok(rh_session_open(&config, RH_SESSION_TRAINS, &session));
+	check_ok(rh_session_start(&session, &work));
+	int64_t writes = session.bytes.nvme_loaded + 3 * session.bytes.nvme_step;
+	rh_session_close(&session);
+	rh_config_free(&config);
+	for (int less = 1; less >= 0; less--) {
+		load_steps(&scratch, 5, path_of("%s --max_nvme_writes %lld", resumed, (long long)writes - less), &config);
+		rh_error_clear();
+		int rc = rh_train(&config, &result);
+		assert_int_equal(rc, less ? -EDQUOT : 0);
+		rh_config_free(&config);
+	}
+	assert_int_equal(result.steps, 5);
+	free(resumed);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
 	setenv("RH_SPILL_ELEMENTS", "3000", 1); /* many pieces of a small model, so that the cache holds few of them */
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_writes_are_foretold)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_writes_are_foretold),
+	                                   cmocka_unit_test(test_only_the_steps_to_come_are_counted)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
