@@ -1,15 +1,20 @@
 /* Does a step whose optimizer state lies on NVMe take no longer than it must? A model from random initialisation in bf16, its moments and
  * masters on NVMe, against
  *
- *   asynchronous       max(compute, bytes / rate)
- *   sync, clipping     backward + max(forward, bytes / rate)
+ *   asynchronous, or without clipping     max(compute, bytes / rate)
+ *   synchronous, with clipping            backward + max(forward, bytes / rate)
  *
  * with `compute`, forward and backward taken from the same step with its state in memory (the optimizer's arithmetic included in what it
  * overlaps), and `rate` that of reads and writes at once through the same space, measured here by the same transfers. Both sessions are
  * open at once and run in turn, with the rate taken before and after the one on NVMe: each round is compared with its own, since a drive
  * and a processor that are shared wander; of all rounds the median counts.
  *
- * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|sync]: both unless one is named */
+ * Steps go as training's do (src/train/steps.c): asynchronous ones begin before the one before is over, and without clipping blocks are
+ * updated as their gradients arrive. Those of a stage arrive
+ * together at its end, so that without clipping synchronous steps have backward stages of one layer each, as models have that are much larger
+ * than the device: in one stage nothing of an update would be beside the backward pass.
+ *
+ * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|async-clipped|sync|sync-clipped]: all unless one is named */
 #include "config/config.h"
 #include "core/log.h"
 #include "nvme.h"
@@ -20,14 +25,21 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { HIDDEN = 1024, ROUNDS_MOST = 16 };
+enum { HIDDEN = 1024, ROUNDS_MOST = 16, CUTS_MOST = 64 };
 static const double rate_seconds = 0.5;
+
+static const struct kind {
+	const char *name;
+	int stale;
+	double clip;
+} kinds[] = {{"async", 1, 0}, {"async-clipped", 1, 1}, {"sync", 0, 0}, {"sync-clipped", 0, 1}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
 
 struct setting {
 	char *dir;
 	char config[1024];
-	int64_t tokens;
-	int steps, rounds;
+	int64_t tokens, cut[CUTS_MOST]; /* cut: one before each layer but the first */
+	int cuts, steps, rounds;
 };
 
 /* A session and its one micro-batch. */
@@ -37,7 +49,6 @@ struct run {
 	struct rh_micro_batch batch;
 	int32_t *ids, *position, *target, start[2];
 	float *loss;
-	double clip;
 	int step;
 };
 
@@ -84,18 +95,21 @@ static void make_batch(struct run *run, int64_t tokens)
 	};
 }
 
-static void run_open(struct run *run, const struct setting *setting, int staleness, int spill)
+static void run_open(struct run *run, const struct setting *setting, const struct kind *kind, int spill)
 {
-	*run = (struct run){.clip = staleness ? 0 : 1};
+	int apart = !kind->stale && kind->clip == 0;
+	*run = (struct run){0};
 	run->config = (struct rh_config){.config_name = (char *)(uintptr_t)setting->config,
 	                                 .dtype = RH_BF16,
 	                                 .state_layout = RH_LAYOUT_SPLIT,
 	                                 .seed = 42,
 	                                 .device = (char *)(uintptr_t) "cpu:1",
 	                                 .forward_cut_count = -1,
-	                                 .backward_cut_count = -1,
+	                                 .backward_cut_count = apart ? setting->cuts : -1,
+	                                 .backward_cuts = apart ? (int64_t *)(uintptr_t)setting->cut : NULL,
 	                                 .max_vram = (int64_t)1 << 30,
-	                                 .optimizer_staleness = staleness,
+	                                 .optimizer_staleness = kind->stale,
+	                                 .max_grad_norm = kind->clip,
 	                                 .spill = spill,
 	                                 .max_nvme = INT64_MAX,
 	                                 .nvme_dirs = {.item = (char **)(uintptr_t)&setting->dir, .count = 1}};
@@ -134,24 +148,29 @@ static double waited_seconds(const struct run *run)
 	return stats.wait_seconds;
 }
 
+static void begin_step(struct run *run)
+{
+	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-5, .scale = 1, .step = run->step + 1};
+	rh_updater_open(run->session.updater, &update, run->config.max_grad_norm);
+	check(rh_executor_begin(run->session.executor, &run->batch, 1, run->step, 1.0f / (float)run->batch.shape.head_rows));
+	run->step++;
+}
+
 /* The first step is left out: it has no update beside it. */
 static struct cost run_steps(struct run *run, int steps)
 {
-	double began = 0, used = 0, waited = 0;
-	for (int i = 0; i <= steps; i++, run->step++) {
+	double began = 0, used = 0, waited = 0, norm;
+	int64_t ahead = rh_executor_steps_in_flight(run->session.executor) - 1;
+	for (int64_t i = 0, begun = 0; i <= steps; i++) {
 		if (i == 1) {
 			began = rh_clock_seconds();
 			used = processor_seconds();
 			waited = waited_seconds(run);
 		}
-		check(rh_executor_train(run->session.executor, &run->batch, 1, run->step, 1.0f / (float)run->batch.shape.head_rows));
-		check(rh_updater_finish(run->session.updater));
-		double norm = rh_optimizer_norm(run->session.store);
-		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
-		                           .learning_rate = 1e-5,
-		                           .scale = rh_optimizer_clip(norm, run->clip),
-		                           .step = run->step + 1};
-		rh_updater_begin(run->session.updater, &update);
+		for (; begun <= i + ahead && begun <= steps; begun++)
+			begin_step(run);
+		check(rh_executor_finish(run->session.executor));
+		check(rh_updater_norm(run->session.updater, &norm));
 	}
 	struct cost cost = {(rh_clock_seconds() - began) / steps, (processor_seconds() - used) / steps,
 	                    (waited_seconds(run) - waited) / steps};
@@ -172,12 +191,12 @@ static double forward_seconds(struct run *run)
 }
 
 /* The median of the rounds' ratios. */
-static double compare(const struct setting *setting, struct ours *ours, int stale)
+static double compare(const struct setting *setting, struct ours *ours, const struct kind *kind)
 {
 	static struct run memory, nvme;
 	double ratio[ROUNDS_MOST];
-	run_open(&memory, setting, stale, 0);
-	run_open(&nvme, setting, stale, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS);
+	run_open(&memory, setting, kind, 0);
+	run_open(&nvme, setting, kind, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS);
 	double bytes = 2 * (double)nvme.session.bytes.nvme_step; /* read, and written */
 	for (int round = 0; round < setting->rounds; round++) {
 		struct cost compute = run_steps(&memory, setting->steps);
@@ -185,18 +204,18 @@ static double compare(const struct setting *setting, struct ours *ours, int stal
 		struct cost took = run_steps(&nvme, setting->steps);
 		double rate = 0.5 * (before + ours_run(ours, MIXED, rate_seconds)), io = bytes / rate;
 		double backward = compute.seconds - forward, least = compute.seconds > io ? compute.seconds : io;
-		if (!stale)
+		if (!kind->stale && kind->clip != 0)
 			least = backward + (forward > io ? forward : io);
 		ratio[round] = least / took.seconds;
 		printf("%s: in memory %.3f s a step (forward %.3f, processor %.3f), NVMe %.3f s for %.2f GB at %.0f MB/s; least %.3f, took "
 		       "%.3f (processor %.3f, drive waited for %.3f): %.3f\n",
-		       stale ? "asynchronous" : "sync, clipping", compute.seconds, forward, compute.processor, io, bytes * 1e-9,
-		       rate * 1e-6, least, took.seconds, took.processor, took.waited, ratio[round]);
+		       kind->name, compute.seconds, forward, compute.processor, io, bytes * 1e-9, rate * 1e-6, least, took.seconds,
+		       took.processor, took.waited, ratio[round]);
 	}
 	run_close(&memory);
 	run_close(&nvme);
 	double middle = median(ratio, setting->rounds);
-	printf("%s: median %.3f, %.3f to %.3f\n", stale ? "asynchronous" : "sync, clipping", middle, ratio[0], ratio[setting->rounds - 1]);
+	printf("%s: median %.3f, %.3f to %.3f\n", kind->name, middle, ratio[0], ratio[setting->rounds - 1]);
 	return middle;
 }
 
@@ -210,6 +229,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	int layers = argc > 2 ? atoi(argv[2]) : 4;
+	for (setting.cuts = 0; setting.cuts < layers && setting.cuts < CUTS_MOST; setting.cuts++)
+		setting.cut[setting.cuts] = setting.cuts + 1;
 	setting.tokens = argc > 3 ? atoi(argv[3]) : 512;
 	setting.steps = argc > 4 ? atoi(argv[4]) : 4;
 	setting.rounds = argc > 5 ? atoi(argv[5]) : 3;
@@ -220,19 +241,19 @@ int main(int argc, char **argv)
 	struct ours ours;
 	ours_open(&ours, dir, BY_OWNER);
 	(void)ours_run(&ours, WRITE, 1);
-	double ratio[2] = {0};
-	for (int stale = 1; stale >= 0; stale--)
-		if (argc < 7 || !strcmp(argv[6], stale ? "async" : "sync"))
-			ratio[stale] = compare(&setting, &ours, stale);
+	double ratio[KINDS] = {0};
+	for (int k = 0; k < KINDS; k++)
+		if (argc < 7 || !strcmp(argv[6], kinds[k].name))
+			ratio[k] = compare(&setting, &ours, &kinds[k]);
 	ours_close(&ours);
 	unlink(setting.config);
 	rmdir(setting.dir);
 	rh_machine_describe(machine, sizeof machine);
-	for (int stale = 1; stale >= 0; stale--)
-		if (ratio[stale] > 0)
+	for (int k = 0; k < KINDS; k++)
+		if (ratio[k] > 0)
 			printf("{\"bench\": \"spill\", \"value\": %.3f, \"unit\": \"of the formula, %s\", \"reference\": 1, \"ratio\": "
 			       "%.3f, "
 			       "\"machine\": \"%s\"}\n",
-			       ratio[stale], stale ? "asynchronous" : "sync, clipping", ratio[stale], machine);
+			       ratio[k], kinds[k].name, ratio[k], machine);
 	return 0;
 }

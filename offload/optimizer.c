@@ -216,6 +216,11 @@ static int update_piece(struct rh_store *store, int number, const struct rh_upda
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
 {
+	return rh_optimizer_update_pausing(store, block, update, NULL);
+}
+
+int rh_optimizer_update_pausing(struct rh_store *store, int block, const struct rh_update *update, const struct rh_between *between)
+{
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
 	store->block[block].version++;
@@ -225,6 +230,8 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_updat
 	spill_turn(store, block);
 	for (int p = store->block[block].piece, end = p + store->block[block].piece_count; p < end; p++) {
 		int rc = update_piece(store, p, update, &bad);
+		if (!rc && between && p + 1 < end)
+			rc = between->pause(between->context);
 		if (rc)
 			return rc;
 	}

@@ -42,5 +42,13 @@ double rh_optimizer_clip(double norm, double max_norm);
  * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout); or a fault of
  * NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
+/* The same, for who has other things to do when it takes long: where the block's state lies on NVMe, between(context) after each piece but
+ * the last. The pool is its own then, but not what is spilled. Its negative errno ends the update. */
+struct rh_between {
+	int (*pause)(void *context);
+	void *context;
+};
+int rh_optimizer_update_pausing(struct rh_store *store, int block, const struct rh_update *update,
+                                const struct rh_between *between) RH_MUST;
 
 #endif

@@ -187,36 +187,6 @@ static int is_watched(const struct rh_updater *updater, int which)
 	return step == updater->watched_step - 1 || (step == updater->watched_step && updater->step[which].max_norm == 0);
 }
 
-static int update(struct rh_updater *updater, int b)
-{
-	struct block *block = &updater->block[b];
-	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
-	double began = updater->queue ? updater->task_began : rh_clock_seconds();
-	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_TAKE, b, update.step - 1);
-	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
-	if (!stale)
-		note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
-	if (!spoilt)
-		read_ahead(updater, b);
-	if (!spoilt)
-		rc = rh_optimizer_update(updater->store, b, &update);
-	if (!stale)
-		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
-	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
-	pthread_mutex_lock(&updater->lock);
-	block->state = FREE;
-	block->behind = 0;
-	block->updated = update.step;
-	updater->busy--;
-	if (updater->watch.did && is_watched(updater, block->which))
-		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
-	pthread_cond_broadcast(&updater->changed);
-	return rc;
-}
-
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
 struct task {
 	enum { NOTHING, PUBLISH, TAKE, UPDATE, LISTEN } what;
@@ -305,28 +275,70 @@ static struct task next_task(const struct rh_updater *updater)
 	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
 }
 
+static int do_quick(struct rh_updater *updater, struct task task)
+{
+	if (!task.rc && task.what == PUBLISH)
+		publish(updater, task.block);
+	else if (!task.rc)
+		take_arrived(updater, task.block);
+	return task.rc;
+}
+
+/* Between two pieces of an update from NVMe, which takes as long as the drive does: nothing that is quick, and that others wait for, is to
+ * wait for its end. */
+static int do_urgent(void *context)
+{
+	struct rh_updater *updater = context;
+	int rc = 0;
+	pthread_mutex_lock(&updater->lock);
+	for (struct task task; !rc && ((task = next_task(updater)).what == PUBLISH || task.what == TAKE);)
+		rc = do_quick(updater, task);
+	pthread_mutex_unlock(&updater->lock);
+	return rc;
+}
+
+static int update(struct rh_updater *updater, int b)
+{
+	struct block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->which].update;
+	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
+	double began = updater->queue ? updater->task_began : rh_clock_seconds();
+	struct rh_between between = {do_urgent, updater};
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_TAKE, b, update.step - 1);
+	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
+	if (!stale)
+		note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+	if (!spoilt)
+		read_ahead(updater, b);
+	if (!spoilt)
+		rc = rh_optimizer_update_pausing(updater->store, b, &update, updater->queue ? NULL : &between);
+	if (!stale)
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+	pthread_mutex_lock(&updater->lock);
+	block->state = FREE;
+	block->behind = 0;
+	block->updated = update.step;
+	updater->busy--;
+	if (updater->watch.did && is_watched(updater, block->which))
+		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
+	pthread_cond_broadcast(&updater->changed);
+	return rc;
+}
+
 static int do_task(struct rh_updater *updater, struct task task)
 {
-	int rc = task.rc;
-	if (rc)
-		return rc;
-	switch (task.what) {
-	case PUBLISH:
-		publish(updater, task.block);
-		break;
-	case TAKE:
-		take_arrived(updater, task.block);
-		break;
-	case UPDATE:
+	if (task.what == PUBLISH || task.what == TAKE)
+		return do_quick(updater, task);
+	if (task.what == UPDATE) {
 		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
-		rc = update(updater, task.block);
-		break;
-	case LISTEN:
-	case NOTHING:
-		pthread_mutex_unlock(&updater->lock);
-		rc = task.event->ops->event_sync(task.event);
-		pthread_mutex_lock(&updater->lock);
+		return update(updater, task.block);
 	}
+	pthread_mutex_unlock(&updater->lock);
+	int rc = task.event->ops->event_sync(task.event);
+	pthread_mutex_lock(&updater->lock);
 	return rc;
 }
 

@@ -6,8 +6,10 @@
 #include "core/log.h"
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
+#include "offload/updater.h"
 
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 enum { BLOCKS = 7, STEPS = 8, TENSORS = 4 };
@@ -469,13 +471,82 @@ static void test_a_flip_on_its_way_is_told(void **state)
 	sweep_flips((struct rh_store_options){.dtype = RH_BF16, .spill = both, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
 }
 
+/* An event that is reached when something has been read, and what was taken when block 0 was updated. */
+struct later {
+	struct rh_event event;
+	_Atomic int reached;
+	struct rh_store *store;
+	double norm;
+};
+
+static int later_query(struct rh_event *event)
+{
+	return ((struct later *)event)->reached;
+}
+
+static int later_sync(struct rh_event *event)
+{
+	struct timespec wait = {0, 1000000};
+	while (!later_query(event))
+		nanosleep(&wait, NULL);
+	return 0;
+}
+
+static void did_move(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s)
+{
+	(void)block, (void)bytes, (void)began_s, (void)ended_s;
+	if (what == RH_WATCHED_READ)
+		((struct later *)context)->reached = 1;
+}
+
+static void did_update(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s)
+{
+	struct later *later = context;
+	(void)what, (void)bytes, (void)began_s, (void)ended_s;
+	if (block == 0)
+		later->norm = rh_optimizer_block_norm(later->store, 1);
+}
+
+/* A gradient that arrives while another block's update goes through many pieces is taken between two of them. */
+static void test_a_take_does_not_wait_for_an_update(void **state)
+{
+	(void)state;
+	static const struct rh_device_ops ops = {.event_query = later_query, .event_sync = later_sync};
+	struct spilled spilled;
+	struct rh_updater *updater = NULL;
+	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 2};
+	make_specs();
+	setenv("RH_SPILL_ELEMENTS", "3000", 1);
+	spilled_open(&spilled, specs, 2,
+	             (struct rh_store_options){.dtype = RH_F32, .layout = RH_LAYOUT_PLAIN, .spill = RH_SPILL_OPTIMIZER});
+	struct rh_store *store = spilled.store;
+	struct later later = {.event = {&ops}, .store = store};
+	assert_true(store->block[0].piece_count > 5); /* the cache has six frames */
+	for (int b = 0; b < 2; b++)                   /* what was never written is not read */
+		check_ok(rh_optimizer_update(store, b, &(struct rh_update){update.settings, 1e-3, 1, 1}));
+	assert_true(rh_optimizer_block_norm(store, 1) == 0);
+	for (int64_t i = 0; i < 77; i++)
+		((float *)rh_store_gradient(store, 1))[i] = 1;
+	check_ok(rh_updater_create(store, NULL, &updater));
+	rh_space_watch(spilled.options.space, &(struct rh_watch){did_move, &later});
+	rh_updater_watch(updater, &(struct rh_watch){did_update, &later}, 1);
+	rh_updater_open(updater, &update, 0);
+	rh_updater_arrives(updater, 0, NULL);
+	rh_updater_arrives(updater, 1, &later.event);
+	check_ok(rh_updater_finish(updater));
+	assert_true(later.norm > 8);
+	rh_updater_destroy(updater);
+	rh_space_watch(spilled.options.space, NULL);
+	spilled_close(&spilled);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory), cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
 	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),  cmocka_unit_test(test_a_flipped_bit_is_of_its_block),
-	        cmocka_unit_test(test_a_flip_on_its_way_is_told),
+	        cmocka_unit_test(test_a_flip_on_its_way_is_told),        cmocka_unit_test(test_a_take_does_not_wait_for_an_update),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
