@@ -2,12 +2,12 @@
 
 #include "core/alloc.h"
 #include "core/arena.h"
+#include "core/fault.h"
 #include "core/minmax.h"
 #include "cuda/launch.h"
 
 #include <ctype.h>
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -22,8 +22,7 @@ enum {
 	OLDEST = 80, /* sm_80: bf16 products, asynchronous copies to shared memory */
 	OLDEST_OF_FP8 = 89,
 	LOADED_LATER_BYTES = 256 << 20, /* kernels and libraries come to the GPU when first used */
-	ANCHOR_AGE_NS = 1000 * 1000 * 1000,
-	LINE_BYTES = 512
+	ANCHOR_AGE_NS = 1000 * 1000 * 1000
 };
 
 /* CUDA says at some later call that an earlier one failed, and from then on at every call. The first fault is kept with its line, which all
@@ -38,9 +37,7 @@ struct cuda_device {
 	/* The latest two of `anchors` dropped so far, number i at i % 2; reached at anchor_ns of CLOCK_MONOTONIC. */
 	cudaEvent_t anchor[2];
 	int64_t anchor_ns[2], anchors;
-	pthread_mutex_t lock;  /* events are asked for by other threads too */
-	_Atomic int fault;     /* 0 or negative errno; changes once, under lock */
-	char line[LINE_BYTES]; /* constant once fault is set */
+	struct rh_fault fault; /* events are asked for by other threads too */
 };
 
 struct cuda_event {
@@ -92,24 +89,17 @@ static const char *advice(cudaError_t error)
 	}
 }
 
-/* A fault of this device; the first is kept. */
-static int keep_line(struct cuda_device *device, int code, const char *line)
+/* A fault of this device, with this thread's line; the first is kept. */
+static int keep_fault(struct cuda_device *device, int code)
 {
-	pthread_mutex_lock(&device->lock);
-	if (!device->fault) {
-		snprintf(device->line, sizeof device->line, "device %s:%d: %s", kind, device->gpu, line);
-		device->fault = code; /* whoever sees it sees the line */
-	}
-	pthread_mutex_unlock(&device->lock);
-	return rh_fail_copy(device->fault, device->line);
+	rh_fault_keep(&device->fault, rh_fail_in(code, "device %s:%d", kind, device->gpu));
+	return rh_fault_get(&device->fault);
 }
 
 static int keep(struct cuda_device *device, cudaError_t error, const char *what)
 {
-	char line[LINE_BYTES - 32];
 	(void)cudaGetLastError(); /* else this thread's next launch, on whatever GPU, would find it */
-	snprintf(line, sizeof line, "%s: %s%s", what, cudaGetErrorString(error), advice(error));
-	return keep_line(device, -EIO, line);
+	return keep_fault(device, rh_fail(-EIO, "%s: %s%s", what, cudaGetErrorString(error), advice(error)));
 }
 
 /* 0, or the fault that `error` is. */
@@ -121,7 +111,8 @@ static int done(struct cuda_device *device, cudaError_t error, const char *what)
 /* What every call begins with: the fault kept, or the GPU made the thread's. */
 static int begin(struct cuda_device *device)
 {
-	return device->fault ? rh_fail_copy(device->fault, device->line) : done(device, cudaSetDevice(device->gpu), "selecting the GPU");
+	int rc = rh_fault_get(&device->fault);
+	return rc ? rc : done(device, cudaSetDevice(device->gpu), "selecting the GPU");
 }
 
 /* Which GPUs there are */
@@ -364,9 +355,8 @@ static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 {
 	struct cuda_device *device = own(base), *other = own_event(event)->device;
 	RH_ASSERT(event->ops == base->ops);
-	if (other->fault)
-		return rh_fail_copy(other->fault, other->line);
-	int rc = begin(device);
+	int rc = rh_fault_get(&other->fault);
+	rc = rc ? rc : begin(device);
 	return rc ? rc : done(device, cudaStreamWaitEvent(device->stream[stream], own_event(event)->event, 0), "waiting for an event");
 }
 
@@ -463,8 +453,7 @@ static int device_launch(struct rh_device *base, enum rh_stream stream, const st
 		return keep(device, error, name);
 	if (!rc)
 		return 0;
-	rc = rh_fail_in(rc, "%s", name);
-	return keep_line(device, rc, rh_error(rc));
+	return keep_fault(device, rh_fail_in(rc, "%s", name));
 }
 
 static int device_synchronize(struct rh_device *base)
@@ -499,7 +488,6 @@ static void device_close(struct rh_device *base)
 	if (device->memory)
 		(void)cudaFree(device->memory);
 	(void)cudaGetLastError(); /* no business of the device that this thread uses next */
-	pthread_mutex_destroy(&device->lock);
 	rh_free(device);
 }
 
@@ -547,7 +535,6 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	struct cuda_device *device = rh_alloc(1, sizeof *device);
 	if (!device)
 		return -ENOMEM;
-	pthread_mutex_init(&device->lock, NULL);
 	device->base.ops = &cuda_ops;
 	device->base.index = index;
 	device->gpu = options->gpu;

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/fault.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -15,8 +16,8 @@ struct host_thread {
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
 	int64_t submitted, done;
-	int ending, rc;
-	char line[512]; /* what the job said that failed with rc */
+	int ending;
+	struct rh_fault fault; /* of a job; those after it are passed over */
 };
 
 static struct host_thread *own(struct rh_host_queue *queue)
@@ -40,14 +41,10 @@ static void *work(void *context)
 		if (queue->done == queue->submitted)
 			break;
 		const struct rh_host_job *job = &queue->job[(queue->done + 1) % queue->capacity];
-		int fault = queue->rc;
 		pthread_mutex_unlock(&queue->lock);
-		int rc = fault ? 0 : do_job(job);
+		if (!rh_fault_code(&queue->fault))
+			rh_fault_keep(&queue->fault, do_job(job));
 		pthread_mutex_lock(&queue->lock);
-		if (rc && !queue->rc) {
-			queue->rc = rc;
-			strncpy(queue->line, rh_error(rc), sizeof queue->line - 1);
-		}
 		queue->done++;
 		pthread_cond_broadcast(&queue->changed);
 	}
@@ -93,7 +90,7 @@ static int thread_await(struct rh_host_queue *base, int64_t ticket)
 	RH_ASSERT(ticket <= queue->submitted);
 	while (queue->done < ticket)
 		pthread_cond_wait(&queue->changed, &queue->lock);
-	int rc = queue->rc ? rh_fail_copy(queue->rc, queue->line) : 0;
+	int rc = rh_fault_get(&queue->fault);
 	pthread_mutex_unlock(&queue->lock);
 	return rc;
 }

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/fault.h"
 #include "device/cpu/cpu.h"
 #include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
@@ -45,8 +46,7 @@ struct rh_space {
 	int64_t read[RH_SPACE_DRIVES], written[RH_SPACE_DRIVES], all_written;
 	double waited;
 	struct rh_watch watch;
-	int rc; /* the fault that stays */
-	char line[512];
+	struct rh_fault fault; /* it stays */
 };
 
 /* A block's way. */
@@ -124,7 +124,7 @@ void rh_space_close(struct rh_space *space)
 {
 	if (!space)
 		return;
-	double seconds = space->rc == -ETIMEDOUT ? CLOSE_SECONDS_STALLED : CLOSE_SECONDS;
+	double seconds = rh_fault_code(&space->fault) == -ETIMEDOUT ? CLOSE_SECONDS_STALLED : CLOSE_SECONDS;
 	for (int d = 0; d < space->options.dirs; d++) {
 		if (space->drive[d])
 			space->drive[d]->ops->close(space->drive[d], seconds);
@@ -137,16 +137,11 @@ void rh_space_close(struct rh_space *space)
 	rh_free(space);
 }
 
-int64_t rh_space_unit(const struct rh_space *space)
-{
-	return space->unit;
-}
-
 int64_t rh_space_round(const struct rh_space *space, int64_t bytes)
 {
+	int64_t unit = space ? space->unit : RH_SPACE_UNIT;
 	RH_ASSERT(bytes >= 0);
-	return bytes > INT64_MAX - space->unit ? INT64_MAX / space->unit * space->unit
-	                                       : (bytes + space->unit - 1) / space->unit * space->unit;
+	return bytes > INT64_MAX - unit ? INT64_MAX / unit * unit : (bytes + unit - 1) / unit * unit;
 }
 
 /* The drive with the least on it; of equals the first. */
@@ -320,7 +315,7 @@ static void start(struct rh_space_io *io, int record, unsigned parts, enum rh_dr
 	if (kind == RH_DRIVE_WRITE)
 		space->all_written += bytes;
 	io->refused = space->options.most_written_bytes && kind == RH_DRIVE_WRITE && space->all_written > space->options.most_written_bytes;
-	io->left = io->refused || space->rc ? 0 : io->count; /* after a fault nothing more is asked of the drives */
+	io->left = io->refused || rh_fault_code(&space->fault) ? 0 : io->count; /* after a fault nothing more is asked of the drives */
 	int go = io->left;
 	pthread_mutex_unlock(&space->lock);
 	for (int i = 0; i < go; i++) {
@@ -417,25 +412,13 @@ static int outcome(const struct rh_space_io *io, int late)
 	return 0;
 }
 
-/* The first one. Lock held. */
-static void keep_fault(struct rh_space *space, int rc)
-{
-	if (!rc || space->rc)
-		return;
-	space->rc = rc;
-	snprintf(space->line, sizeof space->line, "%s", rh_error(rc));
-}
-
 int rh_space_io_wait(struct rh_space_io *io)
 {
 	struct rh_space *space = io->space;
 	pthread_mutex_lock(&space->lock);
-	int late = await(io), rc = space->rc;
+	int late = await(io), rc = rh_fault_get(&space->fault);
 	if (!rc)
-		rc = outcome(io, late);
-	else
-		rc = rh_fail_copy(rc, space->line);
-	keep_fault(space, rc);
+		rh_fault_keep(&space->fault, rc = outcome(io, late));
 	io->stuck |= late != 0;
 	if (!io->stuck)
 		io->count = 0;
@@ -446,8 +429,9 @@ int rh_space_io_wait(struct rh_space_io *io)
 int rh_space_mismatch(struct rh_space *space, int record, int block)
 {
 	pthread_mutex_lock(&space->lock);
-	int rc = space->rc ? rh_fail_copy(space->rc, space->line) : fail_mismatch(space, record, block);
-	keep_fault(space, rc);
+	int rc = rh_fault_get(&space->fault);
+	if (!rc)
+		rh_fault_keep(&space->fault, rc = fail_mismatch(space, record, block));
 	pthread_mutex_unlock(&space->lock);
 	return rc;
 }

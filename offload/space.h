@@ -14,7 +14,8 @@
 #include "offload/drive.h"
 #include "offload/watch.h"
 
-/* block: bytes of one request and of one checksum, at most; parts: of a record, at most; unit: of the usual drive, where there is none */
+/* block: bytes of one request and of one checksum, at most; parts: of a record, at most; unit: of the usual drive, which
+ * pays for less with a read before the write */
 enum { RH_SPACE_DRIVES = 16, RH_SPACE_BLOCK = 1 << 20, RH_SPACE_PARTS = 3, RH_SPACE_UNIT = 4096 };
 
 struct rh_space;
@@ -34,9 +35,8 @@ int rh_space_open(const struct rh_space_options *options, struct rh_space **out)
  * rh_space_io_destroy. NULL is legal. */
 void rh_space_close(struct rh_space *space);
 
-/* Records and the memory they go to and from are multiples of this: the strictest of the drives', 4096 at least. */
-int64_t rh_space_unit(const struct rh_space *space);
-/* Bytes that a record of `bytes` takes, of NVMe and of memory. */
+/* Bytes that a record of `bytes` takes, of NVMe and of memory, which lies on multiples of rh_space_round(1): the strictest of the drives'
+ * units. NULL: of one whose drives are the usual ones. */
 int64_t rh_space_round(const struct rh_space *space, int64_t bytes);
 
 /* *record is its number. `what` and `owner` name it in errors ("optimizer state", "model.layers.3"; owner may be NULL) and are borrowed. */

@@ -13,8 +13,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { UNIT_LEAST = 4096 }; /* drives pay for less with a read before the write */
-
 static int fail_at(const char *dir, const char *what, int rc)
 {
 	return rh_fail(rc, "nvme_dirs: %s: %s: %s", dir, what, strerror(-rc));
@@ -83,7 +81,7 @@ static int find_unit(struct space_file *file)
 	if (fstat(file->file, &about) < 0)
 		return fail_at(file->dir, "cannot look at the file", -errno);
 	int64_t block = about.st_blksize;
-	file->unit = UNIT_LEAST;
+	file->unit = RH_SPACE_UNIT;
 	if (!file->direct) {
 		leave_direct(file, "O_DIRECT is refused");
 		return 0;

@@ -57,9 +57,7 @@ struct spill_widths spill_widths(const struct rh_store_options *options)
 /* Where nothing will be written, a drive's usual unit will do. */
 static int64_t round_up(const struct rh_store_options *options, int64_t bytes)
 {
-	if (options->space)
-		return rh_space_round(options->space, bytes);
-	return options->addresses_only ? (bytes + RH_SPACE_UNIT - 1) / RH_SPACE_UNIT * RH_SPACE_UNIT : 0;
+	return options->space || options->addresses_only ? rh_space_round(options->space, bytes) : 0;
 }
 
 static struct spill_parts record_parts(const struct rh_store_options *options, int64_t elements)

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/fault.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -57,8 +58,7 @@ struct rh_updater {
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
 	int ending;
-	int rc;
-	char line[512]; /* what the thread said with rc */
+	struct rh_fault fault; /* of a task */
 	/* recording; changed while nothing works */
 	struct rh_order_log *log;
 	int lane;
@@ -345,8 +345,7 @@ static int do_task(struct rh_updater *updater, struct task task)
 /* After a fault nothing is pending any more: whoever waits is told. */
 static void give_up(struct rh_updater *updater, int rc)
 {
-	updater->rc = rc;
-	strncpy(updater->line, rh_error(rc), sizeof updater->line - 1);
+	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
 		updater->block[b] = (struct block){0};
 	for (int i = 0; i < STEPS; i++)
@@ -481,7 +480,7 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
-	while (updater->queue && updater->block && !updater->rc && next_task(updater).what != NOTHING)
+	while (updater->queue && updater->block && !rh_fault_code(&updater->fault) && next_task(updater).what != NOTHING)
 		updater->queue->ops->pass(updater->queue);
 	if (updater->queue)
 		updater->queue->ops->destroy(updater->queue);
@@ -497,8 +496,8 @@ void rh_updater_destroy(struct rh_updater *updater)
 static void announce(struct rh_updater *updater, int b, enum state state, int which, struct rh_event *event)
 {
 	struct block *block = &updater->block[b];
-	RH_ASSERT(block->state == FREE || updater->rc);
-	if (updater->rc)
+	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
+	if (rh_fault_code(&updater->fault))
 		return;
 	updater->busy++;
 	block->state = state;
@@ -518,14 +517,14 @@ static void next_step(struct rh_updater *updater, const struct rh_update *update
 		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
 	updater->step[updater->which].update = *update;
 	updater->step[updater->which].max_norm = max_norm;
-	updater->step[updater->which].left = updater->rc ? 0 : left;
+	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : left;
 	updater->step[updater->which].spoilt = 0;
 }
 
 void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update)
 {
 	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(!updater->rc);
+	RH_ASSERT(!rh_fault_code(&updater->fault));
 	updater->open = 0;
 	next_step(updater, update, 0, 0);
 	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, whole_token(updater, 0), 0);
@@ -552,7 +551,7 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 {
 	struct block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
-	if (is_stale(updater) && !updater->rc) {
+	if (is_stale(updater) && !rh_fault_code(&updater->fault)) {
 		updater->busy += !block->publishes;
 		block->publishes = 1;
 		block->behind = block->state != FREE;
@@ -580,7 +579,7 @@ static int await(struct rh_updater *updater, enum recorded what, int block)
 		wait_changed(updater);
 	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
 	                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
-	int rc = updater->rc ? rh_fail_copy(updater->rc, updater->line) : 0;
+	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
@@ -625,8 +624,8 @@ int rh_updater_norm(struct rh_updater *updater, double *norm)
 	int which = (updater->which + STEPS + 1 - updater->untold--) % STEPS;
 	while (updater->step[which].left)
 		wait_changed(updater);
-	*norm = updater->rc ? 0 : updater->step[which].norm;
-	int rc = updater->rc ? rh_fail_copy(updater->rc, updater->line) : 0;
+	*norm = rh_fault_code(&updater->fault) ? 0 : updater->step[which].norm;
+	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_BYTES = 1024 };
-static _Thread_local char line[LINE_BYTES];
+static _Thread_local char line[RH_ERROR_LINE];
 
 /* An error is one line that a terminal shows as it is: names and values out of files may hold anything. */
 static void keep(const char *text)
@@ -20,7 +19,7 @@ static void keep(const char *text)
 int rh_fail(int code, const char *format, ...)
 {
 	RH_ASSERT(code < 0);
-	char fresh[LINE_BYTES]; /* the arguments may point into the old line */
+	char fresh[RH_ERROR_LINE]; /* the arguments may point into the old line */
 	va_list args;
 	va_start(args, format);
 	vsnprintf(fresh, sizeof fresh, format, args);
@@ -32,7 +31,7 @@ int rh_fail(int code, const char *format, ...)
 int rh_fail_in(int code, const char *format, ...)
 {
 	RH_ASSERT(code < 0);
-	char fresh[LINE_BYTES];
+	char fresh[RH_ERROR_LINE];
 	va_list args;
 	va_start(args, format);
 	vsnprintf(fresh, sizeof fresh, format, args);
@@ -46,7 +45,7 @@ int rh_fail_in(int code, const char *format, ...)
 int rh_fail_copy(int code, const char *text)
 {
 	RH_ASSERT(code < 0);
-	char fresh[LINE_BYTES];
+	char fresh[RH_ERROR_LINE];
 	snprintf(fresh, sizeof fresh, "%s", text);
 	keep(fresh);
 	return code;

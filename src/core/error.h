@@ -9,6 +9,9 @@
 #include <errno.h>
 #include <stddef.h>
 
+/* Bytes of a line at most, its end among them. */
+enum { RH_ERROR_LINE = 1024 };
+
 #define RH_MUST                   __attribute__((warn_unused_result))
 #define RH_PRINTF(fmt_arg, first) __attribute__((format(printf, fmt_arg, first)))
 

@@ -97,8 +97,7 @@ int run_boundary_room(const struct rh_executor_options *options, struct run_boun
 	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 ? spare : 0) : 0,
 	                                  .bytes_each = bytes};
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
-	int64_t rounded =
-	        options->space ? rh_space_round(options->space, bytes) : (bytes + RH_SPACE_UNIT - 1) / RH_SPACE_UNIT * RH_SPACE_UNIT;
+	int64_t rounded = rh_space_round(options->space, bytes);
 	if (!options->spills_boundaries || !asking.records || (down + up) * rounded >= out->count * bytes)
 		return 0;
 	*out = (struct run_boundary_room){

@@ -5,10 +5,10 @@
 #include "run/trace.h"
 #include "run/work.h"
 
+#include "core/fault.h"
 #include "core/log.h"
 #include "core/minmax.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The integers of a micro-batch, laid out as devices expect them. */
@@ -181,21 +181,20 @@ int run_enqueued(struct rh_executor *executor)
 static int come_to_rest(struct rh_executor *executor, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
-	char line[512];
-	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
+	struct rh_fault fault = {0};
+	rh_fault_keep(&fault, rc);
 	for (int d = -1; d <= options->devices; d++) {
-		int fault = 0;
+		rc = 0;
 		if (d == options->devices)
-			fault = rh_boundaries_end(&executor->boundaries);
+			rc = rh_boundaries_end(&executor->boundaries);
 		else if (d >= 0)
-			fault = options->device[d]->ops->synchronize(options->device[d]);
+			rc = options->device[d]->ops->synchronize(options->device[d]);
 		else if (executor->staging)
-			fault = rh_staging_finish(executor->staging);
-		if (fault && !rc)
-			snprintf(line, sizeof line, "%s", rh_error(rc = fault));
+			rc = rh_staging_finish(executor->staging);
+		rh_fault_keep(&fault, rc);
 	}
 	rh_store_throttle(options->store, 0);
-	return rc ? rh_fail_copy(rc, line) : 0;
+	return rh_fault_get(&fault);
 }
 
 int run_end(struct rh_executor *executor, int rc)

@@ -1,6 +1,7 @@
 #include "train/checkpoint.h"
 
 #include "core/alloc.h"
+#include "core/fault.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "train/output.h"
@@ -340,10 +341,12 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
 	if (!rc)
 		rc = rh_dir_sync(session->config->output_dir);
 	if (rc && temporary) {
-		char line[512]; /* cleaning up must not hide what went wrong */
-		snprintf(line, sizeof line, "%s", rh_error(rc));
+		struct rh_fault first = {0}; /* cleaning up must not hide what went wrong */
+		rh_fault_keep(&first, rc);
 		int left = rh_dir_remove(temporary);
-		rc = left ? rh_fail(rc, "%s (and %s was left behind)", line, temporary) : rh_fail_copy(rc, line);
+		rc = rh_fault_get(&first);
+		if (left)
+			rc = rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary);
 	}
 	rh_free(final);
 	rh_free(temporary);

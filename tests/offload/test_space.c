@@ -142,7 +142,7 @@ static void check_round_trip(const char *where, int dirs, enum rh_drive_engine e
 	assert_int_equal(written, 2 * reserved);
 	assert_true(most - least <= RH_SPACE_BLOCK);
 	printf("%s: %d drives by %s%s, %lld bytes, unit %lld\n", where, dirs, stats.engine, stats.direct ? ", direct" : "",
-	       (long long)reserved, (long long)rh_space_unit(world.space));
+	       (long long)reserved, (long long)rh_space_round(world.space, 1));
 	rh_space_io_destroy(io);
 	world_close(&world);
 }

@@ -13,7 +13,7 @@
 struct cpu_device {
 	struct rh_device base;
 	struct cpu_stream *stream[RH_STREAMS];
-	struct cpu_fault fault;
+	struct rh_fault fault;
 	int64_t cap_bytes;
 	int64_t reserved_bytes;
 	char *memory; /* reserved_bytes; NULL: nothing reserved yet */
@@ -160,7 +160,7 @@ static int device_synchronize(struct rh_device *base)
 {
 	for (int i = 0; i < RH_STREAMS; i++)
 		cpu_stream_drain(own(base)->stream[i]);
-	return cpu_fault_get(&own(base)->fault);
+	return rh_fault_get(&own(base)->fault);
 }
 
 static void device_close(struct rh_device *base)
@@ -176,7 +176,6 @@ static void device_close(struct rh_device *base)
 		cpu_stream_close(device->stream[i]);
 	if (device->memory)
 		rh_pages_unmap(device->memory, device->reserved_bytes ? device->reserved_bytes : 1);
-	cpu_fault_destroy(&device->fault);
 	rh_free(device);
 }
 
@@ -198,7 +197,6 @@ int rh_cpu_open(int index, const struct rh_cpu_options *options, struct rh_devic
 		return -ENOMEM;
 	device->base.ops = &cpu_ops;
 	device->base.index = index;
-	cpu_fault_init(&device->fault);
 	int64_t total_bytes;
 	device->cap_bytes = options->cap_bytes;
 	if (!device->cap_bytes)

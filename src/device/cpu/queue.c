@@ -2,6 +2,8 @@
 
 #include "core/alloc.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,7 +18,7 @@ struct mark { /* command number `number` of `stream`; stream NULL: nothing to wa
 
 struct cpu_event {
 	struct rh_event base;
-	struct cpu_fault *fault;
+	struct rh_fault *fault;
 	enum rh_event_use use;
 	_Atomic int references; /* the owner's and one for each record not yet reached */
 	pthread_mutex_t lock;
@@ -42,7 +44,7 @@ struct command {
 
 struct cpu_stream {
 	struct cpu_context context;
-	struct cpu_fault *fault;
+	struct rh_fault *fault;
 	int device;
 	enum rh_stream stream;
 	pthread_t thread;
@@ -54,34 +56,6 @@ struct cpu_stream {
 	struct command
 	        ring[RING]; /* command n is in ring[n % RING]; those in [done, enqueued) belong to the thread, the rest to the enqueuer */
 };
-
-void cpu_fault_init(struct cpu_fault *fault)
-{
-	pthread_mutex_init(&fault->lock, NULL);
-	atomic_init(&fault->code, 0);
-}
-
-void cpu_fault_destroy(struct cpu_fault *fault)
-{
-	pthread_mutex_destroy(&fault->lock);
-}
-
-/* Keeps the first one, with the calling thread's line. */
-static void set_fault(struct cpu_fault *fault, int code)
-{
-	pthread_mutex_lock(&fault->lock);
-	if (!atomic_load_explicit(&fault->code, memory_order_relaxed)) {
-		strncpy(fault->line, rh_error(code), sizeof fault->line - 1);
-		atomic_store_explicit(&fault->code, code, memory_order_release); /* whoever sees the code sees the line */
-	}
-	pthread_mutex_unlock(&fault->lock);
-}
-
-int cpu_fault_get(struct cpu_fault *fault)
-{
-	int code = atomic_load_explicit(&fault->code, memory_order_acquire);
-	return code ? rh_fail_copy(code, fault->line) : 0;
-}
 
 /* Waits until `stream` has done its first `number` commands. Call with the lock held. */
 static void wait_done(struct cpu_stream *stream, uint64_t number)
@@ -131,16 +105,17 @@ static void run_command(struct cpu_stream *stream, struct command *command, uint
 		wait_mark(command->wait);
 		return;
 	case COMMAND_COPY:
-		if (!atomic_load_explicit(&stream->fault->code, memory_order_relaxed))
+		if (!rh_fault_code(stream->fault))
 			memcpy(command->copy.dst, command->copy.src, (size_t)command->copy.bytes);
 		return;
 	case COMMAND_OP:
-		if (atomic_load_explicit(&stream->fault->code, memory_order_relaxed))
+		if (rh_fault_code(stream->fault))
 			return;
 		rh_error_clear();
 		int rc = cpu_run(&stream->context, &command->op);
 		if (rc < 0)
-			set_fault(stream->fault, rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(command->op.kind)->name));
+			rh_fault_keep(stream->fault,
+			              rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(command->op.kind)->name));
 	}
 }
 
@@ -165,7 +140,7 @@ static void *stream_main(void *argument)
 	return NULL;
 }
 
-int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_isa isa, struct cpu_fault *fault, struct cpu_stream **out)
+int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_isa isa, struct rh_fault *fault, struct cpu_stream **out)
 {
 	struct cpu_stream *stream = rh_alloc(1, sizeof *stream);
 	if (!stream)
@@ -284,7 +259,7 @@ void cpu_stream_drain(struct cpu_stream *stream)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, enum rh_event_use use, struct cpu_event **out)
+int cpu_event_create(const struct rh_device_ops *ops, struct rh_fault *fault, enum rh_event_use use, struct cpu_event **out)
 {
 	struct cpu_event *event = rh_alloc(1, sizeof *event);
 	if (!event)
@@ -308,13 +283,13 @@ int cpu_event_sync(struct cpu_event *event)
 {
 	RH_ASSERT(event->use != RH_EVENT_ORDER);
 	wait_mark(event_mark(event));
-	return cpu_fault_get(event->fault);
+	return rh_fault_get(event->fault);
 }
 
 int cpu_event_query(struct cpu_event *event)
 {
 	RH_ASSERT(event->use != RH_EVENT_ORDER);
-	int fault = cpu_fault_get(event->fault);
+	int fault = rh_fault_get(event->fault);
 	struct mark mark = event_mark(event);
 	if (fault || !mark.stream)
 		return fault ? fault : 1;

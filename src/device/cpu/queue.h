@@ -4,29 +4,15 @@
 #ifndef RH_DEVICE_CPU_QUEUE_H
 #define RH_DEVICE_CPU_QUEUE_H
 
+#include "core/fault.h"
 #include "device/cpu/kernels.h"
 #include "device/device.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-
-/* The first fault of a device; shared by its streams. */
-struct cpu_fault {
-	pthread_mutex_t lock;
-	_Atomic int code; /* 0 or negative errno; changes once, under lock */
-	char line[1024];  /* protected by lock until code is set, then constant */
-};
-
-void cpu_fault_init(struct cpu_fault *fault);
-void cpu_fault_destroy(struct cpu_fault *fault);
-/* 0, or the code, after handing the line to the calling thread. */
-int cpu_fault_get(struct cpu_fault *fault);
 
 struct cpu_stream;
 struct cpu_event;
 
-/* `threads` compute threads serve the ops of this stream (the stream's own thread is one of them). `fault` outlives the stream. */
-int cpu_stream_open(int device, enum rh_stream stream, int threads, enum rh_cpu_isa isa, struct cpu_fault *fault,
+/* `threads` compute threads serve the ops of this stream (the stream's own thread is one of them). `fault` is the device's, and outlives the stream. */
+int cpu_stream_open(int device, enum rh_stream stream, int threads, enum rh_cpu_isa isa, struct rh_fault *fault,
                     struct cpu_stream **out) RH_MUST;
 /* Runs what is enqueued, then ends the thread. NULL is legal. */
 void cpu_stream_close(struct cpu_stream *stream);
@@ -42,7 +28,7 @@ void cpu_stream_drain(struct cpu_stream *stream);
 
 /* `base` comes first; `fault` is the owning device's. All uses cost the same here, but an event is held to its own as on a GPU. The caller
  * holds one reference until cpu_event_destroy. */
-int cpu_event_create(const struct rh_device_ops *ops, struct cpu_fault *fault, enum rh_event_use use, struct cpu_event **out) RH_MUST;
+int cpu_event_create(const struct rh_device_ops *ops, struct rh_fault *fault, enum rh_event_use use, struct cpu_event **out) RH_MUST;
 void cpu_event_destroy(struct cpu_event *event);
 int cpu_event_sync(struct cpu_event *event);
 int cpu_event_query(struct cpu_event *event);

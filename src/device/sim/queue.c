@@ -50,7 +50,7 @@ static int queue_await(struct rh_host_queue *base, int64_t ticket)
 	struct sim_lane *lane = &own(base)->lane;
 	RH_ASSERT(ticket <= lane->jobs);
 	wait_done(lane, ticket);
-	return lane->rc ? rh_fail_copy(lane->rc, lane->line) : 0;
+	return rh_fault_get(&lane->fault);
 }
 
 static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker *worker)

@@ -185,12 +185,16 @@ int sim_task(struct sim_lane *lane, const struct sim_route *route, double amount
 int sim_record(struct sim_lane *lane, struct sim_event *event)
 {
 	struct sim_point *point = take_point(lane->sim);
-	struct sim_command *command = point ? append(lane) : NULL;
-	if (!command)
+	if (!point)
 		return -ENOMEM;
+	struct sim_command *command = append(lane);
+	point->holders = command ? 2 : 1; /* the event and the command */
+	if (!command) {
+		sim_point_release(lane->sim, point);
+		return -ENOMEM;
+	}
 	sim_point_release(lane->sim, event->point);
 	event->point = point;
-	point->holders = 2; /* the event and the command */
 	*command = (struct sim_command){.kind = SIM_RECORD, .point = point};
 	return 0;
 }

@@ -2,6 +2,7 @@
 #ifndef RH_DEVICE_SIM_INTERNAL_H
 #define RH_DEVICE_SIM_INTERNAL_H
 
+#include "core/fault.h"
 #include "device/sim/flow.h"
 #include "device/sim/sim.h"
 
@@ -52,9 +53,8 @@ struct sim_lane {
 	int delayed;
 	struct rh_host_job *job; /* of a host queue: those of its commands */
 	size_t job_count, job_capacity;
-	int64_t jobs, done; /* submitted, over */
-	int rc;             /* first fault of a job */
-	char line[256];     /* what it said */
+	int64_t jobs, done;    /* submitted, over */
+	struct rh_fault fault; /* of a job */
 	struct rh_host_worker worker;
 	struct sim_lane *next_worker;  /* of the machine's lanes with one */
 	struct sim_lane *next_ready;   /* while ready */

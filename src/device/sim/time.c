@@ -2,7 +2,6 @@
 #include "device/sim/sim_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 /* What ends within so much of the next end, or share of the way to it, ends with it: sums of the same figures in another order. */
 static const double SAME_S = 1e-12, SAME = 1e-9;
@@ -26,11 +25,8 @@ static void begin_task(struct sim_lane *lane)
 
 static void end_job(struct sim_lane *lane, const struct rh_host_job *job)
 {
-	if (!lane->rc && job->run) {
-		lane->rc = job->run(job->context, job->argument);
-		if (lane->rc)
-			strncpy(lane->line, rh_error(lane->rc), sizeof lane->line - 1);
-	}
+	if (!rh_fault_code(&lane->fault) && job->run)
+		rh_fault_keep(&lane->fault, job->run(job->context, job->argument));
 	lane->done++;
 	lane->sim->ask = 1;
 }
@@ -78,12 +74,13 @@ static void step_lane(struct sim_lane *lane)
 static void ask_worker(struct sim_lane *lane)
 {
 	struct rh_host_job job = {0};
-	if (lane->rc || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
+	if (rh_fault_code(&lane->fault) || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
 		return;
-	lane->rc = sim_work(lane, &job);
-	if (!lane->rc)
-		lane->rc = sim_job(lane, &job);
-	lane->jobs += !lane->rc;
+	int rc = sim_work(lane, &job);
+	if (!rc)
+		rc = sim_job(lane, &job);
+	rh_fault_keep(&lane->fault, rc);
+	lane->jobs += !rc;
 }
 
 int sim_settle(struct rh_sim *sim)
