@@ -1,36 +1,34 @@
 #include "offload/staging.h"
 
 #include "core/alloc.h"
+#include "offload/host_thread.h"
 
-#include <pthread.h>
 #include <string.h>
 
-enum { SLOTS = 4 }; /* each way */
+enum { SLOTS = 4, JOBS = 2 * SLOTS }; /* each way; of the thread at a time */
 
 struct slot {
 	char *memory;
 	struct rh_event **copied; /* of each device: its latest copy from or to here */
 	int device;               /* that made it; -1: none yet */
-	/* downwards: where the bytes belong; and what is to be called then */
+	/* downwards: the thread's job, 0: none yet; where the bytes belong */
+	int64_t ticket;
 	void *to;
 	int64_t bytes;
-	void (*done)(void *context, int argument);
-	void *context;
-	int argument;
 };
 
 struct rh_staging {
 	int devices;
 	int64_t slot_bytes;
 	struct slot up[SLOTS], down[SLOTS];
-	uint64_t sent_up;
-	pthread_t thread;
-	int started;
-	pthread_mutex_t lock; /* of what follows; a slot downwards is the thread's in [emptied, filled), else the driver's */
-	pthread_cond_t changed;
-	uint64_t filled, emptied;
-	int ending, rc;
-	char line[512];
+	uint64_t sent_up, sent_down;
+	struct rh_host_queue *queue; /* the thread */
+	int64_t latest;              /* ticket */
+	struct {
+		void (*done)(void *context, int argument);
+		void *context;
+		int argument;
+	} then[JOBS]; /* by ticket */
 };
 
 int64_t rh_staging_bytes(int64_t slot_bytes)
@@ -38,34 +36,33 @@ int64_t rh_staging_bytes(int64_t slot_bytes)
 	return 2 * SLOTS * rh_align_up(slot_bytes, RH_ALIGN);
 }
 
-static void *empty(void *context)
+/* The thread's part. */
+
+static int empty_slot(void *context, int64_t index)
+{
+	const struct slot *slot = &((struct rh_staging *)context)->down[index];
+	memcpy(slot->to, slot->memory, (size_t)slot->bytes);
+	return 0;
+}
+
+static int call(void *context, int64_t ticket)
 {
 	struct rh_staging *staging = context;
-	pthread_mutex_lock(&staging->lock);
-	for (;;) {
-		while (staging->emptied == staging->filled && !staging->ending)
-			pthread_cond_wait(&staging->changed, &staging->lock);
-		if (staging->emptied == staging->filled)
-			break;
-		struct slot *slot = &staging->down[staging->emptied % SLOTS];
-		int fault = staging->rc;
-		pthread_mutex_unlock(&staging->lock);
-		int rc = slot->copied[slot->device]->ops->event_sync(slot->copied[slot->device]);
-		if (!rc && !fault)
-			memcpy(slot->to, slot->memory, (size_t)slot->bytes);
-		pthread_mutex_lock(&staging->lock);
-		if (rc && !staging->rc) {
-			staging->rc = rc;
-			strncpy(staging->line, rh_error(rc), sizeof staging->line - 1);
-		}
-		/* the lock is what rh_staging_then is held off by */
-		if (slot->done && !staging->rc)
-			slot->done(slot->context, slot->argument);
-		staging->emptied++;
-		pthread_cond_broadcast(&staging->changed);
-	}
-	pthread_mutex_unlock(&staging->lock);
-	return NULL;
+	staging->then[ticket % JOBS].done(staging->then[ticket % JOBS].context, staging->then[ticket % JOBS].argument);
+	return 0;
+}
+
+/* Until the thread's jobs up to this one are over. */
+static int await(struct rh_staging *staging, int64_t ticket)
+{
+	return ticket > 0 ? staging->queue->ops->await(staging->queue, ticket) : 0;
+}
+
+/* Once there is room for one more. */
+static int submit(struct rh_staging *staging, const struct rh_host_job *job)
+{
+	int rc = await(staging, staging->latest - JOBS + 1);
+	return rc ? rc : staging->queue->ops->submit(staging->queue, job, &staging->latest);
 }
 
 static int slot_create(struct rh_device *const *device, int devices, int64_t bytes, struct rh_arena *memory, struct slot *out)
@@ -94,19 +91,11 @@ int rh_staging_create(struct rh_device *const *device, int devices, int64_t slot
 		return -ENOMEM;
 	staging->devices = devices;
 	staging->slot_bytes = slot_bytes;
-	pthread_mutex_init(&staging->lock, NULL);
-	pthread_cond_init(&staging->changed, NULL);
-	int rc = 0;
+	int rc = rh_host_thread_open(JOBS, &staging->queue);
 	for (int i = 0; !rc && i < SLOTS; i++) {
 		rc = slot_create(device, devices, slot_bytes, memory, &staging->up[i]);
 		if (!rc)
 			rc = slot_create(device, devices, slot_bytes, memory, &staging->down[i]);
-	}
-	if (!rc) {
-		int fault = pthread_create(&staging->thread, NULL, empty, staging);
-		staging->started = !fault;
-		if (fault)
-			rc = rh_fail(-fault, "cannot start the staging ring's thread: %s", strerror(fault));
 	}
 	if (rc)
 		rh_staging_destroy(staging);
@@ -119,18 +108,12 @@ void rh_staging_destroy(struct rh_staging *staging)
 {
 	if (!staging)
 		return;
-	pthread_mutex_lock(&staging->lock);
-	staging->ending = 1;
-	pthread_cond_broadcast(&staging->changed);
-	pthread_mutex_unlock(&staging->lock);
-	if (staging->started)
-		pthread_join(staging->thread, NULL);
+	if (staging->queue)
+		staging->queue->ops->destroy(staging->queue);
 	for (int i = 0; i < SLOTS; i++) {
 		slot_destroy(&staging->up[i], staging->devices);
 		slot_destroy(&staging->down[i], staging->devices);
 	}
-	pthread_cond_destroy(&staging->changed);
-	pthread_mutex_destroy(&staging->lock);
 	rh_free(staging);
 }
 
@@ -157,22 +140,15 @@ int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_
 	return rc;
 }
 
-/* The next slot downwards, once it is empty. */
-static struct slot *claim(struct rh_staging *staging)
-{
-	pthread_mutex_lock(&staging->lock);
-	while (staging->filled - staging->emptied == SLOTS)
-		pthread_cond_wait(&staging->changed, &staging->lock);
-	pthread_mutex_unlock(&staging->lock);
-	return &staging->down[staging->filled % SLOTS];
-}
-
 int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	int rc = 0;
 	for (int64_t first = 0; !rc && first < bytes; first += staging->slot_bytes) {
-		struct slot *slot = claim(staging);
-		rc = device->ops->copy_down(device, stream, slot->memory, (const char *)from + first, part(staging, first, bytes));
+		int64_t index = (int64_t)(staging->sent_down % SLOTS);
+		struct slot *slot = &staging->down[index];
+		rc = await(staging, slot->ticket);
+		if (!rc)
+			rc = device->ops->copy_down(device, stream, slot->memory, (const char *)from + first, part(staging, first, bytes));
 		if (!rc)
 			rc = device->ops->record(device, stream, slot->copied[device->index]);
 		if (rc)
@@ -180,38 +156,28 @@ int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum r
 		slot->device = device->index;
 		slot->to = (char *)to + first;
 		slot->bytes = part(staging, first, bytes);
-		slot->done = NULL;
-		pthread_mutex_lock(&staging->lock);
-		staging->filled++;
-		pthread_cond_broadcast(&staging->changed);
-		pthread_mutex_unlock(&staging->lock);
+		rc = submit(staging,
+		            &(struct rh_host_job){
+		                    .after = slot->copied[device->index], .run = empty_slot, .context = staging, .argument = index});
+		slot->ticket = staging->latest;
+		staging->sent_down++;
 	}
 	return rc;
 }
 
 void rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument)
 {
-	pthread_mutex_lock(&staging->lock);
-	struct slot *latest = &staging->down[(staging->filled - 1) % SLOTS];
-	while (latest->done && staging->emptied != staging->filled) /* one call a slot: nothing was sent since the one before */
-		pthread_cond_wait(&staging->changed, &staging->lock);
-	int now = staging->emptied == staging->filled, fault = staging->rc;
-	if (!now) {
-		latest->done = done;
-		latest->context = context;
-		latest->argument = argument;
-	}
-	pthread_mutex_unlock(&staging->lock);
-	if (now && !fault)
-		done(context, argument);
+	if (await(staging, staging->latest + 1 - JOBS))
+		return;
+	int64_t ticket = staging->latest + 1;
+	staging->then[ticket % JOBS].done = done;
+	staging->then[ticket % JOBS].context = context;
+	staging->then[ticket % JOBS].argument = argument;
+	int rc = submit(staging, &(struct rh_host_job){.run = call, .context = staging, .argument = ticket});
+	RH_ASSERT(rc || staging->latest == ticket);
 }
 
 int rh_staging_finish(struct rh_staging *staging)
 {
-	pthread_mutex_lock(&staging->lock);
-	while (staging->emptied != staging->filled)
-		pthread_cond_wait(&staging->changed, &staging->lock);
-	int rc = staging->rc ? rh_fail_copy(staging->rc, staging->line) : 0;
-	pthread_mutex_unlock(&staging->lock);
-	return rc;
+	return await(staging, staging->latest);
 }

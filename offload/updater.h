@@ -11,8 +11,8 @@
  * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
  * gradient is the first to come down.
  *
- * Locks are taken in this order: a staging ring's (its thread announces arrivals) or the turn, never both; the updater's; a trace's, by
- * watches. A space's lock is taken with none of them but the turn, and only a trace's inside it. Events are queried under the updater's.
+ * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's lock is taken with none of them but the turn, and
+ * only a trace's inside it. Events are queried under the updater's.
  *
  * One thread drives: open or begin, any number of uploads, arrivals and awaits, norm or finish, and again. The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
