@@ -131,14 +131,6 @@ void rh_partition_free(struct rh_partition *partition)
 	*partition = (struct rh_partition){0};
 }
 
-void rh_partition_cuts(const struct rh_partition *partition, int64_t *forward_cuts, int64_t *backward_cuts)
-{
-	for (int i = 1; i < partition->forward_stages; i++)
-		forward_cuts[i - 1] = partition->forward[i].lo;
-	for (int i = partition->backward_stages - 2; i >= 0; i--)
-		*backward_cuts++ = partition->backward[i].lo;
-}
-
 void partition_copy(struct rh_partition *to, const struct rh_partition *from)
 {
 	struct rh_partition copy = *from;

@@ -35,15 +35,9 @@ struct rh_partition {
 	int64_t prefetch_bytes, device_bytes;
 };
 
-/* The least lockstep_s. -ENOMEM names a layer that does not fit; -EINVAL for counts below one. */
-int rh_partition_lockstep(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
-/* The chosen one. */
+/* The chosen one. -ENOMEM names a layer that does not fit; -EINVAL for counts below one. */
 int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
 void rh_partition_free(struct rh_partition *partition);
-
-/* As struct rh_plan_request wants them: the first layer of each stage but the lowest, ascending; forward_stages - 1 and backward_stages - 1
- * of them (none for no stage). */
-void rh_partition_cuts(const struct rh_partition *partition, int64_t *forward_cuts, int64_t *backward_cuts);
 
 /* Sets makespan_s and bubble of stages as they stand; `memory` and `cap_bytes` are not looked at. */
 int rh_partition_time(const struct rh_partition_request *request, struct rh_partition *partition) RH_MUST;

@@ -248,7 +248,7 @@ static int choose(struct searching *at, struct rh_partition kept[KEPT], int coun
 	return rc;
 }
 
-static int partition(const struct rh_partition_request *request, int chooses, struct rh_partition *out)
+int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
 	struct rh_partition kept[KEPT] = {{0}};
@@ -257,25 +257,11 @@ static int partition(const struct rh_partition_request *request, int chooses, st
 	int rc = searching_open(request, &at);
 	rc = rc ? rc : partition_create(at.layers, out);
 	rc = rc ? rc : lockstep_search(&at, kept, &count);
-	if (!rc && chooses) {
-		rc = choose(&at, kept, count, out);
-	} else if (!rc) {
-		partition_copy(out, &kept[0]);
-	}
+	rc = rc ? rc : choose(&at, kept, count, out);
 	for (int i = 0; i < KEPT; i++)
 		rh_partition_free(&kept[i]);
 	searching_close(&at);
 	if (rc)
 		rh_partition_free(out);
 	return rc;
-}
-
-int rh_partition_lockstep(const struct rh_partition_request *request, struct rh_partition *out)
-{
-	return partition(request, 0, out);
-}
-
-int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
-{
-	return partition(request, 1, out);
 }

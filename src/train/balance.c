@@ -1,6 +1,6 @@
 #include "train/balance.h"
 
-#include "core/alloc.h"
+#include "partition/cuts.h"
 #include "partition/rounds.h"
 
 #include <string.h>
@@ -45,21 +45,14 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	int rc = rh_partition_make(asked, &found);
 	if (rc)
 		return rc;
-	int64_t *cut = rh_alloc(2 * (size_t)balance->costs->layers, sizeof *cut);
-	if (cut) {
-		request.forward_cuts = cut;
-		request.backward_cuts = cut + balance->costs->layers;
-		request.forward_cut_count = found.forward_stages ? found.forward_stages - 1 : 0;
-		request.backward_cut_count = found.backward_stages - 1;
-		/* the fused stage ends where the forward stages do: without another backward stage it is a cut too */
-		rh_partition_cuts(&found, cut, cut + balance->costs->layers);
-		if (found.backward_stages == 1 && found.forward_stages) {
-			cut[balance->costs->layers] = found.backward[0].lo;
-			request.backward_cut_count = 1;
-		}
-	}
-	rc = cut ? rh_plan_make(&request, out) : -ENOMEM;
-	rh_free(cut);
+	struct rh_cuts cuts;
+	rc = rh_cuts_make(found.forward, found.forward_stages, found.backward, found.backward_stages, &cuts);
+	request.forward_cuts = cuts.forward;
+	request.backward_cuts = cuts.backward;
+	request.forward_cut_count = cuts.forward_count;
+	request.backward_cut_count = cuts.backward_count;
+	rc = rc ? rc : rh_plan_make(&request, out);
+	rh_cuts_free(&cuts);
 	rh_partition_free(&found);
 	return rc;
 }

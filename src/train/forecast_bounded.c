@@ -1,6 +1,5 @@
 #include "train/forecast_bounded.h"
 
-#include "core/alloc.h"
 #include "schedule/schedule.h"
 
 #include <math.h>
@@ -8,24 +7,14 @@
 /* Micro-batches times layers times steps that are simulated at once: some tenths of a second. */
 enum { SIMULATED_MOST = 16000 };
 
-int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, int64_t **cut)
+int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, struct rh_cuts *cuts)
 {
-	int above = plan->backward_stages - 1;
-	*cut = rh_alloc((size_t)(plan->forward_stages + plan->backward_stages) + 1, sizeof **cut);
-	if (!*cut)
-		return -ENOMEM;
-	config->forward_cuts = *cut;
-	config->forward_cut_count = plan->forward_stages ? plan->forward_stages - 1 : 0;
-	for (int i = 1; i < plan->forward_stages; i++)
-		config->forward_cuts[i - 1] = plan->forward[i].lo;
-	config->backward_cuts = *cut + config->forward_cut_count;
-	config->backward_cut_count = above ? above : plan->forward_stages > 0;
-	for (int i = 0; i < above; i++)
-		config->backward_cuts[i] = plan->backward[above - 1 - i].lo;
-	if (!above)
-		config->backward_cuts[0] =
-		        plan->backward[0].lo; /* where the fused stage begins, though no other backward stage ends there */
-	return 0;
+	int rc = rh_cuts_make(plan->forward, plan->forward_stages, plan->backward, plan->backward_stages, cuts);
+	config->forward_cuts = cuts->forward;
+	config->forward_cut_count = cuts->forward_count;
+	config->backward_cuts = cuts->backward;
+	config->backward_cut_count = cuts->backward_count;
+	return rc;
 }
 
 /* Steps of `count` micro-batches with a plan's stages. */
@@ -34,7 +23,7 @@ static int shorter(const struct rh_config *config, const struct rh_session_machi
 {
 	struct rh_config same = *config;
 	struct rh_forecast_input part;
-	int64_t *cut = NULL;
+	struct rh_cuts cuts = {0};
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
 	*out = (struct rh_forecast){0};
 	int rc = rh_forecast_input_shorter(input, count, 2, &part);
@@ -44,10 +33,10 @@ static int shorter(const struct rh_config *config, const struct rh_session_machi
 		same.round_micro_batches = count;
 	int own = schedule && schedule->stages_least; /* its stages do not depend on micro-batches */
 	if (machine->devices > 1 && !own)
-		rc = rh_config_pin_stages(&same, plan, &cut);
+		rc = rh_config_pin_stages(&same, plan, &cuts);
 	if (!rc)
 		rc = rh_forecast(&same, machine, &part, trace, out);
-	rh_free(cut);
+	rh_cuts_free(&cuts);
 	rh_forecast_input_free(&part);
 	return rc;
 }

@@ -16,7 +16,20 @@ const char *rh_bottleneck_name(enum rh_bottleneck limit)
 	return names[limit];
 }
 
-/* An input of the same shape with fewer micro-batches, for comparisons. */
+/* Two steps of the configuration's micro-batches, all as the first of `input`. */
+static int alike_input(const struct rh_config *config, const struct rh_forecast_input *input, struct rh_forecast_input *out)
+{
+	int rc = rh_forecast_input_synthetic(config, 2, out);
+	if (rc)
+		return rc;
+	for (int64_t i = 0; i < out->steps * config->gradient_accumulation_steps; i++)
+		out->micro[i] = input->micro[0];
+	out->work.train = input->work.train;
+	out->tokens_a_step = (double)input->micro[0].tokens * (double)config->gradient_accumulation_steps;
+	return 0;
+}
+
+/* Fewer micro-batches of the same shape, for comparisons. */
 static int small_input(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                        int layers, struct rh_config *smaller, struct rh_forecast_input *out)
 {
@@ -26,15 +39,7 @@ static int small_input(const struct rh_config *config, const struct rh_session_m
 	smaller->gradient_accumulation_steps = count < most ? count : most;
 	if (smaller->round_micro_batches > smaller->gradient_accumulation_steps)
 		smaller->round_micro_batches = smaller->gradient_accumulation_steps;
-	int rc = rh_forecast_input_synthetic(smaller, 2, out);
-	if (rc)
-		return rc;
-	struct rh_micro_shape shape = input->micro[0];
-	for (int64_t i = 0; i < out->steps * smaller->gradient_accumulation_steps; i++)
-		out->micro[i] = shape;
-	out->work.train = input->work.train;
-	out->tokens_a_step = (double)shape.tokens * (double)smaller->gradient_accumulation_steps;
-	return 0;
+	return alike_input(smaller, input, out);
 }
 
 static int is_roundpipe(const struct rh_config *config)
@@ -116,10 +121,10 @@ static void find_bottleneck(const struct rh_config *config, const struct rh_sess
                             const struct rh_forecast *base, struct rh_outlook *out)
 {
 	struct rh_config same = *config;
-	int64_t *cut = NULL;
+	struct rh_cuts cuts = {0};
 	double time = 1 / base->tokens_per_second, left = time * (1 - 1 / more), most = 0;
 	int chosen = machine->devices > 1 && is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
-	if (chosen && rh_config_pin_stages(&same, &base->plan, &cut))
+	if (chosen && rh_config_pin_stages(&same, &base->plan, &cuts))
 		return;
 	for (int l = 0; l < RH_LIMITS && most < left; l++) {
 		if (l == RH_LIMIT_NVME && !out->forecast.nvme_bytes)
@@ -132,7 +137,7 @@ static void find_bottleneck(const struct rh_config *config, const struct rh_sess
 		out->bottleneck_gain = tokens * time - 1;
 		out->bottleneck = (enum rh_bottleneck)l;
 	}
-	rh_free(cut);
+	rh_cuts_free(&cuts);
 }
 
 static void consider(struct rh_advice *best, double gain, const char *text)
@@ -169,12 +174,8 @@ static void find_advice(const struct rh_config *config, const struct rh_session_
 		other = *config;
 	}
 	other.gradient_accumulation_steps *= 2;
-	if (rh_forecast_input_synthetic(&other, 2, &longer))
+	if (alike_input(&other, input, &longer))
 		return;
-	for (int64_t i = 0; i < longer.steps * other.gradient_accumulation_steps; i++)
-		longer.micro[i] = input->micro[0];
-	longer.work.train = input->work.train;
-	longer.tokens_a_step = input->tokens_a_step * 2;
 	consider(&out->advice, speed(&other, machine, &longer) / base - 1, "gradient_accumulation_steps: twice as many");
 	rh_forecast_input_free(&longer);
 }

@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "partition/costs.h"
+#include "partition/cuts.h"
 #include "partition/plan.h"
 #include "partition/roundpipe.h"
 
@@ -116,12 +117,12 @@ static void test_partition_of_measured_costs_makes_a_plan(void **state)
 		struct bench bench;
 		struct rh_partition found;
 		struct rh_plan plan;
-		int64_t forward[8], backward[8];
+		struct rh_cuts cuts;
 		bench_open(&bench, RH_F32, lora);
 		const struct rh_partition_request request = {
 		        .costs = &bench.costs, .cap_bytes = INT64_C(1) << 40, .devices = 3, .micro_batches = 8, .rounds = 2, .steps = 1};
 		check_ok(rh_partition_make(&request, &found));
-		rh_partition_cuts(&found, forward, backward);
+		check_ok(rh_cuts_make(found.forward, found.forward_stages, found.backward, found.backward_stages, &cuts));
 		const struct rh_plan_request asked = {.model = bench.model,
 		                                      .trains = 1,
 		                                      .train = bench.shape,
@@ -129,10 +130,10 @@ static void test_partition_of_measured_costs_makes_a_plan(void **state)
 		                                      .devices = 3,
 		                                      .train_round = 4,
 		                                      .crosses_rounds = 1,
-		                                      .forward_cuts = forward,
-		                                      .backward_cuts = backward,
-		                                      .forward_cut_count = found.forward_stages ? found.forward_stages - 1 : 0,
-		                                      .backward_cut_count = found.backward_stages - 1};
+		                                      .forward_cuts = cuts.forward,
+		                                      .backward_cuts = cuts.backward,
+		                                      .forward_cut_count = cuts.forward_count,
+		                                      .backward_cut_count = cuts.backward_count};
 		check_ok(rh_plan_make(&asked, &plan));
 		assert_int_equal(plan.forward_stages, found.forward_stages);
 		assert_int_equal(plan.backward_stages, found.backward_stages);
@@ -140,6 +141,7 @@ static void test_partition_of_measured_costs_makes_a_plan(void **state)
 		assert_memory_equal(plan.forward, found.forward, (size_t)found.forward_stages * sizeof *plan.forward);
 		assert_memory_equal(plan.backward, found.backward, (size_t)found.backward_stages * sizeof *plan.backward);
 		rh_plan_free(&plan);
+		rh_cuts_free(&cuts);
 		rh_partition_free(&found);
 		bench_close(&bench);
 	}

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "core/alloc.h"
-#include "partition/roundpipe.h"
+#include "partition/roundpipe_internal.h"
 
 #include <float.h>
 #include <string.h>
@@ -143,12 +143,26 @@ static void check_cover(const struct instance *instance, const struct rh_partiti
 	assert_true(found->device_bytes <= instance->request.cap_bytes);
 }
 
+/* What the search begins with. */
+static int lockstep(const struct rh_partition_request *request, struct rh_partition *out)
+{
+	struct searching at = {0};
+	struct rh_partition kept[KEPT] = {{0}};
+	int count = 0, rc = searching_open(request, &at);
+	rc = rc ? rc : lockstep_search(&at, kept, &count);
+	*out = kept[0];
+	for (int i = 1; i < KEPT; i++)
+		rh_partition_free(&kept[i]);
+	searching_close(&at);
+	return rc;
+}
+
 /* Returns 1 where something fits. */
 static int compare(const struct instance *instance, struct brute *at)
 {
 	struct rh_partition found, chosen;
 	try_all(at);
-	int rc = rh_partition_lockstep(&instance->request, &found);
+	int rc = lockstep(&instance->request, &found);
 	if (at->best == DBL_MAX) {
 		assert_int_equal(rc, -ENOMEM);
 		assert_non_null(strstr(rh_error(rc), "max_vram"));
