@@ -3,6 +3,7 @@
 #include "cli/verbs.h"
 #include "core/text.h"
 #include "run/machine.h"
+#include "schedule/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static void usage(FILE *out)
 static int help(const char *verb)
 {
 	struct rh_text text = {0};
-	int rc = rh_config_help(verb, &text);
+	int rc = rh_config_help(verb, rh_schedule_names(), &text);
 	if (!rc)
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);

@@ -117,7 +117,8 @@ void rh_config_free(struct rh_config *config);
 struct rh_text;
 int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
 
-/* The keys that `verb` has a use for, with meaning, allowed values and defaults. */
-int rh_config_help(const char *verb, struct rh_text *out) RH_MUST;
+/* The keys that `verb` has a use for, with meaning, allowed values and defaults. schedules: what the key of this name may be, which is not
+ * known here. */
+int rh_config_help(const char *verb, const char *schedules, struct rh_text *out) RH_MUST;
 
 #endif

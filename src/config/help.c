@@ -37,7 +37,7 @@ static const char *lead_of(unsigned verb)
 	return "";
 }
 
-static int put_key(struct rh_text *out, const struct config_key *key)
+static int put_key(struct rh_text *out, const struct config_key *key, const char *schedules)
 {
 	char expected[256];
 	config_key_describe(key, expected, sizeof expected);
@@ -46,12 +46,14 @@ static int put_key(struct rh_text *out, const struct config_key *key)
 	           key->type == KEY_LIST;
 	if (!rc && !said)
 		rc = rh_text_printf(out, "; %s", expected);
+	if (!rc && key->offset == offsetof(struct config_draft, config.schedule))
+		rc = rh_text_printf(out, ": %s", schedules);
 	if (!rc && key->fallback)
 		rc = rh_text_printf(out, " [%s]", key->fallback);
 	return rc ? rc : rh_text_printf(out, "\n");
 }
 
-int rh_config_help(const char *verb, struct rh_text *out)
+int rh_config_help(const char *verb, const char *schedules, struct rh_text *out)
 {
 	unsigned bit = config_verb_bit(verb);
 	const char *heading = NULL;
@@ -68,7 +70,7 @@ int rh_config_help(const char *verb, struct rh_text *out)
 		if (heading)
 			rc = rh_text_printf(out, "\n%s\n", heading);
 		heading = NULL;
-		rc = rc ? rc : put_key(out, key);
+		rc = rc ? rc : put_key(out, key, schedules);
 	}
 	return rc;
 }

@@ -116,7 +116,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, device, VERB_ALL, .heading = "Where it runs",
 	    .help = "devices: cpu:N (N that share the cores), cuda (all GPUs), cuda:0,2 (these two), cuda:0,0 (two workers on one GPU); of plan also sim:NAME (a hardware profile); unset: cuda if there is one, else cpu:1"),
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
-	    .help = "who runs what when: roundpipe, or for comparison gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p, zb-v; without a flush: 1f1b-async, paci"),
+	    .help = "who runs what when; others than roundpipe are there for comparison"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
 	KEY(KEY_CUTS, forward_cuts, VERB_MODEL, .help = "first layer of each forward stage but the first; unset: chosen"),
 	KEY(KEY_CUTS, backward_cuts, VERB_MODEL, .help = "first layer of each backward stage but the first; unset: chosen"),

@@ -8,6 +8,17 @@
 const struct rh_schedule rh_schedules[] = {SCHEDULES(ROW)};
 const int rh_schedule_count = sizeof rh_schedules / sizeof rh_schedules[0];
 
+#define NAME_RH_UPDATE_FLUSHES(name)    ", " name
+#define NAME_RH_UPDATE_STALE(name)      ""
+#define NAME_RH_UPDATE_LOCAL(name)      ", " name " (no flush)"
+#define NAME(name, source, update, ...) NAME_##update(name)
+static const char listed[] = SCHEDULES(NAME);
+
+const char *rh_schedule_names(void)
+{
+	return listed + 2;
+}
+
 const struct rh_schedule *rh_schedule_find(const char *name)
 {
 	for (int i = 0; i < rh_schedule_count; i++)

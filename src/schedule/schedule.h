@@ -40,6 +40,8 @@ struct rh_schedule {
 
 extern const struct rh_schedule rh_schedules[];
 extern const int rh_schedule_count;
+/* Those that the key `schedule` may name, as a list to be read: all but asynchronous RoundPipe, which optimizer_staleness makes of it. */
+const char *rh_schedule_names(void);
 /* NULL when there is none of that name. */
 const struct rh_schedule *rh_schedule_find(const char *name);
 

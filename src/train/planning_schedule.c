@@ -9,11 +9,8 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 	const char *name = config->schedule;
 	*out = name ? rh_schedule_find(name) : NULL;
 	if (name && (!*out || (*out)->update == RH_UPDATE_STALE))
-		return rh_fail(
-		        -EINVAL,
-		        "schedule: '%s' is not one that runs; choose roundpipe (with optimizer_staleness 1 for its asynchronous form), "
-		        "gpipe, 1f1b, interleaved-1f1b, looped-bfs, mobius, zb-h1, zb-h2, zb-1p, zb-2p, zb-v, 1f1b-async or paci",
-		        name);
+		return rh_fail(-EINVAL, "schedule: '%s' is not one that runs; choose %s (roundpipe-async: optimizer_staleness: 1)", name,
+		               rh_schedule_names());
 	if (*out && !(*out)->stages_least)
 		*out = NULL;
 	return 0;

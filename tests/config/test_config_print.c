@@ -91,22 +91,23 @@ static void test_help_lists_a_verbs_keys(void **state)
 {
 	(void)state;
 	struct rh_text text = {0};
-	check_ok(rh_config_help("generate", &text));
+	check_ok(rh_config_help("generate", "a, b", &text));
 	assert_non_null(strstr(text.bytes, "max_new_tokens"));
 	assert_null(strstr(text.bytes, "learning_rate"));
 	rh_text_free(&text);
-	check_ok(rh_config_help("plan", &text));
+	check_ok(rh_config_help("plan", "a, b", &text));
 	static const char *const flags[] = {"--hardware NAME", "--gpus N", "--gantt FILE.svg", "--compare", "--as published", "--json"};
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
 		assert_non_null(strstr(text.bytes, flags[i]));
 	rh_text_free(&text);
-	check_ok(rh_config_help("doctor", &text));
+	check_ok(rh_config_help("doctor", "a, b", &text));
 	assert_non_null(strstr(text.bytes, "\n  nvme_dirs "));
 	assert_null(strstr(text.bytes, "model_name_or_path"));
 	assert_null(strstr(text.bytes, "max_vram"));
 	rh_text_free(&text);
-	check_ok(rh_config_help("train", &text));
+	check_ok(rh_config_help("train", "a, b", &text));
 	assert_non_null(strstr(text.bytes, "  learning_rate                   peak learning rate; a number, 0 or more [2e-5]\n"));
+	assert_non_null(strstr(text.bytes, "for comparison: a, b [roundpipe]\n"));
 	rh_text_free(&text);
 }
 
