@@ -1,7 +1,7 @@
 /* A Llama-type transformer layer:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
- *   y  = x2 + Down(silu(Gate h2) * Up h2),                            h2 = norm2(x2)
- * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and silu(gate)*up are made again on the way. Where weight
+ *   y  = x2 + Down(act(Gate h2) * Up h2),                             h2 = norm2(x2)
+ * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
@@ -137,7 +137,7 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
 	if (y.data || layer->proj[RH_PROJ_DOWN].r) {
 		struct rh_view a = emit_act(emit, tokens, config->intermediate_size);
-		struct rh_op op = {.kind = RH_OP_GLU};
+		struct rh_op op = {.kind = RH_OP_GLU, .activation.act = emit->model->config->family->activation};
 		op.operand[RH_GLU_GU] = s->gu;
 		op.operand[RH_GLU_A] = a;
 		emit_op(emit, &op);
@@ -188,10 +188,10 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t hidden = config->hidden_size, mark = emit->arena->used;
-	/* first its gradient, then silu(gate)*up itself */
+	/* first its gradient, then act(gate)*up itself */
 	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, config->intermediate_size);
 	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
-	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD};
+	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD, .activation.act = config->family->activation};
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = s->gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = a;
 	emit_op(emit, &op);

@@ -256,7 +256,7 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
 {
-	const char *act = "silu", *old = NULL, *fresh = NULL;
+	const char *own = rh_activation_name(out->family->activation), *act = own, *old = NULL, *fresh = NULL;
 	double dropout = 0;
 	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV;
 	out->qk_norm = out->family->qk_norm;
@@ -264,8 +264,8 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	out->initializer_range = 0.02;
 	out->bos_token_id = out->family->bos;
 	int rc = rh_json_string(json, "hidden_act", where, RH_JSON_OPTIONAL, &act);
-	if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
-		rc = rh_fail(-EINVAL, "%s: hidden_act '%s' is not supported (silu is)", where, act);
+	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
+		rc = rh_fail(-EINVAL, "%s: hidden_act '%s' is not supported (%s is)", where, act, own);
 	if (!rc && json_is_object(json_object_get(json, "quantization_config")))
 		rc = rh_fail(-EINVAL,
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "

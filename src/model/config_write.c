@@ -121,7 +121,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"num_attention_heads", json_integer(c->num_attention_heads)},
 	        {"num_key_value_heads", json_integer(c->num_key_value_heads)},
 	        {"head_dim", json_integer(c->head_dim)},
-	        {"hidden_act", json_string("silu")},
+	        {"hidden_act", json_string(rh_activation_name(c->family->activation))},
 	        {"max_position_embeddings", json_integer(c->max_position_embeddings)},
 	        {"rms_norm_eps", json_real(c->rms_norm_eps)},
 	        {"initializer_range", json_real(c->initializer_range)},

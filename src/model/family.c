@@ -7,6 +7,13 @@
 static const struct rh_family families[] = {RH_FAMILIES(ROW)};
 /* clang-format on */
 
+const char *rh_activation_name(enum rh_activation activation)
+{
+	static const char *const names[RH_ACTS] = {
+	        [RH_ACT_SILU] = "silu", [RH_ACT_GELU] = "gelu", [RH_ACT_GELU_TANH] = "gelu_pytorch_tanh", [RH_ACT_GPT_OSS] = "silu"};
+	return names[activation];
+}
+
 const struct rh_family *rh_family_at(size_t which)
 {
 	return which < sizeof families / sizeof *families ? &families[which] : NULL;

@@ -3,6 +3,8 @@
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 
+#include "device/op.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +19,7 @@ struct rh_family {
 	const char *model_type;   /* its "model_type", and GGUF's "general.architecture" */
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
+	enum rh_activation activation; /* of the MLP's gate: config.json's hidden_act can be no other */
 	enum rh_family_bias attention_bias;
 	int may_bias_mlp;  /* if config.json says mlp_bias */
 	int qk_norm;       /* an RMSNorm on each head's q and k */
@@ -33,6 +36,9 @@ struct rh_family {
 	ROW(.architecture = "Qwen3ForCausalLM", .model_type = "qwen3", .vocab_size = 151936, .intermediate_size = 22016, \
 	    .key_value_heads = 32, .head_dim = 128, .max_position = 32768, .bos = -1, .eos = -1, .qk_norm = 1, .may_window = 1)
 /* clang-format on */
+
+/* As hidden_act has it. */
+const char *rh_activation_name(enum rh_activation activation);
 
 /* Number `which`, from 0; NULL behind the last. */
 const struct rh_family *rh_family_at(size_t which);

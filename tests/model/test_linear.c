@@ -62,7 +62,8 @@ static void randomise(struct rh_view view, uint64_t *seed, float bound)
 
 static void rig_open(struct rig *rig, enum rh_dtype dtype)
 {
-	*rig = (struct rig){.config = {.vocab_size = 90,
+	*rig = (struct rig){.config = {.family = rh_family_find("llama"),
+	                               .vocab_size = 90,
 	                               .hidden_size = 48,
 	                               .intermediate_size = 80,
 	                               .num_hidden_layers = 1,

@@ -9,7 +9,8 @@
 
 static struct rh_model_config small(void)
 {
-	return (struct rh_model_config){.vocab_size = 90,
+	return (struct rh_model_config){.family = rh_family_find("llama"),
+	                                .vocab_size = 90,
 	                                .hidden_size = 48,
 	                                .intermediate_size = 80,
 	                                .num_hidden_layers = 3,
