@@ -253,11 +253,6 @@ void rh_source_forget(const struct rh_source *source)
 		rh_gguf_forget(source->gguf);
 }
 
-const char *rh_source_path(const struct rh_source *source)
-{
-	return source->path;
-}
-
 const struct rh_model_config *rh_source_config(const struct rh_source *source)
 {
 	return &source->config;

@@ -24,7 +24,6 @@ void rh_source_close(struct rh_source *source);
 /* All has been read that a run needs: the files' pages no longer count as this process's memory. */
 void rh_source_forget(const struct rh_source *source);
 
-const char *rh_source_path(const struct rh_source *source);
 const struct rh_model_config *rh_source_config(const struct rh_source *source);
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out) RH_MUST;
 
