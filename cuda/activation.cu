@@ -198,7 +198,7 @@ static int run(const struct rh_op *op, const struct activation_args *a, enum pas
 /* Ups begin `cols` elements behind gates: on 16 bytes only if that many are whole vectors. */
 static int halves_aligned(const struct rh_view *view, int views, int64_t cols)
 {
-	return chunk_aligned(view, views) && cols * (view[0].dtype == RH_BF16 ? 2 : 4) % 16 == 0;
+	return chunk_aligned(view, views) && cols * rh_dtype_bytes(view[0].dtype, 1) % 16 == 0;
 }
 
 /* The operands of the forwards and of the backwards have the same numbers. */

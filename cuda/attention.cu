@@ -74,32 +74,29 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attent
 {
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, KEYS * D);
 	RH_DYNAMIC_SHARED(rh_bf16, values, KEYS * D * sizeof(rh_bf16), KEYS * D); /* queries first */
-	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * 16, head = (int)blockIdx.y;
-	int64_t kv_col = (int64_t)(head / a.group) * D, col = (int64_t)head * D;
-	struct attention_tile t;
-	/* the last tiles see the most keys: they go first, so that no long block is left for the end */
-	if (!attention_find<ATTENTION_ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+	struct attention_block at;
+	if (!attention_block_find<ATTENTION_ROWS, 16>(a, D, &at))
 		return;
-	int own = t.first + warp_row + lane / 4, last = t.first + t.rows - 1;
-	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, last);
-	tile_copy<ATTENTION_ROWS, D>(values, a.q, t.q0 + t.first, col, t.rows);
+	const struct attention_tile &t = at.tile;
+	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1;
+	tile_copy<ATTENTION_ROWS, D>(values, a.q, t.q0 + t.first, at.col, t.rows);
 	rh_copy_async_commit();
-	if (first_key < end_key)
-		tile_copy<KEYS, D>(keys, a.k, t.k0 + first_key, kv_col, t.lk - first_key);
+	if (at.first_key < at.end_key)
+		tile_copy<KEYS, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	rh_copy_async_commit();
 	rh_copy_async_wait<1>();
 	__syncthreads();
 	uint32_t q[D / 16][4];
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++)
-		tile_left<D>(q[k], values, warp_row, k);
+		tile_left<D>(q[k], values, at.warp_row, k);
 	float o[D / 8][4] = {};
-	float sink = attention_sink<rh_bf16>(a, head) * 1.442695040888963f, share = a.sink && lane % 4 == 0 ? 1 : 0;
+	float sink = attention_sink<rh_bf16>(a, at.head) * 1.442695040888963f, share = a.sink && at.lane % 4 == 0 ? 1 : 0;
 	struct softmax row = {{sink, sink}, {share, share}}; /* a sink is one of the four lanes' */
-	for (int j = first_key; j < end_key; j += KEYS) {
+	for (int j = at.first_key; j < at.end_key; j += KEYS) {
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* keys are there, and nobody reads the values before these */
-		tile_copy<KEYS, D>(values, a.v, t.k0 + j, kv_col, t.lk - j);
+		tile_copy<KEYS, D>(values, a.v, t.k0 + j, at.kv_col, t.lk - j);
 		rh_copy_async_commit();
 		float s[KEYS / 8][4] = {}, shrink[2];
 		RH_UNROLL
@@ -107,8 +104,8 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attent
 			tile_scores<D, KEYS>(s, q[k], keys, k);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* values are there, and nobody reads these keys any more */
-		if (j + KEYS < end_key)
-			tile_copy<KEYS, D>(keys, a.k, t.k0 + j + KEYS, kv_col, t.lk - j - KEYS);
+		if (j + KEYS < at.end_key)
+			tile_copy<KEYS, D>(keys, a.k, t.k0 + j + KEYS, at.kv_col, t.lk - j - KEYS);
 		rh_copy_async_commit();
 		RH_UNROLL
 		for (int n = 0; n < KEYS / 8; n++) {
@@ -117,7 +114,7 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attent
 				s[n][e] *= a.scale_log2;
 		}
 		if (j + KEYS > attention_end_key(t, t.first) || j < attention_first_key(a, t, last))
-			hide<KEYS>(s, a, t, own, j + lane % 4 * 2);
+			hide<KEYS>(s, a, t, own, j + at.lane % 4 * 2);
 		step<KEYS>(&row, s, shrink);
 		RH_UNROLL
 		for (int n = 0; n < D / 8; n++) {
@@ -131,10 +128,10 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attent
 	finish(&row, factor, lse);
 	RH_UNROLL
 	for (int half = 0; half < 2; half++)
-		if (lane % 4 == 0 && own + half * 8 <= last)
-			*attention_at<float>(a.lse, t.q0 + own + half * 8, head) = lse[half];
+		if (at.lane % 4 == 0 && own + half * 8 <= last)
+			*attention_at<float>(a.lse, t.q0 + own + half * 8, at.head) = lse[half];
 	/* no copy to `keys` is under way, and the last barrier came after its last use */
-	tile_store<D>(a.o, t.q0 + t.first + warp_row, col, t.rows - warp_row, keys + warp_row * D, o, factor);
+	tile_store<D>(a.o, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, keys + at.warp_row * D, o, factor);
 }
 
 template <int D> static int forward(const struct attention_args *a, CUstream_st *stream)

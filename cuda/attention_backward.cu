@@ -66,42 +66,40 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_a
 	constexpr int N = streamed<D>();
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, 2 * N * D);                             /* two tiles on turn; q first */
 	RH_DYNAMIC_SHARED(rh_bf16, values, 2 * N * D * sizeof(rh_bf16), 2 * N * D); /* dO first */
-	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * 16, head = (int)blockIdx.y;
-	int64_t kv_col = (int64_t)(head / a.group) * D, col = (int64_t)head * D;
-	struct attention_tile t;
-	if (!attention_find<ATTENTION_ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+	struct attention_block at;
+	if (!attention_block_find<ATTENTION_ROWS, 16>(a, D, &at))
 		return;
-	int own = t.first + warp_row + lane / 4, last = t.first + t.rows - 1;
-	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, last);
-	tile_copy<ATTENTION_ROWS, D>(keys, a.q, t.q0 + t.first, col, t.rows);
-	tile_copy<ATTENTION_ROWS, D>(values, a.d_o, t.q0 + t.first, col, t.rows);
+	const struct attention_tile &t = at.tile;
+	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1;
+	tile_copy<ATTENTION_ROWS, D>(keys, a.q, t.q0 + t.first, at.col, t.rows);
+	tile_copy<ATTENTION_ROWS, D>(values, a.d_o, t.q0 + t.first, at.col, t.rows);
 	rh_copy_async_commit();
 	struct row_sums sums[2];
 	RH_UNROLL
 	for (int half = 0; half < 2; half++)
-		sums[half] = row_sums_at(a, t.q0 + own + half * 8, head, own + half * 8 <= last);
+		sums[half] = row_sums_at(a, t.q0 + own + half * 8, at.head, own + half * 8 <= last);
 	rh_copy_async_wait<0>();
 	__syncthreads();
 	uint32_t q[D / 16][4], d_o[D / 16][4];
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++) {
-		tile_left<D>(q[k], keys, warp_row, k);
-		tile_left<D>(d_o[k], values, warp_row, k);
+		tile_left<D>(q[k], keys, at.warp_row, k);
+		tile_left<D>(d_o[k], values, at.warp_row, k);
 	}
 	__syncthreads(); /* q and dO make room */
-	if (first_key < end_key) {
-		tile_copy<N, D>(keys, a.k, t.k0 + first_key, kv_col, t.lk - first_key);
-		tile_copy<N, D>(values, a.v, t.k0 + first_key, kv_col, t.lk - first_key);
+	if (at.first_key < at.end_key) {
+		tile_copy<N, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
+		tile_copy<N, D>(values, a.v, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	}
 	rh_copy_async_commit();
 	float dq[D / 8][4] = {};
 	int stage = 0;
-	for (int j = first_key; j < end_key; j += N) {
+	for (int j = at.first_key; j < at.end_key; j += N) {
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* these tiles are there, and nobody reads those before them */
-		if (j + N < end_key) {
-			tile_copy<N, D>(keys + (stage ^ 1) * N * D, a.k, t.k0 + j + N, kv_col, t.lk - j - N);
-			tile_copy<N, D>(values + (stage ^ 1) * N * D, a.v, t.k0 + j + N, kv_col, t.lk - j - N);
+		if (j + N < at.end_key) {
+			tile_copy<N, D>(keys + (stage ^ 1) * N * D, a.k, t.k0 + j + N, at.kv_col, t.lk - j - N);
+			tile_copy<N, D>(values + (stage ^ 1) * N * D, a.v, t.k0 + j + N, at.kv_col, t.lk - j - N);
 		}
 		rh_copy_async_commit();
 		float s[N / 8][4] = {}, dp[N / 8][4] = {};
@@ -117,7 +115,7 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_a
 			for (int e = 0; e < 4; e++) {
 				float p = exp2f(s[n][e] * a.scale_log2 - sums[e / 2].lse_log2);
 				float ds = p * (dp[n][e] - sums[e / 2].delta);
-				dp[n][e] = edge && !attention_sees(a, t, own + e / 2 * 8, j + n * 8 + lane % 4 * 2 + e % 2) ? 0 : ds;
+				dp[n][e] = edge && !attention_sees(a, t, own + e / 2 * 8, j + n * 8 + at.lane % 4 * 2 + e % 2) ? 0 : ds;
 			}
 		}
 		tile_weighted_sum<D, N>(dq, dp, keys + stage * N * D);
@@ -125,7 +123,7 @@ template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_a
 	}
 	__syncthreads(); /* keys make room */
 	const float factor[2] = {a.scale, a.scale};
-	tile_store<D>(a.dq, t.q0 + t.first + warp_row, col, t.rows - warp_row, keys + warp_row * D, dq, factor);
+	tile_store<D>(a.dq, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, keys + at.warp_row * D, dq, factor);
 }
 
 /* Shared memory of attention_dk_dv, in bytes: own k and v, then q, dO and their sums, `stages` tiles each. `part`: queries whose scores are

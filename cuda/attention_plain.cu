@@ -109,28 +109,26 @@ RH_DEVICE void store(const struct rh_view &to, int64_t row, int64_t col, int row
 template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct attention_args a)
 {
 	struct plain_tiles tiles = plain_tiles_of(a.dim);
-	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS, head = (int)blockIdx.y;
-	int64_t kv_col = (int64_t)(head / a.group) * a.dim, col = (int64_t)head * a.dim;
-	struct attention_tile t;
-	if (!attention_find<OWN>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+	struct attention_block at;
+	if (!attention_block_find<OWN, ROWS>(a, a.dim, &at))
 		return;
-	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, t.first + t.rows - 1);
-	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, col, t.rows, a.dim);
+	const struct attention_tile &t = at.tile;
+	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, at.col, t.rows, a.dim);
 	float o[ROWS][COLUMNS] = {}, largest[ROWS], sum[ROWS], s[ROWS];
 	RH_UNROLL
 	for (int r = 0; r < ROWS; r++) {
-		largest[r] = attention_sink<T>(a, head);
-		sum[r] = a.sink && lane == 0 ? 1 : 0; /* a sink is one of the lanes' */
+		largest[r] = attention_sink<T>(a, at.head);
+		sum[r] = a.sink && at.lane == 0 ? 1 : 0; /* a sink is one of the lanes' */
 	}
-	for (int j = first_key; j < end_key; j += STREAMED) {
+	for (int j = at.first_key; j < at.end_key; j += STREAMED) {
 		__syncthreads();
-		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, kv_col, t.lk - j, a.dim);
-		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, at.kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, at.kv_col, t.lk - j, a.dim);
 		__syncthreads();
 		dot(s, tiles.own, tiles.streamed, a.dim);
 		RH_UNROLL
 		for (int r = 0; r < ROWS; r++) {
-			s[r] = attention_sees(a, t, t.first + warp_row + r, j + lane) ? s[r] * a.scale : -INFINITY;
+			s[r] = attention_sees(a, t, t.first + at.warp_row + r, j + at.lane) ? s[r] * a.scale : -INFINITY;
 			float top = fmaxf(largest[r], rh_warp_max(s[r])), base = top == -INFINITY ? 0 : top,
 			      shrink = expf(largest[r] - base);
 			s[r] = expf(s[r] - base);
@@ -147,53 +145,53 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_forward_rows(struct 
 	for (int r = 0; r < ROWS; r++) {
 		float total = rh_warp_sum(sum[r]);
 		factor[r] = total > 0 ? 1 / total : 0;
-		if (lane == 0 && warp_row + r < t.rows)
-			*attention_at<float>(a.lse, t.q0 + t.first + warp_row + r, head) = total > 0 ? largest[r] + logf(total) : -INFINITY;
+		if (at.lane == 0 && at.warp_row + r < t.rows)
+			*attention_at<float>(a.lse, t.q0 + t.first + at.warp_row + r, at.head) =
+			        total > 0 ? largest[r] + logf(total) : -INFINITY;
 	}
-	store<T>(a.o, t.q0 + t.first + warp_row, col, t.rows - warp_row, o, factor, a.dim);
+	store<T>(a.o, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, o, factor, a.dim);
 }
 
 /* Writes delta too, which attention_plain_dk_dv reads: a warp a row. */
 template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dq(struct attention_args a)
 {
 	struct plain_tiles tiles = plain_tiles_of(a.dim);
-	int lane = (int)threadIdx.x % RH_WARP, warp_row = (int)threadIdx.x / RH_WARP * ROWS, head = (int)blockIdx.y;
-	int64_t kv_col = (int64_t)(head / a.group) * a.dim, col = (int64_t)head * a.dim;
-	struct attention_tile t;
-	if (!attention_find<OWN>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &t))
+	struct attention_block at;
+	if (!attention_block_find<OWN, ROWS>(a, a.dim, &at))
 		return;
-	int first_key = attention_first_key(a, t, t.first), end_key = attention_end_key(t, t.first + t.rows - 1);
-	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, col, t.rows, a.dim);
-	load<T, OWN>(tiles.own2, a.dim, a.d_o, t.q0 + t.first, col, t.rows, a.dim);
+	const struct attention_tile &t = at.tile;
+	load<T, OWN>(tiles.own, a.dim, a.q, t.q0 + t.first, at.col, t.rows, a.dim);
+	load<T, OWN>(tiles.own2, a.dim, a.d_o, t.q0 + t.first, at.col, t.rows, a.dim);
 	__syncthreads();
 	float dq[ROWS][COLUMNS] = {}, lse[ROWS], delta[ROWS], factor[ROWS], s[ROWS], dp[ROWS];
 	RH_UNROLL
 	for (int r = 0; r < ROWS; r++) {
-		int there = warp_row + r < t.rows;
-		int64_t row = t.q0 + t.first + warp_row + r;
+		int there = at.warp_row + r < t.rows;
+		int64_t row = t.q0 + t.first + at.warp_row + r;
 		float sum = 0;
-		for (int c = lane; c < a.dim; c += RH_WARP)
-			sum += there ? tiles.own2[(warp_row + r) * a.dim + c] * rh_to_float(*attention_at<T>(a.o, row, col + c)) : 0;
+		for (int c = at.lane; c < a.dim; c += RH_WARP)
+			sum += there ? tiles.own2[(at.warp_row + r) * a.dim + c] * rh_to_float(*attention_at<T>(a.o, row, at.col + c)) : 0;
 		delta[r] = rh_warp_sum(sum);
-		lse[r] = there ? *attention_at<float>(a.lse, row, head) : 0;
+		lse[r] = there ? *attention_at<float>(a.lse, row, at.head) : 0;
 		factor[r] = a.scale;
-		if (there && lane == 0)
-			*attention_at<float>(a.delta, row, head) = delta[r];
+		if (there && at.lane == 0)
+			*attention_at<float>(a.delta, row, at.head) = delta[r];
 	}
-	for (int j = first_key; j < end_key; j += STREAMED) {
+	for (int j = at.first_key; j < at.end_key; j += STREAMED) {
 		__syncthreads();
-		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, kv_col, t.lk - j, a.dim);
-		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed, a.dim + 1, a.k, t.k0 + j, at.kv_col, t.lk - j, a.dim);
+		load<T, STREAMED>(tiles.streamed2, a.dim + 1, a.v, t.k0 + j, at.kv_col, t.lk - j, a.dim);
 		__syncthreads();
 		dot(s, tiles.own, tiles.streamed, a.dim);
 		dot(dp, tiles.own2, tiles.streamed2, a.dim);
 		RH_UNROLL
 		for (int r = 0; r < ROWS; r++)
-			s[r] = attention_sees(a, t, t.first + warp_row + r, j + lane) ? expf(s[r] * a.scale - lse[r]) * (dp[r] - delta[r])
-			                                                              : 0;
+			s[r] = attention_sees(a, t, t.first + at.warp_row + r, j + at.lane)
+			               ? expf(s[r] * a.scale - lse[r]) * (dp[r] - delta[r])
+			               : 0;
 		add_weighted(dq, s, tiles, tiles.streamed, a.dim);
 	}
-	store<T>(a.dq, t.q0 + t.first + warp_row, col, t.rows - warp_row, dq, factor, a.dim);
+	store<T>(a.dq, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, dq, factor, a.dim);
 }
 
 template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attention_args a)

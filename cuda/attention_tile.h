@@ -82,6 +82,30 @@ RH_DEVICE int attention_first_key(const struct attention_args &a, const struct a
 	return first > 0 ? first : 0;
 }
 
+/* What a block of queries works at, and where its warp and lane stand in it. */
+struct attention_block {
+	struct attention_tile tile;
+	int lane, warp_row, head;
+	int first_key, end_key; /* that any of its queries sees */
+	int64_t col, kv_col;    /* of the head, and of the one whose keys it reads */
+};
+
+/* A block of ROWS queries, WARP_ROWS a warp; 0: it has none. The last tiles see the most keys: they go first, so that no long block is left
+ * for the end. */
+template <int ROWS, int WARP_ROWS> RH_DEVICE int attention_block_find(const struct attention_args &a, int dim, struct attention_block *at)
+{
+	at->lane = (int)threadIdx.x % RH_WARP;
+	at->warp_row = (int)threadIdx.x / RH_WARP * WARP_ROWS;
+	at->head = (int)blockIdx.y;
+	at->col = (int64_t)at->head * dim;
+	at->kv_col = (int64_t)(at->head / a.group) * dim;
+	if (!attention_find<ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &at->tile))
+		return 0;
+	at->first_key = attention_first_key(a, at->tile, at->tile.first);
+	at->end_key = attention_end_key(at->tile, at->tile.first + at->tile.rows - 1);
+	return 1;
+}
+
 RH_DEVICE int attention_sees(const struct attention_args &a, const struct attention_tile &t, int i, int j)
 {
 	int end = attention_end_key(t, i);

@@ -55,7 +55,8 @@ template <typename T> RH_DEVICE void chunk_store(T *at, const struct chunk &chun
 static inline int chunk_aligned(const struct rh_view *view, int views)
 {
 	for (int i = 0; i < views; i++)
-		if (view[i].data && !rh_rows_aligned(view[i].data, view[i].rows > 1 ? view[i].stride : 0, view[i].dtype == RH_BF16 ? 2 : 4))
+		if (view[i].data &&
+		    !rh_rows_aligned(view[i].data, view[i].rows > 1 ? view[i].stride : 0, (int)rh_dtype_bytes(view[i].dtype, 1)))
 			return 0;
 	return 1;
 }

@@ -13,10 +13,10 @@
 
 enum { FEW_ROWS = 192 };
 
-template <int ROWS, bool A_DEEP, bool B_DEEP> static int launch(const struct grouped_args *a, CUstream_st *stream)
+template <int BLOCK_M, bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
-	return RH_LAUNCH((product_mma<ROWS, A_DEEP, B_DEEP, false>), grouped_grid(a, ROWS, COLS), THREADS, grouped_layout<ROWS>::bytes,
-	                 stream, *a);
+	return RH_LAUNCH((product_mma<BLOCK_M, A_K_MAJOR, B_K_MAJOR, false>), grouped_grid(a, BLOCK_M, BLOCK_N), THREADS,
+	                 product_stages<BLOCK_M>::bytes, stream, *a);
 }
 
 /* bf16 whose rows begin on 16 bytes, those of d and add too. */
@@ -25,7 +25,7 @@ static int can_mma(const struct grouped_args *a)
 	const struct rh_view views[] = {a->a, a->b, a->add, a->d};
 	int can = a->a.dtype == RH_BF16 && a->a.stride <= INT32_MAX && a->b.stride <= INT32_MAX;
 	for (const struct rh_view &view : views)
-		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, view.dtype == RH_BF16 ? 2 : 4));
+		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, (int)rh_dtype_bytes(view.dtype, 1)));
 	return can;
 }
 

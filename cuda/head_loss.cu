@@ -73,21 +73,18 @@ RH_DEVICE struct part reduce_row(const float *logit, int64_t cols)
 	return own;
 }
 
-template <typename G>
-RH_KERNEL(THREADS, 2)
-head_rows_kernel(float *logits, int64_t stride, int64_t cols, const int32_t *targets, int64_t target_stride, float *losses,
-                 int64_t loss_stride, int32_t *hits, int64_t hit_stride, float scale, int has_gradient)
+template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 {
-	int64_t row = blockIdx.x, target = targets[row * target_stride];
-	float *logit = logits + row * stride;
+	int64_t row = blockIdx.x, cols = r.logits.cols, target = ((const int32_t *)r.target.data)[row * r.target.stride];
+	float *logit = (float *)r.logits.data + row * r.logits.stride;
 	struct part whole = reduce_row(logit, cols);
 	float wanted = logit[target];
 	__syncthreads(); /* every thread has read it before it is overwritten */
 	if (threadIdx.x == 0) {
-		losses[row * loss_stride] = logf(whole.sum) + whole.largest - wanted;
-		hits[row * hit_stride] = whole.first == target;
+		((float *)r.loss.data)[row * r.loss.stride] = logf(whole.sum) + whole.largest - wanted;
+		((int32_t *)r.hit.data)[row * r.hit.stride] = whole.first == target;
 	}
-	if (!has_gradient)
+	if (r.gradient == HEAD_LOSS_ONLY)
 		return;
 	G *gradient = reinterpret_cast<G *>(logit);
 	float inverse = 1 / whole.sum;
@@ -105,17 +102,14 @@ head_rows_kernel(float *logits, int64_t stride, int64_t cols, const int32_t *tar
 			int64_t i = tile + j * THREADS + threadIdx.x;
 			if (i < cols)
 				gradient[i] =
-				        rh_from_float<G>(scale * (below(x[j], whole.largest) * inverse - (i == target ? 1.0f : 0.0f)));
+				        rh_from_float<G>(r.scale * (below(x[j], whole.largest) * inverse - (i == target ? 1.0f : 0.0f)));
 		}
 	}
 }
 
 template <typename G> static int launch(const struct head_rows *rows, CUstream_st *stream)
 {
-	return RH_LAUNCH(head_rows_kernel<G>, dim3((unsigned)rows->logits.rows), THREADS, 0, stream, (float *)rows->logits.data,
-	                 rows->logits.stride, rows->logits.cols, (const int32_t *)rows->target.data, rows->target.stride,
-	                 (float *)rows->loss.data, rows->loss.stride, (int32_t *)rows->hit.data, rows->hit.stride, rows->scale,
-	                 (int)(rows->gradient != HEAD_LOSS_ONLY));
+	return RH_LAUNCH(head_rows_kernel<G>, dim3((unsigned)rows->logits.rows), THREADS, 0, stream, *rows);
 }
 
 extern "C" int cuda_head_rows(const struct head_rows *rows, CUstream_st *stream)

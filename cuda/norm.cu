@@ -189,7 +189,7 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.n = w.cols;
 	a.epsilon = op->rmsnorm.epsilon;
 	const struct rh_view views[] = {x, w, y};
-	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * (x.dtype == RH_BF16 ? 2 : 4) % 16 == 0);
+	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	if (!a.vectors)
 		return 0;
 	return x.dtype == RH_BF16 ? forward<rh_bf16>(&a, stream) : forward<float>(&a, stream);
@@ -213,7 +213,7 @@ extern "C" int cuda_rmsnorm_backward(const struct rh_op *op, CUstream_st *stream
 	a.vectors = x.rows * a.groups;
 	a.n = w.cols;
 	const struct rh_view views[] = {x, w, dy, add, dx, y};
-	a.aligned = chunk_aligned(views, 6) && (a.groups == 1 || a.n * (x.dtype == RH_BF16 ? 2 : 4) % 16 == 0);
+	a.aligned = chunk_aligned(views, 6) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	if (!a.vectors)
 		return 0;
 	return x.dtype == RH_BF16 ? backward<rh_bf16>(&a, stream) : backward<float>(&a, stream);

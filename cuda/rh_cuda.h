@@ -126,12 +126,6 @@ RH_DEVICE void rh_warp_sync(void)
 	__syncwarp();
 }
 
-/* Integers only: what is added comes in any order. Returns the value before. */
-RH_DEVICE int rh_atomic_add(int *at, int value)
-{
-	return atomicAdd(at, value);
-}
-
 /* SMs of the calling thread's device, for grids that walk all of their work; 1 where it cannot be asked: the launch will say why. */
 static inline int rh_processors(void)
 {
@@ -203,14 +197,7 @@ RH_DEVICE void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-RH_DEVICE void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-/* The same with sums in fp16, rounded once: d[0] = d(g, t..t+1), d[1] = d(g+8, t..), low half first. */
+/* The same of fp16 operands with sums in fp16, rounded once: d[0] = d(g, t..t+1), d[1] = d(g+8, t..), low half first. */
 RH_DEVICE void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
@@ -230,16 +217,6 @@ RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
 	float2 both = __half22float2(*reinterpret_cast<__half2 *>(&pair));
 	out[0] = both.x;
 	out[1] = both.y;
-}
-
-/* d (16,8) += a (16,8) b (8,8) on operands of which only the upper 19 bits count. With g = lane/4, t = lane%4:
- * a[0] = a(g, t), a[1] = a(g+8, t), a[2] = a(g, t+4), a[3] = a(g+8, t+4); b[0] = b(t, g), b[1] = b(t+4, g); d as above. */
-RH_DEVICE void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])
-{
-	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-	             : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
-	               "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
 RH_DEVICE uint32_t rh_float_bits(float x)
@@ -271,17 +248,6 @@ RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
 }
 
 #endif /* from here on: both worlds */
-
-template <typename T> struct rh_dtype_of;
-template <> struct rh_dtype_of<float> {
-	static constexpr enum rh_dtype value = RH_F32;
-};
-template <> struct rh_dtype_of<rh_bf16> {
-	static constexpr enum rh_dtype value = RH_BF16;
-};
-template <> struct rh_dtype_of<rh_f16> {
-	static constexpr enum rh_dtype value = RH_F16;
-};
 
 /* Rounded to T, nearest even: rh_from_float<T>(x). */
 template <typename T> RH_DEVICE T rh_from_float(float x);
@@ -324,35 +290,6 @@ template <typename T> RH_DEVICE uint32_t rh_pack2(float low, float high)
 		T v[2];
 	} pair = {{rh_from_float<T>(low), rh_from_float<T>(high)}};
 	return *reinterpret_cast<uint32_t *>(&pair);
-}
-
-template <typename T> RH_DEVICE void rh_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-	static_assert(sizeof(T) == 2, "16-bit elements");
-	if constexpr (rh_dtype_of<T>::value == RH_BF16)
-		rh_mma_bf16(d, a, b);
-	else
-		rh_mma_f16(d, a, b);
-}
-
-/* rh_mma_tf32 on fp32 operands, each split in two: the product of the lower halves is left out, an error of 2^-21 of the operands' product.
- */
-RH_DEVICE void rh_mma_f32(float (&d)[4], const float (&a)[4], const float (&b)[2])
-{
-	float a_high[4], a_low[4], b_high[2], b_low[2];
-	RH_UNROLL
-	for (int i = 0; i < 4; i++) {
-		a_high[i] = rh_bits_float(rh_float_bits(a[i]) & 0xffffe000u);
-		a_low[i] = a[i] - a_high[i];
-	}
-	RH_UNROLL
-	for (int i = 0; i < 2; i++) {
-		b_high[i] = rh_bits_float(rh_float_bits(b[i]) & 0xffffe000u);
-		b_low[i] = b[i] - b_high[i];
-	}
-	rh_mma_tf32(d, a_low, b_high);
-	rh_mma_tf32(d, a_high, b_low);
-	rh_mma_tf32(d, a_high, b_high);
 }
 
 /* Over a warp, in an order of its own: the same in every lane. */

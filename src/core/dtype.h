@@ -33,6 +33,10 @@ enum rh_dtype {
 	RH_DTYPE_COUNT
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* "F32", "BF16", "Q4_K"...: the names of safetensors and GGUF. */
 const char *rh_dtype_name(enum rh_dtype dtype);
 
@@ -42,9 +46,17 @@ int64_t rh_dtype_block(enum rh_dtype dtype);
 /* Bytes of one block. */
 int64_t rh_dtype_block_bytes(enum rh_dtype dtype);
 
-/* Bytes of `elements`, which must be a multiple of the block. */
+#ifdef __cplusplus
+}
+#endif
+
+/* Bytes of `elements`, which must be a multiple of the block. Those that kernels compute with come first: they ask for each row. */
 static inline int64_t rh_dtype_bytes(enum rh_dtype dtype, int64_t elements)
 {
+	if (dtype == RH_BF16)
+		return elements * 2;
+	if (dtype == RH_F32 || dtype == RH_I32)
+		return elements * 4;
 	return elements / rh_dtype_block(dtype) * rh_dtype_block_bytes(dtype);
 }
 

@@ -135,13 +135,6 @@ template <typename V> RH_DEVICE V rh_shuffle_xor(V value, int mask)
 uint32_t rh_ballot(int predicate);
 void rh_warp_sync(void);
 
-RH_DEVICE int rh_atomic_add(int *at, int value)
-{
-	int before = *at;
-	*at = before + value;
-	return before;
-}
-
 /* Performed when waited for, so that a missing wait shows. */
 void rh_copy_async(void *shared, const void *global, int bytes);
 void rh_copy_async_commit(void);
@@ -155,9 +148,7 @@ template <int Pending> RH_DEVICE void rh_copy_async_wait(void)
 void rh_ldmatrix_x4(uint32_t (&r)[4], const void *row);
 void rh_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row);
 void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
-void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2]);
-void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
 
 RH_DEVICE uint32_t rh_pack_f16(float low, float high)
 {

@@ -4,10 +4,10 @@
 
 enum { THREADS = 64 };
 
-template <typename T> RH_KERNEL(RH_WARP, 1) probe_product(const T *a, const T *b, float *d)
+RH_KERNEL(RH_WARP, 1) probe_product(const rh_bf16 *a, const rh_bf16 *b, float *d)
 {
-	RH_SHARED_2D(T, tile_a, 16, 16);
-	RH_SHARED_2D(T, tile_b, 16, 8);
+	RH_SHARED_2D(rh_bf16, tile_a, 16, 16);
+	RH_SHARED_2D(rh_bf16, tile_b, 16, 8);
 	int lane = (int)threadIdx.x;
 	for (int i = lane; i < 16 * 16; i += RH_WARP)
 		tile_a[i / 16][i % 16] = a[i];
@@ -19,37 +19,14 @@ template <typename T> RH_KERNEL(RH_WARP, 1) probe_product(const T *a, const T *b
 	rh_ldmatrix_x4_trans(fragment_b, &tile_b[lane % 16][0]);
 	first_b[0] = fragment_b[0], first_b[1] = fragment_b[1];
 	float sum[4] = {};
-	rh_mma<T>(sum, fragment_a, first_b);
+	rh_mma_bf16(sum, fragment_a, first_b);
 	for (int i = 0; i < 4; i++)
 		d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i];
 }
 
-RH_KERNEL(RH_WARP, 1) probe_product_fp32(const float *a, const float *b, float *d)
-{
-	int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
-	float sum[4] = {};
-	for (int k = 0; k < 16; k += 8) {
-		float own_a[4] = {a[g * 16 + k + t], a[(g + 8) * 16 + k + t], a[g * 16 + k + t + 4], a[(g + 8) * 16 + k + t + 4]};
-		float own_b[2] = {b[(k + t) * 8 + g], b[(k + t + 4) * 8 + g]};
-		rh_mma_f32(sum, own_a, own_b);
-	}
-	for (int i = 0; i < 4; i++)
-		d[(g + i / 2 * 8) * 8 + t * 2 + i % 2] = sum[i];
-}
-
 extern "C" int probe_product_bf16(const uint16_t *a, const uint16_t *b, float *d, CUstream_st *stream)
 {
-	return RH_LAUNCH(probe_product<rh_bf16>, 1, RH_WARP, 0, stream, (const rh_bf16 *)a, (const rh_bf16 *)b, d);
-}
-
-extern "C" int probe_product_f16(const uint16_t *a, const uint16_t *b, float *d, CUstream_st *stream)
-{
-	return RH_LAUNCH(probe_product<rh_f16>, 1, RH_WARP, 0, stream, (const rh_f16 *)a, (const rh_f16 *)b, d);
-}
-
-extern "C" int probe_product_f32(const float *a, const float *b, float *d, CUstream_st *stream)
-{
-	return RH_LAUNCH(probe_product_fp32, 1, RH_WARP, 0, stream, a, b, d);
+	return RH_LAUNCH(probe_product, 1, RH_WARP, 0, stream, (const rh_bf16 *)a, (const rh_bf16 *)b, d);
 }
 
 RH_KERNEL(RH_WARP, 1) probe_warp_functions(const float *x, float *out)

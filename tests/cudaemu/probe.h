@@ -10,10 +10,8 @@ struct CUstream_st;
 extern "C" {
 #endif
 
-/* d (16,8) = a (16,16) b (16,8), 16-bit elements through ldmatrix (b transposed by it), fp32 ones from memory. */
+/* d (16,8) = a (16,16) b (16,8), bf16 through ldmatrix (b transposed by it). */
 int probe_product_bf16(const uint16_t *a, const uint16_t *b, float *d, struct CUstream_st *stream);
-int probe_product_f16(const uint16_t *a, const uint16_t *b, float *d, struct CUstream_st *stream);
-int probe_product_f32(const float *a, const float *b, float *d, struct CUstream_st *stream);
 
 /* Per lane of a warp: sum of x, largest x, the left neighbour's x, and the ballot of x > 0. out (4,32). */
 int probe_warp(const float *x, float *out, struct CUstream_st *stream);

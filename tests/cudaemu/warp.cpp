@@ -108,20 +108,15 @@ struct mma {
 	const void *a, *b;
 };
 
-static float tf32(float x)
-{
-	return rh_bits_f32(rh_f32_bits(x) & 0xffffe000u);
-}
-
-/* d (16,8) += a (16,Depth) b (Depth,8), b by columns. Products are exact in fp32 (8, 11 and 11 bits), summed in the order of k. */
-template <int Depth> static void multiply(void *const lane[32], float (*a)[Depth], float (*b)[Depth])
+/* d (16,8) += a (16,16) b (16,8), b by columns. Products are exact in fp32 (8 or 11 bits each), summed in the order of k. */
+static void multiply(void *const lane[32], float (*a)[16], float (*b)[16])
 {
 	for (int i = 0; i < 32; i++) {
 		float *d = ((struct mma *)lane[i])->d;
 		for (int j = 0; j < 4; j++) {
 			int row = i / 4 + j / 2 * 8, col = i % 4 * 2 + j % 2;
 			float sum = 0;
-			for (int k = 0; k < Depth; k++)
+			for (int k = 0; k < 16; k++)
 				sum += a[row][k] * b[col][k];
 			d[j] += sum;
 		}
@@ -144,7 +139,7 @@ template <typename T> static void perform_mma(void *const lane[32])
 {
 	float a[16][16], b[8][16];
 	gather<T>(lane, a, b);
-	multiply<16>(lane, a, b);
+	multiply(lane, a, b);
 }
 
 /* Sums of fp16 are widened, added to, and rounded once. */
@@ -161,23 +156,10 @@ static void perform_mma_f16_sums(void *const lane[32])
 		wide[i] = mma{sum[i], NULL, NULL};
 		as_wide[i] = &wide[i];
 	}
-	multiply<16>(as_wide, a, b);
+	multiply(as_wide, a, b);
 	for (int i = 0; i < 32; i++)
 		for (int j = 0; j < 2; j++)
 			((uint32_t *)(void *)((struct mma *)lane[i])->d)[j] = rh_pack_f16(sum[i][2 * j], sum[i][2 * j + 1]);
-}
-
-static void perform_mma_tf32(void *const lane[32])
-{
-	float a[16][8], b[8][8];
-	for (int i = 0; i < 32; i++) {
-		const float *own_a = (const float *)((struct mma *)lane[i])->a, *own_b = (const float *)((struct mma *)lane[i])->b;
-		for (int j = 0; j < 4; j++)
-			a[i / 4 + j % 2 * 8][i % 4 + j / 2 * 4] = tf32(own_a[j]);
-		for (int j = 0; j < 2; j++)
-			b[i / 4][i % 4 + j * 4] = tf32(own_b[j]);
-	}
-	multiply<8>(lane, a, b);
 }
 
 void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
@@ -186,20 +168,8 @@ void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 	cudaemu_warp(perform_mma<rh_bf16>, &lane);
 }
 
-void rh_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-	struct mma lane = {d, a, b};
-	cudaemu_warp(perform_mma<rh_f16>, &lane);
-}
-
 void rh_mma_f16_sums(uint32_t (&d)[2], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
 	struct mma lane = {(float *)(void *)d, a, b};
 	cudaemu_warp(perform_mma_f16_sums, &lane);
-}
-
-void rh_mma_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2])
-{
-	struct mma lane = {d, a, b};
-	cudaemu_warp(perform_mma_tf32, &lane);
 }

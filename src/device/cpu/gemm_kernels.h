@@ -32,7 +32,7 @@ CPU_ISA_DECLARE(void, gemm_finish, (const float *product, int64_t stride, const 
 
 static inline void *gemm_offset(const void *data, enum rh_dtype dtype, int64_t elements)
 {
-	return (char *)(uintptr_t)data + elements * (dtype == RH_F32 ? 4 : 2);
+	return (char *)(uintptr_t)data + rh_dtype_bytes(dtype, elements);
 }
 
 /* Columns [first, first + at most `most`) of a target. */

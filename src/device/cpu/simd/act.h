@@ -11,8 +11,7 @@
 
 SIMD_INLINE void *row_at(struct rh_view view, int64_t row)
 {
-	int64_t size = view.dtype == RH_BF16 ? 2 : 4;
-	return (char *)view.data + row * view.stride * size;
+	return (char *)view.data + rh_dtype_bytes(view.dtype, row * view.stride);
 }
 
 SIMD_INLINE int64_t index_at(struct rh_view view, int64_t row, int64_t below)

@@ -144,8 +144,7 @@ static inline void panel_clear(panel of, int64_t dim)
 /* Head `head` of row `row`. */
 SIMD_INLINE void *head_at(struct rh_view view, int64_t row, int64_t head, int64_t dim)
 {
-	int64_t size = view.dtype == RH_BF16 ? 2 : 4;
-	return (char *)row_at(view, row) + head * dim * size;
+	return (char *)row_at(view, row) + rh_dtype_bytes(view.dtype, head * dim);
 }
 
 /* One head's row in fp32, times scale. Writes up to VF - 1 floats beyond it: rows are loaded in ascending order. */

@@ -119,7 +119,7 @@ SIMD_INLINE void pack_as(const struct gemm_side *side, enum rh_dtype dtype, int6
 		return;
 	}
 	struct gemm_side panel = *side;
-	size_t panel_bytes = (size_t)(width * side->lane_stride) * (dtype == RH_F32 ? 4 : 2);
+	size_t panel_bytes = (size_t)rh_dtype_bytes(dtype, width * side->lane_stride);
 	for (int64_t first = 0; first < lanes; first += width, out += kc * width) {
 		pack_turned(&panel, dtype, lanes - first < width ? lanes - first : width, width, kc, out);
 		panel.data = (const char *)panel.data + panel_bytes;
@@ -295,7 +295,7 @@ SIMD_INLINE void dot_block(const int rows, const int cols, enum rh_dtype dtype, 
 /* All rows by `cols` columns, `block` rows at a time. */
 SIMD_INLINE void dot_cols(const int block, const int cols, enum rh_dtype dtype, int64_t rows, struct narrow p)
 {
-	int64_t row_bytes = p.a_stride * (dtype == RH_F32 ? 4 : 2);
+	int64_t row_bytes = rh_dtype_bytes(dtype, p.a_stride);
 	for (; rows >= block; rows -= block, p.a += block * row_bytes, p.out += block * p.out_stride)
 		dot_block(block, cols, dtype, p);
 	for (; rows > 0; rows--, p.a += row_bytes, p.out += p.out_stride)
@@ -380,7 +380,7 @@ SIMD_INLINE void outer_vecs(const int vecs, enum rh_dtype dtype, int cols, struc
 
 SIMD_INLINE void outer_as(enum rh_dtype dtype, int64_t lanes, int cols, struct narrow p)
 {
-	int64_t vec_bytes = VF * (dtype == RH_F32 ? 4 : 2), lane = 0;
+	int64_t vec_bytes = rh_dtype_bytes(dtype, VF), lane = 0;
 	if (lanes == OUTER_VECS * VF) {
 		outer_vecs(OUTER_VECS, dtype, cols, p);
 		return;

@@ -35,7 +35,7 @@ static void permute_sort(const struct rh_op *op, int64_t first, int64_t end)
 static void permute_rows(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view x = op->operand[RH_PERMUTE_X], place = op->operand[RH_PERMUTE_PLACE], y = op->operand[RH_PERMUTE_Y];
-	size_t bytes = (size_t)x.cols * (x.dtype == RH_BF16 ? 2 : 4);
+	size_t bytes = (size_t)rh_dtype_bytes(x.dtype, x.cols);
 	for (int64_t t = first; t < end; t++) {
 		const int32_t *to = row_at(place, t);
 		for (int64_t j = 0; j < place.cols; j++)

@@ -4,7 +4,7 @@
 
 static int64_t row_bytes(struct rh_view view)
 {
-	return view.cols * (view.dtype == RH_BF16 ? 2 : 4);
+	return rh_dtype_bytes(view.dtype, view.cols);
 }
 
 static void copy_row(struct rh_view to, int64_t to_row, struct rh_view from, int64_t from_row)
