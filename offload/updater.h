@@ -54,8 +54,9 @@ int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
 /* 1 where that would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
-/* Waits until the block's gradient has been taken and may be overwritten; 1 where that would not wait. */
+/* Waits until the block's gradient has been taken and may be overwritten. */
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
+/* 1 where that would not wait. */
 int rh_updater_has_gradient(struct rh_updater *updater, int block);
 /* Waits for all that was begun or has been announced. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
