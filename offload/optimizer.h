@@ -43,7 +43,7 @@ double rh_optimizer_clip(double norm, double max_norm);
  * NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
 /* The same, for who has other things to do when it takes long: where the block's state lies on NVMe, between(context) after each piece but
- * the last. The pool is its own then, but not what is spilled. Its negative errno ends the update. */
+ * the last. The pool is its own then, and it may update other blocks. Its negative errno ends the update. */
 struct rh_between {
 	int (*pause)(void *context);
 	void *context;

@@ -284,15 +284,29 @@ static int do_quick(struct rh_updater *updater, struct task task)
 	return task.rc;
 }
 
-/* Between two pieces of an update from NVMe, which takes as long as the drive does: nothing that is quick, and that others wait for, is to
- * wait for its end. */
+static int update(struct rh_updater *updater, int b);
+
+struct interrupted {
+	struct rh_updater *updater;
+	int block;
+};
+
+/* Is it to be done before the update of a block goes on? Of a lower block's update the next step waits first. */
+static int is_urgent(const struct interrupted *interrupted, struct task task)
+{
+	return task.what == PUBLISH || task.what == TAKE ||
+	       (task.what == UPDATE && !is_stale(interrupted->updater) && task.block < interrupted->block);
+}
+
+/* Between two pieces of an update from NVMe, which takes as long as the drive does: what others wait for more is not to wait for its end. */
 static int do_urgent(void *context)
 {
-	struct rh_updater *updater = context;
+	const struct interrupted *interrupted = context;
+	struct rh_updater *updater = interrupted->updater;
 	int rc = 0;
 	pthread_mutex_lock(&updater->lock);
-	for (struct task task; !rc && ((task = next_task(updater)).what == PUBLISH || task.what == TAKE);)
-		rc = do_quick(updater, task);
+	for (struct task task; !rc && is_urgent(interrupted, task = next_task(updater));)
+		rc = task.what == UPDATE ? update(updater, task.block) : do_quick(updater, task);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
@@ -303,7 +317,8 @@ static int update(struct rh_updater *updater, int b)
 	struct rh_update update = updater->step[block->which].update;
 	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
 	double began = updater->queue ? updater->task_began : rh_clock_seconds();
-	struct rh_between between = {do_urgent, updater};
+	struct interrupted interrupted = {updater, b};
+	struct rh_between between = {do_urgent, &interrupted};
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_TAKE, b, update.step - 1);
 	note(updater, RH_ORDER_UPDATE, b, update.step - 1);

@@ -477,6 +477,7 @@ struct later {
 	_Atomic int reached;
 	struct rh_store *store;
 	double norm;
+	int updated[2], updates; /* blocks in their order */
 };
 
 static int later_query(struct rh_event *event)
@@ -503,12 +504,14 @@ static void did_update(void *context, enum rh_watched what, int block, int64_t b
 {
 	struct later *later = context;
 	(void)what, (void)bytes, (void)began_s, (void)ended_s;
+	later->updated[later->updates++ % 2] = block;
 	if (block == 0)
 		later->norm = rh_optimizer_block_norm(later->store, 1);
 }
 
-/* A gradient that arrives while another block's update goes through many pieces is taken between two of them. */
-static void test_a_take_does_not_wait_for_an_update(void **state)
+/* A gradient that arrives while another block's update goes through many pieces is taken between two of them, and used there where its block
+ * comes first. */
+static void test_what_is_urgent_does_not_wait_for_an_update(void **state)
 {
 	(void)state;
 	static const struct rh_device_ops ops = {.event_query = later_query, .event_sync = later_sync};
@@ -535,6 +538,17 @@ static void test_a_take_does_not_wait_for_an_update(void **state)
 	rh_updater_arrives(updater, 1, &later.event);
 	check_ok(rh_updater_finish(updater));
 	assert_true(later.norm > 8);
+	assert_true(later.updated[0] == 0 && later.updated[1] == 1);
+	check_ok(rh_updater_norm(updater, &later.norm));
+	/* a lower block, which the next step needs before, is updated between two pieces of a higher one */
+	update.step++;
+	later.reached = 0;
+	rh_updater_watch(updater, &(struct rh_watch){did_update, &later}, 2);
+	rh_updater_open(updater, &update, 0);
+	rh_updater_arrives(updater, 1, NULL);
+	rh_updater_arrives(updater, 0, &later.event);
+	check_ok(rh_updater_finish(updater));
+	assert_true(later.updated[0] == 0 && later.updated[1] == 1);
 	rh_updater_destroy(updater);
 	rh_space_watch(spilled.options.space, NULL);
 	spilled_close(&spilled);
@@ -546,7 +560,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory), cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
 	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),  cmocka_unit_test(test_a_flipped_bit_is_of_its_block),
-	        cmocka_unit_test(test_a_flip_on_its_way_is_told),        cmocka_unit_test(test_a_take_does_not_wait_for_an_update),
+	        cmocka_unit_test(test_a_flip_on_its_way_is_told),        cmocka_unit_test(test_what_is_urgent_does_not_wait_for_an_update),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
