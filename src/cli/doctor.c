@@ -178,7 +178,8 @@ static void print_measured(const struct rh_doctor_report *r, const struct rh_har
 		printf("  sm_%d%d, %d multiprocessors, %.1f GiB, %.1f of them not to be had\n", r->gpu.major, r->gpu.minor,
 		       r->gpu.multiprocessors, (double)r->device_bytes / gib, (double)r->device_reserved_bytes / gib);
 	if (r->one_core > 0)
-		printf("  one core alone: %.0f %% of all %d\n", r->one_core * 100, r->facts.cores);
+		printf("  one core alone: %.0f %% of all %d; two halves, each by itself: %.0f %%\n", r->one_core * 100, r->facts.cores,
+		       r->halves * 100);
 	print_products(&h->device);
 	printf("  copies: %.1f GB/s up, %.1f down, %.1f both at once", copies->up / 1e9, copies->down / 1e9, copies->both / 1e9);
 	if (r->devices > 1)

@@ -75,6 +75,7 @@ static const struct config_field device_fields[] = {
         SIZE("reserved", device_draft, device.reserved),
         COUNT("on_host_cores", device_draft, device.on_host_cores, 0, 1),
         {"one_core", FIELD_REAL, offsetof(struct device_draft, device.one_core), 0, 1},
+        {"halves", FIELD_REAL, offsetof(struct device_draft, device.halves), 0, 2},
         NODE("peaks", device_draft, peaks),
         NODE("gemm", device_draft, gemm),
         NODE("ops", device_draft, ops),

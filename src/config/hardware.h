@@ -9,6 +9,7 @@
  *     reserved: 600MiB               # context and libraries: not to be had
  *     on_host_cores: 0               # 1: computes on the host's cores (CPU devices), which the optimizer needs too
  *     one_core: 0                    # of these: the share of the rates that one core reaches alone; 0: no more than its part
+ *     halves: 0                      # what two halves of them reach in sum, each with work of its own; 0: 1, as the whole
  *     peaks: {bf16: 165.2e12, f16_f16: 330.3e12, f32: 82.6e12}
  *     gemm: [{product: bf16, m: 8192, n: 4096, k: 4096, fraction: 0.86}]
  *     ops: [{op: attention_backward, product: bf16, size: 2048, flops_per_s: 110e12}]
@@ -54,8 +55,8 @@ struct rh_hardware_gemm {
 struct rh_hardware_op {
 	char *op;
 	enum rh_product product; /* the operands that it was measured with */
-	int64_t size; /* of what was measured, where it decides: of attention the longest document, of head_loss the rows of a chunk; 0: any
-	               */
+	int64_t size; /* of what was measured, where it decides: of attention the longest document, of head_loss the rows of a chunk, of rmsnorm
+	               * the numbers in a norm, of fill and cast all of them; 0: any */
 	double flops_per_s, bytes_per_s;
 };
 
@@ -71,7 +72,7 @@ struct rh_hardware_device {
 	char *name, *source;
 	int64_t memory, reserved; /* bytes; memory 0: the host's */
 	int64_t on_host_cores;
-	double one_core;
+	double one_core, halves;
 	double peak[RH_PRODUCTS]; /* FLOP/s; 0: not given */
 	struct rh_hardware_gemm *gemm;
 	size_t gemms, gemm_capacity;

@@ -55,6 +55,7 @@ static void print_device(struct printer *to, const struct rh_hardware_device *de
 	put_whole(to, "  reserved", device->reserved, "\n");
 	put_whole(to, "  on_host_cores", device->on_host_cores, "\n");
 	put_rate(to, "  one_core", device->one_core, "\n");
+	put_rate(to, "  halves", device->halves, "\n");
 	put(to, "  peaks: {");
 	const char *before = "";
 	for (int p = 0; p < RH_PRODUCTS; p++)

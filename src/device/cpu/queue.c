@@ -4,12 +4,13 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
-/* Commands depend only on commands enqueued before them (a wait names a record already made), so blocking on a full ring cannot deadlock.
- */
-enum { RING = 256 };
+/* Commands depend only on commands enqueued before them (a wait names a record already made), so blocking on a full ring cannot deadlock. But
+ * a device whose commands come after those that a ring has no room for starves meanwhile: a slot has some thousands of ops. */
+enum { COMPUTE_RING_BYTES = 5 << 18, COPY_RING_BYTES = 16 << 10 };
 
 struct mark { /* command number `number` of `stream`; stream NULL: nothing to wait for */
 	struct cpu_stream *stream;
@@ -26,20 +27,19 @@ struct cpu_event {
 	int64_t time_ns;
 };
 
-enum command_kind { COMMAND_OP, COMMAND_COPY, COMMAND_RECORD, COMMAND_WAIT };
+/* SKIP: nothing follows up to the ring's end. */
+enum command_kind { COMMAND_OP, COMMAND_COPY, COMMAND_RECORD, COMMAND_WAIT, COMMAND_SKIP };
 
+/* Followed by its payload: an op without what it does not use, struct copying, struct cpu_event *, struct mark. */
 struct command {
 	enum command_kind kind;
-	union {
-		struct rh_op op;
-		struct {
-			void *dst;
-			const void *src;
-			int64_t bytes;
-		} copy;
-		struct cpu_event *record;
-		struct mark wait;
-	};
+	uint32_t bytes; /* of all, a multiple of 8 */
+};
+
+struct copying {
+	void *dst;
+	const void *src;
+	int64_t bytes;
 };
 
 struct cpu_stream {
@@ -50,20 +50,24 @@ struct cpu_stream {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work;     /* something was enqueued, or stop */
-	pthread_cond_t progress; /* done has grown */
-	uint64_t enqueued, done; /* protected by lock, as are waiters and stop */
-	int waiters, stop;
-	struct command
-	        ring[RING]; /* command n is in ring[n % RING]; those in [done, enqueued) belong to the thread, the rest to the enqueuer */
+	pthread_cond_t progress; /* done has come to what somebody waits for */
+	pthread_cond_t room;     /* half of the ring is free */
+	uint64_t enqueued, done; /* commands; protected by lock, as is all up to stop */
+	uint64_t wanted;         /* no waiter waits for less; UINT64_MAX: nobody waits */
+	uint64_t written, read;  /* bytes of the ring, ever */
+	int crowded, stop;       /* somebody waits for room */
+	size_t bytes;            /* of the ring, in which [read, written) belongs to the thread, the rest to the enqueuer */
+	char *ring;
 };
 
 /* Waits until `stream` has done its first `number` commands. Call with the lock held. */
 static void wait_done(struct cpu_stream *stream, uint64_t number)
 {
-	stream->waiters++;
-	while (stream->done < number)
+	while (stream->done < number) {
+		if (number < stream->wanted)
+			stream->wanted = number;
 		pthread_cond_wait(&stream->progress, &stream->lock);
-	stream->waiters--;
+	}
 }
 
 static void wait_mark(struct mark mark)
@@ -94,28 +98,104 @@ static void reach_record(struct cpu_stream *stream, struct cpu_event *event, uin
 	event_release(event);
 }
 
-/* After a fault nothing is computed or copied any more, but events are still reached, so that nobody hangs. */
-static void run_command(struct cpu_stream *stream, struct command *command, uint64_t number)
+/* ---- ops in the ring ---- */
+
+static size_t payload_of(const struct rh_op *op, size_t *parameters)
 {
+	enum { SHORT = 48 }; /* what all but one kind need of the parameters */
+	_Static_assert(sizeof op->attention <= SHORT && sizeof op->dropout <= SHORT && sizeof op->work <= SHORT &&
+	                       sizeof op->scaled_gemm <= SHORT && sizeof op->dequantise <= SHORT,
+	               "parameters that are longer must be told apart");
+	size_t all = sizeof *op - offsetof(struct rh_op, gemm);
+	*parameters = op->kind == RH_OP_ROPE_TABLE ? all : SHORT;
+	return sizeof op->kind + 4 + *parameters + (size_t)rh_op_info(op->kind)->operands * sizeof op->operand[0];
+}
+
+static void put_op(char *to, const struct rh_op *op)
+{
+	size_t parameters;
+	payload_of(op, &parameters);
+	memcpy(to, &op->kind, sizeof op->kind);
+	memcpy(to + 8, &op->gemm, parameters);
+	memcpy(to + 8 + parameters, op->operand, (size_t)rh_op_info(op->kind)->operands * sizeof op->operand[0]);
+}
+
+static void take_op(const char *from, struct rh_op *op)
+{
+	size_t parameters;
+	memset(op, 0, sizeof *op);
+	memcpy(&op->kind, from, sizeof op->kind);
+	payload_of(op, &parameters);
+	memcpy(&op->gemm, from + 8, parameters);
+	memcpy(op->operand, from + 8 + parameters, (size_t)rh_op_info(op->kind)->operands * sizeof op->operand[0]);
+}
+
+/* ---- the thread ---- */
+
+static void run_op(struct cpu_stream *stream, const char *from)
+{
+	struct rh_op op;
+	if (rh_fault_code(stream->fault))
+		return;
+	take_op(from, &op);
+	rh_error_clear();
+	int rc = cpu_run(&stream->context, &op);
+	if (rc < 0)
+		rh_fault_keep(stream->fault, rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(op.kind)->name));
+}
+
+/* After a fault nothing is computed or copied any more, but events are still reached, so that nobody hangs. */
+static void run_command(struct cpu_stream *stream, const struct command *command, uint64_t number)
+{
+	const char *payload = (const char *)(command + 1);
+	struct copying copy;
+	struct cpu_event *event;
+	struct mark mark;
 	switch (command->kind) {
 	case COMMAND_RECORD:
-		reach_record(stream, command->record, number);
+		memcpy(&event, payload, sizeof event);
+		reach_record(stream, event, number);
 		return;
 	case COMMAND_WAIT:
-		wait_mark(command->wait);
+		memcpy(&mark, payload, sizeof mark);
+		wait_mark(mark);
 		return;
 	case COMMAND_COPY:
+		memcpy(&copy, payload, sizeof copy);
 		if (!rh_fault_code(stream->fault))
-			memcpy(command->copy.dst, command->copy.src, (size_t)command->copy.bytes);
+			memcpy(copy.dst, copy.src, (size_t)copy.bytes);
 		return;
 	case COMMAND_OP:
-		if (rh_fault_code(stream->fault))
-			return;
-		rh_error_clear();
-		int rc = cpu_run(&stream->context, &command->op);
-		if (rc < 0)
-			rh_fault_keep(stream->fault,
-			              rh_fail_in(rc, "device cpu:%d, %s", stream->device, rh_op_info(command->op.kind)->name));
+		run_op(stream, payload);
+		return;
+	case COMMAND_SKIP:
+		return;
+	}
+}
+
+/* What the next command is, the lock held: a ring's end that was left empty is gone over. */
+static const struct command *next_command(struct cpu_stream *stream)
+{
+	const struct command *command = (const void *)(stream->ring + stream->read % stream->bytes);
+	if (command->kind == COMMAND_SKIP) {
+		stream->read += command->bytes;
+		command = (const void *)(stream->ring + stream->read % stream->bytes);
+	}
+	return command;
+}
+
+/* The lock is held. */
+static void command_done(struct cpu_stream *stream, uint64_t number, uint32_t bytes)
+{
+	stream->done = number;
+	stream->read += bytes;
+	if (stream->done >= stream->wanted) {
+		stream->wanted = UINT64_MAX; /* those who still wait say so again */
+		pthread_cond_broadcast(&stream->progress);
+	}
+	if (stream->crowded && stream->written - stream->read <= stream->bytes / 2) {
+		stream->crowded = 0;
+		pthread_cond_broadcast(&stream->room);
 	}
 }
 
@@ -129,15 +209,25 @@ static void *stream_main(void *argument)
 		if (stream->done == stream->enqueued)
 			break;
 		uint64_t number = stream->done + 1;
+		const struct command *command = next_command(stream);
 		pthread_mutex_unlock(&stream->lock);
-		run_command(stream, &stream->ring[stream->done % RING], number); /* only this thread changes done */
+		run_command(stream, command, number); /* only this thread changes done and read */
 		pthread_mutex_lock(&stream->lock);
-		stream->done = number;
-		if (stream->waiters)
-			pthread_cond_broadcast(&stream->progress);
+		command_done(stream, number, command->bytes);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
+}
+
+static void stream_free(struct cpu_stream *stream)
+{
+	rh_pool_destroy(stream->context.pool);
+	pthread_cond_destroy(&stream->room);
+	pthread_cond_destroy(&stream->progress);
+	pthread_cond_destroy(&stream->work);
+	pthread_mutex_destroy(&stream->lock);
+	rh_free(stream->ring);
+	rh_free(stream);
 }
 
 int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_isa isa, struct rh_fault *fault, struct cpu_stream **out)
@@ -149,10 +239,14 @@ int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_is
 	stream->fault = fault;
 	stream->device = device;
 	stream->stream = kind;
+	stream->wanted = UINT64_MAX;
+	stream->bytes = kind == RH_STREAM_COMPUTE ? COMPUTE_RING_BYTES : COPY_RING_BYTES;
 	pthread_mutex_init(&stream->lock, NULL);
 	pthread_cond_init(&stream->work, NULL);
 	pthread_cond_init(&stream->progress, NULL);
-	int rc = rh_pool_create(threads, &stream->context.pool);
+	pthread_cond_init(&stream->room, NULL);
+	stream->ring = rh_alloc(stream->bytes, 1);
+	int rc = stream->ring ? rh_pool_create(threads, &stream->context.pool) : -ENOMEM;
 	if (!rc) {
 		int fault_code = pthread_create(&stream->thread, NULL, stream_main, stream);
 		if (fault_code)
@@ -163,11 +257,7 @@ int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_is
 		*out = stream;
 		return 0;
 	}
-	rh_pool_destroy(stream->context.pool);
-	pthread_cond_destroy(&stream->progress);
-	pthread_cond_destroy(&stream->work);
-	pthread_mutex_destroy(&stream->lock);
-	rh_free(stream);
+	stream_free(stream);
 	return rc;
 }
 
@@ -180,20 +270,31 @@ void cpu_stream_close(struct cpu_stream *stream)
 	pthread_cond_signal(&stream->work);
 	pthread_mutex_unlock(&stream->lock);
 	pthread_join(stream->thread, NULL);
-	rh_pool_destroy(stream->context.pool);
-	pthread_cond_destroy(&stream->progress);
-	pthread_cond_destroy(&stream->work);
-	pthread_mutex_destroy(&stream->lock);
-	rh_free(stream);
+	stream_free(stream);
 }
 
-/* The slot for the next command; the lock is held from here to publish(). */
-static struct command *claim(struct cpu_stream *stream)
+/* Room for the next command, whose payload is filled in; the lock is held from here to publish(). */
+static void *claim(struct cpu_stream *stream, enum command_kind kind, size_t payload)
 {
+	size_t bytes = (sizeof(struct command) + payload + 7) / 8 * 8;
+	RH_ASSERT(bytes <= stream->bytes / 4);
 	pthread_mutex_lock(&stream->lock);
-	while (stream->enqueued - stream->done >= RING) /* a loop: another host thread may have come first */
-		wait_done(stream, stream->enqueued - RING + 1);
-	return &stream->ring[stream->enqueued % RING];
+	for (;;) { /* another host thread may come first */
+		size_t at = stream->written % stream->bytes, left = stream->bytes - at, skip = left < bytes ? left : 0;
+		if (stream->written - stream->read + skip + bytes > stream->bytes) {
+			stream->crowded = 1;
+			pthread_cond_wait(&stream->room, &stream->lock);
+			continue;
+		}
+		struct command *command = (void *)(stream->ring + at);
+		if (skip) {
+			*command = (struct command){COMMAND_SKIP, (uint32_t)skip};
+			command = (void *)stream->ring;
+		}
+		stream->written += skip + bytes;
+		*command = (struct command){kind, (uint32_t)bytes};
+		return command + 1;
+	}
 }
 
 static void publish(struct cpu_stream *stream)
@@ -205,28 +306,22 @@ static void publish(struct cpu_stream *stream)
 
 void cpu_stream_op(struct cpu_stream *stream, const struct rh_op *op)
 {
-	struct command *command = claim(stream);
-	command->kind = COMMAND_OP;
-	command->op = *op;
+	size_t parameters;
+	put_op(claim(stream, COMMAND_OP, payload_of(op, &parameters)), op);
 	publish(stream);
 }
 
 void cpu_stream_copy(struct cpu_stream *stream, void *dst, const void *src, int64_t bytes)
 {
-	struct command *command = claim(stream);
-	command->kind = COMMAND_COPY;
-	command->copy.dst = dst;
-	command->copy.src = src;
-	command->copy.bytes = bytes;
+	const struct copying copy = {dst, src, bytes};
+	memcpy(claim(stream, COMMAND_COPY, sizeof copy), &copy, sizeof copy);
 	publish(stream);
 }
 
 void cpu_stream_record(struct cpu_stream *stream, struct cpu_event *event)
 {
 	atomic_fetch_add_explicit(&event->references, 1, memory_order_relaxed);
-	struct command *command = claim(stream);
-	command->kind = COMMAND_RECORD;
-	command->record = event;
+	memcpy(claim(stream, COMMAND_RECORD, sizeof event), &event, sizeof event);
 	pthread_mutex_lock(&event->lock); /* inside the stream's lock: the thread takes it only after publish, without the stream's */
 	event->mark = (struct mark){stream, stream->enqueued + 1};
 	pthread_mutex_unlock(&event->lock);
@@ -246,9 +341,7 @@ void cpu_stream_wait(struct cpu_stream *stream, struct cpu_event *event)
 	struct mark mark = event_mark(event);
 	if (!mark.stream || mark.stream == stream) /* a stream's own past is done by the time it gets there */
 		return;
-	struct command *command = claim(stream);
-	command->kind = COMMAND_WAIT;
-	command->wait = mark;
+	memcpy(claim(stream, COMMAND_WAIT, sizeof mark), &mark, sizeof mark);
 	publish(stream);
 }
 

@@ -69,11 +69,25 @@ static double over(double amount, double rate)
 	return rate > 0 ? amount / rate : 0;
 }
 
+/* What a kind's rate changes with: a cache holds what is short; a row has its own costs. */
 double rh_sim_op_size(const struct rh_op *op)
 {
-	if (op->kind == RH_OP_ATTENTION || op->kind == RH_OP_ATTENTION_BACKWARD)
+	switch (op->kind) {
+	case RH_OP_ATTENTION:
+	case RH_OP_ATTENTION_BACKWARD:
 		return (double)op->attention.longest;
-	return op->kind == RH_OP_HEAD_LOSS ? (double)op->operand[RH_HEAD_LOSS_LOGITS].rows : 1;
+	case RH_OP_HEAD_LOSS:
+		return (double)op->operand[RH_HEAD_LOSS_LOGITS].rows;
+	case RH_OP_RMSNORM:
+		return (double)op->operand[RH_RMSNORM_W].cols;
+	case RH_OP_RMSNORM_BACKWARD:
+		return (double)op->operand[RH_RMSNORM_BACKWARD_W].cols;
+	case RH_OP_FILL:
+	case RH_OP_CAST:
+		return (double)op->operand[0].rows * (double)op->operand[0].cols;
+	default:
+		return 1;
+	}
 }
 
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)

@@ -67,14 +67,20 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	}
 }
 
-/* How much faster than its part of all cores a device with some of them is while the others rest: memory and heat are its own. A power of
+/* How much faster than its part of all cores a device with some of them is: while the others rest, memory and heat are its own. A power of
  * the share that goes through what one core reaches. */
-static double gain_of(const struct rh_hardware *has, double threads)
+static double gain_alone(const struct rh_hardware *has, double threads)
 {
 	double share = threads / (double)has->host.cores, part = 1 / (double)has->host.cores;
 	if (!(has->device.one_core > part) || share >= 1)
 		return 1;
 	return pow(share, log(has->device.one_core) / log(part)) / share;
+}
+
+/* The same while the others have work of their own: fewer threads wait less for one another. By what halves reach, for each halving. */
+static double gain_beside(const struct rh_hardware *has, double threads)
+{
+	return has->device.halves > 0 ? pow(has->device.halves, log2((double)has->host.cores / threads)) : 1;
 }
 
 void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
@@ -86,9 +92,10 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 	if (on_host && has->host.cores) { /* a fair share of cores: bytes at the memory's rate are all of them */
 		double threads = (double)has->host.cores * sim->share, rate = sim->work[RH_HOST_OPTIMIZER].most;
 		threads = threads < 1 ? 1 : threads;
-		use(&device->compute, sim->cores, threads);
-		device->compute.most = gain_of(has, threads);
-		device->compute.scale = rate > 0 ? (double)has->host.cores / (rate * threads) : 1;
+		double beside = gain_beside(has, threads);
+		use(&device->compute, sim->cores, threads / beside);
+		device->compute.most = fmax(gain_alone(has, threads), beside);
+		device->compute.scale = rate > 0 ? (double)has->host.cores * beside / (rate * threads) : 1;
 	}
 	for (int way = 0; way < SIM_WAYS; way++) {
 		struct sim_route *copy = &device->copy[way];

@@ -4,12 +4,12 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "cuda/device.h"
-#include "device/cpu/cpu.h"
+#include "run/doctor/cores.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { LAUNCHES = 256, PROBES_MOST = 16, MORE_SECONDS = 20 };
+enum { LAUNCHES = 256, PROBES_MOST = 16, MORE_SECONDS = 20, COMPARED = 3 };
 
 static const int64_t mib = 1 << 20;
 
@@ -25,10 +25,10 @@ static const struct doctor_probe host_probes[] = {
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_F32, .lora_r = 32},
         {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_BF16, .lora_r = 32},
-        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 1024, 1, 512), .dtype = RH_F32, .qk_norm = 1},
-        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 1024, 1, 512), .dtype = RH_BF16, .qk_norm = 1},
-        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 128, 1, 128), .dtype = RH_F32},
-        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 128, 1, 128), .dtype = RH_BF16},
+        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 512, 1, 256), .dtype = RH_F32, .qk_norm = 1},
+        {SHAPE(1024, 2816, 16, 8, 64, 4096, 2, 512, 1, 256), .dtype = RH_BF16, .qk_norm = 1},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 192, 1, 128), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 192, 1, 128), .dtype = RH_BF16},
         {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_F32},
         {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_BF16},
         {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_F32},
@@ -54,6 +54,7 @@ struct plan {
 	struct rh_device_grain grain;
 	const struct doctor_probe *probe;
 	int probes, whole_host; /* the device computes on all the host's cores */
+	int shared;             /* then: the probe that parts of the cores are measured with */
 	int rounds, runs;       /* rounds over all probes; runs of each in a row */
 	double probes_seconds;  /* after which no probe is begun, but for the first round's */
 	double drive_seconds;   /* each of three */
@@ -66,6 +67,7 @@ static struct plan plan_for(const char *kind)
 	if (!strcmp(kind, "cpu"))
 		return (struct plan){PROBES(host_probes),
 		                     .whole_host = 1,
+		                     .shared = 8,
 		                     .rounds = 32,
 		                     .runs = 1,
 		                     .drive_seconds = 2,
@@ -138,43 +140,15 @@ static int choose_probes(const struct plan *plan, int64_t room, unsigned char *c
 	                                (double)room / (double)mib);
 }
 
-/* A probe on a device of one thread. */
-static int measure_one_core(const struct doctor_probe *probe, struct doctor_samples *samples)
-{
-	struct doctor_place place = {.grain = rh_cpu_grain()};
-	place.bytes = doctor_probe_bytes(probe, &place.grain);
-	struct rh_cpu_options options = {.threads = 1, .cap_bytes = place.bytes, .isa = rh_cpu_best_isa()};
-	int rc = rh_cpu_open(0, &options, &place.device);
-	if (rc)
-		return rc;
-	rc = place.device->ops->reserve(place.device, place.bytes, &place.base);
-	if (!rc)
-		rc = doctor_probe_run(&place, probe, 1, samples);
-	place.device->ops->close(place.device);
-	return rc;
-}
-
-/* What the probes took: medians, as an op that is interrupted says nothing of it; but some are in every run, so all take their share. */
+/* What the probes usually took, made longer by what all of them together took more: that is no op's own, and every run's share. */
 static int reduce(const struct plan *plan, const struct doctor_samples *samples, struct rh_doctor_report *out)
 {
 	int rc = 0;
 	for (int i = 0; !rc && i < plan->probes; i++)
 		rc = doctor_samples_reduce(&samples[i], &out->ops);
-	double lost = out->ops.medians_s > 0 ? out->ops.means_s / out->ops.medians_s : 1;
+	double lost = out->ops.usual_s > 0 ? out->ops.taken_s / out->ops.usual_s : 1;
 	for (size_t i = 0; i < out->ops.count; i++)
 		out->ops.item[i].seconds *= lost;
-	return rc;
-}
-
-static int compare_cores(const struct doctor_samples *all, const struct doctor_samples *alone, double *one_core)
-{
-	struct doctor_op_times together = {0}, one = {0};
-	int rc = doctor_samples_reduce(all, &together);
-	if (!rc)
-		rc = doctor_samples_reduce(alone, &one);
-	*one_core = one.means_s > together.means_s ? together.means_s / one.means_s : 0;
-	doctor_op_times_free(&together);
-	doctor_op_times_free(&one);
 	return rc;
 }
 
@@ -182,9 +156,11 @@ static int compare_cores(const struct doctor_samples *all, const struct doctor_s
  * within a second. */
 static int run_probes(const struct plan *plan, const unsigned char *chosen, const struct doctor_place *place, struct rh_doctor_report *out)
 {
-	struct doctor_samples samples[PROBES_MOST] = {{0}}, alone = {0};
+	struct doctor_samples samples[PROBES_MOST] = {{0}};
+	struct doctor_cores cores = {0};
 	double began = rh_clock_seconds();
-	int rc = 0, done = 0, compares = plan->whole_host && out->facts.cores > 1;
+	int done = 0, compares = plan->whole_host && out->facts.cores > 1 && chosen[plan->shared];
+	int rc = compares ? doctor_cores_open(&plan->probe[plan->shared], out->facts.cores, &cores) : 0;
 	for (int round = 0; !rc && round < plan->rounds; round++)
 		for (int i = 0; !rc && i < plan->probes; i++) {
 			double over = rh_clock_seconds() - began - plan->probes_seconds;
@@ -192,18 +168,18 @@ static int run_probes(const struct plan *plan, const unsigned char *chosen, cons
 				continue;
 			rc = doctor_probe_run(place, &plan->probe[i], plan->runs, &samples[i]);
 			done++;
-			if (!rc && !i && compares)
-				rc = measure_one_core(&plan->probe[i], &alone);
+			for (int n = 0; !rc && i == plan->shared && compares && n < COMPARED; n++)
+				rc = doctor_cores_measure(&cores, place, &samples[i]);
 		}
 	if (!rc && done < plan->probes)
 		rh_warn_once("this machine is slow or busy, or has little memory: some shapes of products were not measured");
 	if (!rc)
 		rc = reduce(plan, samples, out);
 	if (!rc && compares)
-		rc = compare_cores(&samples[0], &alone, &out->one_core);
+		doctor_cores_reduce(&cores, &out->one_core, &out->halves);
 	for (int i = 0; i < plan->probes; i++)
 		doctor_samples_free(&samples[i]);
-	doctor_samples_free(&alone);
+	doctor_cores_close(&cores);
 	return rc;
 }
 
@@ -219,7 +195,8 @@ static int measure_on_devices(const struct plan *plan, const unsigned char *chos
 	if (!rc)
 		rc = measure_launch(devices->device[0], base[0], &out->launch_s);
 	if (!rc)
-		rc = run_probes(plan, chosen, &(struct doctor_place){devices->device[0], plan->grain, base[0], bytes}, out);
+		rc = run_probes(plan, chosen, &(struct doctor_place){devices->device[0], !plan->whole_host, plan->grain, base[0], bytes},
+		                out);
 	return rc;
 }
 

@@ -22,7 +22,7 @@ struct rh_doctor_report {
 	double optimizer[RH_LAYOUTS], optimizer_f32; /* bytes per second; 0: not measured */
 	struct doctor_op_times ops;                  /* of one device */
 	double launch_s;                             /* of an op that does nothing */
-	double one_core;                             /* of a CPU device: the share of its speed that one core has alone; 0: not measured */
+	double one_core, halves;                     /* of a CPU device, see doctor_cores_reduce; 0: not measured */
 	int devices;
 	struct rh_cuda_gpu gpu;                      /* the first device's, where it is one; major 0: it is not */
 	int64_t device_bytes, device_reserved_bytes; /* memory of its own, and what of it is not to be had; 0: the host's */

@@ -5,6 +5,7 @@
 #include "model/emit.h"
 #include "run/doctor/median.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { FILL_WORDS = 1 << 19 };
@@ -19,6 +20,7 @@ struct pass {
 	struct rh_arena memory; /* the device's: weights, gradients, integers, results, then activations */
 	char **weights;
 	float *(*gradient)[2];
+	char **rounded; /* of bf16: where gradients are rounded to */
 	char *micro;
 	struct rh_head_out head;
 	struct rh_view x, dx;
@@ -26,6 +28,7 @@ struct pass {
 	struct rh_event **event; /* [0] before the first op, [i + 1] behind op i */
 	struct rh_op *op;
 	size_t ops, capacity;
+	int rc; /* of layer_done's, that returns none */
 };
 
 static int every_module(const void *context, const char *name, int64_t *r, double *scale)
@@ -71,13 +74,16 @@ static int pass_place(struct pass *pass)
 	const struct rh_model *model = pass->model;
 	pass->weights = rh_alloc((size_t)model->blocks, sizeof *pass->weights);
 	pass->gradient = rh_alloc((size_t)model->blocks, sizeof *pass->gradient);
-	if (!pass->weights || !pass->gradient)
+	pass->rounded = rh_alloc((size_t)model->blocks, sizeof *pass->rounded);
+	if (!pass->weights || !pass->gradient || !pass->rounded)
 		return -ENOMEM;
 	for (int b = 0; b < model->blocks; b++) {
 		const struct rh_block *block = &model->block[b];
 		pass->weights[b] = rh_arena_take(&pass->memory, rh_dtype_bytes(model->dtype, block->elements));
 		for (int use = 0; use < 2 && block->trainable; use++)
 			pass->gradient[b][use] = rh_arena_take(&pass->memory, 4 * block->elements);
+		if (block->trainable && block->uses == 1 && model->dtype != RH_F32)
+			pass->rounded[b] = rh_arena_take(&pass->memory, rh_dtype_bytes(model->dtype, block->elements));
 	}
 	pass->micro = rh_arena_take(&pass->memory, rh_micro_layout(&pass->shape).bytes);
 	int64_t rows = pass->shape.head_rows, tokens = pass->shape.tokens, cols = pass->config.hidden_size;
@@ -98,6 +104,34 @@ static int remember(void *sink, const struct rh_op *op)
 	return rc;
 }
 
+/* As a stage begins its sums. */
+static int clear_gradients(struct pass *pass)
+{
+	int rc = 0;
+	for (int b = 0; b < pass->model->blocks; b++)
+		for (int use = 0; !rc && use < pass->model->block[b].uses && pass->gradient[b][use]; use++) {
+			struct rh_op fill = {.kind = RH_OP_FILL};
+			fill.operand[RH_FILL_Y] = rh_view_of(pass->gradient[b][use], RH_F32, 1, pass->model->block[b].elements);
+			rc = remember(pass, &fill);
+		}
+	return rc;
+}
+
+/* As a run rounds a layer's sums, once they are final. */
+static void round_layer(void *sink, int layer)
+{
+	struct pass *pass = sink;
+	for (int which = 0; which < 2; which++) {
+		int b = pass->model->layer[layer].block[which];
+		if (b < 0 || !pass->rounded[b] || pass->rc)
+			continue;
+		struct rh_op cast = {.kind = RH_OP_CAST};
+		cast.operand[RH_CAST_X] = rh_view_of(pass->gradient[b][0], RH_F32, 1, pass->model->block[b].elements);
+		cast.operand[RH_CAST_Y] = rh_view_of(pass->rounded[b], pass->model->dtype, 1, pass->model->block[b].elements);
+		pass->rc = remember(pass, &cast);
+	}
+}
+
 /* The blocks below the last as a forward stage; all of them as a backward stage; the head, which makes loss and gradient. */
 static int emit_all(struct pass *pass)
 {
@@ -105,6 +139,7 @@ static int emit_all(struct pass *pass)
 	int blocks = pass->model->layers - 1, lowest = pass->model->first_trained;
 	struct rh_emit emit = {.model = pass->model,
 	                       .launch = remember,
+	                       .layer_done = round_layer,
 	                       .sink = pass,
 	                       .arena = &arena,
 	                       .saved = &arena,
@@ -118,6 +153,8 @@ static int emit_all(struct pass *pass)
 	struct rh_view none = {0}, boundary[2] = {{0}, pass->x};
 	int rc = rh_stage_forward(&emit, 0, 1, none, boundary, NULL);
 	if (!rc)
+		rc = clear_gradients(pass);
+	if (!rc)
 		rc = rh_stage_save(&emit, 1, blocks + 1, pass->x, none, &pass->state, &pass->head);
 	if (!rc)
 		rc = rh_stage_backward(&emit, 1, blocks + 1, &pass->state, none, lowest < 1 ? pass->dx : none);
@@ -127,7 +164,7 @@ static int emit_all(struct pass *pass)
 			rc = rh_stage_backward(&emit, 0, 1, &pass->state, pass->dx, none);
 	}
 	pass->memory.peak = arena.peak > pass->memory.peak ? arena.peak : pass->memory.peak;
-	return rc;
+	return rc ? rc : pass->rc;
 }
 
 static void pass_close(struct pass *pass)
@@ -139,6 +176,7 @@ static void pass_close(struct pass *pass)
 	rh_free(pass->op);
 	rh_free(pass->weights);
 	rh_free(pass->gradient);
+	rh_free(pass->rounded);
 	rh_stage_state_free(&pass->state);
 	rh_model_destroy(pass->model);
 }
@@ -259,7 +297,7 @@ int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe
 	if (!rc && !samples->op) {
 		samples->op = pass.op;
 		samples->ops = pass.ops;
-		rc = run_once(&pass);
+		rc = place->warms ? run_once(&pass) : 0;
 	}
 	RH_ASSERT(samples->ops == pass.ops || rc);
 	for (int n = 0; !rc && n < runs; n++)
@@ -270,19 +308,37 @@ int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe
 	return rc;
 }
 
+/* Of each pass what it took, and the least that an op took in any, summed over the ops. */
+static double quickest(const struct doctor_samples *samples, double *taken)
+{
+	double sum = 0;
+	for (size_t i = 0; i < samples->ops; i++) {
+		double least = HUGE_VAL;
+		for (int n = 0; n < samples->runs; n++) {
+			double seconds = samples->seconds[(size_t)n * samples->ops + i];
+			taken[n] += seconds;
+			least = fmin(least, seconds);
+		}
+		sum += least;
+	}
+	return sum;
+}
+
 int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out)
 {
-	double *taken = rh_alloc((size_t)samples->runs + 1, sizeof *taken);
+	size_t runs = (size_t)samples->runs;
+	double *taken = rh_alloc(2 * runs + 1, sizeof *taken), *share = taken + runs;
 	int rc = taken ? rh_grow(&out->item, &out->capacity, out->count + samples->ops, sizeof *out->item) : -ENOMEM;
-	for (size_t i = 0; !rc && samples->runs && i < samples->ops; i++) {
-		double sum = 0;
-		for (int n = 0; n < samples->runs; n++)
-			sum += taken[n] = samples->seconds[(size_t)n * samples->ops + i];
-		double median = doctor_median(taken, samples->runs);
-		out->item[out->count++] = (struct doctor_op_time){samples->op[i], median};
-		out->medians_s += median;
-		out->means_s += sum / samples->runs;
+	double least = !rc && runs ? quickest(samples, taken) : 0;
+	for (size_t i = 0; !rc && runs && i < samples->ops; i++) {
+		for (size_t n = 0; n < runs; n++)
+			share[n] = taken[n] > 0 ? samples->seconds[n * samples->ops + i] / taken[n] : 0;
+		double usual = least * doctor_median(share, samples->runs);
+		out->item[out->count++] = (struct doctor_op_time){samples->op[i], usual};
+		out->usual_s += usual * (double)runs;
 	}
+	for (size_t n = 0; !rc && n < runs; n++)
+		out->taken_s += taken[n];
 	rh_free(taken);
 	return rc;
 }

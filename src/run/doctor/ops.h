@@ -16,7 +16,7 @@ struct doctor_probe {
 	int qk_norm;
 };
 
-/* An op as it was launched (addresses mean nothing any more), and the median of what it took. */
+/* An op as it was launched (addresses mean nothing any more), and what it usually took. */
 struct doctor_op_time {
 	struct rh_op op;
 	double seconds;
@@ -24,7 +24,7 @@ struct doctor_op_time {
 struct doctor_op_times {
 	struct doctor_op_time *item;
 	size_t count, capacity;
-	double medians_s, means_s; /* of all samples: the sums of their ops' medians, and of their means */
+	double usual_s, taken_s; /* by all passes: their ops' usual times in sum, and what they took */
 };
 void doctor_op_times_free(struct doctor_op_times *times);
 
@@ -34,6 +34,7 @@ int64_t doctor_probe_bytes(const struct doctor_probe *probe, const struct rh_dev
 /* A device and `bytes` of its memory from `base`. */
 struct doctor_place {
 	struct rh_device *device;
+	int warms; /* what is launched for the first time takes longer: not to be measured */
 	struct rh_device_grain grain;
 	void *base;
 	int64_t bytes;
@@ -46,9 +47,10 @@ struct doctor_samples {
 	size_t ops, capacity;
 	int runs;
 };
-/* Runs it so often in that memory, whose content is lost, and adds to its samples; before the first of them once unmeasured. */
+/* Runs it so often in that memory, whose content is lost, and adds to its samples. */
 int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, int runs, struct doctor_samples *samples) RH_MUST;
-/* Adds its ops with the median of what each took. */
+/* Adds its ops with what each usually took: where others share a machine, its speed changes from pass to pass, so an op's time is a share of
+ * its pass, the median of these shares, and the pass is the quickest of each op in sum. */
 int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out) RH_MUST;
 void doctor_samples_free(struct doctor_samples *samples);
 

@@ -202,6 +202,7 @@ int rh_doctor_profile(const struct rh_doctor_report *report, struct rh_hardware 
 	out->device.reserved = report->device_reserved_bytes;
 	out->device.on_host_cores = !report->device_bytes;
 	out->device.one_core = report->one_core;
+	out->device.halves = report->halves;
 	out->device.launch_s = report->launch_s;
 	int rc = name_it(report, out);
 	if (!rc)
