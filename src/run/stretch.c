@@ -85,8 +85,8 @@ static int settle(struct walk *walk, struct run_device *on)
 		return 0;
 	on->owes.is = 0;
 	int rc = bulk_flush(walk->executor, (int)(on - walk->executor->on));
+	(void)rh_plan_gradient_layout(options->model, on->owes.lo, on->owes.hi, offset);
 	for (int b = 0; !rc && b < options->model->blocks; b++) {
-		(void)rh_plan_gradient_layout(options->model, on->owes.lo, on->owes.hi, offset);
 		if (offset[2 * b] < 0)
 			continue;
 		rc = on->device->ops->event_sync(on->downloaded[2 * b]);
