@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "train/forecast_bounded.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +42,13 @@ static int small_input(const struct rh_config *config, const struct rh_session_m
 		smaller->round_micro_batches = smaller->gradient_accumulation_steps;
 	return alike_input(smaller, input, out);
 }
+
+/* A step for comparisons. */
+struct small {
+	struct rh_config config;
+	struct rh_forecast_input input;
+	struct rh_forecast base;
+};
 
 static int is_roundpipe(const struct rh_config *config)
 {
@@ -120,16 +128,11 @@ static double speed_with_more(enum rh_bottleneck what, const struct rh_config *c
 static void find_bottleneck(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                             const struct rh_forecast *base, struct rh_outlook *out)
 {
-	struct rh_config same = *config;
-	struct rh_cuts cuts = {0};
 	double time = 1 / base->tokens_per_second, left = time * (1 - 1 / more), most = 0;
-	int chosen = machine->devices > 1 && is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
-	if (chosen && rh_config_pin_stages(&same, &base->plan, &cuts))
-		return;
 	for (int l = 0; l < RH_LIMITS && most < left; l++) {
 		if (l == RH_LIMIT_NVME && !out->forecast.nvme_bytes)
 			continue;
-		double tokens = speed_with_more((enum rh_bottleneck)l, &same, machine, input), saved = tokens > 0 ? time - 1 / tokens : 0;
+		double tokens = speed_with_more((enum rh_bottleneck)l, config, machine, input), saved = tokens > 0 ? time - 1 / tokens : 0;
 		left -= saved > 0 ? saved : 0;
 		if (saved <= most)
 			continue;
@@ -137,7 +140,6 @@ static void find_bottleneck(const struct rh_config *config, const struct rh_sess
 		out->bottleneck_gain = tokens * time - 1;
 		out->bottleneck = (enum rh_bottleneck)l;
 	}
-	rh_cuts_free(&cuts);
 }
 
 static void consider(struct rh_advice *best, double gain, const char *text)
@@ -148,17 +150,38 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 	snprintf(best->text, sizeof best->text, "%s", text);
 }
 
-/* Changes that a user may make without another machine. */
-static void find_advice(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                        double base, struct rh_outlook *out)
+/* Of twice the micro-batches in a step: what it spends on its two ends is spent once for all. Where the small step has fewer than the whole,
+ * the two say what a micro-batch more takes; else twice as many are simulated. */
+static double gain_of_twice(const struct rh_config *config, const struct rh_session_machine *machine, const struct small *small,
+                            const struct rh_forecast_input *input, const struct rh_forecast *whole)
 {
-	char text[128];
+	double count = (double)input->count[0], few = (double)small->input.count[0], each = (double)input->micro[0].tokens;
+	if (count > few && fabs(input->tokens_a_step / count - each) < each / 100) {
+		double step = whole->step_seconds, further = count * (step - small->base.step_seconds) / (count - few);
+		return 2 * step / (step + fmin(fmax(further, 0), step)) - 1;
+	}
 	struct rh_config other = *config;
 	struct rh_forecast_input longer;
+	other.gradient_accumulation_steps *= 2;
+	if (alike_input(&other, &small->input, &longer))
+		return 0;
+	double tokens = speed(&other, machine, &longer);
+	rh_forecast_input_free(&longer);
+	return tokens / small->base.tokens_per_second - 1;
+}
+
+/* Changes that a user may make without another machine. */
+static void find_advice(const struct rh_session_machine *machine, const struct small *small, const struct rh_forecast_input *input,
+                        struct rh_outlook *out)
+{
+	char text[128];
+	const struct rh_config *config = &small->config;
+	struct rh_config other = *config;
+	double base = small->base.tokens_per_second;
 	int roundpipe = is_roundpipe(config);
 	if (!config->optimizer_staleness && roundpipe) {
 		other.optimizer_staleness = 1;
-		consider(&out->advice, speed(&other, machine, input) / base - 1, "optimizer_staleness: 1");
+		consider(&out->advice, speed(&other, machine, &small->input) / base - 1, "optimizer_staleness: 1");
 		other = *config;
 	}
 	if (roundpipe && !config->round_micro_batches) {
@@ -169,15 +192,32 @@ static void find_advice(const struct rh_config *config, const struct rh_session_
 				continue;
 			snprintf(text, sizeof text, "round_micro_batches: %s",
 			         halves ? "half of gradient_accumulation_steps" : "gradient_accumulation_steps");
-			consider(&out->advice, speed(&other, machine, input) / base - 1, text);
+			consider(&out->advice, speed(&other, machine, &small->input) / base - 1, text);
 		}
-		other = *config;
 	}
-	other.gradient_accumulation_steps *= 2;
-	if (alike_input(&other, input, &longer))
-		return;
-	consider(&out->advice, speed(&other, machine, &longer) / base - 1, "gradient_accumulation_steps: twice as many");
-	rh_forecast_input_free(&longer);
+	consider(&out->advice, gain_of_twice(config, machine, small, input, &out->forecast), "gradient_accumulation_steps: twice as many");
+}
+
+/* Bottleneck and advice, from small steps with the whole one's stages, which are not searched for anew. */
+static int compare(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                   struct rh_outlook *out)
+{
+	struct small small = {0};
+	struct rh_cuts cuts = {0};
+	int chosen = machine->devices > 1 && is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
+	int rc = small_input(config, machine, input, out->forecast.layers, &small.config, &small.input);
+	if (!rc && chosen)
+		rc = rh_config_pin_stages(&small.config, &out->forecast.plan, &cuts);
+	if (!rc && !rh_forecast(&small.config, machine, &small.input, NULL, &small.base) && small.base.tokens_per_second > 0) {
+		find_bottleneck(&small.config, machine, &small.input, &small.base, out);
+		find_advice(machine, &small, input, out);
+	}
+	rh_forecast_free(&small.base);
+	rh_cuts_free(&cuts);
+	rh_forecast_input_free(&small.input);
+	if (!rc)
+		rh_error_clear(); /* a smaller step that cannot be had: nothing is advised */
+	return rc;
 }
 
 int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
@@ -195,24 +235,13 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 		outlook_mend(config, machine, out);
 		return 0;
 	}
-	struct rh_config smaller;
-	struct rh_forecast_input small;
-	struct rh_forecast base;
 	double light = forecast->product_peak_seconds;
 	out->speed_of_light = forecast->step_seconds > 0 ? light / forecast->step_seconds : 0;
 	out->run_seconds = (double)input->run_steps * forecast->step_seconds;
 	out->nvme_written_bytes = forecast->nvme_run_bytes;
-	rc = small_input(config, machine, input, forecast->layers, &smaller, &small);
+	rc = compare(config, machine, input, out);
 	if (rc)
 		return rc;
-	rc = rh_forecast(&smaller, machine, &small, NULL, &base);
-	if (!rc && base.tokens_per_second > 0) {
-		find_bottleneck(&smaller, machine, &small, &base, out);
-		find_advice(&smaller, machine, &small, base.tokens_per_second, out);
-	}
-	rh_forecast_free(&base);
-	rh_forecast_input_free(&small);
-	rh_error_clear(); /* a smaller step that cannot be had: nothing is advised */
 	out->longest_sequence = outlook_longest(config, machine, machine->devices, 0);
 	out->longest_sequence_single =
 	        machine->devices == 1 ? out->longest_sequence : outlook_longest(config, machine, 1, out->longest_sequence);
