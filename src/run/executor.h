@@ -91,6 +91,8 @@ int rh_executor_train(struct rh_executor *executor, const struct rh_micro_batch 
 /* 1: steps are not joined, unless in a stretch. Joined are steps of stale updates, but where boundaries go to NVMe, a trained table has two
  * uses (its parts are added up when all devices are idle), or the store could not be registered whole. */
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
+/* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
+const char *rh_executor_unjoined(const struct rh_executor *executor);
 
 /* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): each stage takes the gradients of
  * a step's micro-batches, updates its blocks before its next slot, and nobody else waits. A stage's backward recomputes from the input that

@@ -122,16 +122,32 @@ static int has_two_uses(const struct rh_model *model)
 	return has;
 }
 
+/* NULL: nothing. */
+static const char *what_parts_steps(const struct rh_executor_options *options)
+{
+	return options->spills_boundaries     ? "activations go to NVMe"
+	       : has_two_uses(options->model) ? "the embedding is trained and tied to the head"
+	                                      : NULL;
+}
+
 int64_t run_flights(const struct rh_executor_options *options)
 {
-	int joins = options->train_micro_batches && options->stale && !options->spills_boundaries && !has_two_uses(options->model);
-	return joins ? RUN_FLIGHT : 1;
+	return options->train_micro_batches && options->stale && !what_parts_steps(options) ? RUN_FLIGHT : 1;
 }
 
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
 	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */
 	return executor->flights > 1 && executor->staging ? 1 : executor->steps_held;
+}
+
+const char *rh_executor_unjoined(const struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const char *why = what_parts_steps(options);
+	if (!options->train_micro_batches || !options->stale)
+		return NULL;
+	return why ? why : executor->staging ? "the system lets too little memory be registered" : NULL;
 }
 
 void run_begin(struct rh_executor *executor)

@@ -54,6 +54,9 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	                                       .longest = work->train.longest};
 	run->micro_batches = work->train_micro_batches;
 	run->held = rh_executor_steps_in_flight(run->session.executor);
+	const char *unjoined = rh_executor_unjoined(run->session.executor);
+	if (unjoined)
+		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
 	size_t micros = (size_t)run->micro_batches, all = micros * (size_t)run->held;
 	run->batch = rh_alloc(micros, sizeof *run->batch);
 	run->micro = rh_alloc(micros, sizeof *run->micro);

@@ -182,6 +182,21 @@ static void test_joined_steps_are_told_of_as_the_last_one_is(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_steps_that_cannot_be_joined_are_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	for (int lora = 0; lora < 2; lora++) {
+		struct ran ran = run_line(&scratch, "train %s/run.yaml --output_dir %s/%d --optimizer_staleness 1 %s", scratch.dir,
+		                          scratch.dir, lora, lora ? "--use_peft true --lora_target_modules all-linear" : "");
+		assert_int_equal(ran.status, 0);
+		assert_int_equal(!strstr(ran.err, "before the next one begins, as the embedding is trained and tied to the head"), lora);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 static void test_a_step_that_does_not_come_is_told_of(void **state)
 {
 	(void)state;
@@ -217,6 +232,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_recorded_run_is_the_unrecorded_one),
 	        cmocka_unit_test(test_joined_steps_are_told_of_as_the_last_one_is),
+	        cmocka_unit_test(test_steps_that_cannot_be_joined_are_told_of),
 	        cmocka_unit_test(test_a_step_that_does_not_come_is_told_of),
 	        cmocka_unit_test(test_a_recording_left_behind_is_written_over),
 	};
