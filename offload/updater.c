@@ -11,7 +11,6 @@
 /* A trainable block's gradient of one step:
  *
  *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
- *   FREE --announce (begin)-------------------------------------------------------------------> WAITING
  *   WAITING --thread: published, all there that it has to wait for, updated (update)--> FREE
  */
 enum state { FREE, COMING, WAITING };
@@ -50,8 +49,7 @@ struct rh_updater {
 	} step[STEPS];
 	int *follower, latest; /* the block updated after each the last time, a ring at first; -1: not trained. Under turn alone */
 	int which;             /* the latest */
-	int open;
-	int untold; /* updates whose norm is to be asked for, the latest ones */
+	int untold;            /* updates whose norm is to be asked for, the latest ones */
 	int64_t announced;
 	int busy; /* blocks that are not FREE, and those to be published */
 	struct rh_watch watch;
@@ -507,48 +505,6 @@ void rh_updater_destroy(struct rh_updater *updater)
 	rh_free(updater);
 }
 
-/* The lock is held. */
-static void announce(struct rh_updater *updater, int b, enum state state, int which, struct rh_event *event)
-{
-	struct block *block = &updater->block[b];
-	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
-	if (rh_fault_code(&updater->fault))
-		return;
-	updater->busy++;
-	block->state = state;
-	block->which = which;
-	block->next = (which + 1) % STEPS;
-	block->number = updater->announced++;
-	block->event = event;
-	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
-	pthread_cond_broadcast(&updater->changed);
-}
-
-/* left: gradients that are to be taken. */
-static void next_step(struct rh_updater *updater, const struct rh_update *update, double max_norm, int left)
-{
-	updater->which = (updater->which + 1) % STEPS;
-	for (int b = 0; b < updater->blocks; b++)
-		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
-	updater->step[updater->which].update = *update;
-	updater->step[updater->which].max_norm = max_norm;
-	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : left;
-	updater->step[updater->which].spoilt = 0;
-}
-
-void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update)
-{
-	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(!rh_fault_code(&updater->fault));
-	updater->open = 0;
-	next_step(updater, update, 0, 0);
-	rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, whole_token(updater, 0), 0);
-	for (int b = 0; b < updater->blocks; b++)
-		if (rh_store_block(updater->store, b)->trainable)
-			announce(updater, b, WAITING, updater->which, NULL);
-	pthread_mutex_unlock(&updater->lock);
-}
-
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm)
 {
 	int trained = 0;
@@ -556,9 +512,14 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
 	RH_ASSERT(updater->untold < STEPS - 1);
-	updater->open = 1;
 	updater->untold++;
-	next_step(updater, update, max_norm, trained);
+	updater->which = (updater->which + 1) % STEPS;
+	for (int b = 0; b < updater->blocks; b++)
+		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
+	updater->step[updater->which].update = *update;
+	updater->step[updater->which].max_norm = max_norm;
+	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : trained;
+	updater->step[updater->which].spoilt = 0;
 	pthread_mutex_unlock(&updater->lock);
 }
 
@@ -578,15 +539,25 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	pthread_mutex_unlock(&updater->lock);
 }
 
-void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event)
+void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
 {
+	struct block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
-	if (updater->open)
-		announce(updater, block, COMING, updater->block[block].next, event);
+	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
+	int opened = block->next != (updater->which + 1) % STEPS;
+	if (opened && !rh_fault_code(&updater->fault)) {
+		updater->busy++;
+		block->state = COMING;
+		block->which = block->next;
+		block->next = (block->which + 1) % STEPS;
+		block->number = updater->announced++;
+		block->event = event;
+		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
+		pthread_cond_broadcast(&updater->changed);
+	}
 	pthread_mutex_unlock(&updater->lock);
 }
 
-/* Until it is not pending any more; block -1: of any block. */
 static int await(struct rh_updater *updater, enum recorded what, int block)
 {
 	pthread_mutex_lock(&updater->lock);

@@ -1,8 +1,7 @@
 /* The optimizer on a thread of its own, block after block, while devices work.
  *
  * Gradients are taken as they arrive (rh_updater_open). Without clipping each block is updated then, while lower layers still make theirs;
- * with it all wait for the last one, whose arrival makes the norm known. Or the driver has all gradients and their norm
- * (rh_updater_begin). Either way the next step may run already.
+ * with it all wait for the last one, whose arrival makes the norm known. Either way the next step may run already.
  *
  * Synchronous (staleness 0): each block is released as soon as it is updated, the lowest waiting one first, so that the next step's forward
  * starts while deep layers are still being updated.
@@ -14,7 +13,7 @@
  * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's lock is taken with none of them but the turn, and
  * only a trace's inside it. Events are queried under the updater's.
  *
- * One thread drives: open or begin, any number of uploads, arrivals and awaits, norm or finish, and again. The orderings (offload/order.h) are held by the
+ * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again. The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H
@@ -32,10 +31,6 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
-/* Starts the update of every trainable block; the stored gradients are final. The caller has
- * finished the one before (asserted). */
-void rh_updater_begin(struct rh_updater *updater, const struct rh_update *update);
-
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
  * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
@@ -44,7 +39,7 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
  * before it. Else does nothing. Once a step and trainable block, before its gradient is announced. */
 void rh_updater_uploaded(struct rh_updater *updater, int block, struct rh_event *const *event, int events);
 /* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
- * (rh_updater_await_gradient). Does nothing unless opened. The event is recorded again only after the next await of this gradient. */
+ * (rh_updater_await_gradient). Does nothing unless its update was opened. The event is recorded again only after the next await of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
 /* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. Blocks whose gradient
  * is not finite are not updated, nor is what comes after them: the run must stop. */

@@ -34,17 +34,9 @@ static struct outcome run(const char *device, enum rh_dtype dtype, double clip, 
 	struct rh_updater *updater = rig.session.updater;
 	for (int step = 0; step < STEPS; step++) {
 		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
-		if (!clip)
-			rh_updater_open(updater, &update, 0);
+		rh_updater_open(updater, &update, clip);
 		out.loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
-		if (!clip) {
-			check_ok(rh_updater_norm(updater, &out.norm[step]));
-			continue;
-		}
-		check_ok(rh_updater_finish(updater));
-		out.norm[step] = rh_optimizer_norm(rig.session.store);
-		update.scale = rh_optimizer_clip(out.norm[step], clip);
-		rh_updater_begin(updater, &update);
+		check_ok(rh_updater_norm(updater, &out.norm[step]));
 	}
 	check_ok(rh_updater_finish(updater));
 	out.weights = rig_weights(&rig.session, &out.count);

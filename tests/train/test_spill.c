@@ -63,14 +63,10 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 	setenv("RH_SPILL_ELEMENTS", "3000", 1);
 	check_ok(rh_session_start(&rig.session, &work));
 	for (int step = 0; step < STEPS; step++) {
+		const struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
+		rh_updater_open(rig.session.updater, &update, what->clip);
 		out.loss[step] = rig_step(&rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
-		check_ok(rh_updater_finish(rig.session.updater));
-		out.norm[step] = rh_optimizer_norm(rig.session.store);
-		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
-		                           .learning_rate = 3e-3,
-		                           .scale = rh_optimizer_clip(out.norm[step], what->clip),
-		                           .step = step + 1};
-		rh_updater_begin(rig.session.updater, &update);
+		check_ok(rh_updater_norm(rig.session.updater, &out.norm[step]));
 		if (step + 1 == what->stop || step + 1 == STEPS)
 			check_ok(rh_updater_flush(rig.session.updater));
 	}

@@ -85,13 +85,11 @@ static struct rig_input open_run(struct deep *deep, const struct what *what, str
 
 static double step(struct rig *rig, const struct what *what, const struct rig_input *in, int step)
 {
+	const struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
+	double norm;
+	rh_updater_open(rig->session.updater, &update, what->clip);
 	double loss = rig_step(rig, in, step * MICROS % (in->micros - MICROS + 1), MICROS - (step % 5 == 4), step);
-	check_ok(rh_updater_finish(rig->session.updater));
-	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0},
-	                           .learning_rate = 3e-3,
-	                           .scale = rh_optimizer_clip(rh_optimizer_norm(rig->session.store), what->clip),
-	                           .step = step + 1};
-	rh_updater_begin(rig->session.updater, &update);
+	check_ok(rh_updater_norm(rig->session.updater, &norm));
 	if (step % 10 == 6 || step + 1 == what->steps)
 		check_ok(rh_updater_flush(rig->session.updater));
 	return loss;

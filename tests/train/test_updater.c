@@ -64,28 +64,9 @@ static double one_step(struct rig *rig, const struct rig_input *in, int step)
 	return rig_step(rig, in, first_of(in, step), MICROS, step);
 }
 
-/* By the driver, or as training has them: with clipping once the last gradient has arrived. Then steps are joined where they can be, or
- * not. */
-enum when { BEHIND_A_BARRIER, ARRIVING, JOINED };
-
 static struct rh_update update_of(int step)
 {
 	return (struct rh_update){.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
-}
-
-static void behind_a_barrier(struct rig *rig, const struct rig_input *in, const struct what *what, struct outcome *out)
-{
-	struct rh_updater *updater = rig->session.updater;
-	for (int step = 0; step < STEPS; step++) {
-		struct rh_update update = update_of(step);
-		out->loss[step] = one_step(rig, in, step);
-		check_ok(rh_updater_finish(updater));
-		out->norm[step] = rh_optimizer_norm(rig->session.store);
-		update.scale = rh_optimizer_clip(out->norm[step], what->clip);
-		rh_updater_begin(updater, &update);
-		if (step + 1 == what->stop || step + 1 == STEPS)
-			check_ok(rh_updater_flush(updater));
-	}
 }
 
 static void as_training(struct rig *rig, const struct rig_input *in, const struct what *what, int most, struct outcome *out)
@@ -109,7 +90,8 @@ static void as_training(struct rig *rig, const struct rig_input *in, const struc
 	assert_int_equal(joined, most > 1 ? STEPS - 1 - (what->stop > 0) : 0);
 }
 
-static struct outcome beside(const struct what *what, int staleness, enum when when)
+/* As training has them; with clipping once the last gradient has arrived. Joined: steps overlap where they can. */
+static struct outcome beside(const struct what *what, int staleness, int joined)
 {
 	struct rig rig;
 	struct rig_input in;
@@ -117,10 +99,7 @@ static struct outcome beside(const struct what *what, int staleness, enum when w
 	start(&rig, what, staleness, &in);
 	int most = (int)rh_executor_steps_in_flight(rig.session.executor);
 	assert_int_equal(most, staleness && !what->tied ? 2 : 1);
-	if (when == BEHIND_A_BARRIER)
-		behind_a_barrier(&rig, &in, what, &out);
-	else
-		as_training(&rig, &in, what, when == JOINED ? most : 1, &out);
+	as_training(&rig, &in, what, joined ? most : 1, &out);
 	out.weights = rig_weights(&rig.session, &out.count);
 	rig_close(&rig);
 	return out;
@@ -154,9 +133,9 @@ static struct outcome plain(const struct what *what, int staleness)
 	return out;
 }
 
-static void check_equal(const struct what *what, int staleness, enum when when)
+static void check_equal(const struct what *what, int staleness, int joined)
 {
-	struct outcome got = beside(what, staleness, when), expected = plain(what, staleness);
+	struct outcome got = beside(what, staleness, joined), expected = plain(what, staleness);
 	assert_int_equal(got.count, expected.count);
 	for (int step = 0; step < STEPS; step++)
 		if (got.loss[step] != expected.loss[step] || got.norm[step] != expected.norm[step])
@@ -171,14 +150,7 @@ static void test_synchronous_updates_beside_the_next_step_change_nothing(void **
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		check_equal(&cases[i], 0, BEHIND_A_BARRIER);
-}
-
-static void test_updates_once_the_last_gradient_is_there_change_nothing(void **state)
-{
-	(void)state;
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		check_equal(&cases[i], 0, ARRIVING);
+		check_equal(&cases[i], 0, 0);
 }
 
 /* With clipping and without; few slots a step and many, sums that cross rounds, a flush in the middle. */
@@ -189,7 +161,7 @@ static void test_joined_steps_equal_a_plain_loop_one_step_stale(void **state)
 		for (int clips = 0; clips < 2; clips++) {
 			struct what what = cases[i];
 			what.clip = clips ? what.clip : 0;
-			check_equal(&what, 1, JOINED);
+			check_equal(&what, 1, 1);
 		}
 }
 
@@ -197,22 +169,22 @@ static void test_asynchronous_updates_equal_a_plain_loop_one_step_stale(void **s
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		check_equal(&cases[i], 1, BEHIND_A_BARRIER);
+		check_equal(&cases[i], 1, 0);
 	struct outcome stale = plain(&cases[0], 1), fresh = plain(&cases[0], 0);
 	assert_true(stale.loss[1] != fresh.loss[1] && stale.loss[0] == fresh.loss[0]); /* else nothing was compared */
 	free(stale.weights);
 	free(fresh.weights);
 }
 
-/* Without clipping, and no barrier: synchronous and stale; tied tables, adapters, sums that cross rounds. */
-static void test_updates_as_gradients_arrive_equal_those_behind_a_barrier(void **state)
+/* Without clipping: synchronous and stale; tied tables, adapters, sums that cross rounds. */
+static void test_updates_as_gradients_arrive_equal_a_plain_loop(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		for (int staleness = 0; staleness < 2; staleness++) {
 			struct what what = cases[i];
 			what.clip = 0;
-			check_equal(&what, staleness, ARRIVING);
+			check_equal(&what, staleness, 0);
 		}
 }
 
@@ -243,10 +215,9 @@ static void test_a_failed_update_is_told_at_the_next_wait(void **state)
 	struct rig rig;
 	struct rig_input in;
 	start(&rig, &cases[1], 1, &in);
-	(void)one_step(&rig, &in, 0);
-	(void)rh_optimizer_norm(rig.session.store);
 	struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e39, .scale = 1, .step = 1};
-	rh_updater_begin(rig.session.updater, &update);
+	rh_updater_open(rig.session.updater, &update, 0);
+	(void)one_step(&rig, &in, 0);
 	int rc = rh_updater_finish(rig.session.updater);
 	assert_int_equal(rc, -EINVAL);
 	assert_non_null(strstr(rh_error(rc), "no longer finite after step 1"));
@@ -259,10 +230,9 @@ int main(void)
 	setenv("RH_PIECE_BYTES", "256", 1); /* these models are small: many pieces all the same */
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
-	        cmocka_unit_test(test_updates_once_the_last_gradient_is_there_change_nothing),
 	        cmocka_unit_test(test_joined_steps_equal_a_plain_loop_one_step_stale),
 	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),
-	        cmocka_unit_test(test_updates_as_gradients_arrive_equal_those_behind_a_barrier),
+	        cmocka_unit_test(test_updates_as_gradients_arrive_equal_a_plain_loop),
 	        cmocka_unit_test(test_a_gradient_that_is_not_finite_is_told_by_the_norm),
 	        cmocka_unit_test(test_a_failed_update_is_told_at_the_next_wait),
 	};
