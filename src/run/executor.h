@@ -58,6 +58,13 @@ struct rh_micro_batch {
 	float *scores; /* (head_rows, score_cols): forward-only */
 };
 
+/* One whose integers nobody reads, for simulated devices: each array is `any`. */
+static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shape, const int32_t *any)
+{
+	return (struct rh_micro_batch){
+	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any};
+}
+
 /* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,
  * where devices register host memory. nvme: what rh_executor_take_space takes; nvme_step: what a whole step of training writes there, at
  * most (exactly, but in a stretch). heap: beside them, at most about so much is allocated. */

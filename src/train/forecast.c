@@ -49,13 +49,7 @@ static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, 
 	for (int before = 0; before < s; before++)
 		at += input->count[before];
 	for (int64_t m = 0; m < input->count[s]; m++, at++) {
-		micro[m] = (struct rh_micro_batch){.shape = input->micro[at],
-		                                   .ids = zeros,
-		                                   .position = zeros,
-		                                   .start_q = zeros,
-		                                   .start_k = zeros,
-		                                   .head_row = zeros,
-		                                   .target = zeros};
+		micro[m] = rh_micro_batch_of(input->micro[at], zeros);
 		tokens += input->micro[at].tokens;
 	}
 	return tokens;

@@ -129,16 +129,12 @@ static void test_fp8_full_losses_are_near_bf16(void **state)
  * too little. */
 static int spilled_losses(int spill, int64_t *ram, int steps, double *loss, int64_t *written)
 {
-	static const int64_t forward[] = {2, 4, 5}, backward[] = {2, 3, 4, 5, 6}; /* many stages, so that there is much between them */
 	char dir[] = "/tmp/rh-cuda-XXXXXX", *dirs[] = {dir};
 	struct deep deep;
 	struct rh_config *config = &deep.rig.config;
 	assert_non_null(mkdtemp(dir));
 	deep_open(&deep, "qwen3", 6);
-	config->forward_cuts = (int64_t *)(uintptr_t)forward;
-	config->forward_cut_count = sizeof forward / sizeof *forward;
-	config->backward_cuts = (int64_t *)(uintptr_t)backward;
-	config->backward_cut_count = sizeof backward / sizeof *backward;
+	deep_cut(&deep);
 	config->dtype = RH_BF16;
 	config->state_layout = RH_LAYOUT_SPLIT;
 	config->device = (char *)(uintptr_t) "emu:1";

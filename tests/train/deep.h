@@ -40,4 +40,15 @@ static inline void deep_close(struct deep *deep)
 	check_ok(rh_dir_remove(deep->dir));
 }
 
+/* Many stages, so that there is much between them: of six blocks. */
+static inline void deep_cut(struct deep *deep)
+{
+	static const int64_t forward[] = {2, 4, 5}, backward[] = {2, 3, 4, 5, 6};
+	struct rh_config *config = &deep->rig.config;
+	config->forward_cuts = (int64_t *)(uintptr_t)forward;
+	config->forward_cut_count = sizeof forward / sizeof *forward;
+	config->backward_cuts = (int64_t *)(uintptr_t)backward;
+	config->backward_cut_count = sizeof backward / sizeof *backward;
+}
+
 #endif

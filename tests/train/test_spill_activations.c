@@ -49,16 +49,11 @@ static int remove_drives(void **state)
 
 static struct rig_input open_run(struct deep *deep, const struct what *what, struct place place, struct rh_workload *work)
 {
-	static const int64_t forward[] = {2, 4, 5}, backward[] = {2, 3, 4, 5, 6}; /* many stages, so that there is much between them */
 	static char *targets[] = {(char *)(uintptr_t) "all-linear"};
 	struct rh_config *config = &deep->rig.config;
 	deep_open(deep, what->model, BLOCKS);
-	if (!what->schedule) {
-		config->forward_cuts = (int64_t *)(uintptr_t)forward;
-		config->forward_cut_count = sizeof forward / sizeof *forward;
-		config->backward_cuts = (int64_t *)(uintptr_t)backward;
-		config->backward_cut_count = sizeof backward / sizeof *backward;
-	}
+	if (!what->schedule)
+		deep_cut(deep);
 	config->dtype = RH_BF16;
 	config->state_layout = RH_LAYOUT_SPLIT;
 	config->device = (char *)(uintptr_t)what->device;
