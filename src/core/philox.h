@@ -30,7 +30,7 @@ enum rh_philox_site {
 	RH_PHILOX_INIT = 1, /* a: tensor ordinal */
 	RH_PHILOX_SHUFFLE,  /* a: epoch */
 	RH_PHILOX_SPLIT,
-	RH_PHILOX_SAMPLE,  /* generation; a: token */
+	RH_PHILOX_SAMPLE, /* generation; a: token */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */

@@ -27,8 +27,8 @@ struct rh_session_bytes {
 	int64_t nvme_loaded;                            /* written to it before the first step, at most */
 	int64_t nvme_step;                              /* written to it in a whole step */
 	int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
-	int64_t program;  /* allowed for all that is not reserved: program, libraries, threads, tokenizer */
-	int host_devices; /* devices whose memory counts in total: none with memory of its own */
+	int64_t program;                                /* allowed for all that is not reserved: program, libraries, threads, tokenizer */
+	int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
 };
 
 struct rh_session {

@@ -33,7 +33,7 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	*out = (struct rh_workload){
 	        .train = {.tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained},
 	        .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
-	        .train_steps = data->steps, /* of a run that begins */
+	        .train_steps = data->steps,                                        /* of a run that begins */
 	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;

@@ -81,8 +81,8 @@ static void check_plan(const struct bench *bench, const struct rh_plan *plan)
 	assert_int_equal(plan->rounded_bytes, bench->model->dtype == RH_BF16 ? 2 * gradients : 0);
 	assert_int_equal(plan->device_bytes, plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes +
 	                                             plan->saved_bytes + plan->boundary_buffers * plan->boundary_bytes +
-	                                             RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes +
-	                                             plan->cache_bytes);
+	                                             RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
+	                                             RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes);
 	assert_true(plan->device_bytes <= bench->request.device_cap_bytes);
 	const int64_t parts[] = {plan->weight_bytes,   plan->gradient_bytes, plan->rounded_bytes, plan->arena_bytes,
 	                         plan->boundary_bytes, plan->micro_bytes,    plan->result_bytes,  plan->cache_bytes};
