@@ -1,26 +1,51 @@
 #!/usr/bin/env bash
-# Runs the test programs named after the build folder, one after another, and closes with "N passed, N failed, N skipped".
-# A program prints cmocka's lines ([       OK ], [  FAILED  ], [  SKIPPED ]); one that dies without a verdict counts as one failure.
+# Runs the test programs named after the build folder, RH_JOBS (one a core, at most 4) at a time, says of each in the order named how it went, and closes
+# with "N passed, N failed, N skipped". A program prints cmocka's lines ([       OK ], [  FAILED  ], [  SKIPPED ]); one that dies without a verdict, or
+# takes more than RH_TIMEOUT seconds, counts as one failure.
 set -uo pipefail
 build=$1
 shift
-export RH_BUILD=$build
-passed=0 failed=0 skipped=0
-for program in "$@"; do
-	log=$program.log
-	"$program" >"$log" 2>&1
+cores=$(nproc)
+jobs=${RH_JOBS:-$((cores < 4 ? cores : 4))}
+export RH_BUILD=$build RH_TIMEOUT=${RH_TIMEOUT:-3600}
+
+# One program: its output in PROGRAM.log, what is to be said of it in PROGRAM.said, its counts, last of all, in PROGRAM.counts.
+run() {
+	local program=$1 log=$1.log status ok bad skip
+	timeout --foreground -k 10 "$RH_TIMEOUT" "$program" >"$log" 2>&1
 	status=$?
+	[ $status -ne 124 ] || echo "ended after $RH_TIMEOUT s (RH_TIMEOUT)" >>"$log"
 	ok=$(grep -c '^\[       OK \]' "$log")
 	bad=$(grep '^\[  FAILED  \] [a-z_0-9]*$' "$log" | sort -u | wc -l) # cmocka names each twice
 	skip=$(grep '^\[  SKIPPED \] [a-z_0-9]*$' "$log" | sort -u | wc -l)
-	grep -h '^skipped: ' "$log" | sed 's/^/  /'
 	if [ $status -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
-	if [ "$bad" -gt 0 ]; then
-		echo "FAILED: $program (exit $status), see $log"
-		tail -n 30 "$log"
-	fi
-	echo "${program#"$build"/tests/}: $ok passed, $bad failed, $skip skipped"
-	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+	{
+		grep -h '^skipped: ' "$log" | sed 's/^/  /'
+		if [ "$bad" -gt 0 ]; then
+			echo "FAILED: $program (exit $status), see $log"
+			tail -n 30 "$log"
+		fi
+		echo "${program#"$RH_BUILD"/tests/}: $ok passed, $bad failed, $skip skipped"
+	} >"$program.said"
+	echo "$ok $bad $skip" >"$program.counts"
+	echo "$program" # done
+}
+export -f run
+# By xargs, so that an interrupt ends them too.
+together() {
+	local at=0 programs=("$@")
+	[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$jobs" bash -c 'run "$0"' | while read -r _; do
+		while [ $at -lt ${#programs[@]} ] && [ -e "${programs[at]}.counts" ]; do cat "${programs[at++]}.said"; done
+	done
+}
+
+programs=() readers=() # the latter read what others leave
+for program in "$@"; do
+	rm -f "$program.counts"
+	case $program in */test_resources) readers+=("$program") ;; *) programs+=("$program") ;; esac
 done
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+together "${programs[@]}"
+together "${readers[@]}"
+for program in "$@"; do
+	cat "$program.counts" 2>/dev/null || echo "0 1 0" # interrupted
+done | awk '{ ok += $1; bad += $2; skip += $3 } END { printf "%d passed, %d failed, %d skipped\n", ok, bad, skip; exit bad > 0 }'
