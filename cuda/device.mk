@@ -73,17 +73,17 @@ GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.
 GPU_BENCH    := $(wildcard bench/gpu/*.c)
 GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
 GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish
+$(B)/gpu/tests/%.o: tests/cuda/%.c
+	@mkdir -p $(@D)
+	@echo "cc $< (gpu)"; $(CC) $(ALL_CFLAGS) $(TEST_O) $(GPU_FLAGS) -Dmain=$*_main -Wno-missing-prototypes -c -o $@ $<
 define gpu_rules # $(1): folder of the objects, $(2): headers of the runtime
-$(B)/$(1)/tests/%.o: tests/cuda/%.c
-	@mkdir -p $$(@D)
-	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) $$(GPU_FLAGS) -Dmain=$$*_main -Wno-missing-prototypes -c -o $$@ $$<
 $(B)/$(1)/bench/%.o: bench/gpu/%.c
 	@mkdir -p $$(@D)
 	@echo "cc $$< ($(1))"; $$(CC) $$(ALL_CFLAGS) '-DGPU_TESTS(X)=$$(foreach name,$$(GPU_TESTS),X($$(name)))' $(2) -c -o $$@ $$<
 endef
 $(eval $(call gpu_rules,gpu,-isystem $(CUDA_HOME)/include))
 $(eval $(call gpu_rules,gpu-emu,-DRH_CUDA_EMULATED -Itests/cudaemu))
-gpu_objects = $(GPU_TESTS:%=$(B)/$(1)/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o)
+gpu_objects = $(GPU_TESTS:%=$(B)/gpu/tests/%.o) $(GPU_BENCH:bench/gpu/%.c=$(B)/$(1)/bench/%.o)
 $(B)/gpu-tools-emu: $(call gpu_objects,gpu-emu) $(B)/libcudaemu.a $(B)/libroundhouse.a
 	@echo "ld $@"; $(CC) $(SAN_$(VARIANT)) $(GPU_LINK) -Wl,-u,rh_cuda_kind -o $@ $^ $(LIBS) -lcmocka -lstdc++
 $(B)/gpu-tools: $(call gpu_objects,gpu) $(B)/gpu/no_emulation.o $(CUDA_OBJ) $(B)/libroundhouse.a

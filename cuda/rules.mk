@@ -25,7 +25,7 @@ $(eval $(call emu_rules,emu-asan,$$(EMU_ASAN)))
 
 $(B)/tests/cuda/%: tests/cuda/%.c $(B)/libcudaemu.a $(B)/libroundhouse.a
 	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(TEST_O) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
 
 # jemalloc and AddressSanitizer both want malloc: without the former.
 $(B)/tests/cuda/%-asan: tests/cuda/%.c $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
@@ -38,5 +38,5 @@ ifeq ($(VARIANT),tsan) # does not know of fibers
 TESTBIN := $(filter-out $(B)/tests/cuda/%,$(TESTBIN))
 endif
 ifeq ($(VARIANT),release)
-TESTBIN += $(patsubst tests/cuda/%.c,$(B)/tests/cuda/%-asan,$(filter-out %/test_resources.c,$(CUDA_TESTS)))
+TESTBIN := $(patsubst tests/cuda/%.c,$(B)/tests/cuda/%-asan,$(filter-out %/test_resources.c,$(CUDA_TESTS))) $(TESTBIN) # the longest first
 endif
