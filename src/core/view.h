@@ -21,6 +21,12 @@ static inline int64_t rh_view_bytes(struct rh_view view)
 	return rh_dtype_bytes(view.dtype, view.rows * view.cols);
 }
 
+/* Whether every row begins on 16 bytes; also of an absent view. */
+static inline int rh_view_on_16(struct rh_view view)
+{
+	return !view.data || ((uintptr_t)view.data % 16 == 0 && rh_dtype_bytes(view.dtype, view.stride) % 16 == 0);
+}
+
 /* Columns [first, first+count) of every row. Plain dtypes only. */
 static inline struct rh_view rh_view_cols(struct rh_view view, int64_t first, int64_t count)
 {

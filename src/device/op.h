@@ -50,7 +50,6 @@
 	PLAIN(ACTIVATION_BACKWARD, activation_backward)                                                                                    \
 	PLAIN(LAYERNORM, layernorm)                                                                                                        \
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
-	OWN(WORK, work)                                                                                                                    \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(SCALED_GEMM, scaled_gemm)
 
@@ -297,9 +296,6 @@ static inline float rh_half_limit(int64_t chunk)
 	return limit;
 }
 
-/* WORK: takes time and computes nothing: a layer of which only a table is known. No operands. What it costs is what it says; simulated
- * devices take `seconds` for it, others no time. */
-
 /* The most operands of an op. */
 enum { RH_OP_OPERANDS = 14 };
 
@@ -352,9 +348,6 @@ struct rh_op {
 		struct {
 			float epsilon;
 		} layernorm;
-		struct {
-			double seconds, product_flops, bytes;
-		} work;
 		struct {
 			float limit;
 		} quantise;

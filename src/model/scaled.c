@@ -9,19 +9,13 @@ static int64_t unit_of(enum rh_multiply multiply)
 	return multiply == RH_MULTIPLY_F8 ? 16 : 8;
 }
 
-static int starts_on_16(struct rh_view view)
-{
-	int64_t bytes = rh_dtype_block_bytes(view.dtype);
-	return !view.data || ((uintptr_t)view.data % 16 == 0 && view.stride * bytes % 16 == 0);
-}
-
 /* In every one of a linear's products its in and out are the columns of a and of d. */
 static int fits(const struct emit_product *p, enum rh_multiply multiply)
 {
 	int64_t unit = unit_of(multiply);
 	if (multiply == RH_MULTIPLY_BF16 || p->a.dtype != RH_BF16 || p->a.cols % unit || p->d.cols % unit)
 		return 0;
-	return starts_on_16(p->a) && starts_on_16(p->b) && starts_on_16(p->c) && starts_on_16(p->d);
+	return rh_view_on_16(p->a) && rh_view_on_16(p->b) && rh_view_on_16(p->c) && rh_view_on_16(p->d);
 }
 
 struct side {

@@ -68,9 +68,18 @@ static struct rh_event *down(struct box *box, int d, double gigabytes)
 	return record(box, d, RH_STREAM_GRADIENTS);
 }
 
+/* An op of the plain box's that takes so long, by the bytes it moves. */
+static struct rh_op op_of(double seconds)
+{
+	static char nowhere;
+	struct rh_op op = {.kind = RH_OP_FILL};
+	op.operand[RH_FILL_Y] = rh_view_of(&nowhere, RH_F32, 1, (int64_t)(seconds * 1e12 / 4));
+	return op;
+}
+
 static struct rh_event *work(struct box *box, int d, double seconds)
 {
-	struct rh_op op = {.kind = RH_OP_WORK, .work.seconds = seconds};
+	struct rh_op op = op_of(seconds);
 	check_ok(box->device[d]->ops->launch(box->device[d], RH_STREAM_COMPUTE, &op));
 	return record(box, d, RH_STREAM_COMPUTE);
 }
@@ -356,7 +365,7 @@ static void tangle(uint32_t seed, int64_t *time, int count)
 		struct rh_device *device = box.device[(seed = seed * 1664525u + 1013904223u) >> 30];
 		enum rh_stream stream = (enum rh_stream)((seed >> 8) % RH_STREAMS);
 		int64_t bytes = (seed >> 12) % 100000000;
-		struct rh_op op = {.kind = RH_OP_WORK, .work.seconds = (double)(seed >> 20) * 1e-6};
+		struct rh_op op = op_of((double)(seed >> 20) * 1e-6);
 		check_ok(device->ops->event_create(device, RH_EVENT_TIMED, &event[i]));
 		if (i && (seed >> 5) % 2)
 			check_ok(device->ops->wait(device, stream, event[(seed >> 10) % (unsigned)i]));

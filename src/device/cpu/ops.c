@@ -44,7 +44,8 @@ int cpu_run(struct cpu_context *context, const struct rh_op *op)
 		return 0;
 	}
 	const struct cpu_op *kernels = kernels_of(context->isa)->op[op->kind];
-	for (int i = 0; kernels && i < CPU_PASSES && kernels->pass[i].kernel; i++) { /* WORK has none */
+	RH_ASSERT(kernels); /* an op of each device's own has its line above */
+	for (int i = 0; i < CPU_PASSES && kernels->pass[i].kernel; i++) {
 		struct cpu_span span = kernels->pass[i].span ? kernels->pass[i].span(op) : over_rows(op->operand[0]);
 		struct pass pass = {op, kernels->pass[i].kernel, span};
 		rh_pool_run(context->pool, run_task, &pass, (pass.span.units + pass.span.grain - 1) / pass.span.grain);

@@ -85,12 +85,6 @@ const struct op_def op_quantise = {
         .cost = cost_quantise,
 };
 
-static int starts_on_16(struct rh_view view)
-{
-	int64_t bytes = rh_dtype_block_bytes(view.dtype);
-	return !view.data || ((uintptr_t)view.data % 16 == 0 && view.stride * bytes % 16 == 0);
-}
-
 static void check_types(struct check *check)
 {
 	const struct rh_view *view = check->op->operand;
@@ -126,7 +120,7 @@ static void check_scaled_gemm(struct check *check)
 	shape(check, RH_SCALED_GEMM_SCALE_B, RH_F32, 1, 1, "scaled_gemm: scale_b is not (1,1) F32");
 	shape(check, RH_SCALED_GEMM_C, d.dtype, d.rows, d.cols, "scaled_gemm: c is not shaped and typed as d");
 	shape(check, RH_SCALED_GEMM_BIAS, RH_BF16, 1, d.cols, "scaled_gemm: bias is not (1,n) BF16");
-	require(check, starts_on_16(a) && starts_on_16(b) && starts_on_16(d) && starts_on_16(view[RH_SCALED_GEMM_C]),
+	require(check, rh_view_on_16(a) && rh_view_on_16(b) && rh_view_on_16(d) && rh_view_on_16(view[RH_SCALED_GEMM_C]),
 	        "scaled_gemm: rows of a, b, c or d do not begin on 16 bytes");
 }
 

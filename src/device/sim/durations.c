@@ -78,8 +78,6 @@ static uint32_t hash_of(const struct key *key)
 double sim_op_seconds(struct rh_sim *sim, const struct rh_op *op)
 {
 	struct key key;
-	if (op->kind == RH_OP_WORK)
-		return op->work.seconds;
 	make_key(op, &key);
 	uint32_t at = hash_of(&key);
 	struct key *known = &sim->durations->at[at].key;

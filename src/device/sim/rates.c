@@ -95,8 +95,6 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 	struct rh_op_cost cost = rh_op_cost(op);
 	enum rh_product product = rh_sim_op_product(op);
 	const char *name = rh_op_info(op->kind)->name;
-	if (op->kind == RH_OP_WORK)
-		return op->work.seconds;
 	double flops_per_s, bytes_per_s;
 	if (rh_hardware_op_rates(device, name, product, rh_sim_op_size(op), &flops_per_s, &bytes_per_s))
 		return device->launch_s +
