@@ -12,11 +12,11 @@
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     sanitizer  compute-sanitizer over a small full and a small LoRA run
 #     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
-# DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check) gets
-# results.jsonl, a line a result as it comes, also printed. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly, 3 nothing was run
-# (no GPU, or programs that this machine cannot load). The last lines say, for each point of acceptance, what was measured, against which bars,
-# and what was not measured and why.
-# Runs in the source tree after `make gpu-bundle`, or in the folder that the bundle unpacks to; needs bash, awk and coreutils, python3 for peers.
+# DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
+# gets results.jsonl, a line a result as it comes, also printed. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly,
+# 3 nothing was run (no GPU, or programs that this machine cannot load). The last lines say, for each point of acceptance, what was
+# measured, against which bars, and what was not measured and why.
+# Runs in the source tree after `make gpu-bundle`, or where the bundle was unpacked; needs bash, awk and coreutils, python3 for peers.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
@@ -275,9 +275,8 @@ traced() {
 	[ $status -ne 0 ] || shares "$name" "$(tail -n +$first "$out/results.jsonl" | sed -n 's/.*"executed_tflops": \([0-9.]*\),.*/\1/p' | head -n 1)"
 	return $status
 }
-# Shares of the product 8192 cubed: of all products that ran, and of those that training needs, whose recompute is not counted: three times the
-# forward's (twice, with frozen weights), by the shape of the model in $shape.
-# On an H100 0.70 of it is asked for, on an sm_89 0.85.
+# Shares of the product 8192 cubed: of all products that ran, and of those that training needs, whose recompute is not counted: three times
+# the forward's (twice, with frozen weights), by the shape of the model in $shape. On an H100 0.70 of it is asked for, on an sm_89 0.85.
 peak_bar() {
 	case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) in 8.9) echo 0.85 ;; *) echo 0.70 ;; esac
 }
@@ -296,8 +295,8 @@ shares() {
 			printf "\"what\": \"%s: shares of the product peak\", \"peak_tflops\": %.1f, \"executed\": %.4f, \"necessary\": %.4f, \"bar\": %s",
 				name, peak, (peak > 0 ? executed / peak : 0), (peak > 0 ? needed / peak : 0), bar }')"
 }
-# Launches of one layer for one micro-batch (recompute, forward, backward), by the difference of two depths, beside what a 4090 needs for the
-# layer's arithmetic: at 4 us each, and as long as this host took to ask for them.
+# Launches of one layer for one micro-batch (recompute, forward, backward), by the difference of two depths, beside what a 4090 needs for
+# the layer's arithmetic: at 4 us each, and as long as this host took to ask for them.
 launches() {
 	local depth counts=()
 	for depth in 2 4; do
@@ -464,8 +463,8 @@ part_races() {
 	done
 }
 
-# acceptance NUMBER WHAT PART...: what these parts measured against a bar, and how; what failed; what was left out, and why. A bar of what is not
-# explained is above, all others are below.
+# acceptance NUMBER WHAT PART...: what these parts measured against a bar, and how; what failed; what was left out, and why. A bar of what
+# is not explained is above, all others are below.
 acceptance() {
 	local number=$1 what=$2 parts
 	shift 2

@@ -10,9 +10,8 @@
  * and a processor that are shared wander; of all rounds the median counts.
  *
  * Steps go as training's do (src/train/steps.c): asynchronous ones begin before the one before is over, and without clipping blocks are
- * updated as their gradients arrive. Those of a stage arrive
- * together at its end, so that without clipping synchronous steps have backward stages of one layer each, as models have that are much larger
- * than the device: in one stage nothing of an update would be beside the backward pass.
+ * updated as their gradients arrive. A stage's arrive together at its end: in one stage no update would be beside the backward pass, so
+ * without clipping synchronous steps have backward stages of one layer each, as models have that are much larger than the device.
  *
  * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|async-clipped|sync|sync-clipped]: all unless one is named */
 #include "config/config.h"

@@ -35,7 +35,7 @@ template <int MN, bool K_MAJOR> RH_DEVICE int swizzle(int mn, int k)
 	return k * MN + (mn / VECTOR ^ (k & 7)) * VECTOR;
 }
 
-/* Depths [k, k + 32) of an operand, of `depth` in all, to a tile, zeros where there is nothing. Asynchronous: the caller closes the group. */
+/* Depths [k, k + 32) of an operand, of `depth` in all, to a tile; beyond its end zeros. Asynchronous: the caller closes the group. */
 template <int MN, bool K_MAJOR> RH_DEVICE void operand_copy(rh_bf16 *tile, const struct product_operand &operand, int depth, int k)
 {
 	constexpr int vectors = (K_MAJOR ? BLOCK_K : MN) / VECTOR,

@@ -1,7 +1,7 @@
 """Cuts text to a number of tokens of the model in a GGUF file, with the standard library only.
 
-Byte-level BPE as the file's vocabulary of kind gpt2/smollm says: each digit by itself, then GPT-2's pattern, then merges by rank. Special tokens are
-text like any other here: reviews hold none. Checked against Hugging Face's tokenizers by tests/reference/data_demo.py.
+Byte-level BPE as the file's vocabulary of kind gpt2/smollm says: each digit by itself, then GPT-2's pattern, then merges by rank. Special
+tokens are text like any other here: reviews hold none. Checked against Hugging Face's tokenizers by tests/reference/data_demo.py.
 """
 
 import functools

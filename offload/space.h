@@ -41,8 +41,8 @@ int64_t rh_space_round(const struct rh_space *space, int64_t bytes);
 
 /* *record is its number. `what` and `owner` name it in errors ("optimizer state", "model.layers.3"; owner may be NULL) and are borrowed. */
 int rh_space_take(struct rh_space *space, int64_t bytes, const char *what, const char *owner, int *record) RH_MUST;
-/* The same of a record whose parts can be read and written apart: one after the other, each rounded up; no block has bytes of two, the first
- * of each part begins it. The owner checks what it reads, against checksums of its own. */
+/* The same of a record whose parts can be read and written apart: one after the other, each begins a block. The owner checks what it reads,
+ * against checksums of its own. */
 int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PARTS], const char *what, const char *owner,
                         int *record) RH_MUST;
 /* -ENOSPC: a drive has not enough room; the line says which, and how much is needed there. */

@@ -296,7 +296,7 @@ static int is_urgent(const struct interrupted *interrupted, struct task task)
 	       (task.what == UPDATE && !is_stale(interrupted->updater) && task.block < interrupted->block);
 }
 
-/* Between two pieces of an update from NVMe, which takes as long as the drive does: what others wait for more is not to wait for its end. */
+/* Between two pieces of an update from NVMe, which takes as long as the drive does: what others wait for need not wait for its end. */
 static int do_urgent(void *context)
 {
 	const struct interrupted *interrupted = context;

@@ -10,8 +10,8 @@
  * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
  * gradient is the first to come down.
  *
- * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's lock is taken with none of them but the turn, and
- * only a trace's inside it. Events are queried under the updater's.
+ * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's is taken with none of them but the turn; inside
+ * it, a trace's alone. Events are queried under the updater's.
  *
  * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again. The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
@@ -38,11 +38,12 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
  * of the step before has been announced. Array and events are borrowed until the next await of the block's weights, and not recorded again
  * before it. Else does nothing. Once a step and trainable block, before its gradient is announced. */
 void rh_updater_uploaded(struct rh_updater *updater, int block, struct rh_event *const *event, int events);
-/* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); it has been taken before
- * (rh_updater_await_gradient). Does nothing unless its update was opened. The event is recorded again only after the next await of this gradient. */
+/* All of the block's gradient of this step will be down when the event's latest record is reached (NULL: it is); the gradient before it has
+ * been taken (rh_updater_await_gradient). Does nothing unless its update was opened. The event is recorded again only after the next await
+ * of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
-/* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. Blocks whose gradient
- * is not finite are not updated, nor is what comes after them: the run must stop. */
+/* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block whose
+ * gradient is not finite is not updated, nor is what comes after it: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 
 /* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */

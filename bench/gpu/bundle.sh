@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make gpu-bundle`: what bench/gpu-check.sh needs on a machine with a GPU and a driver but none of Debian's libraries, as a folder and a tarball.
+# `make gpu-bundle`: what bench/gpu-check.sh needs where there are a GPU and a driver but none of Debian's libraries, a folder and a tarball.
 #   bench/gpu/bundle.sh BUILD ARCHITECTURES     BUILD: build/release; ARCHITECTURES: what its kernels were compiled for
 # build/gpu-bundle          mirrors the source tree; the programs stripped, their libraries but glibc in build/release/lib
 # build/gpu-bundle.tar.gz   the same, to be unpacked into an empty folder

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches the PyPI package roundpipe into build/gpu-wheels, for bench/gpu-check.sh to install beside what the GPU's machine has: with a transformers
-# of its own, as its presets of models call functions that transformers 5 has changed. 17 MB; torch and the rest are that machine's.
+# Fetches the PyPI package roundpipe into build/gpu-wheels, for bench/gpu-check.sh to install beside what the GPU's machine has: with a
+# transformers of its own, as it calls functions that transformers 5 has changed. 17 MB; torch and the rest are that machine's.
 #   bench/gpu/wheels.sh [PYTHON-VERSION]     of that machine; 3.12
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -20,7 +20,8 @@ const struct config_key config_keys[] = {
 	    .help = "the model: a Hugging Face directory or a .gguf file"),
 	KEY(KEY_STRING, config_name, VERB_RUNS, .help = "a config.json (or its directory) of a model to train from random initialisation"),
 	KEY(KEY_STRING, base_model_name_or_path, VERB_TRAIN,
-	    .help = "base that adapter_config.json names, such as ORG/MODEL, which PEFT loads; unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
+	    .help = "base that adapter_config.json names, such as ORG/MODEL, which PEFT loads; "
+	            "unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
 	KEY(KEY_STRING, adapter_name_or_path, VERB_MODEL,
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
 	KEY(KEY_STRING, train_file, VERB_RUNS, .help = "rows to train on: JSONL with messages, prompt + completion, or text"),
@@ -30,7 +31,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
 
 	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_GENERATE, .heading = "Text to tokens",
-	    .help = "name of a built-in chat template; unset: conversations take the one that equals the model's own, a prompt is used as it stands"),
+	    .help = "name of a built-in chat template; unset: conversations take "
+	            "the one that equals the model's own, a prompt is used as it stands"),
 	KEY(KEY_STRING, dataset_text_field, VERB_DATA, .fallback = "text", .help = "field of a row that holds plain text"),
 	KEY(KEY_STRING, eos_token, VERB_DATA | VERB_GENERATE,
 	    .help = "end-of-sequence token written after texts and completions; unset: the tokenizer's"),
@@ -62,7 +64,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = HUGE_VAL, .heading = "Optimisation",
 	    .help = "peak learning rate"),
 	KEY(KEY_CHOICE, lr_scheduler_type, VERB_RUNS, .fallback = "linear",
-	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup"), .help = "course of the learning rate; constant ignores the warm-up"),
+	    .choices = WORDS("linear", "cosine", "constant", "constant_with_warmup"),
+	    .help = "course of the learning rate; constant ignores the warm-up"),
 	KEY(KEY_STEPS, warmup_steps, VERB_RUNS, .fallback = "0", .most = 1e12,
 	    .help = "steps over which the learning rate rises; below 1 a share of all steps (also: warmup_ratio)"),
 	KEY(KEY_CHOICE, optim, VERB_RUNS, .fallback = "adamw_torch", .choices = WORDS("adamw_torch", "lion_32bit", "sgd", "adafactor"),
@@ -100,7 +103,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .fallback = "10", .least = 1, .most = 1e12, .heading = "Logging, evaluation, saving",
 	    .help = "steps between logged lines, each the mean of its steps"),
 	KEY(KEY_INTEGER, trace_step, VERB_TRAIN, .least = 2, .most = 1e12,
-	    .help = "step that is recorded, into trace.json (ui.perfetto.dev, chrome://tracing) and trace.svg in output_dir; not the first, which has nothing in flight before it"),
+	    .help = "step that is recorded, into trace.json (ui.perfetto.dev, chrome://tracing) and trace.svg in output_dir; "
+	            "not the first, which has nothing in flight before it"),
 	KEY(KEY_CHOICE, eval_strategy, VERB_RUNS, .fallback = "no", .choices = WORDS("no", "steps", "epoch"),
 	    .help = "when to evaluate during training"),
 	KEY(KEY_STEPS, eval_steps, VERB_RUNS, .most = 1e12, .bounds = BOUND_ABOVE_LEAST,
@@ -114,7 +118,8 @@ const struct config_key config_keys[] = {
 	    .help = "checkpoint to go on from: its directory, or true for the newest in output_dir"),
 
 	KEY(KEY_STRING, device, VERB_ALL, .heading = "Where it runs",
-	    .help = "devices: cpu:N (N that share the cores), cuda (all GPUs), cuda:0,2 (these two), cuda:0,0 (two workers on one GPU); of plan also sim:NAME (a hardware profile); unset: cuda if there is one, else cpu:1"),
+	    .help = "devices: cpu:N (N that share the cores), cuda (all GPUs), cuda:0,2 (these two), cuda:0,0 (two workers on one GPU); "
+	            "of plan also sim:NAME (a hardware profile); unset: cuda if there is one, else cpu:1"),
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
 	    .help = "who runs what when; others than roundpipe are there for comparison"),
 	KEY(KEY_INTEGER, round_micro_batches, VERB_MODEL, .least = 1, .most = 1 << 20, .help = "micro-batches in a round; unset: chosen"),
@@ -123,7 +128,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, optimizer_staleness, VERB_RUNS, .fallback = "0", .most = 1,
 	    .help = "1 lets a step run on weights that lack the gradient of the one before, so that the optimizer works beside it"),
 	KEY(KEY_CHOICE, state_layout, VERB_RUNS, .choices = WORDS("split", "plain", "split8"),
-	    .help = "layout of masters and moments on the host; unset: split in bfloat16 (14 bytes a parameter; plain 16, split8 8), plain in float32"),
+	    .help = "layout of masters and moments on the host; unset: split in bfloat16 (14 bytes a parameter; "
+	            "plain 16, split8 8), plain in float32"),
 	KEY(KEY_CHOICE, accumulation, VERB_DATA | VERB_GENERATE, .fallback = "fp32", .choices = WORDS("fp32", "fp16"),
 	    .help = "precision of the sums in the linears' products; fp16: in chunks that are summed in fp32, on consumer GPUs twice as fast"),
 	KEY(KEY_INTEGER, accumulation_chunk, VERB_DATA | VERB_GENERATE, .least = 32, .most = 2048,
@@ -131,7 +137,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_BOOL, fp8, VERB_DATA | VERB_GENERATE, .fallback = "false",
 	    .help = "the linears' products take 8-bit operands, with a scale for each tensor (GPUs of compute capability 8.9 or later)"),
 	KEY(KEY_WORDS, spill, VERB_MODEL, .fallback = "none", .choices = WORDS("optimizer", "masters", "weights", "activations", "auto"),
-	    .help = "what lies on NVMe instead of in host memory: moments, master weights, frozen weights, activations between stages; auto: what max_ram asks for"),
+	    .help = "what lies on NVMe instead of in host memory: moments, master weights, frozen weights, activations between stages; "
+	            "auto: what max_ram asks for"),
 	KEY(KEY_SIZE, max_vram, VERB_MODEL, .help = "memory that a device may use; unset: all that is free"),
 	KEY(KEY_SIZE, max_ram, VERB_MODEL, .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
 	KEY(KEY_SIZE, max_nvme, VERB_MODEL, .fallback = "0", .or_none = 1, .help = "bytes that may lie on NVMe, reserved when the run starts"),

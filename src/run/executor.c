@@ -39,8 +39,8 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	return rh_min(table->elements, RUN_FOLD_ELEMENTS);
 }
 
-/* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results or
- * the gradient from above, and for a buffer for the one below. */
+/* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results
+ * or the gradient from above, and for a buffer for the one below. */
 static int64_t waits_of(const struct rh_plan *plan, const struct rh_slot *slot)
 {
 	enum { BACKWARD = 3 };

@@ -119,11 +119,14 @@ struct rh_stretch {
 /* All steps, and a flush. A negative return of the three ends it. Blocks of two uses are frozen. */
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
 
-/* Where the time of the step that was finished last went, in seconds: a device's mean of its compute stream's work and waits (for weights to be up,
- * for activations and gradients between stages, for room that a gradient's download still needs), and the host's wait for updates. */
+/* Where the time of the step that was finished last went, in seconds: of compute streams, in the devices' mean, but `optimizer`. */
 struct rh_step_times {
-	double compute, weights, activations, gradients, optimizer;
-	double ended; /* when devices' compute streams were through with it, in their mean, on their clocks */
+	double compute;
+	double weights;     /* waits for them to be up */
+	double activations; /* waits for activations and gradients between stages */
+	double gradients;   /* waits for room that a download still needs */
+	double optimizer;   /* the host's wait for updates */
+	double ended;       /* when devices' compute streams were through with it, in their mean, on their clocks */
 };
 const struct rh_step_times *rh_executor_times(const struct rh_executor *executor);
 

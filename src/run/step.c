@@ -1,6 +1,6 @@
-/* Calls: a step of training, enqueued and later seen to its end, or forward only. Steps follow one another in the order of slots; where they
- * are joined (rh_executor_begin) the next is enqueued before the one before is over, and nothing lies between their slots but what the
- * slots need of one another. */
+/* Calls: a step of training, enqueued and later seen to its end, or forward only. Steps follow one another in the order of slots; where
+ * they are joined (rh_executor_begin) the next is enqueued before the one before is over, and their slots wait only for what they need of
+ * one another. */
 #include "run/spool.h"
 #include "run/trace.h"
 #include "run/work.h"

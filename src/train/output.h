@@ -4,9 +4,9 @@
 
 #include "train/session.h"
 
-/* Whether the run may write there: a directory that holds nothing, or not more than a run left that was ended before its first checkpoint
- * (its metrics.jsonl and recording, half-written files), or the checkpoint that this run goes on from (NULL: none); and one that can be written, or
- * whose nearest parent can. -EEXIST, -EACCES and friends say what to do. */
+/* Whether the run may write there: it holds nothing, or what a run left that was ended before its first checkpoint (metrics.jsonl, recording,
+ * half-written files), or the checkpoint that this run goes on from (NULL: none); and it, or its nearest parent, can be written. -EEXIST,
+ * -EACCES and friends say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 
 /* 1: nothing but what such a run left, or not there; 0: more; negative errno. */

@@ -509,7 +509,7 @@ static void did_update(void *context, enum rh_watched what, int block, int64_t b
 		later->norm = rh_optimizer_block_norm(later->store, 1);
 }
 
-/* A gradient that arrives while another block's update goes through many pieces is taken between two of them, and used there where its block
+/* A gradient that arrives while another block's update goes through many pieces is taken between two of them, and used there if its block
  * comes first. */
 static void test_what_is_urgent_does_not_wait_for_an_update(void **state)
 {

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Commands depend only on commands enqueued before them (a wait names a record already made), so blocking on a full ring cannot deadlock. But
- * a device whose commands come after those that a ring has no room for starves meanwhile: a slot has some thousands of ops. */
+/* Commands depend only on commands enqueued before them (a wait names a record already made), so blocking on a full ring cannot deadlock.
+ * But devices whose commands come later starve meanwhile: a slot has some thousands of ops. */
 enum { COMPUTE_RING_BYTES = 5 << 18, COPY_RING_BYTES = 16 << 10 };
 
 struct mark { /* command number `number` of `stream`; stream NULL: nothing to wait for */

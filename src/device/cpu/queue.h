@@ -11,7 +11,7 @@
 struct cpu_stream;
 struct cpu_event;
 
-/* `threads` compute threads serve the ops of this stream (the stream's own thread is one of them). `fault` is the device's, and outlives the stream. */
+/* `threads` threads, the stream's own among them, compute its ops. `fault` is the device's, and outlives the stream. */
 int cpu_stream_open(int device, enum rh_stream stream, int threads, enum rh_cpu_isa isa, struct rh_fault *fault,
                     struct cpu_stream **out) RH_MUST;
 /* Runs what is enqueued, then ends the thread. NULL is legal. */
