@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "device/host_queue.h"
+#include "offload/frame_choice.h"
 
 #include <string.h>
 
@@ -19,7 +20,7 @@ struct frame {
 	int page;
 	uint64_t sent;          /* devices, by bit, that may still read it */
 	struct rh_event **copy; /* of each device: its latest copy is over */
-	int64_t used;
+	uint64_t used;          /* when it was asked for last, in turns */
 };
 
 /* Pages in the order in which they were asked for. */
@@ -42,7 +43,7 @@ struct run_feed {
 	struct order known[2], now; /* of the latest program of each kind; of the present one */
 	int kind;
 	size_t at; /* in known[kind]: what is to be asked for next */
-	int64_t turns;
+	uint64_t turns;
 };
 
 int64_t run_feed_bytes(int64_t page_bytes)
@@ -178,19 +179,16 @@ static int await_copies(struct run_feed *feed, struct frame *frame)
 /* The frame that is least missed: empty, else longest unused. With `must` even one whose page is coming or whose copy is not over. */
 static struct frame *choose(struct run_feed *feed, int must)
 {
-	struct frame *best = NULL;
-	int least = 3;
+	struct rh_frame_choice best = {.frame = -1};
 	for (int i = 0; i < FRAMES; i++) {
 		struct frame *frame = &feed->frame[i];
 		int cost = frame->state == EMPTY                                     ? 0
 		           : frame->state == READING || is_coming(feed, frame->page) ? 2
 		                                                                     : is_read(feed, frame) != 1;
-		if ((!must && cost) || cost > least || (cost == least && best->used <= frame->used))
-			continue;
-		best = frame;
-		least = cost;
+		if (must || !cost)
+			rh_frame_offer(&best, i, cost, frame->used);
 	}
-	return best;
+	return best.frame < 0 ? NULL : &feed->frame[best.frame];
 }
 
 static int await_read(struct run_feed *feed, struct frame *frame)
