@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/float16.h"
 #include "device/op.h"
-#include "run/machine.h"
+#include "machine.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -128,7 +128,7 @@ int main(void)
 		multiply(&a, &b, 0, d);
 		printf("     %8.1e %8.1e\n", rounding, error_of(d, exact));
 	}
-	rh_machine_describe(machine, sizeof machine);
+	bench_machine(machine, sizeof machine);
 	printf("{\"bench\": \"accumulation\", \"value\": %.3g, \"unit\": \"relative error of chunks of 128\", \"reference\": %.3g, "
 	       "\"ratio\": %.3f, \"machine\": \"%s\"}\n",
 	       chosen, stored, stored / chosen, machine);

@@ -7,9 +7,9 @@
  * ADAMW_PEER names another python). Deepspeed: installed into it by hand.
  *
  * usage: adamw [millions of parameters] [threads] */
+#include "machine.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
-#include "run/machine.h"
 
 #include <emmintrin.h>
 #include <jansson.h>
@@ -192,7 +192,7 @@ static struct rates measure(const struct rh_store_options *options, int64_t elem
 		double t3 = now();
 		rh_pool_run(pool, stream_task, &run, half / PIECE);
 		double t4 = now();
-		(void)rh_optimizer_norm(run.store);
+		rh_optimizer_take(run.store, 0);
 		double t5 = now();
 		if (!round)
 			continue; /* pages were touched for the first time */
@@ -277,7 +277,7 @@ int main(int argc, char **argv)
 		else
 			printf("%s: not installed in build/venv\n", peers[i]);
 	char name[256];
-	rh_machine_describe(name, sizeof name);
+	bench_machine(name, sizeof name);
 	struct rates *split = &rates[SPLIT];
 	printf("{\"bench\": \"adamw\", \"value\": %.3f, \"unit\": \"GB/s\", \"reference\": %.3f, \"ratio\": %.3f, "
 	       "\"parameters_per_second\": %.0f, \"torch_ratio\": %.3f, \"deepspeed_ratio\": %.3f, ",

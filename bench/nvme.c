@@ -5,7 +5,7 @@
  *
  * usage: nvme [directory] [seconds of each measurement] [rounds] */
 #include "nvme.h"
-#include "run/machine.h"
+#include "machine.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 	ours_close(&ours);
 	snprintf(path, sizeof path, "%s/roundhouse-bench.0.0", dir);
 	remove(path);
-	rh_machine_describe(machine, sizeof machine);
+	bench_machine(machine, sizeof machine);
 	printf("{\"bench\": \"nvme\", \"value\": %.1f, \"unit\": \"MB/s mixed\", \"reference\": %.1f, \"ratio\": %.3f, \"worst_ratio\": "
 	       "%.3f, "
 	       "\"machine\": \"%s\"}\n",

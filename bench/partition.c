@@ -1,8 +1,8 @@
 /* How long does the RoundPipe partitioner take (processor time), choice by the slot recurrence included? A 94-layer, 128-expert model under
  * LoRA for 8 devices of 24 GiB (Qwen3-235B-A22B: 2.6 GB of 8-bit weights a layer), where the original takes 1.47 s (arXiv 2604.27085); and
  * its growth with the number of layers, all equal and all different. */
+#include "machine.h"
 #include "partition/roundpipe.h"
-#include "run/machine.h"
 
 #include "core/alloc.h"
 
@@ -95,7 +95,7 @@ int main(void)
 			worst = fmax(growth[i][0], growth[i][1]);
 	}
 	char name[256];
-	rh_machine_describe(name, sizeof name);
+	bench_machine(name, sizeof name);
 	printf("{\"bench\": \"partition\", \"value\": %.3f, \"unit\": \"ms for 94 layers on 8 devices\", \"reference\": %.0f, "
 	       "\"reference_is\": \"the original's 1.47 s\", \"ratio\": %.1f, \"growth_ms\": {",
 	       worst, original_ms, original_ms / worst);

@@ -16,8 +16,8 @@
  * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|async-clipped|sync|sync-clipped]: all unless one is named */
 #include "config/config.h"
 #include "core/log.h"
+#include "machine.h"
 #include "nvme.h"
-#include "run/machine.h"
 #include "train/session.h"
 
 #include <string.h>
@@ -247,7 +247,7 @@ int main(int argc, char **argv)
 	ours_close(&ours);
 	unlink(setting.config);
 	rmdir(setting.dir);
-	rh_machine_describe(machine, sizeof machine);
+	bench_machine(machine, sizeof machine);
 	for (int k = 0; k < KINDS; k++)
 		if (ratio[k] > 0)
 			printf("{\"bench\": \"spill\", \"value\": %.3f, \"unit\": \"of the formula, %s\", \"reference\": 1, \"ratio\": "

@@ -67,14 +67,6 @@ double rh_optimizer_block_norm(const struct rh_store *store, int block)
 	return norm_of_spans(store, spans->span, spans->span + spans->span_count);
 }
 
-double rh_optimizer_norm(struct rh_store *store)
-{
-	struct take all = {store, 0};
-	if (!store->options.addresses_only)
-		rh_pool_run(store->pool, take_span, &all, store->spans);
-	return rh_optimizer_taken_norm(store);
-}
-
 double rh_optimizer_clip(double norm, double max_norm)
 {
 	double factor = max_norm / (norm + 1e-6);

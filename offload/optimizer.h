@@ -31,8 +31,6 @@ void rh_optimizer_take(struct rh_store *store, int block);
  * tensor order. A non-finite norm is returned as it is, not an error. */
 double rh_optimizer_taken_norm(const struct rh_store *store);
 double rh_optimizer_block_norm(const struct rh_store *store, int block);
-/* Takes all blocks, and gives the norm. Call once in a step, also without clipping. */
-double rh_optimizer_norm(struct rh_store *store);
 
 /* min(1, max_norm / (norm + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; 1 where max_norm is 0 (off). */
 double rh_optimizer_clip(double norm, double max_norm);

@@ -206,14 +206,6 @@ int rh_space_reserve(struct rh_space *space)
 	return rc;
 }
 
-int64_t rh_space_bytes(const struct rh_space *space)
-{
-	int64_t bytes = 0;
-	for (int d = 0; d < space->options.dirs; d++)
-		bytes += space->used[d];
-	return bytes;
-}
-
 void rh_space_attach(struct rh_space *space, void *memory, int64_t bytes)
 {
 	for (int d = 0; d < space->options.dirs && bytes; d++)

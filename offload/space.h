@@ -47,8 +47,6 @@ int rh_space_take_parts(struct rh_space *space, const int64_t bytes[RH_SPACE_PAR
                         int *record) RH_MUST;
 /* -ENOSPC: a drive has not enough room; the line says which, and how much is needed there. */
 int rh_space_reserve(struct rh_space *space) RH_MUST;
-/* Bytes of all records. */
-int64_t rh_space_bytes(const struct rh_space *space);
 
 /* Transfers will go to and from this memory, which stays until rh_space_close. */
 void rh_space_attach(struct rh_space *space, void *memory, int64_t bytes);

@@ -393,12 +393,6 @@ const struct rh_store_options *rh_store_options(const struct rh_store *store)
 	return &store->options;
 }
 
-float *rh_store_moment(const struct rh_store *store, int block, int which)
-{
-	RH_ASSERT(which == 0 || which == 1);
-	return at(store, block)->moment[which];
-}
-
 /* The tensor's elements [first, first+count) lie in it; returns where they start in the block. */
 static int64_t locate(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count)
 {

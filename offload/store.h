@@ -126,8 +126,6 @@ int rh_store_state_set(struct rh_store *store, int block, int tensor, int which,
 /* The block will be updated after those named before: what is spilled of it is read ahead as far as the cache has room. Named twice before
  * its update, once counts. */
 void rh_store_ahead(struct rh_store *store, int block);
-/* A whole block's fp32 moment (elements); which: 0 first, 1 second. NULL where it is not kept, not so, or on NVMe. */
-float *rh_store_moment(const struct rh_store *store, int block, int which);
 /* The options that the store was made with. */
 const struct rh_store_options *rh_store_options(const struct rh_store *store);
 

@@ -69,7 +69,7 @@ static int open_shard(struct rh_model_out *out)
 {
 	const struct shard *shard = &out->shard[out->done];
 	char *path = shard_path(out, out->done);
-	int rc = path ? rh_safetensors_create(path, out->entries + shard->first, shard->count, NULL, &out->file) : -ENOMEM;
+	int rc = path ? rh_safetensors_create(path, out->entries + shard->first, shard->count, &out->file) : -ENOMEM;
 	rh_free(path);
 	out->written = 0;
 	return rc;

@@ -35,7 +35,4 @@ int rh_peft_module(const struct rh_peft_config *config, const char *module, int6
  * matches the whole name; all-linear: everything but "lm_head". */
 int rh_peft_matches(const struct rh_peft_config *config, const char *module) RH_MUST;
 
-/* The name in adapter_model.safetensors; `part` is 'A' (r, in) or 'B' (out, r). -EINVAL if `size` is too small. */
-int rh_peft_tensor_name(const char *module, char part, char *out, size_t size) RH_MUST;
-
 #endif

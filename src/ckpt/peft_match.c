@@ -82,9 +82,3 @@ int rh_peft_matches(const struct rh_peft_config *config, const char *module)
 	}
 	return 0;
 }
-
-int rh_peft_tensor_name(const char *module, char part, char *out, size_t size)
-{
-	int length = snprintf(out, size, "base_model.model.%s.lora_%c.weight", module, part);
-	return length >= 0 && (size_t)length < size ? 0 : rh_fail(-EINVAL, "the name of module '%.200s' is too long", module);
-}

@@ -216,8 +216,3 @@ const struct rh_safetensor *rh_safetensors_find(const struct rh_safetensors *fil
 	struct rh_safetensor **found = bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
 	return found ? *found : NULL;
 }
-
-const char *rh_safetensors_metadata(const struct rh_safetensors *file, const char *key)
-{
-	return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
-}

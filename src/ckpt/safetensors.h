@@ -27,8 +27,6 @@ int64_t rh_safetensors_count(const struct rh_safetensors *file);
 const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index);
 /* NULL if there is none of that name. */
 const struct rh_safetensor *rh_safetensors_find(const struct rh_safetensors *file, const char *name);
-/* __metadata__ value, or NULL. */
-const char *rh_safetensors_metadata(const struct rh_safetensors *file, const char *key);
 
 /* Writing: all tensors are declared first, then their bytes follow in the order declared. The file appears whole or not at all. */
 struct rh_safetensors_out;
@@ -38,8 +36,7 @@ struct rh_safetensors_entry {
 	int rank;
 	int64_t shape[RH_SAFETENSORS_RANK];
 };
-/* metadata: pairs of strings ending with NULL, or NULL ("format": "pt" is always written). */
-int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata,
+int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count,
                           struct rh_safetensors_out **out) RH_MUST;
 /* Any cut of the bytes; -EINVAL if more come than were declared. */
 int rh_safetensors_write(struct rh_safetensors_out *file, const void *bytes, int64_t length) RH_MUST;

@@ -26,18 +26,6 @@ static int put_string(struct rh_text *text, const char *string)
 	return rc;
 }
 
-static int put_metadata(struct rh_text *text, const char *const *metadata)
-{
-	int rc = rh_text_printf(text, "{\"__metadata__\":{\"format\":\"pt\"");
-	for (; !rc && metadata && metadata[0]; metadata += 2) {
-		rc = rh_text_printf(text, ",");
-		rc = rc ? rc : put_string(text, metadata[0]);
-		rc = rc ? rc : rh_text_printf(text, ":");
-		rc = rc ? rc : put_string(text, metadata[1]);
-	}
-	return rc ? rc : rh_text_printf(text, "}");
-}
-
 /* Its data begin at *offset, which goes on to their end. */
 static int put_entry(struct rh_text *text, const struct rh_safetensors_entry *entry, int64_t *offset)
 {
@@ -76,11 +64,10 @@ static int check_names(const struct rh_safetensors_entry *entries, int64_t count
 
 /* The header, padded with spaces so that data starts at a multiple of 8. Written as text: a tree of thousands of tensors would be the
  * largest thing that a run allocates. */
-static int header_text(const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata, int64_t *data_bytes,
-                       struct rh_text *out)
+static int header_text(const struct rh_safetensors_entry *entries, int64_t count, int64_t *data_bytes, struct rh_text *out)
 {
 	int rc = check_names(entries, count);
-	rc = rc ? rc : put_metadata(out, metadata);
+	rc = rc ? rc : rh_text_printf(out, "{\"__metadata__\":{\"format\":\"pt\"}");
 	for (int64_t i = 0; !rc && i < count; i++)
 		rc = put_entry(out, &entries[i], data_bytes);
 	rc = rc ? rc : rh_text_printf(out, "}");
@@ -89,15 +76,14 @@ static int header_text(const struct rh_safetensors_entry *entries, int64_t count
 	return rc;
 }
 
-int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, const char *const *metadata,
-                          struct rh_safetensors_out **out)
+int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *entries, int64_t count, struct rh_safetensors_out **out)
 {
 	struct rh_text header = {0};
 	unsigned char prefix[8];
 	struct rh_safetensors_out *file = rh_alloc(1, sizeof *file);
 	int rc = file && (file->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (!rc)
-		rc = header_text(entries, count, metadata, &file->declared, &header);
+		rc = header_text(entries, count, &file->declared, &header);
 	if (!rc)
 		rc = rh_file_create(path, &file->file);
 	if (!rc) {

@@ -17,7 +17,7 @@ static void shape_text(const int64_t *shape, int rank, char *out, size_t size)
 		snprintf(out + used, size - used, ")");
 }
 
-static int same_shape(const struct rh_source_tensor *expected, int rank, const int64_t *shape)
+static int same_shape(const struct source_tensor *expected, int rank, const int64_t *shape)
 {
 	return expected->rank == rank && !memcmp(expected->shape, shape, (size_t)rank * sizeof *shape);
 }

@@ -9,12 +9,6 @@
 
 struct rh_source;
 
-struct rh_source_tensor {
-	enum rh_dtype dtype; /* as stored */
-	int rank;
-	int64_t shape[4]; /* outermost first; a GGUF's are turned round */
-};
-
 /* Everything is checked here: every tensor that the configuration asks for is there, in a type that can be read and in the right shape, and
  * every shard is whole. Tensors that the model does not need are ignored; unknown ones are counted in a note. A GGUF's configuration is
  * made from its metadata. */
@@ -27,11 +21,8 @@ void rh_source_forget(const struct rh_source *source);
 const struct rh_model_config *rh_source_config(const struct rh_source *source);
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out) RH_MUST;
 
-/* 1 and *out if the tensor exists and the model uses it, else 0: there is no lm_head.weight where the head is tied. */
-int rh_source_find(const struct rh_source *source, const char *name, struct rh_source_tensor *out);
-
 /* Converts (dequantises, un-permutes) elements [first, first+count), row-major, whole rows of the last dimension, to F32 or BF16 (nearest
- * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT if it is missing, with a line that says so. Callable from
+ * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT if the model uses none of that name, with a line that says so. Callable from
  * several threads. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
 

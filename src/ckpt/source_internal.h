@@ -6,10 +6,16 @@
 #include "ckpt/safetensors.h"
 #include "ckpt/source.h"
 
+struct source_tensor {
+	enum rh_dtype dtype; /* as stored */
+	int rank;
+	int64_t shape[4]; /* outermost first; a GGUF's are turned round */
+};
+
 struct source_entry {
 	char *name;   /* Hugging Face's */
 	char *stored; /* GGUF's */
-	struct rh_source_tensor tensor;
+	struct source_tensor tensor;
 	const char *data; /* into a mapping; NULL until found */
 	int64_t head_dim; /* rows are permuted within heads of so many rows; 0: they are not */
 };
@@ -22,6 +28,7 @@ struct source_entries {
 /* Every tensor of a model of this configuration, sorted, with shapes; types and places are still unknown. The head is left out if tied. */
 int source_expect(const struct rh_model_config *config, struct source_entries *out) RH_MUST;
 void source_entries_free(struct source_entries *entries);
+/* NULL: the model has none of that name; no lm_head.weight where the head is tied. */
 struct source_entry *source_entries_find(const struct source_entries *entries, const char *name);
 
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */

@@ -7,14 +7,6 @@
 
 enum { CHUNK = 2048 }; /* elements, a multiple of every block */
 
-int rh_source_find(const struct rh_source *source, const char *name, struct rh_source_tensor *out)
-{
-	const struct source_entry *entry = source_entries_find(&source->entries, name);
-	if (entry)
-		*out = entry->tensor;
-	return entry != NULL;
-}
-
 static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict out)
 {
 	for (int64_t i = 0; i < count; i++)

@@ -204,19 +204,6 @@ int rh_dir_make(const char *path)
 	return rc;
 }
 
-int rh_dir_empty(const char *path)
-{
-	DIR *dir = opendir(path);
-	if (!dir)
-		return errno == ENOENT ? 1 : rh_fail(-errno, "%s: cannot read directory: %s", path, strerror(errno));
-	int empty = 1;
-	for (struct dirent *entry; (entry = readdir(dir));)
-		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-			empty = 0;
-	closedir(dir);
-	return empty;
-}
-
 int rh_dir_remove(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -37,8 +37,6 @@ int rh_file_exists(const char *path);
 int rh_dir_exists(const char *path);
 /* Makes `path` and its parents. */
 int rh_dir_make(const char *path) RH_MUST;
-/* 1 if the directory holds nothing (or does not exist), 0 if it does, negative errno if it cannot be read. */
-int rh_dir_empty(const char *path) RH_MUST;
 /* Removes a directory and all in it. A missing one is no error. */
 int rh_dir_remove(const char *path) RH_MUST;
 /* fsync of a directory, so that renames in it are durable. */

@@ -92,9 +92,6 @@ int rh_executor_finish(struct rh_executor *executor) RH_MUST;
 /* Gives up what is in flight, if anything, after a fault of the caller's, which comes back with its line: nothing is running on return, and
  * the executor can only be destroyed. */
 int rh_executor_abandon(struct rh_executor *executor, int rc) RH_MUST;
-/* Both: after it the store holds the step's gradients (rh_optimizer_norm makes them final). */
-int rh_executor_train(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
-                      float loss_scale) RH_MUST;
 /* 1: steps are not joined, unless in a stretch. Joined are steps of stale updates, but where boundaries go to NVMe, a trained table has two
  * uses (its parts are added up when all devices are idle), or the store could not be registered whole. */
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);

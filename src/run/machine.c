@@ -160,21 +160,6 @@ int64_t rh_machine_peak_rss(void)
 	return peak < 0 ? 0 : peak;
 }
 
-void rh_machine_describe(char *text, size_t bytes)
-{
-	char model[128] = "unknown processor", line[256];
-	FILE *file = fopen("/proc/cpuinfo", "re");
-	while (file && fgets(line, sizeof line, file))
-		if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
-			snprintf(model, sizeof model, "%s", strchr(line, ':') + 2);
-			model[strcspn(model, "\n")] = 0;
-			break;
-		}
-	if (file)
-		fclose(file);
-	snprintf(text, bytes, "%s, %d cores, %s", model, rh_machine_cores(), rh_cpu_isa_name(rh_cpu_best_isa()));
-}
-
 /* The specification with all devices counted, and asked for only where this build can run them. */
 static int resolve(const char *text, struct rh_device_spec *spec)
 {

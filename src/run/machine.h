@@ -19,8 +19,6 @@ int64_t rh_machine_group_limit_under(const char *root);
 int64_t rh_machine_group_room(void);
 /* Most resident memory of this process so far, in bytes. */
 int64_t rh_machine_peak_rss(void);
-/* "AMD EPYC 9R14, 2 cores, avx512": for results. */
-void rh_machine_describe(char *text, size_t bytes);
 
 struct rh_devices {
 	struct rh_device **device;

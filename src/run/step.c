@@ -328,12 +328,6 @@ int rh_executor_abandon(struct rh_executor *executor, int rc)
 	return rc;
 }
 
-int rh_executor_train(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
-{
-	int rc = rh_executor_begin(executor, batch, count, step, loss_scale);
-	return rc ? rc : rh_executor_finish(executor);
-}
-
 int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
 {
 	RH_ASSERT(executor->begun == executor->finished);

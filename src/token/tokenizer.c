@@ -220,11 +220,6 @@ int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 	return tokenizer->eos;
 }
 
-int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer)
-{
-	return tokenizer->pad;
-}
-
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 {
 	const struct added_token *token = added_by_id(&tokenizer->added, id);

@@ -65,7 +65,6 @@ int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
 /* -1 or NULL where the files name none. Strings live as long as the tokenizer. */
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer);
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer);
-int32_t rh_tokenizer_pad(const struct rh_tokenizer *tokenizer);
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id);
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { UNICODE_END = 0x110000, UNICODE_REPLACEMENT = 0xFFFD };
+enum { UNICODE_END = 0x110000 };
 
 struct unicode_range {
 	uint32_t first, last;

@@ -153,7 +153,7 @@ int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const s
 	struct rh_safetensors_entry *entry = entries_of(list, model, store);
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
 	struct rh_safetensors_out *file = NULL;
-	int rc = entry && buffer ? rh_safetensors_create(path, entry, (int64_t)list->count, NULL, &file) : -ENOMEM;
+	int rc = entry && buffer ? rh_safetensors_create(path, entry, (int64_t)list->count, &file) : -ENOMEM;
 	for (size_t i = 0; !rc && i < list->count; i++)
 		rc = stream_out(store, model, &list->place[i], buffer, write_safetensors, file);
 	if (!rc)

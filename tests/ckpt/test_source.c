@@ -1,8 +1,6 @@
 #include "scratch.h"
 
-#include "ckpt/gguf.h"
-#include "ckpt/safetensors.h"
-#include "ckpt/source.h"
+#include "ckpt/source_internal.h"
 #include "core/float16.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -20,12 +18,13 @@ static int64_t elements(const int64_t *shape, int rank)
 /* Reads tensor `name` whole, then by halves of its rows, as F32 and as BF16; all must tell the same. */
 static void check_tensor(const struct rh_source *source, const struct rh_safetensor *wanted)
 {
-	struct rh_source_tensor found;
-	if (!rh_source_find(source, wanted->name, &found))
+	const struct source_entry *entry = source_entries_find(&source->entries, wanted->name);
+	if (!entry)
 		fail_msg("%s is not found", wanted->name);
-	assert_int_equal(found.rank, wanted->rank);
-	assert_memory_equal(found.shape, wanted->shape, (size_t)found.rank * sizeof(int64_t));
-	int64_t count = elements(found.shape, found.rank), cols = found.rank == 2 ? found.shape[1] : 1;
+	const struct source_tensor *found = &entry->tensor;
+	assert_int_equal(found->rank, wanted->rank);
+	assert_memory_equal(found->shape, wanted->shape, (size_t)found->rank * sizeof(int64_t));
+	int64_t count = elements(found->shape, found->rank), cols = found->rank == 2 ? found->shape[1] : 1;
 	float *values = malloc((size_t)count * 4), *expected = malloc((size_t)count * 4);
 	uint16_t *halves = malloc((size_t)count * 2);
 	check_ok(rh_dequantise(wanted->dtype, wanted->data, count, expected));
@@ -59,8 +58,6 @@ static void check_source(const char *model, const char *reference)
 	for (int64_t i = 0; i < rh_safetensors_count(file); i++)
 		check_tensor(source, rh_safetensors_at(file, i));
 	float nothing;
-	struct rh_source_tensor tensor;
-	assert_int_equal(rh_source_find(source, "model.layers.99.mlp.up_proj.weight", &tensor), 0);
 	int rc = rh_source_read(source, "model.layers.99.mlp.up_proj.weight", 0, 1, RH_F32, &nothing);
 	assert_int_equal(rc, -ENOENT);
 	check_refused(rc, "there is no tensor 'model.layers.99.mlp.up_proj.weight'");
@@ -121,8 +118,7 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 		assert_memory_equal(&a, &b, sizeof a);
 		assert_int_equal(a.tie_word_embeddings, m == 1);
 		assert_ptr_equal(a.family, rh_family_at((size_t)m));
-		struct rh_source_tensor head;
-		assert_int_equal(rh_source_find(gguf, "lm_head.weight", &head), m != 1);
+		assert_int_equal(source_entries_find(&gguf->entries, "lm_head.weight") != NULL, m != 1);
 		rh_source_close(gguf);
 		rh_source_close(directory);
 	}
@@ -473,9 +469,9 @@ static void test_source_demo_model_has_the_gguf_packages_values(void **state)
 	unsigned long long wanted;
 	int tensors = 0;
 	for (; fscanf(file, "%127s %lld %lld %llu", name, &rows, &cols, &wanted) == 4; tensors++) {
-		struct rh_source_tensor tensor;
-		assert_int_equal(rh_source_find(source, name, &tensor), 1);
-		assert_int_equal(tensor.shape[0], rows);
+		const struct source_entry *entry = source_entries_find(&source->entries, name);
+		assert_non_null(entry);
+		assert_int_equal(entry->tensor.shape[0], rows);
 		int64_t count = rows * (cols ? cols : 1);
 		float *values = malloc((size_t)count * sizeof *values);
 		check_ok(rh_source_read(source, name, 0, count, RH_F32, values));

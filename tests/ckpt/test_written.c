@@ -4,7 +4,7 @@
 
 #include "ckpt/model_out.h"
 #include "ckpt/peft.h"
-#include "ckpt/source.h"
+#include "ckpt/source_internal.h"
 #include "core/log.h"
 
 static const struct {
@@ -76,21 +76,21 @@ static void write_adapter(const struct rh_source *source, const char *dir)
 	struct rh_safetensors_entry entries[8];
 	for (int m = 0; m < 4; m++) {
 		char weight[128];
-		struct rh_source_tensor tensor;
 		int64_t r;
 		double alpha;
 		snprintf(weight, sizeof weight, "%s.weight", modules[m]);
-		assert_int_equal(rh_source_find(source, weight, &tensor), 1);
+		const struct source_entry *entry = source_entries_find(&source->entries, weight);
+		assert_non_null(entry);
 		assert_int_equal(rh_peft_matches(&config, modules[m]), 1);
 		check_ok(rh_peft_module(&config, modules[m], &r, &alpha));
 		for (int part = 0; part < 2; part++)
-			check_ok(rh_peft_tensor_name(modules[m], "AB"[part], name[2 * m + part], sizeof name[0]));
-		entries[2 * m] = (struct rh_safetensors_entry){name[2 * m], RH_F32, 2, {r, tensor.shape[1]}};
-		entries[2 * m + 1] = (struct rh_safetensors_entry){name[2 * m + 1], RH_F32, 2, {tensor.shape[0], r}};
+			snprintf(name[2 * m + part], sizeof name[0], "base_model.model.%s.lora_%c.weight", modules[m], "AB"[part]);
+		entries[2 * m] = (struct rh_safetensors_entry){name[2 * m], RH_F32, 2, {r, entry->tensor.shape[1]}};
+		entries[2 * m + 1] = (struct rh_safetensors_entry){name[2 * m + 1], RH_F32, 2, {entry->tensor.shape[0], r}};
 	}
 	char *path = rh_path_join(dir, "adapter_model.safetensors");
 	struct rh_safetensors_out *out;
-	check_ok(rh_safetensors_create(path, entries, 8, NULL, &out));
+	check_ok(rh_safetensors_create(path, entries, 8, &out));
 	for (int e = 0; e < 8; e++)
 		for (int64_t i = 0; i < entry_elements(&entries[e]); i++) {
 			float value = (float)(i + 1) / (e % 2 ? -512.0f : 1024.0f);

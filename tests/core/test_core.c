@@ -1,4 +1,4 @@
-#include "check.h"
+#include "folder.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -164,7 +164,7 @@ static void test_file_stands_untouched_until_commit(void **state)
 	assert_memory_equal(map.bytes, "newer", 5);
 	rh_file_unmap(&map);
 	check_ok(rh_dir_remove(dir));
-	assert_int_equal(rh_dir_empty(dir), 1);
+	check_folder_is_empty(dir);
 	rh_free(path);
 }
 

@@ -5,7 +5,7 @@
 #include "core/float16.h"
 #include "offload/memory.h"
 #include "offload/split.h"
-#include "offload/store.h"
+#include "offload/store_internal.h"
 
 #include <fcntl.h>
 #include <float.h>
@@ -160,7 +160,7 @@ static void test_arrays_are_aligned_and_apart(void **state)
 		assert_ptr_equal(rh_store_block(store, 2), &specs[2]);
 		assert_null(rh_store_gradient(store, 0));
 		assert_null(rh_store_sum(store, 0, 0));
-		assert_null(rh_store_moment(store, 0, 0));
+		assert_null(store->block[0].moment[0]);
 		assert_true(!rh_store_sum(store, 1, 0) == !crosses && !rh_store_sum(store, 1, 1));
 		assert_true(!rh_store_sum(store, 2, 0) == !crosses && !rh_store_sum(store, 2, 1) == (uses == 1));
 		for (int pass = 0, mark = 0; pass < 2; pass++, mark = 0)
@@ -169,8 +169,8 @@ static void test_arrays_are_aligned_and_apart(void **state)
 				void *gradient = rh_store_gradient(store, b), *sum = rh_store_sum(store, b, 0);
 				void (*visit)(char *, int64_t, int *) = pass ? expect : fill;
 				visit((char *)(uintptr_t)rh_store_weights(store, b), n * size, &mark);
-				visit((char *)rh_store_moment(store, b, 0), n * 4, &mark);
-				visit((char *)rh_store_moment(store, b, 1), n * 4, &mark);
+				visit((char *)store->block[b].moment[0], n * 4, &mark);
+				visit((char *)store->block[b].moment[1], n * 4, &mark);
 				visit(sum, n * 4, &mark);
 				visit((char *)rh_store_sum(store, b, 1), n * 4, &mark);
 				int shared = sum && (dtype == RH_F32 || specs[b].uses == 1);

@@ -39,7 +39,7 @@ static int open_run(const struct what *what, struct rig *rig, struct rig_micro *
 static void step(struct rig *rig, struct rig_micro *micro)
 {
 	struct rh_micro_batch batch[MICROS] = {micro->batch, micro->batch, micro->batch};
-	check_ok(rh_executor_train(rig->session.executor, batch, MICROS, 0, 1.0f / (float)(MICROS * micro->batch.shape.head_rows)));
+	check_ok(rig_train(rig->session.executor, batch, MICROS, 0, 1.0f / (float)(MICROS * micro->batch.shape.head_rows)));
 }
 
 static void check_device_bytes(const struct rh_session *session)

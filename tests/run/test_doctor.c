@@ -1,5 +1,6 @@
 /* The doctor: what it reads of made-up machines, what it says is wrong with them, what it measures of this one, and the profile it writes.
  */
+#include "folder.h"
 #include "made_up.h"
 
 #include "core/text.h"
@@ -417,7 +418,7 @@ static void test_a_drive_is_measured_and_nothing_stays(void **state)
 	}
 	check_ok(rc);
 	assert_true(rates.read > 0 && rates.write > 0 && rates.mixed > 0 && rates.free_bytes > 0);
-	assert_int_equal(rh_dir_empty(dir), 1);
+	check_folder_is_empty(dir);
 	check_ok(rh_dir_remove(dir));
 	assert_int_equal(doctor_measure_drive(nowhere, 1, 24 * mib, 0.2, &rates), -ENOENT);
 	assert_non_null(strstr(rh_error(-ENOENT), "/nowhere"));

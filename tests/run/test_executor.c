@@ -116,7 +116,7 @@ static int attempt(struct rig *rig, const struct rig_input *in)
 			rig_micro_make(in, m, 0, &micro[m]);
 			batch[m] = micro[m].batch;
 		}
-		rc = rh_executor_train(rig->session.executor, batch, 2, 0, 1);
+		rc = rig_train(rig->session.executor, batch, 2, 0, 1);
 		if (!rc)
 			rc = rh_executor_infer(rig->session.executor, batch, 1);
 	}

@@ -147,7 +147,7 @@ static int64_t run(int updates_early, int64_t fails)
 		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0, 0}, .learning_rate = 1e-3, .scale = 1, .step = step + 1};
 		double norm;
 		rh_updater_open(rig.session.updater, &update, updates_early ? 0 : 1);
-		rc = rh_executor_train(rig.session.executor, batch, MICROS, step, 1.0f / (float)trained);
+		rc = rig_train(rig.session.executor, batch, MICROS, step, 1.0f / (float)trained);
 		if (!rc)
 			rc = rh_updater_norm(rig.session.updater, &norm);
 	}

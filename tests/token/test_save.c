@@ -2,6 +2,7 @@
 #include "reference.h"
 
 #include "ckpt/source.h"
+#include "token/tokenizer_internal.h"
 
 enum { EVERY = 4 }; /* of the corpus */
 
@@ -59,7 +60,7 @@ static void compare_tables(const struct rh_tokenizer *made, const struct rh_toke
 	assert_int_equal(rh_tokenizer_size(made), rh_tokenizer_size(loaded));
 	assert_int_equal(rh_tokenizer_bos(made), rh_tokenizer_bos(loaded));
 	assert_int_equal(rh_tokenizer_eos(made), rh_tokenizer_eos(loaded));
-	assert_int_equal(rh_tokenizer_pad(made), rh_tokenizer_pad(loaded));
+	assert_int_equal(made->pad, loaded->pad);
 	same_text(rh_tokenizer_chat_template(made), rh_tokenizer_chat_template(loaded));
 	for (int32_t id = 0; id < rh_tokenizer_size(made); id++)
 		same_text(rh_tokenizer_text(made, id), rh_tokenizer_text(loaded, id));
@@ -311,7 +312,7 @@ static void test_odd_texts_are_saved(void **state)
 	assert_int_equal(rh_tokenizer_size(loaded), v.tokens);
 	assert_int_equal(rh_tokenizer_bos(loaded), 12);
 	assert_int_equal(rh_tokenizer_eos(loaded), 13); /* of the two `b`, the one that a tokenizer.json can hold */
-	assert_int_equal(rh_tokenizer_pad(loaded), 3);
+	assert_int_equal(loaded->pad, 3);
 	assert_null(rh_tokenizer_text(loaded, 6));
 	assert_null(rh_tokenizer_chat_template(loaded)); /* it is not UTF-8 */
 	static const char text[] = "ab\"\\\na ba bb\x7f\0x\xe2\x80\xa8<s>";

@@ -1,6 +1,8 @@
 /* What a tokenizer refuses, and in which words; files cut short or altered; memory that runs out; long texts. */
 #include "reference.h"
 
+#include "token/tokenizer_internal.h"
+
 #include <time.h>
 
 /* A tokenizer.json around the given parts (JSON texts). */
@@ -159,7 +161,7 @@ static void test_load_config_names_tokens_template_and_bos(void **state)
 	check_ok(rh_tokenizer_load(folder, &t));
 	assert_int_equal(rh_tokenizer_bos(t), 1);
 	assert_int_equal(rh_tokenizer_eos(t), 2);
-	assert_int_equal(rh_tokenizer_pad(t), -1);
+	assert_int_equal(t->pad, -1);
 	assert_string_equal(rh_tokenizer_chat_template(t), "d");
 	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids));
 	check_ok(rh_tokenizer_encode(t, "a", 1, RH_TOKENS_PLAIN, &ids));

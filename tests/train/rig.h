@@ -202,6 +202,22 @@ static inline double rig_finish(struct rig *rig, const struct rig_flight *flight
 	return total / (double)flight->trained;
 }
 
+/* A step begun and finished: the store holds its gradients. */
+static inline int rig_train(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
+{
+	int rc = rh_executor_begin(executor, batch, count, step, loss_scale);
+	return rc ? rc : rh_executor_finish(executor);
+}
+
+/* Makes all gradients final, as an updater would; their norm. */
+static inline double rig_norm(struct rh_session *session)
+{
+	for (int b = 0; b < session->model->blocks; b++)
+		if (session->model->block[b].trainable)
+			rh_optimizer_take(session->store, b);
+	return rh_optimizer_taken_norm(session->store);
+}
+
 /* Both; the step's loss. */
 static inline double rig_step(struct rig *rig, const struct rig_input *in, int64_t first, int64_t count, int64_t step)
 {
@@ -233,7 +249,7 @@ static inline double rig_update(struct rig *rig, double rate, int64_t step)
 	const struct rh_config *config = &rig->config;
 	struct rh_optimizer_settings settings = {config->adam_beta1, config->adam_beta2, config->adam_epsilon, config->weight_decay,
 	                                         config->momentum};
-	double norm = rh_optimizer_norm(rig->session.store), scale = rh_optimizer_clip(norm, config->max_grad_norm);
+	double norm = rig_norm(&rig->session), scale = rh_optimizer_clip(norm, config->max_grad_norm);
 	for (int b = 0; b < rig->session.model->blocks; b++)
 		if (rig->session.model->block[b].trainable)
 			check_ok(rh_optimizer_update(rig->session.store, b, &(struct rh_update){settings, rate, scale, step + 1}));

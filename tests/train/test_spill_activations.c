@@ -300,7 +300,7 @@ static void test_a_flipped_bit_is_named_before_it_is_used(void **state)
 			rig_micro_make(&in, m, 0, &micro[m]);
 			batch[m] = micro[m].batch;
 		}
-		int rc = rh_executor_train(deep.rig.session.executor, batch, MICROS, 0, 0.01f);
+		int rc = rig_train(deep.rig.session.executor, batch, MICROS, 0, 0.01f);
 		calls = rh_drive_fail_nth(0, 0, 0);
 		if (calls >= n) {
 			told++;

@@ -1,6 +1,7 @@
 /* A run from NVMe when drives fail: each of their calls in turn, in each way. One line, no crash, no stray file, and the last checkpoint
  * stays good; where nothing was said, the result is right. */
 #include "cli/runner.h"
+#include "folder.h"
 
 #include "config/config.h"
 #include "core/log.h"
@@ -97,8 +98,8 @@ static void check_after(const struct scratch *scratch, uint64_t kept, int rc, si
 	if (rc && (strlen(line) < 15 || strchr(line, '\n')))
 		fail_msg("fault %zu, call %" PRId64 ": code %d, '%s'", f, n, rc, line);
 	assert_int_equal(tree_hash(path_of("%s/on/checkpoint-2", scratch->dir)), kept);
-	assert_int_equal(rh_dir_empty(path_of("%s/a", scratch->dir)), 1);
-	assert_int_equal(rh_dir_empty(path_of("%s/b", scratch->dir)), 1);
+	check_folder_is_empty(path_of("%s/a", scratch->dir));
+	check_folder_is_empty(path_of("%s/b", scratch->dir));
 	assert_false(rh_dir_exists(path_of("%s/on/.checkpoint-4.tmp", scratch->dir)));
 }
 
@@ -199,7 +200,7 @@ static void test_two_runs_on_one_directory(void **state)
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, &rc, 0), child);
 	/* killed: nothing is left of it, and the lock is gone */
-	assert_int_equal(rh_dir_empty(path_of("%s/a", scratch.dir)), 1);
+	check_folder_is_empty(path_of("%s/a", scratch.dir));
 	check_ok(train(&scratch, "third", kinds[0].keys, &result));
 	scratch_close(&scratch);
 }
