@@ -303,19 +303,19 @@ static int scan(const char *dir, int64_t except, int64_t *oldest, int64_t *newes
 	return 0;
 }
 
-/* Never the one of step `saved`, even where a run that went on from an older one left newer ones behind. */
-static int remove_oldest(const struct rh_config *config, int64_t saved)
+/* Never the one of step `kept` (-1: none), even where a run that went on from an older one left newer ones behind. */
+static int remove_oldest(const struct rh_config *config, int64_t kept)
 {
 	int64_t oldest, newest, others;
-	int rc = scan(config->output_dir, saved, &oldest, &newest, &others);
-	while (!rc && config->save_total_limit > 0 && others + 1 > config->save_total_limit) {
+	int rc = scan(config->output_dir, kept, &oldest, &newest, &others);
+	while (!rc && config->save_total_limit > 0 && others + (kept >= 0) > config->save_total_limit) {
 		char name[64], path[PATH_MAX];
 		snprintf(name, sizeof name, "checkpoint-%" PRId64, oldest);
 		rc = in_dir(path, config->output_dir, name);
 		if (!rc)
 			rc = rh_dir_remove(path);
 		if (!rc)
-			rc = scan(config->output_dir, saved, &oldest, &newest, &others);
+			rc = scan(config->output_dir, kept, &oldest, &newest, &others);
 	}
 	return rc;
 }
@@ -389,8 +389,9 @@ int rh_checkpoint_left_behind(const char *name)
 	return suffix && *suffix && suffix[strspn(suffix, "0123456789")] == 0;
 }
 
-int rh_checkpoint_tidy(const char *output_dir)
+int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed)
 {
+	const char *output_dir = config->output_dir;
 	DIR *entries = opendir(output_dir);
 	if (!entries)
 		return rh_fail(-errno, "%s: cannot read directory: %s", output_dir, strerror(errno));
@@ -408,7 +409,7 @@ int rh_checkpoint_tidy(const char *output_dir)
 			rh_note("%s is removed: a run was killed while it wrote it", path);
 	}
 	closedir(entries);
-	return rc;
+	return rc ? rc : remove_oldest(config, resumed);
 }
 
 int rh_checkpoint_find(const struct rh_config *config, char **path)

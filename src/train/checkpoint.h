@@ -39,9 +39,10 @@ int rh_checkpoint_verify(const char *path) RH_MUST;
 
 /* Whether a file's or directory's name is one that a killed run leaves half written. */
 int rh_checkpoint_left_behind(const char *name);
-/* Removes what killed runs left half written in output_dir: .checkpoint-N.tmp and NAME.tmp.PID, never anything else. No run may be writing
+/* Removes what killed runs left half written in output_dir, .checkpoint-N.tmp and NAME.tmp.PID, and the oldest checkpoints over save_total_limit,
+ * which a run killed after it saved had not yet removed; never that of step `resumed` (-1: none), never anything else. No run may be writing
  * there. */
-int rh_checkpoint_tidy(const char *output_dir) RH_MUST;
+int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed) RH_MUST;
 
 /* Verifies and loads: weights, optimizer state, run state; -EINVAL for another optim or state_layout. Keys in which this
  * configuration differs from the checkpoint's are told of. */

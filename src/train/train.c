@@ -140,7 +140,7 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	if (!rc)
 		rc = rh_dir_make(config->output_dir);
 	if (!rc)
-		rc = rh_checkpoint_tidy(config->output_dir);
+		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1);
 	if (rc)
 		return rc;
 	run->trainer.max_steps = run->data.steps;

@@ -4,6 +4,7 @@
 
 #include "check.h"
 
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,10 +17,12 @@ struct drives {
 
 static inline void drives_make_in(struct drives *drives, const char *where)
 {
-	snprintf(drives->root, sizeof drives->root, "%s/rh-drives-XXXXXX", where);
-	assert_non_null(mkdtemp(drives->root));
+	char root[sizeof drives->root];
+	snprintf(root, sizeof root, "%s/rh-drives-XXXXXX", where);
+	assert_non_null(mkdtemp(root));
+	memcpy(drives->root, root, sizeof root);
 	for (int d = 0; d < DRIVES; d++) {
-		snprintf(drives->dir[d], sizeof drives->dir[d], "%s/%d", drives->root, d);
+		snprintf(drives->dir[d], sizeof drives->dir[d], "%s/%d", root, d);
 		drives->name[d] = drives->dir[d];
 		assert_int_equal(mkdir(drives->dir[d], 0777), 0);
 	}
