@@ -3,19 +3,21 @@
 #include "core/log.h"
 #include "train/evaluate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
 static int print(const struct rh_config *config, const struct rh_evaluation *eval)
 {
 	if (config->json) {
-		json_t *accuracy = eval->choice_accuracy < 0 ? json_null() : json_real(eval->choice_accuracy);
-		json_t *majority = eval->majority < 0 ? json_null() : json_real(eval->majority);
-		return verb_print_json(json_pack("{s:f, s:f, s:o, s:o, s:I, s:I, s:I, s:f, s:f}", "eval_loss", eval->loss,
-		                                 "eval_token_accuracy", eval->token_accuracy, "eval_accuracy", accuracy, "majority",
-		                                 majority, "eval_rows", (json_int_t)eval->rows, "eval_tokens", (json_int_t)eval->tokens,
-		                                 "trained_tokens", (json_int_t)eval->trained, "seconds", eval->seconds, "tokens_per_second",
-		                                 eval->seconds > 0 ? (double)eval->tokens / eval->seconds : 0.0));
+		json_t *accuracy = rh_json_number(eval->choice_accuracy < 0 ? NAN : eval->choice_accuracy);
+		json_t *majority = rh_json_number(eval->majority < 0 ? NAN : eval->majority);
+		double rate = eval->seconds > 0 ? (double)eval->tokens / eval->seconds : 0;
+		return verb_print_json(json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "eval_loss", rh_json_number(eval->loss),
+		                                 "eval_token_accuracy", rh_json_number(eval->token_accuracy), "eval_accuracy", accuracy,
+		                                 "majority", majority, "eval_rows", (json_int_t)eval->rows, "eval_tokens",
+		                                 (json_int_t)eval->tokens, "trained_tokens", (json_int_t)eval->trained, "seconds",
+		                                 rh_json_number(eval->seconds), "tokens_per_second", rh_json_number(rate)));
 	}
 	printf("loss %.6f over %lld trained tokens of %lld rows (weighted by token)\n", eval->loss, (long long)eval->trained,
 	       (long long)eval->rows);

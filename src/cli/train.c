@@ -12,33 +12,29 @@ int verb_print_json(struct json_t *object)
 	char *line = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
 	json_decref(object);
 	if (!line)
-		return rh_fail(-ENOMEM, "out of host memory while printing the result");
+		return rh_fail(-EINVAL, "the result cannot be printed as JSON");
 	puts(line);
 	free(line);
 	return fflush(stdout) ? rh_fail(-errno, "standard output: cannot write the result") : 0;
-}
-
-static json_t *real_or_null(double value)
-{
-	return isfinite(value) ? json_real(value) : json_null();
 }
 
 static int print_json(const struct rh_train_result *result)
 {
 	json_t *eval = json_null();
 	if (result->has_eval)
-		eval = json_pack("{s:f, s:f, s:o, s:I}", "eval_loss", result->eval.loss, "eval_token_accuracy", result->eval.token_accuracy,
-		                 "eval_accuracy", real_or_null(result->eval.choice_accuracy < 0 ? NAN : result->eval.choice_accuracy),
-		                 "eval_rows", (json_int_t)result->eval.rows);
-	return verb_print_json(
-	        json_pack("{s:I, s:o, s:o, s:f, s:f, s:b, s:{s:I, s:I, s:I}, s:{s:{s:I, s:I, s:I}, s:o, s:b}}", "steps",
-	                  (json_int_t)result->steps, "final_loss", real_or_null(result->final_loss), "eval", eval, "tokens_per_second",
-	                  result->tokens_per_second, "seconds", result->seconds, "interrupted", result->interrupted, "peak_bytes", "vram",
-	                  (json_int_t)result->device_peak_bytes, "ram", (json_int_t)result->ram_peak_bytes, "nvme",
-	                  (json_int_t)result->nvme_bytes, "plan", "peak_bytes", "vram", (json_int_t)result->device_planned_bytes, "ram",
-	                  (json_int_t)result->ram_planned_bytes, "nvme", (json_int_t)result->nvme_bytes, "tokens_per_second",
-	                  result->predicted_tokens_per_second > 0 ? json_real(result->predicted_tokens_per_second) : json_null(),
-	                  "rates_assumed", result->rates_assumed));
+		eval = json_pack("{s:o, s:o, s:o, s:I}", "eval_loss", rh_json_number(result->eval.loss), "eval_token_accuracy",
+		                 rh_json_number(result->eval.token_accuracy), "eval_accuracy",
+		                 rh_json_number(result->eval.choice_accuracy < 0 ? NAN : result->eval.choice_accuracy), "eval_rows",
+		                 (json_int_t)result->eval.rows);
+	return verb_print_json(json_pack(
+	        "{s:I, s:o, s:o, s:o, s:o, s:b, s:{s:I, s:I, s:I}, s:{s:{s:I, s:I, s:I}, s:o, s:b}}", "steps", (json_int_t)result->steps,
+	        "final_loss", rh_json_number(result->final_loss), "eval", eval, "tokens_per_second",
+	        rh_json_number(result->tokens_per_second), "seconds", rh_json_number(result->seconds), "interrupted", result->interrupted,
+	        "peak_bytes", "vram", (json_int_t)result->device_peak_bytes, "ram", (json_int_t)result->ram_peak_bytes, "nvme",
+	        (json_int_t)result->nvme_bytes, "plan", "peak_bytes", "vram", (json_int_t)result->device_planned_bytes, "ram",
+	        (json_int_t)result->ram_planned_bytes, "nvme", (json_int_t)result->nvme_bytes, "tokens_per_second",
+	        rh_json_number(result->predicted_tokens_per_second > 0 ? result->predicted_tokens_per_second : NAN), "rates_assumed",
+	        result->rates_assumed));
 }
 
 int verb_train(const struct rh_config *config)

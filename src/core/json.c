@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/text.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { FLAGS = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY };
@@ -122,4 +123,9 @@ int rh_json_string(const json_t *object, const char *key, const char *where, enu
 		return rh_fail(-EINVAL, "%s: '%s' must be a string", where, key);
 	*out = json_string_value(value);
 	return 0;
+}
+
+json_t *rh_json_number(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
 }

@@ -22,4 +22,7 @@ int rh_json_real(const json_t *object, const char *key, const char *where, enum 
 int rh_json_bool(const json_t *object, const char *key, const char *where, enum rh_json_need need, int *out) RH_MUST;
 int rh_json_string(const json_t *object, const char *key, const char *where, enum rh_json_need need, const char **out) RH_MUST;
 
+/* A measured number as JSON has it: null where it is not finite. A new reference; NULL when out of memory. */
+json_t *rh_json_number(double value) RH_MUST;
+
 #endif

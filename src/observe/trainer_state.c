@@ -11,15 +11,9 @@ static int no_memory(void)
 	return rh_fail(-ENOMEM, "out of host memory for trainer_state.json");
 }
 
-/* NaN and infinity have no place in JSON. */
-static json_t *real(double value)
-{
-	return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *rate(int64_t count, double seconds)
 {
-	return real(seconds > 0 ? (double)count / seconds : (double)NAN);
+	return rh_json_number(seconds > 0 ? (double)count / seconds : (double)NAN);
 }
 
 int rh_trainer_state_create(struct rh_trainer_state *out)
@@ -105,10 +99,10 @@ int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_st
 {
 	json_t *entry = json_object();
 	int rc = 0;
-	put(entry, "epoch", real(report->epoch), &rc);
-	put(entry, "grad_norm", real(report->grad_norm), &rc);
-	put(entry, "learning_rate", real(report->learning_rate), &rc);
-	put(entry, "loss", real(report->loss), &rc);
+	put(entry, "epoch", rh_json_number(report->epoch), &rc);
+	put(entry, "grad_norm", rh_json_number(report->grad_norm), &rc);
+	put(entry, "learning_rate", rh_json_number(report->learning_rate), &rc);
+	put(entry, "loss", rh_json_number(report->loss), &rc);
 	put(entry, "step", json_integer(report->step), &rc);
 	return append(state, entry, rc);
 }
@@ -117,9 +111,9 @@ int rh_trainer_state_log_eval(struct rh_trainer_state *state, const struct rh_ev
 {
 	json_t *entry = json_object();
 	int rc = 0;
-	put(entry, "epoch", real(report->epoch), &rc);
-	put(entry, "eval_loss", real(report->loss), &rc);
-	put(entry, "eval_runtime", real(report->seconds), &rc);
+	put(entry, "epoch", rh_json_number(report->epoch), &rc);
+	put(entry, "eval_loss", rh_json_number(report->loss), &rc);
+	put(entry, "eval_runtime", rh_json_number(report->seconds), &rc);
 	put(entry, "eval_samples_per_second", rate(report->rows, report->seconds), &rc);
 	put(entry, "step", json_integer(report->step), &rc);
 	return append(state, entry, rc);
@@ -129,11 +123,11 @@ int rh_trainer_state_log_end(struct rh_trainer_state *state, const struct rh_run
 {
 	json_t *entry = json_object();
 	int rc = 0;
-	put(entry, "epoch", real(report->epoch), &rc);
+	put(entry, "epoch", rh_json_number(report->epoch), &rc);
 	put(entry, "step", json_integer(report->step), &rc);
-	put(entry, "total_flos", real(report->flops), &rc);
-	put(entry, "train_loss", real(report->loss), &rc);
-	put(entry, "train_runtime", real(report->seconds), &rc);
+	put(entry, "total_flos", rh_json_number(report->flops), &rc);
+	put(entry, "train_loss", rh_json_number(report->loss), &rc);
+	put(entry, "train_runtime", rh_json_number(report->seconds), &rc);
 	put(entry, "train_samples_per_second", rate(report->rows, report->seconds), &rc);
 	put(entry, "train_steps_per_second", rate(report->step, report->seconds), &rc);
 	return append(state, entry, rc);
@@ -146,7 +140,7 @@ static int make_file(const struct rh_trainer_state *state, json_t **out)
 	put(file, "best_global_step", json_null(), &rc);
 	put(file, "best_metric", json_null(), &rc);
 	put(file, "best_model_checkpoint", json_null(), &rc);
-	put(file, "epoch", real(state->epoch), &rc);
+	put(file, "epoch", rh_json_number(state->epoch), &rc);
 	put(file, "eval_steps", json_integer(state->eval_steps), &rc);
 	put(file, "global_step", json_integer(state->global_step), &rc);
 	put(file, "is_hyper_param_search", json_false(), &rc);
@@ -159,7 +153,7 @@ static int make_file(const struct rh_trainer_state *state, json_t **out)
 	put(file, "num_train_epochs", json_integer(state->num_train_epochs), &rc);
 	put(file, "save_steps", json_integer(state->save_steps), &rc);
 	put(file, "stateful_callbacks", json_object(), &rc);
-	put(file, "total_flos", real(state->total_flos), &rc);
+	put(file, "total_flos", rh_json_number(state->total_flos), &rc);
 	put(file, "train_batch_size", json_integer(state->train_batch_size), &rc);
 	put(file, "trial_name", json_null(), &rc);
 	put(file, "trial_params", json_null(), &rc);

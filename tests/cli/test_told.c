@@ -1,6 +1,8 @@
 /* What is no mistake but not as it seems is told of, in one line. */
 #include "cli/good.h"
 
+#include "core/json.h"
+
 static void test_cuts_below_what_is_trained_are_told_of(void **state)
 {
 	(void)state;
@@ -182,6 +184,34 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	scratch_close(&scratch);
 }
 
+/* Runs a line with --json and requires `part` in its result, which is one line of JSON. */
+static void prints(const struct scratch *scratch, const char *line, const char *part)
+{
+	char full[2048];
+	json_t *result;
+	fill_in(scratch, line, full, sizeof full);
+	struct ran ran = run_line(scratch, "%s", full);
+	if (ran.status || !strstr(ran.out, part))
+		fail_msg("'%s' in what is printed by: %s\n%s%s", part, full, ran.out, ran.err);
+	check_ok(rh_json_parse(ran.out, strlen(ran.out), "stdout", &result));
+	json_decref(result);
+	run_free(&ran);
+}
+
+/* JSON has no NaN: a loss that is none is null, and the rest of the result is there. */
+static void test_losses_that_are_no_numbers_are_null(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	prints(&scratch,
+	       "train @/run.yaml --json --max_steps 1 --learning_rate 1e30 --warmup_steps 0 --validation_file @/rows.jsonl --eval_strategy "
+	       "epoch",
+	       "\"eval_loss\":null");
+	prints(&scratch, "eval --json --model_name_or_path @/out --max_length 64 --validation_file @/rows.jsonl", "\"eval_loss\":null");
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -193,6 +223,7 @@ int main(void)
 	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
 	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
 	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
+	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
