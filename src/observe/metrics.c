@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/text.h"
 
 #include <fcntl.h>
@@ -44,7 +45,7 @@ static int step_of_line(const char *bytes, size_t length, const char *path, int6
 	return rc;
 }
 
-/* *length: the bytes of the whole lines up to the first of a later step. */
+/* *length: the bytes of the whole lines up to the first of a later step, or that is no metric. */
 static int find_end(const char *path, int64_t keep_step, int64_t *length)
 {
 	struct rh_mapping file;
@@ -58,6 +59,12 @@ static int find_end(const char *path, int64_t keep_step, int64_t *length)
 		if (!end)
 			break;
 		rc = step_of_line(file.bytes + at, (size_t)(end - file.bytes) - at, path, number, &step);
+		if (rc == -EINVAL) { /* a log is no reason not to go on */
+			rh_note("%s; the log is cut off there", rh_error(rc));
+			rh_error_clear();
+			rc = 0;
+			break;
+		}
 		if (rc || step > keep_step)
 			break;
 		at = (size_t)(end - file.bytes) + 1;

@@ -129,7 +129,9 @@ static void test_going_on_says_what_is_other_and_what_is_left(void **state)
 	     "/out/checkpoint-2 stands at step 2 of 2, and ", "nothing is left to do, nothing is written", "!written to");
 	if (tree_hash(scratch.dir) != before)
 		fail_msg("a run with nothing left to do wrote something");
+	write_text(path_of("%s/out/metrics.jsonl", scratch.dir), "{\"step\": 1}\n{\"step\": 2,\n");
 	SAYS(&scratch, "train @/run.yaml --save_steps 1 --max_steps -1 --num_train_epochs 2 --resume_from_checkpoint true",
+	     "/out/metrics.jsonl:2: not valid JSON", "; the log is cut off there\n",
 	     "differs from the checkpoint's configuration: num_train_epochs: 2.0 (was 1.0)\n", "going on from", "!was trained on",
 	     "!checkpoint's configuration: seed");
 	write_text(path_of("%s/rows.jsonl", scratch.dir), ROWS ROWS);

@@ -151,12 +151,8 @@ static void test_metrics_resume_cuts_back_to_the_step(void **state)
 	rh_metrics_close(metrics);
 	static const char *const bad[] = {"{\"step\": 1}\nnonsense\n{\"step\": 2}\n", "{\"step\": 1}\n{\"loss\": 2}\n",
 	                                  "{\"step\": 1}\n[]\n", "{\"step\": 1}\n\n"};
-	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-		write_text("r.jsonl", bad[i]);
-		assert_int_equal(rh_metrics_open("r.jsonl", 9, &metrics), -EINVAL);
-		assert_non_null(strstr(rh_error(-EINVAL), "r.jsonl:2: "));
-		assert_string_equal(read_text("r.jsonl"), bad[i]);
-	}
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+		reopen(bad[i], 9, "{\"step\": 1}\n");
 	assert_true(rh_metrics_open("no/such/dir.jsonl", 0, &metrics) < 0);
 	assert_non_null(strstr(rh_error(-ENOENT), "no/such/dir.jsonl"));
 }
