@@ -1,5 +1,6 @@
 #include "offload/drive_internal.h"
 
+#include "core/hooks.h"
 #include "core/log.h"
 
 #include <stdlib.h>
@@ -69,7 +70,7 @@ struct rh_drive_request *drive_line_take(struct drive_line *line)
 
 int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out)
 {
-	const char *wanted = getenv("RH_NVME");
+	const char *wanted = getenv(RH_HOOK_NVME);
 	struct rh_drive *drive = NULL;
 	int threads = options->engine == RH_DRIVE_THREADS || (wanted && !strcmp(wanted, "threads"));
 	int rc = threads ? -ENOSYS : drive_uring_open(options, &drive);

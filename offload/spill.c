@@ -10,6 +10,7 @@
  * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
  * way, since until then it is in its frame. */
 #include "core/alloc.h"
+#include "core/hooks.h"
 #include "offload/frame_choice.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
@@ -75,10 +76,9 @@ static int64_t sum_of(struct spill_parts parts)
 	return parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
 }
 
-/* RH_SPILL_ELEMENTS in the environment: another size of pieces and pages, and fewer frames (tests, whose models are small). */
 static int64_t piece_elements(void)
 {
-	const char *text = getenv("RH_SPILL_ELEMENTS");
+	const char *text = getenv(RH_HOOK_SPILL_ELEMENTS);
 	int64_t elements = text ? strtol(text, NULL, 10) : 0;
 	return elements > 0 ? elements : PIECE_ELEMENTS;
 }

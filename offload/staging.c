@@ -165,16 +165,18 @@ int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum r
 	return rc;
 }
 
-void rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument)
+int rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument)
 {
-	if (await(staging, staging->latest + 1 - JOBS))
-		return;
+	int rc = await(staging, staging->latest + 1 - JOBS);
+	if (rc)
+		return rc;
 	int64_t ticket = staging->latest + 1;
 	staging->then[ticket % JOBS].done = done;
 	staging->then[ticket % JOBS].context = context;
 	staging->then[ticket % JOBS].argument = argument;
-	int rc = submit(staging, &(struct rh_host_job){.run = call, .context = staging, .argument = ticket});
+	rc = submit(staging, &(struct rh_host_job){.run = call, .context = staging, .argument = ticket});
 	RH_ASSERT(rc || staging->latest == ticket);
+	return rc;
 }
 
 int rh_staging_finish(struct rh_staging *staging)

@@ -13,7 +13,8 @@
  * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's is taken with none of them but the turn; inside
  * it, a trace's alone. Events are queried under the updater's.
  *
- * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again. The orderings (offload/order.h) are held by the
+ * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again; but arrivals may come from any thread, one of a
+ * block and step (a staging's: offload/staging.h). The orderings (offload/order.h) are held by the
  * awaits, the events of arrivals and finish. */
 #ifndef RH_OFFLOAD_UPDATER_H
 #define RH_OFFLOAD_UPDATER_H

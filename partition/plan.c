@@ -609,7 +609,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 {
 	int layers = request->model->layers;
 	struct planner at = {.request = request, .layers = layers, .alike = all_alike(request->model)};
-	*out = (struct rh_plan){0};
+	*out = (struct rh_plan){.crosses_rounds = request->crosses_rounds};
 	int rc = check_cuts(request);
 	if (rc)
 		return rc;

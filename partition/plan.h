@@ -60,6 +60,7 @@ struct rh_plan {
 	struct rh_late_place *late;   /* likewise */
 	int forward_stages, backward_stages;
 
+	int crosses_rounds; /* the request's: the store has a place for every sum */
 	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */

@@ -202,12 +202,12 @@ static int64_t piece_at(const struct rh_executor *executor, int64_t first, int64
 	return all - first < executor->pieces.most ? all - first : executor->pieces.most;
 }
 
-/* A copy that went through the staging is there when its thread says so. On that thread: summed_on[sum] is not written again before
- * rh_staging_finish. */
-static void arrives_staged(void *context, int sum)
+/* A copy that went through the staging is there when its thread says so, on that thread. */
+static void arrives_staged(void *context, int which)
 {
 	struct rh_executor *executor = context;
-	rh_updater_arrives(executor->options.updater, sum / 2, executor->on[executor->summed_on[sum]].downloaded[sum]);
+	int sums = 2 * executor->options.model->blocks, sum = which % sums;
+	rh_updater_arrives(executor->options.updater, sum / 2, executor->on[which / sums].downloaded[sum]);
 }
 
 /* All of a sum is on its way down. A block of two uses arrives when the step is over. */
@@ -221,7 +221,8 @@ static void sent(struct work *work, int sum, int is_final)
 	const struct rh_block *block = &executor->options.model->block[sum / 2];
 	if (run_is_staged(executor, rh_store_gradient(executor->options.store, sum / 2),
 	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
-		rh_staging_then(executor->staging, arrives_staged, executor, sum);
+		work->rc = rh_staging_then(executor->staging, arrives_staged, executor,
+		                           executor->summed_on[sum] * 2 * executor->options.model->blocks + sum);
 	else
 		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }

@@ -3,6 +3,7 @@
 #include "run/work.h"
 
 #include "core/alloc.h"
+#include "core/hooks.h"
 #include "core/log.h"
 #include "core/minmax.h"
 #include "partition/rounds.h"
@@ -34,7 +35,7 @@ struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 static int64_t fold_elements(const struct rh_executor_options *options)
 {
 	const struct rh_block *table = &options->model->block[0];
-	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->train_round < options->train_micro_batches)
+	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->plan->crosses_rounds)
 		return 0;
 	return rh_min(table->elements, RUN_FOLD_ELEMENTS);
 }
@@ -91,13 +92,12 @@ static int64_t micro_memory_bytes(const struct rh_executor_options *options)
 	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
 }
 
-/* Pages of weights on NVMe are sent as they are. RH_PIECE_BYTES in the environment: another size of pieces (tests, whose models are small).
- */
+/* Pages of weights on NVMe are sent as they are. */
 static struct rh_transfer_limits piece_limits(const struct rh_executor_options *options)
 {
 	if (options->page_bytes)
 		return (struct rh_transfer_limits){options->page_bytes, options->page_bytes};
-	const char *text = getenv("RH_PIECE_BYTES");
+	const char *text = getenv(RH_HOOK_PIECE_BYTES);
 	int64_t bytes = text ? rh_align_up(strtol(text, NULL, 10), RH_ALIGN) : 0;
 	return bytes > 0 ? (struct rh_transfer_limits){bytes, bytes} : (struct rh_transfer_limits){RH_TRANSFER_LEAST, RH_TRANSFER_MOST};
 }

@@ -2,6 +2,7 @@
 
 #include "config/device_spec.h"
 #include "core/alloc.h"
+#include "core/hooks.h"
 #include "cuda/device.h"
 #include "device/cpu/cpu.h"
 #include "device/sim/sim.h"
@@ -145,7 +146,7 @@ int64_t rh_machine_group_limit_under(const char *root)
 
 int64_t rh_machine_group_room(void)
 {
-	const char *root = getenv("RH_MACHINE_ROOT");
+	const char *root = getenv(RH_HOOK_MACHINE_ROOT);
 	return groups_least(root ? root : "", group_room);
 }
 

@@ -15,7 +15,7 @@ int64_t rh_machine_free_ram_under(const char *root);
 /* Bytes that this process's control groups let it have at all; -1: they set no limit. `root` as above, "" for this machine. */
 int64_t rh_machine_group_limit_under(const char *root);
 /* Bytes that this process's control groups leave until they kill it (memory.max) or slow it down (memory.high); INT64_MAX: they set no
- * limit. Cheap enough for every step. RH_MACHINE_ROOT in the environment: where /proc and /sys are found (tests). */
+ * limit. Cheap enough for every step. */
 int64_t rh_machine_group_room(void);
 /* Most resident memory of this process so far, in bytes. */
 int64_t rh_machine_peak_rss(void);

@@ -7,7 +7,7 @@ int64_t run_steps_held(const struct rh_executor_options *options)
 {
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t most = 0, count = options->train_micro_batches;
-	if (!rh_dispatch_joins_steps(&dispatch))
+	if (!rh_dispatch_is_local(&dispatch))
 		return run_flights(options);
 	for (int s = 0; s < options->devices; s++) {
 		int64_t window = rh_dispatch_window(&dispatch, s);
@@ -23,7 +23,7 @@ int run_stretch_boundaries(const struct rh_executor_options *options)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	const struct rh_plan *plan = options->plan;
 	int64_t count = 0;
-	for (int s = 0; rh_dispatch_joins_steps(&dispatch) && s < plan->forward_stages; s++)
+	for (int s = 0; rh_dispatch_is_local(&dispatch) && s < plan->forward_stages; s++)
 		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
 			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_window(&dispatch, s) + 1 : 0;
 	return (int)count;
@@ -104,7 +104,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	struct walk walk = {.executor = executor, .stretch = stretch, .until = stretch->steps};
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t count = stretch->micro_batches;
-	RH_ASSERT(rh_dispatch_joins_steps(&dispatch) &&
+	RH_ASSERT(rh_dispatch_is_local(&dispatch) &&
 	          (count == options->train_micro_batches || (count < options->train_micro_batches && stretch->steps == 1)));
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;

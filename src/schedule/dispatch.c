@@ -103,14 +103,14 @@ int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int
 	return round < longest ? round : longest;
 }
 
-int rh_dispatch_joins_steps(const struct rh_dispatch *dispatch)
+int rh_dispatch_is_local(const struct rh_dispatch *dispatch)
 {
 	return dispatch->schedule && dispatch->schedule->update == RH_UPDATE_LOCAL && dispatch->train_micro_batches;
 }
 
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
 {
-	RH_ASSERT(rh_dispatch_joins_steps(dispatch));
+	RH_ASSERT(rh_dispatch_is_local(dispatch));
 	int rc = make_scheduled(dispatch, count, steps, out);
 	if (!rc)
 		note_sums(out);

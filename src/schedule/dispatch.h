@@ -22,8 +22,8 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 /* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 
-/* Do stages update themselves? Then several steps join without a flush: one program of `count` micro-batches a step. */
-int rh_dispatch_joins_steps(const struct rh_dispatch *dispatch);
+/* Do stages update themselves? Then several steps are one program without a flush, of `count` micro-batches a step. */
+int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
 /* The most micro-batches that a stage (bottom up) has in flight there. */
 int64_t rh_dispatch_window(const struct rh_dispatch *dispatch, int stage);

@@ -69,8 +69,6 @@ static void emit(struct listing *at, enum rh_slot_kind kind, int stage, struct r
 	                                           .lo = layers.lo,
 	                                           .hi = layers.hi,
 	                                           .device = stage,
-	                                           .first_round = global % count == 0,
-	                                           .last_round = global % count == count - 1,
 	                                           .first = global % count,
 	                                           .count = 1,
 	                                           .stage = stage,

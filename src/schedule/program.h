@@ -20,7 +20,8 @@ struct rh_slot {
 	enum rh_slot_kind kind;
 	int lo, hi; /* layers */
 	int device;
-	int first_round, last_round; /* is its round the step's first, or last: gradient sums begin, or are rounded */
+	/* Is its round the step's first, or last: gradient sums begin, or are rounded. RoundPipe's by its maker, the others' by the dispatch. */
+	int first_round, last_round;
 	/* Of slots that add to gradient sums, set by the dispatch: the device has the stage's sums from its slot before; they stay for its
 	 * next. */
 	int sums_there, sums_stay;

@@ -26,15 +26,22 @@ struct rh_schedule_request {
 enum rh_schedule_update {
 	RH_UPDATE_FLUSHES, /* a step begins when the step before has ended on all devices */
 	RH_UPDATE_STALE,   /* a step begins when the step before the last has ended */
-	RH_UPDATE_LOCAL    /* each stage updates by itself, nobody waits */
+	/* Each stage updates by itself, nobody waits: steps are one stretch. Of stage s no more than devices - s micro-batches are in flight,
+	 * or its `window` if that is more: there is room for these (rh_dispatch_window). */
+	RH_UPDATE_LOCAL
 };
 
 struct rh_schedule {
-	const char *name, *source;
+	const char *name, *source; /* of the paper */
 	enum rh_schedule_update update;
 	int stages_least, stages_most; /* model stages a device; 0, 0: a plan's */
-	int splits_backward;           /* tolerates no barrier between backward and update */
-	int swaps;                     /* weights are uploaded for each slot; a boundary passes through the host even on one device */
+	/* Backwards are INPUT_GRADIENT and WEIGHT_GRADIENT slots. A step of fewer micro-batches than the longest runs the longest's program
+	 * without the slots of those that it lacks. */
+	int splits_backward;
+	int swaps; /* weights are uploaded for each slot; a boundary passes through the host even on one device */
+	/* Appends the slots of all steps, in an order in which whatever a slot reads was written by one before it, and a stage's backwards in
+	 * ascending micro-batches: gradients are summed in that order. -EINVAL: it has no order for so many micro-batches, and a run takes
+	 * looped-bfs's. Two ways to one: weave_steps, where each device's order is known; listing_make, where devices take what is ready. */
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
 

@@ -21,8 +21,6 @@ void weaving_add(struct weaving *weaving, enum rh_slot_kind kind, int stage, int
 	                                                   .lo = layers.lo,
 	                                                   .hi = layers.hi,
 	                                                   .device = weaving->device,
-	                                                   .first_round = at == 0,
-	                                                   .last_round = at + count == weaving->request->micro_batches,
 	                                                   .first = at,
 	                                                   .count = count,
 	                                                   .stage = stage,

@@ -155,8 +155,8 @@ static void report_nvme(struct training *run, struct rh_step_report *report, int
 	run->nvme_logged = now;
 }
 
-/* Stages update themselves, and several steps are on their way. */
-static int steps_are_joined(const struct training *run)
+/* Stages update themselves, and several steps are on their way: those of a stretch. */
+static int is_local(const struct training *run)
 {
 	return run->session.schedule && run->session.schedule->update == RH_UPDATE_LOCAL;
 }
@@ -170,7 +170,7 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->activations_seconds = run->times_since_log.activations / (double)steps;
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
-	if (steps_are_joined(run)) /* no time is one step's alone */
+	if (is_local(run)) /* no time is one step's alone */
 		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
 		        report->optimizer_seconds = NAN;
 	run->times_since_log = (struct rh_step_times){0};
@@ -206,8 +206,8 @@ static void book_times(struct training *run, double between)
 	sum->optimizer += step->optimizer + between;
 }
 
-/* A control group's limit was lowered under the run, to where the next larger allocation ends it, or every one is slow. What a run needs is
- * reserved when it starts: a step takes next to nothing more. */
+/* A control group leaves so little memory that the next larger allocation ends the run, or every one is slow: its limit was lowered, or
+ * others in it took what there was. What a run needs is reserved when it starts: a step takes next to nothing more. */
 static int is_squeezed(const struct training *run)
 {
 	enum { LEAST = 32 << 20 };
@@ -221,7 +221,8 @@ static int say_squeezed(const struct training *run)
 	        -ENOMEM,
 	        "stopped after step %" PRId64
 	        ", whose checkpoint is written: this process's control group leaves it %.1f MiB of memory and left it %.1f when the run "
-	        "began; raise memory.max and memory.high, or lower max_ram, and go on with resume_from_checkpoint: true",
+	        "began; raise memory.max and memory.high, or end what else takes memory there, or lower max_ram, and go on with "
+	        "resume_from_checkpoint: true",
 	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
 }
 
@@ -400,5 +401,5 @@ static int one_stretch(struct training *run)
 
 int train_steps(struct training *run)
 {
-	return steps_are_joined(run) ? one_stretch(run) : one_step(run);
+	return is_local(run) ? one_stretch(run) : one_step(run);
 }

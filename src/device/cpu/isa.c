@@ -1,6 +1,7 @@
 /* Which instruction set to compute with. */
 #include "device/cpu/cpu.h"
 
+#include "core/hooks.h"
 #include "core/log.h"
 
 #include <stdlib.h>
@@ -35,13 +36,13 @@ static enum rh_cpu_isa machine_isa(void)
 enum rh_cpu_isa rh_cpu_best_isa(void)
 {
 	enum rh_cpu_isa best = machine_isa();
-	const char *wish = getenv("RH_CPU_ISA");
+	const char *wish = getenv(RH_HOOK_CPU_ISA);
 	if (!wish)
 		return best;
 	for (int isa = RH_CPU_BASE; isa <= RH_CPU_AMX; isa++) {
 		if (strcmp(wish, names[isa]) == 0)
 			return (enum rh_cpu_isa)isa < best ? (enum rh_cpu_isa)isa : best;
 	}
-	rh_warn_once("RH_CPU_ISA=%s is none of base, avx2, avx512, amx: ignored", wish);
+	rh_warn_once(RH_HOOK_CPU_ISA "=%s is none of base, avx2, avx512, amx: ignored", wish);
 	return best;
 }

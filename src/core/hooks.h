@@ -1,0 +1,12 @@
+/* What tests ask of the program that users never do, all in one place: names in the environment, read where they are used. Beside them
+ * rh_alloc_fail_nth (core/alloc.h) and rh_drive_fail_nth (offload/drive.h) make the Nth call fail. */
+#ifndef RH_CORE_HOOKS_H
+#define RH_CORE_HOOKS_H
+
+#define RH_HOOK_CPU_ISA        "RH_CPU_ISA"        /* base, avx2, avx512 or amx: no better instruction set than this */
+#define RH_HOOK_MACHINE_ROOT   "RH_MACHINE_ROOT"   /* where /proc and /sys are found */
+#define RH_HOOK_NVME           "RH_NVME"           /* threads: drives are read and written by threads, not io_uring */
+#define RH_HOOK_PIECE_BYTES    "RH_PIECE_BYTES"    /* another size of the pieces that weights and gradients travel in */
+#define RH_HOOK_SPILL_ELEMENTS "RH_SPILL_ELEMENTS" /* another size of pieces and pages on NVMe, and fewer frames */
+
+#endif
