@@ -188,6 +188,55 @@ static int refuse_windows(const json_t *json, const char *where, const struct rh
 	return 0;
 }
 
+/* Words by which other models' configurations change what layers compute, and the value that changes nothing (beside null, false and 0). No
+ * family here reads them: a file that says more is of another model, whatever its architecture's name. */
+static const struct {
+	const char *key;
+	double plain;
+} foreign[] = {
+        {"no_rope_layers", 1}, /* a list: 1 where a layer rotates */
+        {"no_rope_layer_interval", 0},
+        {"rope_interleaved", 0},
+        {"attention_multiplier", 0},
+        {"embedding_multiplier", 1},
+        {"residual_multiplier", 1},
+        {"logits_scaling", 1},
+        {"logit_scale", 1},
+        {"scale_emb", 1},
+        {"scale_depth", 0},
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
+        {"query_pre_attn_scalar", 0},
+        {"clip_qkv", 0},
+        {"alibi", 0},
+        {"use_parallel_residual", 0},
+        {"parallel_attn", 0},
+        {"num_experts", 0},
+        {"num_local_experts", 0},
+        {"n_routed_experts", 0},
+};
+
+static int changes_nothing(const json_t *value, double plain)
+{
+	if (json_is_array(value)) {
+		for (size_t i = 0; i < json_array_size(value); i++)
+			if (json_number_value(json_array_get(value, i)) != plain)
+				return 0;
+		return 1;
+	}
+	return !value || json_is_null(value) || json_is_false(value) ||
+	       (json_is_number(value) && (json_number_value(value) == 0 || json_number_value(value) == plain));
+}
+
+static int refuse_foreign(const json_t *json, const char *where, const struct rh_family *family)
+{
+	for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+		if (!changes_nothing(json_object_get(json, foreign[i].key), foreign[i].plain))
+			return rh_fail(-EINVAL, "%s: '%s' changes what layers compute, which is not supported: %s has no such thing here",
+			               where, foreign[i].key, family->architecture);
+	return 0;
+}
+
 static int parse_eos(const json_t *json, const char *where, int64_t absent, struct rh_model_config *out)
 {
 	const json_t *value = json_object_get(json, "eos_token_id");
@@ -376,6 +425,8 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 		rc = parse_rotary(json, where, out);
 	if (!rc && out->family->may_window)
 		rc = refuse_windows(json, where, out);
+	if (!rc)
+		rc = refuse_foreign(json, where, out->family);
 	if (!rc)
 		rc = rh_model_config_check(out, where);
 	if (!rc && !(out->source = json_deep_copy(json)))

@@ -161,6 +161,11 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	              ",\"use_sliding_window\":true,\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
 	              "layer 1 uses sliding-window attention, which is not supported");
 	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\"]", "layer_types has 'linear_attention', which is not supported");
+	check_refused("Llama", ",\"no_rope_layers\":[1,1,1,0]", "'no_rope_layers' changes what layers compute, which is not supported");
+	check_refused("Llama", ",\"attention_multiplier\":0.0078125", "'attention_multiplier' changes what layers compute");
+	check_refused("Qwen3", ",\"num_experts\":128", "Qwen3ForCausalLM has no such thing here");
+	check_refused("Qwen2", ",\"alibi\":true", "'alibi' changes");
+	check_refused("Llama", ",\"scale_emb\":\"12\"", "'scale_emb' changes");
 	check_refused("Llama", ",\"head_dim\":15", "head_dim 15 is odd");
 	check_refused("Llama", ",\"head_dim\":-2", "'head_dim' is -2; it must be positive");
 	check_refused("Llama", ",\"head_dim\":258", "head_dim is 258; it must be 1 to 256");
@@ -187,6 +192,17 @@ static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state
 	              "'torch_dtype' says float32, but 'dtype' says bfloat16");
 	check_refused("Llama", ",\"rms_norm_eps\":-1", "rms_norm_eps -1 makes no sense");
 	check_refused("Llama", ",\"tie_word_embeddings\":1", "'tie_word_embeddings' must be true or false");
+}
+
+static void test_config_words_of_others_that_change_nothing_are_accepted(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_accepted("Llama",
+	               ",\"rope_interleaved\":false,\"no_rope_layers\":[1,1],\"residual_multiplier\":1.0,\"clip_qkv\":null,"
+	               "\"num_local_experts\":0,\"is_llama_config\":true",
+	               &c);
+	rh_model_config_free(&c);
 }
 
 static void test_config_windows_that_cut_nothing_are_accepted(void **state)
@@ -321,6 +337,7 @@ int main(void)
 	        cmocka_unit_test(test_config_both_spellings_of_rope),
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),
+	        cmocka_unit_test(test_config_words_of_others_that_change_nothing_are_accepted),
 	        cmocka_unit_test(test_config_windows_that_cut_nothing_are_accepted),
 	        cmocka_unit_test(test_config_written_configurations_read_back),
 	        cmocka_unit_test(test_config_what_no_file_can_say_is_not_written),
