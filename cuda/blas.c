@@ -1,6 +1,6 @@
 /* Products on cuBLASLt. The library is loaded when a device is opened, not when the program starts: it is half a gigabyte that runs without
- * a GPU do not need. The algorithm is the first that the library's heuristics name for BLAS_WORKSPACE_BYTES, remembered for each kind of
- * product; none is ever timed, so that a run repeated is a run repeated. */
+ * a GPU do not need. The algorithm is the first that the library's heuristics name for BLAS_WORKSPACE_BYTES and that this GPU can run,
+ * remembered for each kind of product; none is ever timed, so that a run repeated is a run repeated. */
 #include "cuda/blas.h"
 
 #include "cuda/blas_library.h"
@@ -17,10 +17,10 @@
 struct key {
 	int64_t m, n, k, lda, ldb, ldc, ldd;
 	int32_t trans_a, trans_b, type_a, type_b, output, adds, in_place, has_bias;
-	int32_t alignment[4]; /* of a, b, c and d, in bytes */
+	int32_t alignment[5]; /* of a, b, c, d and the bias, in bytes */
 };
 
-enum { CHOICES = 4096, BEST_ALIGNMENT = 256 };
+enum { CHOICES = 4096, CANDIDATES = 8, BEST_ALIGNMENT = 256 };
 
 struct choice {
 	int known;
@@ -29,7 +29,7 @@ struct choice {
 };
 
 struct blas {
-	void *library;
+	void *library; /* for as long as the process runs */
 	cublasLtHandle_t handle;
 #define FIELD(name) __typeof__(&name) name;
 	BLAS_ENTRIES(FIELD)
@@ -92,9 +92,7 @@ void blas_destroy(struct blas *blas)
 		return;
 	if (blas->handle)
 		blas->cublasLtDestroy(blas->handle);
-	if (blas->library)
-		dlclose(blas->library);
-	rh_free(blas);
+	rh_free(blas); /* the library stays: its own parts of the GPU's context would outlive it */
 }
 
 static cudaDataType_t type_of(enum rh_dtype dtype)
@@ -128,7 +126,7 @@ static struct key key_of(const struct blas_product *p)
 	key.type_a = (int32_t)p->type_a, key.type_b = (int32_t)p->type_b;
 	key.adds = p->c.data != NULL, key.in_place = c == p->d, key.has_bias = p->bias != NULL;
 	key.alignment[0] = alignment_of(p->a.data), key.alignment[1] = alignment_of(p->b.data);
-	key.alignment[2] = alignment_of(c), key.alignment[3] = alignment_of(p->d);
+	key.alignment[2] = alignment_of(c), key.alignment[3] = alignment_of(p->d), key.alignment[4] = alignment_of(p->bias);
 	return key;
 }
 
@@ -193,15 +191,18 @@ static cublasStatus_t choose(const struct blas *blas, const struct key *key, str
 	}
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return status;
-	cublasLtMatmulHeuristicResult_t result;
+	cublasLtMatmulHeuristicResult_t result[CANDIDATES];
 	int found = 0;
-	status = blas->cublasLtMatmulAlgoGetHeuristic(blas->handle, &call->product, &call->a, &call->b, &call->c, &call->d, &preference, 1,
-	                                              &result, &found);
-	if (status == CUBLAS_STATUS_SUCCESS)
-		status = found ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
-	if (status == CUBLAS_STATUS_SUCCESS)
-		*out = result.algo;
-	return status;
+	status = blas->cublasLtMatmulAlgoGetHeuristic(blas->handle, &call->product, &call->a, &call->b, &call->c, &call->d, &preference,
+	                                              CANDIDATES, result, &found);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	for (int i = 0; i < found; i++)
+		if (result[i].state == CUBLAS_STATUS_SUCCESS) { /* the best of those that this GPU can run */
+			*out = result[i].algo;
+			return CUBLAS_STATUS_SUCCESS;
+		}
+	return found ? result[0].state : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspace, struct CUstream_st *stream)

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -21,6 +22,7 @@ static const char kind[] = "cuda";
 enum {
 	OLDEST = 80, /* sm_80: bf16 products, asynchronous copies to shared memory */
 	OLDEST_OF_FP8 = 89,
+	ANCHORS = 3,
 	LOADED_LATER_BYTES = 256 << 20, /* kernels and libraries come to the GPU when first used */
 	ANCHOR_AGE_NS = 1000 * 1000 * 1000
 };
@@ -34,9 +36,11 @@ struct cuda_device {
 	char *memory; /* reserved_bytes, then the workspace of products */
 	cudaStream_t stream[RH_STREAMS];
 	struct launch launch;
-	/* The latest two of `anchors` dropped so far, number i at i % 2; reached at anchor_ns of CLOCK_MONOTONIC. */
-	cudaEvent_t anchor[2];
-	int64_t anchor_ns[2], anchors;
+	/* The latest two of `anchors` dropped so far, number i at i % ANCHORS; reached at anchor_ns of CLOCK_MONOTONIC. The next may be on its
+	 * way. */
+	cudaEvent_t anchor[ANCHORS];
+	int64_t anchor_ns[ANCHORS], anchors;
+	int anchor_coming;
 	struct rh_fault fault; /* events are asked for by other threads too */
 };
 
@@ -129,9 +133,12 @@ const char *rh_cuda_kind(void)
 	return kind;
 }
 
+/* The first call of CUDA's. Streams share queues to the GPU, 8 unless the environment says otherwise: a worker has five, and a copy behind
+ * another stream's in one queue would wait for it. */
 int rh_cuda_count(void)
 {
 	int count = 0, driver = 0;
+	(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	cudaError_t error = cudaGetDeviceCount(&count);
 	if (error == cudaSuccess && count > 0)
 		return count;
@@ -339,6 +346,48 @@ static void device_event_destroy(struct rh_event *base)
 	rh_free(base);
 }
 
+/* CUDA's times are fp32 milliseconds between two events: exact enough only while the earlier one is young. All streams are idle. */
+static int drop_anchor(struct cuda_device *device)
+{
+	int to = (int)(device->anchors % ANCHORS);
+	cudaError_t error = cudaEventRecord(device->anchor[to], device->stream[RH_STREAM_COMPUTE]);
+	if (error == cudaSuccess)
+		error = cudaEventSynchronize(device->anchor[to]);
+	device->anchor_ns[to] = now_ns();
+	device->anchors++;
+	device->anchor_coming = 0;
+	return done(device, error, "reading the GPU's clock");
+}
+
+static int anchor_is_old(const struct cuda_device *device)
+{
+	return now_ns() - device->anchor_ns[(device->anchors - 1) % ANCHORS] > ANCHOR_AGE_NS;
+}
+
+/* Where streams are never idle (steps are joined): an anchor among the work, whose time is told by the one before when it is reached. */
+static int keep_anchor_young(struct cuda_device *device)
+{
+	int to = (int)(device->anchors % ANCHORS), from = (int)((device->anchors - 1) % ANCHORS);
+	float milliseconds = 0;
+	if (!device->anchor_coming) {
+		if (!anchor_is_old(device))
+			return 0;
+		device->anchor_coming = 1;
+		return done(device, cudaEventRecord(device->anchor[to], device->stream[RH_STREAM_COMPUTE]), "recording an event");
+	}
+	cudaError_t error = cudaEventQuery(device->anchor[to]);
+	if (error == cudaErrorNotReady) {
+		(void)cudaGetLastError();
+		return 0;
+	}
+	if (error == cudaSuccess)
+		error = cudaEventElapsedTime(&milliseconds, device->anchor[from], device->anchor[to]);
+	device->anchor_ns[to] = device->anchor_ns[from] + (int64_t)((double)milliseconds * 1e6);
+	device->anchors++;
+	device->anchor_coming = 0;
+	return done(device, error, "reading the GPU's clock");
+}
+
 static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
 {
 	struct cuda_device *device = own(base);
@@ -346,6 +395,8 @@ static int device_record(struct rh_device *base, enum rh_stream stream, struct r
 	int rc = begin(device);
 	if (!rc)
 		rc = done(device, cudaEventRecord(own_event(event)->event, device->stream[stream]), "recording an event");
+	if (!rc && own_event(event)->use == RH_EVENT_TIMED)
+		rc = keep_anchor_young(device);
 	own_event(event)->recorded |= !rc;
 	own_event(event)->anchor = device->anchors - 1;
 	return rc;
@@ -391,23 +442,14 @@ static int64_t device_event_time_ns(struct rh_event *base)
 	float milliseconds = 0;
 	RH_ASSERT(event->use == RH_EVENT_TIMED);
 	/* by the anchor that it was recorded after, as long as that is kept: its time is then the same whenever it is read */
-	int from = (int)(rh_max(event->anchor, device->anchors - 2) % 2);
-	if (!event->recorded || begin(device) ||
-	    done(device, cudaEventElapsedTime(&milliseconds, device->anchor[from], event->event), "reading an event's time"))
+	int from = (int)(rh_max(event->anchor, device->anchors - 2) % ANCHORS);
+	if (!event->recorded || begin(device))
 		return 0;
+	if (cudaEventElapsedTime(&milliseconds, device->anchor[from], event->event) != cudaSuccess) {
+		(void)cudaGetLastError(); /* a number for reports: what is wrong with the GPU, the next command says */
+		return 0;
+	}
 	return device->anchor_ns[from] + (int64_t)((double)milliseconds * 1e6);
-}
-
-/* CUDA's times are fp32 milliseconds between two events: exact enough only while the earlier one is young. All streams are idle. */
-static int drop_anchor(struct cuda_device *device)
-{
-	int to = (int)(device->anchors % 2);
-	cudaError_t error = cudaEventRecord(device->anchor[to], device->stream[RH_STREAM_COMPUTE]);
-	if (error == cudaSuccess)
-		error = cudaEventSynchronize(device->anchor[to]);
-	device->anchor_ns[to] = now_ns();
-	device->anchors++;
-	return done(device, error, "reading the GPU's clock");
 }
 
 /* Commands */
@@ -462,7 +504,7 @@ static int device_synchronize(struct rh_device *base)
 	int rc = begin(device);
 	for (int i = 0; !rc && i < RH_STREAMS; i++)
 		rc = done(device, cudaStreamSynchronize(device->stream[i]), "waiting for the GPU");
-	if (!rc && now_ns() - device->anchor_ns[(device->anchors - 1) % 2] > ANCHOR_AGE_NS)
+	if (!rc && anchor_is_old(device))
 		rc = drop_anchor(device);
 	return rc;
 }
@@ -482,7 +524,7 @@ static void device_close(struct rh_device *base)
 	for (int i = 0; i < RH_STREAMS; i++)
 		if (device->stream[i])
 			(void)cudaStreamDestroy(device->stream[i]);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < ANCHORS; i++)
 		if (device->anchor[i])
 			(void)cudaEventDestroy(device->anchor[i]);
 	if (device->memory)
@@ -548,7 +590,7 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 		rc = rh_cuda_room(device->gpu, 1, &device->cap_bytes);
 	if (!rc)
 		rc = open_streams(device);
-	for (int i = 0; !rc && i < 2; i++)
+	for (int i = 0; !rc && i < ANCHORS; i++)
 		rc = done(device, cudaEventCreateWithFlags(&device->anchor[i], cudaEventBlockingSync), "creating an event");
 	if (!rc)
 		rc = drop_anchor(device);

@@ -68,7 +68,7 @@ enum { RH_CAST_X, RH_CAST_Y };
  * absent. Products are summed in fp32. */
 enum { RH_GEMM_A, RH_GEMM_B, RH_GEMM_C, RH_GEMM_BIAS, RH_GEMM_D };
 
-/* COLUMN_SUM: y (1,c) F32 += sum over rows of x (T,c) act, in row order. The gradient of a bias. */
+/* COLUMN_SUM: y (1,c) F32 += sum over rows of x (T,c) act, in an order that T alone fixes (CPU: of rows). The gradient of a bias. */
 enum { RH_COLUMN_SUM_X, RH_COLUMN_SUM_Y };
 
 /* RMSNORM: each row holds `groups` vectors of length n = w.cols side by side (1 for a layer's norm, heads for QK-norm).
@@ -250,7 +250,7 @@ enum { RH_GROUPED_GEMM_A, RH_GROUPED_GEMM_B, RH_GROUPED_GEMM_START, RH_GROUPED_G
  * experts' matrices, one under another in d (E*m,n). a, b act; start as above. */
 enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_GRADIENT_START, RH_GROUPED_GEMM_GRADIENT_D };
 
-/* GROUPED_COLUMN_SUM: y (E,c) F32 += sums over the rows of each expert of x (R,c) act, in row order. The gradient of the experts' biases.
+/* GROUPED_COLUMN_SUM: y (E,c) F32 += sums over the rows of each expert of x (R,c) act, ordered as COLUMN_SUM's. The gradient of the experts' biases.
  */
 enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
