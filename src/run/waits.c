@@ -30,7 +30,7 @@ void run_waits_destroy(struct run_waits *waits)
 
 int run_waits_hold(struct run_waits *waits, struct rh_device *device, enum run_wait_kind kind)
 {
-	waits->held = waits->begun && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
+	waits->held = waits->begun && !waits->ended && waits->used < waits->capacity ? &waits->wait[waits->used++] : NULL;
 	if (!waits->held)
 		return 0;
 	waits->held->kind = kind;
@@ -52,7 +52,7 @@ int run_waits_for(struct run_waits *waits, struct rh_device *device, enum run_wa
 
 void run_waits_reset(struct run_waits *waits)
 {
-	waits->used = waits->begun = 0;
+	waits->used = waits->begun = waits->ended = 0;
 }
 
 int run_waits_begin(struct run_waits *waits, struct rh_device *device)
@@ -65,6 +65,7 @@ int run_waits_begin(struct run_waits *waits, struct rh_device *device)
 
 int run_waits_end(struct run_waits *waits, struct rh_device *device)
 {
+	waits->ended = 1;
 	return waits->begun ? device->ops->record(device, RH_STREAM_COMPUTE, waits->last) : 0;
 }
 
