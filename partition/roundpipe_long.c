@@ -124,6 +124,9 @@ static int fits(struct long_rounds *how, struct rh_partition *cuts)
 static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;
+	int most_stages = how->at->request->stages_most;
+	if (most_stages && now->forward_stages + now->backward_stages > most_stages)
+		return;
 	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : HUGE_VAL, seconds = whole_slots(how, now, most);
 	if (seconds >= most || !fits(how, now))
 		return;

@@ -69,7 +69,8 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                        "speed_of_light", look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck),
 	                        "bottleneck_gain", look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence, "longest_sequence_single", (json_int_t)look->longest_sequence_single);
-	json_t *rest = json_pack("{s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:I}", "tiers", "vram",
+	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:I}",
+	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
 	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
 	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
 	                         stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
@@ -104,6 +105,16 @@ static int put_stages(struct rh_text *out, const struct rh_plan *plan)
 		                    plan->backward[i].lo, plan->backward[i].hi - 1);
 	rc = rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
 	return rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
+}
+
+/* Of RoundPipe alone; the other schedules have none. */
+static int put_rounds(struct rh_text *out, const struct rh_forecast *is, int64_t micro_batches)
+{
+	int64_t rounds = rh_round_count(micro_batches, is->round_micro_batches);
+	if (rounds < 2)
+		return 0;
+	return rh_text_printf(out, "rounds       %lld of up to %lld micro-batches\n", (long long)rounds,
+	                      (long long)is->round_micro_batches);
 }
 
 static int put_tier(struct rh_text *out, const char *name, int64_t used, int64_t budget, const char *what)
@@ -230,6 +241,7 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 		return rc;
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast.plan);
+	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
 	rc = rc ? rc : put_speed(out, input, look);
 	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	return rc ? rc : rh_trace_text(trace, COLUMNS, out);

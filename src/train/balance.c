@@ -1,7 +1,10 @@
 #include "train/balance.h"
 
+#include "core/alloc.h"
 #include "partition/cuts.h"
+#include "partition/roundpipe_long.h"
 #include "partition/rounds.h"
+#include "partition/step.h"
 
 #include <string.h>
 
@@ -42,7 +45,7 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 {
 	struct rh_plan_request request = *balance->request;
 	struct rh_partition found;
-	int rc = rh_partition_make(asked, &found);
+	int rc = (balance->long_rounds ? rh_partition_long_rounds : rh_partition_make)(asked, &found);
 	if (rc)
 		return rc;
 	struct rh_cuts cuts;
@@ -67,7 +70,9 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	                                     .devices = request->devices,
 	                                     .micro_batches = balance->micro_batches,
 	                                     .rounds = rh_round_count(balance->micro_batches, request->train_round),
-	                                     .steps = balance->steps};
+	                                     .steps = balance->steps,
+	                                     .stages_most = balance->stages_most,
+	                                     .sum_s = balance->sum_s};
 	int rc = time_plan(&asked, plan, out);
 	for (int i = 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
 		struct rh_plan better = {0};
@@ -87,5 +92,52 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 		rh_plan_free(&better);
 		break;
 	}
+	return rc;
+}
+
+/* A stage that keeps its activations does not recompute them. */
+static void spare_recompute(const struct rh_plan *plan, struct rh_costs *costs)
+{
+	for (int i = 0; i < plan->backward_stages; i++)
+		for (int l = plan->backward[i].lo; plan->saved[i].bytes && l < plan->backward[i].hi; l++)
+			costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
+}
+
+int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan, struct rh_balanced *out)
+{
+	size_t layers = (size_t)balance->costs->layers;
+	struct rh_costs costs = *balance->costs;
+	struct rh_cost_sums sums = {0};
+	struct rh_partition cuts = {.forward = plan->forward,
+	                            .backward = plan->backward,
+	                            .forward_stages = plan->forward_stages,
+	                            .backward_stages = plan->backward_stages};
+	double *trained = rh_alloc(layers, sizeof *trained);
+	costs.layer = rh_alloc(layers, sizeof *costs.layer);
+	int rc = trained && costs.layer ? 0 : -ENOMEM;
+	if (!rc) {
+		memcpy(costs.layer, balance->costs->layer, layers * sizeof *costs.layer);
+		spare_recompute(plan, &costs);
+		rc = rh_costs_sum(&costs, &sums);
+	}
+	for (size_t l = 0; !rc && l < layers; l++)
+		trained[l] = balance->sum_s[l] * balance->up_bytes_per_s / 4;
+	const struct rh_step_request request = {.longer = &sums,
+	                                        .shorter = &sums,
+	                                        .trained = trained,
+	                                        .cuts = &cuts,
+	                                        .devices = balance->request->devices,
+	                                        .sequences = balance->micro_batches,
+	                                        .rounds = rh_round_count(balance->micro_batches, balance->request->train_round),
+	                                        .round_micro_batches = balance->request->train_round,
+	                                        .stale = balance->steps > 1,
+	                                        .rates = {balance->up_bytes_per_s, balance->down_bytes_per_s, 0, 0},
+	                                        .bytes = {.carried = 4}};
+	struct rh_step_estimate estimate = {0};
+	rc = rc ? rc : rh_step_estimate(&request, &estimate);
+	*out = (struct rh_balanced){estimate.schedule_s, estimate.bubble};
+	rh_cost_sums_free(&sums);
+	rh_free(costs.layer);
+	rh_free(trained);
 	return rc;
 }

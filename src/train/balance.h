@@ -10,6 +10,11 @@ struct rh_balance {
 	const struct rh_plan_request *request; /* no cuts */
 	const struct rh_costs *costs;
 	int64_t micro_batches, steps; /* of a step; that join without a flush */
+	/* of a device's link; 0: not known, or there is none: copies take no time */
+	double up_bytes_per_s, down_bytes_per_s;
+	double *sum_s;   /* (layers) what a layer's gradient sum takes over it, one way; the caller's */
+	int long_rounds; /* by the partitioner for those (roundpipe_long.h) */
+	int stages_most; /* of it; 0: any number */
 };
 
 /* What each layer takes on one of so many devices of the profile. The caller's (rh_costs_free). */
@@ -21,5 +26,8 @@ struct rh_balanced {
 	double step_s, idle; /* share */
 };
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
+
+/* What a step takes with the plan as it stands, weights and sums over the link included and the update not (partition/step.h). */
+int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 
 #endif

@@ -17,9 +17,9 @@ int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, s
 	return rc;
 }
 
-/* Steps of `count` micro-batches with a plan's stages. */
+/* Steps of `count` micro-batches with a plan's stages, in rounds of `round`. */
 static int shorter(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                   const struct rh_plan *plan, int64_t count, struct rh_trace *trace, struct rh_forecast *out)
+                   const struct rh_plan *plan, int64_t count, int64_t round, struct rh_trace *trace, struct rh_forecast *out)
 {
 	struct rh_config same = *config;
 	struct rh_forecast_input part;
@@ -29,8 +29,7 @@ static int shorter(const struct rh_config *config, const struct rh_session_machi
 	int rc = rh_forecast_input_shorter(input, count, 2, &part);
 	if (rc)
 		return rc;
-	if (same.round_micro_batches > count)
-		same.round_micro_batches = count;
+	same.round_micro_batches = round < count ? round : count;
 	int own = schedule && schedule->stages_least; /* its stages do not depend on micro-batches */
 	if (machine->devices > 1 && !own)
 		rc = rh_config_pin_stages(&same, plan, &cuts);
@@ -73,11 +72,9 @@ static int64_t divisor(int64_t a, int64_t b)
 
 /* How many micro-batches of the input's are simulated, and how many more in the longer try: whole rounds, of which after *more the same
  * device has the same stage again, and as many over as in the whole where that is not too long. */
-static int64_t choose(const struct rh_config *config, int devices, const struct rh_forecast_input *input, const struct rh_plan *plan,
-                      int64_t *more)
+static int64_t choose(int64_t round, int devices, const struct rh_forecast_input *input, const struct rh_plan *plan, int64_t *more)
 {
-	int64_t count = input->count[0], round = config->round_micro_batches, most = SIMULATED_MOST / (2 * input->layers);
-	round = round ? round : rh_roundpipe_default_round(count, devices);
+	int64_t count = input->count[0], most = SIMULATED_MOST / (2 * input->layers);
 	int64_t stages = plan->forward_stages + plan->backward_stages, again = devices / divisor(stages, devices);
 	int64_t most_rounds = 2 * most / 3 / round, over = (count / round) % again;
 	over = over ? over : again;
@@ -103,13 +100,17 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	int rc = rh_forecast(config, machine, &none, NULL, out);
 	if (rc)
 		return rc;
-	few = choose(config, machine->devices, input, &out->plan, &more);
+	int64_t round = out->round_micro_batches, rounds = rh_round_count(input->count[0], round);
+	few = choose(round, machine->devices, input, &out->plan, &more);
+	int whole = few % round == 0 && more % round == 0; /* rounds; else as many, but shorter */
 	if (few + more >= input->count[0]) {
 		rh_forecast_free(out);
 		return rh_forecast(config, machine, input, trace, out);
 	}
-	rc = shorter(config, machine, input, &out->plan, few, NULL, &less);
-	rc = rc ? rc : shorter(config, machine, input, &out->plan, few + more, trace, &longer);
+	rc = shorter(config, machine, input, &out->plan, few, whole ? round : rh_round_count(few, rounds), NULL, &less);
+	rc = rc ? rc
+	        : shorter(config, machine, input, &out->plan, few + more, whole ? round : rh_round_count(few + more, rounds), trace,
+	                  &longer);
 	if (!rc)
 		go_on(&less, &longer, (double)few, (double)(few + more), input, out);
 	rh_forecast_free(&less);

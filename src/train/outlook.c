@@ -170,6 +170,18 @@ static double gain_of_twice(const struct rh_config *config, const struct rh_sess
 	return tokens / small->base.tokens_per_second - 1;
 }
 
+/* Of joining steps: what a step saves is what the small one does, and no more than the devices idle. */
+static double gain_of_staleness(const struct rh_session_machine *machine, const struct small *small, const struct rh_forecast *whole)
+{
+	struct rh_config other = small->config;
+	other.optimizer_staleness = 1;
+	double joined = speed(&other, machine, &small->input), step = whole->step_seconds;
+	if (joined <= small->base.tokens_per_second)
+		return 0;
+	double saved = small->input.tokens_a_step * (1 / small->base.tokens_per_second - 1 / joined);
+	return step / (step - fmin(saved, step * whole->bubble)) - 1;
+}
+
 /* Changes that a user may make without another machine. */
 static void find_advice(const struct rh_session_machine *machine, const struct small *small, const struct rh_forecast_input *input,
                         struct rh_outlook *out)
@@ -179,16 +191,13 @@ static void find_advice(const struct rh_session_machine *machine, const struct s
 	struct rh_config other = *config;
 	double base = small->base.tokens_per_second;
 	int roundpipe = is_roundpipe(config);
-	if (!config->optimizer_staleness && roundpipe) {
-		other.optimizer_staleness = 1;
-		consider(&out->advice, speed(&other, machine, &small->input) / base - 1, "optimizer_staleness: 1");
-		other = *config;
-	}
-	if (roundpipe && !config->round_micro_batches) {
-		int64_t count = config->gradient_accumulation_steps, chosen = rh_roundpipe_default_round(count, machine->devices);
+	if (!config->optimizer_staleness && roundpipe)
+		consider(&out->advice, gain_of_staleness(machine, small, &out->forecast), "optimizer_staleness: 1");
+	if (roundpipe && !config->round_micro_batches && out->forecast.host_devices) { /* else the plan has chosen them */
+		int64_t count = config->gradient_accumulation_steps;
 		for (int halves = 0; halves < 2; halves++) {
 			other.round_micro_batches = halves ? (count + 1) / 2 : count;
-			if (other.round_micro_batches == chosen)
+			if (other.round_micro_batches == small->base.round_micro_batches)
 				continue;
 			snprintf(text, sizeof text, "round_micro_batches: %s",
 			         halves ? "half of gradient_accumulation_steps" : "gradient_accumulation_steps");

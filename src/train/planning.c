@@ -1,6 +1,8 @@
 #include "train/planning.h"
 
+#include "core/alloc.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "device/sim/sim.h"
 
 #include <stdio.h>
@@ -86,7 +88,7 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
 	int rc = plan_stages(session, planning);
-	if (!rc && planning->costs.layers)
+	if (!rc && planning->balances)
 		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
 	if (rc)
 		return rc;
@@ -169,8 +171,8 @@ static int plan_as_asked(struct rh_session *session, struct planning *planning)
 	return refuse_ram(session, ram);
 }
 
-/* With these kinds on NVMe. Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. */
-static int plan_within_budget(struct rh_session *session, struct planning *planning, int kinds)
+/* Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. */
+int planning_within_budget(struct rh_session *session, struct planning *planning, int kinds)
 {
 	int spills = (kinds & RH_SPILL_ACTIVATIONS) != 0;
 	session->spill = planning->store.spill = kinds;
@@ -194,10 +196,10 @@ static int plan_spilled(struct rh_session *session, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
 	if (!(config->spill & RH_SPILL_AUTO))
-		return plan_within_budget(session, planning, config->spill);
+		return planning_within_budget(session, planning, config->spill);
 	int rc = -ENOMEM;
 	for (size_t i = 0; rc == -ENOMEM && i < sizeof spill_choices / sizeof *spill_choices; i++)
-		rc = plan_within_budget(session, planning, spill_choices[i]);
+		rc = planning_within_budget(session, planning, spill_choices[i]);
 	return rc;
 }
 
@@ -233,25 +235,65 @@ int planning_check_nvme(const struct rh_session *session, int64_t steps)
 	return 0;
 }
 
-/* RoundPipe's stages on several devices, where the user has not cut them. */
+static double rate_of(double one_way, double both)
+{
+	double half = both / 2;
+	return half > 0 && (one_way <= 0 || half < one_way) ? half : one_way;
+}
+
+/* What gradient sums take between rounds, where devices have memory of their own. */
+static int weigh_sums(const struct rh_hardware *hardware, struct planning *planning)
+{
+	const struct rh_hardware_link *link = &hardware->link;
+	struct rh_balance *balance = &planning->balance;
+	int layers = planning->costs.layers,
+	    each = planning->request.model->dtype != RH_F32 ? 6 : 4; /* bytes a parameter, of them 4 a sum */
+	if (!planning->device_room)
+		return 0;
+	balance->up_bytes_per_s = rate_of(link->up_bytes_per_s, link->both_bytes_per_s);
+	balance->down_bytes_per_s = rate_of(link->down_bytes_per_s, link->both_bytes_per_s);
+	balance->sum_s = rh_alloc((size_t)layers, sizeof *balance->sum_s);
+	if (!balance->sum_s)
+		return -ENOMEM;
+	for (int l = 0; l < layers && balance->up_bytes_per_s > 0; l++)
+		balance->sum_s[l] = 4 * (double)planning->costs.layer[l].gradient_bytes / each / balance->up_bytes_per_s;
+	return 0;
+}
+
+/* RoundPipe's stages on several devices, where the user has not cut them; and its rounds. */
 static int weigh_layers(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
 {
 	struct rh_plan_request *request = &planning->request;
 	const struct rh_session_machine *machine = session->machine;
 	struct rh_hardware hardware = {0};
-	if (!request->trains || request->devices < 2 || planning->options.schedule || request->forward_cut_count >= 0 ||
-	    request->backward_cut_count >= 0)
+	if (!request->trains || planning->options.schedule || (request->devices < 2 && !planning->device_room))
 		return 0;
 	int rc = machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
 	if (rc)
 		return rc;
-	rc = rh_balance_costs(request, machine ? machine->hardware : &hardware, &planning->costs);
-	rh_hardware_free(&hardware);
+	const struct rh_hardware *is = machine ? machine->hardware : &hardware;
+	planning->balances = request->devices > 1 && request->forward_cut_count < 0 && request->backward_cut_count < 0;
 	planning->balance = (struct rh_balance){.request = request,
 	                                        .costs = &planning->costs,
 	                                        .micro_batches = work->train_micro_batches,
 	                                        .steps = planning->store.published ? 3 : 1};
+	rc = rh_balance_costs(request, is, &planning->costs);
+	rc = rc ? rc : weigh_sums(is, planning);
+	rh_hardware_free(&hardware);
 	return rc;
+}
+
+void planning_set_round(struct planning *planning, int64_t round)
+{
+	struct rh_plan_request *request = &planning->request;
+	int64_t count = planning->options.train_micro_batches;
+	planning->options.train_round = round;
+	request->train_round = round < count ? round : count;
+	request->crosses_rounds = planning->store.crosses_rounds = round < count;
+	/* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8 devices, an
+	 * 8B model: 67 s a step without, 38 with). And to NVMe what the next slot reads need not go. */
+	planning->spare_spilled = request->devices * request->train_round;
+	planning->spare = request->devices > 1 ? planning->spare_spilled : 0;
 }
 
 /* All that does not depend on the schedule. */
@@ -259,9 +301,6 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 {
 	const struct rh_config *config = session->config;
 	int trains = work->train_micro_batches > 0, devices = session->device_count;
-	int64_t round =
-	        config->round_micro_batches ? config->round_micro_batches : rh_roundpipe_default_round(work->train_micro_batches, devices);
-	int several_rounds = trains && round < work->train_micro_batches;
 	*out = (struct planning){0};
 	int rc = room_of_devices(session, &out->device_room);
 	rc = rc ? rc : grain_of_devices(session, &out->grain);
@@ -277,8 +316,6 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	                                        .infer_logits = work->infer_logits,
 	                                        .cache_rows = work->cache_rows,
 	                                        .devices = devices,
-	                                        .train_round = round < work->train_micro_batches ? round : work->train_micro_batches,
-	                                        .crosses_rounds = several_rounds,
 	                                        .forward_cuts = config->forward_cuts,
 	                                        .backward_cuts = config->backward_cuts,
 	                                        .forward_cut_count = config->forward_cut_count,
@@ -290,7 +327,6 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	        /* half the cores come near all of the memory's bandwidth, and leave copies more of it than all would */
 	        .throttled_threads = out->device_room > 0 ? (rh_machine_cores() + 1) / 2 : 0,
 	        .train_micro_batches = work->train_micro_batches,
-	        .train_round = round,
 	        .infer_micro_batches = work->infer_micro_batches,
 	        .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
 	        .score_cols = work->infer_logits ? session->model_config->vocab_size : work->infer.choices,
@@ -299,18 +335,15 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	        .space = session->space,
 	        .stale = trains && config->optimizer_staleness > 0,
 	        .seed = config->seed};
-	/* With one more buffer a micro-batch of a round for each device none waits for another's (measured in virtual time: 8 devices, an
-	 * 8B model: 67 s a step without, 38 with). And to NVMe what the next slot reads need not go. */
-	out->spare_spilled = trains ? devices * out->request.train_round : 0;
-	out->spare = devices > 1 ? out->spare_spilled : 0;
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,
 	                                       .optim = config->optim,
 	                                       .momentum = config->momentum != 0,
-	                                       .crosses_rounds = several_rounds,
 	                                       .published = out->options.stale,
 	                                       .addresses_only = session->machine != NULL,
 	                                       .space = session->space};
+	planning_set_round(out, config->round_micro_batches ? config->round_micro_batches
+	                                                    : rh_roundpipe_default_round(work->train_micro_batches, devices));
 	return 0;
 }
 
@@ -321,9 +354,16 @@ int planning_make(struct rh_session *session, const struct rh_workload *work, en
 		rc = planning_schedule(session, work, out);
 	if (!rc && stages == RH_STAGES_CHOSEN)
 		rc = weigh_layers(session, work, out);
+	if (!rc && stages == RH_STAGES_CHOSEN)
+		rc = planning_rounds(session, out);
 	if (!rc)
 		rc = plan_spilled(session, out);
+	else if (rc > 0)
+		rc = 0;
+	session->train_round = rh_min(out->options.train_round, out->options.train_micro_batches);
 	rh_costs_free(&out->costs);
+	rh_free(out->balance.sum_s);
+	out->balance.sum_s = NULL;
 	return rc;
 }
 

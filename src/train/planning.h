@@ -13,14 +13,24 @@ struct planning {
 	int64_t device_room; /* bytes of memory of its own that a device has; 0: its memory is the host's */
 	/* boundary buffers beyond the least, where there is room: of boundaries in memory, and of those that go to NVMe */
 	int64_t spare, spare_spilled;
-	/* costs.layers: stages are chosen by them */
+	/* costs.layers: what layers take is known */
 	struct rh_costs costs;
 	struct rh_balance balance;
+	int balances; /* stages are chosen by it */
 };
 
 /* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
  * balance. Reserves nothing. -ENOMEM where max_vram or max_ram are too little. */
 int planning_make(struct rh_session *session, const struct rh_workload *work, enum rh_session_stages stages, struct planning *out) RH_MUST;
+
+/* Steps in parts of at most `round` micro-batches. */
+void planning_set_round(struct planning *planning, int64_t round);
+/* Plans with these kinds on NVMe (enum rh_spill), within every budget. -ENOMEM as planning_make. */
+int planning_within_budget(struct rh_session *session, struct planning *planning, int kinds) RH_MUST;
+
+/* Of a step with more micro-batches than a round has by default, where devices have memory of their own: fewer rounds, if they fit the
+ * budgets and a step is predicted to end sooner. 1: planned so; 0: nothing has been planned. */
+int planning_rounds(struct rh_session *session, struct planning *planning) RH_MUST;
 
 /* Which schedule training follows (NULL in the options: RoundPipe), and what follows from one that is not RoundPipe: its cuts, how much of
  * each backward is put off, sums that cross rounds. The request knows the devices. */

@@ -52,6 +52,7 @@ struct rh_session {
 	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe */
 	const int64_t *window;              /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_plan plan;
+	int64_t train_round;         /* micro-batches in a round of training, as planned */
 	struct rh_balanced balanced; /* what the plan's stages were chosen by; step_s 0: by memory alone, or by the user */
 	int rates_assumed;
 	struct rh_devices devices;

@@ -32,15 +32,21 @@ static int count(const char *text, const char *part)
 	return found;
 }
 
-/* All devices have a row with boxes and their layers, and copies; in text no line is wider than a terminal's. */
-static void check_pictures(const struct rh_trace *trace)
+/* All devices have a row with boxes, all layers' backward stages are named in theirs, and copies; in text no line is wider than a
+ * terminal's. */
+static void check_pictures(const struct rh_trace *trace, const struct rh_plan *plan)
 {
 	struct rh_text svg = {0}, text = {0};
 	check_ok(rh_trace_svg(trace, "94 layers <&>", &svg));
 	assert_non_null(strstr(svg.bytes, "94 layers &lt;&amp;>"));
 	assert_int_equal(count(svg.bytes, ">device "), DEVICES);
 	assert_true(count(svg.bytes, "<path") >= 4 * DEVICES && svg.length < 1 << 20);
-	assert_true(count(svg.bytes, ">95</text>") > 0); /* the head, at least once */
+	for (int i = 0; i < plan->backward_stages; i++) {
+		char name[32];
+		struct rh_stage stage = plan->backward[i];
+		snprintf(name, sizeof name, stage.hi - stage.lo > 1 ? ">%d-%d</text>" : ">%d</text>", stage.lo, stage.hi - 1);
+		assert_true(count(svg.bytes, name) > 0);
+	}
 	check_ok(rh_trace_text(trace, 100, &text));
 	for (char *line = strtok(text.bytes, "\n"); line; line = strtok(NULL, "\n"))
 		assert_true(strlen(line) <= 100);
@@ -100,7 +106,8 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
 	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
 	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
-	check_pictures(&trace);
+	assert_int_equal(look.forecast.round_micro_batches, 64); /* one round, as memory allows it */
+	check_pictures(&trace, &look.forecast.plan);
 	rh_outlook_free(&look);
 	rh_forecast_input_free(&input);
 	rh_trace_free(&trace);

@@ -1,6 +1,6 @@
 /* Steps of stale updates are joined: on the simulated machine the next step's forward runs beside this one's backward, and the idle time
  * between steps is gone. */
-#include "train/deep.h"
+#include "train/eight.h"
 
 #include "partition/step.h"
 #include "run/trace.h"
@@ -8,46 +8,7 @@
 #include "train/forecast.h"
 #include "train/forecast_input.h"
 
-enum { DEVICES = 8, MICRO_BATCHES = 64 };
-
-/* Llama-3.1-8B's, of which no weights are read. */
-#define EIGHT                                                                                                                              \
-	"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 4096, \"intermediate_size\": 14336, "     \
-	"\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 128256, "  \
-	"\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0, \"hidden_act\": \"silu\", "                  \
-	"\"tie_word_embeddings\": false}"
-
-struct eight {
-	struct deep deep;
-	struct rh_hardware hardware;
-	struct rh_session_machine machine;
-};
-
-static void eight_open(struct eight *eight, int64_t staleness, double clip)
-{
-	char path[256];
-	deep_open(&eight->deep, "qwen3", 1);
-	snprintf(path, sizeof path, "%s/config.json", eight->deep.dir);
-	check_ok(rh_file_write_whole(path, EIGHT, strlen(EIGHT)));
-	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", &eight->hardware));
-	eight->machine =
-	        (struct rh_session_machine){.hardware = &eight->hardware, .devices = DEVICES, .ram_bytes = eight->hardware.host.ram};
-	struct rh_config *config = &eight->deep.rig.config;
-	config->dtype = RH_BF16;
-	config->state_layout = RH_LAYOUT_SPLIT;
-	config->per_device_train_batch_size = 2;
-	config->gradient_accumulation_steps = MICRO_BATCHES;
-	config->round_micro_batches = MICRO_BATCHES;
-	config->max_length = 2048;
-	config->optimizer_staleness = staleness;
-	config->max_grad_norm = clip;
-}
-
-static void eight_close(struct eight *eight)
-{
-	rh_hardware_free(&eight->hardware);
-	deep_close(&eight->deep);
-}
+enum { MICRO_BATCHES = EIGHT_MICRO_BATCHES };
 
 static double least(double a, double b)
 {
@@ -55,17 +16,19 @@ static double least(double a, double b)
 }
 
 /* By the recurrence of partition/step.c, of a plan's stages. */
-static double idle_by_the_recurrence(struct eight *eight, const struct rh_forecast_input *input, const struct rh_plan *plan)
+static struct rh_step_estimate by_the_recurrence(struct eight *eight, const struct rh_forecast_input *input, const struct rh_plan *plan)
 {
 	struct rh_session session;
 	struct rh_costs costs;
 	struct rh_cost_sums sums;
 	struct rh_step_estimate estimate;
+	int64_t micro_batches = eight->deep.rig.config.gradient_accumulation_steps;
 	double trained[64] = {0};
 	const struct rh_hardware *hardware = &eight->hardware;
 	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
+	check_ok(rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN)); /* cuts the model's ops as the devices want them */
 	const struct rh_model *model = session.model;
-	const struct rh_plan_request request = {.model = model, .train = input->work.train, .devices = DEVICES};
+	const struct rh_plan_request request = {.model = model, .train = input->work.train, .devices = EIGHT_DEVICES};
 	check_ok(rh_balance_costs(&request, hardware, &costs));
 	check_ok(rh_costs_sum(&costs, &sums));
 	for (int l = 0; l < model->layers; l++)
@@ -79,10 +42,10 @@ static double idle_by_the_recurrence(struct eight *eight, const struct rh_foreca
 	                                     .shorter = &sums,
 	                                     .trained = trained,
 	                                     .cuts = &cuts,
-	                                     .devices = DEVICES,
-	                                     .sequences = MICRO_BATCHES,
+	                                     .devices = EIGHT_DEVICES,
+	                                     .sequences = micro_batches,
 	                                     .rounds = 1,
-	                                     .round_micro_batches = MICRO_BATCHES,
+	                                     .round_micro_batches = micro_batches,
 	                                     .stale = 1,
 	                                     .rates = {least(hardware->link.up_bytes_per_s, both),
 	                                               least(hardware->link.down_bytes_per_s, both), hardware->host.dram_bytes_per_s,
@@ -92,7 +55,12 @@ static double idle_by_the_recurrence(struct eight *eight, const struct rh_foreca
 	rh_cost_sums_free(&sums);
 	rh_costs_free(&costs);
 	rh_session_close(&session);
-	return 1 - estimate.busy_s / (DEVICES * estimate.period_s);
+	return estimate;
+}
+
+static double idle_by(const struct rh_step_estimate *estimate)
+{
+	return 1 - estimate->busy_s / (EIGHT_DEVICES * estimate->period_s);
 }
 
 static double idle_of(struct eight *eight, const struct rh_forecast_input *input, struct rh_forecast *out)
@@ -101,6 +69,7 @@ static double idle_of(struct eight *eight, const struct rh_forecast_input *input
 	return out->bubble;
 }
 
+/* Of cuts for long rounds, as they are chosen; few simulated steps, so the first ones' sway is part of what is between the two. */
 static void test_joined_steps_idle_no_more_than_the_recurrence_says(void **state)
 {
 	(void)state;
@@ -110,18 +79,40 @@ static void test_joined_steps_idle_no_more_than_the_recurrence_says(void **state
 		struct rh_forecast stale, flushed;
 		eight_open(&eight, 1, clips);
 		check_ok(rh_forecast_input_synthetic(&eight.deep.rig.config, 3, &input));
-		double idle = idle_of(&eight, &input, &stale), expected = idle_by_the_recurrence(&eight, &input, &stale.plan);
+		double idle = idle_of(&eight, &input, &stale);
+		struct rh_step_estimate estimate = by_the_recurrence(&eight, &input, &stale.plan);
 		eight.deep.rig.config.optimizer_staleness = 0;
 		double before = idle_of(&eight, &input, &flushed);
 		printf("an 8B on 8 devices, max_grad_norm %d: %.2f %% idle, by the recurrence %.2f; flushed %.2f\n", clips, 100 * idle,
-		       100 * expected, 100 * before);
-		check_near(idle, expected, 0.01);
-		assert_true(idle < 0.015 && before > 0.1);
+		       100 * idle_by(&estimate), 100 * before);
+		assert_int_equal(stale.round_micro_batches, MICRO_BATCHES);
+		check_near(idle, idle_by(&estimate), 0.003);
+		check_near(stale.step_seconds / estimate.period_s, 1, 0.003);
+		assert_true(idle < 0.005 && before > 0.05);
 		rh_forecast_free(&stale);
 		rh_forecast_free(&flushed);
 		rh_forecast_input_free(&input);
 		eight_close(&eight);
 	}
+}
+
+/* Where a step is short its update is still on its way when it ends; what is waited for after the end is no part of it. */
+static void test_short_joined_steps_compute_as_long_as_the_recurrence_says(void **state)
+{
+	(void)state;
+	struct eight eight;
+	struct rh_forecast_input input;
+	struct rh_forecast stale;
+	eight_open(&eight, 1, 0);
+	eight.deep.rig.config.gradient_accumulation_steps = 8;
+	check_ok(rh_forecast_input_synthetic(&eight.deep.rig.config, 3, &input));
+	double idle = idle_of(&eight, &input, &stale);
+	struct rh_step_estimate estimate = by_the_recurrence(&eight, &input, &stale.plan);
+	printf("of 8 micro-batches: %.2f %% idle\n", 100 * idle);
+	check_near(stale.step_seconds * (1 - idle) / (estimate.busy_s / EIGHT_DEVICES), 1, 0.02);
+	rh_forecast_free(&stale);
+	rh_forecast_input_free(&input);
+	eight_close(&eight);
 }
 
 /* When each device's compute stream begins and ends a step, on the machine's clock; rows of devices. */
@@ -137,7 +128,7 @@ static void times_of_step(struct eight *eight, int64_t traced, double *begins, d
 	check_ok(rh_forecast_input_synthetic(&eight->deep.rig.config, 1, &input));
 	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
 	check_ok(rh_session_start(&session, &input.work));
-	check_ok(rh_trace_create(DEVICES, SPANS, &trace));
+	check_ok(rh_trace_create(EIGHT_DEVICES, SPANS, &trace));
 	for (int m = 0; m < MICRO_BATCHES; m++)
 		micro[m] = rh_micro_batch_of(input.micro[m], zeros);
 	int64_t most = rh_executor_steps_in_flight(session.executor);
@@ -156,7 +147,7 @@ static void times_of_step(struct eight *eight, int64_t traced, double *begins, d
 			rh_executor_trace(session.executor, NULL, 0);
 	}
 	assert_int_equal(trace.forgotten, 0);
-	for (int d = 0; d < DEVICES; d++) {
+	for (int d = 0; d < EIGHT_DEVICES; d++) {
 		begins[d] = HUGE_VAL;
 		ends[d] = 0;
 	}
@@ -176,8 +167,9 @@ static void times_of_step(struct eight *eight, int64_t traced, double *begins, d
 static int overlaps(const double *ends, const double *next_begins)
 {
 	double first = HUGE_VAL, last = 0;
-	for (int d = 0; d < DEVICES; d++) {
-		assert_true(next_begins[d] >= ends[d] - 1e-9); /* a device has its slots in order */
+	for (int d = 0; d < EIGHT_DEVICES; d++) {
+		/* a device has its slots in order; of two runs, each held up by its recording for some microseconds of its own */
+		assert_true(next_begins[d] >= ends[d] - 1e-3);
 		first = fmin(first, next_begins[d]);
 		last = fmax(last, ends[d]);
 	}
@@ -189,7 +181,7 @@ static void test_the_next_forward_runs_beside_the_last_backward(void **state)
 	(void)state;
 	for (int staleness = 0; staleness < 2; staleness++) {
 		struct eight eight;
-		double begins[2][DEVICES], ends[2][DEVICES];
+		double begins[2][EIGHT_DEVICES], ends[2][EIGHT_DEVICES];
 		eight_open(&eight, staleness, 1);
 		for (int k = 0; k < 2; k++)
 			times_of_step(&eight, 1 + k, begins[k], ends[k]);
@@ -248,6 +240,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_joined_steps_idle_no_more_than_the_recurrence_says),
+	        cmocka_unit_test(test_short_joined_steps_compute_as_long_as_the_recurrence_says),
 	        cmocka_unit_test(test_the_next_forward_runs_beside_the_last_backward),
 	        cmocka_unit_test(test_stages_that_keep_their_activations_are_joined),
 	};

@@ -1,0 +1,116 @@
+/* How many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links again, and
+ * keep fewer boundaries in memory. */
+#include "core/log.h"
+#include "train/planning.h"
+
+enum { TRIED = 2 }; /* numbers of rounds that fit, among which a step's time chooses */
+static const double same_time = 0.005, same_time_by_compute_alone = 0.03, little_idle = 0.08; /* shares */
+
+struct choice {
+	int64_t round;
+	int long_rounds; /* by the partitioner for those */
+};
+
+struct choosing {
+	struct rh_session *session;
+	struct planning *planning;
+	struct choice best, last; /* round 0: none */
+	struct rh_balanced fastest;
+	double same;
+	int fitting;
+};
+
+static int plan_once(const struct choosing *at, int stages_most)
+{
+	int kinds = at->session->config->spill;
+	at->planning->balance.stages_most = stages_most;
+	return planning_within_budget(at->session, at->planning, kinds & RH_SPILL_AUTO ? 0 : kinds);
+}
+
+/* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers included.
+ * 0: none. Of the plan that has just been made. */
+static int allowed_stages(const struct rh_session *session, const struct planning *planning)
+{
+	const struct rh_session_bytes *bytes = &session->bytes;
+	int64_t used = planning->options.spare_boundaries * session->plan.boundary_bytes;
+	int64_t room = bytes->total_budget - (bytes->total - bytes->boundaries) - planning->spare * session->plan.boundary_bytes;
+	double share = bytes->boundaries > used && room > 0 ? (double)room / (double)(bytes->boundaries - used) : 0;
+	int stages = session->plan.forward_stages + session->plan.backward_stages, most = (int)(share * stages);
+	return most > planning->request.devices && most < stages ? most : 0;
+}
+
+/* With all spare buffers: without them devices wait for one another. Fewer, larger stages where boundaries want too much memory. */
+static int fit(const struct choosing *at, struct choice choice)
+{
+	struct rh_session *session = at->session;
+	struct planning *planning = at->planning;
+	planning_set_round(planning, choice.round);
+	planning->balance.long_rounds = choice.long_rounds;
+	int rc = plan_once(at, 0), most;
+	if (rc && rc != -ENOMEM)
+		return rc;
+	if (!rc && planning->options.spare_boundaries >= planning->spare)
+		return 0;
+	if (!choice.long_rounds || session->bytes.boundaries_nvme || !(most = allowed_stages(session, planning)))
+		return rc;
+	rh_error_clear();
+	return plan_once(at, most);
+}
+
+/* What does not fit is no choice. */
+static int consider(struct choosing *at, int64_t round, int long_rounds)
+{
+	struct rh_balanced now;
+	struct choice choice = {round, long_rounds && at->planning->balances};
+	int rc = fit(at, choice);
+	if (rc == -ENOMEM) {
+		rh_error_clear();
+		return 0;
+	}
+	rc = rc ? rc : rh_balance_step(&at->planning->balance, &at->session->plan, &now);
+	if (rc)
+		return rc;
+	at->last = choice;
+	at->fitting++;
+	if (!at->best.round || now.step_s < at->fastest.step_s * (1 - at->same)) {
+		at->best = choice;
+		at->fastest = now;
+	}
+	return 0;
+}
+
+/* The fewest rounds first; the default ones too, where those leave devices idle. What fits in the default ones is never refused. */
+static int consider_rounds(struct choosing *at, int64_t least)
+{
+	int64_t count = at->planning->options.train_micro_batches, round;
+	int rc = 0;
+	for (int64_t rounds = 1; !rc && at->fitting < TRIED && at->fastest.idle > little_idle; rounds *= 2) {
+		round = rh_round_count(count, rounds);
+		if (round <= least)
+			break;
+		rc = consider(at, round, 1);
+	}
+	if (!rc && at->fastest.idle > little_idle)
+		rc = consider(at, least, 0);
+	return rc || at->best.round ? rc : consider(at, least, 1);
+}
+
+int planning_rounds(struct rh_session *session, struct planning *planning)
+{
+	int64_t round = planning->options.train_round;
+	struct choosing at = {.session = session,
+	                      .planning = planning,
+	                      .fastest = {0, 1},
+	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
+	if (!planning->request.trains || !planning->device_room || !planning->costs.layers || planning->options.schedule)
+		return 0;
+	int rc = session->config->round_micro_batches ? consider(&at, round, 1) : consider_rounds(&at, round);
+	if (!rc && session->config->round_micro_batches && planning->balances)
+		rc = consider(&at, round, 0);
+	if (!rc && at.best.round && (at.best.round != at.last.round || at.best.long_rounds != at.last.long_rounds))
+		rc = fit(&at, at.best);
+	if (!at.best.round)
+		planning_set_round(planning, round);
+	planning->balance.long_rounds = planning->balance.stages_most = 0;
+	return rc ? rc : at.best.round > 0;
+}
