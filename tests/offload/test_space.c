@@ -3,6 +3,7 @@
 #include "offload/drives.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "offload/simd/checksum.h"
@@ -349,6 +350,7 @@ static void check_close(enum rh_drive_engine engine, double patience)
 	int file = mkstemp(path);
 	assert_true(file >= 0 && !unlink(path) && !ftruncate(file, BYTES));
 	struct rh_drive_options options = {.descriptor = file, .depth = 1, .unit = 4096, .engine = engine};
+	double began = rh_clock_seconds();
 	rh_drive_fail_nth(1, RH_FAULT_LATE, LATE_MS);
 	check_ok(rh_drive_open(&options, &drive));
 	for (int i = 0; i < 2; i++) {
@@ -363,7 +365,8 @@ static void check_close(enum rh_drive_engine engine, double patience)
 	drive->ops->close(drive, patience);
 	rh_drive_fail_nth(0, 0, 0);
 	int told = done;
-	assert_int_equal(told, patience > 1 ? 2 : 0);
+	if (patience > 1 || (rh_clock_seconds() - began) * 1000 < LATE_MS) /* else this program was kept off until the answer came */
+		assert_int_equal(told, patience > 1 ? 2 : 0);
 	memset(request, 0xff, 2 * sizeof *request); /* who looks at it now calls nowhere */
 	free(request);
 	close(file);
