@@ -1,5 +1,6 @@
 #include "offload/space_internal.h"
 
+#include "core/file.h"
 #include "core/log.h"
 #include "offload/drive_internal.h"
 
@@ -7,7 +8,6 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -24,12 +24,9 @@ static int open_directory(struct space_file *file)
 	file->directory = due ? -1 : open(file->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (file->directory < 0)
 		return fail_at(file->dir, "cannot open the directory", due ? due : -errno);
-	if (flock(file->directory, LOCK_EX | LOCK_NB) == 0)
-		return 0;
-	if (errno == EWOULDBLOCK)
-		return rh_fail(-EBUSY, "nvme_dirs: %s is in use by another run; give each run a directory of its own", file->dir);
-	rh_warn_once("nvme_dirs: %s cannot be locked (%s): see that no other run uses it", file->dir, strerror(errno));
-	return 0;
+	int rc = rh_dir_lock(file->directory, "nvme_dirs", file->dir);
+	return rc ? rh_fail(rc, "nvme_dirs: %s is in use by another run, or is output_dir; give each a directory of its own", file->dir)
+	          : 0;
 }
 
 /* A file without a name where the file system has such a thing, else one whose name is gone at once. */

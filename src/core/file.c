@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 #include "core/text.h"
 
 #include <dirent.h>
@@ -8,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -243,6 +245,16 @@ int rh_dir_sync(const char *path)
 		rc = rh_fail(-errno, "%s: cannot flush directory: %s", path, strerror(errno));
 	close(fd);
 	return rc;
+}
+
+int rh_dir_lock(int descriptor, const char *key, const char *path)
+{
+	if (flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	if (errno == EWOULDBLOCK)
+		return -EBUSY;
+	rh_warn_once("%s: %s cannot be locked (%s): see that no other run uses it", key, path, strerror(errno));
+	return 0;
 }
 
 char *rh_path_join(const char *dir, const char *name)

@@ -42,6 +42,10 @@ int rh_dir_remove(const char *path) RH_MUST;
 /* fsync of a directory, so that renames in it are durable; nothing where its user may not open it. */
 int rh_dir_sync(const char *path) RH_MUST;
 
+/* Locks a directory until its descriptor is closed, at the latest by the end of the process. -EBUSY, without a line: another has it. One
+ * that cannot be locked at all is let pass with a warning, which begins with `key`. */
+int rh_dir_lock(int descriptor, const char *key, const char *path) RH_MUST;
+
 /* "a/b" into a fresh string (rh_free), NULL when out of memory. */
 char *rh_path_join(const char *dir, const char *name) RH_MUST;
 

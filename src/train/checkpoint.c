@@ -1,23 +1,21 @@
-#include "train/checkpoint.h"
+#include "train/checkpoint_internal.h"
 
 #include "core/alloc.h"
 #include "core/fault.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "train/output.h"
 #include "train/tensors.h"
 
 #include <dirent.h>
 #include <inttypes.h>
-#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-/* "dir/name" into `path`. */
-static int in_dir(char path[PATH_MAX], const char *dir, const char *name)
+int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name)
 {
 	int length = snprintf(path, PATH_MAX, "%s/%s", dir, name);
 	return length < PATH_MAX ? 0 : rh_fail(-ENAMETOOLONG, "%s/%s: the path is too long", dir, name);
@@ -43,6 +41,8 @@ static int optimizer_tensors(const struct rh_session *session, struct rh_tensor_
 		rc = rh_tensor_list_add(list, model, RH_TENSORS_TRAINABLE, RH_F32, ".master");
 	return rc;
 }
+
+#define MOST_COUNTED (INT64_C(1) << 60) /* sums of it and of what a run adds do not overflow */
 
 static const char *const optim_names[RH_OPTIMS] = {"adamw_torch", "lion_32bit", "sgd", "adafactor"};
 static const char *const layout_names[RH_LAYOUTS] = {"split", "plain", "split8"};
@@ -81,60 +81,75 @@ static int save_run_state(const char *path, const struct rh_config *config, cons
 	return rc;
 }
 
-static int load_run_state(const char *path, const struct rh_config *config, struct rh_run_state *state)
+static int read_loss(const json_t *json, const char *key, const char *path, double *out)
 {
-	json_t *json = NULL;
-	const char *since = NULL, *run = NULL, *optim = NULL, *layout = NULL;
-	int64_t version = 0;
-	int rc = rh_json_load(path, &json);
+	const char *text = NULL;
+	char *end;
+	int rc = rh_json_string(json, key, path, RH_JSON_REQUIRED, &text);
 	if (rc)
 		return rc;
-	*state = (struct rh_run_state){0};
-	struct {
+	*out = strtod(text, &end);
+	return *text && !*end && isfinite(*out) ? 0 : rh_fail(-EINVAL, "%s: '%s' must be a finite number", path, key);
+}
+
+/* `version` too. */
+static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
+{
+	const char *optim = NULL, *layout = NULL;
+	int64_t version = 0;
+	const struct {
 		const char *key;
 		int64_t *out;
-	} whole[] = {{"version", &version},
-	             {"step", &state->step},
-	             {"steps_since_log", &state->steps_since_log},
-	             {"tokens", &state->tokens},
-	             {"trained_tokens", &state->trained_tokens}};
-	for (size_t i = 0; !rc && i < sizeof whole / sizeof *whole; i++)
-		rc = rh_json_int(json, whole[i].key, path, RH_JSON_REQUIRED, whole[i].out);
+		enum rh_json_need need;
+	} counts[] = {{"version", &version, RH_JSON_REQUIRED},
+	              {"step", &out->step, RH_JSON_REQUIRED},
+	              {"steps_since_log", &out->steps_since_log, RH_JSON_REQUIRED},
+	              {"tokens", &out->tokens, RH_JSON_REQUIRED},
+	              {"trained_tokens", &out->trained_tokens, RH_JSON_REQUIRED},
+	              {"data_rows", &out->data_rows, RH_JSON_OPTIONAL},
+	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL}};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof counts / sizeof *counts; i++) {
+		rc = rh_json_int(json, counts[i].key, path, counts[i].need, counts[i].out);
+		if (!rc && (*counts[i].out < 0 || *counts[i].out > MOST_COUNTED))
+			rc = rh_fail(-EINVAL, "%s: '%s' is %" PRId64 ", which no run counts to", path, counts[i].key, *counts[i].out);
+	}
+	if (!rc && version != 1)
+		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
 	if (!rc)
-		rc = rh_json_int(json, "data_rows", path, RH_JSON_OPTIONAL, &state->data_rows);
+		rc = read_loss(json, "loss_since_log", path, &out->loss_since_log);
 	if (!rc)
-		rc = rh_json_int(json, "data_tokens", path, RH_JSON_OPTIONAL, &state->data_tokens);
-	if (!rc)
-		rc = rh_json_string(json, "loss_since_log", path, RH_JSON_REQUIRED, &since);
-	if (!rc)
-		rc = rh_json_string(json, "run_loss", path, RH_JSON_REQUIRED, &run);
+		rc = read_loss(json, "run_loss", path, &out->run_loss);
 	if (!rc)
 		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
 	if (!rc)
 		rc = rh_json_string(json, "state_layout", path, RH_JSON_OPTIONAL, &layout);
-	if (!rc)
-		rc = check_optimizer(path, config, optim, layout);
-	if (!rc && version != 1)
-		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
-	if (!rc) {
-		state->loss_since_log = strtod(since, NULL);
-		state->run_loss = strtod(run, NULL);
-	}
-	json_decref(json);
-	return rc;
+	return rc ? rc : check_optimizer(path, config, optim, layout);
 }
 
-int rh_checkpoint_step(const char *dir, int64_t *step)
+int rh_checkpoint_state(const char *dir, const struct rh_config *config, struct rh_run_state *state, struct rh_trainer_state *trainer)
 {
 	json_t *json = NULL;
-	char path[PATH_MAX];
-	int rc = in_dir(path, dir, "run_state.json");
+	char path[PATH_MAX], theirs[PATH_MAX];
+	*state = (struct rh_run_state){0};
+	*trainer = (struct rh_trainer_state){0};
+	int rc = checkpoint_in(path, dir, "run_state.json");
+	if (!rc)
+		rc = checkpoint_in(theirs, dir, "trainer_state.json");
 	if (!rc)
 		rc = rh_json_load(path, &json);
-	if (rc)
-		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
-	rc = rh_json_int(json, "step", path, RH_JSON_REQUIRED, step);
+	if (!rc)
+		rc = read_run_state(json, path, config, state);
 	json_decref(json);
+	if (!rc)
+		rc = rh_trainer_state_load(theirs, trainer);
+	/* the end that the checkpoint's own run had; this one's may be another */
+	if (!rc && (state->step != trainer->global_step || state->step > trainer->max_steps)) {
+		rc = rh_fail(-EINVAL,
+		             "%s: step %" PRId64 ", but trainer_state.json has step %" PRId64 " of %" PRId64 ": one of them was changed",
+		             path, state->step, trainer->global_step, trainer->max_steps);
+		rh_trainer_state_free(trainer);
+	}
 	return rc;
 }
 
@@ -174,7 +189,7 @@ static int save_checksums(const char *dir)
 		char hex[33];
 		if (entry->d_name[0] == '.')
 			continue;
-		rc = in_dir(path, dir, entry->d_name);
+		rc = checkpoint_in(path, dir, entry->d_name);
 		if (!rc)
 			rc = checksum(path, hex, sizeof hex);
 		if (!rc && json_object_set_new(sums, entry->d_name, json_string(hex)))
@@ -184,7 +199,7 @@ static int save_checksums(const char *dir)
 	char *text = rc ? NULL : json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
 	json_decref(sums);
 	if (!rc)
-		rc = text ? in_dir(path, dir, "checksums.json") : -ENOMEM;
+		rc = text ? checkpoint_in(path, dir, "checksums.json") : -ENOMEM;
 	if (!rc)
 		rc = rh_file_write_whole(path, text, strlen(text));
 	free(text);
@@ -197,8 +212,7 @@ static int check_list(const char *dir, const json_t *sums)
 	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		if (!json_object_get(sums, parts[i]))
-			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged; resume from another checkpoint",
-			               dir, parts[i]);
+			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged", dir, parts[i]);
 	DIR *entries = opendir(dir);
 	if (!entries)
 		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
@@ -218,24 +232,22 @@ int rh_checkpoint_verify(const char *dir)
 	json_t *sums = NULL, *value;
 	const char *name;
 	char path[PATH_MAX], hex[33];
-	int rc = in_dir(path, dir, "checksums.json");
+	int rc = checkpoint_in(path, dir, "checksums.json");
 	if (!rc)
 		rc = rh_json_load(path, &sums);
 	if (rc)
-		return rh_fail_in(rc, "resume_from_checkpoint: not a complete checkpoint");
+		return rc;
 	rc = check_list(dir, sums);
 	json_object_foreach(sums, name, value)
 	{
 		const char *expected = json_string_value(value);
 		if (rc || strchr(name, '/'))
 			continue;
-		rc = in_dir(path, dir, name);
+		rc = checkpoint_in(path, dir, name);
 		if (!rc)
 			rc = checksum(path, hex, sizeof hex);
 		if (!rc && (!expected || strcmp(hex, expected)))
-			rc = rh_fail(-EINVAL,
-			             "%s/%s: does not match its checksum: the file was damaged or changed; resume from another checkpoint",
-			             dir, name);
+			rc = rh_fail(-EINVAL, "%s/%s: does not match its checksum: the file was damaged or changed", dir, name);
 	}
 	json_decref(sums);
 	return rc;
@@ -251,190 +263,52 @@ static int save_parts(const struct rh_session *session, const char *dir, const s
 	if (!rc)
 		rc = optimizer_tensors(session, &list);
 	if (!rc)
-		rc = in_dir(path, dir, "optimizer.safetensors");
+		rc = checkpoint_in(path, dir, "optimizer.safetensors");
 	if (!rc)
 		rc = rh_tensors_save(path, &list, session->model, session->store);
 	rh_tensor_list_free(&list);
 	if (!rc)
-		rc = in_dir(path, dir, "trainer_state.json");
+		rc = checkpoint_in(path, dir, "trainer_state.json");
 	if (!rc)
 		rc = rh_trainer_state_save(trainer, path);
 	if (!rc)
-		rc = in_dir(path, dir, "run_state.json");
+		rc = checkpoint_in(path, dir, "run_state.json");
 	if (!rc)
 		rc = save_run_state(path, session->config, state);
 	if (!rc)
 		rc = rh_config_print(session->config, &yaml);
 	if (!rc)
-		rc = in_dir(path, dir, "config.yaml");
+		rc = checkpoint_in(path, dir, "config.yaml");
 	if (!rc)
 		rc = rh_file_write_whole(path, yaml.bytes, yaml.length);
 	rh_text_free(&yaml);
 	return rc ? rc : save_checksums(dir);
 }
 
-/* The step that a directory entry's name says; -1 if it is no checkpoint. */
-static int64_t step_of(const char *name)
-{
-	char *end;
-	if (strncmp(name, "checkpoint-", 11))
-		return -1;
-	long long step = strtoll(name + 11, &end, 10);
-	return end == name + 11 || *end || step < 0 ? -1 : step;
-}
-
-/* Least or greatest step of the checkpoints in `dir` other than that of step `except`, and their number. */
-static int scan(const char *dir, int64_t except, int64_t *oldest, int64_t *newest, int64_t *count)
-{
-	*oldest = *newest = -1;
-	*count = 0;
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
-	for (struct dirent *entry; (entry = readdir(entries));) {
-		int64_t step = step_of(entry->d_name);
-		if (step < 0 || step == except)
-			continue;
-		*oldest = *count == 0 || step < *oldest ? step : *oldest;
-		*newest = step > *newest ? step : *newest;
-		++*count;
-	}
-	closedir(entries);
-	return 0;
-}
-
-/* Never the one of step `kept` (-1: none), even where a run that went on from an older one left newer ones behind. */
-static int remove_oldest(const struct rh_config *config, int64_t kept)
-{
-	int64_t oldest, newest, others;
-	int rc = scan(config->output_dir, kept, &oldest, &newest, &others);
-	while (!rc && config->save_total_limit > 0 && others + (kept >= 0) > config->save_total_limit) {
-		char name[64], path[PATH_MAX];
-		snprintf(name, sizeof name, "checkpoint-%" PRId64, oldest);
-		rc = in_dir(path, config->output_dir, name);
-		if (!rc)
-			rc = rh_dir_remove(path);
-		if (!rc)
-			rc = scan(config->output_dir, kept, &oldest, &newest, &others);
-	}
-	return rc;
-}
-
 int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer)
 {
-	char name[64];
-	snprintf(name, sizeof name, "checkpoint-%" PRId64, state->step);
-	char *final = rh_path_join(session->config->output_dir, name);
-	snprintf(name, sizeof name, ".checkpoint-%" PRId64 ".tmp", state->step);
-	char *temporary = rh_path_join(session->config->output_dir, name);
-	int rc = final && temporary ? rh_dir_remove(temporary) : -ENOMEM;
+	const struct rh_config *config = session->config;
+	char temporary[PATH_MAX];
+	int rc = checkpoint_temporary(temporary, config->output_dir, state->step);
 	if (!rc)
-		rc = rh_dir_make(temporary);
+		rc = rh_dir_remove(temporary);
+	if (rc)
+		return rc;
+	rc = rh_dir_make(temporary);
 	if (!rc)
 		rc = save_parts(session, temporary, state, trainer);
 	if (!rc)
 		rc = rh_dir_sync(temporary);
-	if (!rc && rh_dir_exists(final)) /* of an earlier attempt at the same step */
-		rc = rh_dir_remove(final);
-	if (!rc && rename(temporary, final) < 0)
-		rc = rh_fail(-errno, "%s: cannot rename into place: %s", final, strerror(errno));
 	if (!rc)
-		rc = rh_dir_sync(session->config->output_dir);
-	if (rc && temporary) {
+		rc = checkpoint_place(config->output_dir, state->step);
+	if (rc) {
 		struct rh_fault first = {0}; /* cleaning up must not hide what went wrong */
 		rh_fault_keep(&first, rc);
 		int left = rh_dir_remove(temporary);
 		rc = rh_fault_get(&first);
-		if (left)
-			rc = rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary);
+		return left ? rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary) : rc;
 	}
-	rh_free(final);
-	rh_free(temporary);
-	return rc ? rc : remove_oldest(session->config, state->step);
-}
-
-int rh_checkpoint_newest(const char *dir, int64_t *newest)
-{
-	*newest = -1;
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
-	int rc = 0;
-	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
-		char sums[300], path[PATH_MAX];
-		int64_t step = step_of(entry->d_name);
-		if (step < 0)
-			continue;
-		snprintf(sums, sizeof sums, "%s/checksums.json", entry->d_name);
-		rc = in_dir(path, dir, sums);
-		if (!rc && !rh_file_exists(path))
-			rh_note("%s/%s is passed over: it has no checksums.json, so it is not complete", dir, entry->d_name);
-		else if (!rc)
-			*newest = step > *newest ? step : *newest;
-	}
-	closedir(entries);
-	return rc;
-}
-
-/* ".checkpoint-N.tmp", or what core/file.h had not yet renamed: "model.safetensors.tmp.4711". */
-int rh_checkpoint_left_behind(const char *name)
-{
-	const char *suffix = NULL;
-	if (*name == '.') {
-		size_t length = strlen(name);
-		return length > 16 && !strncmp(name, ".checkpoint-", 12) && !strcmp(name + length - 4, ".tmp");
-	}
-	for (const char *at = name; (at = strstr(at, ".tmp.")); at++)
-		suffix = at + 5;
-	return suffix && *suffix && suffix[strspn(suffix, "0123456789")] == 0;
-}
-
-int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed)
-{
-	const char *output_dir = config->output_dir;
-	DIR *entries = opendir(output_dir);
-	if (!entries)
-		return rh_fail(-errno, "%s: cannot read directory: %s", output_dir, strerror(errno));
-	int rc = 0;
-	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
-		char path[PATH_MAX];
-		if (!rh_checkpoint_left_behind(entry->d_name))
-			continue;
-		rc = in_dir(path, output_dir, entry->d_name);
-		if (!rc && *entry->d_name == '.')
-			rc = rh_dir_remove(path);
-		else if (!rc && unlink(path) < 0)
-			rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
-		if (!rc)
-			rh_note("%s is removed: a run was killed while it wrote it", path);
-	}
-	closedir(entries);
-	return rc ? rc : remove_oldest(config, resumed);
-}
-
-int rh_checkpoint_find(const struct rh_config *config, char **path)
-{
-	*path = NULL;
-	if (!config->resume_from_checkpoint)
-		return 0;
-	if (strcmp(config->resume_from_checkpoint, "true")) {
-		if (!rh_dir_exists(config->resume_from_checkpoint))
-			return rh_fail(-ENOENT, "resume_from_checkpoint: %s is not a directory", config->resume_from_checkpoint);
-		*path = rh_strdup(config->resume_from_checkpoint);
-		return *path ? 0 : -ENOMEM;
-	}
-	int64_t newest;
-	int rc = rh_checkpoint_newest(config->output_dir, &newest), fresh = rc ? rc : rh_output_fresh(config->output_dir);
-	if (fresh < 0)
-		return fresh;
-	if (newest < 0)
-		return rh_fail(-ENOENT,
-		               "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
-		               config->output_dir, fresh ? "" : "remove what is in it, or choose another output_dir, and ");
-	char name[64];
-	snprintf(name, sizeof name, "checkpoint-%" PRId64, newest);
-	*path = rh_path_join(config->output_dir, name);
-	return *path ? 0 : -ENOMEM;
+	return checkpoint_remove_oldest(config, state->step);
 }
 
 static int load_weights(const char *dir, struct rh_session *session)
@@ -492,31 +366,21 @@ static int tell_differences(const char *path, const struct rh_config *config)
 	return 0;
 }
 
-int rh_checkpoint_load(const char *dir, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer)
+int rh_checkpoint_load(const char *dir, struct rh_session *session)
 {
 	struct rh_tensor_list list = {0};
 	char path[PATH_MAX];
-	int rc = rh_checkpoint_verify(dir);
-	if (!rc)
-		rc = in_dir(path, dir, "config.yaml");
+	int rc = checkpoint_in(path, dir, "config.yaml");
 	if (!rc)
 		rc = tell_differences(path, session->config);
-	if (!rc)
-		rc = in_dir(path, dir, "run_state.json");
-	if (!rc)
-		rc = load_run_state(path, session->config, state);
 	if (!rc)
 		rc = load_weights(dir, session);
 	if (!rc)
 		rc = optimizer_tensors(session, &list);
 	if (!rc) /* after the weights: masters hold more than their files */
-		rc = in_dir(path, dir, "optimizer.safetensors");
+		rc = checkpoint_in(path, dir, "optimizer.safetensors");
 	if (!rc)
 		rc = rh_tensors_load(path, &list, session->model, session->store);
 	rh_tensor_list_free(&list);
-	if (!rc)
-		rc = in_dir(path, dir, "trainer_state.json");
-	if (!rc)
-		rc = rh_trainer_state_load(path, trainer);
 	return rc;
 }

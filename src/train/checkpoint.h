@@ -5,7 +5,7 @@
  *   trainer_state.json      for Hugging Face readers
  *   run_state.json          what no other file holds, exactly
  *   config.yaml             the resolved configuration
- *   checksums.json          XXH3-128 of each of them; verified on load */
+ *   checksums.json          XXH3-128 of each of them; verified before anything is read */
 #ifndef RH_TRAIN_CHECKPOINT_H
 #define RH_TRAIN_CHECKPOINT_H
 
@@ -24,29 +24,30 @@ struct rh_run_state {
 /* Writes checkpoint-N and then removes the oldest beyond save_total_limit. */
 int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer) RH_MUST;
 
-/* What resume_from_checkpoint names: *path (rh_free), NULL when the key is not set. `true` is the newest complete one in output_dir;
- * -ENOENT if there is none. */
+/* What resume_from_checkpoint names, verified: *path (rh_free), NULL when the key is not set. `true` is the newest whole one in output_dir:
+ * those that are not are told of and passed over; -ENOENT if there is none. */
 int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
 
-/* The step of the newest complete checkpoint in a directory, -1 if there is none or no directory. What lacks its checksums was not written
- * by this program, or not to the end: it is passed over, which is told. */
-int rh_checkpoint_newest(const char *output_dir, int64_t *step) RH_MUST;
+/* Whether a directory holds any, whole or not: 1, 0 (also if there is no directory) or negative errno. */
+int rh_checkpoint_any(const char *output_dir) RH_MUST;
 
-/* The step that a checkpoint was saved at. */
-int rh_checkpoint_step(const char *path, int64_t *step) RH_MUST;
 /* -EINVAL: a file does not match its checksum, or is missing; named. */
 int rh_checkpoint_verify(const char *path) RH_MUST;
 
-/* Whether a file's or directory's name is one that a killed run leaves half written. */
+/* Whether a file's or directory's name is one that a killed run leaves half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old,
+ * NAME.tmp.PID. */
 int rh_checkpoint_left_behind(const char *name);
-/* Removes what killed runs left half written in output_dir, .checkpoint-N.tmp and NAME.tmp.PID, and the oldest checkpoints over save_total_limit,
- * which a run killed after it saved had not yet removed; never that of step `resumed` (-1: none), never anything else. No run may be writing
- * there. */
+/* Gives whole checkpoints under such names their own back, where nobody has it; a missing directory holds none. No run may be writing there. */
+int rh_checkpoint_put_back(const char *output_dir) RH_MUST;
+/* Removes what is left under such names, and the oldest checkpoints over save_total_limit, which a run killed after it saved had not yet
+ * removed; never that of step `resumed` (-1: none), never anything else. No run may be writing there. */
 int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed) RH_MUST;
 
-/* Verifies and loads: weights, optimizer state, run state; -EINVAL for another optim or state_layout. Keys in which this
- * configuration differs from the checkpoint's are told of. */
-int rh_checkpoint_load(const char *path, struct rh_session *session, struct rh_run_state *state, struct rh_trainer_state *trainer) RH_MUST;
+/* Where a verified checkpoint's run stood. -EINVAL: another optim or state_layout, numbers that no run writes. *trainer is the caller's. */
+int rh_checkpoint_state(const char *path, const struct rh_config *config, struct rh_run_state *state,
+                        struct rh_trainer_state *trainer) RH_MUST;
+/* Weights and optimizer state of a verified one. Keys in which this configuration differs from the checkpoint's are told of. */
+int rh_checkpoint_load(const char *path, struct rh_session *session) RH_MUST;
 
 /* The trained model or adapter, as it leaves the program, into `dir`. */
 int rh_output_save(const struct rh_session *session, const char *dir) RH_MUST;

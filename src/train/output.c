@@ -53,6 +53,15 @@ int rh_output_fresh(const char *dir)
 	return fresh;
 }
 
+int rh_output_lock(const char *dir, int *descriptor)
+{
+	*descriptor = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (*descriptor < 0) /* whatever else is wrong with it rh_output_check tells */
+		return 0;
+	int rc = rh_dir_lock(*descriptor, "output_dir", dir);
+	return rc ? rh_fail(rc, "output_dir: %s is in use by another run; wait for its end, or choose another", dir) : 0;
+}
+
 int rh_output_check(const struct rh_config *config, const char *checkpoint)
 {
 	int fresh = rh_output_fresh(config->output_dir), rc = fresh < 0 ? fresh : check_writable(config->output_dir);
@@ -60,13 +69,12 @@ int rh_output_check(const struct rh_config *config, const char *checkpoint)
 		return rc;
 	if (fresh || (checkpoint && is_inside(config->output_dir, checkpoint)))
 		return 0;
-	int64_t newest;
-	rc = rh_checkpoint_newest(config->output_dir, &newest);
-	if (rc)
-		return rc;
+	int any = rh_checkpoint_any(config->output_dir);
+	if (any < 0)
+		return any;
 	return rh_fail(-EEXIST, "output_dir: %s is not empty%s", config->output_dir,
-	               newest < 0 ? " and holds no complete checkpoint to go on from; remove what is in it, or choose another"
-	                          : "; choose another, or go on from what is there with resume_from_checkpoint: true");
+	               any ? "; choose another, or go on from what is there with resume_from_checkpoint: true"
+	                   : " and holds no complete checkpoint to go on from; remove what is in it, or choose another");
 }
 
 /* The step that dir/trainer_state.json ends at; -1: none can be read. */

@@ -9,6 +9,10 @@
  * -EACCES and friends say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 
+/* Makes `dir` this process's own until *descriptor is closed, which is -1 before; one that is not there is left to be locked later.
+ * -EBUSY: another run has it. */
+int rh_output_lock(const char *dir, int *descriptor) RH_MUST;
+
 /* 1: nothing but what such a run left, or not there; 0: more; negative errno. */
 int rh_output_fresh(const char *dir) RH_MUST;
 

@@ -126,10 +126,9 @@ static void tell_data(const struct training *run, const char *checkpoint)
 static int open_outputs(struct training *run, const char *checkpoint)
 {
 	const struct rh_config *config = run->config;
-	int rc = rh_trainer_state_create(&run->trainer);
-	if (!rc && checkpoint) {
-		rh_trainer_state_free(&run->trainer);
-		rc = rh_checkpoint_load(checkpoint, &run->session, &run->state, &run->trainer);
+	int rc = 0;
+	if (checkpoint) {
+		rc = rh_checkpoint_load(checkpoint, &run->session);
 		if (!rc)
 			rh_note("going on from %s, step %" PRId64 " of %" PRId64, checkpoint, run->state.step, run->data.steps);
 		if (!rc)
@@ -139,6 +138,11 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	run->state.data_tokens = run->data.train.tokens;
 	if (!rc)
 		rc = rh_dir_make(config->output_dir);
+	if (!rc && run->output < 0) { /* it was not there: another run may have been quicker */
+		rc = rh_output_lock(config->output_dir, &run->output);
+		if (!rc)
+			rc = rh_output_check(config, checkpoint);
+	}
 	if (!rc)
 		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1);
 	if (rc)
@@ -197,33 +201,34 @@ static void close_run(struct training *run)
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
 	rh_trace_free(&run->traced.trace);
+	if (run->output >= 0)
+		close(run->output);
 }
 
 /* A run that has come to its end already is not loaded, and what it wrote is left alone. */
-static int look_for_work(struct training *run, const char *checkpoint)
+static void look_for_work(struct training *run, const char *checkpoint)
 {
-	int64_t step;
-	int rc = rh_checkpoint_step(checkpoint, &step);
-	if (rc)
-		return rc;
-	run->state.step = step;
+	int64_t step = run->state.step;
 	if (step < run->data.steps || !rh_output_holds(&run->session, run->config->output_dir, step))
-		return 0;
-	rc = rh_checkpoint_verify(checkpoint);
-	if (rc)
-		return rc;
+		return;
 	rh_note("%s stands at step %" PRId64 " of %" PRId64 ", and %s holds its result: nothing is left to do, nothing is written "
 	        "(num_train_epochs or max_steps sets a later end)",
 	        checkpoint, step, run->data.steps, run->config->output_dir);
 	run->nothing_left = 1;
-	return 0;
 }
 
 static int prepare(struct training *run, char **checkpoint)
 {
-	int rc = rh_checkpoint_find(run->config, checkpoint);
+	int rc = rh_output_lock(run->config->output_dir, &run->output);
+	if (!rc)
+		rc = rh_checkpoint_put_back(run->config->output_dir);
+	if (!rc)
+		rc = rh_checkpoint_find(run->config, checkpoint);
 	if (!rc)
 		rc = rh_output_check(run->config, *checkpoint);
+	if (!rc)
+		rc = *checkpoint ? rh_checkpoint_state(*checkpoint, run->config, &run->state, &run->trainer)
+		                 : rh_trainer_state_create(&run->trainer);
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
 	if (!rc)
@@ -233,7 +238,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (!rc)
 		rc = load_data(run);
 	if (!rc && *checkpoint)
-		rc = look_for_work(run, *checkpoint);
+		look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
 		return rc;
 	if (!rc) /* the last step saves too */
@@ -247,7 +252,7 @@ static int prepare(struct training *run, char **checkpoint)
 
 int rh_train(const struct rh_config *config, struct rh_train_result *out)
 {
-	struct training run = {.config = config, .result = out};
+	struct training run = {.config = config, .result = out, .output = -1};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
 	int rc = prepare(&run, &checkpoint);

@@ -37,6 +37,7 @@ struct training {
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t first_step, tokens_since_log, tokens_before;
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
+	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	struct trace_step traced;

@@ -45,18 +45,15 @@ static int64_t written_before_steps(struct rh_config *config, int64_t *foretold)
 	struct rh_micro_shape shape = {.tokens = 32, .documents = 1, .longest = 32, .head_rows = 31};
 	struct rh_workload work = {.train = shape, .train_micro_batches = 1, .train_steps = 2};
 	struct rh_session session;
-	struct rh_run_state state = {0};
-	struct rh_trainer_state trainer = {0};
 	struct rh_space_stats stats;
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, &session));
 	check_ok(rh_session_start(&session, &work));
 	if (config->resume_from_checkpoint)
-		check_ok(rh_checkpoint_load(config->resume_from_checkpoint, &session, &state, &trainer));
+		check_ok(rh_checkpoint_load(config->resume_from_checkpoint, &session));
 	check_ok(rh_store_settle(session.store));
 	rh_space_stats(session.space, &stats);
 	*foretold = session.bytes.nvme_loaded;
 	rh_session_close(&session);
-	rh_trainer_state_free(&trainer);
 	return stats.written_bytes[0];
 }
 

@@ -1,0 +1,151 @@
+/* A run is killed, or its disk fails, at each change that it makes to the file system: what it goes on from is there and whole each time. */
+#include "cli/good.h"
+#include "fs_faults.h"
+
+#include "core/log.h"
+#include "train/checkpoint.h"
+#include "train/train.h"
+
+/* Checkpoints at 2 and 4 are there; it goes on from the first, saves 3 and removes 2, and saves 4 again in the place of the other. */
+enum { LAST = 4 };
+
+static void load(const char *dir, const char *from, struct rh_config *config)
+{
+	char line[1024];
+	char *argv[40], *rest = line;
+	int argc = 0;
+	snprintf(line, sizeof line,
+	         "--model_name_or_path %s/hf --lora_r 2 --train_file %s/rows.jsonl --max_length 64 --max_steps %d --save_steps %d "
+	         "--save_total_limit 2 --per_device_train_batch_size 2 --output_dir %s/out%s%s",
+	         dir, dir, LAST, from ? 1 : 2, dir, from ? " --resume_from_checkpoint " : "", from ? from : "");
+	for (char *word; (word = strsep(&rest, " "));)
+		argv[argc++] = word;
+	check_ok(rh_config_load("train", argc, argv, NULL, config));
+}
+
+/* A run in a process of its own: its exit status. *asked: changes that were made, if it came to its end. */
+static int train(const char *dir, const char *from, enum fs_fault what, long at, long *asked)
+{
+	int status, pipes[2];
+	assert_int_equal(pipe(pipes), 0);
+	fflush(NULL);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct rh_config config;
+		struct rh_train_result result;
+		if (!freopen(path_of("%s/err", dir), "w", stderr))
+			_exit(3);
+		load(dir, from, &config);
+		fs_fault_set(what, at);
+		int rc = rh_train(&config, &result);
+		long made = fs_faults.asked;
+		fs_fault_set(FS_NONE, 0);
+		if (rc)
+			fprintf(stderr, "%s\n", rh_error(rc));
+		rh_config_free(&config);
+		_exit(write(pipes[1], &made, sizeof made) != sizeof made ? 2 : rc ? 1 : 0);
+	}
+	close(pipes[1]);
+	*asked = 0;
+	(void)!read(pipes[0], asked, sizeof *asked);
+	close(pipes[0]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void copy_run(const char *from, const char *to)
+{
+	char source[512], target[512];
+	snprintf(source, sizeof source, "%s", from);
+	snprintf(target, sizeof target, "%s", to);
+	check_ok(rh_dir_remove(target));
+	copy_dir(source, target);
+	for (int step = 2; step <= LAST; step += 2)
+		copy_dir(path_of("%s/checkpoint-%d", source, step), path_of("%s/checkpoint-%d", target, step));
+}
+
+/* Every checkpoint that is seen is whole, and the newest that there ever was is one of them, at the latest when its name was given back. */
+static void check_whole(const char *dir, const char *when)
+{
+	char out[256], *found;
+	struct rh_config config;
+	snprintf(out, sizeof out, "%s/out", dir);
+	DIR *entries = opendir(out);
+	assert_non_null(entries);
+	for (struct dirent *entry; (entry = readdir(entries));)
+		if (!strncmp(entry->d_name, "checkpoint-", 11) && rh_checkpoint_verify(path_of("%s/%s", out, entry->d_name)))
+			fail_msg("%s: %s", when, rh_error(-EINVAL));
+	closedir(entries);
+	load(dir, "true", &config);
+	check_ok(rh_checkpoint_put_back(out));
+	if (rh_checkpoint_find(&config, &found))
+		fail_msg("%s: %s", when, rh_error(-EINVAL));
+	if (strcmp(strrchr(found, '/'), "/checkpoint-4"))
+		fail_msg("%s: the newest is %s", when, found);
+	rh_free(found);
+	rh_config_free(&config);
+}
+
+static void sweep(enum fs_fault what)
+{
+	struct scratch scratch;
+	char dir[64], first[128];
+	long asked, at = 1, failed = 0;
+	make_good(&scratch);
+	snprintf(dir, sizeof dir, "%s", scratch.dir);
+	snprintf(first, sizeof first, "%s/out/checkpoint-2", dir);
+	assert_int_equal(train(dir, NULL, FS_NONE, 0, &asked), 0);
+	copy_run(path_of("%s/out", dir), path_of("%s/base", dir));
+	for (;; at++) {
+		char when[64];
+		copy_run(path_of("%s/base", dir), path_of("%s/out", dir));
+		check_ok(unlink(path_of("%s/out/adapter_model.safetensors", dir))); /* its result, or nothing would be left to do */
+		check_ok(unlink(path_of("%s/out/trainer_state.json", dir)));
+		int status = train(dir, first, what, at, &asked);
+		snprintf(when, sizeof when, "%s at change %ld", what == FS_KILLED ? "killed" : "failing", at);
+		if (status == 0 && asked < at)
+			break;
+		if (status != (what == FS_KILLED ? FS_KILLED_STATUS : 1) && status != 0) {
+			size_t length;
+			fail_msg("%s: exit %d: %s", when, status, read_bytes(path_of("%s/err", dir), &length));
+		}
+		failed += status != 0;
+		check_whole(dir, when);
+		if (train(dir, "true", FS_NONE, 0, &asked))
+			fail_msg("%s: the next run fails", when);
+		if (!same_file(path_of("%s/out/adapter_model.safetensors", dir), path_of("%s/base/adapter_model.safetensors", dir)))
+			fail_msg("%s: another result", when);
+		DIR *entries = opendir(path_of("%s/out", dir));
+		for (struct dirent *entry; (entry = readdir(entries));)
+			if (rh_checkpoint_left_behind(entry->d_name))
+				fail_msg("%s: the next run leaves %s", when, entry->d_name);
+		closedir(entries);
+	}
+	printf("%ld changes, %ld ended the run\n", at - 1, failed);
+	assert_true(failed > 50);
+	scratch_close(&scratch);
+}
+
+static void test_a_run_killed_at_any_change_leaves_whole_checkpoints(void **state)
+{
+	(void)state;
+	sweep(FS_KILLED);
+}
+
+static void test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints(void **state)
+{
+	(void)state;
+	sweep(FS_FAILS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_run_killed_at_any_change_leaves_whole_checkpoints),
+	        cmocka_unit_test(test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints),
+	};
+	rh_log_quiet(1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
