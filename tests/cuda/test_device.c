@@ -173,6 +173,7 @@ static void test_a_time_is_the_same_when_read_later(void **state)
 	struct rh_event *event;
 	check_ok(ops->event_create(on.device, RH_EVENT_TIMED, &event));
 	check_ok(ops->record(on.device, RH_STREAM_COMPUTE, event));
+	check_ok(ops->event_sync(event));
 	int64_t first = ops->event_time_ns(event);
 	for (int i = 0; i < 3; i++) {
 		check_ok(nanosleep(&(struct timespec){1, 50 * 1000 * 1000}, NULL));
@@ -182,9 +183,115 @@ static void test_a_time_is_the_same_when_read_later(void **state)
 			assert_int_equal(ops->event_time_ns(event), first);
 	}
 	check_ok(ops->record(on.device, RH_STREAM_COMPUTE, event));
+	check_ok(ops->event_sync(event));
 	assert_true(ops->event_time_ns(event) - first > 3000000000);
 	ops->event_destroy(event);
 	ops->close(on.device);
+	assert_int_equal(runtime_held(), 0);
+}
+
+enum { DOUBLED = 8, FLOATS = 64 };
+
+enum leave { NOTHING_OUT, WAIT_OF_COMPUTE_OUT, WAIT_OF_DOWNLOAD_OUT, WAIT_OF_SECOND_OUT };
+
+struct chain {
+	struct rh_device *device[2];
+	char *base[2];
+	struct rh_event *up, *computed, *down[2];
+	float host[FLOATS]; /* registered */
+};
+
+/* A value goes up on one GPU, is doubled there, comes down, goes up on the other and comes down again: what the host has then. Streams and
+ * GPUs know of one another by events alone. */
+static float through_two_gpus(struct chain *chain, float value, enum leave leave)
+{
+	const struct rh_device_ops *ops = chain->device[0]->ops;
+	for (int i = 0; i < FLOATS; i++)
+		chain->host[i] = value;
+	for (int d = 0; d < 2; d++) {
+		struct rh_device *device = chain->device[d];
+		struct rh_op twice = {.kind = RH_OP_ADD};
+		for (int i = 0; i < 3; i++)
+			twice.operand[i] = rh_view_of(chain->base[d], RH_F32, 1, FLOATS);
+		if (d && leave != WAIT_OF_SECOND_OUT)
+			check_ok(ops->wait(device, RH_STREAM_ACTIVATIONS_UP, chain->down[0]));
+		check_ok(ops->copy_up(device, RH_STREAM_ACTIVATIONS_UP, chain->base[d], chain->host, sizeof chain->host));
+		if (d)
+			continue;
+		check_ok(ops->record(device, RH_STREAM_ACTIVATIONS_UP, chain->up));
+		if (leave != WAIT_OF_COMPUTE_OUT)
+			check_ok(ops->wait(device, RH_STREAM_COMPUTE, chain->up));
+		check_ok(ops->launch(device, RH_STREAM_COMPUTE, &twice));
+		check_ok(ops->record(device, RH_STREAM_COMPUTE, chain->computed));
+		if (leave != WAIT_OF_DOWNLOAD_OUT)
+			check_ok(ops->wait(device, RH_STREAM_ACTIVATIONS_DOWN, chain->computed));
+		check_ok(ops->copy_down(device, RH_STREAM_ACTIVATIONS_DOWN, chain->host, chain->base[d], sizeof chain->host));
+		check_ok(ops->record(device, RH_STREAM_ACTIVATIONS_DOWN, chain->down[0]));
+	}
+	struct rh_device *second = chain->device[1];
+	check_ok(ops->copy_down(second, RH_STREAM_ACTIVATIONS_UP, chain->host, chain->base[1], sizeof chain->host));
+	check_ok(ops->record(second, RH_STREAM_ACTIVATIONS_UP, chain->down[1]));
+	check_ok(ops->event_sync(chain->down[1]));
+	float got = chain->host[FLOATS - 1];
+	check_ok(ops->synchronize(chain->device[0]));
+	check_ok(ops->synchronize(second));
+	return got;
+}
+
+/* Whatever order streams run in, a value is where its events say; and each wait that is left out is found missing by some order. */
+static void test_streams_wait_for_events_and_for_nothing_else(void **state)
+{
+	(void)state;
+	static struct chain chain;
+	struct rh_cuda_options options = {.cap_bytes = MIB};
+	for (int d = 0; d < 2; d++) {
+		void *base;
+		options.gpu = d;
+		check_ok(rh_cuda_open(d, &options, &chain.device[d]));
+		check_ok(chain.device[d]->ops->reserve(chain.device[d], MIB, &base));
+		check_ok(chain.device[d]->ops->event_create(chain.device[d], RH_EVENT_HOST, &chain.down[d]));
+		chain.base[d] = base;
+	}
+	const struct rh_device_ops *ops = chain.device[0]->ops;
+	check_ok(ops->event_create(chain.device[0], RH_EVENT_ORDER, &chain.up));
+	check_ok(ops->event_create(chain.device[0], RH_EVENT_ORDER, &chain.computed));
+	check_ok(ops->pin(chain.device[0], chain.host, sizeof chain.host));
+	for (int leave = NOTHING_OUT; leave <= WAIT_OF_SECOND_OUT; leave++) {
+		int wrong = 0;
+		for (int i = 0; i < 200; i++) {
+			runtime_set_queues((uint64_t)i, 0);
+			wrong += through_two_gpus(&chain, (float)i + 1, (enum leave)leave) != (float)(2 * (i + 1));
+		}
+		printf("without wait %d: %d of 200 orders go wrong\n", leave, wrong);
+		assert_true(leave == NOTHING_OUT ? !wrong : wrong > 10);
+	}
+	ops->unpin(chain.device[0], chain.host, sizeof chain.host);
+	struct rh_event *events[] = {chain.up, chain.computed, chain.down[0], chain.down[1]};
+	for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+		ops->event_destroy(events[i]);
+	for (int d = 0; d < 2; d++)
+		ops->close(chain.device[d]);
+	runtime_set_queues(0, 0);
+	assert_int_equal(runtime_held(), 0);
+}
+
+/* A stream holds so many commands; who enqueues more waits, and what a GPU beside has to do is done meanwhile. */
+static void test_a_full_stream_keeps_its_caller(void **state)
+{
+	(void)state;
+	enum { HOLDS = 16, FILLS = 200 };
+	runtime_set_queues(3, HOLDS);
+	struct device_case on = device_case_open();
+	struct rh_op op = {.kind = RH_OP_FILL};
+	op.operand[RH_FILL_Y] = rh_view_of(on.base, RH_F32, 4, 4);
+	(void)runtime_queues();
+	for (int i = 0; i < FILLS; i++)
+		check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	struct runtime_queues queues = runtime_queues();
+	assert_int_equal(queues.deepest, HOLDS);
+	assert_true(queues.full > 0 && !queues.starved); /* there is no other GPU */
+	on.device->ops->close(on.device);
+	runtime_set_queues(0, 0);
 	assert_int_equal(runtime_held(), 0);
 }
 
@@ -259,6 +366,8 @@ int main(void)
 	        cmocka_unit_test(test_gpus_that_cannot_serve_say_why),
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
+	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
+	        cmocka_unit_test(test_a_full_stream_keeps_its_caller),
 	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,9 @@
 
 #include "core/alloc.h"
 #include "core/float8.h"
+#include "cudaemu_control.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct blas {
@@ -79,7 +81,29 @@ static int can_eight(const struct blas_product *p)
 	       rh_dtype_block_bytes(p->type_b) == 1;
 }
 
+struct multiplication {
+	struct blas_product product;
+	char *workspace;
+	int number;
+};
+
 /* The workspace is filled with something else each time: nothing may live there. */
+static void multiply(void *argument)
+{
+	const struct multiplication *this = argument;
+	const struct blas_product *p = &this->product;
+	memset(this->workspace, this->number & 255, 256);
+	memset(this->workspace + BLAS_WORKSPACE_BYTES - 256, this->number & 255, 256);
+	float *a = unpack(&p->a, p->trans_a, p->type_a, p->m, p->k), *b = unpack(&p->b, p->trans_b, p->type_b, p->k, p->n);
+	float *sum = rh_alloc((size_t)p->n, sizeof *sum);
+	RH_ASSERT(a && b && sum);
+	for (int64_t row = 0; row < p->m; row++)
+		row_of(p, a, b, row, sum);
+	rh_free(a);
+	rh_free(b);
+	rh_free(sum);
+}
+
 int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspace, struct CUstream_st *stream)
 {
 	RH_ASSERT(p->m >= 1 && p->n >= 1 && p->k >= 1 && stream && workspace && (uintptr_t)workspace % 256 == 0);
@@ -87,15 +111,10 @@ int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspa
 		RH_ASSERT(can_eight(p));
 	else
 		RH_ASSERT(p->type_a == p->type_b && !p->scale_a && !p->scale_b);
-	memset(workspace, ++blas->products & 255, 256);
-	memset((char *)workspace + BLAS_WORKSPACE_BYTES - 256, blas->products & 255, 256);
-	float *a = unpack(&p->a, p->trans_a, p->type_a, p->m, p->k), *b = unpack(&p->b, p->trans_b, p->type_b, p->k, p->n);
-	float *sum = rh_alloc((size_t)p->n, sizeof *sum);
-	int rc = a && b && sum ? 0 : -ENOMEM;
-	for (int64_t row = 0; !rc && row < p->m; row++)
-		row_of(p, a, b, row, sum);
-	rh_free(a);
-	rh_free(b);
-	rh_free(sum);
-	return rc;
+	struct multiplication *later = malloc(sizeof *later); /* freed by the queue */
+	if (!later)
+		return -ENOMEM;
+	*later = (struct multiplication){*p, workspace, ++blas->products};
+	cudaemu_enqueue(stream, multiply, later);
+	return 0;
 }

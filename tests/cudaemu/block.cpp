@@ -3,6 +3,7 @@
 
 #include "fiber.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,12 +60,24 @@ struct machine {
 
 static __thread struct machine *machine;
 __thread struct cudaemu_place cudaemu_here;
+static pthread_key_t ends; /* of threads that ran what a stream had come to, and know nothing of it */
+
+static void thread_ends(void *)
+{
+	cudaemu_release();
+}
+
+__attribute__((constructor)) static void make_key(void)
+{
+	(void)pthread_key_create(&ends, thread_ends);
+}
 
 static struct machine *this_machine(void)
 {
-	if (!machine)
-		machine = (struct machine *)calloc(1, sizeof *machine);
-	if (!machine) {
+	if (machine)
+		return machine;
+	machine = (struct machine *)calloc(1, sizeof *machine);
+	if (!machine || pthread_setspecific(ends, machine)) {
 		fprintf(stderr, "cudaemu: no memory\n");
 		abort();
 	}
@@ -104,6 +117,22 @@ int cudaemu_shared_bytes(void)
 int64_t cudaemu_launches(void)
 {
 	return this_machine()->launches;
+}
+
+void cudaemu_count_launch(void)
+{
+	this_machine()->launches++;
+}
+
+void *cudaemu_keep(const void *launch, size_t bytes)
+{
+	void *kept = malloc(bytes);
+	if (!kept) {
+		fprintf(stderr, "cudaemu: no memory\n");
+		abort();
+	}
+	memcpy(kept, launch, bytes);
+	return kept;
 }
 
 static unsigned random_below(unsigned n)
@@ -331,7 +360,6 @@ void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_by
 	machine->dynamic_bytes = dynamic_bytes;
 	machine->body = body;
 	machine->argument = argument;
-	machine->launches++;
 	cudaemu_here.block_dim = block;
 	cudaemu_here.grid_dim = grid;
 	cudaemu_here.block = dim3(0, 0, 0);
@@ -365,4 +393,5 @@ void cudaemu_release(void)
 		free(machine->thread[i].copies.pending);
 	free(machine);
 	machine = NULL;
+	(void)pthread_setspecific(ends, NULL);
 }

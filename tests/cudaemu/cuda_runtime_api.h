@@ -1,5 +1,5 @@
 /* The part of CUDA's runtime that cuda/ calls, under its own names and values, for the emulated device (runtime.c): builds for tests need
- * no CUDA. Commands are done when they are enqueued, which is an order that streams may have. */
+ * no CUDA. Kernels launched on no stream (NULL) run at once. */
 #ifndef CUDAEMU_CUDA_RUNTIME_API_H
 #define CUDAEMU_CUDA_RUNTIME_API_H
 

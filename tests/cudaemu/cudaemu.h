@@ -61,22 +61,34 @@ struct rh_f16 {
 	static char name##_key;                                                                                                            \
 	type *const name = (type *)cudaemu_dynamic(&name##_key, #name, offset, sizeof(type) * (size_t)(count))
 #define RH_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...)                                                                         \
-	((void)(stream), cudaemu_launch<kernel>(dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__))
+	cudaemu_launch<kernel>(stream, dim3(grid), dim3(block), dynamic_bytes, __VA_ARGS__)
 
 void cudaemu_barrier(const char *file, int line);
 void cudaemu_check_aligned(const void *at, const char *file, int line);
 void *cudaemu_shared(const char *key, const char *name, size_t bytes);
 void *cudaemu_dynamic(const char *key, const char *name, size_t offset, size_t bytes);
+void cudaemu_count_launch(void);
+void *cudaemu_keep(const void *launch, size_t bytes); /* a copy, by malloc */
 void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument);
 
 /* Waits until every lane of the warp is here, with the same `perform`; the last to come calls it on the arguments of all 32. */
 void cudaemu_warp(void (*perform)(void *const lane[32]), void *argument);
 
-template <auto Kernel, typename... A> int cudaemu_launch(dim3 grid, dim3 block, size_t dynamic_bytes, A... args)
+/* At once, or when the stream has come to it: with copies of the arguments as they are now. */
+template <auto Kernel, typename... A> int cudaemu_launch(struct CUstream_st *stream, dim3 grid, dim3 block, size_t dynamic_bytes, A... args)
 {
-	auto body = [&] { Kernel(args...); };
-	cudaemu_run(
-	        __PRETTY_FUNCTION__, grid, block, dynamic_bytes, [](void *call) { (*(decltype(body) *)call)(); }, &body);
+	const char *signature = __PRETTY_FUNCTION__;
+	auto launch = [=] {
+		auto body = [&] { Kernel(args...); };
+		cudaemu_run(
+		        signature, grid, block, dynamic_bytes, [](void *call) { (*(decltype(body) *)call)(); }, &body);
+	};
+	cudaemu_count_launch();
+	if (stream)
+		cudaemu_enqueue(
+		        stream, [](void *call) { (*(decltype(launch) *)call)(); }, cudaemu_keep(&launch, sizeof launch));
+	else
+		launch();
 	return 0;
 }
 

@@ -20,6 +20,11 @@ int cudaemu_shared_bytes(void);
 /* Frees what the calling thread holds, before it ends. */
 void cudaemu_release(void);
 
+struct CUstream_st;
+
+/* What a stream of the emulated runtime does when it has come to it; the argument is freed then. For kernels and products. */
+void cudaemu_enqueue(struct CUstream_st *stream, void (*run)(void *argument), void *argument);
+
 /* Launches of the calling thread so far. */
 int64_t cudaemu_launches(void);
 

@@ -1,22 +1,11 @@
-#include "runtime.h"
+#include "runtime_internal.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { GPUS_MAX = 64, PINNED_MAX = 256 };
-
-struct CUstream_st {
-	int gpu;
-};
-
-struct CUevent_st {
-	int gpu, recorded;
-	unsigned flags;
-	int64_t time_ns;
-};
 
 struct allocation {
 	struct allocation *next;
@@ -27,7 +16,7 @@ struct allocation {
 
 static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30, 0};
 
-/* One thread drives the emulated GPUs at a time; others ask for events, which are reached as soon as they are recorded. */
+/* One thread enqueues on the emulated GPUs at a time; others ask and wait for events. */
 static pthread_mutex_t entering = PTHREAD_MUTEX_INITIALIZER; /* of calls, fail_at and ruined */
 static _Thread_local cudaError_t last;                       /* as CUDA has it */
 static _Thread_local int current_gpu;                        /* likewise */
@@ -100,8 +89,7 @@ static int ruins(cudaError_t error)
 	       error == cudaErrorMisalignedAddress;
 }
 
-/* What every call that may fail begins with. */
-static cudaError_t enter(const char *name)
+cudaError_t runtime_enter(const char *name)
 {
 	pthread_mutex_lock(&entering);
 	cudaError_t error = now.ruined;
@@ -114,16 +102,27 @@ static cudaError_t enter(const char *name)
 	return error;
 }
 
-#define ENTER()                                                                                                                            \
-	do {                                                                                                                               \
-		cudaError_t entered = enter(__func__);                                                                                     \
-		if (entered != cudaSuccess)                                                                                                \
-			return entered;                                                                                                    \
-	} while (0)
-
-static cudaError_t refuse(cudaError_t error)
+cudaError_t runtime_refuse(cudaError_t error)
 {
 	return last = error;
+}
+
+cudaError_t runtime_ruined(void)
+{
+	pthread_mutex_lock(&entering);
+	cudaError_t error = now.ruined;
+	pthread_mutex_unlock(&entering);
+	return error;
+}
+
+int runtime_current_gpu(void)
+{
+	return current_gpu;
+}
+
+void runtime_count_object(int more)
+{
+	now.objects += more;
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -177,14 +176,14 @@ cudaError_t cudaInitDevice(int gpu, unsigned device_flags, unsigned flags)
 {
 	ENTER();
 	int sleeps = device_flags == cudaDeviceScheduleBlockingSync && flags == cudaInitDeviceFlagsAreValid;
-	return gpu >= 0 && gpu < machine()->gpus && sleeps ? cudaSuccess : refuse(cudaErrorInvalidValue);
+	return gpu >= 0 && gpu < machine()->gpus && sleeps ? cudaSuccess : runtime_refuse(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaSetDevice(int gpu)
 {
 	ENTER();
 	if (gpu < 0 || gpu >= machine()->gpus)
-		return refuse(cudaErrorInvalidDevice);
+		return runtime_refuse(cudaErrorInvalidDevice);
 	current_gpu = gpu;
 	return cudaSuccess;
 }
@@ -232,7 +231,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 	if (!allocation || (int64_t)bytes > machine()->free_bytes - now.used[current_gpu] ||
 	    posix_memalign(&allocation->memory, 256, bytes)) {
 		free(allocation);
-		return refuse(cudaErrorMemoryAllocation);
+		return runtime_refuse(cudaErrorMemoryAllocation);
 	}
 	memset(allocation->memory, 0xff, bytes);
 	allocation->gpu = current_gpu;
@@ -250,13 +249,14 @@ cudaError_t cudaFree(void *memory)
 	for (struct allocation **at = &now.allocations; *at; at = &(*at)->next)
 		if ((*at)->memory == memory) {
 			struct allocation *gone = *at;
+			runtime_drain(gone->gpu);
 			*at = gone->next;
 			now.used[gone->gpu] -= gone->bytes;
 			free(gone->memory);
 			free(gone);
 			return now.ruined;
 		}
-	return refuse(cudaErrorInvalidValue);
+	return runtime_refuse(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
@@ -265,16 +265,16 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 	int slot = -1;
 	for (int i = 0; i < PINNED_MAX; i++) {
 		if (now.pinned[i] == memory)
-			return refuse(cudaErrorHostMemoryAlreadyRegistered);
+			return runtime_refuse(cudaErrorHostMemoryAlreadyRegistered);
 		slot = !now.pinned[i] && slot < 0 ? i : slot;
 	}
 	if (slot < 0 || !bytes || flags != cudaHostRegisterPortable)
-		return refuse(cudaErrorInvalidValue);
+		return runtime_refuse(cudaErrorInvalidValue);
 	int64_t held = (int64_t)bytes;
 	for (int i = 0; i < PINNED_MAX; i++)
 		held += now.pinned[i] ? now.pinned_bytes[i] : 0;
 	if (machine()->pinnable_bytes && held > machine()->pinnable_bytes)
-		return refuse(cudaErrorMemoryAllocation);
+		return runtime_refuse(cudaErrorMemoryAllocation);
 	now.pinned[slot] = memory;
 	now.pinned_bytes[slot] = (int64_t)bytes;
 	now.objects++;
@@ -289,122 +289,16 @@ cudaError_t cudaHostUnregister(void *memory)
 			now.objects--;
 			return now.ruined;
 		}
-	return refuse(cudaErrorHostMemoryNotRegistered);
+	return runtime_refuse(cudaErrorHostMemoryNotRegistered);
 }
 
-/* Streams and events */
-
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+int runtime_is_pinned(const void *memory, size_t bytes)
 {
-	ENTER();
-	(void)priority;
-	if (flags != cudaStreamNonBlocking || !(*stream = malloc(sizeof **stream)))
-		return refuse(cudaErrorInvalidValue);
-	(*stream)->gpu = current_gpu;
-	now.objects++;
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-	free(stream);
-	now.objects--;
-	return now.ruined;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-	ENTER();
-	(void)stream;
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
-{
-	ENTER();
-	(void)event, (void)flags;
-	return stream->gpu == current_gpu ? cudaSuccess : refuse(cudaErrorInvalidResourceHandle);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-	ENTER();
-	if (flags & ~(unsigned)(cudaEventBlockingSync | cudaEventDisableTiming) || !(*event = calloc(1, sizeof **event)))
-		return refuse(cudaErrorInvalidValue);
-	(*event)->gpu = current_gpu;
-	(*event)->flags = flags;
-	now.objects++;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-	free(event);
-	now.objects--;
-	return now.ruined;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-	ENTER();
-	struct timespec time;
-	if (event->gpu != stream->gpu)
-		return refuse(cudaErrorInvalidResourceHandle);
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	event->time_ns = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-	event->recorded = 1;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-	ENTER();
-	return event->flags & cudaEventBlockingSync ? cudaSuccess : refuse(cudaErrorInvalidResourceHandle);
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-	ENTER();
-	(void)event;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
-{
-	ENTER();
-	if (!from->recorded || !to->recorded || (from->flags | to->flags) & cudaEventDisableTiming)
-		return refuse(cudaErrorInvalidResourceHandle);
-	*milliseconds = (float)((double)(to->time_ns - from->time_ns) / 1e6);
-	return cudaSuccess;
-}
-
-/* Copies */
-
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-	ENTER();
-	(void)kind;
-	if (stream->gpu != current_gpu)
-		return refuse(cudaErrorInvalidResourceHandle);
-	memcpy(dst, src, bytes);
-	return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                              enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-	ENTER();
-	(void)kind, (void)stream;
-	for (size_t i = 0; i < rows; i++)
-		memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
-	return cudaSuccess;
-}
-
-cudaError_t cudaMemset2DAsync(void *dst, size_t pitch, int value, size_t width, size_t rows, cudaStream_t stream)
-{
-	ENTER();
-	(void)stream;
-	for (size_t i = 0; i < rows; i++)
-		memset((char *)dst + i * pitch, value, width);
-	return cudaSuccess;
+	const char *at = memory;
+	for (int i = 0; i < PINNED_MAX; i++) {
+		const char *from = now.pinned[i];
+		if (from && at >= from && at + bytes <= from + now.pinned_bytes[i])
+			return 1;
+	}
+	return 0;
 }

@@ -20,6 +20,19 @@ void runtime_set_machine(const struct runtime_machine *machine);
  * cudaPeekAtLastError, with which it ends. */
 uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error);
 
+/* Streams run their commands in an order that events allow and this seed draws (at first 0; in the program, RH_EMU_SEED). `commands`: what
+ * streams created from now on hold; 0: 1024, about as a GPU's. A call that finds no room waits for it. */
+void runtime_set_queues(uint64_t seed, int commands);
+
+/* Since it was asked last. */
+struct runtime_queues {
+	int64_t full;     /* calls that found no room */
+	int64_t starved;  /* commands run while such a call waited and a GPU beside had been given nothing */
+	int64_t pageable; /* copies to host memory that is not registered: each kept its caller until it was done */
+	int deepest;      /* the most commands that a stream held */
+};
+struct runtime_queues runtime_queues(void);
+
 /* Bytes of device memory, streams, events and pinned ranges that are still held. */
 int64_t runtime_held(void);
 
