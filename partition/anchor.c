@@ -49,8 +49,9 @@ static double slower(const struct rh_anchor_request *request, int64_t tokens)
 {
 	double hidden = (double)request->experiment->hidden_size;
 	const struct rh_hardware_device *device = &request->hardware->device;
-	double timed = rh_hardware_gemm_fraction(device, RH_PRODUCT_BF16, (double)request->table->tokens, hidden, hidden);
-	double ratio = timed / rh_hardware_gemm_fraction(device, RH_PRODUCT_BF16, (double)tokens, hidden, hidden);
+	struct rh_gemm_shape timed = {RH_PRODUCT_BF16, RH_GEMM_ANY, (double)request->table->tokens, hidden, hidden}, now = timed;
+	now.m = (double)tokens;
+	double ratio = rh_hardware_gemm_fraction(device, timed) / rh_hardware_gemm_fraction(device, now);
 	return ratio > 1 ? ratio : 1;
 }
 

@@ -16,6 +16,13 @@ const char *rh_product_name(enum rh_product product)
 	return product_names[product];
 }
 
+static const char *const form_names[RH_GEMM_FORMS] = {"", "nn", "nt", "tn", "tt"};
+
+const char *rh_gemm_form_name(enum rh_gemm_form form)
+{
+	return form_names[form];
+}
+
 struct hardware_draft {
 	struct rh_hardware hardware;
 	yaml_node_t *device, *link, *pcie_switch, *host, *nvme;
@@ -30,7 +37,7 @@ struct host_draft {
 };
 struct gemm_draft {
 	struct rh_hardware_gemm point;
-	char *product;
+	char *product, *form;
 };
 struct op_draft {
 	struct rh_hardware_op op;
@@ -89,11 +96,9 @@ static const struct config_field peak_fields[RH_PRODUCTS] = {
         RATE("f8", rh_hardware_device, peak[RH_PRODUCT_F8]),
 };
 static const struct config_field gemm_fields[] = {
-        TEXT("product", gemm_draft, product),
-        COUNT("m", gemm_draft, point.m, 1, 0x1p40),
-        COUNT("n", gemm_draft, point.n, 1, 0x1p40),
-        COUNT("k", gemm_draft, point.k, 1, 0x1p40),
-        {"fraction", FIELD_REAL, offsetof(struct gemm_draft, point.fraction), 1e-6, 2},
+        TEXT("product", gemm_draft, product),       TEXT("form", gemm_draft, form),
+        COUNT("m", gemm_draft, point.m, 1, 0x1p40), COUNT("n", gemm_draft, point.n, 1, 0x1p40),
+        COUNT("k", gemm_draft, point.k, 1, 0x1p40), {"fraction", FIELD_REAL, offsetof(struct gemm_draft, point.fraction), 1e-6, 2},
 };
 static const struct config_field op_fields[] = {
         TEXT("op", op_draft, op.op),
@@ -141,12 +146,24 @@ static int find_product(struct config_tree *tree, const yaml_node_t *at, const c
 	return config_tree_fail(tree, at, "product: expected f32, bf16, f16, f16_f16 or f8");
 }
 
+static int find_form(struct config_tree *tree, const yaml_node_t *at, const char *name, enum rh_gemm_form *out)
+{
+	for (int f = RH_GEMM_ANY; f < RH_GEMM_FORMS; f++)
+		if (!strcmp(form_names[f], name ? name : "")) {
+			*out = (enum rh_gemm_form)f;
+			return 0;
+		}
+	return config_tree_fail(tree, at, "form: expected nn, nt, tn or tt: which of a and b are transposed");
+}
+
 static int read_gemm(struct config_tree *tree, const yaml_node_t *node, struct rh_hardware_device *device)
 {
 	struct gemm_draft draft = {0};
 	int rc = config_fields_read(tree, node, FIELDS(gemm_fields), &draft);
 	rc = rc ? rc : find_product(tree, node, draft.product, &draft.point.product);
+	rc = rc ? rc : find_form(tree, node, draft.form, &draft.point.form);
 	rh_free(draft.product);
+	rh_free(draft.form);
 	if (!rc && (!draft.point.m || !draft.point.n || !draft.point.k || draft.point.fraction <= 0))
 		rc = config_tree_fail(tree, node, "a measured product needs product, m, n, k and fraction");
 	rc = rc ? rc : rh_grow(&device->gemm, &device->gemm_capacity, device->gemms + 1, sizeof *device->gemm);
@@ -269,14 +286,14 @@ void rh_hardware_free(struct rh_hardware *hardware)
 	*hardware = (struct rh_hardware){0};
 }
 
-static double known_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k)
+static double known_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape)
 {
 	double sum = 0, weights = 0;
 	for (size_t i = 0; i < device->gemms; i++) {
 		const struct rh_hardware_gemm *point = &device->gemm[i];
-		if (point->product != product)
+		if (point->product != shape.product || (shape.form && point->form != shape.form))
 			continue;
-		double x = log2(m / (double)point->m), y = log2(n / (double)point->n), z = log2(k / (double)point->k);
+		double x = log2(shape.m / (double)point->m), y = log2(shape.n / (double)point->n), z = log2(shape.k / (double)point->k);
 		double distance = x * x + y * y + z * z;
 		if (distance < 1e-9)
 			return point->fraction;
@@ -286,12 +303,18 @@ static double known_fraction(const struct rh_hardware_device *device, enum rh_pr
 	return weights > 0 ? sum / weights : 0;
 }
 
-double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k)
+double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape)
 {
-	double fraction = known_fraction(device, product, m, n, k);
-	if (!(fraction > 0) && product != RH_PRODUCT_F32)
-		fraction = known_fraction(device, RH_PRODUCT_BF16, m, n, k);
-	return fraction > 0 ? fraction : 1;
+	for (int other = 0; other < 2; other++) {
+		struct rh_gemm_shape any = shape;
+		any.form = RH_GEMM_ANY;
+		double fraction = known_fraction(device, shape);
+		fraction = fraction > 0 ? fraction : known_fraction(device, any);
+		if (fraction > 0 || shape.product == RH_PRODUCT_F32)
+			return fraction > 0 ? fraction : 1;
+		shape.product = RH_PRODUCT_BF16;
+	}
+	return 1;
 }
 
 double rh_hardware_peak(const struct rh_hardware_device *device, enum rh_product product)

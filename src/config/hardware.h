@@ -11,7 +11,7 @@
  *     one_core: 0                    # of these: the share of the rates that one core reaches alone; 0: no more than its part
  *     halves: 0                      # what two halves of them reach in sum, each with work of its own; 0: 1, as the whole
  *     peaks: {bf16: 165.2e12, f16_f16: 330.3e12, f32: 82.6e12}
- *     gemm: [{product: bf16, m: 8192, n: 4096, k: 4096, fraction: 0.86}]
+ *     gemm: [{product: bf16, form: nt, m: 8192, n: 4096, k: 4096, fraction: 0.86}]
  *     ops: [{op: attention_backward, product: bf16, size: 2048, flops_per_s: 110e12}]
  *     other_flops_per_s: 40e12
  *     memory_bytes_per_s: 920e9
@@ -43,9 +43,21 @@ enum rh_product {
 };
 const char *rh_product_name(enum rh_product product);
 
+/* Which operands lie transposed: their strides, and so a product's speed, differ. */
+enum rh_gemm_form {
+	RH_GEMM_ANY, /* not told */
+	RH_GEMM_NN,  /* "nn": none, as a linear's dx = dy w */
+	RH_GEMM_NT,  /* "nt": b, as its y = x w^T */
+	RH_GEMM_TN,  /* "tn": a, as its dw += dy^T x, into sums */
+	RH_GEMM_TT,  /* "tt": both */
+	RH_GEMM_FORMS
+};
+const char *rh_gemm_form_name(enum rh_gemm_form form); /* "" of any */
+
 /* A measured product d (m,n) = a (m,k) b (k,n): this share of the peak is reached. */
 struct rh_hardware_gemm {
 	enum rh_product product;
+	enum rh_gemm_form form;
 	int64_t m, n, k;
 	double fraction;
 };
@@ -128,9 +140,15 @@ int rh_hardware_print(const struct rh_hardware *hardware, struct rh_text *out) R
  * it cannot be computed there. */
 double rh_hardware_peak(const struct rh_hardware_device *device, enum rh_product product);
 
-/* Share of the peak that a product of this shape reaches: measured points, the nearer in the logarithms of m, n and k the more they
- * count. Where none of a product of 16 or 8 bits was measured, bf16's points count; 1 where there are none either. */
-double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, enum rh_product product, double m, double n, double k);
+struct rh_gemm_shape {
+	enum rh_product product;
+	enum rh_gemm_form form;
+	double m, n, k;
+};
+/* Share of the peak that a product of this shape reaches: measured points of its form (of all where there is none of it), the nearer in the
+ * logarithms of m, n and k the more they count. Where none of a product of 16 or 8 bits was measured, bf16's points count; 1 where there
+ * are none either. */
+double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape);
 
 /* The rates of a kind of op: of the entry without a size, or of those with one between the nearest two, even in logarithms; beyond the last
  * the last counts. 0: there is none. */

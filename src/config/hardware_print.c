@@ -68,8 +68,10 @@ static void print_device(struct printer *to, const struct rh_hardware_device *de
 	put(to, device->gemms ? "  gemm:\n" : "");
 	for (size_t i = 0; i < device->gemms && !to->rc; i++) {
 		const struct rh_hardware_gemm *point = &device->gemm[i];
-		to->rc = rh_text_printf(to->out, "    - {product: %s, m: %" PRId64 ", n: %" PRId64 ", k: %" PRId64 ", fraction: %.4g}\n",
-		                        rh_product_name(point->product), point->m, point->n, point->k, point->fraction);
+		to->rc = rh_text_printf(to->out,
+		                        "    - {product: %s, %s%s%sm: %" PRId64 ", n: %" PRId64 ", k: %" PRId64 ", fraction: %.4g}\n",
+		                        rh_product_name(point->product), point->form ? "form: " : "", rh_gemm_form_name(point->form),
+		                        point->form ? ", " : "", point->m, point->n, point->k, point->fraction);
 	}
 	put(to, device->ops ? "  ops:\n" : "");
 	for (size_t i = 0; i < device->ops && !to->rc; i++) {

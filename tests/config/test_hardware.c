@@ -55,12 +55,12 @@ static void test_fraction_is_that_of_near_points(void **state)
 	(void)state;
 	struct rh_hardware box;
 	check_ok(rh_hardware_parse(whole, strlen(whole), "box.yaml", &box));
-	check_near(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_BF16, 8192, 4096, 4096), 0.86, 0);
-	double near = rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_BF16, 7000, 4096, 4096);
+	check_near(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_ANY, 8192, 4096, 4096}), 0.86, 0);
+	double near = rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_ANY, 7000, 4096, 4096});
 	assert_true(near > 0.85 && near < 0.86);
-	double between = rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_BF16, 724, 4096, 4096);
+	double between = rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_ANY, 724, 4096, 4096});
 	check_near(between, (0.86 + 0.25) / 2, 0.01);
-	check_near(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_F32, 64, 64, 64), 1, 0);
+	check_near(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_F32, RH_GEMM_ANY, 64, 64, 64}), 1, 0);
 	rh_hardware_free(&box);
 }
 
@@ -149,6 +149,28 @@ static void test_machine_without_profile_is_assumed(void **state)
 	rh_hardware_free(&box);
 }
 
+static void test_fraction_is_that_of_points_of_the_same_form(void **state)
+{
+	(void)state;
+	struct rh_hardware box;
+	struct rh_text text = {0};
+	static const char given[] = "device:\n  name: gpu\n  peaks: {bf16: 100e12}\n  gemm:\n"
+	                            "    - {product: bf16, form: nt, m: 64, n: 64, k: 64, fraction: 0.5}\n"
+	                            "    - {product: bf16, form: tn, m: 64, n: 64, k: 64, fraction: 0.2}\n";
+	static const char wrong[] = "device:\n  name: gpu\n  gemm: [{product: f32, form: no, m: 1, n: 1, k: 1, fraction: 1}]\n";
+	check_ok(rh_hardware_parse(given, sizeof given - 1, "p.yaml", &box));
+	check_near(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_NT, 9, 9, 9}), 0.5, 1e-12);
+	check_near(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_TN, 9, 9, 9}), 0.2, 1e-12);
+	check_near(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_NN, 9, 9, 9}), 0.35, 1e-12);
+	check_ok(rh_hardware_print(&box, &text));
+	assert_non_null(strstr(text.bytes, "{product: bf16, form: tn, m: 64,"));
+	rh_text_free(&text);
+	rh_hardware_free(&box);
+	assert_int_equal(rh_hardware_parse(wrong, sizeof wrong - 1, "p.yaml", &box), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "form: expected nn, nt, tn or tt"));
+	rh_error_clear();
+}
+
 static void test_rates_that_are_not_given_are_those_of_16_bits(void **state)
 {
 	(void)state;
@@ -159,8 +181,8 @@ static void test_rates_that_are_not_given_are_those_of_16_bits(void **state)
 	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F16_F16) == 100e12);
 	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F8) == 0);
 	assert_true(rh_hardware_peak(&box.device, RH_PRODUCT_F32) == 0);
-	assert_true(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_F8, 9, 9, 9) == 0.5);
-	assert_true(rh_hardware_gemm_fraction(&box.device, RH_PRODUCT_F32, 9, 9, 9) == 1);
+	assert_true(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_F8, RH_GEMM_ANY, 9, 9, 9}) == 0.5);
+	assert_true(rh_hardware_gemm_fraction(&box.device, (struct rh_gemm_shape){RH_PRODUCT_F32, RH_GEMM_ANY, 9, 9, 9}) == 1);
 	rh_hardware_free(&box);
 }
 
@@ -169,6 +191,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_profile_printed_reads_back_the_same),
 	        cmocka_unit_test(test_fraction_is_that_of_near_points),
+	        cmocka_unit_test(test_fraction_is_that_of_points_of_the_same_form),
 	        cmocka_unit_test(test_rates_of_an_op_lie_between_its_sizes),
 	        cmocka_unit_test(test_profile_that_is_wrong_says_where),
 	        cmocka_unit_test(test_profile_mutated_is_taken_or_refused),

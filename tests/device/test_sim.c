@@ -402,7 +402,7 @@ static void test_the_same_commands_take_the_same_time(void **state)
 static void test_op_takes_the_longer_of_arithmetic_and_memory(void **state)
 {
 	(void)state;
-	struct rh_hardware_gemm point = {RH_PRODUCT_F32, 64, 64, 64, 0.5};
+	struct rh_hardware_gemm point = {RH_PRODUCT_F32, RH_GEMM_ANY, 64, 64, 64, 0.5};
 	struct rh_hardware_op known = {.op = (char *)(uintptr_t) "fill", .product = RH_PRODUCT_F32, .bytes_per_s = 1e9};
 	struct rh_hardware_device device = {.peak = {[RH_PRODUCT_F32] = 1e9},
 	                                    .gemm = &point,

@@ -248,8 +248,8 @@ static void test_shipped_profiles_are_whole(void **state)
 		assert_int_equal(h.devices, shipped[i].devices);
 		assert_true(h.source && h.device.source && h.link.source && h.host.source && (!h.nvme.bytes || h.nvme.source));
 		assert_true(h.device.peak[RH_PRODUCT_BF16] > 0 && h.device.peak[RH_PRODUCT_F32] > 0 && h.device.gemms && h.device.ops);
-		double large = rh_hardware_gemm_fraction(&h.device, RH_PRODUCT_BF16, 8192, 4096, 4096);
-		double small = rh_hardware_gemm_fraction(&h.device, RH_PRODUCT_BF16, 128, 4096, 4096);
+		double large = rh_hardware_gemm_fraction(&h.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_ANY, 8192, 4096, 4096});
+		double small = rh_hardware_gemm_fraction(&h.device, (struct rh_gemm_shape){RH_PRODUCT_BF16, RH_GEMM_ANY, 128, 4096, 4096});
 		assert_true(large > 0.6 && large < 1 && small < large);
 		assert_true(h.link.up_bytes_per_s > 1e10 && h.link.both_bytes_per_s < 2.1 * h.link.up_bytes_per_s);
 		assert_true(h.host.dram_bytes_per_s > h.link.up_bytes_per_s && h.host.cores > 0 && h.host.ram > h.device.memory);

@@ -15,6 +15,18 @@ enum rh_product rh_sim_op_product(const struct rh_op *op)
 	return RH_PRODUCT_F32;
 }
 
+enum rh_gemm_form rh_sim_op_form(const struct rh_op *op)
+{
+	switch (op->kind) {
+	case RH_OP_GEMM:
+		return op->gemm.trans_a ? op->gemm.trans_b ? RH_GEMM_TT : RH_GEMM_TN : op->gemm.trans_b ? RH_GEMM_NT : RH_GEMM_NN;
+	case RH_OP_GROUPED_GEMM_GRADIENT:
+		return RH_GEMM_TN;
+	default:
+		return RH_GEMM_ANY;
+	}
+}
+
 /* The product that the op is, or is made of. */
 static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 {
@@ -101,10 +113,9 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 		       fmax(over(cost.product_flops + cost.other_flops, flops_per_s), over(cost.bytes, bytes_per_s)) / share;
 	double arithmetic = over(cost.other_flops, device->other_flops_per_s);
 	if (cost.product_flops > 0) {
-		double m, n, k;
-		shape_of(op, &m, &n, &k);
-		arithmetic +=
-		        over(cost.product_flops, rh_hardware_peak(device, product) * rh_hardware_gemm_fraction(device, product, m, n, k));
+		struct rh_gemm_shape shape = {.product = product, .form = rh_sim_op_form(op)};
+		shape_of(op, &shape.m, &shape.n, &shape.k);
+		arithmetic += over(cost.product_flops, rh_hardware_peak(device, product) * rh_hardware_gemm_fraction(device, shape));
 	}
 	return device->launch_s + fmax(arithmetic, over(cost.bytes, device->memory_bytes_per_s)) / share;
 }

@@ -41,6 +41,8 @@ double rh_sim_seconds(const struct rh_sim *sim);
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share);
 /* Which peak the op's products count against. */
 enum rh_product rh_sim_op_product(const struct rh_op *op);
+/* Which operands of its product lie transposed; of none that is told apart, any. */
+enum rh_gemm_form rh_sim_op_form(const struct rh_op *op);
 
 /* What a profile's entry for an op calls its size: rh_hardware_op.size. */
 double rh_sim_op_size(const struct rh_op *op);

@@ -19,8 +19,8 @@ static const int64_t mib = 1 << 20;
 	.hidden = h, .intermediate = i, .heads = q, .kv_heads = kv, .head_dim = d, .vocab = v, .layers = l, .tokens = t,                   \
 	.documents = docs, .head_rows = rows
 static const struct doctor_probe host_probes[] = {
-        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 384), .dtype = RH_F32},
-        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 384), .dtype = RH_BF16},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 512), .dtype = RH_F32},
+        {SHAPE(576, 1536, 9, 3, 64, 8192, 2, 768, 6, 512), .dtype = RH_BF16},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_F32, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 16384, 2, 768, 6, 64), .dtype = RH_BF16, .lora_r = 8},
         {SHAPE(576, 1536, 9, 3, 64, 4096, 1, 256, 1, 16), .dtype = RH_F32, .lora_r = 32},
@@ -33,6 +33,8 @@ static const struct doctor_probe host_probes[] = {
         {SHAPE(256, 768, 4, 4, 64, 4096, 2, 256, 4, 64), .dtype = RH_BF16},
         {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_F32},
         {SHAPE(2048, 5632, 32, 8, 64, 8192, 1, 256, 2, 32), .dtype = RH_BF16},
+        {SHAPE(256, 768, 4, 2, 64, 4096, 1, 1024, 1, 64), .dtype = RH_F32},
+        {SHAPE(256, 768, 4, 2, 64, 4096, 1, 1024, 1, 64), .dtype = RH_BF16},
 };
 static const struct doctor_probe gpu_probes[] = {
         {SHAPE(1024, 3072, 16, 8, 64, 32768, 2, 4096, 4, 1024), .dtype = RH_BF16},

@@ -28,6 +28,8 @@ static int by_shape(const void *a, const void *b)
 	const struct rh_hardware_gemm *x = &((const struct point *)a)->gemm, *y = &((const struct point *)b)->gemm;
 	if (x->product != y->product)
 		return x->product < y->product ? -1 : 1;
+	if (x->form != y->form)
+		return x->form < y->form ? -1 : 1;
 	if (x->m != y->m)
 		return x->m < y->m ? -1 : 1;
 	if (x->n != y->n)
@@ -46,9 +48,10 @@ static int add_products(const struct rh_doctor_report *report, struct rh_hardwar
 		if (op->kind != RH_OP_GEMM)
 			continue;
 		struct rh_view a = op->operand[RH_GEMM_A], d = op->operand[RH_GEMM_D];
-		point[points++] = (struct point){.gemm = {rh_sim_op_product(op), d.rows, d.cols, op->gemm.trans_a ? a.rows : a.cols, 0},
-		                                 .flops = rh_op_cost(op).product_flops,
-		                                 .seconds = busy(report, &report->ops.item[i])};
+		point[points++] = (struct point){
+		        .gemm = {rh_sim_op_product(op), rh_sim_op_form(op), d.rows, d.cols, op->gemm.trans_a ? a.rows : a.cols, 0},
+		        .flops = rh_op_cost(op).product_flops,
+		        .seconds = busy(report, &report->ops.item[i])};
 	}
 	qsort(point, points, sizeof *point, by_shape);
 	for (size_t i = 0; i < points; i++) {
