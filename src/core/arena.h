@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { RH_ALIGN = 256 }; /* of every allocation, in bytes: a cuBLASLt operand's best, a multiple of a cache line */
+enum { RH_ALIGN = 256 }; /* of every allocation, in bytes: as CUDA's own; products ask for 16, cache lines for 64 */
 
 static inline int64_t rh_align_up(int64_t bytes, int64_t unit)
 {

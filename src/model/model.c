@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 192, TENSORS_MAX = 32, GAP = 64 /* elements: 256 bytes of F32 */ };
+enum { NAME_BYTES = 192, TENSORS_MAX = 32, GAP = 64 /* elements: 256 bytes of F32, 128 of bf16 */ };
 
 /* Collects a block's tensors while it is laid out. */
 struct layout {
