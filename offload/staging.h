@@ -25,8 +25,8 @@ int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_
                   int64_t bytes) RH_MUST;
 int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from,
                     int64_t bytes) RH_MUST;
-/* `done` is called when all copies downwards so far are where they belong; not after a fault, which comes back here or from rh_staging_finish. By the ring's thread, which holds no lock.
- * It is short, and does not call the ring. */
+/* `done` is called when all copies downwards so far are where they belong; not after a fault, which comes back here or from
+ * rh_staging_finish. By the ring's thread, which holds no lock. It is short, and does not call the ring. */
 int rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument) RH_MUST;
 /* Waits until all copies downwards are where they belong. The first fault of a device. */
 int rh_staging_finish(struct rh_staging *staging) RH_MUST;

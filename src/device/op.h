@@ -250,8 +250,8 @@ enum { RH_GROUPED_GEMM_A, RH_GROUPED_GEMM_B, RH_GROUPED_GEMM_START, RH_GROUPED_G
  * experts' matrices, one under another in d (E*m,n). a, b act; start as above. */
 enum { RH_GROUPED_GEMM_GRADIENT_A, RH_GROUPED_GEMM_GRADIENT_B, RH_GROUPED_GEMM_GRADIENT_START, RH_GROUPED_GEMM_GRADIENT_D };
 
-/* GROUPED_COLUMN_SUM: y (E,c) F32 += sums over the rows of each expert of x (R,c) act, ordered as COLUMN_SUM's. The gradient of the experts' biases.
- */
+/* GROUPED_COLUMN_SUM: y (E,c) F32 += sums over the rows of each expert of x (R,c) act, ordered as COLUMN_SUM's.
+ * The gradient of the experts' biases. */
 enum { RH_GROUPED_COLUMN_SUM_X, RH_GROUPED_COLUMN_SUM_START, RH_GROUPED_COLUMN_SUM_Y };
 
 /* DEQUANTISE: y (r,c) act = what x (r,c) stands for (core/blocks.h), to the last bit before it is rounded to act. x is of one of GGML's

@@ -115,7 +115,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t count = options->train_micro_batches, forward = plan->forward_stages, backward = plan->backward_stages;
 	if (!count)
 		return 0;
-	int64_t rounds = options->schedule ? count : rh_round_count(count, options->train_round);
+	int64_t rounds = !rh_schedule_is_roundpipe(options->schedule) ? count : rh_round_count(count, options->train_round);
 	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +

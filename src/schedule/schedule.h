@@ -34,7 +34,7 @@ enum rh_schedule_update {
 struct rh_schedule {
 	const char *name, *source; /* of the paper */
 	enum rh_schedule_update update;
-	int stages_least, stages_most; /* model stages a device; 0, 0: a plan's */
+	int stages_least, stages_most; /* model stages a device; 0, 0: RoundPipe's */
 	/* Backwards are INPUT_GRADIENT and WEIGHT_GRADIENT slots. A step of fewer micro-batches than the longest runs the longest's program
 	 * without the slots of those that it lacks. */
 	int splits_backward;
@@ -44,6 +44,12 @@ struct rh_schedule {
 	 * looped-bfs's. Two ways to one: weave_steps, where each device's order is known; listing_make, where devices take what is ready. */
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
+
+/* RoundPipe's rounds of a plan's stages; else model stages that forward and backward share. NULL, for those who name none: RoundPipe. */
+static inline int rh_schedule_is_roundpipe(const struct rh_schedule *schedule)
+{
+	return !schedule || !schedule->stages_least;
+}
 
 extern const struct rh_schedule rh_schedules[];
 extern const int rh_schedule_count;

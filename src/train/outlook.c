@@ -150,8 +150,8 @@ static void consider(struct rh_advice *best, double gain, const char *text)
 	snprintf(best->text, sizeof best->text, "%s", text);
 }
 
-/* Of twice the micro-batches in a step, which spends its two ends' time once for all. Where the small step has fewer than the whole, the two
- * say what a micro-batch more takes; else twice as many are simulated. */
+/* Of twice the micro-batches in a step, which spends its two ends' time once for all. Where the small step has fewer than the whole, the
+ * two say what a micro-batch more takes; else twice as many are simulated. */
 static double gain_of_twice(const struct rh_config *config, const struct rh_session_machine *machine, const struct small *small,
                             const struct rh_forecast_input *input, const struct rh_forecast *whole)
 {

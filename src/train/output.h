@@ -4,9 +4,9 @@
 
 #include "train/session.h"
 
-/* Whether the run may write there: it holds nothing, or what a run left that was ended before its first checkpoint (metrics.jsonl, recording,
- * half-written files), or the checkpoint that this run goes on from (NULL: none); and it, or its nearest parent, can be written. -EEXIST,
- * -EACCES and friends say what to do. */
+/* Whether the run may write there: it holds nothing, or what a run left that was ended before its first checkpoint (metrics.jsonl,
+ * recording, half-written files), or the checkpoint that this run goes on from (NULL: none); and it, or its nearest parent, can be written.
+ * -EEXIST, -EACCES and friends say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 
 /* Makes `dir` this process's own until *descriptor is closed, which is -1 before; one that is not there is left to be locked later.

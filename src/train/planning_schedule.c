@@ -11,7 +11,7 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 	if (name && (!*out || (*out)->update == RH_UPDATE_STALE))
 		return rh_fail(-EINVAL, "schedule: '%s' is not one that runs; choose %s (roundpipe-async: optimizer_staleness: 1)", name,
 		               rh_schedule_names());
-	if (*out && !(*out)->stages_least)
+	if (rh_schedule_is_roundpipe(*out))
 		*out = NULL;
 	return 0;
 }

@@ -1,12 +1,7 @@
 /* The rooms and who may include whom (only to the right), and what the pure and the portable rooms keep out of. */
-#include "check.h"
+#include "tree.h"
 
-#include "core/file.h"
-
-#include <dirent.h>
-#include <string.h>
-
-enum { RANKS = 10, ROOMS_MAX = 5, PATH_BYTES = 512 };
+enum { RANKS = 10, ROOMS_MAX = 5 };
 
 /* cli > train > run, data, ckpt, link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda > device >
  * config, observe > core: a room includes itself and what stands in a later row. */
@@ -25,7 +20,7 @@ static const char *const ranks[RANKS][ROOMS_MAX] = {
 
 static const char *const roots[] = {"src", "offload", "partition", "cuda"};
 
-static int faults, files_seen, includes_seen;
+static int faults, includes_seen;
 static int silent; /* while the checker itself is checked */
 
 static int has_prefix(const char *text, const char *prefix)
@@ -137,63 +132,23 @@ static void blank_comments(char *text)
 	}
 }
 
-static void check_file(const char *path)
+static void check_text(const char *path, char *text)
 {
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
-	char *text = calloc(map.length + 1, 1);
-	assert_non_null(text);
-	memcpy(text, map.bytes, map.length);
-	rh_file_unmap(&map);
-	blank_comments(text);
 	int number = 1;
-	for (char *line = text; line; number++) {
-		char *end = strchr(line, '\n');
-		if (end)
-			*end = 0;
+	blank_comments(text);
+	for (char *line; (line = tree_line(&text)); number++)
 		check_line(path, number, line);
-		line = end ? end + 1 : NULL;
-	}
-	free(text);
-	files_seen++;
-}
-
-static int is_source(const char *name)
-{
-	static const char *const ends[] = {".c", ".h", ".cu", ".cuh"};
-	const char *dot = strrchr(name, '.');
-	for (size_t i = 0; dot && i < sizeof ends / sizeof ends[0]; i++)
-		if (!strcmp(dot, ends[i]))
-			return 1;
-	return 0;
-}
-
-static void walk(const char *dir)
-{
-	DIR *stream = opendir(dir);
-	if (!stream)
-		return; /* a room that is not built yet */
-	for (struct dirent *entry; (entry = readdir(stream));) {
-		char path[PATH_BYTES];
-		if (entry->d_name[0] == '.')
-			continue;
-		assert_true(snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) < PATH_BYTES);
-		if (rh_dir_exists(path))
-			walk(path);
-		else if (is_source(entry->d_name))
-			check_file(path);
-	}
-	closedir(stream);
 }
 
 static void test_includes_point_right(void **state)
 {
 	(void)state;
-	faults = files_seen = includes_seen = 0;
+	int files = 0;
+	faults = includes_seen = 0;
 	for (size_t i = 0; i < sizeof roots / sizeof roots[0]; i++)
-		walk(roots[i]);
-	printf("%d files, %d includes\n", files_seen, includes_seen);
-	assert_true(files_seen > 10 && includes_seen > 10); /* run from the root of the tree */
+		files += tree_walk(roots[i], check_text);
+	printf("%d files, %d includes\n", files, includes_seen);
+	assert_true(files > 10 && includes_seen > 10); /* run from the root of the tree */
 	assert_int_equal(faults, 0);
 }
 
