@@ -219,7 +219,7 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 static int64_t total_bytes(const struct rh_plan *plan)
 {
 	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes + plan->late_bytes +
-	       plan->boundary_buffers * plan->boundary_bytes + RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
+	       rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) + RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
 	       RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
 }
 
@@ -363,8 +363,9 @@ static void place_late(const struct planner *at, struct rh_plan *plan)
 		plan->late[i].places = put_off[i].micro_batches;
 		for (int k = 0; k < i; k++)
 			if (put_off[k].device == put_off[i].device)
-				plan->late[i].at += plan->late[k].bytes * plan->late[k].places;
-		plan->late_bytes = rh_max(plan->late_bytes, plan->late[i].at + plan->late[i].bytes * plan->late[i].places);
+				plan->late[i].at += rh_bytes_times(plan->late[k].bytes, plan->late[k].places);
+		int64_t bytes = rh_bytes_times(plan->late[i].bytes, plan->late[i].places);
+		plan->late_bytes = rh_max(plan->late_bytes, rh_min(plan->late[i].at + bytes, RH_BYTES_MOST));
 	}
 }
 
@@ -391,7 +392,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 		widen(at, plan, pass, backward[i].lo, backward[i].hi);
 		int64_t bytes = pass == PASS_SAVED ? at->saved[backward[i].lo * (at->layers + 1) + backward[i].hi] : 0;
 		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
-		plan->saved_bytes += bytes * request->train_round;
+		plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes, request->train_round), RH_BYTES_MOST);
 	}
 	int rc = pack_up(at, plan, backward[saving].lo, request->forward_cuts, request->forward_cut_count);
 	for (int i = saving; !rc && i > 0; i--) {

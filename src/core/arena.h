@@ -4,6 +4,7 @@
 #define RH_CORE_ARENA_H
 
 #include "core/error.h"
+#include "core/minmax.h"
 
 #include <stdint.h>
 
@@ -19,11 +20,11 @@ struct rh_arena {
 	int64_t capacity, used, peak; /* bytes */
 };
 
-/* Never fails: overflow is a wrong plan, which is our own mistake. */
+/* Never fails: overflow is a wrong plan, which is our own mistake. One that measures stops at RH_BYTES_MOST. */
 static inline void *rh_arena_take(struct rh_arena *arena, int64_t bytes)
 {
 	void *at = arena->base + arena->used;
-	arena->used += rh_align_up(bytes, RH_ALIGN);
+	arena->used = rh_min(arena->used + rh_align_up(bytes, RH_ALIGN), RH_BYTES_MOST);
 	RH_ASSERT(bytes >= 0 && arena->used <= arena->capacity);
 	if (arena->used > arena->peak)
 		arena->peak = arena->used;
@@ -40,7 +41,7 @@ static inline void rh_arena_reset(struct rh_arena *arena, int64_t mark)
 /* An arena that measures. */
 static inline struct rh_arena rh_arena_measuring(void)
 {
-	struct rh_arena arena = {(char *)(uintptr_t)RH_ALIGN, INT64_MAX / 2, 0, 0};
+	struct rh_arena arena = {(char *)(uintptr_t)RH_ALIGN, RH_BYTES_MOST, 0, 0};
 	return arena;
 }
 

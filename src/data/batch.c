@@ -25,6 +25,15 @@ static int64_t largest_sum(int64_t *size, int64_t rows, int64_t batch)
 	return sum;
 }
 
+int rh_batch_check_tokens(int64_t tokens)
+{
+	if (tokens <= INT32_MAX)
+		return 0;
+	return rh_fail(-EINVAL,
+	               "a micro-batch of %lld tokens is more than 2^31 - 1 can count; lower per_device_train_batch_size or max_length",
+	               (long long)tokens);
+}
+
 int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh_batch_limits *out)
 {
 	RH_ASSERT(batch > 0);
@@ -52,18 +61,15 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 		out->longest = length > out->longest ? length : out->longest;
 	}
 	rh_free(size);
-	return 0;
+	return rh_batch_check_tokens(out->tokens);
 }
 
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits)
 {
-	if (limits->tokens > INT32_MAX)
-		return rh_fail(
-		        -EINVAL,
-		        "a micro-batch of %lld tokens is more than 2^31 - 1 can count; lower per_device_train_batch_size or max_length",
-		        (long long)limits->tokens);
 	size_t tokens = (size_t)limits->tokens, documents = (size_t)limits->documents, trained = (size_t)limits->trained;
-	int rc = rh_grow(&batch->ids, &batch->capacity[0], tokens, sizeof *batch->ids);
+	int rc = rh_batch_check_tokens(limits->tokens);
+	if (!rc)
+		rc = rh_grow(&batch->ids, &batch->capacity[0], tokens, sizeof *batch->ids);
 	if (!rc)
 		rc = rh_grow(&batch->position, &batch->capacity[1], tokens, sizeof *batch->position);
 	if (!rc)

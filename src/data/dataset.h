@@ -60,6 +60,9 @@ int64_t rh_sampler_micro_batches(const struct rh_sampler *sampler, int64_t step)
 /* The rows of one micro-batch, borrowed until the next call that asks for another epoch. Returns their number. */
 int64_t rh_sampler_rows(struct rh_sampler *sampler, int64_t epoch, int64_t step, int64_t micro_batch, const int64_t **rows);
 
+/* -EINVAL for more than a micro-batch may have. */
+int rh_batch_check_tokens(int64_t tokens) RH_MUST;
+
 /* What no micro-batch of `batch` rows can exceed: sums over the `batch` largest rows, whatever the order. For plans and reservations. */
 struct rh_batch_limits {
 	int64_t tokens, documents, trained, longest;

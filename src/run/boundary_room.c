@@ -98,7 +98,7 @@ int run_boundary_room(const struct rh_executor_options *options, struct run_boun
 	                                  .bytes_each = bytes};
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
 	int64_t rounded = rh_space_round(options->space, bytes);
-	if (!options->spills_boundaries || !asking.records || (down + up) * rounded >= out->count * bytes)
+	if (!options->spills_boundaries || !asking.records || rh_bytes_times(rounded, down + up) >= rh_bytes_times(bytes, out->count))
 		return 0;
 	*out = (struct run_boundary_room){
 	        .count = down + up, .bytes_each = rounded, .down = down, .up = up, .records = asking.records, .step_writes = asking.writes};

@@ -88,8 +88,8 @@ static int64_t staged_micro_batches(const struct rh_executor_options *options)
 static int64_t micro_memory_bytes(const struct rh_executor_options *options)
 {
 	return 2 * rh_align_up(fold_elements(options) * 4, RH_ALIGN) +
-	       staged_micro_batches(options) *
-	               (rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN));
+	       rh_bytes_times(rh_align_up(options->plan->micro_bytes, RH_ALIGN) + rh_align_up(options->plan->result_bytes, RH_ALIGN),
+	                      staged_micro_batches(options));
 }
 
 /* Pages of weights on NVMe are sent as they are. */
@@ -140,10 +140,11 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	if (rc)
 		return rc;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &room),
-	                                  .host = rh_host_round(room.count * room.bytes_each) + rh_host_round(micro_memory_bytes(options)) +
+	                                  .host = rh_host_round(rh_bytes_times(room.bytes_each, room.count)) +
+	                                          rh_host_round(micro_memory_bytes(options)) +
 	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + staging,
-	                                  .nvme = room.records * room.bytes_each,
-	                                  .nvme_step = room.step_writes * room.bytes_each};
+	                                  .nvme = rh_bytes_times(room.bytes_each, room.records),
+	                                  .nvme_step = rh_bytes_times(room.bytes_each, room.step_writes)};
 	return 0;
 }
 

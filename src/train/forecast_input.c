@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "data/dataset.h"
 #include "train/training_data.h"
 
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
@@ -21,7 +22,8 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 	struct rh_micro_shape shape = {.tokens = rows * length, .documents = rows, .longest = length, .head_rows = rows * (length - 1)};
 	shape.head_rows = shape.head_rows > 0 ? shape.head_rows : 1;
 	out->work.train_micro_batches = count;
-	int rc = reserve(out, steps, count);
+	int rc = rh_batch_check_tokens(shape.tokens);
+	rc = rc ? rc : reserve(out, steps, count);
 	for (int64_t i = 0; !rc && i < steps * count; i++)
 		out->micro[i] = shape;
 	for (int s = 0; !rc && s < steps; s++)

@@ -100,14 +100,14 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 		return rc;
 	session->bytes.boundaries = beside.host;
 	session->bytes.boundaries_nvme = beside.nvme;
-	session->bytes.store = rh_store_bytes(session->model->block, session->model->blocks, &planning->store);
+	session->bytes.store = rh_min(rh_store_bytes(session->model->block, session->model->blocks, &planning->store), RH_BYTES_MOST);
 	struct rh_store_nvme nvme = rh_store_nvme(session->model->block, session->model->blocks, &planning->store);
 	session->bytes.nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme;
 	session->bytes.nvme_step = nvme.masters + nvme.state + beside.nvme_step;
 	session->bytes.nvme_loaded = loaded_bytes(session, &nvme);
 	session->bytes.device = session->plan.device_bytes;
 	session->bytes.program = program_bytes(session) + beside.heap;
-	session->bytes.total = session->bytes.store + beside.host + session->bytes.host_devices * session->bytes.device +
+	session->bytes.total = session->bytes.store + beside.host + rh_bytes_times(session->bytes.device, session->bytes.host_devices) +
 	                       session->bytes.data + session->bytes.program;
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* plan, as a person calls it: the same bytes twice, what a run then reserves, machines by name, and what does not fit. */
 #include "runner.h"
 
+#include "config/config_internal.h"
 #include "core/json.h"
 
 #define ROWS "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"a dog ran\"}\n{\"text\": \"the end\"}\n{\"text\": \"it is so\"}\n"
@@ -147,6 +148,47 @@ static void test_plan_of_a_large_model_says_each_change_that_is_enough(void **st
 	scratch_close(&scratch);
 }
 
+/* An answer or a refusal in one line, whatever the keys. */
+static void answers(const struct scratch *scratch, const char *flags)
+{
+	struct ran ran = run_line(scratch, "plan --config_name %s/config.json --hardware rtx4090x2 --max_steps 4 %s", scratch->dir, flags);
+	size_t lines = 0;
+	for (const char *at = ran.err; *at; at++)
+		lines += *at == '\n';
+	if (ran.status < 0 || ran.status > 2 || strstr(ran.err, "internal error") || lines > 1)
+		fail_msg("%s: exit %d, %s%s", flags, ran.status, ran.out, ran.err);
+	run_free(&ran);
+}
+
+static void test_plan_answers_whatever_the_numbers(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir),
+	           "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": "
+	           "128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 512, "
+	           "\"max_position_embeddings\": 16777216}");
+	for (size_t i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		if (key->type != KEY_INTEGER || !(key->verbs & config_verb_bit("plan")))
+			continue;
+		const double values[] = {key->least - 1, key->least, key->most, key->most + 1};
+		for (int v = 0; v < 4; v++) /* beside the others a step of a million micro-batches takes long to lay out */
+			answers(&scratch, path_of("--%s %.0f%s", key->name, values[v],
+			                          strcmp(key->name, "gradient_accumulation_steps") ? "" : " --round_micro_batches 2"));
+	}
+	answers(&scratch, "--max_length 2097152 --per_device_train_batch_size 1048576");
+	answers(&scratch, "--max_length 8388608 --per_device_train_batch_size 262144");
+	answers(&scratch, "--max_length 16777216 --per_device_train_batch_size 127 --round_micro_batches 1024 "
+	                  "--gradient_accumulation_steps 1024");
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	answers(&scratch, "--max_length 16777216 --per_device_train_batch_size 127 --gradient_accumulation_steps 64 --schedule gpipe");
+	answers(&scratch, "--max_length 2048 --per_device_train_batch_size 1048575 --spill auto --max_nvme 1TB --nvme_dirs /tmp");
+	answers(&scratch, "--max_length 2048 --per_device_train_batch_size 1048575 --schedule zb-h2 --gradient_accumulation_steps 64");
+	scratch_close(&scratch);
+}
+
 /* The recipe as it stands, on a model and rows that are here. */
 static void test_the_recipe_for_one_card_fits_it(void **state)
 {
@@ -206,6 +248,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
 	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),
+	        cmocka_unit_test(test_plan_answers_whatever_the_numbers),
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	};
