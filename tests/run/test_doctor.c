@@ -315,6 +315,29 @@ static void measure(struct rh_doctor_report *report)
 	rh_pool_destroy(pool);
 }
 
+/* Two ops, three to one, in eight passes at two speeds; one pass is held up throughout, and in another one op is. */
+static void test_op_times_are_shares_of_a_usual_pass(void **state)
+{
+	(void)state;
+	enum { RUNS = 8 };
+	static const double pass[RUNS] = {1, 2, 1, 2, 9, 2, 1, 2};
+	struct rh_op op[2] = {{.kind = RH_OP_GEMM}, {.kind = RH_OP_FILL}};
+	double seconds[RUNS * 2];
+	for (int n = 0; n < RUNS; n++) {
+		seconds[2 * n] = 0.75 * pass[n] + (n == 6 ? 8 : 0);
+		seconds[2 * n + 1] = 0.25 * pass[n];
+	}
+	struct doctor_samples samples = {.op = op, .seconds = seconds, .ops = 2, .runs = RUNS};
+	struct doctor_op_times times = {0};
+	check_ok(doctor_samples_reduce(&samples, &times));
+	assert_int_equal(times.count, 2);
+	check_near(times.item[0].seconds, 0.75 * 10 / 6, 1e-12);
+	check_near(times.item[1].seconds, 0.25 * 10 / 6, 1e-12);
+	check_near(times.usual_s, 8 * 10.0 / 6, 1e-12);
+	check_near(times.taken_s, 28, 1e-12);
+	doctor_op_times_free(&times);
+}
+
 static int count_of(const struct rh_doctor_report *report, enum rh_op_kind kind)
 {
 	int count = 0;
@@ -434,6 +457,7 @@ int main(void)
 	        cmocka_unit_test(test_faults_of_several_files),
 	        cmocka_unit_test(test_what_was_measured_is_judged),
 	        cmocka_unit_test(test_shipped_profiles_are_whole),
+	        cmocka_unit_test(test_op_times_are_shares_of_a_usual_pass),
 	        cmocka_unit_test(test_measuring_sees_every_op_of_training),
 	        cmocka_unit_test(test_a_profile_survives_saving),
 	        cmocka_unit_test(test_a_profile_on_the_host_has_its_cores),

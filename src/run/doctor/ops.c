@@ -5,7 +5,7 @@
 #include "model/emit.h"
 #include "run/doctor/median.h"
 
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FILL_WORDS = 1 << 19 };
@@ -308,37 +308,44 @@ int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe
 	return rc;
 }
 
-/* Of each pass what it took, and the least that an op took in any, summed over the ops. */
-static double quickest(const struct doctor_samples *samples, double *taken)
+static int by_value(const void *a, const void *b)
 {
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* The mean of the passes but for the slowest quarter, of which the machine's other users have the greatest part. Sorts them. */
+static double usual_pass(double *taken, int runs)
+{
+	int counted = runs - runs / 4;
 	double sum = 0;
-	for (size_t i = 0; i < samples->ops; i++) {
-		double least = HUGE_VAL;
-		for (int n = 0; n < samples->runs; n++) {
-			double seconds = samples->seconds[(size_t)n * samples->ops + i];
-			taken[n] += seconds;
-			least = fmin(least, seconds);
-		}
-		sum += least;
-	}
-	return sum;
+	qsort(taken, (size_t)runs, sizeof *taken, by_value);
+	for (int n = 0; n < counted; n++)
+		sum += taken[n];
+	return counted ? sum / counted : 0;
 }
 
 int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out)
 {
-	size_t runs = (size_t)samples->runs;
-	double *taken = rh_alloc(2 * runs + 1, sizeof *taken), *share = taken + runs;
+	size_t runs = (size_t)samples->runs, first = out->count;
+	double *taken = rh_alloc(2 * runs + 1, sizeof *taken), *share = taken + runs, shares = 0;
 	int rc = taken ? rh_grow(&out->item, &out->capacity, out->count + samples->ops, sizeof *out->item) : -ENOMEM;
-	double least = !rc && runs ? quickest(samples, taken) : 0;
+	for (size_t n = 0; !rc && n < runs; n++) {
+		for (size_t i = 0; i < samples->ops; i++)
+			taken[n] += samples->seconds[n * samples->ops + i];
+		out->taken_s += taken[n];
+	}
 	for (size_t i = 0; !rc && runs && i < samples->ops; i++) {
 		for (size_t n = 0; n < runs; n++)
 			share[n] = taken[n] > 0 ? samples->seconds[n * samples->ops + i] / taken[n] : 0;
-		double usual = least * doctor_median(share, samples->runs);
-		out->item[out->count++] = (struct doctor_op_time){samples->op[i], usual};
-		out->usual_s += usual * (double)runs;
+		double median = doctor_median(share, samples->runs);
+		out->item[out->count++] = (struct doctor_op_time){samples->op[i], median};
+		shares += median;
 	}
-	for (size_t n = 0; !rc && n < runs; n++)
-		out->taken_s += taken[n];
+	double usual = rc ? 0 : usual_pass(taken, samples->runs);
+	for (size_t i = first; i < out->count; i++)
+		out->item[i].seconds *= shares > 0 ? usual / shares : 0;
+	out->usual_s += usual * (double)runs;
 	rh_free(taken);
 	return rc;
 }

@@ -50,7 +50,7 @@ struct doctor_samples {
 /* Runs it so often in that memory, whose content is lost, and adds to its samples. */
 int doctor_probe_run(const struct doctor_place *place, const struct doctor_probe *probe, int runs, struct doctor_samples *samples) RH_MUST;
 /* Adds its ops with what each usually took. Where others share a machine, its speed changes from pass to pass: so an op's time is the
- * median of its shares of a pass, times the sum of every op's quickest. */
+ * median of its shares of a pass, of what a pass takes in the mean, the slowest quarter of them left out. */
 int doctor_samples_reduce(const struct doctor_samples *samples, struct doctor_op_times *out) RH_MUST;
 void doctor_samples_free(struct doctor_samples *samples);
 
