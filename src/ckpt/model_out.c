@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@ struct rh_model_out {
 	struct shard *shard;
 	size_t shards, capacity;
 	struct rh_safetensors_out *file; /* of shard[done], NULL before its first byte */
-	size_t done;                     /* shards committed */
+	size_t done;                     /* files written whole, under temporary names: the shards, then their index if there are several */
+	size_t placed;                   /* of them, renamed */
 	int64_t written;                 /* bytes of shard[done] */
 };
 
@@ -50,34 +52,45 @@ static int cut_shards(struct rh_model_out *out, int64_t shard_bytes)
 	return 0;
 }
 
-static void shard_name(const struct rh_model_out *out, size_t shard, char *name, size_t size)
+/* Of a shard, or of the index, which comes after them. */
+static void file_name(const struct rh_model_out *out, size_t file, char *name, size_t size)
 {
-	if (out->shards == 1)
+	if (file == out->shards)
+		snprintf(name, size, "model.safetensors.index.json");
+	else if (out->shards == 1)
 		snprintf(name, size, "model.safetensors");
 	else
-		snprintf(name, size, "model-%05zu-of-%05zu.safetensors", shard + 1, out->shards);
+		snprintf(name, size, "model-%05zu-of-%05zu.safetensors", file + 1, out->shards);
 }
 
-static char *shard_path(const struct rh_model_out *out, size_t shard)
+static char *file_path(const struct rh_model_out *out, size_t file)
 {
 	char name[64];
-	shard_name(out, shard, name, sizeof name);
+	file_name(out, file, name, sizeof name);
 	return rh_path_join(out->dir, name);
+}
+
+/* Until all are whole; one that a kill leaves is known by its name, as those of core/file.h are. */
+static char *temporary_path(const struct rh_model_out *out, size_t file)
+{
+	struct rh_text path = {0};
+	char name[64];
+	file_name(out, file, name, sizeof name);
+	return rh_text_printf(&path, "%s/%s.tmp.%ld", out->dir, name, (long)getpid()) ? NULL : path.bytes;
 }
 
 static int open_shard(struct rh_model_out *out)
 {
 	const struct shard *shard = &out->shard[out->done];
-	char *path = shard_path(out, out->done);
+	char *path = temporary_path(out, out->done);
 	int rc = path ? rh_safetensors_create(path, out->entries + shard->first, shard->count, &out->file) : -ENOMEM;
 	rh_free(path);
 	out->written = 0;
 	return rc;
 }
 
-static void remove_shard(const struct rh_model_out *out, size_t shard)
+static void remove_file(char *path)
 {
-	char *path = shard_path(out, shard);
 	if (path)
 		unlink(path);
 	rh_free(path);
@@ -89,7 +102,7 @@ static int close_shard(struct rh_model_out *out)
 	out->file = NULL;
 	int rc = rh_safetensors_commit(file);
 	if (rc)
-		remove_shard(out, out->done); /* it may be there already: only its directory could not be flushed */
+		remove_file(temporary_path(out, out->done)); /* it may be there already: only its directory could not be flushed */
 	else
 		out->done++;
 	return rc;
@@ -137,20 +150,20 @@ int rh_model_out_write(struct rh_model_out *out, const void *bytes, int64_t leng
 	return rc;
 }
 
-static int write_index(const struct rh_model_out *out)
+static int write_index(struct rh_model_out *out)
 {
 	int64_t total = 0;
 	char name[64];
 	json_t *map = json_object();
 	int failed = !map;
 	for (size_t s = 0; !failed && s < out->shards; s++) {
-		shard_name(out, s, name, sizeof name);
+		file_name(out, s, name, sizeof name);
 		total += out->shard[s].bytes;
 		for (int64_t i = 0; !failed && i < out->shard[s].count; i++)
 			failed = json_object_set_new(map, out->entries[out->shard[s].first + i].name, json_string(name));
 	}
 	json_t *index = failed ? NULL : json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-	char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL, *path = rh_path_join(out->dir, "model.safetensors.index.json");
+	char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL, *path = temporary_path(out, out->shards);
 	int rc = path ? 0 : -ENOMEM;
 	if (!rc && !text)
 		rc = rh_fail(-ENOMEM, "%s: out of host memory", path);
@@ -158,11 +171,43 @@ static int write_index(const struct rh_model_out *out)
 		rc = rh_file_write_whole(path, text, strlen(text));
 	if (rc && path)
 		unlink(path);
+	out->done += !rc;
 	rh_free(path);
 	free(text);
 	json_decref(index);
 	json_decref(map);
 	return rc;
+}
+
+/* A file of an earlier model that must not be seen beside this one's. */
+static int remove_earlier(const struct rh_model_out *out, const char *name)
+{
+	char *path = rh_path_join(out->dir, name);
+	int rc = path ? 0 : -ENOMEM;
+	if (!rc && unlink(path) < 0 && errno != ENOENT)
+		rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
+	rh_free(path);
+	return rc;
+}
+
+/* Gives all their names. An earlier model's index goes first and this one's comes last: in between no index names shards of both. */
+static int place(struct rh_model_out *out)
+{
+	int rc = remove_earlier(out, "model.safetensors.index.json");
+	if (!rc && out->shards > 1)
+		rc = remove_earlier(out, "model.safetensors");
+	if (!rc)
+		rc = rh_dir_sync(out->dir);
+	while (!rc && out->placed < out->done) {
+		char *from = temporary_path(out, out->placed), *to = file_path(out, out->placed);
+		rc = from && to ? 0 : -ENOMEM;
+		if (!rc && rename(from, to) < 0)
+			rc = rh_fail(-errno, "%s: cannot rename into place: %s", to, strerror(errno));
+		rh_free(from);
+		rh_free(to);
+		out->placed += !rc;
+	}
+	return rc ? rc : rh_dir_sync(out->dir);
 }
 
 static void out_free(struct rh_model_out *out)
@@ -179,6 +224,8 @@ int rh_model_out_commit(struct rh_model_out *out)
 		rc = rh_fail(-EINVAL, "%s: only %zu of %zu shards were filled", out->dir, out->done, out->shards);
 	if (!rc && out->shards > 1)
 		rc = write_index(out);
+	if (!rc)
+		rc = place(out);
 	if (rc)
 		rh_model_out_abandon(out);
 	else
@@ -191,7 +238,8 @@ void rh_model_out_abandon(struct rh_model_out *out)
 	if (!out)
 		return;
 	rh_safetensors_abandon(out->file);
-	for (size_t s = 0; s < out->done; s++)
-		remove_shard(out, s);
+	if (out->placed < out->done) /* else they are there, and only their directory could not be flushed */
+		for (size_t i = 0; i < out->done; i++)
+			remove_file(i < out->placed ? file_path(out, i) : temporary_path(out, i));
 	out_free(out);
 }
