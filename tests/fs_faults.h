@@ -19,7 +19,7 @@ static struct {
 	long at, asked; /* changes: the faulty one, from 1; since fs_fault_set */
 } fs_faults;
 
-/* The n-th change from now on ends the process with FS_KILLED_STATUS, or fails with EIO; not for programs with several threads that write. */
+/* The n-th change from now on ends the process with FS_KILLED_STATUS, or fails with EIO; for programs in which one thread writes. */
 static inline void fs_fault_set(enum fs_fault what, long at)
 {
 	fs_faults.what = what;

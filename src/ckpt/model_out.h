@@ -15,9 +15,9 @@ int rh_model_out_create(const char *dir, const struct rh_safetensors_entry *entr
                         struct rh_model_out **out) RH_MUST;
 /* The next bytes, in any cut. */
 int rh_model_out_write(struct rh_model_out *out, const void *bytes, int64_t length) RH_MUST;
-/* Frees either way. Files get their names when all are whole, an earlier model's in the same directory stand until then; from the first name to the
- * last, which is the index's, there is no model to be seen. -EINVAL if fewer bytes came than were declared. On failure every file written is
- * gone. */
+/* Frees either way. Files get their names when all are whole, and an earlier model's in the same directory stand until then; from the first
+ * name to the last, which is the index's, there is no model to be seen. -EINVAL if fewer bytes came than were declared. On failure every
+ * file written is gone. */
 int rh_model_out_commit(struct rh_model_out *out) RH_MUST;
 /* Removes what was written. NULL is legal. */
 void rh_model_out_abandon(struct rh_model_out *out);

@@ -22,8 +22,8 @@ const struct rh_model_config *rh_source_config(const struct rh_source *source);
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out) RH_MUST;
 
 /* Converts (dequantises, un-permutes) elements [first, first+count), row-major, whole rows of the last dimension, to F32 or BF16 (nearest
- * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT, with a line, if the model uses none of that name. Any thread may
- * call it. */
+ * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT, with a line, if the model uses none of that name. From any
+ * thread. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
 
 /* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from the vocabulary of a GGUF file, writes

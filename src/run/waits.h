@@ -16,7 +16,7 @@ struct run_waits {
 	struct run_wait *wait;
 	int capacity, used;            /* what comes when all are used is not told apart from computing */
 	struct rh_event *first, *last; /* of the step, on the compute stream */
-	int begun, ended; /* what is waited for after the step's end, by its last gradients, is not the step's */
+	int begun, ended;              /* what is waited for after the step's end, by its last gradients, is not the step's */
 	struct run_wait *held;
 };
 

@@ -105,7 +105,7 @@ int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int
 
 int rh_dispatch_is_local(const struct rh_dispatch *dispatch)
 {
-	return dispatch->schedule && dispatch->schedule->update == RH_UPDATE_LOCAL && dispatch->train_micro_batches;
+	return dispatch->train_micro_batches && dispatch->schedule->update == RH_UPDATE_LOCAL;
 }
 
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)

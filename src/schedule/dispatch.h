@@ -7,7 +7,8 @@
 struct rh_dispatch {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
-	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe. Others run the stages of a plan whose cuts all agree */
+	const struct rh_schedule
+	        *schedule; /* of training, NULL: nothing is. Others than RoundPipe run the stages of a plan whose cuts all agree */
 	int devices;
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */

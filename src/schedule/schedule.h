@@ -45,7 +45,8 @@ struct rh_schedule {
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
 
-/* RoundPipe's rounds of a plan's stages; else model stages that forward and backward share. NULL, for those who name none: RoundPipe. */
+/* RoundPipe's rounds of a plan's stages; else model stages that forward and backward share. NULL, where nothing is trained, or named:
+ * RoundPipe. */
 static inline int rh_schedule_is_roundpipe(const struct rh_schedule *schedule)
 {
 	return !schedule || !schedule->stages_least;

@@ -37,7 +37,7 @@ int rh_checkpoint_verify(const char *path) RH_MUST;
 /* Whether a file's or directory's name is one that a killed run leaves half written or half removed: .checkpoint-N.tmp, .checkpoint-N.old,
  * NAME.tmp.PID. */
 int rh_checkpoint_left_behind(const char *name);
-/* Gives whole checkpoints under such names their own back, where nobody has it; a missing directory holds none. No run may be writing there. */
+/* Gives whole checkpoints under such names their own back, where nobody has it; a missing directory holds none. No run writes there. */
 int rh_checkpoint_put_back(const char *output_dir) RH_MUST;
 /* Removes what is left under such names, and the oldest checkpoints over save_total_limit, which a run killed after it saved had not yet
  * removed; never that of step `resumed` (-1: none), never anything else. No run may be writing there. */

@@ -1,5 +1,5 @@
-/* output_dir's checkpoints. A visible name, checkpoint-N, is whole at any moment: a checkpoint is made as .checkpoint-N.tmp and renamed, and
- * one that goes is renamed to .checkpoint-N.old before anything of it is removed. */
+/* output_dir's checkpoints. A visible name, checkpoint-N, is whole at any moment: a checkpoint is made as .checkpoint-N.tmp and renamed,
+ * and one that goes is renamed to .checkpoint-N.old before anything of it is removed. */
 #include "train/checkpoint_internal.h"
 
 #include "core/alloc.h"

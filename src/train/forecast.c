@@ -59,8 +59,7 @@ static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, 
 static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
                      struct rh_forecast *out)
 {
-	const struct rh_schedule *schedule = session->schedule;
-	int joined = !(schedule && schedule->update == RH_UPDATE_LOCAL) && rh_executor_steps_in_flight(session->executor) > 1;
+	int joined = session->schedule->update != RH_UPDATE_LOCAL && rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0, busy = 0;
 	int64_t tokens = 0;
 	int begun = 0, rc = 0;

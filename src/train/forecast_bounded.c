@@ -17,21 +17,25 @@ int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, s
 	return rc;
 }
 
-/* Steps of `count` micro-batches with a plan's stages, in rounds of `round`. */
+/* So many micro-batches of a step, in rounds of so many. */
+struct piece {
+	int64_t count, round;
+};
+
+/* Steps of a piece with a plan's stages. */
 static int shorter(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                   const struct rh_plan *plan, int64_t count, int64_t round, struct rh_trace *trace, struct rh_forecast *out)
+                   const struct rh_plan *plan, struct piece piece, struct rh_trace *trace, struct rh_forecast *out)
 {
 	struct rh_config same = *config;
 	struct rh_forecast_input part;
 	struct rh_cuts cuts = {0};
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
 	*out = (struct rh_forecast){0};
-	int rc = rh_forecast_input_shorter(input, count, 2, &part);
+	int rc = rh_forecast_input_shorter(input, piece.count, 2, &part);
 	if (rc)
 		return rc;
-	same.round_micro_batches = round < count ? round : count;
-	int own = schedule && schedule->stages_least; /* its stages do not depend on micro-batches */
-	if (machine->devices > 1 && !own)
+	same.round_micro_batches = piece.round < piece.count ? piece.round : piece.count;
+	if (machine->devices > 1 && rh_schedule_is_roundpipe(schedule)) /* others' stages do not depend on micro-batches */
 		rc = rh_config_pin_stages(&same, plan, &cuts);
 	if (!rc)
 		rc = rh_forecast(&same, machine, &part, trace, out);
@@ -107,10 +111,10 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 		rh_forecast_free(out);
 		return rh_forecast(config, machine, input, trace, out);
 	}
-	rc = shorter(config, machine, input, &out->plan, few, whole ? round : rh_round_count(few, rounds), NULL, &less);
+	rc = shorter(config, machine, input, &out->plan, (struct piece){few, whole ? round : rh_round_count(few, rounds)}, NULL, &less);
 	rc = rc ? rc
-	        : shorter(config, machine, input, &out->plan, few + more, whole ? round : rh_round_count(few + more, rounds), trace,
-	                  &longer);
+	        : shorter(config, machine, input, &out->plan,
+	                  (struct piece){few + more, whole ? round : rh_round_count(few + more, rounds)}, trace, &longer);
 	if (!rc)
 		go_on(&less, &longer, (double)few, (double)(few + more), input, out);
 	rh_forecast_free(&less);

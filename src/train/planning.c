@@ -266,7 +266,7 @@ static int weigh_layers(struct rh_session *session, const struct rh_workload *wo
 	struct rh_plan_request *request = &planning->request;
 	const struct rh_session_machine *machine = session->machine;
 	struct rh_hardware hardware = {0};
-	if (!request->trains || planning->options.schedule || (request->devices < 2 && !planning->device_room))
+	if (!request->trains || !rh_schedule_is_roundpipe(planning->options.schedule) || (request->devices < 2 && !planning->device_room))
 		return 0;
 	int rc = machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &hardware, &session->rates_assumed);
 	if (rc)

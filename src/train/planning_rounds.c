@@ -1,5 +1,5 @@
-/* How many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links again, and
- * keep fewer boundaries in memory. */
+/* How many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links again,
+ * and keep fewer boundaries in memory. */
 #include "core/log.h"
 #include "train/planning.h"
 
@@ -27,8 +27,8 @@ static int plan_once(const struct choosing *at, int stages_most)
 	return planning_within_budget(at->session, at->planning, kinds & RH_SPILL_AUTO ? 0 : kinds);
 }
 
-/* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers included.
- * 0: none. Of the plan that has just been made. */
+/* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers
+ * included. 0: none. Of the plan that has just been made. */
 static int allowed_stages(const struct rh_session *session, const struct planning *planning)
 {
 	const struct rh_session_bytes *bytes = &session->bytes;
@@ -102,7 +102,8 @@ int planning_rounds(struct rh_session *session, struct planning *planning)
 	                      .planning = planning,
 	                      .fastest = {0, 1},
 	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
-	if (!planning->request.trains || !planning->device_room || !planning->costs.layers || planning->options.schedule)
+	if (!planning->request.trains || !planning->device_room || !planning->costs.layers ||
+	    !rh_schedule_is_roundpipe(planning->options.schedule))
 		return 0;
 	int rc = session->config->round_micro_batches ? consider(&at, round, 1) : consider_rounds(&at, round);
 	if (!rc && session->config->round_micro_batches && planning->balances)

@@ -3,16 +3,13 @@
 #include "core/alloc.h"
 #include "schedule/evaluate.h"
 
-/* The schedule that `schedule` names, NULL for RoundPipe, which is the default. */
 static int find_schedule(const struct rh_config *config, const struct rh_schedule **out)
 {
-	const char *name = config->schedule;
-	*out = name ? rh_schedule_find(name) : NULL;
-	if (name && (!*out || (*out)->update == RH_UPDATE_STALE))
+	const char *name = config->schedule ? config->schedule : "roundpipe";
+	*out = rh_schedule_find(name);
+	if (!*out || (*out)->update == RH_UPDATE_STALE)
 		return rh_fail(-EINVAL, "schedule: '%s' is not one that runs; choose %s (roundpipe-async: optimizer_staleness: 1)", name,
 		               rh_schedule_names());
-	if (rh_schedule_is_roundpipe(*out))
-		*out = NULL;
 	return 0;
 }
 
@@ -99,9 +96,11 @@ int planning_schedule(struct rh_session *session, const struct rh_workload *work
 {
 	const struct rh_schedule *schedule;
 	int rc = find_schedule(session->config, &schedule);
-	if (rc || !schedule)
+	if (rc)
 		return rc;
 	session->schedule = planning->options.schedule = schedule;
+	if (rh_schedule_is_roundpipe(schedule))
+		return 0;
 	if (schedule->update == RH_UPDATE_LOCAL)
 		rc = check_local(session, schedule);
 	if (!rc)

@@ -49,7 +49,7 @@ struct rh_session {
 	struct rh_updater *updater;         /* of a session that trains */
 	int64_t *cuts;                      /* that a schedule other than RoundPipe made, else NULL */
 	struct rh_put_off *put_off;         /* of a schedule that splits backwards, else NULL */
-	const struct rh_schedule *schedule; /* of training; NULL: RoundPipe */
+	const struct rh_schedule *schedule; /* of training; NULL where there is none */
 	const int64_t *window;              /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_plan plan;
 	int64_t train_round;         /* micro-batches in a round of training, as planned */

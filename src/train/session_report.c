@@ -53,7 +53,8 @@ void rh_session_report(const struct rh_session *session)
 		        session->devices.count,
 		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
 		        session->balanced.step_s, 100 * session->balanced.idle);
-	if (session->train_round > 0 && session->config->gradient_accumulation_steps > session->train_round && !session->schedule)
+	if (session->train_round > 0 && session->config->gradient_accumulation_steps > session->train_round &&
+	    rh_schedule_is_roundpipe(session->schedule))
 		rh_note("rounds: at most %lld micro-batches each", (long long)session->train_round);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
 	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,

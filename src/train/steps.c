@@ -158,7 +158,7 @@ static void report_nvme(struct training *run, struct rh_step_report *report, int
 /* Stages update themselves, and several steps are on their way: those of a stretch. */
 static int is_local(const struct training *run)
 {
-	return run->session.schedule && run->session.schedule->update == RH_UPDATE_LOCAL;
+	return run->session.schedule->update == RH_UPDATE_LOCAL;
 }
 
 static int log_step(struct training *run, struct rh_step_report *report, double now)

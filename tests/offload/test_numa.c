@@ -113,8 +113,8 @@ static void check_dealt(const struct rh_numa *numa, const int *cores, int nodes)
 	}
 }
 
-/* two-nodes.xml: node 0 with three cores, node 1 with one, and a GPU on each. No comment stands in it: hwloc's own parser, all that there is
- * without libhwloc-plugins, knows none. */
+/* two-nodes.xml: node 0 with three cores, node 1 with one, and a GPU on each. No comment stands in it: hwloc's own parser, all that there
+ * is without libhwloc-plugins, knows none. */
 static void test_threads_are_dealt_to_nodes_in_turn(void **state)
 {
 	(void)state;

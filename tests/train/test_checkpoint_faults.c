@@ -1,4 +1,4 @@
-/* A run is killed, or its disk fails, at each change that it makes to the file system: what it goes on from is there and whole each time. */
+/* A run is killed, or its disk fails, at each change that it makes to the file system: what it goes on from is there and whole. */
 #include "cli/good.h"
 #include "fs_faults.h"
 
