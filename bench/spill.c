@@ -13,7 +13,7 @@
  * updated as their gradients arrive. A stage's arrive together at its end: in one stage no update would be beside the backward pass, so
  * without clipping synchronous steps have backward stages of one layer each, as models have that are much larger than the device.
  *
- * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|async-clipped|sync|sync-clipped]: all unless one is named */
+ * usage: spill [directory] [layers] [tokens] [steps a round] [rounds] [async|async-clipped|sync|sync-clipped|all] [hidden size] */
 #include "config/config.h"
 #include "core/log.h"
 #include "machine.h"
@@ -24,7 +24,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { HIDDEN = 1024, ROUNDS_MOST = 16, CUTS_MOST = 64 };
+enum { ROUNDS_MOST = 16, CUTS_MOST = 64 };
 static const double rate_seconds = 0.5;
 
 static const struct kind {
@@ -51,7 +51,7 @@ struct run {
 	int step;
 };
 
-static void write_config(struct setting *setting, int layers)
+static void write_config(struct setting *setting, int layers, int hidden)
 {
 	snprintf(setting->config, sizeof setting->config, "%s/roundhouse-bench-config.json", setting->dir);
 	FILE *file = fopen(setting->config, "w");
@@ -65,7 +65,7 @@ static void write_config(struct setting *setting, int layers)
 	        "8192, "
 	        "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
 	        "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",
-	        HIDDEN, 4 * HIDDEN, layers, HIDDEN / 64, HIDDEN / 64);
+	        hidden, 4 * hidden, layers, hidden / 64, hidden / 64);
 	fclose(file);
 }
 
@@ -235,14 +235,14 @@ int main(int argc, char **argv)
 	setting.rounds = argc > 5 ? atoi(argv[5]) : 3;
 	setting.rounds = setting.rounds < 1 ? 1 : setting.rounds > ROUNDS_MOST ? ROUNDS_MOST : setting.rounds;
 	char machine[256];
-	write_config(&setting, layers);
+	write_config(&setting, layers, argc > 7 ? atoi(argv[7]) : 512);
 	rh_log_quiet(1);
 	struct ours ours;
 	ours_open(&ours, dir, BY_OWNER);
 	(void)ours_run(&ours, WRITE, 1);
 	double ratio[KINDS] = {0};
 	for (int k = 0; k < KINDS; k++)
-		if (argc < 7 || !strcmp(argv[6], kinds[k].name))
+		if (argc < 7 || !strcmp(argv[6], "all") || !strcmp(argv[6], kinds[k].name))
 			ratio[k] = compare(&setting, &ours, &kinds[k]);
 	ours_close(&ours);
 	unlink(setting.config);

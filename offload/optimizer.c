@@ -6,6 +6,9 @@
 #include <math.h>
 #include <stdatomic.h>
 
+/* Of an update without bytes: as many as show who goes before whom. */
+enum { PIECES_SHOWN = 16 };
+
 struct take {
 	struct rh_store *store;
 	int64_t first; /* span */
@@ -187,12 +190,30 @@ static struct found update_tensors(struct rh_store *store, const struct store_pi
 	return (struct found){bad, INT_MAX};
 }
 
-/* *bad: the lowest tensor with a non-finite weight, so far. */
-static int update_piece(struct rh_store *store, int number, const struct rh_update *update, int *bad)
+int rh_optimizer_pieces(const struct rh_store *store, int block)
 {
+	if (!store->options.addresses_only)
+		return store->block[block].piece_count;
+	return rh_store_traffic(store, block).nvme > 0 ? PIECES_SHOWN : 1;
+}
+
+int rh_optimizer_distance(const struct rh_store *store, int block, int piece)
+{
+	return store->options.addresses_only ? 0 : store_distance(store, store->block[block].piece + piece);
+}
+
+int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update)
+{
+	const struct rh_block *spec = rh_store_block(store, block);
+	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
+	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block));
+	store->block[block].version++;
+	if (store->options.addresses_only)
+		return 0;
+	int number = store->block[block].piece + at, by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
 	const struct store_piece *piece = &store->piece[number];
 	struct store_view view;
-	int by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
+	store_asked(store, block, at);
 	int rc = (by_tensor ? store_hold : store_hold_unknown)(store, number, STORE_ALL, &view);
 	if (rc)
 		return rc;
@@ -202,34 +223,20 @@ static int update_piece(struct rh_store *store, int number, const struct rh_upda
 		return rh_space_mismatch(store->options.space, piece->record, found.torn - 1);
 	}
 	store_release(store, number, STORE_ALL, by_tensor ? STORE_DONE : STORE_SUMMED);
-	*bad = found.bad < *bad ? found.bad : *bad;
-	return 0;
+	if (at + 1 == store->block[block].piece_count)
+		store_done(store, block);
+	if (found.bad == INT_MAX)
+		return 0;
+	return rh_fail(-EINVAL,
+	               "weight %s of %s is no longer finite after step %lld (learning rate %g): lower learning_rate or max_grad_norm",
+	               spec->tensor[found.bad].name, spec->name, (long long)update->step, update->learning_rate);
 }
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
 {
-	return rh_optimizer_update_pausing(store, block, update, NULL);
-}
-
-int rh_optimizer_update_pausing(struct rh_store *store, int block, const struct rh_update *update, const struct rh_between *between)
-{
-	const struct rh_block *spec = rh_store_block(store, block);
-	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
-	store->block[block].version++;
-	if (store->options.addresses_only)
-		return 0;
-	int bad = INT_MAX;
-	spill_turn(store, block);
-	for (int p = store->block[block].piece, end = p + store->block[block].piece_count; p < end; p++) {
-		int rc = update_piece(store, p, update, &bad);
-		if (!rc && between && p + 1 < end)
-			rc = between->pause(between->context);
-		if (rc)
-			return rc;
-	}
-	if (bad == INT_MAX)
-		return 0;
-	return rh_fail(-EINVAL,
-	               "weight %s of %s is no longer finite after step %lld (learning rate %g): lower learning_rate or max_grad_norm",
-	               spec->tensor[bad].name, spec->name, (long long)update->step, update->learning_rate);
+	int rc = 0;
+	store_first(store, block);
+	for (int p = 0, pieces = rh_optimizer_pieces(store, block); !rc && p < pieces; p++)
+		rc = rh_optimizer_update_piece(store, block, p, update);
+	return rc;
 }

@@ -40,13 +40,12 @@ double rh_optimizer_clip(double norm, double max_norm);
  * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout); or a fault of
  * NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
-/* The same, for who has other things to do when it takes long: where the block's state lies on NVMe, between(context) after each piece but
- * the last. The pool is its own then, and it may update other blocks. Its negative errno ends the update. */
-struct rh_between {
-	int (*pause)(void *context);
-	void *context;
-};
-int rh_optimizer_update_pausing(struct rh_store *store, int block, const struct rh_update *update,
-                                const struct rh_between *between) RH_MUST;
+/* The same piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an update takes as
+ * long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
+int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update) RH_MUST;
+/* 1 where nothing of it is on NVMe; 0 of a block without tensors. */
+int rh_optimizer_pieces(const struct rh_store *store, int block);
+/* 0: what of the piece is on NVMe is in memory; 1: on its way; 2: neither. Has the pool. */
+int rh_optimizer_distance(const struct rh_store *store, int block, int piece);
 
 #endif

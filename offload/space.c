@@ -337,7 +337,7 @@ void rh_space_write(struct rh_space_io *io, int record, const void *memory)
 }
 
 /* Until nothing is left of it; -ETIMEDOUT when no block came for as long as a drive may take. Lock held. */
-static int await(struct rh_space_io *io)
+static int await(struct rh_space_io *io, int counts)
 {
 	struct rh_space *space = io->space;
 	double began = rh_clock_seconds();
@@ -349,7 +349,7 @@ static int await(struct rh_space_io *io)
 			rc = -ETIMEDOUT;
 		before = io->left;
 	}
-	space->waited += io->aside ? 0 : rh_clock_seconds() - began;
+	space->waited += counts && !io->aside ? rh_clock_seconds() - began : 0;
 	return rc;
 }
 
@@ -404,11 +404,11 @@ static int outcome(const struct rh_space_io *io, int late)
 	return 0;
 }
 
-int rh_space_io_wait(struct rh_space_io *io)
+static int wait_for(struct rh_space_io *io, int counts)
 {
 	struct rh_space *space = io->space;
 	pthread_mutex_lock(&space->lock);
-	int late = await(io), rc = rh_fault_get(&space->fault);
+	int late = await(io, counts), rc = rh_fault_get(&space->fault);
 	if (!rc)
 		rh_fault_keep(&space->fault, rc = outcome(io, late));
 	io->stuck |= late != 0;
@@ -416,6 +416,16 @@ int rh_space_io_wait(struct rh_space_io *io)
 		io->count = 0;
 	pthread_mutex_unlock(&space->lock);
 	return rc;
+}
+
+int rh_space_io_wait(struct rh_space_io *io)
+{
+	return wait_for(io, 1);
+}
+
+int rh_space_io_wait_idle(struct rh_space_io *io)
+{
+	return wait_for(io, 0);
 }
 
 int rh_space_mismatch(struct rh_space *space, int record, int block)

@@ -68,6 +68,8 @@ void rh_space_write_parts(struct rh_space_io *io, int record, unsigned parts, co
 /* Until all is there, and verified. -EIO, -ENOSPC, -ETIMEDOUT..., -EBADMSG for a checksum; the line names directory, block and record.
  * Without a transfer: 0, or the fault that stays. */
 int rh_space_io_wait(struct rh_space_io *io) RH_MUST;
+/* The same, for who has nothing else to do: it does not count as time waited. */
+int rh_space_io_wait_idle(struct rh_space_io *io) RH_MUST;
 /* A record's owner found that this block of it (from 0) is not what was written: -EBADMSG with the line, a fault that stays. */
 int rh_space_mismatch(struct rh_space *space, int record, int block) RH_MUST;
 /* Whether rh_space_io_wait would return at once. */

@@ -1,17 +1,8 @@
-/* What of trainable blocks lies on NVMe, and the cache of host memory through which it is read and written.
- *
- * A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower halves or masters, then
- * moments or codes. The cache has a few frames, each as large as the largest record.
- *
- *   EMPTY --begin_read--> READING --hold--> HELD --release--> KEPT (what has changed is written when the frame is needed)
- *                                            |  --release, done--> WRITING
- *   KEPT --hold--> HELD;  WRITING --hold, once written--> HELD;  all but HELD --empty--> EMPTY
- *
- * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
- * way, since until then it is in its frame. */
+/* What of trainable blocks, and of frozen ones, lies on NVMe: cut into pieces that are held at once, each with a record of the space and a
+ * place for its checksums. A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower
+ * halves or masters, then moments or codes. Where they come to be used: cache.c. */
 #include "core/alloc.h"
 #include "core/hooks.h"
-#include "offload/frame_choice.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
@@ -20,30 +11,6 @@
 
 /* Frames: so many that the drive is busy while nothing is updated, between two steps (bench/spill). */
 enum { FRAMES = 10, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20 };
-
-enum frame_state { FRAME_EMPTY, FRAME_READING, FRAME_HELD, FRAME_KEPT, FRAME_WRITING };
-
-struct frame {
-	char *memory;
-	struct rh_space_io *io;
-	enum frame_state state;
-	int piece;
-	/* parts of the piece: here or on their way; changed since they were last read or written; of a trainable block's: here and known to
-	 * be what was written; changed since their checksums were made */
-	unsigned present, changed, checked, unsummed;
-	uint64_t used; /* when it was last let go of, in turns of the cache */
-};
-
-struct store_cache {
-	struct rh_arena memory;
-	struct frame frame[FRAMES];
-	int frames;
-	uint64_t turns;
-	int *line; /* blocks whose update comes, a ring of as many as there are */
-	int *in_line;
-	int head, count;
-	int next; /* piece of the first block in line that is to be read next */
-};
 
 struct spill_widths spill_widths(const struct rh_store_options *options)
 {
@@ -213,23 +180,10 @@ static void add_piece(void *context, struct store_piece piece)
 	store->piece[store->pieces++] = piece;
 }
 
-static int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
+static int take_records(struct rh_store *store)
 {
-	struct store_cache *cache = rh_alloc(1, sizeof *cache);
-	if (!cache)
-		return -ENOMEM;
-	store->cache = cache;
-	cache->line = rh_alloc((size_t)store->count, sizeof *cache->line);
-	cache->in_line = rh_alloc((size_t)store->count, sizeof *cache->in_line);
-	int rc = cache->line && cache->in_line ? 0 : -ENOMEM;
-	if (!rc)
-		rc = rh_host_reserve(sizes->cache_bytes, "the cache of optimizer state on NVMe", &cache->memory);
-	int64_t each = sizes->frame_bytes, frames = sizes->frames * each, sums = 0;
-	for (; !rc && cache->frames < sizes->frames; cache->frames += !rc) {
-		struct frame *frame = &cache->frame[cache->frames];
-		*frame = (struct frame){.memory = cache->memory.base + cache->frames * each, .piece = -1};
-		rc = rh_space_io_create(store->options.space, each, &frame->io);
-	}
+	int64_t sums = 0;
+	int rc = 0;
 	for (int p = 0; !rc && p < store->pieces; p++) {
 		struct store_piece *piece = &store->piece[p];
 		struct spill_parts parts = spill_parts(&store->options, piece);
@@ -241,11 +195,7 @@ static int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
 		piece->sum = sums;
 		sums += piece->span_count ? sums_count(&parts, piece->span_count) : 0;
 	}
-	if (rc)
-		return rc;
-	store->sum = (uint64_t *)(void *)(cache->memory.base + frames);
-	rh_space_attach(store->options.space, cache->memory.base, frames);
-	return 0;
+	return rc;
 }
 
 int spill_create(struct rh_store *store)
@@ -255,274 +205,14 @@ int spill_create(struct rh_store *store)
 	if (!store->piece)
 		return -ENOMEM;
 	cut(store->spec, store->count, &store->options, add_piece, store);
-	return sizes.cache_bytes ? cache_create(store, &sizes) : 0;
+	int rc = sizes.cache_bytes ? cache_create(store, &sizes) : 0;
+	return rc || !sizes.cache_bytes ? rc : take_records(store);
 }
 
 void spill_destroy(struct rh_store *store)
 {
-	struct store_cache *cache = store->cache;
-	if (cache) {
-		for (int i = 0; i < FRAMES; i++)
-			rh_space_io_destroy(cache->frame[i].io);
-		rh_host_release(&cache->memory);
-		rh_free(cache->line);
-		rh_free(cache->in_line);
-		rh_free(cache);
-	}
+	cache_destroy(store);
 	rh_free(store->piece);
-}
-
-/* ---- the cache ---- */
-
-/* Takes what is in a frame out of it. */
-static void evict(struct rh_store *store, struct frame *frame)
-{
-	if (frame->piece >= 0)
-		store->piece[frame->piece].frame = -1;
-	frame->piece = -1;
-	frame->state = FRAME_EMPTY;
-	frame->present = frame->changed = frame->checked = frame->unsummed = 0;
-}
-
-/* How soon a frame may be given to another piece: 0 now, higher later, -1 not at all. */
-static int cost_of(const struct rh_store *store, const struct frame *frame)
-{
-	switch (frame->state) {
-	case FRAME_EMPTY:
-		return 0;
-	case FRAME_KEPT:
-		return store->piece[frame->piece].ahead ? 3 : frame->changed ? 2 : 0;
-	case FRAME_WRITING:
-		return rh_space_io_done(frame->io) ? 0 : 1;
-	case FRAME_READING:
-		return 4;
-	default:
-		return -1;
-	}
-}
-
-/* The frame that is given away most easily, of equals the one longest unused; NULL if that costs more than `most`. */
-static struct frame *choose(const struct rh_store *store, int most)
-{
-	struct store_cache *cache = store->cache;
-	struct rh_frame_choice best = {.frame = -1};
-	for (int i = 0; i < cache->frames; i++) {
-		int cost = cost_of(store, &cache->frame[i]);
-		if (cost >= 0 && cost <= most)
-			rh_frame_offer(&best, i, cost, cache->frame[i].used);
-	}
-	return best.frame < 0 ? NULL : &cache->frame[best.frame];
-}
-
-static void begin_write(struct rh_store *store, struct frame *frame)
-{
-	const struct store_piece *piece = &store->piece[frame->piece];
-	if (piece->span_count && frame->unsummed)
-		sums_make(store, piece, frame->unsummed, frame->memory);
-	frame->unsummed = 0;
-	rh_space_write_parts(frame->io, store->piece[frame->piece].record, frame->changed, frame->memory);
-	frame->changed = 0;
-	frame->state = FRAME_WRITING;
-}
-
-static int empty(struct rh_store *store, struct frame *frame)
-{
-	int rc = 0;
-	if (frame->state == FRAME_KEPT && frame->changed)
-		begin_write(store, frame);
-	if (frame->state == FRAME_WRITING || frame->state == FRAME_READING)
-		rc = rh_space_io_wait(frame->io);
-	evict(store, frame);
-	return rc;
-}
-
-/* Into a frame that has none of these parts, and of no other piece any; nothing of it is under way. */
-static void read_parts(struct rh_store *store, struct frame *frame, int piece, unsigned parts)
-{
-	frame->piece = piece;
-	frame->state = FRAME_READING;
-	frame->present |= parts;
-	frame->checked &= ~parts;
-	store->piece[piece].frame = (int)(frame - store->cache->frame);
-	rh_space_read_parts(frame->io, store->piece[piece].record, parts, frame->memory);
-}
-
-static int begin_read(struct rh_store *store, struct frame *frame, int piece, unsigned parts)
-{
-	int rc = empty(store, frame);
-	if (!rc)
-		read_parts(store, frame, piece, parts);
-	return rc;
-}
-
-/* Reads ahead, in line, into what is free at once. A fault stays in the space, and is met by the next hold. */
-static void pump(struct rh_store *store)
-{
-	struct store_cache *cache = store->cache;
-	while (cache->count) {
-		const struct store_block *block = &store->block[cache->line[cache->head]];
-		int piece = block->piece + cache->next;
-		if (cache->next == block->piece_count) { /* all of it is here or on its way */
-			cache->in_line[cache->line[cache->head]] = 0;
-			cache->head = (cache->head + 1) % store->count;
-			cache->count--;
-			cache->next = 0;
-			continue;
-		}
-		struct frame *frame = store->piece[piece].frame < 0 ? choose(store, 0) : NULL;
-		if (store->piece[piece].frame < 0 && !frame)
-			return;
-		store->piece[piece].ahead = 1;
-		if (frame && begin_read(store, frame, piece, STORE_ALL))
-			return;
-		cache->next++;
-	}
-}
-
-void rh_store_ahead(struct rh_store *store, int block)
-{
-	struct store_cache *cache = store->cache;
-	RH_ASSERT(block >= 0 && block < store->count);
-	int known =
-	        !cache || !store->block[block].piece_count || store->piece[store->block[block].piece].record < 0 || cache->in_line[block];
-	for (int p = 0; !known && p < store->block[block].piece_count; p++)
-		known |= store->piece[store->block[block].piece + p].ahead;
-	if (known)
-		return;
-	cache->line[(cache->head + cache->count++) % store->count] = block;
-	cache->in_line[block] = 1;
-	pump(store);
-}
-
-void spill_turn(struct rh_store *store, int block)
-{
-	struct store_cache *cache = store->cache;
-	rh_store_ahead(store, block);
-	if (!cache || !cache->in_line[block] || cache->line[cache->head] == block)
-		return;
-	int at = 1;
-	while (cache->line[(cache->head + at) % store->count] != block)
-		at++;
-	for (; at > 0; at--)
-		cache->line[(cache->head + at) % store->count] = cache->line[(cache->head + at - 1) % store->count];
-	cache->line[cache->head] = block;
-	cache->next = 0; /* of the block that was first, what is here already is passed over when its turn comes */
-	pump(store);
-}
-
-/* memory: of the piece's frame; NULL: nothing of these parts is spilled. */
-static void view_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts, char *memory, struct store_view *view)
-{
-	const struct store_block *block = &store->block[piece->block];
-	struct spill_widths widths = spill_widths(&store->options);
-	int64_t count = piece->end - piece->first, at = piece->first;
-	*view = (struct store_view){
-	        .first = at, .lower = block->lower ? block->lower + at : NULL, .master = block->master ? block->master + at : NULL};
-	for (int k = 0; k < 2; k++) {
-		view->moment[k] = block->moment[k] ? block->moment[k] + at : NULL;
-		view->code[k] = block->code[k] ? block->code[k] + at : NULL;
-	}
-	if (!memory)
-		return;
-	if (!piece->span_count) {
-		view->weights = memory;
-		return;
-	}
-	const struct rh_space *space = store->options.space;
-	if (widths.lower && parts & STORE_WEIGHTS)
-		view->lower = (uint16_t *)(void *)memory;
-	if (widths.master && parts & STORE_WEIGHTS)
-		view->master = (float *)(void *)memory;
-	memory += rh_space_round(space, count * (widths.lower + widths.master));
-	for (int k = 0; k < widths.moments; k++) {
-		int asked = (parts & (k ? STORE_SECOND : STORE_MOMENT)) != 0;
-		if (widths.moment && asked)
-			view->moment[k] = (float *)(void *)memory;
-		else if (asked)
-			view->code[k] = (uint8_t *)memory;
-		memory += rh_space_round(space, count * (widths.moment + widths.code));
-	}
-}
-
-/* Those of the parts that the piece has on NVMe. */
-static unsigned spilled_of(const struct rh_store *store, const struct store_piece *piece, unsigned parts)
-{
-	struct spill_parts all = spill_parts(&store->options, piece);
-	for (int p = 0; p < RH_SPACE_PARTS; p++)
-		if (!all.bytes[p])
-			parts &= ~(1u << p);
-	return parts;
-}
-
-int store_hold_unknown(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
-{
-	struct store_piece *of = &store->piece[piece];
-	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
-	if (!parts) {
-		view_of(store, of, 0, NULL, view);
-		return 0;
-	}
-	struct store_cache *cache = store->cache;
-	int rc = 0;
-	if (of->frame < 0)
-		rc = begin_read(store, choose(store, 4), piece, parts);
-	struct frame *frame = rc ? NULL : &cache->frame[of->frame];
-	if (frame && (frame->state == FRAME_READING || frame->state == FRAME_WRITING))
-		rc = rh_space_io_wait(frame->io);
-	if (!rc && parts & ~frame->present) {
-		read_parts(store, frame, piece, parts & ~frame->present);
-		rc = rh_space_io_wait(frame->io);
-	}
-	if (rc)
-		return rc;
-	RH_ASSERT(frame->state != FRAME_HELD);
-	of->ahead = 0;
-	frame->state = FRAME_HELD;
-	pump(store);
-	view_of(store, of, parts, frame->memory, view);
-	view->frame = frame->memory;
-	view->parts = of->span_count ? parts : 0;
-	view->unknown = view->parts & ~frame->checked;
-	return 0;
-}
-
-int store_hold(struct rh_store *store, int piece, unsigned parts, struct store_view *view)
-{
-	struct store_piece *of = &store->piece[piece];
-	int rc = store_hold_unknown(store, piece, parts, view);
-	if (rc || !view->unknown)
-		return rc;
-	int bad = sums_check(store, of, view->unknown, view->frame);
-	if (!bad) {
-		store->cache->frame[of->frame].checked |= view->unknown;
-		return 0;
-	}
-	store_release(store, piece, parts, STORE_UNCHANGED);
-	return rh_space_mismatch(store->options.space, of->record, bad - 1);
-}
-
-void store_release(struct rh_store *store, int piece, unsigned parts, enum store_after after)
-{
-	struct store_piece *of = &store->piece[piece];
-	parts = of->record < 0 ? 0 : spilled_of(store, of, parts);
-	if (!parts)
-		return;
-	struct frame *frame = &store->cache->frame[of->frame];
-	RH_ASSERT(frame->state == FRAME_HELD && frame->piece == piece);
-	frame->used = ++store->cache->turns;
-	if (after != STORE_UNCHANGED)
-		frame->changed |= parts;
-	if (after == STORE_CHANGED || after == STORE_DONE)
-		frame->unsummed |= parts;
-	if (after == STORE_SUMMED) {
-		frame->checked |= parts;
-		frame->unsummed &= ~parts;
-	}
-	frame->state = FRAME_KEPT;
-	of->ahead = 0; /* set while it was held, by a read-ahead that found it there */
-	if (after == STORE_DONE || after == STORE_SUMMED)
-		begin_write(store, frame);
-	pump(store);
 }
 
 int rh_store_pages(const struct rh_store *store, int block)
@@ -531,20 +221,4 @@ int rh_store_pages(const struct rh_store *store, int block)
 	if (store->block[block].weights)
 		return -1;
 	return store->options.addresses_only ? 0 : store->piece[store->block[block].piece].record;
-}
-
-int rh_store_settle(struct rh_store *store)
-{
-	struct store_cache *cache = store->cache;
-	int rc = 0;
-	for (int i = 0; cache && !rc && i < cache->frames; i++) {
-		struct frame *frame = &cache->frame[i];
-		if (frame->state == FRAME_KEPT && frame->changed)
-			begin_write(store, frame);
-		if (frame->state != FRAME_WRITING)
-			continue;
-		rc = rh_space_io_wait(frame->io);
-		frame->state = FRAME_KEPT;
-	}
-	return rc;
 }

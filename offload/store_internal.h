@@ -116,8 +116,17 @@ struct spill_sizes spill_measure(const struct rh_block *specs, int count, const 
 int spill_create(struct rh_store *store) RH_MUST;
 void spill_destroy(struct rh_store *store);
 
-/* The block is updated now: what is spilled of it is read before anything else in line. */
-void spill_turn(struct rh_store *store, int block);
+/* cache.c: of these sizes, without records. */
+int cache_create(struct rh_store *store, const struct spill_sizes *sizes) RH_MUST;
+void cache_destroy(struct rh_store *store);
+/* The block is updated before all that are expected. */
+void store_first(struct rh_store *store, int block);
+/* Its update is at this piece (from 0): so far nothing is to be read ahead any more. */
+void store_asked(struct rh_store *store, int block, int piece);
+/* Its update is over, and it is not expected any more: what is read ahead of it from now on is for the next. */
+void store_done(struct rh_store *store, int block);
+/* 0: the piece can be held without waiting; 1: it is on its way; 2: it is not. The caller has the pool. */
+int store_distance(const struct rh_store *store, int piece);
 /* What of a piece is read and written apart: lower halves or masters (of a frozen block weights), and each moment's values or codes. */
 enum store_parts { STORE_WEIGHTS = 1, STORE_MOMENT = 2, STORE_SECOND = 4, STORE_ALL = 7 };
 /* These of a piece's arrays are in memory until store_release, of those that are spilled the view has no others; the caller has the

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/fault.h"
 
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 /* A trainable block's gradient of one step:
  *
  *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
- *   WAITING --thread: published, all there that it has to wait for, updated (update)--> FREE
+ *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
  */
 enum state { FREE, COMING, WAITING };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
@@ -28,6 +29,10 @@ struct block {
 	int uploads;
 	int64_t upload_number;
 	int64_t updated; /* steps that it has been updated by */
+	/* Of its update, the thread's own. */
+	int named; /* it may be updated, and is known to */
+	int piece; /* the next */
+	double began;
 };
 
 struct rh_updater {
@@ -47,11 +52,14 @@ struct rh_updater {
 		int left;   /* gradients that are still to be taken: then the norm is known */
 		int spoilt; /* a gradient was not finite */
 	} step[STEPS];
-	int *follower, latest; /* the block updated after each the last time, a ring at first; -1: not trained. Under turn alone */
-	int which;             /* the latest */
-	int untold;            /* updates whose norm is to be asked for, the latest ones */
+	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
+	int *order, ordered, latest;
+	int *line;  /* those that may be updated now, and what comes after them; the thread's own */
+	int which;  /* the latest */
+	int untold; /* updates whose norm is to be asked for, the latest ones */
 	int64_t announced;
-	int busy; /* blocks that are not FREE, and those to be published */
+	int busy;  /* blocks that are not FREE, and those to be published */
+	int ahead; /* there may be something to be read ahead, by whoever has nothing else to do */
 	struct rh_watch watch;
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
@@ -149,34 +157,48 @@ static void take_arrived(struct rh_updater *updater, int b)
 	pthread_cond_broadcast(&updater->changed);
 }
 
-static void make_ring(struct rh_updater *updater)
+/* Gradients come from the top, as a first guess. */
+static void make_order(struct rh_updater *updater)
 {
-	int first = -1, last = -1;
-	for (int b = 0; b < updater->blocks; b++) {
-		updater->follower[b] = -1;
-		if (!rh_store_block(updater->store, b)->trainable)
-			continue;
-		if (last >= 0)
-			updater->follower[last] = b;
-		first = first < 0 ? b : first;
-		last = b;
-	}
-	if (last >= 0)
-		updater->follower[last] = first;
+	for (int b = updater->blocks - 1; b >= 0; b--)
+		if (rh_store_block(updater->store, b)->trainable)
+			updater->order[updater->ordered++] = b;
 }
 
-/* What of the blocks that are likely to come next is on NVMe starts on its way: those that came after this one the last time. After a
- * step's last block these are the next step's first ones, which come while it computes. */
-static void read_ahead(struct rh_updater *updater, int b)
+static int place_of(const struct rh_updater *updater, int block)
 {
-	if (updater->latest >= 0 && updater->latest != b)
-		updater->follower[updater->latest] = b;
-	updater->latest = b;
-	int next = updater->follower[b];
-	for (int i = 0; i < updater->blocks && next >= 0 && next != b; i++) {
-		rh_store_ahead(updater->store, next);
-		next = updater->follower[next];
+	int place = 0;
+	while (updater->order[place] != block)
+		place++;
+	return place;
+}
+
+/* A block may be updated from now on: in the order it comes after the one of which that was found before. */
+static void name(struct rh_updater *updater, int b)
+{
+	int *order = updater->order, at = place_of(updater, b);
+	updater->block[b].named = 1;
+	if (updater->latest >= 0 && updater->latest != b) {
+		memmove(order + at, order + at + 1, (size_t)(updater->ordered - at - 1) * sizeof *order);
+		order[updater->ordered - 1] = -1;
+		int to = place_of(updater, updater->latest) + 1;
+		memmove(order + to + 1, order + to, (size_t)(updater->ordered - to - 1) * sizeof *order);
+		order[to] = b;
 	}
+	updater->latest = b;
+}
+
+/* What of blocks is on NVMe starts on its way: of those that may be updated, in line, then of those that are likely to come next, which came
+ * after these the last time. After a step's last block these are the next step's first ones, which come while it computes. */
+static void read_ahead(struct rh_updater *updater, int waiting)
+{
+	int count = waiting, from = updater->latest < 0 ? 0 : place_of(updater, updater->latest) + 1;
+	for (int i = 0; i < updater->ordered; i++) {
+		int b = updater->order[(from + i) % updater->ordered];
+		if (!updater->block[b].named)
+			updater->line[count++] = b;
+	}
+	rh_store_expect(updater->store, updater->line, count);
 }
 
 static int is_watched(const struct rh_updater *updater, int which)
@@ -187,7 +209,7 @@ static int is_watched(const struct rh_updater *updater, int which)
 
 /* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
 struct task {
-	enum { NOTHING, PUBLISH, TAKE, UPDATE, LISTEN } what;
+	enum { NOTHING, PUBLISH, TAKE, UPDATE, READ_AHEAD, LISTEN } what;
 	int block;
 	int rc;                 /* of a device */
 	struct rh_event *event; /* LISTEN: to this one */
@@ -254,11 +276,18 @@ static int may_update(const struct rh_updater *updater, const struct block *bloc
 	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
 }
 
+/* Blocks by how urgent their updates are. */
+static int in_order(const struct rh_updater *updater, int i)
+{
+	return is_stale(updater) ? updater->blocks - 1 - i : i;
+}
+
 static struct task next_task(const struct rh_updater *updater)
 {
 	struct task none = {.block = -1}, publishing, taking;
+	struct task ahead = {READ_AHEAD, -1, 0, NULL};
 	if (!updater->busy)
-		return none;
+		return updater->ahead && !updater->ending ? ahead : none;
 	publishing = next_publishing(updater);
 	if (publishing.what == PUBLISH)
 		return publishing;
@@ -266,10 +295,12 @@ static struct task next_task(const struct rh_updater *updater)
 	if (taking.what == TAKE)
 		return taking;
 	for (int i = 0; i < updater->blocks; i++) {
-		int b = is_stale(updater) ? updater->blocks - 1 - i : i;
+		int b = in_order(updater, i);
 		if (may_update(updater, &updater->block[b]))
 			return (struct task){UPDATE, b, 0, NULL};
 	}
+	if (updater->ahead)
+		return ahead;
 	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
 }
 
@@ -282,73 +313,93 @@ static int do_quick(struct rh_updater *updater, struct task task)
 	return task.rc;
 }
 
-static int update(struct rh_updater *updater, int b);
-
-struct interrupted {
-	struct rh_updater *updater;
-	int block;
-};
-
-/* Is it to be done before the update of a block goes on? Of a lower block's update the next step waits first. */
-static int is_urgent(const struct interrupted *interrupted, struct task task)
+/* The block whose update goes on: what the most urgent one needs is read before anything else, but while it is on its way pieces of others
+ * that are there need not wait, whose room it wants. The lock is held at start and end. */
+static int choose_update(struct rh_updater *updater)
 {
-	return task.what == PUBLISH || task.what == TAKE ||
-	       (task.what == UPDATE && !is_stale(interrupted->updater) && task.block < interrupted->block);
-}
-
-/* Between two pieces of an update from NVMe, which takes as long as the drive does: what others wait for need not wait for its end. */
-static int do_urgent(void *context)
-{
-	const struct interrupted *interrupted = context;
-	struct rh_updater *updater = interrupted->updater;
-	int rc = 0;
-	pthread_mutex_lock(&updater->lock);
-	for (struct task task; !rc && is_urgent(interrupted, task = next_task(updater));)
-		rc = task.what == UPDATE ? update(updater, task.block) : do_quick(updater, task);
+	int count = 0, best = 0, least = INT_MAX;
+	for (int i = 0; i < updater->blocks; i++) {
+		int b = in_order(updater, i);
+		if (may_update(updater, &updater->block[b]))
+			updater->line[count++] = b;
+	}
 	pthread_mutex_unlock(&updater->lock);
-	return rc;
+	for (int i = 0; i < count; i++)
+		if (!updater->block[updater->line[i]].named)
+			name(updater, updater->line[i]);
+	read_ahead(updater, count);
+	for (int i = 0; i < count && least > 0; i++) {
+		int b = updater->line[i], distance = rh_optimizer_distance(updater->store, b, updater->block[b].piece);
+		if (distance < least) {
+			least = distance;
+			best = b;
+		}
+	}
+	pthread_mutex_lock(&updater->lock);
+	return best;
 }
 
+/* The next piece of a block. */
 static int update(struct rh_updater *updater, int b)
 {
 	struct block *block = &updater->block[b];
 	struct rh_update update = updater->step[block->which].update;
 	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
-	double began = updater->queue ? updater->task_began : rh_clock_seconds();
-	struct interrupted interrupted = {updater, b};
-	struct rh_between between = {do_urgent, &interrupted};
+	int begins = !block->piece, pieces = rh_optimizer_pieces(updater->store, b);
 	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_TAKE, b, update.step - 1);
-	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
-	if (!stale)
-		note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
-	if (!spoilt)
-		read_ahead(updater, b);
-	if (!spoilt)
-		rc = rh_optimizer_update_pausing(updater->store, b, &update, updater->queue ? NULL : &between);
-	if (!stale)
+	if (begins) {
+		block->began = updater->queue ? updater->task_began : rh_clock_seconds();
+		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
+		note(updater, RH_ORDER_TAKE, b, update.step - 1);
+		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
+		if (!stale)
+			note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+	}
+	if (!spoilt && pieces)
+		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update);
+	int ends = rc || spoilt || ++block->piece >= pieces;
+	if (ends && !stale)
 		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
-	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+	if (ends) {
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
+		note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+	}
 	pthread_mutex_lock(&updater->lock);
+	updater->ahead = !updater->queue;
+	if (!ends)
+		return 0;
+	block->piece = block->named = 0;
 	block->state = FREE;
 	block->behind = 0;
 	block->updated = update.step;
 	updater->busy--;
 	if (updater->watch.did && is_watched(updater, block->which))
-		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
+		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, block->began, rh_updater_seconds(updater));
 	pthread_cond_broadcast(&updater->changed);
 	return rc;
+}
+
+/* Unless somebody has the pool since (rh_updater_finish). */
+static int go_ahead(struct rh_updater *updater)
+{
+	if (!updater->ahead)
+		return 0;
+	pthread_mutex_unlock(&updater->lock);
+	read_ahead(updater, 0);
+	int more = rh_store_advance(updater->store);
+	pthread_mutex_lock(&updater->lock);
+	updater->ahead &= more > 0;
+	return more < 0 ? more : 0;
 }
 
 static int do_task(struct rh_updater *updater, struct task task)
 {
 	if (task.what == PUBLISH || task.what == TAKE)
 		return do_quick(updater, task);
-	if (task.what == UPDATE) {
-		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
-		return update(updater, task.block);
-	}
+	if (task.what == UPDATE)
+		return update(updater, updater->queue ? task.block : choose_update(updater));
+	if (task.what == READ_AHEAD)
+		return go_ahead(updater);
 	pthread_mutex_unlock(&updater->lock);
 	int rc = task.event->ops->event_sync(task.event);
 	pthread_mutex_lock(&updater->lock);
@@ -412,12 +463,13 @@ static int next_job(void *context, struct rh_host_job *job)
 	if (task.what == NOTHING || task.what == LISTEN)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
+	int pieces = rh_optimizer_pieces(updater->store, task.block);
 	updater->task_began = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.what == UPDATE ? RH_HOST_OPTIMIZER : RH_HOST_MEMORY,
-	                            .bytes = task.what == UPDATE    ? traffic.update
+	                            .bytes = task.what == UPDATE    ? traffic.update / pieces
 	                                     : task.what == PUBLISH ? traffic.publish
 	                                                            : traffic.take,
-	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme : 0,
+	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme / pieces : 0,
 	                            .run = run_task,
 	                            .context = updater,
 	                            .argument = 8 * (int64_t)task.block + (int)task.what};
@@ -450,12 +502,13 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	pthread_mutex_init(&updater->lock, NULL);
 	pthread_cond_init(&updater->changed, NULL);
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
-	updater->follower = rh_alloc((size_t)updater->blocks, sizeof *updater->follower);
+	updater->order = rh_alloc((size_t)updater->blocks, sizeof *updater->order);
+	updater->line = rh_alloc((size_t)updater->blocks, sizeof *updater->line);
 	updater->latest = -1;
 	updater->which = STEPS - 1; /* a block's first gradient is of update 0 */
-	int rc = updater->block && updater->follower ? 0 : -ENOMEM;
+	int rc = updater->block && updater->order && updater->line ? 0 : -ENOMEM;
 	if (!rc)
-		make_ring(updater);
+		make_order(updater);
 	struct rh_host_worker worker = {next_job, updater};
 	updater->queue = queue;
 	if (queue)
@@ -463,7 +516,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	else if (!rc)
 		updater->started = !(rc = -pthread_create(&updater->thread, NULL, work, updater));
 	if (rc) {
-		int told = updater->block && updater->follower;
+		int told = updater->block && updater->order && updater->line;
 		rh_updater_destroy(updater);
 		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
@@ -501,7 +554,8 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_destroy(&updater->lock);
 	pthread_mutex_destroy(&updater->turn);
 	rh_free(updater->block);
-	rh_free(updater->follower);
+	rh_free(updater->order);
+	rh_free(updater->line);
 	rh_free(updater);
 }
 
@@ -600,7 +654,13 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block)
 
 int rh_updater_finish(struct rh_updater *updater)
 {
-	return await(updater, TAKEN, -1);
+	int rc = await(updater, TAKEN, -1);
+	pthread_mutex_lock(&updater->lock);
+	updater->ahead = 0;
+	pthread_mutex_unlock(&updater->lock);
+	rh_updater_pause(updater); /* the store and its pool are the caller's from now on: no reading ahead is in progress */
+	rh_updater_resume(updater);
+	return rc;
 }
 
 int rh_updater_norm(struct rh_updater *updater, double *norm)

@@ -113,7 +113,31 @@ static void fill_gradients(struct rh_store *store, uint64_t seed)
 			}
 }
 
-/* Steps in the order of the blocks, backwards, and at random; looked at in between as checkpoints do, and read ahead, rightly or not. */
+/* Blocks `one` and `other` in turn, piece by piece at random. */
+static void update_in_turn(struct rh_store *store, int one, int other, const struct rh_update *update, uint64_t *order)
+{
+	int block[2] = {one, other}, piece[2] = {0}, left = 2;
+	while (left) {
+		int i = (int)(check_random(order) % 2);
+		if (piece[i] == rh_optimizer_pieces(store, block[i]))
+			continue;
+		if (check_random(order) % 3 == 0)
+			rh_store_expect(store, &block[check_random(order) % 2], 1);
+		int distance = rh_optimizer_distance(store, block[i], piece[i]);
+		assert_true(distance >= 0 && distance <= 2);
+		check_ok(rh_optimizer_update_piece(store, block[i], piece[i]++, update));
+		left -= piece[i] == rh_optimizer_pieces(store, block[i]);
+	}
+}
+
+/* The step's i-th. */
+static int block_at(int step, int i)
+{
+	return step % 3 == 0 ? i : step % 3 == 1 ? BLOCKS - 1 - i : (i + step) % BLOCKS;
+}
+
+/* Steps in the order of the blocks, backwards, and at random, the last two in turn; looked at in between as checkpoints do, and read ahead,
+ * rightly or not. */
 static uint64_t train(const struct rh_store_options *options, struct rh_pool *pool, struct rh_space *space)
 {
 	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, options->momentum ? 0.9 : 0};
@@ -125,15 +149,22 @@ static uint64_t train(const struct rh_store_options *options, struct rh_pool *po
 	set_all(store, seed);
 	for (int step = 0; step < STEPS; step++) {
 		fill_gradients(store, 100 + (uint64_t)step);
-		for (int b = 0; b < BLOCKS && step % 4 < 2; b++)
-			rh_store_ahead(store, b);
-		for (int i = 0; i < BLOCKS; i++) {
-			int b = step % 3 == 0 ? i : step % 3 == 1 ? BLOCKS - 1 - i : (int)((unsigned)(i + step) % BLOCKS);
+		const struct rh_update update = {settings, 1e-3, 0.5, step + 1};
+		int all[BLOCKS], last = block_at(step, BLOCKS - 1), but_last = block_at(step, BLOCKS - 2);
+		int in_turn = space && step % 2 && specs[last].trainable && specs[but_last].trainable;
+		for (int b = 0; b < BLOCKS; b++)
+			all[b] = b;
+		if (step % 4 < 2)
+			rh_store_expect(store, all, BLOCKS);
+		for (int i = 0; i < BLOCKS - 2 * in_turn; i++) {
+			int b = block_at(step, i);
 			if (step % 4 == 3 && check_random(&order) % 2)
-				rh_store_ahead(store, (int)(check_random(&order) % BLOCKS));
+				rh_store_expect(store, all + check_random(&order) % BLOCKS, 1);
 			if (specs[b].trainable)
-				check_ok(rh_optimizer_update(store, b, &(struct rh_update){settings, 1e-3, 0.5, step + 1}));
+				check_ok(rh_optimizer_update(store, b, &update));
 		}
+		if (in_turn)
+			update_in_turn(store, last, but_last, &update, &order);
 		if (step == 4)
 			set_state(store, 9);
 		if (step % 5 == 3)
@@ -471,6 +502,39 @@ static void test_a_flip_on_its_way_is_told(void **state)
 	sweep_flips((struct rh_store_options){.dtype = RH_BF16, .spill = both, .optim = RH_OPTIM_ADAFACTOR}, "adafactor");
 }
 
+/* A block that comes to be more urgent than the one whose update is in progress costs no reading twice, in this step or for the next. */
+static void test_an_interrupted_update_reads_once(void **state)
+{
+	(void)state;
+	struct spilled spilled;
+	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.01, 0};
+	make_specs();
+	setenv("RH_SPILL_ELEMENTS", "3000", 1);
+	spilled_open(&spilled, specs, 2,
+	             (struct rh_store_options){.dtype = RH_F32, .layout = RH_LAYOUT_PLAIN, .spill = RH_SPILL_OPTIMIZER});
+	struct rh_store *store = spilled.store;
+	struct rh_store_nvme nvme = rh_store_nvme(specs, 2, &spilled.options);
+	int64_t frames = 6 * 8 * 2 * STORE_SPAN;
+	struct moved before = {0};
+	for (int step = 1; step < 4; step++) {
+		const struct rh_update update = {settings, 1e-3, 1, step};
+		rh_store_expect(store, (int[]){1, 0}, 2);
+		int half = rh_optimizer_pieces(store, 1) / 2;
+		assert_true(half > 2 && 2 * half > 6); /* frames */
+		for (int p = 0; p < half; p++)
+			check_ok(rh_optimizer_update_piece(store, 1, p, &update));
+		rh_store_expect(store, (int[]){0, 1}, 2);
+		check_ok(rh_optimizer_update(store, 0, &update));
+		for (int p = half; p < rh_optimizer_pieces(store, 1); p++)
+			check_ok(rh_optimizer_update_piece(store, 1, p, &update));
+		for (int more = 1; more > 0;)
+			more = rh_store_advance(store);
+		check_ok(rh_store_settle(store));
+		check_moved("a step", spilled.options.space, &before, (struct moved){step > 1 ? nvme.state : 0, nvme.state}, frames);
+	}
+	spilled_close(&spilled);
+}
+
 /* An event that is reached when something has been read, and what was taken when block 0 was updated. */
 struct later {
 	struct rh_event event;
@@ -558,9 +622,13 @@ int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory), cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
-	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),  cmocka_unit_test(test_a_flipped_bit_is_of_its_block),
-	        cmocka_unit_test(test_a_flip_on_its_way_is_told),        cmocka_unit_test(test_what_is_urgent_does_not_wait_for_an_update),
+	        cmocka_unit_test(test_state_on_nvme_is_state_in_memory),
+	        cmocka_unit_test(test_what_is_not_asked_for_is_not_moved),
+	        cmocka_unit_test(test_a_fault_comes_out_of_the_update),
+	        cmocka_unit_test(test_a_flipped_bit_is_of_its_block),
+	        cmocka_unit_test(test_a_flip_on_its_way_is_told),
+	        cmocka_unit_test(test_an_interrupted_update_reads_once),
+	        cmocka_unit_test(test_what_is_urgent_does_not_wait_for_an_update),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
