@@ -124,8 +124,9 @@ headers:
 	@for h in $(HEADERS_CUDA); do g++ -std=c++17 $(HEADER_FLAGS) -x c++ $$h || exit 1; done
 	@echo "$(words $(sort $(HEADERS_C) $(HEADERS_CUDA))) headers stand alone"
 
+# isa.c asks for processor features by names that only later clangs know.
 tidy:
-	clang-tidy --quiet $(SRC) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
+	clang-tidy --quiet $(filter-out src/device/cpu/isa.c,$(SRC)) -- -std=c11 -D_GNU_SOURCE -Isrc -I. -DRH_ISA=base
 
 PREFIX ?= /usr/local
 install: all

@@ -31,7 +31,7 @@ static inline void drives_make_in(struct drives *drives, const char *where)
 /* Where files are memory, if there is such a place: quick. */
 static inline void drives_make(struct drives *drives)
 {
-	drives_make_in(drives, access("/dev/shm", W_OK) ? "build" : "/dev/shm");
+	drives_make_in(drives, check_place("build"));
 }
 
 /* Nothing was left in them. */

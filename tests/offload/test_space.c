@@ -207,7 +207,7 @@ static void test_each_fault_is_told_in_one_line_or_mended(void **state)
 			for (int64_t n = 1; n < 1000; n += is_long ? 1 : faults[f].stride) {
 				struct world world;
 				struct rh_space_io *io = NULL;
-				world_open(&world, access("/dev/shm", W_OK) ? "build" : "/dev/shm");
+				world_open(&world, check_place("build"));
 				rh_drive_fail_nth(n, faults[f].fault, faults[f].code);
 				int rc = space_open(
 				        &world, (struct rh_space_options){.dirs = 2,

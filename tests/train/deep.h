@@ -25,7 +25,7 @@ static inline void deep_open(struct deep *deep, const char *model, int blocks)
 	assert_non_null(json);
 	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(blocks)), 0);
 	(void)json_object_del(json, "layer_types");
-	strcpy(deep->dir, access("/dev/shm", W_OK) ? "/tmp/rh-deep-XXXXXX" : "/dev/shm/rh-deep-XXXXXX");
+	snprintf(deep->dir, sizeof deep->dir, "%s/rh-deep-XXXXXX", check_place("/tmp"));
 	assert_non_null(mkdtemp(deep->dir));
 	snprintf(path, sizeof path, "%s/config.json", deep->dir);
 	assert_int_equal(json_dump_file(json, path, 0), 0);
