@@ -23,7 +23,7 @@ SIMD_INLINE vw multiply_low(vw a, uint32_t b)
 SIMD_INLINE void philox(const struct rh_op *op, uint32_t first, uint32_t *words)
 {
 	uint32_t k0 = (uint32_t)op->dropout.seed, k1 = (uint32_t)(op->dropout.seed >> 32);
-	vw c0, c1 = (vw){0} + op->dropout.site, c2 = (vw){0} + op->dropout.micro_batch, c3 = (vw){0} + op->dropout.step;
+	vw c0 = {0}, c1 = (vw){0} + op->dropout.site, c2 = (vw){0} + op->dropout.micro_batch, c3 = (vw){0} + op->dropout.step;
 	for (uint32_t i = 0; i < LANES64; i++)
 		c0[i] = (uint32_t)(first + i);
 	for (int round = 0; round < 10; round++) {
