@@ -1,4 +1,4 @@
-/* A model written over an earlier one, killed or failing at each change to the file system: one of the two is there, or none; never a mix. */
+/* A model written over another, killed or failing at each change to the file system: one of the two is there, or none; no mix of them. */
 #include "fs_faults.h"
 #include "scratch.h"
 
