@@ -123,8 +123,8 @@ int rh_store_state(const struct rh_store *store, int block, int tensor, int whic
 /* Elements [first, first+count) of that array, wherever it lies; of the state's dtype. */
 int rh_store_state_get(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, void *values) RH_MUST;
 int rh_store_state_set(struct rh_store *store, int block, int tensor, int which, int64_t first, int64_t count, const void *values) RH_MUST;
-/* These blocks will be updated next, in this order, and one whose update is in progress will go on: what is spilled of them is read ahead as
- * far as the cache has room. In place of what was expected before. */
+/* These blocks will be updated next, in this order, and one whose update is in progress will go on: what is spilled of them is read ahead
+ * as far as the cache has room. In place of what was expected before. */
 void rh_store_expect(struct rh_store *store, const int *block, int count);
 /* For who has nothing else to do: waits for a little of what is being written, and reads ahead in its place. 1: there is more to do; 0: for
  * now not; or a fault of NVMe. Both belong to whoever has the pool. */

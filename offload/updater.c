@@ -188,8 +188,8 @@ static void name(struct rh_updater *updater, int b)
 	updater->latest = b;
 }
 
-/* What of blocks is on NVMe starts on its way: of those that may be updated, in line, then of those that are likely to come next, which came
- * after these the last time. After a step's last block these are the next step's first ones, which come while it computes. */
+/* What of blocks is on NVMe starts on its way: of those that may be updated, in line, then of those that are likely to come next, which
+ * came after these the last time. After a step's last block these are the next step's first ones, which come while it computes. */
 static void read_ahead(struct rh_updater *updater, int waiting)
 {
 	int count = waiting, from = updater->latest < 0 ? 0 : place_of(updater, updater->latest) + 1;
