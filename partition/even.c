@@ -1,3 +1,4 @@
+/* Cuts by weights alone: what schedules other than RoundPipe take where the user names none. */
 #include "partition/plan.h"
 
 static int64_t layer_elements(const struct rh_model *model, int l)

@@ -1,3 +1,4 @@
+/* Inside RoundPipe's partitioner: a request with its memo of bytes and times, and what its searches share. */
 #ifndef RH_PARTITION_ROUNDPIPE_INTERNAL_H
 #define RH_PARTITION_ROUNDPIPE_INTERNAL_H
 

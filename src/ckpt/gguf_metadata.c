@@ -1,3 +1,4 @@
+/* A GGUF's pairs of key and value. Every length in it is hostile: the cursor never leaves it, and a value is looked at by its type. */
 #include "ckpt/gguf_internal.h"
 
 #include "core/alloc.h"

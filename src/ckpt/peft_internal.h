@@ -1,3 +1,4 @@
+/* PEFT's patterns of module names. */
 #ifndef RH_CKPT_PEFT_INTERNAL_H
 #define RH_CKPT_PEFT_INTERNAL_H
 

@@ -1,3 +1,4 @@
+/* adapter_config.json as PEFT writes it. */
 #include "ckpt/peft.h"
 
 #include "core/alloc.h"

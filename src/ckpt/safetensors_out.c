@@ -1,3 +1,4 @@
+/* Writing a safetensors file: the header first, whole; then bytes in the order declared, of which neither more nor fewer may come. */
 #include "ckpt/safetensors.h"
 
 #include "core/alloc.h"

@@ -1,3 +1,4 @@
+/* The tensors that a model of a configuration has: Hugging Face's names and shapes, and the names that a GGUF file has for them. */
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"

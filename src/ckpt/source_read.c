@@ -1,3 +1,4 @@
+/* A tensor's rows out of the mapping: converted, and put back into Hugging Face's order where a GGUF keeps another. */
 #include "ckpt/source_internal.h"
 
 #include "core/file.h"

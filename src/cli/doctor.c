@@ -1,3 +1,4 @@
+/* `roundhouse doctor`: what the measurement found, for people or as JSON, and saved as a hardware profile. */
 #include "run/doctor/doctor.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"

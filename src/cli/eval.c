@@ -1,3 +1,4 @@
+/* `roundhouse eval`: the losses and accuracies of a model on rows. */
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"

@@ -1,3 +1,4 @@
+/* `roundhouse generate`: a prompt gone on with. */
 #include "train/generate.h"
 #include "cli/verbs.h"
 #include "core/json.h"

@@ -1,3 +1,4 @@
+/* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: train/outlook.h does. */
 #include "cli/plan_experiment.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"

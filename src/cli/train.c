@@ -1,3 +1,4 @@
+/* `roundhouse train`: the run, and its result as a line of JSON. */
 #include "train/train.h"
 #include "cli/verbs.h"
 #include "core/json.h"

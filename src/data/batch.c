@@ -1,3 +1,4 @@
+/* Rows laid end to end as a micro-batch, and the most that any batch of an epoch can hold: memory is planned by it. */
 #include "core/alloc.h"
 #include "data/dataset.h"
 

@@ -1,3 +1,4 @@
+/* Which chat template a model's own text is: by its checksum. */
 #include "data/chat_internal.h"
 
 /* Made of the texts that tests/reference/data_chat.py was given; it prints and checks these lines. */

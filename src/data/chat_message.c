@@ -1,3 +1,4 @@
+/* Messages out of JSON, and the few things that chat templates do to strings, to the byte as Jinja and Python do them. */
 #include "core/alloc.h"
 #include "data/chat_internal.h"
 

@@ -1,3 +1,4 @@
+/* Documents into rows of a length, best fit decreasing; the same rows in the same order for the same lengths. */
 #include "core/alloc.h"
 #include "data/data_internal.h"
 

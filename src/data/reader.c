@@ -1,3 +1,4 @@
+/* A JSONL file, row after row: each is valid, of the kind of the first, or an error that names its line. */
 #include "data/data_internal.h"
 
 #include "core/text.h"

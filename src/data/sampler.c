@@ -1,3 +1,4 @@
+/* Which rows a micro-batch of a step holds. A pure function of seed and counts: a run gone on with, or on more devices, sees the same. */
 #include "core/alloc.h"
 #include "data/data_internal.h"
 

@@ -1,3 +1,4 @@
+/* Uniform draws and permutations from the counter-based generator: number i of a stream needs none before it. */
 #include "data/data_internal.h"
 
 /* Lemire's method: the high half of word * bound is uniform once the few words that would favour small values are refused.

@@ -1,3 +1,4 @@
+/* config.json of a model that was trained here: what its own file said, or what a GGUF told, in words of transformers 4 and 5. */
 #include "model/config.h"
 
 #include "core/alloc.h"

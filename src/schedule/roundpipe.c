@@ -1,3 +1,4 @@
+/* RoundPipe: a plan's stages, round after round, dealt out to the devices in turn. */
 #include "schedule/schedule_internal.h"
 
 #include "core/alloc.h"

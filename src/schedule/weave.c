@@ -1,3 +1,4 @@
+/* Devices' own orders into one program: a slot comes when what it reads has come. */
 #include "schedule/schedule_internal.h"
 
 #include "core/alloc.h"

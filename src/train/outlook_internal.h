@@ -1,3 +1,4 @@
+/* Inside the outlook: what fits, by trying. */
 #ifndef RH_TRAIN_OUTLOOK_INTERNAL_H
 #define RH_TRAIN_OUTLOOK_INTERNAL_H
 

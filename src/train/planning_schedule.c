@@ -1,3 +1,5 @@
+/* What a schedule other than RoundPipe asks of a plan: stages that forward and backward share, as many on each device, and what they put
+ * off. */
 #include "train/planning.h"
 
 #include "core/alloc.h"

@@ -1,3 +1,4 @@
+/* What a session tells of its plan, before it begins. */
 #include "core/log.h"
 #include "train/planning.h"
 

@@ -1,3 +1,4 @@
+/* Kernels whose results are known, or whose faults are: what the emulation is tested with. */
 #include "probe.h"
 
 #include "cuda/rh_cuda.h"

@@ -1,3 +1,4 @@
+/* All kernels of one instruction set. */
 #include "device/cpu/simd/simd.h"
 
 #define ROW(kind, name) [RH_OP_##kind] = &SIMD(cpu_##name),
