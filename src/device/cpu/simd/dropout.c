@@ -35,7 +35,7 @@ SIMD_INLINE void philox(const struct rh_op *op, uint32_t first, uint32_t *words)
 		k0 += 0x9E3779B9u;
 		k1 += 0xBB67AE85u;
 	}
-	vw even, odd, low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+	vw even = {0}, odd = {0}, low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
 	for (int i = 0; i < LANES64; i++) { /* block i is low[i], high[i] */
 		even[i] = i & 1 ? (uint64_t)(LANES64 + i / 2) : (uint64_t)(i / 2);
 		odd[i] = even[i] + LANES64 / 2;
