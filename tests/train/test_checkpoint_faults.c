@@ -113,6 +113,8 @@ static void sweep(enum fs_fault what)
 		}
 		failed += status != 0;
 		check_whole(dir, when);
+		if (at % 4 && !getenv("RH_LONG"))
+			continue;
 		if (train(dir, "true", FS_NONE, 0, &asked))
 			fail_msg("%s: the next run fails", when);
 		if (!same_file(path_of("%s/out/adapter_model.safetensors", dir), path_of("%s/base/adapter_model.safetensors", dir)))
