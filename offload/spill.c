@@ -77,27 +77,21 @@ static void cut_pages(const struct rh_block *spec, int block, int64_t page_eleme
 	}
 }
 
-/* Calls `add` for each piece of a trainable block, in order. */
+/* Calls `add` for each piece of a trainable block, in order. A large model has millions of spans, and is measured often: they are not gone
+ * through one by one. */
 static void cut_spans(const struct rh_block *spec, int block, const struct rh_store_options *options,
                       void (*add)(void *context, struct store_piece piece), void *context)
 {
 	int spilled = sum_of(record_parts(options, 1)) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
-	int64_t span = 0;
+	int64_t most = spilled ? piece_elements() : INT64_MAX, span = 0;
 	struct store_piece piece = {.block = block, .record = -1, .frame = -1};
 	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 		const struct rh_tensor *tensor = &spec->tensor[t];
-		int64_t last = tensor->offset + tensor_elements(tensor);
-		if (!spilled) { /* one piece: its spans need not be gone through, which of a large model are many */
-			piece.first = t ? piece.first : tensor->offset;
-			piece.end = last;
-			piece.span_count += (tensor_elements(tensor) + STORE_SPAN - 1) / STORE_SPAN;
-			continue;
-		}
-		for (int64_t at = tensor->offset, end; at < last; at = end, span++) {
-			end = span_end(tensor, at);
-			int64_t whole = by_tensor ? last : end; /* what must come along */
+		int64_t at = tensor->offset, last = at + tensor_elements(tensor);
+		while (at < last) {
+			int64_t whole = by_tensor ? last : span_end(tensor, at), end = last; /* what must come along; what does */
 			int may_end = !by_tensor || at == tensor->offset;
-			if (spilled && piece.span_count && may_end && whole - piece.first > piece_elements()) {
+			if (piece.span_count && may_end && whole - piece.first > most) {
 				add(context, piece);
 				piece.span_count = 0;
 			}
@@ -105,8 +99,14 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 				piece.span = span;
 				piece.first = at;
 			}
-			piece.span_count++;
-			piece.end = end;
+			if (!by_tensor && last - piece.first > most) {
+				int64_t fit = (most - (at - piece.first)) / STORE_SPAN;
+				end = fit < 1 ? whole : at + fit * STORE_SPAN;
+			}
+			int64_t count = (end - at + STORE_SPAN - 1) / STORE_SPAN;
+			piece.span_count += count;
+			span += count;
+			piece.end = at = end;
 		}
 	}
 	if (piece.span_count)
