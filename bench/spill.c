@@ -6,8 +6,8 @@
  *
  * with `compute`, forward and backward taken from the same step with its state in memory (the optimizer's arithmetic included in what it
  * overlaps), and `rate` that of reads and writes at once through the same space, measured here by the same transfers. Both sessions are
- * open at once and run in turn, with the rate taken before and after the one on NVMe: each round is compared with its own, since a drive
- * and a processor that are shared wander; of all rounds the median counts.
+ * open at once and run in turn, memory and the rate before and after NVMe: each round is compared with the mean of both, since a drive and a
+ * processor that are shared wander; of all rounds the median counts.
  *
  * Steps go as training's do (src/train/steps.c): asynchronous ones begin before the one before is over, and without clipping blocks are
  * updated as their gradients arrive. Those of a stage arrive together at its end, so that without clipping there are backward stages of one
@@ -192,6 +192,18 @@ static double forward_seconds(struct run *run)
 	return least;
 }
 
+/* What one round is compared with. */
+struct yardstick {
+	double compute, forward, processor, rate; /* seconds of a step, bytes a second */
+};
+
+static struct yardstick measure(const struct setting *setting, struct ours *ours, struct run *memory)
+{
+	struct cost cost = run_steps(memory, setting->steps);
+	double forward = forward_seconds(memory);
+	return (struct yardstick){cost.seconds, forward, cost.processor, ours_run(ours, MIXED, rate_seconds)};
+}
+
 /* The median of the rounds' ratios. */
 static double compare(const struct setting *setting, struct ours *ours, const struct kind *kind)
 {
@@ -200,19 +212,21 @@ static double compare(const struct setting *setting, struct ours *ours, const st
 	run_open(&memory, setting, kind, 0);
 	run_open(&nvme, setting, kind, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS);
 	double bytes = 2 * (double)nvme.session.bytes.nvme_step; /* read, and written */
+	struct yardstick before = measure(setting, ours, &memory);
 	for (int round = 0; round < setting->rounds; round++) {
-		struct cost compute = run_steps(&memory, setting->steps);
-		double forward = forward_seconds(&memory), before = ours_run(ours, MIXED, rate_seconds);
 		struct cost took = run_steps(&nvme, setting->steps);
-		double rate = 0.5 * (before + ours_run(ours, MIXED, rate_seconds)), io = bytes / rate;
-		double backward = compute.seconds - forward, least = compute.seconds > io ? compute.seconds : io;
+		struct yardstick after = measure(setting, ours, &memory);
+		double compute = 0.5 * (before.compute + after.compute), forward = 0.5 * (before.forward + after.forward);
+		double rate = 0.5 * (before.rate + after.rate), io = bytes / rate;
+		double backward = compute - forward, least = compute > io ? compute : io;
 		if (!kind->stale && kind->clip != 0)
 			least = backward + (forward > io ? forward : io);
 		ratio[round] = least / took.seconds;
 		printf("%s: in memory %.3f s a step (forward %.3f, processor %.3f), NVMe %.3f s for %.2f GB at %.0f MB/s; least %.3f, took "
 		       "%.3f (processor %.3f, drive waited for %.3f): %.3f\n",
-		       kind->name, compute.seconds, forward, compute.processor, io, bytes * 1e-9, rate * 1e-6, least, took.seconds,
-		       took.processor, took.waited, ratio[round]);
+		       kind->name, compute, forward, 0.5 * (before.processor + after.processor), io, bytes * 1e-9, rate * 1e-6, least,
+		       took.seconds, took.processor, took.waited, ratio[round]);
+		before = after;
 	}
 	run_close(&memory);
 	run_close(&nvme);
