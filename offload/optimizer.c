@@ -81,7 +81,7 @@ struct spans {
 	struct store_block *block;
 	const struct store_piece *piece;
 	struct store_view view;
-	enum optimizer_step step;
+	optimizer_kernel *kernel;
 	struct optimizer_terms decaying, plain;
 	_Atomic int bad;  /* lowest tensor with a non-finite weight, INT_MAX for none */
 	_Atomic int torn; /* 1 + the lowest block of the record that is not what was written, likewise */
@@ -110,7 +110,7 @@ static void update_span(void *context, int64_t i)
 			at.largest[k] = block->largest[k] + span->codes;
 		}
 	}
-	if (store->kernels->update[spans->step][store->form](tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
+	if (spans->kernel(tensor->decays ? &spans->decaying : &spans->plain, &at, span->count))
 		sums_keep_lowest(&spans->bad, span->tensor);
 	if (view->parts)
 		sums_make_span(store, spans->piece, view->parts, i, view->frame);
@@ -152,19 +152,32 @@ static enum optimizer_step step_of(const struct rh_store_options *options)
 	}
 }
 
+static optimizer_kernel *kernel_of(const struct rh_store *store, enum rh_update_pass pass)
+{
+	const struct optimizer_kernels *kernels = store->kernels;
+	switch (pass) {
+	case RH_UPDATE_WEIGHTS:
+		return kernels->weights[store->form];
+	case RH_UPDATE_MOMENTS:
+		return kernels->moments[store->form];
+	default:
+		return kernels->update[step_of(&store->options)][store->form];
+	}
+}
+
 /* What an update of a piece found; INT_MAX for none. */
 struct found {
 	int bad, torn; /* as in struct spans */
 };
 
 static struct found update_spans(struct rh_store *store, const struct store_piece *piece, const struct store_view *view,
-                                 const struct rh_update *update)
+                                 const struct rh_update *update, optimizer_kernel *kernel)
 {
 	struct spans spans = {.store = store,
 	                      .block = &store->block[piece->block],
 	                      .piece = piece,
 	                      .view = *view,
-	                      .step = step_of(&store->options),
+	                      .kernel = kernel,
 	                      .bad = INT_MAX,
 	                      .torn = INT_MAX};
 	spans.decaying = spans.plain = make_terms(store, update);
@@ -202,12 +215,12 @@ int rh_optimizer_distance(const struct rh_store *store, int block, int piece)
 	return store->options.addresses_only ? 0 : store_distance(store, store->block[block].piece + piece);
 }
 
-int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update)
+static int update_piece(struct rh_store *store, int block, int at, const struct rh_update *update, enum rh_update_pass pass)
 {
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
 	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block));
-	store->block[block].version++;
+	store->block[block].version += pass != RH_UPDATE_MOMENTS;
 	if (store->options.addresses_only)
 		return 0;
 	int number = store->block[block].piece + at, by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
@@ -217,7 +230,8 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	int rc = (by_tensor ? store_hold : store_hold_unknown)(store, number, STORE_ALL, &view);
 	if (rc)
 		return rc;
-	struct found found = (by_tensor ? update_tensors : update_spans)(store, piece, &view, update);
+	struct found found =
+	        by_tensor ? update_tensors(store, piece, &view, update) : update_spans(store, piece, &view, update, kernel_of(store, pass));
 	if (found.torn < INT_MAX) {
 		store_release(store, number, STORE_ALL, STORE_UNCHANGED);
 		return rh_space_mismatch(store->options.space, piece->record, found.torn - 1);
@@ -232,11 +246,34 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	               spec->tensor[found.bad].name, spec->name, (long long)update->step, update->learning_rate);
 }
 
-int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
+int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update)
+{
+	return update_piece(store, block, at, update, RH_UPDATE_WHOLE);
+}
+
+int rh_optimizer_has_passes(const struct rh_store *store)
+{
+	const struct rh_store_options *options = &store->options;
+	return options->optim == RH_OPTIM_ADAMW && step_of(options) == STEP_ADAMW &&
+	       !(options->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS));
+}
+
+static int update_block(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass)
 {
 	int rc = 0;
 	store_first(store, block);
 	for (int p = 0, pieces = rh_optimizer_pieces(store, block); !rc && p < pieces; p++)
-		rc = rh_optimizer_update_piece(store, block, p, update);
+		rc = update_piece(store, block, p, update, pass);
 	return rc;
+}
+
+int rh_optimizer_update_pass(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass)
+{
+	RH_ASSERT(rh_optimizer_has_passes(store));
+	return update_block(store, block, update, pass);
+}
+
+int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
+{
+	return update_block(store, block, update, RH_UPDATE_WHOLE);
 }

@@ -122,7 +122,7 @@ static void blame(struct check *check, int ordering, const struct rh_order_event
 	check->fault = (struct rh_order_fault){ordering, *first, *second->event};
 }
 
-enum need { ANY, ONE_AT_LEAST };
+enum need { ANY, ONE_AT_LEAST, THE_FIRST };
 
 /* `second` comes after all operations of a kind on its block in steps [from, to]. */
 static void expect_after(struct check *check, int ordering, enum need need, enum rh_order_kind kind, int64_t from, int64_t to,
@@ -130,9 +130,9 @@ static void expect_after(struct check *check, int ordering, enum need need, enum
 {
 	int64_t count;
 	const struct op *first = find(check, second->event->what, kind, from, to, &count);
-	if (!count && need == ONE_AT_LEAST)
+	if (!count && need != ANY)
 		blame(check, ordering, &(struct rh_order_event){kind, -1, second->event->what, to}, second);
-	for (int64_t i = 0; i < count; i++)
+	for (int64_t i = 0; i < (need == THE_FIRST && count ? 1 : count); i++)
 		if (!comes_before(&first[i], second))
 			blame(check, ordering, first[i].event, second);
 }
@@ -163,7 +163,7 @@ static void check_op(struct check *check, const struct op *op)
 		break;
 	}
 	case RH_ORDER_UPDATE:
-		expect_after(check, 5, ONE_AT_LEAST, RH_ORDER_TAKE, step, step, op);
+		expect_after(check, 5, THE_FIRST, RH_ORDER_TAKE, step, step, op);
 		expect_after(check, 5, ANY, RH_ORDER_PUBLISH, step - 1, step - 1, op);
 		break;
 	default:

@@ -9,7 +9,7 @@
  *   2  UPLOAD t       comes after PUBLISH t - 1 - s, if that is a step
  *   3  TAKE t         comes after every DOWNLOAD t, of which there is one at least
  *   4  DOWNLOAD t     comes after TAKE of the last earlier step that downloaded
- *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t and PUBLISH t - 1 before UPDATE t */
+ *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t (the first: moments may be made later) and PUBLISH t - 1 before UPDATE t */
 #ifndef RH_OFFLOAD_ORDER_H
 #define RH_OFFLOAD_ORDER_H
 

@@ -384,6 +384,8 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 		spilled = spill_measure(spec, 1, &store->options).nvme;
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
+	                                 .weights = elements * (width + weights + state),
+	                                 .moments = elements * (width + 2 * state),
 	                                 .publish = store->options.published ? elements * 2 * width : 0,
 	                                 .nvme = 2 * (double)(spilled.masters + spilled.state)};
 }

@@ -99,7 +99,8 @@ void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t 
 /* Host memory that a block's update moves, in bytes: its gradient made final and its norm; the update itself; publishing. */
 struct rh_store_traffic {
 	double take, update, publish;
-	double nvme; /* read and written by the update */
+	double weights, moments; /* the update in two passes, where it may be: rh_optimizer_has_passes */
+	double nvme;             /* read and written by the update */
 };
 struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block);
 

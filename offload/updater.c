@@ -1,76 +1,11 @@
-#include "offload/updater.h"
+#include "offload/updater_internal.h"
 
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "core/fault.h"
 
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
-
-/* A trainable block's gradient of one step:
- *
- *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
- *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
- */
-enum state { FREE, COMING, WAITING };
-enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
-
-struct block {
-	enum state state;
-	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
-	int64_t number;  /* of the announcement */
-	struct rh_event *event;
-	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
-	 * is a gradient that is to be in it. */
-	int publishes, behind;
-	struct rh_event *const *uploaded;
-	int uploads;
-	int64_t upload_number;
-	int64_t updated; /* steps that it has been updated by */
-	/* Of its update, the thread's own. */
-	int named; /* it may be updated, and is known to */
-	int piece; /* the next */
-	double began;
-};
-
-struct rh_updater {
-	struct rh_store *store;
-	int blocks;
-	struct rh_host_queue *queue; /* whose clock is virtual, in place of the thread; else NULL */
-	pthread_t thread;
-	int started;
-	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
-	pthread_mutex_t lock; /* of all that follows; inside turn */
-	pthread_cond_t changed;
-	struct block *block;
-	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
-	struct {
-		struct rh_update update;
-		double max_norm, norm;
-		int left;   /* gradients that are still to be taken: then the norm is known */
-		int spoilt; /* a gradient was not finite */
-	} step[STEPS];
-	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
-	int *order, ordered, latest;
-	int *line;  /* those that may be updated now, and what comes after them; the thread's own */
-	int which;  /* the latest */
-	int untold; /* updates whose norm is to be asked for, the latest ones */
-	int64_t announced;
-	int busy;  /* blocks that are not FREE, and those to be published */
-	int ahead; /* there may be something to be read ahead, by whoever has nothing else to do */
-	struct rh_watch watch;
-	int64_t watched_step;
-	double task_began; /* of a virtual clock */
-	int ending;
-	struct rh_fault fault; /* of a task */
-	/* recording; changed while nothing works */
-	struct rh_order_log *log;
-	int lane;
-	int64_t token;
-	int64_t (*event_token)(struct rh_event *event);
-};
 
 /* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
 enum recorded { READY, TAKEN, ANNOUNCED, RECORDED };
@@ -112,16 +47,11 @@ void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, 
 	pthread_mutex_unlock(&updater->lock);
 }
 
-static int is_stale(const struct rh_updater *updater)
-{
-	return rh_store_options(updater->store)->published;
-}
-
 /* The rest of the thread's work is per block: the lock is held at start and end, and not in between. */
 
 static void publish(struct rh_updater *updater, int b)
 {
-	struct block *block = &updater->block[b];
+	struct updater_block *block = &updater->block[b];
 	pthread_mutex_unlock(&updater->lock);
 	for (int i = 0; updater->log && i < block->uploads; i++)
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->uploaded[i]), 0);
@@ -137,7 +67,7 @@ static void publish(struct rh_updater *updater, int b)
 
 static void take_arrived(struct rh_updater *updater, int b)
 {
-	struct block *block = &updater->block[b];
+	struct updater_block *block = &updater->block[b];
 	int which = block->which, last = updater->step[which].left == 1;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_WAIT, block_token(updater, ANNOUNCED, b), 0);
@@ -207,104 +137,7 @@ static int is_watched(const struct rh_updater *updater, int which)
 	return step == updater->watched_step - 1 || (step == updater->watched_step && updater->step[which].max_norm == 0);
 }
 
-/* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
-struct task {
-	enum { NOTHING, PUBLISH, TAKE, UPDATE, READ_AHEAD, LISTEN } what;
-	int block;
-	int rc;                 /* of a device */
-	struct rh_event *event; /* LISTEN: to this one */
-};
-
-/* Of a block's uploads that are not over; NULL: all are. A device's fault ends them too. */
-static struct rh_event *still_uploading(const struct block *block, int *rc)
-{
-	for (int i = 0; i < block->uploads; i++) {
-		struct rh_event *event = block->uploaded[i];
-		int reached = event->ops->event_query(event);
-		*rc = reached < 0 ? reached : 0;
-		if (reached < 0)
-			return NULL;
-		if (!reached)
-			return event;
-	}
-	return NULL;
-}
-
-/* What can be published; else, among what is listened to, the uploads that were enqueued first. */
-static struct task next_publishing(const struct rh_updater *updater)
-{
-	struct task task = {.block = -1};
-	for (int b = 0; b < updater->blocks; b++) {
-		const struct block *block = &updater->block[b];
-		int rc = 0;
-		if (!block->publishes || block->behind)
-			continue;
-		struct rh_event *event = still_uploading(block, &rc);
-		if (!event)
-			return (struct task){PUBLISH, b, rc, NULL};
-		if (task.block < 0 || block->upload_number < updater->block[task.block].upload_number)
-			task = (struct task){LISTEN, b, 0, event};
-	}
-	return task;
-}
-
-/* The squares of two steps are not mixed. */
-static int may_take(const struct rh_updater *updater, const struct block *block)
-{
-	return block->state == COMING && !updater->step[(block->which + STEPS - 1) % STEPS].left;
-}
-
-static struct task next_taking(const struct rh_updater *updater)
-{
-	struct task task = {.block = -1};
-	const struct block *block = updater->block;
-	for (int b = 0; b < updater->blocks; b++) {
-		if (!may_take(updater, &block[b]))
-			continue;
-		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
-		if (reached)
-			return (struct task){TAKE, b, reached < 0 ? reached : 0, NULL};
-		if (task.block < 0 || block[b].number < block[task.block].number)
-			task = (struct task){LISTEN, b, 0, block[b].event};
-	}
-	return task;
-}
-
-static int may_update(const struct rh_updater *updater, const struct block *block)
-{
-	return block->state == WAITING && (!block->publishes || block->behind) &&
-	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
-}
-
-/* Blocks by how urgent their updates are. */
-static int in_order(const struct rh_updater *updater, int i)
-{
-	return is_stale(updater) ? updater->blocks - 1 - i : i;
-}
-
-static struct task next_task(const struct rh_updater *updater)
-{
-	struct task none = {.block = -1}, publishing, taking;
-	struct task ahead = {READ_AHEAD, -1, 0, NULL};
-	if (!updater->busy)
-		return updater->ahead && !updater->ending ? ahead : none;
-	publishing = next_publishing(updater);
-	if (publishing.what == PUBLISH)
-		return publishing;
-	taking = next_taking(updater);
-	if (taking.what == TAKE)
-		return taking;
-	for (int i = 0; i < updater->blocks; i++) {
-		int b = in_order(updater, i);
-		if (may_update(updater, &updater->block[b]))
-			return (struct task){UPDATE, b, 0, NULL};
-	}
-	if (updater->ahead)
-		return ahead;
-	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
-}
-
-static int do_quick(struct rh_updater *updater, struct task task)
+static int do_quick(struct rh_updater *updater, struct updater_task task)
 {
 	if (!task.rc && task.what == PUBLISH)
 		publish(updater, task.block);
@@ -319,8 +152,8 @@ static int choose_update(struct rh_updater *updater)
 {
 	int count = 0, best = 0, least = INT_MAX;
 	for (int i = 0; i < updater->blocks; i++) {
-		int b = in_order(updater, i);
-		if (may_update(updater, &updater->block[b]))
+		int b = updater_in_order(updater, i);
+		if (updater_may_update(updater, &updater->block[b]))
 			updater->line[count++] = b;
 	}
 	pthread_mutex_unlock(&updater->lock);
@@ -339,16 +172,70 @@ static int choose_update(struct rh_updater *updater)
 	return best;
 }
 
+static double task_began(const struct rh_updater *updater)
+{
+	return updater->queue ? updater->task_began : rh_clock_seconds();
+}
+
+/* A block's update, or a pass of it, is over. */
+static void tell(struct rh_updater *updater, int b, double began)
+{
+	if (updater->watch.did && is_watched(updater, updater->block[b].which))
+		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
+	pthread_cond_broadcast(&updater->changed);
+}
+
+/* Synchronous, of a block in memory. Uploads may begin; the gradient is still needed. */
+static int update_weights(struct rh_updater *updater, int b)
+{
+	struct updater_block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->which].update;
+	int spoilt = updater->step[block->which].spoilt, rc = 0;
+	double began = task_began(updater);
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
+	note(updater, RH_ORDER_TAKE, b, update.step - 1);
+	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
+	note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+	if (!spoilt)
+		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_WEIGHTS);
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
+	pthread_mutex_lock(&updater->lock);
+	block->state = HALF;
+	tell(updater, b, began);
+	return rc;
+}
+
+static int update_moments(struct rh_updater *updater, int b)
+{
+	struct updater_block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->which].update;
+	int spoilt = updater->step[block->which].spoilt, rc = 0;
+	double began = task_began(updater);
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_TAKE, b, update.step - 1);
+	if (!spoilt)
+		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_MOMENTS);
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+	pthread_mutex_lock(&updater->lock);
+	block->state = FREE;
+	block->updated = update.step;
+	updater->busy--;
+	tell(updater, b, began);
+	return rc;
+}
+
 /* The next piece of a block. */
 static int update(struct rh_updater *updater, int b)
 {
-	struct block *block = &updater->block[b];
+	struct updater_block *block = &updater->block[b];
 	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, stale = is_stale(updater), rc = 0;
+	int spoilt = updater->step[block->which].spoilt, stale = updater_is_stale(updater), rc = 0;
 	int begins = !block->piece, pieces = rh_optimizer_pieces(updater->store, b);
 	pthread_mutex_unlock(&updater->lock);
 	if (begins) {
-		block->began = updater->queue ? updater->task_began : rh_clock_seconds();
+		block->began = task_began(updater);
 		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
 		note(updater, RH_ORDER_TAKE, b, update.step - 1);
 		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
@@ -373,9 +260,7 @@ static int update(struct rh_updater *updater, int b)
 	block->behind = 0;
 	block->updated = update.step;
 	updater->busy--;
-	if (updater->watch.did && is_watched(updater, block->which))
-		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, block->began, rh_updater_seconds(updater));
-	pthread_cond_broadcast(&updater->changed);
+	tell(updater, b, block->began);
 	return rc;
 }
 
@@ -392,12 +277,16 @@ static int go_ahead(struct rh_updater *updater)
 	return more < 0 ? more : 0;
 }
 
-static int do_task(struct rh_updater *updater, struct task task)
+static int run(struct rh_updater *updater, struct updater_task task)
 {
 	if (task.what == PUBLISH || task.what == TAKE)
 		return do_quick(updater, task);
 	if (task.what == UPDATE)
 		return update(updater, updater->queue ? task.block : choose_update(updater));
+	if (task.what == WEIGHTS)
+		return update_weights(updater, task.block);
+	if (task.what == MOMENTS)
+		return update_moments(updater, task.block);
 	if (task.what == READ_AHEAD)
 		return go_ahead(updater);
 	pthread_mutex_unlock(&updater->lock);
@@ -406,12 +295,20 @@ static int do_task(struct rh_updater *updater, struct task task)
 	return rc;
 }
 
+static int do_task(struct rh_updater *updater, struct updater_task task)
+{
+	double began = task_began(updater);
+	int rc = run(updater, task);
+	updater->worked_s += task.what == LISTEN ? 0 : rh_updater_seconds(updater) - began;
+	return rc;
+}
+
 /* After a fault nothing is pending any more: whoever waits is told. */
 static void give_up(struct rh_updater *updater, int rc)
 {
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
-		updater->block[b] = (struct block){0};
+		updater->block[b] = (struct updater_block){0};
 	for (int i = 0; i < STEPS; i++)
 		updater->step[i].left = 0;
 	updater->busy = 0;
@@ -422,9 +319,9 @@ static void *work(void *context)
 {
 	struct rh_updater *updater = context;
 	for (;;) {
-		struct task task;
+		struct updater_task task;
 		pthread_mutex_lock(&updater->lock);
-		while ((task = next_task(updater)).what == NOTHING && !updater->ending)
+		while ((task = updater_next_task(updater)).what == NOTHING && !updater->ending)
 			pthread_cond_wait(&updater->changed, &updater->lock);
 		pthread_mutex_unlock(&updater->lock);
 		if (task.what == NOTHING)
@@ -446,7 +343,7 @@ static void *work(void *context)
 static int run_task(void *context, int64_t argument)
 {
 	struct rh_updater *updater = context;
-	struct task task = {.block = (int)(argument / 8)};
+	struct updater_task task = {.block = (int)(argument / 8)};
 	task.what = (int)(argument % 8);
 	pthread_mutex_lock(&updater->lock);
 	int rc = do_task(updater, task);
@@ -459,16 +356,19 @@ static int run_task(void *context, int64_t argument)
 static int next_job(void *context, struct rh_host_job *job)
 {
 	struct rh_updater *updater = context;
-	struct task task = next_task(updater);
+	struct updater_task task = updater_next_task(updater);
 	if (task.what == NOTHING || task.what == LISTEN)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
 	int pieces = rh_optimizer_pieces(updater->store, task.block);
+	const double bytes[] = {[PUBLISH] = traffic.publish,
+	                        [TAKE] = traffic.take,
+	                        [UPDATE] = traffic.update / pieces,
+	                        [WEIGHTS] = traffic.weights,
+	                        [MOMENTS] = traffic.moments};
 	updater->task_began = rh_updater_seconds(updater);
-	*job = (struct rh_host_job){.work = task.what == UPDATE ? RH_HOST_OPTIMIZER : RH_HOST_MEMORY,
-	                            .bytes = task.what == UPDATE    ? traffic.update / pieces
-	                                     : task.what == PUBLISH ? traffic.publish
-	                                                            : traffic.take,
+	*job = (struct rh_host_job){.work = task.what == PUBLISH || task.what == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
+	                            .bytes = bytes[task.what],
 	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme / pieces : 0,
 	                            .run = run_task,
 	                            .context = updater,
@@ -529,8 +429,11 @@ static int is_pending(const struct rh_updater *updater, enum recorded what, int 
 {
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
-		const struct block *at = &updater->block[b];
-		if (what == READY && is_stale(updater) ? at->publishes : at->state != FREE)
+		const struct updater_block *at = &updater->block[b];
+		int pending = what == TAKEN               ? at->state != FREE
+		              : updater_is_stale(updater) ? at->publishes
+		                                          : at->state != FREE && at->state != HALF;
+		if (pending)
 			return 1;
 	}
 	return 0;
@@ -546,7 +449,7 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
-	while (updater->queue && updater->block && !rh_fault_code(&updater->fault) && next_task(updater).what != NOTHING)
+	while (updater->queue && updater->block && !rh_fault_code(&updater->fault) && updater_next_task(updater).what != NOTHING)
 		updater->queue->ops->pass(updater->queue);
 	if (updater->queue)
 		updater->queue->ops->destroy(updater->queue);
@@ -559,12 +462,39 @@ void rh_updater_destroy(struct rh_updater *updater)
 	rh_free(updater);
 }
 
+void rh_updater_weights_first(struct rh_updater *updater)
+{
+	double whole = 0, apart = 0;
+	if (updater_is_stale(updater) || !rh_optimizer_has_passes(updater->store))
+		return;
+	for (int b = 0; b < updater->blocks; b++) {
+		struct rh_store_traffic traffic = rh_store_traffic(updater->store, b);
+		whole += traffic.take + traffic.update;
+		apart += traffic.take + traffic.weights + traffic.moments;
+	}
+	updater->apart = whole > 0 ? apart / whole : 1;
+	updater->in_two = 1;
+}
+
+/* A step has gone by. Is there time for two passes in the next one, which will be about as long? Where the host has hardly any left they
+ * would take more of the step than they spare at its beginning. */
+static void look_back(struct rh_updater *updater)
+{
+	static const double SPARE = 0.05;
+	double now = rh_updater_seconds(updater), worked = updater->worked_s * (updater->in_two ? 1 : updater->apart);
+	if (updater->opened_s > 0 && updater->apart > 0)
+		updater->in_two = worked < (1 - SPARE) * (now - updater->opened_s);
+	updater->opened_s = now;
+	updater->worked_s = 0;
+}
+
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm)
 {
 	int trained = 0;
 	for (int b = 0; b < updater->blocks; b++)
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
+	look_back(updater);
 	RH_ASSERT(updater->untold < STEPS - 1);
 	updater->untold++;
 	updater->which = (updater->which + 1) % STEPS;
@@ -579,9 +509,9 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 
 void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *const *event, int events)
 {
-	struct block *block = &updater->block[b];
+	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
-	if (is_stale(updater) && !rh_fault_code(&updater->fault)) {
+	if (updater_is_stale(updater) && !rh_fault_code(&updater->fault)) {
 		updater->busy += !block->publishes;
 		block->publishes = 1;
 		block->behind = block->state != FREE;
@@ -595,7 +525,7 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 
 void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
 {
-	struct block *block = &updater->block[b];
+	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
 	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
 	int opened = block->next != (updater->which + 1) % STEPS;
@@ -647,6 +577,34 @@ int rh_updater_await_weights(struct rh_updater *updater, int block)
 	return await(updater, READY, block);
 }
 
+int rh_updater_is_open(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	int is = updater->untold > 0;
+	pthread_mutex_unlock(&updater->lock);
+	return is;
+}
+
+int rh_updater_await_any(struct rh_updater *updater, const char *wanted, int *block)
+{
+	pthread_mutex_lock(&updater->lock);
+	for (int coming = 1; coming;) {
+		*block = -1;
+		coming = 0;
+		for (int b = 0; b < updater->blocks; b++) {
+			if (wanted[b] && *block < 0 && !is_pending(updater, READY, b))
+				*block = b;
+			coming |= updater->block[b].state == COMING;
+		}
+		coming &= *block < 0;
+		if (coming)
+			wait_changed(updater);
+	}
+	int rc = rh_fault_get(&updater->fault);
+	pthread_mutex_unlock(&updater->lock);
+	return rc;
+}
+
 int rh_updater_await_gradient(struct rh_updater *updater, int block)
 {
 	return await(updater, TAKEN, block);
@@ -680,7 +638,7 @@ int rh_updater_flush(struct rh_updater *updater)
 {
 	int rc = rh_updater_finish(updater);
 	rc = rc ? rc : await(updater, READY, -1);
-	for (int b = 0; !rc && is_stale(updater) && b < updater->blocks; b++)
+	for (int b = 0; !rc && updater_is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);
 	return rc;
 }

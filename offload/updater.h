@@ -4,7 +4,7 @@
  * with it all wait for the last one, whose arrival makes the norm known. Either way the next step may run already.
  *
  * Synchronous (staleness 0): each block is released as soon as it is updated, the lowest waiting one first, so that the next step's forward
- * starts while deep layers are still being updated.
+ * starts while deep layers are still being updated. Weights may be made before moments (rh_updater_weights_first).
  * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. When
  * its uploads of a block are over nobody reads the published weights any more: what the update before made is published, and the next step
  * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
@@ -32,6 +32,11 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
+/* From now on, where the next step would wait, a block's weights are made first and its moments while that step runs: synchronous AdamW
+ * without spilled state, and steps that leave the host time for it; else does nothing. More bytes are moved, so it is not for devices that
+ * compute on the host's cores. Before the first update is opened. */
+void rh_updater_weights_first(struct rh_updater *updater);
+
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
  * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
@@ -49,6 +54,11 @@ int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
 
 /* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
+/* 1: an update was opened whose norm has not been asked for. */
+int rh_updater_is_open(struct rh_updater *updater);
+/* Waits until rh_updater_has_weights is so for a block b with wanted[b], or no gradient that was announced is still to come and there is
+ * none: *block -1. */
+int rh_updater_await_any(struct rh_updater *updater, const char *wanted, int *block) RH_MUST;
 /* 1 where that would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
 /* Waits until the block's gradient has been taken and may be overwritten. */

@@ -44,11 +44,14 @@ struct optimizer_span {
 	float *largest[2]; /* and their largest magnitude for each OPTIMIZER_CODES */
 };
 
+typedef int optimizer_kernel(const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count);
+
 struct optimizer_kernels {
 	const char *name;
 	/* Nonzero if a weight became non-finite. STEP_ADAMW8: FORM_SPLIT only, and the span starts where codes share a scale. */
-	int (*update[OPTIMIZER_STEPS][OPTIMIZER_FORMS])(const struct optimizer_terms *terms, const struct optimizer_span *span,
-	                                                int64_t count);
+	optimizer_kernel *update[OPTIMIZER_STEPS][OPTIMIZER_FORMS];
+	/* STEP_ADAMW in two passes over the same gradient: the weights alone, and then the moments alone. */
+	optimizer_kernel *weights[OPTIMIZER_FORMS], *moments[OPTIMIZER_FORMS];
 
 	/* Adafactor. A gradient is fp32 where `wide`, else bf16.
 	 * columns: sum[i] += (gradient[i] * scale)^2 in fp32. */

@@ -65,15 +65,18 @@ SIMD_INLINE void ask_weights(const int form, const struct optimizer_span *s, int
 }
 
 /* torch.optim.AdamW (single tensor). The sums are written as fma so that no compiler decides whether to contract them. */
-SIMD_INLINE float adamw(const struct optimizer_terms *t, float weight, float gradient, float *first, float *second)
+SIMD_INLINE void adamw_moments(const struct optimizer_terms *t, float gradient, float *first, float *second)
 {
 	float g = gradient * t->scale;
 	float toward = fmaf(gradient, t->scale, -*first);
-	float m = fmaf(t->lerp, toward, t->lerp_from_end ? g : *first);
-	float v = fmaf(t->one_minus_beta2 * g, g, *second * t->beta2);
-	*first = m;
-	*second = v;
-	return fmaf(weight, t->keep, t->minus_step * m / fmaf(sqrtf(v), t->inverse_root, t->epsilon));
+	*first = fmaf(t->lerp, toward, t->lerp_from_end ? g : *first);
+	*second = fmaf(t->one_minus_beta2 * g, g, *second * t->beta2);
+}
+
+SIMD_INLINE float adamw(const struct optimizer_terms *t, float weight, float gradient, float *first, float *second)
+{
+	adamw_moments(t, gradient, first, second);
+	return fmaf(weight, t->keep, t->minus_step * *first / fmaf(sqrtf(*second), t->inverse_root, t->epsilon));
 }
 
 int SIMD(adamw8)(const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count);

@@ -128,7 +128,10 @@ static int create_updater(struct rh_session *session)
 	struct rh_device *device = session->devices.device[0];
 	struct rh_host_queue *queue = NULL;
 	int rc = device->ops->host_queue ? device->ops->host_queue(device, &queue) : 0;
-	return rc ? rc : rh_updater_create(session->store, queue, &session->updater);
+	rc = rc ? rc : rh_updater_create(session->store, queue, &session->updater);
+	if (!rc && !session->bytes.host_devices)
+		rh_updater_weights_first(session->updater);
+	return rc;
 }
 
 int rh_session_start(struct rh_session *session, const struct rh_workload *work)

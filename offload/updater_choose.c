@@ -1,0 +1,104 @@
+/* What the updater does next. */
+#include "offload/updater_internal.h"
+
+/* Of a block's uploads that are not over; NULL: all are. A device's fault ends them too. */
+static struct rh_event *still_uploading(const struct updater_block *block, int *rc)
+{
+	for (int i = 0; i < block->uploads; i++) {
+		struct rh_event *event = block->uploaded[i];
+		int reached = event->ops->event_query(event);
+		*rc = reached < 0 ? reached : 0;
+		if (reached < 0)
+			return NULL;
+		if (!reached)
+			return event;
+	}
+	return NULL;
+}
+
+/* What can be published; else, among what is listened to, the uploads that were enqueued first. */
+static struct updater_task next_publishing(const struct rh_updater *updater)
+{
+	struct updater_task task = {.block = -1};
+	for (int b = 0; b < updater->blocks; b++) {
+		const struct updater_block *block = &updater->block[b];
+		int rc = 0;
+		if (!block->publishes || block->behind)
+			continue;
+		struct rh_event *event = still_uploading(block, &rc);
+		if (!event)
+			return (struct updater_task){PUBLISH, b, rc, NULL};
+		if (task.block < 0 || block->upload_number < updater->block[task.block].upload_number)
+			task = (struct updater_task){LISTEN, b, 0, event};
+	}
+	return task;
+}
+
+/* The squares of two steps are not mixed. */
+static int may_take(const struct rh_updater *updater, const struct updater_block *block)
+{
+	return block->state == COMING && !updater->step[(block->which + STEPS - 1) % STEPS].left;
+}
+
+static struct updater_task next_taking(const struct rh_updater *updater)
+{
+	struct updater_task task = {.block = -1};
+	const struct updater_block *block = updater->block;
+	for (int b = 0; b < updater->blocks; b++) {
+		if (!may_take(updater, &block[b]))
+			continue;
+		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
+		if (reached)
+			return (struct updater_task){TAKE, b, reached < 0 ? reached : 0, NULL};
+		if (task.block < 0 || block[b].number < block[task.block].number)
+			task = (struct updater_task){LISTEN, b, 0, block[b].event};
+	}
+	return task;
+}
+
+int updater_may_update(const struct rh_updater *updater, const struct updater_block *block)
+{
+	return block->state == WAITING && (!block->publishes || block->behind) &&
+	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
+}
+
+/* Blocks by how urgent their updates are. */
+int updater_in_order(const struct rh_updater *updater, int i)
+{
+	return updater_is_stale(updater) ? updater->blocks - 1 - i : i;
+}
+
+/* Weights alone, where other blocks' wait or no gradient is to come any more: the next step is about to wait for them, and has time for
+ * the moments. */
+static int is_in_two(const struct rh_updater *updater, int b)
+{
+	int waiting = 0;
+	for (int other = 0; updater->in_two && other < updater->blocks; other++)
+		waiting += updater_may_update(updater, &updater->block[other]);
+	return waiting > 1 || (waiting && !updater->step[updater->block[b].which].left);
+}
+
+struct updater_task updater_next_task(const struct rh_updater *updater)
+{
+	struct updater_task none = {.block = -1}, publishing, taking;
+	struct updater_task ahead = {READ_AHEAD, -1, 0, NULL};
+	if (!updater->busy)
+		return updater->ahead && !updater->ending ? ahead : none;
+	publishing = next_publishing(updater);
+	if (publishing.what == PUBLISH)
+		return publishing;
+	taking = next_taking(updater);
+	if (taking.what == TAKE)
+		return taking;
+	for (int i = 0; i < updater->blocks; i++) {
+		int b = updater_in_order(updater, i);
+		if (updater_may_update(updater, &updater->block[b]))
+			return (struct updater_task){is_in_two(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
+	}
+	for (int b = updater->blocks - 1; b >= 0; b--) /* the highest block's gradient is the next to come down */
+		if (updater->block[b].state == HALF)
+			return (struct updater_task){MOMENTS, b, 0, NULL};
+	if (updater->ahead)
+		return ahead;
+	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
+}

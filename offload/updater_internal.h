@@ -1,0 +1,98 @@
+/* The updater's books, for its two files. */
+#ifndef RH_OFFLOAD_UPDATER_INTERNAL_H
+#define RH_OFFLOAD_UPDATER_INTERNAL_H
+
+#include "core/fault.h"
+#include "offload/updater.h"
+
+#include <pthread.h>
+
+/* A trainable block's gradient of one step:
+ *
+ *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
+ *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
+ *   WAITING --thread: likewise, the weights alone (update_weights)--> HALF
+ *   HALF --thread: the moments (update_moments)--> FREE
+ */
+enum updater_state { FREE, COMING, WAITING, HALF };
+enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
+
+struct updater_block {
+	enum updater_state state;
+	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
+	int64_t number;  /* of the announcement */
+	struct rh_event *event;
+	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
+	 * is a gradient that is to be in it. */
+	int publishes, behind;
+	struct rh_event *const *uploaded;
+	int uploads;
+	int64_t upload_number;
+	int64_t updated; /* steps that it has been updated by */
+	/* Of its update, the thread's own. */
+	int named; /* it may be updated, and is known to */
+	int piece; /* the next */
+	double began;
+};
+
+struct rh_updater {
+	struct rh_store *store;
+	int blocks;
+	struct rh_host_queue *queue; /* whose clock is virtual, in place of the thread; else NULL */
+	pthread_t thread;
+	int started;
+	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
+	pthread_mutex_t lock; /* of all that follows; inside turn */
+	pthread_cond_t changed;
+	struct updater_block *block;
+	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
+	struct {
+		struct rh_update update;
+		double max_norm, norm;
+		int left;   /* gradients that are still to be taken: then the norm is known */
+		int spoilt; /* a gradient was not finite */
+	} step[STEPS];
+	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
+	int *order, ordered, latest;
+	int *line;                 /* those that may be updated now, and what comes after them; the thread's own */
+	int which;                 /* the latest */
+	int untold;                /* updates whose norm is to be asked for, the latest ones */
+	double apart;              /* bytes of updates in two passes, over those of one; 0: they may not be */
+	int in_two;                /* now they are */
+	double opened_s, worked_s; /* when the latest update was opened; what was done since took so long */
+	int64_t announced;
+	int busy;  /* blocks that are not FREE, and those to be published */
+	int ahead; /* there may be something to be read ahead, by whoever has nothing else to do */
+	struct rh_watch watch;
+	int64_t watched_step;
+	double task_began; /* of a virtual clock */
+	int ending;
+	struct rh_fault fault; /* of a task */
+	/* recording; changed while nothing works */
+	struct rh_order_log *log;
+	int lane;
+	int64_t token;
+	int64_t (*event_token)(struct rh_event *event);
+};
+
+/* What is to be done next, most urgent first: publishing holds up the next step; taking makes the norm, and the order of updates, known. */
+struct updater_task {
+	enum { NOTHING, PUBLISH, TAKE, UPDATE, WEIGHTS, MOMENTS, READ_AHEAD, LISTEN } what;
+	int block;
+	int rc;                 /* of a device */
+	struct rh_event *event; /* LISTEN: to this one */
+};
+
+static inline int updater_is_stale(const struct rh_updater *updater)
+{
+	return rh_store_options(updater->store)->published;
+}
+
+/* updater_choose.c; the lock is held. */
+struct updater_task updater_next_task(const struct rh_updater *updater);
+/* The i-th block by how urgent its update is. */
+int updater_in_order(const struct rh_updater *updater, int i);
+/* Its gradient waits, and nothing that it has to wait for is missing. */
+int updater_may_update(const struct rh_updater *updater, const struct updater_block *block);
+
+#endif
