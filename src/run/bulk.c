@@ -8,8 +8,20 @@
  * What slot i computes with and what slot i+N is to compute with lie at the two ends of the room for weights; gradients leave from their
  * rounded copy, so that the next slot's sums need not wait for them. Sums in fp32 (between rounds, or where nothing is rounded) leave at
  * once, layer by layer as they become final: what comes next on the device needs their place. But where the step before's gradient has not
- * been taken yet they stay until that slot comes. */
+ * been taken yet they stay until that slot comes.
+ *
+ * A synchronous step's first slots have no slot before. Their blocks go up one by one as they are updated, while the step before ends
+ * (bulk_next_step) and while the host waits for others (upload_ahead). */
 #include "run/work.h"
+
+#include "core/minmax.h"
+
+#include <string.h>
+
+/* Pieces of gradients behind an activation, where there are many: 128 MiB at RH_TRANSFER_MOST, some ms. */
+enum { WINDOW_PIECES = 16 };
+
+static int upload_ahead(struct rh_executor *executor);
 
 /* While the host waits for an update it enqueues nothing: the devices' compute streams wait too. */
 static int book(struct rh_executor *executor, enum run_wait_kind kind, int is_over)
@@ -31,6 +43,10 @@ static void await_update(struct work *work, enum run_wait_kind kind, int block)
 		return;
 	int weights = kind == RUN_WAIT_WEIGHTS;
 	int waits = !(weights ? rh_updater_has_weights(updater, block) : rh_updater_has_gradient(updater, block));
+	if (waits && weights)
+		work->rc = upload_ahead(executor);
+	if (work->rc)
+		return;
 	double began = rh_updater_seconds(updater);
 	if (waits)
 		work->rc = book(executor, kind, 0);
@@ -98,6 +114,11 @@ static int stays(struct work *work, int64_t bytes, int64_t *at)
 	return 0;
 }
 
+static int wants_backward_alone(const struct rh_model *model, const struct rh_slot *slot)
+{
+	return slot->kind != RH_SLOT_FORWARD && slot->hi < model->layers;
+}
+
 /* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. */
 static void place_weights(struct work *work, int64_t *bytes)
 {
@@ -105,8 +126,7 @@ static void place_weights(struct work *work, int64_t *bytes)
 	const struct rh_executor_options *options = &work->executor->options;
 	const struct rh_model *model = options->model;
 	int64_t *offset = work->executor->offset;
-	int backward_only = work->slot->kind != RH_SLOT_FORWARD && work->slot->hi < model->layers;
-	int64_t all = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, backward_only, offset);
+	int64_t all = rh_plan_upload_layout(model, work->slot->lo, work->slot->hi, wants_backward_alone(model, work->slot), offset);
 	int64_t at;
 	if (!stays(work, all, &at))
 		at = make_room(work, all);
@@ -167,34 +187,177 @@ static void uploads_end(struct rh_executor *executor, int b)
 		                    executor->uploads[b].step == executor->begun ? executor->uploads[b].count : 0);
 }
 
-static void upload_weights(struct work *work)
+static int has_weights(const struct rh_executor *executor, int b)
+{
+	return !executor->options.updater || rh_updater_has_weights(executor->options.updater, b);
+}
+
+/* All of a block that the stage wants, but not before its update is over. */
+static void send_block(struct work *work, int b)
+{
+	struct rh_executor *executor = work->executor;
+	struct run_upload *upload = &work->on->upload;
+	await_update(work, RUN_WAIT_WEIGHTS, b);
+	work->on->weights.version[b] = rh_store_version(executor->options.store, b);
+	struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
+	for (int64_t first = 0; first < upload->bytes[b]; first += executor->pieces.most)
+		send_weights(work, span, b, first, rh_min(upload->bytes[b] - first, executor->pieces.most));
+	work_end(work, span);
+	upload->sent[b] = 1;
+}
+
+/* Blocks on NVMe are read in the order of slots, and a tied table's gradient is whole when the step is over. */
+static int may_go_ahead(const struct rh_executor *executor, int b)
+{
+	return executor->options.model->block[b].uses == 1 && rh_store_weights(executor->options.store, b);
+}
+
+/* Those whose update is over; `all`: also those that go in their slot's turn alone. Returns the lowest that is left, -1: none. */
+static int send_ready(struct work *work, int all)
+{
+	struct rh_executor *executor = work->executor;
+	const struct run_upload *upload = &work->on->upload;
+	int left = -1;
+	for (int b = 0; b < executor->options.model->blocks; b++) {
+		if (!upload->bytes[b] || upload->sent[b])
+			continue;
+		if (has_weights(executor, b) && (all || may_go_ahead(executor, b)))
+			send_block(work, b);
+		else if (left < 0)
+			left = b;
+	}
+	return left;
+}
+
+static void begin_upload(struct work *work)
+{
+	struct run_upload *upload = &work->on->upload;
+	if (!upload->begun)
+		place_weights(work, upload->bytes);
+	if (!upload->begun)
+		memset(upload->sent, 0, (size_t)work->executor->options.model->blocks);
+	upload->begun = 1;
+}
+
+/* The host is about to wait for an update: what devices need first in this step, and is there, goes up meanwhile. */
+static int upload_ahead(struct rh_executor *executor)
+{
+	int rc = 0;
+	for (int d = 0; !rc && d < executor->options.devices; d++) {
+		struct run_device *on = &executor->on[d];
+		struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
+		work.slot = on->upload.first;
+		if (!work.slot || on->bulk.windows)
+			continue;
+		begin_upload(&work);
+		(void)send_ready(&work, 0);
+		rc = work.rc;
+	}
+	return rc;
+}
+
+/* In the windows of the device's slot before. */
+static void upload_in_windows(struct work *work)
 {
 	struct rh_executor *executor = work->executor;
 	struct run_bulk *bulk = &work->on->bulk;
-	struct run_weights *weights = &work->on->weights;
 	struct rh_transfer_piece *piece = executor->piece;
 	struct rh_trace_span *span = NULL;
 	int blocks = executor->options.model->blocks, window = -1;
-	place_weights(work, executor->item_bytes);
-	int pieces =
-	        rh_transfer_lay(executor->pieces, executor->item_bytes, blocks, bulk->windows ? bulk->windows : 1, piece, executor->load);
+	int pieces = rh_transfer_lay(executor->pieces, work->on->upload.bytes, blocks, bulk->windows, piece, executor->load);
 	for (int p = 0; p < pieces; p++) {
 		int b = piece[p].item;
 		await_update(work, RUN_WAIT_WEIGHTS, b);
-		weights->version[b] = rh_store_version(executor->options.store, b);
+		work->on->weights.version[b] = rh_store_version(executor->options.store, b);
 		if (window != piece[p].window) {
 			work_end(work, span);
-			if (bulk->windows)
-				wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
+			wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
 			span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
 		}
 		window = piece[p].window;
 		send_weights(work, span, b, piece[p].first, piece[p].bytes);
 	}
 	work_end(work, span);
-	note_uploads(work, executor->item_bytes);
+}
+
+static void upload_weights(struct work *work)
+{
+	struct run_upload *upload = &work->on->upload;
+	struct run_weights *weights = &work->on->weights;
+	upload->first = NULL;
+	begin_upload(work);
+	if (work->on->bulk.windows)
+		upload_in_windows(work);
+	for (int b; !work->on->bulk.windows && (b = send_ready(work, 1)) >= 0;)
+		send_block(work, b);
+	upload->begun = 0;
+	note_uploads(work, upload->bytes);
 	record(work, RH_STREAM_WEIGHTS, weights->end[weights->turn].ready);
 	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);
+}
+
+/* What was sent ahead of a step that may begin otherwise, or with other weights than were there. */
+static void keep_or_forget(struct rh_executor *executor, struct run_device *on)
+{
+	const struct rh_model *model = executor->options.model;
+	struct run_upload *upload = &on->upload;
+	const struct rh_slot *is = upload->first, *was = &upload->expected;
+	int comes = is && is->kind == was->kind && is->lo == was->lo && is->hi == was->hi;
+	if (!upload->begun)
+		return;
+	(void)rh_plan_upload_layout(model, was->lo, was->hi, wants_backward_alone(model, was), executor->offset);
+	for (int b = 0; b < model->blocks; b++) {
+		int there = has_weights(executor, b) && on->weights.version[b] == rh_store_version(executor->options.store, b);
+		if (executor->offset[b] < 0 || (there && (!upload->bytes[b] || upload->sent[b])))
+			continue;
+		upload->bytes[b] = rh_dtype_bytes(model->dtype, model->block[b].elements);
+		upload->sent[b] = 0;
+		if (!comes)
+			on->weights.offset[b] = -1;
+	}
+	upload->begun = comes;
+}
+
+void bulk_step_begins(struct rh_executor *executor)
+{
+	for (int d = 0; d < executor->options.devices; d++)
+		executor->on[d].upload.first = NULL;
+	for (size_t i = executor->program.slots; executor->trains && !executor->is_stretch && i-- > 0;)
+		executor->on[executor->program.slot[i].device].upload.first = &executor->program.slot[i];
+	for (int d = 0; d < executor->options.devices; d++)
+		keep_or_forget(executor, &executor->on[d]);
+}
+
+/* Blocks that devices want and do not have. */
+static int wanted(const struct rh_executor *executor, char *block)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int any = 0;
+	for (int b = 0; b < options->model->blocks; b++) {
+		block[b] = 0;
+		for (int d = 0; d < options->devices && may_go_ahead(executor, b); d++) {
+			const struct run_upload *upload = &executor->on[d].upload;
+			block[b] |= upload->first && upload->bytes[b] && !upload->sent[b];
+		}
+		any |= block[b];
+	}
+	return any;
+}
+
+int bulk_next_step(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int devices = options->devices, b = 0, rc = 0;
+	for (int d = 0; d < devices; d++)
+		executor->on[d].upload.first = NULL;
+	for (size_t i = executor->program.slots; i-- > 0;) {
+		struct run_upload *upload = &executor->on[(executor->program.slot[i].device + executor->shift) % devices].upload;
+		upload->expected = executor->program.slot[i];
+		upload->first = &upload->expected;
+	}
+	while (!rc && b >= 0 && !(rc = upload_ahead(executor)) && wanted(executor, executor->wanted))
+		rc = rh_updater_await_any(options->updater, executor->wanted, &b);
+	return rc;
 }
 
 static int64_t piece_at(const struct rh_executor *executor, int64_t first, int64_t all)
@@ -394,16 +557,19 @@ void bulk_layer(struct work *work, int l)
 	}
 }
 
-/* What the slot before rounded is laid into `windows`. */
+/* What the slot before rounded is laid into `windows`, or fewer: the update waits for it, and an activation for a piece at most. */
 static void lay_downloads(struct work *work, int windows)
 {
 	struct run_bulk *bulk = &work->on->bulk;
+	struct rh_transfer_limits limits = work->executor->pieces;
 	int64_t *bytes = work->executor->item_bytes;
 	if (!bulk->downloads)
 		return;
+	int64_t total = 0;
 	for (int i = 0; i < bulk->downloads; i++)
-		bytes[i] = bulk->download[i].left = bulk->download[i].bytes;
-	bulk->pieces = rh_transfer_lay(work->executor->pieces, bytes, bulk->downloads, windows, bulk->piece, work->executor->load);
+		total += bytes[i] = bulk->download[i].left = bulk->download[i].bytes;
+	windows = (int)rh_min(windows, (total + WINDOW_PIECES * limits.most - 1) / (WINDOW_PIECES * limits.most));
+	bulk->pieces = rh_transfer_lay(limits, bytes, bulk->downloads, windows, bulk->piece, work->executor->load);
 	bulk->sent = 0;
 	wait_for(work, RH_STREAM_GRADIENTS, work->on->rounded.ready);
 }

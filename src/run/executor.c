@@ -302,7 +302,10 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 	out->kept = rh_alloc((size_t)model->layers + 1, sizeof *out->kept);
 	out->downloaded = rh_alloc(2 * blocks, sizeof(struct rh_event *));
 	out->uploaded = rh_alloc(blocks, sizeof(struct rh_event *));
-	if (!out->block_weights || !out->block_gradient || !out->kept || !out->downloaded || !out->uploaded)
+	out->upload.bytes = rh_alloc(blocks, sizeof *out->upload.bytes);
+	out->upload.sent = rh_alloc(blocks, sizeof *out->upload.sent);
+	if (!out->upload.bytes || !out->upload.sent || !out->block_weights || !out->block_gradient || !out->kept || !out->downloaded ||
+	    !out->uploaded)
 		return -ENOMEM;
 	for (int i = 0; !rc && i < 2 * model->blocks; i++)
 		if (model->block[i / 2].trainable)
@@ -334,6 +337,8 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	for (int b = 0; on->uploaded && b < blocks; b++)
 		rh_event_free(on->uploaded[b]);
 	rh_free(on->uploaded);
+	rh_free(on->upload.bytes);
+	rh_free(on->upload.sent);
 	rh_free(on->block_weights);
 	rh_free(on->block_gradient);
 	rh_free(on->kept);
@@ -392,10 +397,12 @@ static int host_create(struct rh_executor *executor)
 	executor->uploading = rh_alloc(blocks * (size_t)options->devices, sizeof(struct rh_event *));
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
 	executor->item_bytes = rh_alloc(2 * blocks, sizeof *executor->item_bytes);
+	executor->wanted = rh_alloc(blocks, sizeof *executor->wanted);
 	executor->piece = rh_alloc(pieces_most(options), sizeof *executor->piece);
 	executor->load = rh_alloc((size_t)windows_most(options), sizeof *executor->load);
 	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->summed_on ||
-	    !executor->uploads || !executor->uploading || !executor->offset || !executor->item_bytes || !executor->piece || !executor->load)
+	    !executor->uploads || !executor->uploading || !executor->offset || !executor->item_bytes || !executor->wanted ||
+	    !executor->piece || !executor->load)
 		return -ENOMEM;
 	for (size_t b = 0; b < blocks; b++)
 		executor->uploads[b].event = executor->uploading + b * (size_t)options->devices;
@@ -444,6 +451,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	if (!executor)
 		return;
 	RH_ASSERT(executor->begun == executor->finished);
+	run_stop_ahead(executor);
 	run_host_unpin(executor);
 	run_feed_destroy(executor->feed);
 	rh_host_release(&executor->feed_memory);
@@ -462,6 +470,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->uploading);
 	rh_free(executor->offset);
 	rh_free(executor->item_bytes);
+	rh_free(executor->wanted);
 	rh_free(executor->piece);
 	rh_free(executor->load);
 	rh_program_free(&executor->program);

@@ -86,8 +86,9 @@ void rh_executor_destroy(struct rh_executor *executor);
  * flight. After a fault nothing is running any more, and the executor can only be destroyed. */
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
                       float loss_scale) RH_MUST;
-/* Of the first step in flight. If no other has begun devices are idle on return, and the store holds the step's gradients; else they are on
- * their way, and rh_updater_norm waits for them. */
+/* Of the first step in flight. If no other has begun devices compute nothing on return, and the store holds the step's gradients; else they
+ * are on their way, and rh_updater_norm waits for them. Where a synchronous update was opened, weights that it has made may be on their way
+ * up for the next step: none are set by hand until that one is over. */
 int rh_executor_finish(struct rh_executor *executor) RH_MUST;
 /* Gives up what is in flight, if anything, after a fault of the caller's, which comes back with its line: nothing is running on return, and
  * the executor can only be destroyed. */

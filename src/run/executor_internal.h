@@ -46,6 +46,15 @@ struct run_download {
 	int64_t bytes, left;
 };
 
+/* The weights of a slot on their way. */
+struct run_upload {
+	int begun;                   /* they have their places, and some may have been sent */
+	int64_t *bytes;              /* of each block of the model, 0: not to be sent */
+	char *sent;                  /* of each block */
+	const struct rh_slot *first; /* of this step's slots, until it begins; NULL: they began, or there is none. Of the next step's: */
+	struct rh_slot expected;
+};
+
 /* Bulk copies in the windows between activations. */
 struct run_bulk {
 	struct rh_event **up, **down; /* by number in the latest slot: a micro-batch's activations have come up, gone down */
@@ -75,6 +84,7 @@ struct run_device {
 	struct run_flight flight[RUN_FLIGHT];
 	struct run_buffer gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
 	struct run_buffer rounded;   /* their bf16 copy; freed: downloaded */
+	struct run_upload upload;
 	struct run_bulk bulk;
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
 	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
@@ -117,7 +127,9 @@ struct rh_executor {
 	struct rh_transfer_piece *piece;  /* scratch: of one upload */
 	int64_t *load;                    /* scratch: of each window */
 	struct rh_program program;
-	int turn; /* of the round robin, over all steps */
+	int turn, shift; /* of the round robin, over all steps; by the latest step */
+	char *wanted;    /* scratch: (blocks) */
+	int goes_on;     /* weights of the next step may be on their way */
 	/* Of steps that have places at once step k has place k mod `steps_held`, and its micro-batches lie from there *
 	 * options.train_micro_batches on. Of a stretch k counts its own steps; else all that begin, of which `flights` have places. */
 	struct rh_micro_batch *batch; /* (micro_batches) */
@@ -167,6 +179,8 @@ void run_begin(struct rh_executor *executor);
 int run_begin_boundaries(struct rh_executor *executor) RH_MUST;
 int run_enqueued(struct rh_executor *executor) RH_MUST;
 int run_end(struct rh_executor *executor, int rc);
+/* Weights that are on their way up for a step that does not come. */
+void run_stop_ahead(struct rh_executor *executor);
 /* A micro-batch goes to its place; its results come from there. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);

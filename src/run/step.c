@@ -174,14 +174,12 @@ int run_begin_boundaries(struct rh_executor *executor)
 	return rh_boundaries_begin(&executor->boundaries, &walk);
 }
 
-int run_enqueued(struct rh_executor *executor)
+/* What it has enqueued until now. */
+static int record_ends(struct rh_executor *executor)
 {
-	const struct rh_executor_options *options = &executor->options;
 	int rc = 0;
-	if (executor->feed)
-		run_feed_end(executor->feed);
-	for (int d = 0; !rc && d < options->devices; d++) {
-		struct rh_device *device = options->device[d];
+	for (int d = 0; !rc && d < executor->options.devices; d++) {
+		struct rh_device *device = executor->options.device[d];
 		struct run_flight *flight = &executor->on[d].flight[executor->first];
 		rc = run_waits_end(&flight->waits, device);
 		if (!rc)
@@ -192,9 +190,28 @@ int run_enqueued(struct rh_executor *executor)
 	return rc;
 }
 
+int run_enqueued(struct rh_executor *executor)
+{
+	if (executor->feed)
+		run_feed_end(executor->feed);
+	return record_ends(executor);
+}
+
+/* ITS_WORK: of a training step, without faults: weights may go on up that the next one wants. */
+enum rest { EVERYTHING, ITS_WORK };
+
+/* Its slots are over, and its results are here. */
+static int await_device(struct rh_executor *executor, int d, int64_t place)
+{
+	struct run_flight *flight = &executor->on[d].flight[place];
+	int rc = run_waits_sync(&flight->waits);
+	rc = rc ? rc : flight->results->ops->event_sync(flight->results);
+	return rc ? rc : flight->gradients->ops->event_sync(flight->gradients);
+}
+
 /* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
  * on its way to or from NVMe (frozen weights may be read ahead). The first fault comes back, with its line. */
-static int come_to_rest(struct rh_executor *executor, int rc)
+static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_fault fault = {0};
@@ -203,6 +220,8 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 		rc = 0;
 		if (d == options->devices)
 			rc = rh_boundaries_end(&executor->boundaries);
+		else if (d >= 0 && rest == ITS_WORK && !rh_fault_code(&fault))
+			rc = await_device(executor, d, executor->first);
 		else if (d >= 0)
 			rc = options->device[d]->ops->synchronize(options->device[d]);
 		else if (executor->staging)
@@ -213,28 +232,50 @@ static int come_to_rest(struct rh_executor *executor, int rc)
 	return rh_fault_get(&fault);
 }
 
+/* Another synchronous step is likely to follow. A recording waits for all that it is told of. */
+static int goes_on(const struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	return executor->trains && !executor->is_stretch && !executor->trace && !options->stale && options->updater &&
+	       rh_updater_is_open(options->updater);
+}
+
 int run_end(struct rh_executor *executor, int rc)
 {
+	enum rest ends = EVERYTHING;
 	for (int d = 0; !rc && d < executor->options.devices; d++)
 		rc = bulk_flush(executor, d);
-	rc = come_to_rest(executor, rc);
+	if (!rc && goes_on(executor)) {
+		ends = ITS_WORK;
+		rc = record_ends(executor);
+		rc = rc ? rc : bulk_next_step(executor);
+	}
+	executor->goes_on = ends == ITS_WORK;
+	rc = come_to_rest(executor, ends, rc);
 	if (executor->trace)
 		rh_trace_settle(executor->trace);
 	return rc ? rc : fold_embedding(executor);
+}
+
+void run_stop_ahead(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int rc = executor->goes_on && executor->staging ? rh_staging_finish(executor->staging) : 0;
+	for (int d = 0; executor->goes_on && d < options->devices; d++) {
+		int failed = options->device[d]->ops->synchronize(options->device[d]);
+		rc = rc ? rc : failed;
+	}
+	if (rc)
+		rh_error_clear(); /* nobody waits for them */
+	executor->goes_on = 0;
 }
 
 /* Of a step that another has begun after: its slots are over, and its results are here. */
 static int await_slots(struct rh_executor *executor, int64_t place)
 {
 	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++) {
-		struct run_flight *flight = &executor->on[d].flight[place];
-		rc = run_waits_sync(&flight->waits);
-		if (!rc)
-			rc = flight->results->ops->event_sync(flight->results);
-		if (!rc)
-			rc = flight->gradients->ops->event_sync(flight->gradients);
-	}
+	for (int d = 0; !rc && d < executor->options.devices; d++)
+		rc = await_device(executor, d, place);
 	if (executor->trace && executor->traced_step == executor->flight[place].step)
 		rh_trace_settle(executor->trace);
 	return rc;
@@ -254,6 +295,7 @@ static int send_left(struct rh_executor *executor, const struct rh_slot *slot)
 static int run_slots(struct rh_executor *executor)
 {
 	int rc = 0, left = 1;
+	bulk_step_begins(executor);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
 		const struct rh_slot *slot = &executor->program.slot[i];
 		if (left && rh_slot_makes_gradients(slot)) {
@@ -276,7 +318,8 @@ static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *ba
 	for (int64_t m = 0; m < count; m++)
 		run_stage_micro(executor, executor->first * options->train_micro_batches + m, &batch[m]);
 	const struct rh_dispatch dispatch = run_dispatch(options);
-	int rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
+	int turn = executor->turn, rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
+	executor->shift = (executor->turn - turn + options->devices) % options->devices;
 	if (rc > 0) {
 		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
 		rh_error_clear();
@@ -323,7 +366,8 @@ int rh_executor_finish(struct rh_executor *executor)
 int rh_executor_abandon(struct rh_executor *executor, int rc)
 {
 	if (executor->begun > executor->finished)
-		rc = come_to_rest(executor, rc);
+		rc = come_to_rest(executor, EVERYTHING, rc);
+	executor->goes_on = 0;
 	executor->finished = executor->begun;
 	return rc;
 }

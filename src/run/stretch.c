@@ -112,6 +112,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	run_begin(executor);
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
 	rc = rc ? rc : run_begin_boundaries(executor);
+	bulk_step_begins(executor);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
 		const struct rh_slot *slot = &executor->program.slot[i];
 		struct run_device *on = &executor->on[slot->device];

@@ -101,6 +101,12 @@ static inline void launch(struct work *work, const struct rh_op *op)
  * bulk_arrived   after it: activations are enqueued, windows end
  * bulk_layer     a layer's gradients are final in this slot
  * bulk_end       the slot is over */
+/* Before the slots of executor->program. */
+void bulk_step_begins(struct rh_executor *executor);
+/* After the last of them, once all gradients are announced: while they come down, what of the next step's first slots has been updated goes
+ * up, if that step will be as this one. Where updates wait for the last gradient or are stale that is little, or nothing. Uploads may be
+ * under way on return. */
+int bulk_next_step(struct rh_executor *executor) RH_MUST;
 void bulk_begin(struct work *work);
 void bulk_window(struct work *work, int64_t k);
 void bulk_arrived(struct work *work, int64_t k);

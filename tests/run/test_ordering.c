@@ -18,6 +18,7 @@ static struct recorder {
 	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
 	int events, devices, blocks;
 	int64_t step; /* that is enqueued */
+	int ahead;    /* uploads are the next one's */
 	/* Bytes of each block's gradients, in one step and so far, tell whose a download is: a step's last ones leave in the next. */
 	int64_t down_each[BLOCKS], down[BLOCKS];
 } rec;
@@ -61,7 +62,7 @@ static int64_t event_token(struct rh_event *event)
 
 static void note(enum rh_order_kind kind, int lane, int64_t what)
 {
-	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.step : 0);
+	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.step + (kind == RH_ORDER_UPLOAD && rec.ahead) : 0);
 }
 
 static void note_download(int lane, int b, int64_t bytes)
@@ -178,7 +179,9 @@ static void steps_as_training(struct rig *rig, const struct rig_input *in, doubl
 			rh_updater_open(rig->session.updater, &update, clip);
 			rig_begin(rig, in, begun * MICROS, MICROS, begun, &flight[begun % 2]);
 		}
+		rec.ahead = 1;
 		(void)rig_finish(rig, &flight[step % 2]);
+		rec.ahead = 0;
 		check_ok(rh_updater_norm(rig->session.updater, &norm));
 		if (!step)
 			memcpy(rec.down_each, rec.down, sizeof rec.down);
@@ -214,6 +217,7 @@ static void test_steps_hold_all_orderings(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
 		listen(&rig);
+		rh_updater_weights_first(rig.session.updater);
 		steps_as_training(&rig, &in, cases[i].clip, cases[i].when == JOINED ? 2 : 1);
 		check_ok(rh_updater_finish(rig.session.updater));
 		int64_t count, forgotten, uploads = 0, downloads = 0;
