@@ -5,9 +5,9 @@
 #include "partition/roundpipe_long.h"
 
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
- * and moved by an update; the launches of a block, of 47 in all (forward, recompute, backward). */
+ * and moved by an update, whose gradient is read for its norm before; the launches of a block, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
-static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .updated = 26};
+static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .taken = 2, .updated = 26, .weights = 18, .moments = 18};
 
 /* Sizes that are tried: sequences in a micro-batch, and rounds. */
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
@@ -156,8 +156,11 @@ static void set_rates(const struct rh_anchor_request *request, struct rh_step_re
 	const struct rh_peer *as = request->as;
 	if (as) {
 		step->rates = (struct rh_step_rates){as->link_bytes_per_s, as->link_bytes_per_s, as->host_bytes_per_s, 0};
-		step->bytes = (struct rh_step_bytes){as->gradient_bytes, as->gradient_bytes, as->taken_bytes, as->updated_bytes,
-		                                     as->published_bytes};
+		step->bytes = (struct rh_step_bytes){.gradient = as->gradient_bytes,
+		                                     .carried = as->gradient_bytes,
+		                                     .taken = as->taken_bytes,
+		                                     .updated = as->updated_bytes,
+		                                     .published = as->published_bytes};
 		step->update = RH_STEP_AS_A_WHOLE;
 		step->gradients_block = step->sums_apart = 1;
 		return;

@@ -4,19 +4,21 @@
 #include "core/minmax.h"
 #include "partition/rounds.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Steps run, and those before the ones that count: long enough to be in the swing of it, and a multiple of the turns that round-robin
  * takes. */
 enum { STEPS_FLUSHED = 4, STEPS_JOINED = 12, STEPS_BEFORE = 3, RATE_TURNS = 3 };
 
-/* Bulk travels, and is updated, in pieces. */
-static const double PIECE_BYTES = 64 << 20;
+/* Of gradients, behind each activation of the slot beside which they go down: as src/run/bulk.c has it. */
+static const double WINDOW_BYTES = 128 << 20;
 
-/* From when the first piece is there until the last one is. */
-struct span {
-	double first_s, last_s;
-};
+/* The host may be at work for so much of a step that moves the bytes of two passes (offload/updater.c). */
+static const double BUSY_MOST = 0.95;
+
+/* A layer's update. */
+enum stage_of_update { COMING, WAITING, HALF, DONE };
 
 struct lane {
 	double free_s, up_s, down_s; /* when compute and both copies are done */
@@ -33,12 +35,14 @@ struct stepping {
 	double *end;       /* (stages, most): of this round */
 	double *whole;     /* (stages): end of each slot, in this round and in the one before */
 	double *whole_before;
-	struct span *gate;      /* (layers): when the first piece of the weights that this step uploads is there, and the last */
-	struct span *next_gate; /* the same for the next step, of stale updates */
-	struct span *arrived;   /* (layers): gradients of this step, on the host */
-	double worker_s;        /* the host's update is done with all it was given */
-	double uploaded_s;      /* the step's last upload */
-	double busy_s, copied_bytes, last_s;
+	double *gate;                                                 /* (layers): when the weights that this step uploads are there */
+	double *next_gate;                                            /* the same for the next step, of stale updates */
+	double *arrived;                                              /* (layers): gradients of this step, on the host */
+	int *state;                                                   /* (layers): enum stage_of_update */
+	int in_two;                                                   /* updates may be in two passes */
+	double worker_s;                                              /* the host's update is done with all it was given */
+	double uploaded_s;                                            /* the step's last upload */
+	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
 	int turn;
 	double update_rate, alone_rate; /* of the update beside copies and without them, in this try; 0: no time */
 };
@@ -73,37 +77,29 @@ static double take(double bytes, double rate)
 	return rate > 0 ? bytes / rate : 0;
 }
 
-static double piece(double bytes)
-{
-	return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-}
-
-/* Layers go up as they become free, from the end of the stage where they do first. */
+/* Layers go up as they become free. */
 static double upload_layers(const struct stepping *at, struct rh_stage stage, int gated, double begin)
 {
-	double up = at->request->rates.up_bytes_per_s, best = 0;
-	for (int down = 0; down < 2; down++) {
-		double t = begin, last = 0;
-		for (int i = 0; i < stage.hi - stage.lo; i++) {
-			int l = down ? stage.hi - 1 - i : stage.lo + i;
-			double bytes = (double)layer_of(at, l)->upload_bytes;
-			if (gated) {
-				t = rh_max_double(t, at->gate[l].first_s);
-				last = rh_max_double(last, at->gate[l].last_s + take(piece(bytes), up));
-			}
-			t += take(bytes, up);
+	double up = at->request->rates.up_bytes_per_s, t = begin;
+	for (int i = stage.lo; i < stage.hi; i++) {
+		int next = i, before = 0; /* the i-th by gate */
+		for (int l = stage.lo; gated && l < stage.hi; l++) {
+			before = 0;
+			for (int k = stage.lo; k < stage.hi; k++)
+				before += at->gate[k] < at->gate[l] || (at->gate[k] == at->gate[l] && k < l);
+			if (before == i - stage.lo)
+				next = l;
 		}
-		t = rh_max_double(t, last);
-		best = down && best < t ? best : t;
+		t = (gated ? rh_max_double(t, at->gate[next]) : t) + take((double)layer_of(at, next)->upload_bytes, up);
 	}
-	return best;
+	return t;
 }
 
 static double free_at(const struct stepping *at, struct rh_stage stage)
 {
 	double t = 0;
 	for (int l = stage.lo; l < stage.hi; l++)
-		t = rh_max_double(t, at->gate[l].last_s);
+		t = rh_max_double(t, at->gate[l]);
 	return t;
 }
 
@@ -183,12 +179,16 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
 	double t = rh_max_double(lane->down_s, lane->free_s);
 	lane->room_s = lane->free_s + (last_round ? 0 : take(trained_in(at, stage) * each, request->rates.down_bytes_per_s));
+	int last = last_round && s + request->devices >= at->stages; /* of its device: all at once */
+	if (at->update_rate > 0 && !request->gradients_block && !last)
+		rate = lesser(rate, WINDOW_BYTES / rh_cost_stage(request->shorter, s > at->forward ? RH_PASS_BACKWARD : RH_PASS_FUSED,
+		                                                 stage.lo, stage.hi));
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
-		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = t;
+		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each;
 		t += take(bytes, rate);
 		at->copied_bytes += bytes;
 		if (last_round)
-			at->arrived[l] = (struct span){begin + take(piece(bytes), rate), t};
+			at->arrived[l] = t;
 	}
 	lane->down_s = t;
 }
@@ -226,32 +226,63 @@ static double worked(const struct stepping *at, double t, double bytes)
 	return beside > 0 ? at->last_s + take(bytes - beside, at->alone_rate) : t + take(bytes, at->alone_rate);
 }
 
-/* Of layers whose gate is not set, the lowest whose gradient has begun to arrive; where there is none, the one that does next. */
-static int next_to_update(const struct stepping *at, const struct span *gate, double t)
+/* One pass over a layer, from t on. */
+static double pass(struct stepping *at, double t, int l, double each)
 {
-	int soonest = -1;
-	for (int l = 0; l < at->layers; l++) {
-		if (gate[l].last_s >= 0)
-			continue;
-		if (at->arrived[l].first_s <= t)
-			return l;
-		if (soonest < 0 || at->arrived[l].first_s < at->arrived[soonest].first_s)
-			soonest = l;
-	}
-	return soonest;
+	double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, end = worked(at, t, bytes);
+	at->updated_bytes += bytes;
+	at->worked_s += end - t;
+	return end;
 }
 
-static void update_as_they_arrive(struct stepping *at, struct span *gate)
+/* Of the layers in this state whose gradient is there by t, the first from the bottom or from the top; -1: none. *count: of them. */
+static int first_of(const struct stepping *at, int state, double t, int from_top, int *count)
+{
+	int found = -1;
+	*count = 0;
+	for (int i = 0; i < at->layers; i++) {
+		int l = from_top ? at->layers - 1 - i : i;
+		if (at->state[l] != state || (state == COMING && at->arrived[l] > t))
+			continue;
+		found = found < 0 ? l : found;
+		++*count;
+	}
+	return found;
+}
+
+/* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is updated,
+ * its weights alone where others wait or nothing is to come; moments when nothing waits. */
+static void update_as_they_arrive(struct stepping *at, double *gate)
 {
 	const struct rh_step_bytes *moved = &at->request->bytes;
-	double each = moved->taken + moved->updated + moved->published, t = at->worker_s;
-	for (int l = 0; l < at->layers; l++)
-		gate[l] = (struct span){0, trained_in(at, (struct rh_stage){l, l + 1}) > 0 ? -1 : 0};
-	for (int l; (l = next_to_update(at, gate, t)) >= 0;) {
-		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, begin = rh_max_double(t, at->arrived[l].first_s);
-		double last_piece = worked(at, at->arrived[l].last_s, piece(bytes));
-		t = rh_max_double(worked(at, begin, bytes), last_piece);
-		gate[l] = (struct span){worked(at, begin, piece(bytes)), t};
+	double t = at->worker_s;
+	int coming = 0, count, l;
+	for (l = 0; l < at->layers; l++) {
+		int trained = trained_in(at, (struct rh_stage){l, l + 1}) > 0;
+		gate[l] = 0;
+		at->state[l] = trained ? COMING : DONE;
+		coming += trained;
+	}
+	for (;;) {
+		if ((l = first_of(at, COMING, t, 0, &count)) >= 0) {
+			t = pass(at, t, l, moved->taken);
+			at->state[l] = WAITING;
+			coming--;
+		} else if ((l = first_of(at, WAITING, t, 0, &count)) >= 0) {
+			int in_two = at->in_two && (count > 1 || !coming);
+			gate[l] = t = pass(at, t, l, in_two ? moved->weights : moved->updated + moved->published);
+			at->state[l] = in_two ? HALF : DONE;
+		} else if ((l = first_of(at, HALF, t, 1, &count)) >= 0) {
+			t = pass(at, t, l, moved->moments);
+			at->state[l] = DONE;
+		} else if (coming) {
+			double next = HUGE_VAL;
+			for (l = 0; l < at->layers; l++)
+				next = at->state[l] == COMING && at->arrived[l] < next ? at->arrived[l] : next;
+			t = rh_max_double(t, next);
+		} else {
+			break;
+		}
 	}
 	at->worker_s = t;
 }
@@ -262,7 +293,7 @@ static void publish(struct stepping *at, double begin)
 	double t = rh_max_double(at->worker_s, begin);
 	for (int l = 0; l < at->layers; l++) {
 		t = worked(at, t, trained_in(at, (struct rh_stage){l, l + 1}) * at->request->bytes.published);
-		at->gate[l] = (struct span){t, t};
+		at->gate[l] = t;
 	}
 	at->worker_s = t;
 }
@@ -278,12 +309,12 @@ static void update_as_a_whole(struct stepping *at)
 		publish(at, at->uploaded_s);
 	double t = at->worker_s;
 	for (int l = at->layers - 1; l >= 0; l--)
-		t = worked(at, rh_max_double(t, at->arrived[l].last_s), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
+		t = worked(at, rh_max_double(t, at->arrived[l]), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
 	at->worker_s = worked(at, t, trained * request->bytes.updated);
 	if (!request->stale) {
 		publish(at, at->worker_s);
 		for (int l = 0; l < at->layers; l++)
-			at->gate[l] = (struct span){at->worker_s, at->worker_s}; /* the step after begins when all are there */
+			at->gate[l] = at->worker_s; /* the step after begins when all are there */
 	}
 }
 
@@ -315,7 +346,7 @@ static double run_steps(struct stepping *at, double update_rate, double alone_ra
 	for (int step = 0; step < steps; step++) {
 		if (step == before + 1)
 			begun = at->last_s;
-		at->busy_s = at->copied_bytes = at->uploaded_s = 0;
+		at->busy_s = at->copied_bytes = at->updated_bytes = at->worked_s = at->uploaded_s = 0;
 		for (int64_t round = 0; round < request->rounds; round++)
 			run_round(at, round);
 		end_step(at);
@@ -344,7 +375,8 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	at->lane = rh_alloc((size_t)request->devices, sizeof *at->lane);
 	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
 	at->gate = rh_alloc(3 * l, sizeof *at->gate);
-	if (!at->lane || !at->end || !at->gate)
+	at->state = rh_alloc(l, sizeof *at->state);
+	if (!at->lane || !at->end || !at->gate || !at->state)
 		return -ENOMEM;
 	at->whole = at->end + s * (size_t)at->most;
 	at->whole_before = at->whole + s;
@@ -358,17 +390,21 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 {
 	const struct rh_step_rates *rates = &at->request->rates;
 	const struct rh_step_bytes *bytes = &at->request->bytes;
-	double trained = trained_in(at, (struct rh_stage){0, at->layers});
+	double trained = trained_in(at, (struct rh_stage){0, at->layers}), whole = bytes->taken + bytes->updated + bytes->published;
 	out->schedule_s = run_steps(at, 0, 0);
 	out->busy_s = at->busy_s;
 	out->copied_bytes = at->copied_bytes;
-	out->updated_bytes = trained * (bytes->taken + bytes->updated + bytes->published);
+	out->updated_bytes = trained * whole;
+	at->in_two = bytes->weights > 0 && !at->request->stale;
 	out->period_s = out->schedule_s;
 	double host = rates->host_bytes_per_s;
 	for (int turn = 0; turn < RATE_TURNS; turn++) {
 		double beside = rh_max_double(host - out->copied_bytes / out->period_s, host / 8);
 		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside), lesser(rates->update_bytes_per_s, host));
+		at->in_two &= at->worked_s < BUSY_MOST * out->period_s;
 	}
+	if (at->request->update == RH_STEP_AS_THEY_ARRIVE)
+		out->updated_bytes = at->updated_bytes;
 	double least = host > 0 ? (out->copied_bytes + out->updated_bytes) / host : 0;
 	out->host_bound = least > out->period_s * (1 - 1e-3);
 	out->period_s = rh_max_double(out->period_s, least);
@@ -387,5 +423,6 @@ int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estim
 	rh_free(at.lane);
 	rh_free(at.end);
 	rh_free(at.gate);
+	rh_free(at.state);
 	return rc;
 }

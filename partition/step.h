@@ -9,7 +9,7 @@
 
 /* How gradients become weights. */
 enum rh_step_update {
-	RH_STEP_AS_THEY_ARRIVE, /* each layer by itself, the lowest that waits first; free for upload at once */
+	RH_STEP_AS_THEY_ARRIVE, /* each layer by itself and whole, the lowest that waits first; free for upload at once */
 	RH_STEP_AS_A_WHOLE      /* RoundPipe's own: gradients are taken layer by layer, then one update of all, then all are published */
 };
 
@@ -24,6 +24,7 @@ struct rh_step_bytes {
 	double gradient;                  /* down after the last round */
 	double carried;                   /* of a round's sum that goes on: down, and up again before the next */
 	double taken, updated, published; /* of host memory moved by the three parts of an update */
+	double weights, moments;          /* updated, in two passes where that lets the next step begin sooner; 0: it is one */
 };
 
 struct rh_step_request {
