@@ -4,10 +4,12 @@
 #include "core/file.h"
 #include "core/float16.h"
 #include "core/log.h"
+#include "device/sim/sim.h"
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
 #include "offload/updater.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
@@ -618,6 +620,44 @@ static void test_what_is_urgent_does_not_wait_for_an_update(void **state)
 	spilled_close(&spilled);
 }
 
+/* And in virtual time, of which plans are made. */
+static void test_what_is_urgent_goes_first_in_virtual_time(void **state)
+{
+	(void)state;
+	struct rh_hardware hardware = {.devices = 1, .nvme = {.read_bytes_per_s = 1e9, .write_bytes_per_s = 1e9}};
+	struct rh_store_options options = {.dtype = RH_BF16, .spill = RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS, .addresses_only = 1};
+	struct rh_update update = {{0.9, 0.95, 1e-8, 0.01, 0}, 1e-3, 1, 1};
+	struct rh_pool *pool = NULL;
+	struct rh_sim *sim = NULL;
+	struct rh_host_queue *queue = NULL;
+	struct rh_updater *updater = NULL;
+	struct later later = {0};
+	double norm;
+	make_specs();
+	hardware.host = (struct rh_hardware_host){.cores = 2, .dram_bytes_per_s = 1e11, .optimizer_bytes_per_s[RH_LAYOUT_SPLIT] = 1e11};
+	check_ok(rh_pool_create(1, &pool));
+	check_ok(rh_sim_create(&(struct rh_sim_options){.hardware = &hardware, .devices = 1, .layout = RH_LAYOUT_SPLIT}, &sim));
+	check_ok(rh_sim_queue(sim, &queue));
+	check_ok(rh_store_create(specs, 2, &options, pool, &later.store));
+	check_ok(rh_updater_create(later.store, queue, &updater));
+	rh_updater_watch(updater, &(struct rh_watch){did_update, &later}, 0);
+	rh_updater_open(updater, &update, 0);
+	rh_updater_arrives(updater, 1, NULL);
+	for (int i = 0; i < 5; i++)
+		queue->ops->pass(queue);
+	assert_int_equal(later.updates, 0);
+	rh_updater_arrives(updater, 0, NULL);
+	check_ok(rh_updater_finish(updater));
+	assert_true(later.updates == 2 && later.updated[0] == 0 && later.updated[1] == 1);
+	double whole = rh_store_traffic(later.store, 0).nvme + rh_store_traffic(later.store, 1).nvme;
+	assert_true(fabs(rh_updater_seconds(updater) / (whole / 2e9) - 1) < 0.05); /* half is read, half is written */
+	check_ok(rh_updater_norm(updater, &norm));
+	rh_updater_destroy(updater);
+	rh_store_destroy(later.store);
+	rh_pool_destroy(pool);
+	rh_sim_release(sim);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
@@ -629,6 +669,7 @@ int main(void)
 	        cmocka_unit_test(test_a_flip_on_its_way_is_told),
 	        cmocka_unit_test(test_an_interrupted_update_reads_once),
 	        cmocka_unit_test(test_what_is_urgent_does_not_wait_for_an_update),
+	        cmocka_unit_test(test_what_is_urgent_goes_first_in_virtual_time),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
