@@ -34,7 +34,8 @@ struct data_encoder {
 	struct rh_ids ids;
 	uint8_t *trained; /* (ids.count) */
 	size_t trained_capacity;
-	int is_masked; /* only a part counts: an answer */
+	enum data_kind kind; /* of the row */
+	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
 	/* scratch */
 	struct rh_ids part;
@@ -44,6 +45,10 @@ struct data_encoder {
 int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct data_encoder *out) RH_MUST;
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
+
+/* Whether the row last encoded loses its last answer's end if only its first `kept` tokens stay: 1, 0 (also where nobody answers) or negative
+ * errno. */
+int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *where) RH_MUST;
 
 /* Best fit decreasing: documents of `length` (each at most `capacity`) into bins of `capacity`. order (documents) receives them bin by bin,
  * first (documents + 1) where each bin begins in it. Longer first, equal ones in file order; of the bins that fit best, the one that

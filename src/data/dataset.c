@@ -62,7 +62,7 @@ static int add_pieces(struct builder *builder, const struct data_encoder *row, s
 	return rc;
 }
 
-static int add_row(struct builder *builder, const struct data_encoder *row, const struct rh_config *config, const char *where)
+static int add_row(struct builder *builder, struct data_encoder *row, const struct rh_config *config, const char *where)
 {
 	struct rh_dataset *set = builder->set;
 	size_t count = row->ids.count, max_length = (size_t)config->max_length;
@@ -80,8 +80,11 @@ static int add_row(struct builder *builder, const struct data_encoder *row, cons
 			rh_note("%s: dropped: its %zu tokens are cut to max_length %zu, and none of those is trained", where, count, kept);
 		return 0;
 	}
+	int lost = kept < count ? data_answer_is_cut(row, kept, where) : 0;
+	if (lost < 0)
+		return lost;
 	set->cut_rows += kept < count;
-	set->cut_answers += row->is_masked && left < all;
+	set->cut_answers += lost;
 	return add_document(builder, row->ids.id, row->trained, kept);
 }
 
@@ -104,8 +107,12 @@ static int read_rows(const char *path, const struct rh_config *config, const str
 		if (!rc)
 			rc = add_row(&builder, &encoder, config, reader.where.bytes);
 	}
+	if (!rc && encoder.chat && !encoder.is_chat_checked && out->read_rows)
+		rh_warn_once("chat_template has no effect on rows of plain text (%s): only conversations go through it",
+		             reader.kind == DATA_TEXT ? config->dataset_text_field : "prompt and completion");
 	if (encoder.is_chat_checked)
 		out->chat_template = rh_chat_template_name(encoder.chat);
+	out->has_answers = reader.rows && reader.kind != DATA_TEXT;
 	out->whole_conversations = reader.rows && reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES &&
 	                           config->completion_only_loss != RH_YES;
 	if (!rc && !out->read_rows)
@@ -147,6 +154,7 @@ static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 	*set = *fresh;
 	set->chat_template = kept.chat_template;
 	set->whole_conversations = kept.whole_conversations;
+	set->has_answers = kept.has_answers;
 	set->read_rows = kept.read_rows;
 	set->dropped_rows = kept.dropped_rows;
 	set->cut_rows = kept.cut_rows;
@@ -234,9 +242,11 @@ void rh_dataset_report(const struct rh_dataset *dataset, const char *path)
 	if (dataset->dropped_rows)
 		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained%s", path,
 		        (long long)dataset->dropped_rows, dataset->dropped_rows > DROPS_LISTED ? " (the first few are listed above)" : "");
-	if (dataset->cut_rows)
+	if (dataset->cut_rows && dataset->has_answers)
 		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
 		        (long long)dataset->cut_answers);
+	else if (dataset->cut_rows)
+		rh_note("%s: %lld rows cut to max_length", path, (long long)dataset->cut_rows);
 	if (dataset->split_rows)
 		rh_note("%s: %lld rows longer than max_length go on in another document; %lld pieces with nothing trained left out", path,
 		        (long long)dataset->split_rows, (long long)dataset->dropped_pieces);

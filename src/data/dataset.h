@@ -20,11 +20,12 @@ struct rh_dataset {
 	int64_t trained_tokens;
 	const char *chat_template; /* the name of that of its conversations (static), NULL where there are none */
 	int whole_conversations;   /* `messages`, of which every token is trained */
+	int has_answers;           /* completions or conversations, not plain text */
 	/* counted while reading, reported by rh_dataset_report */
 	int64_t read_rows;         /* in the file, blank lines apart */
 	int64_t dropped_rows;      /* held no trained token, most often by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */
-	int64_t cut_answers;       /* of these: rows whose masked answer lost its end */
+	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
 	int64_t split_rows;        /* bfd_split: went on in another document instead */
 	int64_t dropped_pieces;    /* of these: pieces left out since they held no trained token */
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */

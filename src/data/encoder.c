@@ -259,6 +259,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->text.length = 0;
 	encoder->ids.count = 0;
 	encoder->is_masked = encoder->is_prefix_mismatch = 0;
+	encoder->kind = kind;
 	if (kind == DATA_TEXT)
 		return encode_text(encoder, row, where);
 	if (kind == DATA_COMPLETION)
@@ -270,4 +271,21 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	if (rc)
 		return rc;
 	return kind == DATA_MESSAGES ? encode_messages(encoder, row, where) : encode_completion_chat(encoder, row, where);
+}
+
+int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *where)
+{
+	size_t count = encoder->ids.count;
+	if (kept >= count || encoder->kind == DATA_TEXT)
+		return 0;
+	if (encoder->kind == DATA_COMPLETION)
+		return 1;
+	if (encoder->is_masked) /* what is trained is answers, the last of them to its end */
+		return memchr(encoder->trained + kept, 1, count - kept) != NULL;
+	const struct rh_chat_spans *spans = &encoder->spans;
+	if (!spans->count)
+		return 0;
+	encoder->part.count = 0;
+	int rc = encode(encoder, 0, spans->span[spans->count - 1].end, RH_TOKENS_PLAIN, where, &encoder->part);
+	return rc ? rc : encoder->part.count > kept;
 }

@@ -291,6 +291,39 @@ static void test_truncation_keeps_the_start_and_counts(void **state)
 	expect_error("{\"text\":\"ab\"}\n", &config, "none of its 1 rows has a trained token within max_length 1", NULL);
 }
 
+/* An answer's end is where its text ends, whatever is trained. */
+static void test_answers_that_lose_their_end_are_counted_unmasked_too(void **state)
+{
+	(void)state;
+	static const char turns[] = "{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],"
+	                            "\"completion\":[{\"role\":\"assistant\",\"content\":\"rs\"}]}\n";
+	static const struct {
+		const char *row;
+		int64_t max_length, cut, lost;
+	} cases[] = {{chat_line, 24, 0, 0}, {chat_line, 23, 1, 0},
+	             {chat_line, 22, 1, 1}, {chat_line, 5, 1, 1},
+	             {turns, 23, 1, 0},     {turns, 22, 1, 1},
+	             {turns, 5, 1, 1},      {"{\"prompt\":\"abc\",\"completion\":\"de\"}\n", 5, 1, 1}};
+	struct rh_config config = plain_config();
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	config.completion_only_loss = RH_NO;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_dataset set;
+		config.max_length = cases[i].max_length;
+		load_ok(cases[i].row, &config, &plain_tokenizer, &set);
+		assert_int_equal(set.cut_rows, cases[i].cut);
+		assert_int_equal(set.cut_answers, cases[i].lost);
+		assert_true(set.has_answers);
+		rh_dataset_free(&set);
+	}
+	config.max_length = 2;
+	struct rh_dataset set;
+	load_ok("{\"text\":\"abc\"}\n", &config, &plain_tokenizer, &set);
+	assert_int_equal(set.cut_rows, 1);
+	assert_false(set.has_answers);
+	rh_dataset_free(&set);
+}
+
 static void test_packing_cuts_or_goes_on(void **state)
 {
 	(void)state;
@@ -501,6 +534,7 @@ int main(void)
 	        cmocka_unit_test(test_bad_lines_are_named),
 	        cmocka_unit_test(test_templates_missing_or_unknown_list_the_names),
 	        cmocka_unit_test(test_truncation_keeps_the_start_and_counts),
+	        cmocka_unit_test(test_answers_that_lose_their_end_are_counted_unmasked_too),
 	        cmocka_unit_test(test_packing_cuts_or_goes_on),
 	        cmocka_unit_test(test_split_shares_the_rows_out),
 	        cmocka_unit_test(test_batch_lays_rows_end_to_end),
