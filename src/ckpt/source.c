@@ -6,7 +6,9 @@
 #include "core/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void shape_text(const int64_t *shape, int rank, char *out, size_t size)
 {
@@ -274,5 +276,38 @@ int rh_source_copy_tokenizer(const char *model, const char *dir)
 		rh_free(from);
 		rh_free(to);
 	}
+	return rc;
+}
+
+/* Only where the key is there. */
+static int replace_config_template(const char *path, const char *jinja)
+{
+	json_t *config = NULL;
+	int rc = rh_json_load(path, &config);
+	if (rc || !json_object_get(config, "chat_template")) {
+		json_decref(config);
+		return rc;
+	}
+	char *text = json_object_set_new(config, "chat_template", json_string(jinja)) ? NULL : json_dumps(config, JSON_INDENT(2));
+	json_decref(config);
+	rc = text ? rh_file_write_whole(path, text, strlen(text)) : -ENOMEM;
+	free(text);
+	return rc;
+}
+
+int rh_source_set_chat_template(const char *dir, const char *jinja)
+{
+	char *own = rh_path_join(dir, "chat_template.jinja"), *config = rh_path_join(dir, "tokenizer_config.json");
+	char *old = rh_path_join(dir, "chat_template.json");
+	int rc = own && config && old ? 0 : -ENOMEM;
+	if (!rc)
+		rc = rh_file_write_whole(own, jinja, strlen(jinja));
+	if (!rc && rh_file_exists(config))
+		rc = replace_config_template(config, jinja);
+	if (!rc && unlink(old) && errno != ENOENT)
+		rc = rh_fail(-errno, "%s: cannot remove: %s", old, strerror(errno));
+	rh_free(own);
+	rh_free(config);
+	rh_free(old);
 	return rc;
 }

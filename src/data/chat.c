@@ -13,6 +13,7 @@ struct rh_chat_template {
 	int (*render)(struct chat_writer *writer);
 	const char *default_system; /* ChatML: the system turn of a conversation that has none */
 	const char *const *marker;  /* tokens that it writes around turns, NULL-terminated */
+	const char *jinja;
 };
 
 static int render_chatml(struct chat_writer *writer);
@@ -26,16 +27,18 @@ static const char *const llama2_markers[] = {"</s>", NULL}; /* [INST] is plain t
 static const char *const llama3_markers[] = {"<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", NULL};
 
 static const struct rh_chat_template templates[] = {
-        {"chatml", render_chatml, NULL, chatml_markers},
-        {"smollm2", render_chatml, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", chatml_markers},
-        {"qwen2", render_chatml, "You are a helpful assistant.", chatml_markers},
-        {"qwen2.5", render_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", chatml_markers},
-        {"qwen3", render_qwen3, NULL, chatml_markers},
-        {"llama2", render_llama2, NULL, llama2_markers},
-        {"llama3", render_llama3, NULL, llama3_markers},
-        {"llama3.1", render_llama31, NULL, llama3_markers},
-        {"llama3.2", render_llama31, NULL, llama3_markers},
-        {"llama3.3", render_llama31, NULL, llama3_markers},
+        {"chatml", render_chatml, NULL, chatml_markers, chat_jinja_chatml},
+        {"smollm2", render_chatml, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", chatml_markers,
+         chat_jinja_smollm2},
+        {"qwen2", render_chatml, "You are a helpful assistant.", chatml_markers, chat_jinja_qwen2},
+        {"qwen2.5", render_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", chatml_markers,
+         chat_jinja_qwen25},
+        {"qwen3", render_qwen3, NULL, chatml_markers, chat_jinja_qwen3},
+        {"llama2", render_llama2, NULL, llama2_markers, chat_jinja_llama2},
+        {"llama3", render_llama3, NULL, llama3_markers, chat_jinja_llama3},
+        {"llama3.1", render_llama31, NULL, llama3_markers, chat_jinja_llama31},
+        {"llama3.2", render_llama31, NULL, llama3_markers, chat_jinja_llama31},
+        {"llama3.3", render_llama31, NULL, llama3_markers, chat_jinja_llama31},
 };
 enum { TEMPLATES = sizeof templates / sizeof *templates };
 
@@ -67,6 +70,11 @@ int rh_chat_template_by_text(const char *text, const char *where, const struct r
 	size_t length = strlen(text);
 	if (length && text[length - 1] == '\n')
 		length--;
+	for (int i = 0; i < TEMPLATES; i++) /* what a run wrote beside its model */
+		if (length + 1 == strlen(templates[i].jinja) && !memcmp(text, templates[i].jinja, length)) {
+			*out = &templates[i];
+			return 0;
+		}
 	XXH128_hash_t hash = XXH3_128bits(text, length);
 	for (size_t i = 0; i < chat_known_texts; i++)
 		if (chat_known_text[i].high == hash.high64 && chat_known_text[i].low == hash.low64)
@@ -77,6 +85,11 @@ int rh_chat_template_by_text(const char *text, const char *where, const struct r
 const char *rh_chat_template_name(const struct rh_chat_template *chat)
 {
 	return chat->name;
+}
+
+const char *rh_chat_template_jinja(const struct rh_chat_template *chat)
+{
+	return chat->jinja;
 }
 
 int rh_chat_template_is_none(const char *name)

@@ -16,9 +16,11 @@ struct rh_chat_template;
 
 /* By name ("smollm2", "qwen3", "llama3.2"...); -EINVAL lists the names. */
 int rh_chat_template_by_name(const char *name, const struct rh_chat_template **out) RH_MUST;
-/* The built-in whose text is the model's own template; -EINVAL lists the names if none is. */
+/* The built-in whose text, or Jinja, is the model's own template; -EINVAL lists the names if none is. */
 int rh_chat_template_by_text(const char *text, const char *where, const struct rh_chat_template **out) RH_MUST;
 const char *rh_chat_template_name(const struct rh_chat_template *chat);
+/* Jinja that renders the same, ours; rh_chat_template_by_text knows it. Ends with a newline. */
+const char *rh_chat_template_jinja(const struct rh_chat_template *chat);
 /* `chat_template: none`: a prompt as it stands. No template is named so. */
 int rh_chat_template_is_none(const char *name);
 /* -EINVAL names a token that the template writes and that the vocabulary lacks: the model would be taught text in its place. */

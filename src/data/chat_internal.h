@@ -46,6 +46,10 @@ struct chat_string chat_before_first(struct chat_string string, const char *mark
 struct chat_string chat_after_last(struct chat_string string, const char *mark);
 int chat_concat(struct rh_text *out, const struct chat_string *part, size_t count) RH_MUST;
 
+/* The built-ins as Jinja. */
+extern const char chat_jinja_chatml[], chat_jinja_smollm2[], chat_jinja_qwen2[], chat_jinja_qwen25[], chat_jinja_qwen3[],
+        chat_jinja_llama2[], chat_jinja_llama3[], chat_jinja_llama31[];
+
 /* XXH3-128 of the template texts that models bring (less one newline at the end), and the built-in that renders the same. */
 struct chat_known_text {
 	uint64_t high, low;

@@ -29,7 +29,9 @@ int rh_output_save(const struct rh_session *session, const char *dir)
 	const struct rh_config *config = session->config;
 	rc = session->lora ? rh_adapter_save(dir, &session->adapter, session->model, session->store)
 	                   : rh_weights_save(dir, session->model, session->store);
-	return rc ? rc : rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
+	if (!rc)
+		rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
+	return rc || !session->chat_jinja ? rc : rh_source_set_chat_template(dir, session->chat_jinja);
 }
 
 /* Tensors of optimizer.safetensors. */

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/minmax.h"
+#include "data/chat.h"
 #include "train/disk_room.h"
 #include "train/forecast_bounded.h"
 #include "train/lr.h"
@@ -25,6 +26,21 @@ static int64_t every(enum rh_when when, double steps, int64_t all, int64_t per_e
 	return steps < 1 ? (int64_t)ceil(steps * (double)all) : (int64_t)steps;
 }
 
+/* A model that is trained with a named template must be prompted with it, whatever its base brings. */
+static void choose_template(struct training *run)
+{
+	const struct rh_chat_template *named, *own;
+	const char *name = run->data.train.chat_template, *text = rh_tokenizer_chat_template(run->session.tokenizer);
+	if (!name || !run->config->chat_template || rh_chat_template_by_name(name, &named))
+		return;
+	int same = text && !rh_chat_template_by_text(text, "the base", &own) && own == named;
+	rh_error_clear(); /* a text that is none of the built-ins' */
+	if (same)
+		return;
+	run->session.chat_jinja = rh_chat_template_jinja(named);
+	rh_note("the output carries chat template %s as chat_template.jinja%s", name, text ? ", in place of the base's" : "");
+}
+
 static int load_data(struct training *run)
 {
 	const struct rh_config *config = run->config;
@@ -33,6 +49,7 @@ static int load_data(struct training *run)
 	if (rc)
 		return rc;
 	rh_dataset_report(&data->train, config->train_file);
+	choose_template(run);
 	rc = rh_training_data_arrange(config, run->session.tokenizer, data);
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");

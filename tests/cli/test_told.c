@@ -183,6 +183,43 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	assert_int_equal(ran.status, 0);
 	assert_non_null(strstr(ran.err, "conversations go through chat template chatml\n"));
 	run_free(&ran);
+	/* the template trained with goes with the model: in place of another, wherever that stood; not of its own longer text */
+	const char *const jinja = "tests/reference/data/chat-chatml.jinja";
+	SAYS(&scratch, "train @/run.yaml --output_dir @/same --chat_template chatml", "!the output carries");
+	assert_true(find_or_not(path_of("%s/same/chat_template.jinja", scratch.dir), chatml));
+	write_text(path_of("%s/hf/chat_template.jinja", scratch.dir), "{{ other }}");
+	write_text(path_of("%s/hf/chat_template.json", scratch.dir), "{}");
+	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{", "{\"chat_template\": \"{{ other }}\", ");
+	SAYS(&scratch, "train @/run.yaml --output_dir @/lora --chat_template chatml --use_peft true --save_steps 1",
+	     "the output carries chat template chatml as chat_template.jinja, in place of the base's");
+	static const char *const places[] = {"%s/lora", "%s/lora/checkpoint-1"};
+	for (int i = 0; i < 2; i++) {
+		const char *dir = path_of(places[i], scratch.dir);
+		size_t length, expected;
+		char *bytes = read_bytes(path_of("%s/chat_template.jinja", dir), &length), *text = read_bytes(jinja, &expected);
+		assert_int_equal(length, expected);
+		assert_memory_equal(bytes, text, length);
+		free(bytes);
+		free(text);
+		assert_false(find_or_not(path_of("%s/tokenizer_config.json", dir), "other"));
+		assert_true(find_or_not(path_of("%s/tokenizer_config.json", dir), "add_generation_prompt"));
+		assert_false(rh_file_exists(path_of("%s/chat_template.json", dir)));
+	}
+	SAYS(&scratch, "train @/run.yaml --output_dir @/full --chat_template chatml", "in place of the base's");
+	SAYS(&scratch, "eval --model_name_or_path @/full --validation_file @/rows.jsonl --max_length 64",
+	     "conversations go through chat template chatml");
+	scratch_close(&scratch);
+}
+
+static void test_a_template_without_effect_is_told_of(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	SAYS(&scratch, "train @/run.yaml", "!chat_template");
+	SAYS(&scratch, "train @/run.yaml --output_dir @/two --chat_template chatml",
+	     "chat_template has no effect on rows of plain text (prompt and completion)", "!the output carries");
+	assert_false(rh_file_exists(path_of("%s/two/chat_template.jinja", scratch.dir)));
 	scratch_close(&scratch);
 }
 
@@ -225,6 +262,7 @@ int main(void)
 	        cmocka_unit_test(test_a_log_without_a_checkpoint_counts_as_empty),
 	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
 	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
+	        cmocka_unit_test(test_a_template_without_effect_is_told_of),
 	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include "core/alloc.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "data/chat.h"
 
@@ -59,6 +60,27 @@ static void test_render_equals_transformers(void **state)
 	}
 	printf("%zu renderings\n", compared);
 	json_decref(talks);
+}
+
+/* What is written beside a model is the text that tests/reference/data_chat.py has rendered, and is known again. */
+static void test_jinja_is_what_transformers_rendered(void **state)
+{
+	(void)state;
+	static const char *const all[] = {"chatml", "smollm2", "qwen2",    "qwen2.5",  "qwen3",
+	                                  "llama2", "llama3",  "llama3.1", "llama3.2", "llama3.3"};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		const struct rh_chat_template *chat, *found;
+		struct rh_mapping file;
+		char path[128];
+		snprintf(path, sizeof path, "tests/reference/data/chat-%s.jinja", strncmp(all[i], "llama3.", 7) ? all[i] : "llama3.1");
+		check_ok(rh_chat_template_by_name(all[i], &chat));
+		check_ok(rh_file_map(path, &file));
+		assert_int_equal(file.length, strlen(rh_chat_template_jinja(chat)));
+		assert_memory_equal(file.bytes, rh_chat_template_jinja(chat), file.length);
+		rh_file_unmap(&file);
+		check_ok(rh_chat_template_by_text(rh_chat_template_jinja(chat), "x", &found));
+		assert_string_equal(rh_chat_template_jinja(found), rh_chat_template_jinja(chat));
+	}
 }
 
 /* The spans of a conversation, joined by |. */
@@ -147,6 +169,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_render_equals_transformers),
+	        cmocka_unit_test(test_jinja_is_what_transformers_rendered),
 	        cmocka_unit_test(test_spans_are_what_the_assistant_wrote),
 	        cmocka_unit_test(test_text_is_recognised_with_or_without_its_last_newline),
 	        cmocka_unit_test(test_every_refused_allocation_unwinds),

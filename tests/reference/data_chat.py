@@ -8,6 +8,7 @@ Texts are not kept in the repository, only what they render. They are found in t
 demo's GGUF (SmolLM2; Qwen2's and plain ChatML's are the same text with another system turn or none), and in each FILE: a .jinja, a
 tokenizer_config.json, a .gguf, or a folder of the first. The rest (llama2 without its FILE) is named as not checked. A text's hash must be in
 src/data/chat_known.c, which says the built-in it belongs to; of a FILE that is not, the line it would need is printed.
+chat-*.jinja there are src/data/chat_jinja.c's texts, copied (tests/data/test_chat.c compares them); each must render the same.
 """
 
 import argparse
@@ -143,6 +144,21 @@ def settle(path, text, check):
     return True
 
 
+def check_own(talks):
+    """The texts that src/data/chat_jinja.c writes beside a model, each against what the models' own rendered."""
+    good = True
+    for name, own in [(path.stem[5:], path.read_text()) for path in sorted(OUT.glob("chat-*.jinja"))]:
+        for other in ("llama3.1", "llama3.2") if name == "llama3.1" else (name,):
+            expected = json.loads((OUT / f"chat-{other}.json").read_text())
+            bos, eos = SPECIAL.get(name, SPECIAL["llama3"])
+            for i, (messages, both) in enumerate(zip(talks, expected, strict=True)):
+                if {"whole": render(own, messages, False, bos, eos), "prompt": render(own, messages, True, bos, eos)} != both:
+                    print(f"chat-{name}.jinja: conversation {i} is not rendered as {other}'s own text does")
+                    good = False
+            print(f"{other}: our own text, {len(talks)} conversations")
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -164,6 +180,7 @@ def main():
             sys.exit(f"{source}: renders otherwise than an earlier text of the same name, {name}")
         good = settle(OUT / f"chat-{name}.json", json.dumps(rendered) + "\n", options.check) and good
         print(f"{name}: {len(talks)} conversations, {source}")
+    good = check_own(talks) and good
     for name in sorted(set(known.values()) - set(done)):
         print(f"{name}: not checked, no file with its text was given")
     sys.exit(0 if good else 1)
