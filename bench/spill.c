@@ -6,8 +6,8 @@
  *
  * with `compute`, forward and backward taken from the same step with its state in memory (the optimizer's arithmetic included in what it
  * overlaps), and `rate` that of reads and writes at once through the same space, measured here by the same transfers. Both sessions are
- * open at once and run in turn, memory and the rate before and after NVMe: each round is compared with the mean of both, since a drive and a
- * processor that are shared wander; of all rounds the median counts.
+ * open at once and run in turn, memory and the rate before and after NVMe: each round is compared with the mean of both, since a drive and
+ * a processor that are shared wander; of all rounds the median counts.
  *
  * Steps go as training's do (src/train/steps.c): asynchronous ones begin before the one before is over, and without clipping blocks are
  * updated as their gradients arrive. Those of a stage arrive together at its end, so that without clipping there are backward stages of one

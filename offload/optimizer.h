@@ -46,8 +46,8 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_updat
 enum rh_update_pass { RH_UPDATE_WHOLE, RH_UPDATE_WEIGHTS, RH_UPDATE_MOMENTS };
 int rh_optimizer_has_passes(const struct rh_store *store);
 int rh_optimizer_update_pass(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass) RH_MUST;
-/* The update in one pass piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an update takes as
- * long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
+/* The update in one pass piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an
+ * update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
 int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update) RH_MUST;
 /* 1 where nothing of it is on NVMe; 0 of a block without tensors. */
 int rh_optimizer_pieces(const struct rh_store *store, int block);

@@ -5,7 +5,7 @@
 #include "partition/roundpipe_long.h"
 
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
- * and moved by an update, whose gradient is read for its norm before; the launches of a block, of 47 in all (forward, recompute, backward). */
+ * and moved by an update, whose gradient is read for its norm before; a block's launches, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
 static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .taken = 2, .updated = 26, .weights = 18, .moments = 18};
 

@@ -250,8 +250,8 @@ static int first_of(const struct stepping *at, int state, double t, int from_top
 	return found;
 }
 
-/* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is updated,
- * its weights alone where others wait or nothing is to come; moments when nothing waits. */
+/* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
+ * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
 static void update_as_they_arrive(struct stepping *at, double *gate)
 {
 	const struct rh_step_bytes *moved = &at->request->bytes;
