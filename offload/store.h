@@ -15,8 +15,8 @@
  * gradient apart.
  *
  * What is spilled (of a trainable block moments and 8-bit codes, lower halves and fp32 masters; a frozen block's weights) has its place on
- * NVMe instead, in pieces that come into a small cache of host memory when they are needed: see spill.c. The rest of the state (scales of
- * 8-bit moments, Adafactor's factors) stays. */
+ * NVMe instead, in pieces that come into a small cache of host memory when they are needed: see spill.c, cache.c. The rest of the state
+ * (scales of 8-bit moments, Adafactor's factors) stays. */
 #ifndef RH_OFFLOAD_STORE_H
 #define RH_OFFLOAD_STORE_H
 
