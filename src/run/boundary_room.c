@@ -62,6 +62,16 @@ static int ask_stretch(struct asking *asking, struct rh_program *program)
 	return rc;
 }
 
+/* Which of fewer micro-batches may want more than the longer steps looked at. Rounds are of one length or the next, so that those of a
+ * step with one round less are longest where all are whole; with as many rounds a step wants no more. What goes to NVMe is counted too. */
+static int64_t fewer(const struct rh_executor_options *options, int trains, int64_t micro_batches)
+{
+	int64_t round = trains ? options->train_round : options->infer_round;
+	if (options->spills_boundaries || (trains && !rh_schedule_is_roundpipe(options->schedule)))
+		return micro_batches - 1;
+	return (micro_batches - 1) / round * round;
+}
+
 /* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
 static int ask_all(struct asking *asking, struct rh_program *program)
 {
@@ -71,7 +81,7 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
-		for (int64_t m = count; !rc && m > count - distinct; m--) {
+		for (int64_t m = count; !rc && m > count - distinct; m = fewer(options, trains, m)) {
 			int turn = 0, needed = 0;
 			rc = rh_dispatch_call(&dispatch, trains, m, &turn, program);
 			if (rc >= 0)

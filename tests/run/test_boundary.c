@@ -18,14 +18,19 @@ static void test_readers_are_the_stages_that_begin_there(void **state)
 	}
 }
 
-static int needed(int trains, int64_t micro_batches, int64_t round)
+static int needed_by(const struct rh_plan *of, int devices, int trains, int64_t micro_batches, int64_t round)
 {
 	struct rh_program program = {0};
 	int turn = 0, count = -1;
-	check_ok(rh_roundpipe_program(&plan, trains, 2, micro_batches, round, &turn, &program));
-	check_ok(rh_boundaries_needed(&plan, LAYERS, &program, micro_batches, &count));
+	check_ok(rh_roundpipe_program(of, trains, devices, micro_batches, round < micro_batches ? round : micro_batches, &turn, &program));
+	check_ok(rh_boundaries_needed(of, LAYERS, &program, micro_batches, &count));
 	rh_program_free(&program);
 	return count;
+}
+
+static int needed(int trains, int64_t micro_batches, int64_t round)
+{
+	return needed_by(&plan, 2, trains, micro_batches, round);
 }
 
 /* One more than the live ones, as an output is made before its input is given back. */
@@ -39,6 +44,26 @@ static void test_needed_buffers_follow_the_round(void **state)
 		assert_int_equal(needed(1, m, 1), 3);
 	}
 	assert_int_equal(needed(1, 7, 3), 7); /* rounds of 3, 2, 2 */
+}
+
+/* Of all steps up to the longest that one or the one of whole rounds below it wants most: what is reserved goes by these two. */
+static void test_no_shorter_step_needs_more(void **state)
+{
+	(void)state;
+	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
+	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
+	const struct rh_plan *const plans[] = {&plan, &many};
+	for (int p = 0; p < 2; p++)
+		for (int devices = 1; devices <= 8; devices = devices * 3 / 2 + 1)
+			for (int trains = 0; trains < 2; trains++)
+				for (int64_t round = 1; round <= 9; round++)
+					for (int64_t count = 1, most = 0; count <= 20; count++) {
+						int64_t whole = (count - 1) / round * round;
+						int here = needed_by(plans[p], devices, trains, count, round);
+						int below = whole ? needed_by(plans[p], devices, trains, whole, round) : 0;
+						most = here > most ? here : most;
+						assert_int_equal(here > below ? here : below, most);
+					}
 }
 
 static struct rh_boundary_buffer *acquire(struct rh_boundaries *books, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
@@ -79,6 +104,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_readers_are_the_stages_that_begin_there),
 	        cmocka_unit_test(test_needed_buffers_follow_the_round),
+	        cmocka_unit_test(test_no_shorter_step_needs_more),
 	        cmocka_unit_test(test_buffers_come_back_first_in_first_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
