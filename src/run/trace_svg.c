@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 1600, LEFT = 118, RIGHT = 64, TOP = 84, LEGEND = 34, COMPUTE = 30, COPY = 7, GAP = 12, LETTER = 7 };
+enum { WIDTH = 1600, LEFT = 118, RIGHT = 64, TOP = 84, LEGEND = 34, COMPUTE = 30, COPY = 7, GAP = 12, LETTER = 7, SMALL_LETTER = 5 };
 enum { COLUMNS = WIDTH - LEFT - RIGHT, SHADES = 4 };
 
 /* Colours that differ in lightness too. */
@@ -59,6 +59,29 @@ static int same_slot(const struct rh_trace_span *a, const struct rh_trace_span *
 	       a->micro_batch <= b->micro_batch;
 }
 
+/* The layers of a slot that is so wide: in one line, in two small ones where that is too long, or not at all. */
+static void name_slot(struct picture *at, const struct rh_trace_span *span, double width, int dark)
+{
+	const char *style = dark ? "text-anchor=\"middle\" fill=\"white\"" : "text-anchor=\"middle\"";
+	const char *small = dark ? "text-anchor=\"middle\" font-size=\"10\" fill=\"white\"" : "text-anchor=\"middle\" font-size=\"10\"";
+	double x = LEFT + span->begin_s * at->per_s + width / 2, top = lane_top(at, span->device, 0);
+	char layers[48] = "", last[24] = "";
+	int several = span->hi > span->lo + 1;
+	if (span->hi > span->lo)
+		snprintf(layers, sizeof layers, several ? "%d-%d" : "%d", span->lo, span->hi - 1);
+	if (*layers && width > LETTER * (double)strlen(layers) + 2) {
+		label(at, x, top + COMPUTE / 2.0 + 2, style, layers);
+	} else if (several) {
+		snprintf(layers, sizeof layers, "%d-", span->lo);
+		snprintf(last, sizeof last, "%d", span->hi - 1);
+		size_t letters = strlen(layers) > strlen(last) ? strlen(layers) : strlen(last);
+		if (width <= SMALL_LETTER * (double)letters)
+			return;
+		label(at, x, top + COMPUTE / 2.0 - 4, small, layers);
+		label(at, x, top + COMPUTE / 2.0 + 7, small, last);
+	}
+}
+
 /* Spans [first, end) of one slot, from x to x + width. What is recomputed is a light foot, in one piece where micro-batches are thin. */
 static void draw_slot(struct picture *at, size_t first, size_t end)
 {
@@ -88,15 +111,7 @@ static void draw_slot(struct picture *at, size_t first, size_t end)
 			ended = span[i].end_s;
 		}
 	}
-	char layers[32] = "";
-	if (span[first].hi == span[first].lo + 1)
-		snprintf(layers, sizeof layers, "%d", span[first].lo);
-	else if (span[first].hi > span[first].lo)
-		snprintf(layers, sizeof layers, "%d-%d", span[first].lo, span[first].hi - 1);
-	const char *style =
-	        kind == RH_SPAN_FORWARD || kind == RH_SPAN_FUSED ? "text-anchor=\"middle\" fill=\"white\"" : "text-anchor=\"middle\"";
-	if (*layers && slot > LETTER * (double)strlen(layers) + 2)
-		label(at, LEFT + span[first].begin_s * at->per_s + slot / 2, top + COMPUTE / 2.0 + 2, style, layers);
+	name_slot(at, &span[first], slot, kind == RH_SPAN_FORWARD || kind == RH_SPAN_FUSED);
 }
 
 /* A lane of thin spans, as columns of a pixel: how much of each is busy. */

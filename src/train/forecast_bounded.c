@@ -56,11 +56,11 @@ static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, doub
 	double count = (double)input->count[0], tokens = 0;
 	for (int64_t m = 0; m < input->count[0]; m++)
 		tokens += (double)input->micro[m].tokens;
-	double seconds = on(a->step_seconds, b->step_seconds, from, to, count);
 	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
+	double seconds = fmax(on(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
 	out->tokens_per_second = tokens / seconds;
 	out->step_seconds = input->tokens_a_step / out->tokens_per_second;
-	out->bubble = fmax(1 - busy / seconds, 0);
+	out->bubble = 1 - busy / seconds;
 	out->times = (struct rh_step_times){.compute = on(a->times.compute, b->times.compute, from, to, count),
 	                                    .weights = fmax(on(a->times.weights, b->times.weights, from, to, count), 0),
 	                                    .activations = fmax(on(a->times.activations, b->times.activations, from, to, count), 0),
@@ -104,9 +104,10 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	int rc = rh_forecast(config, machine, &none, NULL, out);
 	if (rc)
 		return rc;
-	int64_t round = out->round_micro_batches, rounds = rh_round_count(input->count[0], round);
+	int64_t round = out->round_micro_batches, rounds = input->count[0] > round ? 2 : 1;
 	few = choose(round, machine->devices, input, &out->plan, &more);
-	int whole = few % round == 0 && more % round == 0; /* rounds; else as many, but shorter */
+	/* rounds; else one where the step has one, and two: many short ones would be all uploads */
+	int whole = few % round == 0 && more % round == 0;
 	if (few + more >= input->count[0]) {
 		rh_forecast_free(out);
 		return rh_forecast(config, machine, input, trace, out);

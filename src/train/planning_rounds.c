@@ -3,8 +3,11 @@
 #include "core/log.h"
 #include "train/planning.h"
 
-enum { TRIED = 2 }; /* numbers of rounds that fit, among which a step's time chooses */
-static const double same_time = 0.005, same_time_by_compute_alone = 0.03, little_idle = 0.08; /* shares */
+enum { LONG_STEP = 16000 }; /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+
+/* Shares: of a step's time that make no difference, more where the link's rates are not known, and that a quarter of the host's memory is
+ * worth; and idle time that is little. */
+static const double same_time = 0.005, same_time_by_compute_alone = 0.03, worth_memory = 0.02, much_memory = 0.25, little_idle = 0.08;
 
 struct choice {
 	int64_t round;
@@ -15,9 +18,10 @@ struct choosing {
 	struct rh_session *session;
 	struct planning *planning;
 	struct choice best, last; /* round 0: none */
-	struct rh_balanced fastest;
-	double same;
-	int fitting;
+	struct rh_balanced of_best;
+	int64_t bytes_of_best;
+	double fastest_s, same;
+	int slower; /* the last one, than is worth any memory */
 };
 
 static int plan_once(const struct choosing *at, int stages_most)
@@ -57,12 +61,13 @@ static int fit(const struct choosing *at, struct choice choice)
 	return plan_once(at, most);
 }
 
-/* What does not fit is no choice. */
+/* In order of the memory that they take, the most first. What does not fit is no choice. */
 static int consider(struct choosing *at, int64_t round, int long_rounds)
 {
 	struct rh_balanced now;
 	struct choice choice = {round, long_rounds && at->planning->balances};
 	int rc = fit(at, choice);
+	at->last = rc ? (struct choice){0} : choice; /* what the session has now is the choice, or nothing */
 	if (rc == -ENOMEM) {
 		rh_error_clear();
 		return 0;
@@ -70,29 +75,31 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	rc = rc ? rc : rh_balance_step(&at->planning->balance, &at->session->plan, &now);
 	if (rc)
 		return rc;
-	at->last = choice;
-	at->fitting++;
-	if (!at->best.round || now.step_s < at->fastest.step_s * (1 - at->same)) {
+	at->fastest_s = !at->best.round || now.step_s < at->fastest_s ? now.step_s : at->fastest_s;
+	at->slower = now.step_s > at->fastest_s * (1 + worth_memory);
+	int64_t bytes = at->session->bytes.total;
+	int saves = (double)bytes <= (1 - much_memory) * (double)at->bytes_of_best;
+	if (!at->best.round || now.step_s < at->of_best.step_s * (1 - at->same) || (saves && !at->slower)) {
 		at->best = choice;
-		at->fastest = now;
+		at->of_best = now;
+		at->bytes_of_best = bytes;
 	}
 	return 0;
 }
 
-/* The fewest rounds first; the default ones too, where those leave devices idle. What fits in the default ones is never refused. */
+/* The fewest rounds first, until more of them only take longer; the default ones too where devices idle. What fits in the default ones is
+ * never refused. */
 static int consider_rounds(struct choosing *at, int64_t least)
 {
 	int64_t count = at->planning->options.train_micro_batches, round;
-	int rc = 0;
-	for (int64_t rounds = 1; !rc && at->fitting < TRIED && at->fastest.idle > little_idle; rounds *= 2) {
-		round = rh_round_count(count, rounds);
-		if (round <= least)
-			break;
+	int layers = at->planning->costs.layers, rc = 0, goes_on = 1, times = count * layers > LONG_STEP ? 4 : 2;
+	for (int64_t rounds = 1; !rc && goes_on && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
 		rc = consider(at, round, 1);
+		goes_on = !at->slower || at->of_best.idle > little_idle;
 	}
-	if (!rc && at->fastest.idle > little_idle)
-		rc = consider(at, least, 0);
-	return rc || at->best.round ? rc : consider(at, least, 1);
+	for (int long_rounds = 1; !rc && goes_on && long_rounds >= 0; long_rounds--)
+		rc = consider(at, least, long_rounds);
+	return rc;
 }
 
 int planning_rounds(struct rh_session *session, struct planning *planning)
@@ -100,7 +107,6 @@ int planning_rounds(struct rh_session *session, struct planning *planning)
 	int64_t round = planning->options.train_round;
 	struct choosing at = {.session = session,
 	                      .planning = planning,
-	                      .fastest = {0, 1},
 	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
 	if (!planning->request.trains || !planning->device_room || !planning->costs.layers ||
 	    !rh_schedule_is_roundpipe(planning->options.schedule))
@@ -113,5 +119,7 @@ int planning_rounds(struct rh_session *session, struct planning *planning)
 	if (!at.best.round)
 		planning_set_round(planning, round);
 	planning->balance.long_rounds = planning->balance.stages_most = 0;
+	if (at.best.round)
+		session->balanced = at.of_best;
 	return rc ? rc : at.best.round > 0;
 }

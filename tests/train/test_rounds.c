@@ -116,6 +116,24 @@ static void test_with_less_memory_rounds_get_shorter_and_a_plan_is_never_lost(vo
 	eight_close(&eight);
 }
 
+/* Sums that cross rounds take more than a round's boundaries do: then only the long round fits, and that is what is planned. */
+static void test_where_only_one_round_fits_it_is_planned(void **state)
+{
+	(void)state;
+	struct eight eight;
+	eight_open(&eight, 1, 0);
+	rh_hardware_free(&eight.hardware);
+	check_ok(rh_hardware_find("examples/hardware/h100x1.yaml", &eight.hardware));
+	eight.machine.devices = 1;
+	int64_t less = plan(&eight, (int64_t)1 << 40, 0).total, more = plan(&eight, (int64_t)1 << 40, 8).total, ram = less + (less >> 6);
+	assert_true(more > ram);
+	struct planned is = plan(&eight, ram, 0);
+	assert_int_equal(is.rc, 0);
+	assert_int_equal(is.round, EIGHT_MICRO_BATCHES);
+	assert_true(is.total <= ram);
+	eight_close(&eight);
+}
+
 static void test_two_plans_are_the_same(void **state)
 {
 	(void)state;
@@ -132,6 +150,7 @@ int main(void)
 	        cmocka_unit_test(test_with_memory_enough_a_step_is_one_round_and_faster),
 	        cmocka_unit_test(test_rounds_that_the_user_gives_stay),
 	        cmocka_unit_test(test_with_less_memory_rounds_get_shorter_and_a_plan_is_never_lost),
+	        cmocka_unit_test(test_where_only_one_round_fits_it_is_planned),
 	        cmocka_unit_test(test_two_plans_are_the_same),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
