@@ -165,6 +165,8 @@ const struct config_key config_keys[] = {
 	INERT("attn_implementation", "there is one attention, memory-saving and exact"),
 	INERT("use_liger_kernel", "norms, activations and the loss are fused kernels anyway"),
 	INERT("tf32", "precision is set by dtype and accumulation"),
+	INERT("load_in_4bit", "only false is taken: 4-bit weights in training are not built yet"),
+	INERT("load_in_8bit", "only false is taken: 8-bit weights in training are not built yet"),
 	INERT("report_to", "only none is taken: a run writes metrics.jsonl and trainer_state.json and reports nowhere else"),
 	INERT("dataloader_*", "rows are tokenized once and kept in memory"),
 	INERT("ddp_*", "devices share one process"),

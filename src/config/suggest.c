@@ -11,6 +11,7 @@ enum { NAME_BYTES = 64 };
 #define LOGS      "a run writes metrics.jsonl and trainer_state.json and reports nowhere else; remove it"
 #define VERBS_SAY "the verb says it: train, eval or generate; remove it"
 #define BEST      "choosing the best checkpoint is not built yet; the last is what is written"
+#define LORA      "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
 #define ATTENTION "there is one attention, memory-saving and exact; remove it"
 
 /* Names that Hugging Face's own trainers, Axolotl, LLaMA-Factory, torchtune and Unsloth have. A key: what it is called here; a note: what
@@ -24,8 +25,8 @@ static const struct {
         {"base_model", "model_name_or_path", NULL, 0},
         {"model_name", "model_name_or_path", NULL, 0},
         {"model_path", "model_name_or_path", NULL, 0},
-        {"adapter", "use_peft", "true, or leave both out for full fine-tuning", 0},
-        {"finetuning_type", "use_peft", "true, or leave both out for full fine-tuning", 0},
+        {"adapter", "use_peft", LORA, 0},
+        {"finetuning_type", "use_peft", LORA, 0},
         {"lora_model_dir", "adapter_name_or_path", NULL, 0},
         {"peft_model_id", "adapter_name_or_path", NULL, 0},
         {"tokenizer_*", NULL, "the tokenizer is the model's own; remove it", 0},
@@ -103,8 +104,6 @@ static const struct {
         {"bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"lora_modules_to_save", NULL, NOT_BUILT, 0},
         {"modules_to_save", NULL, NOT_BUILT, 0},
-        {"load_in_4bit", NULL, "4-bit weights in training are not built yet; a GGUF file is read, and trained in dtype", 0},
-        {"load_in_8bit", NULL, "8-bit weights in training are not built yet; a GGUF file is read, and trained in dtype", 0},
         {"bnb_4bit_*", NULL, "4-bit weights in training are not built yet; remove it", 0},
         {"quantization*", NULL, "quantised weights in training are not built yet; remove it", 0},
 

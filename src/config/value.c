@@ -125,11 +125,21 @@ static int refuse_choice(const struct config_entry *entry)
 	return refuse(entry);
 }
 
+/* Other trainers' short names of dtypes. */
+static const char *choice_meant(const struct config_key *key, const char *text)
+{
+	static const char *const names[][2] = {{"bf16", "bfloat16"}, {"fp32", "float32"}, {"fp16", "float16"}};
+	for (size_t i = 0; i < sizeof names / sizeof *names && !strcmp(key->name, "dtype"); i++)
+		if (!strcmp(text, names[i][0]))
+			return names[i][1];
+	return text;
+}
+
 static int set_choice(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
 	for (int i = 0; key->choices[i]; i++) {
-		if (strcmp(entry->text, key->choices[i]))
+		if (strcmp(choice_meant(key, entry->text), key->choices[i]))
 			continue;
 		memcpy(field_of(draft, key), &i, sizeof i); /* an enum's object is as wide as an int */
 		return 0;
@@ -284,6 +294,15 @@ static int check_inert(const struct config_entry *entry)
 {
 	if (!strcmp(entry->name, "deepspeed"))
 		return config_entry_fail(entry, "is not run here; remove it (memory is managed by max_vram and max_ram)");
+	if (!strncmp(entry->name, "load_in_", 8)) {
+		int truth = 1;
+		if (entry->kind == VALUE_SCALAR && !config_parse_bool(entry->text, &truth) && !truth)
+			return 0;
+		return config_entry_fail(entry,
+		                         "only false is taken: %.1s-bit weights in training are not built yet; a GGUF file is read, and "
+		                         "trained in dtype",
+		                         entry->name + 8);
+	}
 	if (strcmp(entry->name, "report_to"))
 		return 0;
 	const char *only = entry->kind == VALUE_SCALAR                            ? entry->text

@@ -90,6 +90,17 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	refused("seed:1\nlora_r: 1\n", NULL, "a space follows the colon");
 	refused("train_on_inputs: false\n", NULL, "assistant_only_loss (for messages) or completion_only_loss (for prompt and completion)");
 	refused("random_state: 1\n", NULL, "here it is seed");
+	refused("adapter: qlora\n", NULL, "here it is use_peft: true, LoRA over weights in dtype (qlora's in 4 bits are not built yet)");
+	refused("load_in_4bit: true\n", NULL, "load_in_4bit: only false is taken: 4-bit weights in training are not built yet");
+	refused("dtype: fp16\n", NULL, "float16 is not built yet");
+	refused("dtype: bf32\n", NULL, "dtype: 'bf32'");
+	struct rh_config c;
+	check_ok(load("load_in_4bit: false\nload_in_8bit: False\ndtype: bf16\n", NULL, &c));
+	assert_int_equal(c.dtype, RH_BF16);
+	rh_config_free(&c);
+	check_ok(load("dtype: fp32\n", NULL, &c));
+	assert_int_equal(c.dtype, RH_F32);
+	rh_config_free(&c);
 	refused("train_on_responses_only: true\n", NULL, "here it is assistant_only_loss");
 	refused("merge_lora: true\n", NULL, "merge_and_unload");
 	refused("lora_bias: none\n", NULL, "remove it");
