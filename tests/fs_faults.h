@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +17,8 @@ enum { FS_KILLED_STATUS = 99 };
 
 static struct {
 	enum fs_fault what;
-	long at, asked; /* changes: the faulty one, from 1; since fs_fault_set */
+	long at, asked;   /* changes: the faulty one, from 1; since fs_fault_set */
+	const char *full; /* no room for files whose path holds this; NULL: there is */
 } fs_faults;
 
 /* The n-th change from now on ends the process with FS_KILLED_STATUS, or fails with EIO; for programs in which one thread writes. */
@@ -47,8 +49,21 @@ int open(const char *path, int flags, ...)
 	return flags & O_CREAT && fs_fault_due() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
+static inline int fs_is_full(int fd)
+{
+	char link[32], path[1024];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t length = fs_faults.full ? readlink(link, path, sizeof path - 1) : 0;
+	path[length > 0 ? length : 0] = 0;
+	return length > 0 && strstr(path, fs_faults.full);
+}
+
 ssize_t write(int fd, const void *bytes, size_t length)
 {
+	if (fs_is_full(fd)) {
+		errno = ENOSPC;
+		return -1;
+	}
 	return fd > 2 && fs_fault_due() ? -1 : syscall(SYS_write, fd, bytes, length);
 }
 

@@ -10,19 +10,48 @@
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <string.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t asked_to_stop;
+static volatile sig_atomic_t step_seconds; /* what one takes, rounded up; 0: not known yet */
+static volatile sig_atomic_t on_terminal;  /* whose last line is a bar's, or ^C */
 
+/* Of an interrupted thread: write alone, and no formatting by the C library. */
 static void ask_to_stop(int signal_number)
 {
+	char text[160] = "\nstopping after this step", digits[12];
+	const char *from = text + !on_terminal;
+	int code = errno;
+	size_t length = strlen(text), count = 0;
 	(void)signal_number;
 	asked_to_stop = 1;
+	for (unsigned left = (unsigned)step_seconds; left; left /= 10)
+		digits[count++] = (char)('0' + left % 10);
+	if (count) {
+		memcpy(text + length, " (one takes about ", 18);
+		for (length += 18; count;)
+			text[length++] = digits[--count];
+		memcpy(text + length, " s)", 3);
+		length += 3;
+	}
+	static const char end[] = " with a checkpoint; the same signal again: now, without one\n";
+	memcpy(text + length, end, sizeof end - 1);
+	(void)!write(STDERR_FILENO, from, (size_t)(text + length - from) + sizeof end - 1);
+	errno = code;
+}
+
+static void tell_step_seconds(double seconds)
+{
+	step_seconds = seconds < 1e6 ? (sig_atomic_t)ceil(seconds) : 0;
 }
 
 void train_watch_signals(void)
 {
 	struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = (int)SA_RESETHAND};
 	asked_to_stop = 0;
+	step_seconds = 0;
+	on_terminal = isatty(STDERR_FILENO);
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
@@ -40,6 +69,22 @@ static void report_peaks(struct training *run, struct rh_step_report *report)
 	}
 	run->result->device_peak_bytes = report->vram_peak_bytes;
 	run->result->ram_peak_bytes = report->ram_peak_bytes;
+}
+
+/* Others may fill a disk in mid-run, and make room again: no reason to throw away what was trained. */
+static int is_full(int rc)
+{
+	return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* A line of metrics that has no room is left out. */
+static int line_or_none(int rc)
+{
+	if (!is_full(rc))
+		return rc;
+	rh_warn_once("%s; lines are left out where there is no room", rh_error(rc));
+	rh_error_clear();
+	return 0;
 }
 
 static int evaluate(struct training *run, double epoch)
@@ -61,7 +106,7 @@ static int evaluate(struct training *run, double epoch)
 		snprintf(accuracy, sizeof accuracy, ", accuracy %.4f (commonest answer %.4f)", eval.choice_accuracy, eval.majority);
 	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
 	        eval.token_accuracy, accuracy);
-	rc = rh_metrics_eval(run->metrics, &report);
+	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
 	return rc ? rc : rh_trainer_state_log_eval(&run->trainer, &report);
 }
 
@@ -182,7 +227,7 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	run->tokens_since_log = 0;
 	run->since_log = now;
 	rh_progress_logged(run->progress, report);
-	int rc = rh_metrics_step(run->metrics, report);
+	int rc = line_or_none(rh_metrics_step(run->metrics, report));
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
@@ -191,7 +236,14 @@ static int save(struct training *run)
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
-	return rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+	int rc = rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+	if (!is_full(rc) || run->stopping || run->state.step == run->data.steps)
+		return rc;
+	int64_t next = (run->state.step / run->save_every + 1) * run->save_every;
+	rh_note("warning: no checkpoint of step %" PRId64 ": %s; going on, the next is tried at step %" PRId64, run->state.step,
+	        rh_error(rc), next < run->data.steps ? next : run->data.steps);
+	rh_error_clear();
+	return 0;
 }
 
 /* The latest step's times; `between`: what its end took, where the optimizer has the host. */
@@ -247,6 +299,7 @@ static int step_done(struct training *run, double loss, double norm)
 	                                .tokens_per_second = (double)(run->state.tokens - run->tokens_before) / (now - run->began),
 	                                .trained_tokens = run->state.trained_tokens,
 	                                .seconds_left = per_step * (double)(run->data.steps - run->state.step)};
+	tell_step_seconds(per_step);
 	report_peaks(run, &report);
 	rh_progress_step(run->progress, &report, now);
 	if (due(run->state.step, run->config->logging_steps) || run->state.step == run->data.steps)

@@ -44,6 +44,7 @@ static int train(const char *dir, const char *from, enum fs_fault what, long at,
 		if (rc)
 			fprintf(stderr, "%s\n", rh_error(rc));
 		rh_config_free(&config);
+		fflush(stderr);
 		_exit(write(pipes[1], &made, sizeof made) != sizeof made ? 2 : rc ? 1 : 0);
 	}
 	close(pipes[1]);
@@ -142,11 +143,49 @@ static void test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints(void *
 	sweep(FS_FAILS);
 }
 
+static int train_on_full(const char *dir, const char *full)
+{
+	long asked;
+	check_ok(rh_dir_remove(path_of("%s/out", dir)));
+	fs_faults.full = full;
+	rh_log_quiet(0); /* of the run: its lines are read */
+	int status = train(dir, NULL, FS_NONE, 0, &asked);
+	rh_log_quiet(1);
+	fs_faults.full = NULL;
+	return status;
+}
+
+/* No room for a checkpoint or the log in mid-run: one line, and the run comes to its end. No room for the last: an error. */
+static void test_a_disk_full_in_mid_run_is_told_of_and_passes(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char dir[64];
+	make_good(&scratch);
+	snprintf(dir, sizeof dir, "%s", scratch.dir);
+	assert_int_equal(train_on_full(dir, NULL), 0);
+	copy_run(path_of("%s/out", dir), path_of("%s/base", dir));
+	assert_int_equal(train_on_full(dir, "/.checkpoint-2.tmp/optimizer"), 0);
+	assert_true(find_in(path_of("%s/err", dir), "warning: no checkpoint of step 2: ") > 0);
+	assert_true(find_in(path_of("%s/err", dir), "No space left on device; going on, the next is tried at step 4\n") > 0);
+	assert_false(rh_dir_exists(path_of("%s/out/checkpoint-2", dir)) || rh_dir_exists(path_of("%s/out/.checkpoint-2.tmp", dir)));
+	check_whole(dir, "full in mid-run");
+	assert_true(same_file(path_of("%s/out/adapter_model.safetensors", dir), path_of("%s/base/adapter_model.safetensors", dir)));
+	assert_int_equal(train_on_full(dir, "/out/metrics.jsonl"), 0);
+	assert_true(find_in(path_of("%s/err", dir), "lines are left out where there is no room") > 0);
+	assert_true(same_file(path_of("%s/out/adapter_model.safetensors", dir), path_of("%s/base/adapter_model.safetensors", dir)));
+	assert_int_equal(train_on_full(dir, "/.checkpoint-4.tmp/optimizer"), 1);
+	check_ok(rh_checkpoint_verify(path_of("%s/out/checkpoint-2", dir)));
+	assert_int_equal(train_on_full(dir, "/out/adapter_model"), 1);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_run_killed_at_any_change_leaves_whole_checkpoints),
 	        cmocka_unit_test(test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints),
+	        cmocka_unit_test(test_a_disk_full_in_mid_run_is_told_of_and_passes),
 	};
 	rh_log_quiet(1);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -348,6 +348,9 @@ static void test_signals_save_and_end_the_run_well(void **state)
 		snprintf(out, sizeof out, "stopped-%d", i);
 		int step = stop_midway(&scratch, out, options, 1500 + 3000 * i, signals[i], &ran);
 		assert_int_equal(ran.status, 0);
+		const char *asked =
+		        strstr(ran.err, "\nstopping after this step (one takes about 1 s) with a checkpoint; the same signal again: ");
+		assert_true(asked && asked < strstr(ran.err, "stopped by a signal after step "));
 		run_free(&ran);
 		assert_false(rh_file_exists(path_of("%s/%s/adapter_model.safetensors", scratch.dir, out)));
 		train(&scratch, out, path_of("%s --resume_from_checkpoint true", options));
