@@ -1,5 +1,5 @@
-/* The built-in templates as Jinja, for those who read what a run writes. Each renders what chat.c does; tests/reference/data_chat.py shows that
- * with transformers. Every tag strips the blanks around it, so the text means the same whether or not a reader trims blocks. */
+/* The built-in templates as Jinja, for those who read what a run writes. Each renders what chat.c does; tests/reference/data_chat.py shows
+ * that with transformers. Every tag strips the blanks around it, so the text means the same whether or not a reader trims blocks. */
 #include "data/chat_internal.h"
 
 #define LINE(text) text "\n"

@@ -46,8 +46,8 @@ int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer 
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
 
-/* Whether the row last encoded loses its last answer's end if only its first `kept` tokens stay: 1, 0 (also where nobody answers) or negative
- * errno. */
+/* Whether the row last encoded loses its last answer's end if only its first `kept` tokens stay: 1, 0 (also where nobody answers) or
+ * negative errno. */
 int data_answer_is_cut(struct data_encoder *encoder, size_t kept, const char *where) RH_MUST;
 
 /* Best fit decreasing: documents of `length` (each at most `capacity`) into bins of `capacity`. order (documents) receives them bin by bin,

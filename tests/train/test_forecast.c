@@ -56,7 +56,7 @@ static void check_pictures(const struct rh_trace *trace, const struct rh_plan *p
 	rh_text_free(&text);
 }
 
-/* How far a prediction in bounded time is from the whole step's simulation: of so many layers and micro-batches, in these rounds (0: chosen). */
+/* How far a prediction in bounded time is from the whole step's simulation: of so many layers and micro-batches, in rounds (0: chosen). */
 static void check_bounded(int layers, int64_t micro_batches, int64_t round, int staleness, double most)
 {
 	struct deep deep;
