@@ -149,7 +149,8 @@ static void test_start_with_any_allocation_refused_fails_cleanly(void **state)
 			fail_msg("allocation %llu refused: %d, %s", (unsigned long long)n, rc, rh_error(rc));
 	}
 	printf("%llu of %llu allocations refused, one by one\n", (unsigned long long)refused, (unsigned long long)all);
-	assert_true(refused > 0 && refused + 8 >= tried); /* threads of devices ask too, not always as often */
+	/* the others are got over: a plan that was refused memory is made another way, and threads of devices ask not always as often */
+	assert_true(refused >= tried * 9 / 10);
 	check_ok(attempt(&rig, &in));
 	rig_close(&rig);
 }
