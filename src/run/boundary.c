@@ -15,7 +15,7 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 	return layer ? readers : 0;
 }
 
-static int *place_of(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
+static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
 	RH_ASSERT(micro_batch >= 0 && micro_batch < boundaries->micro_batches);
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
@@ -51,6 +51,14 @@ int rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kin
 	RH_ASSERT(where >= 0);
 	*out = &boundaries->buffer[where];
 	return 0;
+}
+
+const struct rh_boundary_buffer *rh_boundary_there(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
+                                                   int64_t micro_batch)
+{
+	int where = *place_of(boundaries, kind, layer, micro_batch);
+	RH_ASSERT(!boundaries->spool);
+	return where < 0 ? NULL : &boundaries->buffer[where];
 }
 
 void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)

@@ -16,6 +16,7 @@ struct rh_boundary_buffer {
 	int written_by;                    /* device of the latest write, -1 none: what is in it is there */
 	uint64_t read_by;                  /* devices, by bit, that have read it since: a backward's read need not follow a forward's */
 	int readers;                       /* slots that have still to read it */
+	int64_t clock;                     /* of the latest write: the executor's (turns.c) */
 };
 
 struct run_spool;
@@ -75,6 +76,9 @@ int rh_boundary_sent(struct rh_boundaries *boundaries, struct rh_boundary_buffer
 /* Where a boundary is, for one read that is enqueued and recorded before the next call. The host may wait. */
 int rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
                      struct rh_boundary_buffer **out) RH_MUST;
+/* The same of boundaries in memory, if it has been acquired; NULL: not yet. */
+const struct rh_boundary_buffer *rh_boundary_there(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
+                                                   int64_t micro_batch);
 /* One reader has enqueued its read. The last one gives the buffer back. */
 void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch);
 

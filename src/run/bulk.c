@@ -28,7 +28,7 @@ static int book(struct rh_executor *executor, enum run_wait_kind kind, int is_ov
 {
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
-		struct run_waits *waits = &executor->on[d].flight[executor->first].waits;
+		struct run_waits *waits = &executor->on[d].flight[executor->on[d].place].waits;
 		struct rh_device *device = executor->options.device[d];
 		rc = is_over ? run_waits_release(waits, device) : run_waits_hold(waits, device, kind);
 	}
@@ -54,7 +54,7 @@ static void await_update(struct work *work, enum run_wait_kind kind, int block)
 		work->rc = weights ? rh_updater_await_weights(updater, block) : rh_updater_await_gradient(updater, block);
 	if (!work->rc && waits)
 		work->rc = book(executor, kind, 1);
-	executor->flight[executor->first].awaited_s += rh_updater_seconds(updater) - began;
+	executor->flight[work->on->place].awaited_s += rh_updater_seconds(updater) - began;
 }
 
 /* Pieces that follow one another on a stream are one span of the trace, NULL where nothing is recorded. */
@@ -163,15 +163,16 @@ static void send_weights(struct work *work, struct rh_trace_span *span, int b, i
 static void note_uploads(struct work *work, const int64_t *bytes)
 {
 	struct rh_executor *executor = work->executor;
+	int64_t number = executor->flight[work->on->place].number;
 	for (int b = 0; executor->trains && b < executor->options.model->blocks; b++) {
 		struct rh_event *event = work->on->uploaded[b];
 		int at = 0;
 		if (!bytes[b] || !event)
 			continue;
 		record(work, RH_STREAM_WEIGHTS, event);
-		if (executor->uploads[b].step != executor->begun) /* the step's first: what was borrowed has been given back */
+		if (executor->uploads[b].step != number) /* the step's first: what was borrowed has been given back */
 			executor->uploads[b].count = 0;
-		executor->uploads[b].step = executor->begun;
+		executor->uploads[b].step = number;
 		while (at < executor->uploads[b].count && executor->uploads[b].event[at] != event)
 			at++;
 		executor->uploads[b].event[at] = event;
@@ -179,12 +180,12 @@ static void note_uploads(struct work *work, const int64_t *bytes)
 	}
 }
 
-/* The step uploads the block no more. */
-static void uploads_end(struct rh_executor *executor, int b)
+/* The step of this number uploads the block no more. */
+static void uploads_end(struct rh_executor *executor, int b, int64_t number)
 {
 	if (executor->options.updater)
 		rh_updater_uploaded(executor->options.updater, b, executor->uploads[b].event,
-		                    executor->uploads[b].step == executor->begun ? executor->uploads[b].count : 0);
+		                    executor->uploads[b].step == number ? executor->uploads[b].count : 0);
 }
 
 static int has_weights(const struct rh_executor *executor, int b)
@@ -322,7 +323,7 @@ void bulk_step_begins(struct rh_executor *executor)
 {
 	for (int d = 0; d < executor->options.devices; d++)
 		executor->on[d].upload.first = NULL;
-	for (size_t i = executor->program.slots; executor->trains && !executor->is_stretch && i-- > 0;)
+	for (size_t i = executor->program.slots; executor->trains && !executor->is_stretch && !executor->options.stale && i-- > 0;)
 		executor->on[executor->program.slot[i].device].upload.first = &executor->program.slot[i];
 	for (int d = 0; d < executor->options.devices; d++)
 		keep_or_forget(executor, &executor->on[d]);
@@ -551,10 +552,20 @@ void bulk_layer(struct work *work, int l)
 		int b = model->layer[l].block[which];
 		if (b < 0 || !model->block[b].trainable)
 			continue;
-		if (work->slot->last_round && model->block[b].uses == 1)
-			uploads_end(work->executor, b);
 		end_sum(work, 2 * b + model->layer[l].use[which]);
 	}
+}
+
+void bulk_uploads_over(struct work *work)
+{
+	const struct rh_model *model = work->executor->options.model;
+	for (int l = work->slot->lo; l < work->slot->hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1)
+				uploads_end(work->executor, b, work->executor->flight[work->on->place].number);
+		}
+	work->uploads_over = 1;
 }
 
 /* What the slot before rounded is laid into `windows`, or fewer: the update waits for it, and an activation for a piece at most. */
@@ -657,5 +668,5 @@ void bulk_uploads_end(struct rh_executor *executor)
 	const struct rh_model *model = executor->options.model;
 	for (int b = 0; b < model->blocks; b++)
 		if (model->block[b].trainable && model->block[b].uses == 2)
-			uploads_end(executor, b);
+			uploads_end(executor, b, executor->flight[executor->first].number);
 }

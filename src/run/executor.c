@@ -129,7 +129,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
 	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT;
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
-	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved));
+	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + (int64_t)sizeof(struct work));
 }
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
@@ -432,7 +432,8 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	executor->options = *options;
 	executor->pieces = piece_limits(options);
 	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
-	int rc = executor->on ? 0 : -ENOMEM;
+	executor->work = rh_alloc((size_t)options->devices, sizeof *executor->work);
+	int rc = executor->on && executor->work ? 0 : -ENOMEM;
 	for (int d = 0; !rc && d < options->devices; d++)
 		rc = device_create(options, options->device[d], &executor->on[d]);
 	if (!rc)
@@ -459,6 +460,8 @@ void rh_executor_destroy(struct rh_executor *executor)
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
+	rh_free(executor->work);
+	rh_free(executor->turns.slot);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);

@@ -69,7 +69,6 @@ struct run_bulk {
 	int downloads, pieces, sent;
 };
 
-enum { RUN_FLIGHT = 2 };              /* steps whose ends are told apart */
 enum { RUN_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
 
 /* Of a step in flight, on a device. */
@@ -78,8 +77,33 @@ struct run_flight {
 	struct rh_event *results, *gradients; /* what its slots sent down is there, on both ways */
 };
 
+enum { RUN_FLIGHT = 2 }; /* steps whose ends are told apart */
+
+/* How far a device's slots of the program are enqueued, and when: by a clock that its launches move on, and that of inputs where they come
+ * later (turns.c). */
+struct run_cursor {
+	size_t slot;  /* of the turns: the present one, or the next */
+	int64_t next; /* micro-batch of the slot; -1: it has not begun */
+	int updated;  /* the slot's weights are */
+	int64_t clock;
+};
+
+/* Slots that are to be enqueued, of the steps in flight: slot.step is their place. */
+struct run_turns {
+	struct rh_slot *slot;
+	size_t slots, capacity;
+	size_t oldest; /* those before are over */
+	struct run_step {
+		size_t begin, end, making; /* its slots; the first that makes gradients, or `end` */
+		int left_sent;             /* the step before has left nothing */
+	} step[RUN_FLIGHT];
+};
+
 struct run_device {
 	struct rh_device *device;
+	struct run_cursor at;
+	size_t first[RUN_FLIGHT]; /* of each step's slots */
+	int place;                /* among the flights: of the latest slot's step */
 	struct run_weights weights;
 	struct run_flight flight[RUN_FLIGHT];
 	struct run_buffer gradients; /* fp32 sums; ready: uploaded, or added up; freed: downloaded or rounded */
@@ -106,9 +130,13 @@ struct run_device {
 
 enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FEED, RUN_PIN_STORE, RUN_PINS };
 
+struct work;
+
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
+	struct work *work; /* of each device: its present slot's */
+	struct run_turns turns;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena feed_memory;
@@ -139,11 +167,12 @@ struct rh_executor {
 	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
 	struct {
 		int64_t step, count;
+		int64_t number;   /* executor->begun, with it */
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
 	/* stale updates: the step's uploads of each block, by the devices that made them */
 	struct {
-		int64_t step; /* whose, as executor->begun counted it */
+		int64_t step; /* whose, by its number */
 		int told;     /* to the updater */
 		struct rh_event **event;
 		int count;
@@ -178,6 +207,8 @@ void run_begin(struct rh_executor *executor);
 /* executor->program is what comes. */
 int run_begin_boundaries(struct rh_executor *executor) RH_MUST;
 int run_enqueued(struct rh_executor *executor) RH_MUST;
+/* All slots of one device are, of the step that has this place. */
+int run_device_enqueued(struct rh_executor *executor, int device, int64_t place) RH_MUST;
 int run_end(struct rh_executor *executor, int rc);
 /* Weights that are on their way up for a step that does not come. */
 void run_stop_ahead(struct rh_executor *executor);
@@ -204,7 +235,13 @@ int64_t run_flights(const struct rh_executor_options *options);
 int64_t run_steps_held(const struct rh_executor_options *options);
 int run_stretch_boundaries(const struct rh_executor_options *options);
 
-/* slots.c: enqueues one slot. */
-int run_slot(struct rh_executor *executor, const struct rh_slot *slot);
+/* slots.c: enqueues one slot; the same in parts: its beginning, and for each micro-batch, by number from 0 on, what of the slot before goes
+ * down meanwhile, and then the micro-batch, of which the last ends the slot. */
+int run_slot(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
+int run_slot_begin(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
+int run_slot_window(struct rh_executor *executor, int device, int64_t number) RH_MUST;
+int run_slot_next(struct rh_executor *executor, int device, int64_t number) RH_MUST;
+/* Whether what a micro-batch reads is in the books, of boundaries in memory; *ready: when, at the earliest, on the clock of turns.c. */
+int run_slot_inputs(const struct rh_executor *executor, const struct rh_slot *slot, int64_t number, int64_t *ready);
 
 #endif

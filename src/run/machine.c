@@ -266,7 +266,8 @@ int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
 int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
                         struct rh_devices *out)
 {
-	struct rh_sim_options options = {.hardware = hardware, .devices = count, .layout = layout};
+	struct rh_sim_options options = {
+	        .hardware = hardware, .devices = count, .layout = layout, .stream_holds = rh_sim_stream_holds(&hardware->device)};
 	struct rh_sim *sim = NULL;
 	*out = (struct rh_devices){.device = rh_alloc((size_t)count, sizeof(struct rh_device *))};
 	int rc = out->device ? rh_sim_create(&options, &sim) : -ENOMEM;

@@ -9,11 +9,22 @@
  * bulk.c. Brackets are events. */
 #include "run/work.h"
 
+#include <math.h>
 #include <string.h>
+
+/* A launch on its device's clock (turns.c), in KiB that the device's memory moves in that time. By a GPU's usual shares: they need only tell
+ * short slots from long ones. */
+static int64_t launch_time(const struct rh_op *op)
+{
+	enum { FLOPS_A_BYTE = 160, LAUNCH_KIB = 4 << 10 };
+	struct rh_op_cost cost = rh_op_cost(op);
+	return LAUNCH_KIB + (int64_t)(fmax(cost.bytes, (cost.product_flops + cost.other_flops) / FLOPS_A_BYTE) / 1024);
+}
 
 static int emitted(void *sink, const struct rh_op *op)
 {
 	struct work *work = sink;
+	work->on->at.clock += launch_time(op);
 	return work->ops->launch(work->device, RH_STREAM_COMPUTE, op);
 }
 
@@ -82,6 +93,7 @@ static void send(struct work *work, struct run_buffer *here, enum rh_boundary_ki
 	copy_down(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, here->memory, rh_view_bytes(boundary_view(work, here)));
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, here->freed);
 	buffer->written_by = work->slot->device;
+	buffer->clock = work->on->at.clock;
 	record(work, RH_STREAM_ACTIVATIONS_DOWN, buffer->written[buffer->written_by]);
 	if (!work->rc)
 		work->rc = rh_boundary_sent(boundaries, buffer);
@@ -264,70 +276,119 @@ static enum rh_span_kind first_span(const struct work *work)
 	}
 }
 
-/* The step's micro-batch `m`, whose books and staging are those of place `m` but in a stretch. */
-static void micro_batch(struct work *work, int64_t m)
+/* Where a micro-batch of the slot's step has its books and its staging. */
+static int64_t place_of(const struct rh_executor *executor, const struct rh_slot *slot, int64_t micro_batch)
+{
+	return micro_batch + slot->step % executor->steps_held * executor->options.train_micro_batches;
+}
+
+static void micro_batch(struct work *work, int64_t number)
 {
 	struct rh_executor *executor = work->executor;
 	const struct rh_slot *slot = work->slot;
+	int64_t place = place_of(executor, slot, number);
 	struct rh_view x = {0};
-	work->emit.micro_batch = (uint32_t)m;
-	work->micro_batch = m;
-	m += (executor->first + slot->step) % executor->steps_held * executor->options.train_micro_batches;
-	work->emit.shape = executor->batch[m].shape;
+	work->emit.micro_batch = (uint32_t)number;
+	work->micro_batch = number;
+	work->emit.shape = executor->batch[place].shape;
 	struct run_buffer *micro = take(work, &work->on->micro, RH_STREAM_ACTIVATIONS_UP), *input = NULL;
-	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[m], rh_micro_layout(&work->emit.shape).bytes);
+	copy_up(work, RH_STREAM_ACTIVATIONS_UP, micro->memory, executor->micro[place], rh_micro_layout(&work->emit.shape).bytes);
 	work->emit.micro = micro->memory;
 	if (slot->lo > 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT) {
-		input = fetch(work, RH_BOUNDARY_ACTIVATION, slot->lo, m);
+		input = fetch(work, RH_BOUNDARY_ACTIVATION, slot->lo, place);
 		x = boundary_view(work, input);
 	}
 	record(work, RH_STREAM_ACTIVATIONS_UP, micro->ready);
 	compute_after(work, RUN_WAIT_ACTIVATIONS, micro->ready);
 	work->span = work_begin(work, first_span(work), RH_STREAM_COMPUTE, 0);
 	if (slot->kind == RH_SLOT_FORWARD)
-		forward(work, x, m);
+		forward(work, x, place);
 	else if (slot->kind == RH_SLOT_INFER)
-		infer_top(work, x, m);
+		infer_top(work, x, place);
 	else if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
-		weight_gradients(work, m);
+		weight_gradients(work, place);
 	else
-		backward(work, x, m);
+		backward(work, x, place);
 	work_end(work, work->span);
 	record(work, RH_STREAM_COMPUTE, micro->freed);
 	if (input) {
 		record(work, RH_STREAM_COMPUTE, input->freed);
-		rh_boundary_release(&executor->boundaries, RH_BOUNDARY_ACTIVATION, slot->lo, m);
+		rh_boundary_release(&executor->boundaries, RH_BOUNDARY_ACTIVATION, slot->lo, place);
 	}
+}
+
+/* *ready: not before the boundary was sent. */
+static int is_there(const struct rh_executor *executor, enum rh_boundary_kind kind, int layer, int64_t place, int64_t *ready)
+{
+	const struct rh_boundary_buffer *buffer = rh_boundary_there(&executor->boundaries, kind, layer, place);
+	if (buffer && buffer->clock > *ready)
+		*ready = buffer->clock;
+	return buffer != NULL;
+}
+
+int run_slot_inputs(const struct rh_executor *executor, const struct rh_slot *slot, int64_t number, int64_t *ready)
+{
+	int64_t place = place_of(executor, slot, slot->first + number);
+	int from_above = rh_slot_makes_gradients(slot) && slot->hi < executor->options.model->layers;
+	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
+		return 1;
+	return (!slot->lo || is_there(executor, RH_BOUNDARY_ACTIVATION, slot->lo, place, ready)) &&
+	       (!from_above || is_there(executor, RH_BOUNDARY_GRADIENT, slot->hi, place, ready));
+}
+
+int run_slot_begin(struct rh_executor *executor, const struct rh_slot *slot)
+{
+	struct run_device *on = &executor->on[slot->device];
+	struct work *work = &executor->work[slot->device];
+	RH_ASSERT(slot->count > 0);
+	on->place = executor->is_stretch ? 0 : (int)slot->step;
+	*work = (struct work){.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .present = *slot};
+	work->slot = &work->present;
+	work->micro_batch = -1;
+	work->emit = (struct rh_emit){.model = executor->options.model,
+	                              .launch = emitted,
+	                              .sink = work,
+	                              .arena = &on->arena,
+	                              .step = (uint32_t)run_step_number(executor, slot),
+	                              .seed = executor->options.seed,
+	                              .dropout = executor->trains ? executor->options.model->dropout : 0,
+	                              .loss_scale = executor->loss_scale[slot->step % executor->steps_held],
+	                              .weights = on->block_weights,
+	                              .gradient = on->block_gradient,
+	                              .cache = on->cache,
+	                              .cache_rows = executor->options.cache_rows};
+	if (executor->trains && !executor->is_stretch)
+		work->rc = run_waits_begin(work_waits(work), work->device);
+	bulk_begin(work);
+	return work->rc;
+}
+
+int run_slot_window(struct rh_executor *executor, int device, int64_t number)
+{
+	bulk_window(&executor->work[device], number);
+	return executor->work[device].rc;
+}
+
+int run_slot_next(struct rh_executor *executor, int device, int64_t number)
+{
+	struct work *work = &executor->work[device];
+	int is_last = number == work->slot->count - 1;
+	if (is_last && !work->slot->sums_stay)
+		work->emit.layer_done = layer_done;
+	micro_batch(work, work->slot->first + number);
+	work->micro_batch = -1;
+	bulk_arrived(work, number);
+	if (is_last)
+		bulk_end(work);
+	return work->rc;
 }
 
 int run_slot(struct rh_executor *executor, const struct rh_slot *slot)
 {
-	struct run_device *on = &executor->on[slot->device];
-	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .slot = slot};
-	work.micro_batch = -1;
-	work.emit = (struct rh_emit){.model = executor->options.model,
-	                             .launch = emitted,
-	                             .sink = &work,
-	                             .arena = &on->arena,
-	                             .step = (uint32_t)(executor->step + slot->step),
-	                             .seed = executor->options.seed,
-	                             .dropout = executor->trains ? executor->options.model->dropout : 0,
-	                             .loss_scale = executor->loss_scale[(executor->first + slot->step) % executor->steps_held],
-	                             .weights = on->block_weights,
-	                             .gradient = on->block_gradient,
-	                             .cache = on->cache,
-	                             .cache_rows = executor->options.cache_rows};
-	if (executor->trains && !executor->is_stretch)
-		work.rc = run_waits_begin(work_waits(&work), work.device);
-	bulk_begin(&work);
-	for (int64_t k = 0; k < slot->count; k++) {
-		if (k == slot->count - 1 && !slot->sums_stay)
-			work.emit.layer_done = layer_done;
-		bulk_window(&work, k);
-		micro_batch(&work, slot->first + k);
-		work.micro_batch = -1;
-		bulk_arrived(&work, k);
+	int rc = run_slot_begin(executor, slot);
+	for (int64_t number = 0; !rc && number < slot->count; number++) {
+		rc = run_slot_window(executor, slot->device, number);
+		rc = rc ? rc : run_slot_next(executor, slot->device, number);
 	}
-	bulk_end(&work);
-	return work.rc;
+	return rc;
 }

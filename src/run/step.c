@@ -3,7 +3,7 @@
  * one another. */
 #include "run/spool.h"
 #include "run/trace.h"
-#include "run/work.h"
+#include "run/turns.h"
 
 #include "core/fault.h"
 #include "core/log.h"
@@ -157,8 +157,8 @@ void run_begin(struct rh_executor *executor)
 	executor->flight[executor->first].awaited_s = 0;
 	for (int d = 0; d < options->devices; d++)
 		run_waits_reset(&executor->on[d].flight[executor->first].waits);
-	for (int i = 0; i < 2 * options->model->blocks; i++)
-		executor->summed_on[i] = -1;
+	for (int i = 0; executor->begun - executor->finished <= 1 && i < 2 * options->model->blocks; i++)
+		executor->summed_on[i] = -1; /* else a step is still at it */
 	if (executor->feed)
 		run_feed_begin(executor->feed, executor->trains);
 }
@@ -174,19 +174,22 @@ int run_begin_boundaries(struct rh_executor *executor)
 	return rh_boundaries_begin(&executor->boundaries, &walk);
 }
 
+int run_device_enqueued(struct rh_executor *executor, int d, int64_t place)
+{
+	struct rh_device *device = executor->options.device[d];
+	struct run_flight *flight = &executor->on[d].flight[place];
+	int rc = run_waits_end(&flight->waits, device);
+	if (!rc)
+		rc = device->ops->record(device, RH_STREAM_ACTIVATIONS_DOWN, flight->results);
+	return rc ? rc : device->ops->record(device, RH_STREAM_GRADIENTS, flight->gradients);
+}
+
 /* What it has enqueued until now. */
 static int record_ends(struct rh_executor *executor)
 {
 	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++) {
-		struct rh_device *device = executor->options.device[d];
-		struct run_flight *flight = &executor->on[d].flight[executor->first];
-		rc = run_waits_end(&flight->waits, device);
-		if (!rc)
-			rc = device->ops->record(device, RH_STREAM_ACTIVATIONS_DOWN, flight->results);
-		if (!rc)
-			rc = device->ops->record(device, RH_STREAM_GRADIENTS, flight->gradients);
-	}
+	for (int d = 0; !rc && d < executor->options.devices; d++)
+		rc = run_device_enqueued(executor, d, executor->first);
 	return rc;
 }
 
@@ -243,6 +246,7 @@ static int goes_on(const struct rh_executor *executor)
 int run_end(struct rh_executor *executor, int rc)
 {
 	enum rest ends = EVERYTHING;
+	run_turns_drop(executor);
 	for (int d = 0; !rc && d < executor->options.devices; d++)
 		rc = bulk_flush(executor, d);
 	if (!rc && goes_on(executor)) {
@@ -281,30 +285,10 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 	return rc;
 }
 
-/* Gradients of the step before leave in the windows of this one's first slots; those of devices that these leave out must not meet this
- * step's. */
-static int send_left(struct rh_executor *executor, const struct rh_slot *slot)
+/* To the next step: not where what comes from NVMe, or goes through the staging, has an order of its own. */
+static int leaves_slots(const struct rh_executor *executor)
 {
-	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++)
-		if (d != slot->device)
-			rc = bulk_send_left(executor, d);
-	return rc;
-}
-
-static int run_slots(struct rh_executor *executor)
-{
-	int rc = 0, left = 1;
-	bulk_step_begins(executor);
-	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
-		const struct rh_slot *slot = &executor->program.slot[i];
-		if (left && rh_slot_makes_gradients(slot)) {
-			rc = send_left(executor, slot);
-			left = 0;
-		}
-		rc = rc ? rc : run_slot(executor, slot);
-	}
-	return rc;
+	return executor->trains && executor->flights > 1 && !executor->staging && !executor->feed && !executor->boundaries.spool;
 }
 
 static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
@@ -327,10 +311,14 @@ static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *ba
 	}
 	rc = rc ? rc : run_begin_boundaries(executor);
 	rh_store_throttle(options->store, options->throttled_threads);
-	rc = rc ? rc : run_slots(executor);
+	bulk_step_begins(executor);
+	rc = rc ? rc : run_turns_add(executor, (int)executor->first);
+	rc = rc ? rc : run_turns(executor, (int)executor->first, leaves_slots(executor) ? RUN_UNTIL_NEXT_IS_DUE : RUN_UNTIL_OVER);
 	if (!rc && executor->trains)
 		bulk_uploads_end(executor);
-	return rc ? rc : run_enqueued(executor);
+	if (!rc && executor->feed)
+		run_feed_end(executor->feed);
+	return rc;
 }
 
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step, float loss_scale)
@@ -342,6 +330,7 @@ int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->loss_scale[executor->first] = loss_scale;
 	executor->flight[executor->first].step = step;
 	executor->flight[executor->first].count = count;
+	executor->flight[executor->first].number = executor->begun;
 	int rc = enqueue(executor, batch, count);
 	return rc ? rh_executor_abandon(executor, rc) : 0;
 }
@@ -350,8 +339,9 @@ int rh_executor_finish(struct rh_executor *executor)
 {
 	RH_ASSERT(executor->finished < executor->begun);
 	int64_t place = executor->finished % executor->flights, first = place * executor->options.train_micro_batches;
-	int latest = executor->begun - executor->finished == 1;
-	int rc = latest ? run_end(executor, 0) : await_slots(executor, place);
+	int latest = executor->begun - executor->finished == 1, rc = run_turns(executor, (int)place, RUN_UNTIL_OVER);
+	if (!rc)
+		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
 	if (rc)
 		return rh_executor_abandon(executor, rc);
 	if (latest)
@@ -368,6 +358,7 @@ int rh_executor_abandon(struct rh_executor *executor, int rc)
 	if (executor->begun > executor->finished)
 		rc = come_to_rest(executor, EVERYTHING, rc);
 	executor->goes_on = 0;
+	run_turns_drop(executor);
 	executor->finished = executor->begun;
 	return rc;
 }

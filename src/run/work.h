@@ -10,18 +10,28 @@ struct work {
 	struct run_device *on;
 	struct rh_device *device;
 	const struct rh_device_ops *ops;
-	const struct rh_slot *slot;
+	const struct rh_slot *slot; /* NULL: what one before has left is sent */
+	struct rh_slot present;     /* it: lists of slots move */
 	struct rh_emit emit;
 	int rc;
 	int64_t micro_batch;        /* -1: none */
+	int uploads_over;           /* the step's, of the slot's blocks: the updater has been told */
 	struct rh_trace_span *span; /* of the compute stream, that is open */
 };
+
+/* Of the slot's step. */
+static inline int64_t run_step_number(const struct rh_executor *executor, const struct rh_slot *slot)
+{
+	return executor->trains && !executor->is_stretch ? executor->flight[slot->step].step : executor->step + slot->step;
+}
 
 static inline int work_is_traced(const struct work *work)
 {
 	const struct rh_executor *executor = work->executor;
-	int64_t within = work->slot ? work->slot->step : executor->is_stretch ? work->on->owes.step : 0;
-	return executor->trace && executor->trains && executor->step + within == executor->traced_step;
+	int64_t step = work->slot             ? run_step_number(executor, work->slot)
+	               : executor->is_stretch ? executor->step + work->on->owes.step
+	                                      : executor->step;
+	return executor->trace && executor->trains && step == executor->traced_step;
 }
 
 /* From here to work_end the stream does this. */
@@ -55,7 +65,7 @@ static inline void wait_for(struct work *work, enum rh_stream stream, struct rh_
 
 static inline struct run_waits *work_waits(struct work *work)
 {
-	return &work->on->flight[work->executor->first].waits;
+	return &work->on->flight[work->on->place].waits;
 }
 
 /* The same for the compute stream, and the time is booked. */
@@ -100,7 +110,9 @@ static inline void launch(struct work *work, const struct rh_op *op)
  * bulk_window    before micro-batch number k of the slot: what goes down meanwhile
  * bulk_arrived   after it: activations are enqueued, windows end
  * bulk_layer     a layer's gradients are final in this slot
- * bulk_end       the slot is over */
+ * bulk_end       the slot is over
+ * bulk_uploads_over
+ *                its step uploads the slot's blocks no more, and what the step before left has been announced: they can be published */
 /* Before the slots of executor->program. */
 void bulk_step_begins(struct rh_executor *executor);
 /* After the last of them, once all gradients are announced: while they come down, what of the next step's first slots has been updated goes
@@ -112,6 +124,7 @@ void bulk_window(struct work *work, int64_t k);
 void bulk_arrived(struct work *work, int64_t k);
 void bulk_layer(struct work *work, int layer);
 void bulk_end(struct work *work);
+void bulk_uploads_over(struct work *work);
 /* Before the next slot: what the device has left is sent down at once. The same after the last one of all. */
 int bulk_send_left(struct rh_executor *executor, int device);
 int bulk_flush(struct rh_executor *executor, int device);

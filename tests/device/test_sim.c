@@ -17,6 +17,7 @@ struct box {
 	struct rh_device *device[MOST];
 	struct rh_event *done[MOST * 4];
 	int devices, events;
+	int holds; /* of a stream: commands */
 };
 
 static void box_plain(struct box *box, int devices)
@@ -33,7 +34,8 @@ static void box_plain(struct box *box, int devices)
 
 static void box_open(struct box *box)
 {
-	struct rh_sim_options options = {.hardware = &box->hardware, .devices = box->devices, .layout = RH_LAYOUT_SPLIT};
+	struct rh_sim_options options = {
+	        .hardware = &box->hardware, .devices = box->devices, .layout = RH_LAYOUT_SPLIT, .stream_holds = box->holds};
 	check_ok(rh_sim_create(&options, &box->sim));
 	for (int d = 0; d < box->devices; d++)
 		check_ok(rh_sim_open(box->sim, d, (int64_t)1 << 40, &box->device[d]));
@@ -195,6 +197,29 @@ static void test_streams_keep_their_order_and_events_join_them(void **state)
 		asked++;
 	assert_true(asked < 3);
 	box_close(&box);
+}
+
+/* A stream holds so many commands; time goes on while the host waits for room, and what it enqueues next on another device is late. */
+static void test_a_full_stream_keeps_the_host(void **state)
+{
+	(void)state;
+	enum { OPS = 40, HOLDS = 16 };
+	for (int holds = 0; holds <= HOLDS; holds += HOLDS) {
+		struct box box;
+		box_plain(&box, 2);
+		box.holds = holds;
+		box_open(&box);
+		struct rh_op op = op_of(1);
+		for (int i = 0; i < OPS; i++)
+			check_ok(box.device[0]->ops->launch(box.device[0], RH_STREAM_COMPUTE, &op));
+		check_near(rh_sim_seconds(box.sim), holds ? OPS - HOLDS : 0, 1e-9);
+		check_near(at(work(&box, 1, 1)), holds ? OPS - HOLDS + 1 : 1, 1e-9);
+		check_near(at(record(&box, 0, RH_STREAM_COMPUTE)), OPS, 1e-9);
+		box_close(&box);
+	}
+	struct rh_hardware_device gpu = {0}, host = {.on_host_cores = 1};
+	assert_int_equal(rh_sim_stream_holds(&gpu), 1000);
+	assert_int_equal(rh_sim_stream_holds(&host), 0);
 }
 
 static int tell(void *context, int64_t argument)
@@ -432,6 +457,7 @@ int main(void)
 	        cmocka_unit_test(test_both_ways_share_a_link_max_min),
 	        cmocka_unit_test(test_devices_under_a_switch_share_it),
 	        cmocka_unit_test(test_what_begins_later_slows_what_is_in_flight),
+	        cmocka_unit_test(test_a_full_stream_keeps_the_host),
 	        cmocka_unit_test(test_latency_comes_before_the_bytes_and_holds_nothing),
 	        cmocka_unit_test(test_streams_keep_their_order_and_events_join_them),
 	        cmocka_unit_test(test_host_queue_shares_memory_and_runs_jobs_in_order),

@@ -175,6 +175,12 @@ struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device)
 	return device->on_host_cores ? (struct rh_device_grain){0} : rh_device_gpu_grain();
 }
 
+int64_t rh_sim_stream_holds(const struct rh_hardware_device *device)
+{
+	enum { GPU_HOLDS = 1000 };
+	return device->on_host_cores ? 0 : GPU_HOLDS;
+}
+
 int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out)
 {
 	RH_ASSERT(index >= 0 && index < sim->devices);
@@ -185,8 +191,10 @@ int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_devi
 	device->sim = sim;
 	device->cap_bytes = cap_bytes;
 	sim_device_routes(sim, device);
-	for (int s = 0; s < RH_STREAMS; s++)
+	for (int s = 0; s < RH_STREAMS; s++) {
 		sim_lane_open(sim, &device->lane[s]);
+		device->lane[s].room = sim->stream_holds;
+	}
 	sim_hold(sim);
 	*out = &device->base;
 	return 0;

@@ -46,6 +46,7 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	sim->devices = options->devices;
 	sim->hardware = *options->hardware;
 	sim->share = options->hardware->device.on_host_cores ? 1.0 / options->devices : 1;
+	sim->stream_holds = options->stream_holds;
 	sim->ready_end = &sim->ready;
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
 	rc = rc ? rc : sim_durations_create(&sim->durations);
@@ -149,6 +150,20 @@ void sim_make_ready(struct sim_lane *lane)
 	sim->ready_end = &lane->next_ready;
 }
 
+void sim_next(struct sim_lane *lane)
+{
+	lane->held -= lane->command[lane->first++].count;
+}
+
+/* The host waits until the lane holds one command less. */
+static void make_room(struct sim_lane *lane)
+{
+	if (!lane->room || lane->held < lane->room)
+		return;
+	for (sim_enter(lane->sim); lane->held >= lane->room; sim_settle(lane->sim))
+		sim_advance(lane->sim);
+}
+
 /* A place at the lane's end; those of commands that are over are used again. */
 static struct sim_command *append(struct sim_lane *lane)
 {
@@ -163,27 +178,34 @@ static struct sim_command *append(struct sim_lane *lane)
 		return NULL;
 	if (lane->state == SIM_AT_REST)
 		sim_make_ready(lane);
+	lane->held++;
 	return &lane->command[lane->count++];
 }
 
 int sim_task(struct sim_lane *lane, const struct sim_route *route, double amount)
 {
+	enum { PARTS = 16 }; /* of a lane's room */
+	make_room(lane);
 	size_t begun = lane->first + (lane->state == SIM_RUNNING);
 	struct sim_command *last = lane->count > begun ? &lane->command[lane->count - 1] : NULL;
-	if (last && last->kind == SIM_TASK && last->route == route) { /* one after the other is as good as one */
+	int is_short = last && (!lane->room || last->count < lane->room / PARTS);
+	if (is_short && last->kind == SIM_TASK && last->route == route) { /* one after the other is as good as one */
 		last->amount += amount;
 		last->delay_s += route->delay_s;
+		last->count++;
+		lane->held++;
 		return 0;
 	}
 	struct sim_command *command = append(lane);
 	if (!command)
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_TASK, .amount = amount, .delay_s = route->delay_s, .route = route};
+	*command = (struct sim_command){.kind = SIM_TASK, .count = 1, .amount = amount, .delay_s = route->delay_s, .route = route};
 	return 0;
 }
 
 int sim_record(struct sim_lane *lane, struct sim_event *event)
 {
+	make_room(lane);
 	struct sim_point *point = take_point(lane->sim);
 	if (!point)
 		return -ENOMEM;
@@ -195,19 +217,20 @@ int sim_record(struct sim_lane *lane, struct sim_event *event)
 	}
 	sim_point_release(lane->sim, event->point);
 	event->point = point;
-	*command = (struct sim_command){.kind = SIM_RECORD, .point = point};
+	*command = (struct sim_command){.kind = SIM_RECORD, .count = 1, .point = point};
 	return 0;
 }
 
 int sim_wait(struct sim_lane *lane, struct sim_event *event)
 {
+	make_room(lane);
 	if (!event->point || event->point->done)
 		return 0;
 	struct sim_command *command = append(lane);
 	if (!command)
 		return -ENOMEM;
 	event->point->holders++;
-	*command = (struct sim_command){.kind = SIM_WAIT, .point = event->point};
+	*command = (struct sim_command){.kind = SIM_WAIT, .count = 1, .point = event->point};
 	return 0;
 }
 
@@ -219,7 +242,7 @@ int sim_job(struct sim_lane *lane, const struct rh_host_job *job)
 	struct sim_command *command = append(lane);
 	if (!command)
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_JOB, .job = lane->job_count};
+	*command = (struct sim_command){.kind = SIM_JOB, .count = 1, .job = lane->job_count};
 	lane->job[lane->job_count++] = *job;
 	return 0;
 }

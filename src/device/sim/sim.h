@@ -6,6 +6,8 @@
  * switch above it and the host's memory at once; work of the host's holds cores, memory or drive; what is in flight shares each of them
  * max-min fairly (flow.h), anew at every start and end. A launch takes what rh_sim_op_seconds says.
  *
+ * A stream of a GPU holds so many commands and no more: a call that finds no room waits, in which time goes on.
+ *
  * One host thread drives all devices and queues of a machine. */
 #ifndef RH_DEVICE_SIM_SIM_H
 #define RH_DEVICE_SIM_SIM_H
@@ -20,6 +22,7 @@ struct rh_sim_options {
 	const struct rh_hardware *hardware; /* read at creation only */
 	int devices;
 	enum rh_state_layout layout; /* whose optimizer rate counts */
+	int64_t stream_holds;        /* commands; 0: any number */
 	/* Where the profile's device is the whole host (on_host_cores), devices share it out: each has cores / devices, at least one. */
 };
 
@@ -27,7 +30,9 @@ struct rh_sim_options {
 int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out) RH_MUST;
 void rh_sim_release(struct rh_sim *sim);
 
-/* As the device that the profile describes has it. */
+/* As the device that the profile describes has it: the grain; the commands that a stream holds, of a GPU about a thousand (measured by
+ * many, told by nobody; cuda/ cannot ask), 0 where they lie in memory of ours. */
+int64_t rh_sim_stream_holds(const struct rh_hardware_device *device);
 struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device);
 
 /* Device memory reserved has addresses and no bytes behind them. */

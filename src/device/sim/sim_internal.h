@@ -30,6 +30,7 @@ enum sim_command_kind { SIM_TASK, SIM_RECORD, SIM_WAIT, SIM_JOB };
  * after its task: number `job` of the lane's. */
 struct sim_command {
 	enum sim_command_kind kind;
+	int count; /* of the device's commands that it is */
 	double amount, delay_s;
 	union {
 		const struct sim_route *route;
@@ -47,6 +48,7 @@ struct sim_lane {
 	struct rh_sim *sim;
 	struct sim_command *command; /* [first, count) are still to come */
 	size_t first, count, capacity;
+	int64_t held, room; /* commands enqueued and not over; the most there may be, 0: any */
 	enum { SIM_AT_REST, SIM_READY, SIM_RUNNING, SIM_WAITING } state;
 	struct sim_flow flow; /* of the task at `first`, while it runs */
 	double left, since_s; /* of it: units to flow from then on; while it is delayed all of them */
@@ -95,7 +97,8 @@ struct rh_sim {
 	struct rh_hardware_device profile; /* a copy with its own tables */
 	struct rh_hardware hardware;       /* numbers alone: strings and tables are the creator's, not to be read */
 	int devices;
-	double share; /* of the profile's device that each device is */
+	double share;         /* of the profile's device that each device is */
+	int64_t stream_holds; /* rh_sim_options */
 	struct sim_route work[RH_HOST_WORKS];
 	double capacity[SIM_RESOURCES], spare[SIM_RESOURCES], load[SIM_RESOURCES];
 	int resources;
@@ -123,6 +126,8 @@ int sim_wait(struct sim_lane *lane, struct sim_event *event);
 int sim_work(struct sim_lane *lane, const struct rh_host_job *job);
 int sim_job(struct sim_lane *lane, const struct rh_host_job *job);
 void sim_point_release(struct rh_sim *sim, struct sim_point *point);
+/* Its first command is over. */
+void sim_next(struct sim_lane *lane);
 /* Its next command may be begun. */
 void sim_make_ready(struct sim_lane *lane);
 /* The lane's queue is idle: this worker is asked what comes next. */

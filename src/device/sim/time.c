@@ -66,7 +66,7 @@ static void step_lane(struct sim_lane *lane)
 			end_job(lane, &lane->job[command->job]);
 		else
 			sim_point_release(sim, command->point);
-		lane->first++;
+		sim_next(lane);
 	}
 }
 
@@ -140,7 +140,7 @@ static int ends(struct rh_sim *sim, struct sim_active *active)
 	const struct sim_route *route = lane->flow.route;
 	if (!lane->delayed) {
 		sim->changed |= route->uses > 0;
-		lane->first++;
+		sim_next(lane);
 		sim_make_ready(lane);
 		return 1;
 	}
