@@ -33,7 +33,9 @@ static void choose_template(struct training *run)
 	const char *name = run->data.train.chat_template, *text = rh_tokenizer_chat_template(run->session.tokenizer);
 	if (!name || !run->config->chat_template || rh_chat_template_by_name(name, &named))
 		return;
-	int same = text && !rh_chat_template_by_text(text, "the base", &own) && own == named;
+	/* by what they render: Llama 3.1's text, which may do tools too, is 3.3's as well */
+	int same =
+	        text && !rh_chat_template_by_text(text, "the base", &own) && rh_chat_template_jinja(own) == rh_chat_template_jinja(named);
 	rh_error_clear(); /* a text that is none of the built-ins' */
 	if (same)
 		return;
