@@ -319,9 +319,9 @@ static int try_size(const struct rh_anchor_request *request, int64_t sequences, 
 static int search(const struct rh_anchor_request *request, struct rh_anchor_result *out)
 {
 	int rc = 0;
-	for (int i = 0; (!rc || rc == -ENOMEM) && i < SEQUENCES_TRIED; i++)
+	for (int i = 0; (!rc || rc == RH_DOES_NOT_FIT) && i < SEQUENCES_TRIED; i++)
 		rc = sequences_tried[i] <= request->experiment->batch ? try_size(request, sequences_tried[i], out) : rc;
-	return rc == -ENOMEM && out->tokens_per_s > 0 ? 0 : rc;
+	return rc == RH_DOES_NOT_FIT && out->tokens_per_s > 0 ? 0 : rc;
 }
 
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out)

@@ -25,7 +25,7 @@ struct rh_anchor_result {
 };
 
 /* Its published micro-batches and rounds (-ENOENT where there are none; on one device any), and cuts that are the published ones or,
- * without, this partitioner's; or the search. -ENOMEM where a layer does not fit the device. */
+ * without, this partitioner's; or the search. RH_DOES_NOT_FIT where a layer does not fit the device. */
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out) RH_MUST;
 void rh_anchor_result_free(struct rh_anchor_result *result);
 

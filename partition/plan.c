@@ -1,4 +1,4 @@
-#include "partition/plan.h"
+#include "partition/plan_internal.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
@@ -6,86 +6,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* PASS_SAVED: forward that saves, and backward without recompute. */
-enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
-
-/* A request while it is being worked on. */
-struct planner {
-	const struct rh_plan_request *request;
-	int layers;
-	int64_t *arena[PASSES]; /* (layers, layers + 1) memo of arena peaks, -1 unknown */
-	int64_t *saved;         /* the same of what one micro-batch saves */
-	int64_t *late;          /* the same of what its weight gradients are made of, where they are put off */
-	int64_t *offset;        /* scratch: 2 per block */
-	int alike;              /* all layers between the first and the last emit the same ops */
-	int64_t *below;         /* (layers + 1) bytes of weights that the layers below upload, each for itself */
-	int64_t largest;        /* upload of one layer */
-	struct rh_stage_state state;
-	struct rh_view *boundary; /* scratch: (layers + 1), absent */
-	int64_t upload_limit;     /* of a stage of several layers, in this try */
-	int64_t weight_room;      /* in this try */
-};
-
-const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi)
-{
-	for (int i = 0; i < plan->backward_stages; i++)
-		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
-			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
-	return NULL;
-}
-
-const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi)
-{
-	int i = 0;
-	while (i < plan->backward_stages && (plan->backward[i].lo != lo || plan->backward[i].hi != hi))
-		i++;
-	RH_ASSERT(i < plan->backward_stages && plan->late[i].places > 0);
-	return &plan->late[i];
-}
-
-int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
-{
-	int64_t bytes = 0;
-	for (int b = 0; b < model->blocks; b++)
-		offset[b] = -1;
-	if (backward_only && hi == 1)
-		return 0;
-	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
-			int b = model->layer[l].block[which];
-			if (b < 0 || offset[b] >= 0)
-				continue;
-			offset[b] = bytes;
-			bytes += rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
-		}
-	return bytes;
-}
-
-int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
-{
-	int64_t elements = 0;
-	for (int i = 0; i < 2 * model->blocks; i++)
-		offset[i] = -1;
-	for (int l = lo; l < hi; l++)
-		for (int which = 0; which < 2; which++) {
-			int b = model->layer[l].block[which];
-			if (b < 0 || !model->block[b].trainable)
-				continue;
-			offset[2 * b + model->layer[l].use[which]] = elements;
-			elements += rh_align_up(model->block[b].elements, RH_ALIGN / 2);
-		}
-	return elements;
-}
-
-struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape, int64_t score_cols)
-{
-	struct rh_result_layout at = {0};
-	at.hit = rh_align_up(shape->head_rows * 4, RH_ALIGN);
-	at.scores = 2 * at.hit;
-	at.bytes = at.scores + rh_align_up(shape->head_rows * score_cols * 4, RH_ALIGN);
-	return at;
-}
 
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
 static int64_t upload_bytes(const struct planner *at, enum pass pass, int lo, int hi)
@@ -96,72 +16,11 @@ static int64_t upload_bytes(const struct planner *at, enum pass pass, int lo, in
 	return at->below[hi] - at->below[lo];
 }
 
-/* Emits one stage into an arena that measures, and what it saves into another. */
-static int64_t measure(struct planner *at, enum pass pass, int lo, int hi, const struct rh_micro_shape *shape, int infer)
-{
-	const struct rh_model *model = at->request->model;
-	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), late = rh_arena_measuring();
-	struct rh_emit emit = {.model = model,
-	                       .arena = &arena,
-	                       .saved = pass == PASS_SAVED ? &saved : &arena,
-	                       .late = at->request->put_off && !infer && pass != PASS_FORWARD ? &late : NULL,
-	                       .shape = *shape,
-	                       .dropout = infer ? 0 : model->dropout,
-	                       .loss_scale = 1,
-	                       .cache_rows = at->request->cache_rows};
-	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape->tokens, model->config->hidden_size);
-	struct rh_head_out head = {.loss = any, .hit = any};
-	int rc;
-	if (infer && at->request->infer_logits)
-		head = (struct rh_head_out){.logits = any};
-	else if (infer && shape->choices)
-		head.choice = any;
-	if (pass == PASS_FORWARD || infer) {
-		at->boundary[hi] = any;
-		rc = rh_stage_forward(&emit, lo, hi, any, at->boundary, &head);
-		at->boundary[hi] = (struct rh_view){0};
-	} else {
-		struct rh_view y = pass == PASS_SAVED ? any : (struct rh_view){0};
-		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
-		if (!rc)
-			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
-		if (!rc && emit.late)
-			rc = rh_stage_weights(&emit, lo, hi, &at->state);
-		if (emit.late)
-			at->late[lo * (at->layers + 1) + hi] = late.peak;
-		if (pass == PASS_SAVED)
-			at->saved[lo * (at->layers + 1) + hi] = saved.peak;
-	}
-	RH_ASSERT(rc == 0); /* nothing is launched, so nothing can fail */
-	return arena.peak;
-}
-
-static int64_t arena_peak(struct planner *at, enum pass pass, int lo, int hi)
-{
-	int64_t *memo = &at->arena[pass][lo * (at->layers + 1) + hi];
-	if (*memo >= 0)
-		return *memo;
-	const struct rh_plan_request *request = at->request;
-	int64_t peak = 0;
-	if (at->alike && lo > 1 && hi < at->layers) { /* as many of them further down */
-		int of = at->layers + 1, moved = 1 * of + hi - lo + 1;
-		peak = arena_peak(at, pass, 1, hi - lo + 1);
-		at->saved[lo * of + hi] = at->saved[moved];
-		at->late[lo * of + hi] = at->late[moved];
-		return *memo = peak;
-	}
-	if (request->trains)
-		peak = measure(at, pass, lo, hi, &request->train, 0);
-	if (request->infer.tokens && pass != PASS_BACKWARD)
-		peak = rh_max(peak, measure(at, pass, lo, hi, &request->infer, 1));
-	return *memo = peak;
-}
-
 static int64_t gradient_elements(struct planner *at, enum pass pass, int lo, int hi)
 {
 	if (pass == PASS_FORWARD || !at->request->trains)
 		return 0;
-	return rh_plan_gradient_layout(at->request->model, lo, hi, at->offset);
+	return at->gradients_below[hi] - at->gradients_below[lo];
 }
 
 /* Slots for inputs and outputs of two micro-batches. `cuts` counts the boundaries inside and at the end of a forward stage that are kept.
@@ -175,18 +34,24 @@ static int boundary_buffers(enum pass pass, int lo, int cuts)
 }
 
 /* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
-static int kept_cuts(const struct rh_plan *plan, int lo, int hi)
+static int kept_cuts(const struct planner *at, int lo, int hi)
 {
-	int cuts = 1;
+	return 1 + at->cuts_below[hi] - at->cuts_below[lo + 1];
+}
+
+static void count_cuts(struct planner *at, const struct rh_plan *plan)
+{
+	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
 	for (int i = 0; i < plan->backward_stages; i++)
-		cuts += plan->backward[i].lo > lo && plan->backward[i].lo < hi;
-	return cuts;
+		at->cuts_below[plan->backward[i].lo + 1] = 1;
+	for (int l = 0; l < at->layers; l++)
+		at->cuts_below[l + 1] += at->cuts_below[l];
 }
 
 /* Raises the plan's sizes to what travels to and from this stage. */
 static void widen_transfers(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(plan, lo, hi) : 0);
+	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
 	plan->weight_bytes = rh_max(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
@@ -199,7 +64,7 @@ static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int 
 	widen_transfers(at, plan, pass, lo, hi);
 	plan->gradient_bytes = rh_max(plan->gradient_bytes, gradients * 4);
 	plan->rounded_bytes = rh_max(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
-	plan->arena_bytes = rh_max(plan->arena_bytes, arena_peak(at, pass, lo, hi));
+	plan->arena_bytes = rh_max(plan->arena_bytes, plan_stage_bytes(at, pass, lo, hi).arena);
 }
 
 static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *plan)
@@ -251,17 +116,18 @@ static const char *advice(const struct rh_plan_request *request)
 static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	static const char *const pass_name[PASSES] = {"forward", "backward", "forward, loss and backward", "backward"};
-	const struct rh_model *model = at->request->model;
+	const struct rh_plan_request *request = at->request;
+	const struct rh_model *model = request->model;
 	struct rh_plan wider = widened(at, plan, pass, lo, hi);
-	const char *what = model->block[model->layer[hi - 1].block[0]].name;
-	return rh_fail(-ENOMEM,
-	               "max_vram: the device's %.1f MiB cannot hold the %s of %s%s, which needs %.1f MiB (weights %.1f, gradients %.1f, "
-	               "activations %.1f, boundaries %.1f); raise max_vram, or %s",
-	               (double)at->request->device_cap_bytes / 1048576, at->request->trains ? pass_name[pass] : "forward",
+	const char *what = model->block[model->layer[hi - 1].block[0]].name, *key = request->cap_key;
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold the %s of %s%s, which needs at least %.1f MiB (weights %.1f, gradients %.1f, "
+	               "activations %.1f, boundaries %.1f); %s%s%s%s",
+	               (double)request->device_cap_bytes / 1048576, request->trains ? pass_name[pass] : "forward",
 	               hi - lo > 1 ? "the stage that ends with " : "", what, (double)wider.device_bytes / 1048576,
 	               (double)wider.weight_bytes / 1048576, (double)(wider.gradient_bytes + wider.rounded_bytes) / 1048576,
-	               (double)wider.arena_bytes / 1048576, (double)(wider.boundary_buffers * wider.boundary_bytes) / 1048576,
-	               advice(at->request));
+	               (double)wider.arena_bytes / 1048576, (double)rh_bytes_times(wider.boundary_bytes, wider.boundary_buffers) / 1048576,
+	               key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
 }
 
 /* Forward cuts, where given without backward cuts, bound the fused stage. */
@@ -277,6 +143,49 @@ static int alone(const struct planner *at, enum pass pass)
 	return pass == PASS_BACKWARD && at->request->devices == 1;
 }
 
+/* How far down from hi a stage may grow for what it holds, and how far up from lo. Between the ends more layers never fit where fewer do
+ * not. */
+static int grow_down(struct planner *at, const struct rh_plan *plan, enum pass pass, int floor, int hi)
+{
+	int lo = hi - 1, below = (floor > 1 ? floor : 1) - 1;
+	while (lo - below > 1) {
+		int middle = below + (lo - below) / 2;
+		*(fits(at, plan, pass, middle, hi) ? &lo : &below) = middle;
+	}
+	while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
+		lo--;
+	return lo;
+}
+
+static int grow_up(struct planner *at, const struct rh_plan *plan, int lo, int top)
+{
+	int hi = lo + 1, above = top + 1;
+	while (above - hi > 1) {
+		int middle = hi + (above - hi) / 2;
+		*(fits(at, plan, PASS_FORWARD, lo, middle) ? &hi : &above) = middle;
+	}
+	while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
+		hi++;
+	return hi;
+}
+
+/* The highest cut between floor and hi, and the lowest between lo and top; where there is none, that end. */
+static int cut_below(const int64_t *cuts, int64_t count, int floor, int hi)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (cuts[i] < hi && cuts[i] > floor)
+			floor = (int)cuts[i];
+	return floor;
+}
+
+static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (cuts[i] > lo && cuts[i] < top)
+			top = (int)cuts[i];
+	return top;
+}
+
 /* Packs [bottom, top) top down into *stages, or takes the given cuts. */
 static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_pass, int bottom, const int64_t *cuts, int64_t count)
 {
@@ -286,13 +195,9 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 	while (hi > bottom) {
 		int floor = pass == PASS_FUSED ? fused_floor(at->request) : bottom, lo = hi - 1;
 		if (count >= 0) {
-			lo = floor;
-			for (int64_t i = 0; i < count; i++)
-				if (cuts[i] < hi && cuts[i] > lo)
-					lo = (int)cuts[i];
+			lo = cut_below(cuts, count, floor, hi);
 		} else {
-			while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
-				lo--;
+			lo = grow_down(at, plan, pass, floor, hi);
 		}
 		if (!fits(at, plan, pass, lo, hi))
 			return does_not_fit(at, plan, pass, lo, hi);
@@ -311,13 +216,9 @@ static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int6
 	while (lo < top) {
 		int hi = lo + 1;
 		if (count >= 0) {
-			hi = top;
-			for (int64_t i = 0; i < count; i++)
-				if (cuts[i] > lo && cuts[i] < hi)
-					hi = (int)cuts[i];
+			hi = cut_above(cuts, count, lo, top);
 		} else {
-			while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
-				hi++;
+			hi = grow_up(at, plan, lo, top);
 		}
 		if (!fits(at, plan, PASS_FORWARD, lo, hi))
 			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
@@ -351,7 +252,7 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 }
 
 /* Each split stage's places on its device, one stage's behind another's; the fullest device's bytes are all devices'. */
-static void place_late(const struct planner *at, struct rh_plan *plan)
+static void place_late(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_put_off *put_off = at->request->put_off;
 	for (int i = 0; i < plan->backward_stages; i++) {
@@ -359,7 +260,7 @@ static void place_late(const struct planner *at, struct rh_plan *plan)
 		plan->late[i] = (struct rh_late_place){0};
 		if (!put_off)
 			continue;
-		plan->late[i].bytes = rh_align_up(at->late[stage.lo * (at->layers + 1) + stage.hi], RH_ALIGN);
+		plan->late[i].bytes = rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : PASS_FUSED, stage.lo, stage.hi).late, RH_ALIGN);
 		plan->late[i].places = put_off[i].micro_batches;
 		for (int k = 0; k < i; k++)
 			if (put_off[k].device == put_off[i].device)
@@ -371,11 +272,12 @@ static void place_late(const struct planner *at, struct rh_plan *plan)
 
 static int late_does_not_fit(const struct planner *at, const struct rh_plan *plan)
 {
-	return rh_fail(-ENOMEM,
-	               "max_vram: the device's %.1f MiB cannot hold what put-off weight gradients are made of, %.1f MiB beside %.1f; raise "
-	               "max_vram, lower per_device_train_batch_size, or choose a schedule that puts off less (zb-1p) or nothing (1f1b)",
+	const char *key = at->request->cap_key;
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "the device's %.1f MiB cannot hold what put-off weight gradients are made of, %.1f MiB beside %.1f; %s%s%slower "
+	               "per_device_train_batch_size, or choose a schedule that puts off less (zb-1p) or nothing (1f1b)",
 	               (double)at->request->device_cap_bytes / 1048576, (double)plan->late_bytes / 1048576,
-	               (double)(plan->device_bytes - plan->late_bytes) / 1048576);
+	               (double)(plan->device_bytes - plan->late_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
 }
 
 /* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
@@ -390,7 +292,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	for (int i = 0; i < stages; i++) {
 		enum pass pass = i == 0 ? PASS_FUSED : i <= saving ? PASS_SAVED : PASS_BACKWARD;
 		widen(at, plan, pass, backward[i].lo, backward[i].hi);
-		int64_t bytes = pass == PASS_SAVED ? at->saved[backward[i].lo * (at->layers + 1) + backward[i].hi] : 0;
+		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, backward[i].lo, backward[i].hi).saved : 0;
 		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
 		plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes, request->train_round), RH_BYTES_MOST);
 	}
@@ -407,7 +309,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	plan->device_bytes = total_bytes(plan);
 	if (plan->device_bytes > request->device_cap_bytes && plan->late_bytes)
 		return late_does_not_fit(at, plan);
-	return plan->device_bytes <= request->device_cap_bytes ? 0 : -ENOMEM;
+	return plan->device_bytes <= request->device_cap_bytes ? 0 : RH_DOES_NOT_FIT;
 }
 
 /* As many stages save as the cap allows. */
@@ -431,11 +333,14 @@ static int pack(struct planner *at, struct rh_plan *plan)
 	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .late = plan->late};
 	fixed_sizes(request, plan);
 	at->weight_room = rh_max(at->upload_limit, at->largest) + at->upload_limit;
+	if (at->given_room)
+		at->weight_room = rh_min(at->weight_room, at->given_room);
 	/* without training only the top stage is run from the backward list */
 	int bottom = request->trains ? request->model->first_trained : at->layers - 1;
 	int rc = pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
 	if (rc)
 		return rc;
+	count_cuts(at, plan);
 	int free = request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0;
 	return free ? choose_saving(at, plan) : finish(at, plan, 0);
 }
@@ -489,18 +394,42 @@ static int ascending(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-/* The uploads of all runs of layers, ascending; returns how many are different. */
+/* The uploads of all runs of layers, ascending; returns how many are different. Of alike layers all runs of a length are one. */
 static size_t list_limits(const struct planner *at, int64_t *limit)
 {
 	size_t count = 0, different = 0;
 	for (int lo = 0; lo < at->layers; lo++)
 		for (int hi = lo + 1; hi <= at->layers; hi++)
-			limit[count++] = upload_bytes(at, PASS_FUSED, lo, hi);
+			if (!at->alike || lo < 2 || hi == at->layers)
+				limit[count++] = upload_bytes(at, PASS_FUSED, lo, hi);
 	qsort(limit, count, sizeof *limit, ascending);
 	for (size_t i = 0; i < count; i++)
 		if (!different || limit[i] != limit[different - 1])
 			limit[different++] = limit[i];
 	return different;
+}
+
+/* The largest upload of the stages of several layers that are given, 0: none. Where all are, at->given_room is what weights take. */
+static int64_t given_limit(struct planner *at, struct rh_plan *scratch)
+{
+	const struct rh_plan_request *request = at->request;
+	int64_t backward = request->backward_cut_count, forward = request->forward_cut_count, most = 0;
+	int bottom = request->trains ? request->model->first_trained : at->layers - 1, top = fused_floor(request);
+	scratch->backward_stages = scratch->forward_stages = 0;
+	for (int hi = at->layers, lo; backward >= 0 && hi > bottom; hi = lo) {
+		int first = hi == at->layers;
+		lo = cut_below(request->backward_cuts, backward, first ? 0 : bottom, hi);
+		top = first ? lo : top;
+		scratch->backward[scratch->backward_stages++] = (struct rh_stage){lo, hi};
+		most = rh_max(most, hi - lo > 1 ? upload_bytes(at, first ? PASS_FUSED : PASS_BACKWARD, lo, hi) : 0);
+	}
+	for (int lo = 0, hi; forward >= 0 && lo < top; lo = hi) {
+		hi = cut_above(request->forward_cuts, forward, lo, top);
+		scratch->forward[scratch->forward_stages++] = (struct rh_stage){lo, hi};
+		most = rh_max(most, hi - lo > 1 ? upload_bytes(at, PASS_FORWARD, lo, hi) : 0);
+	}
+	at->given_room = most && backward >= 0 && forward >= 0 ? two_in_turn(at, scratch) : 0;
+	return most;
 }
 
 static void keep(struct rh_plan *best, const struct rh_plan *now)
@@ -537,8 +466,23 @@ static int cheaper(struct cost a, struct cost b)
 	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
 }
 
-/* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers go one by
- * one, each loaded when the one before is done. */
+/* No plan under this limit or a smaller one costs less: forward and fused stages hold all layers between the ends, the backward ones those
+ * that are trained; none but a single layer uploads more than the limit, and what is saved has room. */
+static struct cost least_cost(struct planner *at, int64_t limit)
+{
+	const struct rh_plan_request *request = at->request;
+	int top = at->layers - 1, trained = request->trains ? (int)rh_max(request->model->first_trained, 1) : top;
+	int64_t most = rh_max(limit, at->largest_between), all = at->below[top] - at->below[1],
+	        backward = at->below[top] - at->below[trained];
+	int64_t least_saved = plan_least_saved(at), saved = backward;
+	if (least_saved && request->train_round)
+		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
+	return (struct cost){request->devices == 1 ? rh_max(backward - most - saved, 0) : 0,
+	                     (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
+}
+
+/* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers that are
+ * not cut into stages go one by one, each loaded when the one before is done. */
 static int search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers;
@@ -546,22 +490,26 @@ static int search(struct planner *at, struct rh_plan *out)
 	                      .backward = rh_alloc(layers, sizeof *now.backward),
 	                      .saved = rh_alloc(layers, sizeof *now.saved),
 	                      .late = rh_alloc(layers, sizeof *now.late)};
-	int64_t *limit = rh_alloc(layers * (layers + 1) / 2, sizeof *limit);
+	int64_t *limit = rh_alloc(at->alike ? 3 * layers : layers * (layers + 1) / 2, sizeof *limit);
 	struct cost best = {0, -1};
 	int rc = now.forward && now.backward && now.saved && now.late && limit ? 0 : -ENOMEM;
-	size_t limits = rc ? 0 : list_limits(at, limit);
-	for (size_t i = 0; i < limits && limit[i] <= at->request->device_cap_bytes; i++) {
+	int64_t given = rc ? 0 : given_limit(at, &now);
+	for (size_t i = rc || at->given_room ? 0 : list_limits(at, limit); i-- > 0 && limit[i] >= given;) {
+		if (limit[i] + rh_max(limit[i], at->largest) > at->request->device_cap_bytes) /* the room for weights alone */
+			continue;
+		if (best.stages >= 0 && cheaper(best, least_cost(at, limit[i])))
+			break;
 		at->upload_limit = limit[i];
 		if (pack(at, &now))
 			continue;
 		struct cost cost = cost_of(at, &now);
-		if (best.stages < 0 || cheaper(cost, best)) {
+		if (best.stages < 0 || !cheaper(best, cost)) {
 			best = cost;
 			keep(out, &now);
 		}
 	}
 	if (!rc && best.stages < 0) {
-		at->upload_limit = 0;
+		at->upload_limit = given;
 		rc = pack(at, &now);
 		if (!rc)
 			keep(out, &now);
@@ -573,76 +521,61 @@ static int search(struct planner *at, struct rh_plan *out)
 	return rc;
 }
 
-static int same_block(const struct rh_model *model, int a, int b)
+static void sum_layers(struct planner *at)
 {
-	if (a < 0 || b < 0)
-		return a == b;
-	return model->block[a].elements == model->block[b].elements && model->block[a].trainable == model->block[b].trainable;
-}
-
-/* Linears differ in nothing but where they lie and whether they have an adapter. */
-static int same_layer(const struct rh_model *model, int a, int b)
-{
-	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
-	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
-	       !memcmp(x->use, y->use, sizeof x->use) && x->norm1 == y->norm1 && x->norm2 == y->norm2 && x->q_norm == y->q_norm &&
-	       x->k_norm == y->k_norm && !memcmp(x->proj, y->proj, sizeof x->proj);
-}
-
-static int all_alike(const struct rh_model *model)
-{
-	int alike = model->first_trained <= 1;
-	for (int l = 2; alike && l + 1 < model->layers; l++)
-		alike = same_layer(model, 1, l);
-	return alike;
-}
-
-static void sum_uploads(struct planner *at)
-{
+	const struct rh_model *model = at->request->model;
 	for (int l = 0; l < at->layers; l++) {
-		int64_t bytes = rh_plan_upload_layout(at->request->model, l, l + 1, 0, at->offset);
+		int64_t bytes = rh_plan_upload_layout(model, l, l + 1, 0, at->offset);
 		at->below[l + 1] = at->below[l] + bytes;
+		at->gradients_below[l + 1] = at->gradients_below[l] + rh_plan_gradient_layout(model, l, l + 1, at->offset);
 		at->largest = rh_max(at->largest, bytes);
+		if (l && l + 1 < at->layers)
+			at->largest_between = rh_max(at->largest_between, bytes);
 	}
+}
+
+static int open_planner(struct planner *at)
+{
+	size_t layers = (size_t)at->layers;
+	int rc = plan_measure_open(at);
+	at->offset = rh_alloc((size_t)at->request->model->blocks * 2, sizeof *at->offset);
+	at->below = rh_alloc(layers + 1, sizeof *at->below);
+	at->gradients_below = rh_alloc(layers + 1, sizeof *at->gradients_below);
+	at->cuts_below = rh_alloc(layers + 1, sizeof *at->cuts_below);
+	if (!rc && !(at->offset && at->below && at->gradients_below && at->cuts_below))
+		rc = -ENOMEM;
+	if (!rc)
+		sum_layers(at);
+	return rc;
+}
+
+static void close_planner(struct planner *at)
+{
+	plan_measure_close(at);
+	rh_free(at->offset);
+	rh_free(at->below);
+	rh_free(at->gradients_below);
+	rh_free(at->cuts_below);
 }
 
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 {
-	int layers = request->model->layers;
-	struct planner at = {.request = request, .layers = layers, .alike = all_alike(request->model)};
-	*out = (struct rh_plan){.crosses_rounds = request->crosses_rounds};
+	size_t layers = (size_t)request->model->layers;
+	struct planner at = {.request = request, .layers = request->model->layers};
+	*out = (struct rh_plan){0};
 	int rc = check_cuts(request);
 	if (rc)
 		return rc;
-	size_t memo = (size_t)layers * (size_t)(layers + 1);
-	rc = rh_stage_state_create(request->model, &at.state);
-	at.offset = rh_alloc((size_t)request->model->blocks * 2, sizeof *at.offset);
-	for (int p = 0; p < PASSES; p++)
-		if ((at.arena[p] = rh_alloc(memo, sizeof *at.arena[p])))
-			memset(at.arena[p], -1, memo * sizeof *at.arena[p]);
-	at.saved = rh_alloc(memo, sizeof *at.saved);
-	at.late = rh_alloc(memo, sizeof *at.late);
-	at.boundary = rh_alloc((size_t)layers + 1, sizeof *at.boundary);
-	at.below = rh_alloc((size_t)layers + 1, sizeof *at.below);
-	out->forward = rh_alloc((size_t)layers, sizeof *out->forward);
-	out->backward = rh_alloc((size_t)layers, sizeof *out->backward);
-	out->saved = rh_alloc((size_t)layers, sizeof *out->saved);
-	out->late = rh_alloc((size_t)layers, sizeof *out->late);
-	if (!rc && !(at.offset && at.below && at.boundary && at.arena[0] && at.arena[1] && at.arena[2] && at.arena[3] && at.saved &&
-	             at.late && out->forward && out->backward && out->saved && out->late))
+	rc = open_planner(&at);
+	out->forward = rh_alloc(layers, sizeof *out->forward);
+	out->backward = rh_alloc(layers, sizeof *out->backward);
+	out->saved = rh_alloc(layers, sizeof *out->saved);
+	out->late = rh_alloc(layers, sizeof *out->late);
+	if (!rc && !(out->forward && out->backward && out->saved && out->late))
 		rc = -ENOMEM;
-	if (!rc)
-		sum_uploads(&at);
 	if (!rc && !whole(&at, out))
 		rc = search(&at, out);
-	rh_stage_state_free(&at.state);
-	rh_free(at.offset);
-	rh_free(at.saved);
-	rh_free(at.late);
-	rh_free(at.below);
-	rh_free(at.boundary);
-	for (int p = 0; p < PASSES; p++)
-		rh_free(at.arena[p]);
+	close_planner(&at);
 	if (rc)
 		rh_plan_free(out);
 	return rc;

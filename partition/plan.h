@@ -30,6 +30,7 @@ struct rh_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
+	const char *cap_key; /* what would raise it; NULL: nothing */
 	int devices;
 	int64_t train_round; /* micro-batches in a round */
 	int crosses_rounds;  /* a step has several */
@@ -69,7 +70,10 @@ struct rh_plan {
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
 
-/* -ENOMEM with the layer that does not fit and what it would need; -EINVAL for cuts that are not layers. */
+/* A verdict, no fault: the budgets are too little. Where memory is refused in earnest the code is -ENOMEM. */
+enum { RH_DOES_NOT_FIT = -E2BIG };
+
+/* RH_DOES_NOT_FIT with the layer that does not and what it would need; -EINVAL for cuts that are not layers. */
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);
 

@@ -304,7 +304,7 @@ static int nothing_fits(struct searching *at)
 				pass = p;
 			}
 		}
-	return rh_fail(-ENOMEM,
+	return rh_fail(RH_DOES_NOT_FIT,
 	               "max_vram: the device's %lld bytes cannot hold the %s of layer %d alone, which takes %lld with the buffer for the "
 	               "largest layer's weights; raise max_vram, or lower max_length or per_device_train_batch_size",
 	               (long long)at->request->cap_bytes, name[pass], layer, (long long)(most + prefetch));

@@ -36,7 +36,7 @@ struct rh_partition {
 	int64_t prefetch_bytes, device_bytes;
 };
 
-/* The chosen one. -ENOMEM names a layer that does not fit; -EINVAL for counts below one. */
+/* The chosen one. RH_DOES_NOT_FIT names a layer that does not fit; -EINVAL for counts below one. */
 int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
 void rh_partition_free(struct rh_partition *partition);
 

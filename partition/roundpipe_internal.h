@@ -36,7 +36,7 @@ int searching_time(const struct searching *at, struct rh_partition *partition) R
 int partition_create(int layers, struct rh_partition *out) RH_MUST;
 void partition_copy(struct rh_partition *to, const struct rh_partition *from);
 
-/* Up to KEPT partitions, least lockstep_s first; each is the caller's. -ENOMEM where nothing fits. */
+/* Up to KEPT partitions, least lockstep_s first; each is the caller's. RH_DOES_NOT_FIT where nothing fits. */
 int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *count) RH_MUST;
 
 #endif

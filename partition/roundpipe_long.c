@@ -268,7 +268,7 @@ static int choose(struct long_rounds *how, struct rh_partition *out)
 {
 	try_counts(how);
 	if (!how->starts)
-		return rh_fail(-ENOMEM, "max_vram: no stages of these layers fit the device; take smaller micro-batches");
+		return rh_fail(RH_DOES_NOT_FIT, "max_vram: no stages of these layers fit the device; take smaller micro-batches");
 	int best = -1;
 	for (int i = 0; i < how->starts; i++) {
 		climb(how, &how->start[i]);

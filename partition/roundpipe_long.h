@@ -8,7 +8,7 @@
 #include "partition/roundpipe.h"
 
 /* As rh_partition_make, but makespan_s of joined steps is what the steps after the first add; *out may be worse than its choice where
- * rounds are short. -ENOMEM where no candidate fits. */
+ * rounds are short. RH_DOES_NOT_FIT where no candidate fits. */
 int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "run/trace.h"
 #include "schedule/schedule.h"
+#include "train/forecast_bounded.h"
 #include "train/machine_find.h"
 #include "train/outlook.h"
 
@@ -64,13 +65,13 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 		                 "max_ram_needed_bytes", look->ram_needed_bytes ? json_integer(look->ram_needed_bytes) : json_null(),
 		                 "rates_assumed", json_boolean(found->assumed), "tokens_per_second", "step_seconds", "bubble", "bottleneck",
 		                 "longest_sequence", "speed_of_light", "tiers", "stages");
-	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I, s:I}", "fits", 1, "hardware",
-	                        found->hardware.name, "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices,
-	                        "tokens_per_second", is->tokens_per_second, "step_seconds", is->step_seconds, "bubble", is->bubble,
-	                        "speed_of_light", look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck),
-	                        "bottleneck_gain", look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
-	                        (json_int_t)look->longest_sequence, "longest_sequence_single", (json_int_t)look->longest_sequence_single);
-	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:I}",
+	json_t *out = json_pack("{s:b, s:s, s:o, s:i, s:f, s:f, s:f, s:f, s:s, s:f, s:o, s:I}", "fits", 1, "hardware", found->hardware.name,
+	                        "rates_assumed", json_boolean(found->assumed), "devices", found->machine.devices, "tokens_per_second",
+	                        is->tokens_per_second, "step_seconds", is->step_seconds, "bubble", is->bubble, "speed_of_light",
+	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
+	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
+	                        (json_int_t)look->longest_sequence);
+	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I}",
 	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
 	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
 	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
@@ -78,7 +79,8 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                         "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes,
 	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
 	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
-	                         "rows_assumed_full", input->synthetic, "model_positions", (json_int_t)input->positions);
+	                         "rows_assumed_full", input->synthetic, "rows_uncounted", input->uncounted, "nvme_step_bytes",
+	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions);
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -140,7 +142,8 @@ static int put_tiers(struct rh_text *out, const struct rh_forecast *is)
 		snprintf(what + length, sizeof what - (size_t)length, ", devices %.2f",
 		         (double)(is->host_devices * is->device_bytes) / gib);
 	rc = rc ? rc : put_tier(out, "host", is->ram_bytes, is->ram_budget, what);
-	return rc || !is->nvme_bytes ? rc : put_tier(out, "NVMe", is->nvme_bytes, is->nvme_budget, "");
+	snprintf(what, sizeof what, ": %.2f GiB written a step", (double)is->nvme_step_bytes / gib);
+	return rc || !is->nvme_bytes ? rc : put_tier(out, "NVMe", is->nvme_bytes, is->nvme_budget, what);
 }
 
 static int put_time(struct rh_text *out, double seconds)
@@ -161,21 +164,16 @@ static int put_length(struct rh_text *out, int64_t tokens, int64_t positions)
 	return rh_text_printf(out, "%lld tokens", (long long)tokens);
 }
 
-static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look)
+/* Of one row a micro-batch, which may be another batch than that of the rest. */
+static int put_longest(struct rh_text *out, int64_t positions, const struct rh_outlook *look, int64_t batch)
 {
-	int64_t each = look->longest_sequence, single = look->longest_sequence_single;
-	int same = each == single || (positions && each >= positions && single >= positions);
 	int rc = rh_text_printf(out, "longest      ");
-	rc = rc ? rc : put_length(out, each, positions);
-	if (!rc && !same) {
-		rc = rh_text_printf(out, " with one sequence on each device, ");
-		rc = rc ? rc : put_length(out, single, positions);
-		rc = rc ? rc : rh_text_printf(out, " with one in all");
-	}
-	return rc ? rc : rh_text_printf(out, "\n");
+	rc = rc ? rc : put_length(out, look->longest_sequence, positions);
+	return rc ? rc : rh_text_printf(out, "%s\n", batch > 1 ? " at per_device_train_batch_size: 1" : "");
 }
 
-static int put_speed(struct rh_text *out, const struct rh_forecast_input *input, const struct rh_outlook *look)
+static int put_speed(struct rh_text *out, const struct rh_config *config, const struct rh_forecast_input *input,
+                     const struct rh_outlook *look)
 {
 	const struct rh_forecast *is = &look->forecast;
 	int rc = rh_text_printf(out, "speed        %.1f tokens/s, %.4g s a step; idle %.1f %%; %.1f %% of the devices' peak (MFU)\n",
@@ -183,14 +181,16 @@ static int put_speed(struct rh_text *out, const struct rh_forecast_input *input,
 	if (!rc && input->run_steps) {
 		rc = rh_text_printf(out, "whole run    %lld steps, ", (long long)input->run_steps);
 		rc = rc ? rc : put_time(out, look->run_seconds);
-		rc = rc ? rc : rh_text_printf(out, "; %.2f GiB written to NVMe\n", (double)look->nvme_written_bytes / gib);
+		if (!rc && look->nvme_written_bytes)
+			rc = rh_text_printf(out, "; %.2f GiB written to NVMe", (double)look->nvme_written_bytes / gib);
+		rc = rc ? rc : rh_text_printf(out, "\n");
 	}
 	if (!rc)
 		rc = rh_text_printf(out, "bottleneck   %s (a quarter more would give %.1f %% more tokens/s)\n",
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
-	return rc ? rc : put_longest(out, input->positions, look);
+	return rc ? rc : put_longest(out, input->positions, look, config->per_device_train_batch_size);
 }
 
 static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input)
@@ -199,7 +199,7 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 	                        found->machine.devices == 1 ? "" : "s",
 	                        found->assumed ? " (rates are guesses: roundhouse doctor --save measures them)" : "");
 	if (!rc && input->synthetic)
-		rc = rh_text_printf(out, "rows         taken to be max_length tokens each, all of them trained\n");
+		rc = rh_text_printf(out, "rows         taken to be max_length tokens each, all of them trained (%s)\n", input->uncounted);
 	return rc;
 }
 
@@ -224,14 +224,18 @@ static int put_answer(struct rh_text *out, const struct rh_outlook *look)
 		}
 		return rc ? rc : rh_text_printf(out, "\n");
 	}
+	if (!rc && look->spilled_ram_bytes)
+		rc = rh_text_printf(out, "NVMe         is not enough: with all there that may be, %.1f GiB of host memory are needed\n",
+		                    (double)look->spilled_ram_bytes / gib);
 	for (int i = 0; i < look->mends && !rc; i++)
 		rc = rh_text_printf(out, "%s %s\n", i ? "          or" : "would fit    with", look->mend[i].text);
 	return rc || look->mends ? rc : rh_text_printf(out, "would fit    on a larger machine, or a smaller model\n");
 }
 
 static int put_plan(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input,
-                    const struct rh_outlook *look, const struct rh_trace *trace, int64_t max_length)
+                    const struct rh_outlook *look, const struct rh_trace *trace, const struct rh_config *config)
 {
+	int64_t max_length = config->max_length;
 	int rc = put_answer(out, look);
 	if (!rc && input->positions && max_length > input->positions)
 		rc = rh_text_printf(out,
@@ -243,15 +247,36 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast.plan);
 	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
-	rc = rc ? rc : put_speed(out, input, look);
+	rc = rc ? rc : put_speed(out, config, input, look);
 	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	return rc ? rc : rh_trace_text(trace, COLUMNS, out);
 }
 
 /* ---- all schedules ---- */
 
+static json_t *compared_json(const char *name, const struct rh_forecast *is, int rc)
+{
+	if (rc)
+		return json_pack("{s:s, s:b, s:s}", "schedule", name, "fits", 0, "why", rh_error(rc));
+	return json_pack("{s:s, s:b, s:f, s:f, s:f, s:I}", "schedule", name, "fits", 1, "tokens_per_second", is->tokens_per_second,
+	                 "step_seconds", is->step_seconds, "bubble", is->bubble, "device_bytes", (json_int_t)is->device_bytes);
+}
+
+static void put_compared(const char *name, const struct rh_forecast *is, int rc)
+{
+	if (rc)
+		printf("%-22s %12s\n", name, rc == RH_DOES_NOT_FIT ? "does not fit" : "cannot be");
+	else
+		printf("%-22s %12.1f %10.4g %8.2f %10.2f\n", name, is->tokens_per_second, is->step_seconds, 100 * is->bubble,
+		       (double)is->device_bytes / gib);
+}
+
+/* Of those that cannot be had one reason of either kind is told, below all. */
 static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input)
 {
+	enum { UNFIT, INVALID, KINDS };
+	static const char *const head[KINDS] = {"does not fit", "cannot be"};
+	char why[KINDS][RH_ERROR_LINE] = {"", ""};
 	json_t *list = json_array();
 	int rc = 0, any = 0;
 	if (!config->json)
@@ -266,26 +291,24 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 			continue;
 		other.schedule = (char *)(uintptr_t)schedule->name;
 		other.optimizer_staleness = stale;
-		rc = rh_forecast(&other, &found->machine, input, NULL, &is);
-		int fits = !rc;
-		any |= fits;
-		if (!config->json && fits)
-			printf("%-22s %12.1f %10.4g %8.2f %10.2f\n", name, is.tokens_per_second, is.step_seconds, 100 * is.bubble,
-			       (double)is.device_bytes / gib);
-		else if (!config->json)
-			printf("%-22s %s\n", name, rh_error(rc));
+		rc = rh_forecast_bounded(&other, &found->machine, input, NULL, &is);
+		if (rc && rc != RH_DOES_NOT_FIT && rc != -EINVAL)
+			break;
+		any |= !rc;
 		if (config->json)
-			json_array_append_new(list,
-			                      fits ? json_pack("{s:s, s:b, s:f, s:f, s:f, s:I}", "schedule", name, "fits", 1,
-			                                       "tokens_per_second", is.tokens_per_second, "step_seconds", is.step_seconds,
-			                                       "bubble", is.bubble, "device_bytes", (json_int_t)is.device_bytes)
-			                           : json_pack("{s:s, s:b, s:s}", "schedule", name, "fits", 0, "why", rh_error(rc)));
+			json_array_append_new(list, compared_json(name, &is, rc));
+		else
+			put_compared(name, &is, rc);
+		char *reason = why[rc == RH_DOES_NOT_FIT ? UNFIT : INVALID];
+		if (rc && !*reason)
+			snprintf(reason, RH_ERROR_LINE, "%s: %s", name, rh_error(rc));
 		rh_forecast_free(&is);
-		if (rc == -ENOMEM || rc == -EINVAL) {
-			rc = 0;
-			rh_error_clear();
-		}
+		rh_error_clear();
+		rc = 0;
 	}
+	for (int kind = 0; !rc && !config->json && kind < KINDS; kind++)
+		if (*why[kind])
+			printf("%s: %s\n", head[kind], why[kind]);
 	if (!rc && config->json)
 		rc = verb_print_json(json_pack("{s:O}", "schedules", list));
 	json_decref(list);
@@ -322,7 +345,7 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	if (!rc && config->json)
 		rc = verb_print_json(plan_json(found, input, &look));
 	else if (!rc)
-		rc = put_plan(&text, found, input, &look, &trace, config->max_length);
+		rc = put_plan(&text, found, input, &look, &trace, config);
 	if (!rc && !config->json)
 		fputs(text.bytes, stdout);
 	rh_text_free(&text);

@@ -49,7 +49,8 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	const char *mend = "no such file or directory";
 	int model = !strcmp(key, "model_name_or_path"), adapter = !strcmp(key, "adapter_name_or_path");
 	if (model)
-		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file)";
+		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file; for plan, one with a "
+		       "config.json is enough)";
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
 	int adapts = model ? holds(path, "adapter_config.json") : 0, whole = adapts > 0 ? holds(path, "config.json") : 0;
@@ -83,6 +84,19 @@ static int plan_by_shapes(struct rh_config *config)
 	return 0;
 }
 
+/* A plan may come before the data. */
+static int plan_without(const char *key, char **path)
+{
+	if (strcmp(key, "train_file") && strcmp(key, "validation_file"))
+		return 0;
+	if (rh_file_exists(*path) || rh_dir_exists(*path))
+		return 0;
+	rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(*path).text);
+	rh_free(*path);
+	*path = NULL;
+	return 1;
+}
+
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given)
 {
 	for (size_t i = 0; i < sizeof path_keys / sizeof path_keys[0]; i++) {
@@ -94,6 +108,8 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 			continue;
 		int rc = write_out_home(entry, path);
 		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true"));
+		if (!rc && verb == VERB_PLAN && plan_without(path_keys[i], path))
+			continue;
 		if (!rc && read && (key->verbs & verb))
 			rc = check_path(entry, path_keys[i], *path);
 		if (rc)

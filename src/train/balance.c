@@ -40,7 +40,7 @@ static int time_plan(const struct rh_partition_request *request, const struct rh
 	return rc;
 }
 
-/* The partitioner's stages as a plan; -ENOMEM where nothing fits. */
+/* The partitioner's stages as a plan; RH_DOES_NOT_FIT where nothing fits. */
 static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out)
 {
 	struct rh_plan_request request = *balance->request;
@@ -78,7 +78,7 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 		struct rh_plan better = {0};
 		struct rh_balanced now;
 		int fits = plan_by_costs(balance, &asked, &better);
-		if (fits == -ENOMEM) {
+		if (fits == RH_DOES_NOT_FIT) {
 			rh_error_clear();
 			continue;
 		}

@@ -156,6 +156,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->boundary_bytes = session.bytes.boundaries;
 		out->data_bytes = session.bytes.data;
 		out->nvme_bytes = session.bytes.nvme;
+		out->nvme_step_bytes = session.bytes.nvme_step;
 		out->nvme_run_bytes = input->run_steps ? planning_nvme_writes(&session, input->run_steps) : 0;
 		out->nvme_budget = session.bytes.nvme ? config->max_nvme : 0;
 		out->host_devices = session.bytes.host_devices;

@@ -18,10 +18,11 @@ struct rh_forecast {
 	int64_t round_micro_batches;                                /* at most, in a round */
 	int64_t device_bytes, device_budget, ram_bytes, ram_budget; /* budgets: 0: no limit */
 	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;
-	int64_t nvme_run_bytes; /* written by the whole run; 0: its steps are not known */
+	int64_t nvme_step_bytes; /* written by each step */
+	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
 };
-/* trace: NULL, or one that the last simulated step is recorded in. -ENOMEM with the line that says what does not fit. */
+/* trace: NULL, or one that the last simulated step is recorded in. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                 struct rh_trace *trace, struct rh_forecast *out) RH_MUST;
 void rh_forecast_free(struct rh_forecast *forecast);

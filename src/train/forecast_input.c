@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "data/chat.h"
 #include "data/dataset.h"
 #include "train/training_data.h"
 
@@ -98,36 +99,54 @@ int rh_forecast_input_shorter(const struct rh_forecast_input *input, int64_t cou
 	return rc;
 }
 
-int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+/* Why the data cannot say how long the rows are; NULL: they can. */
+static int find_uncounted(const struct rh_config *config, struct rh_session *session, const char **why)
 {
-	if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file))) {
-		int rc = rh_forecast_input_synthetic(config, 2, out);
-		out->layers = session->model->layers;
-		out->positions = session->model_config->max_position_embeddings;
+	*why = NULL;
+	if (!config->train_file)
+		*why = "no train_file there";
+	else if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file)))
+		*why = "the data are above 4 MiB and are not read here";
+	if (*why || session->tokenizer)
+		return 0;
+	int rc = rh_session_load_tokenizer(session);
+	if (rc != -ENOENT || session->source)
 		return rc;
-	}
-	*out = (struct rh_forecast_input){0};
+	*why = "a config.json, but no tokenizer there";
+	rh_error_clear();
+	return 0;
+}
+
+static int of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+{
 	struct rh_training_data data = {0};
 	struct rh_workload work;
-	int rc = session->tokenizer ? 0 : rh_session_load_tokenizer(session);
-	if (rc == -ENOENT && !session->source) { /* a config.json alone: nothing tells how long the rows are */
-		rh_error_clear();
-		rc = rh_forecast_input_synthetic(config, 2, out);
-		out->layers = session->model->layers;
-		out->positions = session->model_config->max_position_embeddings;
-		return rc;
-	}
-	if (!rc)
-		rc = rh_dataset_load(config->train_file, config, session->tokenizer, &data.train);
+	int rc = rh_dataset_load(config->train_file, config, session->tokenizer, &data.train);
 	if (!rc)
 		rc = rh_training_data_arrange(config, session->tokenizer, &data);
 	if (!rc)
 		rc = rh_training_data_workload(config, &data, session->device_count, &work);
 	if (!rc)
 		rc = rh_forecast_input_of_data(&data, &work, steps, out);
+	rh_training_data_free(&data);
+	return rc;
+}
+
+int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
+{
+	const char *why;
+	const struct rh_chat_template *chat; /* a name that is mistyped must not pass where no row is read either */
+	*out = (struct rh_forecast_input){0};
+	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
+	int rc = named ? rh_chat_template_by_name(config->chat_template, &chat) : 0;
+	if (!rc)
+		rc = find_uncounted(config, session, &why);
+	if (rc)
+		return rc;
+	rc = why ? rh_forecast_input_synthetic(config, 2, out) : of_files(config, session, steps, out);
+	out->uncounted = why;
 	out->layers = session->model->layers;
 	out->positions = session->model_config->max_position_embeddings;
-	rh_training_data_free(&data);
 	return rc;
 }
 

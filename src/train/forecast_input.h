@@ -10,11 +10,12 @@ struct rh_forecast_input {
 	struct rh_micro_shape *micro; /* (steps, work.train_micro_batches) */
 	int64_t *count;               /* (steps) micro-batches of each */
 	int steps;
-	int64_t run_steps;    /* of the whole run; 0: not known, as the data were not read */
-	double tokens_a_step; /* mean over the run */
-	int synthetic;        /* rows are taken to be max_length tokens, all trained */
-	int layers;           /* of the model, where known: says how much is to be simulated */
-	int64_t positions;    /* that the model knows; 0: not asked */
+	int64_t run_steps;     /* of the whole run; 0: not known, as the data were not read */
+	double tokens_a_step;  /* mean over the run */
+	int synthetic;         /* rows are taken to be max_length tokens, all trained */
+	const char *uncounted; /* then why, where somebody asked for the data */
+	int layers;            /* of the model, where known: says how much is to be simulated */
+	int64_t positions;     /* that the model knows; 0: not asked */
 };
 /* From the data where there are any and they are small enough to be read at once; else synthetic, two steps. */
 int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out) RH_MUST;

@@ -182,7 +182,33 @@ static double gain_of_staleness(const struct rh_session_machine *machine, const 
 	return step / (step - fmin(saved, step * whole->bubble)) - 1;
 }
 
-/* Changes that a user may make without another machine. */
+/* Where drives or the update hold steps up: of fewer bytes of state. What a small step saves, each step does. */
+static void consider_state(const struct rh_session_machine *machine, const struct small *small, struct rh_outlook *out)
+{
+	const struct rh_config *config = &small->config;
+	double step = out->forecast.step_seconds, tokens = small->input.tokens_a_step;
+	char text[128];
+	if ((out->bottleneck != RH_LIMIT_NVME && out->bottleneck != RH_LIMIT_OPTIMIZER) || config->optim != RH_OPTIM_ADAMW ||
+	    config->use_lora || config->dtype != RH_BF16 || config->state_layout == RH_LAYOUT_SPLIT8)
+		return;
+	for (int factored = 0; factored < 2; factored++) {
+		struct rh_config other = *config;
+		if (factored)
+			other.optim = RH_OPTIM_ADAFACTOR;
+		else
+			other.state_layout = RH_LAYOUT_SPLIT8;
+		other.spill = config->spill ? RH_SPILL_AUTO : 0;
+		double faster = speed(&other, machine, &small->input);
+		if (faster <= 0)
+			continue;
+		double saved = tokens / small->base.tokens_per_second - tokens / faster;
+		snprintf(text, sizeof text, "%s%s (other results)", factored ? "optim: adafactor" : "state_layout: split8",
+		         other.spill == config->spill ? "" : ", spill: auto");
+		consider(&out->advice, step / (step - fmin(saved, 0.99 * step)) - 1, text);
+	}
+}
+
+/* Changes that a user may make without another machine; those that train otherwise are marked. */
 static void find_advice(const struct rh_session_machine *machine, const struct small *small, const struct rh_forecast_input *input,
                         struct rh_outlook *out)
 {
@@ -190,21 +216,23 @@ static void find_advice(const struct rh_session_machine *machine, const struct s
 	const struct rh_config *config = &small->config;
 	struct rh_config other = *config;
 	double base = small->base.tokens_per_second;
+	int64_t whole = input->work.train_micro_batches;
 	int roundpipe = is_roundpipe(config);
 	if (!config->optimizer_staleness && roundpipe)
-		consider(&out->advice, gain_of_staleness(machine, small, &out->forecast), "optimizer_staleness: 1");
+		consider(&out->advice, gain_of_staleness(machine, small, &out->forecast), "optimizer_staleness: 1 (other results)");
 	if (roundpipe && !config->round_micro_batches && out->forecast.host_devices) { /* else the plan has chosen them */
 		int64_t count = config->gradient_accumulation_steps;
 		for (int halves = 0; halves < 2; halves++) {
 			other.round_micro_batches = halves ? (count + 1) / 2 : count;
 			if (other.round_micro_batches == small->base.round_micro_batches)
 				continue;
-			snprintf(text, sizeof text, "round_micro_batches: %s",
-			         halves ? "half of gradient_accumulation_steps" : "gradient_accumulation_steps");
+			snprintf(text, sizeof text, "round_micro_batches: %lld", (long long)(halves ? (whole + 1) / 2 : whole));
 			consider(&out->advice, speed(&other, machine, &small->input) / base - 1, text);
 		}
 	}
-	consider(&out->advice, gain_of_twice(config, machine, small, input, &out->forecast), "gradient_accumulation_steps: twice as many");
+	consider_state(machine, small, out);
+	snprintf(text, sizeof text, "gradient_accumulation_steps: %lld (another batch size)", (long long)(2 * whole));
+	consider(&out->advice, gain_of_twice(config, machine, small, input, &out->forecast), text);
 }
 
 /* Bottleneck and advice, from small steps with the whole one's stages, which are not searched for anew. */
@@ -236,7 +264,7 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 	struct rh_forecast *forecast = &out->forecast;
 	int rc = rh_forecast_bounded(config, machine, input, trace, forecast);
 	out->fits = !rc;
-	if (rc && rc != -ENOMEM)
+	if (rc && rc != RH_DOES_NOT_FIT)
 		return rc;
 	if (rc) {
 		snprintf(out->why, sizeof out->why, "%s", rh_error(rc));
@@ -251,9 +279,7 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 	rc = compare(config, machine, input, out);
 	if (rc)
 		return rc;
-	out->longest_sequence = outlook_longest(config, machine, machine->devices, 0);
-	out->longest_sequence_single =
-	        machine->devices == 1 ? out->longest_sequence : outlook_longest(config, machine, 1, out->longest_sequence);
+	out->longest_sequence = outlook_longest(config, machine);
 	return 0;
 }
 

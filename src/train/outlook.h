@@ -20,15 +20,16 @@ struct rh_outlook {
 	char why[512];                        /* where it does not */
 	struct rh_advice mend[RH_MENDS_MOST]; /* then: what would, each alone enough, what is dearest last */
 	int mends;
-	int64_t ram_needed_bytes; /* max_ram with which it would, to a hundredth; 0: no max_ram alone helps */
+	int64_t spilled_ram_bytes; /* host memory that it needs with all on NVMe that may lie there, too much still; 0: not that */
+	int64_t ram_needed_bytes;  /* max_ram with which it would, to a hundredth; 0: no max_ram alone helps */
 	struct rh_forecast forecast;
 	double speed_of_light; /* share of the tokens/s at the devices' product peak alone */
 	enum rh_bottleneck bottleneck;
 	double bottleneck_gain; /* by a quarter more of it */
 	struct rh_advice advice;
-	int64_t longest_sequence, longest_sequence_single; /* with one in flight on each device, and one in all; 0: none fits */
-	double run_seconds;                                /* 0: not known */
-	int64_t nvme_written_bytes;                        /* by the whole run */
+	int64_t longest_sequence;   /* max_length at per_device_train_batch_size 1, all else as it is; 0: none fits */
+	double run_seconds;         /* 0: not known */
+	int64_t nvme_written_bytes; /* by the whole run */
 };
 
 /* trace as in rh_forecast. 0 also where the run does not fit. */

@@ -28,12 +28,10 @@ static int fits(const struct rh_config *config, const struct rh_session_machine 
 
 enum { FIRST_TRIED = 256 };
 
-/* The largest value in [known, most] for which the configuration fits, by doubling and halving from `first`; `known` where only that does
- * (0: none). */
-static int64_t largest(struct rh_config *config, int64_t *key, int64_t known, int64_t first, int64_t most,
-                       const struct rh_session_machine *machine)
+/* The largest value up to most for which the configuration fits, by doubling and halving from `first`; 0: none. */
+static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct rh_session_machine *machine)
 {
-	int64_t low = known, high = first;
+	int64_t low = 0, high = first;
 	high = high < most ? high : most;
 	for (; high <= most; high = high * 4 > most && high < most ? most : high * 4) {
 		*key = high;
@@ -53,14 +51,11 @@ static int64_t largest(struct rh_config *config, int64_t *key, int64_t known, in
 	return low;
 }
 
-int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine, int in_flight, int64_t known)
+int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine)
 {
 	struct rh_config other = *config;
 	other.per_device_train_batch_size = 1;
-	other.gradient_accumulation_steps = in_flight;
-	other.round_micro_batches = 0;
-	int64_t first = known ? known + known / 8 + 1 : config->max_length; /* which is likely to fit */
-	int64_t length = largest(&other, &other.max_length, known, first, 1 << 22, machine);
+	int64_t length = largest(&other, &other.max_length, config->max_length, 1 << 22, machine);
 	for (; length; length -= (length >> 6) + 1) { /* searched with packed stages: those that a run would have may need a little more */
 		other.max_length = length;
 		if (fits_with(&other, machine, RH_STAGES_CHOSEN, NULL))
@@ -99,7 +94,14 @@ static int mend_by_spill(const struct rh_config *config, const struct rh_session
 	other.spill = RH_SPILL_AUTO;
 	other.max_nvme = room ? room : (int64_t)1 << 50;
 	other.max_nvme_writes = 0;
-	if (config->spill || !fits_with(&other, machine, RH_STAGES_PACKED, &bytes) || !bytes.nvme)
+	if (config->spill)
+		return 0;
+	if (!fits_with(&other, machine, RH_STAGES_PACKED, &bytes)) {
+		if (!*with && bytes.nvme && bytes.total > bytes.total_budget)
+			out->spilled_ram_bytes = bytes.total;
+		return 0;
+	}
+	if (!bytes.nvme)
 		return 0;
 	show_size(bytes.nvme, size, sizeof size);
 	char *text = next_mend(out);
@@ -114,14 +116,14 @@ static int mend_by_batch(const struct rh_config *config, const struct rh_session
 	int64_t rows = config->per_device_train_batch_size, batch = 0;
 	size_t room = sizeof out->mend->text;
 	if (rows > 1)
-		batch = largest(&other, &other.per_device_train_batch_size, 0, FIRST_TRIED, rows, machine);
+		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, machine);
 	if (batch) {
 		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
 		return 1;
 	}
 	other = *config;
 	other.per_device_train_batch_size = 1;
-	int64_t length = largest(&other, &other.max_length, 0, FIRST_TRIED, config->max_length, machine);
+	int64_t length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, machine);
 	if (length < config->max_length / 8) /* is no answer to what was asked */
 		return 0;
 	if (length)

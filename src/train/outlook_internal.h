@@ -4,8 +4,8 @@
 
 #include "train/outlook.h"
 
-/* The longest sequence with so many in flight, one a micro-batch; 0: none fits. known: of a length, that it fits; 0: of none. */
-int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine, int in_flight, int64_t known);
+/* The largest max_length with which the configuration fits, one row a micro-batch; 0: none does. */
+int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine);
 
 /* What a user may change, each alone enough, what is dearest (more memory) last, into out->mend. */
 void outlook_mend(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out);

@@ -63,7 +63,7 @@ static int plan_stages(struct rh_session *session, struct planning *planning)
 {
 	rh_model_cut(session->model, &planning->grain);
 	int rc = rh_plan_make(&planning->request, &session->plan);
-	while (rc == -ENOMEM && rh_model_cut_finer(session->model)) {
+	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(session->model)) {
 		rh_error_clear();
 		rc = rh_plan_make(&planning->request, &session->plan);
 	}
@@ -137,11 +137,11 @@ static int refuse_ram(const struct rh_session *session, int64_t ram)
 	char less[40] = ""; /* only where the two figures look alike */
 	if (total - ram < (int64_t)(unit / 10))
 		snprintf(less, sizeof less, ", %lld byte%s less", (long long)(total - ram), total - ram == 1 ? "" : "s");
-	return rh_fail(-ENOMEM,
-	               "max_ram: the run needs %.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "max_ram: the run needs %s%.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
 	               "fewer parameters",
-	               (double)total / unit, large ? "GiB" : "MiB", parts, (double)ram / unit, less,
-	               host_devices ? "lower max_vram, " : "");
+	               host_devices && !session->bytes.device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
+	               (double)ram / unit, less, host_devices ? "lower max_vram, " : "");
 }
 
 /* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what max_ram leaves. */
@@ -151,22 +151,29 @@ static int plan_as_asked(struct rh_session *session, struct planning *planning)
 	int64_t ram = config->max_ram ? config->max_ram : free_ram(session);
 	int64_t room = planning->device_room, cap = config->max_vram ? config->max_vram : room ? room : ram;
 	if (room && cap > room)
-		return rh_fail(-ENOMEM, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it", (double)cap / 1048576,
-		               (double)room / 1048576);
+		return rh_fail(RH_DOES_NOT_FIT, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it",
+		               (double)cap / 1048576, (double)room / 1048576);
 	session->bytes.total_budget = ram;
+	planning->request.cap_key = config->max_vram ? "max_vram" : room ? NULL : "max_ram";
 	for (int tries = 0; tries < 4; tries++) {
 		session->bytes.device_budget = cap;
 		int rc = plan_once(session, planning, cap > 0 ? cap : 0);
-		if (rc == -ENOMEM && !config->max_vram)
+		if (rc == RH_DOES_NOT_FIT && (config->max_vram || room))
+			return rh_fail_in(rc, config->max_vram ? "max_vram" : "device");
+		if (rc == RH_DOES_NOT_FIT)
 			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
 			                  (double)(cap > 0 ? cap : 0) / 1048576);
 		if (rc || session->bytes.total <= ram)
 			return rc;
 		if (config->max_vram || room)
 			break;
-		cap = (ram - (session->bytes.total - session->bytes.host_devices * session->bytes.device)) / session->bytes.host_devices;
-		if (cap <= 0)
+		int64_t beside = session->bytes.total - rh_bytes_times(session->bytes.device, session->bytes.host_devices);
+		cap = (ram - beside) / session->bytes.host_devices;
+		if (cap <= 0) { /* too much without devices already, which took all that they were let */
+			session->bytes.device = 0;
+			session->bytes.total = beside;
 			break;
+		}
 	}
 	return refuse_ram(session, ram);
 }
@@ -181,7 +188,7 @@ int planning_within_budget(struct rh_session *session, struct planning *planning
 		planning->options.spare_boundaries = spare;
 		rh_error_clear();
 		int rc = plan_as_asked(session, planning);
-		if (rc != -ENOMEM || !spare)
+		if (rc != RH_DOES_NOT_FIT || !spare)
 			return rc;
 	}
 }
@@ -197,8 +204,8 @@ static int plan_spilled(struct rh_session *session, struct planning *planning)
 	const struct rh_config *config = session->config;
 	if (!(config->spill & RH_SPILL_AUTO))
 		return planning_within_budget(session, planning, config->spill);
-	int rc = -ENOMEM;
-	for (size_t i = 0; rc == -ENOMEM && i < sizeof spill_choices / sizeof *spill_choices; i++)
+	int rc = RH_DOES_NOT_FIT;
+	for (size_t i = 0; rc == RH_DOES_NOT_FIT && i < sizeof spill_choices / sizeof *spill_choices; i++)
 		rc = planning_within_budget(session, planning, spill_choices[i]);
 	return rc;
 }

@@ -20,12 +20,12 @@ struct planning {
 };
 
 /* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
- * balance. Reserves nothing. -ENOMEM where max_vram or max_ram are too little. */
+ * balance. Reserves nothing. RH_DOES_NOT_FIT where max_vram or max_ram are too little. */
 int planning_make(struct rh_session *session, const struct rh_workload *work, enum rh_session_stages stages, struct planning *out) RH_MUST;
 
 /* Steps in parts of at most `round` micro-batches. */
 void planning_set_round(struct planning *planning, int64_t round);
-/* Plans with these kinds on NVMe (enum rh_spill), within every budget. -ENOMEM as planning_make. */
+/* Plans with these kinds on NVMe (enum rh_spill), within every budget. RH_DOES_NOT_FIT as planning_make. */
 int planning_within_budget(struct rh_session *session, struct planning *planning, int kinds) RH_MUST;
 
 /* Of a step with more micro-batches than a round has by default, where devices have memory of their own: fewer rounds, if they fit the

@@ -51,7 +51,7 @@ static int fit(const struct choosing *at, struct choice choice)
 	planning_set_round(planning, choice.round);
 	planning->balance.long_rounds = choice.long_rounds;
 	int rc = plan_once(at, 0), most;
-	if (rc && rc != -ENOMEM)
+	if (rc && rc != RH_DOES_NOT_FIT)
 		return rc;
 	if (!rc && planning->options.spare_boundaries >= planning->spare)
 		return 0;
@@ -68,7 +68,7 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	struct choice choice = {round, long_rounds && at->planning->balances};
 	int rc = fit(at, choice);
 	at->last = rc ? (struct choice){0} : choice; /* what the session has now is the choice, or nothing */
-	if (rc == -ENOMEM) {
+	if (rc == RH_DOES_NOT_FIT) {
 		rh_error_clear();
 		return 0;
 	}

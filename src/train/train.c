@@ -91,8 +91,9 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	return rc;
 }
 
-/* What the run should take, to be told beside what it took. A prediction that cannot be made is no reason not to train. */
-static void predict(struct training *run, const struct rh_workload *work)
+/* What the run should take, to be told beside what it took. A prediction that cannot be made is no reason not to train: `why` holds
+ * RH_ERROR_LINE bytes for the fault. */
+static void predict(struct training *run, const struct rh_workload *work, char *why)
 {
 	struct rh_machine_found found;
 	struct rh_forecast_input input = {0};
@@ -109,7 +110,7 @@ static void predict(struct training *run, const struct rh_workload *work)
 		rh_forecast_free(&forecast);
 	}
 	if (rc) {
-		rh_note("no prediction of this run's speed: %s", rh_error(rc));
+		snprintf(why, RH_ERROR_LINE, "%s", rh_error(rc));
 		rh_error_clear();
 	} else {
 		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
@@ -127,8 +128,15 @@ static int start_session(struct training *run)
 	if (rc)
 		return rc;
 	work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
-	predict(run, &work);
+	char why[RH_ERROR_LINE] = "", line[RH_ERROR_LINE];
+	predict(run, &work, why);
 	rc = rh_session_start(&run->session, &work);
+	if (rc == RH_DOES_NOT_FIT) { /* then the prediction's fault is this one */
+		snprintf(line, sizeof line, "%s", rh_error(rc));
+		return rh_fail(rc, "%s; roundhouse plan with the same configuration lists what would fit", line);
+	}
+	if (!rc && *why)
+		rh_note("no prediction of this run's speed: %s", why);
 	return rc ? rc : reserve_batches(run, &work);
 }
 

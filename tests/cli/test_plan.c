@@ -173,10 +173,10 @@ static void test_plan_answers_whatever_the_numbers(void **state)
 		const struct config_key *key = &config_keys[i];
 		if (key->type != KEY_INTEGER || !(key->verbs & config_verb_bit("plan")))
 			continue;
-		const double values[] = {key->least - 1, key->least, key->most, key->most + 1};
-		for (int v = 0; v < 4; v++) /* beside the others a step of a million micro-batches takes long to lay out */
-			answers(&scratch, path_of("--%s %.0f%s", key->name, values[v],
-			                          strcmp(key->name, "gradient_accumulation_steps") ? "" : " --round_micro_batches 2"));
+		int micro_batches = !strcmp(key->name, "gradient_accumulation_steps"); /* a million take half a minute to lay out */
+		const double values[] = {key->least - 1, key->least, micro_batches ? 4096 : key->most, key->most + 1};
+		for (int v = 0; v < 4; v++)
+			answers(&scratch, path_of("--%s %.0f", key->name, values[v]));
 	}
 	answers(&scratch, "--max_length 2097152 --per_device_train_batch_size 1048576");
 	answers(&scratch, "--max_length 8388608 --per_device_train_batch_size 262144");
@@ -186,6 +186,98 @@ static void test_plan_answers_whatever_the_numbers(void **state)
 	answers(&scratch, "--max_length 16777216 --per_device_train_batch_size 127 --gradient_accumulation_steps 64 --schedule gpipe");
 	answers(&scratch, "--max_length 2048 --per_device_train_batch_size 1048575 --spill auto --max_nvme 1TB --nvme_dirs /tmp");
 	answers(&scratch, "--max_length 2048 --per_device_train_batch_size 1048575 --schedule zb-h2 --gradient_accumulation_steps 64");
+	scratch_close(&scratch);
+}
+
+static void lacks(const struct ran *ran, const char *part)
+{
+	if (strstr(ran->out, part))
+		fail_msg("'%s' is in: %s", part, ran->out);
+}
+
+static void test_the_longest_sequence_is_of_this_configuration(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	static const char flags[] = "--hardware rtx4090x1 --use_peft true --gradient_accumulation_steps 4";
+	struct ran ran = run_line(&scratch, "plan --config_name %s/config.json %s", scratch.dir, flags);
+	says(&ran, 0, " at per_device_train_batch_size: 1\n");
+	const char *at = strstr(ran.out, "memory would hold ");
+	assert_non_null(at);
+	long long longest = strtoll(at + strlen("memory would hold "), NULL, 10);
+	run_free(&ran);
+	for (int more = 0; more < 2; more++) {
+		ran = run_line(&scratch, "plan --config_name %s/config.json %s --per_device_train_batch_size 1 --max_length %lld",
+		               scratch.dir, flags, longest + more * (longest / 32));
+		says(&ran, more, more ? "does not fit " : "fits         ");
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
+static void test_refusals_name_the_limit_that_is_short(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	struct ran ran = run_line(&scratch, "plan --config_name %s/config.json --hardware rtx4090x1 --use_peft true --max_length 120000",
+	                          scratch.dir);
+	says(&ran, 1, "does not fit device: the device's 23964.0 MiB cannot hold ");
+	lacks(&ran, "max_ram");
+	lacks(&ran, "raise");
+	run_free(&ran);
+	ran = run_line(&scratch, "plan --config_name %s/hf --device cpu:1 --max_ram 18MiB --max_length 64 --per_device_train_batch_size 64",
+	               scratch.dir);
+	assert_int_equal(ran.status, 1);
+	lacks(&ran, "raise max_vram");
+	run_free(&ran);
+	ran = run_line(&scratch,
+	               "plan --config_name %s/config.json --hardware rtx4090x2 --use_peft true --max_length 8192 --compare "
+	               "--gradient_accumulation_steps 4",
+	               scratch.dir);
+	says(&ran, 0, "zb-h1                  does not fit\n");
+	size_t reasons = 0;
+	for (const char *at = ran.out; (at = strstr(at, "cannot hold")); at++)
+		reasons++;
+	assert_int_equal(reasons, 1);
+	run_free(&ran);
+	ran = run_line(&scratch, "train %s/run.yaml --device cpu:1 --max_vram 64KiB", scratch.dir);
+	check_failed(&ran, "; roundhouse plan with the same configuration lists what would fit");
+	assert_null(strstr(ran.err, "no prediction"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+static void test_plan_needs_no_data_and_tells_what_drives_bear(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	write_text(path_of("%s/config.json", scratch.dir), EIGHT);
+	struct ran ran = run_line(&scratch, "plan examples/lora-24gb.yaml --model_name_or_path %s --hardware rtx4090x1", scratch.dir);
+	says(&ran, 0, "all of them trained (no train_file there)\n");
+	assert_non_null(strstr(ran.err, "train_file: 'train.jsonl': no such file or directory: planned without it\n"));
+	run_free(&ran);
+	ran = run_line(&scratch, "plan examples/lora-24gb.yaml --hardware rtx4090x1");
+	check_failed(&ran, "for plan, one with a config.json is enough");
+	run_free(&ran);
+	ran = run_line(&scratch,
+	               "plan --config_name %s/config.json --hardware rtx4090x1 --spill auto --max_nvme 1TB --nvme_dirs /tmp "
+	               "--max_steps 1000 --max_length 2048 --gradient_accumulation_steps 4 --per_device_train_batch_size 4",
+	               scratch.dir);
+	says(&ran, 0, " GiB written a step\n");
+	says(&ran, 0, "whole run    1000 steps, ");
+	says(&ran, 0, " GiB written to NVMe\n");
+	says(&ran, 0, "bottleneck   nvme");
+	says(&ran, 0, "helps most   state_layout: split8 (other results)");
+	run_free(&ran);
+	ran = run_line(&scratch, "plan --config_name %s/config.json --hardware rtx4090x1 --use_peft true --chat_template llama-3",
+	               scratch.dir);
+	check_failed(&ran, "chat_template: ");
+	run_free(&ran);
 	scratch_close(&scratch);
 }
 
@@ -249,6 +341,9 @@ int main(void)
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
 	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),
 	        cmocka_unit_test(test_plan_answers_whatever_the_numbers),
+	        cmocka_unit_test(test_the_longest_sequence_is_of_this_configuration),
+	        cmocka_unit_test(test_refusals_name_the_limit_that_is_short),
+	        cmocka_unit_test(test_plan_needs_no_data_and_tells_what_drives_bear),
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	};

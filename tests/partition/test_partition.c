@@ -164,7 +164,7 @@ static int compare(const struct instance *instance, struct brute *at)
 	try_all(at);
 	int rc = lockstep(&instance->request, &found);
 	if (at->best == DBL_MAX) {
-		assert_int_equal(rc, -ENOMEM);
+		assert_int_equal(rc, RH_DOES_NOT_FIT);
 		assert_non_null(strstr(rh_error(rc), "max_vram"));
 		return 0;
 	}

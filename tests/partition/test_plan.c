@@ -109,8 +109,8 @@ static void test_plan_under_any_cap_covers_the_model_and_stays_below(void **stat
 			stages = now;
 			rh_plan_free(&plan);
 		}
-		assert_int_equal(rc, -ENOMEM);
-		assert_non_null(strstr(rh_error(rc), "max_vram: the device's "));
+		assert_int_equal(rc, RH_DOES_NOT_FIT);
+		assert_non_null(strstr(rh_error(rc), "the device's "));
 		printf("%d stages at the end, then: %s\n", stages, rh_error(rc));
 		assert_true(stages >= 6);
 		bench_close(&bench);
@@ -237,6 +237,124 @@ static void test_plan_of_a_deep_model_is_quick(void **state)
 }
 
 /* The chunk of logits is as devices want it, and the plan has room for just that; then finer and finer. */
+static double seconds_of_plan(const struct bench *bench, struct rh_plan *plan)
+{
+	struct timespec began, ended;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &began);
+	check_ok(rh_plan_make(&bench->request, plan));
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ended);
+	return (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) * 1e-9;
+}
+
+/* Many such plans are made where the longest sequence is looked for. */
+static void test_plan_of_the_deepest_model_takes_milliseconds(void **state)
+{
+	(void)state;
+	struct bench bench;
+	struct rh_plan plan;
+	bench_open(&bench, 1024, 0, RH_BF16);
+	for (int devices = 1; devices < 3; devices++) {
+		bench.request.devices = devices;
+		bench.request.device_cap_bytes = 20 << 20;
+		double seconds = seconds_of_plan(&bench, &plan);
+		printf("%d devices, 1026 layers in %d stages: %.4f s\n", devices, plan.forward_stages + plan.backward_stages, seconds);
+		check_plan(&bench, &plan);
+		assert_true(seconds < 1); /* sanitizers included */
+		rh_plan_free(&plan);
+	}
+	bench_close(&bench);
+}
+
+static void check_same_plan(const struct rh_plan *a, const struct rh_plan *b)
+{
+	assert_int_equal(a->forward_stages, b->forward_stages);
+	assert_int_equal(a->backward_stages, b->backward_stages);
+	assert_memory_equal(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward);
+	assert_memory_equal(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
+	assert_memory_equal(a->saved, b->saved, (size_t)a->backward_stages * sizeof *a->saved);
+	assert_int_equal(a->weight_bytes, b->weight_bytes);
+	assert_int_equal(a->arena_bytes, b->arena_bytes);
+	assert_int_equal(a->saved_bytes, b->saved_bytes);
+	assert_int_equal(a->device_bytes, b->device_bytes);
+}
+
+/* A layer that differs in what nobody reads makes each stage be emitted as it is. */
+static void test_what_many_alike_layers_take_is_what_they_emit(void **state)
+{
+	(void)state;
+	for (int variant = 0; variant < 4; variant++) {
+		struct bench bench;
+		bench_open(&bench, variant & 1 ? 24 : 94, variant & 1, variant & 2 ? RH_BF16 : RH_F32);
+		bench.request.devices = 1 + (variant & 1);
+		bench.request.infer = (struct rh_micro_shape){.tokens = 60, .documents = 2, .longest = 40, .head_rows = 60};
+		for (int64_t cap = INT64_C(3) << (variant & 1 ? 19 : 21); cap < 1 << 25; cap += cap / 2) {
+			struct rh_plan alike, emitted;
+			bench.request.device_cap_bytes = cap;
+			bench.model->layer[2].use[1] = 0;
+			check_ok(rh_plan_make(&bench.request, &alike));
+			assert_int_equal(bench.model->layer[2].block[1], -1);
+			bench.model->layer[2].use[1] = 1;
+			check_ok(rh_plan_make(&bench.request, &emitted));
+			check_same_plan(&alike, &emitted);
+			rh_plan_free(&alike);
+			rh_plan_free(&emitted);
+		}
+		bench_close(&bench);
+	}
+}
+
+/* What is needed is what was compared: never less than there is. */
+static void test_refusal_of_given_cuts_needs_more_than_there_is(void **state)
+{
+	(void)state;
+	struct bench bench;
+	const int64_t cut[] = {3, 5};
+	struct rh_plan plan;
+	bench_open(&bench, 6, 0, RH_BF16);
+	bench.request.forward_cuts = bench.request.backward_cuts = cut;
+	bench.request.forward_cut_count = 1;
+	bench.request.backward_cut_count = 2;
+	check_ok(rh_plan_make(&bench.request, &plan));
+	int64_t most = plan.device_bytes;
+	rh_plan_free(&plan);
+	bench.request.device_cap_bytes = most;
+	check_ok(rh_plan_make(&bench.request, &plan));
+	rh_plan_free(&plan);
+	for (int64_t cap = most - 1; cap > 1 << 19; cap -= cap / 8) {
+		bench.request.device_cap_bytes = cap;
+		assert_int_equal(rh_plan_make(&bench.request, &plan), RH_DOES_NOT_FIT);
+		const char *line = rh_error(RH_DOES_NOT_FIT), *needs = strstr(line, "at least ");
+		assert_non_null(needs);
+		if (strtod(needs + 9, NULL) < strtod(strstr(line, "device's ") + 9, NULL))
+			fail_msg("%s", line);
+		assert_null(strstr(line, "raise"));
+	}
+	bench.request.cap_key = "max_ram";
+	assert_int_equal(rh_plan_make(&bench.request, &plan), RH_DOES_NOT_FIT);
+	assert_non_null(strstr(rh_error(RH_DOES_NOT_FIT), "; raise max_ram, or lower max_length"));
+	bench_close(&bench);
+}
+
+/* That memory is refused to the planner itself is no verdict on the run. */
+static void test_refused_allocations_are_no_verdict(void **state)
+{
+	(void)state;
+	struct bench bench;
+	bench_open(&bench, 6, 0, RH_F32);
+	bench.request.device_cap_bytes = 3 << 20;
+	int rc = -ENOMEM;
+	for (uint64_t n = 1; rc; n++) {
+		struct rh_plan plan;
+		rh_alloc_fail_nth(n);
+		rc = rh_plan_make(&bench.request, &plan);
+		rh_alloc_fail_nth(0);
+		assert_true(!rc || rc == -ENOMEM);
+		if (!rc)
+			rh_plan_free(&plan);
+	}
+	bench_close(&bench);
+}
+
 static void test_head_is_cut_as_devices_want_it(void **state)
 {
 	(void)state;
@@ -279,6 +397,10 @@ int main(void)
 	        cmocka_unit_test(test_plan_with_cuts_takes_them),
 	        cmocka_unit_test(test_plan_with_impossible_cuts_says_which),
 	        cmocka_unit_test(test_plan_of_a_deep_model_is_quick),
+	        cmocka_unit_test(test_plan_of_the_deepest_model_takes_milliseconds),
+	        cmocka_unit_test(test_what_many_alike_layers_take_is_what_they_emit),
+	        cmocka_unit_test(test_refusal_of_given_cuts_needs_more_than_there_is),
+	        cmocka_unit_test(test_refused_allocations_are_no_verdict),
 	        cmocka_unit_test(test_head_is_cut_as_devices_want_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,7 +90,7 @@ static int64_t check_run(const struct what *what)
 		assert_true(!what->cap || bytes <= what->cap);
 		assert_int_equal(rig.session.plan.late_bytes > 0, what->schedule && !strncmp(what->schedule, "zb", 2));
 	}
-	assert_true(!rc || (rc == -ENOMEM && what->cap));
+	assert_true(!rc || (rc == RH_DOES_NOT_FIT && what->cap));
 	rig_close(&rig);
 	return bytes;
 }

@@ -133,7 +133,7 @@ static void test_a_budget_holds_to_the_byte(void **state)
 	assert_true(again.final_loss == result.final_loss);
 	assert_true(again.ram_peak_bytes <= result.ram_planned_bytes);
 	int rc = train(&scratch, "short", path_of("--max_vram 64MiB --max_ram %" PRId64, result.ram_planned_bytes - 1), &again);
-	assert_int_equal(rc, -ENOMEM);
+	assert_int_equal(rc, RH_DOES_NOT_FIT);
 	assert_non_null(strstr(rh_error(rc), "max_ram"));
 	assert_non_null(strstr(rh_error(rc), "1 byte"));
 	assert_false(rh_dir_exists(path_of("%s/short", scratch.dir)));

@@ -150,7 +150,7 @@ static void test_a_cap_below_the_model_changes_nothing_and_holds(void **state)
 		int rc = rh_session_start(&rig.session, &work);
 		rig_close(&rig);
 		if (rc) {
-			assert_int_equal(rc, -ENOMEM);
+			assert_int_equal(rc, RH_DOES_NOT_FIT);
 			assert_non_null(strstr(rh_error(rc), "max_vram"));
 			printf("refused: %s\n", rh_error(rc));
 			break;

@@ -108,7 +108,7 @@ static void test_with_less_memory_rounds_get_shorter_and_a_plan_is_never_lost(vo
 		before = is.round;
 	}
 	assert_int_equal(before, DEFAULT_ROUND);
-	assert_int_equal(plan(&eight, (least - 1) << 20, 0).rc, -ENOMEM);
+	assert_int_equal(plan(&eight, (least - 1) << 20, 0).rc, RH_DOES_NOT_FIT);
 	double chosen = seconds_of_step(&eight, (all + least) / 2 << 20, 0),
 	       given = seconds_of_step(&eight, (all + least) / 2 << 20, DEFAULT_ROUND);
 	printf("half way: %.3f s, with default rounds %.3f\n", chosen, given);

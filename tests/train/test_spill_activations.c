@@ -122,7 +122,7 @@ static int64_t least_ram(const struct what *what, int spill)
 		(void)open_run(&deep, what, (struct place){spill, 1, ram ? ram - 1 : 0}, &work);
 		rc = rh_session_start(&deep.rig.session, &work);
 		ram = rc ? ram : deep.rig.session.bytes.total;
-		assert_true(!rc || rc == -ENOMEM);
+		assert_true(!rc || rc == RH_DOES_NOT_FIT);
 		deep_close(&deep);
 	}
 	return ram;
@@ -255,7 +255,7 @@ static void test_budgets_hold_to_the_byte(void **state)
 	int64_t nvme = is.nvme_bytes, writes = budgeted.steps * is.step_bytes;
 	free(is.weights);
 	check_budget(&budgeted, (struct budget){least, nvme, writes, 0, NULL});
-	check_budget(&budgeted, (struct budget){least - 1, nvme, writes, -ENOMEM, "1 byte less"});
+	check_budget(&budgeted, (struct budget){least - 1, nvme, writes, RH_DOES_NOT_FIT, "1 byte less"});
 	check_budget(&budgeted, (struct budget){least, nvme - 1, writes, -ENOSPC, ", 1 less"});
 	check_budget(&budgeted, (struct budget){least, nvme, writes - 1, -EDQUOT, "3 steps"});
 }

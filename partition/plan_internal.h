@@ -1,0 +1,42 @@
+#ifndef RH_PARTITION_PLAN_INTERNAL_H
+#define RH_PARTITION_PLAN_INTERNAL_H
+
+#include "partition/plan.h"
+
+/* PASS_SAVED: forward that saves, and backward without recompute. */
+enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
+
+/* What one stage takes in one pass. */
+struct plan_stage_bytes {
+	int64_t arena; /* the peak of either kind of micro-batch; -1: not measured yet */
+	int64_t train, infer;
+	int64_t saved; /* what one micro-batch saves, in PASS_SAVED */
+	int64_t late;  /* what its weight gradients are made of, where they are put off */
+};
+
+/* A request while it is being worked on. */
+struct planner {
+	const struct rh_plan_request *request;
+	int layers;
+	int alike;                             /* all layers between the first and the last emit the same ops */
+	struct plan_stage_bytes *memo[PASSES]; /* of stages that were measured */
+	struct rh_stage_state state;
+	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
+	int64_t *offset;                  /* scratch: 2 per block */
+	int64_t *below;                   /* (layers + 1) bytes of weights that the layers below upload, each for itself */
+	int64_t *gradients_below;         /* (layers + 1) the same of the elements of their gradients */
+	int *cuts_below;                  /* (layers + 1) how many backward stages begin below a layer */
+	int64_t largest, largest_between; /* upload of one layer; of one that is neither the first nor the last */
+	int64_t upload_limit;             /* of a stage of several layers, in this try */
+	int64_t weight_room;              /* in this try */
+	int64_t given_room;               /* that weights take where all stages are cut, 0: they are not */
+};
+
+int plan_measure_open(struct planner *at) RH_MUST;
+void plan_measure_close(struct planner *at);
+/* Measured once; of stages of many alike layers gone on with from shorter ones, as each layer more adds as much as the one before. */
+struct plan_stage_bytes plan_stage_bytes(struct planner *at, enum pass pass, int lo, int hi);
+/* What a layer of any stage saves of a micro-batch at least; 0: not known. */
+int64_t plan_least_saved(struct planner *at);
+
+#endif

@@ -1,0 +1,62 @@
+/* Where things lie: in an upload, in a stage's gradients, among the results, on a device. */
+#include "partition/plan.h"
+
+const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi)
+{
+	for (int i = 0; i < plan->backward_stages; i++)
+		if (plan->backward[i].lo == lo && plan->backward[i].hi == hi)
+			return plan->saved[i].bytes ? &plan->saved[i] : NULL;
+	return NULL;
+}
+
+const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi)
+{
+	int i = 0;
+	while (i < plan->backward_stages && (plan->backward[i].lo != lo || plan->backward[i].hi != hi))
+		i++;
+	RH_ASSERT(i < plan->backward_stages && plan->late[i].places > 0);
+	return &plan->late[i];
+}
+
+int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
+{
+	int64_t bytes = 0;
+	for (int b = 0; b < model->blocks; b++)
+		offset[b] = -1;
+	if (backward_only && hi == 1)
+		return 0;
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || offset[b] >= 0)
+				continue;
+			offset[b] = bytes;
+			bytes += rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
+		}
+	return bytes;
+}
+
+int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset)
+{
+	int64_t elements = 0;
+	for (int i = 0; i < 2 * model->blocks; i++)
+		offset[i] = -1;
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || !model->block[b].trainable)
+				continue;
+			offset[2 * b + model->layer[l].use[which]] = elements;
+			elements += rh_align_up(model->block[b].elements, RH_ALIGN / 2);
+		}
+	return elements;
+}
+
+struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape, int64_t score_cols)
+{
+	struct rh_result_layout at = {0};
+	at.hit = rh_align_up(shape->head_rows * 4, RH_ALIGN);
+	at.scores = 2 * at.hit;
+	at.bytes = at.scores + rh_align_up(shape->head_rows * score_cols * 4, RH_ALIGN);
+	return at;
+}
