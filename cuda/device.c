@@ -86,6 +86,8 @@ static const char *advice(cudaError_t error)
 	case cudaErrorIllegalAddress:
 	case cudaErrorMisalignedAddress:
 		return "; resume from the last checkpoint, and report it if it comes again";
+	case cudaErrorMemoryAllocation:
+		return "; lower max_vram, which leaves room for the GPU's own libraries, or end what else uses the GPU";
 	case cudaErrorDevicesUnavailable:
 		return "; another process may have the GPU to itself";
 	default:

@@ -5,6 +5,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 
+/* ulimit -l is no cure: the driver's pages are not counted against it. */
+#define UNPINNED "a container's or the system's limit of pinned memory, a virtual machine, or another run's registration may be why"
+
 /* The best of three uploads of `bytes` to where no weights are yet, in bytes a second; `staging`: through it. 0 on a fault. */
 static double rate_of(struct rh_executor *executor, struct rh_staging *staging, const char *from, int64_t bytes)
 {
@@ -34,19 +37,31 @@ static void report(struct rh_executor *executor)
 	double pageable = rate_of(executor, NULL, store->memory + store->pinned_bytes, bytes) * 1e-9;
 	if (!executor->staging) {
 		rh_warn_once("host memory is not registered with the devices (%s): %.1f MiB of weights and optimizer state are copied "
-		             "pageable, at %.2f GB/s, and nothing is enqueued meanwhile; raise the limit with ulimit -l unlimited, or for "
-		             "good with a line '* - memlock unlimited' in /etc/security/limits.conf",
+		             "pageable, at %.2f GB/s, and nothing is enqueued meanwhile; " UNPINNED,
 		             store->why, whole, pageable);
 		return;
 	}
 	int64_t piece = bytes < executor->staging_memory.capacity ? bytes : executor->staging_memory.capacity;
 	double staged = rate_of(executor, executor->staging, store->memory + store->pinned_bytes, bytes) * 1e-9;
 	double registered = rate_of(executor, NULL, executor->staging_memory.base, piece) * 1e-9;
-	rh_warn_once(
-	        "%.1f of %.1f MiB of weights and optimizer state are not registered with the devices (%s): they are copied through a "
-	        "ring of %lld MiB that is, at %.2f GB/s (registered %.2f, pageable %.2f); raise the limit with ulimit -l unlimited, or "
-	        "for good with a line '* - memlock unlimited' in /etc/security/limits.conf",
-	        missing, whole, store->why, (long long)(executor->staging_memory.capacity >> 20), staged, registered, pageable);
+	rh_warn_once("%.1f of %.1f MiB of weights and optimizer state are not registered with the devices (%s): they are copied through a "
+	             "ring of %lld MiB that is, at %.2f GB/s (registered %.2f, pageable %.2f); " UNPINNED,
+	             missing, whole, store->why, (long long)(executor->staging_memory.capacity >> 20), staged, registered, pageable);
+}
+
+/* What is on the critical path has no staging: while a device copies such an activation down the host enqueues nothing on any. */
+static void report_critical(const struct rh_executor *executor)
+{
+	static const char *const name[RUN_PIN_STORE] = {[RUN_PIN_BOUNDARIES] = "activations between stages",
+	                                                [RUN_PIN_MICRO] = "micro-batches and results",
+	                                                [RUN_PIN_FEED] = "weights read from NVMe"};
+	for (int i = 0; i < RUN_PIN_STORE; i++) {
+		const struct rh_host_pin *pin = &executor->pin[i];
+		if (pin->device && pin->pinned_bytes < pin->bytes)
+			rh_warn_once("%.1f of %.1f MiB of %s are not registered with the devices (%s): while they are copied no device is "
+			             "given work; " UNPINNED,
+			             (double)(pin->bytes - pin->pinned_bytes) / 1048576, (double)pin->bytes / 1048576, name[i], pin->why);
+	}
 }
 
 static int make_staging(struct rh_executor *executor)
@@ -77,6 +92,7 @@ int run_host_pin(struct rh_executor *executor)
 	rh_host_pin(device, executor->micro_memory.base, executor->micro_memory.capacity, &pin[RUN_PIN_MICRO]);
 	rh_host_pin(device, executor->feed_memory.base, executor->feed_memory.capacity, &pin[RUN_PIN_FEED]);
 	rh_host_pin(device, store, bytes, &pin[RUN_PIN_STORE]);
+	report_critical(executor);
 	if (!pin[RUN_PIN_STORE].device || pin[RUN_PIN_STORE].pinned_bytes == bytes)
 		return 0;
 	RH_ASSERT(executor->options.registers);
