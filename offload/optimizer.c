@@ -220,7 +220,8 @@ static int update_piece(struct rh_store *store, int block, int at, const struct 
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
 	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block));
-	store->block[block].version += pass != RH_UPDATE_MOMENTS;
+	if (pass != RH_UPDATE_MOMENTS) /* devices may be reading the weights by then */
+		store->block[block].version++;
 	if (store->options.addresses_only)
 		return 0;
 	int number = store->block[block].piece + at, by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;
