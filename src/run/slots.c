@@ -12,8 +12,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A launch on its device's clock (turns.c), in KiB that the device's memory moves in that time. By a GPU's usual shares: they need only tell
- * short slots from long ones. */
+/* A launch on its device's clock (turns.c), in KiB that the device's memory moves in that time. By a GPU's usual shares: they need only
+ * tell short slots from long ones. */
 static int64_t launch_time(const struct rh_op *op)
 {
 	enum { FLOPS_A_BYTE = 160, LAUNCH_KIB = 4 << 10 };

@@ -1,16 +1,16 @@
 /* Which device is given its next micro-batch. A stream of a GPU holds about a thousand commands, then the call that enqueues waits; a slot
  * has thousands. Enqueued slot by slot, all other devices would have nothing until most of a slot has been run. So slots of all devices are
  * enqueued side by side, a micro-batch at a time, by a clock of each device that its launches move on: the next is the one that could
- * begin first, by its own clock and those of its inputs. What a device is given, and in which order, is the same as slot by slot. Where steps are joined
- * the first slots of a step go beside the last ones of the step before, which that one's rh_executor_begin has left.
+ * begin first, by its own clock and those of its inputs. What a device is given, and in which order, is the same as slot by slot.
+ * Where steps are joined the first slots of a step go beside the last ones of the step before, which that one's rh_executor_begin has left.
  *
  * A micro-batch comes after all that it needs has been enqueued, as waiting for an event that was not recorded is no waiting:
  *   - its boundaries are in the books (run/boundary.h), and there is a buffer for each that it writes, as there will be for all that slots
  *     before it have still to write: buffers are counted for slots one after another;
  *   - a slot that makes sums comes after those before it that make sums of the same layers, on whatever device;
  *   - a step's uploads of a block are over, and the updater knows it, before the next step's slots with it begin;
- *   - gradients that the step before left leave in the windows of each device's first slot, or at once where that comes after the first that
- *     makes gradients; in any case before this step's leave, and before the updater is told that uploads are over.
+ *   - gradients that the step before left leave in the windows of each device's first slot, or at once where that comes after the first
+ *     that makes gradients; in any case before this step's leave, and before the updater is told that uploads are over.
  * The oldest slot that is not over always may go on. */
 #include "run/turns.h"
 
@@ -340,8 +340,8 @@ int run_turns_add(struct rh_executor *executor, int place)
 	return rc;
 }
 
-/* A device that has nothing left could begin before any other can go on: it is the next step's turn, which all of this one's slots are ready
- * for. */
+/* A device that has nothing left could begin before any other can go on: it is the next step's turn, which all of this one's slots are
+ * ready for. */
 static int next_is_due(struct rh_executor *executor, int place, int64_t ready)
 {
 	const struct run_step *step = &executor->turns.step[place];

@@ -175,8 +175,8 @@ static void test_boundaries_on_nvme_are_those_in_memory(void **state)
 	cudaemu_release();
 }
 
-/* Four GPUs whose streams hold a small part of a slot, as they do in real models: while the host waits for room on one the others have work,
- * and the losses are those of streams that hold everything. */
+/* Four GPUs whose streams hold a small part of a slot, as they do in real models: while the host waits for room on one the others have
+ * work, and the losses are those of streams that hold everything. */
 static void test_full_streams_starve_no_gpu(void **state)
 {
 	(void)state;
