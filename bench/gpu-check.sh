@@ -2,7 +2,7 @@
 # What only a GPU can show, in parts of at most 8 minutes, the most valuable first; none needs another's output:
 #   bench/gpu-check.sh [PART]...      no PART: all of them
 #     ops        every op against the oracle, in every dtype; two runs bit-equal
-#     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four, bit-equal; eval and generate
+#     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four and against all GPUs, bit-equal; eval, generate
 #     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
 #     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
 #     steps-8b   the same of an 8B shape: LoRA, PEFT; 12 of its 32 layers in full; all of them in the split layout
@@ -160,8 +160,12 @@ compare() {
 	fi
 }
 part_parity() {
-	local mode dtype bound keys four=${device%%:*}:0,0,0,0
-	[ $emulated = 0 ] || four=emu:4
+	local mode dtype bound keys gpu=${device#*:} four all=
+	four=${device%%:*}:$gpu,$gpu,$gpu,$gpu
+	[ $emulated = 0 ] || four=emu:4 all=emu:2
+	# all GPUs that nvidia-smi lists, where there are several: contexts of their own, events across them
+	[ $emulated = 1 ] || all=$(nvidia-smi -L 2>/dev/null | awk 'END { for (i = 0; i < NR; i++) list = list (i ? "," : "cuda:") i; if (NR > 1) print list }')
+	[ "$all" ] || skipped "several GPUs" "nvidia-smi lists one"
 	make_small
 	for mode in full lora; do
 		for dtype in float32 bfloat16; do
@@ -177,6 +181,10 @@ part_parity() {
 			}
 			compare "$mode $dtype: cpu against $device" cpu one $bound
 			compare "$mode $dtype: $device against $four" one four 0
+			if [ "$all" ]; then
+				if train all "$all" "${keys[@]}"; then compare "$mode $dtype: $device against $all" one all 0; else
+					failed "$mode $dtype: $all" "$(last_line "$scratch/all.log")"; fi
+			fi
 			if cmp -s "$scratch"/one/*model.safetensors "$scratch"/four/*model.safetensors; then
 				emit "\"result\": \"ok\", \"what\": \"$mode $dtype: weights of $device and $four bit-equal\""
 			else
