@@ -462,6 +462,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->on);
 	rh_free(executor->work);
 	rh_free(executor->turns.slot);
+	rh_free(executor->turns.buffers);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);

@@ -91,7 +91,10 @@ struct run_cursor {
 /* Slots that are to be enqueued, of the steps in flight: slot.step is their place. */
 struct run_turns {
 	struct rh_slot *slot;
-	size_t slots, capacity;
+	struct run_turn_buffers {
+		int64_t writes, net; /* of boundaries: what a micro-batch takes, and how many more are taken when it is over */
+	} * buffers;                 /* of each slot */
+	size_t slots, capacity, buffers_capacity;
 	size_t oldest; /* those before are over */
 	struct run_step {
 		size_t begin, end, making; /* its slots; the first that makes gradients, or `end` */

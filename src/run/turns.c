@@ -69,47 +69,45 @@ static int shares_layers(const struct rh_slot *slot, const struct rh_slot *other
 	return slot->lo < other->hi && other->lo < slot->hi;
 }
 
-/* Buffers of boundaries that a micro-batch takes, and how many more are taken when it is over: some it gives back. */
-static void buffers_of(const struct rh_executor *executor, const struct rh_slot *slot, int64_t *writes, int64_t *net)
+static struct run_turn_buffers buffers_of(const struct rh_executor *executor, const struct rh_slot *slot)
 {
 	const struct rh_executor_options *options = &executor->options;
 	int forward = slot->kind == RH_SLOT_FORWARD, trains = executor->trains, reads = slot->lo > 0;
 	int from_above = slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < options->model->layers);
-	*writes = *net = 0;
+	int64_t writes = 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
-		return;
+		return (struct run_turn_buffers){0};
 	for (int l = slot->lo + 1; forward && l <= slot->hi; l++)
-		*writes += rh_boundary_readers(options->plan, trains, l) > 0;
+		writes += rh_boundary_readers(options->plan, trains, l) > 0;
 	if (!forward && slot->kind != RH_SLOT_INFER)
-		*writes += slot->lo > options->model->first_trained;
+		writes += slot->lo > options->model->first_trained;
 	if (forward) /* a backward stage that begins here reads it again */
 		reads = reads && rh_boundary_readers(options->plan, trains, slot->lo) == 1;
-	*net = *writes - reads - from_above;
+	return (struct run_turn_buffers){.writes = writes, .net = writes - reads - from_above};
 }
 
 /* After this micro-batch of slot i the others can still go on one slot after another, as when buffers were counted. */
 static int fits(const struct rh_executor *executor, size_t i)
 {
 	const struct run_turns *turns = &executor->turns;
-	int64_t writes, net, free_count = executor->boundaries.free_count, more = 0;
+	int64_t free_count = executor->boundaries.free_count, more = 0;
 	size_t last = i;
-	buffers_of(executor, &turns->slot[i], &writes, &net);
-	if (i == turns->oldest || !writes)
+	if (i == turns->oldest || !turns->buffers[i].writes)
 		return 1;
 	for (int d = 0; d < executor->options.devices; d++)
 		if (cursor(executor, d)->next >= 0 && cursor(executor, d)->slot > last)
 			last = cursor(executor, d)->slot;
-	if (writes > free_count)
+	if (turns->buffers[i].writes > free_count)
 		return 0;
-	free_count -= net;
+	free_count -= turns->buffers[i].net;
 	for (size_t j = turns->oldest; j <= last; j++) {
+		const struct run_turn_buffers *takes = &turns->buffers[j];
 		int64_t left = remaining(executor, j) - (j == i);
 		if (left <= 0)
 			continue;
-		buffers_of(executor, &turns->slot[j], &writes, &net);
-		if (more + writes + rh_max((left - 1) * net, 0) > free_count)
+		if (more + takes->writes + rh_max((left - 1) * takes->net, 0) > free_count)
 			return 0;
-		more += left * net;
+		more += left * takes->net;
 	}
 	return 1;
 }
@@ -296,6 +294,7 @@ static void forget(struct rh_executor *executor)
 	if (!gone)
 		return;
 	memmove(turns->slot, turns->slot + gone, (turns->slots - gone) * sizeof *turns->slot);
+	memmove(turns->buffers, turns->buffers + gone, (turns->slots - gone) * sizeof *turns->buffers);
 	turns->slots -= gone;
 	turns->oldest = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
@@ -317,16 +316,19 @@ int run_turns_add(struct rh_executor *executor, int place)
 	struct run_turns *turns = &executor->turns;
 	const struct rh_program *program = &executor->program;
 	forget(executor);
-	size_t begin = turns->slots, end = begin + program->slots;
-	int rc = rh_grow(&turns->slot, &turns->capacity, end > 2 * program->slots ? end : 2 * program->slots, sizeof *turns->slot);
+	size_t begin = turns->slots, end = begin + program->slots, most = end > 2 * program->slots ? end : 2 * program->slots;
+	int rc = rh_grow(&turns->slot, &turns->capacity, most, sizeof *turns->slot);
+	rc = rc ? rc : rh_grow(&turns->buffers, &turns->buffers_capacity, most, sizeof *turns->buffers);
 	if (rc)
 		return rc;
 	memcpy(turns->slot + begin, program->slot, program->slots * sizeof *turns->slot);
 	turns->slots = end;
 	struct run_step *step = &turns->step[place];
 	*step = (struct run_step){.begin = begin, .end = end, .making = begin};
-	for (size_t i = begin; i < end; i++)
+	for (size_t i = begin; i < end; i++) {
 		turns->slot[i].step = place;
+		turns->buffers[i] = buffers_of(executor, &turns->slot[i]);
+	}
 	while (step->making < end && !rh_slot_makes_gradients(&turns->slot[step->making]))
 		step->making++;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {

@@ -58,7 +58,7 @@ int64_t outlook_longest(const struct rh_config *config, const struct rh_session_
 	int64_t length = largest(&other, &other.max_length, config->max_length, 1 << 22, machine);
 	for (; length; length -= (length >> 6) + 1) { /* searched with packed stages: those that a run would have may need a little more */
 		other.max_length = length;
-		if (fits_with(&other, machine, RH_STAGES_CHOSEN, NULL))
+		if (fits_with(&other, machine, RH_STAGES_DEFAULT, NULL))
 			break;
 	}
 	return length;

@@ -359,7 +359,7 @@ int planning_make(struct rh_session *session, const struct rh_workload *work, en
 	int rc = describe(session, work, out);
 	if (!rc && work->train_micro_batches)
 		rc = planning_schedule(session, work, out);
-	if (!rc && stages == RH_STAGES_CHOSEN)
+	if (!rc && stages != RH_STAGES_PACKED)
 		rc = weigh_layers(session, work, out);
 	if (!rc && stages == RH_STAGES_CHOSEN)
 		rc = planning_rounds(session, out);

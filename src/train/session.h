@@ -87,8 +87,9 @@ struct rh_workload {
 };
 /* Plan and budgets alone, for those who ask whether it fits: nothing is reserved, and rh_session_start may not follow. */
 enum rh_session_stages {
-	RH_STAGES_CHOSEN, /* as a run has them */
-	RH_STAGES_PACKED  /* as full as memory allows: the same but for some host memory, and quicker */
+	RH_STAGES_CHOSEN,  /* as a run has them */
+	RH_STAGES_DEFAULT, /* in rounds of the default length: where these fit, a run does, and they are found sooner */
+	RH_STAGES_PACKED   /* as full as memory allows: the same but for some host memory, and quicker */
 };
 int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_session_stages stages) RH_MUST;
 /* Plan, budgets, store, weights, devices, executor. */
