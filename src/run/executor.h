@@ -80,8 +80,9 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 void rh_executor_destroy(struct rh_executor *executor);
 
 /* Forward and backward of one step, beside the update that the updater is at. `step` counts from 0; loss_scale is 1 / trained tokens of the
- * step. What goes in is read before rh_executor_begin returns, which is when all is enqueued but the last gradients' way down; results are
- * put where they are wanted by rh_executor_finish. Steps are finished in their order, and a step must not begin while
+ * step. What goes in is read before rh_executor_begin returns. By then all is enqueued but the last gradients' way down and, where another
+ * step may begin, the last slots: they go beside that one's first, or in rh_executor_finish, which puts results where they are wanted.
+ * Steps are finished in their order, and a step must not begin while
  * rh_executor_steps_in_flight are in flight. The updater has been told of a step's update before it begins, or is told when none is in
  * flight. After a fault nothing is running any more, and the executor can only be destroyed. */
 int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count, int64_t step,
