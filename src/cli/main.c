@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are", argv[1]);
 		for (int i = 0; i < VERBS; i++)
 			fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
-		fputc('\n', stderr);
+		fputs(strcmp(argv[1], "merge") ? "\n" : "; PEFT's merge_and_unload merges (README, After training)\n", stderr);
 		return 2;
 	}
 	struct rh_config config = {0};

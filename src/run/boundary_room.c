@@ -84,7 +84,7 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 		for (int64_t m = count; !rc && m > count - distinct; m = fewer(options, trains, m)) {
 			int turn = 0, needed = 0;
 			rc = rh_dispatch_call(&dispatch, trains, m, &turn, program);
-			if (rc >= 0)
+			if (!rc)
 				rc = rh_boundaries_needed(options->plan, options->model->layers, program, m, &needed);
 			if (!rc)
 				rc = ask(asking, program, 1, m);

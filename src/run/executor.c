@@ -64,10 +64,6 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 		return 0;
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
-	if (rc > 0) {
-		rh_error_clear();
-		rc = 0;
-	}
 	for (int d = 0; !rc && d < options->devices; d++) {
 		int64_t waits = HOST_WAITS * options->model->blocks;
 		for (size_t i = 0; i < program.slots; i++)

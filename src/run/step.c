@@ -304,11 +304,8 @@ static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *ba
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int turn = executor->turn, rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
 	executor->shift = (executor->turn - turn + options->devices) % options->devices;
-	if (rc > 0) {
-		rh_warn_once("%s; such steps run as looped-bfs", rh_error(-EINVAL));
-		rh_error_clear();
-		rc = 0;
-	}
+	if (!rc && executor->program.instead[0])
+		rh_warn_once("%s; such steps run as looped-bfs", executor->program.instead);
 	rc = rc ? rc : run_begin_boundaries(executor);
 	rh_store_throttle(options->store, options->throttled_threads);
 	bulk_step_begins(executor);

@@ -2,6 +2,8 @@
 
 #include "core/alloc.h"
 
+#include <stdio.h>
+
 /* The plan's stages bottom up, those that forward and backward share: the fused one is the last. */
 static int model_stages(const struct rh_plan *plan, struct rh_stage **out)
 {
@@ -67,13 +69,16 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 	                                      .stage = stage,
 	                                      .stages = stages,
 	                                      .window = dispatch->window};
-	int rc = rh_schedule_make(schedule, &request, out), instead = rc == -EINVAL;
-	if (instead)
+	int rc = rh_schedule_make(schedule, &request, out);
+	if (rc == RH_NO_ORDER) {
+		snprintf(out->instead, sizeof out->instead, "%s", rh_error(rc));
+		rh_error_clear();
 		rc = rh_schedule_make(rh_schedule_find("looped-bfs"), &request, out);
+	}
 	if (!rc)
 		as_run(dispatch->model, count, out);
 	rh_free(stage);
-	return rc ? rc : instead;
+	return rc;
 }
 
 static int follows_schedule(const struct rh_dispatch *dispatch, int trains)
@@ -85,11 +90,12 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 {
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
 	int rc;
+	out->instead[0] = 0;
 	if (follows_schedule(dispatch, trains))
 		rc = make_scheduled(dispatch, count, 1, out);
 	else
 		rc = rh_roundpipe_program(dispatch->plan, trains, dispatch->devices, count, round < count ? round : count, turn, out);
-	if (rc >= 0)
+	if (!rc)
 		note_sums(out);
 	return rc;
 }

@@ -17,7 +17,7 @@ struct rh_dispatch {
 
 /* Of `count` micro-batches. *turn: of RoundPipe's round robin, moved on. Other schedules' model stages are the plan's; their top stage
  * computes its loss and its gradient at once, in the place of its backward. Forward-only calls go RoundPipe's way.
- * 1, and the error line says why, where the schedule has no order for so many micro-batches and looped-bfs's was taken: same results. */
+ * Where the schedule has no order for so many micro-batches looped-bfs's is taken, with the same results, and out->instead says why. */
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
 /* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */

@@ -24,7 +24,7 @@ static void fill(struct weaving *weaving)
 int schedule_interleaved(const struct rh_schedule_request *request, struct rh_program *out)
 {
 	if (request->stages > request->devices && request->micro_batches % request->devices)
-		return rh_fail(-EINVAL,
+		return rh_fail(RH_NO_ORDER,
 		               "schedule interleaved-1f1b: %lld micro-batches are no multiple of %d devices; change "
 		               "gradient_accumulation_steps",
 		               (long long)request->micro_batches, request->devices);

@@ -38,6 +38,7 @@ static inline int rh_slot_makes_gradients(const struct rh_slot *slot)
 struct rh_program {
 	struct rh_slot *slot;
 	size_t slots, capacity; /* reused from step to step */
+	char instead[160];      /* why a run follows looped-bfs's order here, its schedule having none; "": it follows its own */
 };
 void rh_program_free(struct rh_program *program);
 

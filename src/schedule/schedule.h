@@ -40,10 +40,13 @@ struct rh_schedule {
 	int splits_backward;
 	int swaps; /* weights are uploaded for each slot; a boundary passes through the host even on one device */
 	/* Appends the slots of all steps, in an order in which whatever a slot reads was written by one before it, and a stage's backwards in
-	 * ascending micro-batches: gradients are summed in that order. -EINVAL: it has no order for so many micro-batches, and a run takes
+	 * ascending micro-batches: gradients are summed in that order. RH_NO_ORDER: none for so many micro-batches, and a run takes
 	 * looped-bfs's. Two ways to one: weave_steps, where each device's order is known; listing_make, where devices take what is ready. */
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
+
+/* A verdict, no fault. */
+enum { RH_NO_ORDER = -EDOM };
 
 /* RoundPipe's rounds of a plan's stages; else model stages that forward and backward share. NULL, where nothing is trained, or named:
  * RoundPipe. */
