@@ -166,6 +166,7 @@ static int compare(const struct instance *instance, struct brute *at)
 	if (at->best == DBL_MAX) {
 		assert_int_equal(rc, RH_DOES_NOT_FIT);
 		assert_non_null(strstr(rh_error(rc), "max_vram"));
+		rh_partition_free(&found);
 		return 0;
 	}
 	check_ok(rc);
