@@ -19,6 +19,10 @@ SIMD_INLINE float sgd(const struct optimizer_terms *t, float weight, float gradi
 	return fmaf(t->decay, weight, gradient * t->scale);
 }
 
+/* AdamW's two passes: the weights, from moments that are made and not kept (14 bytes read an element and 4 written in the split layout);
+ * the moments, made again and kept (10 and 8). */
+enum { ADAMW_WEIGHTS = OPTIMIZER_STEPS, ADAMW_MOMENTS };
+
 /* One piece of a pass; inlined where the count is a constant, so that only tails run element by element. */
 SIMD_INLINE uint32_t piece(const int step, const int form, const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at,
                            int64_t count)
@@ -27,9 +31,17 @@ SIMD_INLINE uint32_t piece(const int step, const int form, const struct optimize
 	float *first = s->moment[0], *second = s->moment[1];
 #pragma GCC ivdep
 	for (int64_t i = at; i < at + count; i++) {
-		float weight = weight_at(form, s, i), gradient = gradient_at(form == FORM_WIDE, s->gradient, i);
+		float gradient = gradient_at(form == FORM_WIDE, s->gradient, i);
+		if (step == ADAMW_MOMENTS) {
+			adamw_moments(t, gradient, &first[i], &second[i]);
+			continue;
+		}
+		float weight = weight_at(form, s, i);
 		if (step == STEP_ADAMW) {
 			weight = adamw(t, weight, gradient, &first[i], &second[i]);
+		} else if (step == ADAMW_WEIGHTS) {
+			float m = first[i], v = second[i];
+			weight = adamw(t, weight, gradient, &m, &v);
 		} else if (step == STEP_LION) {
 			weight = lion(t, weight, gradient, &first[i]);
 		} else {
@@ -52,10 +64,13 @@ SIMD_INLINE int update(const int step, const int form, const struct optimizer_te
 	uint32_t bad = 0;
 	int64_t i = 0;
 	for (; i + PIECE <= count; i += PIECE) {
-		ask_weights(form, &s, i, PIECE);
+		if (step != ADAMW_MOMENTS)
+			ask_weights(form, &s, i, PIECE);
+		else
+			ask((const char *)s.gradient + i * (form == FORM_WIDE ? 4 : 2), PIECE * (form == FORM_WIDE ? 4 : 2));
 		if (step != STEP_SGD)
 			ask(s.moment[0] + i, PIECE * 4);
-		if (step == STEP_ADAMW)
+		if (step == STEP_ADAMW || step == ADAMW_WEIGHTS || step == ADAMW_MOMENTS)
 			ask(s.moment[1] + i, PIECE * 4);
 		bad |= piece(step, form, &t, &s, i, PIECE);
 	}
@@ -76,73 +91,8 @@ SIMD_INLINE int update(const int step, const int form, const struct optimizer_te
 		[FORM_WIDE] = name##_wide, [FORM_SPLIT] = name##_split, [FORM_PLAIN] = name##_plain                                        \
 	}
 
-/* The weights, from moments that are made and not kept: 14 bytes read an element and 4 written in the split layout. */
-SIMD_INLINE uint32_t weights_piece(const int form, const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at,
-                                   int64_t count)
-{
-	uint32_t bad = 0;
-	const float *first = s->moment[0], *second = s->moment[1];
-#pragma GCC ivdep
-	for (int64_t i = at; i < at + count; i++) {
-		float m = first[i], v = second[i];
-		float weight = adamw(t, weight_at(form, s, i), gradient_at(form == FORM_WIDE, s->gradient, i), &m, &v);
-		weight_to(form, s, i, rh_f32_bits(weight));
-		bad |= not_finite(rh_f32_bits(weight));
-	}
-	return bad;
-}
-
-/* The moments, made again and kept: 10 bytes read and 8 written. */
-SIMD_INLINE void moments_piece(const int form, const struct optimizer_terms *t, const struct optimizer_span *s, int64_t at, int64_t count)
-{
-	float *first = s->moment[0], *second = s->moment[1];
-#pragma GCC ivdep
-	for (int64_t i = at; i < at + count; i++)
-		adamw_moments(t, gradient_at(form == FORM_WIDE, s->gradient, i), &first[i], &second[i]);
-}
-
-SIMD_INLINE int weights_alone(const int form, const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count)
-{
-	const struct optimizer_terms t = *terms;
-	const struct optimizer_span s = *span;
-	uint32_t bad = 0;
-	int64_t i = 0;
-	for (; i + PIECE <= count; i += PIECE) {
-		ask_weights(form, &s, i, PIECE);
-		ask(s.moment[0] + i, PIECE * 4);
-		ask(s.moment[1] + i, PIECE * 4);
-		bad |= weights_piece(form, &t, &s, i, PIECE);
-	}
-	return (int)(bad | weights_piece(form, &t, &s, i, count - i));
-}
-
-SIMD_INLINE int moments_alone(const int form, const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count)
-{
-	const struct optimizer_terms t = *terms;
-	const struct optimizer_span s = *span;
-	int64_t i = 0;
-	for (; i + PIECE <= count; i += PIECE) {
-		ask((const char *)s.gradient + i * (form == FORM_WIDE ? 4 : 2), PIECE * (form == FORM_WIDE ? 4 : 2));
-		ask(s.moment[0] + i, PIECE * 4);
-		ask(s.moment[1] + i, PIECE * 4);
-		moments_piece(form, &t, &s, i, PIECE);
-	}
-	moments_piece(form, &t, &s, i, count - i);
-	return 0;
-}
-
-#define PASS(name, pass, form)                                                                                                             \
-	static int name(const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count)                             \
-	{                                                                                                                                  \
-		return pass(form, terms, span, count);                                                                                     \
-	}
-#define PASSES(pass)                                                                                                                       \
-	PASS(pass##_wide, pass, FORM_WIDE)                                                                                                 \
-	PASS(pass##_split, pass, FORM_SPLIT)                                                                                               \
-	PASS(pass##_plain, pass, FORM_PLAIN)
-
-PASSES(weights_alone)
-PASSES(moments_alone)
+UPDATES(weights_alone, ADAMW_WEIGHTS)
+UPDATES(moments_alone, ADAMW_MOMENTS)
 UPDATES(update_adamw, STEP_ADAMW)
 UPDATES(update_lion, STEP_LION)
 UPDATES(update_sgd, STEP_SGD)

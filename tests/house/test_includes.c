@@ -143,10 +143,8 @@ static void check_text(const char *path, char *text)
 static void test_includes_point_right(void **state)
 {
 	(void)state;
-	int files = 0;
 	faults = includes_seen = 0;
-	for (size_t i = 0; i < sizeof roots / sizeof roots[0]; i++)
-		files += tree_walk(roots[i], check_text);
+	int files = tree_walk_all(roots, sizeof roots / sizeof roots[0], check_text);
 	printf("%d files, %d includes\n", files, includes_seen);
 	assert_true(files > 10 && includes_seen > 10); /* run from the root of the tree */
 	assert_int_equal(faults, 0);

@@ -68,10 +68,8 @@ static void check_text(const char *path, char *text)
 static void test_lines_functions_and_files_are_short(void **state)
 {
 	(void)state;
-	int files = 0;
 	faults = functions = 0;
-	for (size_t i = 0; i < sizeof roots / sizeof roots[0]; i++)
-		files += tree_walk(roots[i], check_text);
+	int files = tree_walk_all(roots, sizeof roots / sizeof roots[0], check_text);
 	printf("%d files, %d functions\n", files, functions);
 	assert_true(files > 100 && functions > 1000); /* run from the root of the tree */
 	assert_int_equal(faults, 0);

@@ -58,6 +58,15 @@ static inline int tree_walk(const char *dir, tree_visit *visit)
 	return files;
 }
 
+/* All sources below these folders. */
+static inline int tree_walk_all(const char *const *roots, size_t count, tree_visit *visit)
+{
+	int files = 0;
+	for (size_t i = 0; i < count; i++)
+		files += tree_walk(roots[i], visit);
+	return files;
+}
+
 /* The next line of *text without its end, or NULL; *text goes on behind it. */
 static inline char *tree_line(char **text)
 {

@@ -10,15 +10,22 @@ struct planned {
 	int64_t rc, round, total, budget, forward, backward;
 };
 
+/* Of so many steps, under the budgets. */
+static const struct rh_config *asks(struct eight *eight, int64_t max_ram, int64_t round, int steps, struct rh_forecast_input *input)
+{
+	struct rh_config *config = &eight->deep.rig.config;
+	config->max_ram = max_ram;
+	config->round_micro_batches = round;
+	check_ok(rh_forecast_input_synthetic(config, steps, input));
+	return config;
+}
+
 /* With this much of the host's memory, 0 for all; and rounds of so many, 0 for those that are chosen. */
 static struct planned plan(struct eight *eight, int64_t max_ram, int64_t round)
 {
 	struct rh_session session;
 	struct rh_forecast_input input;
-	struct rh_config *config = &eight->deep.rig.config;
-	config->max_ram = max_ram;
-	config->round_micro_batches = round;
-	check_ok(rh_forecast_input_synthetic(config, 1, &input));
+	const struct rh_config *config = asks(eight, max_ram, round, 1, &input);
 	check_ok(rh_session_simulate(config, &eight->machine, &session));
 	struct planned out = {.rc = rh_session_plan(&session, &input.work, RH_STAGES_CHOSEN)};
 	out.round = session.train_round;
@@ -36,10 +43,7 @@ static double seconds_of_step(struct eight *eight, int64_t max_ram, int64_t roun
 {
 	struct rh_forecast_input input;
 	struct rh_forecast forecast;
-	struct rh_config *config = &eight->deep.rig.config;
-	config->max_ram = max_ram;
-	config->round_micro_batches = round;
-	check_ok(rh_forecast_input_synthetic(config, 2, &input));
+	const struct rh_config *config = asks(eight, max_ram, round, 2, &input);
 	check_ok(rh_forecast(config, &eight->machine, &input, NULL, &forecast));
 	double seconds = forecast.step_seconds;
 	rh_forecast_free(&forecast);
