@@ -58,8 +58,8 @@ struct rh_drive_options {
 /* RH_NVME=threads in the environment stands for RH_DRIVE_THREADS (tests). */
 int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
 
-/* Tests: what goes wrong with the n-th call from now on (requests of all drives opened after this, and reservations of space), once.
- * nth 0: nothing, and no counting. Returns how many there were since the last call. */
+/* Tests: what goes wrong with the n-th call from now on (requests of all drives opened after this, and reservations of space), once;
+ * of writes alone where one is to be torn. nth 0: nothing, and no counting. Returns how many there were since the last call. */
 enum rh_drive_fault {
 	RH_FAULT_FAIL,  /* negative errno `code` */
 	RH_FAULT_SHORT, /* the first call moves half of it, as a kernel may */

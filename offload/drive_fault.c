@@ -32,11 +32,11 @@ int drive_fault_armed(void)
 	return armed;
 }
 
-/* Counts a call; nonzero where it is the one, and then what is to go wrong. */
-static int is_due(enum rh_drive_fault *fault, int *code)
+/* Counts a call that can go wrong so (only a write is torn); nonzero where it is the one, and then what is to go wrong. */
+static int is_due(int is_write, enum rh_drive_fault *fault, int *code)
 {
 	pthread_mutex_lock(&lock);
-	int due = fail_at > 0 && ++asked == fail_at;
+	int due = fail_at > 0 && (is_write || what != RH_FAULT_TORN) && ++asked == fail_at;
 	if (due) {
 		*fault = what;
 		*code = code_of_it;
@@ -49,7 +49,7 @@ int drive_fault_due(void)
 {
 	enum rh_drive_fault fault = RH_FAULT_FAIL;
 	int code = 0;
-	return is_due(&fault, &code) && fault == RH_FAULT_FAIL ? code : 0;
+	return is_due(0, &fault, &code) && fault == RH_FAULT_FAIL ? code : 0;
 }
 
 struct faulty {
@@ -85,7 +85,7 @@ static void faulty_submit(struct rh_drive *drive, struct rh_drive_request *reque
 {
 	struct faulty *faulty = faulty_of(drive);
 	int code = 0;
-	if (!is_due(&faulty->fault, &code)) {
+	if (!is_due(request->kind == RH_DRIVE_WRITE, &faulty->fault, &code)) {
 		faulty->inner->ops->submit(faulty->inner, request);
 		return;
 	}
@@ -104,7 +104,7 @@ static void faulty_submit(struct rh_drive *drive, struct rh_drive_request *reque
 		faulty->shadow = *request;
 		faulty->shadow.done = shadow_done;
 		faulty->shadow.context = faulty;
-		if (request->kind == RH_DRIVE_WRITE && faulty->fault == RH_FAULT_TORN)
+		if (faulty->fault == RH_FAULT_TORN)
 			faulty->shadow.bytes /= 2;
 		else if (request->kind == RH_DRIVE_WRITE)
 			flip(request);
