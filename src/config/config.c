@@ -32,6 +32,20 @@ static void choose(const struct config_entries *entries, const struct config_ent
 	}
 }
 
+/* A file serves several runs. --use_peft false: what it says of LoRA is no matter; eval on validation_file: nor is what training
+ * holds out. */
+static void set_aside(const char *verb, const struct config_entry **given)
+{
+	const struct config_entry *peft = given[config_key_find("use_peft")], *rows = given[config_key_find("validation_file")];
+	int truth = 1, is_eval = !strcmp(verb, "eval") && rows && rows->kind != VALUE_NULL;
+	int is_full = peft && peft->origin == ORIGIN_FLAG && peft->kind == VALUE_SCALAR && !config_parse_bool(peft->text, &truth) && !truth;
+	for (size_t i = 0; i < config_key_count; i++)
+		if (is_full && config_keys[i].lora && given[i] && given[i]->origin == ORIGIN_FILE)
+			given[i] = NULL;
+	if (is_eval)
+		given[config_key_find("train_file")] = given[config_key_find("eval_split")] = NULL;
+}
+
 static int fill(struct config_draft *draft, const struct config_entries *entries, const struct config_entry *const *given)
 {
 	for (size_t i = 0; i < config_key_count; i++) {
@@ -106,6 +120,7 @@ int rh_config_load(const char *verb, int argc, char **argv, const char *(*defaul
 	if (rc)
 		goto out;
 	choose(&entries, given);
+	set_aside(verb, given);
 	rc = fill(&draft, &entries, given);
 	rc = rc ? rc : config_resolve(&draft, verb, given, default_device);
 	if (!rc)

@@ -1,6 +1,8 @@
 /* --help of a verb: what it needs, its flags that are no keys, its keys. */
 #include "config/config_internal.h"
 
+#include <string.h>
+
 static const struct {
 	unsigned verb;
 	const char *text;
@@ -21,7 +23,8 @@ static const struct {
          "  --json                          all of it as one line of JSON\n"},
         {VERB_EVAL,
          "\neval\n"
-         "  Loss and accuracy on validation_file of model_name_or_path, and with adapter_name_or_path of the model with that adapter.\n"
+         "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"
+         "  the rows of train_file that training with this eval_split held out.\n"
          "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
         {VERB_GENERATE,
          "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
@@ -37,20 +40,44 @@ static const char *lead_of(unsigned verb)
 	return "";
 }
 
+/* Words of text, broken into lines that begin under one another. */
+static int put_wrapped(struct rh_text *out, const char *text)
+{
+	enum { INDENT = 34, COLUMNS = 100 };
+	size_t column = INDENT;
+	int rc = 0;
+	while (!rc && *text) {
+		size_t length = strcspn(text, " ");
+		int breaks = column > INDENT && column + 1 + length > COLUMNS;
+		if (breaks)
+			rc = rh_text_printf(out, "\n%*s", INDENT, "");
+		else if (column > INDENT)
+			rc = rh_text_printf(out, " ");
+		rc = rc ? rc : rh_text_printf(out, "%.*s", (int)length, text);
+		column = (breaks ? INDENT : column + (column > INDENT)) + length;
+		text += length + (text[length] == ' ');
+	}
+	return rc ? rc : rh_text_printf(out, "\n");
+}
+
 static int put_key(struct rh_text *out, const struct config_key *key, const char *schedules)
 {
 	char expected[256];
+	struct rh_text said = {0};
 	config_key_describe(key, expected, sizeof expected);
-	int rc = rh_text_printf(out, "  %-31s %s", key->name, key->help);
-	int said = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME ||
-	           key->type == KEY_LIST;
-	if (!rc && !said)
-		rc = rh_text_printf(out, "; %s", expected);
+	int rc = rh_text_printf(&said, "%s", key->help);
+	int needs_no_more = key->type == KEY_INERT || key->type == KEY_STRING || key->type == KEY_TARGETS || key->type == KEY_RESUME ||
+	                    key->type == KEY_LIST;
+	if (!rc && !needs_no_more)
+		rc = rh_text_printf(&said, "; %s", expected);
 	if (!rc && key->offset == offsetof(struct config_draft, config.schedule))
-		rc = rh_text_printf(out, ": %s", schedules);
+		rc = rh_text_printf(&said, ": %s", schedules);
 	if (!rc && key->fallback)
-		rc = rh_text_printf(out, " [%s]", key->fallback);
-	return rc ? rc : rh_text_printf(out, "\n");
+		rc = rh_text_printf(&said, " [%s]", key->fallback);
+	rc = rc ? rc : rh_text_printf(out, "  %-31s ", key->name);
+	rc = rc ? rc : put_wrapped(out, said.bytes);
+	rh_text_free(&said);
+	return rc;
 }
 
 int rh_config_help(const char *verb, const char *schedules, struct rh_text *out)

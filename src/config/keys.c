@@ -24,9 +24,9 @@ const struct config_key config_keys[] = {
 	            "unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
 	KEY(KEY_STRING, adapter_name_or_path, VERB_MODEL,
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
-	KEY(KEY_STRING, train_file, VERB_RUNS, .help = "rows to train on: JSONL with messages, prompt + completion, or text"),
+	KEY(KEY_STRING, train_file, VERB_DATA, .help = "rows to train on: JSONL with messages, prompt + completion, or text"),
 	KEY(KEY_STRING, validation_file, VERB_DATA, .help = "rows to evaluate on, JSONL like train_file's"),
-	KEY(KEY_REAL, eval_split, VERB_RUNS, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
+	KEY(KEY_REAL, eval_split, VERB_DATA, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
 	    .help = "share of train_file held out for evaluation"),
 	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
 
@@ -59,7 +59,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, train_sampling_strategy, VERB_RUNS, .fallback = "random", .choices = WORDS("random", "sequential"),
 	    .help = "order of the rows in an epoch: shuffled or as in the file"),
 	KEY(KEY_SEED, seed, VERB_MODEL, .fallback = "42", .help = "seed of initialisation, dropout and sampling"),
-	KEY(KEY_SEED, data_seed, VERB_RUNS, .help = "seed of the order of the rows; unset: seed"),
+	KEY(KEY_SEED, data_seed, VERB_DATA, .help = "seed of the order of the rows; unset: seed"),
 
 	KEY(KEY_REAL, learning_rate, VERB_RUNS, .fallback = "2e-5", .most = HUGE_VAL, .heading = "Optimisation",
 	    .help = "peak learning rate"),

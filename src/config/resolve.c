@@ -170,6 +170,8 @@ static int resolve_evaluation(struct resolving *r)
 		config->eval_steps = (double)config->logging_steps;
 	if (config->validation_file && config->eval_split > 0 && (r->verb_bit & VERB_RUNS))
 		return config_entry_fail(given(r, "eval_split"), "contradicts validation_file; keep one of them");
+	if (config->eval_split > 0 && r->verb_bit == VERB_EVAL && !config->train_file)
+		return config_entry_fail(given(r, "eval_split"), "is a share of train_file's rows; give it, or validation_file");
 	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file && config->eval_split == 0)
 		return config_entry_fail(given(r, "eval_strategy"), "needs rows to evaluate on: give validation_file or eval_split");
 	return 0;
@@ -221,7 +223,7 @@ static int check_required(struct resolving *r)
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", NULL},
-	        {VERB_EVAL, "validation_file", NULL},
+	        {VERB_EVAL, "validation_file", "eval_split"},
 	};
 	for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
 		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || given(r, needs[i].key))

@@ -101,8 +101,10 @@ static int set_number(struct config_draft *draft, const struct config_entry *ent
 static int set_bool(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
-	int truth = 1;
-	if (entry->kind != VALUE_BARE && config_parse_bool(entry->text, &truth))
+	int truth = 1, is_auto = entry->kind == VALUE_SCALAR && !strcmp(key->name, "bf16") && !strcmp(entry->text, "auto");
+	if (is_auto) /* of other trainers: what the device does best, as where dtype is unset */
+		truth = 0;
+	else if (entry->kind != VALUE_BARE && config_parse_bool(entry->text, &truth))
 		return refuse(entry);
 	if (key->type == KEY_TRISTATE)
 		*(enum rh_choice *)field_of(draft, key) = truth ? RH_YES : RH_NO;

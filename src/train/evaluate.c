@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "schedule/program.h"
 
 #include <string.h>
@@ -53,10 +54,21 @@ struct rh_choices rh_choices_find(const struct rh_dataset *dataset)
 int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	struct rh_config unpacked = *config;
+	struct rh_dataset train = {0};
 	unpacked.packing = 0;
-	int rc = rh_dataset_load(config->validation_file, &unpacked, tokenizer, out);
+	if (config->validation_file) {
+		int rc = rh_dataset_load(config->validation_file, &unpacked, tokenizer, out);
+		if (!rc)
+			rh_dataset_report(out, config->validation_file);
+		return rc;
+	}
+	int rc = rh_dataset_load(config->train_file, config, tokenizer, &train);
 	if (!rc)
-		rh_dataset_report(out, config->validation_file);
+		rh_dataset_report(&train, config->train_file);
+	rc = rc ? rc : rh_dataset_split(&train, config->eval_split, config->data_seed, out);
+	if (!rc)
+		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file, (long long)out->rows);
+	rh_dataset_free(&train);
 	return rc;
 }
 

@@ -26,7 +26,8 @@ struct rh_evaluation {
 	double seconds;
 };
 
-/* validation_file. Never packed: order and number of the rows are the file's. */
+/* validation_file, never packed: order and number of the rows are the file's; else what training with eval_split holds out of
+ * train_file. */
 int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 
 /* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's

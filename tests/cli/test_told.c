@@ -3,6 +3,8 @@
 
 #include "core/json.h"
 
+#include <math.h>
+
 static void test_cuts_below_what_is_trained_are_told_of(void **state)
 {
 	(void)state;
@@ -237,6 +239,39 @@ static void prints(const struct scratch *scratch, const char *line, const char *
 	run_free(&ran);
 }
 
+static double loss_of(const struct scratch *scratch, const char *line)
+{
+	char full[1024];
+	json_t *result;
+	fill_in(scratch, line, full, sizeof full);
+	struct ran ran = run_line(scratch, "%s", full);
+	if (ran.status)
+		fail_msg("%s", ran.err);
+	check_ok(rh_json_parse(ran.out, strlen(ran.out), "stdout", &result));
+	json_t *eval = json_object_get(result, "eval"); /* of train */
+	double loss = json_number_value(json_object_get(eval ? eval : result, "eval_loss"));
+	json_decref(result);
+	run_free(&ran);
+	return loss;
+}
+
+/* By the file that trained: the loss is that of training's last evaluation, to the twelve digits that are printed. */
+static void test_rows_that_training_held_out_can_be_evaluated(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	double trained = loss_of(&scratch, "train @/run.yaml --json --eval_split 0.5 --data_seed 3 --eval_strategy epoch");
+	double held = loss_of(&scratch, "eval @/run.yaml --json --eval_split 0.5 --data_seed 3 --model_name_or_path @/out");
+	double others =
+	        loss_of(&scratch, "eval @/run.yaml --json --validation_file @/rows.jsonl --eval_split 0.5 --model_name_or_path @/out");
+	assert_true(held > 0 && fabs(held / trained - 1) < 1e-10);
+	assert_true(fabs(others / held - 1) > 1e-6); /* all four rows */
+	SAYS(&scratch, "eval @/run.yaml --eval_split 0.5 --model_name_or_path @/out", "the 2 of its rows that eval_split holds out");
+	refused(&scratch, "eval --model_name_or_path @/hf --eval_split 0.5", "is a share of train_file's rows");
+	scratch_close(&scratch);
+}
+
 /* JSON has no NaN: a loss that is none is null, and the rest of the result is there. */
 static void test_losses_that_are_no_numbers_are_null(void **state)
 {
@@ -263,6 +298,7 @@ int main(void)
 	        cmocka_unit_test(test_going_on_says_what_is_other_and_what_is_left),
 	        cmocka_unit_test(test_the_chat_template_in_use_is_named),
 	        cmocka_unit_test(test_a_template_without_effect_is_told_of),
+	        cmocka_unit_test(test_rows_that_training_held_out_can_be_evaluated),
 	        cmocka_unit_test(test_losses_that_are_no_numbers_are_null),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

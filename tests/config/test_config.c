@@ -145,6 +145,34 @@ static void test_load_lora_keys_are_of_training_alone(void **state)
 	rh_config_free(&c);
 }
 
+/* The flag is about the file's run: what it says of LoRA goes with the adapter. */
+static void test_load_use_peft_false_sets_a_files_lora_aside(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	static const char yaml[] = "lora_r: 4\nlora_alpha: 16\nlora_target_modules: all-linear\nuse_peft: true\n";
+	check_ok(load(yaml, "--use_peft false", &c));
+	assert_true(!c.use_lora && c.lora_r == 16 && c.lora_alpha == 32 && c.lora_keys_given == 0);
+	rh_config_free(&c);
+	check_ok(load(yaml, NULL, &c));
+	assert_true(c.use_lora && c.lora_r == 4);
+	rh_config_free(&c);
+	refused(yaml, "--use_peft false --lora_r 4", "use_peft: false contradicts lora_r");
+}
+
+static void test_load_bf16_auto_is_unset(void **state)
+{
+	(void)state;
+	struct rh_config c;
+	check_ok(load("bf16: auto\n", "--device cpu:1", &c));
+	assert_int_equal(c.dtype, RH_F32);
+	rh_config_free(&c);
+	check_ok(load("bf16: auto\n", "--device cuda", &c));
+	assert_int_equal(c.dtype, RH_BF16);
+	rh_config_free(&c);
+	refused("fp16: auto\n", NULL, "fp16: 'auto'");
+}
+
 static void test_load_paths_are_written_out_and_looked_at(void **state)
 {
 	struct place *place = *state;
@@ -302,6 +330,8 @@ int main(void)
 	        cmocka_unit_test(test_load_resume_is_true_or_a_path),
 	        cmocka_unit_test(test_load_takes_the_file_after_flags),
 	        cmocka_unit_test(test_load_lora_keys_are_of_training_alone),
+	        cmocka_unit_test(test_load_use_peft_false_sets_a_files_lora_aside),
+	        cmocka_unit_test(test_load_bf16_auto_is_unset),
 	        cmocka_unit_test(test_load_paths_are_written_out_and_looked_at),
 	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
 	        cmocka_unit_test(test_load_takes_ways_of_multiplying),
