@@ -193,13 +193,20 @@ static int has_weights(const struct rh_executor *executor, int b)
 	return !executor->options.updater || rh_updater_has_weights(executor->options.updater, b);
 }
 
+/* After a fault nothing was waited for: the update may be going on. */
+static void await_weights(struct work *work, int b)
+{
+	await_update(work, RUN_WAIT_WEIGHTS, b);
+	if (!work->rc)
+		work->on->weights.version[b] = rh_store_version(work->executor->options.store, b);
+}
+
 /* All of a block that the stage wants, but not before its update is over. */
 static void send_block(struct work *work, int b)
 {
 	struct rh_executor *executor = work->executor;
 	struct run_upload *upload = &work->on->upload;
-	await_update(work, RUN_WAIT_WEIGHTS, b);
-	work->on->weights.version[b] = rh_store_version(executor->options.store, b);
+	await_weights(work, b);
 	struct rh_trace_span *span = work_begin(work, RH_SPAN_COPY, RH_STREAM_WEIGHTS, 0);
 	for (int64_t first = 0; first < upload->bytes[b]; first += executor->pieces.most)
 		send_weights(work, span, b, first, rh_min(upload->bytes[b] - first, executor->pieces.most));
@@ -268,8 +275,7 @@ static void upload_in_windows(struct work *work)
 	int pieces = rh_transfer_lay(executor->pieces, work->on->upload.bytes, blocks, bulk->windows, piece, executor->load);
 	for (int p = 0; p < pieces; p++) {
 		int b = piece[p].item;
-		await_update(work, RUN_WAIT_WEIGHTS, b);
-		work->on->weights.version[b] = rh_store_version(executor->options.store, b);
+		await_weights(work, b);
 		if (window != piece[p].window) {
 			work_end(work, span);
 			wait_for(work, RH_STREAM_WEIGHTS, bulk->up[piece[p].window]);
