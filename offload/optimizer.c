@@ -116,26 +116,27 @@ static void update_span(void *context, int64_t i)
 		sums_make_span(store, spans->piece, view->parts, i, view->frame);
 }
 
-/* The constants in double on the host, each rounded once, as torch does. */
-static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_update *update)
+/* The constants in double on the host, each rounded once, as torch does; of tensors that decay or do not. */
+static struct optimizer_terms make_terms(const struct rh_store *store, const struct rh_update *update, int decays)
 {
 	const struct rh_optimizer_settings *settings = &update->settings;
-	double learning_rate = update->learning_rate, step = (double)update->step;
-	int adamw = store->options.optim == RH_OPTIM_ADAMW;
+	double learning_rate = update->learning_rate, step = (double)update->step, decay = decays ? settings->weight_decay : 0;
+	int adamw = store->options.optim == RH_OPTIM_ADAMW, coupled = store->options.optim == RH_OPTIM_SGD;
 	double weight = 1 - settings->beta1;
 	int from_end = weight >= 0.5; /* torch.lerp switches there: the end it is nearer to is kept exact */
 	return (struct optimizer_terms){
-	        .scale = (float)update->scale,
-	        .keep = 1,
-	        .minus_step = (float)(adamw ? -learning_rate / (1 - pow(settings->beta1, step)) : -learning_rate),
-	        .lerp = from_end ? -(1.0f - (float)weight) : (float)weight,
-	        .lerp_from_end = from_end,
+	        .adamw = {.scale = (float)update->scale,
+	                  .keep = coupled ? 1 : (float)(1 - learning_rate * decay),
+	                  .minus_step = (float)(adamw ? -learning_rate / (1 - pow(settings->beta1, step)) : -learning_rate),
+	                  .lerp = from_end ? -(1.0f - (float)weight) : (float)weight,
+	                  .lerp_from_end = from_end,
+	                  .beta2 = (float)settings->beta2,
+	                  .one_minus_beta2 = (float)(1 - settings->beta2),
+	                  .inverse_root = adamw ? (float)(1 / sqrt(1 - pow(settings->beta2, step))) : 0,
+	                  .epsilon = (float)settings->epsilon},
 	        .beta1 = (float)settings->beta1,
 	        .one_minus_beta1 = (float)weight,
-	        .beta2 = (float)settings->beta2,
-	        .one_minus_beta2 = (float)(1 - settings->beta2),
-	        .inverse_root = adamw ? (float)(1 / sqrt(1 - pow(settings->beta2, step))) : 0,
-	        .epsilon = (float)settings->epsilon,
+	        .decay = coupled ? (float)decay : 0,
 	        .momentum = (float)settings->momentum,
 	};
 }
@@ -180,11 +181,8 @@ static struct found update_spans(struct rh_store *store, const struct store_piec
 	                      .kernel = kernel,
 	                      .bad = INT_MAX,
 	                      .torn = INT_MAX};
-	spans.decaying = spans.plain = make_terms(store, update);
-	if (store->options.optim == RH_OPTIM_SGD)
-		spans.decaying.decay = (float)update->settings.weight_decay;
-	else
-		spans.decaying.keep = (float)(1 - update->learning_rate * update->settings.weight_decay);
+	spans.decaying = make_terms(store, update, 1);
+	spans.plain = make_terms(store, update, 0);
 	store_run_spans(store, piece->span, piece->span_count, update_span, &spans);
 	return (struct found){atomic_load_explicit(&spans.bad, memory_order_relaxed),
 	                      atomic_load_explicit(&spans.torn, memory_order_relaxed)};
@@ -272,6 +270,57 @@ int rh_optimizer_update_pass(struct rh_store *store, int block, const struct rh_
 {
 	RH_ASSERT(rh_optimizer_has_passes(store));
 	return update_block(store, block, update, pass);
+}
+
+int rh_optimizer_has_device_pass(const struct rh_store *store)
+{
+	return rh_optimizer_has_passes(store) && store->form == FORM_SPLIT && !store->options.published;
+}
+
+struct rh_optimizer_arrays rh_optimizer_host_arrays(const struct rh_store *store, int block)
+{
+	RH_ASSERT(rh_optimizer_has_device_pass(store) && rh_store_block(store, block)->trainable);
+	const struct store_block *at = &store->block[block];
+	return (struct rh_optimizer_arrays){.gradient = at->gradient,
+	                                    .upper = at->weights,
+	                                    .lower = at->lower,
+	                                    .first = at->moment[0],
+	                                    .second = at->moment[1],
+	                                    .new_upper = at->weights,
+	                                    .new_lower = at->lower};
+}
+
+int rh_optimizer_device_op(const struct rh_store *store, int block, const struct rh_update *update, const struct rh_optimizer_arrays *on,
+                           int *tensor, struct rh_op *op)
+{
+	RH_ASSERT(rh_optimizer_has_device_pass(store) && update->step >= 1);
+	const struct rh_block *spec = rh_store_block(store, block);
+	while (*tensor < spec->tensors && !tensor_elements(&spec->tensor[*tensor]))
+		++*tensor;
+	if (*tensor == spec->tensors)
+		return 0;
+	int decays = spec->tensor[*tensor].decays;
+	int64_t first = spec->tensor[*tensor].offset, end = first;
+	while (*tensor < spec->tensors && spec->tensor[*tensor].offset == end && spec->tensor[*tensor].decays == decays)
+		end += tensor_elements(&spec->tensor[(*tensor)++]);
+	const struct {
+		void *array;
+		enum rh_dtype dtype;
+	} operand[] = {[RH_ADAMW_WEIGHTS_GRADIENT] = {on->gradient, RH_BF16}, [RH_ADAMW_WEIGHTS_UPPER] = {on->upper, RH_BF16},
+	               [RH_ADAMW_WEIGHTS_LOWER] = {on->lower, RH_I16},        [RH_ADAMW_WEIGHTS_FIRST] = {on->first, RH_F32},
+	               [RH_ADAMW_WEIGHTS_SECOND] = {on->second, RH_F32},      [RH_ADAMW_WEIGHTS_NEW_UPPER] = {on->new_upper, RH_BF16},
+	               [RH_ADAMW_WEIGHTS_NEW_LOWER] = {on->new_lower, RH_I16}};
+	*op = (struct rh_op){.kind = RH_OP_ADAMW_WEIGHTS, .adamw_weights = make_terms(store, update, decays).adamw};
+	for (size_t i = 0; i < sizeof operand / sizeof *operand; i++)
+		op->operand[i] =
+		        rh_view_of((char *)operand[i].array + rh_dtype_bytes(operand[i].dtype, first), operand[i].dtype, 1, end - first);
+	return 1;
+}
+
+void rh_optimizer_weights_arrived(struct rh_store *store, int block)
+{
+	RH_ASSERT(rh_optimizer_has_device_pass(store) && rh_store_block(store, block)->trainable);
+	store->block[block].version++;
 }
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)

@@ -2,9 +2,9 @@
 
 #include "core/alloc.h"
 #include "core/float16.h"
+#include "core/split.h"
 #include "device/cpu/cpu.h"
 #include "offload/memory.h"
-#include "offload/split.h"
 
 #include <math.h>
 #include <string.h>
@@ -441,10 +441,10 @@ static void move_masters(const struct move *move, const struct store_view *view,
 		store_copy(move->direction, view->master + first, move->values, move->count * 4);
 	else if (move->direction == STORE_IN)
 		for (int64_t i = 0; i < move->count; i++)
-			view->lower[first + i] = split_lower(rh_f32_bits(move->values[i]));
+			view->lower[first + i] = rh_split_lower(rh_f32_bits(move->values[i]));
 	else
 		for (int64_t i = 0; i < move->count; i++)
-			move->values[i] = rh_bits_f32(split_join(upper[move->start + i], view->lower[first + i]));
+			move->values[i] = rh_bits_f32(rh_split_join(upper[move->start + i], view->lower[first + i]));
 }
 
 /* Piece by piece: a frozen block's weights on NVMe, a trainable one's masters. */
@@ -494,7 +494,7 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	char *stored = (char *)to->weights + before;
 	int splits = store->dtype != RH_F32 && store->spec[block].trainable;
 	for (int64_t i = 0; splits && i < count; i++)
-		((uint16_t *)(void *)stored)[i] = split_upper(rh_f32_bits(values[i]));
+		((uint16_t *)(void *)stored)[i] = rh_split_upper(rh_f32_bits(values[i]));
 	if (!splits)
 		move_weights(&move, store->dtype, stored);
 	if (to->published)

@@ -117,8 +117,8 @@ SIMD_INLINE void encode_pair(const int is_signed, struct pair value, __m512 inve
 	_mm256_storeu_si256((__m256i *)(void *)codes, packed);
 }
 
-/* simd.h's adamw, word by word. */
-SIMD_INLINE __m512 adamw_wide(const struct optimizer_terms *t, __m512 weight, __m512 gradient, __m512 *first, __m512 *second)
+/* rh_adamw, word by word. */
+SIMD_INLINE __m512 adamw_wide(const struct rh_adamw_terms *t, __m512 weight, __m512 gradient, __m512 *first, __m512 *second)
 {
 	__m512 g = _mm512_mul_ps(gradient, _mm512_set1_ps(t->scale));
 	__m512 toward = _mm512_fmsub_ps(gradient, _mm512_set1_ps(t->scale), *first);
@@ -139,16 +139,16 @@ SIMD_INLINE void update_pair(const struct optimizer_terms *t, const struct optim
 	uint16_t *weights = (uint16_t *)s->weights + at;
 	__m512i upper = _mm512_loadu_si512(weights), lower = _mm512_loadu_si512(s->lower + at);
 	__m512i gradient = _mm512_loadu_si512((const uint16_t *)s->gradient + at);
-	upper = _mm512_sub_epi16(upper, _mm512_srli_epi16(lower, 15)); /* split_join */
+	upper = _mm512_sub_epi16(upper, _mm512_srli_epi16(lower, 15)); /* rh_split_join */
 	__m512 even = _mm512_castsi512_ps(select_bits(0xffff, lower, _mm512_slli_epi32(upper, 16)));
 	__m512 odd = _mm512_castsi512_ps(select_bits(0xffff, _mm512_srli_epi32(lower, 16), upper));
-	even = adamw_wide(t, even, _mm512_castsi512_ps(_mm512_slli_epi32(gradient, 16)), &first->even, &second->even);
-	odd = adamw_wide(t, odd, _mm512_castsi512_ps(_mm512_and_si512(gradient, _mm512_set1_epi32((int)0xffff0000))), &first->odd,
+	even = adamw_wide(&t->adamw, even, _mm512_castsi512_ps(_mm512_slli_epi32(gradient, 16)), &first->even, &second->even);
+	odd = adamw_wide(&t->adamw, odd, _mm512_castsi512_ps(_mm512_and_si512(gradient, _mm512_set1_epi32((int)0xffff0000))), &first->odd,
 	                 &second->odd);
 	*bad = _mm512_fmadd_ps(even, _mm512_setzero_ps(), *bad);
 	*bad = _mm512_fmadd_ps(odd, _mm512_setzero_ps(), *bad);
 	__m512i low = _mm512_castps_si512(even), high = _mm512_castps_si512(odd);
-	lower = select_bits(0xffff, low, _mm512_slli_epi32(high, 16)); /* split_upper, split_lower */
+	lower = select_bits(0xffff, low, _mm512_slli_epi32(high, 16)); /* rh_split_upper, rh_split_lower */
 	upper = _mm512_add_epi16(select_bits(0xffff, _mm512_srli_epi32(low, 16), high), _mm512_srli_epi16(lower, 15));
 	_mm512_storeu_si512(weights, upper);
 	_mm512_storeu_si512(s->lower + at, lower);

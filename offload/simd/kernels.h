@@ -3,7 +3,7 @@
 #ifndef RH_OFFLOAD_SIMD_KERNELS_H
 #define RH_OFFLOAD_SIMD_KERNELS_H
 
-#include <stdint.h>
+#include "device/adamw.h"
 
 /* How a block holds its weights. */
 enum optimizer_form {
@@ -21,16 +21,9 @@ enum { OPTIMIZER_CODES = 256 };
 
 /* A step's constants, rounded to fp32 from doubles as torch rounds its scalars. */
 struct optimizer_terms {
-	float scale;      /* of the gradient */
-	float keep;       /* of the weight: 1 - lr * weight_decay, or 1 */
-	float minus_step; /* AdamW: -lr / first bias correction; else -lr */
-	/* AdamW: moment 1 += lerp * (g - moment 1); if lerp_from_end, moment 1 = g + lerp * (g - moment 1) */
-	float lerp;
-	int lerp_from_end;
-	float beta1, one_minus_beta1, beta2, one_minus_beta2;
-	float inverse_root; /* 1 / sqrt of the second bias correction */
-	float epsilon;
-	float decay, momentum; /* SGD: g += decay * weight */
+	struct rh_adamw_terms adamw;  /* Lion and SGD have those of it that they need; their minus_step is -lr */
+	float beta1, one_minus_beta1; /* Lion */
+	float decay, momentum;        /* SGD: g += decay * weight */
 };
 
 /* A run of elements of one tensor; NULL where form or step have no such array. */

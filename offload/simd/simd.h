@@ -2,12 +2,12 @@
 #ifndef RH_OFFLOAD_SIMD_H
 #define RH_OFFLOAD_SIMD_H
 
-#include <math.h>
-
 #include "core/float16.h"
+#include "core/split.h"
 #include "device/cpu/simd/vector.h"
 #include "offload/simd/kernels.h"
-#include "offload/split.h"
+
+#include <math.h>
 
 /* A master weight in its form. */
 SIMD_INLINE float weight_at(const int form, const struct optimizer_span *s, int64_t i)
@@ -16,7 +16,7 @@ SIMD_INLINE float weight_at(const int form, const struct optimizer_span *s, int6
 		return ((const float *)s->weights)[i];
 	if (form == FORM_PLAIN)
 		return s->master[i];
-	return rh_bits_f32(split_join(((const uint16_t *)s->weights)[i], s->lower[i]));
+	return rh_bits_f32(rh_split_join(((const uint16_t *)s->weights)[i], s->lower[i]));
 }
 
 SIMD_INLINE void weight_to(const int form, const struct optimizer_span *s, int64_t i, uint32_t bits)
@@ -25,11 +25,11 @@ SIMD_INLINE void weight_to(const int form, const struct optimizer_span *s, int64
 		((float *)s->weights)[i] = rh_bits_f32(bits);
 		return;
 	}
-	((uint16_t *)s->weights)[i] = split_upper(bits);
+	((uint16_t *)s->weights)[i] = rh_split_upper(bits);
 	if (form == FORM_PLAIN)
 		s->master[i] = rh_bits_f32(bits);
 	else
-		s->lower[i] = split_lower(bits);
+		s->lower[i] = rh_split_lower(bits);
 }
 
 SIMD_INLINE float gradient_at(const int wide, const void *gradient, int64_t i)
@@ -62,21 +62,6 @@ SIMD_INLINE void ask_weights(const int form, const struct optimizer_span *s, int
 		ask(s->lower + i, count * 2);
 	if (form == FORM_PLAIN)
 		ask(s->master + i, count * 4);
-}
-
-/* torch.optim.AdamW (single tensor). The sums are written as fma so that no compiler decides whether to contract them. */
-SIMD_INLINE void adamw_moments(const struct optimizer_terms *t, float gradient, float *first, float *second)
-{
-	float g = gradient * t->scale;
-	float toward = fmaf(gradient, t->scale, -*first);
-	*first = fmaf(t->lerp, toward, t->lerp_from_end ? g : *first);
-	*second = fmaf(t->one_minus_beta2 * g, g, *second * t->beta2);
-}
-
-SIMD_INLINE float adamw(const struct optimizer_terms *t, float weight, float gradient, float *first, float *second)
-{
-	adamw_moments(t, gradient, first, second);
-	return fmaf(weight, t->keep, t->minus_step * *first / fmaf(sqrtf(*second), t->inverse_root, t->epsilon));
 }
 
 int SIMD(adamw8)(const struct optimizer_terms *terms, const struct optimizer_span *span, int64_t count);

@@ -6,17 +6,17 @@
 /* bitsandbytes' 32-bit Lion (Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2). */
 SIMD_INLINE float lion(const struct optimizer_terms *t, float weight, float gradient, float *first)
 {
-	float g = gradient * t->scale;
+	float g = gradient * t->adamw.scale;
 	float toward = fmaf(t->one_minus_beta1, g, *first * t->beta1);
 	float sign = (toward > 0 ? 1.0f : 0.0f) - (toward < 0 ? 1.0f : 0.0f);
-	*first = fmaf(t->one_minus_beta2, g, *first * t->beta2);
-	return fmaf(weight, t->keep, t->minus_step * sign);
+	*first = fmaf(t->adamw.one_minus_beta2, g, *first * t->adamw.beta2);
+	return fmaf(weight, t->adamw.keep, t->adamw.minus_step * sign);
 }
 
 /* torch.optim.SGD, dampening 0. A zero moment makes the first step's buffer the gradient itself, as torch has it. */
 SIMD_INLINE float sgd(const struct optimizer_terms *t, float weight, float gradient)
 {
-	return fmaf(t->decay, weight, gradient * t->scale);
+	return fmaf(t->decay, weight, gradient * t->adamw.scale);
 }
 
 /* AdamW's two passes: the weights, from moments that are made and not kept (14 bytes read an element and 4 written in the split layout);
@@ -33,22 +33,22 @@ SIMD_INLINE uint32_t piece(const int step, const int form, const struct optimize
 	for (int64_t i = at; i < at + count; i++) {
 		float gradient = gradient_at(form == FORM_WIDE, s->gradient, i);
 		if (step == ADAMW_MOMENTS) {
-			adamw_moments(t, gradient, &first[i], &second[i]);
+			rh_adamw_moments(&t->adamw, gradient, &first[i], &second[i]);
 			continue;
 		}
 		float weight = weight_at(form, s, i);
 		if (step == STEP_ADAMW) {
-			weight = adamw(t, weight, gradient, &first[i], &second[i]);
+			weight = rh_adamw(&t->adamw, weight, gradient, &first[i], &second[i]);
 		} else if (step == ADAMW_WEIGHTS) {
 			float m = first[i], v = second[i];
-			weight = adamw(t, weight, gradient, &m, &v);
+			weight = rh_adamw(&t->adamw, weight, gradient, &m, &v);
 		} else if (step == STEP_LION) {
 			weight = lion(t, weight, gradient, &first[i]);
 		} else {
 			float g = sgd(t, weight, gradient);
 			if (step == STEP_MOMENTUM)
 				g = first[i] = fmaf(t->momentum, first[i], g);
-			weight = fmaf(t->minus_step, g, weight);
+			weight = fmaf(t->adamw.minus_step, g, weight);
 		}
 		weight_to(form, s, i, rh_f32_bits(weight));
 		bad |= not_finite(rh_f32_bits(weight));

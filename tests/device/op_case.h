@@ -35,7 +35,7 @@ enum op_fill { FILL_RANDOM, FILL_POISON, FILL_NONE };
 
 static inline size_t case_element(enum rh_dtype dtype)
 {
-	return dtype == RH_BF16 ? 2 : dtype == RH_F32 || dtype == RH_I32 ? 4 : 1;
+	return dtype == RH_BF16 || dtype == RH_I16 ? 2 : dtype == RH_F32 || dtype == RH_I32 ? 4 : 1;
 }
 
 /* Single values that case_get and case_put know. */
@@ -49,6 +49,8 @@ static inline double case_get(struct rh_view view, int64_t row, int64_t col)
 	int64_t at = row * view.stride + col;
 	if (view.dtype == RH_E4M3 || view.dtype == RH_E5M2) /* codes, to be compared */
 		return ((uint8_t *)view.data)[at];
+	if (view.dtype == RH_I16)
+		return ((int16_t *)view.data)[at];
 	if (view.dtype == RH_I32)
 		return ((int32_t *)view.data)[at];
 	return (double)(view.dtype == RH_F32 ? ((float *)view.data)[at] : rh_bf16_to_f32(((uint16_t *)view.data)[at]));

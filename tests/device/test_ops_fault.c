@@ -1,6 +1,26 @@
 /* rh_op_fault takes what op.h documents and nothing else; rh_op_cost on cases worked out by hand. */
 #include "op_case.h"
 
+static void give_parameters(struct rh_op *op)
+{
+	if (op->kind == RH_OP_RMSNORM || op->kind == RH_OP_RMSNORM_BACKWARD)
+		op->rmsnorm.groups = 2;
+	if (op->kind == RH_OP_ROPE)
+		op->rope.heads = 2;
+	if (op->kind == RH_OP_ATTENTION || op->kind == RH_OP_ATTENTION_BACKWARD) {
+		op->attention.heads = 4;
+		op->attention.kv_heads = 2;
+		op->attention.documents = 2;
+		op->attention.longest = 4;
+	}
+	if (op->kind == RH_OP_DEQUANTISE)
+		op->dequantise.run = 64;
+	if (op->kind == RH_OP_QUANTISE)
+		op->quantise.limit = 448;
+	if (op->kind == RH_OP_SCALED_GEMM)
+		op->scaled_gemm.trans_b = 1;
+}
+
 /* A right op of each kind: T = 6 rows, every optional operand there. */
 static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 {
@@ -81,25 +101,12 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16},
 	                               {RH_BF16, 1, 16},
 	                               {RH_F32, 6, 16}},
+	        [RH_OP_ADAMW_WEIGHTS] =
+	                {{RH_BF16, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}, {RH_F32, 1, 8}, {RH_F32, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++)
 		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE);
-	if (kind == RH_OP_RMSNORM || kind == RH_OP_RMSNORM_BACKWARD)
-		c.op.rmsnorm.groups = 2;
-	if (kind == RH_OP_ROPE)
-		c.op.rope.heads = 2;
-	if (kind == RH_OP_ATTENTION || kind == RH_OP_ATTENTION_BACKWARD) {
-		c.op.attention.heads = 4;
-		c.op.attention.kv_heads = 2;
-		c.op.attention.documents = 2;
-		c.op.attention.longest = 4;
-	}
-	if (kind == RH_OP_DEQUANTISE)
-		c.op.dequantise.run = 64;
-	if (kind == RH_OP_QUANTISE)
-		c.op.quantise.limit = 448;
-	if (kind == RH_OP_SCALED_GEMM)
-		c.op.scaled_gemm.trans_b = 1;
+	give_parameters(&c.op);
 	c.seed = NULL; /* it ends here */
 	return c;
 }

@@ -3,8 +3,8 @@
 #include "core/alloc.h"
 #include "core/arena.h"
 #include "core/float16.h"
+#include "core/split.h"
 #include "offload/memory.h"
-#include "offload/split.h"
 #include "offload/store_internal.h"
 
 #include <fcntl.h>
@@ -207,8 +207,8 @@ static void check_split(uint32_t bits)
 {
 	if ((bits & 0x7f800000u) == 0x7f800000u)
 		return;
-	uint16_t upper = split_upper(bits);
-	if (split_join(upper, split_lower(bits)) != bits || upper != rh_f32_to_bf16_away(rh_bits_f32(bits)))
+	uint16_t upper = rh_split_upper(bits);
+	if (rh_split_join(upper, rh_split_lower(bits)) != bits || upper != rh_f32_to_bf16_away(rh_bits_f32(bits)))
 		fail_msg("pattern %08x", bits);
 }
 
