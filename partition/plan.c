@@ -193,12 +193,8 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 	enum pass pass = first_pass;
 	plan->backward_stages = 0;
 	while (hi > bottom) {
-		int floor = pass == PASS_FUSED ? fused_floor(at->request) : bottom, lo = hi - 1;
-		if (count >= 0) {
-			lo = cut_below(cuts, count, floor, hi);
-		} else {
-			lo = grow_down(at, plan, pass, floor, hi);
-		}
+		int floor = pass == PASS_FUSED ? fused_floor(at->request) : bottom;
+		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi);
 		if (!fits(at, plan, pass, lo, hi))
 			return does_not_fit(at, plan, pass, lo, hi);
 		widen(at, plan, pass, lo, hi);
@@ -214,12 +210,7 @@ static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int6
 	int lo = 0;
 	plan->forward_stages = 0;
 	while (lo < top) {
-		int hi = lo + 1;
-		if (count >= 0) {
-			hi = cut_above(cuts, count, lo, top);
-		} else {
-			hi = grow_up(at, plan, lo, top);
-		}
+		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top);
 		if (!fits(at, plan, PASS_FORWARD, lo, hi))
 			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
 		widen(at, plan, PASS_FORWARD, lo, hi);

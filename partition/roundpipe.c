@@ -275,10 +275,9 @@ static int64_t first_from(const struct searching *at, double least)
 /* Into the list by its figure; the last falls off. */
 static void keep(struct rh_partition kept[KEPT], int *count, const struct rh_partition *found)
 {
-	int place = *count;
 	if (*count == KEPT && found->lockstep_s >= kept[KEPT - 1].lockstep_s)
 		return;
-	place = *count < KEPT ? (*count)++ : KEPT - 1;
+	int place = *count < KEPT ? (*count)++ : KEPT - 1;
 	struct rh_partition storage = kept[place];
 	for (; place > 0 && kept[place - 1].lockstep_s > found->lockstep_s; place--)
 		kept[place] = kept[place - 1];
