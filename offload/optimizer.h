@@ -64,7 +64,8 @@ struct rh_optimizer_arrays rh_optimizer_host_arrays(const struct rh_store *store
  * decay alike. 1, or 0 where there are no more. */
 int rh_optimizer_device_op(const struct rh_store *store, int block, const struct rh_update *update, const struct rh_optimizer_arrays *on,
                            int *tensor, struct rh_op *op);
-/* The host has the new weights of all its tensors: its version changes as RH_UPDATE_WEIGHTS changes it. */
+/* The host has the new weights of all its tensors: its version changes as RH_UPDATE_WEIGHTS changes it. Devices do not tell that a weight
+ * became non-finite: RH_UPDATE_MOMENTS does, of gradients that were not. */
 void rh_optimizer_weights_arrived(struct rh_store *store, int block);
 /* The update in one pass piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an
  * update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */

@@ -127,6 +127,27 @@ static int elementwise(struct bench *bench, const struct shape *s, double copy)
 	return rc ? rc : by_memory(bench, "dropout", &add, copy);
 }
 
+/* In place, as a run has it. */
+static int optimizer(struct bench *bench, const struct shape *s, double copy)
+{
+	static const enum rh_dtype dtypes[] = {RH_BF16, RH_BF16, RH_I16, RH_F32, RH_F32};
+	struct rh_op op = {.kind = RH_OP_ADAMW_WEIGHTS,
+	                   .adamw_weights = {.scale = 1,
+	                                     .keep = 1,
+	                                     .minus_step = -1e-3f,
+	                                     .lerp = 0.1f,
+	                                     .beta2 = 0.999f,
+	                                     .one_minus_beta2 = 0.001f,
+	                                     .inverse_root = 2,
+	                                     .epsilon = 1e-8f}};
+	bench->used = 0;
+	for (int i = 0; i <= RH_ADAMW_WEIGHTS_SECOND; i++)
+		op.operand[i] = bench_view(bench, dtypes[i], 1, s->hidden * s->inner);
+	op.operand[RH_ADAMW_WEIGHTS_NEW_UPPER] = op.operand[RH_ADAMW_WEIGHTS_UPPER];
+	op.operand[RH_ADAMW_WEIGHTS_NEW_LOWER] = op.operand[RH_ADAMW_WEIGHTS_LOWER];
+	return by_memory(bench, "adamw's weights", &op, copy);
+}
+
 static int tables(struct bench *bench, const struct shape *s, double copy)
 {
 	bench->used = 0;
@@ -230,6 +251,8 @@ int bench_kernels(int argc, char **argv)
 		rc = norms(&bench, &shape, copy);
 	if (!rc)
 		rc = elementwise(&bench, &shape, copy);
+	if (!rc)
+		rc = optimizer(&bench, &shape, copy);
 	if (!rc)
 		rc = tables(&bench, &shape, copy);
 	if (!rc)

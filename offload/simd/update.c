@@ -34,6 +34,7 @@ SIMD_INLINE uint32_t piece(const int step, const int form, const struct optimize
 		float gradient = gradient_at(form == FORM_WIDE, s->gradient, i);
 		if (step == ADAMW_MOMENTS) {
 			rh_adamw_moments(&t->adamw, gradient, &first[i], &second[i]);
+			bad |= not_finite(rh_f32_bits(first[i])); /* then so is the weight, which a device may have made */
 			continue;
 		}
 		float weight = weight_at(form, s, i);

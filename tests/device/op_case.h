@@ -162,7 +162,9 @@ static inline void case_compare(const struct op_case *got, const struct op_case 
 		for (int64_t r = 0; g.data && r < g.rows; r++) {
 			for (int64_t k = 0; k < g.cols; k++) {
 				double x = case_get(g, r, k), y = case_get(w, r, k);
-				if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= got->tolerance[i] + relative * fabs(y))
+				int zeros_differ = got->exact && signbit(x) != signbit(y) && !isnan(x);
+				if ((x == y && !zeros_differ) || (isnan(x) && isnan(y)) ||
+				    (x != y && fabs(x - y) <= got->tolerance[i] + relative * fabs(y)))
 					continue;
 				print_error("%s %s: %s[%d][%d] is %.9g, oracle %.9g\n", info->name, label, info->operand[i].name, (int)r,
 				            (int)k, x, y);
