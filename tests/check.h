@@ -41,6 +41,13 @@ enum { CHECK_THREADS_ONLY = 1 };
 enum { CHECK_THREADS_ONLY = 0 };
 #endif
 
+/* What a process takes is what the program takes: AddressSanitizer and ThreadSanitizer add their own, some bytes for each byte touched. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { CHECK_RESIDENT = 0 };
+#else
+enum { CHECK_RESIDENT = 1 };
+#endif
+
 /* Skips the case, saying why on a line of its own. */
 #define check_skip(...)                                                                                                                    \
 	do {                                                                                                                               \

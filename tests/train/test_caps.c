@@ -57,9 +57,7 @@ static double train(const struct scratch *scratch, const char *line, int64_t dev
 	printf("peaks: device %.2f MiB of %.2f, process %.1f MiB of %.1f\n", (double)device / 1048576, (double)device_cap / 1048576,
 	       (double)host / 1048576, (double)host_cap / 1048576);
 	assert_true(device > 0 && device <= device_cap);
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which take memory of their own */
-	assert_true(host > 0 && host <= host_cap);
-#endif
+	assert_true(!CHECK_RESIDENT || (host > 0 && host <= host_cap));
 	json_t *root;
 	check_ok(rh_json_parse(ran.out, strlen(ran.out), "the program's JSON", &root));
 	double loss = json_number_value(json_object_get(root, "final_loss"));

@@ -86,7 +86,7 @@ static void test_state_three_times_the_memory(void **state)
 	       "NVMe\n",
 	       (double)all * 1e-6, (double)training * 1e-9, (double)may * 1e-9, (double)planned * 1e-9, (double)peak * 1e-9,
 	       (double)figure(&whole, "peak_bytes", "ram") * 1e-9, (double)figure(&spilled, "peak_bytes", "nvme") * 1e-9);
-	assert_true(planned <= may && peak <= may);
+	assert_true(planned <= may && (!CHECK_RESIDENT || peak <= may));
 	assert_true(figure(&spilled, "peak_bytes", "nvme") > 8 * all);
 	assert_true(same_file(path_of("%s/whole/model.safetensors", scratch.dir), path_of("%s/spilled/model.safetensors", scratch.dir)));
 	run_free(&whole);
