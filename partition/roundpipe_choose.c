@@ -1,88 +1,37 @@
 /* The choice: what lockstep calls best, and its neighbours, by the slot recurrence. */
 #include "partition/roundpipe_internal.h"
-#include "partition/rounds.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
+#include "partition/waves.h"
 
-#include <string.h>
+#include <math.h>
 
-/* Micro-batches of slots that the choice may run through the recurrence, which is what bounds its time; and starts that climb. */
-enum { CHOICE_MOST = 4000000, STARTS = 4 };
+/* Slots that the choice may run through the recurrence, which is what bounds its time; rounds of a step that cost anything there; and
+ * starts that climb. */
+enum { CHOICE_MOST = 1000000, ROUNDS_RUN = 16, STARTS = 4 };
 
 /* How a run of layers is shared out to a number of stages. */
 enum share { SHARE_AS_PACKED, SHARE_LARGE_FIRST, SHARE_SMALL_FIRST, SHARES };
 
-/* The slots of the steps: slot i of all on device i mod N; a round's first has its input at hand. */
-static int64_t lay_slots(const struct searching *at, const struct rh_partition *partition, struct rh_timeline_slot *slot)
+static void time_partition(const struct searching *at, struct waves *waves, struct rh_partition *partition)
 {
 	const struct rh_partition_request *request = at->request;
-	int forward = partition->forward_stages, stages = forward + partition->backward_stages;
-	double hop = request->costs->hop_s;
-	int64_t n = 0;
-	for (int64_t r = 0; r < request->rounds * request->steps; r++)
-		for (int s = 0; s < stages; s++, n++) {
-			struct rh_stage stage = s < forward ? partition->forward[s] : partition->backward[s - forward];
-			struct rh_timeline_slot *now = &slot[n];
-			*now = (struct rh_timeline_slot){
-			        .device = (int)(n % request->devices), .from = {-1, s ? n - 1 : -1}, .hop_s = {hop, hop}, .after = -1};
-			rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &now->first, &now->count);
-			now->sums_s[0] = -1;
-			if (s >= forward) {
-				double sums = searching_sums(at, stage.lo, stage.hi);
-				int first = r % request->rounds == 0, last = (r + 1) % request->rounds == 0;
-				now->sums_s[0] = first ? 0 : sums;
-				now->sums_s[1] = last ? 0 : sums;
-				now->after = first ? -1 : n - stages;
-			}
-			if (s <= forward) {
-				now->part_s[1] =
-				        rh_cost_stage(&at->sums, s < forward ? RH_PASS_FORWARD : RH_PASS_FUSED, stage.lo, stage.hi);
-				continue;
-			}
-			now->part_s[0] = rh_cost_recompute(&at->sums, stage.lo, stage.hi);
-			now->part_s[1] = rh_cost_backward(&at->sums, stage.lo, stage.hi);
-			for (int f = 0; f < forward; f++) /* the slot that leaves this stage's input behind */
-				if (partition->forward[f].lo < stage.lo && stage.lo <= partition->forward[f].hi)
-					now->from[0] = n - s + f;
-		}
-	return n;
-}
-
-/* Room for any partition's slots. */
-static int slots_create(const struct searching *at, struct rh_timeline_slot **out)
-{
-	size_t most = (size_t)(at->request->rounds * at->request->steps) * 2 * (size_t)at->layers;
-	*out = rh_alloc(most, sizeof **out);
-	return *out ? 0 : -ENOMEM;
-}
-
-static int time_partition(const struct searching *at, struct rh_timeline_slot *slot, struct rh_partition *partition)
-{
-	struct rh_timeline timeline;
-	int64_t slots = lay_slots(at, partition, slot);
-	int rc = rh_timeline_run(slot, slots, at->request->devices, &timeline);
-	if (rc)
-		return rc;
-	partition->makespan_s = timeline.makespan_s;
-	partition->bubble = timeline.bubble;
-	rh_timeline_free(&timeline);
-	return 0;
-}
-
-int searching_time(const struct searching *at, struct rh_partition *partition)
-{
-	struct rh_timeline_slot *slot = NULL;
-	int rc = slots_create(at, &slot);
-	rc = rc ? rc : time_partition(at, slot, partition);
-	rh_free(slot);
-	return rc;
+	waves_set(waves, &at->sums, at->below_s, partition);
+	partition->makespan_s = waves_run(waves, request->steps, 0, HUGE_VAL);
+	double busy = waves_busy(waves) * (double)request->micro_batches * (double)request->steps;
+	partition->bubble = partition->makespan_s > 0 ? 1 - busy / (request->devices * partition->makespan_s) : 0;
 }
 
 int rh_partition_time(const struct rh_partition_request *request, struct rh_partition *partition)
 {
 	struct searching at = {0};
+	struct waves waves = {0};
 	int rc = searching_open(request, &at);
-	rc = rc ? rc : searching_time(&at, partition);
+	rc = rc ? rc : waves_create(request, &waves);
+	if (!rc)
+		time_partition(&at, &waves, partition);
+	waves_free(&waves);
 	searching_close(&at);
 	return rc;
 }
@@ -115,31 +64,32 @@ static int move_cut(struct rh_partition *partition, int cut, int by)
 	return good;
 }
 
-/* First improvement over all cuts, round and round, until none helps or the budget is spent. */
-static int climb(struct searching *at, struct rh_timeline_slot *slot, int64_t *budget, struct rh_partition *best,
-                 struct rh_partition *scratch)
+/* Slots that one run of the recurrence takes. */
+static int64_t slots_of(const struct rh_partition_request *request, const struct rh_partition *partition)
 {
-	int64_t micro_batches = at->request->micro_batches * at->request->steps;
+	return rh_min(request->rounds, ROUNDS_RUN) * request->steps * (partition->forward_stages + partition->backward_stages);
+}
+
+/* First improvement over all cuts, round and round, until none helps or the budget is spent. */
+static void climb(struct searching *at, struct waves *waves, int64_t budget, struct rh_partition *best, struct rh_partition *scratch)
+{
 	for (int again = 1; again;) {
 		again = 0;
 		int cuts = best->forward_stages + best->backward_stages - 1;
 		for (int move = 0; move < 2 * cuts; move++) {
 			partition_copy(scratch, best);
-			*budget -= micro_batches * (cuts + 1);
-			if (*budget < 0)
-				return 0;
+			budget -= slots_of(at->request, scratch);
+			if (budget < 0)
+				return;
 			if (!move_cut(scratch, move / 2, move % 2 ? 1 : -1) || !searching_measure(at, scratch))
 				continue;
-			int rc = time_partition(at, slot, scratch);
-			if (rc)
-				return rc;
+			time_partition(at, waves, scratch);
 			if (scratch->makespan_s < best->makespan_s * (1 - 1e-12)) {
 				partition_copy(best, scratch);
 				again = 1;
 			}
 		}
 	}
-	return 0;
 }
 
 /* Layers [lo, hi) in `stages` even shares, bottom up or top down: each takes up to what is left, evenly, or just past it. 0 when there are
@@ -170,39 +120,37 @@ static int share_out(const struct searching *at, enum rh_pass pass, int lo, int 
 
 struct choice {
 	struct searching *at;
-	struct rh_timeline_slot *slot;
+	struct waves waves;
 	struct rh_partition scratch, start[STARTS]; /* by makespan_s */
 	int starts;
 	int64_t budget;
 };
 
-static int try_start(struct choice *choice)
+static void try_start(struct choice *choice)
 {
 	struct rh_partition *now = &choice->scratch;
-	const struct rh_partition_request *request = choice->at->request;
 	if (!searching_measure(choice->at, now))
-		return 0;
-	choice->budget -= request->micro_batches * request->steps * (now->forward_stages + now->backward_stages);
-	int rc = choice->budget < 0 ? 0 : time_partition(choice->at, choice->slot, now);
-	if (rc || choice->budget < 0)
-		return rc;
+		return;
+	choice->budget -= slots_of(choice->at->request, now);
+	if (choice->budget < 0)
+		return;
+	time_partition(choice->at, &choice->waves, now);
 	int place = choice->starts < STARTS ? choice->starts++ : STARTS;
 	if (place == STARTS && now->makespan_s >= choice->start[--place].makespan_s)
-		return 0;
+		return;
 	struct rh_partition storage = choice->start[place];
 	for (; place > 0 && choice->start[place - 1].makespan_s > now->makespan_s; place--)
 		choice->start[place] = choice->start[place - 1];
 	choice->start[place] = storage;
 	partition_copy(&choice->start[place], now);
-	return 0;
 }
 
 /* A partition that lockstep kept, the same with a stage more of either kind, and each shared out in other ways. */
-static int try_variants(struct choice *choice, const struct rh_partition *kept)
+static void try_variants(struct choice *choice, const struct rh_partition *kept)
 {
 	struct rh_partition *now = &choice->scratch;
-	int bottom = choice->at->first_trained, top = kept->backward[0].lo, rc = 0;
-	for (int v = 0; !rc && v < 4 * SHARES * SHARES; v++) {
+	int bottom = choice->at->first_trained, top = kept->backward[0].lo;
+	for (int v = 0; v < 4 * SHARES * SHARES; v++) {
 		enum share up = (enum share)(v % SHARES), down = (enum share)(v / SHARES % SHARES);
 		int more_up = v / (SHARES * SHARES) % 2, more_down = v / (SHARES * SHARES) / 2;
 		if ((more_up && up == SHARE_AS_PACKED) || (more_down && down == SHARE_AS_PACKED))
@@ -215,33 +163,31 @@ static int try_variants(struct choice *choice, const struct rh_partition *kept)
 		if (down != SHARE_AS_PACKED && (now->backward_stages < 2 || !share_out(choice->at, RH_PASS_BACKWARD, bottom, top,
 		                                                                       now->backward_stages - 1, down, now->backward + 1)))
 			continue;
-		rc = try_start(choice);
+		try_start(choice);
 	}
-	return rc;
 }
 
 static int choose(struct searching *at, struct rh_partition kept[KEPT], int count, struct rh_partition *out)
 {
 	struct choice choice = {.at = at, .budget = CHOICE_MOST / 2};
-	int rc = slots_create(at, &choice.slot);
+	int rc = waves_create(at->request, &choice.waves);
 	rc = rc ? rc : partition_create(at->layers, &choice.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at->layers, &choice.start[i]);
 	for (int i = 0; !rc && i < count; i++) {
 		if (i == 0)
 			choice.budget = INT64_MAX / 2; /* whatever its size, the best is among the starts */
-		rc = try_variants(&choice, &kept[i]);
+		try_variants(&choice, &kept[i]);
 		choice.budget = i == 0 ? CHOICE_MOST / 2 : choice.budget;
 	}
 	int best = 0;
 	for (int i = 0; !rc && i < choice.starts; i++) {
-		choice.budget = CHOICE_MOST / 2 / choice.starts;
-		rc = climb(at, choice.slot, &choice.budget, &choice.start[i], &choice.scratch);
+		climb(at, &choice.waves, CHOICE_MOST / 2 / choice.starts, &choice.start[i], &choice.scratch);
 		best = choice.start[i].makespan_s < choice.start[best].makespan_s ? i : best;
 	}
 	if (!rc)
 		partition_copy(out, &choice.start[best]);
-	rh_free(choice.slot);
+	waves_free(&choice.waves);
 	rh_partition_free(&choice.scratch);
 	for (int i = 0; i < STARTS; i++)
 		rh_partition_free(&choice.start[i]);

@@ -30,9 +30,6 @@ double searching_sums(const struct searching *at, int lo, int hi);
 /* Do the stages fit the cap together? Sets prefetch_bytes, device_bytes, slowest_s and lockstep_s. */
 int searching_measure(struct searching *at, struct rh_partition *partition);
 
-/* rh_partition_time of a request that is open. */
-int searching_time(const struct searching *at, struct rh_partition *partition) RH_MUST;
-
 int partition_create(int layers, struct rh_partition *out) RH_MUST;
 void partition_copy(struct rh_partition *to, const struct rh_partition *from);
 

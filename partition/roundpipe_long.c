@@ -1,9 +1,8 @@
 #include "partition/roundpipe_long.h"
 
-#include "core/alloc.h"
 #include "core/minmax.h"
 #include "partition/roundpipe_internal.h"
-#include "partition/rounds.h"
+#include "partition/waves.h"
 
 #include <math.h>
 
@@ -17,62 +16,17 @@ enum {
 
 struct long_rounds {
 	struct searching *at;
-	double *first, *last; /* of each slot: its first micro-batch has left, its last has */
-	double *recompute, *rest, *sums;
-	double *room;                               /* of each device, for gradient sums: when it is free */
-	struct rh_partition start[STARTS], scratch; /* by makespan_s, as the recurrence of whole slots has it */
+	struct waves waves;
+	struct rh_partition start[STARTS], scratch; /* by makespan_s */
 	int starts;
 	int64_t steps; /* run: of joined ones so many that in those after the first each device has had each place in the round, or nearly */
 };
 
-/* Seconds from the first slot's begin to the last one's end; of joined steps, those after the first. Given up, with what it is by then,
- * where it is more than `most`. */
-static double whole_slots(struct long_rounds *how, const struct rh_partition *cuts, double most)
+/* As waves_run, of joined steps those after the first. */
+static double run(struct long_rounds *how, const struct rh_partition *cuts, double most)
 {
-	const struct rh_partition_request *request = how->at->request;
-	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = request->devices;
-	double hop = request->costs->hop_s, end = 0, begun = 0;
-	for (int s = 0; s < stages; s++) {
-		struct rh_stage stage = s < forward ? cuts->forward[s] : cuts->backward[s - forward];
-		how->recompute[s] = s > forward ? rh_cost_recompute(&how->at->sums, stage.lo, stage.hi) : 0;
-		how->rest[s] = s < forward    ? rh_cost_forward(&how->at->sums, stage.lo, stage.hi)
-		               : s == forward ? rh_cost_stage(&how->at->sums, RH_PASS_FUSED, stage.lo, stage.hi)
-		                              : rh_cost_backward(&how->at->sums, stage.lo, stage.hi);
-		how->sums[s] = searching_sums(how->at, stage.lo, stage.hi);
-	}
-	for (int d = 0; d < devices; d++)
-		how->room[d] = 0;
-	int64_t slot = 0;
-	for (int64_t r = 0; r < how->steps * request->rounds; r++) {
-		int64_t unused, count;
-		int adds = r % request->rounds != 0, goes_on = (r + 1) % request->rounds != 0; /* from sums that are there, with them */
-		rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &unused, &count);
-		for (int s = 0; s < stages; s++, slot++) {
-			double free = slot >= devices ? how->last[slot - devices] : 0;
-			if (s >= forward && adds)
-				free = rh_max_double(free,
-				                     rh_max_double(how->room[slot % devices], how->last[slot - stages] + how->sums[s]) +
-				                             how->sums[s]);
-			else if (s >= forward)
-				free = rh_max_double(free, how->room[slot % devices]);
-			double first = free + how->recompute[s], last = 0;
-			if (s) {
-				first = rh_max_double(first, how->first[slot - 1] + hop);
-				last = how->last[slot - 1] + hop + how->rest[s];
-			}
-			first += how->rest[s];
-			how->first[slot] = first;
-			how->last[slot] = rh_max_double(first + (double)(count - 1) * (how->recompute[s] + how->rest[s]), last);
-			end = rh_max_double(end, how->last[slot]);
-			if (s >= forward)
-				how->room[slot % devices] = how->last[slot] + (goes_on ? how->sums[s] : 0);
-		}
-		if (r + 1 == request->rounds && request->steps > 1)
-			begun = end;
-		else if (end - begun > most && (begun > 0 || request->steps == 1))
-			break;
-	}
-	return end - begun;
+	waves_set(&how->waves, &how->at->sums, how->at->below_s, cuts);
+	return waves_run(&how->waves, how->steps, how->steps > 1, most);
 }
 
 /* [lo, hi) in even shares of time, each stage up to its share of what is left or just past it. Each has a layer; there are no more stages
@@ -127,7 +81,7 @@ static void consider(struct long_rounds *how)
 	int most_stages = how->at->request->stages_most;
 	if (most_stages && now->forward_stages + now->backward_stages > most_stages)
 		return;
-	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : HUGE_VAL, seconds = whole_slots(how, now, most);
+	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : HUGE_VAL, seconds = run(how, now, most);
 	if (seconds >= most || !fits(how, now))
 		return;
 	now->makespan_s = seconds;
@@ -233,7 +187,7 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 					partition_copy(now, best);
 					if (!shift(list ? now->backward : now->forward, from, to, !list))
 						break;
-					double seconds = whole_slots(how, now, best->makespan_s);
+					double seconds = run(how, now, best->makespan_s);
 					if (seconds >= best->makespan_s * (1 - 1e-9) || !fits(how, now))
 						continue;
 					now->makespan_s = seconds;
@@ -245,25 +199,6 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 	}
 }
 
-/* In full: the makespan of one step; of joined steps, what each after the first adds. */
-static int run_in_full(struct long_rounds *how, struct rh_partition *cuts)
-{
-	struct rh_partition_request run = *how->at->request;
-	struct searching at = *how->at;
-	double before = 0;
-	int rc = 0;
-	at.request = &run;
-	if (run.steps > 1) {
-		run.steps = 1;
-		rc = searching_time(&at, cuts);
-		before = cuts->makespan_s;
-	}
-	run.steps = how->steps;
-	rc = rc ? rc : searching_time(&at, cuts);
-	cuts->makespan_s -= before;
-	return rc;
-}
-
 static int choose(struct long_rounds *how, struct rh_partition *out)
 {
 	try_counts(how);
@@ -272,9 +207,6 @@ static int choose(struct long_rounds *how, struct rh_partition *out)
 	int best = -1;
 	for (int i = 0; i < how->starts; i++) {
 		climb(how, &how->start[i]);
-		int rc = run_in_full(how, &how->start[i]);
-		if (rc)
-			return rc;
 		best = best < 0 || how->start[i].makespan_s < how->start[best].makespan_s ? i : best;
 	}
 	partition_copy(out, &how->start[best]);
@@ -293,16 +225,7 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 		int64_t most = JOINED_SLOTS_MOST / (request->rounds * (int64_t)stages);
 		how.steps += turns < most ? turns : rh_max(most, 1);
 	}
-	size_t slots = rc ? 0 : (size_t)(how.steps * request->rounds) * stages;
-	how.first = rc ? NULL : rh_alloc(2 * slots + 3 * stages + (size_t)request->devices, sizeof *how.first);
-	rc = rc ? rc : how.first ? 0 : -ENOMEM;
-	if (!rc) {
-		how.last = how.first + slots;
-		how.recompute = how.last + slots;
-		how.rest = how.recompute + stages;
-		how.sums = how.rest + stages;
-		how.room = how.sums + stages;
-	}
+	rc = rc ? rc : waves_create(request, &how.waves);
 	rc = rc ? rc : partition_create(at.layers, &how.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)
 		rc = partition_create(at.layers, &how.start[i]);
@@ -311,7 +234,7 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	for (int i = 0; i < STARTS; i++)
 		rh_partition_free(&how.start[i]);
 	rh_partition_free(&how.scratch);
-	rh_free(how.first);
+	waves_free(&how.waves);
 	searching_close(&at);
 	if (rc)
 		rh_partition_free(out);

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "partition/rounds.h"
+#include "partition/steady.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,7 +31,8 @@ struct lane {
 struct stepping {
 	const struct rh_step_request *request;
 	int layers, stages, forward;
-	int64_t most;      /* micro-batches of a round */
+	int uniform;       /* all micro-batches of a slot take the same */
+	int64_t most;      /* of a slot's micro-batches, how many have a place: all of a round's; of uniform ones the first and the last */
 	struct lane *lane; /* (devices) */
 	double *end;       /* (stages, most): of this round */
 	double *whole;     /* (stages): end of each slot, in this round and in the one before */
@@ -44,6 +46,7 @@ struct stepping {
 	double uploaded_s;                                            /* the step's last upload */
 	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
 	int turn;
+	struct steady steady;           /* of uniform rounds without an update */
 	double update_rate, alone_rate; /* of the update beside copies and without them, in this try; 0: no time */
 };
 
@@ -140,11 +143,25 @@ static int saved_by(const struct stepping *at, struct rh_stage stage)
 	return -1;
 }
 
+static void ended(struct stepping *at, struct lane *lane, int s, double t)
+{
+	lane->free_s = t;
+	lane->ended_s[1] = lane->ended_s[0];
+	lane->ended_s[0] = t;
+	at->whole[s] = t;
+	at->last_s = rh_max_double(at->last_s, t);
+}
+
+/* Leaves after gradients that are still on their way. */
+static double leaves(const struct stepping *at, const struct lane *lane, double t)
+{
+	return rh_max_double(t, at->request->gradients_block ? lane->down_s : 0);
+}
+
 static void run_micro_batches(struct stepping *at, struct lane *lane, int s, int64_t count, int64_t longer, double t)
 {
 	struct rh_stage stage = stage_of(at, s);
 	int saved = s > at->forward ? saved_by(at, stage) : -1;
-	double blocked = at->request->gradients_block ? lane->down_s : 0;
 	for (int64_t m = 0; m < count; m++) {
 		const struct rh_cost_sums *sums = m < longer ? at->request->longer : at->request->shorter;
 		double hop = sums->costs->hop_s, first = 0, rest;
@@ -161,13 +178,39 @@ static void run_micro_batches(struct stepping *at, struct lane *lane, int s, int
 			t = rh_max_double(t, at->end[(s - 1) * at->most + m] + hop);
 		t += rest;
 		at->busy_s += first + rest;
-		lane->free_s = t;
-		at->end[s * at->most + m] = rh_max_double(t, blocked); /* leaves after gradients that are still on their way */
+		at->end[s * at->most + m] = leaves(at, lane, t);
 	}
-	lane->ended_s[1] = lane->ended_s[0];
-	lane->ended_s[0] = lane->free_s;
-	at->whole[s] = lane->free_s;
-	at->last_s = rh_max_double(at->last_s, lane->free_s);
+	ended(at, lane, s, t);
+}
+
+/* The same by the first and the last alone, where all take the same (waves.h says why). */
+static void run_first_and_last(struct stepping *at, struct lane *lane, int s, int64_t count, double ready)
+{
+	const struct rh_cost_sums *sums = at->request->shorter;
+	struct rh_stage stage = stage_of(at, s);
+	double hop = sums->costs->hop_s, recompute = 0, rest, last = 0;
+	if (s <= at->forward) {
+		rest = rh_cost_stage(sums, s < at->forward ? RH_PASS_FORWARD : RH_PASS_FUSED, stage.lo, stage.hi);
+	} else {
+		int saved = saved_by(at, stage);
+		recompute = rh_cost_recompute(sums, stage.lo, stage.hi);
+		rest = rh_cost_backward(sums, stage.lo, stage.hi);
+		if (saved >= 0) {
+			ready = rh_max_double(ready, at->end[2 * saved] + hop);
+			last = at->end[2 * saved + 1] + hop + recompute + rest;
+		}
+	}
+	double first = ready + recompute;
+	if (s) {
+		first = rh_max_double(first, at->end[2 * (s - 1)] + hop);
+		last = rh_max_double(last, at->end[2 * (s - 1) + 1] + hop + rest);
+	}
+	first += rest;
+	last = rh_max_double(last, first + (double)(count - 1) * (recompute + rest));
+	at->busy_s += (double)count * (recompute + rest);
+	at->end[2 * s] = leaves(at, lane, first);
+	at->end[2 * s + 1] = leaves(at, lane, last);
+	ended(at, lane, s, last);
 }
 
 /* Gradients leave from the top layer of the stage down; in the last round they are the host's then. */
@@ -208,10 +251,55 @@ static void run_round(struct stepping *at, int64_t round)
 		at->turn = (at->turn + 1) % request->devices;
 		double ready = slot_uploaded(at, lane, s, round, count);
 		double boundary = (double)layer_of(at, stage_of(at, s).lo)->boundary_bytes;
-		run_micro_batches(at, lane, s, count, longer, ready);
+		if (at->uniform)
+			run_first_and_last(at, lane, s, count, ready);
+		else
+			run_micro_batches(at, lane, s, count, longer, ready);
 		at->copied_bytes += boundary * (double)count; /* its output, down */
 		if (s >= at->forward)
 			download(at, lane, s, round + 1 == request->rounds);
+	}
+}
+
+/* Rounds that come to repeat need not be run. */
+static int64_t skip_rounds(struct stepping *at, int64_t round, int64_t left)
+{
+	struct steady *steady = &at->steady;
+	steady_clear(steady);
+	for (int d = 0; d < at->request->devices; d++) {
+		struct lane *lane = &at->lane[d];
+		double *const time[] = {&lane->free_s, &lane->up_s, &lane->down_s, &lane->ended_s[0], &lane->ended_s[1], &lane->room_s};
+		for (size_t i = 0; i < sizeof time / sizeof *time; i++)
+			steady_time(steady, time[i]);
+	}
+	for (int s = 0; s < at->stages; s++)
+		steady_time(steady, &at->whole[s]);
+	steady_time(steady, &at->uploaded_s);
+	steady_time(steady, &at->last_s);
+	steady_sum(steady, &at->busy_s);
+	steady_sum(steady, &at->copied_bytes);
+	return steady_skip(steady, round, left);
+}
+
+static int64_t divisor(int64_t a, int64_t b)
+{
+	return b ? divisor(b, a % b) : a;
+}
+
+static void run_rounds(struct stepping *at)
+{
+	const struct rh_step_request *request = at->request;
+	int64_t rounds = request->rounds, longer = request->sequences % rounds, alike = 0;
+	int64_t again = request->devices / divisor(at->stages, request->devices); /* rounds, after which turns are the same */
+	for (int64_t r = 0; r < rounds; r++) {
+		int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
+		run_round(at, r);
+		if (r <= 1 || r == longer || r + 1 == rounds) {
+			alike = r;
+			steady_begin(&at->steady);
+		}
+		if (at->uniform && at->update_rate <= 0 && next - r > 1 && (r - alike) % again == 0)
+			r += skip_rounds(at, r - alike, next - 1 - r);
 	}
 }
 
@@ -347,8 +435,7 @@ static double run_steps(struct stepping *at, double update_rate, double alone_ra
 		if (step == before + 1)
 			begun = at->last_s;
 		at->busy_s = at->copied_bytes = at->updated_bytes = at->worked_s = at->uploaded_s = 0;
-		for (int64_t round = 0; round < request->rounds; round++)
-			run_round(at, round);
+		run_rounds(at);
 		end_step(at);
 	}
 	return (at->last_s - begun) / (steps - 1 - before);
@@ -368,7 +455,8 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	                        .layers = layers,
 	                        .stages = stages,
 	                        .forward = cuts->forward_stages,
-	                        .most = request->round_micro_batches};
+	                        .uniform = request->longer == request->shorter,
+	                        .most = request->longer == request->shorter ? 2 : request->round_micro_batches};
 	if (request->devices < 1 || request->rounds < 1 || request->round_micro_batches < 1 || request->sequences < request->rounds)
 		return rh_fail(-EINVAL, "step: devices, rounds and micro-batches are counts from 1, and a round has a sequence");
 	size_t s = (size_t)stages, l = (size_t)layers;
@@ -376,7 +464,7 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
 	at->gate = rh_alloc(3 * l, sizeof *at->gate);
 	at->state = rh_alloc(l, sizeof *at->state);
-	if (!at->lane || !at->end || !at->gate || !at->state)
+	if (!at->lane || !at->end || !at->gate || !at->state || steady_create(6 * (size_t)request->devices + s + 4, &at->steady))
 		return -ENOMEM;
 	at->whole = at->end + s * (size_t)at->most;
 	at->whole_before = at->whole + s;
@@ -397,6 +485,8 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 	out->updated_bytes = trained * whole;
 	at->in_two = bytes->weights > 0 && !at->request->stale;
 	out->period_s = out->schedule_s;
+	if (at->request->schedule_alone)
+		return;
 	double host = rates->host_bytes_per_s;
 	for (int turn = 0; turn < RATE_TURNS; turn++) {
 		double beside = rh_max_double(host - out->copied_bytes / out->period_s, host / 8);
@@ -424,5 +514,6 @@ int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estim
 	rh_free(at.end);
 	rh_free(at.gate);
 	rh_free(at.state);
+	steady_free(&at.steady);
 	return rc;
 }

@@ -38,6 +38,7 @@ struct rh_step_request {
 	enum rh_step_update update;
 	int gradients_block; /* they go down on the activations' stream, before the next slot's */
 	int sums_apart;      /* a device has room for the next slot's sums beside those that leave; 0: one room, as the executor has */
+	int schedule_alone;  /* the estimate ends with schedule_s, and is as if the update took no time */
 	struct rh_step_rates rates;
 	struct rh_step_bytes bytes;
 };

@@ -1,8 +1,10 @@
 #include "run/boundary.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "run/spool.h"
 
+#include <limits.h>
 #include <string.h>
 
 int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
@@ -233,20 +235,52 @@ static int book(void *context, const struct rh_boundary_touch *touch)
 	return 0;
 }
 
+/* Books alone, for a program of so many micro-batches. */
+static int open_books(const struct rh_boundary_walk *walk, const struct program_facts *facts, int64_t micro_batches,
+                      struct rh_boundaries *books)
+{
+	int most = walk->plan->backward_stages + 2;
+	for (int l = 1; l < walk->layers; l++)
+		most += facts->readers[l] > 0;
+	const struct rh_boundaries_options options = {
+	        .count = (int)(most * micro_batches), .layers = walk->layers, .micro_batches = micro_batches};
+	return rh_boundaries_create(&options, books);
+}
+
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_walk walk = {
 	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .touch = book, .context = &books};
 	struct program_facts facts;
-	int rc = find_facts(&walk, &facts), most = 0;
-	for (int l = 1; !rc && l < layers; l++)
-		most += facts.readers[l] > 0;
-	most = (int)((most + plan->backward_stages + 2) * micro_batches);
-	const struct rh_boundaries_options options = {.count = most, .layers = layers, .micro_batches = micro_batches};
-	rc = rc ? rc : rh_boundaries_create(&options, &books);
+	int rc = find_facts(&walk, &facts);
+	rc = rc ? rc : open_books(&walk, &facts, micro_batches, &books);
 	rc = rc ? rc : walk_all(&walk, &facts);
 	*out = books.count - books.least_free;
+	rh_boundaries_destroy(&books, 0);
+	rh_free(facts.readers);
+	return rc;
+}
+
+int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out)
+{
+	struct rh_boundaries books = {0};
+	struct rh_boundary_walk walk = {
+	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .touch = book, .context = &books};
+	struct program_facts facts;
+	int64_t held = 0, most = 0;
+	int rc = find_facts(&walk, &facts);
+	rc = rc ? rc : open_books(&walk, &facts, 1, &books);
+	for (size_t i = 0; !rc && i < program->slots; i++) {
+		int64_t before = books.count - books.free_count;
+		RH_ASSERT(program->slot[i].count == 1);
+		books.least_free = books.free_count;
+		rc = walk_slot(&walk, &facts, &program->slot[i]);
+		int64_t each = books.count - books.free_count - before, meanwhile = books.count - books.least_free - before;
+		most = rh_max(most, held + meanwhile + rh_bytes_times(rh_max(each, 0), micro_batches - 1));
+		held += each * micro_batches;
+	}
+	*out = (int)rh_min(most, INT_MAX / 4);
 	rh_boundaries_destroy(&books, 0);
 	rh_free(facts.readers);
 	return rc;

@@ -55,6 +55,10 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk) RH_MUST;
 
 /* Buffers that a program needs at once in memory, found by walking it. */
 int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches, int *out) RH_MUST;
+/* The same of a round of RoundPipe, and so of all its rounds that are no longer, as one is over before the next: every slot of `program`
+ * has one micro-batch, and each of the round's does the same as it. */
+int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const struct rh_program *program, int64_t micro_batches,
+                                  int *out) RH_MUST;
 
 struct rh_boundaries_options {
 	int count, layers; /* buffers */

@@ -1,5 +1,6 @@
 /* How many boundary buffers there are, and what of boundaries goes to NVMe. */
 #include "core/minmax.h"
+#include "partition/rounds.h"
 #include "run/course.h"
 #include "run/executor_internal.h"
 
@@ -62,14 +63,21 @@ static int ask_stretch(struct asking *asking, struct rh_program *program)
 	return rc;
 }
 
-/* Which of fewer micro-batches may want more than the longer steps looked at. Rounds are of one length or the next, so that those of a
- * step with one round less are longest where all are whole; with as many rounds a step wants no more. What goes to NVMe is counted too. */
-static int64_t fewer(const struct rh_executor_options *options, int trains, int64_t micro_batches)
+/* RoundPipe's rounds in memory, of any number of micro-batches up to the most. Rounds are of one length or the next, so that those of a
+ * step with one round less are longest where all are whole. */
+static int ask_rounds(struct asking *asking, int trains, struct rh_program *program)
 {
-	int64_t round = trains ? options->train_round : options->infer_round;
-	if (options->spills_boundaries || (trains && !rh_schedule_is_roundpipe(options->schedule)))
-		return micro_batches - 1;
-	return (micro_batches - 1) / round * round;
+	const struct rh_executor_options *options = asking->options;
+	struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
+	int64_t round = rh_min(trains ? dispatch.train_round : dispatch.infer_round, count), rounds = rh_round_count(count, round);
+	int64_t longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0);
+	int turn = 0, needed = 0;
+	dispatch.train_round = dispatch.infer_round = 1;
+	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
+	rc = rc ? rc : rh_boundaries_needed_in_round(options->plan, options->model->layers, program, longest, &needed);
+	asking->needed = (int)rh_max(asking->needed, needed);
+	return rc;
 }
 
 /* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
@@ -81,7 +89,11 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
-		for (int64_t m = count; !rc && m > count - distinct; m = fewer(options, trains, m)) {
+		if (count && !options->spills_boundaries && (!trains || rh_schedule_is_roundpipe(options->schedule))) {
+			rc = ask_rounds(asking, trains, program);
+			continue;
+		}
+		for (int64_t m = count; !rc && m > count - distinct; m--) {
 			int turn = 0, needed = 0;
 			rc = rh_dispatch_call(&dispatch, trains, m, &turn, program);
 			if (!rc)

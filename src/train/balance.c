@@ -131,6 +131,7 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan
 	                                        .rounds = rh_round_count(balance->micro_batches, balance->request->train_round),
 	                                        .round_micro_batches = balance->request->train_round,
 	                                        .stale = balance->steps > 1,
+	                                        .schedule_alone = 1,
 	                                        .rates = {balance->up_bytes_per_s, balance->down_bytes_per_s, 0, 0},
 	                                        .bytes = {.carried = 4}};
 	struct rh_step_estimate estimate = {0};

@@ -77,6 +77,52 @@ static void test_equal_slots_idle_as_the_formula_says(void **state)
 	assert_true(compared > 500);
 }
 
+/* Where all micro-batches are alike only the first and the last of each slot are run, and of rounds that repeat a few. */
+static void test_alike_micro_batches_as_each_by_itself(void **state)
+{
+	(void)state;
+	uint64_t random = check_seed();
+	for (int i = 0; i < 400; i++) {
+		struct rig rig;
+		struct rh_step_estimate each, alike;
+		rig_make(2 + (int)(check_random(&random) % 8), &rig);
+		rh_cost_sums_free(&rig.sums);
+		for (int l = 0; l < rig.costs.layers; l++) {
+			rig.layer[l].forward_s = (double)(check_random(&random) % 100) / 70;
+			rig.layer[l].recompute_s = rig.layer[l].forward_s * (double)(check_random(&random) % 2);
+			rig.layer[l].backward_s = (double)(1 + check_random(&random) % 100) / 40;
+			rig.layer[l].upload_bytes = check_random(&random) % 100;
+			rig.layer[l].boundary_bytes = check_random(&random) % 10;
+			rig.trained[l] = (double)(check_random(&random) % 100);
+		}
+		rig.costs.hop_s = (double)(check_random(&random) % 3) / 7;
+		check_ok(rh_costs_sum(&rig.costs, &rig.sums));
+		struct rh_cost_sums same = rig.sums;
+		rig.request.devices = 1 + (int)(check_random(&random) % 8);
+		rig.request.rounds = 1 + check_random(&random) % (i % 4 ? 5 : 100);
+		rig.request.round_micro_batches = 1 + check_random(&random) % 6;
+		rig.request.sequences = rig.request.rounds * rig.request.round_micro_batches;
+		rig.request.stale = (int)(check_random(&random) % 2);
+		rig.request.gradients_block = (int)(check_random(&random) % 2);
+		rig.request.rates = (struct rh_step_rates){.up_bytes_per_s = 30 * (double)(check_random(&random) % 3),
+		                                           .down_bytes_per_s = 100 * (double)(check_random(&random) % 2)};
+		rig.request.bytes = (struct rh_step_bytes){.carried = (double)(check_random(&random) % 2) / 8};
+		alike = time_of(&rig);
+		rig.request.longer = &same;
+		each = time_of(&rig);
+		check_near(alike.schedule_s, each.schedule_s, 1e-9 * each.schedule_s);
+		check_near(alike.period_s, each.period_s, 1e-9 * each.period_s);
+		check_near(alike.busy_s, each.busy_s, 1e-9 * each.busy_s);
+		check_near(alike.copied_bytes, each.copied_bytes, 1e-9 * each.copied_bytes);
+		rig.request.longer = &rig.sums;
+		rig.request.schedule_alone = 1;
+		alike = time_of(&rig);
+		check_near(alike.schedule_s, each.schedule_s, 1e-9 * each.schedule_s);
+		check_near(alike.bubble, each.bubble, 1e-9);
+		rh_cost_sums_free(&rig.sums);
+	}
+}
+
 static void test_update_is_exposed_by_what_comes_last(void **state)
 {
 	(void)state;
@@ -308,6 +354,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_equal_slots_idle_as_the_formula_says),
+	        cmocka_unit_test(test_alike_micro_batches_as_each_by_itself),
 	        cmocka_unit_test(test_update_is_exposed_by_what_comes_last),
 	        cmocka_unit_test(test_sums_between_rounds_take_turns),
 	        cmocka_unit_test(test_impossible_counts_are_refused),

@@ -66,6 +66,37 @@ static void test_no_shorter_step_needs_more(void **state)
 					}
 }
 
+static int needed_in_round(const struct rh_plan *of, int trains, int64_t micro_batches)
+{
+	struct rh_program program = {0};
+	int turn = 0, count = -1;
+	check_ok(rh_roundpipe_program(of, trains, 3, 1, 1, &turn, &program));
+	check_ok(rh_boundaries_needed_in_round(of, LAYERS, &program, micro_batches, &count));
+	rh_program_free(&program);
+	return count;
+}
+
+static void test_a_round_is_known_by_one_micro_batch(void **state)
+{
+	(void)state;
+	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
+	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
+	static const struct rh_plan frozen = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 3};
+	static struct rh_stage all[] = {{0, 8}};
+	static const struct rh_plan whole = {.backward = all, .backward_stages = 1};
+	const struct rh_plan *const plans[] = {&plan, &many, &frozen, &whole};
+	for (int p = 0; p < 4; p++)
+		for (int trains = 0; trains < 2; trains++) {
+			for (int64_t m = 1; m <= 12; m++)
+				assert_int_equal(needed_in_round(plans[p], trains, m), needed_by(plans[p], 3, trains, m, m));
+			for (int64_t round = 1; round <= 5; round++)
+				assert_int_equal(needed_in_round(plans[p], trains, round),
+				                 needed_by(plans[p], 3, trains, 4 * round, round));
+		}
+	assert_int_equal(needed_in_round(&plan, 1, 1 << 20), (2 << 20) + 1);
+	assert_true(needed_in_round(&many, 1, INT64_C(1) << 40) > 1 << 28);
+}
+
 static struct rh_boundary_buffer *acquire(struct rh_boundaries *books, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
 {
 	struct rh_boundary_buffer *buffer;
@@ -105,6 +136,7 @@ int main(void)
 	        cmocka_unit_test(test_readers_are_the_stages_that_begin_there),
 	        cmocka_unit_test(test_needed_buffers_follow_the_round),
 	        cmocka_unit_test(test_no_shorter_step_needs_more),
+	        cmocka_unit_test(test_a_round_is_known_by_one_micro_batch),
 	        cmocka_unit_test(test_buffers_come_back_first_in_first_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

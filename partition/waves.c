@@ -1,0 +1,152 @@
+#include "partition/waves.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+#include "partition/rounds.h"
+
+#include <string.h>
+
+int waves_create(const struct rh_partition_request *request, struct waves *out)
+{
+	size_t stages = 2 * (size_t)request->costs->layers, devices = (size_t)request->devices;
+	*out = (struct waves){.request = request};
+	out->stage = rh_alloc(stages, sizeof *out->stage);
+	out->first = rh_alloc(2 * (stages + devices), sizeof *out->first);
+	int rc = steady_create(stages + 2 * devices + 1, &out->steady);
+	if (rc || !out->stage || !out->first) {
+		waves_free(out);
+		return -ENOMEM;
+	}
+	out->last = out->first + stages;
+	out->free = out->last + stages;
+	out->room = out->free + devices;
+	return 0;
+}
+
+void waves_free(struct waves *waves)
+{
+	steady_free(&waves->steady);
+	rh_free(waves->stage);
+	rh_free(waves->first);
+	*waves = (struct waves){0};
+}
+
+void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const double *below_s, const struct rh_partition *cuts)
+{
+	int forward = cuts->forward_stages, saved = forward - 1;
+	waves->forward = forward;
+	waves->stages = forward + cuts->backward_stages;
+	for (int s = 0; s < waves->stages; s++) {
+		struct rh_stage is = s < forward ? cuts->forward[s] : cuts->backward[s - forward];
+		struct wave_stage *stage = &waves->stage[s];
+		*stage = (struct wave_stage){.saved = -1};
+		if (s <= forward) {
+			stage->rest_s = rh_cost_stage(sums, s < forward ? RH_PASS_FORWARD : RH_PASS_FUSED, is.lo, is.hi);
+		} else {
+			stage->recompute_s = rh_cost_recompute(sums, is.lo, is.hi);
+			stage->rest_s = rh_cost_backward(sums, is.lo, is.hi);
+			while (saved >= 0 &&
+			       cuts->forward[saved].lo >= is.lo) /* the slot that leaves this stage's input behind: further down */
+				saved--;
+			stage->saved = saved;
+		}
+		if (s >= forward && below_s)
+			stage->sums_s = below_s[is.hi] - below_s[is.lo];
+	}
+}
+
+double waves_busy(const struct waves *waves)
+{
+	double busy = 0;
+	for (int s = 0; s < waves->stages; s++)
+		busy += waves->stage[s].recompute_s + waves->stage[s].rest_s;
+	return busy;
+}
+
+/* A round of so many micro-batches. adds: to gradient sums that are there; goes_on: with them. */
+struct wave_round {
+	int64_t count;
+	int adds, goes_on;
+};
+
+static void run_round(struct waves *waves, struct wave_round round, int *turn, double *end)
+{
+	const struct rh_partition_request *request = waves->request;
+	double hop = request->costs->hop_s, beyond = (double)(round.count - 1);
+	double first_before = 0, last_before = 0;
+	for (int s = 0; s < waves->stages; s++) {
+		const struct wave_stage *stage = &waves->stage[s];
+		int device = *turn, backward = s >= waves->forward;
+		double ready = waves->free[device], each = stage->recompute_s + stage->rest_s;
+		if (backward && round.adds)
+			ready = rh_max_double(ready, rh_max_double(waves->room[device], waves->last[s] + stage->sums_s) + stage->sums_s);
+		else if (backward)
+			ready = rh_max_double(ready, waves->room[device]);
+		double first = ready + stage->recompute_s, last = 0;
+		if (stage->saved >= 0) {
+			first = rh_max_double(ready, waves->first[stage->saved] + hop) + stage->recompute_s;
+			last = waves->last[stage->saved] + hop + each;
+		}
+		if (s) {
+			first = rh_max_double(first, first_before + hop);
+			last = rh_max_double(last, last_before + hop + stage->rest_s);
+		}
+		first += stage->rest_s;
+		last = rh_max_double(last, first + beyond * each);
+		waves->first[s] = first_before = first;
+		waves->last[s] = waves->free[device] = last_before = last;
+		if (backward)
+			waves->room[device] = last + (round.goes_on ? stage->sums_s : 0);
+		*end = rh_max_double(*end, last);
+		*turn = device + 1 < request->devices ? device + 1 : 0;
+	}
+}
+
+static int64_t skip(struct waves *waves, int64_t round, int64_t left, double *end)
+{
+	struct steady *steady = &waves->steady;
+	steady_clear(steady);
+	for (int d = 0; d < waves->request->devices; d++) {
+		steady_time(steady, &waves->free[d]);
+		steady_time(steady, &waves->room[d]);
+	}
+	for (int s = 0; s < waves->stages; s++)
+		steady_time(steady, &waves->last[s]);
+	steady_time(steady, end);
+	return steady_skip(steady, round, left);
+}
+
+static int64_t divisor(int64_t a, int64_t b)
+{
+	return b ? divisor(b, a % b) : a;
+}
+
+double waves_run(struct waves *waves, int64_t steps, int after_first, double most)
+{
+	const struct rh_partition_request *request = waves->request;
+	int64_t rounds = request->rounds, longer = request->micro_batches % rounds, unused;
+	int64_t again = request->devices / divisor(waves->stages, request->devices); /* rounds, after which turns are the same */
+	double end = 0, begun = 0;
+	int turn = 0;
+	memset(waves->free, 0, 2 * (size_t)request->devices * sizeof *waves->free);
+	for (int64_t step = 0; step < steps; step++) {
+		int64_t alike = 0; /* the first round of those that are as this one */
+		for (int64_t r = 0; r < rounds; r++) {
+			int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
+			struct wave_round round = {.adds = r > 0, .goes_on = r + 1 < rounds};
+			rh_round_range(request->micro_batches, rounds, r, &unused, &round.count);
+			run_round(waves, round, &turn, &end);
+			if (r <= 1 || r == longer || r + 1 == rounds) {
+				alike = r;
+				steady_begin(&waves->steady);
+			}
+			if (next - r > 1 && (r - alike) % again == 0)
+				r += skip(waves, r - alike, next - 1 - r, &end);
+			if (end - begun > most && (step || !after_first))
+				return end - begun;
+		}
+		if (!step && after_first)
+			begun = end;
+	}
+	return end - begun;
+}
