@@ -213,6 +213,14 @@ int rh_optimizer_distance(const struct rh_store *store, int block, int piece)
 	return store->options.addresses_only ? 0 : store_distance(store, store->block[block].piece + piece);
 }
 
+static int not_finite(const struct rh_store *store, int block, int tensor, const struct rh_update *update)
+{
+	const struct rh_block *spec = rh_store_block(store, block);
+	return rh_fail(-EINVAL,
+	               "weight %s of %s is no longer finite after step %lld (learning rate %g): lower learning_rate or max_grad_norm",
+	               spec->tensor[tensor].name, spec->name, (long long)update->step, update->learning_rate);
+}
+
 static int update_piece(struct rh_store *store, int block, int at, const struct rh_update *update, enum rh_update_pass pass)
 {
 	const struct rh_block *spec = rh_store_block(store, block);
@@ -238,11 +246,7 @@ static int update_piece(struct rh_store *store, int block, int at, const struct 
 	store_release(store, number, STORE_ALL, by_tensor ? STORE_DONE : STORE_SUMMED);
 	if (at + 1 == store->block[block].piece_count)
 		store_done(store, block);
-	if (found.bad == INT_MAX)
-		return 0;
-	return rh_fail(-EINVAL,
-	               "weight %s of %s is no longer finite after step %lld (learning rate %g): lower learning_rate or max_grad_norm",
-	               spec->tensor[found.bad].name, spec->name, (long long)update->step, update->learning_rate);
+	return found.bad == INT_MAX ? 0 : not_finite(store, block, found.bad, update);
 }
 
 int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update)
@@ -315,6 +319,36 @@ int rh_optimizer_device_op(const struct rh_store *store, int block, const struct
 		op->operand[i] =
 		        rh_view_of((char *)operand[i].array + rh_dtype_bytes(operand[i].dtype, first), operand[i].dtype, 1, end - first);
 	return 1;
+}
+
+struct check {
+	const struct rh_store *store;
+	int64_t first;   /* span */
+	_Atomic int bad; /* lowest tensor with a weight that is not finite, INT_MAX for none */
+};
+
+/* Task: the upper halves of one span, which have the exponent. */
+static void check_span(void *context, int64_t i)
+{
+	struct check *check = context;
+	const struct store_span *span = &check->store->span[check->first + i];
+	const uint16_t *upper = (const uint16_t *)check->store->block[span->block].weights + span->first;
+	int bad = 0;
+	for (int64_t e = 0; e < span->count; e++)
+		bad |= (upper[e] & 0x7f80) == 0x7f80;
+	if (bad)
+		sums_keep_lowest(&check->bad, span->tensor);
+}
+
+int rh_optimizer_check_weights(struct rh_store *store, int block, const struct rh_update *update)
+{
+	struct check check = {.store = store, .first = store->block[block].span, .bad = INT_MAX};
+	RH_ASSERT(rh_optimizer_has_device_pass(store) && rh_store_block(store, block)->trainable);
+	if (store->options.addresses_only)
+		return 0;
+	store_run_spans(store, check.first, store->block[block].span_count, check_span, &check);
+	int bad = atomic_load_explicit(&check.bad, memory_order_relaxed);
+	return bad == INT_MAX ? 0 : not_finite(store, block, bad, update);
 }
 
 void rh_optimizer_weights_arrived(struct rh_store *store, int block)

@@ -65,8 +65,9 @@ struct rh_optimizer_arrays rh_optimizer_host_arrays(const struct rh_store *store
 int rh_optimizer_device_op(const struct rh_store *store, int block, const struct rh_update *update, const struct rh_optimizer_arrays *on,
                            int *tensor, struct rh_op *op);
 /* The host has the new weights of all its tensors: its version changes as RH_UPDATE_WEIGHTS changes it. Devices do not tell that a weight
- * became non-finite: RH_UPDATE_MOMENTS does, of gradients that were not. */
+ * became non-finite: RH_UPDATE_MOMENTS does of gradients that were not, and rh_optimizer_check_weights of weights, as the update does. */
 void rh_optimizer_weights_arrived(struct rh_store *store, int block);
+int rh_optimizer_check_weights(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
 /* The update in one pass piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an
  * update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
 int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update) RH_MUST;

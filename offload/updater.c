@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 /* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
 enum recorded { READY, TAKEN, ANNOUNCED, RECORDED };
@@ -76,6 +77,8 @@ static void take_arrived(struct rh_updater *updater, int b)
 	rh_optimizer_take(updater->store, b);
 	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
 	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
+	if (block->made)
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 	pthread_mutex_lock(&updater->lock);
 	updater->step[which].spoilt |= !finite;
 	updater->step[which].left--;
@@ -83,7 +86,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
 	if (last)
 		updater->step[which].norm = norm;
-	block->state = WAITING;
+	block->state = block->made ? HALF : WAITING;
 	pthread_cond_broadcast(&updater->changed);
 }
 
@@ -212,14 +215,20 @@ static int update_moments(struct rh_updater *updater, int b)
 	struct rh_update update = updater->step[block->which].update;
 	int spoilt = updater->step[block->which].spoilt, rc = 0;
 	double began = task_began(updater);
+	int made = block->made != NULL;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_TAKE, b, update.step - 1);
+	if (made)
+		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
 	if (!spoilt)
 		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_MOMENTS);
+	if (!spoilt && !rc && made)
+		rc = rh_optimizer_check_weights(updater->store, b, &update);
 	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
 	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
 	pthread_mutex_lock(&updater->lock);
 	block->state = FREE;
+	block->made = NULL;
 	block->updated = update.step;
 	updater->busy--;
 	tell(updater, b, began);
@@ -376,9 +385,35 @@ static int next_job(void *context, struct rh_host_job *job)
 	return 1;
 }
 
-/* The lock is held, and given away meanwhile. */
+/* Weights that a device makes, and has not. A device's fault ends that too. The lock is held, and given away meanwhile: a virtual clock may
+ * go on when it is asked for an event. */
+static int is_being_made(struct rh_updater *updater, const struct updater_block *block)
+{
+	struct rh_event *event = block->made;
+	if (!event || block->state == HALF)
+		return 0;
+	pthread_mutex_unlock(&updater->lock);
+	int reached = event->ops->event_query(event);
+	pthread_mutex_lock(&updater->lock);
+	return !reached && block->made && block->state != HALF;
+}
+
+/* The lock is held, and given away meanwhile. Of a device's event nobody tells. */
 static void wait_changed(struct rh_updater *updater)
 {
+	static const long POLL_NS = 200000;
+	int polls = 0;
+	for (int b = 0; b < updater->blocks; b++)
+		polls |= updater->block[b].made && updater->block[b].state == COMING;
+	if (!updater->queue && polls) {
+		struct timespec until;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += POLL_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		(void)pthread_cond_timedwait(&updater->changed, &updater->lock, &until);
+		return;
+	}
 	if (!updater->queue) {
 		pthread_cond_wait(&updater->changed, &updater->lock);
 		return;
@@ -425,13 +460,14 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 }
 
 /* What a wait is for. */
-static int is_pending(const struct rh_updater *updater, enum recorded what, int block)
+static int is_pending(struct rh_updater *updater, enum recorded what, int block)
 {
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
 		const struct updater_block *at = &updater->block[b];
 		int pending = what == TAKEN               ? at->state != FREE
 		              : updater_is_stale(updater) ? at->publishes
+		              : at->made                  ? is_being_made(updater, at)
 		                                          : at->state != FREE && at->state != HALF;
 		if (pending)
 			return 1;
@@ -523,7 +559,16 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	pthread_mutex_unlock(&updater->lock);
 }
 
-void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
+int rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update)
+{
+	pthread_mutex_lock(&updater->lock);
+	int is = updater->untold > 0 && updater->step[updater->which].max_norm == 0 && rh_optimizer_has_device_pass(updater->store);
+	*update = updater->step[updater->which].update;
+	pthread_mutex_unlock(&updater->lock);
+	return is;
+}
+
+static void announce(struct rh_updater *updater, int b, struct rh_event *made, struct rh_event *event)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
@@ -536,10 +581,22 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 		block->next = (block->which + 1) % STEPS;
 		block->number = updater->announced++;
 		block->event = event;
+		block->made = made;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
 		pthread_cond_broadcast(&updater->changed);
 	}
 	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
+{
+	announce(updater, b, NULL, event);
+}
+
+void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *event)
+{
+	rh_optimizer_weights_arrived(updater->store, b);
+	announce(updater, b, weights, event);
 }
 
 static int await(struct rh_updater *updater, enum recorded what, int block)
@@ -549,6 +606,8 @@ static int await(struct rh_updater *updater, enum recorded what, int block)
 		wait_changed(updater);
 	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
 	                 block < 0 ? whole_token(updater, 1) : block_token(updater, what, block), 0);
+	if (updater->log && what == READY && block >= 0 && updater->block[block].made)
+		rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1, updater->event_token(updater->block[block].made), 0);
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;

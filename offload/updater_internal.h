@@ -13,6 +13,10 @@
  *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
  *   WAITING --thread: likewise, the weights alone (update_weights)--> HALF
  *   HALF --thread: the moments (update_moments)--> FREE
+ *
+ * where a device makes the weights:
+ *
+ *   FREE --announce (made)--> COMING --thread: as above--> HALF
  */
 enum updater_state { FREE, COMING, WAITING, HALF };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
@@ -22,6 +26,8 @@ struct updater_block {
 	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
 	int64_t number;  /* of the announcement */
 	struct rh_event *event;
+	struct rh_event
+	        *made; /* a device makes the weights, until moments are made too: they are the new ones when it is reached; else NULL */
 	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
 	 * is a gradient that is to be in it. */
 	int publishes, behind;

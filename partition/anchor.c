@@ -1,13 +1,23 @@
 #include "partition/anchor.h"
 
 #include "core/alloc.h"
+#include "partition/made.h"
 #include "partition/resize.h"
 #include "partition/roundpipe_long.h"
 
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update, whose gradient is read for its norm before; a block's launches, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
-static const struct rh_step_bytes own_bytes = {.gradient = 2, .carried = 4, .taken = 2, .updated = 26, .weights = 18, .moments = 18};
+static const struct rh_step_bytes own_bytes = {.gradient = 2,
+                                               .carried = 4,
+                                               .taken = 2,
+                                               .updated = 26,
+                                               .weights = 18,
+                                               .moments = 18,
+                                               .made_up = 10,
+                                               .made = 18,
+                                               .made_upper = 2,
+                                               .made_lower = 2};
 
 /* Sizes that are tried: sequences in a micro-batch, and rounds. */
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
@@ -148,14 +158,15 @@ static struct rh_step_rates own_rates(const struct rh_hardware *hardware)
 {
 	double both = hardware->link.both_bytes_per_s / 2;
 	return (struct rh_step_rates){least(hardware->link.up_bytes_per_s, both), least(hardware->link.down_bytes_per_s, both),
-	                              hardware->host.dram_bytes_per_s, hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT]};
+	                              hardware->host.dram_bytes_per_s, hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT],
+	                              hardware->device.memory_bytes_per_s};
 }
 
 static void set_rates(const struct rh_anchor_request *request, struct rh_step_request *step)
 {
 	const struct rh_peer *as = request->as;
 	if (as) {
-		step->rates = (struct rh_step_rates){as->link_bytes_per_s, as->link_bytes_per_s, as->host_bytes_per_s, 0};
+		step->rates = (struct rh_step_rates){as->link_bytes_per_s, as->link_bytes_per_s, as->host_bytes_per_s, 0, 0};
 		step->bytes = (struct rh_step_bytes){.gradient = as->gradient_bytes,
 		                                     .carried = as->gradient_bytes,
 		                                     .taken = as->taken_bytes,
@@ -174,6 +185,7 @@ struct sized {
 	struct rh_costs costs[2];
 	struct rh_cost_sums sums[2];
 	double *trained, *sum_s; /* (layers) parameters, and what their gradient sums take from round to round, one way */
+	double *made;            /* (layers), of the cuts that were timed last */
 };
 
 static void sized_close(struct sized *sized)
@@ -184,6 +196,7 @@ static void sized_close(struct sized *sized)
 	}
 	rh_free(sized->trained);
 	rh_free(sized->sum_s);
+	rh_free(sized->made);
 }
 
 static int sized_open(const struct rh_anchor_request *request, int64_t sequences, struct sized *out)
@@ -197,13 +210,22 @@ static int sized_open(const struct rh_anchor_request *request, int64_t sequences
 		rh_free(out->trained);
 		out->trained = trained;
 	}
-	if (!rc && !request->as)
-		rc = (out->sum_s = rh_alloc((size_t)out->costs[0].layers, sizeof *out->sum_s)) ? 0 : -ENOMEM;
+	if (!rc && !request->as) {
+		out->sum_s = rh_alloc((size_t)out->costs[0].layers, sizeof *out->sum_s);
+		out->made = rh_alloc((size_t)out->costs[0].layers, sizeof *out->made);
+		rc = out->sum_s && out->made ? 0 : -ENOMEM;
+	}
 	for (int l = 0; !rc && out->sum_s && l < out->costs[0].layers; l++)
 		out->sum_s[l] = out->trained[l] * own_bytes.carried / own_rates(request->hardware).up_bytes_per_s;
 	if (rc)
 		sized_close(out);
 	return rc;
+}
+
+static int64_t device_cap(const struct rh_hardware *hardware)
+{
+	int64_t cap = hardware->device.memory - hardware->device.reserved;
+	return cap > 0 ? cap : INT64_MAX / 4;
 }
 
 /* The time of the result's micro-batches, rounds and cuts. */
@@ -220,17 +242,16 @@ static int time_result(const struct rh_anchor_request *request, const struct siz
 	                               .round_micro_batches = result->round_micro_batches,
 	                               .stale = request->stale};
 	set_rates(request, &step);
+	if (sized->made && !request->stale) {
+		rh_made_layers(&result->cuts, &sized->costs[0], sized->trained, experiment->trained.embedding, request->devices,
+		               device_cap(request->hardware), sized->made);
+		step.made = sized->made;
+	}
 	int rc = rh_step_estimate(&step, &result->time);
 	double tokens = (double)(experiment->batch * experiment->sequence_length);
 	result->tokens_per_s = rc ? 0 : tokens / result->time.period_s;
 	result->micro_batches = result->rounds * result->round_micro_batches;
 	return rc;
-}
-
-static int64_t device_cap(const struct rh_hardware *hardware)
-{
-	int64_t cap = hardware->device.memory - hardware->device.reserved;
-	return cap > 0 ? cap : INT64_MAX / 4;
 }
 
 static int make_cuts(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,

@@ -28,6 +28,8 @@ struct lane {
 	double activation_bytes;     /* up, of its last slot */
 };
 
+enum { UP, DOWN, SURGES };
+
 struct stepping {
 	const struct rh_step_request *request;
 	int layers, stages, forward;
@@ -40,14 +42,21 @@ struct stepping {
 	double *gate;                                                 /* (layers): when the weights that this step uploads are there */
 	double *next_gate;                                            /* the same for the next step, of stale updates */
 	double *arrived;                                              /* (layers): gradients of this step, on the host */
+	double *made_s;                                               /* (layers): when what devices make of its weights is on the host */
+	double *owed;                                                 /* (layers): parameters whose moments are to be made alone */
 	int *state;                                                   /* (layers): enum stage_of_update */
 	int in_two;                                                   /* updates may be in two passes */
 	double worker_s;                                              /* the host's update is done with all it was given */
 	double uploaded_s;                                            /* the step's last upload */
 	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
 	int turn;
-	struct steady steady;           /* of uniform rounds without an update */
-	double update_rate, alone_rate; /* of the update beside copies and without them, in this try; 0: no time */
+	struct steady steady; /* of uniform rounds without an update */
+	struct surge {
+		double begin, end, bytes;
+	} surge[SURGES];    /* copies of weights that devices make: up in the step's last wave, and down after it */
+	double taken_s;     /* the step before is at its end: its last gradient has been taken */
+	double left_rate;   /* of the host's memory, beside all other copies */
+	double update_rate; /* of the update beside copies, in this try; 0: no time */
 };
 
 /* Of limits, 0 being none. */
@@ -72,6 +81,15 @@ static double trained_in(const struct stepping *at, struct rh_stage stage)
 	double sum = 0;
 	for (int l = stage.lo; l < stage.hi; l++)
 		sum += l >= at->request->shorter->costs->first_trained ? at->request->trained[l] : 0;
+	return sum;
+}
+
+/* Of layers [lo, hi), which end in the step's last wave. */
+static double made_in(const struct stepping *at, struct rh_stage stage)
+{
+	double sum = 0;
+	for (int l = stage.lo; at->request->made && l < stage.hi; l++)
+		sum += at->request->made[l];
 	return sum;
 }
 
@@ -130,7 +148,7 @@ static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64
 	lane->activation_bytes = stage.lo ? boundary * (double)count * (s > at->forward ? 2 : 1) : 0;
 	at->copied_bytes += bytes + carried + lane->activation_bytes;
 	at->uploaded_s = rh_max_double(at->uploaded_s, lane->up_s);
-	double ready = rh_max_double(lane->up_s, lane->free_s);
+	double ready = rh_max_double(rh_max_double(lane->up_s, lane->free_s), request->stale ? 0 : at->taken_s);
 	return first_pass && !timed ? rh_max_double(ready, free_at(at, stage)) : ready; /* the schedule alone: new weights are up at once */
 }
 
@@ -213,6 +231,39 @@ static void run_first_and_last(struct stepping *at, struct lane *lane, int s, in
 	ended(at, lane, s, last);
 }
 
+static void surge(struct surge *surge, double begin, double end, double bytes)
+{
+	surge->begin = surge->bytes > 0 ? lesser(begin, surge->begin) : begin;
+	surge->end = surge->bytes > 0 ? rh_max_double(surge->end, end) : end;
+	surge->bytes += bytes;
+}
+
+/* What weights are made of came up while the device's last slot computed; now they are made and go down, then their gradients. */
+static double make_weights(struct stepping *at, struct lane *lane, struct rh_stage stage, double t)
+{
+	const struct rh_step_bytes *bytes = &at->request->bytes;
+	const struct rh_step_rates *rates = &at->request->rates;
+	double made = made_in(at, stage), down = at->update_rate > 0 ? rates->down_bytes_per_s : 0;
+	if (made > 0 && at->update_rate > 0) {
+		lane->up_s = rh_max_double(lane->up_s, lane->ended_s[1]) + take(made * bytes->made_up, rates->up_bytes_per_s);
+		t = rh_max_double(t, rh_max_double(lane->free_s, lane->up_s) + take(made * bytes->made, rates->device_bytes_per_s));
+	}
+	for (int l = stage.lo; l < stage.hi; l++)
+		at->made_s[l] = t += take(made_in(at, (struct rh_stage){l, l + 1}) * bytes->made_upper, down);
+	t += take(made * bytes->made_lower, down);
+	for (int l = stage.hi - 1; l >= stage.lo; l--) {
+		double part = made_in(at, (struct rh_stage){l, l + 1});
+		t += take(part * bytes->gradient, down);
+		if (part >= trained_in(at, (struct rh_stage){l, l + 1})) /* else the host waits for the other part alone */
+			at->arrived[l] = t;
+	}
+	if (made > 0) {
+		surge(&at->surge[UP], lane->ended_s[1], lane->free_s, made * bytes->made_up);
+		surge(&at->surge[DOWN], lane->free_s, t, made * (bytes->made_upper + bytes->made_lower + bytes->gradient));
+	}
+	return t;
+}
+
 /* Gradients leave from the top layer of the stage down; in the last round they are the host's then. */
 static void download(struct stepping *at, struct lane *lane, int s, int last_round)
 {
@@ -227,13 +278,14 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 		rate = lesser(rate, WINDOW_BYTES / rh_cost_stage(request->shorter, s > at->forward ? RH_PASS_BACKWARD : RH_PASS_FUSED,
 		                                                 stage.lo, stage.hi));
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
-		double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each;
-		t += take(bytes, rate);
-		at->copied_bytes += bytes;
+		struct rh_stage layer = {l, l + 1};
+		double bytes = trained_in(at, layer) * each;
+		t += take(bytes - (last ? made_in(at, layer) * each : 0), rate);
+		at->copied_bytes += bytes - (last ? made_in(at, layer) * each : 0);
 		if (last_round)
 			at->arrived[l] = t;
 	}
-	lane->down_s = t;
+	lane->down_s = last ? make_weights(at, lane, stage, t) : t;
 }
 
 static void run_round(struct stepping *at, int64_t round)
@@ -303,21 +355,40 @@ static void run_rounds(struct stepping *at)
 	}
 }
 
-/* When the worker has moved so many bytes. A synchronous step's last copies are over when its arithmetic is. */
-static double worked(const struct stepping *at, double t, double bytes)
+/* What the update may move at t, and until when: less while that travels of which devices make weights, and what they made. */
+static double rate_at(const struct stepping *at, double t, double *until)
 {
-	double beside = at->request->stale ? bytes : (at->last_s - t) * at->update_rate;
-	if (at->update_rate <= 0)
-		return t;
-	if (beside >= bytes)
-		return t + take(bytes, at->update_rate);
-	return beside > 0 ? at->last_s + take(bytes - beside, at->alone_rate) : t + take(bytes, at->alone_rate);
+	const struct rh_step_rates *rates = &at->request->rates;
+	double left = t < at->last_s ? at->left_rate : rates->host_bytes_per_s, least = rates->host_bytes_per_s / 8;
+	*until = t < at->last_s ? at->last_s : HUGE_VAL;
+	for (int i = 0; i < SURGES; i++) {
+		const struct surge *is = &at->surge[i];
+		if (is->bytes <= 0 || t >= is->end)
+			continue;
+		left -= t >= is->begin ? is->bytes / (is->end - is->begin) : 0;
+		*until = lesser(*until, t >= is->begin ? is->end : is->begin);
+	}
+	return lesser(rates->update_bytes_per_s, rh_max_double(left, least));
 }
 
-/* One pass over a layer, from t on. */
-static double pass(struct stepping *at, double t, int l, double each)
+/* When the worker has moved so many bytes. A synchronous step's other copies are over when its arithmetic is. */
+static double worked(const struct stepping *at, double t, double bytes)
 {
-	double bytes = trained_in(at, (struct rh_stage){l, l + 1}) * each, end = worked(at, t, bytes);
+	if (at->update_rate <= 0 || at->request->stale)
+		return t + take(bytes, at->update_rate);
+	for (;;) {
+		double until, rate = rate_at(at, t, &until);
+		if (rate <= 0 || t + bytes / rate <= until)
+			return t + take(bytes, rate);
+		bytes -= (until - t) * rate;
+		t = until;
+	}
+}
+
+/* One pass over a layer's parameters, or some of them, from t on. */
+static double pass(struct stepping *at, double t, double parameters, double each)
+{
+	double bytes = parameters * each, end = worked(at, t, bytes);
 	at->updated_bytes += bytes;
 	at->worked_s += end - t;
 	return end;
@@ -338,6 +409,16 @@ static int first_of(const struct stepping *at, int state, double t, int from_top
 	return found;
 }
 
+/* When a layer's weights are there that the host makes at t on, and where devices make some, those. */
+static double update_layer(struct stepping *at, double t, int l, int in_two)
+{
+	const struct rh_step_bytes *moved = &at->request->bytes;
+	double trained = trained_in(at, (struct rh_stage){l, l + 1}), made = made_in(at, (struct rh_stage){l, l + 1});
+	at->owed[l] = in_two ? trained : made;
+	at->state[l] = at->owed[l] > 0 ? HALF : DONE;
+	return pass(at, t, trained - made, in_two ? moved->weights : moved->updated + moved->published);
+}
+
 /* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
  * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
 static void update_as_they_arrive(struct stepping *at, double *gate)
@@ -346,22 +427,26 @@ static void update_as_they_arrive(struct stepping *at, double *gate)
 	double t = at->worker_s;
 	int coming = 0, count, l;
 	for (l = 0; l < at->layers; l++) {
-		int trained = trained_in(at, (struct rh_stage){l, l + 1}) > 0;
-		gate[l] = 0;
+		struct rh_stage layer = {l, l + 1};
+		int trained = trained_in(at, layer) > 0;
+		gate[l] = made_in(at, layer) > 0 ? at->made_s[l] : 0;
 		at->state[l] = trained ? COMING : DONE;
 		coming += trained;
 	}
 	for (;;) {
 		if ((l = first_of(at, COMING, t, 0, &count)) >= 0) {
-			t = pass(at, t, l, moved->taken);
+			double trained = trained_in(at, (struct rh_stage){l, l + 1});
+			t = pass(at, t, trained, moved->taken);
 			at->state[l] = WAITING;
+			if (made_in(at, (struct rh_stage){l, l + 1}) >= trained)
+				(void)update_layer(at, t, l, 1); /* nothing is left of it but moments */
 			coming--;
+			at->taken_s = at->update_rate > 0 ? t : 0;
 		} else if ((l = first_of(at, WAITING, t, 0, &count)) >= 0) {
-			int in_two = at->in_two && (count > 1 || !coming);
-			gate[l] = t = pass(at, t, l, in_two ? moved->weights : moved->updated + moved->published);
-			at->state[l] = in_two ? HALF : DONE;
+			t = update_layer(at, t, l, at->in_two && (count > 1 || !coming));
+			gate[l] = rh_max_double(gate[l], t);
 		} else if ((l = first_of(at, HALF, t, 1, &count)) >= 0) {
-			t = pass(at, t, l, moved->moments);
+			t = pass(at, t, at->owed[l], moved->moments);
 			at->state[l] = DONE;
 		} else if (coming) {
 			double next = HUGE_VAL;
@@ -418,7 +503,7 @@ static void end_step(struct stepping *at)
 }
 
 /* Steps one after the other; the mean of those that count. */
-static double run_steps(struct stepping *at, double update_rate, double alone_rate)
+static double run_steps(struct stepping *at, double update_rate)
 {
 	const struct rh_step_request *request = at->request;
 	int steps = request->stale ? STEPS_JOINED : STEPS_FLUSHED, before = request->stale ? STEPS_BEFORE : 1;
@@ -428,13 +513,13 @@ static double run_steps(struct stepping *at, double update_rate, double alone_ra
 	memset(at->gate, 0, gates);
 	memset(at->next_gate, 0, gates);
 	at->turn = 0;
-	at->worker_s = at->last_s = 0;
+	at->worker_s = at->last_s = at->taken_s = 0;
 	at->update_rate = update_rate;
-	at->alone_rate = alone_rate;
 	for (int step = 0; step < steps; step++) {
 		if (step == before + 1)
 			begun = at->last_s;
 		at->busy_s = at->copied_bytes = at->updated_bytes = at->worked_s = at->uploaded_s = 0;
+		memset(at->surge, 0, sizeof at->surge);
 		run_rounds(at);
 		end_step(at);
 	}
@@ -462,7 +547,7 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	size_t s = (size_t)stages, l = (size_t)layers;
 	at->lane = rh_alloc((size_t)request->devices, sizeof *at->lane);
 	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
-	at->gate = rh_alloc(3 * l, sizeof *at->gate);
+	at->gate = rh_alloc(5 * l, sizeof *at->gate);
 	at->state = rh_alloc(l, sizeof *at->state);
 	if (!at->lane || !at->end || !at->gate || !at->state || steady_create(6 * (size_t)request->devices + s + 4, &at->steady))
 		return -ENOMEM;
@@ -470,6 +555,8 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	at->whole_before = at->whole + s;
 	at->next_gate = at->gate + l;
 	at->arrived = at->next_gate + l;
+	at->made_s = at->arrived + l;
+	at->owed = at->made_s + l;
 	return 0;
 }
 
@@ -479,7 +566,7 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 	const struct rh_step_rates *rates = &at->request->rates;
 	const struct rh_step_bytes *bytes = &at->request->bytes;
 	double trained = trained_in(at, (struct rh_stage){0, at->layers}), whole = bytes->taken + bytes->updated + bytes->published;
-	out->schedule_s = run_steps(at, 0, 0);
+	out->schedule_s = run_steps(at, 0);
 	out->busy_s = at->busy_s;
 	out->copied_bytes = at->copied_bytes;
 	out->updated_bytes = trained * whole;
@@ -490,11 +577,13 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 	double host = rates->host_bytes_per_s;
 	for (int turn = 0; turn < RATE_TURNS; turn++) {
 		double beside = rh_max_double(host - out->copied_bytes / out->period_s, host / 8);
-		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside), lesser(rates->update_bytes_per_s, host));
+		at->left_rate = beside;
+		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside));
 		at->in_two &= at->worked_s < BUSY_MOST * out->period_s;
 	}
 	if (at->request->update == RH_STEP_AS_THEY_ARRIVE)
 		out->updated_bytes = at->updated_bytes;
+	out->copied_bytes += at->surge[UP].bytes + at->surge[DOWN].bytes;
 	double least = host > 0 ? (out->copied_bytes + out->updated_bytes) / host : 0;
 	out->host_bound = least > out->period_s * (1 - 1e-3);
 	out->period_s = rh_max_double(out->period_s, least);

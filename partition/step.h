@@ -17,6 +17,7 @@ struct rh_step_rates {
 	double up_bytes_per_s, down_bytes_per_s; /* of a device's link; 0: free */
 	double host_bytes_per_s;                 /* the host's memory, for all copies and the update; 0: no limit */
 	double update_bytes_per_s;               /* what the update moves at most; 0: no limit */
+	double device_bytes_per_s;               /* a device's own memory; 0: no limit */
 };
 
 /* Bytes a trained parameter. */
@@ -25,12 +26,17 @@ struct rh_step_bytes {
 	double carried;                   /* of a round's sum that goes on: down, and up again before the next */
 	double taken, updated, published; /* of host memory moved by the three parts of an update */
 	double weights, moments;          /* updated, in two passes where that lets the next step begin sooner; 0: it is one */
+	/* Of weights that devices make: what comes up for them; what the op moves in the device's memory; upper halves down, which the next
+	 * step waits for, and lower ones. The host makes their moments. */
+	double made_up, made, made_upper, made_lower;
 };
 
 struct rh_step_request {
 	/* of a micro-batch that is one sequence longer than the others, and of the others */
 	const struct rh_cost_sums *longer, *shorter;
 	const double *trained; /* (layers) parameters that the update covers */
+	const double
+	        *made; /* (layers) of them those whose weights devices make, 0 but in a step's last wave of slots; NULL: the host does */
 	const struct rh_partition *cuts;
 	int devices;
 	int64_t sequences, rounds, round_micro_batches; /* of a step; both divide as evenly as can be, longer ones first */

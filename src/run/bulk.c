@@ -57,6 +57,11 @@ static void await_update(struct work *work, enum run_wait_kind kind, int block)
 	executor->flight[work->on->place].awaited_s += rh_updater_seconds(updater) - began;
 }
 
+void bulk_await_gradient(struct work *work, int block)
+{
+	await_update(work, RUN_WAIT_GRADIENTS, block);
+}
+
 /* Pieces that follow one another on a stream are one span of the trace, NULL where nothing is recorded. */
 static void piece_up(struct work *work, struct rh_trace_span *span, void *to, const void *from, int64_t bytes)
 {
@@ -333,6 +338,7 @@ void bulk_step_begins(struct rh_executor *executor)
 		executor->on[executor->program.slot[i].device].upload.first = &executor->program.slot[i];
 	for (int d = 0; d < executor->options.devices; d++)
 		keep_or_forget(executor, &executor->on[d]);
+	made_step_begins(executor);
 }
 
 /* Blocks that devices want and do not have. */
@@ -393,6 +399,8 @@ static void sent(struct work *work, int sum, int is_final)
 	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
 		work->rc = rh_staging_then(executor->staging, arrives_staged, executor,
 		                           executor->summed_on[sum] * 2 * executor->options.model->blocks + sum);
+	else if (made_has(work->on, sum / 2))
+		rh_updater_made(executor->options.updater, sum / 2, work->on->made.weights[sum / 2], work->on->downloaded[sum]);
 	else
 		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }
@@ -415,6 +423,7 @@ static void round_sum(struct work *work, int i)
 	launch(work, &cast);
 	on->bulk.download[on->bulk.downloads++] = (struct run_download){
 	        .sum = i, .to = rh_store_gradient(work->executor->options.store, i / 2), .from = rounded, .bytes = elements * 2};
+	made_layer(work, i / 2, rounded);
 }
 
 /* What made the sum is over for the stream. */
@@ -601,8 +610,13 @@ void bulk_window(struct work *work, int64_t k)
 		struct run_download *from = &bulk->download[piece->item];
 		if (k && bulk->sent == first)
 			wait_for(work, RH_STREAM_GRADIENTS, bulk->down[k - 1]);
+		if (made_has(work->on, from->sum / 2) && work->on->made.are == MADE_ENQUEUED) {
+			work_end(work, span);
+			span = NULL;
+			made_send(work);
+		}
 		await_update(work, RUN_WAIT_GRADIENTS, from->sum / 2);
-		if (bulk->sent == first)
+		if (!span)
 			span = work_begin(work, RH_SPAN_COPY, RH_STREAM_GRADIENTS, 0);
 		piece_down(work, span, from->to + piece->first, from->from + piece->first, piece->bytes);
 		from->left -= piece->bytes;
@@ -610,10 +624,12 @@ void bulk_window(struct work *work, int64_t k)
 			sent(work, from->sum, 1);
 	}
 	work_end(work, span);
-	if (!bulk->pieces || bulk->sent < bulk->pieces)
-		return;
-	record(work, RH_STREAM_GRADIENTS, work->on->rounded.freed);
-	bulk->pieces = bulk->downloads = 0;
+	if (bulk->pieces && bulk->sent == bulk->pieces) {
+		record(work, RH_STREAM_GRADIENTS, work->on->rounded.freed);
+		bulk->pieces = bulk->downloads = 0;
+	}
+	if (work->slot)
+		made_window(work, k);
 }
 
 void bulk_arrived(struct work *work, int64_t k)
@@ -630,6 +646,7 @@ void bulk_begin(struct work *work)
 	lay_downloads(work, (int)work->slot->count);
 	if (makes)
 		begin_gradients(work);
+	made_begin(work);
 }
 
 void bulk_end(struct work *work)
@@ -650,6 +667,7 @@ void bulk_end(struct work *work)
 	}
 	record(work, RH_STREAM_COMPUTE, on->weights.end[on->weights.turn].freed);
 	on->bulk.windows = (int)work->slot->count;
+	on->made.are = on->made.blocks ? MADE_ENQUEUED : MADE_COMING;
 }
 
 int bulk_send_left(struct rh_executor *executor, int device)
@@ -657,8 +675,11 @@ int bulk_send_left(struct rh_executor *executor, int device)
 	struct run_device *on = &executor->on[device];
 	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
 	send_late(&work, MUST_LEAVE);
+	if (on->made.are == MADE_ENQUEUED)
+		made_sort(on);
 	lay_downloads(&work, 1);
 	bulk_window(&work, 0);
+	on->made.blocks = on->made.are == MADE_SENT ? 0 : on->made.blocks;
 	return work.rc;
 }
 

@@ -14,6 +14,7 @@
 
 enum {
 	BULK_WAITS = 3,       /* of each slot: for its weights, its sums, and what still leaves */
+	MADE_WAITS = 1,       /* of each block: for what its weights are made of */
 	HOST_WAITS = 2,       /* of each block: the host's, for its update */
 	WAITS_MOST = 1 << 16, /* that are booked: what comes after them in a longer step counts as computing */
 	EVENT_BYTES = 112     /* a CPU device's event, and a pointer to it */
@@ -65,7 +66,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
 	for (int d = 0; !rc && d < options->devices; d++) {
-		int64_t waits = HOST_WAITS * options->model->blocks;
+		int64_t waits = (HOST_WAITS + MADE_WAITS) * options->model->blocks;
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
 				waits += BULK_WAITS + program.slot[i].count * waits_of(options->plan, &program.slot[i]);
@@ -115,7 +116,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
-	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
+	                options->devices * (int64_t)(HOST_WAITS + MADE_WAITS) * options->model->blocks;
 	return run_flights(options) * rh_min(waits, (int64_t)options->devices * WAITS_MOST);
 }
 
@@ -123,7 +124,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
 {
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT;
+	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->makes_weights ? blocks : 0);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + (int64_t)sizeof(struct work));
 }
@@ -208,6 +209,14 @@ static size_t pieces_most(const struct rh_executor_options *options)
 	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)windows_most(options));
 }
 
+/* Likewise, of what weights are made of. */
+static int64_t made_pieces_most(const struct rh_executor_options *options)
+{
+	const struct rh_plan *plan = options->plan;
+	int64_t bytes = plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->made_bytes;
+	return rh_transfer_pieces_most(piece_limits(options), bytes, RH_MADE_ARRAYS * options->model->blocks, (int)windows_most(options));
+}
+
 static int bulk_create(const struct rh_executor_options *options, struct rh_device *device, struct run_bulk *out)
 {
 	size_t windows = (size_t)windows_most(options), blocks = (size_t)options->model->blocks;
@@ -287,6 +296,9 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 		rc = ring_create(device, &memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes, RH_EVENT_HOST, &out->result);
 	if (rc)
 		return rc;
+	rc = made_create(options, device, &memory, plan->makes_weights ? made_pieces_most(options) : 0, &out->made);
+	if (rc)
+		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);
 	out->saved = rh_arena_take(&memory, plan->saved_bytes);
 	out->late = rh_arena_take(&memory, plan->late_bytes);
@@ -324,6 +336,7 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 	buffer_destroy(&on->gradients);
 	buffer_destroy(&on->rounded);
 	bulk_destroy(&on->bulk, windows_most(options));
+	made_destroy(&on->made, blocks);
 	ring_destroy(&on->boundary);
 	ring_destroy(&on->micro);
 	ring_destroy(&on->result);

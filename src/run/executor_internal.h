@@ -7,6 +7,7 @@
 #include "offload/pin.h"
 #include "offload/staging.h"
 #include "offload/transfer.h"
+#include "partition/made.h"
 #include "run/boundary.h"
 #include "run/executor.h"
 #include "run/feed.h"
@@ -69,6 +70,25 @@ struct run_bulk {
 	int downloads, pieces, sent;
 };
 
+/* Weights that the device makes after its last slot of the step (made.c). */
+struct run_made {
+	char *memory;
+	struct rh_event *ready, *freed; /* what they are made of is up; all is down, and may be overwritten */
+	struct rh_event **weights;      /* [block]: its upper halves are down */
+	int comes;                      /* in this step, in this slot: */
+	struct rh_slot last;
+	int64_t next_bytes; /* of the weights that are likely to come next */
+	struct rh_update update;
+	int *block, blocks; /* whose are made, of the slot from its beginning until they are sent */
+	struct rh_made_place (*place)[RH_MADE_ARRAYS];
+	struct rh_optimizer_arrays *on; /* [block of the model]: on the device */
+	int in_weights;                 /* some lies between weights */
+	enum { MADE_COMING, MADE_ENQUEUED, MADE_SENT } are;
+	int64_t *bytes; /* scratch: of each array */
+	struct rh_transfer_piece *piece;
+	int pieces, sent, first_window;
+};
+
 enum { RUN_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
 
 /* Of a step in flight, on a device. */
@@ -113,6 +133,7 @@ struct run_device {
 	struct run_buffer rounded;   /* their bf16 copy; freed: downloaded */
 	struct run_upload upload;
 	struct run_bulk bulk;
+	struct run_made made;
 	struct rh_event **downloaded; /* [2*block+use]: this device's latest download of that sum */
 	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
 	struct run_ring boundary, micro, result;
@@ -203,6 +224,11 @@ int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_
 int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes);
 /* Whether copies of these bytes go through the staging, at least in part. */
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
+
+/* made.c: `pieces` that are sent up at most. */
+int made_create(const struct rh_executor_options *options, struct rh_device *device, struct rh_arena *memory, int64_t pieces,
+                struct run_made *out) RH_MUST;
+void made_destroy(struct run_made *made, int blocks);
 
 /* step.c: a call's beginning, when its books are empty; all its slots are enqueued; and the end, when all devices are idle, whatever rc is:
  * the first fault comes back. */

@@ -128,7 +128,25 @@ void bulk_uploads_over(struct work *work);
 /* Before the next slot: what the device has left is sent down at once. The same after the last one of all. */
 int bulk_send_left(struct rh_executor *executor, int device);
 int bulk_flush(struct rh_executor *executor, int device);
+/* The host waits until a gradient has been taken. */
+void bulk_await_gradient(struct work *work, int block);
 /* After the step's last slot: the uploads of blocks that the updater has not been told of are over. */
 void bulk_uploads_end(struct rh_executor *executor);
+
+/* made.c, by bulk.c alone:
+ *
+ * made_begin     of the device's last slot of the step: which weights are made, and where; what they are made of
+ * made_window    goes up in its windows, behind what the slot before sends down
+ * made_layer     a block's rounded gradient is made: now its weights are
+ * made_sort      before what the slot rounded is laid into windows
+ * made_send      the slot is over: they go down, before their gradients do
+ * made_has       of the block they are */
+void made_step_begins(struct rh_executor *executor);
+void made_begin(struct work *work);
+void made_window(struct work *work, int64_t k);
+void made_layer(struct work *work, int block, char *gradient);
+void made_sort(struct run_device *on);
+void made_send(struct work *work);
+int made_has(const struct run_device *on, int block);
 
 #endif

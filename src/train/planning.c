@@ -1,11 +1,14 @@
 #include "train/planning.h"
 
 #include "core/alloc.h"
+#include "core/hooks.h"
 #include "core/log.h"
 #include "core/minmax.h"
 #include "device/sim/sim.h"
+#include "partition/made.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Bytes of memory of its own that a device has; 0: its memory is the host's. */
@@ -83,6 +86,18 @@ static int64_t loaded_bytes(const struct rh_session *session, const struct rh_st
 	return bytes;
 }
 
+/* May devices make the weights of a step's last blocks? Where the scale of gradients is known before the last one, and the host's cores are
+ * not the devices'. */
+static int makes_weights(const struct rh_session *session, const struct planning *planning)
+{
+	const struct rh_store_options *store = &planning->store;
+	const struct rh_config *config = session->config;
+	return planning->request.trains && rh_schedule_is_roundpipe(planning->options.schedule) && !store->published &&
+	       store->dtype == RH_BF16 && store->optim == RH_OPTIM_ADAMW && store->layout == RH_LAYOUT_SPLIT &&
+	       config->max_grad_norm == 0 && !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) &&
+	       (planning->device_room || getenv(RH_HOOK_MAKE_WEIGHTS));
+}
+
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	rh_plan_free(&session->plan);
@@ -90,6 +105,8 @@ static int plan_once(struct rh_session *session, struct planning *planning, int6
 	int rc = plan_stages(session, planning);
 	if (!rc && planning->balances)
 		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
+	if (!rc && makes_weights(session, planning))
+		rc = rh_made_plan(&session->plan, session->model, session->device_count, cap);
 	if (rc)
 		return rc;
 	planning->options.plan = &session->plan;

@@ -1,4 +1,5 @@
 /* The five orderings in real steps: what the executor asks of its devices and what the updater does, recorded and checked. */
+#include "core/hooks.h"
 #include "offload/order.h"
 #include "offload/updater.h"
 #include "train/rig.h"
@@ -112,6 +113,8 @@ static int recorded_down(struct rh_device *device, enum rh_stream stream, void *
 	enqueue(lane_of(device, stream));
 	for (int b = 0; b < rec.blocks; b++) {
 		int64_t elements = rh_store_block(rec.store, b)->elements;
+		if (is_in(to, rh_store_weights(rec.store, b), elements * 2))
+			note(RH_ORDER_MADE, lane_of(device, stream), b);
 		if (is_in(to, rh_store_gradient(rec.store, b), elements * 2) || is_in(to, rh_store_sum(rec.store, b, 0), elements * 4))
 			note_download(lane_of(device, stream), b, bytes);
 	}
@@ -188,7 +191,7 @@ static void steps_as_training(struct rig *rig, const struct rig_input *in, doubl
 	}
 }
 
-enum when { APART, JOINED };
+enum when { APART, JOINED, MADE }; /* devices make weights of a step's last blocks */
 
 static void test_steps_hold_all_orderings(void **state)
 {
@@ -202,7 +205,8 @@ static void test_steps_hold_all_orderings(void **state)
 	} cases[] = {{"cpu:1", 0, 0, APART, 1},  {"cpu:1", 0, 1, APART, 0},  {"cpu:2", 0, 1, APART, 1},  {"cpu:1", 0, 0, APART, 0},
 	             {"cpu:3", 2, 0, APART, 0},  {"cpu:3", 1, 1, APART, 0},  {"cpu:2", 2, 0, APART, 1},  {"cpu:4", 2, 1, APART, 1},
 	             {"cpu:4", 1, 0, APART, 0},  {"cpu:2", 2, 0, APART, 1},  {"cpu:1", 0, 1, JOINED, 1}, {"cpu:2", 2, 1, JOINED, 0},
-	             {"cpu:3", 1, 1, JOINED, 1}, {"cpu:4", 2, 1, JOINED, 1}, {"cpu:4", 0, 1, JOINED, 0}};
+	             {"cpu:3", 1, 1, JOINED, 1}, {"cpu:4", 2, 1, JOINED, 1}, {"cpu:4", 0, 1, JOINED, 0}, {"cpu:1", 0, 0, MADE, 0},
+	             {"cpu:3", 2, 0, MADE, 0},   {"cpu:4", 0, 0, MADE, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rig rig;
 		int64_t cuts[] = {1, 2, 3};
@@ -211,30 +215,40 @@ static void test_steps_hold_all_orderings(void **state)
 		rig.config.device = (char *)(uintptr_t)cases[i].device;
 		rig.config.round_micro_batches = cases[i].round;
 		rig.config.optimizer_staleness = cases[i].staleness;
+		rig.config.max_grad_norm = cases[i].clip;
 		rig.config.backward_cuts = cuts + 1;
 		rig.config.backward_cut_count = 2;
 		struct rig_input in = rig_input(&rig, "train");
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
+		if (cases[i].when == MADE)
+			setenv(RH_HOOK_MAKE_WEIGHTS, "1", 1);
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
+		unsetenv(RH_HOOK_MAKE_WEIGHTS);
 		listen(&rig);
 		rh_updater_weights_first(rig.session.updater);
 		steps_as_training(&rig, &in, cases[i].clip, cases[i].when == JOINED ? 2 : 1);
 		check_ok(rh_updater_finish(rig.session.updater));
-		int64_t count, forgotten, uploads = 0, downloads = 0;
+		int64_t count, forgotten, uploads = 0, downloads = 0, made = 0;
 		const struct rh_order_event *event = rh_order_log_events(rec.log, &count, &forgotten);
 		assert_int_equal(forgotten, 0);
 		for (int64_t k = 0; k < count; k++) {
 			uploads += event[k].kind == RH_ORDER_UPLOAD;
 			downloads += event[k].kind == RH_ORDER_DOWNLOAD;
+			made += event[k].kind == RH_ORDER_MADE;
 		}
 		struct rh_order_fault fault;
 		char text[256];
 		check_ok(rh_order_check(event, count, cases[i].staleness, &fault));
 		rh_order_describe(&fault, text, sizeof text);
 		printf("%s, rounds of %d, staleness %d%s: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
-		       cases[i].staleness, cases[i].when == JOINED ? ", joined" : "", (int)count, (int)uploads, (int)downloads, text);
+		       cases[i].staleness,
+		       cases[i].when == JOINED ? ", joined"
+		       : cases[i].when == MADE ? ", weights made on devices"
+		                               : "",
+		       (int)count, (int)uploads, (int)downloads, text);
 		assert_true(uploads > STEPS && downloads > STEPS);
 		assert_int_equal(fault.ordering, 0);
+		assert_int_equal(made > 0, cases[i].when == MADE);
 		/* without the updater's awaits they would not, nor without the end of the devices' work, or the events of arrivals */
 		int64_t awaits = 3 * rec.blocks;
 		int unwaited = broken_without(event, count, cases[i].staleness, host(), 0, awaits);

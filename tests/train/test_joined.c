@@ -2,6 +2,8 @@
  * between steps is gone. */
 #include "train/eight.h"
 
+#include "partition/made.h"
+
 #include "partition/step.h"
 #include "run/trace.h"
 #include "train/balance.h"
@@ -24,7 +26,7 @@ static struct rh_step_estimate by_the_recurrence(struct eight *eight, const stru
 	struct rh_cost_sums sums;
 	struct rh_step_estimate estimate;
 	int64_t micro_batches = eight->deep.rig.config.gradient_accumulation_steps;
-	double trained[64] = {0};
+	double trained[64] = {0}, made[64] = {0};
 	const struct rh_hardware *hardware = &eight->hardware;
 	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
 	check_ok(rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN)); /* cuts the model's ops as the devices want them */
@@ -39,19 +41,32 @@ static struct rh_step_estimate by_the_recurrence(struct eight *eight, const stru
 	                                  .forward_stages = plan->forward_stages,
 	                                  .backward_stages = plan->backward_stages};
 	double both = hardware->link.both_bytes_per_s / 2;
-	const struct rh_step_request step = {
-	        .longer = &sums,
-	        .shorter = &sums,
-	        .trained = trained,
-	        .cuts = &cuts,
-	        .devices = EIGHT_DEVICES,
-	        .sequences = micro_batches,
-	        .rounds = 1,
-	        .round_micro_batches = micro_batches,
-	        .stale = stale,
-	        .rates = {least(hardware->link.up_bytes_per_s, both), least(hardware->link.down_bytes_per_s, both),
-	                  hardware->host.dram_bytes_per_s, hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT]},
-	        .bytes = {.gradient = 2, .carried = 4, .taken = 2, .updated = 26, .weights = 18, .moments = 18}};
+	if (plan->makes_weights)
+		rh_made_layers(&cuts, &costs, trained, 0, EIGHT_DEVICES, hardware->device.memory - hardware->device.reserved, made);
+	const struct rh_step_request step = {.longer = &sums,
+	                                     .shorter = &sums,
+	                                     .trained = trained,
+	                                     .made = made,
+	                                     .cuts = &cuts,
+	                                     .devices = EIGHT_DEVICES,
+	                                     .sequences = micro_batches,
+	                                     .rounds = 1,
+	                                     .round_micro_batches = micro_batches,
+	                                     .stale = stale,
+	                                     .rates = {least(hardware->link.up_bytes_per_s, both),
+	                                               least(hardware->link.down_bytes_per_s, both), hardware->host.dram_bytes_per_s,
+	                                               hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT],
+	                                               hardware->device.memory_bytes_per_s},
+	                                     .bytes = {.gradient = 2,
+	                                               .carried = 4,
+	                                               .taken = 2,
+	                                               .updated = 26,
+	                                               .weights = 18,
+	                                               .moments = 18,
+	                                               .made_up = 10,
+	                                               .made = 18,
+	                                               .made_upper = 2,
+	                                               .made_lower = 2}};
 	check_ok(rh_step_estimate(&step, &estimate));
 	rh_cost_sums_free(&sums);
 	rh_costs_free(&costs);
@@ -125,7 +140,7 @@ static void test_updates_are_exposed_as_the_recurrence_says(void **state)
 	eight.machine.ram_bytes = eight.hardware.host.ram = (int64_t)1 << 40;
 	config->per_device_train_batch_size = 1;
 	config->gradient_accumulation_steps = config->round_micro_batches = WIDE_MICRO_BATCHES;
-	config->max_length = 320;
+	config->max_length = 384;
 	config->forward_cuts = (int64_t *)(uintptr_t)forward;
 	config->forward_cut_count = sizeof forward / sizeof *forward;
 	config->backward_cuts = (int64_t *)(uintptr_t)backward;
