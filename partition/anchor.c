@@ -243,8 +243,8 @@ static int time_result(const struct rh_anchor_request *request, const struct siz
 	                               .stale = request->stale};
 	set_rates(request, &step);
 	if (sized->made && !request->stale) {
-		rh_made_layers(&result->cuts, &sized->costs[0], sized->trained, experiment->trained.embedding, request->devices,
-		               device_cap(request->hardware), sized->made);
+		result->made_blocks = rh_made_layers(&result->cuts, &sized->costs[0], sized->trained, experiment->trained.embedding,
+		                                     request->devices, device_cap(request->hardware), sized->made);
 		step.made = sized->made;
 	}
 	int rc = rh_step_estimate(&step, &result->time);

@@ -21,6 +21,7 @@ struct rh_anchor_result {
 	struct rh_partition cuts;
 	struct rh_step_estimate time;
 	double tokens_per_s, published_tokens_per_s; /* 0: not published */
+	int made_blocks;                             /* whose weights devices make (partition/made.h), of the lowest ones */
 	double host_bytes;                           /* held for weights and their updates */
 };
 

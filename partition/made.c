@@ -71,22 +71,24 @@ static struct rh_stage stage_of(const struct rh_plan *plan, int i)
 	return i < plan->forward_stages ? plan->forward[i] : plan->backward[i - plan->forward_stages];
 }
 
-/* Of its own room, what the slot takes that is the i-th of the step's last round. */
-static int64_t own_bytes(const struct rh_plan *plan, const struct rh_model *model, int i, int devices, int64_t *scratch, int *block,
-                         struct rh_made_place (*place)[RH_MADE_ARRAYS])
+/* Of the slot that is the i-th of the step's last round. */
+static int blocks_of_slot(const struct rh_plan *plan, const struct rh_model *model, int i, int devices, int64_t *scratch, int *block,
+                          struct rh_made_place (*place)[RH_MADE_ARRAYS])
 {
-	int stages = plan->forward_stages + plan->backward_stages, n = (i + devices) % stages, made;
+	int n = (i + devices) % (plan->forward_stages + plan->backward_stages), backward_only = n > plan->forward_stages;
 	struct rh_stage next = stage_of(plan, n);
-	int backward_only = n > plan->forward_stages;
-	int64_t bytes = 0;
 	struct rh_made_slot slot = {.stage = stage_of(plan, i)};
 	slot.next_bytes = rh_plan_upload_layout(model, next.lo, next.hi, backward_only, scratch);
-	made = rh_made_blocks(plan, model, &slot, scratch, block, place);
-	for (int k = 0; k < made; k++)
-		for (int a = 0; a < RH_MADE_ARRAYS; a++)
-			if (place[k][a].region == RH_MADE_IN_OWN)
-				bytes = rh_max(bytes, place[k][a].at +
-				                              rh_made_array_bytes((enum rh_made_array)a, model->block[block[k]].elements));
+	return rh_made_blocks(plan, model, &slot, scratch, block, place);
+}
+
+/* What a block takes of the room of its own. */
+static int64_t own_bytes(const struct rh_made_place place[RH_MADE_ARRAYS], int64_t elements)
+{
+	int64_t bytes = 0;
+	for (int a = 0; a < RH_MADE_ARRAYS; a++)
+		if (place[a].region == RH_MADE_IN_OWN)
+			bytes = rh_max(bytes, place[a].at + rh_made_array_bytes((enum rh_made_array)a, elements));
 	return bytes;
 }
 
@@ -99,11 +101,14 @@ int rh_made_plan(struct rh_plan *plan, const struct rh_model *model, int devices
 	struct rh_made_place(*place)[RH_MADE_ARRAYS] = rh_alloc(blocks, sizeof *place);
 	int rc = scratch && block && place ? 0 : -ENOMEM;
 	plan->made_bytes = rh_max(cap_bytes - plan->device_bytes, 0) / RH_ALIGN * RH_ALIGN;
-	for (int i = (int)rh_max(stages - devices, plan->forward_stages); !rc && i < stages; i++)
-		most = rh_max(most, own_bytes(plan, model, i, devices, scratch, block, place));
+	for (int i = (int)rh_max(stages - devices, plan->forward_stages); !rc && i < stages; i++) {
+		int made = blocks_of_slot(plan, model, i, devices, scratch, block, place);
+		for (int k = 0; k < made; k++)
+			most = rh_max(most, own_bytes(place[k], model->block[block[k]].elements));
+		plan->made_blocks += made;
+	}
 	plan->made_bytes = most;
 	plan->device_bytes += most;
-	plan->makes_weights = 1;
 	rh_free(scratch);
 	rh_free(block);
 	rh_free(place);
@@ -156,10 +161,10 @@ static struct rh_made_room room_of_slot(const struct rh_partition *cuts, const s
 	return room;
 }
 
-void rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
-                    int64_t cap_bytes, double *made)
+int rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
+                   int64_t cap_bytes, double *made)
 {
-	int stages = cuts->forward_stages + cuts->backward_stages;
+	int stages = cuts->forward_stages + cuts->backward_stages, blocks = 0;
 	struct rh_made_place place[RH_MADE_ARRAYS];
 	for (int l = 0; l < costs->layers; l++)
 		made[l] = 0;
@@ -168,10 +173,13 @@ void rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *cost
 		struct rh_stage stage = slot_of(cuts, i);
 		for (int l = stage.hi - 1; l >= stage.lo; l--) {
 			double small = l ? 0 : apart < trained[l] / 2 ? apart : trained[l] - apart, large = trained[l] - small;
-			if (large > 0 && rh_made_place(&room, (int64_t)large, place))
-				made[l] += large;
-			if (small > 0 && rh_made_place(&room, (int64_t)small, place))
-				made[l] += small;
+			const double parts[] = {large, small};
+			for (int k = 0; k < 2; k++)
+				if (parts[k] > 0 && rh_made_place(&room, (int64_t)parts[k], place)) {
+					made[l] += parts[k];
+					blocks++;
+				}
 		}
 	}
+	return blocks;
 }

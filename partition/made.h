@@ -44,12 +44,12 @@ int rh_made_blocks(const struct rh_plan *plan, const struct rh_model *model, con
                    struct rh_made_place (*place)[RH_MADE_ARRAYS]);
 
 /* Gives the plan of RoundPipe's stages a room of its own for it: as much as its last wave of slots takes, and at most what the cap leaves.
- * Sets made_bytes and makes_weights, and adds to device_bytes. -ENOMEM. */
+ * Sets made_bytes and made_blocks, and adds to device_bytes. -ENOMEM. */
 int rh_made_plan(struct rh_plan *plan, const struct rh_model *model, int devices, int64_t cap_bytes) RH_MUST;
 
 /* The same of stages of layers whose costs are all that is known: made[l], for rh_step_request, of trained[l] parameters. `apart` of the
- * lowest layer's are a block of their own (an embedding that is counted to it). */
-void rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
+ * lowest layer's are a block of their own (an embedding that is counted to it). Returns how many blocks. */
+int rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
                     int64_t cap_bytes, double *made);
 
 #endif

@@ -68,7 +68,7 @@ struct rh_plan {
 	        result_bytes, cache_bytes; /* of one each */
 	int64_t made_bytes;                /* for what weights are made of, where devices make some (partition/made.h) */
 	int64_t device_bytes;              /* all of the above: what a device reserves */
-	int makes_weights;
+	int made_blocks;                   /* whose weights devices make in a whole step; 0: they make none */
 };
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };

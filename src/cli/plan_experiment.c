@@ -86,13 +86,13 @@ static json_t *sizes_json(const struct rh_stage *stage, int count)
 
 static json_t *result_json(const struct rh_anchor_result *is)
 {
-	return json_pack("{s:f, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:f, s:f, s:f, s:o, s:o}", "tokens_per_second",
+	return json_pack("{s:f, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:f, s:f, s:f, s:i, s:o, s:o}", "tokens_per_second",
 	                 is->tokens_per_s, "published_tokens_per_second", known_real(is->published_tokens_per_s), "step_seconds",
 	                 is->time.period_s, "micro_batches", (json_int_t)is->micro_batches, "rounds", (json_int_t)is->rounds,
 	                 "round_micro_batches", (json_int_t)is->round_micro_batches, "bubble", is->time.bubble, "exposed", is->time.exposed,
 	                 "schedule_seconds", is->time.schedule_s, "host_bound", is->time.host_bound, "copied_bytes", is->time.copied_bytes,
-	                 "updated_bytes", is->time.updated_bytes, "host_bytes", is->host_bytes, "forward_layers",
-	                 sizes_json(is->cuts.forward, is->cuts.forward_stages), "backward_layers",
+	                 "updated_bytes", is->time.updated_bytes, "host_bytes", is->host_bytes, "blocks_made_on_devices", is->made_blocks,
+	                 "forward_layers", sizes_json(is->cuts.forward, is->cuts.forward_stages), "backward_layers",
 	                 sizes_json(is->cuts.backward, is->cuts.backward_stages));
 }
 
@@ -165,6 +165,8 @@ static void print_text(const struct experiment_plan *plan)
 	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
+	if (plan->known[1] && plan->result[1].made_blocks)
+		printf("sync: weights of the last %d blocks are made on the devices\n", plan->result[1].made_blocks);
 	if (!plan->asked->as_published)
 		printf("async: steps follow one another without a flush, as training has them\n");
 	if (plan->asked->as_published && experiment->source)

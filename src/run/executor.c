@@ -124,7 +124,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
 {
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->makes_weights ? blocks : 0);
+	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->made_blocks ? blocks : 0);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + (int64_t)sizeof(struct work));
 }
@@ -296,7 +296,7 @@ static int device_create(const struct rh_executor_options *options, struct rh_de
 		rc = ring_create(device, &memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes, RH_EVENT_HOST, &out->result);
 	if (rc)
 		return rc;
-	rc = made_create(options, device, &memory, plan->makes_weights ? made_pieces_most(options) : 0, &out->made);
+	rc = made_create(options, device, &memory, plan->made_blocks ? made_pieces_most(options) : 0, &out->made);
 	if (rc)
 		return rc;
 	out->cache = rh_arena_take(&memory, plan->cache_bytes);

@@ -16,7 +16,7 @@ int made_create(const struct rh_executor_options *options, struct rh_device *dev
 {
 	size_t blocks = (size_t)options->model->blocks;
 	out->memory = rh_arena_take(memory, options->plan->made_bytes);
-	if (!options->plan->makes_weights)
+	if (!options->plan->made_blocks)
 		return 0;
 	out->block = rh_alloc(blocks, sizeof *out->block);
 	out->place = rh_alloc(blocks, sizeof *out->place);
@@ -53,7 +53,7 @@ void made_step_begins(struct rh_executor *executor)
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_model *model = options->model;
 	struct rh_update update;
-	int makes = options->plan->makes_weights && executor->trains && !executor->is_stretch && !options->stale && options->updater &&
+	int makes = options->plan->made_blocks && executor->trains && !executor->is_stretch && !options->stale && options->updater &&
 	            !executor->staging && rh_updater_is_for_devices(options->updater, &update);
 	for (int d = 0; d < options->devices; d++)
 		executor->on[d].made.comes = 0;

@@ -41,7 +41,7 @@ static struct rh_step_estimate by_the_recurrence(struct eight *eight, const stru
 	                                  .forward_stages = plan->forward_stages,
 	                                  .backward_stages = plan->backward_stages};
 	double both = hardware->link.both_bytes_per_s / 2;
-	if (plan->makes_weights)
+	if (plan->made_blocks)
 		rh_made_layers(&cuts, &costs, trained, 0, EIGHT_DEVICES, hardware->device.memory - hardware->device.reserved, made);
 	const struct rh_step_request step = {.longer = &sums,
 	                                     .shorter = &sums,
