@@ -1,7 +1,8 @@
 /* Gated activations (SwiGLU, GeGLU, gpt-oss's) and plain ones (SiLU, GELU), forward and backward. With T rows of I results of e bytes:
  *
  * glu                  reads 2 T I e bytes, writes T I e; about 20 FLOPs an element of the result, 40 with erf.
- * glu_backward         reads 3 T I e, writes 2 T I e, and T I e more where the forward's output is wanted once more; 30 to 60 FLOPs.
+ * glu_backward         reads 3 T I e, writes 2 T I e, and T I e more where the forward's output is wanted once more; 30 to 60 FLOPs. With
+ *                      dot a warp a row, 8 rows a block: a lane's chunks in order, then over the warp.
  * activation           reads T I e, writes T I e.
  * activation_backward  reads 2 T I e, writes T I e, and T I e more with the output.
  *
@@ -13,7 +14,8 @@
 struct activation_args {
 	const void *x, *dy; /* gu and da of GLU */
 	void *y, *dx;       /* a and dgu */
-	int64_t x_stride, dy_stride, y_stride, dx_stride, rows, cols;
+	float *dot;
+	int64_t x_stride, dy_stride, y_stride, dx_stride, dot_stride, rows, cols;
 	int aligned;
 };
 
@@ -102,25 +104,46 @@ template <typename T, int ACT> CHUNK_KERNEL glu_forward(struct activation_args a
 	}
 }
 
-/* dgu may be gu, a may be da: a thread has read what it overwrites. */
+/* 8 results of a row from column i on; the sum of da times a. dgu may be gu, a may be da: a thread has read what it overwrites. */
+template <typename T, int ACT> RH_DEVICE float glu_gradient_chunk(const struct activation_args &a, int64_t row, int64_t i)
+{
+	int64_t left = a.cols - i;
+	struct gated in = gated_load<T, ACT>((const T *)a.x + row * a.x_stride, i, a.cols, a.aligned);
+	struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + i, left, a.aligned);
+	float sum = 0;
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++) {
+		float gate = in.gate.v[k], up = in.up.v[k], plus = limited_up<ACT>(up), dk = d.v[k];
+		struct curve f = curve_of<ACT>(limited_gate<ACT>(gate));
+		int limits = ACT == RH_ACT_GPT_OSS;
+		in.gate.v[k] = limits && gate > RH_GPT_OSS_LIMIT ? 0 : dk * plus * f.slope;
+		in.up.v[k] = limits && fabsf(up) > RH_GPT_OSS_LIMIT ? 0 : dk * f.value;
+		d.v[k] = f.value * plus;
+		sum += dk * d.v[k];
+	}
+	gated_store<T, ACT>((T *)a.dx + row * a.dx_stride, i, a.cols, in, a.aligned);
+	if (a.y)
+		chunk_store((T *)a.y + row * a.y_stride + i, d, left, a.aligned);
+	return sum;
+}
+
 template <typename T, int ACT> CHUNK_KERNEL glu_gradient(struct activation_args a)
 {
-	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
-	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
-		struct gated in = gated_load<T, ACT>((const T *)a.x + row * a.x_stride, i, a.cols, a.aligned);
-		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + i, left, a.aligned);
-		RH_UNROLL
-		for (int k = 0; k < CHUNK; k++) {
-			float gate = in.gate.v[k], up = in.up.v[k], plus = limited_up<ACT>(up), dk = d.v[k];
-			struct curve f = curve_of<ACT>(limited_gate<ACT>(gate));
-			int limits = ACT == RH_ACT_GPT_OSS;
-			in.gate.v[k] = limits && gate > RH_GPT_OSS_LIMIT ? 0 : dk * plus * f.slope;
-			in.up.v[k] = limits && fabsf(up) > RH_GPT_OSS_LIMIT ? 0 : dk * f.value;
-			d.v[k] = f.value * plus;
-		}
-		gated_store<T, ACT>((T *)a.dx + row * a.dx_stride, i, a.cols, in, a.aligned);
-		if (a.y)
-			chunk_store((T *)a.y + row * a.y_stride + i, d, left, a.aligned);
+	int64_t i = chunk_of_row() * CHUNK;
+	for (int64_t row = chunk_first_row(); row < a.rows && i < a.cols; row += chunk_row_step())
+		glu_gradient_chunk<T, ACT>(a, row, i);
+}
+
+/* With dot. A warp a row. */
+template <typename T, int ACT> CHUNK_KERNEL glu_gradient_dot(struct activation_args a)
+{
+	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
+		float sum = 0;
+		for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < a.cols; i += CHUNK_BLOCK_WIDTH * CHUNK)
+			sum += glu_gradient_chunk<T, ACT>(a, row, i);
+		sum = rh_warp_sum(sum);
+		if (threadIdx.x == 0)
+			a.dot[row * a.dot_stride] = sum;
 	}
 }
 
@@ -161,6 +184,8 @@ template <typename T, int ACT> static int run_curve(const struct activation_args
 	dim3 grid = chunk_grid(a->rows, chunks_of(a->cols)), block = chunk_block();
 	if (pass == GLU_FORWARD)
 		return RH_LAUNCH((glu_forward<T, ACT>), grid, block, 0, stream, *a);
+	if (pass == GLU_GRADIENT && a->dot)
+		return RH_LAUNCH((glu_gradient_dot<T, ACT>), dim3(1, grid.y, 1), block, 0, stream, *a);
 	if (pass == GLU_GRADIENT)
 		return RH_LAUNCH((glu_gradient<T, ACT>), grid, block, 0, stream, *a);
 	if constexpr (ACT == RH_ACT_GPT_OSS) {
@@ -237,6 +262,8 @@ extern "C" int cuda_glu_backward(const struct rh_op *op, CUstream_st *stream)
 {
 	struct activation_args a = backward_args(op);
 	a.aligned = halves_aligned(op->operand, 4, a.cols);
+	a.dot = (float *)op->operand[RH_GLU_BACKWARD_DOT].data;
+	a.dot_stride = op->operand[RH_GLU_BACKWARD_DOT].stride;
 	return run(op, &a, GLU_GRADIENT, stream);
 }
 

@@ -5,10 +5,10 @@
  *           its place. Only integers are added: no workspace, no atomics, no second launch for the prefix sums.
  * permute   reads T c e, writes n c e bytes: a row is read once and written k times.
  * unpermute reads n c e (T c e of add), writes T c e bytes; 2 n c FLOPs.
- * backward  reads n c e + T c e, writes n c e bytes; 3 n c FLOPs: a warp a row, dy from L1 for all but the first of a token's.
+ * backward  reads T c e, writes n c e bytes; n c FLOPs: a row is read once and written k times.
  *
  * All are bound by memory: the roofline is bytes / DRAM bandwidth. Tile of the moves: a chunk of 8 elements a thread, 32 such by 8 rows a
- * block. Sums: over k in order; of a dweight a lane's chunks in order, then over the warp. */
+ * block. Sums: over k in order. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 
@@ -83,12 +83,11 @@ static RH_KERNEL(THREADS, 4) permute_sort(struct sort_args a)
 }
 
 struct permute_args {
-	const void *x, *add, *dy;
+	const void *x, *add;
 	void *y;
 	const int32_t *place;
 	const float *weight;
-	float *dweight;
-	int64_t x_stride, add_stride, dy_stride, y_stride, place_stride, weight_stride, dweight_stride, rows, cols;
+	int64_t x_stride, add_stride, y_stride, place_stride, weight_stride, rows, cols;
 	int top, aligned;
 };
 
@@ -123,28 +122,21 @@ template <typename T> CHUNK_KERNEL permute_combine(struct permute_args a)
 	}
 }
 
-/* y is dx here. A warp a pair. */
-template <typename T> RH_KERNEL(THREADS, 4) permute_spread(struct permute_args a)
+/* x is dy and y is dx here. */
+template <typename T> CHUNK_KERNEL permute_spread(struct permute_args a)
 {
-	int lane = (int)threadIdx.x % RH_WARP;
-	int64_t pair = (int64_t)blockIdx.x * WARPS + threadIdx.x / RH_WARP, row = pair / a.top, j = pair % a.top;
-	if (row >= a.rows)
-		return;
-	int64_t at = a.place[row * a.place_stride + j];
-	float weight = a.weight[row * a.weight_stride + j], sum = 0;
-	for (int64_t i = lane * CHUNK; i < a.cols; i += RH_WARP * CHUNK) {
-		struct chunk d = chunk_load((const T *)a.dy + row * a.dy_stride + i, a.cols - i, a.aligned);
-		struct chunk x = chunk_load((const T *)a.x + at * a.x_stride + i, a.cols - i, a.aligned);
-		RH_UNROLL
-		for (int e = 0; e < CHUNK; e++) {
-			sum += d.v[e] * x.v[e];
-			d.v[e] *= weight;
+	int64_t i = chunk_of_row() * CHUNK, left = a.cols - i;
+	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
+		struct chunk d = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
+		for (int j = 0; j < a.top; j++) {
+			float weight = a.weight[row * a.weight_stride + j];
+			struct chunk c;
+			RH_UNROLL
+			for (int e = 0; e < CHUNK; e++)
+				c.v[e] = weight * d.v[e];
+			chunk_store((T *)a.y + a.place[row * a.place_stride + j] * a.y_stride + i, c, left, a.aligned);
 		}
-		chunk_store((T *)a.y + at * a.y_stride + i, d, a.cols - i, a.aligned);
 	}
-	sum = rh_warp_sum(sum);
-	if (lane == 0)
-		a.dweight[row * a.dweight_stride + j] = sum;
 }
 
 static int sort(const struct rh_op *op, CUstream_st *stream)
@@ -215,21 +207,16 @@ extern "C" int cuda_unpermute(const struct rh_op *op, CUstream_st *stream)
 
 extern "C" int cuda_unpermute_backward(const struct rh_op *op, CUstream_st *stream)
 {
-	const struct rh_view *view = op->operand;
-	const struct rh_view *dy = &view[RH_UNPERMUTE_BACKWARD_DY], *dx = &view[RH_UNPERMUTE_BACKWARD_DX];
-	struct permute_args a = args_of(&view[RH_UNPERMUTE_BACKWARD_X], &view[RH_UNPERMUTE_BACKWARD_PLACE], dx);
-	const struct rh_view rows[] = {view[RH_UNPERMUTE_BACKWARD_X], *dy, *dx};
-	a.aligned = chunk_aligned(rows, 3);
-	a.dy = dy->data;
-	a.dy_stride = dy->stride;
+	const struct rh_view *view = op->operand, *dy = &view[RH_UNPERMUTE_BACKWARD_DY], *dx = &view[RH_UNPERMUTE_BACKWARD_DX];
+	struct permute_args a = args_of(dy, &view[RH_UNPERMUTE_BACKWARD_PLACE], dx);
+	const struct rh_view rows[] = {*dy, *dx};
+	a.aligned = chunk_aligned(rows, 2);
 	a.weight = (const float *)view[RH_UNPERMUTE_BACKWARD_WEIGHT].data;
 	a.weight_stride = view[RH_UNPERMUTE_BACKWARD_WEIGHT].stride;
-	a.dweight = (float *)view[RH_UNPERMUTE_BACKWARD_DWEIGHT].data;
-	a.dweight_stride = view[RH_UNPERMUTE_BACKWARD_DWEIGHT].stride;
-	if (!a.rows)
+	if (!a.rows || !a.cols)
 		return 0;
-	unsigned grid = (unsigned)rh_ceil_div(a.rows * a.top, WARPS);
+	dim3 grid = chunk_grid(a.rows, chunks_of(a.cols));
 	if (dy->dtype == RH_BF16)
-		return RH_LAUNCH(permute_spread<rh_bf16>, grid, THREADS, 0, stream, a);
-	return RH_LAUNCH(permute_spread<float>, grid, THREADS, 0, stream, a);
+		return RH_LAUNCH(permute_spread<rh_bf16>, grid, chunk_block(), 0, stream, a);
+	return RH_LAUNCH(permute_spread<float>, grid, chunk_block(), 0, stream, a);
 }

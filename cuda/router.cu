@@ -1,7 +1,7 @@
 /* The router of a mixture of experts: k best of E logits and their softmax, and the gradient. With T tokens, logits of e bytes:
  *
  * forward   reads T E e, writes 8 T k bytes; k E comparisons a token, and E exponentials.
- * backward  reads T E e + 12 T k, writes T E e bytes; E exponentials a token.
+ * backward  reads T E e + 16 T k, writes T E e bytes; E exponentials a token.
  *
  * Both are short (4096 tokens, 128 experts: 2 MB) and bound by latency: the k rounds of a best one, five shuffles each. The roofline is
  * bytes / DRAM bandwidth, some 2 us there.
@@ -17,9 +17,10 @@ struct router_args {
 	const void *logits;
 	int32_t *index;
 	float *weight;
-	const float *dweight;
+	const int32_t *place;
+	const float *dot, *more;
 	void *dlogits;
-	int64_t logits_stride, index_stride, weight_stride, dweight_stride, dlogits_stride, rows;
+	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, rows;
 	int experts, top, over_all, round; /* round: dlogits are BF16 */
 };
 
@@ -109,30 +110,31 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(s
 	}
 }
 
-/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
 template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient(struct router_args a)
 {
 	int lane = (int)threadIdx.x % RH_WARP, own = -1;
 	int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / RH_WARP;
 	if (row >= a.rows)
 		return;
-	float logit[N], gradient[N] = {}, weight = 0, dweight = 0;
+	float logit[N], through[N] = {}, own_through = 0;
 	logits_load<T>(logit, a, row);
 	if (lane < a.top) {
 		own = a.index[row * a.index_stride + lane];
-		weight = a.weight[row * a.weight_stride + lane];
-		dweight = a.dweight[row * a.dweight_stride + lane];
+		own_through = a.dot[a.place[row * a.place_stride + lane] * a.dot_stride];
+		if (a.more)
+			own_through += a.weight[row * a.weight_stride + lane] * a.more[row * a.more_stride + own];
 	}
 	struct softmax s = softmax_of<T>(logit, a, row, own);
-	float mean = rh_warp_sum(weight * dweight);
+	float sum = rh_warp_sum(own_through);
 	uint32_t chosen = 0;
 	for (int j = 0; j < a.top; j++) {
 		int expert = rh_shuffle(own, j);
-		float g = rh_shuffle(dweight, j);
+		float g = rh_shuffle(own_through, j);
 		RH_UNROLL
 		for (int i = 0; i < N; i++) {
 			int here = expert == i * RH_WARP + lane;
-			gradient[i] = here ? g : gradient[i];
+			through[i] = here ? g : through[i];
 			chosen |= (uint32_t)here << i;
 		}
 	}
@@ -140,7 +142,7 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient
 	for (int i = 0; i < N; i++) {
 		int expert = i * RH_WARP + lane;
 		float p = a.over_all || chosen >> i & 1 ? expf(logit[i] - s.largest) / s.sum : 0;
-		float value = p * (gradient[i] - mean);
+		float value = through[i] - p * sum;
 		int64_t at = row * a.dlogits_stride + expert;
 		if (expert < a.experts && a.round)
 			((rh_bf16 *)a.dlogits)[at] = rh_to_bf16(value);
@@ -195,8 +197,12 @@ extern "C" int cuda_router_backward(const struct rh_op *op, CUstream_st *stream)
 {
 	const struct rh_view *view = op->operand, *logits = &view[RH_ROUTER_BACKWARD_LOGITS], *dlogits = &view[RH_ROUTER_BACKWARD_DLOGITS];
 	struct router_args a = args_of(logits, &view[RH_ROUTER_BACKWARD_INDEX], &view[RH_ROUTER_BACKWARD_WEIGHT], op->router.softmax);
-	a.dweight = (const float *)view[RH_ROUTER_BACKWARD_DWEIGHT].data;
-	a.dweight_stride = view[RH_ROUTER_BACKWARD_DWEIGHT].stride;
+	a.place = (const int32_t *)view[RH_ROUTER_BACKWARD_PLACE].data;
+	a.place_stride = view[RH_ROUTER_BACKWARD_PLACE].stride;
+	a.dot = (const float *)view[RH_ROUTER_BACKWARD_DOT].data;
+	a.dot_stride = view[RH_ROUTER_BACKWARD_DOT].stride;
+	a.more = (const float *)view[RH_ROUTER_BACKWARD_MORE].data;
+	a.more_stride = view[RH_ROUTER_BACKWARD_MORE].stride;
 	a.dlogits = dlogits->data;
 	a.dlogits_stride = dlogits->stride;
 	a.round = dlogits->dtype == RH_BF16;

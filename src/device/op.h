@@ -145,8 +145,9 @@ enum rh_activation { RH_ACT_SILU, RH_ACT_GELU, RH_ACT_GELU_TANH, RH_ACT_GPT_OSS,
 /* GLU: gu (T,2I) act holds gate then up; a (T,I) act = f(gate) * up. SwiGLU is that of RH_ACT_SILU, GeGLU of the others. */
 enum { RH_GLU_GU, RH_GLU_A };
 
-/* GLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. */
-enum { RH_GLU_BACKWARD_GU, RH_GLU_BACKWARD_DA, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_A };
+/* GLU_BACKWARD: dgu (T,2I) act = gradient, may be gu; a (T,I) act = the forward's output once more, or absent; may be da. dot (T,1) F32 =
+ * the sum over a row of da times a, which is not rounded before; or absent. */
+enum { RH_GLU_BACKWARD_GU, RH_GLU_BACKWARD_DA, RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DOT };
 
 /* ACTIVATION: y (r,c) act = f(x), may be x. BACKWARD: dx = dy f'(x), may be x or dy; y = the forward's output once more, or absent; may be
  * dy if dx is not. */
@@ -214,12 +215,18 @@ enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
 
-/* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's. */
+/* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's, place (T,k)
+ * I32 is PERMUTE's. The gradient of weight(t,j), times that weight, is row place(t,j) of dot (n,1) F32 + the weight times more(t, index(t,j)),
+ * more (T,E) F32 or absent. A softmax needs no other: no weight, which may be 0, is divided by.
+ * An expert's y = W a + b counts in a token by its weight, so with its rows dx of UNPERMUTE_BACKWARD dot = <dx, W a> = <dx W, a>, GLU_BACKWARD's
+ * dot; and more = dy b^T. So y is not read, nor made again before the backward. */
 enum {
 	RH_ROUTER_BACKWARD_LOGITS,
 	RH_ROUTER_BACKWARD_INDEX,
 	RH_ROUTER_BACKWARD_WEIGHT,
-	RH_ROUTER_BACKWARD_DWEIGHT,
+	RH_ROUTER_BACKWARD_PLACE,
+	RH_ROUTER_BACKWARD_DOT,
+	RH_ROUTER_BACKWARD_MORE,
 	RH_ROUTER_BACKWARD_DLOGITS
 };
 
@@ -231,16 +238,8 @@ enum { RH_PERMUTE_INDEX, RH_PERMUTE_X, RH_PERMUTE_START, RH_PERMUTE_PLACE, RH_PE
  * Without weights each is 1: the gradient of PERMUTE. y may be add. */
 enum { RH_UNPERMUTE_X, RH_UNPERMUTE_PLACE, RH_UNPERMUTE_WEIGHT, RH_UNPERMUTE_ADD, RH_UNPERMUTE_Y };
 
-/* UNPERMUTE_BACKWARD: dx (n,c) act: row place(t,j) = weight(t,j) times row t of dy (T,c) act; dweight (T,k) F32 = that row of x times row t
- * of dy. dx may be x. */
-enum {
-	RH_UNPERMUTE_BACKWARD_X,
-	RH_UNPERMUTE_BACKWARD_PLACE,
-	RH_UNPERMUTE_BACKWARD_WEIGHT,
-	RH_UNPERMUTE_BACKWARD_DY,
-	RH_UNPERMUTE_BACKWARD_DX,
-	RH_UNPERMUTE_BACKWARD_DWEIGHT
-};
+/* UNPERMUTE_BACKWARD: dx (n,c) act: row place(t,j) = weight(t,j) times row t of dy (T,c) act. Of the weights' own gradient: ROUTER_BACKWARD. */
+enum { RH_UNPERMUTE_BACKWARD_DY, RH_UNPERMUTE_BACKWARD_PLACE, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_UNPERMUTE_BACKWARD_DX };
 
 /* GROUPED_GEMM: a product an expert. Rows r in [start[e], start[e+1]) of d (R,n) = alpha * row r of a (R,k) times op(b_e) + row r of c +
  * bias row e. b holds the experts' matrices one under another: b_e (k,n), or (n,k) transposed when trans_b. a, b act (both the same); d F32

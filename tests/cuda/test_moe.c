@@ -62,7 +62,7 @@ static void test_unpermute_equals_the_oracle(void **state)
 	for (int i = 0; i < PERMUTE_SHAPES - 1; i++) {
 		struct op_case first = unpermute_case(&permute_shapes[i], i, &seed),
 		               second = unpermute_case(&permute_shapes[i], i + 5, &seed);
-		struct op_case back = unpermute_backward_case(&permute_shapes[i], i, &seed);
+		struct op_case back = unpermute_backward_case(&permute_shapes[i], &seed);
 		kernel_check(&first, cuda_unpermute, &seed);
 		kernel_check(&second, cuda_unpermute, &seed);
 		kernel_check(&back, cuda_unpermute_backward, &seed);

@@ -46,7 +46,15 @@ static void test_glu_backward_is_the_derivative(void **state)
 		case_take(&b, RH_GLU_BACKWARD_GU, &f, RH_GLU_GU);
 		cotangent_for(case_operand(&b, RH_GLU_BACKWARD_DA, RH_F32, 4, 11, 0, FILL_NONE), cotangent, &seed);
 		case_operand(&b, RH_GLU_BACKWARD_DGU, RH_F32, 4, 22, 0, FILL_POISON);
+		struct rh_view dot = case_operand(&b, RH_GLU_BACKWARD_DOT, RH_F32, 4, 1, 0, FILL_POISON);
 		rh_op_oracle(&b.op);
+		rh_op_oracle(&f.op);
+		for (int64_t t = 0; t < 4; t++) {
+			double sum = 0;
+			for (int64_t i = 0; i < 11; i++)
+				sum += cotangent[t * 11 + i] * case_get(f.op.operand[RH_GLU_A], t, i);
+			assert_true(fabs(case_get(dot, t, 0) - sum) < 1e-5);
+		}
 		check_derivative(&f, RH_GLU_A, cotangent, RH_GLU_GU, b.op.operand[RH_GLU_BACKWARD_DGU]);
 		case_free(&f);
 		case_free(&b);

@@ -90,26 +90,31 @@ static void check_glu_backward(struct check *check)
 	shape(check, RH_GLU_BACKWARD_DA, gu.dtype, gu.rows, gu.cols / 2, "glu_backward: da is not (T,I) of gu's dtype");
 	shape(check, RH_GLU_BACKWARD_DGU, gu.dtype, gu.rows, gu.cols, "glu_backward: dgu is not shaped and typed as gu");
 	shape(check, RH_GLU_BACKWARD_A, gu.dtype, gu.rows, gu.cols / 2, "glu_backward: a is not (T,I) of gu's dtype");
+	shape(check, RH_GLU_BACKWARD_DOT, RH_F32, gu.rows, 1, "glu_backward: dot is not (T,1) F32");
 }
 
 static void oracle_glu_backward(const struct rh_op *op)
 {
 	struct rh_view gu = op->operand[RH_GLU_BACKWARD_GU], da = op->operand[RH_GLU_BACKWARD_DA];
-	struct rh_view dgu = op->operand[RH_GLU_BACKWARD_DGU], a = op->operand[RH_GLU_BACKWARD_A];
+	struct rh_view dgu = op->operand[RH_GLU_BACKWARD_DGU], a = op->operand[RH_GLU_BACKWARD_A], dot = op->operand[RH_GLU_BACKWARD_DOT];
 	for (int64_t t = 0; t < da.rows; t++) {
+		double sum = 0;
 		for (int64_t i = 0; i < da.cols; i++) {
 			struct unit u = unit_at(op, gu, t, i);
 			double slope, value = curve(op->activation.act, u.gate, &slope), d = get(da, t, i);
 			put(dgu, t, u.gate_col, u.gate_free ? d * u.up * slope : 0);
 			put(dgu, t, u.up_col, u.up_free ? d * value : 0);
+			sum += d * value * u.up;
 			if (a.data)
 				put(a, t, i, value * u.up);
 		}
+		if (dot.data)
+			put(dot, t, 0, sum);
 	}
 }
 
 const struct op_def op_glu_backward = {
-        .info = {"glu_backward", 4, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a")}},
+        .info = {"glu_backward", 5, {IN("gu"), IN("da"), OUT("dgu"), OUT_IF("a"), OUT_IF("dot")}},
         .in_place = {{RH_GLU_BACKWARD_DGU, RH_GLU_BACKWARD_GU}, {RH_GLU_BACKWARD_A, RH_GLU_BACKWARD_DA}},
         .check = check_glu_backward,
         .oracle = oracle_glu_backward,

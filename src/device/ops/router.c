@@ -79,41 +79,6 @@ const struct op_def op_router = {
         .cost = cost_router,
 };
 
-static void check_router_backward(struct check *check)
-{
-	struct rh_view logits = check->op->operand[RH_ROUTER_BACKWARD_LOGITS], index = check->op->operand[RH_ROUTER_BACKWARD_INDEX];
-	struct rh_view dlogits = check->op->operand[RH_ROUTER_BACKWARD_DLOGITS];
-	check_choice(check, logits, RH_ROUTER_BACKWARD_INDEX, RH_ROUTER_BACKWARD_WEIGHT);
-	shape(check, RH_ROUTER_BACKWARD_DWEIGHT, RH_F32, index.rows, index.cols, "router_backward: dweight is not (T,k) F32");
-	require(check, is_act(dlogits.dtype) && dlogits.rows == logits.rows && dlogits.cols == logits.cols,
-	        "router_backward: dlogits are not (T,E) F32 or BF16");
-}
-
-/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
-static void oracle_router_backward(const struct rh_op *op)
-{
-	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
-	struct rh_view weight = op->operand[RH_ROUTER_BACKWARD_WEIGHT], dweight = op->operand[RH_ROUTER_BACKWARD_DWEIGHT];
-	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
-	for (int64_t t = 0; t < logits.rows; t++) {
-		struct shares shares = shares_of(op, logits, index, t);
-		double gradient[RH_ROUTER_MAX_EXPERTS] = {0}, mean = 0;
-		for (int64_t j = 0; j < index.cols; j++) {
-			gradient[(int64_t)get(index, t, j)] = get(dweight, t, j);
-			mean += get(weight, t, j) * get(dweight, t, j);
-		}
-		for (int64_t e = 0; e < logits.cols; e++)
-			put(dlogits, t, e, shares.of[e] / shares.sum * (gradient[e] - mean));
-	}
-}
-
-const struct op_def op_router_backward = {
-        .info = {"router_backward", 5, {IN("logits"), IN("index"), IN("weight"), IN("dweight"), OUT("dlogits")}},
-        .check = check_router_backward,
-        .oracle = oracle_router_backward,
-        .flops = {RH_ROUTER_BACKWARD_LOGITS, SPECIAL + 4},
-};
-
 /* Operand (T,k) I32 with T*k = rows. */
 static void check_pairs(struct check *check, int operand, int64_t rows, const char *fault)
 {
@@ -122,6 +87,48 @@ static void check_pairs(struct check *check, int operand, int64_t rows, const ch
 	require(check, pairs.dtype == RH_I32 && pairs.cols >= 1, fault);
 	require(check, !__builtin_mul_overflow(pairs.rows, pairs.cols, &count) && count <= RH_MOE_MAX_PAIRS && count == rows, fault);
 }
+
+static void check_router_backward(struct check *check)
+{
+	struct rh_view logits = check->op->operand[RH_ROUTER_BACKWARD_LOGITS], index = check->op->operand[RH_ROUTER_BACKWARD_INDEX];
+	struct rh_view dlogits = check->op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	check_choice(check, logits, RH_ROUTER_BACKWARD_INDEX, RH_ROUTER_BACKWARD_WEIGHT);
+	struct rh_view dot = check->op->operand[RH_ROUTER_BACKWARD_DOT];
+	check_pairs(check, RH_ROUTER_BACKWARD_PLACE, dot.rows, "router_backward: place is not (T,k) I32, or dot has not T*k rows");
+	shape(check, RH_ROUTER_BACKWARD_PLACE, RH_I32, index.rows, index.cols, "router_backward: place and index differ in size");
+	shape(check, RH_ROUTER_BACKWARD_DOT, RH_F32, dot.rows, 1, "router_backward: dot is not (T*k,1) F32");
+	shape(check, RH_ROUTER_BACKWARD_MORE, RH_F32, logits.rows, logits.cols, "router_backward: more is not (T,E) F32");
+	require(check, is_act(dlogits.dtype) && dlogits.rows == logits.rows && dlogits.cols == logits.cols,
+	        "router_backward: dlogits are not (T,E) F32 or BF16");
+}
+
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
+static void oracle_router_backward(const struct rh_op *op)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
+	struct rh_view weight = op->operand[RH_ROUTER_BACKWARD_WEIGHT], place = op->operand[RH_ROUTER_BACKWARD_PLACE];
+	struct rh_view dot = op->operand[RH_ROUTER_BACKWARD_DOT], more = op->operand[RH_ROUTER_BACKWARD_MORE];
+	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	for (int64_t t = 0; t < logits.rows; t++) {
+		struct shares shares = shares_of(op, logits, index, t);
+		double through[RH_ROUTER_MAX_EXPERTS] = {0}, sum = 0;
+		for (int64_t j = 0; j < index.cols; j++) {
+			int64_t e = (int64_t)get(index, t, j);
+			through[e] = get(dot, (int64_t)get(place, t, j), 0);
+			through[e] += more.data ? get(weight, t, j) * get(more, t, e) : 0;
+			sum += through[e];
+		}
+		for (int64_t e = 0; e < logits.cols; e++)
+			put(dlogits, t, e, through[e] - shares.of[e] / shares.sum * sum);
+	}
+}
+
+const struct op_def op_router_backward = {
+        .info = {"router_backward", 7, {IN("logits"), IN("index"), IN("weight"), IN("place"), IN("dot"), MAYBE("more"), OUT("dlogits")}},
+        .check = check_router_backward,
+        .oracle = oracle_router_backward,
+        .flops = {RH_ROUTER_BACKWARD_LOGITS, SPECIAL + 4},
+};
 
 static void check_permute(struct check *check)
 {
@@ -198,37 +205,26 @@ const struct op_def op_unpermute = {
 
 static void check_unpermute_backward(struct check *check)
 {
-	struct rh_view x = check->op->operand[RH_UNPERMUTE_BACKWARD_X], place = check->op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
-	require(check, is_act(x.dtype), "unpermute_backward: x is neither F32 nor BF16");
-	check_pairs(check, RH_UNPERMUTE_BACKWARD_PLACE, x.rows, "unpermute_backward: place is not (T,k) I32, or x has not T*k rows");
+	struct rh_view place = check->op->operand[RH_UNPERMUTE_BACKWARD_PLACE], dx = check->op->operand[RH_UNPERMUTE_BACKWARD_DX];
+	require(check, is_act(dx.dtype), "unpermute_backward: dx is neither F32 nor BF16");
+	check_pairs(check, RH_UNPERMUTE_BACKWARD_PLACE, dx.rows, "unpermute_backward: place is not (T,k) I32, or dx has not T*k rows");
 	shape(check, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_F32, place.rows, place.cols, "unpermute_backward: weight is not (T,k) F32");
-	shape(check, RH_UNPERMUTE_BACKWARD_DY, x.dtype, place.rows, x.cols, "unpermute_backward: dy is not (T,c) of x's dtype");
-	shape(check, RH_UNPERMUTE_BACKWARD_DX, x.dtype, x.rows, x.cols, "unpermute_backward: dx is not shaped and typed as x");
-	shape(check, RH_UNPERMUTE_BACKWARD_DWEIGHT, RH_F32, place.rows, place.cols, "unpermute_backward: dweight is not (T,k) F32");
+	shape(check, RH_UNPERMUTE_BACKWARD_DY, dx.dtype, place.rows, dx.cols, "unpermute_backward: dy is not (T,c) of dx's dtype");
 }
 
 static void oracle_unpermute_backward(const struct rh_op *op)
 {
-	struct rh_view x = op->operand[RH_UNPERMUTE_BACKWARD_X], place = op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
-	struct rh_view weight = op->operand[RH_UNPERMUTE_BACKWARD_WEIGHT], dy = op->operand[RH_UNPERMUTE_BACKWARD_DY];
-	struct rh_view dx = op->operand[RH_UNPERMUTE_BACKWARD_DX], dweight = op->operand[RH_UNPERMUTE_BACKWARD_DWEIGHT];
-	for (int64_t t = 0; t < dy.rows; t++) {
-		for (int64_t j = 0; j < place.cols; j++) {
-			int64_t row = (int64_t)get(place, t, j);
-			double sum = 0;
-			for (int64_t c = 0; c < dy.cols; c++) {
-				sum += get(dy, t, c) * get(x, row, c);
-				put(dx, row, c, get(weight, t, j) * get(dy, t, c));
-			}
-			put(dweight, t, j, sum);
-		}
-	}
+	struct rh_view dy = op->operand[RH_UNPERMUTE_BACKWARD_DY], place = op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
+	struct rh_view weight = op->operand[RH_UNPERMUTE_BACKWARD_WEIGHT], dx = op->operand[RH_UNPERMUTE_BACKWARD_DX];
+	for (int64_t t = 0; t < dy.rows; t++)
+		for (int64_t j = 0; j < place.cols; j++)
+			for (int64_t c = 0; c < dy.cols; c++)
+				put(dx, (int64_t)get(place, t, j), c, get(weight, t, j) * get(dy, t, c));
 }
 
 const struct op_def op_unpermute_backward = {
-        .info = {"unpermute_backward", 6, {IN("x"), IN("place"), IN("weight"), IN("dy"), OUT("dx"), OUT("dweight")}},
-        .in_place = {{RH_UNPERMUTE_BACKWARD_DX, RH_UNPERMUTE_BACKWARD_X}},
+        .info = {"unpermute_backward", 4, {IN("dy"), IN("place"), IN("weight"), OUT("dx")}},
         .check = check_unpermute_backward,
         .oracle = oracle_unpermute_backward,
-        .flops = {RH_UNPERMUTE_BACKWARD_X, 3},
+        .flops = {RH_UNPERMUTE_BACKWARD_DX, 1},
 };

@@ -121,11 +121,12 @@ SIMD_INLINE void glu_forward(const struct rh_op *op, int64_t first, int64_t end,
 
 SIMD_INLINE void glu_gradient(const struct rh_op *op, int64_t first, int64_t end, const int act, const int bf16)
 {
-	struct rh_view a = op->operand[RH_GLU_BACKWARD_A];
+	struct rh_view a = op->operand[RH_GLU_BACKWARD_A], dot = op->operand[RH_GLU_BACKWARD_DOT];
 	int64_t n = op->operand[RH_GLU_BACKWARD_DA].cols;
 	for (int64_t t = first; t < end; t++) {
 		const void *in = row_at(op->operand[RH_GLU_BACKWARD_GU], t), *da = row_at(op->operand[RH_GLU_BACKWARD_DA], t);
 		void *dgu = row_at(op->operand[RH_GLU_BACKWARD_DGU], t), *out = a.data ? row_at(a, t) : NULL;
+		vf sum = {0};
 		for (int64_t i = 0; i < n; i += VF) {
 			struct pair raw = pair_load(act, in, i, n, bf16), x = limited(act, raw);
 			vf d = act_load(da, i, n - i, bf16), derivative, value = curve(act, x.gate, &derivative);
@@ -136,9 +137,12 @@ SIMD_INLINE void glu_gradient(const struct rh_op *op, int64_t first, int64_t end
 				dx.up = vf_select((raw.up > limit) | (raw.up < -limit), (vf){0}, dx.up);
 			}
 			pair_store(act, dgu, i, dx, n, bf16);
+			sum += d * (value * x.up);
 			if (out)
 				act_store(out, i, value * x.up, n - i, bf16);
 		}
+		if (dot.data)
+			*(float *)row_at(dot, t) = vf_sum(sum);
 	}
 }
 

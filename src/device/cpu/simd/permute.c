@@ -97,21 +97,15 @@ const struct cpu_op SIMD(cpu_unpermute) = {{{unpermute, unpermute_span}}};
 
 SIMD_INLINE void spread(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
-	struct rh_view x = op->operand[RH_UNPERMUTE_BACKWARD_X], place = op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
-	struct rh_view dy = op->operand[RH_UNPERMUTE_BACKWARD_DY], dx = op->operand[RH_UNPERMUTE_BACKWARD_DX];
+	struct rh_view dy = op->operand[RH_UNPERMUTE_BACKWARD_DY], place = op->operand[RH_UNPERMUTE_BACKWARD_PLACE];
+	struct rh_view dx = op->operand[RH_UNPERMUTE_BACKWARD_DX];
 	for (int64_t t = first; t < end; t++) {
 		const int32_t *to = row_at(place, t);
 		const float *by = row_at(op->operand[RH_UNPERMUTE_BACKWARD_WEIGHT], t);
-		float *dweight = row_at(op->operand[RH_UNPERMUTE_BACKWARD_DWEIGHT], t);
 		for (int64_t j = 0; j < place.cols; j++) {
-			int64_t row = place_at(to, j, x.rows);
-			vf sum = {0};
-			for (int64_t i = 0; i < x.cols; i += VF) {
-				vf d = act_load(row_at(dy, t), i, x.cols - i, bf16);
-				sum += d * act_load(row_at(x, row), i, x.cols - i, bf16);
-				act_store(row_at(dx, row), i, d * by[j], x.cols - i, bf16);
-			}
-			dweight[j] = vf_sum(sum);
+			void *out = row_at(dx, place_at(to, j, dx.rows));
+			for (int64_t i = 0; i < dy.cols; i += VF)
+				act_store(out, i, act_load(row_at(dy, t), i, dy.cols - i, bf16) * by[j], dy.cols - i, bf16);
 		}
 	}
 }
@@ -119,7 +113,7 @@ SIMD_INLINE void spread(const struct rh_op *op, int64_t first, int64_t end, cons
 /* Units are rows of dy. */
 static void unpermute_backward(const struct rh_op *op, int64_t first, int64_t end)
 {
-	BY_DTYPE(op->operand[RH_UNPERMUTE_BACKWARD_X].dtype, spread, op, first, end);
+	BY_DTYPE(op->operand[RH_UNPERMUTE_BACKWARD_DX].dtype, spread, op, first, end);
 }
 
 static struct cpu_span unpermute_backward_span(const struct rh_op *op)

@@ -93,29 +93,32 @@ static void router(const struct rh_op *op, int64_t first, int64_t end)
 
 const struct cpu_op SIMD(cpu_router) = {{{router, NULL}}};
 
-/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p (g - sum of p g). */
+/* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
 SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
-	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	struct rh_view place = op->operand[RH_ROUTER_BACKWARD_PLACE], dot = op->operand[RH_ROUTER_BACKWARD_DOT];
+	struct rh_view more = op->operand[RH_ROUTER_BACKWARD_MORE], dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
 	int64_t experts = logits.cols, k = index.cols;
 	int all = op->router.softmax == RH_ROUTER_OVER_ALL, out_bf16 = dlogits.dtype == RH_BF16;
 	float row[PADDED] = {0}, chosen[RH_ROUTER_MAX_TOP + VF] = {0};
 	for (int64_t t = first; t < end; t++) {
 		const int32_t *at = index_row(index, t);
 		const float *weight = row_at(op->operand[RH_ROUTER_BACKWARD_WEIGHT], t);
-		const float *dweight = row_at(op->operand[RH_ROUTER_BACKWARD_DWEIGHT], t);
-		float mean = 0;
+		const int32_t *from = index_row(place, t);
+		float through[RH_ROUTER_MAX_TOP], all_through = 0;
 		for (int64_t j = 0; j < k; j++) {
-			RH_ASSERT(at[j] >= 0 && at[j] < experts);
-			mean += weight[j] * dweight[j];
+			RH_ASSERT(at[j] >= 0 && at[j] < experts && from[j] >= 0 && from[j] < dot.rows);
+			through[j] = *(const float *)row_at(dot, from[j]);
+			through[j] += more.data ? weight[j] * ((const float *)row_at(more, t))[at[j]] : 0;
+			all_through += through[j];
 		}
 		load_row(logits, t, row, bf16);
 		float sum = powers_of(op->router.softmax, row, experts, at, k, chosen);
 		for (int64_t e = 0; e < experts; e++)
-			row[e] = all ? row[e] / sum * -mean : 0;
+			row[e] = all ? row[e] / sum * -all_through : 0;
 		for (int64_t j = 0; j < k; j++)
-			row[at[j]] = chosen[j] / sum * (dweight[j] - mean);
+			row[at[j]] = through[j] - chosen[j] / sum * all_through;
 		for (int64_t e = 0; e < experts; e += VF) {
 			if (out_bf16)
 				act_store(row_at(dlogits, t), e, vf_load(row + e), experts - e, 1);
