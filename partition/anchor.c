@@ -4,6 +4,7 @@
 #include "partition/made.h"
 #include "partition/resize.h"
 #include "partition/roundpipe_long.h"
+#include "partition/spared.h"
 
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update, whose gradient is read for its norm before; a block's launches, of 47 in all (forward, recompute, backward). */
@@ -23,6 +24,7 @@ static const struct rh_step_bytes own_bytes = {.gradient = 2,
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 6, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
+enum { MOVES = 24000 };         /* of the best size's cuts, once it is known */
 enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
 
@@ -65,6 +67,16 @@ static double slower(const struct rh_anchor_request *request, int64_t tokens)
 	return ratio > 1 ? ratio : 1;
 }
 
+/* This system's recompute does not make a stage's output again. */
+static int spare(const struct rh_anchor_request *request, struct rh_costs *costs)
+{
+	double share = 0;
+	int rc = request->as ? 0 : rh_spared_share(request->experiment, &request->hardware->device, costs->tokens, &share);
+	for (int l = 0; !rc && l + 1 < costs->layers; l++)
+		costs->layer[l].recompute_spared_s = costs->layer[l].recompute_s * share;
+	return rc;
+}
+
 /* Costs of a micro-batch of `tokens` under the system asked for; *trained: parameters of each layer that are (rh_free). */
 static int costs_of(const struct rh_anchor_request *request, int64_t tokens, struct rh_costs *out, double **trained)
 {
@@ -92,8 +104,10 @@ static int costs_of(const struct rh_anchor_request *request, int64_t tokens, str
 		how.slower = slower(request, tokens);
 	}
 	rc = rc ? rc : rh_costs_resize(&given, &how, out);
+	rc = rc ? rc : spare(request, out);
 	rh_costs_free(&given);
 	if (rc) {
+		rh_costs_free(out);
 		rh_free(*trained);
 		*trained = NULL;
 	}
@@ -255,7 +269,7 @@ static int time_result(const struct rh_anchor_request *request, const struct siz
 }
 
 static int make_cuts(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,
-                     struct rh_partition *out)
+                     int64_t moves, struct rh_partition *out)
 {
 	struct rh_partition_request partition = {.costs = &sized->costs[0],
 	                                         .cap_bytes = device_cap(request->hardware),
@@ -263,6 +277,7 @@ static int make_cuts(const struct rh_anchor_request *request, const struct sized
 	                                         .micro_batches = micro_batches,
 	                                         .rounds = rounds,
 	                                         .steps = request->stale ? 3 : 1,
+	                                         .moves = moves,
 	                                         .sum_s = sized->sum_s};
 	return rh_partition_long_rounds(&partition, out);
 }
@@ -282,7 +297,7 @@ static int predict_published(const struct rh_anchor_request *request, struct rh_
 		return rc;
 	rc = experiment->bubble[RH_BUBBLE_ROUNDPIPE].percent > 0
 	             ? rh_anchor_cuts(experiment, sized.costs[0].layers, &out->cuts)
-	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, &out->cuts);
+	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, 0, &out->cuts);
 	rc = rc ? rc : time_result(request, &sized, out);
 	if (request->devices == experiment->bubble_devices || !experiment->bubble_devices)
 		out->published_tokens_per_s = run->tokens_per_s;
@@ -303,10 +318,10 @@ static int better(const struct rh_anchor_result *a, const struct rh_anchor_resul
 }
 
 static int try_rounds(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,
-                      struct rh_anchor_result *best)
+                      int64_t moves, struct rh_anchor_result *best)
 {
 	struct rh_anchor_result now = {.rounds = rounds, .round_micro_batches = (micro_batches + rounds - 1) / rounds};
-	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, &now.cuts);
+	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, moves, &now.cuts);
 	rc = rc ? rc : time_result(request, sized, &now);
 	if (!rc && (best->tokens_per_s <= 0 || better(&now, best))) {
 		rh_partition_free(&best->cuts);
@@ -331,8 +346,20 @@ static int try_size(const struct rh_anchor_request *request, int64_t sequences, 
 		if (hopeless || (request->stale && rounds > STALE_ROUNDS_MOST) || (r && count < request->devices) ||
 		    rounds * count > batch || rh_step_shorter(batch, rounds, count) != shorter)
 			continue;
-		rc = try_rounds(request, &sized, micro_batches, rounds, best);
+		rc = try_rounds(request, &sized, micro_batches, rounds, 0, best);
 	}
+	sized_close(&sized);
+	return rc;
+}
+
+/* The cuts once more, of the size that was found best. */
+static int refine(const struct rh_anchor_request *request, struct rh_anchor_result *out)
+{
+	struct sized sized;
+	int rc = sized_open(request, rh_step_shorter(request->experiment->batch, out->rounds, out->round_micro_batches), &sized);
+	if (rc)
+		return rc;
+	rc = try_rounds(request, &sized, out->micro_batches, out->rounds, MOVES, out);
 	sized_close(&sized);
 	return rc;
 }
@@ -342,7 +369,8 @@ static int search(const struct rh_anchor_request *request, struct rh_anchor_resu
 	int rc = 0;
 	for (int i = 0; (!rc || rc == RH_DOES_NOT_FIT) && i < SEQUENCES_TRIED; i++)
 		rc = sequences_tried[i] <= request->experiment->batch ? try_size(request, sequences_tried[i], out) : rc;
-	return rc == RH_DOES_NOT_FIT && out->tokens_per_s > 0 ? 0 : rc;
+	rc = rc == RH_DOES_NOT_FIT && out->tokens_per_s > 0 ? 0 : rc;
+	return rc ? rc : refine(request, out);
 }
 
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out)

@@ -1,6 +1,7 @@
 #include "partition/roundpipe_long.h"
 
 #include "core/minmax.h"
+#include "partition/anneal.h"
 #include "partition/roundpipe_internal.h"
 #include "partition/waves.h"
 
@@ -199,6 +200,27 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 	}
 }
 
+static double seconds_if_fits(void *context, struct rh_partition *cuts, double most)
+{
+	struct long_rounds *how = context;
+	int stages_most = how->at->request->stages_most;
+	if (stages_most && cuts->forward_stages + cuts->backward_stages > stages_most)
+		return HUGE_VAL;
+	double seconds = run(how, cuts, most);
+	return seconds <= most && fits(how, cuts) ? seconds : HUGE_VAL;
+}
+
+/* More moves, where they are asked for. */
+static int better(struct long_rounds *how, struct rh_partition *best)
+{
+	const struct anneal anneal = {.layers = how->at->layers,
+	                              .first_trained = how->at->first_trained,
+	                              .moves = how->at->request->moves / (how->starts * how->steps),
+	                              .seconds = seconds_if_fits,
+	                              .context = how};
+	return how->at->request->moves ? anneal_cuts(&anneal, best) : 0;
+}
+
 static int choose(struct long_rounds *how, struct rh_partition *out)
 {
 	try_counts(how);
@@ -207,6 +229,9 @@ static int choose(struct long_rounds *how, struct rh_partition *out)
 	int best = -1;
 	for (int i = 0; i < how->starts; i++) {
 		climb(how, &how->start[i]);
+		int rc = better(how, &how->start[i]);
+		if (rc)
+			return rc;
 		best = best < 0 || how->start[i].makespan_s < how->start[best].makespan_s ? i : best;
 	}
 	partition_copy(out, &how->start[best]);

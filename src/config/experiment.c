@@ -10,7 +10,7 @@
 
 struct experiment_draft {
 	struct rh_experiment experiment;
-	yaml_node_t *parameters, *trained, *fixed, *published;
+	yaml_node_t *parameters, *trained, *block, *fixed, *published;
 };
 struct published_draft {
 	struct rh_experiment experiment;
@@ -41,6 +41,7 @@ static const struct config_field experiment_fields[] = {
         AT("parameters", FIELD_NODE, experiment_draft, parameters, 0, 0),
         AT("trained", FIELD_NODE, experiment_draft, trained, 0, 0),
         AT("saved_bytes_per_token", FIELD_BYTES, experiment_draft, experiment.saved_bytes_per_token, 0, 0x1p40),
+        AT("block", FIELD_NODE, experiment_draft, block, 0, 0),
         AT("fixed_ms", FIELD_NODE, experiment_draft, fixed, 0, 0),
         AT("published", FIELD_NODE, experiment_draft, published, 0, 0),
 };
@@ -48,6 +49,16 @@ static const struct config_field parameter_fields[] = {
         AT("block", FIELD_REAL, rh_experiment_parameters, block, 0, 1e15),
         AT("head", FIELD_REAL, rh_experiment_parameters, head, 0, 1e15),
         AT("embedding", FIELD_REAL, rh_experiment_parameters, embedding, 0, 1e15),
+};
+static const struct config_field block_fields[] = {
+        AT("intermediate_size", FIELD_COUNT, rh_experiment_block, intermediate_size, 1, 1 << 20),
+        AT("attention_heads", FIELD_COUNT, rh_experiment_block, attention_heads, 1, 1 << 16),
+        AT("key_value_heads", FIELD_COUNT, rh_experiment_block, key_value_heads, 1, 1 << 16),
+        AT("head_dim", FIELD_COUNT, rh_experiment_block, head_dim, 1, 1 << 16),
+        AT("experts", FIELD_COUNT, rh_experiment_block, experts, 1, 1 << 16),
+        AT("experts_per_token", FIELD_COUNT, rh_experiment_block, experts_per_token, 1, 1 << 16),
+        AT("window", FIELD_COUNT, rh_experiment_block, window, 1, 1 << 24),
+        AT("window_every", FIELD_COUNT, rh_experiment_block, window_every, 1, 64),
 };
 static const struct config_field fixed_fields[] = {
         AT("forward", FIELD_REAL, rh_experiment, fixed_forward_ms, 0, 1e9),
@@ -214,6 +225,8 @@ static int fill(struct config_tree *tree, const yaml_node_t *root, void *to)
 		out->trained = (struct rh_experiment_parameters){0};
 		rc = config_fields_read(tree, draft.trained, FIELDS(parameter_fields), &out->trained);
 	}
+	if (!rc && draft.block)
+		rc = config_fields_read(tree, draft.block, FIELDS(block_fields), &out->block);
 	if (!rc && draft.fixed)
 		rc = config_fields_read(tree, draft.fixed, FIELDS(fixed_fields), out);
 	rc = rc || !draft.published ? rc : read_published(tree, draft.published, out);

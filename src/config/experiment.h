@@ -10,6 +10,9 @@
  *   parameters: {block: 218112000, head: 525340672, embedding: 525336576}
  *   trained: {block: 70000000, head: 0, embedding: 0}      # absent: all of them
  *   saved_bytes_per_token: 130KiB        # of a block, kept from recompute to backward
+ *   block: {intermediate_size: 14336, attention_heads: 32, key_value_heads: 8, head_dim: 128}  # absent: none of it is told apart
+ *                                        # and experts: 32, experts_per_token: 4, each of intermediate_size;
+ *                                        # window: 128, window_every: 2, keys that each second one's queries see
  *   fixed_ms: {forward: 6.0, backward: 23.0}   # of a block's times: what does not grow with the micro-batch
  *   published:
  *     source: arXiv 2604.27085
@@ -73,6 +76,11 @@ struct rh_experiment {
 		double block, head, embedding;
 	} parameters, trained;
 	int64_t saved_bytes_per_token;
+	struct rh_experiment_block {
+		int64_t intermediate_size, attention_heads, key_value_heads, head_dim; /* 0: not said */
+		int64_t experts, experts_per_token;                                    /* 0: one MLP */
+		int64_t window, window_every;                                          /* 0: all keys */
+	} block;
 	double fixed_forward_ms, fixed_backward_ms;
 
 	char *source, *exception, *system; /* of what was published; system: the path, NULL: nothing was */

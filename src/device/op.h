@@ -215,11 +215,11 @@ enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
 
-/* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's, place (T,k)
- * I32 is PERMUTE's. The gradient of weight(t,j), times that weight, is row place(t,j) of dot (n,1) F32 + the weight times more(t, index(t,j)),
- * more (T,E) F32 or absent. A softmax needs no other: no weight, which may be 0, is divided by.
- * An expert's y = W a + b counts in a token by its weight, so with its rows dx of UNPERMUTE_BACKWARD dot = <dx, W a> = <dx W, a>, GLU_BACKWARD's
- * dot; and more = dy b^T. So y is not read, nor made again before the backward. */
+/* ROUTER_BACKWARD: dlogits (T,E) act or F32 = gradient through the weights; the choice has none. index and weight are ROUTER's, place
+ * (T,k) I32 is PERMUTE's. The gradient of weight(t,j), times that weight, is row place(t,j) of dot (n,1) F32 + the weight times more(t,
+ * index(t,j)), more (T,E) F32 or absent. A softmax needs no other: no weight, which may be 0, is divided by.
+ * An expert's y = W a + b counts in a token by its weight, so with its rows dx of UNPERMUTE_BACKWARD dot = <dx, W a> = <dx W, a>,
+ * GLU_BACKWARD's dot; and more = dy b^T. So y is not read, nor made again before the backward. */
 enum {
 	RH_ROUTER_BACKWARD_LOGITS,
 	RH_ROUTER_BACKWARD_INDEX,
@@ -238,7 +238,8 @@ enum { RH_PERMUTE_INDEX, RH_PERMUTE_X, RH_PERMUTE_START, RH_PERMUTE_PLACE, RH_PE
  * Without weights each is 1: the gradient of PERMUTE. y may be add. */
 enum { RH_UNPERMUTE_X, RH_UNPERMUTE_PLACE, RH_UNPERMUTE_WEIGHT, RH_UNPERMUTE_ADD, RH_UNPERMUTE_Y };
 
-/* UNPERMUTE_BACKWARD: dx (n,c) act: row place(t,j) = weight(t,j) times row t of dy (T,c) act. Of the weights' own gradient: ROUTER_BACKWARD. */
+/* UNPERMUTE_BACKWARD: dx (n,c) act: row place(t,j) = weight(t,j) times row t of dy (T,c) act. Of the weights' own gradient:
+ * ROUTER_BACKWARD. */
 enum { RH_UNPERMUTE_BACKWARD_DY, RH_UNPERMUTE_BACKWARD_PLACE, RH_UNPERMUTE_BACKWARD_WEIGHT, RH_UNPERMUTE_BACKWARD_DX };
 
 /* GROUPED_GEMM: a product an expert. Rows r in [start[e], start[e+1]) of d (R,n) = alpha * row r of a (R,k) times op(b_e) + row r of c +

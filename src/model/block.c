@@ -1,6 +1,7 @@
 /* A Llama-type transformer layer:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
  *   y  = x2 + Down(act(Gate h2) * Up h2),                             h2 = norm2(x2)
+ * or, of a mixture of experts, y = x2 + the sum of weight_j Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
@@ -31,7 +32,7 @@ static void rope(struct rh_emit *emit, struct rh_view x, struct rh_view table, i
 	emit_op(emit, &op);
 }
 
-static struct rh_op attention_op(const struct rh_emit *emit, enum rh_op_kind kind)
+static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_op_kind kind)
 {
 	const struct rh_model_config *config = emit->model->config;
 	struct rh_op op = {.kind = kind};
@@ -39,6 +40,8 @@ static struct rh_op attention_op(const struct rh_emit *emit, enum rh_op_kind kin
 	op.attention.kv_heads = config->num_key_value_heads;
 	op.attention.documents = emit->shape.documents;
 	op.attention.longest = emit->shape.longest;
+	if (config->window && (layer - 1) % config->window_every == 0) /* layer 0 is the embedding */
+		op.attention.window = config->window;
 	op.attention.scale = 1.0f / __builtin_sqrtf((float)config->head_dim);
 	return op;
 }
@@ -59,7 +62,7 @@ static void through_cache(struct rh_emit *emit, int layer, struct rh_view *k, st
 static void attention(struct rh_emit *emit, int layer, struct parts in, struct rh_view o, struct rh_view lse)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_op op = attention_op(emit, RH_OP_ATTENTION);
+	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION);
 	if (emit->shape.keys)
 		through_cache(emit, layer, &in.k, &in.v);
 	op.operand[RH_ATTENTION_Q] = in.q;
@@ -98,10 +101,23 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	}
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
 	saved->x2 = emit_take(arena, act, tokens, config->hidden_size);
-	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, tokens, 2 * config->intermediate_size);
+	int64_t rows = config->experts ? tokens * config->experts_per_token : tokens;
+	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows, 2 * config->intermediate_size);
+	if (config->experts)
+		emit_experts_keep(emit, arena, index, saved);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
 			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
+}
+
+static void mlp(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
+{
+	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
+	if (!y.data && !emit->model->layer[index].proj[RH_PROJ_DOWN].r)
+		return;
+	struct rh_view a = emit_act(emit, s->gu.rows, s->gu.cols / 2);
+	emit_glu(emit, s->gu, a);
+	emit_linear(emit, joint(index, RH_JOINT_DOWN), a, s->x2, y, s->low);
 }
 
 void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh_view x, struct rh_view y, struct rh_saved *keep)
@@ -134,15 +150,10 @@ void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh
 	emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
 
 	emit_rmsnorm(emit, s->x2, emit_weight(emit, layer, 0, layer->norm2, 1, hidden), 1, h, s->rstd2);
-	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
-	if (y.data || layer->proj[RH_PROJ_DOWN].r) {
-		struct rh_view a = emit_act(emit, tokens, config->intermediate_size);
-		struct rh_op op = {.kind = RH_OP_GLU, .activation.act = emit->model->config->family->activation};
-		op.operand[RH_GLU_GU] = s->gu;
-		op.operand[RH_GLU_A] = a;
-		emit_op(emit, &op);
-		emit_linear(emit, joint(index, RH_JOINT_DOWN), a, s->x2, y, s->low);
-	}
+	if (config->experts)
+		emit_experts(emit, index, h, y, s);
+	else
+		mlp(emit, index, h, y, s);
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
 
@@ -182,24 +193,30 @@ static struct rh_view operand(struct rh_emit *emit, int index, enum rh_joint whi
 	return emit_take(emit_linear_operands(emit, joint(index, which)), emit->model->dtype, emit->shape.tokens, cols);
 }
 
-/* dgu, then dx2 = dy + what comes back through norm2; `dx2` (T,H) is the caller's. */
-static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
+/* dgu, then dh2. */
+static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh2)
+{
+	int64_t mark = emit->arena->used;
+	/* first its gradient, then act(gate)*up itself */
+	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, emit->model->config->intermediate_size);
+	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
+	emit_glu_backward(emit, s->gu, a, (struct rh_view){0});
+	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
+	rh_arena_reset(emit->arena, mark);
+	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2);
+}
+
+/* dx2 = dy + what comes back through the MLP and norm2; `dx2` (T,H) is the caller's. */
+static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
 {
 	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t hidden = config->hidden_size, mark = emit->arena->used;
-	/* first its gradient, then act(gate)*up itself */
-	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, config->intermediate_size);
-	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
-	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD, .activation.act = config->family->activation};
-	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = s->gu;
-	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = a;
-	emit_op(emit, &op);
-	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
-	rh_arena_reset(emit->arena, mark);
-
+	if (config->experts)
+		emit_experts_backward(emit, index, s, dy, dx2);
+	else
+		mlp_backward(emit, index, s, dy, dx2);
 	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, hidden);
-	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dx2);
 	rmsnorm_backward(emit, &(struct norm_backward){.x = s->x2,
 	                                               .w = emit_weight(emit, layer, 0, layer->norm2, 1, hidden),
 	                                               .rstd = s->rstd2,
@@ -209,14 +226,18 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	                                               .dw = emit_gradient(emit, layer, 0, layer->norm2, 1, hidden),
 	                                               .y = h2,
 	                                               .groups = 1});
-	learn(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
+	if (config->experts)
+		emit_experts_learn(emit, index, s, h2);
+	else
+		learn(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
 	rh_arena_reset(emit->arena, mark);
 }
 
-static void attention_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view d_o, struct parts in, struct parts out)
+static void attention_backward(struct rh_emit *emit, int layer, const struct rh_saved *s, struct rh_view d_o, struct parts in,
+                               struct parts out)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_op op = attention_op(emit, RH_OP_ATTENTION_BACKWARD);
+	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION_BACKWARD);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
 	op.operand[RH_ATTENTION_BACKWARD_V] = in.v;
@@ -243,7 +264,7 @@ static void qkv_backward(struct rh_emit *emit, int index, struct rh_view table, 
 		in.q = rh_view_cols(s->qk, 0, raw.q.cols);
 		in.k = rh_view_cols(s->qk, raw.q.cols, raw.k.cols);
 	}
-	attention_backward(emit, s, d_o, in, d);
+	attention_backward(emit, index, s, d_o, in, d);
 	rope(emit, d.q, table, 1);
 	rope(emit, d.k, table, 1);
 	if (!config->qk_norm)
@@ -271,7 +292,7 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	const struct rh_layer *layer = &emit->model->layer[index];
 	int64_t hidden = config->hidden_size, mark = emit->arena->used;
 	struct rh_view dx2 = operand(emit, index, RH_JOINT_O, hidden);
-	mlp_backward(emit, index, s, dy, dx2);
+	upper_half_backward(emit, index, s, dy, dx2);
 
 	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
 	int64_t inner = emit->arena->used;
@@ -307,6 +328,9 @@ struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
 
 void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
-	for (int which = RH_JOINTS - 1; which >= 0; which--) /* in the order of the backward */
+	int experts = emit->model->config->experts != 0;
+	if (experts)
+		emit_experts_weights(emit, index, s);
+	for (int which = experts ? RH_JOINT_O : RH_JOINT_DOWN; which >= 0; which--) /* in the order of the backward */
 		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->late[which].dy, s->late[which].x, s->low);
 }

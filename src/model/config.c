@@ -396,6 +396,16 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	if (config->num_attention_heads * config->head_dim > MOST_WIDTH)
 		return rh_fail(-EINVAL, "%s: %lld heads of %lld are too wide (at most %d in all)", where,
 		               (long long)config->num_attention_heads, (long long)config->head_dim, MOST_WIDTH);
+	if (config->experts < 0 || config->experts > RH_ROUTER_MAX_EXPERTS)
+		return rh_fail(-EINVAL, "%s: %lld experts; at most %d are supported", where, (long long)config->experts,
+		               RH_ROUTER_MAX_EXPERTS);
+	int64_t top = config->experts < RH_ROUTER_MAX_TOP ? config->experts : RH_ROUTER_MAX_TOP;
+	if (config->experts && (config->experts_per_token < 1 || config->experts_per_token > top))
+		return rh_fail(-EINVAL, "%s: %lld experts for a token; it must be 1 to %lld", where, (long long)config->experts_per_token,
+		               (long long)top);
+	if (config->window < 0 || config->window > INT32_MAX || (config->window && config->window_every < 1))
+		return rh_fail(-EINVAL, "%s: a window of %lld keys in each %lldth layer makes no sense", where, (long long)config->window,
+		               (long long)config->window_every);
 	if (config->num_attention_heads % config->num_key_value_heads)
 		return rh_fail(-EINVAL, "%s: num_attention_heads %lld is no multiple of num_key_value_heads %lld", where,
 		               (long long)config->num_attention_heads, (long long)config->num_key_value_heads);

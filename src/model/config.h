@@ -21,6 +21,10 @@ struct rh_model_config {
 	int attention_bias;  /* on q, k, v */
 	int attention_output_bias; /* on o */
 	int mlp_bias, qk_norm, tie_word_embeddings;
+	/* Mixture of experts: so many MLPs of intermediate_size in each layer, of which each token goes through some; 0: one MLP. */
+	int64_t experts, experts_per_token;
+	enum rh_router_softmax router_softmax;
+	int64_t window, window_every; /* keys that a query sees at most, in each window_every-th layer from the first on; 0: all, in all */
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
 	json_t *source; /* the config.json as read, or NULL: keys that this struct does not hold are written back from it */
 };

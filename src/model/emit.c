@@ -95,6 +95,23 @@ void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct r
 	emit_op(emit, &op);
 }
 
+void emit_glu(struct rh_emit *emit, struct rh_view gu, struct rh_view a)
+{
+	struct rh_op op = {.kind = RH_OP_GLU, .activation.act = emit->model->config->family->activation};
+	op.operand[RH_GLU_GU] = gu;
+	op.operand[RH_GLU_A] = a;
+	emit_op(emit, &op);
+}
+
+void emit_glu_backward(struct rh_emit *emit, struct rh_view gu, struct rh_view da, struct rh_view dot)
+{
+	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD, .activation.act = emit->model->config->family->activation};
+	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = gu;
+	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = da;
+	op.operand[RH_GLU_BACKWARD_DOT] = dot;
+	emit_op(emit, &op);
+}
+
 void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd)
 {
 	struct rh_op op = {.kind = RH_OP_RMSNORM};

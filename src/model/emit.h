@@ -60,10 +60,12 @@ struct rh_emit {
 /* What a stage keeps between recompute and backward; allocated once for the model's layers. */
 struct rh_saved {
 	struct rh_view x, rstd1, qkv, qk, rstd_q, rstd_k, o, lse, x2, rstd2, gu; /* kind BLOCK */
-	struct rh_view low[RH_PROJS];                                            /* (T,r) x A^T of each adapted module */
+	struct rh_view router, index, weight, start,
+	        place;                /* of a mixture of experts, whose gu has a row for each pair of token and expert */
+	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
 	struct {
 		struct rh_view dy, x;
-	} late[RH_JOINTS];         /* by enum rh_joint; an embedding's dy: the first */
+	} late[RH_JOINTS + 1];     /* by enum rh_joint, then a router's; an embedding's dy: the first */
 	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
 	struct rh_view rows, rstd; /* kind HEAD: the gathered rows */
 };

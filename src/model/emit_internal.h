@@ -33,6 +33,9 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *produc
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
+void emit_glu(struct rh_emit *emit, struct rh_view gu, struct rh_view a);
+/* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
+void emit_glu_backward(struct rh_emit *emit, struct rh_view gu, struct rh_view da, struct rh_view dot);
 void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd);
 void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
 
@@ -61,6 +64,15 @@ void emit_block_backward(struct rh_emit *emit, int layer, struct rh_view rope, s
 /* The weight gradients that the backward put off; where its dy belongs meanwhile. */
 void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int layer);
+
+/* moe.c: the experts of a block. h (T,H) is norm2's output; y = x2 + what the experts make of h, absent: only what the backward needs is
+ * made. emit_experts_keep takes what the forward leaves for it. The backward in two: dh (T,H) is the gradient at h, and with h made again
+ * those of the weights that are made of it. */
+void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int layer, struct rh_saved *saved);
+void emit_experts(struct rh_emit *emit, int layer, struct rh_view h, struct rh_view y, struct rh_saved *saved);
+void emit_experts_backward(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view dy, struct rh_view dh);
+void emit_experts_learn(struct rh_emit *emit, int layer, struct rh_saved *saved, struct rh_view h);
+void emit_experts_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);
 
 /* head.c: final norm and head. saved NULL: loss or logits only; else the loss's gradient is kept in *saved. */
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *saved);

@@ -8,21 +8,21 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 192, TENSORS_MAX = 32, GAP = 64 /* elements: 256 bytes of F32, 128 of bf16 */ };
+enum { NAME_BYTES = 192, TENSORS_MAX = 32, EXPERT_TENSORS = 3, GAP = 64 /* elements: 256 bytes of F32, 128 of bf16 */ };
 
 /* Collects a block's tensors while it is laid out. */
 struct layout {
 	struct rh_block *block;
-	int fault;
+	int most, fault; /* most: tensors */
 };
 
-static void begin_block(struct layout *at, struct rh_block *block, int trainable, const char *name)
+static void begin_block(struct layout *at, struct rh_block *block, int trainable, const char *name, int64_t experts)
 {
-	*at = (struct layout){.block = block};
+	*at = (struct layout){.block = block, .most = TENSORS_MAX + (int)experts * EXPERT_TENSORS};
 	block->trainable = trainable;
 	block->uses = 1;
 	block->name = rh_strdup(name);
-	block->tensor = rh_alloc(TENSORS_MAX, sizeof *block->tensor);
+	block->tensor = rh_alloc((size_t)at->most, sizeof *block->tensor);
 	if (!block->name || !block->tensor)
 		at->fault = -ENOMEM;
 }
@@ -39,7 +39,7 @@ static int64_t place(struct layout *at, const char *name, int rank, int64_t rows
 	struct rh_block *block = at->block;
 	if (at->fault)
 		return 0;
-	RH_ASSERT(block->tensors < TENSORS_MAX);
+	RH_ASSERT(block->tensors < at->most);
 	struct rh_tensor *tensor = &block->tensor[block->tensors];
 	*tensor = (struct rh_tensor){rh_strdup(name), rows, cols, block->elements, rank == 2, rank};
 	if (!tensor->name) {
@@ -83,7 +83,14 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 	int64_t h = config->hidden_size, i = config->intermediate_size;
 	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, i, h};
 	for (int p = 0; p < RH_PROJS; p++)
-		layer->proj[p] = (struct rh_linear){.in = in[p], .out = out[p], .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
+		layer->proj[p] =
+		        (struct rh_linear){.in = in[p], .out = out[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
+}
+
+/* Those of them that the layer has: a mixture's experts are none of them. */
+static int projections(const struct rh_model_config *config)
+{
+	return config->experts ? RH_PROJ_GATE : RH_PROJS;
 }
 
 static void layer_name(char *name, int index, const char *rest)
@@ -91,12 +98,42 @@ static void layer_name(char *name, int index, const char *rest)
 	snprintf(name, NAME_BYTES, "model.layers.%d.%s", index, rest);
 }
 
+static int64_t place_expert(struct layout *at, int index, int64_t expert, enum rh_proj proj, const struct rh_linear *like)
+{
+	char name[NAME_BYTES], part[64];
+	snprintf(part, sizeof part, "mlp.experts.%lld.%s.weight", (long long)expert, strchr(proj_name[proj], '.') + 1);
+	layer_name(name, index, part);
+	return place(at, name, 2, like->out, like->in);
+}
+
+static void lay_out_experts(const struct rh_model_config *config, int index, struct rh_layer *layer, struct layout *at)
+{
+	char name[NAME_BYTES];
+	layer->router = layer->experts_gate_up = layer->experts_down = -1;
+	if (!config->experts)
+		return;
+	align(at);
+	layer_name(name, index, "mlp.gate.weight");
+	layer->router = place(at, name, 2, config->experts, config->hidden_size);
+	align(at);
+	for (int64_t e = 0; e < config->experts; e++) {
+		int64_t gate = place_expert(at, index, e, RH_PROJ_GATE, &layer->proj[RH_PROJ_GATE]);
+		layer->experts_gate_up = e ? layer->experts_gate_up : gate;
+		place_expert(at, index, e, RH_PROJ_UP, &layer->proj[RH_PROJ_UP]);
+	}
+	align(at);
+	for (int64_t e = 0; e < config->experts; e++) {
+		int64_t down = place_expert(at, index, e, RH_PROJ_DOWN, &layer->proj[RH_PROJ_DOWN]);
+		layer->experts_down = e ? layer->experts_down : down;
+	}
+}
+
 static int lay_out_base(const struct rh_model_config *config, int index, int trainable, struct rh_layer *layer, struct rh_block *block)
 {
 	struct layout at;
 	char name[NAME_BYTES], part[64];
 	snprintf(name, sizeof name, "layer %d", index);
-	begin_block(&at, block, trainable, name);
+	begin_block(&at, block, trainable, name, config->experts);
 	layer_name(name, index, "input_layernorm.weight");
 	layer->norm1 = place(&at, name, 1, 1, config->hidden_size);
 	align(&at);
@@ -111,14 +148,15 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 		layer_name(name, index, "self_attn.k_norm.weight");
 		layer->k_norm = place(&at, name, 1, 1, config->head_dim);
 	}
-	for (int p = 0; p < RH_PROJS; p++) { /* weights */
+	for (int p = 0; p < projections(config); p++) { /* weights */
 		if (leads(p))
 			align(&at);
 		snprintf(part, sizeof part, "%s.weight", proj_name[p]);
 		layer_name(name, index, part);
 		layer->proj[p].weight = place(&at, name, 2, layer->proj[p].out, layer->proj[p].in);
 	}
-	for (int p = 0; p < RH_PROJS; p++) { /* biases, in the same manner */
+	lay_out_experts(config, index, layer, &at);
+	for (int p = 0; p < projections(config); p++) { /* biases, in the same manner */
 		int has = p <= RH_PROJ_V ? config->attention_bias : p == RH_PROJ_O ? config->attention_output_bias : config->mlp_bias;
 		if (!has)
 			continue;
@@ -136,10 +174,12 @@ static int lay_out_adapter(const struct rh_lora_config *lora, int index, struct 
 	struct layout at;
 	char name[NAME_BYTES], module[NAME_BYTES / 2];
 	snprintf(name, sizeof name, "adapter %d", index);
-	begin_block(&at, block, 1, name);
+	begin_block(&at, block, 1, name, 0);
 	for (int p = 0; p < RH_PROJS; p++) {
 		struct rh_linear *linear = &layer->proj[p];
 		double scale = 0;
+		if (linear->weight < 0)
+			continue;
 		snprintf(module, sizeof module, "model.layers.%d.%s", index, proj_name[p]);
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
@@ -161,7 +201,7 @@ static int lay_out_embedding(struct rh_model *model)
 {
 	const struct rh_model_config *config = model->config;
 	struct layout at;
-	begin_block(&at, &model->block[model->blocks], !model->lora, "embedding");
+	begin_block(&at, &model->block[model->blocks], !model->lora, "embedding", 0);
 	at.block->uses = config->tie_word_embeddings ? 2 : 1;
 	place(&at, "model.embed_tokens.weight", 2, config->vocab_size, config->hidden_size);
 	model->layer[0] = (struct rh_layer){.kind = RH_LAYER_EMBEDDING, .block = {model->blocks++, -1}};
@@ -173,7 +213,7 @@ static int lay_out_head(struct rh_model *model)
 	const struct rh_model_config *config = model->config;
 	struct rh_layer *layer = &model->layer[model->layers - 1];
 	struct layout at;
-	begin_block(&at, &model->block[model->blocks], !model->lora, "head");
+	begin_block(&at, &model->block[model->blocks], !model->lora, "head", 0);
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD, .block = {model->blocks++, -1}};
 	layer->norm = place(&at, "model.norm.weight", 1, 1, config->hidden_size);
 	if (config->tie_word_embeddings) {
@@ -323,8 +363,9 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 			continue;
 		}
 		uint64_t element = (uint64_t)(first + i);
-		struct rh_philox_block bits = rh_philox(seed, (uint32_t)element, (uint32_t)(element >> 32),
-		                                        (uint32_t)(block * TENSORS_MAX + tensor), RH_PHILOX_INIT);
+		struct rh_philox_block bits = rh_philox(
+		        seed, (uint32_t)element, (uint32_t)(element >> 32),
+		        (uint32_t)(block * TENSORS_MAX + tensor % TENSORS_MAX) | (uint32_t)(tensor / TENSORS_MAX) << 20, RH_PHILOX_INIT);
 		out[i] = is_a ? (2 * rh_philox_unit(bits.word[0]) - 1) * bound : deviation * normal(bits, 0);
 	}
 }

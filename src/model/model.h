@@ -4,7 +4,7 @@
  * Block 0 is the embedding table; a tied head uses it too. Each transformer layer has a base block and, under LoRA, an adapter block; the
  * head has a block with the final norm and, untied, its matrix. Under LoRA only adapter blocks are trainable.
  * Tensors that are multiplied together lie together: q, k, v rows follow one another without a gap, and so do gate and up, so that one
- * product computes them all. */
+ * product computes them all; of experts, each one's gate and up, one expert after the other, and the downs likewise. */
 #ifndef RH_MODEL_MODEL_H
 #define RH_MODEL_MODEL_H
 
@@ -62,7 +62,8 @@ struct rh_layer {
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	/* kind BLOCK: offsets in the base block, -1 absent */
 	int64_t norm1, norm2, q_norm, k_norm;
-	struct rh_linear proj[RH_PROJS];
+	struct rh_linear proj[RH_PROJS];               /* of a mixture of experts those of the attention; the others' weights are -1 */
+	int64_t router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I); -1: one MLP */
 	/* kind HEAD */
 	int64_t norm, head; /* head: offset in block[1] when tied, else in block[0] */
 };

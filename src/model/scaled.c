@@ -87,6 +87,8 @@ static int64_t unfit_of(const struct rh_linear *proj, int64_t unit)
 	for (int j = 0; j < RH_JOINTS; j++) {
 		const struct rh_linear *linear = &proj[rh_joints[j].first];
 		int64_t out = 0;
+		if (linear->weight < 0)
+			continue;
 		for (int i = 0; i < rh_joints[j].count; i++)
 			out += linear[i].out;
 		count += linear->in % unit || out % unit ? rh_joints[j].count : 0;

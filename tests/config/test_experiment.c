@@ -21,6 +21,8 @@ static void test_published_experiments_are_read(void **state)
 	check_near(is.async.tokens_per_s, 18122, 0);
 	check_near(is.trained.block, is.parameters.block, 0);
 	check_near(24 * is.parameters.block + is.parameters.head + is.parameters.embedding, 20914757184.0, 0);
+	assert_int_equal(is.block.experts, 32);
+	assert_int_equal(is.block.window_every, 2);
 	const struct rh_bubble *row = &is.bubble[RH_BUBBLE_ROUNDPIPE];
 	assert_int_equal(row->stages.count, 5);
 	assert_int_equal(row->stages.size[0], 4);
@@ -56,6 +58,7 @@ static void test_bad_experiments_are_refused(void **state)
 	rh_experiment_free(&is);
 	refused("batch: 8\n", "needs layers");
 	refused(GOOD "batches: 8\n", "unknown key 'batches'");
+	refused(GOOD "block: {experts: 0}\n", "experts");
 	refused(GOOD "published: {async: {rounds: 1, round_micro_batches: 2}}\n", "system is missing");
 	refused(GOOD "published: {system: s, async: {rounds: 1}}\n", "round_micro_batches are needed");
 	refused(GOOD "published: {system: s, bubbles: {micro_batches: 1, rounds: 1, gpipe: {percent: 1, stages: 2x1}}}\n",

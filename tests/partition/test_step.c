@@ -296,7 +296,7 @@ static void test_published_throughput_is_reproduced(void **state)
 
 /* The same box and batches, micro-batches, rounds and cuts free: idle time by the schedule at most 1 % with stale updates and 3 % with
  * synchronous ones, and 2 points more for the update. gpt-oss-20b synchronous is above: its 24 blocks do not share out over 8 devices
- * beside a head as heavy as 1.75 of them (one device has four backward blocks, 3.9 %), and the next step's first slot waits for four blocks
+ * beside a head as heavy as 1.85 of them (one device has four backward blocks, 2.8 %), and the next step's first slot waits for four blocks
  * and the embedding, whose weights come last. */
 static void test_own_plans_hardly_idle(void **state)
 {
@@ -314,8 +314,8 @@ static void test_own_plans_hardly_idle(void **state)
 			       "(%.2f s of search)\n",
 			       names[i], stale ? "async" : "sync", (int)is.micro_batches, (int)is.rounds, is.cuts.forward_stages,
 			       is.cuts.backward_stages, is.tokens_per_s, 100 * is.time.bubble, 100 * is.time.exposed, seconds);
-			assert_true(100 * is.time.bubble <= (stale ? 1 : tight ? 5.2 : 3));
-			assert_true(100 * is.time.exposed <= (tight ? 3.7 : 2));
+			assert_true(100 * is.time.bubble <= (stale ? 1 : tight ? 4 : 3));
+			assert_true(100 * is.time.exposed <= (tight ? 4.5 : 2));
 			assert_true(is.host_bytes < (double)anchor.hardware.host.ram);
 			assert_true(is.cuts.device_bytes <= anchor.hardware.device.memory - anchor.hardware.device.reserved);
 			struct rh_anchor_result theirs = predicted(&anchor, 1, 8, stale);
