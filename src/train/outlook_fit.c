@@ -51,17 +51,37 @@ static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, in
 	return low;
 }
 
+/* So often a sixty-fourth less. */
+static int64_t shortened(int64_t length, int times)
+{
+	for (; times > 0 && length; times--)
+		length -= (length >> 6) + 1;
+	return length;
+}
+
+/* Searched with packed stages: those that a run would have may need a little more. By doubling and halving, the fewest times. */
+static int64_t least_shortened(struct rh_config *config, int64_t length, const struct rh_session_machine *machine)
+{
+	int low = -1, high = 0; /* low is too few */
+	for (int step = 1;; low = high, high += step, step *= 2) {
+		config->max_length = shortened(length, high);
+		if (!config->max_length || fits_with(config, machine, RH_STAGES_DEFAULT, NULL))
+			break;
+	}
+	while (high - low > 1) {
+		int middle = low + (high - low) / 2;
+		config->max_length = shortened(length, middle);
+		*(fits_with(config, machine, RH_STAGES_DEFAULT, NULL) ? &high : &low) = middle;
+	}
+	return shortened(length, high);
+}
+
 int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine)
 {
 	struct rh_config other = *config;
 	other.per_device_train_batch_size = 1;
 	int64_t length = largest(&other, &other.max_length, config->max_length, 1 << 22, machine);
-	for (; length; length -= (length >> 6) + 1) { /* searched with packed stages: those that a run would have may need a little more */
-		other.max_length = length;
-		if (fits_with(&other, machine, RH_STAGES_DEFAULT, NULL))
-			break;
-	}
-	return length;
+	return least_shortened(&other, length, machine);
 }
 
 /* ---- changes after which a run would fit ---- */

@@ -98,15 +98,30 @@ static int makes_weights(const struct rh_session *session, const struct planning
 	       (planning->device_room || getenv(RH_HOOK_MAKE_WEIGHTS));
 }
 
-static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
+static int choose_stages(struct rh_session *session, struct planning *planning, int64_t cap)
 {
+	const struct planning_made wanted = {cap, planning->request.train_round, planning->balance.long_rounds,
+	                                     planning->balance.stages_most, makes_weights(session, planning)},
+	                           *made = &planning->made;
+	if (made->cap_bytes == wanted.cap_bytes && made->round == wanted.round && made->long_rounds == wanted.long_rounds &&
+	    made->stages_most == wanted.stages_most && made->weights == wanted.weights)
+		return 0;
+	planning->made.cap_bytes = -1;
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
 	int rc = plan_stages(session, planning);
 	if (!rc && planning->balances)
 		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
-	if (!rc && makes_weights(session, planning))
+	if (!rc && wanted.weights)
 		rc = rh_made_plan(&session->plan, session->model, session->device_count, cap);
+	if (!rc)
+		planning->made = wanted;
+	return rc;
+}
+
+static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
+{
+	int rc = choose_stages(session, planning, cap);
 	if (rc)
 		return rc;
 	planning->options.plan = &session->plan;
@@ -325,7 +340,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 {
 	const struct rh_config *config = session->config;
 	int trains = work->train_micro_batches > 0, devices = session->device_count;
-	*out = (struct planning){0};
+	*out = (struct planning){.made.cap_bytes = -1};
 	int rc = room_of_devices(session, &out->device_room);
 	rc = rc ? rc : grain_of_devices(session, &out->grain);
 	if (rc)

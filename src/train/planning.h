@@ -17,6 +17,11 @@ struct planning {
 	struct rh_costs costs;
 	struct rh_balance balance;
 	int balances; /* stages are chosen by it */
+	/* What the session's plan was made for: how much host memory may hold changes nothing in it. cap_bytes below 0: there is none. */
+	struct planning_made {
+		int64_t cap_bytes, round;
+		int long_rounds, stages_most, weights; /* the last: devices may make some */
+	} made;
 };
 
 /* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
