@@ -10,10 +10,15 @@
 #include <stdint.h>
 
 struct steady {
-	double **at; /* what the recurrence goes on from; (times) times, 0: there is none, then (all - times) sums that grow */
-	size_t times, all, room;
-	double *was;          /* (room) of them, `round` rounds from the first */
+	double *was; /* (room): what the recurrence went on from, `round` rounds from the first */
+	size_t room;
 	int64_t round, twice; /* -1: nothing is remembered; rounds after which it is forgotten */
+};
+
+/* What a recurrence goes on from: times, 0: there is none, and behind them sums that grow. */
+struct steady_state {
+	double *value;
+	size_t times, all;
 };
 
 int steady_create(size_t room, struct steady *out) RH_MUST;
@@ -21,12 +26,8 @@ void steady_free(struct steady *steady);
 
 /* Rounds of another kind begin. */
 void steady_begin(struct steady *steady);
-/* To be told, in the same order every time: times first. */
-void steady_clear(struct steady *steady);
-void steady_time(struct steady *steady, double *time);
-void steady_sum(struct steady *steady, double *sum);
 /* `round` of this kind are over and `left` are still to come; all things stand as they did at every earlier call, but for the times. How
  * many of those to come have been skipped: a multiple of those since one of the calls. */
-int64_t steady_skip(struct steady *steady, int64_t round, int64_t left);
+int64_t steady_skip(struct steady *steady, struct steady_state now, int64_t round, int64_t left);
 
 #endif

@@ -51,6 +51,7 @@ struct stepping {
 	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
 	int turn;
 	struct steady steady; /* of uniform rounds without an update */
+	struct steady_state rounds;
 	struct surge {
 		double begin, end, bytes;
 	} surge[SURGES];    /* copies of weights that devices make: up in the step's last wave, and down after it */
@@ -313,24 +314,33 @@ static void run_round(struct stepping *at, int64_t round)
 	}
 }
 
-/* Rounds that come to repeat need not be run. */
-static int64_t skip_rounds(struct stepping *at, int64_t round, int64_t left)
+/* What rounds go on from, into at->rounds or back. */
+static void move_state(struct stepping *at, int back)
 {
-	struct steady *steady = &at->steady;
-	steady_clear(steady);
+	double *value = at->rounds.value;
+	size_t n = 0;
 	for (int d = 0; d < at->request->devices; d++) {
 		struct lane *lane = &at->lane[d];
 		double *const time[] = {&lane->free_s, &lane->up_s, &lane->down_s, &lane->ended_s[0], &lane->ended_s[1], &lane->room_s};
-		for (size_t i = 0; i < sizeof time / sizeof *time; i++)
-			steady_time(steady, time[i]);
+		for (size_t i = 0; i < sizeof time / sizeof *time; i++, n++)
+			*(back ? time[i] : &value[n]) = *(back ? &value[n] : time[i]);
 	}
-	for (int s = 0; s < at->stages; s++)
-		steady_time(steady, &at->whole[s]);
-	steady_time(steady, &at->uploaded_s);
-	steady_time(steady, &at->last_s);
-	steady_sum(steady, &at->busy_s);
-	steady_sum(steady, &at->copied_bytes);
-	return steady_skip(steady, round, left);
+	for (int s = 0; s < at->stages; s++, n++)
+		*(back ? &at->whole[s] : &value[n]) = *(back ? &value[n] : &at->whole[s]);
+	double *const rest[] = {&at->uploaded_s, &at->last_s, &at->busy_s, &at->copied_bytes};
+	for (size_t i = 0; i < sizeof rest / sizeof *rest; i++, n++)
+		*(back ? rest[i] : &value[n]) = *(back ? &value[n] : rest[i]);
+	RH_ASSERT(n == at->rounds.all);
+}
+
+/* Rounds that come to repeat need not be run. */
+static int64_t skip_rounds(struct stepping *at, int64_t round, int64_t left)
+{
+	move_state(at, 0);
+	int64_t skipped = steady_skip(&at->steady, at->rounds, round, left);
+	if (skipped)
+		move_state(at, 1);
+	return skipped;
 }
 
 static int64_t divisor(int64_t a, int64_t b)
@@ -549,7 +559,9 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
 	at->gate = rh_alloc(5 * l, sizeof *at->gate);
 	at->state = rh_alloc(l, sizeof *at->state);
-	if (!at->lane || !at->end || !at->gate || !at->state || steady_create(6 * (size_t)request->devices + s + 4, &at->steady))
+	size_t values = 6 * (size_t)request->devices + s + 4;
+	at->rounds = (struct steady_state){.value = rh_alloc(values, sizeof(double)), .times = values - 2, .all = values};
+	if (!at->lane || !at->end || !at->gate || !at->state || !at->rounds.value || steady_create(values, &at->steady))
 		return -ENOMEM;
 	at->whole = at->end + s * (size_t)at->most;
 	at->whole_before = at->whole + s;
@@ -603,6 +615,7 @@ int rh_step_estimate(const struct rh_step_request *request, struct rh_step_estim
 	rh_free(at.end);
 	rh_free(at.gate);
 	rh_free(at.state);
+	rh_free(at.rounds.value);
 	steady_free(&at.steady);
 	return rc;
 }

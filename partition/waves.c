@@ -11,15 +11,16 @@ int waves_create(const struct rh_partition_request *request, struct waves *out)
 	size_t stages = 2 * (size_t)request->costs->layers, devices = (size_t)request->devices;
 	*out = (struct waves){.request = request};
 	out->stage = rh_alloc(stages, sizeof *out->stage);
-	out->first = rh_alloc(2 * (stages + devices), sizeof *out->first);
+	out->first = rh_alloc(2 * (stages + devices) + 1, sizeof *out->first);
 	int rc = steady_create(stages + 2 * devices + 1, &out->steady);
 	if (rc || !out->stage || !out->first) {
 		waves_free(out);
 		return -ENOMEM;
 	}
-	out->last = out->first + stages;
-	out->free = out->last + stages;
+	out->end = out->first + stages;
+	out->free = out->end + 1;
 	out->room = out->free + devices;
+	out->last = out->room + devices;
 	return 0;
 }
 
@@ -69,7 +70,7 @@ struct wave_round {
 	int adds, goes_on;
 };
 
-static void run_round(struct waves *waves, struct wave_round round, int *turn, double *end)
+static void run_round(struct waves *waves, struct wave_round round, int *turn)
 {
 	const struct rh_partition_request *request = waves->request;
 	double hop = request->costs->hop_s, beyond = (double)(round.count - 1);
@@ -97,23 +98,9 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn, d
 		waves->last[s] = waves->free[device] = last_before = last;
 		if (backward)
 			waves->room[device] = last + (round.goes_on ? stage->sums_s : 0);
-		*end = rh_max_double(*end, last);
+		*waves->end = rh_max_double(*waves->end, last);
 		*turn = device + 1 < request->devices ? device + 1 : 0;
 	}
-}
-
-static int64_t skip(struct waves *waves, int64_t round, int64_t left, double *end)
-{
-	struct steady *steady = &waves->steady;
-	steady_clear(steady);
-	for (int d = 0; d < waves->request->devices; d++) {
-		steady_time(steady, &waves->free[d]);
-		steady_time(steady, &waves->room[d]);
-	}
-	for (int s = 0; s < waves->stages; s++)
-		steady_time(steady, &waves->last[s]);
-	steady_time(steady, end);
-	return steady_skip(steady, round, left);
 }
 
 static int64_t divisor(int64_t a, int64_t b)
@@ -126,27 +113,29 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 	const struct rh_partition_request *request = waves->request;
 	int64_t rounds = request->rounds, longer = request->micro_batches % rounds, unused;
 	int64_t again = request->devices / divisor(waves->stages, request->devices); /* rounds, after which turns are the same */
-	double end = 0, begun = 0;
+	size_t times = 1 + 2 * (size_t)request->devices + (size_t)waves->stages;
+	const struct steady_state state = {.value = waves->end, .times = times, .all = times};
+	double begun = 0;
 	int turn = 0;
-	memset(waves->free, 0, 2 * (size_t)request->devices * sizeof *waves->free);
+	memset(waves->end, 0, times * sizeof *waves->end);
 	for (int64_t step = 0; step < steps; step++) {
 		int64_t alike = 0; /* the first round of those that are as this one */
 		for (int64_t r = 0; r < rounds; r++) {
 			int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
 			struct wave_round round = {.adds = r > 0, .goes_on = r + 1 < rounds};
 			rh_round_range(request->micro_batches, rounds, r, &unused, &round.count);
-			run_round(waves, round, &turn, &end);
+			run_round(waves, round, &turn);
 			if (r <= 1 || r == longer || r + 1 == rounds) {
 				alike = r;
 				steady_begin(&waves->steady);
 			}
 			if (next - r > 1 && (r - alike) % again == 0)
-				r += skip(waves, r - alike, next - 1 - r, &end);
-			if (end - begun > most && (step || !after_first))
-				return end - begun;
+				r += steady_skip(&waves->steady, state, r - alike, next - 1 - r);
+			if (*waves->end - begun > most && (step || !after_first))
+				return *waves->end - begun;
 		}
 		if (!step && after_first)
-			begun = end;
+			begun = *waves->end;
 	}
-	return end - begun;
+	return *waves->end - begun;
 }

@@ -16,8 +16,10 @@ struct wave_stage {
 struct waves {
 	const struct rh_partition_request *request;
 	struct wave_stage *stage; /* (2 * layers) */
-	double *first, *last;     /* (2 * layers) of each stage's latest slot: its first micro-batch has ended, its last has */
+	double *first;            /* (2 * layers) of each stage's latest slot: its first micro-batch has ended */
+	double *end;              /* what rounds go on from: latest end of any slot, and in one piece behind it: */
 	double *free, *room;      /* (devices): compute; for gradient sums */
+	double *last;             /* (2 * layers) of each stage's latest slot: its last micro-batch has ended */
 	struct steady steady;
 	int stages, forward;
 };
