@@ -8,6 +8,9 @@
 /* Of what times move on by, and is rounding. */
 static const double SAME = 1e-9;
 
+/* Rounds over which each goes on as it did, whatever the others do. */
+enum { LONG = 512 };
+
 int steady_create(size_t room, struct steady *out)
 {
 	*out = (struct steady){.room = room, .round = -1, .was = rh_alloc(room, sizeof *out->was)};
@@ -45,10 +48,10 @@ int64_t steady_skip(struct steady *steady, struct steady_state now, int64_t roun
 {
 	double by;
 	int known = steady->round >= 0, same = known && moved_on(steady, now, &by);
-	int64_t since = round - steady->round, times = same ? left / since : 0;
+	int64_t since = round - steady->round, times = same || (known && since >= LONG) ? left / since : 0;
 	RH_ASSERT(now.all <= steady->room);
 	for (size_t i = 0; times && i < now.all; i++) {
-		double further = i < now.times ? by : now.value[i] - steady->was[i];
+		double further = same && i < now.times ? by : now.value[i] - steady->was[i];
 		if (i >= now.times || now.value[i] > 0)
 			now.value[i] += (double)times * further;
 	}

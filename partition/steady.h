@@ -1,5 +1,6 @@
 /* A recurrence of rounds that are all alike comes to move on by the same time every so many of them: from then on it need not be run.
  * Exact, as nothing in such a recurrence but sums and maxima counts: where all its times are later by the same, so is all that follows.
+ * Devices that do not wait for all others may run ahead of them for ever: after some hundred rounds each is taken to go on as it did.
  * Pure. */
 #ifndef RH_PARTITION_STEADY_H
 #define RH_PARTITION_STEADY_H
