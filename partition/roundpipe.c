@@ -72,29 +72,44 @@ static void list_limits(struct searching *at)
 
 int searching_open(const struct rh_partition_request *request, struct searching *at)
 {
-	size_t layers = (size_t)request->costs->layers, runs = layers * (layers + 1);
+	size_t layers = (size_t)request->costs->layers;
 	*at = (struct searching){.request = request, .layers = (int)layers, .first_trained = request->costs->first_trained};
 	if (request->devices < 1 || request->micro_batches < 1 || request->rounds < 1 || request->rounds > request->micro_batches ||
 	    request->steps < 1)
 		return rh_fail(-EINVAL,
 		               "partition: devices, micro-batches, rounds and steps are counts from 1, and a round has a micro-batch");
 	int rc = rh_costs_sum(request->costs, &at->sums);
+	at->below_s = request->sum_s ? rh_alloc(layers + 1, sizeof *at->below_s) : NULL;
+	if (!rc && !at->below_s && request->sum_s)
+		rc = -ENOMEM;
+	for (int l = 0; !rc && at->below_s && l < at->layers; l++)
+		at->below_s[l + 1] = at->below_s[l] + (l < at->first_trained ? 0 : request->sum_s[l]);
+	return rc;
+}
+
+int searching_remember(struct searching *at)
+{
+	size_t runs = (size_t)at->layers * ((size_t)at->layers + 1);
 	int64_t *memo = rh_alloc(runs * 2 * RH_PASSES, sizeof *memo);
 	at->bytes[0] = memo;
-	at->time = rh_alloc(runs, sizeof *at->time);
-	at->limit = rh_alloc(runs * RH_PASSES / 2 + 1, sizeof *at->limit);
-	at->below_s = request->sum_s ? rh_alloc(layers + 1, sizeof *at->below_s) : NULL;
-	if (!rc && !(memo && at->time && at->limit && (at->below_s || !request->sum_s)))
-		rc = -ENOMEM;
-	if (rc)
-		return rc;
-	for (int l = 0; at->below_s && l < at->layers; l++)
-		at->below_s[l + 1] = at->below_s[l] + (l < at->first_trained ? 0 : request->sum_s[l]);
+	if (!memo)
+		return -ENOMEM;
 	memset(memo, -1, runs * 2 * RH_PASSES * sizeof *memo);
 	for (int p = 0; p < RH_PASSES; p++) {
 		at->bytes[p] = memo + runs * (size_t)p;
 		at->upload[p] = memo + runs * (size_t)(RH_PASSES + p);
 	}
+	return 0;
+}
+
+/* All times and uploads that the exact search can be bounded by. */
+static int list_bounds(struct searching *at)
+{
+	size_t runs = (size_t)at->layers * ((size_t)at->layers + 1);
+	at->time = rh_alloc(runs, sizeof *at->time);
+	at->limit = rh_alloc(runs * RH_PASSES / 2 + 1, sizeof *at->limit);
+	if (!at->time || !at->limit)
+		return -ENOMEM;
 	list_times(at);
 	list_limits(at);
 	return 0;
@@ -320,9 +335,10 @@ static int whole(struct searching *at, struct rh_partition *out)
 int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *count)
 {
 	struct rh_partition scratch = {0}, found = {0};
-	int64_t highest = at->times - 1;
 	*count = 0;
-	int rc = partition_create(at->layers, &scratch);
+	int rc = list_bounds(at);
+	int64_t highest = at->times - 1;
+	rc = rc ? rc : partition_create(at->layers, &scratch);
 	rc = rc ? rc : partition_create(at->layers, &found);
 	for (int i = 0; !rc && i < KEPT; i++)
 		rc = partition_create(at->layers, &kept[i]);

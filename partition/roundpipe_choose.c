@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
+#include "partition/groups.h"
 #include "partition/waves.h"
 
 #include <math.h>
@@ -194,20 +195,40 @@ static int choose(struct searching *at, struct rh_partition kept[KEPT], int coun
 	return rc;
 }
 
-int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
+static int make(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
 	struct rh_partition kept[KEPT] = {{0}};
 	int count = 0;
-	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
+	rc = rc ? rc : searching_remember(&at);
 	rc = rc ? rc : partition_create(at.layers, out);
 	rc = rc ? rc : lockstep_search(&at, kept, &count);
 	rc = rc ? rc : choose(&at, kept, count, out);
 	for (int i = 0; i < KEPT; i++)
 		rh_partition_free(&kept[i]);
 	searching_close(&at);
+	return rc;
+}
+
+int searching_grouped(const struct rh_partition_request *request,
+                      int (*search)(const struct rh_partition_request *request, struct rh_partition *out), struct rh_partition *out)
+{
+	struct groups groups;
+	*out = (struct rh_partition){0};
+	int rc = groups_create(request, &groups);
+	rc = rc ? rc : search(groups.each > 1 ? &groups.request : request, out);
+	if (!rc && groups.each > 1)
+		groups_spread(&groups, out);
 	if (rc)
 		rh_partition_free(out);
+	else
+		out->grouped = groups.each;
+	groups_free(&groups);
 	return rc;
+}
+
+int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
+{
+	return searching_grouped(request, make, out);
 }

@@ -238,10 +238,9 @@ static int choose(struct long_rounds *how, struct rh_partition *out)
 	return 0;
 }
 
-int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out)
+static int make(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
-	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
 	struct long_rounds how = {.at = &at, .steps = 1};
 	size_t stages = 2 * (size_t)request->costs->layers;
@@ -250,6 +249,7 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 		int64_t most = JOINED_SLOTS_MOST / (request->rounds * (int64_t)stages);
 		how.steps += turns < most ? turns : rh_max(most, 1);
 	}
+	rc = rc ? rc : searching_remember(&at);
 	rc = rc ? rc : waves_create(request, &how.waves);
 	rc = rc ? rc : partition_create(at.layers, &how.scratch);
 	for (int i = 0; !rc && i < STARTS; i++)
@@ -261,7 +261,10 @@ int rh_partition_long_rounds(const struct rh_partition_request *request, struct 
 	rh_partition_free(&how.scratch);
 	waves_free(&how.waves);
 	searching_close(&at);
-	if (rc)
-		rh_partition_free(out);
 	return rc;
+}
+
+int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out)
+{
+	return searching_grouped(request, make, out);
 }

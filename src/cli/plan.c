@@ -71,17 +71,17 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
 	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence);
-	json_t *rest =
-	        json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:i}",
-	                  "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
-	                  tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
-	                  tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
-	                  stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
-	                  "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes, "step_parts",
-	                  "compute", is->times.compute, "weights", is->times.weights, "activations", is->times.activations, "gradients",
-	                  is->times.gradients, "optimizer", is->times.optimizer, "rows_assumed_full", input->synthetic, "rows_uncounted",
-	                  input->uncounted, "nvme_step_bytes", (json_int_t)is->nvme_step_bytes, "model_positions",
-	                  (json_int_t)input->positions, "blocks_made_on_devices", is->plan.made_blocks);
+	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:i, s:i}",
+	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
+	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
+	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
+	                         stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
+	                         "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes,
+	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
+	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
+	                         "rows_assumed_full", input->synthetic, "rows_uncounted", input->uncounted, "nvme_step_bytes",
+	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions, "blocks_made_on_devices",
+	                         is->plan.made_blocks, "stages_cut_between_groups_of", is->grouped > 1 ? is->grouped : 1);
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -92,8 +92,9 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 
 /* ---- for people ---- */
 
-static int put_stages(struct rh_text *out, const struct rh_plan *plan)
+static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 {
+	const struct rh_plan *plan = &is->plan;
 	int rc = rh_text_printf(out, "stages       forward");
 	for (int i = 0; i < plan->forward_stages && !rc; i++)
 		rc = rh_text_printf(out, "%s %d-%d", i && i % 12 == 0 ? "\n                    " : "", plan->forward[i].lo,
@@ -108,7 +109,11 @@ static int put_stages(struct rh_text *out, const struct rh_plan *plan)
 		                                  : "",
 		                    plan->backward[i].lo, plan->backward[i].hi - 1);
 	rc = rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
-	return rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
+	rc = rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
+	if (!rc && is->grouped > 1)
+		rc = rh_text_printf(out, "             (of so many layers cut between groups of %d: others may be a little better)\n",
+		                    is->grouped);
+	return rc;
 }
 
 static int put_made(struct rh_text *out, const struct rh_plan *plan)
@@ -254,7 +259,7 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	if (!look->fits)
 		return rc;
 	rc = rc ? rc : put_tiers(out, &look->forecast);
-	rc = rc ? rc : put_stages(out, &look->forecast.plan);
+	rc = rc ? rc : put_stages(out, &look->forecast);
 	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
 	rc = rc ? rc : put_made(out, &look->forecast.plan);
 	rc = rc ? rc : put_speed(out, config, input, look);

@@ -36,12 +36,12 @@ static int time_plan(const struct rh_partition_request *request, const struct rh
 	                             .forward_stages = plan->forward_stages,
 	                             .backward_stages = plan->backward_stages};
 	int rc = rh_partition_time(request, &timed);
-	*out = (struct rh_balanced){timed.makespan_s / (double)request->steps, timed.bubble};
+	*out = (struct rh_balanced){.step_s = timed.makespan_s / (double)request->steps, .idle = timed.bubble};
 	return rc;
 }
 
 /* The partitioner's stages as a plan; RH_DOES_NOT_FIT where nothing fits. */
-static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out)
+static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out, int *grouped)
 {
 	struct rh_plan_request request = *balance->request;
 	struct rh_partition found;
@@ -55,6 +55,7 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	request.forward_cut_count = cuts.forward_count;
 	request.backward_cut_count = cuts.backward_count;
 	rc = rc ? rc : rh_plan_make(&request, out);
+	*grouped = found.grouped;
 	rh_cuts_free(&cuts);
 	rh_partition_free(&found);
 	return rc;
@@ -77,7 +78,7 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	for (int i = 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
 		struct rh_plan better = {0};
 		struct rh_balanced now;
-		int fits = plan_by_costs(balance, &asked, &better);
+		int grouped = 0, fits = plan_by_costs(balance, &asked, &better, &grouped);
 		if (fits == RH_DOES_NOT_FIT) {
 			rh_error_clear();
 			continue;
@@ -90,6 +91,7 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 			*out = now;
 		}
 		rh_plan_free(&better);
+		out->grouped = grouped;
 		break;
 	}
 	return rc;
@@ -136,7 +138,7 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan
 	                                        .bytes = {.carried = 4}};
 	struct rh_step_estimate estimate = {0};
 	rc = rc ? rc : rh_step_estimate(&request, &estimate);
-	*out = (struct rh_balanced){estimate.schedule_s, estimate.bubble};
+	*out = (struct rh_balanced){.step_s = estimate.schedule_s, .idle = estimate.bubble};
 	rh_cost_sums_free(&sums);
 	rh_free(costs.layer);
 	rh_free(trained);

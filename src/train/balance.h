@@ -24,6 +24,7 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
  * recurrence. */
 struct rh_balanced {
 	double step_s, idle; /* share */
+	int grouped;         /* layers between which no cut was tried; up to 1: all were */
 };
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 

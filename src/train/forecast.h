@@ -21,6 +21,7 @@ struct rh_forecast {
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
+	int grouped; /* layers between which no cut of stages was tried, as there are very many; up to 1: all were */
 };
 /* trace: NULL, or one that the last simulated step is recorded in. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,

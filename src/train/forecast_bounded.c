@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* Micro-batches times layers times steps that are simulated at once: some tenths of a second. */
-enum { SIMULATED_MOST = 16000 };
+/* Micro-batches times layers times steps that are simulated at once: some tenths of a second; and micro-batches of however many layers. */
+enum { SIMULATED_MOST = 16000, FEWEST = 2 };
 
 int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, struct rh_cuts *cuts)
 {
@@ -86,7 +86,7 @@ static int64_t choose(int64_t round, int devices, const struct rh_forecast_input
 		*more = again * round;
 		return (over + (most_rounds - over - again) / again * again) * round;
 	}
-	int64_t half = most / 3 > round ? most / 3 / round * round : most / 3 > devices ? most / 3 : devices;
+	int64_t half = most / 3 > round ? most / 3 / round * round : most / 3 > FEWEST ? most / 3 : FEWEST;
 	*more = half;
 	/* sums cross rounds in the whole: in both then, where that is not too long */
 	return half == round && 3 * round <= most && 2 * round < count ? 2 * round : half;

@@ -1,14 +1,16 @@
 #include "train/outlook_internal.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "train/forecast_bounded.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Micro-batches times layers of a step that is simulated many times over: so that all of them take some tenths of a second. */
-enum { SMALL_STEP = 600 };
+/* Micro-batches times layers of a step that is simulated many times over, so that all of them take some tenths of a second; where there are
+ * two micro-batches for each device; and of however many layers. */
+enum { SMALL_STEP = 600, DEEP_STEP = 3000, FEWEST = 2 };
 static const double more = 1.25; /* of a resource, to see whether it limits */
 
 const char *rh_bottleneck_name(enum rh_bottleneck limit)
@@ -34,8 +36,9 @@ static int alike_input(const struct rh_config *config, const struct rh_forecast_
 static int small_input(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
                        int layers, struct rh_config *smaller, struct rh_forecast_input *out)
 {
-	int64_t count = config->gradient_accumulation_steps, least = 2 * (int64_t)machine->devices;
-	int64_t most = SMALL_STEP / layers > least ? SMALL_STEP / layers : least;
+	int64_t count = config->gradient_accumulation_steps,
+	        least = rh_max(rh_min(2 * (int64_t)machine->devices, DEEP_STEP / layers), FEWEST);
+	int64_t most = rh_max(SMALL_STEP / layers, least);
 	*smaller = *config;
 	smaller->gradient_accumulation_steps = count < most ? count : most;
 	if (smaller->round_micro_batches > smaller->gradient_accumulation_steps)
