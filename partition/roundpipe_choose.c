@@ -15,11 +15,12 @@ enum { CHOICE_MOST = 1000000, ROUNDS_RUN = 16, STARTS = 4 };
 /* How a run of layers is shared out to a number of stages. */
 enum share { SHARE_AS_PACKED, SHARE_LARGE_FIRST, SHARE_SMALL_FIRST, SHARES };
 
-static void time_partition(const struct searching *at, struct waves *waves, struct rh_partition *partition)
+/* makespan_s is too little, but at least `most`, where it is more than that. */
+static void time_partition(const struct searching *at, struct waves *waves, double most, struct rh_partition *partition)
 {
 	const struct rh_partition_request *request = at->request;
 	waves_set(waves, &at->sums, at->below_s, partition);
-	partition->makespan_s = waves_run(waves, request->steps, 0, HUGE_VAL);
+	partition->makespan_s = waves_run(waves, request->steps, 0, most);
 	double busy = waves_busy(waves) * (double)request->micro_batches * (double)request->steps;
 	partition->bubble = partition->makespan_s > 0 ? 1 - busy / (request->devices * partition->makespan_s) : 0;
 }
@@ -31,7 +32,7 @@ int rh_partition_time(const struct rh_partition_request *request, struct rh_part
 	int rc = searching_open(request, &at);
 	rc = rc ? rc : waves_create(request, &waves);
 	if (!rc)
-		time_partition(&at, &waves, partition);
+		time_partition(&at, &waves, HUGE_VAL, partition);
 	waves_free(&waves);
 	searching_close(&at);
 	return rc;
@@ -84,7 +85,7 @@ static void climb(struct searching *at, struct waves *waves, int64_t budget, str
 				return;
 			if (!move_cut(scratch, move / 2, move % 2 ? 1 : -1) || !searching_measure(at, scratch))
 				continue;
-			time_partition(at, waves, scratch);
+			time_partition(at, waves, best->makespan_s, scratch);
 			if (scratch->makespan_s < best->makespan_s * (1 - 1e-12)) {
 				partition_copy(best, scratch);
 				again = 1;
@@ -135,7 +136,7 @@ static void try_start(struct choice *choice)
 	choice->budget -= slots_of(choice->at->request, now);
 	if (choice->budget < 0)
 		return;
-	time_partition(choice->at, &choice->waves, now);
+	time_partition(choice->at, &choice->waves, choice->starts < STARTS ? HUGE_VAL : choice->start[STARTS - 1].makespan_s, now);
 	int place = choice->starts < STARTS ? choice->starts++ : STARTS;
 	if (place == STARTS && now->makespan_s >= choice->start[--place].makespan_s)
 		return;

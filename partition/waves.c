@@ -108,6 +108,15 @@ static int64_t divisor(int64_t a, int64_t b)
 	return b ? divisor(b, a % b) : a;
 }
 
+/* The end is no sooner than if no device idled any more. */
+static double soonest(const struct waves *waves, double still_busy)
+{
+	double sum = still_busy;
+	for (int d = 0; d < waves->request->devices; d++)
+		sum += waves->free[d];
+	return sum / waves->request->devices * (1 - 1e-12);
+}
+
 double waves_run(struct waves *waves, int64_t steps, int after_first, double most)
 {
 	const struct rh_partition_request *request = waves->request;
@@ -115,14 +124,17 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 	int64_t again = request->devices / divisor(waves->stages, request->devices); /* rounds, after which turns are the same */
 	size_t times = 1 + 2 * (size_t)request->devices + (size_t)waves->stages;
 	const struct steady_state state = {.value = waves->end, .times = times, .all = times};
-	double begun = 0;
+	double begun = 0, each = waves_busy(waves), left = each * (double)request->micro_batches * (double)steps;
 	int turn = 0;
 	memset(waves->end, 0, times * sizeof *waves->end);
+	if (soonest(waves, left) > most && !after_first)
+		return soonest(waves, left);
 	for (int64_t step = 0; step < steps; step++) {
 		int64_t alike = 0; /* the first round of those that are as this one */
 		for (int64_t r = 0; r < rounds; r++) {
 			int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
 			struct wave_round round = {.adds = r > 0, .goes_on = r + 1 < rounds};
+			int64_t over = r;
 			rh_round_range(request->micro_batches, rounds, r, &unused, &round.count);
 			run_round(waves, round, &turn);
 			if (r <= 1 || r == longer || r + 1 == rounds) {
@@ -131,11 +143,13 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 			}
 			if (next - r > 1 && (r - alike) % again == 0)
 				r += steady_skip(&waves->steady, state, r - alike, next - 1 - r);
-			if (*waves->end - begun > most && (step || !after_first))
-				return *waves->end - begun;
+			left -= each * (double)round.count * (double)(r + 1 - over);
+			if (!step && after_first && r + 1 == rounds)
+				begun = *waves->end;
+			double least = rh_max_double(*waves->end, soonest(waves, left)) - begun;
+			if (least > most && (begun > 0 || !after_first))
+				return least;
 		}
-		if (!step && after_first)
-			begun = *waves->end;
 	}
 	return *waves->end - begun;
 }
