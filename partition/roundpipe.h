@@ -38,7 +38,8 @@ struct rh_partition {
 	int grouped; /* layers between which no cut was tried, in most groups of them; 1: all were, 0: nothing was searched for */
 };
 
-/* The chosen one; of more than 160 layers cut between groups of them alone. RH_DOES_NOT_FIT names a layer that does not fit; -EINVAL for counts below one. */
+/* The chosen one; of more than 160 layers cut between groups of them alone. RH_DOES_NOT_FIT names a layer that does not fit; -EINVAL for
+ * counts below one. */
 int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
 void rh_partition_free(struct rh_partition *partition);
 

@@ -1,7 +1,7 @@
 /* RoundPipe's slot recurrence by the first and the last micro-batch of each slot alone, which is exact: all micro-batches of a slot take
  * the same, so what they wait for never lets one between the two end later than both allow (each end is a maximum of lines in the number
- * of the micro-batch, and a maximum of lines is largest, against any line, at one of its ends). Rounds that repeat are not run
- * (steady.h): any number of micro-batches takes the same time. The recurrence of every micro-batch is timeline.h. */
+ * of the micro-batch, and less any line it is largest at one of its ends). Rounds that repeat are not run (steady.h): any number of
+ * micro-batches takes the same time. The recurrence of every micro-batch is timeline.h. */
 #ifndef RH_PARTITION_WAVES_H
 #define RH_PARTITION_WAVES_H
 

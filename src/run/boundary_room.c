@@ -44,7 +44,6 @@ static int ask(struct asking *asking, const struct rh_program *program, int64_t 
 	if (rc)
 		return rc;
 	asking->records = (int)rh_max(asking->records, asking->course.records);
-	asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
 	return 0;
 }
 
@@ -59,12 +58,38 @@ static int ask_stretch(struct asking *asking, struct rh_program *program)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int rc = rh_dispatch_stretch(&dispatch, count, 2 * held + 2, program);
 	rc = rc ? rc : ask(asking, program, held, held * count);
+	if (!rc)
+		asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
 	asking->records = asking->records ? asking->needed : 0; /* of any stretch */
 	return rc;
 }
 
-/* RoundPipe's rounds in memory, of any number of micro-batches up to the most. Rounds are of one length or the next, so that those of a
- * step with one round less are longest where all are whole. */
+/* What a step of so many whole and shorter rounds writes to NVMe; one round is over before the next. */
+static int ask_step(struct asking *asking, int trains, int64_t count, int64_t rounds, struct rh_program *program)
+{
+	const struct rh_executor_options *options = asking->options;
+	int64_t lengths = count % rounds ? 2 : 1, writes = 0;
+	int rc = 0;
+	for (int64_t i = 0; !rc && i < lengths; i++) {
+		struct rh_dispatch dispatch = run_dispatch(options);
+		int64_t unused, length;
+		int turn = 0;
+		rh_round_range(count, rounds, i ? rounds - 1 : 0, &unused, &length);
+		dispatch.train_round = dispatch.infer_round = length;
+		rc = rh_dispatch_call(&dispatch, trains, length, &turn, program);
+		rc = rc ? rc : ask(asking, program, 1, length);
+		if (!rc)
+			writes += run_course_writes(&asking->course) * (lengths == 1 ? rounds
+			                                                : i          ? rounds - count % rounds
+			                                                             : count % rounds);
+	}
+	asking->writes = rh_max(asking->writes, writes);
+	return rc;
+}
+
+/* RoundPipe's rounds, of any number of micro-batches up to the most. Rounds are of one length or the next, so that those of a step with one
+ * round less are longest where all are whole. A longer round keeps more, writes more and reads more of it again later: each micro-batch has
+ * all of the shorter round's between what it writes and reads, and more. */
 static int ask_rounds(struct asking *asking, int trains, struct rh_program *program)
 {
 	const struct rh_executor_options *options = asking->options;
@@ -72,9 +97,14 @@ static int ask_rounds(struct asking *asking, int trains, struct rh_program *prog
 	int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 	int64_t round = rh_min(trains ? dispatch.train_round : dispatch.infer_round, count), rounds = rh_round_count(count, round);
 	int64_t longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0);
-	int turn = 0, needed = 0;
+	int turn = 0, needed = 0, rc = 0;
+	if (options->spills_boundaries) {
+		rc = ask_step(asking, trains, count, rounds, program);
+		if (!rc && rounds > 1 && count % round)
+			rc = ask_step(asking, trains, (rounds - 1) * round, rounds - 1, program);
+	}
 	dispatch.train_round = dispatch.infer_round = 1;
-	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
+	rc = rc ? rc : rh_dispatch_call(&dispatch, trains, 1, &turn, program);
 	rc = rc ? rc : rh_boundaries_needed_in_round(options->plan, options->model->layers, program, longest, &needed);
 	asking->needed = (int)rh_max(asking->needed, needed);
 	return rc;
@@ -89,7 +119,7 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
-		if (count && !options->spills_boundaries && (!trains || rh_schedule_is_roundpipe(options->schedule))) {
+		if (count && (!trains || rh_schedule_is_roundpipe(options->schedule))) {
 			rc = ask_rounds(asking, trains, program);
 			continue;
 		}
@@ -100,6 +130,8 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 				rc = rh_boundaries_needed(options->plan, options->model->layers, program, m, &needed);
 			if (!rc)
 				rc = ask(asking, program, 1, m);
+			if (!rc && options->spills_boundaries)
+				asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
 			asking->needed = (int)rh_max(asking->needed, needed);
 		}
 	}

@@ -2,9 +2,12 @@
  * another's too early; for many programs and rings. And the thread that carries it out. */
 #include "check.h"
 
+#include "core/minmax.h"
 #include "device/device.h"
 #include "offload/host_thread.h"
+#include "offload/space.h"
 #include "run/course.h"
+#include "run/executor_internal.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -65,6 +68,51 @@ static void test_every_read_finds_what_was_written(void **state)
 	run_course_free(&course);
 }
 
+/* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
+static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
+{
+	(void)state;
+	const struct rh_model model = {.layers = LAYERS};
+	struct rh_plan large = plan;
+	struct run_course course = {0};
+	struct rh_program program = {0};
+	int spilled = 0;
+	large.boundary_bytes = RH_SPACE_UNIT;
+	for (int64_t count = 1; count <= 24; count++)
+		for (int64_t round = 1; round <= count; round++)
+			for (int64_t spare = 0; spare <= 8; spare += 4) {
+				const struct rh_executor_options options = {.plan = &large,
+				                                            .model = &model,
+				                                            .schedule = rh_schedule_find("roundpipe"),
+				                                            .devices = 2,
+				                                            .train_micro_batches = count,
+				                                            .train_round = round,
+				                                            .spare_boundaries = spare,
+				                                            .spills_boundaries = 1};
+				struct run_boundary_room room;
+				int64_t writes = 0, records = 0;
+				check_ok(run_boundary_room(&options, &room));
+				for (int64_t m = count; m > count - round; m--) {
+					int turn = 0;
+					struct rh_boundary_walk walk = {
+					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+					check_ok(rh_roundpipe_program(&plan, 1, 2, m, round < m ? round : m, &turn, &program));
+					check_ok(run_course_make(&course, &walk, m, 4 + (int)spare));
+					writes = rh_max(writes, run_course_writes(&course));
+					records = rh_max(records, course.records);
+				}
+				if (!room.records)
+					continue;
+				assert_int_equal(room.records, records);
+				assert_int_equal(room.step_writes, writes);
+				spilled++;
+			}
+	printf("%d of them spill\n", spilled);
+	assert_true(spilled > 50);
+	rh_program_free(&program);
+	run_course_free(&course);
+}
+
 /* ---- the host's thread ---- */
 
 struct counting {
@@ -109,6 +157,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_read_finds_what_was_written),
+	        cmocka_unit_test(test_rounds_are_reserved_for_as_all_their_programs_ask),
 	        cmocka_unit_test(test_a_thread_does_jobs_in_order_until_one_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
