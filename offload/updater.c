@@ -77,8 +77,6 @@ static void take_arrived(struct rh_updater *updater, int b)
 	rh_optimizer_take(updater->store, b);
 	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
 	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
-	if (block->made)
-		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 	pthread_mutex_lock(&updater->lock);
 	updater->step[which].spoilt |= !finite;
 	updater->step[which].left--;
@@ -86,7 +84,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
 	if (last)
 		updater->step[which].norm = norm;
-	block->state = block->made ? HALF : WAITING;
+	block->state = block->made || block->promised ? HALF : WAITING;
 	pthread_cond_broadcast(&updater->changed);
 }
 
@@ -218,8 +216,11 @@ static int update_moments(struct rh_updater *updater, int b)
 	int made = block->made != NULL;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_TAKE, b, update.step - 1);
-	if (made)
+	if (made && updater->log) {
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->whole), 0);
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
+	}
 	if (!spoilt)
 		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_MOMENTS);
 	if (!spoilt && !rc && made)
@@ -228,7 +229,7 @@ static int update_moments(struct rh_updater *updater, int b)
 	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
 	pthread_mutex_lock(&updater->lock);
 	block->state = FREE;
-	block->made = NULL;
+	block->made = block->whole = NULL;
 	block->updated = update.step;
 	updater->busy--;
 	tell(updater, b, began);
@@ -295,7 +296,7 @@ static int run(struct rh_updater *updater, struct updater_task task)
 	if (task.what == WEIGHTS)
 		return update_weights(updater, task.block);
 	if (task.what == MOMENTS)
-		return update_moments(updater, task.block);
+		return task.rc ? task.rc : update_moments(updater, task.block);
 	if (task.what == READ_AHEAD)
 		return go_ahead(updater);
 	pthread_mutex_unlock(&updater->lock);
@@ -390,12 +391,12 @@ static int next_job(void *context, struct rh_host_job *job)
 static int is_being_made(struct rh_updater *updater, const struct updater_block *block)
 {
 	struct rh_event *event = block->made;
-	if (!event || block->state == HALF)
-		return 0;
+	if (!event)
+		return block->promised;
 	pthread_mutex_unlock(&updater->lock);
 	int reached = event->ops->event_query(event);
 	pthread_mutex_lock(&updater->lock);
-	return !reached && block->made && block->state != HALF;
+	return !reached && block->made;
 }
 
 /* The lock is held, and given away meanwhile. Of a device's event nobody tells. */
@@ -404,7 +405,7 @@ static void wait_changed(struct rh_updater *updater)
 	static const long POLL_NS = 200000;
 	int polls = 0;
 	for (int b = 0; b < updater->blocks; b++)
-		polls |= updater->block[b].made && updater->block[b].state == COMING;
+		polls |= updater->block[b].made != NULL;
 	if (!updater->queue && polls) {
 		struct timespec until;
 		clock_gettime(CLOCK_REALTIME, &until);
@@ -467,7 +468,7 @@ static int is_pending(struct rh_updater *updater, enum recorded what, int block)
 		const struct updater_block *at = &updater->block[b];
 		int pending = what == TAKEN               ? at->state != FREE
 		              : updater_is_stale(updater) ? at->publishes
-		              : at->made                  ? is_being_made(updater, at)
+		              : at->made || at->promised  ? is_being_made(updater, at)
 		                                          : at->state != FREE && at->state != HALF;
 		if (pending)
 			return 1;
@@ -559,16 +560,20 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	pthread_mutex_unlock(&updater->lock);
 }
 
-int rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update)
+enum rh_made_when rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update)
 {
+	enum rh_made_when when = RH_MADE_NEVER;
 	pthread_mutex_lock(&updater->lock);
-	int is = updater->untold > 0 && updater->step[updater->which].max_norm == 0 && rh_optimizer_has_device_pass(updater->store);
+	if (updater->untold > 0 && rh_optimizer_has_device_pass(updater->store))
+		when = updater->step[updater->which].max_norm > 0 ? RH_MADE_LATE : RH_MADE_AT_ONCE;
 	*update = updater->step[updater->which].update;
 	pthread_mutex_unlock(&updater->lock);
-	return is;
+	return when;
 }
 
-static void announce(struct rh_updater *updater, int b, struct rh_event *made, struct rh_event *event)
+enum made { BY_THE_HOST, BY_A_DEVICE, LATER };
+
+static void announce(struct rh_updater *updater, int b, enum made made, struct rh_event *weights, struct rh_event *event)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
@@ -581,7 +586,9 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *made, s
 		block->next = (block->which + 1) % STEPS;
 		block->number = updater->announced++;
 		block->event = event;
-		block->made = made;
+		block->made = weights;
+		block->whole = weights ? event : NULL;
+		block->promised = made == LATER;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
 		pthread_cond_broadcast(&updater->changed);
 	}
@@ -590,13 +597,45 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *made, s
 
 void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
 {
-	announce(updater, b, NULL, event);
+	announce(updater, b, BY_THE_HOST, NULL, event);
 }
 
 void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *event)
 {
 	rh_optimizer_weights_arrived(updater->store, b);
-	announce(updater, b, weights, event);
+	announce(updater, b, BY_A_DEVICE, weights, event);
+}
+
+void rh_updater_promised(struct rh_updater *updater, int b, struct rh_event *event)
+{
+	announce(updater, b, LATER, NULL, event);
+}
+
+void rh_updater_kept(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *whole)
+{
+	struct updater_block *block = &updater->block[b];
+	rh_optimizer_weights_arrived(updater->store, b);
+	pthread_mutex_lock(&updater->lock);
+	if (!rh_fault_code(&updater->fault)) {
+		block->made = weights;
+		block->whole = whole;
+		block->promised = 0;
+		pthread_cond_broadcast(&updater->changed);
+	}
+	pthread_mutex_unlock(&updater->lock);
+}
+
+int rh_updater_await_scale(struct rh_updater *updater, struct rh_update *update, int *spoilt)
+{
+	pthread_mutex_lock(&updater->lock);
+	int which = updater->which;
+	while (updater->step[which].left)
+		wait_changed(updater);
+	*update = updater->step[which].update;
+	*spoilt = updater->step[which].spoilt;
+	int rc = rh_fault_get(&updater->fault);
+	pthread_mutex_unlock(&updater->lock);
+	return rc;
 }
 
 static int await(struct rh_updater *updater, enum recorded what, int block)

@@ -16,7 +16,7 @@
  *
  * where a device makes the weights:
  *
- *   FREE --announce (made)--> COMING --thread: as above--> HALF
+ *   FREE --announce (made, promised)--> COMING --thread: as above--> HALF
  */
 enum updater_state { FREE, COMING, WAITING, HALF };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
@@ -26,8 +26,10 @@ struct updater_block {
 	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
 	int64_t number;  /* of the announcement */
 	struct rh_event *event;
-	struct rh_event
-	        *made; /* a device makes the weights, until moments are made too: they are the new ones when it is reached; else NULL */
+	/* A device makes the weights, until moments are made too: the upload form is the new one when `made` is reached, all of them when
+	 * `whole` is; else NULL. promised: these are still to come. */
+	struct rh_event *made, *whole;
+	int promised;
 	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
 	 * is a gradient that is to be in it. */
 	int publishes, behind;

@@ -399,6 +399,8 @@ static void sent(struct work *work, int sum, int is_final)
 	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
 		work->rc = rh_staging_then(executor->staging, arrives_staged, executor,
 		                           executor->summed_on[sum] * 2 * executor->options.model->blocks + sum);
+	else if (made_has(work->on, sum / 2) && work->on->made.comes == RH_MADE_LATE)
+		rh_updater_promised(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 	else if (made_has(work->on, sum / 2))
 		rh_updater_made(executor->options.updater, sum / 2, work->on->made.weights[sum / 2], work->on->downloaded[sum]);
 	else
@@ -610,7 +612,7 @@ void bulk_window(struct work *work, int64_t k)
 		struct run_download *from = &bulk->download[piece->item];
 		if (k && bulk->sent == first)
 			wait_for(work, RH_STREAM_GRADIENTS, bulk->down[k - 1]);
-		if (made_has(work->on, from->sum / 2) && work->on->made.are == MADE_ENQUEUED) {
+		if (made_has(work->on, from->sum / 2) && work->on->made.are == MADE_ENQUEUED && work->on->made.comes == RH_MADE_AT_ONCE) {
 			work_end(work, span);
 			span = NULL;
 			made_send(work);

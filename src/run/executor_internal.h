@@ -75,7 +75,8 @@ struct run_made {
 	char *memory;
 	struct rh_event *ready, *freed; /* what they are made of is up; all is down, and may be overwritten */
 	struct rh_event **weights;      /* [block]: its upper halves are down */
-	int comes;                      /* in this step, in this slot: */
+	struct rh_event *done, **whole; /* of late ones: made; [block]: its lower halves are down */
+	enum rh_made_when comes;        /* in this step, in this slot: */
 	struct rh_slot last;
 	int64_t next_bytes; /* of the weights that are likely to come next */
 	struct rh_update update;

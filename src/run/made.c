@@ -22,14 +22,18 @@ int made_create(const struct rh_executor_options *options, struct rh_device *dev
 	out->place = rh_alloc(blocks, sizeof *out->place);
 	out->on = rh_alloc(blocks, sizeof *out->on);
 	out->weights = rh_alloc(blocks, sizeof *out->weights);
+	out->whole = rh_alloc(blocks, sizeof *out->whole);
 	out->bytes = rh_alloc(RH_MADE_ARRAYS * blocks, sizeof *out->bytes);
 	out->piece = rh_alloc((size_t)pieces, sizeof *out->piece);
-	int rc = out->block && out->place && out->on && out->weights && out->bytes && out->piece ? 0 : -ENOMEM;
+	int rc = out->block && out->place && out->on && out->weights && out->whole && out->bytes && out->piece ? 0 : -ENOMEM;
 	rc = rc ? rc : device->ops->event_create(device, RH_EVENT_ORDER, &out->ready);
 	rc = rc ? rc : device->ops->event_create(device, RH_EVENT_ORDER, &out->freed);
+	rc = rc ? rc : device->ops->event_create(device, RH_EVENT_ORDER, &out->done);
 	for (int b = 0; !rc && b < options->model->blocks; b++)
-		if (options->model->block[b].trainable)
+		if (options->model->block[b].trainable) {
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->weights[b]);
+			rc = rc ? rc : device->ops->event_create(device, RH_EVENT_HOST, &out->whole[b]);
+		}
 	return rc;
 }
 
@@ -37,14 +41,33 @@ void made_destroy(struct run_made *made, int blocks)
 {
 	rh_event_free(made->ready);
 	rh_event_free(made->freed);
+	rh_event_free(made->done);
 	for (int b = 0; made->weights && b < blocks; b++)
 		rh_event_free(made->weights[b]);
+	for (int b = 0; made->whole && b < blocks; b++)
+		rh_event_free(made->whole[b]);
 	rh_free(made->block);
 	rh_free(made->place);
 	rh_free(made->on);
 	rh_free(made->weights);
+	rh_free(made->whole);
 	rh_free(made->bytes);
 	rh_free(made->piece);
+}
+
+/* Of a tied table the gradient is whole when all devices are idle: a scale that waits for it comes too late. */
+static enum rh_made_when when_made(const struct rh_executor *executor, struct rh_update *update)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const struct rh_model *model = options->model;
+	enum rh_made_when when = RH_MADE_NEVER;
+	if (options->plan->made_blocks && executor->trains && !executor->is_stretch && !options->stale && options->updater &&
+	    !executor->staging)
+		when = rh_updater_is_for_devices(options->updater, update);
+	for (int b = 0; when == RH_MADE_LATE && b < model->blocks; b++)
+		if (model->block[b].trainable && model->block[b].uses == 2)
+			when = RH_MADE_NEVER;
+	return when;
 }
 
 /* Each device's last slot of the step, and what it is likely to run next: the next step's first. */
@@ -53,14 +76,13 @@ void made_step_begins(struct rh_executor *executor)
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_model *model = options->model;
 	struct rh_update update;
-	int makes = options->plan->made_blocks && executor->trains && !executor->is_stretch && !options->stale && options->updater &&
-	            !executor->staging && rh_updater_is_for_devices(options->updater, &update);
+	enum rh_made_when makes = when_made(executor, &update);
 	for (int d = 0; d < options->devices; d++)
-		executor->on[d].made.comes = 0;
+		executor->on[d].made.comes = RH_MADE_NEVER;
 	for (size_t i = 0; makes && i < executor->program.slots; i++) {
 		const struct rh_slot *slot = &executor->program.slot[i];
 		struct run_made *made = &executor->on[slot->device].made;
-		made->comes = rh_slot_makes_gradients(slot) && slot->last_round;
+		made->comes = rh_slot_makes_gradients(slot) && slot->last_round ? makes : RH_MADE_NEVER;
 		made->last = *slot;
 		made->update = update;
 	}
@@ -204,18 +226,25 @@ int made_has(const struct run_device *on, int block)
 	return i < on->made.blocks;
 }
 
-void made_layer(struct work *work, int b, char *gradient)
+static void make(struct work *work, int b)
 {
 	struct run_made *made = &work->on->made;
 	struct rh_op op;
+	for (int tensor = 0;
+	     !work->rc && rh_optimizer_device_op(work->executor->options.store, b, &made->update, &made->on[b], &tensor, &op);)
+		launch(work, &op);
+}
+
+void made_layer(struct work *work, int b, char *gradient)
+{
+	struct run_made *made = &work->on->made;
 	if (!made_has(work->on, b))
 		return;
 	RH_ASSERT(made->sent == made->pieces);
 	made->on[b].gradient = gradient;
-	compute_after(work, RUN_WAIT_WEIGHTS, made->ready);
-	for (int tensor = 0;
-	     !work->rc && rh_optimizer_device_op(work->executor->options.store, b, &made->update, &made->on[b], &tensor, &op);)
-		launch(work, &op);
+	compute_after(work, RUN_WAIT_WEIGHTS, made->ready); /* of late ones too: the host changes moments when the gradient is down */
+	if (made->comes == RH_MADE_AT_ONCE)
+		make(work, b);
 }
 
 /* Gradients that the host waits for go first. */
@@ -240,25 +269,71 @@ static void send(struct work *work, void *to, const void *from, int64_t bytes)
 	work_end(work, span);
 }
 
-void made_send(struct work *work)
+/* What was made goes down, upper halves first. */
+static void send_made(struct work *work)
 {
 	struct run_device *on = work->on;
 	struct run_made *made = &on->made;
 	struct rh_store *store = work->executor->options.store;
 	const struct rh_model *model = work->executor->options.model;
-	RH_ASSERT(made->blocks && made->are == MADE_ENQUEUED);
 	made->are = MADE_SENT;
-	wait_for(work, RH_STREAM_GRADIENTS, on->rounded.ready);
 	for (int b = 0; b < model->blocks; b++) {
 		if (!made_has(on, b))
 			continue;
 		send(work, rh_optimizer_host_arrays(store, b).new_upper, made->on[b].new_upper, model->block[b].elements * 2);
 		record(work, RH_STREAM_GRADIENTS, made->weights[b]);
 	}
-	for (int i = 0; i < made->blocks; i++)
-		send(work, rh_optimizer_host_arrays(store, made->block[i]).new_lower, made->on[made->block[i]].new_lower,
-		     model->block[made->block[i]].elements * 2);
+	for (int i = 0; i < made->blocks; i++) {
+		int b = made->block[i];
+		send(work, rh_optimizer_host_arrays(store, b).new_lower, made->on[b].new_lower, model->block[b].elements * 2);
+		record(work, RH_STREAM_GRADIENTS, made->whole[b]);
+	}
 	record(work, RH_STREAM_GRADIENTS, made->freed);
 	record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
 	record(work, RH_STREAM_GRADIENTS, on->weights.end[on->weights.turn].freed);
+}
+
+void made_send(struct work *work)
+{
+	struct run_made *made = &work->on->made;
+	RH_ASSERT(made->blocks && made->are == MADE_ENQUEUED && made->comes == RH_MADE_AT_ONCE);
+	wait_for(work, RH_STREAM_GRADIENTS, work->on->rounded.ready);
+	send_made(work);
+}
+
+/* Of one device. */
+static int make_late(struct rh_executor *executor, struct run_device *on, const struct rh_update *update, int spoilt)
+{
+	struct run_made *made = &on->made;
+	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
+	made->update = *update;
+	for (int i = 0; !spoilt && i < made->blocks; i++)
+		make(&work, made->block[i]);
+	if (!spoilt) {
+		record(&work, RH_STREAM_COMPUTE, made->done);
+		wait_for(&work, RH_STREAM_GRADIENTS, made->done);
+		send_made(&work);
+		record(&work, RH_STREAM_GRADIENTS, on->rounded.freed);
+	}
+	for (int i = 0; !work.rc && i < made->blocks; i++) { /* spoilt: as they were */
+		int b = made->block[i];
+		struct rh_event *down = on->downloaded[2 * b];
+		rh_updater_kept(executor->options.updater, b, spoilt ? down : made->weights[b], spoilt ? down : made->whole[b]);
+	}
+	made->blocks = 0;
+	return work.rc;
+}
+
+int made_late(struct rh_executor *executor)
+{
+	struct rh_update update;
+	int rc = 0, late = 0, spoilt = 0;
+	for (int d = 0; d < executor->options.devices; d++)
+		late |= executor->on[d].made.blocks > 0;
+	if (late)
+		rc = rh_updater_await_scale(executor->options.updater, &update, &spoilt);
+	for (int d = 0; late && !rc && d < executor->options.devices; d++)
+		if (executor->on[d].made.blocks)
+			rc = make_late(executor, &executor->on[d], &update, spoilt);
+	return rc;
 }

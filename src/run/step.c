@@ -4,6 +4,7 @@
 #include "run/spool.h"
 #include "run/trace.h"
 #include "run/turns.h"
+#include "run/work.h"
 
 #include "core/fault.h"
 #include "core/log.h"
@@ -252,8 +253,10 @@ int run_end(struct rh_executor *executor, int rc)
 	if (!rc && goes_on(executor)) {
 		ends = ITS_WORK;
 		rc = record_ends(executor);
-		rc = rc ? rc : bulk_next_step(executor);
 	}
+	rc = rc ? rc : made_late(executor);
+	if (!rc && ends == ITS_WORK)
+		rc = bulk_next_step(executor);
 	executor->goes_on = ends == ITS_WORK;
 	rc = come_to_rest(executor, ends, rc);
 	if (executor->trace)

@@ -86,22 +86,20 @@ static int64_t loaded_bytes(const struct rh_session *session, const struct rh_st
 	return bytes;
 }
 
-/* May devices make the weights of a step's last blocks? Where the scale of gradients is known before the last one, and the host's cores are
- * not the devices'. */
-static int makes_weights(const struct rh_session *session, const struct planning *planning)
+/* May devices make the weights of a step's last blocks? Where the host's cores are not the devices'. */
+static int makes_weights(const struct planning *planning)
 {
 	const struct rh_store_options *store = &planning->store;
-	const struct rh_config *config = session->config;
+	const char *hook = getenv(RH_HOOK_MAKE_WEIGHTS);
 	return planning->request.trains && rh_schedule_is_roundpipe(planning->options.schedule) && !store->published &&
 	       store->dtype == RH_BF16 && store->optim == RH_OPTIM_ADAMW && store->layout == RH_LAYOUT_SPLIT &&
-	       config->max_grad_norm == 0 && !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) &&
-	       (planning->device_room || getenv(RH_HOOK_MAKE_WEIGHTS));
+	       !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) && (hook ? *hook != '0' : planning->device_room > 0);
 }
 
 static int choose_stages(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	const struct planning_made wanted = {cap, planning->request.train_round, planning->balance.long_rounds,
-	                                     planning->balance.stages_most, makes_weights(session, planning)},
+	                                     planning->balance.stages_most, makes_weights(planning)},
 	                           *made = &planning->made;
 	if (made->cap_bytes == wanted.cap_bytes && made->round == wanted.round && made->long_rounds == wanted.long_rounds &&
 	    made->stages_most == wanted.stages_most && made->weights == wanted.weights)

@@ -3,6 +3,7 @@
 #include "train/deep.h"
 
 #include "core/file.h"
+#include "core/hooks.h"
 #include "cudaemu_control.h"
 #include "run/executor_internal.h"
 #include "runtime.h"
@@ -211,7 +212,7 @@ static void test_full_streams_starve_no_gpu(void **state)
 }
 
 /* Updates of AdamW in steps; `made`: the GPUs make the weights of the last blocks. Streams run in an order of `seed`. */
-static float *weights_after(int made, unsigned seed, double *loss, int64_t *count)
+static float *weights_after(int made, double clip, unsigned seed, double *loss, int64_t *count)
 {
 	enum { MANY = 4, LAYERS = 6 };
 	struct deep deep;
@@ -222,14 +223,14 @@ static float *weights_after(int made, unsigned seed, double *loss, int64_t *coun
 	deep.rig.config.state_layout = RH_LAYOUT_SPLIT;
 	deep.rig.config.device = (char *)(uintptr_t) "emu:3";
 	deep.rig.config.round_micro_batches = MANY;
-	deep.rig.config.max_grad_norm = made ? 0 : 1; /* which the plan goes by */
+	setenv(RH_HOOK_MAKE_WEIGHTS, made ? "1" : "0", 1);
 	struct rig_input in = rig_input(&deep.rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MANY};
 	runtime_set_queues(seed, 1 << 20);
 	rig_start(&deep.rig, RH_SESSION_TRAINS, &work);
 	for (int step = 0; step < FEW; step++) {
 		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0.1, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
-		rh_updater_open(deep.rig.session.updater, &update, 0);
+		rh_updater_open(deep.rig.session.updater, &update, clip);
 		loss[step] = rig_step(&deep.rig, &in, 0, MANY, step);
 		check_ok(rh_updater_norm(deep.rig.session.updater, &norm));
 	}
@@ -248,16 +249,17 @@ static void test_weights_that_gpus_make_change_nothing(void **state)
 	(void)state;
 	double loss[2][FEW];
 	int64_t count[2];
-	for (unsigned seed = 0; seed < 3; seed++) {
+	for (unsigned seed = 0; seed < 4; seed++) { /* with clipping and without */
 		float *weights[2];
 		for (int made = 0; made < 2; made++)
-			weights[made] = weights_after(made, seed, loss[made], &count[made]);
+			weights[made] = weights_after(made, seed % 2 ? 0.1 : 0, seed, loss[made], &count[made]);
 		assert_int_equal(count[0], count[1]);
 		assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
 		assert_memory_equal(weights[0], weights[1], (size_t)count[0] * sizeof(float));
 		free(weights[0]);
 		free(weights[1]);
 	}
+	unsetenv(RH_HOOK_MAKE_WEIGHTS);
 	runtime_set_queues(0, 0);
 	assert_int_equal(runtime_held(), 0);
 	cudaemu_release();
