@@ -10,7 +10,8 @@
 #include "partition/roundpipe.h"
 
 enum rh_made_array { RH_MADE_SECOND, RH_MADE_FIRST, RH_MADE_LOWER, RH_MADE_ARRAYS };
-enum rh_made_region { RH_MADE_IN_GRADIENTS, RH_MADE_IN_ROUNDED, RH_MADE_IN_WEIGHTS, RH_MADE_IN_OWN, RH_MADE_REGIONS };
+/* In the order in which they are taken: what the slot before sends down must have left the rounded sums. */
+enum rh_made_region { RH_MADE_IN_GRADIENTS, RH_MADE_IN_WEIGHTS, RH_MADE_IN_OWN, RH_MADE_IN_ROUNDED, RH_MADE_REGIONS };
 
 /* Bytes of each region that are free: [at, end). */
 struct rh_made_room {
@@ -50,6 +51,6 @@ int rh_made_plan(struct rh_plan *plan, const struct rh_model *model, int devices
 /* The same of stages of layers whose costs are all that is known: made[l], for rh_step_request, of trained[l] parameters. `apart` of the
  * lowest layer's are a block of their own (an embedding that is counted to it). Returns how many blocks. */
 int rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
-                    int64_t cap_bytes, double *made);
+                   int64_t cap_bytes, double *made);
 
 #endif

@@ -14,6 +14,8 @@ enum { STEPS_FLUSHED = 4, STEPS_JOINED = 12, STEPS_BEFORE = 3, RATE_TURNS = 3 };
 
 /* Of gradients, behind each activation of the slot beside which they go down: as src/run/bulk.c has it. */
 static const double WINDOW_BYTES = 128 << 20;
+/* The same up, of what devices make weights of: src/run/made.c. */
+static const double MADE_WINDOW_BYTES = 256 << 20;
 
 /* The host may be at work for so much of a step that moves the bytes of two passes (offload/updater.c). */
 static const double BUSY_MOST = 0.95;
@@ -258,8 +260,10 @@ static double make_weights(struct stepping *at, struct lane *lane, struct rh_sta
 		if (part >= trained_in(at, (struct rh_stage){l, l + 1})) /* else the host waits for the other part alone */
 			at->arrived[l] = t;
 	}
-	if (made > 0) {
-		surge(&at->surge[UP], lane->ended_s[1], lane->free_s, made * bytes->made_up);
+	if (made > 0) { /* up in the first windows */
+		double rate = MADE_WINDOW_BYTES / rh_cost_stage(at->request->shorter, RH_PASS_BACKWARD, stage.lo, stage.hi);
+		double up = lane->ended_s[1] + take(made * bytes->made_up, lesser(rate, rates->up_bytes_per_s));
+		surge(&at->surge[UP], lane->ended_s[1], up < lane->free_s ? up : lane->free_s, made * bytes->made_up);
 		surge(&at->surge[DOWN], lane->free_s, t, made * (bytes->made_upper + bytes->made_lower + bytes->gradient));
 	}
 	return t;

@@ -83,7 +83,7 @@ struct run_made {
 	int *block, blocks; /* whose are made, of the slot from its beginning until they are sent */
 	struct rh_made_place (*place)[RH_MADE_ARRAYS];
 	struct rh_optimizer_arrays *on; /* [block of the model]: on the device */
-	int in_weights;                 /* some lies between weights */
+	int in_weights, in_rounded;     /* some lies between weights, behind rounded sums */
 	enum { MADE_COMING, MADE_ENQUEUED, MADE_SENT } are;
 	int64_t *bytes; /* scratch: of each array */
 	struct rh_transfer_piece *piece;

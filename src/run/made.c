@@ -1,6 +1,6 @@
 /* Weights of a step's last blocks, made on the device that has their gradients (partition/made.h):
  *
- *   WEIGHTS    [x(k)] pieces of lower halves and moments, in the windows of the device's last slot, behind what it sends down
+ *   WEIGHTS    [x(k)] pieces of lower halves and moments, in the first windows of the device's last slot
  *   COMPUTE    ... last backward of a layer, [cast] gradient rounded, [pieces up] AdamW's weights over the weights and their lower halves
  *   GRADIENTS  [slot over] gradients of blocks that the host makes; upper halves, by which the next step's uploads may begin; lower
  *              halves; gradients
@@ -10,6 +10,9 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
+
+/* Pieces behind an activation: they go early, while the host waits for gradients and leaves its memory to them. */
+enum { WINDOW_PIECES = 32 };
 
 int made_create(const struct rh_executor_options *options, struct rh_device *device, struct rh_arena *memory, int64_t pieces,
                 struct run_made *out)
@@ -129,6 +132,7 @@ static void place_block(struct work *work, int i)
 	arrays->upper = arrays->new_upper = on->block_weights[b];
 	for (int a = 0; a < RH_MADE_ARRAYS; a++) {
 		made->bytes[RH_MADE_ARRAYS * i + a] = elements * (a == RH_MADE_LOWER ? 2 : 4);
+		made->in_rounded |= made->place[i][a].region == RH_MADE_IN_ROUNDED;
 		if (made->place[i][a].region == RH_MADE_IN_WEIGHTS) {
 			overwrite(work, made->place[i][a].at, rh_made_array_bytes((enum rh_made_array)a, elements));
 			made->in_weights = 1;
@@ -155,7 +159,7 @@ void made_begin(struct work *work)
 	    slot->sums_stay)
 		return;
 	RH_ASSERT(!made->blocks);
-	made->in_weights = 0;
+	made->in_weights = made->in_rounded = 0;
 	made->are = MADE_COMING;
 	const struct rh_made_slot leaves = {.stage = {slot->lo, slot->hi}, .next_bytes = made->next_bytes, .high = on->weights.turn};
 	made->blocks = rh_made_blocks(plan, model, &leaves, executor->offset, made->block, made->place);
@@ -168,12 +172,15 @@ void made_begin(struct work *work)
 	if (made->in_weights) /* the next upload sees to it that the rest is free */
 		on->weights.end[on->weights.turn].bytes =
 		        rh_max(on->weights.end[on->weights.turn].bytes, on->weights.capacity - made->next_bytes);
-	/* behind what the slot before sends down, in whose room some may lie */
-	int busy = on->bulk.pieces ? on->bulk.piece[on->bulk.pieces - 1].window + 1 : 0, count = (int)slot->count;
+	/* where some lies in the room of what the slot before sends down, behind that */
+	int busy = made->in_rounded && on->bulk.pieces ? on->bulk.piece[on->bulk.pieces - 1].window + 1 : 0, count = (int)slot->count;
+	int64_t total = 0, each = WINDOW_PIECES * executor->pieces.most;
+	for (int i = 0; i < RH_MADE_ARRAYS * made->blocks; i++)
+		total += made->bytes[i];
 	made->first_window = busy < count ? busy : count - 1;
 	made->sent = 0;
-	made->pieces = rh_transfer_lay(executor->pieces, made->bytes, RH_MADE_ARRAYS * made->blocks, count - made->first_window,
-	                               made->piece, executor->load);
+	made->pieces = rh_transfer_lay(executor->pieces, made->bytes, RH_MADE_ARRAYS * made->blocks,
+	                               (int)rh_min(count - made->first_window, (total + each - 1) / each), made->piece, executor->load);
 }
 
 /* What is overwritten has been read. */
@@ -182,7 +189,8 @@ static void await_room(struct work *work)
 	struct run_device *on = work->on;
 	wait_for(work, RH_STREAM_WEIGHTS, on->made.freed);
 	wait_for(work, RH_STREAM_WEIGHTS, on->gradients.freed);
-	wait_for(work, RH_STREAM_WEIGHTS, on->rounded.freed);
+	if (on->made.in_rounded)
+		wait_for(work, RH_STREAM_WEIGHTS, on->rounded.freed);
 	if (on->made.in_weights)
 		wait_for(work, RH_STREAM_WEIGHTS, on->weights.end[!on->weights.turn].freed);
 }

@@ -315,7 +315,7 @@ static void test_own_plans_hardly_idle(void **state)
 			       names[i], stale ? "async" : "sync", (int)is.micro_batches, (int)is.rounds, is.cuts.forward_stages,
 			       is.cuts.backward_stages, is.tokens_per_s, 100 * is.time.bubble, 100 * is.time.exposed, seconds);
 			assert_true(100 * is.time.bubble <= (stale ? 1 : tight ? 4 : 3));
-			assert_true(100 * is.time.exposed <= (tight ? 4.5 : 2));
+			assert_true(100 * is.time.exposed <= (tight ? 4 : 2));
 			assert_true(is.host_bytes < (double)anchor.hardware.host.ram);
 			assert_true(is.cuts.device_bytes <= anchor.hardware.device.memory - anchor.hardware.device.reserved);
 			struct rh_anchor_result theirs = predicted(&anchor, 1, 8, stale);
