@@ -118,7 +118,8 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 	int rc = ask_stretch(asking, program);
 	for (int trains = 0; !rc && trains < 2; trains++) {
 		int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
-		int64_t distinct = rh_dispatch_distinct(&dispatch, trains, count);
+		/* where rounds do not count, a step needs no less than one shorter by as many as there are devices */
+		int64_t distinct = rh_min(rh_dispatch_distinct(&dispatch, trains, count), (int64_t)options->devices);
 		if (count && (!trains || rh_schedule_is_roundpipe(options->schedule))) {
 			rc = ask_rounds(asking, trains, program);
 			continue;

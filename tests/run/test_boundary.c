@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "run/boundary.h"
+#include "run/executor_internal.h"
 
 /* Layers 0 to 7: forward stages up to 5, then fused [5, 8), [3, 5), [0, 3). */
 static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
@@ -97,6 +98,56 @@ static void test_a_round_is_known_by_one_micro_batch(void **state)
 	assert_true(needed_in_round(&many, 1, INT64_C(1) << 40) > 1 << 28);
 }
 
+/* Of the other schedules only the longest steps are looked at. */
+static void test_no_step_of_any_schedule_needs_more(void **state)
+{
+	(void)state;
+	enum { DEEP = 9, MOST = 48 };
+	struct rh_stage up[DEEP], down[DEEP];
+	const struct rh_model model = {.layers = DEEP};
+	int compared = 0;
+	for (int i = 0; i < rh_schedule_count; i++)
+		for (int devices = 2; devices <= 4; devices++)
+			for (int each = 1; each <= 2; each++) {
+				const struct rh_schedule *schedule = &rh_schedules[i];
+				int stages = each * devices, needed[MOST + 1] = {0};
+				struct rh_plan cut = {.forward = up,
+				                      .backward = down,
+				                      .forward_stages = stages - 1,
+				                      .backward_stages = stages,
+				                      .boundary_bytes = 1};
+				if (rh_schedule_is_roundpipe(schedule) || schedule->update == RH_UPDATE_LOCAL ||
+				    schedule->splits_backward || each < schedule->stages_least || each > schedule->stages_most)
+					continue;
+				for (int s = 0; s < stages; s++) {
+					struct rh_stage stage = {s, s + 1 < stages ? s + 1 : DEEP};
+					up[s] = stage;
+					down[stages - 1 - s] = stage;
+				}
+				for (int count = 1; count <= MOST; count++) {
+					struct rh_program program = {0};
+					const struct rh_executor_options options = {.plan = &cut,
+					                                            .model = &model,
+					                                            .schedule = schedule,
+					                                            .devices = devices,
+					                                            .train_micro_batches = count,
+					                                            .train_round = count};
+					const struct rh_dispatch dispatch = run_dispatch(&options);
+					struct run_boundary_room room;
+					int turn = 0;
+					check_ok(rh_dispatch_call(&dispatch, 1, count, &turn, &program));
+					check_ok(rh_boundaries_needed(&cut, DEEP, &program, count, &needed[count]));
+					needed[count] = needed[count] > needed[count - 1] ? needed[count] : needed[count - 1];
+					check_ok(run_boundary_room(&options, &room));
+					assert_int_equal(room.count, needed[count]);
+					rh_program_free(&program);
+					compared++;
+				}
+			}
+	printf("%d steps\n", compared);
+	assert_true(compared > 500);
+}
+
 static struct rh_boundary_buffer *acquire(struct rh_boundaries *books, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
 {
 	struct rh_boundary_buffer *buffer;
@@ -137,6 +188,7 @@ int main(void)
 	        cmocka_unit_test(test_needed_buffers_follow_the_round),
 	        cmocka_unit_test(test_no_shorter_step_needs_more),
 	        cmocka_unit_test(test_a_round_is_known_by_one_micro_batch),
+	        cmocka_unit_test(test_no_step_of_any_schedule_needs_more),
 	        cmocka_unit_test(test_buffers_come_back_first_in_first_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
