@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "device/sim/sim.h"
+#include "partition/plan.h"
 
 #include <string.h>
 
@@ -153,6 +154,11 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 		at.gradient[b][0] = at.gradient[b][1] = (float *)(void *)GRADIENTS;
 	}
 	for (int l = 0; !rc && l < model->layers; l++) {
+		/* the lowest trained one makes no gradient of its input */
+		if (l > 1 && (l - 1 > model->first_trained || l < model->first_trained) && rh_plan_alike(model, l - 1, l)) {
+			out->layer[l] = out->layer[l - 1];
+			continue;
+		}
 		rc = measure_layer(&at, l, &out->layer[l]);
 		count_bytes(model, l, host_bytes_per_parameter, shape, &out->layer[l]);
 	}

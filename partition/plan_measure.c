@@ -15,7 +15,7 @@ static int same_block(const struct rh_model *model, int a, int b)
 }
 
 /* Linears differ in nothing but where they lie and whether they have an adapter. */
-static int same_layer(const struct rh_model *model, int a, int b)
+int rh_plan_alike(const struct rh_model *model, int a, int b)
 {
 	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
 	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
@@ -27,7 +27,7 @@ static int all_alike(const struct rh_model *model)
 {
 	int alike = model->first_trained <= 1;
 	for (int l = 2; alike && l + 1 < model->layers; l++)
-		alike = same_layer(model, 1, l);
+		alike = rh_plan_alike(model, 1, l);
 	return alike;
 }
 

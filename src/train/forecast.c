@@ -164,6 +164,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->round_micro_batches = session.train_round;
 		out->scheduled_idle = session.bytes.host_devices ? 0 : session.balanced.idle; /* cores that rest speed up others */
 		out->grouped = session.balanced.grouped;
+		out->scheduled_seconds = session.bytes.host_devices ? 0 : session.balanced.step_s;
 		out->plan = session.plan;
 		session.plan = (struct rh_plan){0};
 	}

@@ -15,6 +15,7 @@ struct rh_forecast {
 	double product_peak_seconds; /* a step's necessary products at the devices' peak */
 	struct rh_plan plan;
 	double scheduled_idle;                                      /* by the recurrence of slots: a step idles no less; 0: not known */
+	double scheduled_seconds;                                   /* by it: a step without its update; 0: not known */
 	int64_t round_micro_batches;                                /* at most, in a round */
 	int64_t device_bytes, device_budget, ram_bytes, ram_budget; /* budgets: 0: no limit */
 	int64_t store_bytes, boundary_bytes, data_bytes, nvme_bytes, nvme_budget;

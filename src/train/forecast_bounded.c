@@ -50,14 +50,19 @@ static double on(double a, double b, double from, double to, double count)
 	return b + (b - a) * (count - to) / (to - from);
 }
 
+/* by_recurrence: of the time they say nothing, the recurrence of slots does. */
 static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, double from, double to, const struct rh_forecast_input *input,
-                  struct rh_forecast *out)
+                  int by_recurrence, struct rh_forecast *out)
 {
 	double count = (double)input->count[0], tokens = 0;
 	for (int64_t m = 0; m < input->count[0]; m++)
 		tokens += (double)input->micro[m].tokens;
 	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
 	double seconds = fmax(on(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
+	if (by_recurrence) {
+		seconds = out->scheduled_seconds;
+		busy = seconds * (1 - out->scheduled_idle);
+	}
 	out->tokens_per_second = tokens / seconds;
 	out->step_seconds = input->tokens_a_step / out->tokens_per_second;
 	out->bubble = 1 - busy / seconds;
@@ -104,8 +109,10 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	int rc = rh_forecast(config, machine, &none, NULL, out);
 	if (rc)
 		return rc;
-	int64_t round = out->round_micro_batches, rounds = input->count[0] > round ? 2 : 1;
+	int64_t round = out->round_micro_batches;
 	few = choose(round, machine->devices, input, &out->plan, &more);
+	int64_t rounds = input->count[0] > round ? 2 : 1;
+	int too_few = few < machine->devices && out->scheduled_seconds > 0; /* of very many layers: most devices idle beside them */
 	/* rounds; else one where the step has one, and two: many short ones would be all uploads */
 	int whole = few % round == 0 && more % round == 0;
 	if (few + more >= input->count[0]) {
@@ -117,7 +124,7 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	        : shorter(config, machine, input, &out->plan,
 	                  (struct piece){few + more, whole ? round : rh_round_count(few + more, rounds)}, trace, &longer);
 	if (!rc)
-		go_on(&less, &longer, (double)few, (double)(few + more), input, out);
+		go_on(&less, &longer, (double)few, (double)(few + more), input, too_few, out);
 	rh_forecast_free(&less);
 	rh_forecast_free(&longer);
 	if (rc)

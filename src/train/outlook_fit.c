@@ -195,20 +195,39 @@ static int mend_by_lora(const struct rh_config *config, const struct rh_session_
 	return out->mends > before;
 }
 
+/* Host memory that a run needs whatever it may have, where that does not change its plan: of devices with memory of their own, and nothing
+ * on NVMe. 0: not known. */
+static int64_t needed_ram(const struct rh_config *config, const struct rh_session_machine *machine)
+{
+	const struct rh_hardware_device *device = &machine->hardware->device;
+	struct rh_config other = *config;
+	struct rh_session_bytes bytes = {0};
+	other.max_ram = 1;
+	if (device->memory <= device->reserved || config->spill || fits_with(&other, machine, RH_STAGES_PACKED, &bytes))
+		return 0;
+	return bytes.total_budget == 1 ? bytes.total : 0;
+}
+
+/* A cap that is tried: it fits where it is `needed`, or, where that is not known, by a plan. */
+static int cap_fits(const struct rh_config *config, int64_t cap, int64_t needed, const struct rh_session_machine *machine)
+{
+	return needed ? cap >= needed : fits(config, machine);
+}
+
 /* The least value of a cap that fits, to a hundredth; 0: none does. */
 static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh_config *other, const struct rh_session_machine *machine)
 {
-	int64_t low = 0, high = (int64_t)64 << 20;
+	int64_t low = 0, high = (int64_t)64 << 20, needed = cap == &other->max_ram ? needed_ram(config, machine) : 0;
 	for (*other = *config;; low = high, high *= 2) {
 		*cap = high;
-		if (fits(other, machine))
+		if (cap_fits(other, high, needed, machine))
 			break;
 		if (high > (int64_t)1 << 45)
 			return 0;
 	}
 	while (high - low > high / 100) {
 		*cap = low + (high - low) / 2;
-		if (fits(other, machine))
+		if (cap_fits(other, *cap, needed, machine))
 			high = *cap;
 		else
 			low = *cap;
