@@ -124,7 +124,7 @@ static int64_t all_waits(const struct rh_executor_options *options)
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
 {
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->made_blocks ? blocks : 0);
+	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->made_blocks ? 2 * blocks : 0);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + (int64_t)sizeof(struct work));
 }

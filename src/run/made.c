@@ -305,8 +305,7 @@ void made_send(struct work *work)
 {
 	struct run_made *made = &work->on->made;
 	RH_ASSERT(made->blocks && made->are == MADE_ENQUEUED && made->comes == RH_MADE_AT_ONCE);
-	wait_for(work, RH_STREAM_GRADIENTS, work->on->rounded.ready);
-	send_made(work);
+	send_made(work); /* the stream waits for the slot's end already: it is about to send gradients */
 }
 
 /* Of one device. */
