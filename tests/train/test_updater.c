@@ -249,6 +249,7 @@ static void test_weights_that_devices_make_change_nothing(void **state)
 	        {.model = "llama2", .device = "cpu:4", .cut = 1, .round = 1, .weights_first = 1},
 	        {.model = "llama2", .device = "cpu:4", .cut = 1},
 	        {.model = "smollm2", .device = "cpu:2", .cut = 1, .tied = 1},
+	        {.model = "llama3", .adapter = "adapter", .device = "cpu:2", .cut = 1},
 	};
 	setenv(RH_HOOK_MAKE_WEIGHTS, "1", 1);
 	for (size_t i = 0; i < sizeof made / sizeof *made; i++)
