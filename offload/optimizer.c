@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
-/* Of an update without bytes: as many as show who goes before whom. */
+/* Of an update from NVMe without bytes: as many as show who goes before whom. */
 enum { PIECES_SHOWN = 16 };
 
 struct take {
@@ -205,7 +205,10 @@ int rh_optimizer_pieces(const struct rh_store *store, int block)
 {
 	if (!store->options.addresses_only)
 		return store->block[block].piece_count;
-	return rh_store_traffic(store, block).nvme > 0 ? PIECES_SHOWN : 1;
+	int64_t elements = rh_store_block(store, block)->elements, most = spill_piece_elements(0);
+	if (rh_store_traffic(store, block).nvme > 0)
+		return PIECES_SHOWN;
+	return store->options.optim == RH_OPTIM_ADAFACTOR || elements <= most ? 1 : (int)((elements + most - 1) / most);
 }
 
 int rh_optimizer_distance(const struct rh_store *store, int block, int piece)
@@ -221,11 +224,11 @@ static int not_finite(const struct rh_store *store, int block, int tensor, const
 	               spec->tensor[tensor].name, spec->name, (long long)update->step, update->learning_rate);
 }
 
-static int update_piece(struct rh_store *store, int block, int at, const struct rh_update *update, enum rh_update_pass pass)
+int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update, enum rh_update_pass pass)
 {
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
-	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block));
+	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block) && (pass == RH_UPDATE_WHOLE || rh_optimizer_has_passes(store)));
 	if (pass != RH_UPDATE_MOMENTS) /* devices may be reading the weights by then */
 		store->block[block].version++;
 	if (store->options.addresses_only)
@@ -249,31 +252,11 @@ static int update_piece(struct rh_store *store, int block, int at, const struct 
 	return found.bad == INT_MAX ? 0 : not_finite(store, block, found.bad, update);
 }
 
-int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const struct rh_update *update)
-{
-	return update_piece(store, block, at, update, RH_UPDATE_WHOLE);
-}
-
 int rh_optimizer_has_passes(const struct rh_store *store)
 {
 	const struct rh_store_options *options = &store->options;
 	return options->optim == RH_OPTIM_ADAMW && step_of(options) == STEP_ADAMW &&
 	       !(options->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS));
-}
-
-static int update_block(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass)
-{
-	int rc = 0;
-	store_first(store, block);
-	for (int p = 0, pieces = rh_optimizer_pieces(store, block); !rc && p < pieces; p++)
-		rc = update_piece(store, block, p, update, pass);
-	return rc;
-}
-
-int rh_optimizer_update_pass(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass)
-{
-	RH_ASSERT(rh_optimizer_has_passes(store));
-	return update_block(store, block, update, pass);
 }
 
 int rh_optimizer_has_device_pass(const struct rh_store *store)
@@ -359,5 +342,9 @@ void rh_optimizer_weights_arrived(struct rh_store *store, int block)
 
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update)
 {
-	return update_block(store, block, update, RH_UPDATE_WHOLE);
+	int rc = 0;
+	store_first(store, block);
+	for (int p = 0, pieces = rh_optimizer_pieces(store, block); !rc && p < pieces; p++)
+		rc = rh_optimizer_update_piece(store, block, p, update, RH_UPDATE_WHOLE);
+	return rc;
 }

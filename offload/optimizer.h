@@ -40,12 +40,11 @@ double rh_optimizer_clip(double norm, double max_norm);
  * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout); or a fault of
  * NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
-/* The same in two passes, each of fewer bytes than the one: weights, in their upload form and as masters, from moments that are not kept;
- * then the moments, from the gradient once more. Nothing else changes the block in between. Where rh_optimizer_has_passes alone: AdamW
- * whose moments are fp32 and, with the masters, in memory. */
+/* The same may be made in two passes, each of fewer bytes than the one: weights, in their upload form and as masters, from moments that are
+ * not kept; then the moments, from the gradient once more. Nothing else changes the block in between. Where rh_optimizer_has_passes alone:
+ * AdamW whose moments are fp32 and, with the masters, in memory. */
 enum rh_update_pass { RH_UPDATE_WHOLE, RH_UPDATE_WEIGHTS, RH_UPDATE_MOMENTS };
 int rh_optimizer_has_passes(const struct rh_store *store);
-int rh_optimizer_update_pass(struct rh_store *store, int block, const struct rh_update *update, enum rh_update_pass pass) RH_MUST;
 /* The pass of the weights where a device makes it, which has the block's weights and gradient and gets the rest of its state for it: one
  * RH_OP_ADAMW_WEIGHTS after the other, the same bits as RH_UPDATE_WEIGHTS. Where rh_optimizer_has_device_pass alone: AdamW in two passes,
  * split layout, no published copies. The moments' pass is the host's all the same. */
@@ -68,10 +67,11 @@ int rh_optimizer_device_op(const struct rh_store *store, int block, const struct
  * became non-finite: RH_UPDATE_MOMENTS does of gradients that were not, and rh_optimizer_check_weights of weights, as the update does. */
 void rh_optimizer_weights_arrived(struct rh_store *store, int block);
 int rh_optimizer_check_weights(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
-/* The update in one pass piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe an
- * update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
-int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update) RH_MUST;
-/* 1 where nothing of it is on NVMe; 0 of a block without tensors. */
+/* The update, or a pass of it, piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe
+ * an update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
+int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update,
+                              enum rh_update_pass pass) RH_MUST;
+/* 0 of a block without tensors. */
 int rh_optimizer_pieces(const struct rh_store *store, int block);
 /* 0: what of the piece is on NVMe is in memory; 1: on its way; 2: neither. Has the pool. */
 int rh_optimizer_distance(const struct rh_store *store, int block, int piece);

@@ -1,6 +1,7 @@
 /* What of trainable blocks, and of frozen ones, lies on NVMe: cut into pieces that are held at once, each with a record of the space and a
  * place for its checksums. A piece's record holds its spilled arrays one after the other, each from a border of the space's unit on: lower
- * halves or masters, then moments or codes. Where they come to be used: cache.c. */
+ * halves or masters, then moments or codes. Where they come to be used: cache.c. A trainable block in memory is cut too, into larger pieces
+ * without either: between two of them the updater may turn to what is more urgent. */
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "offload/memory.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 
 /* Frames: so many that the drive is busy while nothing is updated, between two steps (bench/spill). */
-enum { FRAMES = 10, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20 };
+enum { FRAMES = 10, FRAMES_OF_TENSORS = 3, FRAMES_OF_TESTS = 6, PIECE_ELEMENTS = 1 << 20, PIECE_IN_MEMORY = 1 << 25 };
 
 struct spill_widths spill_widths(const struct rh_store_options *options)
 {
@@ -43,11 +44,11 @@ static int64_t sum_of(struct spill_parts parts)
 	return parts.bytes[0] + parts.bytes[1] + parts.bytes[2];
 }
 
-static int64_t piece_elements(void)
+int64_t spill_piece_elements(int is_spilled)
 {
 	const char *text = getenv(RH_HOOK_SPILL_ELEMENTS);
 	int64_t elements = text ? strtol(text, NULL, 10) : 0;
-	return elements > 0 ? elements : PIECE_ELEMENTS;
+	return elements > 0 ? elements : is_spilled ? PIECE_ELEMENTS : PIECE_IN_MEMORY;
 }
 
 /* One piece more, from element `first` on. Spans are as fill_spans cuts them: each within one tensor. */
@@ -59,7 +60,7 @@ static int64_t span_end(const struct rh_tensor *tensor, int64_t at)
 
 int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
-	int64_t most = 4 * piece_elements(), largest = 0;
+	int64_t most = 4 * spill_piece_elements(1), largest = 0;
 	for (int b = 0; b < count && options->spill & RH_SPILL_WEIGHTS; b++)
 		if (!specs[b].trainable && specs[b].elements > largest)
 			largest = specs[b].elements;
@@ -83,7 +84,7 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
                       void (*add)(void *context, struct store_piece piece), void *context)
 {
 	int spilled = sum_of(record_parts(options, 1)) > 0, by_tensor = options->optim == RH_OPTIM_ADAFACTOR;
-	int64_t most = spilled ? piece_elements() : INT64_MAX, span = 0;
+	int64_t most = spill_piece_elements(spilled), span = 0;
 	struct store_piece piece = {.block = block, .record = -1, .frame = -1};
 	for (int t = 0; spec->trainable && t < spec->tensors; t++) {
 		const struct rh_tensor *tensor = &spec->tensor[t];
@@ -153,7 +154,9 @@ static void measure(void *context, struct store_piece piece)
 
 static int frames_of(const struct rh_store_options *options, int records)
 {
-	int most = options->optim == RH_OPTIM_ADAFACTOR ? FRAMES_OF_TENSORS : piece_elements() == PIECE_ELEMENTS ? FRAMES : FRAMES_OF_TESTS;
+	int most = options->optim == RH_OPTIM_ADAFACTOR        ? FRAMES_OF_TENSORS
+	           : spill_piece_elements(1) == PIECE_ELEMENTS ? FRAMES
+	                                                       : FRAMES_OF_TESTS;
 	return records < most ? records : most;
 }
 

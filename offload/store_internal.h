@@ -37,8 +37,8 @@ struct store_block {
 	uint64_t version, published_version;
 };
 
-/* Of a trainable block: a run of whole spans, and of whole tensors where the optimizer needs them so, that is held at once: a block, or a
- * part of one that fits the cache. Of a frozen block on NVMe: a page of its weights, without spans. */
+/* Of a trainable block: a run of whole spans, and of whole tensors where the optimizer needs them so, that is held, and updated,
+ * at once. Of a frozen block on NVMe: a page of its weights, without spans. */
 struct store_piece {
 	int block;
 	int64_t span, span_count;
@@ -148,6 +148,8 @@ struct spill_parts {
 	int64_t bytes[RH_SPACE_PARTS];
 };
 struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece);
+/* Of a piece, at most, unless a span or a tensor is larger. */
+int64_t spill_piece_elements(int is_spilled);
 
 /* sums.c: checksums of a trainable block's piece, or of one span of it (from 0), of these parts; memory: of its frame. Checking: 0, or 1 +
  * the lowest of the record's blocks that does not match. Spans have nothing in common: any threads may do any of them. Those of a whole

@@ -186,90 +186,64 @@ static void tell(struct rh_updater *updater, int b, double began)
 	pthread_cond_broadcast(&updater->changed);
 }
 
-/* Synchronous, of a block in memory. Uploads may begin; the gradient is still needed. */
-static int update_weights(struct rh_updater *updater, int b)
+static void note_begin(struct rh_updater *updater, int b, const struct rh_update *update, enum rh_update_pass pass)
 {
-	struct updater_block *block = &updater->block[b];
-	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, rc = 0;
-	double began = task_began(updater);
-	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
-	note(updater, RH_ORDER_TAKE, b, update.step - 1);
-	note(updater, RH_ORDER_UPDATE, b, update.step - 1);
-	note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
-	if (!spoilt)
-		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_WEIGHTS);
-	note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-	pthread_mutex_lock(&updater->lock);
-	block->state = HALF;
-	tell(updater, b, began);
-	return rc;
-}
-
-static int update_moments(struct rh_updater *updater, int b)
-{
-	struct updater_block *block = &updater->block[b];
-	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, rc = 0;
-	double began = task_began(updater);
-	int made = block->made != NULL;
-	pthread_mutex_unlock(&updater->lock);
-	note(updater, RH_ORDER_TAKE, b, update.step - 1);
-	if (made && updater->log) {
+	const struct updater_block *block = &updater->block[b];
+	if (pass != RH_UPDATE_MOMENTS)
+		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
+	note(updater, RH_ORDER_TAKE, b, update->step - 1);
+	if (pass == RH_UPDATE_MOMENTS && block->made && updater->log) {
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->whole), 0);
 		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
 	}
-	if (!spoilt)
-		rc = rh_optimizer_update_pass(updater->store, b, &update, RH_UPDATE_MOMENTS);
-	if (!spoilt && !rc && made)
-		rc = rh_optimizer_check_weights(updater->store, b, &update);
-	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
-	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
-	pthread_mutex_lock(&updater->lock);
-	block->state = FREE;
-	block->made = block->whole = NULL;
-	block->updated = update.step;
-	updater->busy--;
-	tell(updater, b, began);
-	return rc;
+	if (pass != RH_UPDATE_MOMENTS || block->made)
+		note(updater, RH_ORDER_UPDATE, b, update->step - 1);
+	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
+		note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
 }
 
-/* The next piece of a block. */
-static int update(struct rh_updater *updater, int b)
+static void note_end(struct rh_updater *updater, int b, enum rh_update_pass pass)
+{
+	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
+		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
+	if (pass == RH_UPDATE_WEIGHTS)
+		return;
+	note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
+}
+
+/* The next piece of a block's update, or of a pass of it. */
+static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 {
 	struct updater_block *block = &updater->block[b];
 	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, stale = updater_is_stale(updater), rc = 0;
+	int spoilt = updater->step[block->which].spoilt, rc = 0;
 	int begins = !block->piece, pieces = rh_optimizer_pieces(updater->store, b);
+	block->pass = pass;
 	pthread_mutex_unlock(&updater->lock);
 	if (begins) {
 		block->began = task_began(updater);
-		note(updater, RH_ORDER_WAIT, whole_token(updater, 0), 0);
-		note(updater, RH_ORDER_TAKE, b, update.step - 1);
-		note(updater, RH_ORDER_UPDATE, b, update.step - 1);
-		if (!stale)
-			note(updater, RH_ORDER_PUBLISH, b, update.step - 1);
+		note_begin(updater, b, &update, pass);
 	}
 	if (!spoilt && pieces)
-		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update);
+		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update, pass);
 	int ends = rc || spoilt || ++block->piece >= pieces;
-	if (ends && !stale)
-		note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
-	if (ends) {
-		note(updater, RH_ORDER_SIGNAL, block_token(updater, TAKEN, b), 0);
-		note(updater, RH_ORDER_SIGNAL, whole_token(updater, 1), 0);
-	}
+	if (ends && !rc && !spoilt && pass == RH_UPDATE_MOMENTS && block->made)
+		rc = rh_optimizer_check_weights(updater->store, b, &update);
+	if (ends)
+		note_end(updater, b, pass);
 	pthread_mutex_lock(&updater->lock);
 	updater->ahead = !updater->queue;
 	if (!ends)
 		return 0;
 	block->piece = block->named = 0;
-	block->state = FREE;
-	block->behind = 0;
-	block->updated = update.step;
-	updater->busy--;
+	block->state = pass == RH_UPDATE_WEIGHTS ? HALF : FREE;
+	if (block->state == FREE) {
+		block->made = block->whole = NULL;
+		block->behind = 0;
+		block->updated = update.step;
+		updater->busy--;
+	}
 	tell(updater, b, block->began);
 	return rc;
 }
@@ -292,11 +266,11 @@ static int run(struct rh_updater *updater, struct updater_task task)
 	if (task.what == PUBLISH || task.what == TAKE)
 		return do_quick(updater, task);
 	if (task.what == UPDATE)
-		return update(updater, updater->queue ? task.block : choose_update(updater));
+		return update(updater, updater->queue ? task.block : choose_update(updater), RH_UPDATE_WHOLE);
 	if (task.what == WEIGHTS)
-		return update_weights(updater, task.block);
+		return update(updater, task.block, RH_UPDATE_WEIGHTS);
 	if (task.what == MOMENTS)
-		return task.rc ? task.rc : update_moments(updater, task.block);
+		return task.rc ? task.rc : update(updater, task.block, RH_UPDATE_MOMENTS);
 	if (task.what == READ_AHEAD)
 		return go_ahead(updater);
 	pthread_mutex_unlock(&updater->lock);
@@ -374,8 +348,8 @@ static int next_job(void *context, struct rh_host_job *job)
 	const double bytes[] = {[PUBLISH] = traffic.publish,
 	                        [TAKE] = traffic.take,
 	                        [UPDATE] = traffic.update / pieces,
-	                        [WEIGHTS] = traffic.weights,
-	                        [MOMENTS] = traffic.moments};
+	                        [WEIGHTS] = traffic.weights / pieces,
+	                        [MOMENTS] = traffic.moments / pieces};
 	updater->task_began = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.what == PUBLISH || task.what == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
 	                            .bytes = bytes[task.what],
@@ -571,9 +545,7 @@ enum rh_made_when rh_updater_is_for_devices(struct rh_updater *updater, struct r
 	return when;
 }
 
-enum made { BY_THE_HOST, BY_A_DEVICE, LATER };
-
-static void announce(struct rh_updater *updater, int b, enum made made, struct rh_event *weights, struct rh_event *event)
+static void announce(struct rh_updater *updater, int b, struct rh_event *event, int promised)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
@@ -586,9 +558,7 @@ static void announce(struct rh_updater *updater, int b, enum made made, struct r
 		block->next = (block->which + 1) % STEPS;
 		block->number = updater->announced++;
 		block->event = event;
-		block->made = weights;
-		block->whole = weights ? event : NULL;
-		block->promised = made == LATER;
+		block->promised = promised;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, block_token(updater, ANNOUNCED, b), 0);
 		pthread_cond_broadcast(&updater->changed);
 	}
@@ -597,21 +567,15 @@ static void announce(struct rh_updater *updater, int b, enum made made, struct r
 
 void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
 {
-	announce(updater, b, BY_THE_HOST, NULL, event);
-}
-
-void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *event)
-{
-	rh_optimizer_weights_arrived(updater->store, b);
-	announce(updater, b, BY_A_DEVICE, weights, event);
+	announce(updater, b, event, 0);
 }
 
 void rh_updater_promised(struct rh_updater *updater, int b, struct rh_event *event)
 {
-	announce(updater, b, LATER, NULL, event);
+	announce(updater, b, event, 1);
 }
 
-void rh_updater_kept(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *whole)
+void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *whole)
 {
 	struct updater_block *block = &updater->block[b];
 	rh_optimizer_weights_arrived(updater->store, b);

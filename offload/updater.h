@@ -54,14 +54,12 @@ enum rh_made_when { RH_MADE_NEVER, RH_MADE_AT_ONCE, RH_MADE_LATE };
 enum rh_made_when rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update);
 /* Waits until all of its gradients have been taken. *spoilt: one was not finite, and no weights are to be made. */
 int rh_updater_await_scale(struct rh_updater *updater, struct rh_update *update, int *spoilt) RH_MUST;
-/* rh_updater_arrives of such a gradient, of whose block a device makes the weights: the store has them in their upload form when the latest
- * record of `weights` is reached, all of them when that of `event` is, which comes later. The host makes the moments alone, and tells of a
- * weight that is not finite then. */
-void rh_updater_made(struct rh_updater *updater, int block, struct rh_event *weights, struct rh_event *event);
-/* The same in two calls, of a late one: the gradient is down when `event` is reached; then rh_updater_kept, before anything awaits the
+/* rh_updater_arrives of such a gradient, of whose block a device makes the weights: rh_updater_made follows, before anything awaits the
  * block. */
 void rh_updater_promised(struct rh_updater *updater, int block, struct rh_event *event);
-void rh_updater_kept(struct rh_updater *updater, int block, struct rh_event *weights, struct rh_event *whole);
+/* The store has them in their upload form when the latest record of `weights` is reached, all of them when that of `whole` is. The host
+ * makes the moments alone then, and tells of a weight that is not finite. */
+void rh_updater_made(struct rh_updater *updater, int block, struct rh_event *weights, struct rh_event *whole);
 /* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block whose
  * gradient is not finite is not updated, nor is what comes after it: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;

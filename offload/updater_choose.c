@@ -84,6 +84,8 @@ int updater_in_order(const struct rh_updater *updater, int i)
 static int is_in_two(const struct rh_updater *updater, int b)
 {
 	int waiting = 0;
+	if (updater->block[b].piece)
+		return updater->block[b].pass == RH_UPDATE_WEIGHTS;
 	for (int other = 0; updater->in_two && other < updater->blocks; other++)
 		waiting += updater_may_update(updater, &updater->block[other]);
 	return waiting > 1 || (waiting && !updater->step[updater->block[b].which].left);

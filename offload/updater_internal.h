@@ -11,12 +11,12 @@
  *
  *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
  *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
- *   WAITING --thread: likewise, the weights alone (update_weights)--> HALF
- *   HALF --thread: the moments (update_moments)--> FREE
+ *   WAITING --thread: likewise, the weights alone--> HALF
+ *   HALF --thread: the moments, likewise--> FREE
  *
  * where a device makes the weights:
  *
- *   FREE --announce (made, promised)--> COMING --thread: as above--> HALF
+ *   FREE --announce (promised)--> COMING --thread: as above--> HALF, whose moments wait for what the device makes
  */
 enum updater_state { FREE, COMING, WAITING, HALF };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
@@ -38,8 +38,9 @@ struct updater_block {
 	int64_t upload_number;
 	int64_t updated; /* steps that it has been updated by */
 	/* Of its update, the thread's own. */
-	int named; /* it may be updated, and is known to */
-	int piece; /* the next */
+	int named;                /* it may be updated, and is known to */
+	enum rh_update_pass pass; /* that it is in, where piece > 0 */
+	int piece;                /* the next */
 	double began;
 };
 

@@ -41,15 +41,17 @@ struct stepping {
 	double *end;       /* (stages, most): of this round */
 	double *whole;     /* (stages): end of each slot, in this round and in the one before */
 	double *whole_before;
-	double *gate;                                                 /* (layers): when the weights that this step uploads are there */
-	double *next_gate;                                            /* the same for the next step, of stale updates */
-	double *arrived;                                              /* (layers): gradients of this step, on the host */
-	double *made_s;                                               /* (layers): when what devices make of its weights is on the host */
-	double *owed;                                                 /* (layers): parameters whose moments are to be made alone */
-	int *state;                                                   /* (layers): enum stage_of_update */
-	int in_two;                                                   /* updates may be in two passes */
-	double worker_s;                                              /* the host's update is done with all it was given */
-	double uploaded_s;                                            /* the step's last upload */
+	double *gate;      /* (layers): when the weights that this step uploads are there */
+	double *next_gate; /* the same for the next step, of stale updates */
+	double *arrived;   /* (layers): gradients of this step, on the host */
+	double *made_s;    /* (layers): when what devices make of its weights is on the host */
+	double *left;      /* (layers): parameters that a pass has not come to yet; -1: not begun */
+	double *each;      /* (layers): bytes that it moves for a parameter */
+	double *owed;      /* (layers): parameters whose moments are to be made alone */
+	int *state;        /* (layers): enum stage_of_update */
+	int in_two;        /* updates may be in two passes */
+	double worker_s;   /* the host's update is done with all it was given */
+	double uploaded_s; /* the step's last upload */
 	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
 	int turn;
 	struct steady steady; /* of uniform rounds without an update */
@@ -246,20 +248,21 @@ static double make_weights(struct stepping *at, struct lane *lane, struct rh_sta
 {
 	const struct rh_step_bytes *bytes = &at->request->bytes;
 	const struct rh_step_rates *rates = &at->request->rates;
-	double made = made_in(at, stage), down = at->update_rate > 0 ? rates->down_bytes_per_s : 0;
+	double made = made_in(at, stage), down = lesser(rates->down_bytes_per_s, rates->host_bytes_per_s / at->request->devices);
+	down = at->update_rate > 0 ? down : 0; /* all devices at the same time: the host's memory takes no more */
 	if (made > 0 && at->update_rate > 0) {
 		lane->up_s = rh_max_double(lane->up_s, lane->ended_s[1]) + take(made * bytes->made_up, rates->up_bytes_per_s);
 		t = rh_max_double(t, rh_max_double(lane->free_s, lane->up_s) + take(made * bytes->made, rates->device_bytes_per_s));
 	}
 	for (int l = stage.lo; l < stage.hi; l++)
 		at->made_s[l] = t += take(made_in(at, (struct rh_stage){l, l + 1}) * bytes->made_upper, down);
-	t += take(made * bytes->made_lower, down);
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
 		double part = made_in(at, (struct rh_stage){l, l + 1});
 		t += take(part * bytes->gradient, down);
 		if (part >= trained_in(at, (struct rh_stage){l, l + 1})) /* else the host waits for the other part alone */
 			at->arrived[l] = t;
 	}
+	t += take(made * bytes->made_lower, down);
 	if (made > 0) { /* up in the first windows */
 		double rate = MADE_WINDOW_BYTES / rh_cost_stage(at->request->shorter, RH_PASS_BACKWARD, stage.lo, stage.hi);
 		double up = lane->ended_s[1] + take(made * bytes->made_up, lesser(rate, rates->up_bytes_per_s));
@@ -399,13 +402,35 @@ static double worked(const struct stepping *at, double t, double bytes)
 	}
 }
 
-/* One pass over a layer's parameters, or some of them, from t on. */
+/* One pass over so many parameters, from t on; it ends then. */
 static double pass(struct stepping *at, double t, double parameters, double each)
 {
 	double bytes = parameters * each, end = worked(at, t, bytes);
 	at->updated_bytes += bytes;
 	at->worked_s += end - t;
 	return end;
+}
+
+/* What the worker moves from t to end. */
+static double moved(const struct stepping *at, double t, double end)
+{
+	double bytes = 0;
+	if (at->request->stale)
+		return at->update_rate * (end - t);
+	for (double until; t < end; t = until) {
+		double rate = rate_at(at, t, &until);
+		until = fmin(until, end);
+		bytes += rate * (until - t);
+	}
+	return bytes;
+}
+
+/* The same of what is left, until a gradient arrives: updates go by pieces, and what comes down meanwhile may be more urgent. */
+static double pass_until(struct stepping *at, double t, double *parameters, double each, double arrives)
+{
+	double all = *parameters, end = worked(at, t, all * each);
+	*parameters = end > arrives && each > 0 ? rh_max_double(all - moved(at, t, arrives) / each, 0) : 0;
+	return *parameters > 0 ? pass(at, t, all - *parameters, each) : pass(at, t, all, each);
 }
 
 /* Of the layers in this state whose gradient is there by t, the first from the bottom or from the top; -1: none. *count: of them. */
@@ -423,21 +448,35 @@ static int first_of(const struct stepping *at, int state, double t, int from_top
 	return found;
 }
 
-/* When a layer's weights are there that the host makes at t on, and where devices make some, those. */
-static double update_layer(struct stepping *at, double t, int l, int in_two)
+/* What the host makes of a layer's weights, and what it owes then. */
+static void begin_update(struct stepping *at, int l, int in_two)
 {
-	const struct rh_step_bytes *moved = &at->request->bytes;
+	const struct rh_step_bytes *bytes = &at->request->bytes;
 	double trained = trained_in(at, (struct rh_stage){l, l + 1}), made = made_in(at, (struct rh_stage){l, l + 1});
 	at->owed[l] = in_two ? trained : made;
+	at->left[l] = trained - made;
+	at->each[l] = in_two ? bytes->weights : bytes->updated + bytes->published;
+}
+
+static void end_update(struct stepping *at, int l)
+{
 	at->state[l] = at->owed[l] > 0 ? HALF : DONE;
-	return pass(at, t, trained - made, in_two ? moved->weights : moved->updated + moved->published);
+}
+
+/* The next gradient that is to come after t. */
+static double next_arrival(const struct stepping *at, double t)
+{
+	double next = HUGE_VAL;
+	for (int l = 0; l < at->layers; l++)
+		next = at->state[l] == COMING && at->arrived[l] > t && at->arrived[l] < next ? at->arrived[l] : next;
+	return next;
 }
 
 /* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
  * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
 static void update_as_they_arrive(struct stepping *at, double *gate)
 {
-	const struct rh_step_bytes *moved = &at->request->bytes;
+	const struct rh_step_bytes *bytes = &at->request->bytes;
 	double t = at->worker_s;
 	int coming = 0, count, l;
 	for (l = 0; l < at->layers; l++) {
@@ -450,23 +489,28 @@ static void update_as_they_arrive(struct stepping *at, double *gate)
 	for (;;) {
 		if ((l = first_of(at, COMING, t, 0, &count)) >= 0) {
 			double trained = trained_in(at, (struct rh_stage){l, l + 1});
-			t = pass(at, t, trained, moved->taken);
+			t = pass(at, t, trained, bytes->taken);
 			at->state[l] = WAITING;
-			if (made_in(at, (struct rh_stage){l, l + 1}) >= trained)
-				(void)update_layer(at, t, l, 1); /* nothing is left of it but moments */
+			at->left[l] = -1;
+			if (made_in(at, (struct rh_stage){l, l + 1}) >= trained) {
+				begin_update(at, l, 1);
+				end_update(at, l); /* nothing is left of it but moments */
+			}
 			coming--;
 			at->taken_s = at->update_rate > 0 ? t : 0;
 		} else if ((l = first_of(at, WAITING, t, 0, &count)) >= 0) {
-			t = update_layer(at, t, l, at->in_two && (count > 1 || !coming));
+			if (at->left[l] < 0)
+				begin_update(at, l, at->in_two && (count > 1 || !coming));
+			t = pass_until(at, t, &at->left[l], at->each[l], next_arrival(at, t));
 			gate[l] = rh_max_double(gate[l], t);
+			if (at->left[l] <= 0)
+				end_update(at, l);
 		} else if ((l = first_of(at, HALF, t, 1, &count)) >= 0) {
-			t = pass(at, t, at->owed[l], moved->moments);
-			at->state[l] = DONE;
+			t = pass_until(at, t, &at->owed[l], bytes->moments, next_arrival(at, t));
+			if (at->owed[l] <= 0)
+				at->state[l] = DONE;
 		} else if (coming) {
-			double next = HUGE_VAL;
-			for (l = 0; l < at->layers; l++)
-				next = at->state[l] == COMING && at->arrived[l] < next ? at->arrived[l] : next;
-			t = rh_max_double(t, next);
+			t = next_arrival(at, t);
 		} else {
 			break;
 		}
@@ -561,7 +605,7 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	size_t s = (size_t)stages, l = (size_t)layers;
 	at->lane = rh_alloc((size_t)request->devices, sizeof *at->lane);
 	at->end = rh_alloc(s * (size_t)at->most + 2 * s, sizeof *at->end);
-	at->gate = rh_alloc(5 * l, sizeof *at->gate);
+	at->gate = rh_alloc(7 * l, sizeof *at->gate);
 	at->state = rh_alloc(l, sizeof *at->state);
 	size_t values = 6 * (size_t)request->devices + s + 4;
 	at->rounds = (struct steady_state){.value = rh_alloc(values, sizeof(double)), .times = values - 2, .all = values};
@@ -573,6 +617,8 @@ static int begin(const struct rh_step_request *request, struct stepping *at)
 	at->arrived = at->next_gate + l;
 	at->made_s = at->arrived + l;
 	at->owed = at->made_s + l;
+	at->left = at->owed + l;
+	at->each = at->left + l;
 	return 0;
 }
 

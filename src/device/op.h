@@ -300,7 +300,7 @@ static inline float rh_half_limit(int64_t chunk)
 
 /* ADAMW_WEIGHTS: new upper (1,n) BF16 and new lower (1,n) I16 = the split master (core/split.h) of upper and lower after a step of AdamW
  * (device/adamw.h) on the gradient (1,n) BF16 with moments first and second (1,n) F32, which stay as they are. new upper may be upper, new
- * lower may be lower. On every device the very bits of rh_optimizer_update_pass with RH_UPDATE_WEIGHTS, weights that are no longer finite
+ * lower may be lower. On every device the very bits of rh_optimizer_update_piece with RH_UPDATE_WEIGHTS, weights that are no longer finite
  * aside. */
 enum {
 	RH_ADAMW_WEIGHTS_GRADIENT,

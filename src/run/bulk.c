@@ -399,10 +399,8 @@ static void sent(struct work *work, int sum, int is_final)
 	                  rh_dtype_bytes(executor->options.model->dtype, block->elements)))
 		work->rc = rh_staging_then(executor->staging, arrives_staged, executor,
 		                           executor->summed_on[sum] * 2 * executor->options.model->blocks + sum);
-	else if (made_has(work->on, sum / 2) && work->on->made.comes == RH_MADE_LATE)
-		rh_updater_promised(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 	else if (made_has(work->on, sum / 2))
-		rh_updater_made(executor->options.updater, sum / 2, work->on->made.weights[sum / 2], work->on->downloaded[sum]);
+		rh_updater_promised(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 	else
 		rh_updater_arrives(executor->options.updater, sum / 2, work->on->downloaded[sum]);
 }
@@ -681,7 +679,7 @@ int bulk_send_left(struct rh_executor *executor, int device)
 		made_sort(on);
 	lay_downloads(&work, 1);
 	bulk_window(&work, 0);
-	on->made.blocks = on->made.are == MADE_SENT ? 0 : on->made.blocks;
+	made_end(&work);
 	return work.rc;
 }
 

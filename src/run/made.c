@@ -2,8 +2,8 @@
  *
  *   WEIGHTS    [x(k)] pieces of lower halves and moments, in the first windows of the device's last slot
  *   COMPUTE    ... last backward of a layer, [cast] gradient rounded, [pieces up] AdamW's weights over the weights and their lower halves
- *   GRADIENTS  [slot over] gradients of blocks that the host makes; upper halves, by which the next step's uploads may begin; lower
- *              halves; gradients
+ *   GRADIENTS  [slot over] gradients of blocks that the host makes; upper halves, by which the next step's uploads may begin;
+ *              gradients; lower halves
  *
  * The host makes the moments when all is down (rh_updater_made). It has made those of the step before when the first piece goes up. */
 #include "run/work.h"
@@ -277,35 +277,52 @@ static void send(struct work *work, void *to, const void *from, int64_t bytes)
 	work_end(work, span);
 }
 
-/* What was made goes down, upper halves first. */
-static void send_made(struct work *work)
+/* What was made goes down: what the next step's uploads wait for. */
+static void send_upper(struct work *work)
 {
-	struct run_device *on = work->on;
-	struct run_made *made = &on->made;
-	struct rh_store *store = work->executor->options.store;
+	struct run_made *made = &work->on->made;
 	const struct rh_model *model = work->executor->options.model;
-	made->are = MADE_SENT;
 	for (int b = 0; b < model->blocks; b++) {
-		if (!made_has(on, b))
+		if (!made_has(work->on, b))
 			continue;
-		send(work, rh_optimizer_host_arrays(store, b).new_upper, made->on[b].new_upper, model->block[b].elements * 2);
+		void *to = rh_optimizer_host_arrays(work->executor->options.store, b).new_upper;
+		send(work, to, made->on[b].new_upper, model->block[b].elements * 2);
 		record(work, RH_STREAM_GRADIENTS, made->weights[b]);
 	}
+	made->are = MADE_SENT;
+}
+
+/* The rest. */
+static void send_lower(struct work *work)
+{
+	struct run_device *on = work->on;
+	struct rh_updater *updater = work->executor->options.updater;
+	struct run_made *made = &on->made;
 	for (int i = 0; i < made->blocks; i++) {
 		int b = made->block[i];
-		send(work, rh_optimizer_host_arrays(store, b).new_lower, made->on[b].new_lower, model->block[b].elements * 2);
+		void *to = rh_optimizer_host_arrays(work->executor->options.store, b).new_lower;
+		send(work, to, made->on[b].new_lower, work->executor->options.model->block[b].elements * 2);
 		record(work, RH_STREAM_GRADIENTS, made->whole[b]);
 	}
 	record(work, RH_STREAM_GRADIENTS, made->freed);
 	record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
 	record(work, RH_STREAM_GRADIENTS, on->weights.end[on->weights.turn].freed);
+	for (int i = 0; !work->rc && i < made->blocks; i++)
+		rh_updater_made(updater, made->block[i], made->weights[made->block[i]], made->whole[made->block[i]]);
+	made->blocks = 0;
 }
 
 void made_send(struct work *work)
 {
 	struct run_made *made = &work->on->made;
 	RH_ASSERT(made->blocks && made->are == MADE_ENQUEUED && made->comes == RH_MADE_AT_ONCE);
-	send_made(work); /* the stream waits for the slot's end already: it is about to send gradients */
+	send_upper(work); /* the stream waits for the slot's end already: it is about to send gradients */
+}
+
+void made_end(struct work *work)
+{
+	if (work->on->made.are == MADE_SENT && work->on->made.blocks)
+		send_lower(work);
 }
 
 /* Of one device. */
@@ -319,13 +336,13 @@ static int make_late(struct rh_executor *executor, struct run_device *on, const 
 	if (!spoilt) {
 		record(&work, RH_STREAM_COMPUTE, made->done);
 		wait_for(&work, RH_STREAM_GRADIENTS, made->done);
-		send_made(&work);
+		send_upper(&work);
+		send_lower(&work);
 		record(&work, RH_STREAM_GRADIENTS, on->rounded.freed);
 	}
 	for (int i = 0; !work.rc && i < made->blocks; i++) { /* spoilt: as they were */
-		int b = made->block[i];
-		struct rh_event *down = on->downloaded[2 * b];
-		rh_updater_kept(executor->options.updater, b, spoilt ? down : made->weights[b], spoilt ? down : made->whole[b]);
+		struct rh_event *down = on->downloaded[2 * made->block[i]];
+		rh_updater_made(executor->options.updater, made->block[i], down, down);
 	}
 	made->blocks = 0;
 	return work.rc;

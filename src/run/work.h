@@ -139,7 +139,8 @@ void bulk_uploads_end(struct rh_executor *executor);
  * made_window    goes up in its windows, behind what the slot before sends down
  * made_layer     a block's rounded gradient is made: now its weights are
  * made_sort      before what the slot rounded is laid into windows
- * made_send      the slot is over: they go down, before their gradients do
+ * made_send      the slot is over: their upper halves go down, before their gradients do
+ * made_end       the rest, after these
  * made_has       of the block they are
  * made_late      where the step clips: once its scale is known they are made and go down, all gradients being on their way */
 void made_step_begins(struct rh_executor *executor);
@@ -148,6 +149,7 @@ void made_window(struct work *work, int64_t k);
 void made_layer(struct work *work, int block, char *gradient);
 void made_sort(struct run_device *on);
 void made_send(struct work *work);
+void made_end(struct work *work);
 int made_has(const struct run_device *on, int block);
 int made_late(struct rh_executor *executor) RH_MUST;
 

@@ -78,7 +78,7 @@ static void check_update(const struct arrays *from, const struct rh_update *upda
 			assert_memory_equal(got.second, from->second, sizeof from->second);
 		}
 		uint64_t version = rh_store_version(store, 0);
-		check_ok(rh_optimizer_update_pass(store, 0, update, RH_UPDATE_WEIGHTS));
+		check_ok(rh_optimizer_update_piece(store, 0, 0, update, RH_UPDATE_WEIGHTS));
 		assert_true(rh_store_version(store, 0) == version + 1);
 		assert_memory_equal(store->block[0].weights, want.upper, sizeof want.upper);
 		assert_memory_equal(store->block[0].lower, want.lower, sizeof want.lower);
@@ -134,7 +134,7 @@ static void test_moments_after_weights_that_arrived_are_the_hosts(void **state)
 	uint64_t version = rh_store_version(apart, 0);
 	rh_optimizer_weights_arrived(apart, 0);
 	assert_true(rh_store_version(apart, 0) == version + 1 && rh_store_weights(apart, 0) == host.new_upper);
-	check_ok(rh_optimizer_update_pass(apart, 0, &update, RH_UPDATE_MOMENTS));
+	check_ok(rh_optimizer_update_piece(apart, 0, 0, &update, RH_UPDATE_MOMENTS));
 	assert_memory_equal(apart->block[0].weights, whole->block[0].weights, sizeof from.upper);
 	assert_memory_equal(apart->block[0].lower, whole->block[0].lower, sizeof from.lower);
 	for (int k = 0; k < 2; k++)
@@ -159,7 +159,7 @@ static void test_moments_name_the_tensor_whose_gradient_was_not_finite(void **st
 		((uint16_t *)host.gradient)[tensor[7].offset + 15008] = bad[i];
 		run_ops(store, &update, &host, pool, RH_CPU_BASE);
 		rh_optimizer_weights_arrived(store, 0);
-		int rc = rh_optimizer_update_pass(store, 0, &update, RH_UPDATE_MOMENTS);
+		int rc = rh_optimizer_update_piece(store, 0, 0, &update, RH_UPDATE_MOMENTS);
 		assert_int_equal(rc, -EINVAL);
 		assert_non_null(strstr(rh_error(rc), "last"));
 		rh_store_destroy(store);

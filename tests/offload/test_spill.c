@@ -127,7 +127,7 @@ static void update_in_turn(struct rh_store *store, int one, int other, const str
 			rh_store_expect(store, &block[check_random(order) % 2], 1);
 		int distance = rh_optimizer_distance(store, block[i], piece[i]);
 		assert_true(distance >= 0 && distance <= 2);
-		check_ok(rh_optimizer_update_piece(store, block[i], piece[i]++, update));
+		check_ok(rh_optimizer_update_piece(store, block[i], piece[i]++, update, RH_UPDATE_WHOLE));
 		left -= piece[i] == rh_optimizer_pieces(store, block[i]);
 	}
 }
@@ -526,11 +526,11 @@ static void test_an_interrupted_update_reads_once(void **state)
 		int half = rh_optimizer_pieces(store, 1) / 2;
 		assert_true(half > 2 && 2 * half > 6); /* frames */
 		for (int p = 0; p < half; p++)
-			check_ok(rh_optimizer_update_piece(store, 1, p, &update));
+			check_ok(rh_optimizer_update_piece(store, 1, p, &update, RH_UPDATE_WHOLE));
 		rh_store_expect(store, (int[]){0, 1}, 2);
 		check_ok(rh_optimizer_update(store, 0, &update));
 		for (int p = half; p < rh_optimizer_pieces(store, 1); p++)
-			check_ok(rh_optimizer_update_piece(store, 1, p, &update));
+			check_ok(rh_optimizer_update_piece(store, 1, p, &update, RH_UPDATE_WHOLE));
 		for (int more = 1; more > 0;)
 			more = rh_store_advance(store);
 		check_ok(rh_store_settle(store));

@@ -302,7 +302,8 @@ static void test_a_failed_update_is_told_at_the_next_wait(void **state)
 
 int main(void)
 {
-	setenv("RH_PIECE_BYTES", "256", 1); /* these models are small: many pieces all the same */
+	setenv(RH_HOOK_PIECE_BYTES, "256", 1); /* these models are small: many pieces all the same */
+	setenv(RH_HOOK_SPILL_ELEMENTS, "3000", 1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_synchronous_updates_beside_the_next_step_change_nothing),
 	        cmocka_unit_test(test_joined_steps_equal_a_plain_loop_one_step_stale),
