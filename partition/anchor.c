@@ -1,6 +1,7 @@
 #include "partition/anchor.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "partition/made.h"
 #include "partition/resize.h"
 #include "partition/roundpipe_long.h"
@@ -24,9 +25,10 @@ static const struct rh_step_bytes own_bytes = {.gradient = 2,
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 6, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
-enum { MOVES = 24000 };         /* of the best size's cuts, once it is known */
-enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
+enum { MOVES = 24000, MOVES_LAYERS = 28 }; /* of the best size's cuts, once it is known; of more layers, which take longer, fewer */
+enum { STALE_ROUNDS_MOST = 4 };            /* where steps join, more of them change nothing */
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
+static const double SLOWER_STARTS = 0.05; /* than the best so far: cuts that may still be bettered */
 
 static int64_t whole(double bytes)
 {
@@ -269,7 +271,7 @@ static int time_result(const struct rh_anchor_request *request, const struct siz
 }
 
 static int make_cuts(const struct rh_anchor_request *request, const struct sized *sized, int64_t micro_batches, int64_t rounds,
-                     int64_t moves, struct rh_partition *out)
+                     int64_t moves, double most_s, struct rh_partition *out)
 {
 	struct rh_partition_request partition = {.costs = &sized->costs[0],
 	                                         .cap_bytes = device_cap(request->hardware),
@@ -278,6 +280,7 @@ static int make_cuts(const struct rh_anchor_request *request, const struct sized
 	                                         .rounds = rounds,
 	                                         .steps = request->stale ? 3 : 1,
 	                                         .moves = moves,
+	                                         .most_s = most_s,
 	                                         .sum_s = sized->sum_s};
 	return rh_partition_long_rounds(&partition, out);
 }
@@ -297,7 +300,7 @@ static int predict_published(const struct rh_anchor_request *request, struct rh_
 		return rc;
 	rc = experiment->bubble[RH_BUBBLE_ROUNDPIPE].percent > 0
 	             ? rh_anchor_cuts(experiment, sized.costs[0].layers, &out->cuts)
-	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, 0, &out->cuts);
+	             : make_cuts(request, &sized, run->rounds * run->round_micro_batches, run->rounds, 0, 0, &out->cuts);
 	rc = rc ? rc : time_result(request, &sized, out);
 	if (request->devices == experiment->bubble_devices || !experiment->bubble_devices)
 		out->published_tokens_per_s = run->tokens_per_s;
@@ -321,7 +324,12 @@ static int try_rounds(const struct rh_anchor_request *request, const struct size
                       int64_t moves, struct rh_anchor_result *best)
 {
 	struct rh_anchor_result now = {.rounds = rounds, .round_micro_batches = (micro_batches + rounds - 1) / rounds};
-	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, moves, &now.cuts);
+	double most_s = best->tokens_per_s > 0 ? best->time.period_s * (1 + SLOWER_STARTS) : 0;
+	int rc = make_cuts(request, sized, rounds * now.round_micro_batches, rounds, moves, most_s, &now.cuts);
+	if (rc == RH_DOES_NOT_FIT && most_s > 0) {
+		rh_error_clear();
+		return 0;
+	}
 	rc = rc ? rc : time_result(request, sized, &now);
 	if (!rc && (best->tokens_per_s <= 0 || better(&now, best))) {
 		rh_partition_free(&best->cuts);
@@ -359,7 +367,8 @@ static int refine(const struct rh_anchor_request *request, struct rh_anchor_resu
 	int rc = sized_open(request, rh_step_shorter(request->experiment->batch, out->rounds, out->round_micro_batches), &sized);
 	if (rc)
 		return rc;
-	rc = try_rounds(request, &sized, out->micro_batches, out->rounds, MOVES, out);
+	int64_t deep = rh_max(sized.costs[0].layers, MOVES_LAYERS), moves = (int64_t)MOVES * MOVES_LAYERS * MOVES_LAYERS / (deep * deep);
+	rc = try_rounds(request, &sized, out->micro_batches, out->rounds, moves, out);
 	sized_close(&sized);
 	return rc;
 }

@@ -26,6 +26,7 @@ struct rh_partition_request {
 	int64_t steps;                 /* that the recurrence joins without a flush; 1: one flushed step */
 	int stages_most;               /* that rh_partition_long_rounds may make; 0: any number */
 	int64_t moves;                 /* that rh_partition_long_rounds may try to better its choice by (anneal.h) */
+	double most_s;                 /* no start of rh_partition_long_rounds takes longer for a step; 0: any may */
 	const double *sum_s; /* (layers) what a layer's gradient sum takes from round to round, down, and again up; NULL: nothing */
 };
 

@@ -13,6 +13,7 @@ enum {
 	MANY_LAYERS = 8,           /* for each device */
 	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
 	JOINED_SLOTS_MOST = 800,   /* of joined steps after the first, for each candidate, where not all turns fit in one */
+	JOINED_LAYERS = 64,        /* of more layers there are more candidates: fewer each */
 };
 
 struct long_rounds {
@@ -20,6 +21,7 @@ struct long_rounds {
 	struct waves waves;
 	struct rh_partition start[STARTS], scratch; /* by makespan_s */
 	int starts;
+	double most_s; /* of them */
 	int64_t steps; /* run: of joined ones so many that in those after the first each device has had each place in the round, or nearly */
 };
 
@@ -82,7 +84,7 @@ static void consider(struct long_rounds *how)
 	int most_stages = how->at->request->stages_most;
 	if (most_stages && now->forward_stages + now->backward_stages > most_stages)
 		return;
-	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : HUGE_VAL, seconds = run(how, now, most);
+	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : how->most_s, seconds = run(how, now, most);
 	if (seconds >= most || !fits(how, now))
 		return;
 	now->makespan_s = seconds;
@@ -246,9 +248,11 @@ static int make(const struct rh_partition_request *request, struct rh_partition 
 	size_t stages = 2 * (size_t)request->costs->layers;
 	if (!rc && request->steps > 1) {
 		int64_t turns = (request->devices + request->rounds - 1) / request->rounds;
-		int64_t most = JOINED_SLOTS_MOST / (request->rounds * (int64_t)stages);
+		int64_t layers = rh_max(request->costs->layers, JOINED_LAYERS);
+		int64_t most = JOINED_SLOTS_MOST * JOINED_LAYERS / (request->rounds * (int64_t)stages * layers);
 		how.steps += turns < most ? turns : rh_max(most, 1);
 	}
+	how.most_s = request->most_s > 0 ? request->most_s * (double)rh_max(how.steps - 1, 1) : HUGE_VAL;
 	rc = rc ? rc : searching_remember(&at);
 	rc = rc ? rc : waves_create(request, &how.waves);
 	rc = rc ? rc : partition_create(at.layers, &how.scratch);
