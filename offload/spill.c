@@ -114,15 +114,18 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 		add(context, piece);
 }
 
-static void cut(const struct rh_block *specs, int count, const struct rh_store_options *options,
-                void (*add)(void *context, struct store_piece piece), void *context)
+static void cut_block(const struct rh_block *spec, int block, int64_t page_elements, const struct rh_store_options *options,
+                      void (*add)(void *context, struct store_piece piece), void *context)
 {
-	int64_t page = rh_store_page_bytes(specs, count, options) / rh_dtype_bytes(options->dtype, 1);
-	for (int b = 0; b < count; b++)
-		if (specs[b].trainable)
-			cut_spans(&specs[b], b, options, add, context);
-		else if (page)
-			cut_pages(&specs[b], b, page, add, context);
+	if (spec->trainable)
+		cut_spans(spec, block, options, add, context);
+	else if (page_elements)
+		cut_pages(spec, block, page_elements, add, context);
+}
+
+static int64_t page_elements(const struct rh_block *specs, int count, const struct rh_store_options *options)
+{
+	return rh_store_page_bytes(specs, count, options) / rh_dtype_bytes(options->dtype, 1);
 }
 
 struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece)
@@ -160,17 +163,68 @@ static int frames_of(const struct rh_store_options *options, int records)
 	return records < most ? records : most;
 }
 
+static void measure_also(struct measuring *all, const struct measuring *more)
+{
+	all->nvme.frozen += more->nvme.frozen;
+	all->nvme.masters += more->nvme.masters;
+	all->nvme.state += more->nvme.state;
+	all->largest = more->largest > all->largest ? more->largest : all->largest;
+	all->sums += more->sums;
+	all->pieces += more->pieces;
+	all->records += more->records;
+}
+
+/* Are two blocks cut alike? */
+static int are_alike(const struct rh_block *one, const struct rh_block *other)
+{
+	if (one->trainable != other->trainable || one->elements != other->elements || one->tensors != other->tensors)
+		return 0;
+	for (int t = 0; one->trainable && t < one->tensors; t++) {
+		const struct rh_tensor *a = &one->tensor[t], *b = &other->tensor[t];
+		if (a->offset != b->offset || tensor_elements(a) != tensor_elements(b))
+			return 0;
+	}
+	return 1;
+}
+
+/* A large model has tens of thousands of pieces, a plan measures it hundreds of times, and its layers are alike: of those that follow each
+ * other, by themselves or in pairs of a layer's base and adapter, one is gone through. */
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
-	struct measuring measuring = {.options = options};
-	cut(specs, count, options, measure, &measuring);
-	int frames = frames_of(options, measuring.records);
-	return (struct spill_sizes){.pieces = measuring.pieces,
+	enum { KEPT = 2 };
+	int64_t page = page_elements(specs, count, options);
+	struct measuring all = {.options = options}, kept[KEPT];
+	for (int b = 0; b < count; b++) {
+		struct measuring *measuring = &kept[b % KEPT];
+		if (b < KEPT || !are_alike(&specs[b - KEPT], &specs[b])) {
+			*measuring = (struct measuring){.options = options};
+			cut_block(&specs[b], b, page, options, measure, measuring);
+		}
+		measure_also(&all, measuring);
+	}
+	int frames = frames_of(options, all.records);
+	return (struct spill_sizes){.pieces = all.pieces,
 	                            .frames = frames,
-	                            .frame_bytes = measuring.largest,
-	                            .sums = measuring.sums,
-	                            .cache_bytes = frames * measuring.largest + measuring.sums * (int64_t)sizeof(uint64_t),
-	                            .nvme = measuring.nvme};
+	                            .frame_bytes = all.largest,
+	                            .sums = all.sums,
+	                            .cache_bytes = frames * all.largest + all.sums * (int64_t)sizeof(uint64_t),
+	                            .nvme = all.nvme};
+}
+
+void spill_weigh(struct rh_store *store)
+{
+	for (int b = 0; b < store->count && store->options.spill; b++) {
+		const struct rh_block *spec = &store->spec[b];
+		struct store_block *block = &store->block[b];
+		if (!spec->trainable)
+			continue;
+		if (b && are_alike(&spec[-1], spec)) {
+			block->spilled = block[-1].spilled;
+			continue;
+		}
+		struct rh_store_nvme nvme = spill_measure(spec, 1, &store->options).nvme;
+		block->spilled = nvme.masters + nvme.state;
+	}
 }
 
 static void add_piece(void *context, struct store_piece piece)
@@ -207,7 +261,9 @@ int spill_create(struct rh_store *store)
 	store->piece = rh_alloc((size_t)sizes.pieces, sizeof *store->piece);
 	if (!store->piece)
 		return -ENOMEM;
-	cut(store->spec, store->count, &store->options, add_piece, store);
+	int64_t page = page_elements(store->spec, store->count, &store->options);
+	for (int b = 0; b < store->count; b++)
+		cut_block(&store->spec[b], b, page, &store->options, add_piece, store);
 	int rc = sizes.cache_bytes ? cache_create(store, &sizes) : 0;
 	return rc || !sizes.cache_bytes ? rc : take_records(store);
 }

@@ -235,6 +235,7 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
 	store->spans = place_all(blocks, count, options, &store->memory, store->block, &store->span, &store->scratch);
 	if (!options->addresses_only)
 		fill_spans(store);
+	spill_weigh(store);
 	rc = options->addresses_only ? 0 : spill_create(store);
 	if (rc)
 		goto out;
@@ -379,15 +380,12 @@ struct rh_store_traffic rh_store_traffic(const struct rh_store *store, int block
 		state = width; /* Adafactor reads the gradient three times in all */
 	}
 	double weights = split ? 8 : store->dtype == RH_F32 ? 8 : 10; /* plain: the master both ways, the upload form written */
-	struct rh_store_nvme spilled = {0};
-	if (store->options.spill)
-		spilled = spill_measure(spec, 1, &store->options).nvme;
 	return (struct rh_store_traffic){.take = elements * width * (spec->uses == 2 ? 4 : 1),
 	                                 .update = elements * (width + weights + 2 * state),
 	                                 .weights = elements * (width + weights + state),
 	                                 .moments = elements * (width + 2 * state),
 	                                 .publish = store->options.published ? elements * 2 * width : 0,
-	                                 .nvme = 2 * (double)(spilled.masters + spilled.state)};
+	                                 .nvme = 2 * (double)store->block[block].spilled};
 }
 
 const struct rh_store_options *rh_store_options(const struct rh_store *store)

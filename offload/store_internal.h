@@ -34,6 +34,7 @@ struct store_block {
 	float *sum[2];            /* by use; may share the gradient's bytes, see store.h */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
 	int piece, piece_count;   /* first of the block's in rh_store.piece; none of frozen blocks in memory */
+	int64_t spilled;          /* bytes on NVMe that an update reads and writes */
 	uint64_t version, published_version;
 };
 
@@ -111,6 +112,8 @@ struct spill_sizes {
 	int64_t cache_bytes;       /* frames and checksums */
 	struct rh_store_nvme nvme;
 };
+/* Of each trainable block: store_block.spilled. */
+void spill_weigh(struct rh_store *store);
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options);
 /* Cuts trainable blocks into pieces; takes records and maps the cache where anything is spilled. */
 int spill_create(struct rh_store *store) RH_MUST;
