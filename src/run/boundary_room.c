@@ -24,7 +24,7 @@ int64_t run_infer_round(const struct rh_executor_options *options)
 /* What all programs of one run ask for. */
 struct asking {
 	const struct rh_executor_options *options;
-	struct run_course course;
+	struct run_course_counts course;
 	int needed; /* buffers in memory */
 	int records;
 	int64_t writes;
@@ -40,7 +40,7 @@ static int ask(struct asking *asking, const struct rh_program *program, int64_t 
 	                                .step_micro_batches = options->train_micro_batches};
 	if (!options->spills_boundaries)
 		return 0;
-	int rc = run_course_make(&asking->course, &walk, places, ring_down(options));
+	int rc = run_course_count(&asking->course, &walk, places, ring_down(options));
 	if (rc)
 		return rc;
 	asking->records = (int)rh_max(asking->records, asking->course.records);
@@ -59,7 +59,7 @@ static int ask_stretch(struct asking *asking, struct rh_program *program)
 	int rc = rh_dispatch_stretch(&dispatch, count, 2 * held + 2, program);
 	rc = rc ? rc : ask(asking, program, held, held * count);
 	if (!rc)
-		asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
+		asking->writes = rh_max(asking->writes, asking->course.step_writes);
 	asking->records = asking->records ? asking->needed : 0; /* of any stretch */
 	return rc;
 }
@@ -79,9 +79,7 @@ static int ask_step(struct asking *asking, int trains, int64_t count, int64_t ro
 		rc = rh_dispatch_call(&dispatch, trains, length, &turn, program);
 		rc = rc ? rc : ask(asking, program, 1, length);
 		if (!rc)
-			writes += run_course_writes(&asking->course) * (lengths == 1 ? rounds
-			                                                : i          ? rounds - count % rounds
-			                                                             : count % rounds);
+			writes += asking->course.step_writes * (lengths == 1 ? rounds : i ? rounds - count % rounds : count % rounds);
 	}
 	asking->writes = rh_max(asking->writes, writes);
 	return rc;
@@ -132,7 +130,7 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 			if (!rc)
 				rc = ask(asking, program, 1, m);
 			if (!rc && options->spills_boundaries)
-				asking->writes = rh_max(asking->writes, run_course_writes(&asking->course));
+				asking->writes = rh_max(asking->writes, asking->course.step_writes);
 			asking->needed = (int)rh_max(asking->needed, needed);
 		}
 	}
@@ -146,7 +144,7 @@ int run_boundary_room(const struct rh_executor_options *options, struct run_boun
 	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
 	int rc = ask_all(&asking, &program);
 	rh_program_free(&program);
-	run_course_free(&asking.course);
+	run_course_counts_free(&asking.course);
 	if (rc)
 		return rc;
 	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 ? spare : 0) : 0,

@@ -67,20 +67,6 @@ static int give_records(struct run_course *course)
 	return rc;
 }
 
-int64_t run_course_writes(const struct run_course *course)
-{
-	int64_t most = 0, of_step = 0, steps = 1;
-	for (int64_t step = 0; step < steps; step++, of_step = 0) {
-		for (size_t i = 0; i < course->touches; i++) {
-			const struct run_touch *touch = &course->touch[i];
-			steps = touch->step + 1 > steps ? touch->step + 1 : steps;
-			of_step += touch->is_write && touch->step == step && course->write[touch->write].record >= 0;
-		}
-		most = of_step > most ? of_step : most;
-	}
-	return most;
-}
-
 int run_course_make(struct run_course *course, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	size_t places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
@@ -106,4 +92,101 @@ void run_course_free(struct run_course *course)
 	rh_free(course->where);
 	rh_free(course->free_record);
 	*course = (struct run_course){0};
+}
+
+/* A write, where only counts are wanted. */
+struct run_counted {
+	int64_t step, gone; /* writes that there are when its last reload comes; 0: none comes */
+	int64_t free;       /* records that are free before it, of those that went before */
+};
+
+struct counting {
+	struct run_course_counts *counts;
+	int layers, down;
+	int64_t micro_batches;
+};
+
+static int count(void *context, const struct rh_boundary_touch *touch)
+{
+	struct counting *counting = context;
+	struct run_course_counts *counts = counting->counts;
+	if (touch->act == RH_BOUNDARY_LEAVE)
+		return 0;
+	RH_ASSERT(touch->micro_batch >= 0 && touch->micro_batch < counting->micro_batches);
+	int64_t row = (int64_t)touch->kind * (counting->layers + 1) + touch->layer;
+	int64_t *at = &counts->where[row * counting->micro_batches + touch->micro_batch];
+	if (touch->act == RH_BOUNDARY_WRITE) {
+		int rc = rh_grow(&counts->write, &counts->write_capacity, counts->writes + 1, sizeof *counts->write);
+		if (rc)
+			return rc;
+		*at = (int64_t)counts->writes;
+		counts->write[counts->writes++] = (struct run_counted){.step = touch->step};
+		return 0;
+	}
+	RH_ASSERT(*at >= 0);
+	if ((int64_t)counts->writes > *at + counting->down)
+		counts->write[*at].gone = (int64_t)counts->writes;
+	return 0;
+}
+
+/* As give_records: there are as many records as are in use at once. */
+static void count_records(struct run_course_counts *counts)
+{
+	int in_use = 0;
+	counts->records = 0;
+	for (size_t n = 0; n < counts->writes; n++) {
+		const struct run_counted *write = &counts->write[n];
+		in_use -= (int)write->free;
+		if (!write->gone)
+			continue;
+		if (++in_use > counts->records)
+			counts->records = in_use;
+		if (write->gone < (int64_t)counts->writes)
+			counts->write[write->gone].free++;
+	}
+}
+
+static int count_writes(struct run_course_counts *counts)
+{
+	int64_t steps = 0;
+	for (size_t n = 0; n < counts->writes; n++)
+		steps = counts->write[n].step >= steps ? counts->write[n].step + 1 : steps;
+	int rc = rh_grow(&counts->of_step, &counts->step_capacity, (size_t)steps + 1, sizeof *counts->of_step);
+	if (rc)
+		return rc;
+	memset(counts->of_step, 0, (size_t)(steps + 1) * sizeof *counts->of_step);
+	counts->step_writes = 0;
+	for (size_t n = 0; n < counts->writes; n++) {
+		int64_t *of_step = &counts->of_step[counts->write[n].step];
+		*of_step += counts->write[n].gone > 0;
+		counts->step_writes = *of_step > counts->step_writes ? *of_step : counts->step_writes;
+	}
+	return 0;
+}
+
+int run_course_count(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+{
+	size_t places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
+	struct counting counting = {.counts = counts, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
+	struct rh_boundary_walk own = *walk;
+	own.touch = count;
+	own.context = &counting;
+	counts->writes = 0;
+	int rc = rh_grow(&counts->where, &counts->where_capacity, places, sizeof *counts->where);
+	if (rc)
+		return rc;
+	memset(counts->where, -1, places * sizeof *counts->where);
+	rc = rh_boundary_walk(&own);
+	if (rc)
+		return rc;
+	count_records(counts);
+	return count_writes(counts);
+}
+
+void run_course_counts_free(struct run_course_counts *counts)
+{
+	rh_free(counts->write);
+	rh_free(counts->where);
+	rh_free(counts->of_step);
+	*counts = (struct run_course_counts){0};
 }

@@ -34,8 +34,20 @@ struct run_course {
 
 /* Of a program that may have come before it the memory is used again. walk->touch is not used; micro_batches: places. */
 int run_course_make(struct run_course *course, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-/* Boundaries written to NVMe in the step that writes the most. */
-int64_t run_course_writes(const struct run_course *course);
 void run_course_free(struct run_course *course);
+
+/* What a course takes, without the course, which is long: plans ask for many. */
+struct run_course_counts {
+	int records;         /* as the course's */
+	int64_t step_writes; /* boundaries written to NVMe in the step that writes the most */
+	/* scratch */
+	struct run_counted *write;
+	int64_t *where, *of_step;
+	size_t writes, write_capacity, where_capacity, step_capacity;
+};
+
+/* As run_course_make, of the same arguments. */
+int run_course_count(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+void run_course_counts_free(struct run_course_counts *counts);
 
 #endif

@@ -117,9 +117,20 @@ static int choose_stages(struct rh_session *session, struct planning *planning, 
 	return rc;
 }
 
+/* Spare buffers alone are more than the host has, so that what else goes to NVMe beside them, which takes long to find of many
+ * micro-batches, need not be known: there will be fewer. */
+static int spares_too_many(const struct rh_session *session, const struct planning *planning)
+{
+	const struct rh_executor_options *options = &planning->options;
+	return planning->device_room > 0 && options->spills_boundaries && options->devices > 1 && session->plan.backward_stages > 1 &&
+	       rh_bytes_times(session->plan.boundary_bytes, options->spare_boundaries) > session->bytes.total_budget;
+}
+
 static int plan_once(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	int rc = choose_stages(session, planning, cap);
+	if (!rc && spares_too_many(session, planning))
+		rc = rh_fail(RH_DOES_NOT_FIT, "max_ram: spare boundary buffers alone are more");
 	if (rc)
 		return rc;
 	planning->options.plan = &session->plan;

@@ -18,7 +18,7 @@ static const struct rh_plan plan = {.forward = forward, .backward = backward, .f
 enum { LAYERS = 8, MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 
 /* Carries the course out with numbers of writes in place of bytes. */
-static void check_course(const struct run_course *course, int down)
+static void check_course(const struct run_course *course, const struct run_course_counts *counts, int down)
 {
 	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloads = 0, records = 0;
 	memset(ring, -1, sizeof ring);
@@ -44,13 +44,15 @@ static void check_course(const struct run_course *course, int down)
 	}
 	assert_int_equal(writes, course->writes);
 	assert_int_equal(reloads, course->reloads);
-	assert_int_equal(records, run_course_writes(course));
+	assert_int_equal(records, counts->step_writes);
+	assert_int_equal(course->records, counts->records);
 }
 
 static void test_every_read_finds_what_was_written(void **state)
 {
 	(void)state;
 	struct run_course course = {0};
+	struct run_course_counts counts = {0};
 	struct rh_program program = {0};
 	for (int trains = 0; trains < 2; trains++)
 		for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -61,11 +63,57 @@ static void test_every_read_finds_what_was_written(void **state)
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
 					check_ok(run_course_make(&course, &walk, m, down));
-					check_course(&course, down);
+					check_ok(run_course_count(&counts, &walk, m, down));
+					check_course(&course, &counts, down);
 					assert_true(trains || down < round || !course.records); /* so short rounds write nothing */
 				}
 	rh_program_free(&program);
 	run_course_free(&course);
+	run_course_counts_free(&counts);
+}
+
+/* Boundaries written to NVMe in the step that writes the most. */
+static int64_t most_writes(const struct run_course *course)
+{
+	int64_t most = 0, steps = 1;
+	for (int64_t step = 0; step < steps; step++) {
+		int64_t of_step = 0;
+		for (size_t i = 0; i < course->touches; i++) {
+			const struct run_touch *touch = &course->touch[i];
+			steps = rh_max(steps, touch->step + 1);
+			of_step += touch->is_write && touch->step == step && course->write[touch->write].record >= 0;
+		}
+		most = rh_max(most, of_step);
+	}
+	return most;
+}
+
+/* Of programs whose slots are of several steps, in turns. */
+static void test_counts_of_several_steps_are_the_courses(void **state)
+{
+	(void)state;
+	struct run_course course = {0};
+	struct run_course_counts counts = {0};
+	struct rh_program program = {0};
+	int64_t written = 0;
+	for (int64_t m = 1; m <= MICROS_MOST; m++)
+		for (int steps = 1; steps <= 4; steps++)
+			for (int down = 1; down <= DOWN_MOST; down++) {
+				int turn = 0;
+				struct rh_boundary_walk walk = {.plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
+				check_ok(rh_roundpipe_program(&plan, 1, 2, m, (m + 1) / 2, &turn, &program));
+				for (size_t i = 0; i < program.slots; i++)
+					program.slot[i].step = (int64_t)i % steps;
+				check_ok(run_course_make(&course, &walk, m, down));
+				check_ok(run_course_count(&counts, &walk, m, down));
+				assert_int_equal(counts.records, course.records);
+				assert_int_equal(counts.step_writes, most_writes(&course));
+				written += counts.step_writes;
+			}
+	assert_true(written > 100);
+	rh_program_free(&program);
+	run_course_free(&course);
+	run_course_counts_free(&counts);
 }
 
 /* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
@@ -98,7 +146,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, 1, 2, m, round < m ? round : m, &turn, &program));
 					check_ok(run_course_make(&course, &walk, m, 4 + (int)spare));
-					writes = rh_max(writes, run_course_writes(&course));
+					writes = rh_max(writes, most_writes(&course));
 					records = rh_max(records, course.records);
 				}
 				if (!room.records)
@@ -157,6 +205,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_read_finds_what_was_written),
+	        cmocka_unit_test(test_counts_of_several_steps_are_the_courses),
 	        cmocka_unit_test(test_rounds_are_reserved_for_as_all_their_programs_ask),
 	        cmocka_unit_test(test_a_thread_does_jobs_in_order_until_one_fails),
 	};
