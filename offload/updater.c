@@ -48,6 +48,30 @@ void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, 
 	pthread_mutex_unlock(&updater->lock);
 }
 
+/* There is something to do for a block; the lock is held. */
+static void wake(struct rh_updater *updater, int b)
+{
+	int none = updater->low > updater->high;
+	updater->low = none || b < updater->low ? b : updater->low;
+	updater->high = none || b > updater->high ? b : updater->high;
+	updater->busy++;
+}
+
+static int rests(const struct updater_block *block)
+{
+	return block->state == FREE && !block->publishes;
+}
+
+/* One thing less; the lock is held. */
+static void rest(struct rh_updater *updater)
+{
+	updater->busy--;
+	while (updater->low <= updater->high && rests(&updater->block[updater->low]))
+		updater->low++;
+	while (updater->low <= updater->high && rests(&updater->block[updater->high]))
+		updater->high--;
+}
+
 /* The rest of the thread's work is per block: the lock is held at start and end, and not in between. */
 
 static void publish(struct rh_updater *updater, int b)
@@ -62,7 +86,7 @@ static void publish(struct rh_updater *updater, int b)
 	note(updater, RH_ORDER_SIGNAL, block_token(updater, READY, b), 0);
 	pthread_mutex_lock(&updater->lock);
 	block->publishes = 0;
-	updater->busy--;
+	rest(updater);
 	pthread_cond_broadcast(&updater->changed);
 }
 
@@ -242,7 +266,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 		block->made = block->whole = NULL;
 		block->behind = 0;
 		block->updated = update.step;
-		updater->busy--;
+		rest(updater);
 	}
 	tell(updater, b, block->began);
 	return rc;
@@ -296,6 +320,8 @@ static void give_up(struct rh_updater *updater, int rc)
 	for (int i = 0; i < STEPS; i++)
 		updater->step[i].left = 0;
 	updater->busy = 0;
+	updater->low = 0;
+	updater->high = -1;
 	pthread_cond_broadcast(&updater->changed);
 }
 
@@ -414,7 +440,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
 	updater->order = rh_alloc((size_t)updater->blocks, sizeof *updater->order);
 	updater->line = rh_alloc((size_t)updater->blocks, sizeof *updater->line);
-	updater->latest = -1;
+	updater->latest = updater->high = -1;
 	updater->which = STEPS - 1; /* a block's first gradient is of update 0 */
 	int rc = updater->block && updater->order && updater->line ? 0 : -ENOMEM;
 	if (!rc)
@@ -523,7 +549,8 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
 	if (updater_is_stale(updater) && !rh_fault_code(&updater->fault)) {
-		updater->busy += !block->publishes;
+		if (!block->publishes)
+			wake(updater, b);
 		block->publishes = 1;
 		block->behind = block->state != FREE;
 		block->uploaded = event;
@@ -552,7 +579,7 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *event, 
 	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
 	int opened = block->next != (updater->which + 1) % STEPS;
 	if (opened && !rh_fault_code(&updater->fault)) {
-		updater->busy++;
+		wake(updater, b);
 		block->state = COMING;
 		block->which = block->next;
 		block->next = (block->which + 1) % STEPS;

@@ -20,7 +20,7 @@ static struct rh_event *still_uploading(const struct updater_block *block, int *
 static struct updater_task next_publishing(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
-	for (int b = 0; b < updater->blocks; b++) {
+	for (int b = updater->low; b <= updater->high; b++) {
 		const struct updater_block *block = &updater->block[b];
 		int rc = 0;
 		if (!block->publishes || block->behind)
@@ -44,7 +44,7 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
 	const struct updater_block *block = updater->block;
-	for (int b = 0; b < updater->blocks; b++) {
+	for (int b = updater->low; b <= updater->high; b++) {
 		if (!may_take(updater, &block[b]))
 			continue;
 		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
@@ -86,7 +86,7 @@ static int is_in_two(const struct rh_updater *updater, int b)
 	int waiting = 0;
 	if (updater->block[b].piece)
 		return updater->block[b].pass == RH_UPDATE_WEIGHTS;
-	for (int other = 0; updater->in_two && other < updater->blocks; other++)
+	for (int other = updater->low; updater->in_two && other <= updater->high; other++)
 		waiting += updater_may_update(updater, &updater->block[other]);
 	return waiting > 1 || (waiting && !updater->step[updater->block[b].which].left);
 }
@@ -103,12 +103,13 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 	taking = next_taking(updater);
 	if (taking.what == TAKE)
 		return taking;
-	for (int i = 0; i < updater->blocks; i++) {
-		int b = updater_in_order(updater, i);
+	int stale = updater_is_stale(updater);
+	for (int i = updater->low; i <= updater->high; i++) {
+		int b = stale ? updater->high + updater->low - i : i; /* as updater_in_order */
 		if (updater_may_update(updater, &updater->block[b]))
 			return (struct updater_task){is_in_two(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
 	}
-	for (int b = updater->blocks - 1; b >= 0; b--) { /* the highest block's gradient is the next to come down */
+	for (int b = updater->high; b >= updater->low; b--) { /* the highest block's gradient is the next to come down */
 		const struct updater_block *block = &updater->block[b];
 		int rc;
 		if (may_end(updater, block, &rc))

@@ -70,8 +70,9 @@ struct rh_updater {
 	int in_two;                /* now they are */
 	double opened_s, worked_s; /* when the latest update was opened; what was done since took so long */
 	int64_t announced;
-	int busy;  /* blocks that are not FREE, and those to be published */
-	int ahead; /* there may be something to be read ahead, by whoever has nothing else to do */
+	int busy;      /* blocks that are not FREE, and those to be published */
+	int low, high; /* these are of them; low > high: none */
+	int ahead;     /* there may be something to be read ahead, by whoever has nothing else to do */
 	struct rh_watch watch;
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
