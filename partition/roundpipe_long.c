@@ -13,7 +13,7 @@ enum {
 	MANY_LAYERS = 8,           /* for each device */
 	MOVED_SLOTS_MOST = 150000, /* slots of the recurrence that improving one of them may take */
 	JOINED_SLOTS_MOST = 800,   /* of joined steps after the first, for each candidate, where not all turns fit in one */
-	JOINED_LAYERS = 64,        /* of more layers there are more candidates: fewer each */
+	JOINED_LAYERS = 72,        /* of more layers there are more candidates: fewer each */
 };
 
 struct long_rounds {
