@@ -10,16 +10,16 @@
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update, whose gradient is read for its norm before; a block's launches, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
-static const struct rh_step_bytes own_bytes = {.gradient = 2,
-                                               .carried = 4,
-                                               .taken = 2,
-                                               .updated = 26,
-                                               .weights = 18,
-                                               .moments = 18,
-                                               .made_up = 10,
-                                               .made = 18,
-                                               .made_upper = 2,
-                                               .made_lower = 2};
+const struct rh_step_bytes rh_anchor_bytes = {.gradient = 2,
+                                              .carried = 4,
+                                              .taken = 2,
+                                              .updated = 26,
+                                              .weights = 18,
+                                              .moments = 18,
+                                              .made_up = 10,
+                                              .made = 18,
+                                              .made_upper = 2,
+                                              .made_lower = 2};
 
 /* Sizes that are tried: sequences in a micro-batch, and rounds. */
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
@@ -170,7 +170,7 @@ static double least(double a, double b)
 	return a > 0 && (b <= 0 || a < b) ? a : b;
 }
 
-static struct rh_step_rates own_rates(const struct rh_hardware *hardware)
+struct rh_step_rates rh_anchor_rates(const struct rh_hardware *hardware)
 {
 	double both = hardware->link.both_bytes_per_s / 2;
 	return (struct rh_step_rates){least(hardware->link.up_bytes_per_s, both), least(hardware->link.down_bytes_per_s, both),
@@ -192,8 +192,8 @@ static void set_rates(const struct rh_anchor_request *request, struct rh_step_re
 		step->gradients_block = step->sums_apart = 1;
 		return;
 	}
-	step->rates = own_rates(request->hardware);
-	step->bytes = own_bytes;
+	step->rates = rh_anchor_rates(request->hardware);
+	step->bytes = rh_anchor_bytes;
 }
 
 /* A size of micro-batches, with both sums that the step's recurrence reads. */
@@ -232,7 +232,7 @@ static int sized_open(const struct rh_anchor_request *request, int64_t sequences
 		rc = out->sum_s && out->made ? 0 : -ENOMEM;
 	}
 	for (int l = 0; !rc && out->sum_s && l < out->costs[0].layers; l++)
-		out->sum_s[l] = out->trained[l] * own_bytes.carried / own_rates(request->hardware).up_bytes_per_s;
+		out->sum_s[l] = out->trained[l] * rh_anchor_bytes.carried / rh_anchor_rates(request->hardware).up_bytes_per_s;
 	if (rc)
 		sized_close(out);
 	return rc;

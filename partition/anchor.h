@@ -30,6 +30,11 @@ struct rh_anchor_result {
 int rh_anchor_predict(const struct rh_anchor_request *request, struct rh_anchor_result *out) RH_MUST;
 void rh_anchor_result_free(struct rh_anchor_result *result);
 
+/* This system's, of a synchronous AdamW step in bf16 with the split layout: what a trained parameter moves, and how fast on that machine
+ * (copies at half of both ways' rate, as they go at once). */
+extern const struct rh_step_bytes rh_anchor_bytes;
+struct rh_step_rates rh_anchor_rates(const struct rh_hardware *hardware);
+
 /* RoundPipe's published cuts as a partition. -EINVAL where they do not cover the layers. */
 int rh_anchor_cuts(const struct rh_experiment *experiment, int layers, struct rh_partition *out) RH_MUST;
 

@@ -67,20 +67,27 @@ static int give_records(struct run_course *course)
 	return rc;
 }
 
-int run_course_make(struct run_course *course, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+/* Walks with a place for each boundary's latest write, none at first. */
+static int walk_places(const struct rh_boundary_walk *walk, int64_t micro_batches, int64_t **where, size_t *capacity,
+                       int (*touch)(void *context, const struct rh_boundary_touch *touch), void *context)
 {
 	size_t places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
-	struct making making = {.course = course, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
 	struct rh_boundary_walk own = *walk;
-	own.touch = note;
-	own.context = &making;
-	course->touches = course->writes = course->reloads = 0;
-	course->records = 0;
-	int rc = rh_grow(&course->where, &course->where_capacity, places, sizeof *course->where);
+	own.touch = touch;
+	own.context = context;
+	int rc = rh_grow(where, capacity, places, sizeof **where);
 	if (rc)
 		return rc;
-	memset(course->where, -1, places * sizeof *course->where);
-	rc = rh_boundary_walk(&own);
+	memset(*where, -1, places * sizeof **where);
+	return rh_boundary_walk(&own);
+}
+
+int run_course_make(struct run_course *course, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+{
+	struct making making = {.course = course, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
+	course->touches = course->writes = course->reloads = 0;
+	course->records = 0;
+	int rc = walk_places(walk, micro_batches, &course->where, &course->where_capacity, note, &making);
 	return rc ? rc : give_records(course);
 }
 
@@ -166,17 +173,9 @@ static int count_writes(struct run_course_counts *counts)
 
 int run_course_count(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
-	size_t places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
 	struct counting counting = {.counts = counts, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
-	struct rh_boundary_walk own = *walk;
-	own.touch = count;
-	own.context = &counting;
 	counts->writes = 0;
-	int rc = rh_grow(&counts->where, &counts->where_capacity, places, sizeof *counts->where);
-	if (rc)
-		return rc;
-	memset(counts->where, -1, places * sizeof *counts->where);
-	rc = rh_boundary_walk(&own);
+	int rc = walk_places(walk, micro_batches, &counts->where, &counts->where_capacity, count, &counting);
 	if (rc)
 		return rc;
 	count_records(counts);

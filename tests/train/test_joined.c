@@ -2,20 +2,14 @@
  * between steps is gone. */
 #include "train/eight.h"
 
+#include "partition/anchor.h"
 #include "partition/made.h"
-
-#include "partition/step.h"
 #include "run/trace.h"
 #include "train/balance.h"
 #include "train/forecast.h"
 #include "train/forecast_input.h"
 
 enum { MICRO_BATCHES = EIGHT_MICRO_BATCHES };
-
-static double least(double a, double b)
-{
-	return a > 0 && a < b ? a : b;
-}
 
 /* By the recurrence of partition/step.c, of a plan's stages. */
 static struct rh_step_estimate by_the_recurrence(struct eight *eight, const struct rh_forecast_input *input, const struct rh_plan *plan,
@@ -40,7 +34,6 @@ static struct rh_step_estimate by_the_recurrence(struct eight *eight, const stru
 	                                  .backward = plan->backward,
 	                                  .forward_stages = plan->forward_stages,
 	                                  .backward_stages = plan->backward_stages};
-	double both = hardware->link.both_bytes_per_s / 2;
 	if (plan->made_blocks)
 		rh_made_layers(&cuts, &costs, trained, 0, EIGHT_DEVICES, hardware->device.memory - hardware->device.reserved, made);
 	const struct rh_step_request step = {.longer = &sums,
@@ -53,20 +46,8 @@ static struct rh_step_estimate by_the_recurrence(struct eight *eight, const stru
 	                                     .rounds = 1,
 	                                     .round_micro_batches = micro_batches,
 	                                     .stale = stale,
-	                                     .rates = {least(hardware->link.up_bytes_per_s, both),
-	                                               least(hardware->link.down_bytes_per_s, both), hardware->host.dram_bytes_per_s,
-	                                               hardware->host.optimizer_bytes_per_s[RH_LAYOUT_SPLIT],
-	                                               hardware->device.memory_bytes_per_s},
-	                                     .bytes = {.gradient = 2,
-	                                               .carried = 4,
-	                                               .taken = 2,
-	                                               .updated = 26,
-	                                               .weights = 18,
-	                                               .moments = 18,
-	                                               .made_up = 10,
-	                                               .made = 18,
-	                                               .made_upper = 2,
-	                                               .made_lower = 2}};
+	                                     .rates = rh_anchor_rates(hardware),
+	                                     .bytes = rh_anchor_bytes};
 	check_ok(rh_step_estimate(&step, &estimate));
 	rh_cost_sums_free(&sums);
 	rh_costs_free(&costs);
