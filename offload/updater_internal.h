@@ -1,4 +1,4 @@
-/* The updater's books, for its two files. */
+/* The updater's books, for its three files. */
 #ifndef RH_OFFLOAD_UPDATER_INTERNAL_H
 #define RH_OFFLOAD_UPDATER_INTERNAL_H
 
@@ -97,6 +97,23 @@ static inline int updater_is_stale(const struct rh_updater *updater)
 {
 	return rh_store_options(updater->store)->published;
 }
+
+/* Tokens of the recording: a block's weights are ready, its gradient is taken, or announced; an update begins, it is done. */
+enum updater_recorded { READY, TAKEN, ANNOUNCED, RECORDED };
+
+static inline int64_t updater_block_token(const struct rh_updater *updater, enum updater_recorded what, int block)
+{
+	return updater->token + RECORDED * block + what;
+}
+
+static inline int64_t updater_whole_token(const struct rh_updater *updater, int done)
+{
+	return updater->token + RECORDED * updater->blocks + done;
+}
+
+/* updater_work.c: the thread, whose argument is the updater; and the same in virtual time, of struct rh_host_worker. */
+void *updater_work(void *updater);
+int updater_next_job(void *updater, struct rh_host_job *job);
 
 /* updater_choose.c; the lock is held. */
 struct updater_task updater_next_task(const struct rh_updater *updater);

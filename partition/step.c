@@ -472,7 +472,7 @@ static double next_arrival(const struct stepping *at, double t)
 	return next;
 }
 
-/* One worker, as offload/updater.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
+/* One worker, as offload/updater_work.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
  * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
 static void update_as_they_arrive(struct stepping *at, double *gate)
 {

@@ -1,0 +1,333 @@
+/* What the updater's thread does, or a host in virtual time: one task after the other, each of a block. The lock is held at a task's start
+ * and end, and not in between. */
+#include "offload/updater_internal.h"
+
+#include "core/clock.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t what, int64_t step)
+{
+	rh_order_log_add(updater->log, kind, updater->lane, what, step);
+}
+
+static int rests(const struct updater_block *block)
+{
+	return block->state == FREE && !block->publishes;
+}
+
+/* One thing less; the lock is held. */
+static void rest(struct rh_updater *updater)
+{
+	updater->busy--;
+	while (updater->low <= updater->high && rests(&updater->block[updater->low]))
+		updater->low++;
+	while (updater->low <= updater->high && rests(&updater->block[updater->high]))
+		updater->high--;
+}
+
+static void publish(struct rh_updater *updater, int b)
+{
+	struct updater_block *block = &updater->block[b];
+	pthread_mutex_unlock(&updater->lock);
+	for (int i = 0; updater->log && i < block->uploads; i++)
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->uploaded[i]), 0);
+	rh_store_publish(updater->store, b);
+	if (block->updated)
+		note(updater, RH_ORDER_PUBLISH, b, block->updated - 1);
+	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
+	pthread_mutex_lock(&updater->lock);
+	block->publishes = 0;
+	rest(updater);
+	pthread_cond_broadcast(&updater->changed);
+}
+
+static void take_arrived(struct rh_updater *updater, int b)
+{
+	struct updater_block *block = &updater->block[b];
+	int which = block->which, last = updater->step[which].left == 1;
+	pthread_mutex_unlock(&updater->lock);
+	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED, b), 0);
+	if (block->event && updater->log)
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
+	rh_optimizer_take(updater->store, b);
+	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
+	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
+	pthread_mutex_lock(&updater->lock);
+	updater->step[which].spoilt |= !finite;
+	updater->step[which].left--;
+	if (last && updater->step[which].max_norm > 0)
+		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
+	if (last)
+		updater->step[which].norm = norm;
+	block->state = block->made || block->promised ? HALF : WAITING;
+	pthread_cond_broadcast(&updater->changed);
+}
+
+static int place_of(const struct rh_updater *updater, int block)
+{
+	int place = 0;
+	while (updater->order[place] != block)
+		place++;
+	return place;
+}
+
+/* A block may be updated from now on: in the order it comes after the one of which that was found before. */
+static void name(struct rh_updater *updater, int b)
+{
+	int *order = updater->order, at = place_of(updater, b);
+	updater->block[b].named = 1;
+	if (updater->latest >= 0 && updater->latest != b) {
+		memmove(order + at, order + at + 1, (size_t)(updater->ordered - at - 1) * sizeof *order);
+		order[updater->ordered - 1] = -1;
+		int to = place_of(updater, updater->latest) + 1;
+		memmove(order + to + 1, order + to, (size_t)(updater->ordered - to - 1) * sizeof *order);
+		order[to] = b;
+	}
+	updater->latest = b;
+}
+
+/* What of blocks is on NVMe starts on its way: of those that may be updated, in line, then of those that are likely to come next, which
+ * came after these the last time. After a step's last block these are the next step's first ones, which come while it computes. */
+static void read_ahead(struct rh_updater *updater, int waiting)
+{
+	int count = waiting, from = updater->latest < 0 ? 0 : place_of(updater, updater->latest) + 1;
+	for (int i = 0; i < updater->ordered; i++) {
+		int b = updater->order[(from + i) % updater->ordered];
+		if (!updater->block[b].named)
+			updater->line[count++] = b;
+	}
+	rh_store_expect(updater->store, updater->line, count);
+}
+
+static int is_watched(const struct rh_updater *updater, int which)
+{
+	int64_t step = updater->step[which].update.step - 1;
+	return step == updater->watched_step - 1 || (step == updater->watched_step && updater->step[which].max_norm == 0);
+}
+
+static int do_quick(struct rh_updater *updater, struct updater_task task)
+{
+	if (!task.rc && task.what == PUBLISH)
+		publish(updater, task.block);
+	else if (!task.rc)
+		take_arrived(updater, task.block);
+	return task.rc;
+}
+
+/* The block whose update goes on: what the most urgent one needs is read before anything else, but while it is on its way pieces of others
+ * that are there need not wait, whose room it wants. The lock is held at start and end. */
+static int choose_update(struct rh_updater *updater)
+{
+	int count = 0, best = 0, least = INT_MAX;
+	for (int i = 0; i < updater->blocks; i++) {
+		int b = updater_in_order(updater, i);
+		if (updater_may_update(updater, &updater->block[b]))
+			updater->line[count++] = b;
+	}
+	pthread_mutex_unlock(&updater->lock);
+	for (int i = 0; i < count; i++)
+		if (!updater->block[updater->line[i]].named)
+			name(updater, updater->line[i]);
+	read_ahead(updater, count);
+	for (int i = 0; i < count && least > 0; i++) {
+		int b = updater->line[i], distance = rh_optimizer_distance(updater->store, b, updater->block[b].piece);
+		if (distance < least) {
+			least = distance;
+			best = b;
+		}
+	}
+	pthread_mutex_lock(&updater->lock);
+	return best;
+}
+
+static double task_began(const struct rh_updater *updater)
+{
+	return updater->queue ? updater->task_began : rh_clock_seconds();
+}
+
+/* A block's update, or a pass of it, is over. */
+static void tell(struct rh_updater *updater, int b, double began)
+{
+	if (updater->watch.did && is_watched(updater, updater->block[b].which))
+		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
+	pthread_cond_broadcast(&updater->changed);
+}
+
+static void note_begin(struct rh_updater *updater, int b, const struct rh_update *update, enum rh_update_pass pass)
+{
+	const struct updater_block *block = &updater->block[b];
+	if (pass != RH_UPDATE_MOMENTS)
+		note(updater, RH_ORDER_WAIT, updater_whole_token(updater, 0), 0);
+	note(updater, RH_ORDER_TAKE, b, update->step - 1);
+	if (pass == RH_UPDATE_MOMENTS && block->made && updater->log) {
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->whole), 0);
+		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
+	}
+	if (pass != RH_UPDATE_MOMENTS || block->made)
+		note(updater, RH_ORDER_UPDATE, b, update->step - 1);
+	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
+		note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
+}
+
+static void note_end(struct rh_updater *updater, int b, enum rh_update_pass pass)
+{
+	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
+		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
+	if (pass == RH_UPDATE_WEIGHTS)
+		return;
+	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, TAKEN, b), 0);
+	note(updater, RH_ORDER_SIGNAL, updater_whole_token(updater, 1), 0);
+}
+
+/* The next piece of a block's update, or of a pass of it. */
+static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
+{
+	struct updater_block *block = &updater->block[b];
+	struct rh_update update = updater->step[block->which].update;
+	int spoilt = updater->step[block->which].spoilt, rc = 0;
+	int begins = !block->piece, pieces = rh_optimizer_pieces(updater->store, b);
+	block->pass = pass;
+	pthread_mutex_unlock(&updater->lock);
+	if (begins) {
+		block->began = task_began(updater);
+		note_begin(updater, b, &update, pass);
+	}
+	if (!spoilt && pieces)
+		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update, pass);
+	int ends = rc || spoilt || ++block->piece >= pieces;
+	if (ends && !rc && !spoilt && pass == RH_UPDATE_MOMENTS && block->made)
+		rc = rh_optimizer_check_weights(updater->store, b, &update);
+	if (ends)
+		note_end(updater, b, pass);
+	pthread_mutex_lock(&updater->lock);
+	updater->ahead = !updater->queue;
+	if (!ends)
+		return 0;
+	block->piece = block->named = 0;
+	block->state = pass == RH_UPDATE_WEIGHTS ? HALF : FREE;
+	if (block->state == FREE) {
+		block->made = block->whole = NULL;
+		block->behind = 0;
+		block->updated = update.step;
+		rest(updater);
+	}
+	tell(updater, b, block->began);
+	return rc;
+}
+
+/* Unless somebody has the pool since (rh_updater_finish). */
+static int go_ahead(struct rh_updater *updater)
+{
+	if (!updater->ahead)
+		return 0;
+	pthread_mutex_unlock(&updater->lock);
+	read_ahead(updater, 0);
+	int more = rh_store_advance(updater->store);
+	pthread_mutex_lock(&updater->lock);
+	updater->ahead &= more > 0;
+	return more < 0 ? more : 0;
+}
+
+static int run(struct rh_updater *updater, struct updater_task task)
+{
+	if (task.what == PUBLISH || task.what == TAKE)
+		return do_quick(updater, task);
+	if (task.what == UPDATE)
+		return update(updater, updater->queue ? task.block : choose_update(updater), RH_UPDATE_WHOLE);
+	if (task.what == WEIGHTS)
+		return update(updater, task.block, RH_UPDATE_WEIGHTS);
+	if (task.what == MOMENTS)
+		return task.rc ? task.rc : update(updater, task.block, RH_UPDATE_MOMENTS);
+	if (task.what == READ_AHEAD)
+		return go_ahead(updater);
+	pthread_mutex_unlock(&updater->lock);
+	int rc = task.event->ops->event_sync(task.event);
+	pthread_mutex_lock(&updater->lock);
+	return rc;
+}
+
+static int do_task(struct rh_updater *updater, struct updater_task task)
+{
+	double began = task_began(updater);
+	int rc = run(updater, task);
+	updater->worked_s += task.what == LISTEN ? 0 : rh_updater_seconds(updater) - began;
+	return rc;
+}
+
+/* After a fault nothing is pending any more: whoever waits is told. */
+static void give_up(struct rh_updater *updater, int rc)
+{
+	rh_fault_keep(&updater->fault, rc);
+	for (int b = 0; b < updater->blocks; b++)
+		updater->block[b] = (struct updater_block){0};
+	for (int i = 0; i < STEPS; i++)
+		updater->step[i].left = 0;
+	updater->busy = 0;
+	updater->low = 0;
+	updater->high = -1;
+	pthread_cond_broadcast(&updater->changed);
+}
+
+void *updater_work(void *context)
+{
+	struct rh_updater *updater = context;
+	for (;;) {
+		struct updater_task task;
+		pthread_mutex_lock(&updater->lock);
+		while ((task = updater_next_task(updater)).what == NOTHING && !updater->ending)
+			pthread_cond_wait(&updater->changed, &updater->lock);
+		pthread_mutex_unlock(&updater->lock);
+		if (task.what == NOTHING)
+			return NULL;
+		if (task.what != LISTEN)
+			pthread_mutex_lock(&updater->turn);
+		pthread_mutex_lock(&updater->lock);
+		int rc = do_task(updater, task);
+		if (rc)
+			give_up(updater, rc);
+		pthread_mutex_unlock(&updater->lock);
+		if (task.what != LISTEN)
+			pthread_mutex_unlock(&updater->turn);
+	}
+}
+
+/* The same in virtual time, where a task is what it costs. */
+
+static int run_task(void *context, int64_t argument)
+{
+	struct rh_updater *updater = context;
+	struct updater_task task = {.block = (int)(argument / 8)};
+	task.what = (int)(argument % 8);
+	pthread_mutex_lock(&updater->lock);
+	int rc = do_task(updater, task);
+	if (rc)
+		give_up(updater, rc);
+	pthread_mutex_unlock(&updater->lock);
+	return 0; /* told to whoever awaits */
+}
+
+int updater_next_job(void *context, struct rh_host_job *job)
+{
+	struct rh_updater *updater = context;
+	struct updater_task task = updater_next_task(updater);
+	if (task.what == NOTHING || task.what == LISTEN)
+		return 0;
+	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);
+	int pieces = rh_optimizer_pieces(updater->store, task.block);
+	const double bytes[] = {[PUBLISH] = traffic.publish,
+	                        [TAKE] = traffic.take,
+	                        [UPDATE] = traffic.update / pieces,
+	                        [WEIGHTS] = traffic.weights / pieces,
+	                        [MOMENTS] = traffic.moments / pieces};
+	updater->task_began = rh_updater_seconds(updater);
+	*job = (struct rh_host_job){.work = task.what == PUBLISH || task.what == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
+	                            .bytes = bytes[task.what],
+	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme / pieces : 0,
+	                            .run = run_task,
+	                            .context = updater,
+	                            .argument = 8 * (int64_t)task.block + (int)task.what};
+	return 1;
+}
