@@ -104,7 +104,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	int rc = updater->block && updater->order && updater->line ? 0 : -ENOMEM;
 	if (!rc)
 		make_order(updater);
-	struct rh_host_worker worker = {updater_next_job, updater};
+	struct rh_host_worker worker = {updater_next_job, updater, &updater->changes};
 	updater->queue = queue;
 	if (queue)
 		queue->ops->serve(queue, &worker);
@@ -141,7 +141,7 @@ void rh_updater_destroy(struct rh_updater *updater)
 		return;
 	pthread_mutex_lock(&updater->lock);
 	updater->ending = 1;
-	pthread_cond_broadcast(&updater->changed);
+	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
@@ -215,7 +215,7 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 		block->uploaded = event;
 		block->uploads = events;
 		block->upload_number = updater->announced++;
-		pthread_cond_broadcast(&updater->changed);
+		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -246,7 +246,7 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *event, 
 		block->event = event;
 		block->promised = promised;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
-		pthread_cond_broadcast(&updater->changed);
+		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -270,7 +270,7 @@ void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights
 		block->made = weights;
 		block->whole = whole;
 		block->promised = 0;
-		pthread_cond_broadcast(&updater->changed);
+		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
 }

@@ -53,6 +53,7 @@ struct rh_updater {
 	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
 	pthread_mutex_t lock; /* of all that follows; inside turn */
 	pthread_cond_t changed;
+	int64_t changes; /* of `changed`, counted */
 	struct updater_block *block;
 	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
 	struct {
@@ -92,6 +93,13 @@ struct updater_task {
 	int rc;                 /* of a device */
 	struct rh_event *event; /* LISTEN: to this one */
 };
+
+/* Something that the thread, or whoever waits for it, may wait for; the lock is held. */
+static inline void updater_tell(struct rh_updater *updater)
+{
+	updater->changes++;
+	pthread_cond_broadcast(&updater->changed);
+}
 
 static inline int updater_is_stale(const struct rh_updater *updater)
 {

@@ -41,7 +41,7 @@ static void publish(struct rh_updater *updater, int b)
 	pthread_mutex_lock(&updater->lock);
 	block->publishes = 0;
 	rest(updater);
-	pthread_cond_broadcast(&updater->changed);
+	updater_tell(updater);
 }
 
 static void take_arrived(struct rh_updater *updater, int b)
@@ -63,7 +63,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 	if (last)
 		updater->step[which].norm = norm;
 	block->state = block->made || block->promised ? HALF : WAITING;
-	pthread_cond_broadcast(&updater->changed);
+	updater_tell(updater);
 }
 
 static int place_of(const struct rh_updater *updater, int block)
@@ -153,7 +153,7 @@ static void tell(struct rh_updater *updater, int b, double began)
 {
 	if (updater->watch.did && is_watched(updater, updater->block[b].which))
 		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
-	pthread_cond_broadcast(&updater->changed);
+	updater_tell(updater);
 }
 
 static void note_begin(struct rh_updater *updater, int b, const struct rh_update *update, enum rh_update_pass pass)
@@ -268,7 +268,7 @@ static void give_up(struct rh_updater *updater, int rc)
 	updater->busy = 0;
 	updater->low = 0;
 	updater->high = -1;
-	pthread_cond_broadcast(&updater->changed);
+	updater_tell(updater);
 }
 
 void *updater_work(void *context)

@@ -43,6 +43,9 @@ struct run_feed {
 	struct order known[2], now; /* of the latest program of each kind; of the present one */
 	int kind;
 	size_t at; /* in known[kind]: what is to be asked for next */
+	/* Where in known[kind] each page is asked for, at `at` or later once coming_at has said so, and where that of each place is asked for
+	 * again; known[kind].count: nowhere. */
+	size_t *coming, *again, again_capacity;
 	uint64_t turns;
 };
 
@@ -67,7 +70,9 @@ static int find_pages(struct run_feed *feed)
 	}
 	feed->record = rh_alloc((size_t)feed->pages, sizeof *feed->record);
 	feed->where = rh_alloc((size_t)feed->pages, sizeof *feed->where);
-	int rc = feed->record && feed->where ? 0 : -ENOMEM;
+	feed->coming = rh_alloc((size_t)feed->pages, sizeof *feed->coming);
+	int rc = feed->record && feed->where && feed->coming ? 0 : -ENOMEM;
+	rc = rc ? rc : rh_grow(&feed->again, &feed->again_capacity, (size_t)feed->pages, sizeof *feed->again);
 	for (int k = 0; !rc && k < 2; k++) { /* a first guess: all in turn */
 		rc = rh_grow(&feed->known[k].page, &feed->known[k].capacity, (size_t)feed->pages, sizeof(int));
 		feed->known[k].count = (size_t)feed->pages;
@@ -139,17 +144,36 @@ void run_feed_destroy(struct run_feed *feed)
 	rh_free(feed->first);
 	rh_free(feed->record);
 	rh_free(feed->where);
+	rh_free(feed->coming);
+	rh_free(feed->again);
 	rh_free(feed);
 }
 
-/* Whether a page is asked for among the next ones: it stays. */
-static int is_coming(const struct run_feed *feed, int page)
+/* Of an order from its beginning. */
+static void find_coming(struct run_feed *feed)
 {
 	const struct order *order = &feed->known[feed->kind];
-	for (size_t i = feed->at; i < order->count && i < feed->at + FRAMES; i++)
-		if (order->page[i] == page)
-			return 1;
-	return 0;
+	for (int p = 0; p < feed->pages; p++)
+		feed->coming[p] = order->count;
+	for (size_t i = order->count; i-- > 0;) {
+		feed->again[i] = feed->coming[order->page[i]];
+		feed->coming[order->page[i]] = i;
+	}
+}
+
+/* Where the page is asked for, from `at` on. */
+static size_t coming_at(struct run_feed *feed, int page)
+{
+	while (feed->coming[page] < feed->at)
+		feed->coming[page] = feed->again[feed->coming[page]];
+	return feed->coming[page];
+}
+
+/* Whether a page is asked for among the next ones: it stays. */
+static int is_coming(struct run_feed *feed, int page)
+{
+	size_t at = coming_at(feed, page);
+	return at < feed->known[feed->kind].count && at < feed->at + FRAMES;
 }
 
 /* 1: the frame's copies are over; 0: not yet; negative: a device's fault. */
@@ -233,12 +257,11 @@ static int advance(struct run_feed *feed, int page)
 {
 	const struct order *order = &feed->known[feed->kind];
 	int rc = rh_grow(&feed->now.page, &feed->now.capacity, feed->now.count + 1, sizeof(int));
+	rc = rc ? rc : rh_grow(&feed->again, &feed->again_capacity, feed->now.count + 1, sizeof *feed->again);
 	if (rc)
 		return rc;
 	feed->now.page[feed->now.count++] = page;
-	size_t at = feed->at;
-	while (at < order->count && order->page[at] != page)
-		at++;
+	size_t at = coming_at(feed, page);
 	if (at < order->count)
 		feed->at = at + 1;
 	return 0;
@@ -266,6 +289,7 @@ void run_feed_begin(struct run_feed *feed, int kind)
 {
 	feed->kind = kind;
 	feed->at = feed->now.count = 0;
+	find_coming(feed);
 	read_ahead(feed);
 }
 

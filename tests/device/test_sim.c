@@ -279,7 +279,7 @@ static int use_queue(struct box *box)
 	int left = 3, rc = box->device[0]->ops->host_queue(box->device[0], &queue);
 	if (rc)
 		return rc;
-	queue->ops->serve(queue, &(struct rh_host_worker){next_job, &left});
+	queue->ops->serve(queue, &(struct rh_host_worker){.next = next_job, .context = &left});
 	for (int i = 0; !rc && i < JOBS; i++) {
 		struct rh_host_job job = {.work = i % 2 ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER, .bytes = 1e9};
 		rc = queue->ops->submit(queue, &job, &ticket);

@@ -39,6 +39,7 @@ static void device_close(struct rh_device *base)
 	wait_idle(device);
 	for (int s = 0; s < RH_STREAMS; s++)
 		sim_lane_close(&device->lane[s]);
+	sim_shares_forget(sim->shares);
 	rh_free(device);
 	rh_sim_release(sim);
 }

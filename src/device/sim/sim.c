@@ -50,6 +50,7 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	sim->ready_end = &sim->ready;
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
 	rc = rc ? rc : sim_durations_create(&sim->durations);
+	rc = rc ? rc : sim_shares_create(&sim->shares);
 	if (rc) {
 		rh_sim_release(sim);
 		return rc;
@@ -73,6 +74,7 @@ void rh_sim_release(struct rh_sim *sim)
 	rh_free(sim->profile.op);
 	rh_free(sim->profile.gemm);
 	sim_durations_free(sim->durations);
+	sim_shares_free(sim->shares);
 	for (struct sim_points *points = sim->points, *next; points; points = next) {
 		next = points->next;
 		rh_free(points);
@@ -98,6 +100,7 @@ int sim_lane_idle(const struct sim_lane *lane)
 void sim_serve(struct sim_lane *lane, const struct rh_host_worker *worker)
 {
 	lane->worker = *worker;
+	lane->seen = -1;
 	lane->next_worker = lane->sim->workers;
 	lane->sim->workers = lane;
 }

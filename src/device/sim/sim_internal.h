@@ -58,6 +58,7 @@ struct sim_lane {
 	int64_t jobs, done;    /* submitted, over */
 	struct rh_fault fault; /* of a job */
 	struct rh_host_worker worker;
+	int64_t seen;                  /* of the worker's changes, when it was asked last */
 	struct sim_lane *next_worker;  /* of the machine's lanes with one */
 	struct sim_lane *next_ready;   /* while ready */
 	struct sim_lane *next_waiting; /* for the same point */
@@ -90,10 +91,11 @@ struct rh_sim {
 	int holders; /* the creator, devices, queues */
 	double now_s;
 	struct sim_lane *ready, **ready_end, *workers;
-	int ask; /* something happened that workers may have waited for */
+	int ask; /* something happened here that workers may have waited for */
 	struct sim_point *spare_points;
 	struct sim_points *points; /* all there are, spare or not */
 	struct sim_durations *durations;
+	struct sim_shares *shares;
 	struct rh_hardware_device profile; /* a copy with its own tables */
 	struct rh_hardware hardware;       /* numbers alone: strings and tables are the creator's, not to be read */
 	int devices;
@@ -145,5 +147,11 @@ int sim_lane_idle(const struct sim_lane *lane);
 int sim_durations_create(struct sim_durations **out) RH_MUST;
 void sim_durations_free(struct sim_durations *durations);
 double sim_op_seconds(struct rh_sim *sim, const struct rh_op *op);
+
+/* shares.c: sim_share of the machine's resources, remembered for flows of the same routes in the same order. */
+int sim_shares_create(struct sim_shares **out) RH_MUST;
+void sim_shares_free(struct sim_shares *shares);
+void sim_shares_forget(struct sim_shares *shares); /* a route ends, another may take its place */
+void sim_set_rates(struct rh_sim *sim, struct sim_flow *const *flow, int flows);
 
 #endif

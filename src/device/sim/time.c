@@ -74,7 +74,10 @@ static void step_lane(struct sim_lane *lane)
 static void ask_worker(struct sim_lane *lane)
 {
 	struct rh_host_job job = {0};
-	if (rh_fault_code(&lane->fault) || !sim_lane_idle(lane) || !lane->worker.next(lane->worker.context, &job))
+	if (rh_fault_code(&lane->fault) || !sim_lane_idle(lane))
+		return;
+	lane->seen = lane->worker.changes ? *lane->worker.changes : -1;
+	if (!lane->worker.next(lane->worker.context, &job))
 		return;
 	int rc = sim_work(lane, &job);
 	if (!rc)
@@ -106,7 +109,8 @@ int sim_settle(struct rh_sim *sim)
 
 int sim_enter(struct rh_sim *sim)
 {
-	sim->ask = 1;
+	for (const struct sim_lane *lane = sim->workers; lane; lane = lane->next_worker)
+		sim->ask |= !lane->worker.changes || *lane->worker.changes != lane->seen;
 	return sim_settle(sim);
 }
 
@@ -127,7 +131,7 @@ static void share(struct rh_sim *sim)
 		flow[flows++] = &lane->flow;
 	}
 	if (flows)
-		sim_share(flow, flows, sim->capacity, sim->resources, sim->spare, sim->load);
+		sim_set_rates(sim, flow, flows);
 	for (int i = 0; i < flows; i++)
 		of[i]->ends_s = sim->now_s + (flow[i]->rate < HUGE_VAL ? of[i]->lane->left / flow[i]->rate : 0);
 	sim->changed = 0;
