@@ -5,7 +5,10 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/minmax.h"
+#include "core/tasks.h"
 #include "core/text.h"
+#include "run/machine.h"
 #include "run/trace.h"
 #include "schedule/schedule.h"
 #include "train/forecast_bounded.h"
@@ -15,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 3, SPANS = 1 << 20, COLUMNS = 100 };
+enum { STEPS = 3, SPANS = 1 << 20, COLUMNS = 100, THREADS_MOST = 8 };
 
 static const double gib = 1 << 30;
 
@@ -286,39 +289,74 @@ static void put_compared(const char *name, const struct rh_forecast *is, int rc)
 		       (double)is->device_bytes / gib);
 }
 
+/* A schedule's forecast. */
+struct compared {
+	struct rh_task task;
+	const char *name;
+	struct rh_config config;
+	const struct rh_session_machine *machine;
+	const struct rh_forecast_input *input;
+	struct rh_tasks *tasks;
+	struct rh_forecast is;
+};
+
+static int run_compared(void *context)
+{
+	struct compared *one = context;
+	const struct rh_forecast_beside beside = {.tasks = one->tasks};
+	return rh_forecast_bounded(&one->config, one->machine, one->input, &beside, &one->is);
+}
+
+/* Begins all; how many there are. */
+static int begin_all(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+                     struct rh_tasks *tasks, struct compared *all)
+{
+	int count = 0;
+	for (int i = 0; i < rh_schedule_count + 1; i++) {
+		int stale = i == rh_schedule_count;
+		const struct rh_schedule *schedule = stale ? rh_schedule_find("roundpipe") : &rh_schedules[i];
+		if (!stale && schedule->update != RH_UPDATE_FLUSHES)
+			continue;
+		struct compared *one = &all[count++];
+		*one = (struct compared){.name = stale ? "roundpipe, staleness 1" : schedule->name,
+		                         .config = *config,
+		                         .machine = &found->machine,
+		                         .input = input,
+		                         .tasks = tasks};
+		one->config.schedule = (char *)(uintptr_t)schedule->name;
+		one->config.optimizer_staleness = stale;
+		rh_task_begin(tasks, &one->task, run_compared, one);
+	}
+	return count;
+}
+
 /* Of those that cannot be had one reason of either kind is told, below all. */
-static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input)
+static int compare(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+                   struct rh_tasks *tasks)
 {
 	enum { UNFIT, INVALID, KINDS };
 	static const char *const head[KINDS] = {"does not fit", "cannot be"};
 	char why[KINDS][RH_ERROR_LINE] = {"", ""};
+	struct compared *all = rh_alloc((size_t)rh_schedule_count + 1, sizeof *all);
+	if (!all)
+		return -ENOMEM;
 	json_t *list = json_array();
-	int rc = 0, any = 0;
+	int count = begin_all(config, found, input, tasks, all), rc = 0, any = 0;
 	if (!config->json)
 		printf("%-22s %12s %10s %8s %10s\n", "schedule", "tokens/s", "s a step", "idle %", "GiB/device");
-	for (int i = 0; i < rh_schedule_count + 1 && !rc; i++) {
-		struct rh_config other = *config;
-		struct rh_forecast is;
-		int stale = i == rh_schedule_count;
-		const struct rh_schedule *schedule = stale ? rh_schedule_find("roundpipe") : &rh_schedules[i];
-		const char *name = stale ? "roundpipe, staleness 1" : schedule->name;
-		if (!stale && schedule->update != RH_UPDATE_FLUSHES)
-			continue;
-		other.schedule = (char *)(uintptr_t)schedule->name;
-		other.optimizer_staleness = stale;
-		rc = rh_forecast_bounded(&other, &found->machine, input, NULL, &is);
+	for (int i = 0; i < count && !rc; i++) {
+		const struct compared *one = &all[i];
+		rc = rh_task_finish(&all[i].task);
 		if (rc && rc != RH_DOES_NOT_FIT && rc != -EINVAL)
 			break;
 		any |= !rc;
 		if (config->json)
-			json_array_append_new(list, compared_json(name, &is, rc));
+			json_array_append_new(list, compared_json(one->name, &one->is, rc));
 		else
-			put_compared(name, &is, rc);
+			put_compared(one->name, &one->is, rc);
 		char *reason = why[rc == RH_DOES_NOT_FIT ? UNFIT : INVALID];
 		if (rc && !*reason)
-			snprintf(reason, RH_ERROR_LINE, "%s: %s", name, rh_error(rc));
-		rh_forecast_free(&is);
-		rh_error_clear();
+			snprintf(reason, RH_ERROR_LINE, "%s: %s", one->name, rh_error(rc));
 		rc = 0;
 	}
 	for (int kind = 0; !rc && !config->json && kind < KINDS; kind++)
@@ -326,6 +364,11 @@ static int compare(const struct rh_config *config, const struct rh_machine_found
 			printf("%s: %s\n", head[kind], why[kind]);
 	if (!rc && config->json)
 		rc = verb_print_json(json_pack("{s:O}", "schedules", list));
+	for (int i = 0; i < count; i++) {
+		rh_task_drop(&all[i].task);
+		rh_forecast_free(&all[i].is);
+	}
+	rh_free(all);
 	json_decref(list);
 	return rc ? rc : any ? 0 : VERB_SAYS_NO;
 }
@@ -346,7 +389,8 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 	return rc;
 }
 
-static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input)
+static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+                struct rh_tasks *tasks)
 {
 	struct rh_outlook look;
 	struct rh_trace trace;
@@ -354,7 +398,7 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	int rc = rh_trace_create(found->machine.devices, SPANS, &trace);
 	if (rc)
 		return rc;
-	rc = rh_outlook_make(config, &found->machine, input, &trace, &look);
+	rc = rh_outlook_make(config, &found->machine, input, tasks, &trace, &look);
 	if (!rc && look.fits)
 		rc = write_svg(config, found, &trace);
 	if (!rc && config->json)
@@ -369,13 +413,14 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	return rc ? rc : look.fits ? 0 : VERB_SAYS_NO;
 }
 
-int verb_plan(const struct rh_config *config)
+static int plan(struct rh_tasks *tasks, void *context)
 {
+	const struct rh_config *config = context;
 	struct rh_machine_found found;
 	struct rh_session session = {0};
 	struct rh_forecast_input input = {0};
 	if (config->experiment)
-		return plan_experiment(config);
+		return plan_experiment(config, tasks);
 	int rc = rh_machine_find(config, &found);
 	if (rc)
 		return rc;
@@ -384,8 +429,14 @@ int verb_plan(const struct rh_config *config)
 		rc = rh_forecast_input_make(config, &session, STEPS, &input);
 	rh_session_close(&session);
 	if (!rc)
-		rc = config->compare ? compare(config, &found, &input) : tell(config, &found, &input);
+		rc = config->compare ? compare(config, &found, &input, tasks) : tell(config, &found, &input, tasks);
 	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
 	return rc;
+}
+
+int verb_plan(const struct rh_config *config)
+{
+	struct rh_config own = *config;
+	return rh_tasks_run((int)rh_min(rh_machine_cores(), THREADS_MOST), plan, &own);
 }

@@ -2,6 +2,7 @@
 
 #include "cli/verbs.h"
 #include "core/json.h"
+#include "core/tasks.h"
 #include "partition/anchor.h"
 #include "schedule/published.h"
 
@@ -13,6 +14,13 @@
 enum { MODES = 2 };
 static const char *const mode_name[MODES] = {"async", "sync"};
 
+struct mode {
+	struct rh_task task;
+	struct rh_anchor_request request;
+	struct rh_anchor_result result;
+	int known;
+};
+
 struct experiment_plan {
 	const struct rh_config *asked;
 	struct rh_experiment experiment;
@@ -20,8 +28,7 @@ struct experiment_plan {
 	struct rh_peer peer;
 	struct rh_hardware hardware;
 	int devices;
-	struct rh_anchor_result result[MODES];
-	int known[MODES];
+	struct mode mode[MODES];
 	struct rh_bubble_row_result bubble[RH_BUBBLE_ROWS];
 };
 
@@ -47,24 +54,32 @@ static int read_files(struct experiment_plan *plan)
 	return 0;
 }
 
-static int predict(struct experiment_plan *plan)
+static int predict_mode(void *context)
+{
+	struct mode *mode = context;
+	return rh_anchor_predict(&mode->request, &mode->result);
+}
+
+static int predict(struct experiment_plan *plan, struct rh_tasks *tasks)
 {
 	int known = 0, rc = 0;
-	for (int mode = 0; mode < MODES; mode++) {
-		const struct rh_published_run *run = mode ? &plan->experiment.sync : &plan->experiment.async;
-		const struct rh_anchor_request request = {.experiment = &plan->experiment,
-		                                          .table = &plan->table,
-		                                          .as = plan->asked->as_published ? &plan->peer : NULL,
-		                                          .hardware = &plan->hardware,
-		                                          .devices = plan->devices,
-		                                          .stale = !mode};
+	for (int m = 0; m < MODES; m++) {
+		struct mode *mode = &plan->mode[m];
+		const struct rh_published_run *run = m ? &plan->experiment.sync : &plan->experiment.async;
+		mode->request = (struct rh_anchor_request){.experiment = &plan->experiment,
+		                                           .table = &plan->table,
+		                                           .as = plan->asked->as_published ? &plan->peer : NULL,
+		                                           .hardware = &plan->hardware,
+		                                           .devices = plan->devices,
+		                                           .stale = !m};
 		if (plan->asked->as_published && !run->rounds)
 			continue;
-		if ((rc = rh_anchor_predict(&request, &plan->result[mode])))
-			return rc;
-		plan->known[mode] = ++known;
+		mode->known = ++known;
+		rh_task_begin(tasks, &mode->task, predict_mode, mode);
 	}
-	if (plan->asked->as_published && plan->experiment.bubble_devices)
+	for (int m = 0; !rc && m < MODES; m++)
+		rc = rh_task_finish(&plan->mode[m].task);
+	if (!rc && plan->asked->as_published && plan->experiment.bubble_devices)
 		rc = rh_published_bubbles(&plan->experiment, &plan->table, plan->bubble);
 	return !rc && !known ? rh_fail(-ENOENT, "%s: no run of it is published", plan->asked->experiment) : rc;
 }
@@ -103,7 +118,7 @@ static int print_json(const struct experiment_plan *plan)
 	                        plan->asked->as_published ? plan->peer.name : "roundhouse", "hardware", plan->hardware.name, "devices",
 	                        plan->devices, "exception", plan->asked->as_published ? experiment->exception : NULL);
 	for (int mode = 0; out && mode < MODES; mode++)
-		json_object_set_new(out, mode_name[mode], plan->known[mode] ? result_json(&plan->result[mode]) : json_null());
+		json_object_set_new(out, mode_name[mode], plan->mode[mode].known ? result_json(&plan->mode[mode].result) : json_null());
 	json_t *bubbles = json_object();
 	for (int row = 0; row < RH_BUBBLE_ROWS; row++) {
 		const struct rh_bubble_row_result *is = &plan->bubble[row];
@@ -151,7 +166,7 @@ static void print_bubbles(const struct experiment_plan *plan)
 static void print_text(const struct experiment_plan *plan)
 {
 	const struct rh_experiment *experiment = &plan->experiment;
-	const struct rh_anchor_result *any = &plan->result[plan->known[0] ? 0 : 1];
+	const struct rh_anchor_result *any = &plan->mode[plan->mode[0].known ? 0 : 1].result;
 	printf("%s: %lld sequences of %lld tokens a step, on %d x %s (%s), as %s\n", experiment->name, (long long)experiment->batch,
 	       (long long)experiment->sequence_length, plan->devices, plan->hardware.device.name, plan->hardware.name,
 	       plan->asked->as_published ? plan->peer.name : "this program would");
@@ -160,13 +175,13 @@ static void print_text(const struct experiment_plan *plan)
 	printf("%-6s %-14s %6s  %-10s %10s %10s %9s %10s %9s %9s\n", "", "micro-batches", "rounds", "stages", "tokens/s", "published",
 	       "off by", "step", "bubble", "exposed");
 	for (int mode = 0; mode < MODES; mode++)
-		if (plan->known[mode])
-			print_row(mode_name[mode], experiment, &plan->result[mode]);
+		if (plan->mode[mode].known)
+			print_row(mode_name[mode], experiment, &plan->mode[mode].result);
 	printf("micro-batches: how many, of so many sequences. stages: forward + backward. bubble: devices' idle time by the schedule. "
 	       "exposed: "
 	       "what\ngradients, the update and new weights add to the step\n");
-	if (plan->known[1] && plan->result[1].made_blocks)
-		printf("sync: weights of the last %d blocks are made on the devices\n", plan->result[1].made_blocks);
+	if (plan->mode[1].known && plan->mode[1].result.made_blocks)
+		printf("sync: weights of the last %d blocks are made on the devices\n", plan->mode[1].result.made_blocks);
 	if (!plan->asked->as_published)
 		printf("async: steps follow one another without a flush, as training has them\n");
 	if (plan->asked->as_published && experiment->source)
@@ -179,19 +194,21 @@ static void print_text(const struct experiment_plan *plan)
 
 static void plan_free(struct experiment_plan *plan)
 {
-	for (int mode = 0; mode < MODES; mode++)
-		rh_anchor_result_free(&plan->result[mode]);
+	for (int mode = 0; mode < MODES; mode++) {
+		rh_task_drop(&plan->mode[mode].task);
+		rh_anchor_result_free(&plan->mode[mode].result);
+	}
 	rh_hardware_free(&plan->hardware);
 	rh_peer_free(&plan->peer);
 	rh_layer_table_free(&plan->table);
 	rh_experiment_free(&plan->experiment);
 }
 
-int plan_experiment(const struct rh_config *config)
+int plan_experiment(const struct rh_config *config, struct rh_tasks *tasks)
 {
 	struct experiment_plan plan = {.asked = config};
 	int rc = read_files(&plan);
-	rc = rc ? rc : predict(&plan);
+	rc = rc ? rc : predict(&plan, tasks);
 	if (!rc && config->json)
 		rc = print_json(&plan);
 	else if (!rc)

@@ -4,6 +4,7 @@
 
 #include "config/config.h"
 
-int plan_experiment(const struct rh_config *config) RH_MUST;
+struct rh_tasks;
+int plan_experiment(const struct rh_config *config, struct rh_tasks *tasks) RH_MUST;
 
 #endif

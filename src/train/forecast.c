@@ -126,8 +126,32 @@ static int64_t limited(int64_t budget)
 	return budget >= INT64_MAX / 2 ? 0 : budget;
 }
 
+/* All that the plan says, but for the plan itself. */
+static void tell_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
+{
+	const struct rh_session_bytes *bytes = &session->bytes;
+	int known = !bytes->host_devices; /* cores that rest speed up others */
+	*out = (struct rh_forecast){.device_bytes = bytes->device,
+	                            .device_budget = limited(bytes->device_budget),
+	                            .ram_bytes = bytes->total,
+	                            .ram_budget = limited(bytes->total_budget),
+	                            .store_bytes = bytes->store,
+	                            .boundary_bytes = bytes->boundaries,
+	                            .data_bytes = bytes->data,
+	                            .nvme_bytes = bytes->nvme,
+	                            .nvme_step_bytes = bytes->nvme_step,
+	                            .nvme_run_bytes = input->run_steps ? planning_nvme_writes(session, input->run_steps) : 0,
+	                            .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
+	                            .host_devices = bytes->host_devices,
+	                            .layers = session->model->layers,
+	                            .round_micro_batches = session->train_round,
+	                            .scheduled_idle = known ? session->balanced.idle : 0,
+	                            .scheduled_seconds = known ? session->balanced.step_s : 0,
+	                            .grouped = session->balanced.grouped};
+}
+
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                struct rh_trace *trace, struct rh_forecast *out)
+                const struct rh_forecast_beside *beside, struct rh_forecast *out)
 {
 	struct rh_session session;
 	*out = (struct rh_forecast){0};
@@ -143,28 +167,16 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		return rc;
 	}
 	rc = input->steps ? rh_session_start(&session, &input->work) : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
+	if (!rc) {
+		tell_plan(&session, input, out);
+		if (beside && beside->planned)
+			beside->planned(beside->context, out, &session.plan);
+	}
 	if (!rc && input->steps)
-		rc = run_steps(&session, input, zeros, trace, out);
+		rc = run_steps(&session, input, zeros, beside ? beside->trace : NULL, out);
 	if (!rc && input->steps)
 		rc = count_products(&session, input, out);
 	if (!rc) {
-		out->device_bytes = session.bytes.device;
-		out->device_budget = limited(session.bytes.device_budget);
-		out->ram_bytes = session.bytes.total;
-		out->ram_budget = limited(session.bytes.total_budget);
-		out->store_bytes = session.bytes.store;
-		out->boundary_bytes = session.bytes.boundaries;
-		out->data_bytes = session.bytes.data;
-		out->nvme_bytes = session.bytes.nvme;
-		out->nvme_step_bytes = session.bytes.nvme_step;
-		out->nvme_run_bytes = input->run_steps ? planning_nvme_writes(&session, input->run_steps) : 0;
-		out->nvme_budget = session.bytes.nvme ? config->max_nvme : 0;
-		out->host_devices = session.bytes.host_devices;
-		out->layers = session.model->layers;
-		out->round_micro_batches = session.train_round;
-		out->scheduled_idle = session.bytes.host_devices ? 0 : session.balanced.idle; /* cores that rest speed up others */
-		out->grouped = session.balanced.grouped;
-		out->scheduled_seconds = session.bytes.host_devices ? 0 : session.balanced.step_s;
 		out->plan = session.plan;
 		session.plan = (struct rh_plan){0};
 	}

@@ -5,6 +5,7 @@
 
 #include "train/forecast_input.h"
 
+struct rh_tasks;
 struct rh_trace;
 
 /* One simulation; of an input without steps the plan alone. */
@@ -24,9 +25,18 @@ struct rh_forecast {
 	int host_devices, layers;
 	int grouped; /* layers between which no cut of stages was tried, as there are very many; up to 1: all were */
 };
-/* trace: NULL, or one that the last simulated step is recorded in. RH_DOES_NOT_FIT with the line that says what does not fit. */
+/* What goes on beside a forecast; zeroed: nothing. */
+struct rh_forecast_beside {
+	struct rh_trace *trace; /* NULL, or one that the last simulated step is recorded in */
+	struct rh_tasks *tasks; /* NULL, or for what is independent of one another (core/tasks.h) */
+	/* NULL, or is called once, before steps are simulated: all that does not come of them is known, and the whole run's plan, which is
+	 * gone afterwards. */
+	void (*planned)(void *context, const struct rh_forecast *so_far, const struct rh_plan *plan);
+	void *context;
+};
+/* beside: may be NULL. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                struct rh_trace *trace, struct rh_forecast *out) RH_MUST;
+                const struct rh_forecast_beside *beside, struct rh_forecast *out) RH_MUST;
 void rh_forecast_free(struct rh_forecast *forecast);
 
 #endif

@@ -1,5 +1,7 @@
 #include "train/forecast_bounded.h"
 
+#include "core/minmax.h"
+#include "core/tasks.h"
 #include "schedule/schedule.h"
 
 #include <math.h>
@@ -17,31 +19,45 @@ int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, s
 	return rc;
 }
 
-/* So many micro-batches of a step, in rounds of so many. */
+/* Steps of `count` micro-batches, in rounds of so many, with a plan's stages. */
 struct piece {
-	int64_t count, round;
+	struct rh_task task;
+	struct rh_config config;
+	const struct rh_session_machine *machine;
+	struct rh_forecast_input input;
+	struct rh_cuts cuts;
+	struct rh_forecast_beside beside;
+	struct rh_forecast forecast;
 };
 
-/* Steps of a piece with a plan's stages. */
-static int shorter(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                   const struct rh_plan *plan, struct piece piece, struct rh_trace *trace, struct rh_forecast *out)
+static int run_piece(void *context)
 {
-	struct rh_config same = *config;
-	struct rh_forecast_input part;
-	struct rh_cuts cuts = {0};
+	struct piece *piece = context;
+	return rh_forecast(&piece->config, piece->machine, &piece->input, &piece->beside, &piece->forecast);
+}
+
+/* *out is zeroed. */
+static int piece_open(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                      const struct rh_plan *plan, int64_t count, int64_t round, struct piece *out)
+{
 	const struct rh_schedule *schedule = config->schedule ? rh_schedule_find(config->schedule) : NULL;
-	*out = (struct rh_forecast){0};
-	int rc = rh_forecast_input_shorter(input, piece.count, 2, &part);
+	int rc = rh_forecast_input_shorter(input, count, 2, &out->input);
 	if (rc)
 		return rc;
-	same.round_micro_batches = piece.round < piece.count ? piece.round : piece.count;
+	out->config = *config;
+	out->machine = machine;
+	out->config.round_micro_batches = rh_min(round, count);
 	if (machine->devices > 1 && rh_schedule_is_roundpipe(schedule)) /* others' stages do not depend on micro-batches */
-		rc = rh_config_pin_stages(&same, plan, &cuts);
-	if (!rc)
-		rc = rh_forecast(&same, machine, &part, trace, out);
-	rh_cuts_free(&cuts);
-	rh_forecast_input_free(&part);
+		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
 	return rc;
+}
+
+static void piece_close(struct piece *piece)
+{
+	rh_task_drop(&piece->task);
+	rh_forecast_free(&piece->forecast);
+	rh_cuts_free(&piece->cuts);
+	rh_forecast_input_free(&piece->input);
 }
 
 /* What `from` and `to` micro-batches took, gone on with to `count`. */
@@ -97,36 +113,50 @@ static int64_t choose(int64_t round, int devices, const struct rh_forecast_input
 	return half == round && 3 * round <= most && 2 * round < count ? 2 * round : half;
 }
 
-int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                        struct rh_trace *trace, struct rh_forecast *out)
+/* The rest of *out, whose plan is there, from steps of `few` micro-batches and of so many more. */
+static int simulate_pieces(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                           const struct rh_forecast_beside *beside, int64_t few, int64_t more, struct rh_forecast *out)
 {
-	struct rh_forecast less = {0}, longer = {0};
+	struct piece piece[2] = {0}; /* the shorter one first */
+	int64_t round = out->round_micro_batches, rounds = input->count[0] > round ? 2 : 1;
+	int too_few = few < machine->devices && out->scheduled_seconds > 0; /* of very many layers: most devices idle beside them */
+	/* rounds; else one where the step has one, and two: many short ones would be all uploads */
+	int whole = few % round == 0 && more % round == 0, rc = 0;
+	for (int i = 0; !rc && i < 2; i++) {
+		int64_t count = i ? few + more : few;
+		rc = piece_open(config, machine, input, &out->plan, count, whole ? round : rh_round_count(count, rounds), &piece[i]);
+	}
+	piece[1].beside.trace = beside->trace;
+	for (int i = 1; !rc && i >= 0; i--) /* the longer one takes most of the time */
+		rh_task_begin(beside->tasks, &piece[i].task, run_piece, &piece[i]);
+	if (!rc && beside->planned)
+		beside->planned(beside->context, out, &out->plan);
+	for (int i = 0; !rc && i < 2; i++)
+		rc = rh_task_finish(&piece[i].task);
+	if (!rc)
+		go_on(&piece[0].forecast, &piece[1].forecast, (double)few, (double)(few + more), input, too_few, out);
+	for (int i = 0; i < 2; i++)
+		piece_close(&piece[i]);
+	return rc;
+}
+
+int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
+                        const struct rh_forecast_beside *beside, struct rh_forecast *out)
+{
 	struct rh_forecast_input none = *input;
 	int64_t few, more;
 	if (input->count[0] * input->layers * input->steps <= SIMULATED_MOST)
-		return rh_forecast(config, machine, input, trace, out);
+		return rh_forecast(config, machine, input, beside, out);
 	none.steps = 0;
 	int rc = rh_forecast(config, machine, &none, NULL, out);
 	if (rc)
 		return rc;
-	int64_t round = out->round_micro_batches;
-	few = choose(round, machine->devices, input, &out->plan, &more);
-	int64_t rounds = input->count[0] > round ? 2 : 1;
-	int too_few = few < machine->devices && out->scheduled_seconds > 0; /* of very many layers: most devices idle beside them */
-	/* rounds; else one where the step has one, and two: many short ones would be all uploads */
-	int whole = few % round == 0 && more % round == 0;
+	few = choose(out->round_micro_batches, machine->devices, input, &out->plan, &more);
 	if (few + more >= input->count[0]) {
 		rh_forecast_free(out);
-		return rh_forecast(config, machine, input, trace, out);
+		return rh_forecast(config, machine, input, beside, out);
 	}
-	rc = shorter(config, machine, input, &out->plan, (struct piece){few, whole ? round : rh_round_count(few, rounds)}, NULL, &less);
-	rc = rc ? rc
-	        : shorter(config, machine, input, &out->plan,
-	                  (struct piece){few + more, whole ? round : rh_round_count(few + more, rounds)}, trace, &longer);
-	if (!rc)
-		go_on(&less, &longer, (double)few, (double)(few + more), input, too_few, out);
-	rh_forecast_free(&less);
-	rh_forecast_free(&longer);
+	rc = simulate_pieces(config, machine, input, beside ? beside : &(struct rh_forecast_beside){0}, few, more, out);
 	if (rc)
 		rh_forecast_free(out);
 	return rc;

@@ -32,9 +32,9 @@ struct rh_outlook {
 	int64_t nvme_written_bytes; /* by the whole run */
 };
 
-/* trace as in rh_forecast. 0 also where the run does not fit. */
+/* tasks and trace as in rh_forecast. 0 also where the run does not fit. */
 int rh_outlook_make(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                    struct rh_trace *trace, struct rh_outlook *out) RH_MUST;
+                    struct rh_tasks *tasks, struct rh_trace *trace, struct rh_outlook *out) RH_MUST;
 void rh_outlook_free(struct rh_outlook *outlook);
 
 #endif

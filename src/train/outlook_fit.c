@@ -4,14 +4,22 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What is tried, and for whom. */
+struct trial {
+	const struct rh_session_machine *machine;
+	const _Atomic int *unwanted; /* NULL, or set: nobody asks any more */
+};
+
 /* By a plan alone; `stages`: also those that are chosen by time. bytes: NULL, or where what it takes goes. */
-static int fits_with(const struct rh_config *config, const struct rh_session_machine *machine, enum rh_session_stages stages,
+static int fits_with(const struct rh_config *config, const struct trial *trial, enum rh_session_stages stages,
                      struct rh_session_bytes *bytes)
 {
 	struct rh_forecast_input input = {0};
 	struct rh_session session = {0};
+	if (trial->unwanted && atomic_load(trial->unwanted))
+		return 0;
 	int rc = rh_forecast_input_synthetic(config, 0, &input);
-	rc = rc ? rc : rh_session_simulate(config, machine, &session);
+	rc = rc ? rc : rh_session_simulate(config, trial->machine, &session);
 	rc = rc ? rc : rh_session_plan(&session, &input.work, stages);
 	if (bytes)
 		*bytes = session.bytes;
@@ -21,21 +29,21 @@ static int fits_with(const struct rh_config *config, const struct rh_session_mac
 	return !rc;
 }
 
-static int fits(const struct rh_config *config, const struct rh_session_machine *machine)
+static int fits(const struct rh_config *config, const struct trial *trial)
 {
-	return fits_with(config, machine, RH_STAGES_PACKED, NULL);
+	return fits_with(config, trial, RH_STAGES_PACKED, NULL);
 }
 
 enum { FIRST_TRIED = 256 };
 
 /* The largest value up to most for which the configuration fits, by doubling and halving from `first`; 0: none. */
-static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct rh_session_machine *machine)
+static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, int64_t most, const struct trial *trial)
 {
 	int64_t low = 0, high = first;
 	high = high < most ? high : most;
 	for (; high <= most; high = high * 4 > most && high < most ? most : high * 4) {
 		*key = high;
-		if (!fits(config, machine))
+		if (!fits(config, trial))
 			break;
 		low = high;
 		if (high == most)
@@ -43,7 +51,7 @@ static int64_t largest(struct rh_config *config, int64_t *key, int64_t first, in
 	}
 	while (high - low > (low >> 6) + 1) {
 		*key = low + (high - low) / 2;
-		if (fits(config, machine))
+		if (fits(config, trial))
 			low = *key;
 		else
 			high = *key;
@@ -60,28 +68,40 @@ static int64_t shortened(int64_t length, int times)
 }
 
 /* Searched with packed stages: those that a run would have may need a little more. By doubling and halving, the fewest times. */
-static int64_t least_shortened(struct rh_config *config, int64_t length, const struct rh_session_machine *machine)
+static int64_t least_shortened(struct rh_config *config, int64_t length, const struct trial *trial)
 {
 	int low = -1, high = 0; /* low is too few */
 	for (int step = 1;; low = high, high += step, step *= 2) {
 		config->max_length = shortened(length, high);
-		if (!config->max_length || fits_with(config, machine, RH_STAGES_DEFAULT, NULL))
+		if (!config->max_length || fits_with(config, trial, RH_STAGES_DEFAULT, NULL))
 			break;
 	}
 	while (high - low > 1) {
 		int middle = low + (high - low) / 2;
 		config->max_length = shortened(length, middle);
-		*(fits_with(config, machine, RH_STAGES_DEFAULT, NULL) ? &high : &low) = middle;
+		*(fits_with(config, trial, RH_STAGES_DEFAULT, NULL) ? &high : &low) = middle;
 	}
 	return shortened(length, high);
 }
 
-int64_t outlook_longest(const struct rh_config *config, const struct rh_session_machine *machine)
+static int find_longest(void *context)
 {
-	struct rh_config other = *config;
-	other.per_device_train_batch_size = 1;
-	int64_t length = largest(&other, &other.max_length, config->max_length, 1 << 22, machine);
-	return least_shortened(&other, length, machine);
+	struct outlook_longest *longest = context;
+	const struct trial trial = {.machine = longest->machine, .unwanted = &longest->unwanted};
+	struct rh_config config = *longest->config;
+	config.per_device_train_batch_size = 1;
+	int64_t most = largest(&config, &config.max_length, config.max_length, 1 << 22, &trial);
+	longest->tokens = least_shortened(&config, most, &trial);
+	return 0;
+}
+
+void outlook_longest_begin(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine,
+                           struct outlook_longest *out)
+{
+	out->config = config;
+	out->machine = machine;
+	atomic_init(&out->unwanted, 0);
+	rh_task_begin(tasks, &out->task, find_longest, out);
 }
 
 /* ---- changes after which a run would fit ---- */
@@ -105,18 +125,18 @@ static void show_size(int64_t bytes, char *out, size_t room)
 }
 
 /* Onto NVMe goes what it must, and no more. */
-static int mend_by_spill(const struct rh_config *config, const struct rh_session_machine *machine, const char *with, struct rh_outlook *out)
+static int mend_by_spill(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
 	struct rh_session_bytes bytes;
 	char size[32];
-	int64_t room = machine->hardware->nvme.bytes;
+	int64_t room = trial->machine->hardware->nvme.bytes;
 	other.spill = RH_SPILL_AUTO;
 	other.max_nvme = room ? room : (int64_t)1 << 50;
 	other.max_nvme_writes = 0;
 	if (config->spill)
 		return 0;
-	if (!fits_with(&other, machine, RH_STAGES_PACKED, &bytes)) {
+	if (!fits_with(&other, trial, RH_STAGES_PACKED, &bytes)) {
 		if (!*with && bytes.nvme && bytes.total > bytes.total_budget)
 			out->spilled_ram_bytes = bytes.total;
 		return 0;
@@ -130,20 +150,20 @@ static int mend_by_spill(const struct rh_config *config, const struct rh_session
 	return 1;
 }
 
-static int mend_by_batch(const struct rh_config *config, const struct rh_session_machine *machine, const char *with, struct rh_outlook *out)
+static int mend_by_batch(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
 	int64_t rows = config->per_device_train_batch_size, batch = 0;
 	size_t room = sizeof out->mend->text;
 	if (rows > 1)
-		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, machine);
+		batch = largest(&other, &other.per_device_train_batch_size, FIRST_TRIED, rows, trial);
 	if (batch) {
 		snprintf(next_mend(out), room, "%sper_device_train_batch_size: %lld", with, (long long)batch);
 		return 1;
 	}
 	other = *config;
 	other.per_device_train_batch_size = 1;
-	int64_t length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, machine);
+	int64_t length = largest(&other, &other.max_length, FIRST_TRIED, config->max_length, trial);
 	if (length < config->max_length / 8) /* is no answer to what was asked */
 		return 0;
 	if (length)
@@ -153,7 +173,7 @@ static int mend_by_batch(const struct rh_config *config, const struct rh_session
 }
 
 /* The same training in fewer bytes. */
-static int mend_by_layout(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+static int mend_by_layout(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
 	size_t room = sizeof out->mend->text;
@@ -161,18 +181,18 @@ static int mend_by_layout(const struct rh_config *config, const struct rh_sessio
 	other.dtype = RH_BF16;
 	if (wide) {
 		other.state_layout = RH_LAYOUT_SPLIT;
-		if (fits(&other, machine))
+		if (fits(&other, trial))
 			snprintf(next_mend(out), room, "dtype: bfloat16");
 	}
 	if (config->state_layout == RH_LAYOUT_SPLIT8 || config->optim != RH_OPTIM_ADAMW || config->use_lora || out->mends > before)
 		return out->mends > before;
 	other.state_layout = RH_LAYOUT_SPLIT8;
-	if (fits(&other, machine))
+	if (fits(&other, trial))
 		snprintf(next_mend(out), room, "state_layout: split8%s", wide ? " and dtype: bfloat16" : "");
 	return out->mends > before;
 }
 
-static int mend_by_lora(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+static int mend_by_lora(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
 	char text[128];
@@ -185,49 +205,49 @@ static int mend_by_lora(const struct rh_config *config, const struct rh_session_
 	other.lora_r = config->lora_r ? config->lora_r : 16;
 	snprintf(text, sizeof text, "a LoRA adapter instead of all weights, use_peft: true%s",
 	         config->dtype == RH_F32 ? " and dtype: bfloat16" : "");
-	if (fits(&other, machine)) {
+	if (fits(&other, trial)) {
 		snprintf(next_mend(out), sizeof out->mend->text, "%s", text);
 	} else if (!before) {
 		size_t length = strlen(text);
 		snprintf(text + length, sizeof text - length, " and ");
-		mend_by_batch(&other, machine, text, out);
+		mend_by_batch(&other, trial, text, out);
 	}
 	return out->mends > before;
 }
 
 /* Host memory that a run needs whatever it may have, where that does not change its plan: of devices with memory of their own, and nothing
  * on NVMe. 0: not known. */
-static int64_t needed_ram(const struct rh_config *config, const struct rh_session_machine *machine)
+static int64_t needed_ram(const struct rh_config *config, const struct trial *trial)
 {
-	const struct rh_hardware_device *device = &machine->hardware->device;
+	const struct rh_hardware_device *device = &trial->machine->hardware->device;
 	struct rh_config other = *config;
 	struct rh_session_bytes bytes = {0};
 	other.max_ram = 1;
-	if (device->memory <= device->reserved || config->spill || fits_with(&other, machine, RH_STAGES_PACKED, &bytes))
+	if (device->memory <= device->reserved || config->spill || fits_with(&other, trial, RH_STAGES_PACKED, &bytes))
 		return 0;
 	return bytes.total_budget == 1 ? bytes.total : 0;
 }
 
 /* A cap that is tried: it fits where it is `needed`, or, where that is not known, by a plan. */
-static int cap_fits(const struct rh_config *config, int64_t cap, int64_t needed, const struct rh_session_machine *machine)
+static int cap_fits(const struct rh_config *config, int64_t cap, int64_t needed, const struct trial *trial)
 {
-	return needed ? cap >= needed : fits(config, machine);
+	return needed ? cap >= needed : fits(config, trial);
 }
 
 /* The least value of a cap that fits, to a hundredth; 0: none does. */
-static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh_config *other, const struct rh_session_machine *machine)
+static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh_config *other, const struct trial *trial)
 {
-	int64_t low = 0, high = (int64_t)64 << 20, needed = cap == &other->max_ram ? needed_ram(config, machine) : 0;
+	int64_t low = 0, high = (int64_t)64 << 20, needed = cap == &other->max_ram ? needed_ram(config, trial) : 0;
 	for (*other = *config;; low = high, high *= 2) {
 		*cap = high;
-		if (cap_fits(other, high, needed, machine))
+		if (cap_fits(other, high, needed, trial))
 			break;
 		if (high > (int64_t)1 << 45)
 			return 0;
 	}
 	while (high - low > high / 100) {
 		*cap = low + (high - low) / 2;
-		if (cap_fits(other, *cap, needed, machine))
+		if (cap_fits(other, *cap, needed, trial))
 			high = *cap;
 		else
 			low = *cap;
@@ -235,25 +255,25 @@ static int64_t least_cap(const struct rh_config *config, int64_t *cap, struct rh
 	return high;
 }
 
-static void mend_by_cap(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+static void mend_by_cap(const struct rh_config *config, const struct trial *trial, struct rh_outlook *out)
 {
 	struct rh_config other;
 	char ram_size[32], vram_size[32];
-	int64_t ram = least_cap(config, &other.max_ram, &other, machine), vram = 0;
+	int64_t ram = least_cap(config, &other.max_ram, &other, trial), vram = 0;
 	size_t room = sizeof out->mend->text;
 	if (!ram && config->max_vram)
-		vram = least_cap(config, &other.max_vram, &other, machine);
+		vram = least_cap(config, &other.max_vram, &other, trial);
 	int both = !ram && !vram && config->max_vram;
 	if (both) {
 		struct rh_config free_vram = *config;
 		free_vram.max_vram = 0;
-		ram = least_cap(&free_vram, &other.max_ram, &other, machine);
+		ram = least_cap(&free_vram, &other.max_ram, &other, trial);
 	}
 	if (!ram && !vram)
 		return;
 	show_size(ram, ram_size, sizeof ram_size);
 	show_size(vram, vram_size, sizeof vram_size);
-	int beyond = machine->ram_bytes && ram > machine->ram_bytes;
+	int beyond = trial->machine->ram_bytes && ram > trial->machine->ram_bytes;
 	char *text = next_mend(out);
 	out->ram_needed_bytes = both ? 0 : ram;
 	if (!ram)
@@ -263,16 +283,38 @@ static void mend_by_cap(const struct rh_config *config, const struct rh_session_
 		         both ? ", and no max_vram" : "");
 }
 
-void outlook_mend(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+/* A mend of its own, beside those that depend on one another. */
+struct cap_mend {
+	struct rh_task task;
+	const struct rh_config *config;
+	const struct trial *trial;
+	struct rh_outlook out;
+};
+
+static int run_cap_mend(void *context)
 {
+	struct cap_mend *mend = context;
+	mend_by_cap(mend->config, mend->trial, &mend->out);
+	return 0;
+}
+
+int outlook_mend(struct rh_tasks *tasks, const struct rh_config *config, const struct rh_session_machine *machine, struct rh_outlook *out)
+{
+	const struct trial trial = {.machine = machine};
 	struct rh_config half = *config;
-	int found = mend_by_spill(config, machine, "", out);
-	found |= mend_by_layout(config, machine, out);
-	found |= mend_by_batch(config, machine, "", out);
-	found |= mend_by_lora(config, machine, out);
+	struct cap_mend cap = {.config = config, .trial = &trial};
+	rh_task_begin(tasks, &cap.task, run_cap_mend, &cap);
+	int found = mend_by_spill(config, &trial, "", out);
+	found |= mend_by_layout(config, &trial, out);
+	found |= mend_by_batch(config, &trial, "", out);
+	found |= mend_by_lora(config, &trial, out);
 	if (!found && config->dtype == RH_BF16 && config->optim == RH_OPTIM_ADAMW && !config->use_lora) {
 		half.state_layout = RH_LAYOUT_SPLIT8;
-		mend_by_spill(&half, machine, ", state_layout: split8", out);
+		mend_by_spill(&half, &trial, ", state_layout: split8", out);
 	}
-	mend_by_cap(config, machine, out);
+	int rc = rh_task_finish(&cap.task);
+	out->ram_needed_bytes = cap.out.ram_needed_bytes;
+	for (int i = 0; i < cap.out.mends; i++)
+		snprintf(next_mend(out), sizeof out->mend->text, "%s", cap.out.mend[i].text);
+	return rc;
 }

@@ -4,6 +4,8 @@
 #include "config/config_internal.h"
 #include "core/json.h"
 
+#include <sched.h>
+
 #define ROWS "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"a dog ran\"}\n{\"text\": \"the end\"}\n{\"text\": \"it is so\"}\n"
 
 static void make_good(struct scratch *scratch)
@@ -60,6 +62,40 @@ static void test_plan_twice_prints_the_same_bytes(void **state)
 	json_decref(json);
 	run_free(&first);
 	run_free(&second);
+	scratch_close(&scratch);
+}
+
+/* Whatever is printed, on one core and on all that there are. */
+static void check_cores(const struct scratch *scratch, const char *line)
+{
+	cpu_set_t all, one;
+	check_ok(sched_getaffinity(0, sizeof all, &all));
+	CPU_ZERO(&one);
+	for (size_t core = 0; !CPU_COUNT(&one); core++)
+		if (CPU_ISSET(core, &all))
+			CPU_SET(core, &one);
+	struct ran many = run_line(scratch, "%s", line);
+	check_ok(sched_setaffinity(0, sizeof one, &one));
+	struct ran alone = run_line(scratch, "%s", line);
+	check_ok(sched_setaffinity(0, sizeof all, &all));
+	assert_int_equal(many.status, alone.status);
+	assert_string_equal(many.out, alone.out);
+	assert_string_equal(many.err, alone.err);
+	assert_true(strlen(many.out) > 100);
+	run_free(&many);
+	run_free(&alone);
+}
+
+static void test_plan_prints_the_same_bytes_on_any_number_of_cores(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	check_cores(&scratch, path_of("plan %s/run.yaml --hardware rtx4090x8 --gradient_accumulation_steps 5000", scratch.dir));
+	check_cores(&scratch, path_of("plan %s/run.yaml --hardware rtx4090x8 --gradient_accumulation_steps 2048 --compare", scratch.dir));
+	check_cores(&scratch, path_of("plan %s/run.yaml --hardware rtx4090x8 --max_vram 64KiB", scratch.dir));
+	check_cores(&scratch, "plan examples/anchors/gpt-oss-20b.yaml --hardware rtx4090x8");
+	check_cores(&scratch, "plan examples/anchors/gpt-oss-20b.yaml --hardware rtx4090x8 --as published");
 	scratch_close(&scratch);
 }
 
@@ -337,6 +373,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_plan_twice_prints_the_same_bytes),
+	        cmocka_unit_test(test_plan_prints_the_same_bytes_on_any_number_of_cores),
 	        cmocka_unit_test(test_plan_says_the_memory_that_the_run_reserves),
 	        cmocka_unit_test(test_plan_that_does_not_fit_says_what_would),
 	        cmocka_unit_test(test_plan_of_a_large_model_says_each_change_that_is_enough),

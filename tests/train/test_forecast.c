@@ -125,7 +125,7 @@ static void test_the_outlook_of_a_deep_model_is_soon_there(void **state)
 	check_ok(rh_forecast_input_synthetic(&deep.rig.config, 2, &input));
 	input.layers = 96;
 	double began = seconds_of_processor();
-	check_ok(rh_outlook_make(&deep.rig.config, &machine, &input, &trace, &look));
+	check_ok(rh_outlook_make(&deep.rig.config, &machine, &input, NULL, &trace, &look));
 	printf("94 layers on 8 devices, with advice: %.2f s of processor time, %.0f ms a step, limited by %s\n",
 	       seconds_of_processor() - began, 1e3 * look.forecast.step_seconds, rh_bottleneck_name(look.bottleneck));
 	assert_true(look.fits && look.longest_sequence > 0 && trace.spans > 0);
