@@ -450,6 +450,52 @@ static void test_op_takes_the_longer_of_arithmetic_and_memory(void **state)
 	check_near(rh_sim_op_seconds(&device, &fill, 1), 1e-3 + 64.0 * 64 * 4 / 1e9, 1e-12);
 }
 
+/* What was measured with weights' gradients beside what it makes counts where they are made. */
+static void test_sums_of_gradients_have_rates_of_their_own(void **state)
+{
+	(void)state;
+	struct rh_hardware_op known[] = {
+	        {.op = (char *)(uintptr_t) "rmsnorm_backward", .product = RH_PRODUCT_F32, .bytes_per_s = 2e6},
+	        {.op = (char *)(uintptr_t) "rmsnorm_backward_dw", .product = RH_PRODUCT_F32, .bytes_per_s = 1e6},
+	};
+	struct rh_hardware_device device = {.op = known, .ops = 2};
+	static float some[64 * 64];
+	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
+	for (int i = RH_RMSNORM_BACKWARD_X; i <= RH_RMSNORM_BACKWARD_DX; i++)
+		op.operand[i] = rh_view_of(some, RH_F32, 64, 64);
+	double without = rh_op_cost(&op).bytes / 2e6;
+	check_near(rh_sim_op_seconds(&device, &op, 1), without, 1e-12);
+	op.operand[RH_RMSNORM_BACKWARD_DW] = rh_view_of(some, RH_F32, 1, 64);
+	check_near(rh_sim_op_seconds(&device, &op, 1), rh_op_cost(&op).bytes / 1e6, 1e-12);
+	device.ops = 1; /* the other's, for want of its own */
+	check_near(rh_sim_op_seconds(&device, &op, 1), rh_op_cost(&op).bytes / 2e6, 1e-12);
+}
+
+/* Square products whose forms differ have the same shapes: each takes its own time. */
+static void test_forms_of_square_products_are_told_apart(void **state)
+{
+	(void)state;
+	struct rh_hardware_gemm point[] = {{RH_PRODUCT_F32, RH_GEMM_NN, 64, 64, 64, 1}, {RH_PRODUCT_F32, RH_GEMM_NT, 64, 64, 64, 0.25}};
+	struct box box;
+	box_plain(&box, 1);
+	box.hardware.device.peak[RH_PRODUCT_F32] = 1e6;
+	box.hardware.device.gemm = point;
+	box.hardware.device.gemms = 2;
+	box_open(&box);
+	static float a[64 * 64];
+	struct rh_op op = {.kind = RH_OP_GEMM};
+	op.operand[RH_GEMM_A] = op.operand[RH_GEMM_B] = op.operand[RH_GEMM_D] = rh_view_of(a, RH_F32, 64, 64);
+	double flops = 2.0 * 64 * 64 * 64, before = 0;
+	for (int turn = 0; turn < 4; turn++) {
+		op.gemm.trans_b = turn % 2;
+		check_ok(box.device[0]->ops->launch(box.device[0], RH_STREAM_COMPUTE, &op));
+		double now = at(record(&box, 0, RH_STREAM_COMPUTE));
+		check_near(now - before, flops / (turn % 2 ? 0.25e6 : 1e6), 1e-6);
+		before = now;
+	}
+	box_close(&box);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -466,6 +512,8 @@ int main(void)
 	        cmocka_unit_test(test_random_flows_are_shared_max_min),
 	        cmocka_unit_test(test_the_same_commands_take_the_same_time),
 	        cmocka_unit_test(test_op_takes_the_longer_of_arithmetic_and_memory),
+	        cmocka_unit_test(test_sums_of_gradients_have_rates_of_their_own),
+	        cmocka_unit_test(test_forms_of_square_products_are_told_apart),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

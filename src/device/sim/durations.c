@@ -56,10 +56,10 @@ static void make_key(const struct rh_op *op, struct key *key)
 		add(key, op->attention.window);
 		break;
 	case RH_OP_GEMM:
-		add(key, op->gemm.trans_a);
+		add(key, op->gemm.trans_a * 2 + op->gemm.trans_b); /* of square operands shapes do not tell */
 		break;
 	case RH_OP_SCALED_GEMM:
-		add(key, op->scaled_gemm.trans_a);
+		add(key, op->scaled_gemm.trans_a * 2 + op->scaled_gemm.trans_b);
 		add(key, op->scaled_gemm.chunk);
 		break;
 	default:

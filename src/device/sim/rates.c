@@ -102,13 +102,29 @@ double rh_sim_op_size(const struct rh_op *op)
 	}
 }
 
+/* Sums of gradients are read and written beside what is made without them, at another rate. */
+const char *rh_sim_rate_name(enum rh_op_kind kind, int weighs)
+{
+	if (!weighs)
+		return rh_op_info(kind)->name;
+	return kind == RH_OP_HEAD_LOSS ? "head_loss_dw" : kind == RH_OP_RMSNORM_BACKWARD ? "rmsnorm_backward_dw" : NULL;
+}
+
+int rh_sim_op_weighs(const struct rh_op *op)
+{
+	return (op->kind == RH_OP_HEAD_LOSS && op->operand[RH_HEAD_LOSS_DW].data) ||
+	       (op->kind == RH_OP_RMSNORM_BACKWARD && op->operand[RH_RMSNORM_BACKWARD_DW].data);
+}
+
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)
 {
 	struct rh_op_cost cost = rh_op_cost(op);
 	enum rh_product product = rh_sim_op_product(op);
-	const char *name = rh_op_info(op->kind)->name;
-	double flops_per_s, bytes_per_s;
-	if (rh_hardware_op_rates(device, name, product, rh_sim_op_size(op), &flops_per_s, &bytes_per_s))
+	double flops_per_s, bytes_per_s, size = rh_sim_op_size(op);
+	int known = 0;
+	for (int weighs = rh_sim_op_weighs(op); !known && weighs >= 0; weighs--)
+		known = rh_hardware_op_rates(device, rh_sim_rate_name(op->kind, weighs), product, size, &flops_per_s, &bytes_per_s);
+	if (known)
 		return device->launch_s +
 		       fmax(over(cost.product_flops + cost.other_flops, flops_per_s), over(cost.bytes, bytes_per_s)) / share;
 	double arithmetic = over(cost.other_flops, device->other_flops_per_s);

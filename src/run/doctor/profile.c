@@ -103,10 +103,10 @@ static double spread(double sum, double squares, int count)
 	return squares / count - sum / count * (sum / count);
 }
 
-static int add_op(enum rh_op_kind kind, enum rh_product product, int64_t size, const struct sums *sums, int by_flops,
+static int add_op(const char *name, enum rh_product product, int64_t size, const struct sums *sums, int by_flops,
                   struct rh_hardware_device *out)
 {
-	struct rh_hardware_op op = {.op = rh_strdup(rh_op_info(kind)->name), .product = product, .size = size};
+	struct rh_hardware_op op = {.op = rh_strdup(name), .product = product, .size = size};
 	if (!op.op)
 		return -ENOMEM;
 	if (by_flops)
@@ -121,37 +121,49 @@ static int add_op(enum rh_op_kind kind, enum rh_product product, int64_t size, c
 	return rc;
 }
 
+/* Ops that are measured as one. */
+struct kind {
+	enum rh_op_kind kind;
+	int weighs; /* makes weights' gradients too, of those kinds that may */
+	enum rh_product product;
+};
+
+static int is_of(const struct rh_op *op, struct kind kind)
+{
+	return op->kind == kind.kind && rh_sim_op_weighs(op) == kind.weighs && rh_sim_op_product(op) == kind.product;
+}
+
 /* One entry for each size of the ops whose size decides, one for all sizes of the others. */
-static int add_kind(const struct rh_doctor_report *report, enum rh_op_kind kind, enum rh_product product, struct rh_hardware_device *out)
+static int add_kind(const struct rh_doctor_report *report, struct kind kind, struct rh_hardware_device *out)
 {
 	struct sums all = {0};
 	for (size_t i = 0; i < report->ops.count; i++) {
 		const struct doctor_op_time *time = &report->ops.item[i];
-		if (time->op.kind == kind && rh_sim_op_product(&time->op) == product)
+		if (is_of(&time->op, kind))
 			add_to(&all, rh_op_cost(&time->op), busy(report, time));
 	}
 	if (!all.count)
 		return 0;
 	int by_flops =
 	        all.flops > 0 && (spread(all.flops_log, all.flops_log2, all.count) < spread(all.bytes_log, all.bytes_log2, all.count) ||
-	                          kind == RH_OP_ATTENTION || kind == RH_OP_ATTENTION_BACKWARD || kind == RH_OP_HEAD_LOSS);
+	                          kind.kind == RH_OP_ATTENTION || kind.kind == RH_OP_ATTENTION_BACKWARD || kind.kind == RH_OP_HEAD_LOSS);
 	for (double above = 0, size = 0;; above = size) { /* the next larger size */
 		struct sums sums = {0};
 		size = INFINITY;
 		for (size_t i = 0; i < report->ops.count; i++) {
 			const struct doctor_op_time *time = &report->ops.item[i];
 			double this = rh_sim_op_size(&time->op);
-			if (time->op.kind == kind && rh_sim_op_product(&time->op) == product && this > above && this < size)
+			if (is_of(&time->op, kind) && this > above && this < size)
 				size = this;
 		}
 		if (!isfinite(size))
 			return 0;
 		for (size_t i = 0; i < report->ops.count; i++) {
 			const struct doctor_op_time *time = &report->ops.item[i];
-			if (time->op.kind == kind && rh_sim_op_product(&time->op) == product && rh_sim_op_size(&time->op) == size)
+			if (is_of(&time->op, kind) && rh_sim_op_size(&time->op) == size)
 				add_to(&sums, rh_op_cost(&time->op), busy(report, time));
 		}
-		int rc = add_op(kind, product, size > 1 ? (int64_t)size : 0, &sums, by_flops, out);
+		int rc = add_op(rh_sim_rate_name(kind.kind, kind.weighs), kind.product, size > 1 ? (int64_t)size : 0, &sums, by_flops, out);
 		if (rc)
 			return rc;
 	}
@@ -168,8 +180,9 @@ static int add_ops(const struct rh_doctor_report *report, struct rh_hardware_dev
 	}
 	int rc = 0;
 	for (int kind = 0; !rc && kind < RH_OP_KINDS; kind++)
-		for (int p = 0; !rc && kind != RH_OP_GEMM && p < RH_PRODUCTS; p++)
-			rc = add_kind(report, (enum rh_op_kind)kind, (enum rh_product)p, out);
+		for (int p = 0; !rc && kind != RH_OP_GEMM && p < 2 * RH_PRODUCTS; p++)
+			rc = add_kind(report, (struct kind){(enum rh_op_kind)kind, p / RH_PRODUCTS, (enum rh_product)(p % RH_PRODUCTS)},
+			              out);
 	return rc;
 }
 
