@@ -123,16 +123,12 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
                         struct rh_layer_cost *out)
 {
 	int bf16 = model->dtype != RH_F32;
+	out->upload_bytes = rh_plan_layer_upload(model, l);
+	out->gradient_bytes = rh_plan_layer_gradients(model, l) * (4 + 2 * bf16);
 	for (int which = 0; which < 2; which++) {
 		int b = model->layer[l].block[which];
-		if (b < 0)
-			continue;
-		const struct rh_block *block = &model->block[b];
-		out->upload_bytes += rh_align_up(rh_dtype_bytes(model->dtype, block->elements), RH_ALIGN);
-		if (!block->trainable)
-			continue;
-		out->gradient_bytes += rh_align_up(block->elements, RH_ALIGN / 2) * (4 + 2 * bf16);
-		if (!model->layer[l].use[which]) /* a tied table's state is counted once */
+		const struct rh_block *block = b < 0 ? NULL : &model->block[b];
+		if (block && block->trainable && !model->layer[l].use[which]) /* a tied table's state is counted once */
 			out->optimizer_bytes += (int64_t)((double)block->elements * host_bytes_per_parameter);
 	}
 	out->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, shape->tokens * model->config->hidden_size), RH_ALIGN);

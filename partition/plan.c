@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
-static int64_t upload_bytes(const struct planner *at, enum pass pass, int lo, int hi)
+int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi)
 {
 	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
 	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1))
@@ -52,7 +51,7 @@ static void count_cuts(struct planner *at, const struct rh_plan *plan)
 static void widen_transfers(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
-	plan->weight_bytes = rh_max(plan->weight_bytes, upload_bytes(at, pass, lo, hi));
+	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
 
@@ -101,7 +100,7 @@ static struct rh_plan widened(struct planner *at, const struct rh_plan *plan, en
 /* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
 static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	return (hi - lo == 1 || upload_bytes(at, pass, lo, hi) <= at->upload_limit) &&
+	return (hi - lo == 1 || plan_upload_bytes(at, pass, lo, hi) <= at->upload_limit) &&
 	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
 }
 
@@ -144,25 +143,29 @@ static int alone(const struct planner *at, enum pass pass)
 }
 
 /* How far down from hi a stage may grow for what it holds, and how far up from lo. Between the ends more layers never fit where fewer do
- * not. */
-static int grow_down(struct planner *at, const struct rh_plan *plan, enum pass pass, int floor, int hi)
+ * not. `like`: layers of the stage before, which most others have too: looked at first. */
+static int grow_down(struct planner *at, const struct rh_plan *plan, enum pass pass, int floor, int hi, int like)
 {
-	int lo = hi - 1, below = (floor > 1 ? floor : 1) - 1;
+	int lo = hi - 1, below = (floor > 1 ? floor : 1) - 1, first = hi - like;
 	while (lo - below > 1) {
-		int middle = below + (lo - below) / 2;
-		*(fits(at, plan, pass, middle, hi) ? &lo : &below) = middle;
+		int middle = first > below && first < lo ? first : below + (lo - below) / 2;
+		int good = fits(at, plan, pass, middle, hi);
+		*(good ? &lo : &below) = middle;
+		first = good && middle == first ? lo - 1 : hi;
 	}
 	while (lo > floor && !(lo == 1 && alone(at, pass)) && fits(at, plan, pass, lo - 1, hi))
 		lo--;
 	return lo;
 }
 
-static int grow_up(struct planner *at, const struct rh_plan *plan, int lo, int top)
+static int grow_up(struct planner *at, const struct rh_plan *plan, int lo, int top, int like)
 {
-	int hi = lo + 1, above = top + 1;
+	int hi = lo + 1, above = top + 1, first = lo + like;
 	while (above - hi > 1) {
-		int middle = hi + (above - hi) / 2;
-		*(fits(at, plan, PASS_FORWARD, lo, middle) ? &hi : &above) = middle;
+		int middle = first > hi && first < above ? first : hi + (above - hi) / 2;
+		int good = fits(at, plan, PASS_FORWARD, lo, middle);
+		*(good ? &hi : &above) = middle;
+		first = good && middle == first ? hi + 1 : lo;
 	}
 	while (hi < top && fits(at, plan, PASS_FORWARD, lo, hi + 1))
 		hi++;
@@ -186,20 +189,30 @@ static int cut_above(const int64_t *cuts, int64_t count, int lo, int top)
 	return top;
 }
 
+/* Has the stage neither end of the model, of alike layers? Then it takes what any other of as many layers does. */
+static int between(const struct planner *at, int lo, int hi)
+{
+	return at->alike && lo > 0 && hi < at->layers;
+}
+
 /* Packs [bottom, top) top down into *stages, or takes the given cuts. */
 static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_pass, int bottom, const int64_t *cuts, int64_t count)
 {
-	int hi = at->layers;
+	int hi = at->layers, like = 0;
 	enum pass pass = first_pass;
 	plan->backward_stages = 0;
 	while (hi > bottom) {
 		int floor = pass == PASS_FUSED ? fused_floor(at->request) : bottom;
-		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi);
+		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi, like);
 		if (!fits(at, plan, pass, lo, hi))
 			return does_not_fit(at, plan, pass, lo, hi);
 		widen(at, plan, pass, lo, hi);
 		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
-		hi = lo;
+		like = hi - lo;
+		/* one layer more did not fit, and nothing has been widened by what fits */
+		int again = count < 0 && pass == PASS_BACKWARD && between(at, lo, hi);
+		for (hi = lo; again && hi - like > (bottom > 1 ? bottom : 1); hi -= like)
+			plan->backward[plan->backward_stages++] = (struct rh_stage){hi - like, hi};
 		pass = PASS_BACKWARD;
 	}
 	return 0;
@@ -207,14 +220,15 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 
 static int pack_up(struct planner *at, struct rh_plan *plan, int top, const int64_t *cuts, int64_t count)
 {
-	int lo = 0;
+	int lo = 0, like = 0;
 	plan->forward_stages = 0;
 	while (lo < top) {
-		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top);
+		int hi = count >= 0 ? cut_above(cuts, count, lo, top) : grow_up(at, plan, lo, top, like);
 		if (!fits(at, plan, PASS_FORWARD, lo, hi))
 			return does_not_fit(at, plan, PASS_FORWARD, lo, hi);
 		widen(at, plan, PASS_FORWARD, lo, hi);
 		plan->forward[plan->forward_stages++] = (struct rh_stage){lo, hi};
+		like = hi - lo;
 		lo = hi;
 	}
 	return 0;
@@ -235,7 +249,7 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 				break; /* the next step's weights are not there before this one is over */
 			struct rh_stage stage = s < plan->forward_stages ? plan->forward[s] : plan->backward[s - plan->forward_stages];
 			enum pass pass = s < plan->forward_stages ? PASS_FORWARD : s == plan->forward_stages ? PASS_FUSED : PASS_BACKWARD;
-			bytes[k] = upload_bytes(at, pass, stage.lo, stage.hi);
+			bytes[k] = plan_upload_bytes(at, pass, stage.lo, stage.hi);
 		}
 		most = rh_max(most, bytes[0] + bytes[1]);
 	}
@@ -280,10 +294,13 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	int stages = plan->backward_stages;
 	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .late = plan->late, .backward_stages = stages};
 	fixed_sizes(request, plan);
-	for (int i = 0; i < stages; i++) {
+	for (int i = 0, like = 0; i < stages; i++) {
 		enum pass pass = i == 0 ? PASS_FUSED : i <= saving ? PASS_SAVED : PASS_BACKWARD;
-		widen(at, plan, pass, backward[i].lo, backward[i].hi);
-		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, backward[i].lo, backward[i].hi).saved : 0;
+		struct rh_stage stage = backward[i];
+		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
+		if (stage.hi - stage.lo != like || i == saving + 1 || !between(at, stage.lo, stage.hi)) /* else as the one before */
+			widen(at, plan, pass, stage.lo, stage.hi);
+		like = between(at, stage.lo, stage.hi) ? stage.hi - stage.lo : 0;
 		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
 		plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes, request->train_round), RH_BYTES_MOST);
 	}
@@ -317,23 +334,77 @@ static int choose_saving(struct planner *at, struct rh_plan *plan)
 	return finish(at, plan, low);
 }
 
-/* One packing under the present upload limit. Forward-only runs have one "fused" stage too: the last, which makes loss or logits. */
-static int pack(struct planner *at, struct rh_plan *plan)
+/* Forward-only runs have one "fused" stage too: the last, which makes loss or logits. */
+static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
 	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .late = plan->late};
 	fixed_sizes(request, plan);
-	at->weight_room = rh_max(at->upload_limit, at->largest) + at->upload_limit;
+	at->upload_limit = limit;
+	at->weight_room = rh_max(limit, at->largest) + limit;
 	if (at->given_room)
 		at->weight_room = rh_min(at->weight_room, at->given_room);
 	/* without training only the top stage is run from the backward list */
 	int bottom = request->trains ? request->model->first_trained : at->layers - 1;
-	int rc = pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
+	return pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
+}
+
+/* May a stage save? Of several devices none does, as others run its forward. */
+static int saves(const struct rh_plan_request *request)
+{
+	return request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0;
+}
+
+int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)
+{
+	int rc = pack_backward(at, limit, plan);
 	if (rc)
 		return rc;
 	count_cuts(at, plan);
-	int free = request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0;
-	return free ? choose_saving(at, plan) : finish(at, plan, 0);
+	return saves(at->request) ? choose_saving(at, plan) : finish(at, plan, 0);
+}
+
+/* Bytes of weights that one device recomputes at least: those of all stages but of the topmost ones whose activations fit beside what all
+ * plans with this fused stage hold. */
+static int64_t least_recomputed(struct planner *at, const struct rh_plan *plan)
+{
+	const struct rh_plan_request *request = at->request;
+	struct rh_plan held = *plan;
+	int64_t bytes = 0;
+	held.weight_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
+	widen(at, &held, PASS_FUSED, plan->backward[0].lo, plan->backward[0].hi);
+	held.saved_bytes = 0;
+	for (int i = 1, full = !saves(request); i < plan->backward_stages; i++) {
+		struct rh_stage stage = plan->backward[i];
+		int64_t saved = full ? 0 : plan_stage_bytes(at, PASS_SAVED, stage.lo, stage.hi).saved;
+		held.saved_bytes = rh_min(held.saved_bytes + rh_bytes_times(saved, request->train_round), RH_BYTES_MOST);
+		full = full || total_bytes(&held) > request->device_cap_bytes;
+		bytes += full || !saved ? plan_upload_bytes(at, PASS_BACKWARD, stage.lo, stage.hi) : 0;
+	}
+	return bytes;
+}
+
+/* The fewest forward stages of layers [0, top), beside backward stages as the plan has them: each as large as none can be that has a
+ * boundary inside, too. */
+static int least_forward(struct planner *at, const struct rh_plan *plan, int top)
+{
+	if (!at->alike || at->request->forward_cut_count >= 0 || !top)
+		return top > 0;
+	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
+	int lowest = grow_up(at, plan, 0, top, 0), most = lowest < top ? grow_up(at, plan, lowest, top, 0) - lowest : 1;
+	return 1 + (top - lowest + most - 1) / most;
+}
+
+int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, struct plan_cost *out)
+{
+	int rc = pack_backward(at, limit, scratch);
+	if (rc)
+		return rc;
+	int several = at->request->devices > 1, stages = scratch->backward_stages;
+	out->recomputed = several ? 0 : least_recomputed(at, scratch);
+	/* of one device stages that save stand in both lists */
+	out->stages = stages + (several ? least_forward(at, scratch, scratch->backward[0].lo) : 0);
+	return 0;
 }
 
 static int check_cuts(const struct rh_plan_request *request)
@@ -379,29 +450,7 @@ static int whole(struct planner *at, struct rh_plan *plan)
 	return plan->device_bytes <= request->device_cap_bytes;
 }
 
-static int ascending(const void *left, const void *right)
-{
-	int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-	return (a > b) - (a < b);
-}
-
-/* The uploads of all runs of layers, ascending; returns how many are different. Of alike layers all runs of a length are one. */
-static size_t list_limits(const struct planner *at, int64_t *limit)
-{
-	size_t count = 0, different = 0;
-	for (int lo = 0; lo < at->layers; lo++)
-		for (int hi = lo + 1; hi <= at->layers; hi++)
-			if (!at->alike || lo < 2 || hi == at->layers)
-				limit[count++] = upload_bytes(at, PASS_FUSED, lo, hi);
-	qsort(limit, count, sizeof *limit, ascending);
-	for (size_t i = 0; i < count; i++)
-		if (!different || limit[i] != limit[different - 1])
-			limit[different++] = limit[i];
-	return different;
-}
-
-/* The largest upload of the stages of several layers that are given, 0: none. Where all are, at->given_room is what weights take. */
-static int64_t given_limit(struct planner *at, struct rh_plan *scratch)
+int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch)
 {
 	const struct rh_plan_request *request = at->request;
 	int64_t backward = request->backward_cut_count, forward = request->forward_cut_count, most = 0;
@@ -412,113 +461,24 @@ static int64_t given_limit(struct planner *at, struct rh_plan *scratch)
 		lo = cut_below(request->backward_cuts, backward, first ? 0 : bottom, hi);
 		top = first ? lo : top;
 		scratch->backward[scratch->backward_stages++] = (struct rh_stage){lo, hi};
-		most = rh_max(most, hi - lo > 1 ? upload_bytes(at, first ? PASS_FUSED : PASS_BACKWARD, lo, hi) : 0);
+		most = rh_max(most, hi - lo > 1 ? plan_upload_bytes(at, first ? PASS_FUSED : PASS_BACKWARD, lo, hi) : 0);
 	}
 	for (int lo = 0, hi; forward >= 0 && lo < top; lo = hi) {
 		hi = cut_above(request->forward_cuts, forward, lo, top);
 		scratch->forward[scratch->forward_stages++] = (struct rh_stage){lo, hi};
-		most = rh_max(most, hi - lo > 1 ? upload_bytes(at, PASS_FORWARD, lo, hi) : 0);
+		most = rh_max(most, hi - lo > 1 ? plan_upload_bytes(at, PASS_FORWARD, lo, hi) : 0);
 	}
 	at->given_room = most && backward >= 0 && forward >= 0 ? two_in_turn(at, scratch) : 0;
 	return most;
-}
-
-static void keep(struct rh_plan *best, const struct rh_plan *now)
-{
-	struct rh_plan sizes = *now;
-	sizes.forward = best->forward;
-	sizes.backward = best->backward;
-	sizes.saved = best->saved;
-	sizes.late = best->late;
-	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
-	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
-	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
-	memcpy(best->late, now->late, (size_t)now->backward_stages * sizeof *now->late);
-	*best = sizes;
-}
-
-/* What a plan costs, to be made least: first what one device recomputes, in bytes of weights; then the number of stages. */
-struct cost {
-	int64_t recomputed;
-	int stages;
-};
-
-static struct cost cost_of(const struct planner *at, const struct rh_plan *plan)
-{
-	struct cost cost = {0, plan->forward_stages + plan->backward_stages};
-	for (int i = 1; at->request->devices == 1 && i < plan->backward_stages; i++)
-		if (!plan->saved[i].bytes)
-			cost.recomputed += upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
-	return cost;
-}
-
-static int cheaper(struct cost a, struct cost b)
-{
-	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
-}
-
-/* No plan under this limit or a smaller one costs less: forward and fused stages hold all layers between the ends, the backward ones those
- * that are trained; none but a single layer uploads more than the limit, and what is saved has room. */
-static struct cost least_cost(struct planner *at, int64_t limit)
-{
-	const struct rh_plan_request *request = at->request;
-	int top = at->layers - 1, trained = request->trains ? (int)rh_max(request->model->first_trained, 1) : top;
-	int64_t most = rh_max(limit, at->largest_between), all = at->below[top] - at->below[1],
-	        backward = at->below[top] - at->below[trained];
-	int64_t least_saved = plan_least_saved(at), saved = backward;
-	if (least_saved && request->train_round)
-		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
-	return (struct cost){request->devices == 1 ? rh_max(backward - most - saved, 0) : 0,
-	                     (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
-}
-
-/* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers that are
- * not cut into stages go one by one, each loaded when the one before is done. */
-static int search(struct planner *at, struct rh_plan *out)
-{
-	size_t layers = (size_t)at->layers;
-	struct rh_plan now = {.forward = rh_alloc(layers, sizeof *now.forward),
-	                      .backward = rh_alloc(layers, sizeof *now.backward),
-	                      .saved = rh_alloc(layers, sizeof *now.saved),
-	                      .late = rh_alloc(layers, sizeof *now.late)};
-	int64_t *limit = rh_alloc(at->alike ? 3 * layers : layers * (layers + 1) / 2, sizeof *limit);
-	struct cost best = {0, -1};
-	int rc = now.forward && now.backward && now.saved && now.late && limit ? 0 : -ENOMEM;
-	int64_t given = rc ? 0 : given_limit(at, &now);
-	for (size_t i = rc || at->given_room ? 0 : list_limits(at, limit); i-- > 0 && limit[i] >= given;) {
-		if (limit[i] + rh_max(limit[i], at->largest) > at->request->device_cap_bytes) /* the room for weights alone */
-			continue;
-		if (best.stages >= 0 && cheaper(best, least_cost(at, limit[i])))
-			break;
-		at->upload_limit = limit[i];
-		if (pack(at, &now))
-			continue;
-		struct cost cost = cost_of(at, &now);
-		if (best.stages < 0 || !cheaper(best, cost)) {
-			best = cost;
-			keep(out, &now);
-		}
-	}
-	if (!rc && best.stages < 0) {
-		at->upload_limit = given;
-		rc = pack(at, &now);
-		if (!rc)
-			keep(out, &now);
-	}
-	if (!rc)
-		rh_error_clear(); /* of limits that did not fit */
-	rh_plan_free(&now);
-	rh_free(limit);
-	return rc;
 }
 
 static void sum_layers(struct planner *at)
 {
 	const struct rh_model *model = at->request->model;
 	for (int l = 0; l < at->layers; l++) {
-		int64_t bytes = rh_plan_upload_layout(model, l, l + 1, 0, at->offset);
+		int64_t bytes = rh_plan_layer_upload(model, l);
 		at->below[l + 1] = at->below[l] + bytes;
-		at->gradients_below[l + 1] = at->gradients_below[l] + rh_plan_gradient_layout(model, l, l + 1, at->offset);
+		at->gradients_below[l + 1] = at->gradients_below[l] + rh_plan_layer_gradients(model, l);
 		at->largest = rh_max(at->largest, bytes);
 		if (l && l + 1 < at->layers)
 			at->largest_between = rh_max(at->largest_between, bytes);
@@ -565,7 +525,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	if (!rc && !(out->forward && out->backward && out->saved && out->late))
 		rc = -ENOMEM;
 	if (!rc && !whole(&at, out))
-		rc = search(&at, out);
+		rc = plan_search(&at, out);
 	close_planner(&at);
 	if (rc)
 		rh_plan_free(out);

@@ -91,6 +91,9 @@ const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int
 int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset);
 /* The same for gradient sums, in elements: offset[2*b+use]. */
 int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, int64_t *offset);
+/* The totals of one layer alone. */
+int64_t rh_plan_layer_upload(const struct rh_model *model, int l);
+int64_t rh_plan_layer_gradients(const struct rh_model *model, int l);
 
 /* The first layers of all of `stages` (at most one a layer) but the first, for stages of about equal weights: cut has stages - 1 places. */
 void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);

@@ -14,6 +14,12 @@ struct plan_stage_bytes {
 	int64_t late;  /* what its weight gradients are made of, where they are put off */
 };
 
+/* What a plan costs, to be made least: first what one device recomputes, in bytes of weights; then the number of stages. */
+struct plan_cost {
+	int64_t recomputed;
+	int stages;
+};
+
 /* A request while it is being worked on. */
 struct planner {
 	const struct rh_plan_request *request;
@@ -31,6 +37,17 @@ struct planner {
 	int64_t weight_room;              /* in this try */
 	int64_t given_room;               /* that weights take where all stages are cut, 0: they are not */
 };
+
+/* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
+int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi);
+/* One packing under an upload limit. */
+int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
+/* What that costs at least, which takes far less time to know. Fails where the packing does, if not always. */
+int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, struct plan_cost *out) RH_MUST;
+/* The largest upload of the stages of several layers that are given, 0: none. Where all are, at->given_room is what weights take. */
+int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch);
+/* The cheapest packing under any limit. */
+int plan_search(struct planner *at, struct rh_plan *out) RH_MUST;
 
 int plan_measure_open(struct planner *at) RH_MUST;
 void plan_measure_close(struct planner *at);

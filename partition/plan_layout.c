@@ -18,6 +18,16 @@ const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int
 	return &plan->late[i];
 }
 
+static int64_t block_upload(const struct rh_model *model, int b)
+{
+	return rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
+}
+
+static int64_t block_gradients(const struct rh_model *model, int b)
+{
+	return rh_align_up(model->block[b].elements, RH_ALIGN / 2);
+}
+
 int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int backward_only, int64_t *offset)
 {
 	int64_t bytes = 0;
@@ -31,7 +41,7 @@ int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int 
 			if (b < 0 || offset[b] >= 0)
 				continue;
 			offset[b] = bytes;
-			bytes += rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
+			bytes += block_upload(model, b);
 		}
 	return bytes;
 }
@@ -47,8 +57,26 @@ int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, in
 			if (b < 0 || !model->block[b].trainable)
 				continue;
 			offset[2 * b + model->layer[l].use[which]] = elements;
-			elements += rh_align_up(model->block[b].elements, RH_ALIGN / 2);
+			elements += block_gradients(model, b);
 		}
+	return elements;
+}
+
+int64_t rh_plan_layer_upload(const struct rh_model *model, int l)
+{
+	const int *block = model->layer[l].block;
+	int64_t bytes = 0;
+	for (int which = 0; which < 2; which++)
+		bytes += block[which] < 0 ? 0 : block_upload(model, block[which]);
+	return bytes;
+}
+
+int64_t rh_plan_layer_gradients(const struct rh_model *model, int l)
+{
+	const int *block = model->layer[l].block;
+	int64_t elements = 0;
+	for (int which = 0; which < 2; which++)
+		elements += block[which] < 0 || !model->block[block[which]].trainable ? 0 : block_gradients(model, block[which]);
 	return elements;
 }
 

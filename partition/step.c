@@ -472,6 +472,24 @@ static double next_arrival(const struct stepping *at, double t)
 	return next;
 }
 
+/* The same where it takes no time, and each is whole: new weights are there as soon as their gradients are. */
+static void update_at_once(struct stepping *at, double *gate)
+{
+	const struct rh_step_bytes *bytes = &at->request->bytes;
+	double begun = at->worker_s;
+	for (int l = 0; l < at->layers; l++) {
+		struct rh_stage layer = {l, l + 1};
+		double trained = trained_in(at, layer), made = made_in(at, layer), there = rh_max_double(begun, at->arrived[l]);
+		gate[l] = made > 0 ? at->made_s[l] : 0;
+		if (trained <= 0)
+			continue;
+		gate[l] = made < trained ? rh_max_double(gate[l], there) : gate[l];
+		at->worker_s = rh_max_double(at->worker_s, there);
+		at->updated_bytes +=
+		        trained * bytes->taken + (trained - made) * (bytes->updated + bytes->published) + made * bytes->moments;
+	}
+}
+
 /* One worker, as offload/updater_work.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
  * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
 static void update_as_they_arrive(struct stepping *at, double *gate)
@@ -479,6 +497,10 @@ static void update_as_they_arrive(struct stepping *at, double *gate)
 	const struct rh_step_bytes *bytes = &at->request->bytes;
 	double t = at->worker_s;
 	int coming = 0, count, l;
+	if (at->update_rate <= 0 && !at->in_two) {
+		update_at_once(at, gate);
+		return;
+	}
 	for (l = 0; l < at->layers; l++) {
 		struct rh_stage layer = {l, l + 1};
 		int trained = trained_in(at, layer) > 0;

@@ -1,0 +1,164 @@
+/* Which upload limit is best: of all that are worth trying the one whose packing costs least. */
+#include "core/alloc.h"
+#include "core/minmax.h"
+#include "partition/plan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct candidate {
+	int64_t limit;
+	struct plan_cost least; /* what its packing costs at least */
+};
+
+/* While it goes on. */
+struct search {
+	struct planner *at;
+	struct rh_plan now, *best;
+	struct plan_cost cost; /* of the best; stages -1: there is none */
+	int64_t limit;         /* its */
+};
+
+static int ascending(const void *left, const void *right)
+{
+	int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+	return (a > b) - (a < b);
+}
+
+/* The uploads of all runs of layers, ascending; returns how many are different. Of alike layers all runs of a length are one. */
+static size_t list_limits(const struct planner *at, int64_t *limit)
+{
+	size_t count = 0, different = 0;
+	for (int lo = 0; lo < at->layers; lo++)
+		for (int hi = at->alike && lo > 1 ? at->layers : lo + 1; hi <= at->layers; hi++)
+			limit[count++] = plan_upload_bytes(at, PASS_FUSED, lo, hi);
+	qsort(limit, count, sizeof *limit, ascending);
+	for (size_t i = 0; i < count; i++)
+		if (!different || limit[i] != limit[different - 1])
+			limit[different++] = limit[i];
+	return different;
+}
+
+static void keep(struct rh_plan *best, const struct rh_plan *now)
+{
+	struct rh_plan sizes = *now;
+	sizes.forward = best->forward;
+	sizes.backward = best->backward;
+	sizes.saved = best->saved;
+	sizes.late = best->late;
+	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
+	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
+	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
+	memcpy(best->late, now->late, (size_t)now->backward_stages * sizeof *now->late);
+	*best = sizes;
+}
+
+static struct plan_cost cost_of(const struct planner *at, const struct rh_plan *plan)
+{
+	struct plan_cost cost = {0, plan->forward_stages + plan->backward_stages};
+	for (int i = 1; at->request->devices == 1 && i < plan->backward_stages; i++)
+		if (!plan->saved[i].bytes)
+			cost.recomputed += plan_upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
+	return cost;
+}
+
+static int cheaper(struct plan_cost a, struct plan_cost b)
+{
+	return a.recomputed != b.recomputed ? a.recomputed < b.recomputed : a.stages < b.stages;
+}
+
+/* No plan under this limit or a smaller one costs less: forward and fused stages hold all layers between the ends, the backward ones those
+ * that are trained; none but a single layer uploads more than the limit, and what is saved has room. */
+static struct plan_cost least_below(struct planner *at, int64_t limit)
+{
+	const struct rh_plan_request *request = at->request;
+	int top = at->layers - 1, trained = request->trains ? (int)rh_max(request->model->first_trained, 1) : top;
+	int64_t most = rh_max(limit, at->largest_between), all = at->below[top] - at->below[1],
+	        backward = at->below[top] - at->below[trained];
+	int64_t least_saved = plan_least_saved(at), saved = backward;
+	if (least_saved && request->train_round)
+		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
+	return (struct plan_cost){request->devices == 1 ? rh_max(backward - most - saved, 0) : 0,
+	                          (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
+}
+
+/* Packs under a limit, and keeps what costs less than the best, or as much under a smaller limit. */
+static void try_limit(struct search *search, int64_t limit)
+{
+	struct rh_plan *now = &search->now;
+	if (plan_pack(search->at, limit, now))
+		return;
+	struct plan_cost cost = cost_of(search->at, now);
+	if (search->cost.stages >= 0 && !cheaper(cost, search->cost) && (cheaper(search->cost, cost) || limit > search->limit))
+		return;
+	search->cost = cost;
+	search->limit = limit;
+	keep(search->best, now);
+}
+
+static int by_least_cost(const void *left, const void *right)
+{
+	const struct candidate *a = left, *b = right;
+	if (cheaper(a->least, b->least) || cheaper(b->least, a->least))
+		return cheaper(a->least, b->least) ? -1 : 1;
+	return (a->limit > b->limit) - (a->limit < b->limit);
+}
+
+/* Of limits ascending, the packings that may be the cheapest: one is made where the first fits, and again where others may have half as
+ * many stages, so that it is seen where smaller limits only cost more. Then those that promise most come first. */
+static void try_limits(struct search *search, const int64_t *limit, size_t limits, int64_t given, struct candidate *candidate)
+{
+	struct planner *at = search->at;
+	size_t count = 0;
+	for (size_t i = limits; i-- > 0 && limit[i] >= given;) {
+		struct candidate now = {.limit = limit[i]};
+		if (limit[i] + rh_max(limit[i], at->largest) > at->request->device_cap_bytes) /* the room for weights alone */
+			continue;
+		if (search->cost.stages >= 0 && cheaper(search->cost, least_below(at, limit[i])))
+			break;
+		if (plan_least_cost(at, limit[i], &search->now, &now.least))
+			continue;
+		candidate[count++] = now;
+		if (search->cost.stages < 0 || 2 * now.least.stages <= search->cost.stages)
+			try_limit(search, limit[i]);
+	}
+	qsort(candidate, count, sizeof *candidate, by_least_cost);
+	for (size_t i = 0; i < count; i++) {
+		if (search->cost.stages >= 0 && cheaper(search->cost, candidate[i].least))
+			break;
+		if (candidate[i].limit != search->limit)
+			try_limit(search, candidate[i].limit);
+	}
+}
+
+/* Uploads of all runs of layers are the limits worth trying; of equally cheap plans the smallest limit's. Where none fits, layers that are
+ * not cut into stages go one by one, each loaded when the one before is done. */
+int plan_search(struct planner *at, struct rh_plan *out)
+{
+	size_t layers = (size_t)at->layers, most = at->alike ? 3 * layers : layers * (layers + 1) / 2;
+	struct search search = {.at = at,
+	                           .now = {.forward = rh_alloc(layers, sizeof *out->forward),
+	                                   .backward = rh_alloc(layers, sizeof *out->backward),
+	                                   .saved = rh_alloc(layers, sizeof *out->saved),
+	                                   .late = rh_alloc(layers, sizeof *out->late)},
+	                           .best = out,
+	                           .cost = {.stages = -1}};
+	struct rh_plan *now = &search.now;
+	int64_t *limit = rh_alloc(most, sizeof *limit);
+	struct candidate *candidate = rh_alloc(most, sizeof *candidate);
+	int rc = now->forward && now->backward && now->saved && now->late && limit && candidate ? 0 : -ENOMEM;
+	int64_t given = rc ? 0 : plan_given_limit(at, now);
+	if (!rc && !at->given_room)
+		try_limits(&search, limit, list_limits(at, limit), given, candidate);
+	if (!rc && search.cost.stages < 0) {
+		rc = plan_pack(at, given, now);
+		if (!rc)
+			keep(out, now);
+	}
+	if (!rc)
+		rh_error_clear(); /* of limits that did not fit */
+	rh_plan_free(now);
+	rh_free(limit);
+	rh_free(candidate);
+	return rc;
+}
