@@ -1,16 +1,20 @@
-/* Attention, forward: softmax(scale q k^T) v, in one pass over the keys (FlashAttention-2: Dao 2023, algorithm 1).
+/* Attention, forward: softmax(scale q k^T) v, in one pass over the keys (FlashAttention-2: Dao 2023, algorithm 1); scale is above 0.
  *
- * Tile: a block takes 64 queries of one head, 16 a warp, and walks the keys that they see, 64 at a time. Scores and probabilities stay in
- * registers; queries too (D/4 registers a lane), once read through shared memory, which holds one tile of keys and one of values:
- * 256 D bytes (32 KB for D 128). Values are on their way while scores are computed, the next keys during softmax and the second product.
+ * Tile: a block of 4 warps takes 64 M queries of one head, 16 M a warp, and walks the keys that they see, 64 at a time. Scores and
+ * probabilities stay in registers. Shared memory holds one tile of keys and one of values: values are on their way while scores are
+ * computed, the next keys during softmax and the second product.
+ * M is 1 where an SM has 100 KB of shared memory (sm_89: 256 D bytes a block, 32 KB for D 128), with queries in registers (D/4 a lane).
+ * There an mma takes 32 cycles, and nothing else counts. It is 2 on larger SMs (sm_80, sm_90), whose mma takes 8 and less: a fragment of keys or
+ * values, 4 cycles of the SM's shared memory, would serve two mma, which is all of its bandwidth; so it serves four. Queries are then read
+ * from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments read for 256 mma, where M 1 wants 128.
  * Memory: reads q, writes o once: 4 Tq heads D bytes. Keys and values are read once for each tile of queries, heads of a group one after
- * another, mostly from L2: 4 D bytes a key for 64 queries.
- * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 FLOPs a byte
+ * another, mostly from L2: 4 D bytes a key for 64 M queries.
+ * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 M FLOPs a byte
  * from L2, T/2 and more a byte from DRAM: bound by mma from some 200 tokens a document on (165 TFLOP/s on an RTX 4090, 990 on an H100 by
  * wgmma, of which mma.sync reaches some 60%).
  *
- * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes. Probabilities are rounded to bf16 for the second
- * product; the denominator is the sum of the unrounded ones. */
+ * Sums: mma's within 16 keys, then in ascending order of tiles: a function of the shapes and, where there is a window, of M. Probabilities
+ * are rounded to bf16 for the second product; the denominator is the sum of the unrounded ones. */
 #include "cuda/attention_mma.h"
 #include "cuda/kernels.h"
 
@@ -21,35 +25,25 @@ struct softmax {
 	float largest[2], sum[2];
 };
 
-template <int N> RH_DEVICE void hide(float (&s)[N / 8][4], const struct attention_args &a, const struct attention_tile &t, int i, int j)
-{
-	RH_UNROLL
-	for (int n = 0; n < N / 8; n++) {
-		RH_UNROLL
-		for (int e = 0; e < 4; e++)
-			if (!attention_sees(a, t, i + e / 2 * 8, j + n * 8 + e % 2))
-				s[n][e] = -INFINITY;
-	}
-}
-
 /* Scores become probabilities, relative to the largest score so far; `shrink` is what all before is to be multiplied with. */
-template <int N> RH_DEVICE void step(struct softmax *row, float (&s)[N / 8][4], float (&shrink)[2])
+template <int N> RH_DEVICE void step(struct softmax *row, float (&s)[N / 8][4], float scale_log2, float (&shrink)[2])
 {
 	RH_UNROLL
 	for (int half = 0; half < 2; half++) {
-		float largest = row->largest[half];
+		float largest = -INFINITY;
 		RH_UNROLL
 		for (int n = 0; n < N / 8; n++)
 			largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
 		largest = fmaxf(largest, rh_shuffle_xor(largest, 1)); /* the four lanes that share a row */
 		largest = fmaxf(largest, rh_shuffle_xor(largest, 2));
+		largest = fmaxf(row->largest[half], largest * scale_log2);
 		float base = largest == -INFINITY ? 0 : largest; /* no key seen so far: probabilities 0, not NaN */
-		shrink[half] = exp2f(row->largest[half] - base);
+		shrink[half] = rh_exp2(row->largest[half] - base);
 		float sum = row->sum[half] * shrink[half];
 		RH_UNROLL
 		for (int n = 0; n < N / 8; n++) {
-			s[n][2 * half] = exp2f(s[n][2 * half] - base);
-			s[n][2 * half + 1] = exp2f(s[n][2 * half + 1] - base);
+			s[n][2 * half] = rh_exp2(s[n][2 * half] * scale_log2 - base);
+			s[n][2 * half + 1] = rh_exp2(s[n][2 * half + 1] * scale_log2 - base);
 			sum += s[n][2 * half] + s[n][2 * half + 1];
 		}
 		row->largest[half] = largest;
@@ -70,79 +64,118 @@ RH_DEVICE void finish(const struct softmax *row, float (&factor)[2], float (&lse
 	}
 }
 
-template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attention_args a)
+/* In elements: keys, values, and queries, which M 1 reads through the values' place. */
+template <int D, int M> struct forward_layout {
+	static constexpr int rows = ATTENTION_ROWS * M, queries = M > 1 ? rows *D : 0, bytes = (2 * KEYS * D + queries) * 2;
+};
+
+template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attention_args a)
 {
+	typedef struct forward_layout<D, M> layout;
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, KEYS * D);
-	RH_DYNAMIC_SHARED(rh_bf16, values, KEYS * D * sizeof(rh_bf16), KEYS * D); /* queries first */
+	RH_DYNAMIC_SHARED(rh_bf16, values, KEYS * D * sizeof(rh_bf16), KEYS * D + layout::queries);
 	struct attention_block at;
-	if (!attention_block_find<ATTENTION_ROWS, 16>(a, D, &at))
+	if (!attention_block_find<layout::rows, 16 * M>(a, D, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1;
-	tile_copy<ATTENTION_ROWS, D>(values, a.q, t.q0 + t.first, at.col, t.rows);
+	rh_bf16 *queries = M > 1 ? values + KEYS * D : values;
+	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1, left = tile_left_place<D>(),
+	    right = tile_right_place<D>();
+	tile_copy<layout::rows, D>(queries, a.q, t.q0 + t.first, at.col, t.rows);
 	rh_copy_async_commit();
 	if (at.first_key < at.end_key)
 		tile_copy<KEYS, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	rh_copy_async_commit();
-	rh_copy_async_wait<1>();
-	__syncthreads();
-	uint32_t q[D / 16][4];
+	uint32_t q[D / 16][M][4]; /* of M 1 alone */
+	if constexpr (M == 1) {
+		rh_copy_async_wait<1>();
+		__syncthreads();
+		RH_UNROLL
+		for (int k = 0; k < D / 16; k++)
+			tile_left<D>(q[k][0], queries, left, at.warp_row, k);
+	}
+	float o[M][D / 8][4] = {};
+	struct softmax row[M];
 	RH_UNROLL
-	for (int k = 0; k < D / 16; k++)
-		tile_left<D>(q[k], values, at.warp_row, k);
-	float o[D / 8][4] = {};
-	float sink = attention_sink<rh_bf16>(a, at.head) * 1.442695040888963f, share = a.sink && at.lane % 4 == 0 ? 1 : 0;
-	struct softmax row = {{sink, sink}, {share, share}}; /* a sink is one of the four lanes' */
+	for (int m = 0; m < M; m++) {
+		row[m].largest[0] = row[m].largest[1] = attention_sink<rh_bf16>(a, at.head) * 1.442695040888963f;
+		row[m].sum[0] = row[m].sum[1] = a.sink && at.lane % 4 == 0 ? 1 : 0; /* a sink is one of the four lanes' */
+	}
 	for (int j = at.first_key; j < at.end_key; j += KEYS) {
+		left = rh_opaque(left), right = rh_opaque(right);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* keys are there, and nobody reads the values before these */
 		tile_copy<KEYS, D>(values, a.v, t.k0 + j, at.kv_col, t.lk - j);
 		rh_copy_async_commit();
-		float s[KEYS / 8][4] = {}, shrink[2];
+		float s[M][KEYS / 8][4] = {};
 		RH_UNROLL
-		for (int k = 0; k < D / 16; k++)
-			tile_scores<D, KEYS>(s, q[k], keys, k);
+		for (int k = 0; k < D / 16; k++) {
+			if constexpr (M > 1) {
+				RH_UNROLL
+				for (int m = 0; m < M; m++)
+					tile_left<D>(q[0][m], queries, left, at.warp_row + m * 16, k);
+			}
+			tile_scores<D, KEYS, M>(s, q[M > 1 ? 0 : k], keys, right, k);
+		}
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* values are there, and nobody reads these keys any more */
 		if (j + KEYS < at.end_key)
 			tile_copy<KEYS, D>(keys, a.k, t.k0 + j + KEYS, at.kv_col, t.lk - j - KEYS);
 		rh_copy_async_commit();
+		int edge = j + KEYS > attention_end_key(t, t.first) || j < attention_first_key(a, t, last);
 		RH_UNROLL
-		for (int n = 0; n < KEYS / 8; n++) {
+		for (int m = 0; m < M; m++) {
+			float shrink[2];
+			if (edge)
+				tile_hide_keys<KEYS>(s[m], a, t, own + m * 16, j + at.lane % 4 * 2, -INFINITY);
+			step<KEYS>(&row[m], s[m], a.scale_log2, shrink);
+			if (!rh_ballot(shrink[0] != 1 || shrink[1] != 1))
+				continue; /* mostly, once some keys are seen */
 			RH_UNROLL
-			for (int e = 0; e < 4; e++)
-				s[n][e] *= a.scale_log2;
+			for (int n = 0; n < D / 8; n++) {
+				RH_UNROLL
+				for (int e = 0; e < 4; e++)
+					o[m][n][e] *= shrink[e / 2];
+			}
 		}
-		if (j + KEYS > attention_end_key(t, t.first) || j < attention_first_key(a, t, last))
-			hide<KEYS>(s, a, t, own, j + at.lane % 4 * 2);
-		step<KEYS>(&row, s, shrink);
-		RH_UNROLL
-		for (int n = 0; n < D / 8; n++) {
-			RH_UNROLL
-			for (int e = 0; e < 4; e++)
-				o[n][e] *= shrink[e / 2];
-		}
-		tile_weighted_sum<D, KEYS>(o, s, values);
+		tile_weighted_sum<D, KEYS, M>(o, s, values, left);
 	}
-	float factor[2], lse[2];
-	finish(&row, factor, lse);
+	/* no copy to `keys` is under way, and the last barrier came after its last use; of queries a warp reads its own alone */
+	rh_bf16 *store = (M > 1 ? queries : keys) + at.warp_row * D;
+	if (M > 1) { /* for queries that no key came for */
+		rh_copy_async_wait<0>();
+		__syncthreads();
+	}
 	RH_UNROLL
-	for (int half = 0; half < 2; half++)
-		if (at.lane % 4 == 0 && own + half * 8 <= last)
-			*attention_at<float>(a.lse, t.q0 + own + half * 8, at.head) = lse[half];
-	/* no copy to `keys` is under way, and the last barrier came after its last use */
-	tile_store<D>(a.o, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, keys + at.warp_row * D, o, factor);
+	for (int m = 0; m < M; m++) {
+		float factor[2], lse[2];
+		finish(&row[m], factor, lse);
+		RH_UNROLL
+		for (int half = 0; half < 2; half++) {
+			int i = own + m * 16 + half * 8;
+			if (at.lane % 4 == 0 && i <= last)
+				*attention_at<float>(a.lse, t.q0 + i, at.head) = lse[half];
+		}
+		tile_store<D>(a.o, t.q0 + t.first + at.warp_row + m * 16, at.col, t.rows - at.warp_row - m * 16, store + m * 16 * D, o[m],
+		              factor);
+	}
 }
 
-template <int D> static int forward(const struct attention_args *a, CUstream_st *stream)
+template <int D, int M> static int forward(const struct attention_args *a, CUstream_st *stream)
 {
-	dim3 grid(attention_tiles(a->q.rows, ATTENTION_ROWS, a->documents), (unsigned)a->heads);
-	return RH_LAUNCH((attention_forward<D>), grid, ATTENTION_THREADS, 2 * KEYS * D * sizeof(rh_bf16), stream, *a);
+	typedef struct forward_layout<D, M> layout;
+	dim3 grid(attention_tiles(a->q.rows, layout::rows, a->documents), (unsigned)a->heads);
+	return RH_LAUNCH((attention_forward<D, M>), grid, ATTENTION_THREADS, layout::bytes, stream, *a);
+}
+
+template <int M> static int forward_of(const struct attention_args *a, CUstream_st *stream)
+{
+	return a->dim == 64 ? forward<64, M>(a, stream) : a->dim == 96 ? forward<96, M>(a, stream) : forward<128, M>(a, stream);
 }
 
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
 {
-	return a->dim == 64 ? forward<64>(a, stream) : a->dim == 96 ? forward<96>(a, stream) : forward<128>(a, stream);
+	return attention_large_sm() ? forward_of<2>(a, stream) : forward_of<1>(a, stream);
 }
 
 static struct attention_args args_of(const struct rh_op *op)

@@ -2,15 +2,16 @@
  * dv = p^T dO, dq = scale ds k, dk = scale ds^T q. Three kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
  *
  * delta  reads dO and o: 4 Tq heads D bytes, 2 FLOPs an element; bound by memory. Four lanes a row of a head, 16 bytes a lane and load.
- * dq     a block takes 64 queries of one head (16 a warp; q and dO stay in D/2 registers a lane) and walks the keys that they see, 32 at a
- *        time (64 for D 64), two tiles in shared memory, the next one on its way: 24 KB for D 96, else 32.
- *        FLOPs 6 D a pair; reads 4 D bytes a key and 64 queries, mostly from L2.
- * dk dv  a block takes 64 keys of one key head (16 a warp) and walks the queries that see them, head after head of its group, 32 (64) at a
- *        time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in shared memory, q
- *        and dO pass through it, two tiles on turn: 48 to 49 KB, with D 128 65 KB; there one tile, 49 KB, on SMs of which two such
- *        blocks would ask too much (100 KB: sm_86, sm_89, sm_120).
- *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 keys, mostly from L2. Scores are in registers for 16 queries at
- *        once (D 128), else 32.
+ * dq     a block takes 64 M queries of one head (16 M a warp) and walks the keys that they see, 32 at a time (64 for D 64 and M 1), two
+ *        tiles in shared memory, the next one on its way: 24 KB for D 96, else 32. q and dO stay in D M / 2 registers a lane or, where
+ *        those are more than 64, in shared memory: 96 KB for D 128. M is 2 on SMs with room for it, 1 elsewhere, as of the forward.
+ *        FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly from L2. For D 128 80 fragments from shared memory for 192 mma.
+ * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, head after head of its group, 32 (64)
+ *        at a time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
+ *        a lane, q and dO pass through shared memory, two tiles on turn: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
+ *        fast that fragments must serve four of them, as of the forward; else 1.
+ *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 M keys, mostly from L2. Scores are in registers for 16 queries at once, for
+ *        D below 128 and M 1 for 32. A fragment from shared memory serves two mma, for M 2 four.
  *
  * Together 14 D FLOPs a pair where 10 D are needed (p and dp twice): the price of a fixed order of sums without O(T^2) memory, or
  * O(T) fp32 copies of dq for each tile of keys. The roofline is mma's, as of the forward (attention.cu).
@@ -55,83 +56,100 @@ static RH_KERNEL(ATTENTION_THREADS, 8) attention_delta(struct attention_args a)
 		*attention_at<float>(a.delta, row, head) = sum;
 }
 
-/* Rows streamed a tile. More would not fit the registers. */
-template <int D> RH_HOST_DEVICE constexpr int streamed()
-{
-	return D > 64 ? 32 : 64;
-}
+/* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
+template <int D, int M> struct dq_layout {
+	static constexpr int rows = ATTENTION_ROWS * M, N = D > 64 || M > 1 ? 32 : 64, tile = N * D, own = M > 1 ? rows *D : 0;
+	static constexpr int count = 2 * tile + own, bytes = 2 * count * 2;
+	static constexpr bool held = D * M <= 128; /* own rows in registers */
+};
 
-template <int D> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_args a)
+template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_args a)
 {
-	constexpr int N = streamed<D>();
-	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, 2 * N * D);                             /* two tiles on turn; q first */
-	RH_DYNAMIC_SHARED(rh_bf16, values, 2 * N * D * sizeof(rh_bf16), 2 * N * D); /* dO first */
+	typedef struct dq_layout<D, M> layout;
+	constexpr int N = layout::N, held = layout::held;
+	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, layout::count);
+	RH_DYNAMIC_SHARED(rh_bf16, values, layout::count * sizeof(rh_bf16), layout::count);
 	struct attention_block at;
-	if (!attention_block_find<ATTENTION_ROWS, 16>(a, D, &at))
+	if (!attention_block_find<layout::rows, 16 * M>(a, D, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1;
-	tile_copy<ATTENTION_ROWS, D>(keys, a.q, t.q0 + t.first, at.col, t.rows);
-	tile_copy<ATTENTION_ROWS, D>(values, a.d_o, t.q0 + t.first, at.col, t.rows);
+	rh_bf16 *own_q = M > 1 ? keys + 2 * layout::tile : keys, *own_d_o = M > 1 ? values + 2 * layout::tile : values;
+	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1, left = tile_left_place<D>(),
+	    right = tile_right_place<D>();
+	tile_copy<layout::rows, D>(own_q, a.q, t.q0 + t.first, at.col, t.rows);
+	tile_copy<layout::rows, D>(own_d_o, a.d_o, t.q0 + t.first, at.col, t.rows);
 	rh_copy_async_commit();
-	struct row_sums sums[2];
+	struct row_sums sums[M][2];
 	RH_UNROLL
-	for (int half = 0; half < 2; half++)
-		sums[half] = row_sums_at(a, t.q0 + own + half * 8, at.head, own + half * 8 <= last);
+	for (int i = 0; i < 2 * M; i++)
+		sums[i / 2][i % 2] = row_sums_at(a, t.q0 + own + i * 8, at.head, own + i * 8 <= last);
 	rh_copy_async_wait<0>();
 	__syncthreads();
-	uint32_t q[D / 16][4], d_o[D / 16][4];
+	uint32_t q[held ? D / 16 : 1][M][4], d_o[held ? D / 16 : 1][M][4];
 	RH_UNROLL
-	for (int k = 0; k < D / 16; k++) {
-		tile_left<D>(q[k], keys, at.warp_row, k);
-		tile_left<D>(d_o[k], values, at.warp_row, k);
+	for (int i = 0; held && i < D / 16 * M; i++) {
+		tile_left<D>(q[i / M][i % M], own_q, left, at.warp_row + i % M * 16, i / M);
+		tile_left<D>(d_o[i / M][i % M], own_d_o, left, at.warp_row + i % M * 16, i / M);
 	}
-	__syncthreads(); /* q and dO make room */
+	if (M == 1)
+		__syncthreads(); /* q and dO make room */
 	if (at.first_key < at.end_key) {
 		tile_copy<N, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 		tile_copy<N, D>(values, a.v, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	}
 	rh_copy_async_commit();
-	float dq[D / 8][4] = {};
+	float dq[M][D / 8][4] = {};
 	int stage = 0;
 	for (int j = at.first_key; j < at.end_key; j += N) {
+		left = rh_opaque(left), right = rh_opaque(right);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* these tiles are there, and nobody reads those before them */
 		if (j + N < at.end_key) {
-			tile_copy<N, D>(keys + (stage ^ 1) * N * D, a.k, t.k0 + j + N, at.kv_col, t.lk - j - N);
-			tile_copy<N, D>(values + (stage ^ 1) * N * D, a.v, t.k0 + j + N, at.kv_col, t.lk - j - N);
+			tile_copy<N, D>(keys + (layout::tile - stage), a.k, t.k0 + j + N, at.kv_col, t.lk - j - N);
+			tile_copy<N, D>(values + (layout::tile - stage), a.v, t.k0 + j + N, at.kv_col, t.lk - j - N);
 		}
 		rh_copy_async_commit();
-		float s[N / 8][4] = {}, dp[N / 8][4] = {};
+		float s[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
 		RH_UNROLL
 		for (int k = 0; k < D / 16; k++) {
-			tile_scores<D, N>(s, q[k], keys + stage * N * D, k);
-			tile_scores<D, N>(dp, d_o[k], values + stage * N * D, k);
+			RH_UNROLL
+			for (int m = 0; !held && m < M; m++) {
+				tile_left<D>(q[0][m], own_q, left, at.warp_row + m * 16, k);
+				tile_left<D>(d_o[0][m], own_d_o, left, at.warp_row + m * 16, k);
+			}
+			tile_scores<D, N, M>(s, q[held ? k : 0], keys + stage, right, k);
+			tile_scores<D, N, M>(dp, d_o[held ? k : 0], values + stage, right, k);
 		}
 		int edge = j + N > attention_end_key(t, t.first) || j < attention_first_key(a, t, last);
 		RH_UNROLL
-		for (int n = 0; n < N / 8; n++) {
+		for (int m = 0; m < M; m++) {
 			RH_UNROLL
-			for (int e = 0; e < 4; e++) {
-				float p = exp2f(s[n][e] * a.scale_log2 - sums[e / 2].lse_log2);
-				float ds = p * (dp[n][e] - sums[e / 2].delta);
-				dp[n][e] = edge && !attention_sees(a, t, own + e / 2 * 8, j + n * 8 + at.lane % 4 * 2 + e % 2) ? 0 : ds;
+			for (int i = 0; i < N / 2; i++) {
+				const struct row_sums &row = sums[m][i % 4 / 2];
+				dp[m][i / 4][i % 4] =
+				        rh_exp2(s[m][i / 4][i % 4] * a.scale_log2 - row.lse_log2) * (dp[m][i / 4][i % 4] - row.delta);
 			}
+			if (edge)
+				tile_hide_keys<N>(dp[m], a, t, own + m * 16, j + at.lane % 4 * 2, 0);
 		}
-		tile_weighted_sum<D, N>(dq, dp, keys + stage * N * D);
-		stage ^= 1;
+		tile_weighted_sum<D, N, M>(dq, dp, keys + stage, left);
+		stage = layout::tile - stage;
 	}
-	__syncthreads(); /* keys make room */
+	if (M == 1)
+		__syncthreads(); /* keys make room; of its own q a warp reads its rows alone */
 	const float factor[2] = {a.scale, a.scale};
-	tile_store<D>(a.dq, t.q0 + t.first + at.warp_row, at.col, t.rows - at.warp_row, keys + at.warp_row * D, dq, factor);
+	RH_UNROLL
+	for (int m = 0; m < M; m++)
+		tile_store<D>(a.dq, t.q0 + t.first + at.warp_row + m * 16, at.col, t.rows - at.warp_row - m * 16,
+		              own_q + (at.warp_row + m * 16) * D, dq[m], factor);
 }
 
-/* Shared memory of attention_dk_dv, in bytes: own k and v, then q, dO and their sums, `stages` tiles each. `part`: queries whose scores are
- * in registers together. */
-template <int D, int STAGES> struct dk_dv_layout {
-	static constexpr int N = streamed<D>(), stages = STAGES, part = D > 96 ? 16 : 32;
-	static constexpr int values = ATTENTION_ROWS * D * 2, queries = 2 * values, d_o = queries + stages * N * D * 2;
-	static constexpr int sums = d_o + stages * N * D * 2, bytes = sums + stages * N * (int)sizeof(struct row_sums);
+/* Of attention_dk_dv: N queries streamed a tile, scores of `part` of them in registers together. In shared memory two tiles of q, of dO and
+ * of their sums; own k and v before, in the place of the first two. */
+template <int D, int M> struct dk_dv_layout {
+	static constexpr int rows = ATTENTION_ROWS * M, N = D > 64 ? 32 : 64, part = D > 96 || M > 1 ? 16 : 32;
+	static constexpr int d_o = 2 * N * D * 2, sums = 2 * d_o, bytes = sums + 2 * N * (int)sizeof(struct row_sums);
+	static_assert(rows <= 2 * N, "own rows fit");
 };
 
 /* A walk over the queries that see a tile of keys: [first, end) of each head of a group, from i on. */
@@ -158,144 +176,142 @@ template <int N> RH_DEVICE void query_walk_on(struct query_walk *walk)
 	walk->head++;
 }
 
-/* A tile of queries in shared memory. */
-struct query_tile {
-	rh_bf16 *q, *d_o; /* (N, D) */
-	struct row_sums *sums;
-};
-
-/* Row `row` of what lies at `base`. */
-template <int D> RH_DEVICE struct query_tile query_tile_at(const struct query_tile &base, int row)
+/* The tile of N queries that the walk is at, on its way; and the sums of one of them, a thread each. */
+template <int D, int N>
+RH_DEVICE struct row_sums query_tile_copy(const struct attention_args &a, const struct attention_tile &t, const struct query_walk &walk,
+                                          rh_bf16 *q, rh_bf16 *d_o)
 {
-	return {base.q + row * D, base.d_o + row * D, base.sums + row};
-}
-
-/* The tile that the walk is at, on its way. */
-template <int D>
-RH_DEVICE void query_tile_copy(const struct attention_args &a, const struct attention_tile &t, const struct query_walk &walk,
-                               const struct query_tile &to)
-{
-	constexpr int N = streamed<D>();
 	int own = (int)threadIdx.x, there = t.lq - walk.i;
-	tile_copy<N, D>(to.q, a.q, t.q0 + walk.i, (int64_t)walk.head * D, there);
-	tile_copy<N, D>(to.d_o, a.d_o, t.q0 + walk.i, (int64_t)walk.head * D, there);
-	if (own < N)
-		to.sums[own] = row_sums_at(a, t.q0 + walk.i + own, walk.head, own < there);
+	tile_copy<N, D>(q, a.q, t.q0 + walk.i, walk.head * D, there);
+	tile_copy<N, D>(d_o, a.d_o, t.q0 + walk.i, walk.head * D, there);
+	return row_sums_at(a, t.q0 + walk.i + own, walk.head, own < N && own < there);
 }
 
-/* Of a warp: its keys and values (16, D) in shared memory, row of the first one in the document, and the lane's share of their gradients.
- */
-template <int D> struct key_rows {
-	rh_bf16 *keys, *values;
+/* Of a warp: its keys and values, the first one's place in the document, and the lane's share of their gradients. */
+template <int D, int M> struct key_rows {
+	uint32_t keys[D / 16][M][4], values[D / 16][M][4];
 	int first;
-	float dk[D / 8][4], dv[D / 8][4];
+	float dk[M][D / 8][4], dv[M][D / 8][4];
 };
 
 /* Adds what N queries give, the first of them query i of the document. */
-template <int D, int N>
-RH_DEVICE void key_rows_add(struct key_rows<D> *own, const struct attention_args &a, const struct attention_tile &t,
-                            const struct query_tile &queries, int i)
+template <int D, int N, int M>
+RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_args &a, const struct attention_tile &t, const rh_bf16 *q,
+                            const rh_bf16 *d_o, const struct row_sums *sums, int left, int right, int i)
 {
 	int lane = (int)threadIdx.x % RH_WARP;
-	float p[N / 8][4] = {}, ds[N / 8][4] = {};
+	float p[M][N / 8][4] = {}, ds[M][N / 8][4] = {};
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++) {
-		uint32_t left[4];
-		tile_left<D>(left, own->keys, 0, k);
-		tile_scores<D, N>(p, left, queries.q, k);
-		tile_left<D>(left, own->values, 0, k);
-		tile_scores<D, N>(ds, left, queries.d_o, k);
+		tile_scores<D, N, M>(p, own->keys[k], q, right, k);
+		tile_scores<D, N, M>(ds, own->values[k], d_o, right, k);
 	}
 	/* whether the first query misses the warp's last key, or the last one its first */
-	int edge = attention_end_key(t, i) < own->first + 16 || attention_first_key(a, t, i + N - 1) > own->first;
+	int edge = attention_end_key(t, i) < own->first + 16 * M || attention_first_key(a, t, i + N - 1) > own->first;
 	RH_UNROLL
-	for (int n = 0; n < N / 8; n++) {
+	for (int m = 0; m < M; m++) {
 		RH_UNROLL
-		for (int e = 0; e < 4; e++) {
-			int at = n * 8 + lane % 4 * 2 + e % 2;
-			int hidden = edge && !attention_sees(a, t, i + at, own->first + lane / 4 + e / 2 * 8);
-			p[n][e] = hidden ? 0 : exp2f(p[n][e] * a.scale_log2 - queries.sums[at].lse_log2);
-			ds[n][e] = hidden ? 0 : p[n][e] * (ds[n][e] - queries.sums[at].delta);
+		for (int e = 0; e < N / 2; e++) {
+			struct row_sums sum = sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
+			float *at = &p[m][e / 4][e % 4], *grad = &ds[m][e / 4][e % 4];
+			*at = rh_exp2(*at * a.scale_log2 - sum.lse_log2);
+			*grad = *at * (*grad - sum.delta);
+		}
+		RH_UNROLL
+		for (int half = 0; edge && half < 2; half++) { /* which of the queries see the lane's key */
+			int first = own->first + m * 16 + half * 8 + lane / 4 - (t.lk - t.lq) - (i + lane % 4 * 2);
+			tile_hide<N>(p[m], half, first, a.window ? first + a.window : N, 0);
+			tile_hide<N>(ds[m], half, first, a.window ? first + a.window : N, 0);
 		}
 	}
-	tile_weighted_sum<D, N>(own->dv, p, queries.d_o);
-	tile_weighted_sum<D, N>(own->dk, ds, queries.q);
+	tile_weighted_sum<D, N, M>(own->dv, p, d_o, left);
+	tile_weighted_sum<D, N, M>(own->dk, ds, q, left);
 }
 
-template <int D, int STAGES> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attention_args a)
+template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attention_args a)
 {
-	typedef struct dk_dv_layout<D, STAGES> layout;
-	constexpr int N = layout::N, stages = layout::stages;
-	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, ATTENTION_ROWS * D);
-	RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, ATTENTION_ROWS * D);
-	RH_DYNAMIC_SHARED(rh_bf16, queries, layout::queries, stages * N * D);
-	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, stages * N * D);
-	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, stages * N);
-	int warp_row = (int)threadIdx.x / RH_WARP * 16;
-	int64_t col = (int64_t)blockIdx.y * D;
+	typedef struct dk_dv_layout<D, M> layout;
+	constexpr int N = layout::N;
+	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D);             /* two tiles on turn; keys first */
+	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D); /* values first */
+	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);
+	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16 * M, col = (int)blockIdx.y * D;
+	int left = tile_left_place<D>(), right = tile_right_place<D>();
 	struct attention_tile t;
-	if (!attention_find<ATTENTION_ROWS>(a, a.start_k, (int)blockIdx.x, &t))
+	if (!attention_find<layout::rows>(a, a.start_k, (int)blockIdx.x, &t))
 		return;
 	struct query_walk walk = query_walk_of(a, t);
-	const struct query_tile tiles = {queries, d_o, sums};
-	tile_copy<ATTENTION_ROWS, D>(keys, a.k, t.k0 + t.first, col, t.rows);
-	tile_copy<ATTENTION_ROWS, D>(values, a.v, t.k0 + t.first, col, t.rows);
-	if (stages == 2 && walk.head < walk.end_head)
-		query_tile_copy<D>(a, t, walk, tiles);
+	tile_copy<layout::rows, D>(q, a.k, t.k0 + t.first, col, t.rows);
+	tile_copy<layout::rows, D>(d_o, a.v, t.k0 + t.first, col, t.rows);
 	rh_copy_async_commit();
-	struct key_rows<D> own = {
-		keys + warp_row *D, values + warp_row *D, t.first + warp_row, {},
-		{
-		}
-	};
-	for (int at = 0; walk.head < walk.end_head;) { /* at: the tile's first row in shared memory */
-		int i = walk.i, next = stages == 2 ? N - at : 0;
-		if (stages == 1) {
-			__syncthreads(); /* nobody reads the tile before */
-			query_tile_copy<D>(a, t, walk, tiles);
-			rh_copy_async_commit();
-		}
+	rh_copy_async_wait<0>();
+	__syncthreads();
+	struct key_rows<D, M> own;
+	own.first = t.first + warp_row;
+	RH_UNROLL
+	for (int i = 0; i < D / 16 * M; i++) {
+		tile_left<D>(own.keys[i / M][i % M], q, left, warp_row + i % M * 16, i / M);
+		tile_left<D>(own.values[i / M][i % M], d_o, left, warp_row + i % M * 16, i / M);
+	}
+	RH_UNROLL
+	for (int i = 0; i < M * D / 2; i++)
+		own.dk[i / (D / 2)][i / 4 % (D / 8)][i % 4] = own.dv[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
+	__syncthreads(); /* keys and values make room */
+	if (walk.head < walk.end_head) {
+		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
+		if (thread < N)
+			sums[thread] = first;
+	}
+	rh_copy_async_commit();
+	for (int at = 0; walk.head < walk.end_head; at = N - at) { /* at: the tile's first row in shared memory */
+		int i = walk.i;
+		struct row_sums coming = {0, 0};
+		left = rh_opaque(left), right = rh_opaque(right);
 		query_walk_on<N>(&walk);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* this tile is there, and nobody reads the one before */
-		if (stages == 2 && walk.head < walk.end_head)
-			query_tile_copy<D>(a, t, walk, query_tile_at<D>(tiles, next));
+		if (walk.head < walk.end_head)
+			coming = query_tile_copy<D, N>(a, t, walk, q + (N - at) * D, d_o + (N - at) * D);
 		rh_copy_async_commit();
 		RH_UNROLL
 		for (int part = 0; part < N; part += layout::part)
-			key_rows_add<D, layout::part>(&own, a, t, query_tile_at<D>(tiles, at + part), i + part);
-		at = next;
+			key_rows_add<D, layout::part, M>(&own, a, t, q + (at + part) * D, d_o + (at + part) * D, sums + at + part, left,
+			                                 right, i + part);
+		if (thread < N)
+			sums[N - at + thread] = coming; /* loaded while this tile was at work */
 	}
-	rh_copy_async_wait<0>();
-	__syncthreads(); /* for the copies of k and v where no query came */
+	__syncthreads(); /* q and dO make room */
 	const float one[2] = {1, 1}, factor[2] = {a.scale, a.scale};
-	/* a warp reads its own rows of k and v only */
-	tile_store<D>(a.dk, t.k0 + own.first, col, t.rows - warp_row, own.keys, own.dk, factor);
-	tile_store<D>(a.dv, t.k0 + own.first, col, t.rows - warp_row, own.values, own.dv, one);
-}
-
-template <int D, int STAGES> static int launch_dk_dv(const struct attention_args *a, CUstream_st *stream)
-{
-	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
-	return RH_LAUNCH((attention_dk_dv<D, STAGES>), keys, ATTENTION_THREADS, (dk_dv_layout<D, STAGES>::bytes), stream, *a);
-}
-
-/* Two tiles on turn give the same sums as one: the order is the walk's. */
-template <int D> static int dk_dv(const struct attention_args *a, CUstream_st *stream)
-{
-	if constexpr (D > 96) {
-		if (rh_shared_bytes() < 2 * (dk_dv_layout<D, 2>::bytes + 1024)) /* 1 KB of each block is the system's */
-			return launch_dk_dv<D, 1>(a, stream);
+	RH_UNROLL
+	for (int m = 0; m < M; m++) {
+		int row = warp_row + m * 16;
+		tile_store<D>(a.dk, t.k0 + t.first + row, col, t.rows - row, q + row * D, own.dk[m], factor);
+		tile_store<D>(a.dv, t.k0 + t.first + row, col, t.rows - row, d_o + row * D, own.dv[m], one);
 	}
-	return launch_dk_dv<D, 2>(a, stream);
+}
+
+template <int D, int M> static int dq(const struct attention_args *a, CUstream_st *stream)
+{
+	typedef struct dq_layout<D, M> layout;
+	dim3 queries(attention_tiles(a->q.rows, layout::rows, a->documents), (unsigned)a->heads);
+	return RH_LAUNCH((attention_dq<D, M>), queries, ATTENTION_THREADS, layout::bytes, stream, *a);
+}
+
+template <int D, int M> static int dk_dv(const struct attention_args *a, CUstream_st *stream)
+{
+	typedef struct dk_dv_layout<D, M> layout;
+	dim3 keys(attention_tiles(a->k.rows, layout::rows, a->documents), (unsigned)a->kv_heads);
+	return RH_LAUNCH((attention_dk_dv<D, M>), keys, ATTENTION_THREADS, layout::bytes, stream, *a);
 }
 
 template <int D> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
-	constexpr int dq_bytes = 4 * streamed<D>() * D * (int)sizeof(rh_bf16);
-	dim3 queries(attention_tiles(a->q.rows, ATTENTION_ROWS, a->documents), (unsigned)a->heads);
-	int rc = RH_LAUNCH((attention_dq<D>), queries, ATTENTION_THREADS, dq_bytes, stream, *a);
-	return rc < 0 ? rc : dk_dv<D>(a, stream);
+	int large = attention_large_sm(), rc = large ? dq<D, 2>(a, stream) : dq<D, 1>(a, stream);
+	if constexpr (D == 64) {
+		if (large && rc >= 0)
+			return dk_dv<D, 2>(a, stream);
+	}
+	return rc < 0 ? rc : dk_dv<D, 1>(a, stream);
 }
 
 int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)

@@ -17,24 +17,62 @@ template <int D> RH_DEVICE int tile_at(int row, int chunk)
 	return row * D + (chunk ^ (row >> 1 & 3)) * 8;
 }
 
+/* Where a lane reads a fragment's row from the tile's begin on: of a left operand, or of a right one that lies transposed; and of a right
+ * one as it lies. tile_on goes on from there by `rows`, a multiple of 16, and 16 columns `depth` times: the permutation's exclusive or passes
+ * both by, so that all places of a product but its first cost an instruction a column, and none a row. */
+template <int D> RH_DEVICE int tile_left_place()
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	return tile_at<D>(lane % 16, lane / 16);
+}
+
+template <int D> RH_DEVICE int tile_right_place()
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	return tile_at<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+template <int D> RH_DEVICE int tile_on(int place, int rows, int depth)
+{
+	if constexpr (D % 64 == 0)
+		return (place ^ depth * 16) + rows * D;
+	return (place ^ depth % 2 * 16) + depth / 2 * 32 + rows * D; /* four chunks change places among themselves */
+}
+
 /* Rows [row, row + rows) of a head that begins at column `col`, and zeros after them; rows >= 1. Asynchronous: the caller closes the group.
  */
 template <int ROWS, int D> RH_DEVICE void tile_copy(rh_bf16 *tile, const struct rh_view &from, int64_t row, int64_t col, int rows)
 {
+	constexpr int chunks = D / 8, step = ATTENTION_THREADS / chunks, copies = ROWS * chunks / ATTENTION_THREADS;
 	const rh_bf16 *base = attention_at<rh_bf16>(from, row, col);
+	if constexpr (D % 64 != 0) {
+		RH_UNROLL
+		for (int i = 0; i < copies; i++) {
+			int at = i * ATTENTION_THREADS + (int)threadIdx.x, r = at / chunks, chunk = at % chunks, there = r < rows;
+			rh_copy_async(tile + tile_at<D>(r, chunk), base + (there ? r : 0) * from.stride + chunk * 8, there ? 16 : 0);
+		}
+		return;
+	}
+	int r = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
+	rh_bf16 *to = tile + tile_at<D>(r, chunk); /* `step` rows on, a multiple of 8, the permutation is the same */
+	const rh_bf16 *at = base + r * from.stride + chunk * 8;
 	RH_UNROLL
-	for (int i = 0; i < ROWS * D / 8 / ATTENTION_THREADS; i++) {
-		int at = i * ATTENTION_THREADS + (int)threadIdx.x, r = at / (D / 8), chunk = at % (D / 8);
-		int there = r < rows;
-		rh_copy_async(tile + tile_at<D>(r, chunk), base + (there ? r : 0) * from.stride + chunk * 8, there ? 16 : 0);
+	for (int i = 0; i < copies; i++, at += step * from.stride) {
+		int there = r + i * step < rows;
+		rh_copy_async(to + i * step * D, there ? at : base, there ? 16 : 0);
 	}
 }
 
-/* Rows [row, row+16), columns [16 depth, 16 depth + 16) as the left operand. */
-template <int D> RH_DEVICE void tile_left(uint32_t (&a)[4], const rh_bf16 *tile, int row, int depth)
+/* Rows [row, row+16), columns [16 depth, 16 depth + 16) as the left operand; `place` as of tile_left_place. */
+template <int D> RH_DEVICE void tile_left(uint32_t (&a)[4], const rh_bf16 *tile, int place, int row, int depth)
 {
-	int lane = (int)threadIdx.x % RH_WARP;
-	rh_ldmatrix_x4(a, tile + tile_at<D>(row + lane % 16, depth * 2 + lane / 16));
+	rh_ldmatrix_x4(a, tile + tile_on<D>(place, row, depth));
+}
+
+/* Whether an SM has room for two blocks whose warps take 32 rows (sm_80, sm_90, sm_100), which is where mma is so fast that they must. */
+static inline int attention_large_sm(void)
+{
+	return rh_shared_bytes() >= 160 << 10;
 }
 
 RH_DEVICE void mma_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])
@@ -44,34 +82,64 @@ RH_DEVICE void mma_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], c
 	rh_mma_bf16(d1, a, b1);
 }
 
-/* s (16, N) += a (16,16) times columns [16 depth, 16 depth + 16) of the tile (N, D), transposed. */
-template <int D, int N> RH_DEVICE void tile_scores(float (&s)[N / 8][4], const uint32_t (&a)[4], const rh_bf16 *tile, int depth)
+/* s (16 M, N) += a (16 M,16) times columns [16 depth, 16 depth + 16) of the tile (N, D), transposed; `place` as of tile_right_place. */
+template <int D, int N, int M>
+RH_DEVICE void tile_scores(float (&s)[M][N / 8][4], const uint32_t (&a)[M][4], const rh_bf16 *tile, int place, int depth)
 {
-	int lane = (int)threadIdx.x % RH_WARP;
 	RH_UNROLL
 	for (int n = 0; n < N / 16; n++) {
 		uint32_t b[4];
-		rh_ldmatrix_x4(b, tile + tile_at<D>(n * 16 + lane / 16 * 8 + lane % 8, depth * 2 + lane / 8 % 2));
-		mma_two(s[2 * n], s[2 * n + 1], a, b);
+		rh_ldmatrix_x4(b, tile + tile_on<D>(place, n * 16, depth));
+		RH_UNROLL
+		for (int m = 0; m < M; m++)
+			mma_two(s[m][2 * n], s[m][2 * n + 1], a[m], b);
 	}
 }
 
-/* d (16, D) += p (16, N), rounded to bf16, times the tile (N, D). */
-template <int D, int N> RH_DEVICE void tile_weighted_sum(float (&d)[D / 8][4], const float (&p)[N / 8][4], const rh_bf16 *tile)
+/* d (16 M, D) += p (16 M, N), rounded to bf16, times the tile (N, D); `place` as of tile_left_place. */
+template <int D, int N, int M>
+RH_DEVICE void tile_weighted_sum(float (&d)[M][D / 8][4], const float (&p)[M][N / 8][4], const rh_bf16 *tile, int place)
 {
-	int lane = (int)threadIdx.x % RH_WARP;
 	RH_UNROLL
 	for (int k = 0; k < N / 16; k++) {
-		const uint32_t a[4] = {rh_pack2<rh_bf16>(p[2 * k][0], p[2 * k][1]), rh_pack2<rh_bf16>(p[2 * k][2], p[2 * k][3]),
-		                       rh_pack2<rh_bf16>(p[2 * k + 1][0], p[2 * k + 1][1]),
-		                       rh_pack2<rh_bf16>(p[2 * k + 1][2], p[2 * k + 1][3])};
+		uint32_t a[M][4];
+		RH_UNROLL
+		for (int m = 0; m < M; m++) {
+			RH_UNROLL
+			for (int i = 0; i < 4; i++)
+				a[m][i] = rh_pack2<rh_bf16>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+		}
 		RH_UNROLL
 		for (int n = 0; n < D / 16; n++) {
 			uint32_t b[4];
-			rh_ldmatrix_x4_trans(b, tile + tile_at<D>(k * 16 + lane % 16, n * 2 + lane / 16));
-			mma_two(d[2 * n], d[2 * n + 1], a, b);
+			rh_ldmatrix_x4_trans(b, tile + tile_on<D>(place, k * 16, n));
+			RH_UNROLL
+			for (int m = 0; m < M; m++)
+				mma_two(d[m][2 * n], d[m][2 * n + 1], a[m], b);
 		}
 	}
+}
+
+/* Of row `half` of the lane's two, the columns that are not in [first, end) become `value`; both count from the lane's first column. */
+template <int N> RH_DEVICE void tile_hide(float (&s)[N / 8][4], int half, int first, int end, float value)
+{
+	RH_UNROLL
+	for (int n = 0; n < N / 8; n++) {
+		RH_UNROLL
+		for (int e = 0; e < 2; e++)
+			if (n * 8 + e < first || n * 8 + e >= end)
+				s[n][2 * half + e] = value;
+	}
+}
+
+/* The lane's rows are queries i and i + 8, its first column key j: what they do not see. */
+template <int N>
+RH_DEVICE void tile_hide_keys(float (&s)[N / 8][4], const struct attention_args &a, const struct attention_tile &t, int i, int j,
+                              float value)
+{
+	RH_UNROLL
+	for (int half = 0; half < 2; half++)
+		tile_hide<N>(s, half, attention_first_key(a, t, i + half * 8) - j, attention_end_key(t, i + half * 8) - j, value);
 }
 
 /* The warp's 16 rows of d, each half (rows l/4, rows l/4 + 8) times its factor, to rows [row, row + rows) of `to` at column `col`. They go

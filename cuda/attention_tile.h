@@ -16,8 +16,7 @@ struct attention_args {
 
 /* A block's rows: `rows` of them, from row `first` of a document of lq queries and lk keys, which begin at rows q0 of q and k0 of k. */
 struct attention_tile {
-	int first, rows, lq, lk;
-	int64_t q0, k0;
+	int first, rows, lq, lk, q0, k0;
 };
 
 /* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96 or 128
@@ -60,8 +59,8 @@ RH_DEVICE int attention_find(const struct attention_args &a, const struct rh_vie
 	t->rows = end - begin - t->first < SIZE ? end - begin - t->first : SIZE;
 	t->q0 = *attention_at<int32_t>(a.start_q, low, 0);
 	t->k0 = *attention_at<int32_t>(a.start_k, low, 0);
-	t->lq = (int)(*attention_at<int32_t>(a.start_q, low + 1, 0) - t->q0);
-	t->lk = (int)(*attention_at<int32_t>(a.start_k, low + 1, 0) - t->k0);
+	t->lq = *attention_at<int32_t>(a.start_q, low + 1, 0) - t->q0;
+	t->lk = *attention_at<int32_t>(a.start_k, low + 1, 0) - t->k0;
 	return t->first >= 0 && t->rows > 0;
 }
 
@@ -87,7 +86,7 @@ struct attention_block {
 	struct attention_tile tile;
 	int lane, warp_row, head;
 	int first_key, end_key; /* that any of its queries sees */
-	int64_t col, kv_col;    /* of the head, and of the one whose keys it reads */
+	int col, kv_col;        /* of the head, and of the one whose keys it reads */
 };
 
 /* A block of ROWS queries, WARP_ROWS a warp; 0: it has none. The last tiles see the most keys: they go first, so that no long block is left
@@ -97,8 +96,8 @@ template <int ROWS, int WARP_ROWS> RH_DEVICE int attention_block_find(const stru
 	at->lane = (int)threadIdx.x % RH_WARP;
 	at->warp_row = (int)threadIdx.x / RH_WARP * WARP_ROWS;
 	at->head = (int)blockIdx.y;
-	at->col = (int64_t)at->head * dim;
-	at->kv_col = (int64_t)(at->head / a.group) * dim;
+	at->col = at->head * dim;
+	at->kv_col = at->head / a.group * dim;
 	if (!attention_find<ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &at->tile))
 		return 0;
 	at->first_key = attention_first_key(a, at->tile, at->tile.first);

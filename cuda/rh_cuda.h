@@ -219,6 +219,21 @@ RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
 	out[1] = both.y;
 }
 
+/* x, of which the compiler knows nothing: what follows from it is computed again in each turn of a loop, and holds no registers through it. */
+RH_DEVICE int rh_opaque(int x)
+{
+	asm volatile("" : "+r"(x));
+	return x;
+}
+
+/* 2^x by one instruction, within 2 units of the last place; 0 below 2^-126. */
+RH_DEVICE float rh_exp2(float x)
+{
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 RH_DEVICE uint32_t rh_float_bits(float x)
 {
 	return __float_as_uint(x);

@@ -8,6 +8,7 @@
 #ifndef CUDAEMU_H
 #define CUDAEMU_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -171,6 +172,16 @@ RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
 {
 	out[0] = rh_f16_to_f32((uint16_t)pair);
 	out[1] = rh_f16_to_f32((uint16_t)(pair >> 16));
+}
+
+RH_DEVICE int rh_opaque(int x)
+{
+	return x;
+}
+
+RH_DEVICE float rh_exp2(float x)
+{
+	return x < -126 ? 0 : exp2f(x);
 }
 
 RH_DEVICE uint32_t rh_float_bits(float x)
