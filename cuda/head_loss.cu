@@ -2,15 +2,16 @@
  * largest logit, where it first is, and the sum of exponentials below it; the second replaces the logits by the gradient.
  *
  * Memory: V * (4 + 4 + 4) bytes a row in fp32, V * (4 + 4 + 2) with a bf16 gradient, V * 4 for the loss alone; the chunk of rows was just
- * written by a product and fits the second-level cache in part. Judged by memory bandwidth; 2 exponentials an element.
+ * written by a product and fits the second-level cache in part. Judged by memory bandwidth; 2 exponentials an element. Rows that begin on
+ * 16 bytes go 8 elements a thread and load. Exponentials are one instruction (rh_exp2) of the difference times 1 / ln 2.
  *
  * A bf16 gradient lies in the first half of its row. Elements [i, i+n) of it take the bytes of logits [i/2, (i+n)/2): each tile of a row is
  * in registers before any of its gradient is stored, which a barrier between the two makes sure of. */
 #include "cuda/head_loss.h"
 
-#include "cuda/rh_cuda.h"
+#include "cuda/chunk.h"
 
-enum { THREADS = 512, WARPS = THREADS / RH_WARP, TILE = 4 * THREADS };
+enum { THREADS = 512, WARPS = THREADS / RH_WARP, TILE = CHUNK * THREADS };
 
 /* Over part of a row: the largest value and its first place, and the sum of exp(value - largest). */
 struct part {
@@ -21,7 +22,7 @@ struct part {
 /* exp(x - largest), where both may be -infinity: before a thread's first element. */
 RH_DEVICE float below(float x, float largest)
 {
-	return x == -INFINITY ? 0 : expf(x - largest);
+	return x == -INFINITY ? 0 : rh_exp2((x - largest) * 1.442695040888963f);
 }
 
 RH_DEVICE struct part join(const struct part &a, const struct part &b)
@@ -48,21 +49,47 @@ RH_DEVICE struct part join_lanes(struct part own)
 	return own;
 }
 
+/* Logits from i on, -infinity beyond the row's end. */
+RH_DEVICE struct chunk logits_load(const float *logit, int64_t i, int64_t cols, int aligned)
+{
+	struct chunk c = chunk_load(logit + i, cols - i, aligned);
+	if (i + CHUNK > cols) {
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			c.v[k] = i + k < cols ? c.v[k] : -INFINITY;
+	}
+	return c;
+}
+
+/* Joins 8 elements, which begin at i and come after all before. */
+RH_DEVICE void part_add(struct part *own, const struct chunk &c, int64_t i, int64_t cols)
+{
+	float largest = c.v[0];
+	RH_UNROLL
+	for (int k = 1; k < CHUNK; k++)
+		largest = fmaxf(largest, c.v[k]);
+	if (largest > own->largest || own->first == cols) {
+		own->sum *= below(own->largest, largest);
+		own->largest = largest;
+		int place = 0;
+		RH_UNROLL
+		for (int k = CHUNK - 1; k > 0; k--)
+			place = c.v[k] == largest ? k : place;
+		own->first = i + (c.v[0] == largest ? 0 : place);
+	}
+	float base = own->largest == -INFINITY ? 0 : own->largest;
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		own->sum += rh_exp2((c.v[k] - base) * 1.442695040888963f);
+}
+
 /* Of the whole row, in every thread. */
-RH_DEVICE struct part reduce_row(const float *logit, int64_t cols)
+RH_DEVICE struct part reduce_row(const float *logit, int64_t cols, int aligned)
 {
 	RH_SHARED(struct part, warps, WARPS);
 	struct part own = {-INFINITY, 0, cols};
-	for (int64_t i = threadIdx.x; i < cols; i += THREADS) {
-		float x = logit[i];
-		if (x > own.largest || own.first == cols) {
-			own.sum = own.sum * below(own.largest, x) + 1;
-			own.largest = x;
-			own.first = i;
-		} else {
-			own.sum += below(x, own.largest);
-		}
-	}
+	for (int64_t i = (int64_t)threadIdx.x * CHUNK; i < cols; i += TILE)
+		part_add(&own, logits_load(logit, i, cols, aligned), i, cols);
 	own = join_lanes(own);
 	if (threadIdx.x % RH_WARP == 0)
 		warps[threadIdx.x / RH_WARP] = own;
@@ -77,7 +104,8 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 {
 	int64_t row = blockIdx.x, cols = r.logits.cols, target = ((const int32_t *)r.target.data)[row * r.target.stride];
 	float *logit = (float *)r.logits.data + row * r.logits.stride;
-	struct part whole = reduce_row(logit, cols);
+	int aligned = rh_rows_aligned(logit, 0, (int)sizeof(float));
+	struct part whole = reduce_row(logit, cols, aligned);
 	float wanted = logit[target];
 	__syncthreads(); /* every thread has read it before it is overwritten */
 	if (threadIdx.x == 0) {
@@ -87,23 +115,19 @@ template <typename G> RH_KERNEL(THREADS, 2) head_rows_kernel(struct head_rows r)
 	if (r.gradient == HEAD_LOSS_ONLY)
 		return;
 	G *gradient = reinterpret_cast<G *>(logit);
-	float inverse = 1 / whole.sum;
+	float times = r.scale / whole.sum;
 	for (int64_t tile = 0; tile < cols; tile += TILE) {
-		float x[TILE / THREADS];
-		RH_UNROLL
-		for (int j = 0; j < TILE / THREADS; j++) {
-			int64_t i = tile + j * THREADS + threadIdx.x;
-			x[j] = i < cols ? logit[i] : 0;
-		}
+		int64_t i = tile + (int64_t)threadIdx.x * CHUNK;
+		struct chunk c = {};
+		if (i < cols)
+			c = logits_load(logit, i, cols, aligned);
 		if (sizeof(G) < sizeof(float))
 			__syncthreads();
 		RH_UNROLL
-		for (int j = 0; j < TILE / THREADS; j++) {
-			int64_t i = tile + j * THREADS + threadIdx.x;
-			if (i < cols)
-				gradient[i] =
-				        rh_from_float<G>(r.scale * (below(x[j], whole.largest) * inverse - (i == target ? 1.0f : 0.0f)));
-		}
+		for (int k = 0; k < CHUNK; k++)
+			c.v[k] = times * below(c.v[k], whole.largest) - (i + k == target ? r.scale : 0.0f);
+		if (i < cols)
+			chunk_store(gradient + i, c, cols - i, aligned);
 	}
 }
 
