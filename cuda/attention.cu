@@ -4,9 +4,9 @@
  * probabilities stay in registers. Shared memory holds one tile of keys and one of values: values are on their way while scores are
  * computed, the next keys during softmax and the second product.
  * M is 1 where an SM has 100 KB of shared memory (sm_89: 256 D bytes a block, 32 KB for D 128), with queries in registers (D/4 a lane).
- * There an mma takes 32 cycles, and nothing else counts. It is 2 on larger SMs (sm_80, sm_90), whose mma takes 8 and less: a fragment of keys or
- * values, 4 cycles of the SM's shared memory, would serve two mma, which is all of its bandwidth; so it serves four. Queries are then read
- * from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments read for 256 mma, where M 1 wants 128.
+ * There an mma takes 32 cycles, and nothing else counts. It is 2 on larger SMs (sm_80, sm_90), whose mma takes 8 and less: a fragment of
+ * keys or values, 4 cycles of the SM's shared memory, would serve two mma, which is all of its bandwidth; so it serves four. Queries are
+ * then read from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments for 256 mma, where M 1 wants 128.
  * Memory: reads q, writes o once: 4 Tq heads D bytes. Keys and values are read once for each tile of queries, heads of a group one after
  * another, mostly from L2: 4 D bytes a key for 64 M queries.
  * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 M FLOPs a byte

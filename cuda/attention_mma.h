@@ -18,8 +18,8 @@ template <int D> RH_DEVICE int tile_at(int row, int chunk)
 }
 
 /* Where a lane reads a fragment's row from the tile's begin on: of a left operand, or of a right one that lies transposed; and of a right
- * one as it lies. tile_on goes on from there by `rows`, a multiple of 16, and 16 columns `depth` times: the permutation's exclusive or passes
- * both by, so that all places of a product but its first cost an instruction a column, and none a row. */
+ * one as it lies. tile_on goes on from there by `rows`, a multiple of 16, and 16 columns `depth` times: the permutation's exclusive or
+ * passes both by, so that all places of a product but its first cost an instruction a column, and none a row. */
 template <int D> RH_DEVICE int tile_left_place()
 {
 	int lane = (int)threadIdx.x % RH_WARP;

@@ -480,8 +480,9 @@ static int device_launch(struct rh_device *base, enum rh_stream stream, const st
 {
 	struct cuda_device *device = own(base);
 	RH_ASSERT(rh_op_fault(op) == NULL);
-	int multiplies = op->kind == RH_OP_GEMM || op->kind == RH_OP_SCALED_GEMM || op->kind == RH_OP_HEAD_LOSS;
-	RH_ASSERT(stream == RH_STREAM_COMPUTE || !multiplies); /* one workspace */
+	int wants_room = op->kind == RH_OP_GEMM || op->kind == RH_OP_SCALED_GEMM || op->kind == RH_OP_HEAD_LOSS ||
+	                 op->kind == RH_OP_RMSNORM_BACKWARD;
+	RH_ASSERT(stream == RH_STREAM_COMPUTE || !wants_room); /* one workspace */
 	for (int i = 0; i < RH_OP_OPERANDS; i++)
 		if (op->operand[i].data)
 			check_view(device, &op->operand[i]);

@@ -7,6 +7,9 @@
 
 struct CUstream_st;
 
+/* 256 blocks' parts of at most 8192 columns in fp32. */
+enum { RH_RMSNORM_PART_BYTES = 256 * 8192 * 4 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -19,6 +22,9 @@ RH_OPS(CUDA_KERNEL, CUDA_NONE)
 #undef CUDA_KERNEL
 #undef CUDA_NONE
 cuda_kernel cuda_grouped_gemm, cuda_grouped_gemm_gradient, cuda_quantise;
+/* The same with room for sums of blocks, RH_RMSNORM_PART_BYTES of device memory on a border of 16 that no other work uses meanwhile; NULL:
+ * none, and x and dy are read twice where dw is wanted. */
+int cuda_rmsnorm_backward_within(const struct rh_op *op, void *workspace, struct CUstream_st *stream);
 cuda_kernel cuda_half_gemm; /* SCALED_GEMM with sums of chunks in fp16 */
 
 #ifdef __cplusplus

@@ -2,6 +2,8 @@
 
 #include "cuda/kernels.h"
 
+#include <assert.h>
+
 #define ROW(kind, name) [RH_OP_##kind] = cuda_##name,
 #define NONE(kind, name)
 static cuda_kernel *const kernels[RH_OP_KINDS] = {[RH_OP_GROUPED_GEMM] = cuda_grouped_gemm,
@@ -17,6 +19,10 @@ int launch_op(const struct launch *launch, const struct rh_op *op)
 		return launch_scaled_gemm(launch, op);
 	if (op->kind == RH_OP_HEAD_LOSS)
 		return launch_head(launch, op);
+	if (op->kind == RH_OP_RMSNORM_BACKWARD) {
+		static_assert((int)RH_RMSNORM_PART_BYTES <= (int)BLAS_WORKSPACE_BYTES, "blocks' parts lie in the products' workspace");
+		return cuda_rmsnorm_backward_within(op, launch->workspace, launch->stream);
+	}
 	RH_ASSERT(kernels[op->kind]); /* an op of each device's own (RH_OPS) has its line above, or in the table */
 	return kernels[op->kind](op, launch->stream);
 }

@@ -8,7 +8,7 @@
 /* What ops of the compute stream run with. */
 struct launch {
 	struct blas *blas;
-	void *workspace;            /* of blas, this stream's */
+	void *workspace;            /* of products and of norms' gradients, this stream's */
 	struct CUstream_st *stream; /* borrowed */
 };
 

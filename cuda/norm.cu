@@ -4,8 +4,13 @@
  * dx        reads x, dy (add), writes dx (y): 3 to 5 T G n e bytes, 10 FLOPs an element.
  * dw        reads x, dy: 2 T G n e bytes, 3 FLOPs an element.
  *
+ * both      dx and dw of bf16 that lies on 16 bytes, up to 8192 elements a vector: reads x and dy once, keeps them in registers between the
+ *           two sums: 3 to 5 T G n e bytes, and 8 n a block for its part of dw.
+ *
  * Below 3 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth (1008 GB/s on an RTX 4090, 3350 on an H100).
- * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. dw gives 32
+ * Tile: forward and dx give a vector of up to 1024 elements to a warp (8 vectors a block), a longer one to a block of 8 warps. So does
+ * both, whose 256 blocks (512 of short vectors), two an SM (four) and always as many, take every 256th; what each sums of dw goes to
+ * memory, and a second kernel adds the blocks' parts in order. dw alone gives 32
  * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
  * With n = 4096 that is 128 blocks, one an SM. Of a QK-norm's n = 128 that were 4: up to as many, 8 go to a block of 1024 threads,
  * each every 1024th vector, whose sums are added 32 by 32: 16 blocks for 128 columns, each with as much on its way as an SM holds threads
@@ -16,7 +21,7 @@
 struct norm_args {
 	const void *x, *w, *dy, *add;
 	void *y, *dx;
-	float *rstd, *dw;
+	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_both */
 	int64_t x_stride, y_stride, dy_stride, add_stride, dx_stride, rstd_stride;
 	int64_t vectors, groups, n;
 	float epsilon;
@@ -148,6 +153,98 @@ template <typename T> RH_KERNEL(NARROW_THREADS, 1) rmsnorm_backward_dw_narrow(st
 	a.dw[first + own] += total;
 }
 
+/* dx (y) and a block's part of dw, of vectors of at most CHUNKS chunks a lane. dx may be dy or add, as above. */
+template <int PER_VECTOR, int CHUNKS>
+RH_KERNEL(NORM_THREADS, PER_VECTOR == 1 && CHUNKS == 1 ? 4 : 2)
+rmsnorm_backward_both(struct norm_args a)
+{
+	constexpr int step = PER_VECTOR * RH_WARP * CHUNK, at_once = NORM_WARPS / PER_VECTOR;
+	RH_SHARED_2D(float, sums, at_once, step);
+	int own = (int)threadIdx.x % (PER_VECTOR * RH_WARP) * CHUNK, mine = (int)threadIdx.x / (PER_VECTOR * RH_WARP), n = (int)a.n;
+	float dw[CHUNKS][CHUNK] = {};
+	for (int64_t vector = (int64_t)blockIdx.x * at_once + mine; vector < a.vectors; vector += (int64_t)gridDim.x * at_once) {
+		int64_t row = vector / a.groups, at = vector % a.groups * n + own;
+		rh_vec<rh_bf16> x[CHUNKS], dy[CHUNKS];
+		RH_UNROLL
+		for (int c = 0; c < CHUNKS; c++) {
+			int there = own + c * step < n;
+			x[c] = there ? rh_load16((const rh_bf16 *)a.x + row * a.x_stride + at + c * step) : rh_vec<rh_bf16>{};
+			dy[c] = there ? rh_load16((const rh_bf16 *)a.dy + row * a.dy_stride + at + c * step) : rh_vec<rh_bf16>{};
+		}
+		float rstd = a.rstd[row * a.rstd_stride + vector % a.groups], sum = 0;
+		RH_UNROLL
+		for (int c = 0; c < CHUNKS; c++) {
+			struct chunk w = chunk_load((const rh_bf16 *)a.w + own + c * step, n - own - c * step, 1);
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++)
+				sum += rh_to_float(dy[c].v[k]) * w.v[k] * rh_to_float(x[c].v[k]);
+		}
+		float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)n;
+		RH_UNROLL
+		for (int c = 0; c < CHUNKS; c++) {
+			int left = n - own - c * step;
+			int64_t to = at + c * step;
+			struct chunk w = chunk_load((const rh_bf16 *)a.w + own + c * step, left, 1), out = {}, y;
+			if (a.add)
+				out = chunk_load((const rh_bf16 *)a.add + row * a.add_stride + to, left, 1);
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++) {
+				float xhat = rh_to_float(x[c].v[k]) * rstd, d = rh_to_float(dy[c].v[k]);
+				out.v[k] += rstd * (d * w.v[k] - xhat * mean);
+				y.v[k] = xhat * w.v[k];
+				dw[c][k] += d * xhat;
+			}
+			chunk_store((rh_bf16 *)a.dx + row * a.dx_stride + to, out, left, 1);
+			if (a.y)
+				chunk_store((rh_bf16 *)a.y + row * a.y_stride + to, y, left, 1);
+		}
+		if (PER_VECTOR > 1)
+			__syncthreads(); /* the next sum takes the place of this one's parts */
+	}
+	RH_UNROLL
+	for (int c = 0; c < CHUNKS; c++) {
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			sums[mine][own + k] = dw[c][k];
+		__syncthreads();
+		for (int i = (int)threadIdx.x; i < step && c * step + i < n; i += NORM_THREADS) {
+			float total = 0;
+			for (int v = 0; v < at_once; v++)
+				total += sums[v][i];
+			a.part[(int64_t)blockIdx.x * n + c * step + i] = total;
+		}
+		__syncthreads();
+	}
+}
+
+/* dw += the parts of `vectors` blocks. */
+static RH_KERNEL(COLUMN_THREADS, 2) rmsnorm_add_parts(struct norm_args a)
+{
+	column_add(a.dw, a.n, a.vectors,
+	           [&](int64_t part, int64_t i, int64_t left) { return chunk_load(a.part + part * a.n + i, left, 1); });
+}
+
+enum { BOTH_BLOCKS = 256, BOTH_BLOCKS_SHORT = 512, BOTH_CHUNKS = 4 };
+
+template <int PER_VECTOR, int CHUNKS> static int both(const struct norm_args *a, CUstream_st *stream)
+{
+	unsigned most = PER_VECTOR == 1 ? BOTH_BLOCKS_SHORT : BOTH_BLOCKS, blocks = norm_blocks(a->vectors, PER_VECTOR);
+	blocks = blocks < most ? blocks : most;
+	int rc = RH_LAUNCH((rmsnorm_backward_both<PER_VECTOR, CHUNKS>), blocks, NORM_THREADS, 0, stream, *a);
+	struct norm_args parts = *a;
+	parts.vectors = blocks;
+	return rc < 0 ? rc : RH_LAUNCH(rmsnorm_add_parts, column_blocks(a->n), COLUMN_THREADS, 0, stream, parts);
+}
+
+static int backward_both(const struct norm_args *a, CUstream_st *stream)
+{
+	if (a->n <= NORM_WARP_LENGTH / BOTH_CHUNKS)
+		return both<1, 1>(a, stream);
+	if (a->n <= NORM_WARP_LENGTH)
+		return both<1, BOTH_CHUNKS>(a, stream);
+	return a->n <= NORM_THREADS * CHUNK * 2 ? both<NORM_WARPS, 2>(a, stream) : both<NORM_WARPS, BOTH_CHUNKS>(a, stream);
+}
+
 template <typename T> static int forward(const struct norm_args *a, CUstream_st *stream)
 {
 	if (a->n <= NORM_WARP_LENGTH)
@@ -197,6 +294,11 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 
 extern "C" int cuda_rmsnorm_backward(const struct rh_op *op, CUstream_st *stream)
 {
+	return cuda_rmsnorm_backward_within(op, NULL, stream);
+}
+
+extern "C" int cuda_rmsnorm_backward_within(const struct rh_op *op, void *workspace, CUstream_st *stream)
+{
 	const struct rh_view *view = op->operand;
 	struct rh_view x = view[RH_RMSNORM_BACKWARD_X], w = view[RH_RMSNORM_BACKWARD_W], dy = view[RH_RMSNORM_BACKWARD_DY];
 	struct rh_view add = view[RH_RMSNORM_BACKWARD_ADD], dx = view[RH_RMSNORM_BACKWARD_DX], y = view[RH_RMSNORM_BACKWARD_Y];
@@ -214,7 +316,10 @@ extern "C" int cuda_rmsnorm_backward(const struct rh_op *op, CUstream_st *stream
 	a.n = w.cols;
 	const struct rh_view views[] = {x, w, dy, add, dx, y};
 	a.aligned = chunk_aligned(views, 6) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
+	a.part = (float *)workspace;
 	if (!a.vectors)
 		return 0;
+	if (a.part && a.dw && a.aligned && x.dtype == RH_BF16 && a.n % CHUNK == 0 && a.n <= NORM_THREADS * CHUNK * BOTH_CHUNKS)
+		return backward_both(&a, stream);
 	return x.dtype == RH_BF16 ? backward<rh_bf16>(&a, stream) : backward<float>(&a, stream);
 }
