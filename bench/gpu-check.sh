@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in parts of at most 8 minutes, the most valuable first; none needs another's output:
-#   bench/gpu-check.sh [PART]...      no PART: all of them
+#   bench/gpu-check.sh [PART]...      no PART: all of them, in this order
 #     ops        every op against the oracle, in every dtype; two runs bit-equal
 #     parity     training on the CPU against training on the GPU, LoRA and full; one worker against four and against all GPUs, bit-equal; eval, generate
-#     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
+#     kernels    attention against PyTorch's, products against the best of cuBLASLt's algorithms, kernels against copy bandwidth
+#     copies     pinned copies, both ways; a step that streams its weights, traced
 #     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
-#     steps-8b   the same of an 8B shape: LoRA, PEFT; 12 of its 32 layers in full; all of them in the split layout
+#     sanitizer  compute-sanitizer over a small full and a small LoRA run
+#     steps-8b   whole steps of an 8B shape: 12 of its 32 layers in full; LoRA, PEFT; all of them in the split layout
+#     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
 #     steps-moe  4 layers of the 235B mixture of experts, LoRA; roundpipe
 #     narrow     products with fp16 sums and of 8-bit operands: losses beside bf16's, products alone, whole steps
-#     kernels    products against the best of cuBLASLt's algorithms, kernels against copy bandwidth, attention against PyTorch's
-#     copies     pinned copies, both ways; a step that streams its weights, traced
-#     sanitizer  compute-sanitizer over a small full and a small LoRA run
 #     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
+#   bench/gpu-check.sh verdicts       the last lines once more, of OUT/results.jsonl, into which several calls' may have been joined
+# An H100 is expected to take, in seconds: ops 60, parity 120, kernels 150, copies 60, steps 240, sanitizer 150, steps-8b 360, demo 90,
+# steps-moe 150, narrow 150, races as many as it is given. In 25 minutes: "ops parity kernels copies", then "steps sanitizer", then "steps-8b".
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
-# gets results.jsonl, a line a result as it comes, also printed. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly,
+# gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly,
 # 3 nothing was run (no GPU, or programs that this machine cannot load). The last lines say, for each point of acceptance, what was
 # measured, against which bars, and what was not measured and why.
 # Runs in the source tree after `make gpu-bundle`, or where the bundle was unpacked; needs bash, awk and coreutils, python3 for peers.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity demo steps steps-8b steps-moe narrow kernels copies sanitizer races"
+all="ops parity kernels copies steps sanitizer steps-8b demo steps-moe narrow races"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
 failures=0 part=start
@@ -42,13 +45,28 @@ quoted() {
 last_line() {
 	grep -v '^$' "$1" | tail -n 1
 }
-# What is left of the part's time. limited COMMAND...: within it; 124 when it ended there.
+# What is left of the part's time. limited COMMAND...: within it, and within `item` seconds where that is set; over_time STATUS: it ended there.
 left() {
 	echo $((limit - (SECONDS - part_began)))
 }
+item=0
 limited() {
-	[ "$(left)" -gt 5 ] || return 124
-	timeout "$(left)" "$@"
+	local seconds
+	seconds=$(left)
+	[ "$item" -eq 0 ] || [ "$item" -ge "$seconds" ] || seconds=$item
+	[ "$seconds" -gt 5 ] || return 124
+	timeout -k 10 "$seconds" "$@"
+}
+# 137 is also what a command that the machine had no memory for ends with.
+over_time() {
+	[ "$1" -eq 124 ] || { [ "$1" -eq 137 ] && [ "$(left)" -le 5 ]; }
+}
+time_over() {
+	if [ "$item" -gt 0 ]; then echo "its $item of the part's $limit seconds are over"; else echo "the part's $limit seconds are over"; fi
+}
+# keep_log WHAT FILE: its end, in one file for all, as few files may travel.
+keep_log() {
+	{ echo "=== $part: $1"; tail -c 100000 "$2"; } >>"$out/failed.log"
 }
 # relay WHAT COMMAND...: lines that begin with {"bench" become results of this part; its status is the command's.
 relay() {
@@ -59,7 +77,10 @@ relay() {
 	done
 	status=$?
 	[ $status -eq 0 ] && return 0
-	if [ $status -eq 124 ]; then skipped "$what" "the part's $limit seconds are over"; else failed "$what" "$(last_line "$scratch/relay.log")"; fi
+	if over_time $status; then skipped "$what" "$(time_over)"; else
+		failed "$what" "$(last_line "$scratch/relay.log") (exit $status)"
+		keep_log "$what" "$scratch/relay.log"
+	fi
 	return $status
 }
 
@@ -137,13 +158,13 @@ part_ops() {
 		limited "$tools" ops "$name" >"$log" 2>&1
 		local status=$?
 		ok=$(grep -c '^\[       OK \]' "$log") bad=$(grep '^\[  FAILED  \] [a-z_0-9]*$' "$log" | sort -u | wc -l)
-		if [ $status -eq 124 ]; then
-			skipped "$name" "the part's $limit seconds are over"
+		if over_time $status; then
+			skipped "$name" "$(time_over)"
 		elif [ $status -eq 0 ]; then
 			emit "\"result\": \"ok\", \"what\": \"$name\", \"cases\": $ok"
 		else
 			failed "$name" "$bad cases of $((ok + bad)): $(grep -m 3 -E 'oracle|ERROR|rror:' "$log") (exit $status)"
-			cp "$log" "$out/failed-$name.log"
+			keep_log "$name" "$log"
 		fi
 	done
 }
@@ -175,7 +196,7 @@ part_parity() {
 			[ $mode = full ] || keys+=(--lora-r 8 --lora-dropout 0.1)
 			train cpu cpu:1 "${keys[@]}" && train one "$device" "${keys[@]}" && train four "$four" "${keys[@]}" || {
 				local status=$?
-				if [ $status = 124 ]; then skipped "$mode $dtype" "the part's $limit seconds are over"; else
+				if over_time $status; then skipped "$mode $dtype" "$(time_over)"; else
 					failed "$mode $dtype" "$(tail -q -n 1 "$scratch"/{cpu,one,four}.log 2>/dev/null | grep '^roundhouse' | head -n 1)"; fi
 				continue
 			}
@@ -242,7 +263,7 @@ part_demo() {
 	if awk -v a="${after:-0}" 'BEGIN { exit !(a >= 0.80) }'; then
 		emit "\"result\": \"ok\", \"what\": \"demo\", \"before\": ${before:-null}, \"after\": $after, \"bar\": 0.80, \"train\": $(cat "$scratch/demo.json")"
 	elif [ "$(left)" -le 5 ]; then
-		skipped demo "the part's $limit seconds are over"
+		skipped demo "$(time_over)"
 	else
 		failed demo "accuracy ${before:-?} before, ${after:-?} after, at least 0.80 after is wanted; $(last_line "$scratch/demo.log")"
 	fi
@@ -260,12 +281,13 @@ whole() {
 	limited "$roundhouse" train "${keys[@]}" --max-steps $count --output-dir "$big/whole" --json >"$scratch/whole.json" 2>"$scratch/whole.log"
 	status=$?
 	if [ $status -ne 0 ]; then
-		if [ $status -eq 124 ]; then
-			skipped "$name" "the part's $limit seconds are over"
+		if over_time $status; then
+			skipped "$name" "$(time_over)"
 		elif grep -q 'not built yet\|: max_ram: \|architecture .* is not supported' "$scratch/whole.log"; then
 			skipped "$name" "$(last_line "$scratch/whole.log")"
 		else
-			failed "$name" "$(last_line "$scratch/whole.log")"
+			failed "$name" "$(last_line "$scratch/whole.log") (exit $status$([ $status -ne 137 ] || echo ", which the machine ended: out of memory?"))"
+			keep_log "$name" "$scratch/whole.log"
 		fi
 		rm -rf "$big/whole"
 		return 1
@@ -364,6 +386,7 @@ part_steps-8b() {
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=2
 	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
+	local big=$scratch # its states alone are 104 GiB: the model that it leaves must not lie in memory beside them
 	whole "8B, full, split layout" "$scratch/8b" --max-vram 24GiB --state-layout split
 }
 part_steps-moe() {
@@ -397,12 +420,14 @@ part_narrow() {
 	whole "1.7B, full, fp8" "$scratch/1.7b" --max-vram 24GiB --fp8 true && speeds="$speeds, \"fp8\": $speed"
 	emit "\"what\": \"tokens/s by way of multiplying\", ${speeds#, }"
 }
+# Each kind in a process of its own: what fails in one leaves the others theirs.
 part_kernels() {
-	local first=$(($(wc -l <"$out/results.jsonl") + 1))
-	relay products "$tools" products "$device"
-	relay kernels "$tools" kernels "$device"
+	local first=$(($(wc -l <"$out/results.jsonl") + 1)) kind
+	for kind in attention-128 attention-64; do relay "$kind" "$tools" kernels "$device" $kind; done
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
+	for kind in norms elementwise head tables optimizer; do relay "$kind" "$tools" kernels "$device" $kind; done
+	for kind in 1.7B 8B experts; do relay "products, $kind" "$tools" products "$device" $kind; done
 }
 # Copies of a MiB or more within a step, each way, against half of what both ways at once carry with nothing else to do.
 copy_shares() {
@@ -434,13 +459,19 @@ part_copies() {
 sanitize() {
 	local tool=$1 what="$1, $2" log="$scratch/sanitizer.log"
 	shift 2
+	[ "$tool" != memcheck ] || set -- --report-api-errors no "$@" # what CUDA refuses, our own code has to see to
 	limited "$sanitizer" --tool "$tool" --error-exitcode 9 "$@" >"$log" 2>&1
-	case $?:$(grep -c 'Device not supported\|LibraryNotLoaded\|not supported on this' "$log") in
-	*:[1-9]*) skipped "$what" "$(grep -m 1 'not supported\|NotLoaded' "$log")" ;;
-	0:*) emit "\"result\": \"ok\", \"what\": \"$what\", \"summary\": \"$(quoted "$(grep 'SUMMARY' "$log" | tail -n 1)")\"" ;;
-	124:*) skipped "$what" "the part's $limit seconds are over" ;;
-	*) failed "$what" "$(grep -m 4 '=========' "$log" | tail -n +2; last_line "$log")" && cp "$log" "$out/failed-${what//[, ]/-}.log" ;;
-	esac
+	local status=$?
+	if grep -q 'Device not supported\|LibraryNotLoaded\|not supported on this' "$log"; then
+		skipped "$what" "$(grep -m 1 'not supported\|NotLoaded' "$log")"
+	elif [ $status -eq 0 ]; then
+		emit "\"result\": \"ok\", \"what\": \"$what\", \"summary\": \"$(quoted "$(grep 'SUMMARY' "$log" | tail -n 1)")\""
+	elif over_time $status; then
+		skipped "$what" "$(time_over)"
+	else
+		failed "$what" "$(grep -m 4 '=========' "$log" | tail -n +2; last_line "$log")"
+		keep_log "$what" "$log"
+	fi
 }
 find_sanitizer() {
 	sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
@@ -448,9 +479,10 @@ find_sanitizer() {
 	[ -n "$sanitizer" ] || { skipped compute-sanitizer "it is not installed"; return 1; }
 }
 part_sanitizer() {
-	local tool mode keys
+	local tool mode keys item=0
 	find_sanitizer || return
 	make_small
+	item=$(($(left) / 6))
 	for tool in memcheck racecheck initcheck; do
 		for mode in full lora; do
 			keys=()
@@ -463,8 +495,9 @@ part_sanitizer() {
 	done
 }
 part_races() {
-	local name
+	local name item=0
 	find_sanitizer || return
+	item=$(($(left) / 8))
 	for name in test_attention test_kernels_scaled test_moe test_kernels_norm test_kernels_rows test_kernels_activation \
 		test_kernels_dequantise test_device_products; do
 		sanitize racecheck $name "$tools" ops $name
@@ -512,12 +545,20 @@ acceptances() {
 }
 
 for wanted in "$@"; do
-	case " $all " in *" $wanted "*) ;; *) echo "gpu-check: there is no part '$wanted'; the parts are $all" >&2; exit 2 ;; esac
+	[ "$*" = verdicts ] || case " $all " in *" $wanted "*) ;; *) echo "gpu-check: there is no part '$wanted'; the parts are $all" >&2; exit 2 ;; esac
 done
 mkdir -p "$out"
 scratch=$(mktemp -d) part_began=$SECONDS
 trap 'rm -rf "$scratch" "${big:?}"' EXIT
-big=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "$scratch")") # what a run writes is no part of its speed
+if [ "$*" = verdicts ]; then
+	part=end big=$scratch
+	[ -s "$out/results.jsonl" ] || { echo "gpu-check: $out/results.jsonl is not here" >&2; exit 2; }
+	acceptances
+	exit
+fi
+# What a run writes is no part of its speed, and goes to memory where there is enough of it. (Of df -P the fourth column is KiB left.)
+shm=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print int($4 / 1048576) }')
+big=$(mktemp -d -p "$([ -w /dev/shm ] && [ "${shm:-0}" -ge 24 ] && echo /dev/shm || echo "$scratch")")
 find_libraries
 check_programs
 emit "\"device\": $(cat "$scratch/device"), \"gpu\": \"$(quoted "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)")\", \"host\": \"$(quoted "$(uname -r), $(nproc) cores")\", \"date\": \"$(date -u +%FT%TZ)\", \"commit\": \"$([ -e MANIFEST ] && sed -n 's/^commit: //p' MANIFEST || git rev-parse --short HEAD 2>/dev/null)\""

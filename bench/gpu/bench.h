@@ -31,6 +31,9 @@ int bench_time(struct bench *bench, bench_enqueue *enqueue, void *user, int time
 /* One result line on stdout: {"bench": NAME, "device": ..., then the format, which begins with a quote}. */
 void bench_line(const char *name, const char *format, ...) RH_PRINTF(2, 3);
 
+/* Bytes read and written a second by the driver's own copy on the device. */
+int bench_copy_bandwidth(struct bench *bench, double *bytes_per_second) RH_MUST;
+
 /* Of a mixture of experts, beside dense ones. */
 int bench_grouped(struct bench *bench);
 

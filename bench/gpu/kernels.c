@@ -2,6 +2,8 @@
  * rate (bench/gpu-peers.py measures PyTorch's on the same shapes). */
 #include "bench/gpu/bench.h"
 
+#include "cuda/head_loss.h"
+
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +15,7 @@ static int fault_of(cudaError_t error)
 	return error == cudaSuccess ? 0 : rh_fail(-EIO, "measuring a copy on the device: %s", cudaGetErrorString(error));
 }
 
-/* Bytes read and written a second by the driver's own copy. */
-static int copy_bandwidth(struct bench *bench, double *bytes_per_second)
+int bench_copy_bandwidth(struct bench *bench, double *bytes_per_second)
 {
 	size_t half = (size_t)bench->bytes / 4; /* 1 GiB where there is room */
 	cudaStream_t stream = NULL;
@@ -163,35 +164,63 @@ static int tables(struct bench *bench, const struct shape *s, double copy)
 	return rc ? rc : by_memory(bench, "embedding backward", &back, copy);
 }
 
-/* The head's share beside its products: one chunk's logits read twice and written once as their gradient. */
+/* Cross-entropy without the products around it: a copy puts the logits back before each run, as the gradient takes their place. */
+static int head_rows_time(struct bench *bench, struct head_rows *rows, const void *logits, size_t bytes, double *seconds)
+{
+	cudaStream_t stream = NULL;
+	cudaEvent_t event[2] = {NULL, NULL};
+	cudaError_t error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
+	float best = 0, milliseconds = 0;
+	int rc = 0;
+	for (int i = 0; i < 2 && error == cudaSuccess; i++)
+		error = cudaEventCreateWithFlags(&event[i], cudaEventBlockingSync);
+	for (int i = 0; !rc && error == cudaSuccess && i < (bench->small ? 1 : 7); i++) {
+		error = cudaMemcpyAsync(rows->logits.data, logits, bytes, cudaMemcpyDeviceToDevice, stream);
+		if (error == cudaSuccess)
+			error = cudaEventRecord(event[0], stream);
+		if (error == cudaSuccess)
+			rc = cuda_head_rows(rows, stream);
+		if (!rc && error == cudaSuccess)
+			error = cudaEventRecord(event[1], stream);
+		if (!rc && error == cudaSuccess)
+			error = cudaEventSynchronize(event[1]);
+		if (!rc && error == cudaSuccess)
+			error = cudaEventElapsedTime(&milliseconds, event[0], event[1]);
+		best = !best || milliseconds < best ? milliseconds : best;
+	}
+	for (int i = 0; i < 2; i++)
+		if (event[i])
+			(void)cudaEventDestroy(event[i]);
+	if (stream)
+		(void)cudaStreamDestroy(stream);
+	*seconds = best > 0 ? (double)best / 1e3 : 1e-9;
+	return rc ? rc : fault_of(error);
+}
+
+/* Logits are read twice, as a row of a large vocabulary fits no cache with those beside it, and written as their gradient; or read once. */
 static int head(struct bench *bench, const struct shape *s, double copy)
 {
-	int64_t rows = s->tokens < 2048 ? s->tokens : 2048;
-	double whole, product, seconds;
+	static const char *const names[] = {"cross-entropy, loss only", "cross-entropy, fp32 gradient", "cross-entropy"};
+	static const int64_t moved[] = {4, 12, 10};
+	int64_t count = s->tokens < 2048 ? s->tokens : 2048;
 	bench->used = 0;
-	struct rh_op op = {.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 1}}, gemm = {.kind = RH_OP_GEMM, .gemm = {0, 1, 1}};
-	struct rh_view h = bench_view(bench, RH_BF16, rows, s->hidden), w = bench_view(bench, RH_BF16, s->vocabulary, s->hidden);
-	struct rh_view target = bench_view(bench, RH_I32, rows, 1), logits = bench_view(bench, RH_F32, rows, s->vocabulary);
-	op.operand[RH_HEAD_LOSS_H] = h, op.operand[RH_HEAD_LOSS_W] = w, op.operand[RH_HEAD_LOSS_TARGET] = target;
-	op.operand[RH_HEAD_LOSS_LOGITS] = logits;
-	op.operand[RH_HEAD_LOSS_LOSS] = bench_view(bench, RH_F32, rows, 1);
-	op.operand[RH_HEAD_LOSS_HIT] = bench_view(bench, RH_I32, rows, 1);
-	gemm.operand[RH_GEMM_A] = h, gemm.operand[RH_GEMM_B] = w, gemm.operand[RH_GEMM_D] = logits;
-	int rc = put_ints(bench, target, 0, 1);
-	if (!rc)
-		rc = bench_op(bench, &op, 1, &whole);
-	if (!rc)
-		rc = bench_op(bench, &gemm, 1, &product);
-	if (rc)
-		return rc;
-	seconds = whole > product ? whole - product : whole;
-	double bytes = (double)rows * (double)s->vocabulary * 4; /* a pass without gradients reads them once at least */
-	bench_line("kernels",
-	           "\"kernel\": \"cross-entropy, loss only (by difference)\", \"bytes\": %.0f, \"us\": %.2f, \"value\": %.1f, \"unit\": "
-	           "\"GB/s\", "
-	           "\"reference\": %.1f, \"ratio\": %.3f, \"bar\": 0.85",
-	           bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9, copy > 0 ? bytes / seconds / copy : 0);
-	return 0;
+	struct rh_view logits = bench_view(bench, RH_F32, count, s->vocabulary), kept = bench_view(bench, RH_F32, count, s->vocabulary);
+	struct head_rows rows = {.logits = logits, .target = bench_view(bench, RH_I32, count, 1), .scale = 1};
+	rows.loss = bench_view(bench, RH_F32, count, 1), rows.hit = bench_view(bench, RH_I32, count, 1);
+	int rc = put_ints(bench, rows.target, 0, 1);
+	for (int kind = HEAD_LOSS_ONLY; !rc && kind <= HEAD_GRADIENT_BF16; kind++) {
+		double seconds, bytes = (double)count * (double)s->vocabulary * (double)moved[kind];
+		rows.gradient = (enum head_gradient)kind;
+		rc = head_rows_time(bench, &rows, kept.data, (size_t)rh_view_bytes(kept), &seconds);
+		if (!rc)
+			bench_line("kernels",
+			           "\"kernel\": \"%s\", \"bytes\": %.0f, \"us\": %.2f, \"value\": %.1f, \"unit\": \"GB/s\", \"reference\": "
+			           "%.1f, "
+			           "\"ratio\": %.3f, \"bar\": 0.85",
+			           names[kind], bytes, seconds * 1e6, bytes / seconds / 1e9, copy / 1e9,
+			           copy > 0 ? bytes / seconds / copy : 0);
+	}
+	return rc;
 }
 
 static int attention_of(struct bench *bench, const struct shape *s, int64_t length)
@@ -236,32 +265,48 @@ static int attention_of(struct bench *bench, const struct shape *s, int64_t leng
 	return rc;
 }
 
+static int attention_at_lengths(struct bench *bench, const struct shape *like, int dim)
+{
+	static const int64_t lengths[] = {2048, 4096, 8192, 16384, 32768};
+	struct shape shape = *like;
+	int rc = 0;
+	shape.head_dim = dim;
+	for (int i = 0; !rc && i < (bench->small ? 1 : 5); i++)
+		rc = attention_of(bench, &shape, bench->small ? 64 : lengths[i]);
+	return rc;
+}
+
+static int attention_64(struct bench *bench, const struct shape *s, double copy)
+{
+	(void)copy;
+	return attention_at_lengths(bench, s, 64);
+}
+
+static int attention_128(struct bench *bench, const struct shape *s, double copy)
+{
+	(void)copy;
+	return attention_at_lengths(bench, s, 128);
+}
+
+/* DEVICE [PART]: a part in a process of its own, as one that fails may leave the GPU's context unusable. */
 int bench_kernels(int argc, char **argv)
 {
 	static const struct shape large = {16384, 4096, 32, 8, 128, 14336, 128256}, tiny = {64, 64, 4, 2, 64, 96, 96};
-	static const int64_t lengths[] = {2048, 4096, 8192, 16384, 32768};
+	static const struct {
+		const char *name;
+		int (*run)(struct bench *bench, const struct shape *s, double copy);
+	} parts[] = {{"norms", norms}, {"elementwise", elementwise},   {"optimizer", optimizer},        {"tables", tables},
+	             {"head", head},   {"attention-64", attention_64}, {"attention-128", attention_128}};
 	struct bench bench;
 	double copy = 0;
 	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)8 << 30 : 8 * MIB, &bench);
 	if (rc)
 		return rc;
 	struct shape shape = bench.small ? tiny : large;
-	rc = copy_bandwidth(&bench, &copy);
-	if (!rc)
-		rc = norms(&bench, &shape, copy);
-	if (!rc)
-		rc = elementwise(&bench, &shape, copy);
-	if (!rc)
-		rc = optimizer(&bench, &shape, copy);
-	if (!rc)
-		rc = tables(&bench, &shape, copy);
-	if (!rc)
-		rc = head(&bench, &shape, copy);
-	for (int dim = 64; !rc && dim <= 128; dim += 64)
-		for (int i = 0; !rc && i < (bench.small ? 1 : 5); i++) {
-			shape.head_dim = dim;
-			rc = attention_of(&bench, &shape, bench.small ? 64 : lengths[i]);
-		}
+	rc = bench_copy_bandwidth(&bench, &copy);
+	for (size_t i = 0; !rc && i < sizeof parts / sizeof *parts; i++)
+		if (argc < 2 || !strcmp(argv[1], parts[i].name))
+			rc = parts[i].run(&bench, &shape, copy);
 	bench_close(&bench);
 	return rc;
 }

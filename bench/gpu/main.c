@@ -1,6 +1,6 @@
 /* gpu-tools VERB DEVICE [argument]...: what bench/gpu-check.sh runs on a GPU, or on an emulated one. Not part of the product.
  *   ops NAME              a test program of tests/cuda, every op on the device; without a name: the names
- *   products scaled kernels copies DEVICE   rates; of products also "DEVICE peak"
+ *   products scaled kernels copies DEVICE   rates; of products and kernels also one part: "DEVICE peak", "DEVICE norms"
  *   device DEVICE         what it is, or why it is not there
  *   trace TRACE.json KEYS...         a training run (keys as of `roundhouse train`), its streams recorded */
 #include "bench/gpu/bench.h"

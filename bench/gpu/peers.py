@@ -24,6 +24,9 @@ def import_torch(bench, device):
     except ImportError:
         say(bench=bench, result="skipped", why="PyTorch is not installed")
         return None
+    except Exception as fault:  # a library of its own is missing, or another CUDA's is found first
+        say(bench=bench, result="skipped", why=f"PyTorch cannot be imported: {(str(fault) or repr(fault)).splitlines()[0][:160]}")
+        return None
     if device == "cuda" and not torch.cuda.is_available():
         say(bench=bench, result="skipped", why="PyTorch sees no GPU")
         return None
@@ -36,11 +39,12 @@ def wait(torch, device):
 
 
 def milliseconds(torch, device, work, repeat=9):
-    """The median of a few runs after two, by events where there is a GPU."""
+    """The median of a few runs after two, by events where there is a GPU: each behind another that keeps it busy while Python enqueues."""
     taken = []
     for i in range(repeat + 2):
         if device == "cuda":
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            work()
             begin.record()
             work()
             end.record()
@@ -76,7 +80,11 @@ def attention(arguments):
     torch = import_torch("attention", arguments.device)
     if not torch:
         return
-    from torch.nn.attention import SDPBackend
+    try:
+        from torch.nn.attention import SDPBackend
+    except ImportError as fault:
+        say(bench="attention", result="skipped", why=f"this PyTorch has no torch.nn.attention: {fault}")
+        return
 
     with open(arguments.ours, encoding="utf-8") as lines:
         ours = [line for line in map(json.loads, lines) if line.get("who") == "ours" and line.get("bench") == "attention"]
@@ -90,8 +98,8 @@ def attention(arguments):
                         **{k: shape[k] for k in ("documents", "length", "heads", "kv_heads", "head_dim")})
             try:
                 forward, backward = attention_of(torch, arguments.device, backend, shape, deterministic)
-            except (RuntimeError, TypeError) as fault:
-                say(**line, result="skipped", why=str(fault).splitlines()[0][:160])
+            except Exception as fault:  # one shape or backend less is no reason to lose the others
+                say(**line, result="skipped", why=(str(fault) or repr(fault)).splitlines()[0][:160])
                 continue
             say(**line, forward_ms=round(forward, 4), backward_ms=round(backward, 4), forward_ratio=round(forward / shape["forward_ms"], 3),
                 backward_ratio=round(backward / shape["backward_ms"], 3),

@@ -288,12 +288,12 @@ int __wrap_rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_device
 int __real_rh_executor_finish(struct rh_executor *executor);
 int __wrap_rh_executor_finish(struct rh_executor *executor);
 
-/* Of joined steps the next one's slots may be enqueued: they count here. */
+/* Of joined steps the next one's slots may be enqueued: they count here. The executor does not wait for these steps' devices itself. */
 int __wrap_rh_executor_finish(struct rh_executor *executor)
 {
 	int rc = __real_rh_executor_finish(executor);
 	for (int d = 0; d < device_count; d++) {
-		rc = rc ? rc : devices[d]->inner->ops->synchronize(devices[d]->inner);
+		rc = rc ? rc : traced_synchronize(&devices[d]->base);
 		end_step(devices[d]);
 	}
 	return rc;
@@ -318,6 +318,8 @@ int bench_trace(int argc, char **argv)
 	if (fclose(chrome) && !rc)
 		rc = rh_fail(-EIO, "%s: cannot be written", argv[0]);
 	for (int d = 0; d < device_count; d++) {
+		if (!rc && !devices[d]->spans.steps)
+			rc = rh_fail(-EINVAL, "no step but the first was seen: there is nothing to report");
 		if (!rc)
 			spans_report(&devices[d]->spans, d, result.tokens_per_second);
 		rh_free(devices[d]->spans.span);
