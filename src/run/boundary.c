@@ -188,7 +188,7 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 /* One slot as the executor does it: for each micro-batch inputs are read, outputs written, then inputs given back. */
 static int walk_slot(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot)
 {
-	struct rh_boundary_touch at = {.step = slot->step};
+	struct rh_boundary_touch at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
 	int from_above = slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < walk->layers), rc = 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;

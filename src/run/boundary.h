@@ -41,6 +41,7 @@ struct rh_boundary_touch {
 	int64_t micro_batch; /* its place: as the executor counts them */
 	int readers;         /* of WRITE */
 	int64_t step;        /* of the program's */
+	size_t slot;         /* likewise */
 };
 struct rh_boundary_walk {
 	const struct rh_plan *plan;

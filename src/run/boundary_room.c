@@ -30,17 +30,17 @@ struct asking {
 	int64_t writes;
 };
 
-static int ask(struct asking *asking, const struct rh_program *program, int64_t steps_held, int64_t places)
+/* Of a program of so many micro-batches a step; more than one `each`: of those, each in place of its one. */
+static int ask(struct asking *asking, const struct rh_program *program, int64_t steps_held, int64_t count, int64_t each)
 {
 	const struct rh_executor_options *options = asking->options;
 	struct rh_boundary_walk walk = {.plan = options->plan,
 	                                .layers = options->model->layers,
 	                                .program = program,
 	                                .steps_held = steps_held,
-	                                .step_micro_batches = options->train_micro_batches};
-	if (!options->spills_boundaries)
-		return 0;
-	int rc = run_course_count(&asking->course, &walk, places, ring_down(options));
+	                                .step_micro_batches = count};
+	int rc = each > 1 ? run_course_count_round(&asking->course, &walk, each, ring_down(options))
+	                  : run_course_count(&asking->course, &walk, steps_held * count, ring_down(options));
 	if (rc)
 		return rc;
 	asking->records = (int)rh_max(asking->records, asking->course.records);
@@ -55,29 +55,30 @@ static int ask_stretch(struct asking *asking, struct rh_program *program)
 	asking->needed = run_stretch_boundaries(options);
 	if (!asking->needed || !options->spills_boundaries)
 		return 0;
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int rc = rh_dispatch_stretch(&dispatch, count, 2 * held + 2, program);
-	rc = rc ? rc : ask(asking, program, held, held * count);
-	if (!rc)
-		asking->writes = rh_max(asking->writes, asking->course.step_writes);
+	struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t fewer, period, writes = 0;
+	int rc = rh_dispatch_fewer(&dispatch, count, &fewer, &period);
+	int64_t periods = rc ? 0 : (count - fewer) / period;
+	for (int64_t i = 0; !rc && i <= (periods > 0); i++) {
+		int64_t steps_count = dispatch.train_micro_batches = fewer + i * period;
+		rc = rh_dispatch_stretch(&dispatch, steps_count, 2 * held + 2, program);
+		rc = rc ? rc : ask(asking, program, held, steps_count, 1);
+		writes += (asking->course.step_writes - writes) * (i ? periods : 1);
+	}
+	asking->writes = rh_max(asking->writes, writes);
 	asking->records = asking->records ? asking->needed : 0; /* of any stretch */
 	return rc;
 }
 
-/* What a step of so many whole and shorter rounds writes to NVMe; one round is over before the next. */
-static int ask_step(struct asking *asking, int trains, int64_t count, int64_t rounds, struct rh_program *program)
+/* What a step of so many whole and shorter rounds writes to NVMe, by a round of one micro-batch; one is over before the next. */
+static int ask_step(struct asking *asking, int64_t count, int64_t rounds, const struct rh_program *program)
 {
-	const struct rh_executor_options *options = asking->options;
 	int64_t lengths = count % rounds ? 2 : 1, writes = 0;
 	int rc = 0;
 	for (int64_t i = 0; !rc && i < lengths; i++) {
-		struct rh_dispatch dispatch = run_dispatch(options);
 		int64_t unused, length;
-		int turn = 0;
 		rh_round_range(count, rounds, i ? rounds - 1 : 0, &unused, &length);
-		dispatch.train_round = dispatch.infer_round = length;
-		rc = rh_dispatch_call(&dispatch, trains, length, &turn, program);
-		rc = rc ? rc : ask(asking, program, 1, length);
+		rc = ask(asking, program, 1, 1, length);
 		if (!rc)
 			writes += asking->course.step_writes * (lengths == 1 ? rounds : i ? rounds - count % rounds : count % rounds);
 	}
@@ -95,16 +96,42 @@ static int ask_rounds(struct asking *asking, int trains, struct rh_program *prog
 	int64_t count = trains ? options->train_micro_batches : options->infer_micro_batches;
 	int64_t round = rh_min(trains ? dispatch.train_round : dispatch.infer_round, count), rounds = rh_round_count(count, round);
 	int64_t longest = rh_max(rh_round_count(count, rounds), rounds > 1 ? round : 0);
-	int turn = 0, needed = 0, rc = 0;
-	if (options->spills_boundaries) {
-		rc = ask_step(asking, trains, count, rounds, program);
-		if (!rc && rounds > 1 && count % round)
-			rc = ask_step(asking, trains, (rounds - 1) * round, rounds - 1, program);
-	}
+	int turn = 0, needed = 0;
 	dispatch.train_round = dispatch.infer_round = 1;
-	rc = rc ? rc : rh_dispatch_call(&dispatch, trains, 1, &turn, program);
+	int rc = rh_dispatch_call(&dispatch, trains, 1, &turn, program);
+	if (!rc && options->spills_boundaries) {
+		rc = ask_step(asking, count, rounds, program);
+		if (!rc && rounds > 1 && count % round)
+			rc = ask_step(asking, (rounds - 1) * round, rounds - 1, program);
+	}
 	rc = rc ? rc : rh_boundaries_needed_in_round(options->plan, options->model->layers, program, longest, &needed);
 	asking->needed = (int)rh_max(asking->needed, needed);
+	return rc;
+}
+
+/* A step of another schedule. */
+static int ask_scheduled(struct asking *asking, int64_t count, struct rh_program *program)
+{
+	const struct rh_executor_options *options = asking->options;
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	const struct rh_plan *plan = options->plan;
+	struct rh_dispatch_brief brief;
+	int needed = 0, layers = options->model->layers;
+	int rc = rh_dispatch_brief(&dispatch, count, &brief, program);
+	if (!rc)
+		rc = brief.each > 1 ? rh_boundaries_needed_in_round(plan, layers, program, brief.each, &needed)
+		                    : rh_boundaries_needed(plan, layers, program, brief.count, &needed);
+	asking->needed = (int)rh_max(asking->needed, needed);
+	if (rc || !options->spills_boundaries)
+		return rc;
+	int64_t writes = 0;
+	for (int64_t i = 0; !rc && i <= (brief.periods > 0); i++) {
+		int64_t longer = brief.count + i * brief.period;
+		rc = i ? rh_dispatch_shorter(&dispatch, longer, program) : 0;
+		rc = rc ? rc : ask(asking, program, 1, longer, brief.each);
+		writes += (asking->course.step_writes - writes) * (i ? brief.periods : 1);
+	}
+	asking->writes = rh_max(asking->writes, writes);
 	return rc;
 }
 
@@ -122,17 +149,8 @@ static int ask_all(struct asking *asking, struct rh_program *program)
 			rc = ask_rounds(asking, trains, program);
 			continue;
 		}
-		for (int64_t m = count; !rc && m > count - distinct; m--) {
-			int turn = 0, needed = 0;
-			rc = rh_dispatch_call(&dispatch, trains, m, &turn, program);
-			if (!rc)
-				rc = rh_boundaries_needed(options->plan, options->model->layers, program, m, &needed);
-			if (!rc)
-				rc = ask(asking, program, 1, m);
-			if (!rc && options->spills_boundaries)
-				asking->writes = rh_max(asking->writes, asking->course.step_writes);
-			asking->needed = (int)rh_max(asking->needed, needed);
-		}
+		for (int64_t m = count; !rc && m > count - distinct; m--)
+			rc = ask_scheduled(asking, m, program);
 	}
 	return rc;
 }

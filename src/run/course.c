@@ -187,5 +187,7 @@ void run_course_counts_free(struct run_course_counts *counts)
 	rh_free(counts->write);
 	rh_free(counts->where);
 	rh_free(counts->of_step);
+	rh_free(counts->stream);
+	rh_free(counts->round);
 	*counts = (struct run_course_counts){0};
 }

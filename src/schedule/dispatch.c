@@ -100,6 +100,48 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 	return rc;
 }
 
+int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struct rh_program *out)
+{
+	struct rh_dispatch shorter = *dispatch;
+	int turn = 0;
+	shorter.train_micro_batches = count;
+	return rh_dispatch_call(&shorter, 1, count, &turn, out);
+}
+
+int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t *fewer, int64_t *period)
+{
+	struct rh_stage *stage = NULL;
+	int stages = model_stages(dispatch->plan, &stage);
+	if (stages < 0)
+		return stages;
+	const struct rh_schedule_request request = {
+	        .devices = dispatch->devices, .micro_batches = count, .stage = stage, .stages = stages, .window = dispatch->window};
+	int rc = rh_schedule_fewer(dispatch->schedule, &request, fewer, period);
+	if (rc == RH_NO_ORDER) { /* what takes its place has all micro-batches in each slot */
+		rh_error_clear();
+		*fewer = dispatch->devices + count % dispatch->devices;
+		*period = dispatch->devices;
+		rc = 0;
+	}
+	rh_free(stage);
+	return rc;
+}
+
+int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out)
+{
+	RH_ASSERT(follows_schedule(dispatch, 1) && (!dispatch->schedule->splits_backward || count == dispatch->train_micro_batches));
+	*brief = (struct rh_dispatch_brief){.each = 1};
+	int rc = rh_dispatch_fewer(dispatch, count, &brief->count, &brief->period);
+	rc = rc ? rc : rh_dispatch_shorter(dispatch, brief->count, out);
+	if (rc)
+		return rc;
+	brief->periods = (count - brief->count) / brief->period;
+	if (!out->slots || out->slot[0].count < 2)
+		return 0;
+	*brief = (struct rh_dispatch_brief){.count = 1, .each = count}; /* slots are of all micro-batches */
+	return rh_dispatch_shorter(dispatch, 1, out);
+}
+
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest)
 {
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;

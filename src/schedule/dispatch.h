@@ -20,6 +20,17 @@ struct rh_dispatch {
  * Where the schedule has no order for so many micro-batches looped-bfs's is taken, with the same results, and out->instead says why. */
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
+/* What a step under a schedule other than RoundPipe keeps, told by the program of a shorter one: each of its micro-batches stands for `each`
+ * of the step's in every slot; and the step has `periods` more of so many micro-batches than it. */
+struct rh_dispatch_brief {
+	int64_t count, each, period, periods;
+};
+/* rh_schedule_fewer. */
+int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t *fewer, int64_t *period) RH_MUST;
+int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out) RH_MUST;
+/* Such a shorter step alone, of so many micro-batches. */
+int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struct rh_program *out) RH_MUST;
+
 /* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 

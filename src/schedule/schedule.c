@@ -2,6 +2,9 @@
 
 #include "schedule/schedule_internal.h"
 
+#include "core/arena.h"
+#include "core/minmax.h"
+
 #include <string.h>
 
 #define ROW(...) {__VA_ARGS__},
@@ -39,4 +42,48 @@ int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedul
 		return rh_fail(-EINVAL, "schedule %s: %d model stages do not go onto %d devices; give each %d%s", schedule->name,
 		               request->stages, devices, least, schedule->stages_most > least ? " or more, all the same" : "");
 	return schedule->make(request, out);
+}
+
+/* Micro-batches after which all slots in the middle of a step come again; 0: none. */
+static int64_t find_period(const struct rh_program *program, int64_t micro_batches)
+{
+	int64_t each = (int64_t)program->slots / micro_batches, from = micro_batches / 4 * each, until = 3 * from;
+	for (int64_t period = 1; period <= micro_batches / 4; period++) {
+		int64_t i = from;
+		for (; i < until; i++) {
+			const struct rh_slot *slot = &program->slot[i], *later = &program->slot[i + period * each];
+			if (later->kind != slot->kind || later->stage != slot->stage || later->first != slot->first + period)
+				break;
+		}
+		if (i == until)
+			return period;
+	}
+	return 0;
+}
+
+/* The longest way to the steady state, and out of it, is that of windows which fill one after the other: less than three times as long; and
+ * no period is twice as long. */
+int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedule_request *request, int64_t *fewer, int64_t *period)
+{
+	enum { LONG = 16 };
+	struct rh_schedule_request probe = *request;
+	struct rh_program program = {0};
+	int64_t filled = request->devices, count = request->micro_batches;
+	*fewer = count;
+	*period = 1;
+	for (int s = 0; request->window && s < request->stages; s++)
+		filled = rh_min(filled + request->window[s], count);
+	probe.micro_batches = LONG * rh_align_up(filled, request->devices) + count % request->devices; /* interleaved-1f1b goes by groups */
+	probe.steps = 1;
+	if (count <= probe.micro_batches)
+		return 0;
+	int rc = rh_schedule_make(schedule, &probe, &program);
+	if (!rc) {
+		int whole = program.slot[0].count > 1; /* slots are of all micro-batches */
+		int64_t found = whole ? 1 : find_period(&program, probe.micro_batches);
+		*period = found ? found : count;
+		*fewer = found ? probe.micro_batches + (count - probe.micro_batches) % found : count;
+	}
+	rh_program_free(&program);
+	return rc;
 }

@@ -65,4 +65,10 @@ const struct rh_schedule *rh_schedule_find(const char *name);
 /* The program of all steps. -EINVAL names what does not go together (stages and devices, micro-batches). */
 int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedule_request *request, struct rh_program *out) RH_MUST;
 
+/* Not of RoundPipe. From some number of micro-batches on a step is only longer: its program has more of the same periods between its two
+ * ends. *fewer: of so many micro-batches, and a multiple of *period more, there are the same ends and periods as of all of them, so that as
+ * much is in flight at once, in the same order. */
+int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedule_request *request, int64_t *fewer,
+                      int64_t *period) RH_MUST;
+
 #endif

@@ -82,7 +82,9 @@ static int find_put_off(struct rh_session *session, const struct rh_schedule *sc
 	session->put_off = rh_alloc((size_t)stages, sizeof *session->put_off);
 	struct rh_schedule_request asked = {
 	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
-	int rc = stage && upward && session->put_off ? rh_schedule_make(schedule, &asked, &program) : -ENOMEM;
+	int64_t period;
+	int rc = stage && upward && session->put_off ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
+	rc = rc ? rc : rh_schedule_make(schedule, &asked, &program); /* has as much put off */
 	if (!rc)
 		rh_program_put_off(&program, stages, upward);
 	for (int s = 0; !rc && s < stages; s++)

@@ -116,6 +116,43 @@ static void test_counts_of_several_steps_are_the_courses(void **state)
 	run_course_counts_free(&counts);
 }
 
+/* Rounds of many micro-batches, by one. */
+static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
+{
+	(void)state;
+	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
+	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
+	static const struct rh_plan frozen = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 3};
+	static struct rh_stage all[] = {{0, 8}};
+	static const struct rh_plan whole = {.backward = all, .backward_stages = 1};
+	const struct rh_plan *const plans[] = {&plan, &many, &frozen, &whole};
+	struct run_course_counts counts = {0}, by_one = {0};
+	struct rh_program program = {0}, one = {0};
+	int spilled = 0;
+	for (int p = 0; p < 4; p++)
+		for (int trains = 0; trains < 2; trains++)
+			for (int64_t m = 1; m <= 40; m++)
+				for (int ring = 1; ring <= 90; ring += 1 + ring / 12) {
+					int turn = 0;
+					struct rh_boundary_walk walk = {
+					        .plan = plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
+					check_ok(rh_roundpipe_program(plans[p], trains, 2, m, m, &turn, &program));
+					check_ok(rh_roundpipe_program(plans[p], trains, 2, 1, 1, &turn, &one));
+					check_ok(run_course_count(&counts, &walk, m, ring));
+					walk.program = &one;
+					check_ok(run_course_count_round(&by_one, &walk, m, ring));
+					assert_int_equal(by_one.records, counts.records);
+					assert_int_equal(by_one.step_writes, counts.step_writes);
+					spilled += counts.records > 0;
+				}
+	printf("%d of them spill\n", spilled);
+	assert_true(spilled > 1000);
+	rh_program_free(&program);
+	rh_program_free(&one);
+	run_course_counts_free(&counts);
+	run_course_counts_free(&by_one);
+}
+
 /* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
 static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 {
@@ -159,6 +196,99 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	assert_true(spilled > 50);
 	rh_program_free(&program);
 	run_course_free(&course);
+}
+
+/* What a program takes that is made whole. */
+struct whole {
+	int64_t writes;
+	int records, needed;
+};
+
+static void walk_whole(const struct rh_executor_options *options, const struct rh_program *program, int64_t held, int64_t count,
+                       struct whole *out)
+{
+	struct run_course_counts counts = {0};
+	const struct rh_boundary_walk walk = {.plan = options->plan,
+	                                      .layers = options->model->layers,
+	                                      .program = program,
+	                                      .steps_held = held,
+	                                      .step_micro_batches = options->train_micro_batches};
+	check_ok(run_course_count(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
+	out->writes = rh_max(out->writes, counts.step_writes);
+	out->records = (int)rh_max(out->records, counts.records);
+	run_course_counts_free(&counts);
+}
+
+/* A step, all that a run may ask for in its place, and where steps are not flushed many of them. */
+static void ask_whole(const struct rh_executor_options *options, struct whole *out)
+{
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t count = options->train_micro_batches;
+	struct rh_program program = {0};
+	*out = (struct whole){0};
+	if (rh_dispatch_is_local(&dispatch)) {
+		int64_t held = run_steps_held(options);
+		out->needed = run_stretch_boundaries(options);
+		check_ok(rh_dispatch_stretch(&dispatch, count, 2 * held + 2, &program));
+		walk_whole(options, &program, held, count, out);
+		out->records = out->records ? out->needed : 0;
+	}
+	for (int64_t m = count; m > count - rh_min(rh_dispatch_distinct(&dispatch, 1, count), (int64_t)options->devices); m--) {
+		int turn = 0, needed;
+		check_ok(rh_dispatch_call(&dispatch, 1, m, &turn, &program));
+		check_ok(rh_boundaries_needed(options->plan, options->model->layers, &program, m, &needed));
+		out->needed = (int)rh_max(out->needed, needed);
+		walk_whole(options, &program, 1, m, out);
+	}
+	rh_program_free(&program);
+}
+
+/* Steps of every schedule, of many micro-batches, are reserved for by shorter ones. */
+static void test_long_steps_are_known_by_shorter_ones(void **state)
+{
+	(void)state;
+	enum { DEEP = 13 };
+	struct rh_stage up[DEEP], down[DEEP];
+	const struct rh_model model = {.layers = DEEP};
+	const int64_t window[4] = {9, 6, 3, 4};
+	int spilled = 0, with_windows = 0;
+	for (int i = 0; i < rh_schedule_count; i++)
+		for (int devices = 1; devices <= 4; devices++)
+			for (int each = rh_schedules[i].stages_least; each && each <= 3 && each <= rh_schedules[i].stages_most; each++)
+				for (int64_t n = 0; n < 30; n++) {
+					int stages = each * devices, windows = !strcmp(rh_schedules[i].name, "paci") && n % 2;
+					int64_t count = (windows ? 430 : 15 * devices) + 3 * n, spare = windows ? n % 4 : 7 * n % 40;
+					struct rh_plan cut = {.forward = up,
+					                      .backward = down,
+					                      .forward_stages = stages - 1,
+					                      .backward_stages = stages,
+					                      .boundary_bytes = RH_SPACE_UNIT};
+					struct rh_executor_options options = {.plan = &cut,
+					                                      .model = &model,
+					                                      .schedule = &rh_schedules[i],
+					                                      .devices = devices,
+					                                      .train_micro_batches = count,
+					                                      .train_round = count,
+					                                      .spare_boundaries = spare,
+					                                      .window = windows ? window : NULL};
+					struct run_boundary_room room;
+					struct whole whole;
+					for (int s = 0; s < stages; s++)
+						up[s] = down[stages - 1 - s] = (struct rh_stage){s, s + 1 < stages ? s + 1 : DEEP};
+					ask_whole(&options, &whole);
+					check_ok(run_boundary_room(&options, &room));
+					assert_int_equal(room.count, whole.needed ? whole.needed + (devices > 1 ? spare : 0) : 0);
+					options.spills_boundaries = 1;
+					check_ok(run_boundary_room(&options, &room));
+					if (!room.records)
+						continue;
+					assert_int_equal(room.records, whole.records);
+					assert_int_equal(room.step_writes, whole.writes);
+					with_windows += windows;
+					spilled++;
+				}
+	printf("%d of them spill\n", spilled);
+	assert_true(spilled > 200 && with_windows > 10);
 }
 
 /* ---- the host's thread ---- */
@@ -206,7 +336,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_read_finds_what_was_written),
 	        cmocka_unit_test(test_counts_of_several_steps_are_the_courses),
+	        cmocka_unit_test(test_a_rounds_counts_are_known_by_one_micro_batch),
 	        cmocka_unit_test(test_rounds_are_reserved_for_as_all_their_programs_ask),
+	        cmocka_unit_test(test_long_steps_are_known_by_shorter_ones),
 	        cmocka_unit_test(test_a_thread_does_jobs_in_order_until_one_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,135 @@
+/* What the course of a round takes, each of whose slots has many micro-batches that all do the same: by what one of them does, whatever
+ * their number. */
+#include "run/course.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* A boundary that a slot writes for each micro-batch. */
+struct run_stream {
+	size_t slot, last;  /* that writes it; that reads it last, the slot itself: none does */
+	int64_t nth;        /* of what the slot writes for a micro-batch */
+	int64_t first, end; /* micro-batches whose boundary is reloaded in the end */
+	int64_t next;       /* stream with the same last reader, -1: none */
+};
+
+struct run_round_slot {
+	int64_t before;  /* streams of the slots before it */
+	int64_t read;    /* first of the streams that it is the last to read, -1: none */
+	int64_t writes;  /* for a micro-batch */
+	int64_t written; /* before it begins, of all micro-batches */
+};
+
+/* A touch of the round's only micro-batch. */
+static int note(void *context, const struct rh_boundary_touch *touch)
+{
+	struct run_course_counts *counts = context;
+	int64_t *at = &counts->where[(int64_t)touch->kind * counts->layers + touch->layer];
+	if (touch->act == RH_BOUNDARY_LEAVE)
+		return 0;
+	if (touch->act == RH_BOUNDARY_READ) {
+		RH_ASSERT(*at >= 0);
+		counts->stream[*at].last = touch->slot;
+		return 0;
+	}
+	int rc = rh_grow(&counts->stream, &counts->stream_capacity, counts->streams + 1, sizeof *counts->stream);
+	if (rc)
+		return rc;
+	*at = (int64_t)counts->streams;
+	counts->stream[counts->streams++] =
+	        (struct run_stream){.slot = touch->slot, .last = touch->slot, .nth = counts->round[touch->slot].writes++};
+	return 0;
+}
+
+static void number_slots(struct run_course_counts *counts, size_t slots, int64_t micro_batches)
+{
+	int64_t streams = 0;
+	for (size_t s = 0; s < slots; s++) {
+		struct run_round_slot *slot = &counts->round[s];
+		slot->before = streams;
+		slot->written = streams * micro_batches;
+		slot->read = -1;
+		streams += slot->writes;
+	}
+	for (size_t i = 0; i < counts->streams; i++) {
+		struct run_stream *stream = &counts->stream[i];
+		int64_t *first = &counts->round[stream->last].read;
+		stream->next = stream->last == stream->slot ? -1 : *first;
+		*first = stream->last == stream->slot ? *first : (int64_t)i;
+	}
+}
+
+/* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
+ * m * slot.writes + nth. It is reloaded if that is more than `down` before. */
+static void find_reloaded(struct run_course_counts *counts, struct run_stream *stream, int64_t micro_batches, int down)
+{
+	const struct run_round_slot *from = &counts->round[stream->slot], *to = &counts->round[stream->last];
+	int64_t beyond = to->written - from->written - stream->nth - down, slope = to->writes - from->writes;
+	stream->first = 0;
+	stream->end = stream->last == stream->slot || (beyond <= 0 && slope <= 0) ? 0 : micro_batches;
+	if (slope > 0 && beyond <= 0)
+		stream->first = rh_min(-beyond / slope + 1, stream->end);
+	if (slope < 0 && beyond > 0)
+		stream->end = rh_min((beyond - 1) / -slope + 1, stream->end);
+}
+
+/* Whether micro-batch m is one of them; *until: as it is to there. */
+static int is_reloaded(const struct run_stream *stream, int64_t m, int64_t *until)
+{
+	if (m < stream->first)
+		*until = rh_min(*until, stream->first);
+	else if (m < stream->end)
+		*until = rh_min(*until, stream->end);
+	return m >= stream->first && m < stream->end;
+}
+
+/* Records in use while a slot runs: a micro-batch gives back those of which it is the last to read, then takes as many as it writes that
+ * are reloaded. *in_use goes on with it. */
+static void run_slot(struct run_course_counts *counts, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
+{
+	const struct run_round_slot *slot = &counts->round[s];
+	for (int64_t m = 0, until; m < micro_batches; m = until) {
+		int64_t more = 0;
+		until = micro_batches;
+		for (int64_t i = slot->before; i < slot->before + slot->writes; i++)
+			more += is_reloaded(&counts->stream[i], m, &until);
+		for (int64_t i = slot->read; i >= 0; i = counts->stream[i].next)
+			more -= is_reloaded(&counts->stream[i], m, &until);
+		*in_use += more * (until - m);
+		*most = rh_max(*most, *in_use);
+		*most = rh_max(*most, *in_use - more * (until - m) + more);
+	}
+}
+
+int run_course_count_round(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+{
+	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
+	struct rh_boundary_walk own = *walk;
+	int64_t in_use = 0, most = 0;
+	own.touch = note;
+	own.context = counts;
+	counts->layers = walk->layers + 1;
+	counts->streams = 0;
+	counts->step_writes = 0;
+	int rc = rh_grow(&counts->where, &counts->where_capacity, places, sizeof *counts->where);
+	rc = rc ? rc : rh_grow(&counts->round, &counts->round_capacity, slots, sizeof *counts->round);
+	if (rc)
+		return rc;
+	memset(counts->where, -1, places * sizeof *counts->where);
+	memset(counts->round, 0, slots * sizeof *counts->round);
+	rc = rh_boundary_walk(&own);
+	if (rc)
+		return rc;
+	number_slots(counts, slots, micro_batches);
+	for (size_t i = 0; i < counts->streams; i++) {
+		find_reloaded(counts, &counts->stream[i], micro_batches, down);
+		counts->step_writes += counts->stream[i].end - counts->stream[i].first;
+	}
+	for (size_t s = 0; s < slots; s++)
+		run_slot(counts, s, micro_batches, &in_use, &most);
+	counts->records = (int)rh_min(most, INT_MAX / 4);
+	return 0;
+}
