@@ -307,7 +307,7 @@ static int run_compared(void *context)
 	return rh_forecast_bounded(&one->config, one->machine, one->input, &beside, &one->is);
 }
 
-/* Begins all; how many there are. */
+/* Begins all, the last first: the first is what its owner asks for first and does itself, the last takes as long. How many there are. */
 static int begin_all(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
                      struct rh_tasks *tasks, struct compared *all)
 {
@@ -325,8 +325,9 @@ static int begin_all(const struct rh_config *config, const struct rh_machine_fou
 		                         .tasks = tasks};
 		one->config.schedule = (char *)(uintptr_t)schedule->name;
 		one->config.optimizer_staleness = stale;
-		rh_task_begin(tasks, &one->task, run_compared, one);
 	}
+	for (int i = count - 1; i >= 0; i--)
+		rh_task_begin(tasks, &all[i].task, run_compared, &all[i]);
 	return count;
 }
 
