@@ -62,9 +62,9 @@ struct rh_hardware_gemm {
 	double fraction;
 };
 
-/* The rate of one kind of op (its name in device/op.c's table; of head_loss and rmsnorm_backward that make weights' gradients too, with _dw
- * behind it, in the place of which the other counts where it is not there) that the general ones do not meet: an op takes launch_s + the longer of
- * (product and other FLOPs) / flops_per_s and bytes / bytes_per_s; 0 limits nothing. */
+/* The rate of one kind of op that the general ones do not meet: an op takes launch_s + the longer of (product and other FLOPs) / flops_per_s
+ * and bytes / bytes_per_s; 0 limits nothing. Its name is that of device/op.c's table; of head_loss and rmsnorm_backward that make weights'
+ * gradients too it has _dw behind it (where there is none of these, the other counts). */
 struct rh_hardware_op {
 	char *op;
 	enum rh_product product; /* the operands that it was measured with */
@@ -147,8 +147,8 @@ struct rh_gemm_shape {
 	double m, n, k;
 };
 /* Share of the peak that a product of this shape reaches: by measured points of its form (of all where there is none of it), a plane through
- * them in the logarithms of m, n, k and the share, the nearer they are the more they count. Where none of a product of 16 or 8 bits was measured, bf16's points count; 1 where there
- * are none either. */
+ * them in the logarithms of m, n, k and the share, the nearer they are the more they count. Where none of a product of 16 or 8 bits was
+ * measured, bf16's points count; 1 where there are none either. */
 double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape);
 
 /* The rates of a kind of op: of the entry without a size, or of those with one between the nearest two, even in logarithms; beyond the last

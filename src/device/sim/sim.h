@@ -49,7 +49,7 @@ enum rh_product rh_sim_op_product(const struct rh_op *op);
 /* Which operands of its product lie transposed; of none that is told apart, any. */
 enum rh_gemm_form rh_sim_op_form(const struct rh_op *op);
 
-/* What a profile's entry for an op of that kind is called: `weighs` where it also makes the gradient of weights. NULL: no such kind does. */
+/* What a profile's entry for an op of that kind is called; `weighs`: that also makes weights' gradients, NULL if none of the kind does. */
 const char *rh_sim_rate_name(enum rh_op_kind kind, int weighs);
 int rh_sim_op_weighs(const struct rh_op *op);
 
