@@ -62,7 +62,7 @@ struct rh_hardware_gemm {
 	double fraction;
 };
 
-/* The rate of one kind of op that the general ones do not meet: an op takes launch_s + the longer of (product and other FLOPs) / flops_per_s
+/* The rate of one kind of op that the general do not meet: an op takes launch_s + the longer of (product and other FLOPs) / flops_per_s
  * and bytes / bytes_per_s; 0 limits nothing. Its name is that of device/op.c's table; of head_loss and rmsnorm_backward that make weights'
  * gradients too it has _dw behind it (where there is none of these, the other counts). */
 struct rh_hardware_op {
