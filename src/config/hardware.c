@@ -286,75 +286,21 @@ void rh_hardware_free(struct rh_hardware *hardware)
 	*hardware = (struct rh_hardware){0};
 }
 
-/* Weighted sums of points, which lie at x (log2 of their m, n and k over those asked for) and have the logarithm y of a fraction. */
-struct near {
-	double weights, x[3], xx[3][3], y, xy[3], best;
-};
-
-static void near_add(struct near *near, const double x[3], double fraction, double weight)
-{
-	double y = log(fraction);
-	near->weights += weight;
-	near->y += weight * y;
-	for (int i = 0; i < 3; i++) {
-		near->x[i] += weight * x[i];
-		near->xy[i] += weight * x[i] * y;
-		for (int j = 0; j < 3; j++)
-			near->xx[i][j] += weight * x[i] * x[j];
-	}
-	near->best = fmax(near->best, fraction);
-}
-
-/* a x = b, a symmetric and positive definite; both are lost. */
-static void solve(double a[3][3], double b[3])
-{
-	for (int i = 0; i < 3; i++)
-		for (int j = i + 1; j < 3; j++) {
-			double times = a[j][i] / a[i][i];
-			for (int k = i; k < 3; k++)
-				a[j][k] -= times * a[i][k];
-			b[j] -= times * b[i];
-		}
-	for (int i = 2; i >= 0; i--) {
-		for (int k = i + 1; k < 3; k++)
-			b[i] -= a[i][k] * b[k];
-		b[i] /= a[i][i];
-	}
-}
-
-/* Where points lie around it, what is even between them; where all of them lie to one side, what they tend to, cautiously: a slope counts
- * the less, the less they spread. No better than the best of them. */
-static double near_fraction(const struct near *near)
-{
-	static const double CAUTION = 0.3;
-	double mean[3], a[3][3], slope[3], y = near->y / near->weights;
-	for (int i = 0; i < 3; i++)
-		mean[i] = near->x[i] / near->weights;
-	for (int i = 0; i < 3; i++) {
-		slope[i] = near->xy[i] / near->weights - mean[i] * y;
-		for (int j = 0; j < 3; j++)
-			a[i][j] = near->xx[i][j] / near->weights - mean[i] * mean[j] + (i == j ? CAUTION : 0);
-	}
-	solve(a, slope);
-	for (int i = 0; i < 3; i++)
-		y -= slope[i] * mean[i];
-	return fmin(exp(y), near->best);
-}
-
 static double known_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape)
 {
-	struct near near = {0};
+	double sum = 0, weights = 0;
 	for (size_t i = 0; i < device->gemms; i++) {
 		const struct rh_hardware_gemm *point = &device->gemm[i];
 		if (point->product != shape.product || (shape.form && point->form != shape.form))
 			continue;
-		const double x[3] = {log2((double)point->m / shape.m), log2((double)point->n / shape.n), log2((double)point->k / shape.k)};
-		double distance = x[0] * x[0] + x[1] * x[1] + x[2] * x[2];
+		double x = log2(shape.m / (double)point->m), y = log2(shape.n / (double)point->n), z = log2(shape.k / (double)point->k);
+		double distance = x * x + y * y + z * z;
 		if (distance < 1e-9)
 			return point->fraction;
-		near_add(&near, x, point->fraction, 1 / (distance * distance));
+		sum += point->fraction / (distance * distance);
+		weights += 1 / (distance * distance);
 	}
-	return near.weights > 0 ? near_fraction(&near) : 0;
+	return weights > 0 ? sum / weights : 0;
 }
 
 double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape)

@@ -146,9 +146,9 @@ struct rh_gemm_shape {
 	enum rh_gemm_form form;
 	double m, n, k;
 };
-/* Share of the peak that a product of this shape reaches: by measured points of its form (of all where there is none of it), a plane through
- * them in the logarithms of m, n, k and the share, the nearer they are the more they count. Where none of a product of 16 or 8 bits was
- * measured, bf16's points count; 1 where there are none either. */
+/* Share of the peak that a product of this shape reaches: measured points of its form (of all where there is none of it), the nearer in the
+ * logarithms of m, n and k the more they count. Where none of a product of 16 or 8 bits was measured, bf16's points count; 1 where there
+ * are none either. */
 double rh_hardware_gemm_fraction(const struct rh_hardware_device *device, struct rh_gemm_shape shape);
 
 /* The rates of a kind of op: of the entry without a size, or of those with one between the nearest two, even in logarithms; beyond the last
