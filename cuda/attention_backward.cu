@@ -187,6 +187,13 @@ RH_DEVICE struct row_sums query_tile_copy(const struct attention_args &a, const 
 	return row_sums_at(a, t.q0 + walk.i + own, walk.head, own < N && own < there);
 }
 
+/* Streamed queries in shared memory, the first of them query `first` of the document, and a lane's places in their tiles. */
+struct query_part {
+	const rh_bf16 *q, *d_o;
+	const struct row_sums *sums;
+	int left, right, first;
+};
+
 /* Of a warp: its keys and values, the first one's place in the document, and the lane's share of their gradients. */
 template <int D, int M> struct key_rows {
 	uint32_t keys[D / 16][M][4], values[D / 16][M][4];
@@ -194,17 +201,17 @@ template <int D, int M> struct key_rows {
 	float dk[M][D / 8][4], dv[M][D / 8][4];
 };
 
-/* Adds what N queries give, the first of them query i of the document. */
+/* Adds what N queries give. */
 template <int D, int N, int M>
-RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_args &a, const struct attention_tile &t, const rh_bf16 *q,
-                            const rh_bf16 *d_o, const struct row_sums *sums, int left, int right, int i)
+RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_args &a, const struct attention_tile &t,
+                            const struct query_part &queries)
 {
-	int lane = (int)threadIdx.x % RH_WARP;
+	int lane = (int)threadIdx.x % RH_WARP, i = queries.first;
 	float p[M][N / 8][4] = {}, ds[M][N / 8][4] = {};
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++) {
-		tile_scores<D, N, M>(p, own->keys[k], q, right, k);
-		tile_scores<D, N, M>(ds, own->values[k], d_o, right, k);
+		tile_scores<D, N, M>(p, own->keys[k], queries.q, queries.right, k);
+		tile_scores<D, N, M>(ds, own->values[k], queries.d_o, queries.right, k);
 	}
 	/* whether the first query misses the warp's last key, or the last one its first */
 	int edge = attention_end_key(t, i) < own->first + 16 * M || attention_first_key(a, t, i + N - 1) > own->first;
@@ -212,7 +219,7 @@ RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_a
 	for (int m = 0; m < M; m++) {
 		RH_UNROLL
 		for (int e = 0; e < N / 2; e++) {
-			struct row_sums sum = sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
+			struct row_sums sum = queries.sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
 			float *at = &p[m][e / 4][e % 4], *grad = &ds[m][e / 4][e % 4];
 			*at = rh_exp2(*at * a.scale_log2 - sum.lse_log2);
 			*grad = *at * (*grad - sum.delta);
@@ -224,8 +231,8 @@ RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_a
 			tile_hide<N>(ds[m], half, first, a.window ? first + a.window : N, 0);
 		}
 	}
-	tile_weighted_sum<D, N, M>(own->dv, p, d_o, left);
-	tile_weighted_sum<D, N, M>(own->dk, ds, q, left);
+	tile_weighted_sum<D, N, M>(own->dv, p, queries.d_o, queries.left);
+	tile_weighted_sum<D, N, M>(own->dk, ds, queries.q, queries.left);
 }
 
 template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct attention_args a)
@@ -274,9 +281,9 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 			coming = query_tile_copy<D, N>(a, t, walk, q + (N - at) * D, d_o + (N - at) * D);
 		rh_copy_async_commit();
 		RH_UNROLL
-		for (int part = 0; part < N; part += layout::part)
-			key_rows_add<D, layout::part, M>(&own, a, t, q + (at + part) * D, d_o + (at + part) * D, sums + at + part, left,
-			                                 right, i + part);
+		for (int part = at; part < at + N; part += layout::part)
+			key_rows_add<D, layout::part, M>(&own, a, t,
+			                                 {q + part * D, d_o + part * D, sums + part, left, right, i + part - at});
 		if (thread < N)
 			sums[N - at + thread] = coming; /* loaded while this tile was at work */
 	}

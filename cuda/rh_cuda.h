@@ -219,7 +219,7 @@ RH_DEVICE void rh_unpack_f16(uint32_t pair, float (&out)[2])
 	out[1] = both.y;
 }
 
-/* x, of which the compiler knows nothing: what follows from it is computed again in each turn of a loop, and holds no registers through it. */
+/* x, of which the compiler knows nothing: what follows from it is computed again in each turn of a loop, and holds no registers. */
 RH_DEVICE int rh_opaque(int x)
 {
 	asm volatile("" : "+r"(x));
@@ -254,12 +254,6 @@ RH_DEVICE int rh_lowest_bit(uint32_t word)
 RH_DEVICE int rh_bit_count(uint32_t word)
 {
 	return __popc(word);
-}
-
-/* High 32 bits of the product. */
-RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
-{
-	return __umulhi(a, b);
 }
 
 #endif /* from here on: both worlds */

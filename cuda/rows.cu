@@ -109,37 +109,46 @@ template <typename T> CHUNK_KERNEL rows_scatter(struct rows_args a)
 
 enum { EMBED_THREADS = 256, EMBED_WARPS = EMBED_THREADS / RH_WARP };
 
-/* Whether token threadIdx.x + base has this id, for all of the block: word w holds warp w's. Callers keep a barrier between two uses. */
-RH_DEVICE void find_id(const struct rows_args &a, int64_t base, int64_t end, int32_t id, uint32_t *found)
+/* Which threads' predicates hold, for all of the block: word w holds warp w's. Callers keep a barrier between two uses. */
+RH_DEVICE void find(int predicate, uint32_t *found)
 {
-	int64_t token = base + threadIdx.x;
-	uint32_t bits = rh_ballot(token < end && a.index[token * a.index_stride] == id);
+	uint32_t bits = rh_ballot(predicate);
 	if (threadIdx.x % RH_WARP == 0)
 		found[threadIdx.x / RH_WARP] = bits;
 	__syncthreads();
 }
 
-/* y (V,c) F32 += x (T,c): a block does one token's id and 256 chunks of its row. */
+/* Whether any token of [begin, end) has this id; each thread looks at its own without waiting for the others. */
+RH_DEVICE int any_has_id(const struct rows_args &a, int64_t begin, int64_t end, int32_t id, uint32_t *found)
+{
+	int seen = 0;
+	uint32_t any = 0;
+	for (int64_t token = begin + threadIdx.x; token < end; token += EMBED_THREADS)
+		seen |= a.index[token * a.index_stride] == id;
+	find(seen, found);
+	for (int w = 0; w < EMBED_WARPS; w++)
+		any |= found[w];
+	__syncthreads();
+	return any != 0;
+}
+
+/* y (V,c) F32 += x (T,c): a block does one token's id and 256 chunks of its row. Of tokens of one id the first one's block adds all, in
+ * order, 256 tokens looked at at a time; ids that come once are spared that. */
 template <typename T> RH_KERNEL(EMBED_THREADS, 4) embedding_gradient(struct rows_args a)
 {
 	RH_SHARED(uint32_t, found, EMBED_WARPS);
 	int64_t token = blockIdx.x, i = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * CHUNK, left = a.cols - i;
 	int32_t id = a.index[token * a.index_stride];
-	for (int64_t base = 0; base < token; base += EMBED_THREADS) {
-		uint32_t any = 0;
-		find_id(a, base, token, id, found);
-		for (int w = 0; w < EMBED_WARPS; w++)
-			any |= found[w];
-		if (any)
-			return;
-		__syncthreads();
-	}
+	if (any_has_id(a, 0, token, id, found))
+		return;
+	int64_t end = any_has_id(a, token + 1, a.rows, id, found) ? a.rows : token + 1;
 	struct chunk sum = {};
 	float *y = (float *)a.y + (int64_t)id * a.y_stride + i;
 	if (left > 0)
 		sum = chunk_load(y, left, a.aligned);
-	for (int64_t base = token; base < a.rows; base += EMBED_THREADS) {
-		find_id(a, base, a.rows, id, found);
+	for (int64_t base = token; base < end; base += EMBED_THREADS) {
+		int64_t own = base + threadIdx.x;
+		find(own < end && a.index[own * a.index_stride] == id, found);
 		for (int w = 0; w < EMBED_WARPS; w++) {
 			for (uint32_t bits = found[w]; bits; bits &= bits - 1) {
 				int64_t row = base + w * RH_WARP + rh_lowest_bit(bits);

@@ -216,9 +216,4 @@ static inline int rh_processors(void)
 	return 2;
 }
 
-RH_DEVICE uint32_t rh_mul_high(uint32_t a, uint32_t b)
-{
-	return (uint32_t)((uint64_t)a * b >> 32);
-}
-
 #endif
