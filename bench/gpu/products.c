@@ -104,7 +104,7 @@ static cublasStatus_t describe(struct candidate *c, const struct rh_op *op)
 	return status ? status : layout(c, &c->d, d);
 }
 
-static cublasStatus_t multiply(const struct candidate *c)
+static cublasStatus_t multiply(struct candidate *c)
 {
 	const float one = 1;
 	return c->library->cublasLtMatmul(c->lt, &c->product, &one, c->a_data, &c->a, c->b_data, &c->b, &c->beta, c->d_data, &c->d,
