@@ -168,14 +168,14 @@ template <int D, int M> static int forward(const struct attention_args *a, CUstr
 	return RH_LAUNCH((attention_forward<D, M>), grid, ATTENTION_THREADS, layout::bytes, stream, *a);
 }
 
-template <int M> static int forward_of(const struct attention_args *a, CUstream_st *stream)
+template <int D> static int forward_of(const struct attention_args *a, CUstream_st *stream)
 {
-	return a->dim == 64 ? forward<64, M>(a, stream) : a->dim == 96 ? forward<96, M>(a, stream) : forward<128, M>(a, stream);
+	return attention_wide(forward_layout<D, 2>::bytes) ? forward<D, 2>(a, stream) : forward<D, 1>(a, stream);
 }
 
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
 {
-	return attention_large_sm() ? forward_of<2>(a, stream) : forward_of<1>(a, stream);
+	return a->dim == 64 ? forward_of<64>(a, stream) : a->dim == 96 ? forward_of<96>(a, stream) : forward_of<128>(a, stream);
 }
 
 static struct attention_args args_of(const struct rh_op *op)

@@ -313,9 +313,9 @@ template <int D, int M> static int dk_dv(const struct attention_args *a, CUstrea
 
 template <int D> static int backward(const struct attention_args *a, CUstream_st *stream)
 {
-	int large = attention_large_sm(), rc = large ? dq<D, 2>(a, stream) : dq<D, 1>(a, stream);
+	int rc = attention_wide(dq_layout<D, 2>::bytes) ? dq<D, 2>(a, stream) : dq<D, 1>(a, stream);
 	if constexpr (D == 64) {
-		if (large && rc >= 0)
+		if (rc >= 0 && attention_wide(dk_dv_layout<D, 2>::bytes))
 			return dk_dv<D, 2>(a, stream);
 	}
 	return rc < 0 ? rc : dk_dv<D, 1>(a, stream);
