@@ -7,11 +7,12 @@
  * (m,n) += over r rows: 8 m n bytes of sums beside 2 r m n FLOPs, so it is bound by memory up to some 650 rows an expert.
  *
  * R is 64 where experts have few rows (the last tile of each is half empty on average: at 128 rows 128-row tiles would run at two thirds),
- * else 128; two blocks an SM. */
+ * else 128; two blocks an SM. On SMs of 160 KB and more (sm_80, sm_90) mma takes 6 to 8 cycles, and of a tile of 64 rows the fragments and
+ * copies of each take 11 cycles of the SM's shared memory and 8 issue slots, of one of 128 rows 8 and 5: "few" are fewer there. */
 #include "cuda/kernels.h"
 #include "cuda/product_tile.h"
 
-enum { FEW_ROWS = 192 };
+enum { FEW_ROWS = 192, FEW_ROWS_OF_FAST_MMA = 80, FAST_MMA_BYTES = 160 << 10 };
 
 template <int BLOCK_M, bool A_K_MAJOR, bool B_K_MAJOR> static int launch(const struct grouped_args *a, CUstream_st *stream)
 {
@@ -51,7 +52,7 @@ extern "C" int cuda_grouped_gemm(const struct rh_op *op, CUstream_st *stream)
 		return 0;
 	if (!can_mma(&a))
 		return grouped_plain(&a, stream);
-	if (a.a.rows / a.experts < FEW_ROWS)
+	if (a.a.rows / a.experts < (rh_shared_bytes() >= FAST_MMA_BYTES ? FEW_ROWS_OF_FAST_MMA : FEW_ROWS))
 		return a.trans_b ? launch<64, true, true>(&a, stream) : launch<64, true, false>(&a, stream);
 	return a.trans_b ? launch<128, true, true>(&a, stream) : launch<128, true, false>(&a, stream);
 }
