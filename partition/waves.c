@@ -11,7 +11,7 @@ int waves_create(const struct rh_partition_request *request, struct waves *out)
 	size_t stages = 2 * (size_t)request->costs->layers, devices = (size_t)request->devices;
 	*out = (struct waves){.request = request};
 	out->stage = rh_alloc(stages, sizeof *out->stage);
-	out->first = rh_alloc(2 * (stages + devices) + 1, sizeof *out->first);
+	out->first = rh_alloc(3 * stages + 5 * devices + 2, sizeof *out->first);
 	int rc = steady_create(stages + 2 * devices + 1, &out->steady);
 	if (rc || !out->stage || !out->first) {
 		waves_free(out);
@@ -21,6 +21,8 @@ int waves_create(const struct rh_partition_request *request, struct waves *out)
 	out->free = out->end + 1;
 	out->room = out->free + devices;
 	out->last = out->room + devices;
+	out->load = out->last + stages;
+	out->was = out->load + devices;
 	return 0;
 }
 
@@ -108,13 +110,52 @@ static int64_t divisor(int64_t a, int64_t b)
 	return b ? divisor(b, a % b) : a;
 }
 
-/* The end is no sooner than if no device idled any more. */
-static double soonest(const struct waves *waves, double still_busy)
+/* The end is no sooner than if no device idled any more, with so many micro-batches to come: nor than if none of those did that take turns,
+ * which are as many as there are rounds until turns are the same. What steady.h takes for the same may be off by the last of these. */
+static double soonest(const struct waves *waves, int64_t again, double to_come)
 {
-	double sum = still_busy;
-	for (int d = 0; d < waves->request->devices; d++)
-		sum += waves->free[d];
-	return sum / waves->request->devices * (1 - 1e-12);
+	int devices = waves->request->devices, groups = (int)(devices / again);
+	double all = 0, most = 0, each = 0;
+	for (int g = 0; g < groups; g++) {
+		double sum = waves->load[g] * to_come;
+		for (int d = g; d < devices; d += groups)
+			sum += waves->free[d];
+		all += sum;
+		most = rh_max_double(most, sum);
+	}
+	each = most / (double)again * (1 - 1e-8);
+	return rh_max_double(all / devices * (1 - 1e-12), each);
+}
+
+/* What the slots of each such group of devices take of a micro-batch. */
+static void share_load(struct waves *waves, int64_t again)
+{
+	int groups = (int)(waves->request->devices / again);
+	memset(waves->load, 0, (size_t)groups * sizeof *waves->load);
+	for (int s = 0; s < waves->stages; s++)
+		waves->load[s % groups] += waves->stage[s].recompute_s + waves->stage[s].rest_s;
+}
+
+/* How much later the round that is over has left everything than the one before, at least, each device taken for the one that had its
+ * turns: all rounds like it that are to come do so, as sums and maxima of what is later by as much are later by as much. */
+static double further(struct waves *waves, int turn)
+{
+	int devices = waves->request->devices;
+	double least = *waves->end - *waves->was;
+	double *was = waves->was;
+	*was++ = *waves->end;
+	for (int list = 0; list < 2; list++) {
+		const double *now = list ? waves->room : waves->free;
+		for (int k = 0, d = turn; k < devices; k++, d = d + 1 < devices ? d + 1 : 0, was++) {
+			least = now[d] > 0 && now[d] - *was < least ? now[d] - *was : least;
+			*was = now[d];
+		}
+	}
+	for (int s = 0; s < waves->stages; s++) {
+		least = waves->last[s] - was[s] < least ? waves->last[s] - was[s] : least;
+		was[s] = waves->last[s];
+	}
+	return least * (1 - 1e-8);
 }
 
 double waves_run(struct waves *waves, int64_t steps, int after_first, double most)
@@ -124,13 +165,15 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 	int64_t again = request->devices / divisor(waves->stages, request->devices); /* rounds, after which turns are the same */
 	size_t times = 1 + 2 * (size_t)request->devices + (size_t)waves->stages;
 	const struct steady_state state = {.value = waves->end, .times = times, .all = times};
-	double begun = 0, each = waves_busy(waves), left = each * (double)request->micro_batches * (double)steps;
+	double begun = 0, to_come = (double)request->micro_batches * (double)steps;
 	int turn = 0;
 	memset(waves->end, 0, times * sizeof *waves->end);
-	if (soonest(waves, left) > most && !after_first)
-		return soonest(waves, left);
+	share_load(waves, again);
+	double least = soonest(waves, again, to_come);
+	if (least > most && !after_first)
+		return least;
 	for (int64_t step = 0; step < steps; step++) {
-		int64_t alike = 0; /* the first round of those that are as this one */
+		int64_t alike = 0, seen = -1; /* the first round of those that are as this one; the last of them that was not skipped */
 		for (int64_t r = 0; r < rounds; r++) {
 			int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
 			struct wave_round round = {.adds = r > 0, .goes_on = r + 1 < rounds};
@@ -141,12 +184,18 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 				alike = r;
 				steady_begin(&waves->steady);
 			}
-			if (next - r > 1 && (r - alike) % again == 0)
-				r += steady_skip(&waves->steady, state, r - alike, next - 1 - r);
-			left -= each * (double)round.count * (double)(r + 1 - over);
+			if (next - r > 1) {
+				double later = *waves->end - begun + further(waves, turn) * (double)(next - 1 - r);
+				if (seen == r - 1 && later > most && (begun > 0 || !after_first))
+					return later;
+				seen = r;
+				if ((r - alike) % again == 0)
+					r += steady_skip(&waves->steady, state, r - alike, next - 1 - r);
+			}
+			to_come -= (double)round.count * (double)(r + 1 - over);
 			if (!step && after_first && r + 1 == rounds)
 				begun = *waves->end;
-			double least = rh_max_double(*waves->end, soonest(waves, left)) - begun;
+			least = rh_max_double(*waves->end, soonest(waves, again, to_come)) - begun;
 			if (least > most && (begun > 0 || !after_first))
 				return least;
 		}

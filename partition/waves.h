@@ -20,6 +20,8 @@ struct waves {
 	double *end;              /* what rounds go on from: latest end of any slot, and in one piece behind it: */
 	double *free, *room;      /* (devices): compute; for gradient sums */
 	double *last;             /* (2 * layers) of each stage's latest slot: its last micro-batch has ended */
+	double *load;             /* (devices) of a run: a micro-batch's slots, of each group of devices that take turns */
+	double *was;              /* (1 + 2 * devices + 2 * layers) end, free, room and last after the round before, by turns */
 	struct steady steady;
 	int stages, forward;
 };
