@@ -83,6 +83,10 @@ int rh_tasks_run(int threads, int (*root)(struct rh_tasks *tasks, void *context)
 	struct rh_tasks tasks = {.root = root, .context = context};
 	struct rh_pool *pool;
 	int rc = rh_pool_create(threads, &pool);
+	if (rc && threads > 1) { /* where no more threads may be: one changes nothing but the time */
+		threads = 1;
+		rc = rh_pool_create(threads, &pool);
+	}
 	if (rc)
 		return rc;
 	pthread_mutex_init(&tasks.lock, NULL);
