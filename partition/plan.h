@@ -24,6 +24,13 @@ struct rh_put_off {
 	int64_t micro_batches;
 };
 
+/* What stages were found to take, for the next request that has the same model and the same micro-batches. Zeroed before the first. */
+struct rh_plan_found {
+	struct plan_stage_bytes *stage; /* NULL: nothing yet */
+	int64_t head_rows;              /* of the model as it was cut then */
+};
+void rh_plan_found_free(struct rh_plan_found *found);
+
 struct rh_plan_request {
 	const struct rh_model *model;
 	int trains;                         /* 0: forward only (eval, generate) */
@@ -39,6 +46,7 @@ struct rh_plan_request {
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
 	const struct rh_put_off *put_off; /* of each backward stage, as the cuts make them, top down; NULL: none is split */
+	struct rh_plan_found *found;      /* NULL: nothing is remembered */
 };
 
 struct rh_stage {

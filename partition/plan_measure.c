@@ -48,25 +48,42 @@ static struct plan_stage_bytes *cell(const struct planner *at, enum pass pass, i
 
 int plan_measure_open(struct planner *at)
 {
-	int missing = 0;
-	at->alike = all_alike(at->request->model);
-	for (int p = 0; p < PASSES; p++) {
-		at->memo[p] = rh_alloc(cells(at), sizeof *at->memo[p]);
-		missing |= !at->memo[p];
-		for (size_t i = 0; at->memo[p] && i < cells(at); i++)
-			at->memo[p][i].arena = -1;
+	const struct rh_model *model = at->request->model;
+	struct rh_plan_found *found = at->request->found;
+	at->alike = all_alike(model);
+	size_t each = cells(at);
+	if (found && found->stage && found->head_rows == model->head_rows) {
+		at->memo[0] = found->stage;
+		found->stage = NULL;
+	} else {
+		at->memo[0] = rh_alloc(PASSES * each, sizeof *at->memo[0]);
+		for (size_t i = 0; at->memo[0] && i < PASSES * each; i++)
+			at->memo[0][i].arena = -1;
 	}
+	for (int p = 1; at->memo[0] && p < PASSES; p++)
+		at->memo[p] = at->memo[0] + (size_t)p * each;
 	at->boundary = rh_alloc((size_t)at->layers + 1, sizeof *at->boundary);
-	int rc = rh_stage_state_create(at->request->model, &at->state);
-	return rc ? rc : missing || !at->boundary ? -ENOMEM : 0;
+	int rc = rh_stage_state_create(model, &at->state);
+	return rc ? rc : !at->memo[0] || !at->boundary ? -ENOMEM : 0;
 }
 
 void plan_measure_close(struct planner *at)
 {
+	struct rh_plan_found *found = at->request->found;
 	rh_stage_state_free(&at->state);
 	rh_free(at->boundary);
-	for (int p = 0; p < PASSES; p++)
-		rh_free(at->memo[p]);
+	if (found) {
+		rh_free(found->stage);
+		*found = (struct rh_plan_found){at->memo[0], at->request->model->head_rows};
+	} else {
+		rh_free(at->memo[0]);
+	}
+}
+
+void rh_plan_found_free(struct rh_plan_found *found)
+{
+	rh_free(found->stage);
+	*found = (struct rh_plan_found){0};
 }
 
 /* Emits one stage into an arena that measures, and what it saves into another; returns the peak. */

@@ -137,12 +137,12 @@ int plan_search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers, most = at->alike ? 3 * layers : layers * (layers + 1) / 2;
 	struct search search = {.at = at,
-	                           .now = {.forward = rh_alloc(layers, sizeof *out->forward),
-	                                   .backward = rh_alloc(layers, sizeof *out->backward),
-	                                   .saved = rh_alloc(layers, sizeof *out->saved),
-	                                   .late = rh_alloc(layers, sizeof *out->late)},
-	                           .best = out,
-	                           .cost = {.stages = -1}};
+	                        .now = {.forward = rh_alloc(layers, sizeof *out->forward),
+	                                .backward = rh_alloc(layers, sizeof *out->backward),
+	                                .saved = rh_alloc(layers, sizeof *out->saved),
+	                                .late = rh_alloc(layers, sizeof *out->late)},
+	                        .best = out,
+	                        .cost = {.stages = -1}};
 	struct rh_plan *now = &search.now;
 	int64_t *limit = rh_alloc(most, sizeof *limit);
 	struct candidate *candidate = rh_alloc(most, sizeof *candidate);

@@ -96,17 +96,48 @@ static int makes_weights(const struct planning *planning)
 	       !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) && (hook ? *hook != '0' : planning->device_room > 0);
 }
 
+static int made_alike(const struct planning_made *a, const struct planning_made *b)
+{
+	return a->cap_bytes == b->cap_bytes && a->round == b->round && a->long_rounds == b->long_rounds &&
+	       a->stages_most == b->stages_most && a->weights == b->weights;
+}
+
+void planning_keep(struct rh_session *session, struct planning *planning)
+{
+	rh_plan_free(&planning->kept.plan);
+	planning->kept.made = planning->made;
+	planning->kept.plan = session->plan;
+	planning->kept.balanced = session->balanced;
+	planning->kept.head_rows = session->model->head_rows;
+	session->plan = (struct rh_plan){0};
+	planning->made.cap_bytes = -1;
+}
+
+static void go_back(struct rh_session *session, struct planning *planning)
+{
+	session->plan = planning->kept.plan;
+	session->balanced = planning->kept.balanced;
+	planning->made = planning->kept.made;
+	planning->kept.plan = (struct rh_plan){0};
+	planning->kept.made.cap_bytes = -1;
+	rh_model_cut(session->model, &planning->grain);
+	while (session->model->head_rows > planning->kept.head_rows && rh_model_cut_finer(session->model))
+		;
+}
+
 static int choose_stages(struct rh_session *session, struct planning *planning, int64_t cap)
 {
 	const struct planning_made wanted = {cap, planning->request.train_round, planning->balance.long_rounds,
-	                                     planning->balance.stages_most, makes_weights(planning)},
-	                           *made = &planning->made;
-	if (made->cap_bytes == wanted.cap_bytes && made->round == wanted.round && made->long_rounds == wanted.long_rounds &&
-	    made->stages_most == wanted.stages_most && made->weights == wanted.weights)
+	                                     planning->balance.stages_most, makes_weights(planning)};
+	if (made_alike(&planning->made, &wanted))
 		return 0;
 	planning->made.cap_bytes = -1;
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
+	if (made_alike(&planning->kept.made, &wanted)) {
+		go_back(session, planning);
+		return 0;
+	}
 	int rc = plan_stages(session, planning);
 	if (!rc && planning->balances)
 		rc = rh_balance_plan(&planning->balance, &session->plan, &session->balanced);
@@ -349,7 +380,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 {
 	const struct rh_config *config = session->config;
 	int trains = work->train_micro_batches > 0, devices = session->device_count;
-	*out = (struct planning){.made.cap_bytes = -1};
+	*out = (struct planning){.made.cap_bytes = -1, .kept.made.cap_bytes = -1};
 	int rc = room_of_devices(session, &out->device_room);
 	rc = rc ? rc : grain_of_devices(session, &out->grain);
 	if (rc)
@@ -363,6 +394,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 	                                        .infer = work->infer,
 	                                        .infer_logits = work->infer_logits,
 	                                        .cache_rows = work->cache_rows,
+	                                        .found = &out->found,
 	                                        .devices = devices,
 	                                        .forward_cuts = config->forward_cuts,
 	                                        .backward_cuts = config->backward_cuts,
@@ -412,6 +444,9 @@ int planning_make(struct rh_session *session, const struct rh_workload *work, en
 	rh_costs_free(&out->costs);
 	rh_free(out->balance.sum_s);
 	out->balance.sum_s = NULL;
+	rh_plan_free(&out->kept.plan);
+	rh_plan_found_free(&out->found);
+	out->request.found = NULL;
 	return rc;
 }
 

@@ -22,6 +22,14 @@ struct planning {
 		int64_t cap_bytes, round;
 		int long_rounds, stages_most, weights; /* the last: devices may make some */
 	} made;
+	/* A plan to be gone back to, of which the session has no copy. */
+	struct {
+		struct planning_made made;
+		struct rh_plan plan;
+		struct rh_balanced balanced;
+		int64_t head_rows; /* of the model as it was cut */
+	} kept;
+	struct rh_plan_found found;
 };
 
 /* Fills *out's options, all but the objects that are still to be created, and the session's plan, bytes, spill, schedule, cuts and
@@ -32,6 +40,9 @@ int planning_make(struct rh_session *session, const struct rh_workload *work, en
 void planning_set_round(struct planning *planning, int64_t round);
 /* Plans with these kinds on NVMe (enum rh_spill), within every budget. RH_DOES_NOT_FIT as planning_make. */
 int planning_within_budget(struct rh_session *session, struct planning *planning, int kinds) RH_MUST;
+
+/* Puts the session's plan aside, for when one for the same is asked for. */
+void planning_keep(struct rh_session *session, struct planning *planning);
 
 /* Of a step with more micro-batches than a round has by default, where devices have memory of their own: fewer rounds, if they fit the
  * budgets and a step is predicted to end sooner. 1: planned so; 0: nothing has been planned. */

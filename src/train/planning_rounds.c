@@ -12,22 +12,25 @@ static const double same_time = 0.005, same_time_by_compute_alone = 0.03, worth_
 struct choice {
 	int64_t round;
 	int long_rounds; /* by the partitioner for those */
+	int stages_most; /* by the host's memory; 0: any number */
 };
 
 struct choosing {
 	struct rh_session *session;
 	struct planning *planning;
-	struct choice best, last; /* round 0: none */
+	struct choice best; /* round 0: none */
 	struct rh_balanced of_best;
 	int64_t bytes_of_best;
 	double fastest_s, same;
 	int slower; /* the last one, than is worth any memory */
 };
 
-static int plan_once(const struct choosing *at, int stages_most)
+static int plan_once(const struct choosing *at, struct choice choice)
 {
 	int kinds = at->session->config->spill;
-	at->planning->balance.stages_most = stages_most;
+	planning_set_round(at->planning, choice.round);
+	at->planning->balance.long_rounds = choice.long_rounds;
+	at->planning->balance.stages_most = choice.stages_most;
 	return planning_within_budget(at->session, at->planning, kinds & RH_SPILL_AUTO ? 0 : kinds);
 }
 
@@ -44,30 +47,28 @@ static int allowed_stages(const struct rh_session *session, const struct plannin
 }
 
 /* With all spare buffers: without them devices wait for one another. Fewer, larger stages where boundaries want too much memory. */
-static int fit(const struct choosing *at, struct choice choice)
+static int fit(const struct choosing *at, struct choice *choice)
 {
 	struct rh_session *session = at->session;
 	struct planning *planning = at->planning;
-	planning_set_round(planning, choice.round);
-	planning->balance.long_rounds = choice.long_rounds;
-	int rc = plan_once(at, 0), most;
+	int rc = plan_once(at, *choice), most;
 	if (rc && rc != RH_DOES_NOT_FIT)
 		return rc;
 	if (!rc && planning->options.spare_boundaries >= planning->spare)
 		return 0;
-	if (!choice.long_rounds || session->bytes.boundaries_nvme || !(most = allowed_stages(session, planning)))
+	if (!choice->long_rounds || session->bytes.boundaries_nvme || !(most = allowed_stages(session, planning)))
 		return rc;
 	rh_error_clear();
-	return plan_once(at, most);
+	choice->stages_most = most;
+	return plan_once(at, *choice);
 }
 
 /* In order of the memory that they take, the most first. What does not fit is no choice. */
 static int consider(struct choosing *at, int64_t round, int long_rounds)
 {
 	struct rh_balanced now;
-	struct choice choice = {round, long_rounds && at->planning->balances};
-	int rc = fit(at, choice);
-	at->last = rc ? (struct choice){0} : choice; /* what the session has now is the choice, or nothing */
+	struct choice choice = {round, long_rounds && at->planning->balances, 0};
+	int rc = fit(at, &choice);
 	if (rc == RH_DOES_NOT_FIT) {
 		rh_error_clear();
 		return 0;
@@ -84,6 +85,7 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 		at->best = choice;
 		at->of_best = now;
 		at->bytes_of_best = bytes;
+		planning_keep(at->session, at->planning);
 	}
 	return 0;
 }
@@ -115,8 +117,8 @@ int planning_rounds(struct rh_session *session, struct planning *planning)
 	int rc = session->config->round_micro_batches ? consider(&at, round, 1) : consider_rounds(&at, round);
 	if (!rc && session->config->round_micro_batches && planning->balances)
 		rc = consider(&at, round, 0);
-	if (!rc && at.best.round && (at.best.round != at.last.round || at.best.long_rounds != at.last.long_rounds))
-		rc = fit(&at, at.best);
+	if (!rc && at.best.round)
+		rc = plan_once(&at, at.best);
 	if (!at.best.round)
 		planning_set_round(planning, round);
 	planning->balance.long_rounds = planning->balance.stages_most = 0;
