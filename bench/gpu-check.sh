@@ -13,12 +13,14 @@
 #     narrow     products with fp16 sums and of 8-bit operands: losses beside bf16's, products alone, whole steps
 #     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
 #   bench/gpu-check.sh verdicts       the last lines once more, of OUT/results.jsonl, into which several calls' may have been joined
-# An H100 is expected to take, in seconds: ops 60, parity 120, kernels 150, copies 60, steps 240, sanitizer 150, steps-8b 360, demo 90,
-# steps-moe 150, narrow 150, races as many as it is given. In 25 minutes: "ops parity kernels copies", then "steps sanitizer", then "steps-8b".
+# An H100 is expected to take, in seconds: ops 60, parity 120, kernels 150, copies 60, steps 220, sanitizer 150, steps-8b 420, demo 90,
+# steps-moe 150, narrow 150, races as many as it is given. In 25 minutes, of calls that last ten at most: with TOTAL_SECONDS=560
+# "ops parity kernels copies", then "steps sanitizer", then "steps-8b".
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
-# gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly,
-# 3 nothing was run (no GPU, or programs that this machine cannot load). The last lines say, for each point of acceptance, what was
-# measured, against which bars, and what was not measured and why.
+# gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part,
+# TOTAL_SECONDS (no bound) all of them, but for the last lines, which say, for each point of acceptance, what was measured, against which
+# bars, and what was not measured and why. Exit status: 0 all passed, 1 something failed, 2 asked for wrongly, 3 nothing was run (no GPU,
+# or programs that this machine cannot load).
 # Runs in the source tree after `make gpu-bundle`, or where the bundle was unpacked; needs bash, awk and coreutils, python3 for peers.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -47,7 +49,8 @@ last_line() {
 }
 # What is left of the part's time. limited COMMAND...: within it, and within `item` seconds where that is set; over_time STATUS: it ended there.
 left() {
-	echo $((limit - (SECONDS - part_began)))
+	local part=$((limit - (SECONDS - part_began))) all=$((${TOTAL_SECONDS:-1000000} - SECONDS))
+	echo $((part < all ? part : all))
 }
 item=0
 limited() {
@@ -62,7 +65,7 @@ over_time() {
 	[ "$1" -eq 124 ] || { [ "$1" -eq 137 ] && [ "$(left)" -le 5 ]; }
 }
 time_over() {
-	if [ "$item" -gt 0 ]; then echo "its $item of the part's $limit seconds are over"; else echo "the part's $limit seconds are over"; fi
+	if [ "$(left)" -le 5 ]; then echo "the part's time is over"; else echo "its $item seconds of the part's are over"; fi
 }
 # keep_log WHAT FILE: its end, in one file for all, as few files may travel.
 keep_log() {
@@ -271,7 +274,7 @@ part_demo() {
 
 # whole NAME MODEL-DIRECTORY KEYS...: tokens/s of a run's later steps in $speed, then the same run traced.
 whole() {
-	local name=$1 model=$2 rows=4 length=2048 micros=8 count=6 status
+	local name=$1 model=$2 rows=4 length=2048 micros=8 count=4 status
 	shift 2
 	[ $emulated = 0 ] || { rows=1 length=40 micros=2 count=2; }
 	speed=0
