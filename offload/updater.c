@@ -239,7 +239,7 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *event, 
 	int opened = block->next != (updater->which + 1) % STEPS;
 	if (opened && !rh_fault_code(&updater->fault)) {
 		wake(updater, b);
-		block->state = COMING;
+		updater_set_state(updater, block, COMING);
 		block->which = block->next;
 		block->next = (block->which + 1) % STEPS;
 		block->number = updater->announced++;

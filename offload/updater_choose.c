@@ -20,6 +20,8 @@ static struct rh_event *still_uploading(const struct updater_block *block, int *
 static struct updater_task next_publishing(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
+	if (!updater_is_stale(updater))
+		return task;
 	for (int b = updater->low; b <= updater->high; b++) {
 		const struct updater_block *block = &updater->block[b];
 		int rc = 0;
@@ -44,7 +46,8 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
 	const struct updater_block *block = updater->block;
-	for (int b = updater->low; b <= updater->high; b++) {
+	for (int b = updater->low, left = updater->in[COMING]; left && b <= updater->high; b++) {
+		left -= block[b].state == COMING;
 		if (!may_take(updater, &block[b]))
 			continue;
 		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
@@ -86,7 +89,7 @@ static int is_in_two(const struct rh_updater *updater, int b)
 	int waiting = 0;
 	if (updater->block[b].piece)
 		return updater->block[b].pass == RH_UPDATE_WEIGHTS;
-	for (int other = updater->low; updater->in_two && other <= updater->high; other++)
+	for (int other = updater->low; updater->in_two && waiting < 2 && other <= updater->high; other++)
 		waiting += updater_may_update(updater, &updater->block[other]);
 	return waiting > 1 || (waiting && !updater->step[updater->block[b].which].left);
 }
@@ -104,12 +107,13 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 	if (taking.what == TAKE)
 		return taking;
 	int stale = updater_is_stale(updater);
-	for (int i = updater->low; i <= updater->high; i++) {
+	for (int i = updater->low; updater->in[WAITING] && i <= updater->high; i++) {
 		int b = stale ? updater->high + updater->low - i : i; /* as updater_in_order */
 		if (updater_may_update(updater, &updater->block[b]))
 			return (struct updater_task){is_in_two(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
 	}
-	for (int b = updater->high; b >= updater->low; b--) { /* the highest block's gradient is the next to come down */
+	/* the highest block's gradient is the next to come down */
+	for (int b = updater->high; updater->in[HALF] && b >= updater->low; b--) {
 		const struct updater_block *block = &updater->block[b];
 		int rc;
 		if (may_end(updater, block, &rc))

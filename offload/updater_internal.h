@@ -18,7 +18,7 @@
  *
  *   FREE --announce (promised)--> COMING --thread: as above--> HALF, whose moments wait for what the device makes
  */
-enum updater_state { FREE, COMING, WAITING, HALF };
+enum updater_state { FREE, COMING, WAITING, HALF, STATES };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
 
 struct updater_block {
@@ -71,9 +71,10 @@ struct rh_updater {
 	int in_two;                /* now they are */
 	double opened_s, worked_s; /* when the latest update was opened; what was done since took so long */
 	int64_t announced;
-	int busy;      /* blocks that are not FREE, and those to be published */
-	int low, high; /* these are of them; low > high: none */
-	int ahead;     /* there may be something to be read ahead, by whoever has nothing else to do */
+	int busy;       /* blocks that are not FREE, and those to be published */
+	int low, high;  /* these are of them; low > high: none */
+	int in[STATES]; /* blocks in each state but FREE */
+	int ahead;      /* there may be something to be read ahead, by whoever has nothing else to do */
 	struct rh_watch watch;
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
@@ -99,6 +100,13 @@ static inline void updater_tell(struct rh_updater *updater)
 {
 	updater->changes++;
 	pthread_cond_broadcast(&updater->changed);
+}
+
+/* The lock is held. */
+static inline void updater_set_state(struct rh_updater *updater, struct updater_block *block, enum updater_state state)
+{
+	updater->in[block->state]--;
+	updater->in[block->state = state]++;
 }
 
 static inline int updater_is_stale(const struct rh_updater *updater)

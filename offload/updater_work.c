@@ -62,7 +62,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
 	if (last)
 		updater->step[which].norm = norm;
-	block->state = block->made || block->promised ? HALF : WAITING;
+	updater_set_state(updater, block, block->made || block->promised ? HALF : WAITING);
 	updater_tell(updater);
 }
 
@@ -207,7 +207,7 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	if (!ends)
 		return 0;
 	block->piece = block->named = 0;
-	block->state = pass == RH_UPDATE_WEIGHTS ? HALF : FREE;
+	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? HALF : FREE);
 	if (block->state == FREE) {
 		block->made = block->whole = NULL;
 		block->behind = 0;
@@ -265,6 +265,7 @@ static void give_up(struct rh_updater *updater, int rc)
 		updater->block[b] = (struct updater_block){0};
 	for (int i = 0; i < STEPS; i++)
 		updater->step[i].left = 0;
+	memset(updater->in, 0, sizeof updater->in);
 	updater->busy = 0;
 	updater->low = 0;
 	updater->high = -1;
