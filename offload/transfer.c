@@ -50,37 +50,75 @@ static void sort(struct rh_transfer_piece *piece, int count,
 		}
 }
 
+/* Pieces of the largest size, one after the other. */
+struct whole {
+	const int64_t *bytes;
+	int64_t most, first;
+	int item;
+};
+
+/* The next of them; its window is the caller's. */
+static struct rh_transfer_piece next_whole(struct whole *at)
+{
+	while (at->bytes[at->item] - at->first < at->most) {
+		at->item++;
+		at->first = 0;
+	}
+	struct rh_transfer_piece piece = {.item = at->item, .first = at->first, .bytes = at->most};
+	at->first += at->most;
+	return piece;
+}
+
+/* LPT deals equal pieces out in turn; which goes where is free, so the first ones go first. */
+static int share_of(int whole, int window, int windows)
+{
+	return whole / windows + (window < whole % windows);
+}
+
+/* Smaller ones, the largest first, each to the window with the least. */
+static void pack(struct rh_transfer_piece *piece, int count, int windows, int64_t *load)
+{
+	sort(piece, count, by_size);
+	for (int i = 0; i < count; i++) {
+		int least = 0;
+		for (int w = 1; w < windows; w++)
+			least = load[w] < load[least] ? w : least;
+		piece[i].window = least;
+		load[least] += piece[i].bytes;
+	}
+	sort(piece, count, by_window);
+}
+
 int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int items, int windows, struct rh_transfer_piece *piece,
                     int64_t *load)
 {
 	RH_ASSERT(items >= 0 && windows >= 1);
 	int64_t total = 0;
-	int count = 0;
+	int whole = 0, count = 0;
 	for (int i = 0; i < items; i++)
 		total += bytes[i];
 	int64_t most = rh_transfer_piece_bytes(limits, total, windows);
 	for (int i = 0; i < items; i++)
-		for (int64_t first = 0; first < bytes[i]; first += most) {
-			int64_t left = bytes[i] - first;
-			piece[count++] = (struct rh_transfer_piece){.item = i, .first = first, .bytes = left < most ? left : most};
+		whole += (int)(bytes[i] / most);
+	struct rh_transfer_piece *rest = piece + whole; /* at the end, while whole ones come between them */
+	for (int i = 0; i < items; i++)
+		if (bytes[i] % most)
+			rest[count++] =
+			        (struct rh_transfer_piece){.item = i, .first = bytes[i] - bytes[i] % most, .bytes = bytes[i] % most};
+	for (int w = 0; w < windows; w++)
+		load[w] = share_of(whole, w, windows) * most;
+	pack(rest, count, windows, load);
+	struct whole wholes = {.bytes = bytes, .most = most};
+	int placed = 0, used = 0;
+	for (int w = 0; w < windows; w++)
+		for (int share = share_of(whole, w, windows); share > 0; share--) {
+			struct rh_transfer_piece next = next_whole(&wholes);
+			next.window = w;
+			for (; used < count && by_window(&rest[used], &next) < 0; used++)
+				piece[placed++] = rest[used];
+			piece[placed++] = next;
 		}
-	sort(piece, count, by_size);
-	int whole = 0, next = 0;
-	while (whole < count && piece[whole].bytes == most)
-		whole++;
-	for (int w = 0; w < windows; w++) { /* LPT deals equal pieces out in turn; which goes where is free, so the first ones go first */
-		int share = whole / windows + (w < whole % windows);
-		load[w] = share * most;
-		for (; share > 0; share--)
-			piece[next++].window = w;
-	}
-	for (; next < count; next++) {
-		int least = 0;
-		for (int w = 1; w < windows; w++)
-			least = load[w] < load[least] ? w : least;
-		piece[next].window = least;
-		load[least] += piece[next].bytes;
-	}
-	sort(piece, count, by_window);
-	return count;
+	for (; used < count; used++)
+		piece[placed++] = rest[used];
+	return placed;
 }

@@ -201,7 +201,8 @@ static int has_weights(const struct rh_executor *executor, int b)
 /* After a fault nothing was waited for: the update may be going on. */
 static void await_weights(struct work *work, int b)
 {
-	await_update(work, RUN_WAIT_WEIGHTS, b);
+	if (work->executor->options.model->block[b].trainable)
+		await_update(work, RUN_WAIT_WEIGHTS, b);
 	if (!work->rc)
 		work->on->weights.version[b] = rh_store_version(work->executor->options.store, b);
 }

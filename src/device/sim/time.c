@@ -28,7 +28,7 @@ static void end_job(struct sim_lane *lane, const struct rh_host_job *job)
 	if (!rh_fault_code(&lane->fault) && job->run)
 		rh_fault_keep(&lane->fault, job->run(job->context, job->argument));
 	lane->done++;
-	lane->sim->ask = 1;
+	lane->sim->ask |= job->run || lane->worker.next; /* else only its time is over */
 }
 
 static void reach(struct rh_sim *sim, struct sim_point *point)
