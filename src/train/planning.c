@@ -64,11 +64,19 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 /* Where devices have no room for as much at once as they want, less. */
 static int plan_stages(struct rh_session *session, struct planning *planning)
 {
+	const struct rh_plan_request *request = &planning->request;
+	if (planning->refused.cap_bytes == request->device_cap_bytes && planning->refused.round == request->train_round)
+		return rh_fail_copy(RH_DOES_NOT_FIT, planning->refused.line);
 	rh_model_cut(session->model, &planning->grain);
-	int rc = rh_plan_make(&planning->request, &session->plan);
+	int rc = rh_plan_make(request, &session->plan);
 	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(session->model)) {
 		rh_error_clear();
-		rc = rh_plan_make(&planning->request, &session->plan);
+		rc = rh_plan_make(request, &session->plan);
+	}
+	if (rc == RH_DOES_NOT_FIT) {
+		planning->refused.cap_bytes = request->device_cap_bytes;
+		planning->refused.round = request->train_round;
+		snprintf(planning->refused.line, sizeof planning->refused.line, "%s", rh_error(rc));
 	}
 	return rc;
 }
@@ -380,7 +388,7 @@ static int describe(struct rh_session *session, const struct rh_workload *work, 
 {
 	const struct rh_config *config = session->config;
 	int trains = work->train_micro_batches > 0, devices = session->device_count;
-	*out = (struct planning){.made.cap_bytes = -1, .kept.made.cap_bytes = -1};
+	*out = (struct planning){.made.cap_bytes = -1, .kept.made.cap_bytes = -1, .refused.cap_bytes = -1};
 	int rc = room_of_devices(session, &out->device_room);
 	rc = rc ? rc : grain_of_devices(session, &out->grain);
 	if (rc)

@@ -29,6 +29,11 @@ struct planning {
 		struct rh_balanced balanced;
 		int64_t head_rows; /* of the model as it was cut */
 	} kept;
+	/* What no stages fit, and the line that says so: whatever goes to NVMe, they do not. cap_bytes below 0: nothing of the kind. */
+	struct {
+		int64_t cap_bytes, round;
+		char line[RH_ERROR_LINE];
+	} refused;
 	struct rh_plan_found found;
 };
 
