@@ -52,8 +52,8 @@ struct run_course_counts {
 
 /* As run_course_make, of the same arguments. */
 int run_course_count(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-/* The same of a program of one step whose every slot has `micro_batches` in place of the one that it has in walk->program: in time that does
- * not grow with them. */
+/* The same of a program of one step whose every slot has `micro_batches` in place of the one that it has in walk->program: in time that
+ * does not grow with them. */
 int run_course_count_round(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
 void run_course_counts_free(struct run_course_counts *counts);
 

@@ -20,8 +20,8 @@ struct rh_dispatch {
  * Where the schedule has no order for so many micro-batches looped-bfs's is taken, with the same results, and out->instead says why. */
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
-/* What a step under a schedule other than RoundPipe keeps, told by the program of a shorter one: each of its micro-batches stands for `each`
- * of the step's in every slot; and the step has `periods` more of so many micro-batches than it. */
+/* What a step under a schedule other than RoundPipe keeps, told by the program of a shorter one: each of its micro-batches stands for
+ * `each` of the step's in every slot; and the step has `periods` more of so many micro-batches than it. */
 struct rh_dispatch_brief {
 	int64_t count, each, period, periods;
 };
