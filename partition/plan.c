@@ -15,7 +15,7 @@ int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int 
 	return at->below[hi] - at->below[lo];
 }
 
-static int64_t gradient_elements(struct planner *at, enum pass pass, int lo, int hi)
+static int64_t gradient_elements(const struct planner *at, enum pass pass, int lo, int hi)
 {
 	if (pass == PASS_FORWARD || !at->request->trains)
 		return 0;
@@ -48,21 +48,27 @@ static void count_cuts(struct planner *at, const struct rh_plan *plan)
 }
 
 /* Raises the plan's sizes to what travels to and from this stage. */
-static void widen_transfers(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
+static void widen_transfers(const struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
 
-/* Raises the plan's sizes to what this stage needs. */
-static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
+/* Raises the plan's sizes to what this stage needs but for activations, which take longer to know. */
+static void widen_but_arena(const struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
 	int64_t gradients = gradient_elements(at, pass, lo, hi);
 	int bf16 = at->request->model->dtype != RH_F32;
 	widen_transfers(at, plan, pass, lo, hi);
 	plan->gradient_bytes = rh_max(plan->gradient_bytes, gradients * 4);
 	plan->rounded_bytes = rh_max(plan->rounded_bytes, bf16 ? gradients * 2 : 0);
+}
+
+/* Raises the plan's sizes to what this stage needs. */
+static void widen(struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
+{
+	widen_but_arena(at, plan, pass, lo, hi);
 	plan->arena_bytes = rh_max(plan->arena_bytes, plan_stage_bytes(at, pass, lo, hi).arena);
 }
 
@@ -100,7 +106,12 @@ static struct rh_plan widened(struct planner *at, const struct rh_plan *plan, en
 /* Would the plan, widened by this stage, stay under the cap, and the stage under the try's upload limit? A single layer may be above. */
 static int fits(struct planner *at, const struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	return (hi - lo == 1 || plan_upload_bytes(at, pass, lo, hi) <= at->upload_limit) &&
+	struct rh_plan wider = *plan;
+	if (hi - lo > 1 && plan_upload_bytes(at, pass, lo, hi) > at->upload_limit)
+		return 0;
+	widen_but_arena(at, &wider, pass, lo, hi);
+	wider.weight_bytes = rh_max(wider.weight_bytes, at->weight_room);
+	return total_bytes(&wider) <= at->request->device_cap_bytes &&
 	       widened(at, plan, pass, lo, hi).device_bytes <= at->request->device_cap_bytes;
 }
 
