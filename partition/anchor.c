@@ -7,10 +7,14 @@
 #include "partition/roundpipe_long.h"
 #include "partition/spared.h"
 
+#include <math.h>
+
 /* This system's bytes a trained parameter: on the device an fp32 sum and its bf16 copy; on the host the split layout, held
  * and moved by an update, whose gradient is read for its norm before; a block's launches, of 47 in all (forward, recompute, backward). */
 enum { DEVICE_GRADIENT = 6, HELD = 14, LAUNCHES_FORWARD = 12, LAUNCHES_BACKWARD = 23 };
-const struct rh_step_bytes rh_anchor_bytes = {.gradient = 2,
+const struct rh_step_bytes rh_anchor_bytes = {.cleared = 4,
+                                              .rounded = 6,
+                                              .gradient = 2,
                                               .carried = 4,
                                               .taken = 2,
                                               .updated = 26,
@@ -25,8 +29,11 @@ const struct rh_step_bytes rh_anchor_bytes = {.gradient = 2,
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 6, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
-enum { MOVES = 24000, MOVES_LAYERS = 28 }; /* of the best size's cuts, once it is known; of more layers, which take longer, fewer */
-enum { STALE_ROUNDS_MOST = 4 };            /* where steps join, more of them change nothing */
+enum {
+	MOVES_LAYERS = 28
+}; /* moves of the best size's cuts, once it is known, are told by their layers: fewer of more, which take longer */
+enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
+static const double MOVES = 24000, MOVES_SHALLOW = 100000;
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
 static const double SLOWER_STARTS = 0.05; /* than the best so far: cuts that may still be bettered */
 
@@ -367,7 +374,8 @@ static int refine(const struct rh_anchor_request *request, struct rh_anchor_resu
 	int rc = sized_open(request, rh_step_shorter(request->experiment->batch, out->rounds, out->round_micro_batches), &sized);
 	if (rc)
 		return rc;
-	int64_t deep = rh_max(sized.costs[0].layers, MOVES_LAYERS), moves = (int64_t)MOVES * MOVES_LAYERS * MOVES_LAYERS / (deep * deep);
+	double fewer = pow((double)MOVES_LAYERS / (double)rh_max(sized.costs[0].layers, MOVES_LAYERS), 2);
+	int64_t moves = (int64_t)rh_max_double(MOVES * fewer, MOVES_SHALLOW * fewer * fewer);
 	rc = try_rounds(request, &sized, out->micro_batches, out->rounds, moves, out);
 	sized_close(&sized);
 	return rc;

@@ -30,7 +30,7 @@ struct lane {
 	double activation_bytes;     /* up, of its last slot */
 };
 
-enum { UP, DOWN, SURGES };
+enum { UP, DOWN, GRADIENTS, NEXT, SURGES };
 
 struct stepping {
 	const struct rh_step_request *request;
@@ -58,7 +58,8 @@ struct stepping {
 	struct steady_state rounds;
 	struct surge {
 		double begin, end, bytes;
-	} surge[SURGES];    /* copies of weights that devices make: up in the step's last wave, and down after it */
+	} surge[SURGES]; /* copies that a step's end is full of: of weights that devices make, up in its last wave and down after it; gradients
+	                     * of its last round down; and up what the next step computes with first */
 	double taken_s;     /* the step before is at its end: its last gradient has been taken */
 	double left_rate;   /* of the host's memory, beside all other copies */
 	double update_rate; /* of the update beside copies, in this try; 0: no time */
@@ -136,6 +137,14 @@ static double sums_there(const struct stepping *at, const struct lane *lane, int
 	return rh_max_double(left, at->request->sums_apart ? 0 : lane->room_s) + way;
 }
 
+/* A slot's sums are cleared or rounded, as fast as the device's memory is. */
+static double sums_take(struct stepping *at, int s, double bytes)
+{
+	double seconds = s < at->forward ? 0 : take(trained_in(at, stage_of(at, s)) * bytes, at->request->rates.device_bytes_per_s);
+	at->busy_s += seconds;
+	return seconds;
+}
+
 /* When the slot may compute: its weights go up while the device's slot before runs, with that slot's activations. */
 static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64_t round, int64_t count)
 {
@@ -153,7 +162,8 @@ static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64
 	lane->activation_bytes = stage.lo ? boundary * (double)count * (s > at->forward ? 2 : 1) : 0;
 	at->copied_bytes += bytes + carried + lane->activation_bytes;
 	at->uploaded_s = rh_max_double(at->uploaded_s, lane->up_s);
-	double ready = rh_max_double(rh_max_double(lane->up_s, lane->free_s), request->stale ? 0 : at->taken_s);
+	double cleared = lane->free_s + sums_take(at, s, round ? 0 : request->bytes.cleared);
+	double ready = rh_max_double(rh_max_double(lane->up_s, cleared), request->stale ? 0 : at->taken_s);
 	return first_pass && !timed ? rh_max_double(ready, free_at(at, stage)) : ready; /* the schedule alone: new weights are up at once */
 }
 
@@ -238,6 +248,8 @@ static void run_first_and_last(struct stepping *at, struct lane *lane, int s, in
 
 static void surge(struct surge *surge, double begin, double end, double bytes)
 {
+	if (bytes <= 0)
+		return;
 	surge->begin = surge->bytes > 0 ? lesser(begin, surge->begin) : begin;
 	surge->end = surge->bytes > 0 ? rh_max_double(surge->end, end) : end;
 	surge->bytes += bytes;
@@ -279,12 +291,14 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 	struct rh_stage stage = stage_of(at, s);
 	double each = last_round ? request->bytes.gradient : request->bytes.carried;
 	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
+	lane->free_s += sums_take(at, s, last_round ? request->bytes.rounded : 0);
 	double t = rh_max_double(lane->down_s, lane->free_s);
 	lane->room_s = lane->free_s + (last_round ? 0 : take(trained_in(at, stage) * each, request->rates.down_bytes_per_s));
 	int last = last_round && s + request->devices >= at->stages; /* of its device: all at once */
 	if (at->update_rate > 0 && !request->gradients_block && !last)
 		rate = lesser(rate, WINDOW_BYTES / rh_cost_stage(request->shorter, s > at->forward ? RH_PASS_BACKWARD : RH_PASS_FUSED,
 		                                                 stage.lo, stage.hi));
+	double begins = t, before = at->copied_bytes;
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
 		struct rh_stage layer = {l, l + 1};
 		double bytes = trained_in(at, layer) * each;
@@ -293,6 +307,8 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 		if (last_round)
 			at->arrived[l] = t;
 	}
+	if (last_round)
+		surge(&at->surge[GRADIENTS], begins, t, at->copied_bytes - before);
 	lane->down_s = last ? make_weights(at, lane, stage, t) : t;
 }
 
@@ -571,12 +587,26 @@ static void update_as_a_whole(struct stepping *at)
 	}
 }
 
+/* The next step's first weights go up beside the last slots: most of them, as few wait for an update. */
+static void next_goes_up(struct stepping *at)
+{
+	for (int s = 0; s < at->stages && s < at->request->devices; s++) {
+		const struct lane *lane = &at->lane[(at->turn + s) % at->request->devices];
+		struct rh_stage stage = stage_of(at, s);
+		double bytes = (double)rh_costs_upload_bytes(at->request->shorter->costs, stage.lo, stage.hi);
+		double begins = rh_max_double(lane->up_s, lane->ended_s[1]);
+		surge(&at->surge[NEXT], begins, begins + take(bytes, at->request->rates.up_bytes_per_s), bytes);
+	}
+}
+
 static void end_step(struct stepping *at)
 {
 	if (at->request->update == RH_STEP_AS_A_WHOLE) {
 		update_as_a_whole(at);
 		return;
 	}
+	if (!at->request->stale)
+		next_goes_up(at);
 	if (at->request->stale)
 		memcpy(at->gate, at->next_gate, (size_t)at->layers * sizeof *at->gate);
 	update_as_they_arrive(at, at->request->stale ? at->next_gate : at->gate);
@@ -660,7 +690,8 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 		return;
 	double host = rates->host_bytes_per_s;
 	for (int turn = 0; turn < RATE_TURNS; turn++) {
-		double beside = rh_max_double(host - out->copied_bytes / out->period_s, host / 8);
+		double spread = out->copied_bytes - at->surge[GRADIENTS].bytes - at->surge[NEXT].bytes;
+		double beside = rh_max_double(host - spread / out->period_s, host / 8);
 		at->left_rate = beside;
 		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside));
 		at->in_two &= at->worked_s < BUSY_MOST * out->period_s;

@@ -22,6 +22,7 @@ struct rh_step_rates {
 
 /* Bytes a trained parameter. */
 struct rh_step_bytes {
+	double cleared, rounded;          /* of a device's memory: before the first round's sum, and after the last's */
 	double gradient;                  /* down after the last round */
 	double carried;                   /* of a round's sum that goes on: down, and up again before the next */
 	double taken, updated, published; /* of host memory moved by the three parts of an update */

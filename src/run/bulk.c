@@ -11,7 +11,7 @@
  * been taken yet they stay until that slot comes.
  *
  * A synchronous step's first slots have no slot before. Their blocks go up one by one as they are updated, while the step before ends
- * (bulk_next_step) and while the host waits for others (upload_ahead). */
+ * (bulk_next_step) and while the host waits for others or goes on with others (bulk_upload_ahead). */
 #include "run/work.h"
 
 #include "core/minmax.h"
@@ -20,8 +20,6 @@
 
 /* Pieces of gradients behind an activation, where there are many: 128 MiB at RH_TRANSFER_MOST, some ms. */
 enum { WINDOW_PIECES = 16 };
-
-static int upload_ahead(struct rh_executor *executor);
 
 /* While the host waits for an update it enqueues nothing: the devices' compute streams wait too. */
 static int book(struct rh_executor *executor, enum run_wait_kind kind, int is_over)
@@ -44,7 +42,7 @@ static void await_update(struct work *work, enum run_wait_kind kind, int block)
 	int weights = kind == RUN_WAIT_WEIGHTS;
 	int waits = !(weights ? rh_updater_has_weights(updater, block) : rh_updater_has_gradient(updater, block));
 	if (waits && weights)
-		work->rc = upload_ahead(executor);
+		work->rc = bulk_upload_ahead(executor);
 	if (work->rc)
 		return;
 	double began = rh_updater_seconds(updater);
@@ -253,8 +251,7 @@ static void begin_upload(struct work *work)
 	upload->begun = 1;
 }
 
-/* The host is about to wait for an update: what devices need first in this step, and is there, goes up meanwhile. */
-static int upload_ahead(struct rh_executor *executor)
+int bulk_upload_ahead(struct rh_executor *executor)
 {
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
@@ -369,7 +366,7 @@ int bulk_next_step(struct rh_executor *executor)
 		upload->expected = executor->program.slot[i];
 		upload->first = &upload->expected;
 	}
-	while (!rc && b >= 0 && !(rc = upload_ahead(executor)) && wanted(executor, executor->wanted))
+	while (!rc && b >= 0 && !(rc = bulk_upload_ahead(executor)) && wanted(executor, executor->wanted))
 		rc = rh_updater_await_any(options->updater, executor->wanted, &b);
 	return rc;
 }

@@ -196,11 +196,12 @@ static int may_go_on(struct rh_executor *executor, int device, int64_t *ready)
 
 /* While the host waits for an update nobody is given anything: it does so when there is nothing else to do, and then of the oldest slot, as
  * slot by slot, so that what it waits for does not hang on what it keeps back. What NVMe brings and takes is asked for in the program's
- * order. */
-static int choose(struct rh_executor *executor, int64_t *ready)
+ * order. *passed_over: devices that wait for an update while another goes on. */
+static int choose(struct rh_executor *executor, int64_t *ready, int *passed_over)
 {
 	const struct run_turns *turns = &executor->turns;
 	int chosen = -1, chosen_awaits = 1;
+	*passed_over = 0;
 	if (executor->options.devices == 1 || executor->boundaries.spool) {
 		chosen = turns->slot[turns->oldest].device;
 		*ready = cursor(executor, chosen)->clock;
@@ -211,6 +212,7 @@ static int choose(struct rh_executor *executor, int64_t *ready)
 		if (!may_go_on(executor, d, &begins))
 			continue;
 		int awaits = awaits_update(executor, d);
+		*passed_over += awaits;
 		int older = chosen >= 0 && cursor(executor, d)->slot < cursor(executor, chosen)->slot;
 		int better = chosen < 0 || awaits < chosen_awaits;
 		if (!better && awaits == chosen_awaits)
@@ -222,6 +224,7 @@ static int choose(struct rh_executor *executor, int64_t *ready)
 		*ready = begins;
 	}
 	RH_ASSERT(chosen >= 0); /* the oldest could */
+	*passed_over = chosen_awaits ? 0 : *passed_over;
 	return chosen;
 }
 
@@ -366,10 +369,11 @@ int run_turns(struct rh_executor *executor, int place, enum run_until until)
 	int rc = 0;
 	while (!rc && turns->oldest < turns->step[place].end) {
 		int64_t ready = 0;
-		int device = choose(executor, &ready);
+		int passed_over, device = choose(executor, &ready, &passed_over);
 		if (until == RUN_UNTIL_NEXT_IS_DUE && next_is_due(executor, place, ready))
 			break;
-		rc = go_on(executor, device, ready);
+		rc = passed_over ? bulk_upload_ahead(executor) : 0;
+		rc = rc ? rc : go_on(executor, device, ready);
 	}
 	return rc;
 }

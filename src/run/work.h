@@ -119,6 +119,9 @@ void bulk_step_begins(struct rh_executor *executor);
  * up, if that step will be as this one. Where updates wait for the last gradient or are stale that is little, or nothing. Uploads may be
  * under way on return. */
 int bulk_next_step(struct rh_executor *executor) RH_MUST;
+/* The host is about to wait for an update, or to go on with a device that does not: what others need first in this step, and is there, goes
+ * up meanwhile. */
+int bulk_upload_ahead(struct rh_executor *executor) RH_MUST;
 void bulk_begin(struct work *work);
 void bulk_window(struct work *work, int64_t k);
 void bulk_arrived(struct work *work, int64_t k);

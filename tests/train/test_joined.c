@@ -131,8 +131,8 @@ static void test_updates_are_exposed_as_the_recurrence_says(void **state)
 	struct rh_step_estimate estimate = by_the_recurrence(&eight, &input, &flushed.plan, 0);
 	printf("layers of 823 M parameters: a step takes %.3f s, by the recurrence %.3f, without the update %.3f\n", flushed.step_seconds,
 	       estimate.period_s, estimate.schedule_s);
-	/* 0.023 if streams held any number of commands: as they do not, uploads are enqueued later than the recurrence has them */
-	check_near(flushed.step_seconds / estimate.period_s, 1, 0.045);
+	/* copies and the update share the host's memory from instant to instant there, and streams hold so many commands and no more */
+	check_near(flushed.step_seconds / estimate.period_s, 1, 0.02);
 	rh_forecast_free(&flushed);
 	rh_forecast_input_free(&input);
 	eight_close(&eight);
