@@ -1,6 +1,7 @@
 #include "train/forecast.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "device/sim/sim.h"
 #include "partition/costs.h"
 #include "run/trace.h"
@@ -14,7 +15,7 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 	int64_t most = input->work.train.tokens;
 	for (int64_t i = 0, s = 0; s < input->steps; s++)
 		for (int64_t m = 0; m < input->count[s]; m++, i++)
-			most = input->micro[i].tokens > most ? input->micro[i].tokens : most;
+			most = rh_max(most, rh_forecast_micro(input, i).tokens);
 	return most;
 }
 
@@ -49,8 +50,8 @@ static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, 
 	for (int before = 0; before < s; before++)
 		at += input->count[before];
 	for (int64_t m = 0; m < input->count[s]; m++, at++) {
-		micro[m] = rh_micro_batch_of(input->micro[at], zeros);
-		tokens += input->micro[at].tokens;
+		micro[m] = rh_micro_batch_of(rh_forecast_micro(input, at), zeros);
+		tokens += rh_forecast_micro(input, at).tokens;
 	}
 	return tokens;
 }
@@ -109,7 +110,7 @@ static int count_products(struct rh_session *session, const struct rh_forecast_i
 	struct rh_costs costs;
 	const struct rh_hardware_device *device = &session->machine->hardware->device;
 	double peak = rh_hardware_peak(device, product_of(session->config)), flops = 0;
-	struct rh_micro_shape shape = input->micro[input->count[0] > 0 ? input->count[0] - 1 : 0];
+	struct rh_micro_shape shape = rh_forecast_micro(input, input->count[0] > 0 ? input->count[0] - 1 : 0);
 	int rc = rh_costs_measure(session->model, &shape, &rates, 0, &costs);
 	for (int l = 0; !rc && l < costs.layers; l++)
 		flops += costs.layer[l].forward_flops + (l >= costs.first_trained ? costs.layer[l].backward_flops : 0);

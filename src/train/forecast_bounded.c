@@ -72,7 +72,7 @@ static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, doub
 {
 	double count = (double)input->count[0], tokens = 0;
 	for (int64_t m = 0; m < input->count[0]; m++)
-		tokens += (double)input->micro[m].tokens;
+		tokens += (double)rh_forecast_micro(input, m).tokens;
 	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
 	double seconds = fmax(on(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
 	if (by_recurrence) {

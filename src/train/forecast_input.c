@@ -8,10 +8,11 @@
 
 enum { READ_BYTES = 4 << 20 }; /* data up to this size are tokenized: some tenths of a second */
 
-static int reserve(struct rh_forecast_input *input, int steps, int64_t count)
+/* shapes: of micro-batches. */
+static int reserve(struct rh_forecast_input *input, int steps, int64_t shapes)
 {
 	input->steps = steps;
-	input->micro = rh_alloc((size_t)(steps * count) + 1, sizeof *input->micro);
+	input->micro = rh_alloc((size_t)shapes + 1, sizeof *input->micro);
 	input->count = rh_alloc((size_t)steps + 1, sizeof *input->count);
 	return input->micro && input->count ? 0 : -ENOMEM;
 }
@@ -24,9 +25,10 @@ int rh_forecast_input_synthetic(const struct rh_config *config, int steps, struc
 	shape.head_rows = shape.head_rows > 0 ? shape.head_rows : 1;
 	out->work.train_micro_batches = count;
 	int rc = rh_batch_check_tokens(shape.tokens);
-	rc = rc ? rc : reserve(out, steps, count);
-	for (int64_t i = 0; !rc && i < steps * count; i++)
-		out->micro[i] = shape;
+	rc = rc ? rc : reserve(out, steps, 1);
+	out->alike = 1;
+	if (!rc)
+		*out->micro = shape;
 	for (int s = 0; !rc && s < steps; s++)
 		out->count[s] = count;
 	out->work.train = shape;
@@ -42,7 +44,7 @@ static int steps_of(const struct rh_training_data *data, int steps, struct rh_fo
 {
 	struct rh_batch batch = {0};
 	int64_t each = data->steps_per_epoch;
-	int rc = reserve(input, steps, input->work.train_micro_batches);
+	int rc = reserve(input, steps, steps * input->work.train_micro_batches);
 	for (int64_t s = 0, at = 0; !rc && s < steps; s++) {
 		input->count[s] = rh_sampler_micro_batches(data->sampler, s % each);
 		for (int64_t m = 0; !rc && m < input->count[s]; m++, at++) {
@@ -85,13 +87,15 @@ int rh_forecast_input_shorter(const struct rh_forecast_input *input, int64_t cou
 	out->micro = NULL;
 	out->count = NULL;
 	out->work.train_micro_batches = count;
-	int rc = reserve(out, input->steps < most ? input->steps : most, count);
+	int steps = input->steps < most ? input->steps : most, rc = reserve(out, steps, input->alike ? 1 : steps * count);
 	double tokens = 0;
 	int64_t all = 0;
 	for (int64_t s = 0, from = 0; !rc && s < out->steps; from += input->count[s++]) {
 		out->count[s] = input->count[s] < count ? input->count[s] : count;
-		for (int64_t m = 0; m < out->count[s]; m++)
-			tokens += (double)(out->micro[all++] = input->micro[from + m]).tokens;
+		for (int64_t m = 0; m < out->count[s]; m++, all++) {
+			out->micro[out->alike ? 0 : all] = rh_forecast_micro(input, from + m);
+			tokens += (double)rh_forecast_micro(out, all).tokens;
+		}
 	}
 	out->tokens_a_step = !rc && out->steps ? tokens / out->steps : 0;
 	if (rc)

@@ -15,8 +15,7 @@ int outlook_input_alike(const struct rh_config *config, const struct rh_forecast
 	int rc = rh_forecast_input_synthetic(config, 2, out);
 	if (rc)
 		return rc;
-	for (int64_t i = 0; i < out->steps * config->gradient_accumulation_steps; i++)
-		out->micro[i] = input->micro[0];
+	*out->micro = *input->micro;
 	out->work.train = input->work.train;
 	out->tokens_a_step = (double)input->micro[0].tokens * (double)config->gradient_accumulation_steps;
 	return 0;

@@ -172,7 +172,7 @@ static void times_of_step(struct eight *eight, int64_t traced, double *begins, d
 	check_ok(rh_session_start(&session, &input.work));
 	check_ok(rh_trace_create(EIGHT_DEVICES, SPANS, &trace));
 	for (int m = 0; m < MICRO_BATCHES; m++)
-		micro[m] = rh_micro_batch_of(input.micro[m], zeros);
+		micro[m] = rh_micro_batch_of(rh_forecast_micro(&input, m), zeros);
 	int64_t most = rh_executor_steps_in_flight(session.executor);
 	assert_int_equal(most, eight->deep.rig.config.optimizer_staleness + 1);
 	for (int64_t step = 0, begun = 0; step < STEPS; step++) {
