@@ -38,8 +38,8 @@ struct rh_host_worker {
 	/* 1: *job is what comes next; 0: nothing yet. Asked whenever the queue has nothing to do and something has happened. */
 	int (*next)(void *context, struct rh_host_job *job);
 	void *context;
-	/* Moves on with all that happens but for the events that `next` found not to be reached, and jobs: else the answer is the one before.
-	 * NULL: nobody counts. */
+	/* Moves on with all that happens but for jobs, and events that `next` found not to be reached: else the answer is the one before. NULL:
+	 * nobody counts. */
 	const int64_t *changes;
 };
 

@@ -43,8 +43,8 @@ struct run_feed {
 	struct order known[2], now; /* of the latest program of each kind; of the present one */
 	int kind;
 	size_t at; /* in known[kind]: what is to be asked for next */
-	/* Where in known[kind] each page is asked for, at `at` or later once coming_at has said so, and where that of each place is asked for
-	 * again; known[kind].count: nowhere. */
+	/* Where in known[kind] each page is asked for, at `at` or later once coming_at has said so, and where that of each place is again;
+	 * known[kind].count: nowhere. */
 	size_t *coming, *again, again_capacity;
 	uint64_t turns;
 };
