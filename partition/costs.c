@@ -15,6 +15,7 @@ static char *const GRADIENTS = (char *)((uintptr_t)1 << 61);
 struct tally {
 	const struct rh_rates *rates;
 	double seconds, gradient_seconds, product_flops;
+	int64_t launches;
 };
 
 static double op_seconds(const struct rh_rates *rates, const struct rh_op *op, struct rh_op_cost cost)
@@ -48,6 +49,7 @@ static int tally_op(void *sink, const struct rh_op *op)
 	struct rh_op_cost cost = rh_op_cost(op);
 	double seconds = op_seconds(tally->rates, op, cost);
 	tally->seconds += seconds;
+	tally->launches++;
 	tally->gradient_seconds += is_weight_gradient(op) ? seconds : 0;
 	tally->product_flops += cost.product_flops;
 	return 0;
@@ -105,6 +107,8 @@ static int measure_layer(struct measuring *at, int l, struct rh_layer_cost *out)
 	out->backward_s = backward.seconds;
 	out->backward_flops = backward.product_flops;
 	out->weight_gradient_s = backward.gradient_seconds;
+	out->forward_launches = forward.launches;
+	out->backward_launches = recompute.launches + backward.launches;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD: /* its loss and gradients are one op, made where others recompute */
 		out->backward_s += recompute.seconds - forward.seconds;

@@ -15,6 +15,8 @@ static void add_layer(const struct rh_layer_cost *layer, struct rh_layer_cost *g
 	group->weight_gradient_s += layer->weight_gradient_s;
 	group->forward_flops += layer->forward_flops;
 	group->backward_flops += layer->backward_flops;
+	group->forward_launches += layer->forward_launches;
+	group->backward_launches += layer->backward_launches;
 	group->upload_bytes += layer->upload_bytes;
 	group->gradient_bytes += layer->gradient_bytes;
 	group->optimizer_bytes += layer->optimizer_bytes;

@@ -216,6 +216,13 @@ static void run_micro_batches(struct stepping *at, struct lane *lane, int s, int
 	ended(at, lane, s, t);
 }
 
+static double held(const struct stepping *at, int s)
+{
+	struct rh_stage stage = stage_of(at, s);
+	enum rh_pass pass = s < at->forward ? RH_PASS_FORWARD : s == at->forward ? RH_PASS_FUSED : RH_PASS_BACKWARD;
+	return rh_cost_held(at->request->shorter, pass, stage.lo, stage.hi);
+}
+
 /* The same by the first and the last alone, where all take the same (waves.h says why). */
 static void run_first_and_last(struct stepping *at, struct lane *lane, int s, int64_t count, double ready)
 {
@@ -234,12 +241,14 @@ static void run_first_and_last(struct stepping *at, struct lane *lane, int s, in
 		}
 	}
 	double first = ready + recompute;
+	double behind = s ? held(at, s - 1) : 0, ahead = behind > 0 ? recompute : 0;
 	if (s) {
-		first = rh_max_double(first, at->end[2 * (s - 1)] + hop);
-		last = rh_max_double(last, at->end[2 * (s - 1) + 1] + hop + rest);
+		first = rh_max_double(first, at->end[2 * (s - 1)] + hop + behind + ahead);
+		last = rh_max_double(last, at->end[2 * (s - 1) + 1] + hop + ahead + rest);
 	}
 	first += rest;
-	last = rh_max_double(last, first + (double)(count - 1) * (recompute + rest));
+	last = rh_max_double(last, first + (double)(count - 1) * (recompute + rest)) +
+	       RH_HELD_AT_BEGIN * held(at, s + 1 < at->stages ? s + 1 : 0);
 	at->busy_s += (double)count * (recompute + rest);
 	at->end[2 * s] = leaves(at, lane, first);
 	at->end[2 * s + 1] = leaves(at, lane, last);

@@ -10,6 +10,7 @@
 
 struct wave_stage {
 	double recompute_s, rest_s, sums_s;
+	double held_s; /* rh_cost_held */
 	int saved; /* the stage whose output is what is recomputed from, -1: none */
 };
 
