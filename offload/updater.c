@@ -145,8 +145,6 @@ void rh_updater_destroy(struct rh_updater *updater)
 	pthread_mutex_unlock(&updater->lock);
 	if (updater->started)
 		pthread_join(updater->thread, NULL);
-	while (updater->queue && updater->block && !rh_fault_code(&updater->fault) && updater_next_task(updater).what != NOTHING)
-		updater->queue->ops->pass(updater->queue);
 	if (updater->queue)
 		updater->queue->ops->destroy(updater->queue);
 	pthread_cond_destroy(&updater->changed);

@@ -313,7 +313,9 @@ static int run_task(void *context, int64_t argument)
 int updater_next_job(void *context, struct rh_host_job *job)
 {
 	struct rh_updater *updater = context;
-	struct updater_task task = updater_next_task(updater);
+	struct updater_task task = {.what = NOTHING};
+	if (!updater->ending) /* what virtual time is not given for is nobody's */
+		task = updater_next_task(updater);
 	if (task.what == NOTHING || task.what == LISTEN)
 		return 0;
 	struct rh_store_traffic traffic = rh_store_traffic(updater->store, task.block);

@@ -145,6 +145,16 @@ struct program_facts {
 	int *readers;       /* (layers + 1) of each boundary */
 };
 
+/* rh_boundary_readers of all layers. */
+static void count_readers(const struct rh_plan *plan, int trains, int *readers)
+{
+	for (int i = 0; i < plan->forward_stages; i++)
+		readers[plan->forward[i].lo]++;
+	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
+		readers[plan->backward[i].lo]++;
+	readers[0] = 0;
+}
+
 /* Its readers are the caller's to free. */
 static int find_facts(const struct rh_boundary_walk *walk, struct program_facts *out)
 {
@@ -158,8 +168,7 @@ static int find_facts(const struct rh_boundary_walk *walk, struct program_facts 
 		out->trains = 1;
 		out->lowest = slot->lo < out->lowest ? slot->lo : out->lowest;
 	}
-	for (int l = 1; l <= walk->layers; l++)
-		out->readers[l] = rh_boundary_readers(walk->plan, out->trains, l);
+	count_readers(walk->plan, out->trains, out->readers);
 	return 0;
 }
 
