@@ -78,23 +78,26 @@ static int fits(struct long_rounds *how, struct rh_partition *cuts)
 	return cuts->device_bytes <= how->at->request->cap_bytes;
 }
 
+/* Of each remainder of stages by devices, which decides how the devices take turns, the best is kept. */
 static void consider(struct long_rounds *how)
 {
 	struct rh_partition *now = &how->scratch;
-	int most_stages = how->at->request->stages_most;
-	if (most_stages && now->forward_stages + now->backward_stages > most_stages)
+	int most_stages = how->at->request->stages_most, devices = how->at->request->devices;
+	int stages = now->forward_stages + now->backward_stages, place = 0;
+	if (most_stages && stages > most_stages)
 		return;
-	double most = how->starts == STARTS ? how->start[STARTS - 1].makespan_s : how->most_s, seconds = run(how, now, most);
-	if (seconds >= most || !fits(how, now))
+	while (place < how->starts && (how->start[place].forward_stages + how->start[place].backward_stages) % devices != stages % devices)
+		place++;
+	double most = place < how->starts     ? how->start[place].makespan_s
+	              : how->starts == STARTS ? how->start[STARTS - 1].makespan_s
+	                                      : how->most_s;
+	int known = most == HUGE_VAL; /* what is run whole in any case is asked first whether it fits */
+	if (known && !fits(how, now))
+		return;
+	double seconds = run(how, now, most);
+	if (seconds >= most || (!known && !fits(how, now)))
 		return;
 	now->makespan_s = seconds;
-	/* one of each remainder of stages by devices: it decides how the devices take turns */
-	int left = (now->forward_stages + now->backward_stages) % how->at->request->devices, place = 0;
-	while (place < how->starts &&
-	       (how->start[place].forward_stages + how->start[place].backward_stages) % how->at->request->devices != left)
-		place++;
-	if (place < how->starts && how->start[place].makespan_s <= seconds)
-		return;
 	if (place == how->starts)
 		place = how->starts < STARTS ? how->starts++ : STARTS - 1;
 	struct rh_partition storage = how->start[place];
