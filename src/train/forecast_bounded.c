@@ -74,6 +74,8 @@ static void go_on(const struct rh_forecast *a, const struct rh_forecast *b, doub
 	for (int64_t m = 0; m < input->count[0]; m++)
 		tokens += (double)rh_forecast_micro(input, m).tokens;
 	double busy = on(a->step_seconds * (1 - a->bubble), b->step_seconds * (1 - b->bubble), from, to, count);
+	/* short steps of very deep stages wait for launches more than the whole does: what they take is no line; the recurrence knows better */
+	busy = fmax(busy, out->scheduled_seconds * (1 - out->scheduled_idle));
 	double seconds = fmax(on(a->step_seconds, b->step_seconds, from, to, count), busy / (1 - out->scheduled_idle));
 	if (by_recurrence) {
 		seconds = out->scheduled_seconds;

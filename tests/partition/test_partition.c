@@ -266,7 +266,7 @@ static void test_many_layers_are_cut_between_groups(void **state)
 		for (int long_rounds = 0; long_rounds < 2; long_rounds++) {
 			struct rh_partition found;
 			check_ok((long_rounds ? rh_partition_long_rounds : rh_partition_make)(&request, &found));
-			assert_int_equal(found.grouped, 7);
+			assert_int_equal(found.grouped, 16);
 			assert_int_equal(found.backward[0].hi, MANY);
 			assert_true(found.backward[found.backward_stages - 1].lo <= first_trained);
 			int top = found.backward[0].lo, at = 0;
