@@ -3,9 +3,9 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 
-/* The search takes as much again for each layer as it does for each of those below it: ten times as many would take a minute.
- * More layers than LAYERS_MOST are cut between so many groups, which costs such a plan 3 % at most (1,024 layers; 200: 2 %) and is searched in
- * tenths of a second. */
+/* The search takes as much again for each layer as it does for each of those below it: ten times as many would take a minute. More layers
+ * than LAYERS_MOST are cut between so many groups, which costs such a plan 3 % at most (1,024 layers; 200: 2 %) and takes tenths of a
+ * second. */
 enum { LAYERS_MOST = 160, GROUPS_MOST = 64 };
 
 static void add_layer(const struct rh_layer_cost *layer, struct rh_layer_cost *group)
