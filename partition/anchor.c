@@ -29,10 +29,9 @@ const struct rh_step_bytes rh_anchor_bytes = {.cleared = 4,
 static const int64_t sequences_tried[] = {4, 2, 1, 3, 6, 8};
 static const int64_t rounds_tried[] = {1, 2, 3, 4, 6, 8};
 enum { SEQUENCES_TRIED = sizeof sequences_tried / sizeof *sequences_tried, ROUNDS_TRIED = sizeof rounds_tried / sizeof *rounds_tried };
-enum {
-	MOVES_LAYERS = 28
-}; /* moves of the best size's cuts, once it is known, are told by their layers: fewer of more, which take longer */
 enum { STALE_ROUNDS_MOST = 4 }; /* where steps join, more of them change nothing */
+/* Moves of the best size's cuts, once it is known: of MOVES_LAYERS at most MOVES_SHALLOW; of more, which take longer each, fewer. */
+enum { MOVES_LAYERS = 28 };
 static const double MOVES = 24000, MOVES_SHALLOW = 100000;
 static const double SAME_SPEED = 0.01, SAME_IDLE = 0.001;
 static const double SLOWER_STARTS = 0.05; /* than the best so far: cuts that may still be bettered */

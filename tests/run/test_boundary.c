@@ -1,13 +1,9 @@
 /* Boundary buffers: who reads them, how many are needed at once, first in first out. */
 #include "check.h"
+#include "eight_layers.h"
 
 #include "run/boundary.h"
 #include "run/executor_internal.h"
-
-/* Layers 0 to 7: forward stages up to 5, then fused [5, 8), [3, 5), [0, 3). */
-static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
-static const struct rh_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
-enum { LAYERS = 8 };
 
 static void test_readers_are_the_stages_that_begin_there(void **state)
 {
@@ -51,17 +47,14 @@ static void test_needed_buffers_follow_the_round(void **state)
 static void test_no_shorter_step_needs_more(void **state)
 {
 	(void)state;
-	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
-	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
-	const struct rh_plan *const plans[] = {&plan, &many};
 	for (int p = 0; p < 2; p++)
 		for (int devices = 1; devices <= 8; devices = devices * 3 / 2 + 1)
 			for (int trains = 0; trains < 2; trains++)
 				for (int64_t round = 1; round <= 9; round++)
 					for (int64_t count = 1, most = 0; count <= 20; count++) {
 						int64_t whole = (count - 1) / round * round;
-						int here = needed_by(plans[p], devices, trains, count, round);
-						int below = whole ? needed_by(plans[p], devices, trains, whole, round) : 0;
+						int here = needed_by(all_plans[p], devices, trains, count, round);
+						int below = whole ? needed_by(all_plans[p], devices, trains, whole, round) : 0;
 						most = here > most ? here : most;
 						assert_int_equal(here > below ? here : below, most);
 					}
@@ -80,22 +73,16 @@ static int needed_in_round(const struct rh_plan *of, int trains, int64_t micro_b
 static void test_a_round_is_known_by_one_micro_batch(void **state)
 {
 	(void)state;
-	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
-	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
-	static const struct rh_plan frozen = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 3};
-	static struct rh_stage all[] = {{0, 8}};
-	static const struct rh_plan whole = {.backward = all, .backward_stages = 1};
-	const struct rh_plan *const plans[] = {&plan, &many, &frozen, &whole};
-	for (int p = 0; p < 4; p++)
+	for (int p = 0; p < PLANS; p++)
 		for (int trains = 0; trains < 2; trains++) {
 			for (int64_t m = 1; m <= 12; m++)
-				assert_int_equal(needed_in_round(plans[p], trains, m), needed_by(plans[p], 3, trains, m, m));
+				assert_int_equal(needed_in_round(all_plans[p], trains, m), needed_by(all_plans[p], 3, trains, m, m));
 			for (int64_t round = 1; round <= 5; round++)
-				assert_int_equal(needed_in_round(plans[p], trains, round),
-				                 needed_by(plans[p], 3, trains, 4 * round, round));
+				assert_int_equal(needed_in_round(all_plans[p], trains, round),
+				                 needed_by(all_plans[p], 3, trains, 4 * round, round));
 		}
 	assert_int_equal(needed_in_round(&plan, 1, 1 << 20), (2 << 20) + 1);
-	assert_true(needed_in_round(&many, 1, INT64_C(1) << 40) > 1 << 28);
+	assert_true(needed_in_round(&deeper, 1, INT64_C(1) << 40) > 1 << 28);
 }
 
 /* Of the other schedules only the longest steps are looked at. */

@@ -1,6 +1,7 @@
 /* The way of boundaries through rings and NVMe: every read finds what was written, wherever the course says that it is, and no record is
  * another's too early; for many programs and rings. And the thread that carries it out. */
 #include "check.h"
+#include "eight_layers.h"
 
 #include "core/minmax.h"
 #include "device/device.h"
@@ -12,10 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Layers 0 to 7: forward stages up to 5, then fused [5, 8), [3, 5), [0, 3). */
-static struct rh_stage forward[] = {{0, 2}, {2, 5}}, backward[] = {{5, 8}, {3, 5}, {0, 3}};
-static const struct rh_plan plan = {.forward = forward, .backward = backward, .forward_stages = 2, .backward_stages = 3};
-enum { LAYERS = 8, MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
+enum { MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 
 /* Carries the course out with numbers of writes in place of bytes. */
 static void check_course(const struct run_course *course, const struct run_course_counts *counts, int down)
@@ -120,24 +118,18 @@ static void test_counts_of_several_steps_are_the_courses(void **state)
 static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 {
 	(void)state;
-	static struct rh_stage up[] = {{0, 1}, {1, 2}, {2, 4}, {4, 7}}, down[] = {{7, 8}, {6, 7}, {4, 6}, {3, 4}, {1, 3}, {0, 1}};
-	static const struct rh_plan many = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 6};
-	static const struct rh_plan frozen = {.forward = up, .backward = down, .forward_stages = 4, .backward_stages = 3};
-	static struct rh_stage all[] = {{0, 8}};
-	static const struct rh_plan whole = {.backward = all, .backward_stages = 1};
-	const struct rh_plan *const plans[] = {&plan, &many, &frozen, &whole};
 	struct run_course_counts counts = {0}, by_one = {0};
 	struct rh_program program = {0}, one = {0};
 	int spilled = 0;
-	for (int p = 0; p < 4; p++)
+	for (int p = 0; p < PLANS; p++)
 		for (int trains = 0; trains < 2; trains++)
 			for (int64_t m = 1; m <= 40; m++)
 				for (int ring = 1; ring <= 90; ring += 1 + ring / 12) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
-					        .plan = plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
-					check_ok(rh_roundpipe_program(plans[p], trains, 2, m, m, &turn, &program));
-					check_ok(rh_roundpipe_program(plans[p], trains, 2, 1, 1, &turn, &one));
+					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
+					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, m, m, &turn, &program));
+					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, 1, 1, &turn, &one));
 					check_ok(run_course_count(&counts, &walk, m, ring));
 					walk.program = &one;
 					check_ok(run_course_count_round(&by_one, &walk, m, ring));
