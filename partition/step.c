@@ -1,9 +1,8 @@
-#include "partition/step.h"
+#include "partition/step_internal.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
 #include "partition/rounds.h"
-#include "partition/steady.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,57 +19,6 @@ static const double MADE_WINDOW_BYTES = 256 << 20;
 /* The host may be at work for so much of a step that moves the bytes of two passes (offload/updater.c). */
 static const double BUSY_MOST = 0.95;
 
-/* A layer's update. */
-enum stage_of_update { COMING, WAITING, HALF, DONE };
-
-struct lane {
-	double free_s, up_s, down_s; /* when compute and both copies are done */
-	double ended_s[2];           /* its last slot, and the one before it */
-	double room_s;               /* for gradient sums: free */
-	double activation_bytes;     /* up, of its last slot */
-};
-
-enum { UP, DOWN, GRADIENTS, NEXT, SURGES };
-
-struct stepping {
-	const struct rh_step_request *request;
-	int layers, stages, forward;
-	int uniform;       /* all micro-batches of a slot take the same */
-	int64_t most;      /* of a slot's micro-batches, how many have a place: all of a round's; of uniform ones the first and the last */
-	struct lane *lane; /* (devices) */
-	double *end;       /* (stages, most): of this round */
-	double *whole;     /* (stages): end of each slot, in this round and in the one before */
-	double *whole_before;
-	double *gate;      /* (layers): when the weights that this step uploads are there */
-	double *next_gate; /* the same for the next step, of stale updates */
-	double *arrived;   /* (layers): gradients of this step, on the host */
-	double *made_s;    /* (layers): when what devices make of its weights is on the host */
-	double *left;      /* (layers): parameters that a pass has not come to yet; -1: not begun */
-	double *each;      /* (layers): bytes that it moves for a parameter */
-	double *owed;      /* (layers): parameters whose moments are to be made alone */
-	int *state;        /* (layers): enum stage_of_update */
-	int in_two;        /* updates may be in two passes */
-	double worker_s;   /* the host's update is done with all it was given */
-	double uploaded_s; /* the step's last upload */
-	double busy_s, copied_bytes, updated_bytes, worked_s, last_s; /* but for last_s: of a step */
-	int turn;
-	struct steady steady; /* of uniform rounds without an update */
-	struct steady_state rounds;
-	struct surge {
-		double begin, end, bytes;
-	} surge[SURGES]; /* copies that a step's end is full of: of weights that devices make, up in its last wave and down after it; gradients
-	                     * of its last round down; and up what the next step computes with first */
-	double taken_s;     /* the step before is at its end: its last gradient has been taken */
-	double left_rate;   /* of the host's memory, beside all other copies */
-	double update_rate; /* of the update beside copies, in this try; 0: no time */
-};
-
-/* Of limits, 0 being none. */
-static double lesser(double a, double b)
-{
-	return a > 0 && (b <= 0 || a < b) ? a : b;
-}
-
 static struct rh_stage stage_of(const struct stepping *at, int s)
 {
 	const struct rh_partition *cuts = at->request->cuts;
@@ -80,28 +28,6 @@ static struct rh_stage stage_of(const struct stepping *at, int s)
 static const struct rh_layer_cost *layer_of(const struct stepping *at, int l)
 {
 	return &at->request->shorter->costs->layer[l];
-}
-
-static double trained_in(const struct stepping *at, struct rh_stage stage)
-{
-	double sum = 0;
-	for (int l = stage.lo; l < stage.hi; l++)
-		sum += l >= at->request->shorter->costs->first_trained ? at->request->trained[l] : 0;
-	return sum;
-}
-
-/* Of layers [lo, hi), which end in the step's last wave. */
-static double made_in(const struct stepping *at, struct rh_stage stage)
-{
-	double sum = 0;
-	for (int l = stage.lo; at->request->made && l < stage.hi; l++)
-		sum += at->request->made[l];
-	return sum;
-}
-
-static double take(double bytes, double rate)
-{
-	return rate > 0 ? bytes / rate : 0;
 }
 
 /* Layers go up as they become free. */
@@ -117,7 +43,7 @@ static double upload_layers(const struct stepping *at, struct rh_stage stage, in
 			if (before == i - stage.lo)
 				next = l;
 		}
-		t = (gated ? rh_max_double(t, at->gate[next]) : t) + take((double)layer_of(at, next)->upload_bytes, up);
+		t = (gated ? rh_max_double(t, at->gate[next]) : t) + step_take((double)layer_of(at, next)->upload_bytes, up);
 	}
 	return t;
 }
@@ -133,14 +59,15 @@ static double free_at(const struct stepping *at, struct rh_stage stage)
 /* When the sums that a backward slot adds to are there. */
 static double sums_there(const struct stepping *at, const struct lane *lane, int s, double carried)
 {
-	double way = take(carried, at->request->rates.up_bytes_per_s), left = carried > 0 ? at->whole_before[s] + way : 0;
+	double way = step_take(carried, at->request->rates.up_bytes_per_s), left = carried > 0 ? at->whole_before[s] + way : 0;
 	return rh_max_double(left, at->request->sums_apart ? 0 : lane->room_s) + way;
 }
 
 /* A slot's sums are cleared or rounded, as fast as the device's memory is. */
 static double sums_take(struct stepping *at, int s, double bytes)
 {
-	double seconds = s < at->forward ? 0 : take(trained_in(at, stage_of(at, s)) * bytes, at->request->rates.device_bytes_per_s);
+	double seconds =
+	        s < at->forward ? 0 : step_take(step_trained_in(at, stage_of(at, s)) * bytes, at->request->rates.device_bytes_per_s);
 	at->busy_s += seconds;
 	return seconds;
 }
@@ -152,10 +79,10 @@ static double slot_uploaded(struct stepping *at, struct lane *lane, int s, int64
 	struct rh_stage stage = stage_of(at, s);
 	double begin = rh_max_double(lane->up_s, lane->ended_s[1]), up = request->rates.up_bytes_per_s;
 	double bytes = (double)rh_costs_upload_bytes(request->shorter->costs, stage.lo, stage.hi);
-	double carried = s >= at->forward && round ? trained_in(at, stage) * request->bytes.carried : 0;
+	double carried = s >= at->forward && round ? step_trained_in(at, stage) * request->bytes.carried : 0;
 	double ahead = lane->activation_bytes + (request->sums_apart ? carried : 0);
 	int first_pass = s <= at->forward, timed = at->update_rate > 0;
-	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + take(ahead, up));
+	lane->up_s = upload_layers(at, stage, first_pass && timed, begin + step_take(ahead, up));
 	if (s >= at->forward)
 		lane->up_s = rh_max_double(lane->up_s, sums_there(at, lane, s, carried));
 	double boundary = (double)layer_of(at, stage.lo ? stage.lo - 1 : 0)->boundary_bytes;
@@ -259,7 +186,7 @@ static void surge(struct surge *surge, double begin, double end, double bytes)
 {
 	if (bytes <= 0)
 		return;
-	surge->begin = surge->bytes > 0 ? lesser(begin, surge->begin) : begin;
+	surge->begin = surge->bytes > 0 ? step_lesser(begin, surge->begin) : begin;
 	surge->end = surge->bytes > 0 ? rh_max_double(surge->end, end) : end;
 	surge->bytes += bytes;
 }
@@ -269,24 +196,24 @@ static double make_weights(struct stepping *at, struct lane *lane, struct rh_sta
 {
 	const struct rh_step_bytes *bytes = &at->request->bytes;
 	const struct rh_step_rates *rates = &at->request->rates;
-	double made = made_in(at, stage), down = lesser(rates->down_bytes_per_s, rates->host_bytes_per_s / at->request->devices);
+	double made = step_made_in(at, stage), down = step_lesser(rates->down_bytes_per_s, rates->host_bytes_per_s / at->request->devices);
 	down = at->update_rate > 0 ? down : 0; /* all devices at the same time: the host's memory takes no more */
 	if (made > 0 && at->update_rate > 0) {
-		lane->up_s = rh_max_double(lane->up_s, lane->ended_s[1]) + take(made * bytes->made_up, rates->up_bytes_per_s);
-		t = rh_max_double(t, rh_max_double(lane->free_s, lane->up_s) + take(made * bytes->made, rates->device_bytes_per_s));
+		lane->up_s = rh_max_double(lane->up_s, lane->ended_s[1]) + step_take(made * bytes->made_up, rates->up_bytes_per_s);
+		t = rh_max_double(t, rh_max_double(lane->free_s, lane->up_s) + step_take(made * bytes->made, rates->device_bytes_per_s));
 	}
 	for (int l = stage.lo; l < stage.hi; l++)
-		at->made_s[l] = t += take(made_in(at, (struct rh_stage){l, l + 1}) * bytes->made_upper, down);
+		at->made_s[l] = t += step_take(step_made_in(at, (struct rh_stage){l, l + 1}) * bytes->made_upper, down);
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
-		double part = made_in(at, (struct rh_stage){l, l + 1});
-		t += take(part * bytes->gradient, down);
-		if (part >= trained_in(at, (struct rh_stage){l, l + 1})) /* else the host waits for the other part alone */
+		double part = step_made_in(at, (struct rh_stage){l, l + 1});
+		t += step_take(part * bytes->gradient, down);
+		if (part >= step_trained_in(at, (struct rh_stage){l, l + 1})) /* else the host waits for the other part alone */
 			at->arrived[l] = t;
 	}
-	t += take(made * bytes->made_lower, down);
+	t += step_take(made * bytes->made_lower, down);
 	if (made > 0) { /* up in the first windows */
 		double rate = MADE_WINDOW_BYTES / rh_cost_stage(at->request->shorter, RH_PASS_BACKWARD, stage.lo, stage.hi);
-		double up = lane->ended_s[1] + take(made * bytes->made_up, lesser(rate, rates->up_bytes_per_s));
+		double up = lane->ended_s[1] + step_take(made * bytes->made_up, step_lesser(rate, rates->up_bytes_per_s));
 		surge(&at->surge[UP], lane->ended_s[1], up < lane->free_s ? up : lane->free_s, made * bytes->made_up);
 		surge(&at->surge[DOWN], lane->free_s, t, made * (bytes->made_upper + bytes->made_lower + bytes->gradient));
 	}
@@ -302,17 +229,17 @@ static void download(struct stepping *at, struct lane *lane, int s, int last_rou
 	double rate = at->update_rate > 0 ? request->rates.down_bytes_per_s : 0;
 	lane->free_s += sums_take(at, s, last_round ? request->bytes.rounded : 0);
 	double t = rh_max_double(lane->down_s, lane->free_s);
-	lane->room_s = lane->free_s + (last_round ? 0 : take(trained_in(at, stage) * each, request->rates.down_bytes_per_s));
+	lane->room_s = lane->free_s + (last_round ? 0 : step_take(step_trained_in(at, stage) * each, request->rates.down_bytes_per_s));
 	int last = last_round && s + request->devices >= at->stages; /* of its device: all at once */
 	if (at->update_rate > 0 && !request->gradients_block && !last)
-		rate = lesser(rate, WINDOW_BYTES / rh_cost_stage(request->shorter, s > at->forward ? RH_PASS_BACKWARD : RH_PASS_FUSED,
-		                                                 stage.lo, stage.hi));
+		rate = step_lesser(rate, WINDOW_BYTES / rh_cost_stage(request->shorter, s > at->forward ? RH_PASS_BACKWARD : RH_PASS_FUSED,
+		                                                      stage.lo, stage.hi));
 	double begins = t, before = at->copied_bytes;
 	for (int l = stage.hi - 1; l >= stage.lo; l--) {
 		struct rh_stage layer = {l, l + 1};
-		double bytes = trained_in(at, layer) * each;
-		t += take(bytes - (last ? made_in(at, layer) * each : 0), rate);
-		at->copied_bytes += bytes - (last ? made_in(at, layer) * each : 0);
+		double bytes = step_trained_in(at, layer) * each;
+		t += step_take(bytes - (last ? step_made_in(at, layer) * each : 0), rate);
+		at->copied_bytes += bytes - (last ? step_made_in(at, layer) * each : 0);
 		if (last_round)
 			at->arrived[l] = t;
 	}
@@ -397,205 +324,6 @@ static void run_rounds(struct stepping *at)
 	}
 }
 
-/* What the update may move at t, and until when: less while that travels of which devices make weights, and what they made. */
-static double rate_at(const struct stepping *at, double t, double *until)
-{
-	const struct rh_step_rates *rates = &at->request->rates;
-	double left = t < at->last_s ? at->left_rate : rates->host_bytes_per_s, least = rates->host_bytes_per_s / 8;
-	*until = t < at->last_s ? at->last_s : HUGE_VAL;
-	for (int i = 0; i < SURGES; i++) {
-		const struct surge *is = &at->surge[i];
-		if (is->bytes <= 0 || t >= is->end)
-			continue;
-		left -= t >= is->begin ? is->bytes / (is->end - is->begin) : 0;
-		*until = lesser(*until, t >= is->begin ? is->end : is->begin);
-	}
-	return lesser(rates->update_bytes_per_s, rh_max_double(left, least));
-}
-
-/* When the worker has moved so many bytes. A synchronous step's other copies are over when its arithmetic is. */
-static double worked(const struct stepping *at, double t, double bytes)
-{
-	if (at->update_rate <= 0 || at->request->stale)
-		return t + take(bytes, at->update_rate);
-	for (;;) {
-		double until, rate = rate_at(at, t, &until);
-		if (rate <= 0 || t + bytes / rate <= until)
-			return t + take(bytes, rate);
-		bytes -= (until - t) * rate;
-		t = until;
-	}
-}
-
-/* One pass over so many parameters, from t on; it ends then. */
-static double pass(struct stepping *at, double t, double parameters, double each)
-{
-	double bytes = parameters * each, end = worked(at, t, bytes);
-	at->updated_bytes += bytes;
-	at->worked_s += end - t;
-	return end;
-}
-
-/* What the worker moves from t to end. */
-static double moved(const struct stepping *at, double t, double end)
-{
-	double bytes = 0;
-	if (at->request->stale)
-		return at->update_rate * (end - t);
-	for (double until; t < end; t = until) {
-		double rate = rate_at(at, t, &until);
-		until = fmin(until, end);
-		bytes += rate * (until - t);
-	}
-	return bytes;
-}
-
-/* The same of what is left, until a gradient arrives: updates go by pieces, and what comes down meanwhile may be more urgent. */
-static double pass_until(struct stepping *at, double t, double *parameters, double each, double arrives)
-{
-	double all = *parameters, end = worked(at, t, all * each);
-	*parameters = end > arrives && each > 0 ? rh_max_double(all - moved(at, t, arrives) / each, 0) : 0;
-	return *parameters > 0 ? pass(at, t, all - *parameters, each) : pass(at, t, all, each);
-}
-
-/* Of the layers in this state whose gradient is there by t, the first from the bottom or from the top; -1: none. *count: of them. */
-static int first_of(const struct stepping *at, int state, double t, int from_top, int *count)
-{
-	int found = -1;
-	*count = 0;
-	for (int i = 0; i < at->layers; i++) {
-		int l = from_top ? at->layers - 1 - i : i;
-		if (at->state[l] != state || (state == COMING && at->arrived[l] > t))
-			continue;
-		found = found < 0 ? l : found;
-		++*count;
-	}
-	return found;
-}
-
-/* What the host makes of a layer's weights, and what it owes then. */
-static void begin_update(struct stepping *at, int l, int in_two)
-{
-	const struct rh_step_bytes *bytes = &at->request->bytes;
-	double trained = trained_in(at, (struct rh_stage){l, l + 1}), made = made_in(at, (struct rh_stage){l, l + 1});
-	at->owed[l] = in_two ? trained : made;
-	at->left[l] = trained - made;
-	at->each[l] = in_two ? bytes->weights : bytes->updated + bytes->published;
-}
-
-static void end_update(struct stepping *at, int l)
-{
-	at->state[l] = at->owed[l] > 0 ? HALF : DONE;
-}
-
-/* The next gradient that is to come after t. */
-static double next_arrival(const struct stepping *at, double t)
-{
-	double next = HUGE_VAL;
-	for (int l = 0; l < at->layers; l++)
-		next = at->state[l] == COMING && at->arrived[l] > t && at->arrived[l] < next ? at->arrived[l] : next;
-	return next;
-}
-
-/* The same where it takes no time, and each is whole: new weights are there as soon as their gradients are. */
-static void update_at_once(struct stepping *at, double *gate)
-{
-	const struct rh_step_bytes *bytes = &at->request->bytes;
-	double begun = at->worker_s;
-	for (int l = 0; l < at->layers; l++) {
-		struct rh_stage layer = {l, l + 1};
-		double trained = trained_in(at, layer), made = made_in(at, layer), there = rh_max_double(begun, at->arrived[l]);
-		gate[l] = made > 0 ? at->made_s[l] : 0;
-		if (trained <= 0)
-			continue;
-		gate[l] = made < trained ? rh_max_double(gate[l], there) : gate[l];
-		at->worker_s = rh_max_double(at->worker_s, there);
-		at->updated_bytes +=
-		        trained * bytes->taken + (trained - made) * (bytes->updated + bytes->published) + made * bytes->moments;
-	}
-}
-
-/* One worker, as offload/updater_work.c has it: gradients are taken as they arrive, before all else; then the lowest layer that waits is
- * updated, its weights alone where others wait or nothing is to come; moments when nothing waits. */
-static void update_as_they_arrive(struct stepping *at, double *gate)
-{
-	const struct rh_step_bytes *bytes = &at->request->bytes;
-	double t = at->worker_s;
-	int coming = 0, count, l;
-	if (at->update_rate <= 0 && !at->in_two) {
-		update_at_once(at, gate);
-		return;
-	}
-	for (l = 0; l < at->layers; l++) {
-		struct rh_stage layer = {l, l + 1};
-		int trained = trained_in(at, layer) > 0;
-		gate[l] = made_in(at, layer) > 0 ? at->made_s[l] : 0;
-		at->state[l] = trained ? COMING : DONE;
-		coming += trained;
-	}
-	for (;;) {
-		if ((l = first_of(at, COMING, t, 0, &count)) >= 0) {
-			double trained = trained_in(at, (struct rh_stage){l, l + 1});
-			t = pass(at, t, trained, bytes->taken);
-			at->state[l] = WAITING;
-			at->left[l] = -1;
-			if (made_in(at, (struct rh_stage){l, l + 1}) >= trained) {
-				begin_update(at, l, 1);
-				end_update(at, l); /* nothing is left of it but moments */
-			}
-			coming--;
-			at->taken_s = at->update_rate > 0 ? t : 0;
-		} else if ((l = first_of(at, WAITING, t, 0, &count)) >= 0) {
-			if (at->left[l] < 0)
-				begin_update(at, l, at->in_two && (count > 1 || !coming));
-			t = pass_until(at, t, &at->left[l], at->each[l], next_arrival(at, t));
-			gate[l] = rh_max_double(gate[l], t);
-			if (at->left[l] <= 0)
-				end_update(at, l);
-		} else if ((l = first_of(at, HALF, t, 1, &count)) >= 0) {
-			t = pass_until(at, t, &at->owed[l], bytes->moments, next_arrival(at, t));
-			if (at->owed[l] <= 0)
-				at->state[l] = DONE;
-		} else if (coming) {
-			t = next_arrival(at, t);
-		} else {
-			break;
-		}
-	}
-	at->worker_s = t;
-}
-
-/* Published bottom up. A stale step publishes first what the step before left, once all its own weights have gone up. */
-static void publish(struct stepping *at, double begin)
-{
-	double t = rh_max_double(at->worker_s, begin);
-	for (int l = 0; l < at->layers; l++) {
-		t = worked(at, t, trained_in(at, (struct rh_stage){l, l + 1}) * at->request->bytes.published);
-		at->gate[l] = t;
-	}
-	at->worker_s = t;
-}
-
-/* One worker: gradients are taken from the top down as they arrive, then all are updated, then published. */
-static void update_as_a_whole(struct stepping *at)
-{
-	const struct rh_step_request *request = at->request;
-	double trained = trained_in(at, (struct rh_stage){0, at->layers});
-	if (trained <= 0)
-		return;
-	if (request->stale)
-		publish(at, at->uploaded_s);
-	double t = at->worker_s;
-	for (int l = at->layers - 1; l >= 0; l--)
-		t = worked(at, rh_max_double(t, at->arrived[l]), trained_in(at, (struct rh_stage){l, l + 1}) * request->bytes.taken);
-	at->worker_s = worked(at, t, trained * request->bytes.updated);
-	if (!request->stale) {
-		publish(at, at->worker_s);
-		for (int l = 0; l < at->layers; l++)
-			at->gate[l] = at->worker_s; /* the step after begins when all are there */
-	}
-}
-
 /* The next step's first weights go up beside the last slots: most of them, as few wait for an update. */
 static void next_goes_up(struct stepping *at)
 {
@@ -604,21 +332,21 @@ static void next_goes_up(struct stepping *at)
 		struct rh_stage stage = stage_of(at, s);
 		double bytes = (double)rh_costs_upload_bytes(at->request->shorter->costs, stage.lo, stage.hi);
 		double begins = rh_max_double(lane->up_s, lane->ended_s[1]);
-		surge(&at->surge[NEXT], begins, begins + take(bytes, at->request->rates.up_bytes_per_s), bytes);
+		surge(&at->surge[NEXT], begins, begins + step_take(bytes, at->request->rates.up_bytes_per_s), bytes);
 	}
 }
 
 static void end_step(struct stepping *at)
 {
 	if (at->request->update == RH_STEP_AS_A_WHOLE) {
-		update_as_a_whole(at);
+		step_update_as_a_whole(at);
 		return;
 	}
 	if (!at->request->stale)
 		next_goes_up(at);
 	if (at->request->stale)
 		memcpy(at->gate, at->next_gate, (size_t)at->layers * sizeof *at->gate);
-	update_as_they_arrive(at, at->request->stale ? at->next_gate : at->gate);
+	step_update_as_they_arrive(at, at->request->stale ? at->next_gate : at->gate);
 }
 
 /* Steps one after the other; the mean of those that count. */
@@ -688,7 +416,7 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 {
 	const struct rh_step_rates *rates = &at->request->rates;
 	const struct rh_step_bytes *bytes = &at->request->bytes;
-	double trained = trained_in(at, (struct rh_stage){0, at->layers}), whole = bytes->taken + bytes->updated + bytes->published;
+	double trained = step_trained_in(at, (struct rh_stage){0, at->layers}), whole = bytes->taken + bytes->updated + bytes->published;
 	out->schedule_s = run_steps(at, 0);
 	out->busy_s = at->busy_s;
 	out->copied_bytes = at->copied_bytes;
@@ -702,7 +430,7 @@ static void settle(struct stepping *at, struct rh_step_estimate *out)
 		double spread = out->copied_bytes - at->surge[GRADIENTS].bytes - at->surge[NEXT].bytes;
 		double beside = rh_max_double(host - spread / out->period_s, host / 8);
 		at->left_rate = beside;
-		out->period_s = run_steps(at, lesser(rates->update_bytes_per_s, beside));
+		out->period_s = run_steps(at, step_lesser(rates->update_bytes_per_s, beside));
 		at->in_two &= at->worked_s < BUSY_MOST * out->period_s;
 	}
 	if (at->request->update == RH_STEP_AS_THEY_ARRIVE)
