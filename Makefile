@@ -38,6 +38,7 @@ ISA_avx2   := -march=x86-64-v3
 ISA_base   := -march=x86-64
 
 .DEFAULT_GOAL := all
+.SECONDARY: # objects of tests stay
 include cuda/rules.mk
 include cuda/device.mk
 
@@ -72,9 +73,12 @@ $(B)/%.$(1).o: %.c
 endef
 $(foreach isa,amx avx512 avx2 base,$(eval $(call simd_rule,$(isa))))
 
-$(B)/tests/%: tests/%.c $(B)/libroundhouse.a
+# Compiled and linked apart: a change of the library links tests anew and compiles none.
+$(B)/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(TEST_O) -Itests -I$(<D) -o $@ $< $(B)/libroundhouse.a $(LIBS) -lcmocka
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(TEST_O) -Itests -I$(<D) -c -o $@ $<
+$(B)/tests/%: $(B)/tests/%.o $(B)/libroundhouse.a
+	@$(CC) $(SAN_$(VARIANT)) $(CFLAGS) -pthread -o $@ $(filter %.o %.a,$^) $(LIBS) -lcmocka
 
 tests-built: $(TESTBIN) $(B)/roundhouse
 

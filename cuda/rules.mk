@@ -23,15 +23,18 @@ endef
 $(eval $(call emu_rules,emu,$$(SAN_$(VARIANT))))
 $(eval $(call emu_rules,emu-asan,$$(EMU_ASAN)))
 
-$(B)/tests/cuda/%: tests/cuda/%.c $(B)/libcudaemu.a $(B)/libroundhouse.a
+$(B)/tests/cuda/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
-	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(TEST_O) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< $(B)/libcudaemu.a $(B)/libroundhouse.a $(LIBS) -lcmocka
+	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(TEST_O) -Itests -Itests/device -Itests/cudaemu -c -o $@ $<
+$(B)/tests/cuda/%: $(B)/tests/cuda/%.o $(B)/libcudaemu.a $(B)/libroundhouse.a
+	@$(CC) $(SAN_$(VARIANT)) $(CFLAGS) -pthread -Wl,-u,rh_cuda_kind -o $@ $(filter %.o %.a,$^) $(LIBS) -lcmocka -lstdc++
 
 # jemalloc and AddressSanitizer both want malloc: without the former.
-$(B)/tests/cuda/%-asan: tests/cuda/%.c $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
+$(B)/tests/cuda/%-asan.o: tests/cuda/%.c
 	@mkdir -p $(@D)
-	@echo "cc $< (asan)"; $(CC) $(filter-out -MMD -MP,$(ALL_CFLAGS)) $(EMU_ASAN) -Itests -Itests/device -Itests/cudaemu -Wl,-u,rh_cuda_kind -o $@ $< \
-		$(B)/libcudaemu-asan.a $(B)/libroundhouse.a $(filter-out -ljemalloc,$(LIBS)) -lcmocka
+	@echo "cc $< (asan)"; $(CC) $(ALL_CFLAGS) $(EMU_ASAN) -Itests -Itests/device -Itests/cudaemu -c -o $@ $<
+$(B)/tests/cuda/%-asan: $(B)/tests/cuda/%-asan.o $(B)/libcudaemu-asan.a $(B)/libroundhouse.a
+	@$(CC) $(CFLAGS) $(EMU_ASAN) -pthread -Wl,-u,rh_cuda_kind -o $@ $(filter %.o %.a,$^) $(filter-out -ljemalloc,$(LIBS)) -lcmocka -lstdc++
 
 CUDA_TESTS := $(filter tests/cuda/%,$(TESTS))
 ifeq ($(VARIANT),tsan) # does not know of fibers
