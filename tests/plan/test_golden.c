@@ -1,5 +1,6 @@
-/* Golden predictions: what the simulated executor says of each run of golden.txt stays what the table says: times within 2 %, bytes exactly.
- * Each run's deviation is printed. RH_GOLDEN_WRITE=FILE writes the table anew (RH_GOLDEN_WRITE_LONG: the long one), for a change that is meant. */
+/* Golden predictions: what the simulated executor says of each run of golden.txt stays what the table says: times within 2 %, the bubble
+ * within 2 points, bytes exactly. Each run's deviation is printed. RH_GOLDEN_ONLY=PART runs those alone whose names hold PART;
+ * RH_GOLDEN_WRITE=FILE writes the table anew (RH_GOLDEN_WRITE_LONG: the long one), for a change that is meant. */
 #include "check.h"
 
 #include "config/config.h"
@@ -144,7 +145,6 @@ static int compare(const struct run *gold, const struct run *now, double cpu_sec
 	return off;
 }
 
-/* RH_GOLDEN_ONLY=PART: the runs alone whose names hold it. */
 static void check_table(const char *path, const char *written, int least)
 {
 	const char *only = getenv("RH_GOLDEN_ONLY");
