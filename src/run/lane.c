@@ -1,0 +1,170 @@
+#include "run/lane.h"
+
+#include "core/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int rh_lanes_add_lane(struct rh_lanes *lanes, struct rh_lane lane)
+{
+	int rc = rh_grow(&lanes->lane, &lanes->lane_capacity, (size_t)lanes->lanes + 1, sizeof *lanes->lane);
+	if (rc)
+		return rc;
+	lanes->lane[lanes->lanes] = lane;
+	return lanes->lanes++;
+}
+
+int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, struct rh_command **out)
+{
+	RH_ASSERT(command->lane >= 0 && command->lane < lanes->lanes);
+	int rc = rh_grow(&lanes->command, &lanes->command_capacity, (size_t)lanes->commands + 1, sizeof *lanes->command);
+	if (rc)
+		return rc;
+	struct rh_command *added = &lanes->command[lanes->commands];
+	*added = *command;
+	added->position = lanes->first + lanes->commands++;
+	added->first_wait = lanes->waits;
+	added->waits = added->paces = 0;
+	*out = added;
+	return 0;
+}
+
+/* Takes wait `at` out of those of the command added last. */
+static void drop_wait(struct rh_lanes *lanes, struct rh_command *command, int at)
+{
+	int64_t *wait = &lanes->wait[command->first_wait];
+	command->paces -= at >= command->waits - command->paces;
+	memmove(wait + at, wait + at + 1, (size_t)(command->waits - at - 1) * sizeof *wait);
+	command->waits--;
+	lanes->waits--;
+}
+
+int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why)
+{
+	RH_ASSERT(lanes->commands > 0);
+	struct rh_command *command = &lanes->command[lanes->commands - 1];
+	RH_ASSERT(position >= 0 && position < command->position);
+	if (position < lanes->first || rh_command_at(lanes, position)->lane == command->lane)
+		return 0;
+	int lane = rh_command_at(lanes, position)->lane;
+	for (int i = 0; i < command->waits; i++) {
+		int64_t other = lanes->wait[command->first_wait + i];
+		int paces = i >= command->waits - command->paces;
+		if (rh_command_at(lanes, other)->lane != lane)
+			continue;
+		if (other >= position && (!paces || why == RH_WAIT_PACES))
+			return 0;
+		if (other <= position && (paces || why == RH_WAIT_NEEDS))
+			drop_wait(lanes, command, i--);
+	}
+	int rc = rh_grow(&lanes->wait, &lanes->wait_capacity, (size_t)lanes->waits + 1, sizeof *lanes->wait);
+	if (rc)
+		return rc;
+	int needs = command->waits - command->paces, at = why == RH_WAIT_NEEDS ? needs : command->waits;
+	int64_t *wait = &lanes->wait[command->first_wait];
+	memmove(wait + at + 1, wait + at, (size_t)(command->waits - at) * sizeof *wait);
+	wait[at] = position;
+	command->waits++;
+	command->paces += why == RH_WAIT_PACES;
+	lanes->waits++;
+	return 0;
+}
+
+void rh_lanes_forget(struct rh_lanes *lanes)
+{
+	lanes->first += lanes->commands;
+	lanes->commands = lanes->waits = 0;
+}
+
+void rh_lanes_free(struct rh_lanes *lanes)
+{
+	rh_free(lanes->lane);
+	rh_free(lanes->command);
+	rh_free(lanes->wait);
+	*lanes = (struct rh_lanes){0};
+}
+
+const char *rh_command_name(enum rh_command_kind kind)
+{
+	static const char *const names[RH_COMMANDS] = {[RH_COMMAND_FORWARD] = "forward",
+	                                               [RH_COMMAND_RECOMPUTE] = "recompute",
+	                                               [RH_COMMAND_BACKWARD] = "backward",
+	                                               [RH_COMMAND_WEIGHT_GRADIENT] = "weight gradient",
+	                                               [RH_COMMAND_CLEAR] = "clear",
+	                                               [RH_COMMAND_ROUND] = "round",
+	                                               [RH_COMMAND_COPY] = "copy",
+	                                               [RH_COMMAND_HOST_ADD] = "host add",
+	                                               [RH_COMMAND_INPUT] = "input",
+	                                               [RH_COMMAND_OUTPUT] = "output",
+	                                               [RH_COMMAND_GRADIENT_ARRIVED] = "gradient arrived",
+	                                               [RH_COMMAND_UPLOADS_OVER] = "uploads over",
+	                                               [RH_COMMAND_NORM] = "norm",
+	                                               [RH_COMMAND_WEIGHTS_READY] = "weights ready",
+	                                               [RH_COMMAND_GRADIENT_TAKEN] = "gradient taken",
+	                                               [RH_COMMAND_READ] = "read",
+	                                               [RH_COMMAND_WRITE] = "write",
+	                                               [RH_COMMAND_SEND] = "send",
+	                                               [RH_COMMAND_RECEIVE] = "receive"};
+	return names[kind];
+}
+
+static const char *room_name(enum rh_room room)
+{
+	static const char *const names[RH_ROOMS] = {[RH_ROOM_NONE] = "nowhere",
+	                                            [RH_ROOM_WEIGHTS] = "weights",
+	                                            [RH_ROOM_SUMS] = "sums",
+	                                            [RH_ROOM_ROUNDED] = "rounded sums",
+	                                            [RH_ROOM_BOUNDARY] = "boundary",
+	                                            [RH_ROOM_MICRO] = "micro-batch",
+	                                            [RH_ROOM_RESULT] = "result",
+	                                            [RH_ROOM_ARENA] = "arena",
+	                                            [RH_ROOM_SAVED] = "saved activations",
+	                                            [RH_ROOM_LATE] = "put-off gradients",
+	                                            [RH_ROOM_CACHE] = "KV cache",
+	                                            [RH_ROOM_HOST_WEIGHTS] = "host weights",
+	                                            [RH_ROOM_HOST_GRADIENT] = "host gradient",
+	                                            [RH_ROOM_HOST_SUM] = "host sum",
+	                                            [RH_ROOM_HOST_BOUNDARY] = "host boundary",
+	                                            [RH_ROOM_HOST_MICRO] = "host micro-batch",
+	                                            [RH_ROOM_HOST_RESULT] = "host result",
+	                                            [RH_ROOM_HOST_FOLD] = "fold",
+	                                            [RH_ROOM_HOST_STAGING] = "staging",
+	                                            [RH_ROOM_HOST_FRAME] = "page frame",
+	                                            [RH_ROOM_RECORD] = "record",
+	                                            [RH_ROOM_PAGES] = "pages"};
+	return names[room];
+}
+
+/* snprintf at the end of `text`. */
+#define ADD(text, bytes, ...)                                                                                                              \
+	do {                                                                                                                               \
+		size_t add_at = strlen(text);                                                                                              \
+		snprintf((text) + add_at, (bytes)-add_at, __VA_ARGS__);                                                                    \
+	} while (0)
+
+static void describe_place(const struct rh_place *place, const char *word, char *text, size_t bytes)
+{
+	if (place->room == RH_ROOM_NONE)
+		return;
+	ADD(text, bytes, ", %s ", word);
+	if (place->device >= 0)
+		ADD(text, bytes, "device %d's ", place->device);
+	ADD(text, bytes, "%s %d at %lld+%lld", room_name(place->room), place->number, (long long)place->first, (long long)place->bytes);
+}
+
+void rh_command_describe(const struct rh_lanes *lanes, const struct rh_command *command, char *text, size_t bytes)
+{
+	snprintf(text, bytes, "%lld %s", (long long)command->position, rh_command_name(command->kind));
+	if (command->block >= 0)
+		ADD(text, bytes, " of block %d", command->block);
+	if (command->hi > command->lo)
+		ADD(text, bytes, " of layers %d to %d", command->lo, command->hi - 1);
+	ADD(text, bytes, ", step %lld", (long long)command->step);
+	if (command->micro_batch >= 0)
+		ADD(text, bytes, " micro-batch %lld", (long long)command->micro_batch);
+	describe_place(&command->from, "from", text, bytes);
+	describe_place(&command->to, "to", text, bytes);
+	const struct rh_lane *lane = &lanes->lane[command->lane];
+	ADD(text, bytes, " (lane %d%s%d)", command->lane, lane->queue == RH_QUEUE_STREAM ? ", device " : ", queue ",
+	    lane->queue == RH_QUEUE_STREAM ? lane->owner : (int)lane->queue);
+}

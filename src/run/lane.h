@@ -1,0 +1,179 @@
+/* Lanes: the form in which a program runs. The slots of a program are lowered to commands on lanes; a checker proves them
+ * (run/check.h), and a dispatcher issues them. A command is plain data: it names memory by number, never by address.
+ *
+ * Order. Every command has a position in one total order over all lanes and calls. A command may start when the command before it on
+ * its own lane is done and every command that it waits for is done; nothing else orders commands. Waits point to smaller positions, so
+ * that the order of positions is always legal and nothing can deadlock.
+ *
+ * A queue (a device's stream, the optimizer, a drive, a link, the calling thread) runs one command at a time. It may serve several
+ * lanes; no order holds between these. So blocks whose uploads may go in any order have a lane each, and so has each block at the
+ * optimizer. */
+#ifndef RH_RUN_LANE_H
+#define RH_RUN_LANE_H
+
+#include "device/device.h"
+#include "partition/plan.h"
+
+enum rh_queue {
+	RH_QUEUE_STREAM,    /* of a device */
+	RH_QUEUE_CALLER,    /* the thread that calls: micro-batches in, results out, what it adds or copies itself */
+	RH_QUEUE_STAGING,   /* copies between unregistered memory and the staging ring */
+	RH_QUEUE_OPTIMIZER, /* a server: which of its ready blocks comes next is its own */
+	RH_QUEUE_READS,     /* of a drive, or a group of drives that acts as one */
+	RH_QUEUE_WRITES,
+	RH_QUEUE_SENDS, /* of a link */
+	RH_QUEUE_RECEIVES,
+	RH_QUEUES
+};
+
+struct rh_lane {
+	enum rh_queue queue;
+	enum rh_stream stream; /* of RH_QUEUE_STREAM */
+	int owner;             /* device, drive, or link; 0 where there is one alone */
+	int priority;          /* among the lanes of the queue: the lowest that is ready comes first */
+};
+
+/* Where bytes are. A room is one piece of memory in which offsets count; else `number` tells pieces of one kind
+ * apart. */
+enum rh_room {
+	RH_ROOM_NONE,
+	/* of a device */
+	RH_ROOM_WEIGHTS,  /* number: the block that lies there; first: in the room */
+	RH_ROOM_SUMS,     /* fp32 gradient sums. number: 2 * block + use; first: in the room */
+	RH_ROOM_ROUNDED,  /* sums rounded to the store's dtype; likewise */
+	RH_ROOM_BOUNDARY, /* ring of boundaries: activations and their gradients */
+	RH_ROOM_MICRO,    /* ring of micro-batches' integers */
+	RH_ROOM_RESULT,   /* ring of losses, hits and scores */
+	RH_ROOM_ARENA,    /* what one micro-batch's recompute keeps for its backward, and workspace */
+	RH_ROOM_SAVED,    /* activations kept from a stage's forward to its backward; first: in the room */
+	RH_ROOM_LATE,     /* what put-off weight gradients are made of; first: in the room */
+	RH_ROOM_CACHE,    /* keys and values of layers */
+	/* of the host. In these `first` counts from the piece's begin */
+	RH_ROOM_HOST_WEIGHTS,  /* the upload form. number: block */
+	RH_ROOM_HOST_GRADIENT, /* number: block */
+	RH_ROOM_HOST_SUM,      /* number: 2 * block + use. May share its bytes with the gradient: offload/store.h */
+	RH_ROOM_HOST_BOUNDARY, /* boundary buffers, those of rings to and from NVMe included */
+	RH_ROOM_HOST_MICRO,    /* number: the micro-batch's place */
+	RH_ROOM_HOST_RESULT,   /* likewise */
+	RH_ROOM_HOST_FOLD,     /* pieces of a tied embedding's sum */
+	RH_ROOM_HOST_STAGING,  /* the ring of registered memory */
+	RH_ROOM_HOST_FRAME,    /* pages of weights that come from NVMe */
+	/* of a drive */
+	RH_ROOM_RECORD, /* boundaries */
+	RH_ROOM_PAGES,  /* frozen weights. number: block; first: in the block */
+	RH_ROOMS
+};
+
+/* Bytes [first, first + bytes). */
+struct rh_place {
+	enum rh_room room;
+	int device; /* -1: none */
+	int number;
+	int64_t first, bytes;
+};
+
+/* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */
+struct rh_operands {
+	int64_t weights,
+	        sums; /* offsets in the device's rooms at which the layouts of the stage begin (rh_plan_upload_layout, ..gradient..) */
+	int micro;
+	int x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
+	int y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
+	int dy;     /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
+	int dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+	int result; /* of the head's loss or scores */
+};
+
+enum rh_command_kind {
+	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
+	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
+	 *   FORWARD          to: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
+	 *   RECOMPUTE        forward that keeps what the backward needs; with the loss where hi is the model's end. to: ARENA
+	 *   BACKWARD         from: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. to: LATE, where
+	 *                    weight gradients of linears are put off, and are not added
+	 *   WEIGHT_GRADIENT  what was put off. from: LATE */
+	RH_COMMAND_FORWARD,
+	RH_COMMAND_RECOMPUTE,
+	RH_COMMAND_BACKWARD,
+	RH_COMMAND_WEIGHT_GRADIENT,
+	RH_COMMAND_CLEAR, /* to: SUMS. Zeros */
+	RH_COMMAND_ROUND, /* from: SUMS, the whole step's; to: ROUNDED */
+
+	/* Between rooms of a device and of the host, or within the host's. Contents stay what they are. A boundary's have lo = its layer. */
+	RH_COMMAND_COPY,
+	/* from: HOST_FOLD, elements of use 0's sum; to: HOST_GRADIENT = use 1's HOST_SUM + from, rounded once. The same elements of the sum */
+	RH_COMMAND_HOST_ADD,
+	RH_COMMAND_INPUT,  /* the caller's micro-batch; to: HOST_MICRO */
+	RH_COMMAND_OUTPUT, /* the caller reads results; from: HOST_RESULT */
+
+	/* The optimizer, of one block and step. The first two announce, and are done at once; the others are done when the server says so.
+	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient
+	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
+	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
+	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
+	 *                     of stale updates for GRADIENT_TAKEN, and UPLOADS_OVER of the step after
+	 *   GRADIENT_TAKEN    HOST_GRADIENT may be overwritten; waits as WEIGHTS_READY, or for it; of stale updates for GRADIENT_ARRIVED, NORM,
+	 *                     and WEIGHTS_READY of the step before */
+	RH_COMMAND_GRADIENT_ARRIVED,
+	RH_COMMAND_UPLOADS_OVER,
+	RH_COMMAND_NORM,
+	RH_COMMAND_WEIGHTS_READY,
+	RH_COMMAND_GRADIENT_TAKEN,
+
+	RH_COMMAND_READ,    /* from: RECORD, PAGES; to: HOST_BOUNDARY, HOST_FRAME */
+	RH_COMMAND_WRITE,   /* from: HOST_BOUNDARY; to: RECORD */
+	RH_COMMAND_SEND,    /* from: HOST_BOUNDARY; the lane's link. block: the tag */
+	RH_COMMAND_RECEIVE, /* to: HOST_BOUNDARY; likewise */
+	RH_COMMANDS
+};
+
+/* Fields that a kind has no use for are 0; block, micro_batch -1. */
+struct rh_command {
+	enum rh_command_kind kind;
+	int lane;
+	int64_t position;
+	int64_t first_wait;  /* in struct rh_lanes: `waits` positions, of which the last `paces` keep an order that no result needs */
+	int waits, paces;    /* (a bulk copy behind an activation's): the dispatcher heeds them, the checker does not count on them */
+	int64_t step;        /* of the run: an update's is that of its gradient; an upload's that of the slot that computes with it */
+	int64_t micro_batch; /* within the step */
+	int64_t tokens;      /* of the micro-batch: compute, and copies of boundaries */
+	int block;
+	int lo, hi; /* layers */
+	struct rh_stage stage;
+	struct rh_operands at;
+	struct rh_place from, to;
+};
+
+/* Commands in the order of their positions: command[i] has position first + i. Positions count on over calls; what lies before `first` is
+ * forgotten, and done. */
+struct rh_lanes {
+	struct rh_lane *lane;
+	int lanes;
+	struct rh_command *command;
+	int64_t *wait;
+	int64_t first, commands, waits;
+	size_t lane_capacity, command_capacity, wait_capacity;
+};
+
+static inline struct rh_command *rh_command_at(const struct rh_lanes *lanes, int64_t position)
+{
+	return &lanes->command[position - lanes->first];
+}
+
+/* Its number. -ENOMEM. */
+int rh_lanes_add_lane(struct rh_lanes *lanes, struct rh_lane lane) RH_MUST;
+/* `command` gets the next position, and no waits; *out: borrowed until the next is added. */
+int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, struct rh_command **out) RH_MUST;
+/* The command added last waits for this position, too. Positions of its own lane are dropped, and of two on one lane the smaller.
+ * RH_WAIT_PACES come after all others. */
+enum rh_wait_for { RH_WAIT_NEEDS, RH_WAIT_PACES };
+int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why) RH_MUST;
+/* All commands are done: they are forgotten, positions count on. Lanes stay. */
+void rh_lanes_forget(struct rh_lanes *lanes);
+void rh_lanes_free(struct rh_lanes *lanes);
+
+const char *rh_command_name(enum rh_command_kind kind);
+/* "1234 copy, block 3 step 2, device 1 weights 4096+256, lane 7", for faults and dumps. */
+void rh_command_describe(const struct rh_lanes *lanes, const struct rh_command *command, char *text, size_t bytes);
+
+#endif
