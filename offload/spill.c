@@ -3,6 +3,7 @@
  * halves or masters, then moments or codes. Where they come to be used: cache.c. A trainable block in memory is cut too, into larger pieces
  * without either: between two of them the updater may turn to what is more urgent. */
 #include "core/alloc.h"
+#include "core/minmax.h"
 #include "core/hooks.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
@@ -62,18 +63,17 @@ int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struc
 {
 	int64_t most = 4 * spill_piece_elements(1), largest = 0;
 	for (int b = 0; b < count && options->spill & RH_SPILL_WEIGHTS; b++)
-		if (!specs[b].trainable && specs[b].elements > largest)
-			largest = specs[b].elements;
-	int64_t bytes = rh_dtype_bytes(options->dtype, largest);
-	return round_up(options, bytes < most ? bytes : most);
+		if (!specs[b].trainable)
+			largest = rh_max(largest, rh_block_bytes(&specs[b], options->dtype));
+	return round_up(options, largest < most ? largest : most);
 }
 
 /* A frozen block's pages. */
-static void cut_pages(const struct rh_block *spec, int block, int64_t page_elements, void (*add)(void *context, struct store_piece piece),
+static void cut_pages(int64_t elements, int block, int64_t page_elements, void (*add)(void *context, struct store_piece piece),
                       void *context)
 {
-	for (int64_t at = 0; at < spec->elements; at += page_elements) {
-		int64_t end = spec->elements - at < page_elements ? spec->elements : at + page_elements;
+	for (int64_t at = 0; at < elements; at += page_elements) {
+		int64_t end = elements - at < page_elements ? elements : at + page_elements;
 		add(context, (struct store_piece){.block = block, .first = at, .end = end, .record = -1, .frame = -1});
 	}
 }
@@ -120,7 +120,7 @@ static void cut_block(const struct rh_block *spec, int block, int64_t page_eleme
 	if (spec->trainable)
 		cut_spans(spec, block, options, add, context);
 	else if (page_elements)
-		cut_pages(spec, block, page_elements, add, context);
+		cut_pages(rh_block_bytes(spec, options->dtype) / rh_dtype_bytes(options->dtype, 1), block, page_elements, add, context);
 }
 
 static int64_t page_elements(const struct rh_block *specs, int count, const struct rh_store_options *options)

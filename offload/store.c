@@ -32,7 +32,7 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 {
 	int64_t n = spec->elements, half = 2 * n, full = 4 * n;
 	int wide = options->dtype == RH_F32;
-	int64_t stored = wide ? full : half;
+	int64_t stored = rh_block_bytes(spec, options->dtype);
 	*block = (struct store_block){.version = 1, .published_version = 1};
 	if (spec->trainable || !(options->spill & RH_SPILL_WEIGHTS))
 		block->weights = rh_arena_take(memory, stored);
@@ -58,7 +58,7 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	else if (crosses && !two)
 		block->gradient = block->sum[0];
 	else
-		block->gradient = rh_arena_take(memory, stored);
+		block->gradient = rh_arena_take(memory, wide ? full : half);
 }
 
 /* Places all blocks, the span table and the scratch behind it; returns the number of spans, or -1 for more elements than can be. */
@@ -316,7 +316,7 @@ void rh_store_publish(struct rh_store *store, int block)
 	struct store_block *from = at(store, block);
 	if (!from->published || from->published_version == from->version)
 		return;
-	struct publish publish = {from, rh_dtype_bytes(store->dtype, store->spec[block].elements)};
+	struct publish publish = {from, rh_block_bytes(&store->spec[block], store->dtype)};
 	if (!store->options.addresses_only)
 		rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
 	from->published_version = from->version;

@@ -155,7 +155,7 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 	}
 	for (int l = 0; !rc && l < model->layers; l++) {
 		/* the lowest trained one makes no gradient of its input */
-		if (l > 1 && (l - 1 > model->first_trained || l < model->first_trained) && rh_plan_alike(model, l - 1, l)) {
+		if (l > 1 && (l - 1 > model->first_trained || l < model->first_trained) && rh_layers_alike(model, l - 1, l)) {
 			out->layer[l] = out->layer[l - 1];
 			continue;
 		}

@@ -81,9 +81,7 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	plan->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, tokens * config->hidden_size), RH_ALIGN);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
 	plan->result_bytes = rh_max(rh_plan_result_layout(&request->train, 0).bytes, rh_plan_result_layout(&request->infer, scores).bytes);
-	plan->cache_bytes = (model->layers - 2) * 2 *
-	                    rh_dtype_bytes(model->dtype, request->cache_rows * config->num_key_value_heads * config->head_dim);
-	plan->cache_bytes = rh_align_up(plan->cache_bytes, RH_ALIGN);
+	plan->cache_bytes = rh_align_up(rh_dtype_bytes(model->dtype, request->cache_rows * model->cache_columns), RH_ALIGN);
 }
 
 static int64_t total_bytes(const struct rh_plan *plan)

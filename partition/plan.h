@@ -106,9 +106,6 @@ int64_t rh_plan_layer_gradients(const struct rh_model *model, int l);
 /* The first layers of all of `stages` (at most one a layer) but the first, for stages of about equal weights: cut has stages - 1 places. */
 void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);
 
-/* Whether two layers emit the same ops, and their blocks are of one size. */
-int rh_plan_alike(const struct rh_model *model, int a, int b);
-
 /* Where a result slot's parts lie: loss, hit, then choices or logits. */
 struct rh_result_layout {
 	int64_t loss, hit, scores, bytes;

@@ -20,7 +20,7 @@ const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int
 
 static int64_t block_upload(const struct rh_model *model, int b)
 {
-	return rh_align_up(rh_dtype_bytes(model->dtype, model->block[b].elements), RH_ALIGN);
+	return rh_align_up(rh_block_bytes(&model->block[b], model->dtype), RH_ALIGN);
 }
 
 static int64_t block_gradients(const struct rh_model *model, int b)

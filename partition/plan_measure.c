@@ -7,27 +7,11 @@
 
 enum { FEW = 4 }; /* alike layers in a stage: what one more adds is known from here on */
 
-static int same_block(const struct rh_model *model, int a, int b)
-{
-	if (a < 0 || b < 0)
-		return a == b;
-	return model->block[a].elements == model->block[b].elements && model->block[a].trainable == model->block[b].trainable;
-}
-
-/* Linears differ in nothing but where they lie and whether they have an adapter. */
-int rh_plan_alike(const struct rh_model *model, int a, int b)
-{
-	const struct rh_layer *x = &model->layer[a], *y = &model->layer[b];
-	return x->kind == y->kind && same_block(model, x->block[0], y->block[0]) && same_block(model, x->block[1], y->block[1]) &&
-	       !memcmp(x->use, y->use, sizeof x->use) && x->norm1 == y->norm1 && x->norm2 == y->norm2 && x->q_norm == y->q_norm &&
-	       x->k_norm == y->k_norm && !memcmp(x->proj, y->proj, sizeof x->proj);
-}
-
 static int all_alike(const struct rh_model *model)
 {
 	int alike = model->first_trained <= 1;
 	for (int l = 2; alike && l + 1 < model->layers; l++)
-		alike = rh_plan_alike(model, 1, l);
+		alike = rh_layers_alike(model, 1, l);
 	return alike;
 }
 

@@ -13,13 +13,13 @@ static struct rh_model_config config_of(const struct rh_experiment *experiment)
 	                                .num_key_value_heads = block->key_value_heads,
 	                                .head_dim = block->head_dim,
 	                                .max_position_embeddings = experiment->sequence_length,
-	                                .rope_theta = 10000,
+	                                .rope[0].theta = 10000,
 	                                .bos_token_id = -1,
 	                                .experts = block->experts,
 	                                .experts_per_token = block->experts_per_token,
 	                                .router_softmax = RH_ROUTER_OVER_CHOSEN,
 	                                .window = block->window,
-	                                .window_every = block->window_every};
+	                                .layer[0].windowed = block->window > 0};
 }
 
 int rh_spared_share(const struct rh_experiment *experiment, const struct rh_hardware_device *device, int64_t tokens, double *share)

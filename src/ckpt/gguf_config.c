@@ -138,8 +138,8 @@ static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_
 	if (strcmp(type, "none") && strcmp(type, "linear"))
 		return rh_fail(-EINVAL, "%s: rope scaling '%.32s' is not supported (none and linear are)", rh_gguf_path(gguf), type);
 	if (!strcmp(type, "linear") || old_factor) {
-		out->rope_type = factor && factor != 1 ? RH_ROPE_LINEAR : RH_ROPE_DEFAULT;
-		out->rope_factor = out->rope_type == RH_ROPE_LINEAR ? factor : 0;
+		out->rope[0].type = factor && factor != 1 ? RH_ROPE_LINEAR : RH_ROPE_DEFAULT;
+		out->rope[0].factor = out->rope[0].type == RH_ROPE_LINEAR ? factor : 0;
 	}
 	return 0;
 }
@@ -155,10 +155,10 @@ static int read_divisor(const struct rh_gguf *gguf, struct rh_model_config *out)
 		return rh_fail(-EINVAL, "%s: rope_freqs.weight must hold %lld F32 numbers; found %lld of %s in %d dimensions",
 		               rh_gguf_path(gguf), (long long)half, (long long)tensor->shape[0], rh_dtype_name(tensor->dtype),
 		               tensor->rank);
-	out->rope_divisor = rh_alloc((size_t)half, sizeof(float));
-	if (!out->rope_divisor)
+	out->rope[0].divisor = rh_alloc((size_t)half, sizeof(float));
+	if (!out->rope[0].divisor)
 		return -ENOMEM;
-	memcpy(out->rope_divisor, tensor->data, (size_t)tensor->bytes);
+	memcpy(out->rope[0].divisor, tensor->data, (size_t)tensor->bytes);
 	return 0;
 }
 
@@ -194,7 +194,7 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	if (!rc)
 		rc = arch_real(gguf, arch, "attention.layer_norm_rms_epsilon", REQUIRED, &out->rms_norm_eps);
 	if (!rc)
-		rc = arch_real(gguf, arch, "rope.freq_base", OPTIONAL, &out->rope_theta);
+		rc = arch_real(gguf, arch, "rope.freq_base", OPTIONAL, &out->rope[0].theta);
 	if (!rc)
 		rc = read_scaling(gguf, arch, out);
 	if (!rc)
@@ -218,7 +218,7 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
-	*out = (struct rh_model_config){.rope_theta = 10000, .initializer_range = 0.02};
+	*out = (struct rh_model_config){.rope[0].theta = 10000, .initializer_range = 0.02};
 	int rc = read_all(gguf, out);
 	if (rc)
 		rh_model_config_free(out);

@@ -15,34 +15,46 @@ struct parts {
 	struct rh_view q, k, v;
 };
 
-static struct parts split_qkv(const struct rh_model_config *config, struct rh_view qkv)
+static struct parts split_qkv(const struct rh_traits *traits, struct rh_view qkv)
 {
-	int64_t q = config->num_attention_heads * config->head_dim, kv = config->num_key_value_heads * config->head_dim;
+	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
 	struct parts parts = {rh_view_cols(qkv, 0, q), rh_view_cols(qkv, q, kv), rh_view_cols(qkv, q + kv, kv)};
 	return parts;
 }
 
-static void rope(struct rh_emit *emit, struct rh_view x, struct rh_view table, int inverse)
+/* What attention reads: norms of q and k lie apart from what they are made of. */
+static struct parts attended(const struct rh_traits *traits, const struct rh_saved *s)
+{
+	struct parts parts = split_qkv(traits, s->qkv);
+	if (traits->qk_norm) {
+		parts.q = rh_view_cols(s->qk, 0, parts.q.cols);
+		parts.k = rh_view_cols(s->qk, parts.q.cols, parts.k.cols);
+	}
+	return parts;
+}
+
+static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view x, const struct rh_ropes *ropes, int inverse)
 {
 	struct rh_op op = {.kind = RH_OP_ROPE};
+	if (traits->rope < 0)
+		return;
 	op.operand[RH_ROPE_X] = x;
-	op.operand[RH_ROPE_TABLE_IN] = table;
-	op.rope.heads = x.cols / emit->model->config->head_dim;
+	op.operand[RH_ROPE_TABLE_IN] = ropes->table[traits->rope];
+	op.rope.heads = x.cols / traits->head_dim;
 	op.rope.inverse = inverse;
 	emit_op(emit, &op);
 }
 
 static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_op_kind kind)
 {
-	const struct rh_model_config *config = emit->model->config;
+	const struct rh_traits *traits = &emit->model->layer[layer].traits;
 	struct rh_op op = {.kind = kind};
-	op.attention.heads = config->num_attention_heads;
-	op.attention.kv_heads = config->num_key_value_heads;
+	op.attention.heads = traits->heads;
+	op.attention.kv_heads = traits->kv_heads;
 	op.attention.documents = emit->shape.documents;
 	op.attention.longest = emit->shape.longest;
-	if (config->window && (layer - 1) % config->window_every == 0) /* layer 0 is the embedding */
-		op.attention.window = config->window;
-	op.attention.scale = 1.0f / __builtin_sqrtf((float)config->head_dim);
+	op.attention.window = traits->window;
+	op.attention.scale = traits->scale;
 	return op;
 }
 
@@ -50,7 +62,7 @@ static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_
 static void through_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
 	int64_t bytes = rh_dtype_bytes(k->dtype, emit->cache_rows * k->cols), first = emit->shape.keys - k->rows;
-	char *base = emit->cache + 2 * (layer - 1) * bytes; /* layer 0 is the embedding */
+	char *base = emit->cache + rh_dtype_bytes(k->dtype, emit->cache_rows * emit->model->layer[layer].cache_column);
 	struct rh_view keys = rh_view_of(base, k->dtype, emit->shape.keys, k->cols);
 	struct rh_view values = rh_view_of(base + bytes, k->dtype, emit->shape.keys, k->cols);
 	emit_cast(emit, *k, rh_view_rows(keys, first, k->rows));
@@ -82,28 +94,39 @@ static struct rh_arena *operands(const struct rh_emit *emit, struct rh_arena *ar
 	return late == emit->arena ? arena : late;
 }
 
+/* Of each head. */
+static struct emit_norm norm_q(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->q_norm, layer->traits.heads, layer->traits.head_dim};
+}
+
+static struct emit_norm norm_k(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->k_norm, layer->traits.kv_heads, layer->traits.head_dim};
+}
+
 static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_view x, struct rh_saved *saved)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	const struct rh_model_config *config = emit->model->config;
+	const struct rh_traits *traits = &layer->traits;
 	enum rh_dtype act = emit->model->dtype;
-	int64_t tokens = emit->shape.tokens, heads = config->num_attention_heads, kv_heads = config->num_key_value_heads;
-	int64_t q = heads * config->head_dim, kv = kv_heads * config->head_dim;
+	int64_t tokens = emit->shape.tokens, heads = traits->heads, kv_heads = traits->kv_heads;
+	int64_t q = heads * traits->head_dim, kv = kv_heads * traits->head_dim;
 	*saved = (struct rh_saved){.x = x};
-	saved->rstd1 = emit_take(arena, RH_F32, tokens, 1);
-	saved->rstd2 = emit_take(arena, RH_F32, tokens, 1);
+	for (int n = 0; n < RH_NORMS; n++)
+		saved->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, index, (enum rh_norm_place)n), tokens);
 	saved->lse = emit_take(arena, RH_F32, tokens, heads);
 	saved->qkv = emit_take(arena, act, tokens, q + 2 * kv);
-	if (config->qk_norm) {
+	if (traits->qk_norm) {
 		saved->qk = emit_take(arena, act, tokens, q + kv);
-		saved->rstd_q = emit_take(arena, RH_F32, tokens, heads);
-		saved->rstd_k = emit_take(arena, RH_F32, tokens, kv_heads);
+		saved->norm_q = emit_norm_stats(arena, norm_q(layer), tokens);
+		saved->norm_k = emit_norm_stats(arena, norm_k(layer), tokens);
 	}
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
-	saved->x2 = emit_take(arena, act, tokens, config->hidden_size);
-	int64_t rows = config->experts ? tokens * config->experts_per_token : tokens;
-	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows, 2 * config->intermediate_size);
-	if (config->experts)
+	saved->x2 = emit_take(arena, act, tokens, emit->model->config->hidden_size);
+	int64_t rows = traits->experts ? tokens * traits->experts_per_token : tokens;
+	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows, 2 * traits->intermediate);
+	if (traits->experts)
 		emit_experts_keep(emit, arena, index, saved);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
@@ -116,66 +139,40 @@ static void mlp(struct rh_emit *emit, int index, struct rh_view h, struct rh_vie
 	if (!y.data && !emit->model->layer[index].proj[RH_PROJ_DOWN].r)
 		return;
 	struct rh_view a = emit_act(emit, s->gu.rows, s->gu.cols / 2);
-	emit_glu(emit, s->gu, a);
+	emit_glu(emit, emit->model->layer[index].traits.activation, s->gu, a);
 	emit_linear(emit, joint(index, RH_JOINT_DOWN), a, s->x2, y, s->low);
 }
 
-void emit_block(struct rh_emit *emit, int index, struct rh_view table, struct rh_view x, struct rh_view y, struct rh_saved *keep)
+void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, struct rh_view x, struct rh_view y, struct rh_saved *keep)
 {
-	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t tokens = emit->shape.tokens, hidden = config->hidden_size;
-	int64_t q = config->num_attention_heads * config->head_dim, kv = config->num_key_value_heads * config->head_dim;
+	const struct rh_traits *traits = &layer->traits;
 	struct rh_saved local, *s = keep ? keep : &local;
 	int64_t outer = emit->arena->used;
 	take_saved(emit, keep ? emit->saved : emit->arena, index, x, s);
 	int64_t inner = emit->arena->used;
 
-	struct rh_view h = emit_act(emit, tokens, hidden);
-	emit_rmsnorm(emit, x, emit_weight(emit, layer, 0, layer->norm1, 1, hidden), 1, h, s->rstd1);
+	struct rh_view h = emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
+	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
 	emit_linear(emit, joint(index, RH_JOINT_QKV), h, (struct rh_view){0}, s->qkv, s->low);
-	struct parts in = split_qkv(config, s->qkv);
-	if (config->qk_norm) {
-		struct rh_view q_out = rh_view_cols(s->qk, 0, q), k_out = rh_view_cols(s->qk, q, kv);
-		emit_rmsnorm(emit, in.q, emit_weight(emit, layer, 0, layer->q_norm, 1, config->head_dim), config->num_attention_heads,
-		             q_out, s->rstd_q);
-		emit_rmsnorm(emit, in.k, emit_weight(emit, layer, 0, layer->k_norm, 1, config->head_dim), config->num_key_value_heads,
-		             k_out, s->rstd_k);
-		in.q = q_out;
-		in.k = k_out;
+	struct parts in = split_qkv(traits, s->qkv);
+	if (traits->qk_norm) {
+		struct parts normed = attended(traits, s);
+		emit_norm(emit, norm_q(layer), in.q, normed.q, s->norm_q);
+		emit_norm(emit, norm_k(layer), in.k, normed.k, s->norm_k);
+		in = normed;
 	}
-	rope(emit, in.q, table, 0);
-	rope(emit, in.k, table, 0);
+	rope(emit, traits, in.q, ropes, 0);
+	rope(emit, traits, in.k, ropes, 0);
 	attention(emit, index, in, s->o, s->lse);
 	emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
 
-	emit_rmsnorm(emit, s->x2, emit_weight(emit, layer, 0, layer->norm2, 1, hidden), 1, h, s->rstd2);
-	if (config->experts)
+	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MLP), s->x2, h, s->norm[RH_NORM_MLP]);
+	if (traits->experts)
 		emit_experts(emit, index, h, y, s);
 	else
 		mlp(emit, index, h, y, s);
 	rh_arena_reset(emit->arena, keep ? inner : outer);
-}
-
-struct norm_backward {
-	struct rh_view x, w, rstd, dy, add, dx, dw, y;
-	int64_t groups;
-};
-
-static void rmsnorm_backward(struct rh_emit *emit, const struct norm_backward *norm)
-{
-	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
-	op.operand[RH_RMSNORM_BACKWARD_X] = norm->x;
-	op.operand[RH_RMSNORM_BACKWARD_W] = norm->w;
-	op.operand[RH_RMSNORM_BACKWARD_RSTD] = norm->rstd;
-	op.operand[RH_RMSNORM_BACKWARD_DY] = norm->dy;
-	op.operand[RH_RMSNORM_BACKWARD_ADD] = norm->add;
-	op.operand[RH_RMSNORM_BACKWARD_DX] = norm->dx;
-	op.operand[RH_RMSNORM_BACKWARD_DW] = norm->dw;
-	op.operand[RH_RMSNORM_BACKWARD_Y] = norm->y;
-	op.rmsnorm.groups = norm->groups;
-	op.rmsnorm.epsilon = (float)emit->model->config->rms_norm_eps;
-	emit_op(emit, &op);
 }
 
 /* Weight gradients of projections that share a product: now, or their operands are noted. */
@@ -198,35 +195,27 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 {
 	int64_t mark = emit->arena->used;
 	/* first its gradient, then act(gate)*up itself */
-	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, emit->model->config->intermediate_size);
+	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, emit->model->layer[index].traits.intermediate);
 	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
-	emit_glu_backward(emit, s->gu, a, (struct rh_view){0});
+	emit_glu_backward(emit, emit->model->layer[index].traits.activation, s->gu, a, (struct rh_view){0});
 	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2);
 }
 
-/* dx2 = dy + what comes back through the MLP and norm2; `dx2` (T,H) is the caller's. */
+/* dx2 = dy + what comes back through the MLP and its norm; `dx2` (T,H) is the caller's. */
 static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
 {
-	const struct rh_model_config *config = emit->model->config;
-	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t hidden = config->hidden_size, mark = emit->arena->used;
-	if (config->experts)
+	int64_t experts = emit->model->layer[index].traits.experts, mark = emit->arena->used;
+	if (experts)
 		emit_experts_backward(emit, index, s, dy, dx2);
 	else
 		mlp_backward(emit, index, s, dy, dx2);
-	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, hidden);
-	rmsnorm_backward(emit, &(struct norm_backward){.x = s->x2,
-	                                               .w = emit_weight(emit, layer, 0, layer->norm2, 1, hidden),
-	                                               .rstd = s->rstd2,
-	                                               .dy = dx2,
-	                                               .add = dy,
-	                                               .dx = dx2,
-	                                               .dw = emit_gradient(emit, layer, 0, layer->norm2, 1, hidden),
-	                                               .y = h2,
-	                                               .groups = 1});
-	if (config->experts)
+	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, emit->model->config->hidden_size);
+	emit_norm_backward(
+	        emit, emit_norm_of(emit, index, RH_NORM_MLP),
+	        &(struct emit_norm_gradient){.x = s->x2, .stats = s->norm[RH_NORM_MLP], .dy = dx2, .add = dy, .dx = dx2, .y = h2});
+	if (experts)
 		emit_experts_learn(emit, index, s, h2);
 	else
 		learn(emit, index, RH_JOINT_GATE_UP, s->gu, h2, s);
@@ -254,43 +243,25 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 }
 
 /* dqkv (T, q+2kv), before rope and before the q and k norms. */
-static void qkv_backward(struct rh_emit *emit, int index, struct rh_view table, const struct rh_saved *s, struct rh_view d_o,
+static void qkv_backward(struct rh_emit *emit, int index, const struct rh_ropes *ropes, const struct rh_saved *s, struct rh_view d_o,
                          struct rh_view dqkv)
 {
-	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct parts raw = split_qkv(config, s->qkv), in = raw, d = split_qkv(config, dqkv);
-	if (config->qk_norm) {
-		in.q = rh_view_cols(s->qk, 0, raw.q.cols);
-		in.k = rh_view_cols(s->qk, raw.q.cols, raw.k.cols);
-	}
-	attention_backward(emit, index, s, d_o, in, d);
-	rope(emit, d.q, table, 1);
-	rope(emit, d.k, table, 1);
-	if (!config->qk_norm)
+	const struct rh_traits *traits = &layer->traits;
+	struct parts raw = split_qkv(traits, s->qkv), d = split_qkv(traits, dqkv);
+	attention_backward(emit, index, s, d_o, attended(traits, s), d);
+	rope(emit, traits, d.q, ropes, 1);
+	rope(emit, traits, d.k, ropes, 1);
+	if (!traits->qk_norm)
 		return;
-	int64_t dim = config->head_dim;
-	rmsnorm_backward(emit, &(struct norm_backward){.x = raw.q,
-	                                               .w = emit_weight(emit, layer, 0, layer->q_norm, 1, dim),
-	                                               .rstd = s->rstd_q,
-	                                               .dy = d.q,
-	                                               .dx = d.q,
-	                                               .dw = emit_gradient(emit, layer, 0, layer->q_norm, 1, dim),
-	                                               .groups = config->num_attention_heads});
-	rmsnorm_backward(emit, &(struct norm_backward){.x = raw.k,
-	                                               .w = emit_weight(emit, layer, 0, layer->k_norm, 1, dim),
-	                                               .rstd = s->rstd_k,
-	                                               .dy = d.k,
-	                                               .dx = d.k,
-	                                               .dw = emit_gradient(emit, layer, 0, layer->k_norm, 1, dim),
-	                                               .groups = config->num_key_value_heads});
+	emit_norm_backward(emit, norm_q(layer), &(struct emit_norm_gradient){.x = raw.q, .stats = s->norm_q, .dy = d.q, .dx = d.q});
+	emit_norm_backward(emit, norm_k(layer), &(struct emit_norm_gradient){.x = raw.k, .stats = s->norm_k, .dy = d.k, .dx = d.k});
 }
 
-void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, struct rh_saved *s, struct rh_view dy, struct rh_view dx)
+void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes *ropes, struct rh_saved *s, struct rh_view dy,
+                         struct rh_view dx)
 {
-	const struct rh_model_config *config = emit->model->config;
-	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t hidden = config->hidden_size, mark = emit->arena->used;
+	int64_t hidden = emit->model->config->hidden_size, mark = emit->arena->used;
 	struct rh_view dx2 = operand(emit, index, RH_JOINT_O, hidden);
 	upper_half_backward(emit, index, s, dy, dx2);
 
@@ -299,23 +270,17 @@ void emit_block_backward(struct rh_emit *emit, int index, struct rh_view table, 
 	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
 	emit_linear_dx(emit, joint(index, RH_JOINT_O), dx2, d_o);
 	learn(emit, index, RH_JOINT_O, dx2, s->o, s);
-	qkv_backward(emit, index, table, s, d_o, dqkv);
+	qkv_backward(emit, index, ropes, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
-	struct rh_view h = operand(emit, index, RH_JOINT_QKV, hidden), w = emit_weight(emit, layer, 0, layer->norm1, 1, hidden);
+	struct rh_view h = operand(emit, index, RH_JOINT_QKV, hidden), stats = s->norm[RH_NORM_ATTENTION];
+	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_ATTENTION);
 	if (dx.data) {
 		emit_linear_dx(emit, joint(index, RH_JOINT_QKV), dqkv, dx);
-		rmsnorm_backward(emit, &(struct norm_backward){.x = s->x,
-		                                               .w = w,
-		                                               .rstd = s->rstd1,
-		                                               .dy = dx,
-		                                               .add = dx2,
-		                                               .dx = dx,
-		                                               .dw = emit_gradient(emit, layer, 0, layer->norm1, 1, hidden),
-		                                               .y = h,
-		                                               .groups = 1});
+		emit_norm_backward(emit, norm,
+		                   &(struct emit_norm_gradient){.x = s->x, .stats = stats, .dy = dx, .add = dx2, .dx = dx, .y = h});
 	} else { /* nothing below is trained: only the norm's output is needed once more */
-		emit_rmsnorm(emit, s->x, w, 1, h, s->rstd1);
+		emit_norm(emit, norm, s->x, h, stats);
 	}
 	learn(emit, index, RH_JOINT_QKV, dqkv, h, s);
 	rh_arena_reset(emit->arena, mark);
@@ -328,7 +293,7 @@ struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
 
 void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
-	int experts = emit->model->config->experts != 0;
+	int experts = emit->model->layer[index].traits.experts != 0;
 	if (experts)
 		emit_experts_weights(emit, index, s);
 	for (int which = experts ? RH_JOINT_O : RH_JOINT_DOWN; which >= 0; which--) /* in the order of the backward */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16, MOST_LAYERS = 1024 };
+enum { MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16 };
 
 /* One spelling of the rotary parameters. */
 struct rope {
@@ -140,21 +140,21 @@ static int parse_rotary(const json_t *json, const char *where, struct rh_model_c
 	if (json_is_number(json_object_get(json, "rope_theta")) && theta == 0)
 		return rh_fail(-EINVAL, "%s: rope_theta 0 makes no sense; it must be positive", where);
 	double said[3] = {theta, old.theta, fresh.theta};
-	out->rope_theta = 0;
+	out->rope[0].theta = 0;
 	for (int i = 0; i < 3; i++) {
-		if (said[i] && out->rope_theta && said[i] != out->rope_theta)
-			return rh_fail(-EINVAL, "%s: 'rope_theta' is given twice, as %g and as %g; keep one", where, out->rope_theta,
+		if (said[i] && out->rope[0].theta && said[i] != out->rope[0].theta)
+			return rh_fail(-EINVAL, "%s: 'rope_theta' is given twice, as %g and as %g; keep one", where, out->rope[0].theta,
 			               said[i]);
-		out->rope_theta = out->rope_theta ? out->rope_theta : said[i];
+		out->rope[0].theta = out->rope[0].theta ? out->rope[0].theta : said[i];
 	}
-	if (!out->rope_theta)
-		out->rope_theta = 10000;
+	if (!out->rope[0].theta)
+		out->rope[0].theta = 10000;
 	const struct rope *rope = fresh.given ? &fresh : &old;
-	out->rope_type = rope->type;
-	out->rope_factor = rope->factor;
-	out->rope_low_freq_factor = rope->low;
-	out->rope_high_freq_factor = rope->high;
-	out->rope_original_max_position = rope->original;
+	out->rope[0].type = rope->type;
+	out->rope[0].factor = rope->factor;
+	out->rope[0].low_freq_factor = rope->low;
+	out->rope[0].high_freq_factor = rope->high;
+	out->rope[0].original_max_position = rope->original;
 	return 0;
 }
 
@@ -353,22 +353,22 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 
 static int check_rope(const struct rh_model_config *config, const char *where)
 {
-	if (!(isfinite(config->rope_theta) && config->rope_theta > 0))
-		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, config->rope_theta);
-	if (config->rope_type != RH_ROPE_DEFAULT && !(isfinite(config->rope_factor) && config->rope_factor > 0))
-		return rh_fail(-EINVAL, "%s: rope scaling factor %g makes no sense; it must be positive", where, config->rope_factor);
-	if (config->rope_type == RH_ROPE_LLAMA3 &&
-	    !(config->rope_low_freq_factor > 0 && config->rope_high_freq_factor > config->rope_low_freq_factor &&
-	      isfinite(config->rope_high_freq_factor) && config->rope_original_max_position > 0))
+	if (!(isfinite(config->rope[0].theta) && config->rope[0].theta > 0))
+		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, config->rope[0].theta);
+	if (config->rope[0].type != RH_ROPE_DEFAULT && !(isfinite(config->rope[0].factor) && config->rope[0].factor > 0))
+		return rh_fail(-EINVAL, "%s: rope scaling factor %g makes no sense; it must be positive", where, config->rope[0].factor);
+	if (config->rope[0].type == RH_ROPE_LLAMA3 &&
+	    !(config->rope[0].low_freq_factor > 0 && config->rope[0].high_freq_factor > config->rope[0].low_freq_factor &&
+	      isfinite(config->rope[0].high_freq_factor) && config->rope[0].original_max_position > 0))
 		return rh_fail(-EINVAL,
 		               "%s: llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and a positive "
 		               "original_max_position_embeddings; found %g, %g, %lld",
-		               where, config->rope_low_freq_factor, config->rope_high_freq_factor,
-		               (long long)config->rope_original_max_position);
-	for (int64_t i = 0; config->rope_divisor && i < config->head_dim / 2; i++)
-		if (!(isfinite(config->rope_divisor[i]) && config->rope_divisor[i] > 0))
+		               where, config->rope[0].low_freq_factor, config->rope[0].high_freq_factor,
+		               (long long)config->rope[0].original_max_position);
+	for (int64_t i = 0; config->rope[0].divisor && i < config->head_dim / 2; i++)
+		if (!(isfinite(config->rope[0].divisor[i]) && config->rope[0].divisor[i] > 0))
 			return rh_fail(-EINVAL, "%s: rope_freqs.weight[%lld] is %g; it must be positive", where, (long long)i,
-			               (double)config->rope_divisor[i]);
+			               (double)config->rope[0].divisor[i]);
 	return 0;
 }
 
@@ -381,7 +381,7 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	        {"vocab_size", config->vocab_size, INT32_MAX},
 	        {"hidden_size", config->hidden_size, MOST_WIDTH},
 	        {"intermediate_size", config->intermediate_size, MOST_WIDTH},
-	        {"num_hidden_layers", config->num_hidden_layers, MOST_LAYERS},
+	        {"num_hidden_layers", config->num_hidden_layers, RH_MOST_LAYERS},
 	        {"num_attention_heads", config->num_attention_heads, MOST_HEADS},
 	        {"num_key_value_heads", config->num_key_value_heads, MOST_HEADS},
 	        {"head_dim", config->head_dim, RH_OP_MAX_HEAD_DIM},
@@ -403,9 +403,8 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	if (config->experts && (config->experts_per_token < 1 || config->experts_per_token > top))
 		return rh_fail(-EINVAL, "%s: %lld experts for a token; it must be 1 to %lld", where, (long long)config->experts_per_token,
 		               (long long)top);
-	if (config->window < 0 || config->window > INT32_MAX || (config->window && config->window_every < 1))
-		return rh_fail(-EINVAL, "%s: a window of %lld keys in each %lldth layer makes no sense", where, (long long)config->window,
-		               (long long)config->window_every);
+	if (config->window < 0 || config->window > INT32_MAX)
+		return rh_fail(-EINVAL, "%s: an attention window of %lld keys makes no sense", where, (long long)config->window);
 	if (config->num_attention_heads % config->num_key_value_heads)
 		return rh_fail(-EINVAL, "%s: num_attention_heads %lld is no multiple of num_key_value_heads %lld", where,
 		               (long long)config->num_attention_heads, (long long)config->num_key_value_heads);
@@ -461,7 +460,7 @@ int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out)
 
 void rh_model_config_free(struct rh_model_config *config)
 {
-	rh_free(config->rope_divisor);
+	rh_free(config->rope[0].divisor);
 	json_decref(config->source);
 	*config = (struct rh_model_config){0};
 }

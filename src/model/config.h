@@ -4,8 +4,14 @@
 
 #include "core/json.h"
 #include "model/family.h"
+#include "model/rope.h"
 
-enum rh_rope_type { RH_ROPE_DEFAULT, RH_ROPE_LINEAR, RH_ROPE_LLAMA3 };
+enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
+
+/* In what a transformer layer differs from others of its model. */
+struct rh_layer_config {
+	unsigned char windowed; /* its queries see config->window keys at most */
+};
 
 struct rh_model_config {
 	const struct rh_family *family;
@@ -13,18 +19,15 @@ struct rh_model_config {
 	int64_t num_attention_heads, num_key_value_heads, head_dim;
 	int64_t max_position_embeddings;
 	double rms_norm_eps, initializer_range;
-	double rope_theta;
-	enum rh_rope_type rope_type;
-	double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-	int64_t rope_original_max_position;
-	float *rope_divisor; /* (head_dim / 2) factors from a GGUF file's rope_freqs.weight, which replace the scaling above; else NULL */
-	int attention_bias;  /* on q, k, v */
-	int attention_output_bias; /* on o */
+	struct rh_rope rope[RH_ROPES]; /* by rh_traits' rope */
+	int attention_bias;            /* on q, k, v */
+	int attention_output_bias;     /* on o */
 	int mlp_bias, qk_norm, tie_word_embeddings;
 	/* Mixture of experts: so many MLPs of intermediate_size in each layer, of which each token goes through some; 0: one MLP. */
 	int64_t experts, experts_per_token;
 	enum rh_router_softmax router_softmax;
-	int64_t window, window_every; /* keys that a query sees at most, in each window_every-th layer from the first on; 0: all, in all */
+	int64_t window; /* keys that a query of a windowed layer sees at most */
+	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
 	json_t *source; /* the config.json as read, or NULL: keys that this struct does not hold are written back from it */
 };

@@ -25,24 +25,24 @@ static int infer_llama3(const struct rh_model_config *config, struct rh_model_co
 	double factor = 1;
 	int64_t half = config->head_dim / 2;
 	for (int64_t i = 0; i < half; i++)
-		factor = fmax(factor, config->rope_divisor[i]);
-	out->rope_type = RH_ROPE_DEFAULT;
+		factor = fmax(factor, config->rope[0].divisor[i]);
+	out->rope[0].type = RH_ROPE_DEFAULT;
 	if (factor == 1)
 		return 1;
 	for (int64_t original = 1024; original <= 1 << 20; original *= 2) {
 		int64_t fits = 0;
 		for (int64_t i = 0; i < half; i++) {
-			double frequency = pow(config->rope_theta, -2.0 * (double)i / (double)config->head_dim);
+			double frequency = pow(config->rope[0].theta, -2.0 * (double)i / (double)config->head_dim);
 			double divisor = llama3_divisor(frequency, factor, 1, 4, (double)original);
-			fits += fabs(divisor - config->rope_divisor[i]) <= 1e-4 * divisor;
+			fits += fabs(divisor - config->rope[0].divisor[i]) <= 1e-4 * divisor;
 		}
 		if (fits < half)
 			continue;
-		out->rope_type = RH_ROPE_LLAMA3;
-		out->rope_factor = factor;
-		out->rope_low_freq_factor = 1;
-		out->rope_high_freq_factor = 4;
-		out->rope_original_max_position = original;
+		out->rope[0].type = RH_ROPE_LLAMA3;
+		out->rope[0].factor = factor;
+		out->rope[0].low_freq_factor = 1;
+		out->rope[0].high_freq_factor = 4;
+		out->rope[0].original_max_position = original;
 		return 1;
 	}
 	return 0;
@@ -55,15 +55,16 @@ static json_t *rope_json(const struct rh_model_config *config, int with_theta)
 	json_t *rope = json_object();
 	if (!rope)
 		return NULL;
-	int failed = json_object_set_new(rope, "rope_type", json_string(names[config->rope_type]));
+	int failed = json_object_set_new(rope, "rope_type", json_string(names[config->rope[0].type]));
 	if (with_theta)
-		failed |= json_object_set_new(rope, "rope_theta", json_real(config->rope_theta));
-	if (config->rope_type != RH_ROPE_DEFAULT)
-		failed |= json_object_set_new(rope, "factor", json_real(config->rope_factor));
-	if (config->rope_type == RH_ROPE_LLAMA3) {
-		failed |= json_object_set_new(rope, "low_freq_factor", json_real(config->rope_low_freq_factor));
-		failed |= json_object_set_new(rope, "high_freq_factor", json_real(config->rope_high_freq_factor));
-		failed |= json_object_set_new(rope, "original_max_position_embeddings", json_integer(config->rope_original_max_position));
+		failed |= json_object_set_new(rope, "rope_theta", json_real(config->rope[0].theta));
+	if (config->rope[0].type != RH_ROPE_DEFAULT)
+		failed |= json_object_set_new(rope, "factor", json_real(config->rope[0].factor));
+	if (config->rope[0].type == RH_ROPE_LLAMA3) {
+		failed |= json_object_set_new(rope, "low_freq_factor", json_real(config->rope[0].low_freq_factor));
+		failed |= json_object_set_new(rope, "high_freq_factor", json_real(config->rope[0].high_freq_factor));
+		failed |=
+		        json_object_set_new(rope, "original_max_position_embeddings", json_integer(config->rope[0].original_max_position));
 	}
 	if (!failed)
 		return rope;
@@ -129,8 +130,8 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"tie_word_embeddings", json_boolean(c->tie_word_embeddings)},
 	        {"bos_token_id", c->bos_token_id >= 0 ? json_integer(c->bos_token_id) : json_null()},
 	        {"eos_token_id", eos_json(c)},
-	        {"rope_theta", json_real(c->rope_theta)},
-	        {"rope_scaling", c->rope_type == RH_ROPE_DEFAULT ? json_null() : rope_json(c, 0)},
+	        {"rope_theta", json_real(c->rope[0].theta)},
+	        {"rope_scaling", c->rope[0].type == RH_ROPE_DEFAULT ? json_null() : rope_json(c, 0)},
 	        {"rope_parameters", rope_json(c, 1)},
 	        {"torch_dtype", json_string(torch_dtype)},
 	        {"dtype", json_string(torch_dtype)},
@@ -144,7 +145,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
-	if (config->rope_divisor && !infer_llama3(config, &said))
+	if (config->rope[0].divisor && !infer_llama3(config, &said))
 		return rh_fail(-EINVAL,
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
 		               "(train a LoRA adapter instead)");

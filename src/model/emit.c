@@ -38,23 +38,23 @@ struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t co
 	return rh_view_of(emit->micro + offset, RH_I32, count, 1);
 }
 
-struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows, int64_t cols)
+struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols)
 {
-	if (offset < 0)
+	if (tensor < 0)
 		return (struct rh_view){0};
-	enum rh_dtype dtype = emit->model->dtype;
-	char *base = emit->launch ? emit->weights[layer->block[which]] : (char *)(uintptr_t)RH_ALIGN; /* measuring: any address */
-	return rh_view_of(base + rh_dtype_bytes(dtype, offset), dtype, rows, cols);
+	int block = layer->block[which];
+	struct rh_tensor_form form = rh_block_tensor(&emit->model->block[block], tensor, emit->model->dtype);
+	char *base = emit->launch ? emit->weights[block] : (char *)(uintptr_t)RH_ALIGN; /* measuring: any address */
+	return rh_view_of(base + form.offset, form.dtype, rows, cols);
 }
 
-struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows,
-                             int64_t cols)
+struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols)
 {
 	int block = layer->block[which];
-	if (offset < 0 || block < 0 || !emit->model->block[block].trainable)
+	if (tensor < 0 || block < 0 || !emit->model->block[block].trainable)
 		return (struct rh_view){0};
 	float *base = emit->launch ? emit->gradient[block][layer->use[which]] : (float *)(uintptr_t)RH_ALIGN;
-	return rh_view_of(base + offset, RH_F32, rows, cols);
+	return rh_view_of(base + emit->model->block[block].tensor[tensor].offset, RH_F32, rows, cols);
 }
 
 void emit_gemm(struct rh_emit *emit, const struct emit_product *product)
@@ -95,32 +95,20 @@ void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct r
 	emit_op(emit, &op);
 }
 
-void emit_glu(struct rh_emit *emit, struct rh_view gu, struct rh_view a)
+void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a)
 {
-	struct rh_op op = {.kind = RH_OP_GLU, .activation.act = emit->model->config->family->activation};
+	struct rh_op op = {.kind = RH_OP_GLU, .activation.act = act};
 	op.operand[RH_GLU_GU] = gu;
 	op.operand[RH_GLU_A] = a;
 	emit_op(emit, &op);
 }
 
-void emit_glu_backward(struct rh_emit *emit, struct rh_view gu, struct rh_view da, struct rh_view dot)
+void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot)
 {
-	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD, .activation.act = emit->model->config->family->activation};
+	struct rh_op op = {.kind = RH_OP_GLU_BACKWARD, .activation.act = act};
 	op.operand[RH_GLU_BACKWARD_GU] = op.operand[RH_GLU_BACKWARD_DGU] = gu;
 	op.operand[RH_GLU_BACKWARD_DA] = op.operand[RH_GLU_BACKWARD_A] = da;
 	op.operand[RH_GLU_BACKWARD_DOT] = dot;
-	emit_op(emit, &op);
-}
-
-void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd)
-{
-	struct rh_op op = {.kind = RH_OP_RMSNORM};
-	op.operand[RH_RMSNORM_X] = x;
-	op.operand[RH_RMSNORM_W] = w;
-	op.operand[RH_RMSNORM_Y] = y;
-	op.operand[RH_RMSNORM_RSTD] = rstd;
-	op.rmsnorm.groups = groups;
-	op.rmsnorm.epsilon = (float)emit->model->config->rms_norm_eps;
 	emit_op(emit, &op);
 }
 
@@ -138,18 +126,48 @@ void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linea
 	emit_op(emit, &op);
 }
 
-struct rh_view emit_rope_table(struct rh_emit *emit, struct rh_arena *arena)
+/* Of a model whose table depends on the micro-batch's positions: so many of them. */
+static int64_t positions(const struct rh_micro_shape *shape)
+{
+	return shape->keys > shape->longest ? shape->keys : shape->longest;
+}
+
+/* The elements of a head that a table turns: the same in all layers that ask for it. */
+static int64_t rotary_of(const struct rh_model *model, int rope)
+{
+	for (int l = 0; l < model->layers; l++)
+		if (model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.rope == rope)
+			return model->layer[l].traits.rotary;
+	return 0;
+}
+
+static struct rh_rope_table chosen_table(const struct rh_emit *emit, int which, int64_t rotary)
+{
+	const struct rh_rope *rope = &emit->model->config->rope[which];
+	int is_long = rh_rope_varies(rope) && positions(&emit->shape) > rope->original_max_position;
+	struct rh_rope_table table = emit->model->rope[which][is_long];
+	if (is_long && rope->type == RH_ROPE_DYNAMIC)
+		rh_rope_table(rope, rotary, positions(&emit->shape), &table);
+	return table;
+}
+
+struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena)
 {
 	const struct rh_model *model = emit->model;
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_view table = emit_take(arena, RH_F32, emit->shape.tokens, model->config->head_dim);
-	struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
-	op.operand[RH_ROPE_TABLE_POSITION] = emit_micro(emit, at.position, emit->shape.tokens);
-	op.operand[RH_ROPE_TABLE_TABLE] = table;
-	memcpy(op.rope_table.inv_freq, model->inv_freq, sizeof op.rope_table.inv_freq);
-	op.rope_table.scale = 1;
-	emit_op(emit, &op);
-	return table;
+	struct rh_ropes ropes = {{{0}}};
+	for (int i = 0; i < model->ropes; i++) {
+		int64_t rotary = rotary_of(model, i);
+		struct rh_rope_table table = chosen_table(emit, i, rotary);
+		struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
+		ropes.table[i] = emit_take(arena, RH_F32, emit->shape.tokens, rotary);
+		op.operand[RH_ROPE_TABLE_POSITION] = emit_micro(emit, at.position, emit->shape.tokens);
+		op.operand[RH_ROPE_TABLE_TABLE] = ropes.table[i];
+		memcpy(op.rope_table.inv_freq, table.inv_freq, sizeof op.rope_table.inv_freq);
+		op.rope_table.scale = table.scale;
+		emit_op(emit, &op);
+	}
+	return ropes;
 }
 
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out)

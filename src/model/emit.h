@@ -51,28 +51,33 @@ struct rh_emit {
 	char **weights;
 	float *(*gradient)[2];
 
-	/* generate: for each transformer layer keys then values, (cache_rows, kv_heads * head_dim) each; shape.keys rows of them are read
-	 */
+	/* generate: for each transformer layer keys then values, (cache_rows, its kv_heads * head_dim) each; shape.keys rows of them are
+	 * read */
 	char *cache;
 	int64_t cache_rows;
 };
 
+/* The model's rope tables, (T, elements rotated) F32 each; those that it does not have are absent. */
+struct rh_ropes {
+	struct rh_view table[RH_ROPES];
+};
+
 /* What a stage keeps between recompute and backward; allocated once for the model's layers. */
 struct rh_saved {
-	struct rh_view x, rstd1, qkv, qk, rstd_q, rstd_k, o, lse, x2, rstd2, gu; /* kind BLOCK */
+	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_q, norm_k, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
 	struct rh_view router, index, weight, start,
 	        place;                /* of a mixture of experts, whose gu has a row for each pair of token and expert */
 	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
 	struct {
 		struct rh_view dy, x;
-	} late[RH_JOINTS + 1];     /* by enum rh_joint, then a router's; an embedding's dy: the first */
-	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows, rstd; /* kind HEAD: the gathered rows */
+	} late[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
+	struct rh_view dh;     /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows;   /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */
-	struct rh_view rope;    /* (T,D) F32 */
-	int64_t mark;           /* of the arena before the stage began */
+	struct rh_ropes ropes;
+	int64_t mark; /* of the arena before the stage began */
 };
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
 void rh_stage_state_free(struct rh_stage_state *state);

@@ -16,10 +16,10 @@ struct rh_view emit_act(struct rh_emit *emit, int64_t rows, int64_t cols);
 /* A run of the micro-batch's integers at a byte offset, (count,1). */
 struct rh_view emit_micro(const struct rh_emit *emit, int64_t offset, int64_t count);
 
-/* A tensor of one of the layer's two blocks: weights, and its fp32 gradient sum (absent when the block is frozen or offset is -1). */
-struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows, int64_t cols);
-struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int64_t offset, int64_t rows,
-                             int64_t cols);
+/* A tensor of one of the layer's two blocks, or that and those that lie back to back with it: weights, and their fp32 gradient sum (absent
+ * when the block is frozen or tensor is -1). */
+struct rh_view emit_weight(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
+struct rh_view emit_gradient(const struct rh_emit *emit, const struct rh_layer *layer, int which, int tensor, int64_t rows, int64_t cols);
 
 struct emit_product {
 	struct rh_view a, b, c, bias, d;
@@ -33,14 +33,30 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *produc
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
-void emit_glu(struct rh_emit *emit, struct rh_view gu, struct rh_view a);
+void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
-void emit_glu_backward(struct rh_emit *emit, struct rh_view gu, struct rh_view da, struct rh_view dot);
-void emit_rmsnorm(struct rh_emit *emit, struct rh_view x, struct rh_view w, int64_t groups, struct rh_view y, struct rh_view rstd);
+void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
 void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
 
-/* The rope table of the micro-batch's positions. */
-struct rh_view emit_rope_table(struct rh_emit *emit, struct rh_arena *arena);
+/* Of the micro-batch's positions. */
+struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena);
+
+/* norm.c: a norm of a layer, as its traits say. One is a tensor of the layer's base block: over whole rows (groups 1), or over each of
+ * `groups` heads. */
+struct emit_norm {
+	const struct rh_layer *layer;
+	int tensor;
+	int64_t groups, length;
+};
+struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place);
+/* What the backward needs beside x: (T, groups) F32. */
+struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows);
+void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats);
+/* dx = add + gradient, and the weights' gradients; y: the forward's output once more. add and y may be absent. */
+struct emit_norm_gradient {
+	struct rh_view x, stats, dy, add, dx, y;
+};
+void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient);
 
 /* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
  * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. low[p], where the module is adapted,
@@ -58,8 +74,8 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
 
 /* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */
-void emit_block(struct rh_emit *emit, int layer, struct rh_view rope, struct rh_view x, struct rh_view y, struct rh_saved *saved);
-void emit_block_backward(struct rh_emit *emit, int layer, struct rh_view rope, struct rh_saved *saved, struct rh_view dy,
+void emit_block(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_view x, struct rh_view y, struct rh_saved *saved);
+void emit_block_backward(struct rh_emit *emit, int layer, const struct rh_ropes *ropes, struct rh_saved *saved, struct rh_view dy,
                          struct rh_view dx);
 /* The weight gradients that the backward put off; where its dy belongs meanwhile. */
 void emit_block_weights(struct rh_emit *emit, int layer, const struct rh_saved *saved);

@@ -1,11 +1,9 @@
-#include "model/family.h"
+#include "model/families/families.h"
 
 #include <string.h>
 
-/* clang-format off */
-#define ROW(...) {__VA_ARGS__},
-static const struct rh_family families[] = {RH_FAMILIES(ROW)};
-/* clang-format on */
+#define ROW(name) &family_##name,
+static const struct rh_family *const families[] = {RH_FAMILIES(ROW)};
 
 const char *rh_activation_name(enum rh_activation activation)
 {
@@ -16,13 +14,13 @@ const char *rh_activation_name(enum rh_activation activation)
 
 const struct rh_family *rh_family_at(size_t which)
 {
-	return which < sizeof families / sizeof *families ? &families[which] : NULL;
+	return which < sizeof families / sizeof *families ? families[which] : NULL;
 }
 
 const struct rh_family *rh_family_find(const char *model_type)
 {
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-		if (!strcmp(families[i].model_type, model_type))
-			return &families[i];
+		if (!strcmp(families[i]->model_type, model_type))
+			return families[i];
 	return NULL;
 }

@@ -1,5 +1,5 @@
-/* Families of models, and in what they differ. A family that is Llama but for one thing is a row here, and that thing where layers are
- * emitted (block.c). */
+/* Families of models, and in what they differ. Each is described in a file of its own in families/; layout.c and traits.c make
+ * its layers of that, and the shared kinds of layers (block.c, moe.c, head.c) emit them. */
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 
@@ -14,9 +14,19 @@ enum rh_family_bias {
 	RH_BIAS_QKV      /* q, k and v always, o never */
 };
 
+/* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
+struct rh_family_names {
+	const char *embedding, *layers, *final_norm, *head; /* layers: before the layer's number */
+	/* behind "<layers><number>." */
+	const char *norm[2]; /* by enum rh_norm_place */
+	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
+	const char *router, *experts;
+};
+
 struct rh_family {
 	const char *architecture; /* config.json's "architectures" */
 	const char *model_type;   /* its "model_type", and GGUF's "general.architecture" */
+	const struct rh_family_names *names;
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
 	enum rh_activation activation; /* of the MLP's gate: config.json's hidden_act can be no other */
@@ -26,16 +36,6 @@ struct rh_family {
 	int gguf_permuted; /* GGUF files hold the rows of q and k in the order of pairs that are rotated together */
 	int may_window;    /* config.json may ask for sliding windows, which are refused */
 };
-
-/* clang-format off */
-#define RH_FAMILIES(ROW) \
-	ROW(.architecture = "LlamaForCausalLM", .model_type = "llama", .vocab_size = 32000, .intermediate_size = 11008, \
-	    .max_position = 2048, .bos = 1, .eos = 2, .may_bias_mlp = 1, .gguf_permuted = 1) \
-	ROW(.architecture = "Qwen2ForCausalLM", .model_type = "qwen2", .vocab_size = 151936, .intermediate_size = 22016, \
-	    .key_value_heads = 32, .max_position = 32768, .bos = -1, .eos = -1, .attention_bias = RH_BIAS_QKV, .may_window = 1) \
-	ROW(.architecture = "Qwen3ForCausalLM", .model_type = "qwen3", .vocab_size = 151936, .intermediate_size = 22016, \
-	    .key_value_heads = 32, .head_dim = 128, .max_position = 32768, .bos = -1, .eos = -1, .qk_norm = 1, .may_window = 1)
-/* clang-format on */
 
 /* As hidden_act has it. */
 const char *rh_activation_name(enum rh_activation activation);

@@ -92,13 +92,14 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 		return;
 	struct rh_arena *arena = keep ? emit->saved : emit->arena;
 	s->rows = emit_take(arena, emit->model->dtype, rows, hidden);
-	s->rstd = emit_take(arena, RH_F32, rows, 1);
+	struct emit_norm norm = emit_norm_of(emit, emit->model->layers - 1, RH_NORM_FINAL);
+	s->norm[RH_NORM_FINAL] = emit_norm_stats(arena, norm, rows);
 	if (keep)
 		s->dh = emit_take(arena, emit->model->dtype, rows, hidden);
 	int64_t inner = emit->arena->used;
 	struct rh_view h = emit_act(emit, rows, hidden);
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);
-	emit_rmsnorm(emit, s->rows, emit_weight(emit, layer, 0, layer->norm, 1, hidden), 1, h, s->rstd);
+	emit_norm(emit, norm, s->rows, h, s->norm[RH_NORM_FINAL]);
 	if (out->logits.data)
 		emit_gemm(emit, &(struct emit_product){.a = h, .b = table_of(emit, layer), .trans_b = 1, .d = out->logits});
 	else
@@ -110,9 +111,7 @@ void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out 
 
 void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dx)
 {
-	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	int64_t hidden = emit->model->config->hidden_size;
 	if (emit->shape.head_rows == 0) {
 		struct rh_op fill = {.kind = RH_OP_FILL};
 		fill.operand[RH_FILL_Y] = dx;
@@ -120,15 +119,8 @@ void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct r
 			emit_op(emit, &fill);
 		return;
 	}
-	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
-	op.operand[RH_RMSNORM_BACKWARD_X] = s->rows;
-	op.operand[RH_RMSNORM_BACKWARD_W] = emit_weight(emit, layer, 0, layer->norm, 1, hidden);
-	op.operand[RH_RMSNORM_BACKWARD_RSTD] = s->rstd;
-	op.operand[RH_RMSNORM_BACKWARD_DY] = op.operand[RH_RMSNORM_BACKWARD_DX] = s->dh;
-	op.operand[RH_RMSNORM_BACKWARD_DW] = emit_gradient(emit, layer, 0, layer->norm, 1, hidden);
-	op.rmsnorm.groups = 1;
-	op.rmsnorm.epsilon = (float)emit->model->config->rms_norm_eps;
-	emit_op(emit, &op);
+	const struct emit_norm_gradient gradient = {.x = s->rows, .stats = s->norm[RH_NORM_FINAL], .dy = s->dh, .dx = s->dh};
+	emit_norm_backward(emit, emit_norm_of(emit, emit->model->layers - 1, RH_NORM_FINAL), &gradient);
 	if (!dx.data)
 		return;
 	struct rh_op scatter = {.kind = RH_OP_SCATTER_ROWS};

@@ -11,6 +11,7 @@
 #include "core/dtype.h"
 #include "device/device.h"
 #include "model/config.h"
+#include "model/traits.h"
 
 /* The adapter to train, resolved from the user's keys or from an existing adapter. */
 struct rh_lora_config {
@@ -36,11 +37,21 @@ struct rh_block {
 	int tensors;
 };
 
-/* A linear's place: offsets in elements inside the layer's base block and adapter block; -1 absent. */
+/* The format of a block's weights as devices read them; `plain` is the model's dtype. Whoever moves or reads them asks here. Gradients,
+ * masters and optimizer state are other arrays: they have one number for each element, at the tensors' offsets. */
+int64_t rh_block_bytes(const struct rh_block *block, enum rh_dtype plain);
+struct rh_tensor_form {
+	enum rh_dtype dtype;
+	int64_t offset; /* bytes from the block's first */
+};
+struct rh_tensor_form rh_block_tensor(const struct rh_block *block, int tensor, enum rh_dtype plain);
+
+/* A linear's place: numbers of its tensors in the layer's base block and adapter block; -1 absent. */
 struct rh_linear {
-	int64_t in, out;
-	int64_t weight, bias;
-	int64_t lora_a, lora_b, r; /* r 0: no adapter */
+	int64_t in, out; /* out 0: the layer has none */
+	int weight, bias;
+	int lora_a, lora_b;
+	int64_t r; /* 0: no adapter */
 	float scale;
 	int site; /* 0..6: which module of the layer, for dropout's counter */
 };
@@ -55,17 +66,24 @@ struct rh_joint_projections {
 };
 extern const struct rh_joint_projections rh_joints[RH_JOINTS];
 
+/* A layer's norms of whole rows; the head has FINAL. */
+enum rh_norm_place { RH_NORM_ATTENTION, RH_NORM_MLP, RH_NORM_FINAL = RH_NORM_ATTENTION, RH_NORMS = 2 };
+
 struct rh_layer {
 	enum rh_layer_kind kind;
 	int block[2]; /* base (the table for the embedding; norm and head for the head); adapter, or the tied table for the head; -1 absent
 	               */
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
-	/* kind BLOCK: offsets in the base block, -1 absent */
-	int64_t norm1, norm2, q_norm, k_norm;
-	struct rh_linear proj[RH_PROJS];               /* of a mixture of experts those of the attention; the others' weights are -1 */
-	int64_t router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I); -1: one MLP */
+	struct rh_traits traits;
+	/* numbers of tensors in the base block, -1 absent */
+	int norm[RH_NORMS];
+	/* kind BLOCK */
+	int q_norm, k_norm;
+	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
+	int router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I): the first expert's; -1: one MLP */
+	int64_t cache_column;                      /* of its keys, then its values, in a row of all layers' keys and values */
 	/* kind HEAD */
-	int64_t norm, head; /* head: offset in block[1] when tied, else in block[0] */
+	int head; /* in block[1] when tied, else in block[0] */
 };
 
 /* How the products of linears, y, dx and dW, are made of bf16 operands; adapters', the head's and attention's are always summed in fp32. */
@@ -87,8 +105,10 @@ struct rh_model {
 	int blocks;
 	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
 	int layers;
-	int first_trained;                /* lowest layer that has a trainable block */
-	float inv_freq[RH_ROPE_MAX_HALF]; /* head_dim / 2 */
+	int first_trained;     /* lowest layer that has a trainable block */
+	int64_t cache_columns; /* keys and values of a token in all layers */
+	int ropes;             /* rope tables that layers ask for; of each that for short and for long micro-batches */
+	struct rh_rope_table rope[RH_ROPES][2];
 };
 
 /* `lora` NULL: every parameter is trained. -EINVAL if LoRA targets no module. */
@@ -103,6 +123,9 @@ void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain);
 int rh_model_cut_finer(struct rh_model *model);
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
+
+/* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. */
+int rh_layers_alike(const struct rh_model *model, int a, int b);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);

@@ -11,11 +11,11 @@ struct sizes {
 	int64_t tokens, hidden, wide, experts, pairs;
 };
 
-static struct sizes sizes_of(const struct rh_emit *emit)
+static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *layer)
 {
-	const struct rh_model_config *config = emit->model->config;
-	return (struct sizes){emit->shape.tokens, config->hidden_size, config->intermediate_size, config->experts,
-	                      emit->shape.tokens * config->experts_per_token};
+	const struct rh_traits *traits = &layer->traits;
+	return (struct sizes){emit->shape.tokens, emit->model->config->hidden_size, traits->intermediate, traits->experts,
+	                      emit->shape.tokens * traits->experts_per_token};
 }
 
 static int learns(const struct rh_emit *emit, int index)
@@ -31,8 +31,9 @@ static struct rh_arena *late_or(const struct rh_emit *emit, int index, struct rh
 
 void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_saved *saved)
 {
-	struct sizes n = sizes_of(emit);
-	int64_t top = emit->model->config->experts_per_token;
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct sizes n = sizes_of(emit, layer);
+	int64_t top = layer->traits.experts_per_token;
 	saved->router = emit_take(arena, RH_F32, n.tokens, n.experts);
 	saved->index = emit_take(arena, RH_I32, n.tokens, top);
 	saved->weight = emit_take(arena, RH_F32, n.tokens, top);
@@ -87,29 +88,29 @@ static void unpermute(struct rh_emit *emit, struct rh_view rows, const struct rh
 
 static struct rh_view router_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	return emit_weight(emit, layer, 0, layer->router, n.experts, n.hidden);
 }
 
 static struct rh_view gate_up_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	return emit_weight(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
 }
 
 static struct rh_view down_weight(const struct rh_emit *emit, const struct rh_layer *layer)
 {
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	return emit_weight(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 }
 
 void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
 	emit_gemm(emit, &(struct emit_product){.a = h, .b = router_weight(emit, layer), .trans_b = 1, .d = s->router});
-	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = emit->model->config->router_softmax};
+	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	op.operand[RH_ROUTER_LOGITS] = s->router;
 	op.operand[RH_ROUTER_INDEX] = s->index;
 	op.operand[RH_ROUTER_WEIGHT] = s->weight;
@@ -119,16 +120,17 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 	grouped(emit, rows, gate_up_weight(emit, layer), 1, s->start, s->gu);
 	if (y.data) {
 		struct rh_view a = emit_act(emit, n.pairs, n.wide);
-		emit_glu(emit, s->gu, a);
+		emit_glu(emit, layer->traits.activation, s->gu, a);
 		grouped(emit, a, down_weight(emit, layer), 1, s->start, rows);
 		unpermute(emit, rows, s, s->weight, s->x2, y);
 	}
 	rh_arena_reset(emit->arena, mark);
 }
 
-static void router_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dot, struct rh_view dlogits)
+static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_saved *s, struct rh_view dot,
+                            struct rh_view dlogits)
 {
-	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = emit->model->config->router_softmax};
+	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
 	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->router;
 	op.operand[RH_ROUTER_BACKWARD_INDEX] = s->index;
 	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->weight;
@@ -153,7 +155,7 @@ static void unpermute_backward(struct rh_emit *emit, const struct rh_saved *s, s
 static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 	if (dw.data)
 		grouped_gradient(emit, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s->start, dw);
@@ -162,7 +164,7 @@ static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s
 static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->router, n.experts, n.hidden);
 	if (dw.data)
@@ -177,7 +179,7 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, layer);
 	struct rh_arena *operands = late_or(emit, index, emit->arena);
 	struct rh_view dlogits = emit_take(operands, act, n.tokens, n.experts);
 	int64_t mark = emit->arena->used;
@@ -185,8 +187,8 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
 	grouped(emit, rows, down_weight(emit, layer), 0, s->start, a);
-	emit_glu_backward(emit, s->gu, a, dot);
-	router_backward(emit, s, dot, dlogits);
+	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
+	router_backward(emit, layer, s, dot, dlogits);
 	s->late[RH_JOINT_DOWN].dy = rows;
 	s->late[RH_JOINT_DOWN].x = a;
 	s->late[RH_JOINT_GATE_UP].dy = s->gu;
@@ -204,7 +206,7 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 
 void emit_experts_learn(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view h)
 {
-	struct sizes n = sizes_of(emit);
+	struct sizes n = sizes_of(emit, &emit->model->layer[index]);
 	if (!learns(emit, index))
 		return;
 	struct rh_view rows = emit_take(late_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);

@@ -16,7 +16,8 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 {
 	const struct rh_model *model = emit->model;
 	int64_t mark = emit->arena->used;
-	struct rh_view table = emit_rope_table(emit, emit->arena), spare[2] = {{0}, {0}};
+	struct rh_ropes ropes = emit_rope_tables(emit, emit->arena);
+	struct rh_view spare[2] = {{0}, {0}};
 	/* two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone */
 	int ends = model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data), inner = hi - lo - ends;
 	for (int i = 0; i < 2 && i < inner; i++)
@@ -29,7 +30,7 @@ int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, con
 			break;
 		case RH_LAYER_BLOCK:
 			y = upper_end(boundary, l, spare, x);
-			emit_block(emit, l, table, x, y, NULL);
+			emit_block(emit, l, &ropes, x, y, NULL);
 			break;
 		case RH_LAYER_EMBEDDING:
 			y = upper_end(boundary, l, spare, x);
@@ -47,7 +48,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 {
 	const struct rh_model *model = emit->model;
 	state->mark = emit->arena->used;
-	state->rope = emit_rope_table(emit, emit->saved);
+	state->ropes = emit_rope_tables(emit, emit->saved);
 	for (int l = lo; l < hi; l++) {
 		struct rh_saved *saved = &state->layer[l];
 		struct rh_view out = l + 1 == hi ? y : (struct rh_view){0};
@@ -58,7 +59,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 			emit_head(emit, x, head, saved);
 			break;
 		case RH_LAYER_BLOCK:
-			emit_block(emit, l, state->rope, x, out, saved);
+			emit_block(emit, l, &state->ropes, x, out, saved);
 			break;
 		case RH_LAYER_EMBEDDING:
 			*saved = (struct rh_saved){0};
@@ -115,7 +116,7 @@ int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_stat
 			emit_head_backward(emit, &state->layer[l], out);
 			break;
 		case RH_LAYER_BLOCK:
-			emit_block_backward(emit, l, state->rope, &state->layer[l], dy, out);
+			emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
 			break;
 		case RH_LAYER_EMBEDDING:
 			if (!emit->late)

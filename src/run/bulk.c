@@ -134,7 +134,7 @@ static void place_weights(struct work *work, int64_t *bytes)
 	if (!stays(work, all, &at))
 		at = make_room(work, all);
 	for (int b = 0; b < model->blocks; b++) {
-		int64_t length = rh_dtype_bytes(model->dtype, model->block[b].elements), was = weights->offset[b];
+		int64_t length = rh_block_bytes(&model->block[b], model->dtype), was = weights->offset[b];
 		int there = offset[b] >= 0 && is_there(work, b, at + offset[b]);
 		bytes[b] = offset[b] < 0 || there ? 0 : length;
 		if (!there && was >= 0 && was < at + all && was + length > at)
@@ -320,7 +320,7 @@ static void keep_or_forget(struct rh_executor *executor, struct run_device *on)
 		int there = has_weights(executor, b) && on->weights.version[b] == rh_store_version(executor->options.store, b);
 		if (executor->offset[b] < 0 || (there && (!upload->bytes[b] || upload->sent[b])))
 			continue;
-		upload->bytes[b] = rh_dtype_bytes(model->dtype, model->block[b].elements);
+		upload->bytes[b] = rh_block_bytes(&model->block[b], model->dtype);
 		upload->sent[b] = 0;
 		if (!comes)
 			on->weights.offset[b] = -1;

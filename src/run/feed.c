@@ -63,7 +63,7 @@ static int find_pages(struct run_feed *feed)
 	if (!feed->first)
 		return -ENOMEM;
 	for (int b = 0; b < blocks; b++) {
-		int64_t bytes = rh_dtype_bytes(dtype, rh_store_block(feed->store, b)->elements);
+		int64_t bytes = rh_block_bytes(rh_store_block(feed->store, b), dtype);
 		feed->first[b] = rh_store_pages(feed->store, b) < 0 ? -1 : feed->pages;
 		if (feed->first[b] >= 0)
 			feed->pages += (int)((bytes + feed->page_bytes - 1) / feed->page_bytes);

@@ -113,7 +113,7 @@ static void overwrite(struct work *work, int64_t at, int64_t bytes)
 	const struct rh_model *model = work->executor->options.model;
 	for (int b = 0; b < model->blocks; b++) {
 		int64_t was = weights->offset[b];
-		if (was >= 0 && was < at + bytes && was + rh_dtype_bytes(model->dtype, model->block[b].elements) > at)
+		if (was >= 0 && was < at + bytes && was + rh_block_bytes(&model->block[b], model->dtype) > at)
 			weights->offset[b] = -1;
 	}
 }

@@ -98,22 +98,22 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 		check_ok(rh_source_open(dir, &directory));
 		struct rh_model_config a = *rh_source_config(gguf), b = *rh_source_config(directory);
 		if (m == 0) { /* Llama-3's scaling is divisors in one file and a recipe in the other */
-			assert_non_null(a.rope_divisor);
-			assert_true(a.rope_divisor[0] == 1 && a.rope_divisor[3] == 8);
+			assert_non_null(a.rope[0].divisor);
+			assert_true(a.rope[0].divisor[0] == 1 && a.rope[0].divisor[3] == 8);
 			json_t *json;
 			struct rh_model_config written;
 			check_ok(rh_model_config_write(&a, "float32", &json));
 			check_ok(rh_model_config_parse(json, "written", &written));
-			assert_int_equal(written.rope_type, RH_ROPE_LLAMA3);
-			assert_true(written.rope_factor == 8 && written.rope_low_freq_factor == 1 && written.rope_high_freq_factor == 4);
-			assert_int_equal(written.rope_original_max_position, 8192);
+			assert_int_equal(written.rope[0].type, RH_ROPE_LLAMA3);
+			assert_true(written.rope[0].factor == 8 && written.rope[0].low_freq_factor == 1 && written.rope[0].high_freq_factor == 4);
+			assert_int_equal(written.rope[0].original_max_position, 8192);
 			json_decref(json);
 			rh_model_config_free(&written);
-			b.rope_type = RH_ROPE_DEFAULT;
-			b.rope_factor = b.rope_low_freq_factor = b.rope_high_freq_factor = 0;
-			b.rope_original_max_position = 0;
+			b.rope[0].type = RH_ROPE_DEFAULT;
+			b.rope[0].factor = b.rope[0].low_freq_factor = b.rope[0].high_freq_factor = 0;
+			b.rope[0].original_max_position = 0;
 		}
-		a.rope_divisor = NULL;
+		a.rope[0].divisor = NULL;
 		a.source = b.source = NULL;
 		assert_memory_equal(&a, &b, sizeof a);
 		assert_int_equal(a.tie_word_embeddings, m == 1);
@@ -457,7 +457,7 @@ static void test_source_demo_model_has_the_gguf_packages_values(void **state)
 	const struct rh_model_config *c = rh_source_config(source);
 	assert_int_equal(c->vocab_size, 49152);
 	assert_int_equal(c->num_hidden_layers, 30);
-	assert_true(c->tie_word_embeddings && c->rope_theta == 100000 && c->rms_norm_eps == 1e-5);
+	assert_true(c->tie_word_embeddings && c->rope[0].theta == 100000 && c->rms_norm_eps == 1e-5);
 	struct rh_tokenizer *tokenizer;
 	check_ok(rh_source_tokenizer(source, &tokenizer));
 	check_ids(tokenizer, "Hello world", (const int32_t[]){19556, 905}, 2);

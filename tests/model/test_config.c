@@ -60,7 +60,7 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 	assert_int_equal(c.bos_token_id, 1);
 	assert_int_equal(c.eos_token_ids, 1);
 	assert_int_equal(c.eos_token_id[0], 2);
-	assert_true(c.rms_norm_eps == 1e-6 && c.rope_theta == 10000 && c.initializer_range == 0.02);
+	assert_true(c.rms_norm_eps == 1e-6 && c.rope[0].theta == 10000 && c.initializer_range == 0.02);
 	assert_false(c.attention_bias || c.attention_output_bias || c.mlp_bias || c.qk_norm || c.tie_word_embeddings);
 	rh_model_config_free(&c);
 	check_ok(parse("{\"model_type\":\"qwen2\",\"num_attention_heads\":64,\"bos_token_id\":null}", &c));
@@ -103,9 +103,9 @@ static void test_config_both_spellings_of_rope(void **state)
 	for (size_t i = 0; i < 4; i++) {
 		struct rh_model_config c;
 		check_accepted("Llama", spellings[i], &c);
-		assert_int_equal(c.rope_type, RH_ROPE_LLAMA3);
-		assert_true(c.rope_theta == 500000 && c.rope_factor == 8 && c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4);
-		assert_int_equal(c.rope_original_max_position, 8192);
+		assert_int_equal(c.rope[0].type, RH_ROPE_LLAMA3);
+		assert_true(c.rope[0].theta == 500000 && c.rope[0].factor == 8 && c.rope[0].low_freq_factor == 1 && c.rope[0].high_freq_factor == 4);
+		assert_int_equal(c.rope[0].original_max_position, 8192);
 		rh_model_config_free(&c);
 	}
 	struct rh_model_config c;
@@ -113,12 +113,12 @@ static void test_config_both_spellings_of_rope(void **state)
 	               ",\"rope_theta\":1e6,\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"default\","
 	               "\"rope_theta\":1000000}",
 	               &c);
-	assert_int_equal(c.rope_type, RH_ROPE_DEFAULT);
-	assert_true(c.rope_theta == 1e6);
+	assert_int_equal(c.rope[0].type, RH_ROPE_DEFAULT);
+	assert_true(c.rope[0].theta == 1e6);
 	rh_model_config_free(&c);
 	check_accepted("Qwen2", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}", &c);
-	assert_int_equal(c.rope_type, RH_ROPE_LINEAR);
-	assert_true(c.rope_factor == 2.5 && c.rope_theta == 10000);
+	assert_int_equal(c.rope[0].type, RH_ROPE_LINEAR);
+	assert_true(c.rope[0].factor == 2.5 && c.rope[0].theta == 10000);
 	rh_model_config_free(&c);
 }
 
@@ -261,14 +261,14 @@ static void test_config_what_no_file_can_say_is_not_written(void **state)
 	assert_int_equal(rh_model_config_write(&c, "float32", &json), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "LlamaForCausalLM cannot have biases on q, k and v as this model does"));
 	c.attention_bias = 0;
-	c.rope_divisor = rh_alloc((size_t)c.head_dim / 2, sizeof *c.rope_divisor);
-	assert_non_null(c.rope_divisor);
+	c.rope[0].divisor = rh_alloc((size_t)c.head_dim / 2, sizeof *c.rope[0].divisor);
+	assert_non_null(c.rope[0].divisor);
 	for (int64_t i = 0; i < c.head_dim / 2; i++)
-		c.rope_divisor[i] = 1 + (float)(i % 3);
+		c.rope[0].divisor[i] = 1 + (float)(i % 3);
 	assert_int_equal(rh_model_config_write(&c, "float32", &json), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "rope_freqs.weight of the GGUF file follows no known scaling"));
 	for (int64_t i = 0; i < c.head_dim / 2; i++)
-		c.rope_divisor[i] = 1;
+		c.rope[0].divisor[i] = 1;
 	check_ok(rh_model_config_write(&c, "float32", &json));
 	assert_true(json_is_null(json_object_get(json, "rope_scaling")));
 	json_decref(json);
@@ -324,7 +324,7 @@ static void test_config_load_takes_a_file_or_a_directory(void **state)
 	assert_int_equal(c.head_dim, 16);
 	rh_model_config_free(&c);
 	check_ok(rh_model_config_load("tests/reference/ckpt/qwen3/config.json", &c));
-	assert_int_equal(c.rope_type, RH_ROPE_LINEAR);
+	assert_int_equal(c.rope[0].type, RH_ROPE_LINEAR);
 	rh_model_config_free(&c);
 	assert_int_equal(rh_model_config_load("tests/reference/nothing", &c), -ENOENT);
 }

@@ -70,7 +70,7 @@ static void rig_open(struct rig *rig, enum rh_dtype dtype)
 	                               .num_attention_heads = 4,
 	                               .num_key_value_heads = 2,
 	                               .head_dim = 12,
-	                               .rope_theta = 10000,
+	                               .rope[0].theta = 10000,
 	                               .initializer_range = 0.02},
 	                    .seed = check_seed()};
 	struct rh_lora_config lora = {.module = all_but_up};

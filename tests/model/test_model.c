@@ -17,7 +17,7 @@ static struct rh_model_config small(void)
 	                                .num_attention_heads = 4,
 	                                .num_key_value_heads = 2,
 	                                .head_dim = 12,
-	                                .rope_theta = 10000,
+	                                .rope[0].theta = 10000,
 	                                .initializer_range = 0.02};
 }
 
@@ -26,8 +26,8 @@ static void check_frequencies(const struct rh_model_config *config, double (*exp
 	struct rh_model *model;
 	check_ok(rh_model_create(config, RH_F32, NULL, &model));
 	for (int i = 0; i < config->head_dim / 2; i++) {
-		double want = expected(pow(config->rope_theta, -2.0 * i / (double)config->head_dim), i);
-		assert_true(fabs((double)model->inv_freq[i] - want) <= 3e-7 * want);
+		double want = expected(pow(config->rope[0].theta, -2.0 * i / (double)config->head_dim), i);
+		assert_true(fabs((double)model->rope[0][0].inv_freq[i] - want) <= 3e-7 * want);
 	}
 	rh_model_destroy(model);
 }
@@ -70,21 +70,21 @@ static void test_frequencies_equal_closed_forms(void **state)
 	struct rh_model_config config = small();
 	config.head_dim = 64;
 	check_frequencies(&config, plain_angle);
-	config.rope_theta = 500000;
+	config.rope[0].theta = 500000;
 	check_frequencies(&config, plain_angle);
-	config.rope_type = RH_ROPE_LLAMA3;
-	config.rope_factor = 8;
-	config.rope_low_freq_factor = 1;
-	config.rope_high_freq_factor = 4;
-	config.rope_original_max_position = 8192;
+	config.rope[0].type = RH_ROPE_LLAMA3;
+	config.rope[0].factor = 8;
+	config.rope[0].low_freq_factor = 1;
+	config.rope[0].high_freq_factor = 4;
+	config.rope[0].original_max_position = 8192;
 	check_frequencies(&config, llama3);
 	for (int i = 0; i < 32; i++)
 		divisor[i] = 1 + 0.25f * (float)i;
-	config.rope_divisor = divisor; /* a GGUF file's factors replace the scaling */
+	config.rope[0].divisor = divisor; /* a GGUF file's factors replace the scaling */
 	check_frequencies(&config, divided);
 	config = small();
-	config.rope_type = RH_ROPE_LINEAR;
-	config.rope_factor = 4;
+	config.rope[0].type = RH_ROPE_LINEAR;
+	config.rope[0].factor = 4;
 	check_frequencies(&config, quarter);
 }
 
@@ -119,8 +119,10 @@ static void test_layout_keeps_products_together(void **state)
 			static const int together[][2] = {{RH_PROJ_Q, RH_PROJ_K}, {RH_PROJ_K, RH_PROJ_V}, {RH_PROJ_GATE, RH_PROJ_UP}};
 			for (int i = 0; i < 3; i++) {
 				const struct rh_linear *a = &p[together[i][0]], *b = &p[together[i][1]];
-				assert_int_equal(b->weight, a->weight + a->out * a->in);
-				assert_int_equal(b->bias, a->bias < 0 ? -1 : a->bias + a->out);
+				const struct rh_tensor *tensor = model->block[model->layer[l].block[0]].tensor;
+				assert_int_equal(tensor[b->weight].offset, tensor[a->weight].offset + a->out * a->in);
+				assert_int_equal(b->bias < 0, a->bias < 0);
+				assert_true(b->bias < 0 || tensor[b->bias].offset == tensor[a->bias].offset + a->out);
 			}
 		}
 		const struct rh_layer *head = &model->layer[model->layers - 1];
@@ -128,6 +130,22 @@ static void test_layout_keeps_products_together(void **state)
 		assert_int_equal(model->block[0].uses, config.tie_word_embeddings ? 2 : 1);
 		rh_model_destroy(model);
 	}
+}
+
+/* Layers that emit other ops are not taken for each other, however alike their tensors are. */
+static void test_layers_with_other_traits_are_not_alike(void **state)
+{
+	(void)state;
+	struct rh_model_config config = small();
+	struct rh_model *model;
+	config.window = 5;
+	config.layer[1].windowed = 1;
+	check_ok(rh_model_create(&config, RH_F32, NULL, &model));
+	assert_int_equal(model->layer[1].traits.window, 0);
+	assert_int_equal(model->layer[2].traits.window, 5);
+	assert_false(rh_layers_alike(model, 1, 2));
+	assert_true(rh_layers_alike(model, 1, 3));
+	rh_model_destroy(model);
 }
 
 static int only_second_v(const void *context, const char *name, int64_t *r, double *scale)
@@ -204,9 +222,8 @@ static void test_initial_values_come_in_any_pieces(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_frequencies_equal_closed_forms),
-	        cmocka_unit_test(test_layout_keeps_products_together),
-	        cmocka_unit_test(test_adapters_train_only_what_is_targeted),
+	        cmocka_unit_test(test_frequencies_equal_closed_forms),         cmocka_unit_test(test_layout_keeps_products_together),
+	        cmocka_unit_test(test_layers_with_other_traits_are_not_alike), cmocka_unit_test(test_adapters_train_only_what_is_targeted),
 	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,7 +80,7 @@ static void rig_open(struct rig *rig, enum rh_dtype dtype, int64_t experts)
 	                               .num_key_value_heads = 1,
 	                               .head_dim = DIM,
 	                               .rms_norm_eps = 1e-6,
-	                               .rope_theta = 10000,
+	                               .rope[0].theta = 10000,
 	                               .qk_norm = 1,
 	                               .experts = experts,
 	                               .experts_per_token = TOP,
@@ -192,8 +192,8 @@ static void test_gradients_are_the_derivative(void **state)
 	for (int softmax = RH_ROUTER_OVER_ALL; softmax <= RH_ROUTER_OVER_CHOSEN; softmax++) {
 		struct rig rig;
 		rig_open(&rig, RH_F32, EXPERTS);
-		rig.config.router_softmax = (enum rh_router_softmax)softmax;
-		rig.config.window = softmax ? 3 : 0, rig.config.window_every = 1;
+		rig.model->layer[LAYER].traits.softmax = (enum rh_router_softmax)softmax;
+		rig.model->layer[LAYER].traits.window = softmax ? 3 : 0;
 		struct probing at = {&rig, hidden(RH_F32), hidden(RH_F32), hidden(RH_F32), 0};
 		struct rh_view dx = hidden(RH_F32);
 		const struct rh_block *block = &rig.model->block[LAYER];
@@ -271,8 +271,8 @@ static void test_router_gradient_in_bf16(void **state)
 		free(x.data), free(dy.data), free(dx.data);
 	}
 	assert_true(rig[0].choice == rig[1].choice);
-	const float *exact = rig[0].gradient[LAYER][0] + rig[0].model->layer[LAYER].router;
-	const float *rounded = rig[1].gradient[LAYER][0] + rig[1].model->layer[LAYER].router;
+	int64_t router = rig[0].model->block[LAYER].tensor[rig[0].model->layer[LAYER].router].offset;
+	const float *exact = rig[0].gradient[LAYER][0] + router, *rounded = rig[1].gradient[LAYER][0] + router;
 	for (int i = 0; i < EXPERTS * HIDDEN; i++) {
 		difference += pow((double)(rounded[i] - exact[i]), 2);
 		size += pow((double)exact[i], 2);
@@ -298,8 +298,8 @@ static void test_experts_lie_one_after_the_other(void **state)
 		if (sscanf(tensor->name, "model.layers.0.mlp.experts.%d.%15[a-z]_proj", &e, which) != 2)
 			continue;
 		int64_t each = WIDE * HIDDEN;
-		int64_t at = !strcmp(which, "down") ? layer->experts_down + e * each
-		                                    : layer->experts_gate_up + (2 * e + !strcmp(which, "up")) * each;
+		int64_t at = !strcmp(which, "down") ? block->tensor[layer->experts_down].offset + e * each
+		                                    : block->tensor[layer->experts_gate_up].offset + (2 * e + !strcmp(which, "up")) * each;
 		assert_int_equal(tensor->offset, at);
 		found++;
 	}

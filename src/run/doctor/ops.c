@@ -53,7 +53,7 @@ static int pass_model(struct pass *pass, const struct rh_device_grain *grain)
 	                                        .max_position_embeddings = probe->tokens,
 	                                        .rms_norm_eps = 1e-5,
 	                                        .initializer_range = 0.02,
-	                                        .rope_theta = 10000,
+	                                        .rope[0].theta = 10000,
 	                                        .qk_norm = probe->qk_norm,
 	                                        .tie_word_embeddings = 1,
 	                                        .bos_token_id = -1};
@@ -79,7 +79,7 @@ static int pass_place(struct pass *pass)
 		return -ENOMEM;
 	for (int b = 0; b < model->blocks; b++) {
 		const struct rh_block *block = &model->block[b];
-		pass->weights[b] = rh_arena_take(&pass->memory, rh_dtype_bytes(model->dtype, block->elements));
+		pass->weights[b] = rh_arena_take(&pass->memory, rh_block_bytes(block, model->dtype));
 		for (int use = 0; use < 2 && block->trainable; use++)
 			pass->gradient[b][use] = rh_arena_take(&pass->memory, 4 * block->elements);
 		if (block->trainable && block->uses == 1 && model->dtype != RH_F32)

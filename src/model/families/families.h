@@ -1,0 +1,19 @@
+/* The families of this folder. To add one: a file here, and its rows below. */
+#ifndef RH_MODEL_FAMILIES_H
+#define RH_MODEL_FAMILIES_H
+
+#include "model/family.h"
+
+#define RH_FAMILIES(ROW)                                                                                                                   \
+	ROW(llama)                                                                                                                         \
+	ROW(qwen2)                                                                                                                         \
+	ROW(qwen3)
+
+#define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
+RH_FAMILIES(RH_FAMILY_DECLARE)
+#undef RH_FAMILY_DECLARE
+
+/* Llama's names, which many others took over. */
+extern const struct rh_family_names family_names_llama;
+
+#endif

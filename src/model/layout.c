@@ -1,0 +1,288 @@
+/* Which tensors a model has and where they lie in its blocks. Names come from the family (family.h), sizes from each layer's traits. */
+#include "model/model_internal.h"
+
+#include "core/alloc.h"
+#include "core/arena.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = 192, EXPERT_TENSORS = 3, GAP = 64 /* elements: 256 bytes of F32, 128 of bf16 */ };
+
+/* Collects a block's tensors while it is laid out. */
+struct layout {
+	struct rh_block *block;
+	const char *prefix; /* of its tensors' names */
+	int most, fault;    /* most: tensors */
+};
+
+static void begin_block(struct layout *at, struct rh_block *block, int trainable, const char *name, int64_t experts)
+{
+	*at = (struct layout){.block = block, .prefix = "", .most = MODEL_TENSORS + (int)experts * EXPERT_TENSORS};
+	block->trainable = trainable;
+	block->uses = 1;
+	block->name = rh_strdup(name);
+	block->tensor = rh_alloc((size_t)at->most, sizeof *block->tensor);
+	if (!block->name || !block->tensor)
+		at->fault = -ENOMEM;
+}
+
+/* Where the next tensor may begin; tensors that follow without it lie back to back. */
+static void align(struct layout *at)
+{
+	at->block->elements = rh_align_up(at->block->elements, GAP);
+}
+
+/* The tensor "<prefix><module>.<kind>"; returns its number. rank 1 tensors are norms and biases: no weight decay. */
+static int place(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
+{
+	struct rh_block *block = at->block;
+	char name[NAME_BYTES];
+	if (at->fault)
+		return 0;
+	RH_ASSERT(block->tensors < at->most);
+	snprintf(name, sizeof name, "%s%s.%s", at->prefix, module, kind);
+	struct rh_tensor *tensor = &block->tensor[block->tensors];
+	*tensor = (struct rh_tensor){rh_strdup(name), rows, cols, block->elements, rank == 2, rank};
+	if (!tensor->name) {
+		at->fault = -ENOMEM;
+		return 0;
+	}
+	block->elements += rows * cols;
+	return block->tensors++;
+}
+
+static int end_block(struct layout *at)
+{
+	align(at);
+	return at->fault;
+}
+
+const struct rh_joint_projections rh_joints[RH_JOINTS] = {[RH_JOINT_QKV] = {RH_PROJ_Q, 3},
+                                                          [RH_JOINT_O] = {RH_PROJ_O, 1},
+                                                          [RH_JOINT_GATE_UP] = {RH_PROJ_GATE, 2},
+                                                          [RH_JOINT_DOWN] = {RH_PROJ_DOWN, 1}};
+
+/* The others of a product follow its first back to back. */
+static int leads(int proj)
+{
+	for (int j = 0; j < RH_JOINTS; j++)
+		if ((int)rh_joints[j].first == proj)
+			return 1;
+	return 0;
+}
+
+/* A module that the family has no name for is part of the one before it of the same product. */
+static void size_projections(const struct rh_model_config *config, struct rh_layer *layer)
+{
+	const struct rh_traits *traits = &layer->traits;
+	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
+	int64_t h = config->hidden_size, i = traits->intermediate;
+	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, i, h};
+	for (int p = 0, named = 0; p < RH_PROJS; p++) {
+		layer->proj[p] = (struct rh_linear){.in = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
+		if (traits->experts && p >= RH_PROJ_GATE)
+			continue;
+		named = config->family->names->proj[p] ? p : named;
+		layer->proj[named].out += out[p];
+	}
+}
+
+static void layer_prefix(const struct rh_model_config *config, int index, char *out, size_t size)
+{
+	snprintf(out, size, "%s%d.", config->family->names->layers, index);
+}
+
+/* One expert's matrix; `proj` names it. */
+static int place_expert(struct layout *at, const struct rh_family_names *names, int64_t expert, enum rh_proj proj, int64_t out, int64_t in)
+{
+	char module[64];
+	snprintf(module, sizeof module, "%s.%lld.%s", names->experts, (long long)expert, strchr(names->proj[proj], '.') + 1);
+	return place(at, module, "weight", 2, out, in);
+}
+
+static void lay_out_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	const struct rh_family_names *names = config->family->names;
+	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = config->hidden_size;
+	layer->router = layer->experts_gate_up = layer->experts_down = -1;
+	if (!experts)
+		return;
+	align(at);
+	layer->router = place(at, names->router, "weight", 2, experts, hidden);
+	align(at);
+	for (int64_t e = 0; e < experts; e++) {
+		int gate = place_expert(at, names, e, RH_PROJ_GATE, wide, hidden);
+		layer->experts_gate_up = e ? layer->experts_gate_up : gate;
+		place_expert(at, names, e, RH_PROJ_UP, wide, hidden);
+	}
+	align(at);
+	for (int64_t e = 0; e < experts; e++) {
+		int down = place_expert(at, names, e, RH_PROJ_DOWN, hidden, wide);
+		layer->experts_down = e ? layer->experts_down : down;
+	}
+}
+
+static int has_bias(const struct rh_model_config *config, int proj)
+{
+	return proj <= RH_PROJ_V ? config->attention_bias : proj == RH_PROJ_O ? config->attention_output_bias : config->mlp_bias;
+}
+
+static void lay_out_norms(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	const struct rh_family_names *names = config->family->names;
+	for (int n = 0; n < RH_NORMS; n++) {
+		align(at);
+		layer->norm[n] = place(at, names->norm[n], "weight", 1, 1, config->hidden_size);
+	}
+	layer->q_norm = layer->k_norm = -1;
+	if (layer->traits.qk_norm) {
+		align(at);
+		layer->q_norm = place(at, "self_attn.q_norm", "weight", 1, 1, layer->traits.head_dim);
+		align(at);
+		layer->k_norm = place(at, "self_attn.k_norm", "weight", 1, 1, layer->traits.head_dim);
+	}
+}
+
+static int lay_out_base(const struct rh_model_config *config, int index, int trainable, struct rh_layer *layer, struct rh_block *block)
+{
+	const struct rh_family_names *names = config->family->names;
+	struct layout at;
+	char name[32], prefix[64];
+	snprintf(name, sizeof name, "layer %d", index);
+	layer_prefix(config, index, prefix, sizeof prefix);
+	begin_block(&at, block, trainable, name, layer->traits.experts);
+	at.prefix = prefix;
+	lay_out_norms(config, layer, &at);
+	for (int p = 0; p < RH_PROJS; p++) { /* weights */
+		if (leads(p) && layer->proj[p].out)
+			align(&at);
+		if (layer->proj[p].out)
+			layer->proj[p].weight = place(&at, names->proj[p], "weight", 2, layer->proj[p].out, layer->proj[p].in);
+	}
+	lay_out_experts(config, layer, &at);
+	for (int p = 0; p < RH_PROJS; p++) { /* biases, in the same manner */
+		if (!layer->proj[p].out || !has_bias(config, p))
+			continue;
+		if (leads(p))
+			align(&at);
+		layer->proj[p].bias = place(&at, names->proj[p], "bias", 1, 1, layer->proj[p].out);
+	}
+	return end_block(&at);
+}
+
+static int lay_out_adapter(const struct rh_model_config *config, const struct rh_lora_config *lora, int index, struct rh_layer *layer,
+                           struct rh_block *block)
+{
+	struct layout at;
+	char name[32], prefix[64], module[NAME_BYTES];
+	snprintf(name, sizeof name, "adapter %d", index);
+	begin_block(&at, block, 1, name, 0);
+	at.prefix = "base_model.model.";
+	layer_prefix(config, index, prefix, sizeof prefix);
+	for (int p = 0; p < RH_PROJS; p++) {
+		struct rh_linear *linear = &layer->proj[p];
+		double scale = 0;
+		if (linear->weight < 0)
+			continue;
+		snprintf(module, sizeof module, "%s%s", prefix, config->family->names->proj[p]);
+		int rc = lora->module(lora->context, module, &linear->r, &scale);
+		if (rc)
+			at.fault = rc;
+		if (linear->r == 0)
+			continue;
+		linear->scale = (float)scale;
+		align(&at);
+		linear->lora_a = place(&at, module, "lora_A.weight", 2, linear->r, linear->in);
+		align(&at);
+		linear->lora_b = place(&at, module, "lora_B.weight", 2, linear->out, linear->r);
+	}
+	return end_block(&at);
+}
+
+static int lay_out_embedding(struct rh_model *model)
+{
+	const struct rh_model_config *config = model->config;
+	struct layout at;
+	begin_block(&at, &model->block[model->blocks], !model->lora, "embedding", 0);
+	at.block->uses = config->tie_word_embeddings ? 2 : 1;
+	place(&at, config->family->names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
+	model->layer[0] = (struct rh_layer){.kind = RH_LAYER_EMBEDDING, .block = {model->blocks++, -1}};
+	return end_block(&at);
+}
+
+static int lay_out_head(struct rh_model *model)
+{
+	const struct rh_model_config *config = model->config;
+	struct rh_layer *layer = &model->layer[model->layers - 1];
+	struct layout at;
+	begin_block(&at, &model->block[model->blocks], !model->lora, "head", 0);
+	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD, .block = {model->blocks++, -1}, .traits = layer[-1].traits};
+	layer->norm[RH_NORM_FINAL] = place(&at, config->family->names->final_norm, "weight", 1, 1, config->hidden_size);
+	if (config->tie_word_embeddings) {
+		layer->block[1] = model->layer[0].block[0];
+		layer->use[1] = 1;
+		layer->head = 0;
+	} else {
+		align(&at);
+		layer->head = place(&at, config->family->names->head, "weight", 2, config->vocab_size, config->hidden_size);
+	}
+	return end_block(&at);
+}
+
+/* A layer without a targeted module has no adapter block. */
+static void drop_block(struct rh_model *model)
+{
+	struct rh_block *block = &model->block[--model->blocks];
+	rh_free(block->name);
+	rh_free(block->tensor);
+	*block = (struct rh_block){0};
+}
+
+static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lora, int index)
+{
+	const struct rh_model_config *config = model->config;
+	struct rh_layer *layer = &model->layer[index + 1];
+	*layer = (struct rh_layer){.kind = RH_LAYER_BLOCK, .block = {model->blocks, -1}, .traits = rh_traits_of(config, index)};
+	layer->cache_column = model->cache_columns;
+	model->cache_columns += 2 * layer->traits.kv_heads * layer->traits.head_dim;
+	size_projections(config, layer);
+	int rc = lay_out_base(config, index, !lora, layer, &model->block[model->blocks++]);
+	if (rc || !lora)
+		return rc;
+	rc = lay_out_adapter(config, lora, index, layer, &model->block[model->blocks++]);
+	if (rc)
+		return rc;
+	if (model->block[model->blocks - 1].tensors == 0)
+		drop_block(model);
+	else
+		layer->block[1] = model->blocks - 1;
+	return 0;
+}
+
+/* "q_proj, k_proj": the last parts of the names of a layer's linears. */
+static void list_modules(const struct rh_family_names *names, char *out, size_t size)
+{
+	size_t used = 0;
+	for (int p = 0; p < RH_PROJS && used < size; p++)
+		if (names->proj[p])
+			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(names->proj[p], '.') + 1);
+}
+
+int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
+{
+	int rc = lay_out_embedding(model);
+	for (int i = 0; !rc && i < (int)model->config->num_hidden_layers; i++) {
+		rc = lay_out_layer(model, lora, i);
+		if (lora && !model->first_trained && model->layer[i + 1].block[1] >= 0)
+			model->first_trained = i + 1;
+	}
+	if (!rc)
+		rc = lay_out_head(model);
+	if (!rc && lora && !model->first_trained) {
+		char modules[256];
+		list_modules(model->config->family->names, modules, sizeof modules);
+		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
+	}
+	return rc;
+}

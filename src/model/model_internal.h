@@ -1,0 +1,11 @@
+/* layout.c: fills in a model's layers and blocks, its tensors and where they lie. */
+#ifndef RH_MODEL_MODEL_INTERNAL_H
+#define RH_MODEL_MODEL_INTERNAL_H
+
+#include "model/model.h"
+
+enum { MODEL_TENSORS = 32 }; /* of a block without experts, at most */
+
+int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora) RH_MUST;
+
+#endif

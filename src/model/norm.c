@@ -1,0 +1,46 @@
+/* Norms of rows, or of each head of a row, whatever their kind. */
+#include "model/emit_internal.h"
+
+struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place)
+{
+	const struct rh_layer *of = &emit->model->layer[layer];
+	return (struct emit_norm){of, of->norm[place], 1, emit->model->config->hidden_size};
+}
+
+struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows)
+{
+	return emit_take(arena, RH_F32, rows, norm.groups);
+}
+
+static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm norm)
+{
+	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
+}
+
+void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats)
+{
+	struct rh_op op = {.kind = RH_OP_RMSNORM};
+	op.operand[RH_RMSNORM_X] = x;
+	op.operand[RH_RMSNORM_W] = weight_of(emit, norm);
+	op.operand[RH_RMSNORM_Y] = y;
+	op.operand[RH_RMSNORM_RSTD] = stats;
+	op.rmsnorm.groups = norm.groups;
+	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	emit_op(emit, &op);
+}
+
+void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient)
+{
+	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
+	op.operand[RH_RMSNORM_BACKWARD_X] = gradient->x;
+	op.operand[RH_RMSNORM_BACKWARD_W] = weight_of(emit, norm);
+	op.operand[RH_RMSNORM_BACKWARD_RSTD] = gradient->stats;
+	op.operand[RH_RMSNORM_BACKWARD_DY] = gradient->dy;
+	op.operand[RH_RMSNORM_BACKWARD_ADD] = gradient->add;
+	op.operand[RH_RMSNORM_BACKWARD_DX] = gradient->dx;
+	op.operand[RH_RMSNORM_BACKWARD_DW] = emit_gradient(emit, norm.layer, 0, norm.tensor, 1, norm.length);
+	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
+	op.rmsnorm.groups = norm.groups;
+	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	emit_op(emit, &op);
+}

@@ -1,0 +1,34 @@
+/* What a layer is, beside its tensors. Each layer of a model has traits of its own; whoever emits, measures or compares it asks these. */
+#ifndef RH_MODEL_TRAITS_H
+#define RH_MODEL_TRAITS_H
+
+#include "device/op.h"
+
+struct rh_model_config;
+
+enum rh_norm_kind {
+	RH_NORM_RMS /* x / root mean square(x) * w */
+};
+
+struct rh_traits {
+	enum rh_norm_kind norm;
+	float epsilon;
+	/* attention */
+	int64_t heads, kv_heads, head_dim;
+	int64_t window; /* keys that a query sees at most; 0: all */
+	float scale;    /* of scores */
+	int rope;       /* which of the model's tables; -1: positions are not rotated */
+	int64_t rotary; /* so many of each head's first elements are rotated */
+	int qk_norm;
+	/* MLP */
+	enum rh_activation activation;
+	int64_t intermediate;
+	int64_t experts, experts_per_token; /* 0: one MLP */
+	enum rh_router_softmax softmax;
+};
+
+/* Of transformer layer `index`, from 0. */
+struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index);
+int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b);
+
+#endif
