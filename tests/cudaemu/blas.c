@@ -5,6 +5,7 @@
 #include "core/float8.h"
 #include "cudaemu_control.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,11 +51,36 @@ static float *unpack(const struct blas_matrix *matrix, int transposed, enum rh_d
 	return out;
 }
 
+/* Tensor cores of sm_89 and sm_90 add 8-bit products EIGHT_DEPTH at a time: all of them and the sum so far are cut off EIGHT_BITS below the
+ * largest one's leading bit, whatever fp32 could hold. (DeepSeek-V3, section 3.5.2: "around 14 bits".) */
+enum { EIGHT_DEPTH = 32, EIGHT_BITS = 13 };
+
+/* An element of d, of 8-bit operands. */
+static float sum_eight(const struct blas_product *p, const float *a, const float *b, int64_t row, int64_t col)
+{
+	float sum = 0;
+	for (int64_t first = 0; first < p->k; first += EIGHT_DEPTH) {
+		int64_t end = first + EIGHT_DEPTH < p->k ? first + EIGHT_DEPTH : p->k;
+		float most = fabsf(sum), unit;
+		int exponent;
+		for (int64_t k = first; k < end; k++)
+			most = fmaxf(most, fabsf(a[row * p->k + k] * b[k * p->n + col]));
+		frexpf(most, &exponent);
+		unit = ldexpf(1, exponent - 1 - EIGHT_BITS);
+		sum = truncf(sum / unit) * unit;
+		for (int64_t k = first; k < end; k++)
+			sum += truncf(a[row * p->k + k] * b[k * p->n + col] / unit) * unit;
+	}
+	return sum;
+}
+
 /* One row of d: sums over ascending k. */
 static void row_of(const struct blas_product *p, const float *a, const float *b, int64_t row, float *sum)
 {
 	memset(sum, 0, (size_t)p->n * sizeof *sum);
-	for (int64_t k = 0; k < p->k; k++)
+	for (int64_t j = 0; p->scale_a && j < p->n; j++)
+		sum[j] = sum_eight(p, a, b, row, j);
+	for (int64_t k = 0; !p->scale_a && k < p->k; k++)
 		for (int64_t j = 0; j < p->n; j++)
 			sum[j] += a[row * p->k + k] * b[k * p->n + j];
 	for (int64_t j = 0; j < p->n; j++) {

@@ -142,24 +142,43 @@ template <typename T> static void perform_mma(void *const lane[32])
 	multiply(lane, a, b);
 }
 
-/* Sums of fp16 are widened, added to, and rounded once. */
+/* A sum of fp16 and HALF_DEPTH products, as tensor cores of sm_80 to sm_89 add them: all are cut off HALF_BITS below the largest one's
+ * leading bit, their sum is rounded to fp16. An instruction does so twice, its depth being 16. (Fasi, Higham, Mikaitis and Pranesh 2021,
+ * Numerical behavior of NVIDIA tensor cores.) */
+enum { HALF_DEPTH = 8, HALF_BITS = 24 };
+
+static uint16_t half_sum(uint16_t before, const float *a, const float *b)
+{
+	float term[HALF_DEPTH + 1] = {rh_f16_to_f32(before)}, most = fabsf(term[0]);
+	int exponent;
+	for (int k = 0; k < HALF_DEPTH; k++) {
+		term[k + 1] = a[k] * b[k];
+		most = fmaxf(most, fabsf(term[k + 1]));
+	}
+	if (!isfinite(most)) /* an infinity, or what became of one */
+		exponent = 0;
+	else
+		frexpf(most, &exponent);
+	double sum = 0, unit = ldexp(1, exponent - 1 - HALF_BITS);
+	for (float value : term)
+		sum += isfinite(value) ? trunc((double)value / unit) * unit : (double)value;
+	return rh_f32_to_f16((float)sum);
+}
+
 static void perform_mma_f16_sums(void *const lane[32])
 {
-	float a[16][16], b[8][16], sum[32][4];
-	struct mma wide[32];
-	void *as_wide[32];
+	float a[16][16], b[8][16];
 	gather<rh_f16>(lane, a, b);
 	for (int i = 0; i < 32; i++) {
-		const uint32_t *d = (const uint32_t *)(const void *)((struct mma *)lane[i])->d;
-		for (int j = 0; j < 4; j++)
-			sum[i][j] = rh_f16_to_f32((uint16_t)(d[j / 2] >> j % 2 * 16));
-		wide[i] = mma{sum[i], NULL, NULL};
-		as_wide[i] = &wide[i];
+		uint32_t *d = (uint32_t *)(void *)((struct mma *)lane[i])->d;
+		for (int j = 0; j < 4; j++) {
+			int row = i / 4 + j / 2 * 8, col = i % 4 * 2 + j % 2, shift = j % 2 * 16;
+			uint16_t sum = (uint16_t)(d[j / 2] >> shift);
+			for (int k = 0; k < 16; k += HALF_DEPTH)
+				sum = half_sum(sum, a[row] + k, b[col] + k);
+			d[j / 2] = (d[j / 2] & ~(0xffffu << shift)) | (uint32_t)sum << shift;
+		}
 	}
-	multiply(as_wide, a, b);
-	for (int i = 0; i < 32; i++)
-		for (int j = 0; j < 2; j++)
-			((uint32_t *)(void *)((struct mma *)lane[i])->d)[j] = rh_pack_f16(sum[i][2 * j], sum[i][2 * j + 1]);
 }
 
 void rh_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
