@@ -36,6 +36,23 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 	return rh_cuda_count();
 }
 
+int64_t rh_cuda_searches(const struct rh_device *device)
+{
+	(void)device;
+	return 0;
+}
+
+int64_t rh_cuda_launches(void)
+{
+	return 0;
+}
+
+void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream)
+{
+	(void)device, (void)stream;
+	return NULL;
+}
+
 int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
 {
 	(void)gpu, (void)out;

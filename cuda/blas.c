@@ -4,29 +4,17 @@
 #include "cuda/blas.h"
 
 #include "cuda/blas_library.h"
+#include "cuda/choices.h"
 
 #include "core/alloc.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+enum { CANDIDATES = 8 };
 
-/* What the choice of an algorithm may depend on; compared as bytes. */
-struct key {
-	int64_t m, n, k, lda, ldb, ldc, ldd;
-	int32_t trans_a, trans_b, type_a, type_b, output, adds, in_place, has_bias;
-	int32_t alignment[5]; /* of a, b, c, d and the bias, in bytes */
-};
-
-enum { CHOICES = 4096, CANDIDATES = 8, BEST_ALIGNMENT = 256 };
-
-struct choice {
-	int known;
-	struct key key;
-	cublasLtMatmulAlgo_t algorithm;
-};
+static_assert(sizeof(cublasLtMatmulAlgo_t) == CHOICE_BYTES, "an algorithm fits its place");
 
 struct blas {
 	void *library; /* for as long as the process runs */
@@ -34,7 +22,7 @@ struct blas {
 #define FIELD(name) __typeof__(&name) name;
 	BLAS_ENTRIES(FIELD)
 #undef FIELD
-	struct choice choice[CHOICES]; /* by the key's hash; a second product with the same one takes its place */
+	struct choices *choices;
 };
 
 /* A product in the library's words. */
@@ -52,8 +40,10 @@ static int fail(const struct blas *blas, cublasStatus_t status, const char *what
 int blas_create(struct blas **out)
 {
 	struct blas *blas = rh_alloc(1, sizeof *blas);
-	if (!blas)
+	if (!blas || !(blas->choices = choices_create())) {
+		blas_destroy(blas);
 		return -ENOMEM;
+	}
 	blas->library = dlopen(BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!blas->library) {
 		int rc = rh_fail(-ENOENT, "cannot load %s: %s; install CUDA's cuBLAS %d or set LD_LIBRARY_PATH", BLAS_LIBRARY, dlerror(),
@@ -92,6 +82,7 @@ void blas_destroy(struct blas *blas)
 		return;
 	if (blas->handle)
 		blas->cublasLtDestroy(blas->handle);
+	choices_destroy(blas->choices);
 	rh_free(blas); /* the library stays: its own parts of the GPU's context would outlive it */
 }
 
@@ -109,27 +100,6 @@ static cudaDataType_t type_of(enum rh_dtype dtype)
 	}
 }
 
-static int32_t alignment_of(const void *data)
-{
-	uintptr_t low = (uintptr_t)data & -(uintptr_t)data;
-	return !low || low > BEST_ALIGNMENT ? BEST_ALIGNMENT : (int32_t)low;
-}
-
-static struct key key_of(const struct blas_product *p)
-{
-	struct key key;
-	memset(&key, 0, sizeof key);
-	const void *c = p->c.data ? p->c.data : p->d;
-	key.m = p->m, key.n = p->n, key.k = p->k;
-	key.lda = p->a.ld, key.ldb = p->b.ld, key.ldc = p->c.data ? p->c.ld : p->ldd, key.ldd = p->ldd;
-	key.trans_a = p->trans_a, key.trans_b = p->trans_b, key.output = (int32_t)p->output;
-	key.type_a = (int32_t)p->type_a, key.type_b = (int32_t)p->type_b;
-	key.adds = p->c.data != NULL, key.in_place = c == p->d, key.has_bias = p->bias != NULL;
-	key.alignment[0] = alignment_of(p->a.data), key.alignment[1] = alignment_of(p->b.data);
-	key.alignment[2] = alignment_of(c), key.alignment[3] = alignment_of(p->d), key.alignment[4] = alignment_of(p->bias);
-	return key;
-}
-
 /* Sets an attribute of the product, unless something failed before. */
 static void set(const struct blas *blas, struct call *call, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes,
                 cublasStatus_t *status)
@@ -139,7 +109,7 @@ static void set(const struct blas *blas, struct call *call, cublasLtMatmulDescAt
 }
 
 /* COMPUTE_32F: TF32 would be another type, which nobody asks for. */
-static cublasStatus_t describe(const struct blas *blas, const struct blas_product *p, const struct key *key, struct call *call)
+static cublasStatus_t describe(const struct blas *blas, const struct blas_product *p, const struct choice_key *key, struct call *call)
 {
 	const cublasOperation_t trans[] = {p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N};
 	const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -170,7 +140,7 @@ static cublasStatus_t describe(const struct blas *blas, const struct blas_produc
 }
 
 /* Partial sums over pieces of k stay in fp32: reductions in the output's dtype would round a bf16 sum more than once. */
-static cublasStatus_t choose(const struct blas *blas, const struct key *key, struct call *call, cublasLtMatmulAlgo_t *out)
+static cublasStatus_t choose(const struct blas *blas, const struct choice_key *key, struct call *call, cublasLtMatmulAlgo_t *out)
 {
 	static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
 	        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -207,23 +177,28 @@ static cublasStatus_t choose(const struct blas *blas, const struct key *key, str
 
 int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspace, struct CUstream_st *stream)
 {
-	const struct key key = key_of(p);
-	struct choice *choice = &blas->choice[XXH3_64bits(&key, sizeof key) % CHOICES];
+	const struct choice_key key = choice_key_of(p);
 	struct call call;
 	cublasStatus_t status = describe(blas, p, &key, &call);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return fail(blas, status, "describing", p);
-	if (!choice->known || memcmp(&choice->key, &key, sizeof key) != 0) {
-		choice->known = 0;
-		status = choose(blas, &key, &call, &choice->algorithm);
-		if (status != CUBLAS_STATUS_SUCCESS)
+	int known;
+	cublasLtMatmulAlgo_t *algorithm = choices_find(blas->choices, &key, &known);
+	if (!known) {
+		status = choose(blas, &key, &call, algorithm);
+		if (status != CUBLAS_STATUS_SUCCESS) {
+			choices_forget(blas->choices, &key);
 			return fail(blas, status, "cuBLASLt's choice of an algorithm", p);
-		choice->key = key;
-		choice->known = 1;
+		}
 	}
 	const float beta = p->c.data ? 1 : 0;
 	status = blas->cublasLtMatmul(blas->handle, &call.product, &p->alpha, p->a.data, &call.a, p->b.data, &call.b, &beta,
-	                              p->c.data ? p->c.data : p->d, &call.c, p->d, &call.d, &choice->algorithm, workspace,
-	                              BLAS_WORKSPACE_BYTES, stream);
+	                              p->c.data ? p->c.data : p->d, &call.c, p->d, &call.d, algorithm, workspace, BLAS_WORKSPACE_BYTES,
+	                              stream);
 	return status == CUBLAS_STATUS_SUCCESS ? 0 : fail(blas, status, "cuBLASLt", p);
+}
+
+int64_t blas_searches(const struct blas *blas)
+{
+	return choices_searched(blas->choices);
 }

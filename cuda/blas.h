@@ -40,4 +40,7 @@ void blas_destroy(struct blas *blas);
  * depends on its shape, strides, dtypes and alignment, and on nothing else. */
 int blas_multiply(struct blas *blas, const struct blas_product *product, void *workspace, struct CUstream_st *stream) RH_MUST;
 
+/* How often a product was of a kind that no algorithm was chosen for yet. */
+int64_t blas_searches(const struct blas *blas);
+
 #endif

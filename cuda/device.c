@@ -611,6 +611,16 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 
 /* For reports */
 
+void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream)
+{
+	return ((const struct cuda_device *)device)->stream[stream];
+}
+
+int64_t rh_cuda_searches(const struct rh_device *device)
+{
+	return blas_searches(((const struct cuda_device *)device)->launch.blas);
+}
+
 int rh_cuda_describe(int gpu, struct rh_cuda_gpu *out)
 {
 	*out = (struct rh_cuda_gpu){0};

@@ -29,6 +29,15 @@ struct rh_device_grain rh_cuda_grain(void);
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 
+/* Of a device of rh_cuda_kind(): how often a product's algorithm was looked for. The compute stream's owner asks. */
+int64_t rh_cuda_searches(const struct rh_device *device);
+
+/* Kernels and products that this process has launched on all of its devices. */
+int64_t rh_cuda_launches(void);
+
+/* The driver's stream, a struct CUstream_st, for what a benchmark times beside a device's own work. */
+void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream);
+
 /* What a GPU is; its PCI address as /sys/bus/pci/devices has it. -ENODEV. */
 struct rh_cuda_gpu {
 	int major, minor, multiprocessors; /* compute capability */

@@ -20,6 +20,12 @@ static int copy_c(const struct launch *launch, const struct rh_view *c, const st
 	return fault == cudaSuccess ? 0 : rh_fail(-EIO, "an empty product's copy failed: %s", cudaGetErrorString(fault));
 }
 
+/* cuBLASLt adds a bias where it is of d's dtype (no bf16 one to an fp32 result), and where it and the rows of d begin on 16 bytes. */
+static int can_fuse(const struct rh_view *bias, const struct rh_view *d)
+{
+	return bias->data && bias->dtype == d->dtype && rh_view_on_16(*bias) && rh_view_on_16(*d);
+}
+
 int launch_gemm(const struct launch *launch, const struct rh_op *op)
 {
 	const struct rh_view *view = op->operand, *a = &view[RH_GEMM_A], *b = &view[RH_GEMM_B], *c = &view[RH_GEMM_C];
@@ -27,7 +33,7 @@ int launch_gemm(const struct launch *launch, const struct rh_op *op)
 	int64_t k = op->gemm.trans_a ? a->rows : a->cols;
 	if (!d->rows || !d->cols)
 		return 0;
-	int fused = bias->data && bias->dtype == d->dtype && k; /* the library adds no bf16 bias to an fp32 result */
+	int fused = k && can_fuse(bias, d);
 	struct blas_product product = {.m = d->cols,
 	                               .n = d->rows,
 	                               .k = k,
@@ -43,6 +49,7 @@ int launch_gemm(const struct launch *launch, const struct rh_op *op)
 	                               .d = d->data,
 	                               .ldd = d->stride,
 	                               .bias = fused ? bias->data : NULL};
+	cuda_count_launch();
 	int rc = k ? blas_multiply(launch->blas, &product, launch->workspace, launch->stream) : copy_c(launch, c, d);
 	return !rc && bias->data && !fused ? cuda_add_bias(bias, d, launch->stream) : rc;
 }
@@ -57,7 +64,7 @@ int launch_scaled_gemm(const struct launch *launch, const struct rh_op *op)
 		return cuda_half_gemm(op, launch->stream);
 	if (!d->rows || !d->cols)
 		return 0;
-	int fused = bias->data && bias->dtype == d->dtype;
+	int fused = can_fuse(bias, d);
 	struct blas_product product = {.m = d->cols,
 	                               .n = d->rows,
 	                               .k = a->cols,
@@ -74,6 +81,7 @@ int launch_scaled_gemm(const struct launch *launch, const struct rh_op *op)
 	                               .d = d->data,
 	                               .ldd = d->stride,
 	                               .bias = fused ? bias->data : NULL};
+	cuda_count_launch();
 	int rc = blas_multiply(launch->blas, &product, launch->workspace, launch->stream);
 	return !rc && bias->data && !fused ? cuda_add_bias(bias, d, launch->stream) : rc;
 }

@@ -1,8 +1,10 @@
 #include "cuda/launch.h"
 
+#include "cuda/device.h"
 #include "cuda/kernels.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 
 #define ROW(kind, name) [RH_OP_##kind] = cuda_##name,
 #define NONE(kind, name)
@@ -10,6 +12,18 @@ static cuda_kernel *const kernels[RH_OP_KINDS] = {[RH_OP_GROUPED_GEMM] = cuda_gr
                                                   [RH_OP_GROUPED_GEMM_GRADIENT] = cuda_grouped_gemm_gradient,
                                                   [RH_OP_QUANTISE] = cuda_quantise,
                                                   RH_OPS(ROW, NONE)};
+
+static _Atomic int64_t launches;
+
+void cuda_count_launch(void)
+{
+	atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed); /* a number for reports: it orders nothing */
+}
+
+int64_t rh_cuda_launches(void)
+{
+	return atomic_load_explicit(&launches, memory_order_relaxed);
+}
 
 int launch_op(const struct launch *launch, const struct rh_op *op)
 {

@@ -15,6 +15,8 @@ struct launch {
 /* Enqueues the op; operands are device addresses. 0 or negative errno with the line made. */
 int launch_op(const struct launch *launch, const struct rh_op *op) RH_MUST;
 
+void cuda_count_launch(void); /* of a kernel, or of a product of cuBLASLt's */
+
 int launch_gemm(const struct launch *launch, const struct rh_op *op) RH_MUST;        /* gemm.c */
 int launch_scaled_gemm(const struct launch *launch, const struct rh_op *op) RH_MUST; /* gemm.c */
 int launch_head(const struct launch *launch, const struct rh_op *op) RH_MUST;        /* head.c */

@@ -218,32 +218,44 @@ RH_DEVICE void pair_put(const struct rh_view &view, int64_t at, const struct flo
 		*(struct float_pair *)((float *)view.data + at) = pair;
 }
 
-/* Columns [col, col + 2) of a row, as many as exist. */
-RH_DEVICE void pair_epilogue(const struct grouped_args &a, const struct grouped_tile &t, int row, int col, float first, float second)
+/* Two sums of columns [col, col + 2), as many as exist, become what d is to hold: alpha * sum + add + bias. */
+RH_DEVICE void pair_finish(const struct grouped_args &a, const struct grouped_tile &t, int row, int col, float &first, float &second)
 {
-	if (col + 1 >= a.d.cols) {
-		if (col < a.d.cols)
-			grouped_put(a, t, row, col, first);
-		return;
-	}
 	int64_t to = grouped_row_of(a, t, row);
-	struct float_pair pair = {{a.alpha * first, a.alpha * second}};
+	int both = col + 1 < a.d.cols;
+	first *= a.alpha, second *= a.alpha;
+	if (col >= a.d.cols)
+		return;
 	if (a.add.data) {
-		struct float_pair add = pair_get(a.add, to * a.add.stride + col);
-		pair.v[0] += add.v[0], pair.v[1] += add.v[1];
+		struct float_pair add = {{0, 0}};
+		if (both)
+			add = pair_get(a.add, to * a.add.stride + col);
+		else
+			add.v[0] = grouped_get(a.add, to, col);
+		first += add.v[0], second += add.v[1];
 	}
 	if (a.bias.data) {
-		pair.v[0] += grouped_get(a.bias, t.expert, col);
-		pair.v[1] += grouped_get(a.bias, t.expert, col + 1);
+		first += grouped_get(a.bias, t.expert, col);
+		second += both ? grouped_get(a.bias, t.expert, col + 1) : 0;
 	}
-	pair_put(a.d, to * a.d.stride + col, pair);
 }
 
-template <int BLOCK_M, bool F16_SUMS>
-RH_DEVICE void tile_epilogue(const struct grouped_args &a, const struct grouped_tile &t, const float (&sum)[BLOCK_M / 32][4][4],
-                             int warp_row, int warp_col)
+RH_DEVICE void pair_store(const struct grouped_args &a, const struct grouped_tile &t, int row, int col, float first, float second)
 {
-	float times = F16_SUMS ? *a.scale_a * *a.scale_b : 1;
+	int64_t at = grouped_row_of(a, t, row) * a.d.stride + col;
+	if (col + 1 < a.d.cols)
+		pair_put(a.d, at, {{first, second}});
+	else if (col < a.d.cols && a.d.dtype == RH_BF16)
+		((rh_bf16 *)a.d.data)[at] = rh_to_bf16(first);
+	else if (col < a.d.cols)
+		((float *)a.d.data)[at] = first;
+}
+
+/* visit(row, col, first, second) of each two sums of a lane that lie in the expert's product. */
+template <int BLOCK_M, typename Visit>
+RH_DEVICE void tile_each(const struct grouped_args &a, const struct grouped_tile &t, float (&sum)[BLOCK_M / 32][4][4], int warp_row,
+                         int warp_col, Visit visit)
+{
 	int lane = (int)threadIdx.x % RH_WARP, rows = grouped_rows(a, t.rows);
 	RH_UNROLL
 	for (int i = 0; i < BLOCK_M / 32; i++) {
@@ -253,10 +265,23 @@ RH_DEVICE void tile_epilogue(const struct grouped_args &a, const struct grouped_
 			RH_UNROLL
 			for (int n = 0; n < 4; n++)
 				if (row < rows)
-					pair_epilogue(a, t, row, t.col + warp_col + n * 8 + lane % 4 * 2, times * sum[i][n][2 * half],
-					              times * sum[i][n][2 * half + 1]);
+					visit(row, t.col + warp_col + n * 8 + lane % 4 * 2, sum[i][n][2 * half], sum[i][n][2 * half + 1]);
 		}
 	}
+}
+
+/* What is added is read before anything is stored: d may be add, so that a load behind a store would wait for memory once a row. */
+template <int BLOCK_M, bool F16_SUMS>
+RH_DEVICE void tile_epilogue(const struct grouped_args &a, const struct grouped_tile &t, float (&sum)[BLOCK_M / 32][4][4], int warp_row,
+                             int warp_col)
+{
+	float times = F16_SUMS ? *a.scale_a * *a.scale_b : 1;
+	tile_each<BLOCK_M>(a, t, sum, warp_row, warp_col, [&](int row, int col, float &first, float &second) {
+		first *= times, second *= times;
+		pair_finish(a, t, row, col, first, second);
+	});
+	tile_each<BLOCK_M>(a, t, sum, warp_row, warp_col,
+	                   [&](int row, int col, float &first, float &second) { pair_store(a, t, row, col, first, second); });
 }
 
 /* F16_SUMS: one product whose sums are made in fp16 over chunks of k, which are summed in fp32; else experts', in fp32. */

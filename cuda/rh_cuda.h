@@ -33,6 +33,8 @@ extern "C" {
 #include "core/error.h"
 #include "core/philox.h"
 #include "device/op.h"
+
+void cuda_count_launch(void); /* launch.c */
 }
 
 /* As CUDA's driver declares it; opaque here and in emulation. */
@@ -73,6 +75,7 @@ static int rh_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
 	if (dynamic_bytes > RH_DYNAMIC_BYTES_UNASKED)
 		fault = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes);
 	if (fault == cudaSuccess) {
+		cuda_count_launch();
 		kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<P>(args)...);
 		fault = cudaGetLastError();
 	}

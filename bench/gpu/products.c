@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { IN_A_ROW = 3 };
 enum product_kind { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
 /* (T,K) by (N,K): y = x w', dx = dy w, dw += dy' x in fp32. */
@@ -39,6 +40,7 @@ static int best_of_all(struct bench *bench, const struct rh_op *op, double *seco
 #else
 
 #include "cuda/blas_library.h"
+#include "cuda/device.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -111,31 +113,19 @@ static cublasStatus_t multiply(struct candidate *c)
 	                                  c->d_data, &c->d, c->algorithm, c->workspace, WORKSPACE_BYTES, c->stream);
 }
 
-/* Milliseconds of the best of a few runs, each behind another that keeps the GPU busy meanwhile; 0: this algorithm refuses. */
-static double time_of(struct candidate *c)
+static int enqueue_candidate(struct bench *bench, void *candidate)
 {
-	float best = 0;
-	cudaEvent_t from, to;
-	if (cudaEventCreate(&from) != cudaSuccess || cudaEventCreate(&to) != cudaSuccess)
-		return 0;
-	for (int i = 0; i < 6; i++) {
-		float milliseconds = 0;
-		cublasStatus_t status = multiply(c);
-		cudaEventRecord(from, c->stream);
-		if (status == CUBLAS_STATUS_SUCCESS)
-			status = multiply(c);
-		cudaEventRecord(to, c->stream);
-		if (status != CUBLAS_STATUS_SUCCESS || cudaEventSynchronize(to) != cudaSuccess ||
-		    cudaEventElapsedTime(&milliseconds, from, to) != cudaSuccess) {
-			best = 0;
-			break;
-		}
-		if (i && (!best || milliseconds < best))
-			best = milliseconds;
-	}
-	cudaEventDestroy(from);
-	cudaEventDestroy(to);
-	return best;
+	(void)bench;
+	return multiply(candidate) == CUBLAS_STATUS_SUCCESS ? 0 : -EIO;
+}
+
+/* Seconds of one run, of as many in a row as our own product is timed with: the median, on the same stream. 0: this algorithm refuses. */
+static double time_of(struct bench *bench, struct candidate *c)
+{
+	double seconds = 0;
+	if (multiply(c) != CUBLAS_STATUS_SUCCESS || bench_time(bench, enqueue_candidate, c, IN_A_ROW, &seconds))
+		seconds = 0;
+	return seconds;
 }
 
 static int best_of_all(struct bench *bench, const struct rh_op *op, double *seconds, int *algorithms)
@@ -163,17 +153,14 @@ static int best_of_all(struct bench *bench, const struct rh_op *op, double *seco
 	if (!status)
 		status = library.cublasLtMatmulAlgoGetHeuristic(c.lt, &c.product, &c.a, &c.b, &c.d, &c.d, &preference, ALGORITHMS, result,
 		                                                &found);
-	if (!status && cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking) != cudaSuccess)
-		status = CUBLAS_STATUS_ALLOC_FAILED;
+	c.stream = rh_cuda_stream(bench->device, RH_STREAM_COMPUTE);
 	for (int i = 0; !status && i < found; i++) {
 		c.algorithm = &result[i].algo;
-		double milliseconds = result[i].state ? 0 : time_of(&c);
-		*algorithms += milliseconds > 0;
-		if (milliseconds > 0 && (!*seconds || milliseconds / 1e3 < *seconds))
-			*seconds = milliseconds / 1e3;
+		double taken = result[i].state ? 0 : time_of(bench, &c);
+		*algorithms += taken > 0;
+		if (taken > 0 && (!*seconds || taken < *seconds))
+			*seconds = taken;
 	}
-	if (c.stream)
-		cudaStreamDestroy(c.stream);
 	library.cublasLtDestroy(c.lt);
 	return status ? rh_fail(-EIO, "cuBLASLt's algorithms: status %d", (int)status) : 0;
 }
@@ -186,7 +173,7 @@ static int one(struct bench *bench, const char *model, const char *name, const s
 	double best = 0;
 	int algorithms = 0;
 	struct rh_op op = op_of(bench, p);
-	int rc = bench_op(bench, &op, bench->small ? 1 : 3, seconds);
+	int rc = bench_op(bench, &op, bench->small ? 1 : IN_A_ROW, seconds);
 	if (!rc)
 		rc = best_of_all(bench, &op, &best, &algorithms);
 	if (!rc)

@@ -16,12 +16,12 @@ static int by_start(const void *a, const void *b)
 	return (x->from > y->from) - (x->from < y->from);
 }
 
-/* The spans of the streams in `mask` as disjoint stretches in order; returns their number. */
-static size_t stretches(const struct spans *spans, unsigned mask, struct stretch *out)
+/* The spans of the streams in `mask`, of at least `bytes`, as disjoint stretches in order; returns their number. */
+static size_t stretches(const struct spans *spans, unsigned mask, double bytes, struct stretch *out)
 {
 	size_t count = 0, kept = 0;
 	for (size_t i = 0; i < spans->count; i++)
-		if (mask >> spans->span[i].stream & 1)
+		if (mask >> spans->span[i].stream & 1 && spans->span[i].bytes >= bytes)
 			out[count++] = (struct stretch){spans->span[i].from_ns, spans->span[i].to_ns};
 	qsort(out, count, sizeof *out, by_start);
 	for (size_t i = 0; i < count; i++) {
@@ -96,10 +96,7 @@ static void add_span(struct spans *spans, const struct span *span)
 	int down = span->stream == RH_STREAM_GRADIENTS || span->stream == RH_STREAM_ACTIVATIONS_DOWN;
 	spans->copies++;
 	*(down ? &spans->bytes_down : &spans->bytes_up) += span->bytes;
-	if (span->bytes >= BULK_BYTES) {
-		spans->bulk_bytes[down] += span->bytes;
-		spans->bulk_seconds[down] += (double)(span->to_ns - span->from_ns) / 1e9;
-	}
+	spans->bulk_bytes[down] += span->bytes >= BULK_BYTES ? span->bytes : 0;
 }
 
 static void write_chrome(const struct spans *spans, int device, FILE *chrome)
@@ -123,29 +120,33 @@ void spans_step(struct spans *spans, int device, FILE *chrome)
 	spans->last_end = end;
 	if (!spans->seen++) /* kernels are loaded, algorithms chosen */
 		return;
-	struct stretch *list[3];
-	size_t count[3];
-	static const unsigned masks[3] = {1u << RH_STREAM_COMPUTE, 1u << RH_STREAM_WEIGHTS | 1u << RH_STREAM_ACTIVATIONS_UP,
-	                                  1u << RH_STREAM_GRADIENTS | 1u << RH_STREAM_ACTIVATIONS_DOWN};
-	for (int i = 0; i < 3; i++) {
+	enum { COMPUTE, UP, DOWN, BULK_UP, BULK_DOWN, LISTS };
+	const unsigned up = 1u << RH_STREAM_WEIGHTS | 1u << RH_STREAM_ACTIVATIONS_UP;
+	const unsigned down = 1u << RH_STREAM_GRADIENTS | 1u << RH_STREAM_ACTIVATIONS_DOWN;
+	const unsigned masks[LISTS] = {1u << RH_STREAM_COMPUTE, up, down, up, down};
+	struct stretch *list[LISTS];
+	size_t count[LISTS];
+	for (int i = 0; i < LISTS; i++) {
 		list[i] = malloc(spans->count * sizeof *list[i]);
 		RH_ASSERT(list[i]);
-		count[i] = stretches(spans, masks[i], list[i]);
+		count[i] = stretches(spans, masks[i], i >= BULK_UP ? BULK_BYTES : 0, list[i]);
 	}
 	for (size_t i = 0; i < spans->count; i++)
 		add_span(spans, &spans->span[i]);
 	spans->steps++;
 	spans->between += (double)(begin - since) / 1e9;
 	spans->wall += (double)(end - begin) / 1e9;
-	spans->compute += length(list[0], count[0]);
-	spans->up += length(list[1], count[1]);
-	spans->down += length(list[2], count[2]);
-	spans->up_hidden += common(list[0], count[0], list[1], count[1]);
-	spans->down_hidden += common(list[0], count[0], list[2], count[2]);
+	spans->compute += length(list[COMPUTE], count[COMPUTE]);
+	spans->up += length(list[UP], count[UP]);
+	spans->down += length(list[DOWN], count[DOWN]);
+	spans->up_hidden += common(list[COMPUTE], count[COMPUTE], list[UP], count[UP]);
+	spans->down_hidden += common(list[COMPUTE], count[COMPUTE], list[DOWN], count[DOWN]);
+	spans->bulk_seconds[0] += length(list[BULK_UP], count[BULK_UP]);
+	spans->bulk_seconds[1] += length(list[BULK_DOWN], count[BULK_DOWN]);
 	add_idle(spans, begin);
 	if (spans->seen == 2 && chrome)
 		write_chrome(spans, device, chrome);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < LISTS; i++)
 		free(list[i]);
 }
 
@@ -162,6 +163,7 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 	           "\"compute_s\": %.4f, "
 	           "\"compute_share\": %.4f, "
 	           "\"executed_tflops\": %.3f, \"ops_a_step\": %.0f, \"launches_a_step\": %.0f, \"host_us_an_op\": %.2f, "
+	           "\"searches_a_step\": %.1f, "
 	           "\"launch_share_of_compute\": %.4f, "
 	           "\"up_bytes\": %.0f, \"down_bytes\": %.0f, \"up_hidden\": %.4f, \"down_hidden\": %.4f, \"bulk_up_gbs\": %.2f, "
 	           "\"bulk_down_gbs\": %.2f, "
@@ -170,8 +172,8 @@ void spans_report(const struct spans *spans, int device, double tokens_per_secon
 	           device, (long long)spans->steps, tokens_per_second, spans->wall / steps, spans->between / steps, spans->compute / steps,
 	           share(spans->compute, spans->wall), share(spans->flops, spans->wall) / 1e12, (double)spans->ops / steps,
 	           (double)spans->launches / steps, spans->ops ? spans->host_seconds / (double)spans->ops * 1e6 : 0,
-	           share(spans->host_seconds, spans->compute), spans->bytes_up / steps, spans->bytes_down / steps,
-	           share(spans->up_hidden, spans->up), share(spans->down_hidden, spans->down),
+	           (double)spans->searches / steps, share(spans->host_seconds, spans->compute), spans->bytes_up / steps,
+	           spans->bytes_down / steps, share(spans->up_hidden, spans->up), share(spans->down_hidden, spans->down),
 	           share(spans->bulk_bytes[0], spans->bulk_seconds[0]) / 1e9, share(spans->bulk_bytes[1], spans->bulk_seconds[1]) / 1e9,
 	           idle[SPAN_WEIGHTS] / steps, idle[SPAN_ACTIVATIONS] / steps, idle[SPAN_GRADIENTS] / steps, idle[SPAN_ELSEWHERE] / steps,
 	           idle[SPAN_HOST] / steps, idle[SPAN_LAUNCH] / steps, (idle[SPAN_NOTHING] + idle[SPAN_COMPUTE]) / steps,

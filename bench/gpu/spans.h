@@ -33,9 +33,11 @@ struct spans {
 	struct span *span;
 	size_t count, capacity;
 	/* of all steps but the first */
-	int64_t steps, ops, copies, launches; /* launches: of kernels and products; of an op that is no product at least one */
+	int64_t steps, ops, copies, launches;                                      /* launches: of kernels and products */
+	int64_t searches;                                                          /* of products' algorithms, with cuBLASLt's heuristics */
 	double wall, compute, up, down, up_hidden, down_hidden, idle[SPAN_CAUSES]; /* seconds */
-	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down */
+	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down; seconds
+	                                                                              in which any was under way */
 	double flops, host_seconds;                                                /* host: enqueueing ops */
 	double between;   /* from a step's end to the next one's start: the host's optimizer, and what else it does then */
 	int64_t last_end; /* ns */

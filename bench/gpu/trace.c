@@ -8,8 +8,8 @@
 #include "bench/gpu/bench.h"
 #include "config/config.h"
 #include "core/alloc.h"
+#include "cuda/device.h"
 #include "run/executor.h"
-#include "tests/cudaemu/cudaemu_control.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ struct traced {
 	size_t timed;           /* spans that have their times */
 	struct rh_event **pool; /* two a span, made as they are needed and kept */
 	size_t pool_count, pool_capacity;
-	int64_t kernels;            /* launched so far, where an emulated GPU counts them */
+	int64_t searches;           /* of products' algorithms, so far */
 	int64_t last[RH_STREAMS];   /* span; -1 */
 	int64_t waited[RH_STREAMS]; /* the span that the stream's next command waits for; -1 */
 	enum span_cause cause[RH_STREAMS];
@@ -163,17 +163,23 @@ static int traced_wait(struct rh_device *base, enum rh_stream stream, struct rh_
 	return on->inner->ops->wait(on->inner, stream, event);
 }
 
-/* Kernels that were launched, and products beside them; a real GPU counts no kernels: its ops, then. */
+static int is_cuda(const struct rh_device *device)
+{
+	return rh_cuda_kind() && !strcmp(device->ops->kind, rh_cuda_kind());
+}
+
+/* Launches are the process's: with several workers the first one's line has all of them. */
 static void count_launches(struct traced *on)
 {
-	int64_t kernels = cudaemu_launches() - on->kernels, products = 0, ops = 0;
-	on->kernels += kernels;
-	for (size_t i = 0; i < on->spans.count; i++) {
-		ops += on->spans.span[i].stream == RH_STREAM_COMPUTE;
-		products += !strcmp(on->spans.span[i].name, rh_op_info(RH_OP_GEMM)->name);
+	static int64_t before;
+	int64_t launches = rh_cuda_launches();
+	int64_t searches = is_cuda(on->inner) ? rh_cuda_searches(on->inner) : 0;
+	if (on->spans.seen) {
+		on->spans.launches += launches - before;
+		on->spans.searches += searches - on->searches;
 	}
-	if (on->spans.seen)
-		on->spans.launches += kernels ? kernels + products : ops;
+	on->searches = searches;
+	before = launches;
 }
 
 /* All times are read while the device's clock is young. */

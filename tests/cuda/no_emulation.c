@@ -15,11 +15,6 @@ void cudaemu_set_shared_bytes(int bytes)
 	(void)bytes;
 }
 
-int64_t cudaemu_launches(void)
-{
-	return 0;
-}
-
 void cudaemu_each_kernel(void (*visit)(void *user, const char *name, int threads, int64_t dynamic_bytes), void *user)
 {
 	(void)visit, (void)user;

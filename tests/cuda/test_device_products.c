@@ -18,6 +18,8 @@ static void check_gemm(const struct device_case *on, int variant, uint64_t *seed
 	enum rh_dtype act = variant >> 6 & 1 ? RH_BF16 : RH_F32, out = wide ? RH_F32 : act;
 	int64_t m = case_between(seed, 1, 40), n = case_between(seed, 1, 40), k = variant % 13 ? case_between(seed, 1, 50) : 0;
 	int64_t pad = check_random(seed) % 3;
+	if (variant % 10 == 0) /* rows on 16 bytes */
+		n = (n + 7) / 8 * 8, pad = pad / 2 * 8;
 	char label[96];
 	snprintf(label, sizeof label, "variant %d: %lldx%lldx%lld", variant, (long long)m, (long long)n, (long long)k);
 	c.op.gemm.trans_a = trans_a;
@@ -32,9 +34,10 @@ static void check_gemm(const struct device_case *on, int variant, uint64_t *seed
 		case_operand(&c, RH_GEMM_C, out, m, n, 3, FILL_RANDOM);
 	if (biased)
 		case_operand(&c, RH_GEMM_BIAS, act, 1, n, 0, FILL_RANDOM);
-	/* a bias apart from its product is rounded once more */
-	c.tolerance[RH_GEMM_D] = sum_error(k) + (k || out == RH_F32 ? 0 : 0x1p-8);
-	device_case_check(on, &c, variant % 5, label);
+	/* a bias apart from its product, which a fused one's alignment makes it, is rounded once more: numbers of at most 8 */
+	int skew = variant % 5, aligned = k && !skew && (n + pad) % 8 == 0 && n % 8 == 0;
+	c.tolerance[RH_GEMM_D] = sum_error(k) + (biased && out == RH_BF16 && !aligned ? 8 * 0x1p-9 : 0);
+	device_case_check(on, &c, skew, label);
 }
 
 static void test_gemm_of_all_variants_equals_the_oracle(void **state)

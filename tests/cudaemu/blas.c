@@ -1,5 +1,5 @@
 /* Products of the emulated device, by BLAS's definition and no more: what cuda/gemm.c asks for is taken as cuBLASLt would take it. */
-#include "cuda/blas.h"
+#include "cuda/choices.h"
 
 #include "core/alloc.h"
 #include "core/float8.h"
@@ -11,17 +11,30 @@
 
 struct blas {
 	int products;
+	struct choices *choices; /* as cuBLASLt's are, for their number */
 };
 
 int blas_create(struct blas **out)
 {
-	*out = rh_alloc(1, sizeof **out);
-	return *out ? 0 : -ENOMEM;
+	struct blas *blas = rh_alloc(1, sizeof *blas);
+	if (!blas || !(blas->choices = choices_create())) {
+		rh_free(blas);
+		return -ENOMEM;
+	}
+	*out = blas;
+	return 0;
 }
 
 void blas_destroy(struct blas *blas)
 {
+	if (blas)
+		choices_destroy(blas->choices);
 	rh_free(blas);
+}
+
+int64_t blas_searches(const struct blas *blas)
+{
+	return choices_searched(blas->choices);
 }
 
 /* Row `row`, column `col` of a matrix by columns. */
@@ -137,6 +150,12 @@ int blas_multiply(struct blas *blas, const struct blas_product *p, void *workspa
 		RH_ASSERT(can_eight(p));
 	else
 		RH_ASSERT(p->type_a == p->type_b && !p->scale_a && !p->scale_b);
+	/* a fused bias and what it is added to: 16 bytes (cuBLASLt's vector epilogues) */
+	RH_ASSERT(!p->bias ||
+	          ((uintptr_t)p->bias % 16 == 0 && (uintptr_t)p->d % 16 == 0 && p->ldd * rh_dtype_block_bytes(p->output) % 16 == 0));
+	const struct choice_key key = choice_key_of(p);
+	int known;
+	choices_find(blas->choices, &key, &known);
 	struct multiplication *later = malloc(sizeof *later); /* freed by the queue */
 	if (!later)
 		return -ENOMEM;

@@ -55,7 +55,6 @@ struct machine {
 	const char *signature;
 	enum cudaemu_order order;
 	uint64_t seed;
-	int64_t launches;
 };
 
 static __thread struct machine *machine;
@@ -114,15 +113,6 @@ int cudaemu_shared_bytes(void)
 	return shared_bytes;
 }
 
-int64_t cudaemu_launches(void)
-{
-	return this_machine()->launches;
-}
-
-void cudaemu_count_launch(void)
-{
-	this_machine()->launches++;
-}
 
 void *cudaemu_keep(const void *launch, size_t bytes)
 {

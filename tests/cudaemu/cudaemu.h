@@ -68,7 +68,7 @@ void cudaemu_barrier(const char *file, int line);
 void cudaemu_check_aligned(const void *at, const char *file, int line);
 void *cudaemu_shared(const char *key, const char *name, size_t bytes);
 void *cudaemu_dynamic(const char *key, const char *name, size_t offset, size_t bytes);
-void cudaemu_count_launch(void);
+extern "C" void cuda_count_launch(void); /* cuda/launch.c */
 void *cudaemu_keep(const void *launch, size_t bytes); /* a copy, by malloc */
 void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument);
 
@@ -84,7 +84,7 @@ template <auto Kernel, typename... A> int cudaemu_launch(struct CUstream_st *str
 		cudaemu_run(
 		        signature, grid, block, dynamic_bytes, [](void *call) { (*(decltype(body) *)call)(); }, &body);
 	};
-	cudaemu_count_launch();
+	cuda_count_launch();
 	if (stream)
 		cudaemu_enqueue(
 		        stream, [](void *call) { (*(decltype(launch) *)call)(); }, cudaemu_keep(&launch, sizeof launch));

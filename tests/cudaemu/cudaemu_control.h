@@ -25,9 +25,6 @@ struct CUstream_st;
 /* What a stream of the emulated runtime does when it has come to it; the argument is freed then. For kernels and products. */
 void cudaemu_enqueue(struct CUstream_st *stream, void (*run)(void *argument), void *argument);
 
-/* Launches of the calling thread so far. */
-int64_t cudaemu_launches(void);
-
 /* Calls `visit` for each kernel launched by any thread so far: its name with template arguments, the most threads a block and the most
  * dynamic shared bytes it was launched with. */
 void cudaemu_each_kernel(void (*visit)(void *user, const char *name, int threads, int64_t dynamic_bytes), void *user);

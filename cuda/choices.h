@@ -1,0 +1,34 @@
+/* The algorithms chosen so far, by kind of product: what a heuristic search of cuBLASLt, some 20 to 100 us of the host, is saved by. */
+#ifndef RH_CUDA_CHOICES_H
+#define RH_CUDA_CHOICES_H
+
+#include "cuda/blas.h"
+
+/* What the choice of an algorithm may depend on; compared as bytes. */
+struct choice_key {
+	int64_t m, n, k, lda, ldb, ldc, ldd;
+	int32_t trans_a, trans_b, type_a, type_b, output, adds, in_place, has_bias;
+	int32_t alignment[5]; /* of a, b, c, d and the bias, in bytes */
+	int32_t unused;
+};
+struct choice_key choice_key_of(const struct blas_product *product);
+
+enum { CHOICE_BYTES = 64 }; /* of an algorithm */
+
+/* Sets of CHOICE_WAYS places. A run of unpacked rows sees thousands of lengths, each with some 25 products: that many fit, and a set that is
+ * full gives up its oldest choice. Memory is touched as sets fill: 16 MiB at most. */
+enum { CHOICE_SETS = 4096, CHOICE_WAYS = 16 };
+
+struct choices;
+struct choices *choices_create(void); /* NULL: no memory; the line is made */
+void choices_destroy(struct choices *choices);
+
+/* Where the algorithm for such products stands, CHOICE_BYTES: *known says whether one does; else the caller puts one there, or calls
+ * choices_forget. Valid until the next call. */
+void *choices_find(struct choices *choices, const struct choice_key *key, int *known);
+void choices_forget(struct choices *choices, const struct choice_key *key);
+
+/* How often none stood there. */
+int64_t choices_searched(const struct choices *choices);
+
+#endif
