@@ -15,7 +15,7 @@ struct choice_key choice_key_of(const struct blas_product *product);
 
 enum { CHOICE_BYTES = 64 }; /* of an algorithm */
 
-/* Sets of CHOICE_WAYS places. A run of unpacked rows sees thousands of lengths, each with some 25 products: that many fit, and a set that is
+/* Sets of CHOICE_WAYS places. A run of unpacked rows sees thousands of lengths, each with some 25 products. They fit; a set that is
  * full gives up its oldest choice. Memory is touched as sets fill: 16 MiB at most. */
 enum { CHOICE_SETS = 4096, CHOICE_WAYS = 16 };
 

@@ -73,7 +73,7 @@ static void test_scaled_gemm_equals_the_oracle(void **state)
 	cudaemu_release();
 }
 
-/* The largest error of an 8-bit product of depth k in fp32, the magnitudes that it is to be judged by, and what fp32 sums would be off by. */
+/* The largest error of an 8-bit product of depth k in fp32, the magnitudes that it is judged by, and what fp32 sums would be off by. */
 static double eight_error(int64_t k, int extras, double *magnitude, double *wide, uint64_t *seed)
 {
 	const struct scaled_shape shape = {.m = 16, .n = 16, .k = k, .trans_b = 1, .extras = SCALED_F32 | extras};
