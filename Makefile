@@ -41,6 +41,7 @@ ISA_base   := -march=x86-64
 .SECONDARY: # objects of tests stay
 include cuda/rules.mk
 include cuda/device.mk
+include tests/fuzz/rules.mk
 
 all: $(B)/roundhouse
 

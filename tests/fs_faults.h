@@ -1,100 +1,170 @@
-/* A file system that fails, or whose user is killed, at the n-th change: a test program that includes this (once) has open, write, mkdir,
- * rename, unlink, rmdir, fsync and ftruncate of its own, which are linked before the C library's. */
+/* A file layer that fails, or whose user is killed, at the n-th call of some kinds; that reads and writes short; that has no room. Over the
+ * real one (core/fs.h). */
 #ifndef RH_TESTS_FS_FAULTS_H
 #define RH_TESTS_FS_FAULTS_H
 
-#include <errno.h>
+#include "core/fs.h"
+
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS };
+enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT };
 enum { FS_KILLED_STATUS = 99 };
+
+/* Kinds of calls, as bits. */
+enum fs_kind {
+	FS_CREATE = 1,
+	FS_WRITE = 2,
+	FS_SYNC = 4,
+	FS_TRUNCATE = 8,
+	FS_MAKE_DIR = 16,
+	FS_RENAME = 32,
+	FS_UNLINK = 64,
+	FS_LINK = 128,
+	FS_OPEN = 256,
+	FS_READ = 512,
+	FS_STATUS = 1024,
+	FS_CHANGES = 255, /* all above FS_OPEN */
+	FS_LOOKS = FS_OPEN | FS_READ | FS_STATUS
+};
 
 static struct {
 	enum fs_fault what;
-	long at, asked;   /* changes: the faulty one, from 1; since fs_fault_set */
+	unsigned kinds;
+	int code;         /* positive errno of a failure */
+	long at, asked;   /* calls of these kinds: the faulty one, from 1; since fs_fault_set */
 	const char *full; /* no room for files whose path holds this; NULL: there is */
+	const char *only; /* opening and reading: only of names that hold this; NULL: all */
 } fs_faults;
 
-/* The n-th change from now on ends the process with FS_KILLED_STATUS, or fails with EIO; for programs in which one thread writes. */
-static inline void fs_fault_set(enum fs_fault what, long at)
+/* Counts a call; a negative errno: it is to fail. */
+static inline int fs_fault_due(enum fs_kind kind)
 {
-	fs_faults.what = what;
-	fs_faults.at = at;
-	fs_faults.asked = 0;
-}
-
-/* Counts a change; 1: it is to fail. */
-static inline int fs_fault_due(void)
-{
-	if (fs_faults.what == FS_NONE || ++fs_faults.asked != fs_faults.at)
+	if (fs_faults.what == FS_NONE || !(fs_faults.kinds & kind) || ++fs_faults.asked != fs_faults.at || fs_faults.what == FS_SHORT)
 		return 0;
 	if (fs_faults.what == FS_KILLED)
 		_exit(FS_KILLED_STATUS);
-	errno = EIO;
-	return 1;
+	return -fs_faults.code;
 }
 
-int open(const char *path, int flags, ...)
+static inline void fs_path_of(int fd, char path[1024])
 {
-	va_list args;
-	va_start(args, flags);
-	mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
-	va_end(args);
-	return flags & O_CREAT && fs_fault_due() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-static inline int fs_is_full(int fd)
-{
-	char link[32], path[1024];
+	char link[32];
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t length = fs_faults.full ? readlink(link, path, sizeof path - 1) : 0;
+	ssize_t length = readlink(link, path, 1023);
 	path[length > 0 ? length : 0] = 0;
-	return length > 0 && strstr(path, fs_faults.full);
 }
 
-ssize_t write(int fd, const void *bytes, size_t length)
+static inline int fs_faulty_open(struct rh_fs *fs, int dir, const char *name, int flags, mode_t mode)
 {
-	if (fs_is_full(fd)) {
-		errno = ENOSPC;
-		return -1;
-	}
-	return fd > 2 && fs_fault_due() ? -1 : syscall(SYS_write, fd, bytes, length);
+	(void)fs;
+	int counts = flags & O_CREAT || !fs_faults.only || strstr(name, fs_faults.only);
+	int rc = counts ? fs_fault_due(flags & O_CREAT ? FS_CREATE : FS_OPEN) : 0;
+	return rc ? rc : rh_fs_real()->ops->open(rh_fs_real(), dir, name, flags, mode);
 }
 
-int mkdir(const char *path, mode_t mode)
+static inline int fs_faulty_close(struct rh_fs *fs, int file)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+	(void)fs;
+	return rh_fs_real()->ops->close(rh_fs_real(), file);
 }
 
-int rename(const char *from, const char *to)
+static inline int64_t fs_faulty_read(struct rh_fs *fs, int file, void *bytes, size_t length, int64_t offset)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+	char path[1024];
+	(void)fs;
+	if (fs_faults.only)
+		fs_path_of(file, path);
+	int rc = !fs_faults.only || strstr(path, fs_faults.only) ? fs_fault_due(FS_READ) : 0;
+	if (fs_faults.what == FS_SHORT && length > 1)
+		length = 1 + length / 3;
+	return rc ? rc : rh_fs_real()->ops->read(rh_fs_real(), file, bytes, length, offset);
 }
 
-int unlink(const char *path)
+static inline int64_t fs_faulty_write(struct rh_fs *fs, int file, const void *bytes, size_t length, int64_t offset)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+	char path[1024];
+	(void)fs;
+	fs_path_of(file, path);
+	if (fs_faults.full && strstr(path, fs_faults.full))
+		return -ENOSPC;
+	int rc = fs_fault_due(FS_WRITE);
+	if (fs_faults.what == FS_SHORT && length > 1)
+		length = 1 + length / 3;
+	return rc ? rc : rh_fs_real()->ops->write(rh_fs_real(), file, bytes, length, offset);
 }
 
-int rmdir(const char *path)
+static inline int fs_faulty_sync(struct rh_fs *fs, int file)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+	(void)fs;
+	int rc = fs_fault_due(FS_SYNC);
+	return rc ? rc : rh_fs_real()->ops->sync(rh_fs_real(), file);
 }
 
-int fsync(int fd)
+static inline int fs_faulty_truncate(struct rh_fs *fs, int file, int64_t length)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_fsync, fd);
+	(void)fs;
+	int rc = fs_fault_due(FS_TRUNCATE);
+	return rc ? rc : rh_fs_real()->ops->truncate(rh_fs_real(), file, length);
 }
 
-int ftruncate(int fd, off_t length)
+static inline int fs_faulty_status(struct rh_fs *fs, int dir, const char *name, int flags, struct stat *out)
 {
-	return fs_fault_due() ? -1 : (int)syscall(SYS_ftruncate, fd, length);
+	(void)fs;
+	int rc = fs_fault_due(FS_STATUS);
+	return rc ? rc : rh_fs_real()->ops->status(rh_fs_real(), dir, name, flags, out);
+}
+
+static inline int fs_faulty_make_dir(struct rh_fs *fs, int dir, const char *name)
+{
+	(void)fs;
+	int rc = fs_fault_due(FS_MAKE_DIR);
+	return rc ? rc : rh_fs_real()->ops->make_dir(rh_fs_real(), dir, name);
+}
+
+static inline int fs_faulty_rename(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to)
+{
+	(void)fs;
+	int rc = fs_fault_due(FS_RENAME);
+	return rc ? rc : rh_fs_real()->ops->rename(rh_fs_real(), from_dir, from, to_dir, to);
+}
+
+static inline int fs_faulty_link(struct rh_fs *fs, int from_dir, const char *from, int to_dir, const char *to)
+{
+	(void)fs;
+	int rc = fs_fault_due(FS_LINK);
+	return rc ? rc : rh_fs_real()->ops->link(rh_fs_real(), from_dir, from, to_dir, to);
+}
+
+static inline int fs_faulty_unlink(struct rh_fs *fs, int dir, const char *name, int flags)
+{
+	(void)fs;
+	int rc = fs_fault_due(FS_UNLINK);
+	return rc ? rc : rh_fs_real()->ops->unlink(rh_fs_real(), dir, name, flags);
+}
+
+static const struct rh_fs_ops fs_faulty_ops = {fs_faulty_open,   fs_faulty_close,    fs_faulty_read,   fs_faulty_write,
+                                               fs_faulty_sync,   fs_faulty_truncate, fs_faulty_status, fs_faulty_make_dir,
+                                               fs_faulty_rename, fs_faulty_link,     fs_faulty_unlink};
+static struct rh_fs fs_faulty = {&fs_faulty_ops};
+
+/* The n-th call of `kinds` from now on ends the process with FS_KILLED_STATUS, or fails with `code`; FS_SHORT: all reads and writes move a
+ * third. For programs in which one thread uses files. */
+static inline void fs_fault_set_kinds(enum fs_fault what, unsigned kinds, long at, int code)
+{
+	fs_faults.what = what;
+	fs_faults.kinds = kinds;
+	fs_faults.at = at;
+	fs_faults.code = code;
+	fs_faults.asked = 0;
+	rh_fs_use(&fs_faulty);
+}
+
+static inline void fs_fault_set(enum fs_fault what, long at)
+{
+	fs_fault_set_kinds(what, FS_CHANGES, at, EIO);
 }
 
 #endif

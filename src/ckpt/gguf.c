@@ -128,12 +128,12 @@ static int compare_name(const void *a, const void *b)
 static int compare_data(const void *a, const void *b)
 {
 	const struct rh_gguf_tensor *const *x = a, *const *y = b;
-	return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
+	return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
 
 static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor, const uint64_t *offsets, int64_t alignment)
 {
-	int64_t header = cursor->at - gguf->map.bytes, length = (int64_t)gguf->map.length;
+	int64_t header = cursor->at - gguf->header, length = rh_file_length(gguf->in);
 	int64_t start = header + (alignment - header % alignment) % alignment;
 	int64_t data_bytes = start < length ? length - start : 0;
 	for (int64_t i = 0; i < gguf->tensors; i++) {
@@ -147,7 +147,7 @@ static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor,
 			               "(truncated download?)",
 			               gguf->path, tensor->name, (long long)tensor->bytes, (unsigned long long)offsets[i],
 			               (long long)data_bytes);
-		tensor->data = gguf->map.bytes + start + offsets[i];
+		tensor->offset = start + (int64_t)offsets[i];
 		gguf->by_name[i] = tensor;
 	}
 	if (!gguf->tensors)
@@ -155,7 +155,7 @@ static int place_tensors(struct rh_gguf *gguf, const struct gguf_cursor *cursor,
 	qsort(gguf->by_name, (size_t)gguf->tensors, sizeof *gguf->by_name, compare_data);
 	for (int64_t i = 1; i < gguf->tensors; i++) {
 		const struct rh_gguf_tensor *before = gguf->by_name[i - 1], *tensor = gguf->by_name[i];
-		if ((const char *)tensor->data < (const char *)before->data + before->bytes)
+		if (tensor->offset < before->offset + before->bytes)
 			return rh_fail(-EINVAL, "%s: tensor '%s' overlaps '%s'", gguf->path, tensor->name, before->name);
 	}
 	qsort(gguf->by_name, (size_t)gguf->tensors, sizeof *gguf->by_name, compare_name);
@@ -179,7 +179,7 @@ static int read_tensors(struct rh_gguf *gguf, struct gguf_cursor *cursor, uint64
 		             gguf->path, (long long)parts);
 	if (rc < 0)
 		return rc;
-	if (count > (uint64_t)(cursor->end - cursor->at) / LEAST_TENSOR_BYTES)
+	if (count > gguf_left(cursor) / LEAST_TENSOR_BYTES)
 		return rh_fail(-EINVAL, "%s: the header claims %llu tensors, more than the file can hold", gguf->path,
 		               (unsigned long long)count);
 	uint64_t *offsets = rh_alloc(count, sizeof *offsets);
@@ -196,12 +196,13 @@ static int read_tensors(struct rh_gguf *gguf, struct gguf_cursor *cursor, uint64
 	return rc;
 }
 
-static int read_header(struct rh_gguf *gguf)
+static int parse_header(struct rh_gguf *gguf)
 {
-	struct gguf_cursor cursor = {gguf->map.bytes, gguf->map.bytes + gguf->map.length, gguf->path};
+	struct gguf_cursor cursor = {gguf->header, gguf->header + gguf->header_bytes, gguf->path,
+	                             rh_file_length(gguf->in) - (int64_t)gguf->header_bytes};
 	const char *magic;
 	uint64_t version, tensors;
-	if (gguf->map.length < 4 || memcmp(gguf->map.bytes, "GGUF", 4))
+	if (gguf->header_bytes < 4 || memcmp(gguf->header, "GGUF", 4))
 		return rh_fail(-EINVAL, "%s: not a GGUF file (it does not start with \"GGUF\")", gguf->path);
 	int rc = gguf_take(&cursor, 4, &magic);
 	if (!rc)
@@ -221,12 +222,56 @@ static int read_header(struct rh_gguf *gguf)
 	return rc ? rc : read_tensors(gguf, &cursor, tensors);
 }
 
+static void free_pairs(struct rh_gguf *gguf)
+{
+	for (uint64_t i = 0; i < gguf->pairs; i++) {
+		rh_free(gguf->pair[i].key);
+		rh_free(gguf->pair[i].text);
+	}
+	rh_free(gguf->pair);
+	gguf->pair = NULL;
+	gguf->pairs = 0;
+	rh_free(gguf->header);
+	gguf->header = NULL;
+}
+
+static void free_tensors(struct rh_gguf *gguf)
+{
+	for (int64_t i = 0; i < gguf->tensors; i++)
+		rh_free((char *)(uintptr_t)gguf->tensor[i].name);
+	rh_free(gguf->tensor);
+	rh_free(gguf->by_name);
+	gguf->tensor = NULL;
+	gguf->by_name = NULL;
+	gguf->tensors = 0;
+}
+
+/* The header says nowhere how long it is: its first bytes are parsed, and where they end before it does, four times as many. */
+static int read_header(struct rh_gguf *gguf)
+{
+	enum { FIRST = 1 << 20 };
+	int64_t all = rh_file_length(gguf->in), bytes = FIRST;
+	for (;; bytes *= 4) {
+		gguf->header_bytes = (size_t)(bytes < all ? bytes : all);
+		gguf->header = rh_alloc(gguf->header_bytes + 1, 1);
+		int rc = gguf->header ? rh_file_read(gguf->in, 0, gguf->header, gguf->header_bytes) : -ENOMEM;
+		if (!rc)
+			rc = parse_header(gguf);
+		if (rc != -EAGAIN)
+			return rc;
+		if (bytes >= RH_FILE_LOAD_MOST)
+			return rh_fail(-EINVAL, "%s: its header is longer than %lld bytes", gguf->path, (long long)bytes);
+		free_pairs(gguf);
+		free_tensors(gguf);
+	}
+}
+
 int rh_gguf_open(const char *path, struct rh_gguf **out)
 {
 	struct rh_gguf *gguf = rh_alloc(1, sizeof *gguf);
 	int rc = gguf && (gguf->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (!rc)
-		rc = rh_file_map(path, &gguf->map);
+		rc = rh_file_open(path, &gguf->in);
 	if (!rc)
 		rc = read_header(gguf);
 	if (rc)
@@ -236,26 +281,24 @@ int rh_gguf_open(const char *path, struct rh_gguf **out)
 	return rc;
 }
 
-void rh_gguf_forget(const struct rh_gguf *gguf)
+void rh_gguf_forget(struct rh_gguf *gguf)
 {
-	rh_file_forget(gguf->map.bytes, gguf->map.length);
+	free_pairs(gguf);
+}
+
+const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf)
+{
+	return gguf->in;
 }
 
 void rh_gguf_close(struct rh_gguf *gguf)
 {
 	if (!gguf)
 		return;
-	for (uint64_t i = 0; i < gguf->pairs; i++) {
-		rh_free(gguf->pair[i].key);
-		rh_free(gguf->pair[i].text);
-	}
-	for (int64_t i = 0; i < gguf->tensors; i++)
-		rh_free((char *)(uintptr_t)gguf->tensor[i].name);
-	rh_free(gguf->pair);
-	rh_free(gguf->tensor);
-	rh_free(gguf->by_name);
+	free_pairs(gguf);
+	free_tensors(gguf);
 	rh_free(gguf->path);
-	rh_file_unmap(&gguf->map);
+	rh_file_close(gguf->in);
 	rh_free(gguf);
 }
 

@@ -3,24 +3,24 @@
 #define RH_CKPT_GGUF_H
 
 #include "core/dtype.h"
-#include "core/error.h"
+#include "core/file.h"
 
 struct rh_gguf;
 struct rh_gguf_tensor {
 	const char *name;
 	enum rh_dtype dtype;
 	int rank;
-	int64_t shape[4]; /* outermost first (the file has them innermost first) */
-	const void *data;
-	int64_t bytes;
+	int64_t shape[4];      /* outermost first (the file has them innermost first) */
+	int64_t offset, bytes; /* in the file */
 };
 
 /* Refused, each with its line: truncated or lying headers, repeated keys or tensor names, element types that cannot be read, tensors
  * that overlap or leave the file, big-endian files, version 1, one part of a split model. */
 int rh_gguf_open(const char *path, struct rh_gguf **out) RH_MUST;
 void rh_gguf_close(struct rh_gguf *gguf);
-/* rh_file_forget of all of it: what is read after this comes from the file again. */
-void rh_gguf_forget(const struct rh_gguf *gguf);
+/* Frees what the metadata takes: its keys are absent from now on; tensors stay. */
+void rh_gguf_forget(struct rh_gguf *gguf);
+const struct rh_file_in *rh_gguf_file(const struct rh_gguf *gguf); /* borrowed until it is closed */
 const struct rh_gguf_tensor *rh_gguf_find(const struct rh_gguf *gguf, const char *name);
 int64_t rh_gguf_count(const struct rh_gguf *gguf);
 const struct rh_gguf_tensor *rh_gguf_at(const struct rh_gguf *gguf, int64_t index);
@@ -31,7 +31,7 @@ int rh_gguf_real(const struct rh_gguf *gguf, const char *key, double *out) RH_MU
 int rh_gguf_bool(const struct rh_gguf *gguf, const char *key, int *out) RH_MUST;
 /* Not NUL-terminated in the file; copies here are, and live as long as the file. */
 int rh_gguf_string(const struct rh_gguf *gguf, const char *key, const char **out) RH_MUST;
-/* Arrays. Strings: freshly allocated lists (rh_free both) of pointers into the mapping, not NUL-terminated. Numbers: converted. */
+/* Arrays. Strings: freshly allocated lists (rh_free both) of pointers into the header, not NUL-terminated. Numbers: converted. */
 int rh_gguf_strings(const struct rh_gguf *gguf, const char *key, size_t *count, const char ***text, size_t **bytes) RH_MUST;
 int rh_gguf_floats(const struct rh_gguf *gguf, const char *key, size_t *count, float **out) RH_MUST;
 int rh_gguf_ints(const struct rh_gguf *gguf, const char *key, size_t *count, int32_t **out) RH_MUST;

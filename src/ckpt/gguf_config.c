@@ -158,8 +158,7 @@ static int read_divisor(const struct rh_gguf *gguf, struct rh_model_config *out)
 	out->rope[0].divisor = rh_alloc((size_t)half, sizeof(float));
 	if (!out->rope[0].divisor)
 		return -ENOMEM;
-	memcpy(out->rope[0].divisor, tensor->data, (size_t)tensor->bytes);
-	return 0;
+	return rh_file_read(rh_gguf_file(gguf), tensor->offset, out->rope[0].divisor, (size_t)tensor->bytes);
 }
 
 static int has(const struct rh_gguf *gguf, const char *name)

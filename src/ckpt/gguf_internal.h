@@ -26,12 +26,14 @@ struct gguf_pair {
 	char *key;
 	enum gguf_type type, element; /* element: of an array */
 	uint64_t count;               /* of an array; bytes of a string */
-	const char *value;            /* into the mapping, unaligned; a string's first byte, an array's first element */
+	const char *value;            /* into the header, unaligned; a string's first byte, an array's first element */
 	char *text;                   /* a string, NUL-terminated */
 };
 
 struct rh_gguf {
-	struct rh_mapping map;
+	struct rh_file_in *in;
+	char *header; /* the file's first bytes: all before the tensors' data, and more */
+	size_t header_bytes;
 	char *path;
 	struct gguf_pair *pair; /* sorted by key once read */
 	uint64_t pairs;
@@ -40,12 +42,19 @@ struct rh_gguf {
 	struct rh_gguf_tensor **by_name;
 };
 
-/* Where reading stands; `end` is the mapping's. */
+/* Where reading stands; `end` is that of the bytes in memory. */
 struct gguf_cursor {
 	const char *at, *end, *path;
+	int64_t beyond; /* bytes of the file after `end` */
 };
 
-/* Both -EINVAL when the file ends before. Little-endian. */
+/* Bytes of the file from where reading stands. */
+static inline uint64_t gguf_left(const struct gguf_cursor *cursor)
+{
+	return (uint64_t)(cursor->end - cursor->at + cursor->beyond);
+}
+
+/* Both -EINVAL when the file ends before; -EAGAIN, without a line, when the bytes in memory do. Little-endian. */
 int gguf_take(struct gguf_cursor *cursor, int64_t bytes, const char **out) RH_MUST;
 int gguf_take_uint(struct gguf_cursor *cursor, int bytes, uint64_t *out) RH_MUST;
 /* A fresh copy; names and keys: 1 to 1024 bytes of UTF-8 without control characters. */

@@ -14,6 +14,8 @@ static const int widths[GGUF_TYPES] = {[GGUF_U8] = 1,   [GGUF_I8] = 1,  [GGUF_U1
 
 int gguf_take(struct gguf_cursor *cursor, int64_t bytes, const char **out)
 {
+	if (bytes > cursor->end - cursor->at && (uint64_t)bytes <= gguf_left(cursor))
+		return -EAGAIN;
 	if (bytes < 0 || bytes > cursor->end - cursor->at)
 		return rh_fail(-EINVAL, "%s: the file ends inside its header (truncated, or a lying length)", cursor->path);
 	*out = cursor->at;
@@ -49,7 +51,7 @@ static char *copy_text(const char *text, uint64_t bytes)
 
 int gguf_take_name(struct gguf_cursor *cursor, const char *what, char **out)
 {
-	const char *text;
+	const char *text = NULL;
 	uint64_t bytes;
 	int rc = take_string(cursor, &text, &bytes);
 	if (rc)
@@ -87,7 +89,7 @@ static int skip_elements(struct gguf_cursor *cursor, const char *key, enum gguf_
 	if (widths[element])
 		return gguf_take(cursor, count > INT64_MAX / 8 ? -1 : (int64_t)count * widths[element], &ignored);
 	/* The least a string or an array can take bounds the loop. */
-	if (count > (uint64_t)(cursor->end - cursor->at) / 8)
+	if (count > gguf_left(cursor) / 8)
 		return gguf_take(cursor, -1, &ignored);
 	if (depth >= DEEPEST_ARRAY)
 		return rh_fail(-EINVAL, "%s: metadata '%s' nests arrays too deep", cursor->path, key);
@@ -139,7 +141,7 @@ int gguf_read_pairs(struct rh_gguf *gguf, struct gguf_cursor *cursor)
 {
 	uint64_t count = gguf->pairs;
 	gguf->pairs = 0;
-	if (count > (uint64_t)(cursor->end - cursor->at) / LEAST_PAIR_BYTES)
+	if (count > gguf_left(cursor) / LEAST_PAIR_BYTES)
 		return rh_fail(-EINVAL, "%s: the header claims %llu metadata entries, more than the file can hold", cursor->path,
 		               (unsigned long long)count);
 	gguf->pair = rh_alloc(count, sizeof *gguf->pair);
@@ -262,7 +264,7 @@ int rh_gguf_strings(const struct rh_gguf *gguf, const char *key, size_t *count, 
 		return wrong_type(gguf, key, "a list of strings");
 	const char **texts = rh_alloc(pair->count, sizeof *texts);
 	size_t *lengths = rh_alloc(pair->count, sizeof *lengths);
-	struct gguf_cursor cursor = {pair->value, gguf->map.bytes + gguf->map.length, gguf->path};
+	struct gguf_cursor cursor = {pair->value, gguf->header + gguf->header_bytes, gguf->path, 0};
 	int rc = texts && lengths ? 0 : -ENOMEM;
 	for (uint64_t i = 0; !rc && i < pair->count; i++) {
 		uint64_t length = 0;

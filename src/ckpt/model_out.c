@@ -92,7 +92,7 @@ static int open_shard(struct rh_model_out *out)
 static void remove_file(char *path)
 {
 	if (path)
-		unlink(path);
+		rh_file_discard(path);
 	rh_free(path);
 }
 
@@ -170,7 +170,7 @@ static int write_index(struct rh_model_out *out)
 	if (!rc)
 		rc = rh_file_write_whole(path, text, strlen(text));
 	if (rc && path)
-		unlink(path);
+		rh_file_discard(path);
 	out->done += !rc;
 	rh_free(path);
 	free(text);
@@ -184,8 +184,10 @@ static int remove_earlier(const struct rh_model_out *out, const char *name)
 {
 	char *path = rh_path_join(out->dir, name);
 	int rc = path ? 0 : -ENOMEM;
-	if (!rc && unlink(path) < 0 && errno != ENOENT)
-		rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
+	if (!rc)
+		rc = rh_file_remove(path);
+	if (rc == -ENOENT)
+		rc = 0;
 	rh_free(path);
 	return rc;
 }
@@ -201,8 +203,8 @@ static int place(struct rh_model_out *out)
 	while (!rc && out->placed < out->done) {
 		char *from = temporary_path(out, out->placed), *to = file_path(out, out->placed);
 		rc = from && to ? 0 : -ENOMEM;
-		if (!rc && rename(from, to) < 0)
-			rc = rh_fail(-errno, "%s: cannot rename into place: %s", to, strerror(errno));
+		if (!rc)
+			rc = rh_path_move(from, to);
 		rh_free(from);
 		rh_free(to);
 		out->placed += !rc;

@@ -10,7 +10,7 @@
 enum { LONGEST_HEADER = 100000000 };
 
 struct rh_safetensors {
-	struct rh_mapping map;
+	struct rh_file_in *in;
 	json_t *header; /* owns the names */
 	struct rh_safetensor *tensor;
 	int64_t count;
@@ -49,8 +49,7 @@ static int parse_shape(const json_t *shape, const char *path, struct rh_safetens
 	return 0;
 }
 
-static int parse_tensor(const char *name, const json_t *json, const char *path, const char *data, int64_t data_bytes,
-                        struct rh_safetensor *out)
+static int parse_tensor(const char *name, const json_t *json, const char *path, int64_t data, int64_t data_bytes, struct rh_safetensor *out)
 {
 	const char *type = json_string_value(json_object_get(json, "dtype"));
 	const json_t *offsets = json_object_get(json, "data_offsets");
@@ -72,15 +71,15 @@ static int parse_tensor(const char *name, const json_t *json, const char *path, 
 	if (end - begin != out->bytes)
 		return rh_fail(-EINVAL, "%s: tensor '%s' has %lld bytes, but its shape and type need %lld", path, name,
 		               (long long)(end - begin), (long long)out->bytes);
-	out->data = data + begin;
+	out->offset = data + begin;
 	return 0;
 }
 
 static int compare_data(const void *a, const void *b)
 {
 	const struct rh_safetensor *x = a, *y = b;
-	if (x->data != y->data)
-		return (const char *)x->data < (const char *)y->data ? -1 : 1;
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
 	return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they end where they begin */
 }
 
@@ -90,16 +89,17 @@ static int compare_name(const void *a, const void *b)
 	return strcmp((*x)->name, (*y)->name);
 }
 
-static int check_tiling(struct rh_safetensors *file, const char *path, const char *data, int64_t data_bytes)
+static int check_tiling(struct rh_safetensors *file, const char *path, int64_t data, int64_t data_bytes)
 {
-	const char *end = data, *before = "the header";
+	const char *before = "the header";
+	int64_t end = data;
 	if (file->count)
 		qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, compare_data);
 	for (int64_t i = 0; i < file->count; i++) {
 		const struct rh_safetensor *tensor = &file->tensor[i];
-		if ((const char *)tensor->data != end)
+		if (tensor->offset != end)
 			return rh_fail(-EINVAL, "%s: tensor '%s' %s '%s'", path, tensor->name,
-			               (const char *)tensor->data < end ? "overlaps" : "leaves a gap after", before);
+			               tensor->offset < end ? "overlaps" : "leaves a gap after", before);
 		end += tensor->bytes;
 		before = tensor->name;
 	}
@@ -119,7 +119,7 @@ static int parse_metadata(const json_t *json, const char *path)
 	return 0;
 }
 
-static int parse_tensors(struct rh_safetensors *file, const char *path, const char *data, int64_t data_bytes)
+static int parse_tensors(struct rh_safetensors *file, const char *path, int64_t data, int64_t data_bytes)
 {
 	const char *name;
 	json_t *value;
@@ -138,19 +138,36 @@ static int parse_tensors(struct rh_safetensors *file, const char *path, const ch
 	return check_tiling(file, path, data, data_bytes);
 }
 
+static int read_header(struct rh_safetensors *file, const char *path, int64_t *data)
+{
+	unsigned char prefix[8];
+	uint64_t length = 0;
+	int64_t all = rh_file_length(file->in);
+	if (all < 8)
+		return rh_fail(-EINVAL, "%s: %lld bytes are too few for a safetensors file (truncated?)", path, (long long)all);
+	int rc = rh_file_read(file->in, 0, prefix, sizeof prefix);
+	if (rc)
+		return rc;
+	for (int i = 7; i >= 0; i--)
+		length = length << 8 | prefix[i];
+	if (length > LONGEST_HEADER || length > (uint64_t)all - 8)
+		return rh_fail(-EINVAL, "%s: the header claims %llu bytes, but the file has %lld (truncated, or not a safetensors file?)",
+		               path, (unsigned long long)length, (long long)all);
+	char *header = rh_alloc((size_t)length + 1, 1);
+	rc = header ? rh_file_read(file->in, 8, header, (size_t)length) : -ENOMEM;
+	if (!rc && *header != '{')
+		rc = rh_fail(-EINVAL, "%s: the header is no JSON object; this is not a safetensors file", path);
+	if (!rc)
+		rc = rh_json_parse(header, (size_t)length, path, &file->header);
+	rh_free(header);
+	*data = 8 + (int64_t)length;
+	return rc;
+}
+
 static int parse_header(struct rh_safetensors *file, const char *path)
 {
-	uint64_t length = 0;
-	if (file->map.length < 8)
-		return rh_fail(-EINVAL, "%s: %zu bytes are too few for a safetensors file (truncated?)", path, file->map.length);
-	for (int i = 7; i >= 0; i--)
-		length = length << 8 | (unsigned char)file->map.bytes[i];
-	if (length > LONGEST_HEADER || length > file->map.length - 8)
-		return rh_fail(-EINVAL, "%s: the header claims %llu bytes, but the file has %zu (truncated, or not a safetensors file?)",
-		               path, (unsigned long long)length, file->map.length);
-	if (!length || file->map.bytes[8] != '{')
-		return rh_fail(-EINVAL, "%s: the header is no JSON object; this is not a safetensors file", path);
-	int rc = rh_json_parse(file->map.bytes + 8, (size_t)length, path, &file->header);
+	int64_t data = 0;
+	int rc = read_header(file, path, &data);
 	if (rc)
 		return rc;
 	size_t entries = json_object_size(file->header);
@@ -158,7 +175,7 @@ static int parse_header(struct rh_safetensors *file, const char *path)
 	file->by_name = rh_alloc(entries, sizeof *file->by_name);
 	if (!file->tensor || !file->by_name)
 		return -ENOMEM;
-	rc = parse_tensors(file, path, file->map.bytes + 8 + length, (int64_t)(file->map.length - 8 - length));
+	rc = parse_tensors(file, path, data, rh_file_length(file->in) - data);
 	if (rc)
 		return rc;
 	for (int64_t i = 0; i < file->count; i++)
@@ -171,7 +188,7 @@ static int parse_header(struct rh_safetensors *file, const char *path)
 int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 {
 	struct rh_safetensors *file = rh_alloc(1, sizeof *file);
-	int rc = file ? rh_file_map(path, &file->map) : -ENOMEM;
+	int rc = file ? rh_file_open(path, &file->in) : -ENOMEM;
 	if (!rc)
 		rc = parse_header(file, path);
 	if (rc)
@@ -181,9 +198,15 @@ int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 	return rc;
 }
 
-void rh_safetensors_forget(const struct rh_safetensors *file)
+int rh_safetensors_read(const struct rh_safetensors *file, const struct rh_safetensor *tensor, int64_t first, void *out, int64_t bytes)
 {
-	rh_file_forget(file->map.bytes, file->map.length);
+	RH_ASSERT(first >= 0 && bytes >= 0 && bytes <= tensor->bytes - first);
+	return rh_file_read(file->in, tensor->offset + first, out, (size_t)bytes);
+}
+
+const struct rh_file_in *rh_safetensors_file(const struct rh_safetensors *file)
+{
+	return file->in;
 }
 
 void rh_safetensors_close(struct rh_safetensors *file)
@@ -193,7 +216,7 @@ void rh_safetensors_close(struct rh_safetensors *file)
 	rh_free(file->by_name);
 	rh_free(file->tensor);
 	json_decref(file->header);
-	rh_file_unmap(&file->map);
+	rh_file_close(file->in);
 	rh_free(file);
 }
 

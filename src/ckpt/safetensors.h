@@ -12,16 +12,17 @@ struct rh_safetensor {
 	enum rh_dtype dtype;
 	int rank;
 	int64_t shape[RH_SAFETENSORS_RANK];
-	const void *data; /* into the mapping; aligned to no more than one byte: the format promises nothing */
-	int64_t bytes;
+	int64_t offset, bytes; /* in the file */
 };
 
 struct rh_safetensors;
 /* Checks the whole header: offsets inside the file, no overlap, no gap, sizes equal to shape x dtype. */
 int rh_safetensors_open(const char *path, struct rh_safetensors **out) RH_MUST;
 void rh_safetensors_close(struct rh_safetensors *file);
-/* rh_file_forget of all of it: what is read after this comes from the file again. */
-void rh_safetensors_forget(const struct rh_safetensors *file);
+/* `bytes` of the tensor from `first` on. Errors name the file. */
+int rh_safetensors_read(const struct rh_safetensors *file, const struct rh_safetensor *tensor, int64_t first, void *out,
+                        int64_t bytes) RH_MUST;
+const struct rh_file_in *rh_safetensors_file(const struct rh_safetensors *file); /* borrowed until it is closed */
 int64_t rh_safetensors_count(const struct rh_safetensors *file);
 /* In the order of their data. */
 const struct rh_safetensor *rh_safetensors_at(const struct rh_safetensors *file, int64_t index);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void shape_text(const int64_t *shape, int rank, char *out, size_t size)
 {
@@ -25,8 +24,7 @@ static int same_shape(const struct source_tensor *expected, int rank, const int6
 }
 
 /* Fills in where the tensor lies, once its shape is what the configuration says. `name` is the file's. */
-static int settle(struct source_entry *entry, const char *where, const char *name, enum rh_dtype dtype, int rank, const int64_t *shape,
-                  const void *data)
+static int settle(struct source_entry *entry, const char *where, const char *name, enum rh_dtype dtype, int rank, const int64_t *shape)
 {
 	if (!same_shape(&entry->tensor, rank, shape)) {
 		char expected[96], found[192];
@@ -39,7 +37,6 @@ static int settle(struct source_entry *entry, const char *where, const char *nam
 		return rh_fail(-EINVAL, "%s: tensor '%s' is a bias stored as %s, whose order cannot be restored", where, name,
 		               rh_dtype_name(dtype));
 	entry->tensor.dtype = dtype;
-	entry->data = data;
 	return 0;
 }
 
@@ -83,7 +80,9 @@ static int open_gguf(struct rh_source *source)
 		if (!tensor)
 			rc = missing(source->path, entry->stored);
 		else
-			rc = settle(entry, source->path, entry->stored, tensor->dtype, tensor->rank, tensor->shape, tensor->data);
+			rc = settle(entry, source->path, entry->stored, tensor->dtype, tensor->rank, tensor->shape);
+		entry->file = rh_gguf_file(source->gguf);
+		entry->offset = tensor ? tensor->offset : 0;
 	}
 	if (rc)
 		return rc;
@@ -166,7 +165,9 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	if (tensor->dtype != RH_F32 && tensor->dtype != RH_F16 && tensor->dtype != RH_BF16)
 		return rh_fail(-EINVAL, "%s: tensor '%s' in %s has type %s, which is not supported (F32, F16, BF16 are)", source->path,
 		               entry->name, file, rh_dtype_name(tensor->dtype));
-	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape, tensor->data);
+	entry->file = rh_safetensors_file(shard);
+	entry->offset = tensor->offset;
+	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
 }
 
 static int read_directory(struct rh_source *source, const char *single, const char *index)
@@ -249,8 +250,6 @@ void rh_source_close(struct rh_source *source)
 
 void rh_source_forget(const struct rh_source *source)
 {
-	for (size_t i = 0; i < source->shards; i++)
-		rh_safetensors_forget(source->shard[i]);
 	if (source->gguf)
 		rh_gguf_forget(source->gguf);
 }
@@ -304,8 +303,10 @@ int rh_source_set_chat_template(const char *dir, const char *jinja)
 		rc = rh_file_write_whole(own, jinja, strlen(jinja));
 	if (!rc && rh_file_exists(config))
 		rc = replace_config_template(config, jinja);
-	if (!rc && unlink(old) && errno != ENOENT)
-		rc = rh_fail(-errno, "%s: cannot remove: %s", old, strerror(errno));
+	if (!rc)
+		rc = rh_file_remove(old);
+	if (rc == -ENOENT)
+		rc = 0;
 	rh_free(own);
 	rh_free(config);
 	rh_free(old);

@@ -16,7 +16,8 @@ struct source_entry {
 	char *name;   /* Hugging Face's */
 	char *stored; /* GGUF's */
 	struct source_tensor tensor;
-	const char *data; /* into a mapping; NULL until found */
+	const struct rh_file_in *file; /* NULL until found */
+	int64_t offset;
 	int64_t head_dim; /* rows are permuted within heads of so many rows; 0: they are not */
 };
 

@@ -1,12 +1,9 @@
-/* A tensor's rows out of the mapping: converted, and put back into Hugging Face's order where a GGUF keeps another. */
+/* A tensor's rows out of its file: converted, and put back into Hugging Face's order where a GGUF keeps another. */
 #include "ckpt/source_internal.h"
 
-#include "core/file.h"
 #include "core/float16.h"
 
-#include <string.h>
-
-enum { CHUNK = 2048 }; /* elements, a multiple of every block */
+enum { CHUNK = 8192 }; /* elements, a multiple of every block */
 
 static void to_bf16(const float *restrict values, int64_t count, uint16_t *restrict out)
 {
@@ -14,22 +11,22 @@ static void to_bf16(const float *restrict values, int64_t count, uint16_t *restr
 		out[i] = rh_f32_to_bf16(values[i]);
 }
 
-/* `count` elements that lie side by side. */
-static int convert(enum rh_dtype from, const char *data, int64_t count, enum rh_dtype to, void *out)
+/* `count` elements that lie side by side, from byte `at` of the file. */
+static int convert(const struct rh_file_in *file, int64_t at, enum rh_dtype from, int64_t count, enum rh_dtype to, void *out)
 {
+	char raw[CHUNK * sizeof(float)]; /* no type takes more for an element */
 	float chunk[CHUNK];
-	if (from == to) {
-		memcpy(out, data, (size_t)rh_dtype_bytes(to, count));
-		return 0;
-	}
-	if (to == RH_F32)
-		return rh_dequantise(from, data, count, out);
+	if (from == to)
+		return rh_file_read(file, at, out, (size_t)rh_dtype_bytes(to, count));
 	for (int64_t done = 0; done < count; done += CHUNK) {
 		int64_t now = count - done < CHUNK ? count - done : CHUNK;
-		int rc = rh_dequantise(from, data + rh_dtype_bytes(from, done), now, chunk);
+		int rc = rh_file_read(file, at + rh_dtype_bytes(from, done), raw, (size_t)rh_dtype_bytes(from, now));
+		if (!rc)
+			rc = rh_dequantise(from, raw, now, to == RH_F32 ? (float *)out + done : chunk);
 		if (rc)
 			return rc;
-		to_bf16(chunk, now, (uint16_t *)out + done);
+		if (to != RH_F32)
+			to_bf16(chunk, now, (uint16_t *)out + done);
 	}
 	return 0;
 }
@@ -55,12 +52,11 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 	if (first < 0 || count < 0 || first > all || count > all - first || first % cols || count % cols)
 		return rh_fail(-EINVAL, "%s: elements %lld to %lld are no whole rows of tensor '%s' (%lld elements, rows of %lld)",
 		               source->path, (long long)first, (long long)(first + count), name, (long long)all, (long long)cols);
-	int rc = permuted ? 0 : convert(from, entry->data + rh_dtype_bytes(from, first), count, dtype, out);
+	int rc = permuted ? 0 : convert(entry->file, entry->offset + rh_dtype_bytes(from, first), from, count, dtype, out);
 	for (int64_t done = 0; !rc && permuted && done < count; done += cols) {
 		int64_t row = stored_row((first + done) / cols, entry->head_dim);
-		rc = convert(from, entry->data + rh_dtype_bytes(from, row * cols), cols, dtype, (char *)out + rh_dtype_bytes(dtype, done));
+		rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, row * cols), from, cols, dtype,
+		             (char *)out + rh_dtype_bytes(dtype, done));
 	}
-	if (first + count == all) /* most often the tensor's last reading */
-		rh_file_forget(entry->data, (size_t)rh_dtype_bytes(from, all));
 	return rc;
 }

@@ -10,15 +10,15 @@
 
 static int read_file(const char *path, struct config_entries *entries)
 {
-	struct rh_mapping file;
+	struct rh_bytes file;
 	for (const char *at = path; *at; at++) /* it stands in every error line */
 		if ((unsigned char)*at < 0x20)
 			return rh_fail(-EINVAL, "command line: '%s' is not the path of a CONFIG.yaml", config_show(path).text);
-	int rc = rh_file_map(path, &file);
+	int rc = rh_file_load(path, &file);
 	if (rc)
 		return rc;
 	rc = config_yaml_read(file.bytes, file.length, path, entries);
-	rh_file_unmap(&file);
+	rh_bytes_free(&file);
 	return rc;
 }
 

@@ -61,12 +61,12 @@ int config_document_parse(const char *bytes, size_t length, const char *path, co
 
 int config_document_read(const char *path, config_document_fill *fill, void *out)
 {
-	struct rh_mapping file;
-	int rc = rh_file_map(path, &file);
+	struct rh_bytes file;
+	int rc = rh_file_load(path, &file);
 	if (rc)
 		return rc;
 	rc = config_document_parse(file.bytes, file.length, path, fill, out);
-	rh_file_unmap(&file);
+	rh_bytes_free(&file);
 	return rc;
 }
 

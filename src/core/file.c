@@ -1,45 +1,156 @@
-#include "core/file.h"
+#include "core/file_internal.h"
 
 #include "core/alloc.h"
-#include "core/log.h"
 #include "core/text.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-struct rh_file_out {
-	int fd;
-	char *path, *temporary;
+/* ---- reading ---- */
+
+struct rh_file_in {
+	int descriptor;
+	int64_t length;
+	char *path;
 };
+
+static int open_regular(const char *path, int *descriptor, int64_t *length)
+{
+	struct rh_fs *fs = rh_fs();
+	struct place place;
+	struct stat info;
+	int rc = place_of(path, PLACE_READ, &place);
+	if (rc)
+		return rc;
+	/* not blocked by a pipe without a writer */
+	int file = fs->ops->open(fs, place.dir, place.name, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
+	if (file < 0)
+		return rh_fail(file, "%s: cannot open: %s", path, strerror(-file));
+	rc = fs->ops->status(fs, file, "", AT_EMPTY_PATH, &info);
+	if (rc)
+		rc = rh_fail(rc, "%s: cannot stat: %s", path, strerror(-rc));
+	else if (!S_ISREG(info.st_mode))
+		rc = rh_fail(-EINVAL, "%s: not a regular file", path);
+	if (rc) {
+		(void)fs->ops->close(fs, file);
+		return rc;
+	}
+	*descriptor = file;
+	*length = info.st_size;
+	return 0;
+}
+
+int rh_file_open(const char *path, struct rh_file_in **out)
+{
+	struct rh_file_in *file = rh_alloc(1, sizeof *file);
+	int rc = file && (file->path = rh_strdup(path)) ? 0 : -ENOMEM;
+	if (!rc)
+		rc = open_regular(path, &file->descriptor, &file->length);
+	if (!rc) {
+		*out = file;
+		return 0;
+	}
+	if (file)
+		rh_free(file->path);
+	rh_free(file);
+	return rc;
+}
+
+int64_t rh_file_length(const struct rh_file_in *file)
+{
+	return file->length;
+}
+
+const char *rh_file_path(const struct rh_file_in *file)
+{
+	return file->path;
+}
+
+static int read_all(int descriptor, const char *path, int64_t offset, char *bytes, size_t length)
+{
+	struct rh_fs *fs = rh_fs();
+	while (length) {
+		int64_t done = fs->ops->read(fs, descriptor, bytes, length, offset);
+		if (done < 0)
+			return rh_fail((int)done, "%s: cannot read at byte %lld: %s", path, (long long)offset, strerror((int)-done));
+		if (!done)
+			return rh_fail(-EINVAL, "%s: ends at byte %lld: it became shorter while it was read", path, (long long)offset);
+		bytes += done;
+		offset += done;
+		length -= (size_t)done;
+	}
+	return 0;
+}
+
+int rh_file_read(const struct rh_file_in *file, int64_t offset, void *bytes, size_t length)
+{
+	return read_all(file->descriptor, file->path, offset, bytes, length);
+}
+
+void rh_file_close(struct rh_file_in *file)
+{
+	if (!file)
+		return;
+	(void)rh_fs()->ops->close(rh_fs(), file->descriptor);
+	rh_free(file->path);
+	rh_free(file);
+}
+
+int rh_file_load(const char *path, struct rh_bytes *out)
+{
+	int descriptor;
+	int64_t length;
+	int rc = open_regular(path, &descriptor, &length);
+	if (rc)
+		return rc;
+	char *bytes = NULL;
+	if (length > RH_FILE_LOAD_MOST)
+		rc = rh_fail(-EFBIG, "%s: has %lld bytes; files of its kind have at most %lld", path, (long long)length,
+		             (long long)RH_FILE_LOAD_MOST);
+	else if (!(bytes = rh_alloc((size_t)length + 1, 1)))
+		rc = -ENOMEM;
+	else
+		rc = read_all(descriptor, path, 0, bytes, (size_t)length);
+	(void)rh_fs()->ops->close(rh_fs(), descriptor);
+	if (rc) {
+		rh_free(bytes);
+		return rc;
+	}
+	*out = (struct rh_bytes){bytes, (size_t)length};
+	return 0;
+}
+
+void rh_bytes_free(struct rh_bytes *bytes)
+{
+	rh_free(bytes->bytes);
+	*bytes = (struct rh_bytes){0};
+}
+
+int rh_file_is_damage(int rc)
+{
+	return rc == -EINVAL || rc == -ENOENT || rc == -ENOTDIR || rc == -EISDIR || rc == -ELOOP || rc == -EFBIG;
+}
 
 int rh_file_map(const char *path, struct rh_mapping *out)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return rh_fail(-errno, "%s: cannot open: %s", path, strerror(errno));
-	struct stat info;
-	int rc = 0;
-	if (fstat(fd, &info) < 0) {
-		rc = rh_fail(-errno, "%s: cannot stat: %s", path, strerror(errno));
-	} else if (!S_ISREG(info.st_mode)) {
-		rc = rh_fail(-EINVAL, "%s: not a regular file", path);
-	} else if (info.st_size == 0) {
+	int descriptor;
+	int64_t length;
+	int rc = open_regular(path, &descriptor, &length);
+	if (rc)
+		return rc;
+	if (!length) {
 		*out = (struct rh_mapping){"", 0};
 	} else {
-		void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+		void *bytes = mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, descriptor, 0);
 		if (bytes == MAP_FAILED)
-			rc = rh_fail(-errno, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
+			rc = rh_fail(-errno, "%s: cannot map %lld bytes: %s", path, (long long)length, strerror(errno));
 		else
-			*out = (struct rh_mapping){bytes, (size_t)info.st_size};
+			*out = (struct rh_mapping){bytes, (size_t)length};
 	}
-	close(fd);
+	(void)rh_fs()->ops->close(rh_fs(), descriptor);
 	return rc;
 }
 
@@ -50,11 +161,32 @@ void rh_file_unmap(struct rh_mapping *mapping)
 	*mapping = (struct rh_mapping){0};
 }
 
-void rh_file_forget(const void *bytes, size_t length)
+/* ---- writing ---- */
+
+struct rh_file_out {
+	int descriptor;
+	int64_t length;
+	char *path, *temporary, *parent;
+	struct place place, beside; /* of the path, of the temporary name: one directory, which `place` owns */
+};
+
+static void out_free(struct rh_file_out *file)
 {
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)bytes / page * page;
-	if (length)
-		madvise((void *)first, (uintptr_t)bytes + length - first, MADV_DONTNEED);
+	place_close(&file->place);
+	rh_free(file->path);
+	rh_free(file->temporary);
+	rh_free(file->parent);
+	rh_free(file);
+}
+
+/* The directory that a path lies in, in a fresh string. */
+static char *parent_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *parent = rh_strdup(slash ? path : ".");
+	if (parent && slash)
+		parent[slash == path ? 1 : slash - path] = 0;
+	return parent;
 }
 
 int rh_file_create(const char *path, struct rh_file_out **out)
@@ -64,77 +196,67 @@ int rh_file_create(const char *path, struct rh_file_out **out)
 	int rc = file ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_text_printf(&temporary, "%s.tmp.%ld", path, (long)getpid());
-	if (!rc && !(file->path = rh_strdup(path)))
-		rc = -ENOMEM;
-	if (!rc) {
-		file->fd = open(temporary.bytes, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-		if (file->fd < 0)
-			rc = rh_fail(-errno, "%s: cannot create: %s", temporary.bytes, strerror(errno));
-	}
 	if (rc) {
-		rh_text_free(&temporary);
-		if (file)
-			rh_free(file->path);
 		rh_free(file);
 		return rc;
 	}
 	file->temporary = temporary.bytes;
-	*out = file;
-	return 0;
+	file->path = rh_strdup(path);
+	file->parent = parent_of(path); /* now: a commit must not fail for want of memory after its rename */
+	rc = file->path && file->parent ? place_of(file->path, PLACE_CHANGE, &file->place) : -ENOMEM;
+	if (!rc) {
+		file->beside = file->place;
+		file->beside.name = file->temporary + (file->place.name - file->path);
+		/* a name that a killed run left goes first, so that nothing is written through a link */
+		int gone = rh_fs()->ops->unlink(rh_fs(), file->beside.dir, file->beside.name, 0);
+		file->descriptor =
+		        rh_fs()->ops->open(rh_fs(), file->beside.dir, file->beside.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+		if (file->descriptor < 0)
+			rc = rh_fail(gone && gone != -ENOENT ? gone : file->descriptor, "%s: cannot create: %s", file->temporary,
+			             strerror(gone && gone != -ENOENT ? -gone : -file->descriptor));
+	}
+	if (rc)
+		out_free(file);
+	else
+		*out = file;
+	return rc;
 }
 
 int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length)
 {
 	const char *at = bytes;
 	while (length) {
-		ssize_t done = write(file->fd, at, length < INT_MAX ? length : INT_MAX);
-		if (done < 0 && errno == EINTR)
-			continue;
+		int64_t done = rh_fs()->ops->write(rh_fs(), file->descriptor, at, length, file->length);
 		if (done <= 0) {
-			int fault = done < 0 ? errno : EIO;
+			int fault = done < 0 ? (int)-done : EIO;
 			return rh_fail(-fault, "%s: cannot write: %s", file->path, strerror(fault));
 		}
 		at += done;
+		file->length += done;
 		length -= (size_t)done;
 	}
 	return 0;
 }
 
-static int sync_parent(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	if (!slash)
-		return rh_dir_sync(".");
-	char *parent = rh_strdup(path);
-	if (!parent)
-		return -ENOMEM;
-	parent[slash == path ? 1 : slash - path] = 0;
-	int rc = rh_dir_sync(parent);
-	rh_free(parent);
-	return rc;
-}
-
-static void file_free(struct rh_file_out *file)
-{
-	rh_free(file->path);
-	rh_free(file->temporary);
-	rh_free(file);
-}
-
 int rh_file_commit(struct rh_file_out *file)
 {
-	int rc = 0;
-	if (fsync(file->fd) < 0)
-		rc = rh_fail(-errno, "%s: cannot flush to disk: %s", file->path, strerror(errno));
-	if (close(file->fd) < 0 && !rc)
-		rc = rh_fail(-errno, "%s: cannot close: %s", file->path, strerror(errno));
-	if (!rc && rename(file->temporary, file->path) < 0)
-		rc = rh_fail(-errno, "%s: cannot rename into place: %s", file->path, strerror(errno));
+	struct rh_fs *fs = rh_fs();
+	int rc = fs->ops->sync(fs, file->descriptor);
 	if (rc)
-		unlink(file->temporary);
+		rc = rh_fail(rc, "%s: cannot flush to disk: %s", file->path, strerror(-rc));
+	int closed = fs->ops->close(fs, file->descriptor);
+	if (closed && !rc)
+		rc = rh_fail(closed, "%s: cannot close: %s", file->path, strerror(-closed));
+	if (!rc) {
+		rc = fs->ops->rename(fs, file->beside.dir, file->beside.name, file->place.dir, file->place.name);
+		if (rc)
+			rc = rh_fail(rc, "%s: cannot rename into place: %s", file->path, strerror(-rc));
+	}
+	if (rc)
+		(void)fs->ops->unlink(fs, file->beside.dir, file->beside.name, 0);
 	else
-		rc = sync_parent(file->path);
-	file_free(file);
+		rc = rh_dir_sync(file->parent);
+	out_free(file);
 	return rc;
 }
 
@@ -142,9 +264,9 @@ void rh_file_abandon(struct rh_file_out *file)
 {
 	if (!file)
 		return;
-	close(file->fd);
-	unlink(file->temporary);
-	file_free(file);
+	(void)rh_fs()->ops->close(rh_fs(), file->descriptor);
+	(void)rh_fs()->ops->unlink(rh_fs(), file->beside.dir, file->beside.name, 0);
+	out_free(file);
 }
 
 int rh_file_write_whole(const char *path, const void *bytes, size_t length)
@@ -162,104 +284,129 @@ int rh_file_write_whole(const char *path, const void *bytes, size_t length)
 
 int rh_file_copy(const char *src, const char *dst)
 {
-	struct rh_mapping source;
-	int rc = rh_file_map(src, &source);
+	enum { PIECE = 1 << 18 };
+	struct rh_file_in *in = NULL;
+	struct rh_file_out *out = NULL;
+	char *piece = rh_alloc(PIECE, 1);
+	int rc = piece ? rh_file_open(src, &in) : -ENOMEM;
+	if (!rc)
+		rc = rh_file_create(dst, &out);
+	for (int64_t at = 0; !rc && at < in->length; at += PIECE) {
+		size_t now = in->length - at < PIECE ? (size_t)(in->length - at) : PIECE;
+		rc = rh_file_read(in, at, piece, now);
+		if (!rc)
+			rc = rh_file_write(out, piece, now);
+	}
+	if (rc)
+		rh_file_abandon(out);
+	else
+		rc = rh_file_commit(out);
+	rh_file_close(in);
+	rh_free(piece);
+	return rc;
+}
+
+/* ---- logs ---- */
+
+struct rh_file_log {
+	int descriptor;
+	int64_t length; /* bytes of whole lines */
+	char *path;
+};
+
+static int open_log(struct rh_file_log *log)
+{
+	struct place place;
+	int rc = place_of(log->path, PLACE_CHANGE, &place);
 	if (rc)
 		return rc;
-	rc = rh_file_write_whole(dst, source.bytes, source.length);
-	rh_file_unmap(&source);
-	return rc;
+	int follow = place.bound ? O_NOFOLLOW : 0;
+	log->descriptor = rh_fs()->ops->open(rh_fs(), place.dir, place.name, O_WRONLY | O_CREAT | follow, 0666);
+	place_close(&place);
+	if (log->descriptor == -ELOOP)
+		return rh_fail(-ELOOP, "%s: is a link where a file is due; it is left alone: move it away", log->path);
+	if (log->descriptor < 0)
+		return rh_fail(log->descriptor, "%s: cannot open for writing: %s", log->path, strerror(-log->descriptor));
+	rc = rh_fs()->ops->truncate(rh_fs(), log->descriptor, log->length);
+	return rc ? rh_fail(rc, "%s: cannot cut it to %lld bytes: %s", log->path, (long long)log->length, strerror(-rc)) : 0;
 }
 
-int rh_file_exists(const char *path)
+int rh_file_log_open(const char *path, int64_t keep, struct rh_file_log **out)
 {
-	struct stat info;
-	return stat(path, &info) == 0 && S_ISREG(info.st_mode);
-}
-
-int rh_dir_exists(const char *path)
-{
-	struct stat info;
-	return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-int rh_dir_make(const char *path)
-{
-	char *prefix = rh_strdup(path);
-	if (!prefix)
+	struct rh_file_log *log = rh_alloc(1, sizeof *log);
+	if (!log)
 		return -ENOMEM;
-	int rc = 0;
-	for (char *at = prefix + 1; !rc; at++) {
-		if (*at && *at != '/')
-			continue;
-		char kept = *at;
-		*at = 0;
-		if (mkdir(prefix, 0777) == 0)
-			rc = sync_parent(prefix);
-		else if (errno != EEXIST)
-			rc = rh_fail(-errno, "%s: cannot make directory: %s", prefix, strerror(errno));
-		*at = kept;
-		if (!kept)
-			break;
+	log->descriptor = -1;
+	log->length = keep;
+	int rc = (log->path = rh_strdup(path)) ? open_log(log) : -ENOMEM;
+	if (rc)
+		rh_file_log_close(log);
+	else
+		*out = log;
+	return rc;
+}
+
+int rh_file_log_append(struct rh_file_log *log, const void *bytes, size_t length)
+{
+	struct rh_fs *fs = rh_fs();
+	for (size_t done = 0; done < length;) {
+		int64_t now = fs->ops->write(fs, log->descriptor, (const char *)bytes + done, length - done, log->length + (int64_t)done);
+		if (now <= 0) {
+			int rc = now < 0 ? (int)now : -EIO;
+			if (fs->ops->truncate(fs, log->descriptor, log->length))
+				return rh_fail(rc, "%s: cannot write (%s), and its last line is torn", log->path, strerror(-rc));
+			return rh_fail(rc, "%s: cannot write: %s", log->path, strerror(-rc));
+		}
+		done += (size_t)now;
 	}
-	if (!rc && !rh_dir_exists(path))
-		rc = rh_fail(-ENOTDIR, "%s: exists and is not a directory", path);
-	rh_free(prefix);
-	return rc;
-}
-
-int rh_dir_remove(const char *path)
-{
-	DIR *dir = opendir(path);
-	if (!dir)
-		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", path, strerror(errno));
-	int rc = 0;
-	for (struct dirent *entry; !rc && (entry = readdir(dir));) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-			continue;
-		char *child = rh_path_join(path, entry->d_name);
-		struct stat info;
-		if (!child)
-			rc = -ENOMEM;
-		else if (lstat(child, &info) == 0 && S_ISDIR(info.st_mode))
-			rc = rh_dir_remove(child);
-		else if (unlink(child) < 0)
-			rc = rh_fail(-errno, "%s: cannot remove: %s", child, strerror(errno));
-		rh_free(child);
-	}
-	closedir(dir);
-	if (!rc && rmdir(path) < 0)
-		rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
-	return rc;
-}
-
-int rh_dir_sync(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 && errno == EACCES) /* it may be written to, but not read: the system flushes it in time */
-		return 0;
-	if (fd < 0)
-		return rh_fail(-errno, "%s: cannot open directory: %s", path, strerror(errno));
-	int rc = 0;
-	if (fsync(fd) < 0 && errno != EINVAL) /* some file systems have no fsync for directories */
-		rc = rh_fail(-errno, "%s: cannot flush directory: %s", path, strerror(errno));
-	close(fd);
-	return rc;
-}
-
-int rh_dir_lock(int descriptor, const char *key, const char *path)
-{
-	if (flock(descriptor, LOCK_EX | LOCK_NB) == 0)
-		return 0;
-	if (errno == EWOULDBLOCK)
-		return -EBUSY;
-	rh_warn_once("%s: %s cannot be locked (%s): see that no other run uses it", key, path, strerror(errno));
+	log->length += (int64_t)length;
 	return 0;
 }
 
-char *rh_path_join(const char *dir, const char *name)
+void rh_file_log_close(struct rh_file_log *log)
 {
-	struct rh_text path = {0};
-	size_t length = strlen(dir);
-	return rh_text_printf(&path, "%s%s%s", dir, length && dir[length - 1] == '/' ? "" : "/", name) ? NULL : path.bytes;
+	if (!log)
+		return;
+	if (log->descriptor >= 0)
+		(void)rh_fs()->ops->close(rh_fs(), log->descriptor);
+	rh_free(log->path);
+	rh_free(log);
+}
+
+/* ---- names ---- */
+
+int rh_file_remove(const char *path)
+{
+	struct place place;
+	int rc = place_of(path, PLACE_CHANGE, &place);
+	if (rc)
+		return rc;
+	rc = rh_fs()->ops->unlink(rh_fs(), place.dir, place.name, 0);
+	place_close(&place);
+	return !rc || rc == -ENOENT ? rc : rh_fail(rc, "%s: cannot remove: %s", path, strerror(-rc));
+}
+
+void rh_file_discard(const char *path)
+{
+	char line[RH_ERROR_LINE];
+	snprintf(line, sizeof line, "%s", rh_error(-EIO));
+	if (rh_file_remove(path))
+		(void)rh_fail_copy(-EIO, line);
+}
+
+int rh_path_move(const char *from, const char *to)
+{
+	struct place here, there;
+	int rc = place_of(from, PLACE_CHANGE, &here);
+	if (rc)
+		return rc;
+	rc = place_of(to, PLACE_CHANGE, &there);
+	if (!rc) {
+		rc = rh_fs()->ops->rename(rh_fs(), here.dir, here.name, there.dir, there.name);
+		place_close(&there);
+		if (rc)
+			rc = rh_fail(rc, "%s: cannot rename it to %s: %s", from, to, strerror(-rc));
+	}
+	place_close(&here);
+	return rc;
 }

@@ -1,4 +1,7 @@
-/* Files: read whole by mapping; written whole or not at all. */
+/* Files by path, over the file layer (core/fs.h): read in pieces or whole; written whole or not at all.
+ *
+ * One directory can be *bound* (rh_dir_bind): names below its path then lead through its descriptor, wherever the directory itself was
+ * moved to, and what is written or removed there is never reached through a symbolic link. */
 #ifndef RH_CORE_FILE_H
 #define RH_CORE_FILE_H
 
@@ -6,16 +9,37 @@
 
 #include <stdint.h>
 
+/* Bytes of a file in memory. */
+struct rh_bytes {
+	char *bytes; /* never NULL after a successful load, also of an empty file; a NUL follows them */
+	size_t length;
+};
+
+/* A file whole, for those that are small or parsed whole. Errors name the path; -EFBIG above RH_FILE_LOAD_MOST. */
+#define RH_FILE_LOAD_MOST ((int64_t)1 << 30)
+int rh_file_load(const char *path, struct rh_bytes *out) RH_MUST;
+void rh_bytes_free(struct rh_bytes *bytes);
+
+/* A regular file that is open for reading, at any offset, from any thread. */
+struct rh_file_in;
+int rh_file_open(const char *path, struct rh_file_in **out) RH_MUST;
+int64_t rh_file_length(const struct rh_file_in *file); /* when it was opened */
+const char *rh_file_path(const struct rh_file_in *file);
+/* All bytes, or an error that names the path; -EIO: the file has become shorter. */
+int rh_file_read(const struct rh_file_in *file, int64_t offset, void *bytes, size_t length) RH_MUST;
+void rh_file_close(struct rh_file_in *file); /* NULL is legal */
+
+/* What says that a file's content, not this machine at this moment, is at fault: -EINVAL, or a part is missing. Everything else (no more
+ * descriptors, no right to read, a read error, no memory) may pass. */
+int rh_file_is_damage(int rc);
+
+/* Only for src/data/reader.c, until it reads in pieces. */
 struct rh_mapping {
 	const char *bytes; /* read-only; never NULL after a successful map, also for an empty file */
 	size_t length;
 };
-
-/* Maps `path` for reading. Errors name the path. */
 int rh_file_map(const char *path, struct rh_mapping *out) RH_MUST;
 void rh_file_unmap(struct rh_mapping *mapping);
-/* This part of a mapping will not be read soon: its pages no longer count as this process's memory. They come back when touched. */
-void rh_file_forget(const void *bytes, size_t length);
 
 /* A file that appears under its name only when committed: written beside it under a temporary name, then fsync, rename,
  * fsync of the directory. Until rh_file_commit the old file, if any, stands untouched. */
@@ -30,21 +54,53 @@ void rh_file_abandon(struct rh_file_out *file);
 /* The three above in one go. */
 int rh_file_write_whole(const char *path, const void *bytes, size_t length) RH_MUST;
 
-/* Copies src to dst through the same door. */
+/* Copies src to dst through the same door, piece by piece. */
 int rh_file_copy(const char *src, const char *dst) RH_MUST;
 
+/* A file that grows by lines, each whole or not there; not flushed. Of what is there the first `keep` bytes stay. */
+struct rh_file_log;
+int rh_file_log_open(const char *path, int64_t keep, struct rh_file_log **out) RH_MUST;
+int rh_file_log_append(struct rh_file_log *log, const void *bytes, size_t length) RH_MUST;
+void rh_file_log_close(struct rh_file_log *log); /* NULL is legal */
+
+/* A name goes, or moves within a file system; not flushed. A missing one is -ENOENT, without a line. */
+int rh_file_remove(const char *path) RH_MUST;
+/* The same for cleaning up after a fault: the line that tells of it stays. */
+void rh_file_discard(const char *path);
+int rh_path_move(const char *from, const char *to) RH_MUST;
+
+/* 1: there is something of that kind; symbolic links are followed, but not below the bound directory. */
 int rh_file_exists(const char *path);
 int rh_dir_exists(const char *path);
+enum rh_path_kind { RH_PATH_NONE, RH_PATH_FILE, RH_PATH_DIR, RH_PATH_LINK, RH_PATH_OTHER };
+/* What lies there itself, no link followed; negative errno (with a line) where that cannot be known. */
+int rh_path_kind(const char *path) RH_MUST;
+
 /* Makes `path` and its parents, durably: each that is new is flushed into the one above. */
 int rh_dir_make(const char *path) RH_MUST;
-/* Removes a directory and all in it. A missing one is no error. */
+/* Removes a directory and all in it; links in it go, what they lead to stays. A missing one is no error; a link or a file in its place is
+ * -ENOTDIR and left alone. */
 int rh_dir_remove(const char *path) RH_MUST;
 /* fsync of a directory, so that renames in it are durable; nothing where its user may not open it. */
 int rh_dir_sync(const char *path) RH_MUST;
 
+/* The names in a directory, sorted, without "." and "..". -ENOENT without a line. */
+struct rh_names {
+	char **name;
+	size_t count, capacity;
+};
+int rh_dir_list(const char *path, struct rh_names *out) RH_MUST;
+void rh_names_free(struct rh_names *names);
+
 /* Locks a directory until its descriptor is closed, at the latest by the end of the process. -EBUSY, without a line: another has it. One
  * that cannot be locked at all is let pass with a warning, which begins with `key`. */
 int rh_dir_lock(int descriptor, const char *key, const char *path) RH_MUST;
+
+/* Binds the open directory `descriptor` to `path` until rh_dir_unbind; there is one at a time. Both stay the caller's. */
+void rh_dir_bind(int descriptor, const char *path);
+void rh_dir_unbind(void);
+/* 1: the bound path still leads to the bound directory; 0: it was renamed or removed; also 1 where none is bound. */
+int rh_dir_bound_is_there(void);
 
 /* "a/b" into a fresh string (rh_free), NULL when out of memory. */
 char *rh_path_join(const char *dir, const char *name) RH_MUST;

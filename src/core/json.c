@@ -55,12 +55,12 @@ int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **
 
 int rh_json_load(const char *path, json_t **out)
 {
-	struct rh_mapping file;
-	int rc = rh_file_map(path, &file);
+	struct rh_bytes file;
+	int rc = rh_file_load(path, &file);
 	if (rc)
 		return rc;
 	rc = rh_json_parse(file.bytes, file.length, path, out);
-	rh_file_unmap(&file);
+	rh_bytes_free(&file);
 	return rc;
 }
 

@@ -6,17 +6,13 @@
 #include "core/log.h"
 #include "core/text.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct rh_metrics {
-	int descriptor;
-	char *path;
-	int64_t length; /* bytes of whole lines */
+	struct rh_file_log *log;
 	struct rh_text line;
 };
 
@@ -45,32 +41,37 @@ static int step_of_line(const char *bytes, size_t length, const char *path, int6
 	return rc;
 }
 
-/* *length: the bytes of the whole lines up to the first of a later step, or that is no metric. */
+/* *length: the bytes of the whole lines up to the first of a later step, or that is no metric. Read in pieces: a long run's log is long. */
 static int find_end(const char *path, int64_t keep_step, int64_t *length)
 {
-	struct rh_mapping file;
-	int rc = rh_file_map(path, &file);
-	if (rc)
-		return rc;
-	size_t at = 0;
-	for (int64_t number = 1;; number++) {
-		const char *end = memchr(file.bytes + at, '\n', file.length - at);
-		int64_t step = 0;
-		if (!end)
-			break;
-		rc = step_of_line(file.bytes + at, (size_t)(end - file.bytes) - at, path, number, &step);
-		if (rc == -EINVAL) { /* a log is no reason not to go on */
-			rh_note("%s; the log is cut off there", rh_error(rc));
-			rh_error_clear();
-			rc = 0;
-			break;
+	enum { PIECE = 1 << 16 }; /* no line is as long */
+	struct rh_file_in *file = NULL;
+	char *piece = rh_alloc(PIECE, 1);
+	int rc = piece ? rh_file_open(path, &file) : -ENOMEM, ended = 0;
+	int64_t at = 0;
+	for (int64_t number = 1; !rc && !ended && at < rh_file_length(file);) {
+		size_t bytes = rh_file_length(file) - at < PIECE ? (size_t)(rh_file_length(file) - at) : PIECE, used = 0;
+		rc = rh_file_read(file, at, piece, bytes);
+		for (char *end; !rc && !ended && (end = memchr(piece + used, '\n', bytes - used)); number++) {
+			int64_t step = 0;
+			rc = step_of_line(piece + used, (size_t)(end - piece) - used, path, number, &step);
+			if (rc == -EINVAL) { /* a log is no reason not to go on */
+				rh_note("%s; the log is cut off there", rh_error(rc));
+				rh_error_clear();
+				rc = 0;
+				ended = 1;
+			} else if (rc || step > keep_step) {
+				ended = 1;
+			} else {
+				used = (size_t)(end - piece) + 1;
+			}
 		}
-		if (rc || step > keep_step)
-			break;
-		at = (size_t)(end - file.bytes) + 1;
+		ended |= !used;
+		at += (int64_t)used;
 	}
-	rh_file_unmap(&file);
-	*length = (int64_t)at;
+	rh_file_close(file);
+	rh_free(piece);
+	*length = at;
 	return rc;
 }
 
@@ -84,47 +85,14 @@ int rh_metrics_open(const char *path, int64_t keep_step, struct rh_metrics **out
 	struct rh_metrics *metrics = rh_alloc(1, sizeof *metrics);
 	if (!metrics)
 		return -ENOMEM;
-	metrics->descriptor = -1;
-	metrics->length = length;
-	metrics->path = rh_strdup(path);
-	rc = metrics->path ? rh_grow(&metrics->line.bytes, &metrics->line.capacity, 1024, 1) : -ENOMEM;
+	rc = rh_grow(&metrics->line.bytes, &metrics->line.capacity, 1024, 1);
+	if (!rc)
+		rc = rh_file_log_open(path, length, &metrics->log);
 	if (rc)
-		goto out;
-	metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-	if (metrics->descriptor < 0) {
-		rc = -errno;
-		rc = rh_fail(rc, "%s: cannot open for writing: %s", path, strerror(-rc));
-	} else if (ftruncate(metrics->descriptor, length)) {
-		rc = -errno;
-		rc = rh_fail(rc, "%s: cannot cut off the lines after step %lld: %s", path, (long long)keep_step, strerror(-rc));
-	}
-out:
-	if (rc) {
 		rh_metrics_close(metrics);
-		metrics = NULL;
-	}
-	*out = metrics;
+	else
+		*out = metrics;
 	return rc;
-}
-
-/* Writes the line whole or takes it back. */
-static int write_line(struct rh_metrics *metrics)
-{
-	size_t done = 0;
-	while (done < metrics->line.length) {
-		ssize_t written = write(metrics->descriptor, metrics->line.bytes + done, metrics->line.length - done);
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written <= 0) {
-			int rc = written < 0 ? -errno : -EIO;
-			if (ftruncate(metrics->descriptor, metrics->length))
-				return rh_fail(rc, "%s: cannot write (%s), and its last line is torn", metrics->path, strerror(-rc));
-			return rh_fail(rc, "%s: cannot write: %s", metrics->path, strerror(-rc));
-		}
-		done += (size_t)written;
-	}
-	metrics->length += (int64_t)done;
-	return 0;
 }
 
 static int add_whole(struct rh_text *line, const char *key, int64_t value)
@@ -155,7 +123,7 @@ static int begin_line(struct rh_metrics *metrics)
 static int end_line(struct rh_metrics *metrics)
 {
 	int rc = rh_text_append(&metrics->line, "}\n", 2);
-	return rc ? rc : write_line(metrics);
+	return rc ? rc : rh_file_log_append(metrics->log, metrics->line.bytes, metrics->line.length);
 }
 
 int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *report)
@@ -202,9 +170,7 @@ void rh_metrics_close(struct rh_metrics *metrics)
 {
 	if (!metrics)
 		return;
-	if (metrics->descriptor >= 0)
-		close(metrics->descriptor);
+	rh_file_log_close(metrics->log);
 	rh_text_free(&metrics->line);
-	rh_free(metrics->path);
 	rh_free(metrics);
 }

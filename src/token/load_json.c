@@ -69,7 +69,7 @@ static int load_tokens(struct bpe *bpe, struct scan *scan)
 
 /* tokenizer.json as it lies in memory: its two big parts, and the rest. */
 struct document {
-	struct rh_mapping file;
+	struct rh_bytes file;
 	const char *where;
 	struct scan_part vocab, merges;
 	json_t *rest;
@@ -249,8 +249,8 @@ static int load_config(struct rh_tokenizer *tokenizer, const char *path)
 /* The whole file is the template, and counts before what tokenizer_config.json holds. */
 static int load_jinja(struct rh_tokenizer *tokenizer, const char *path)
 {
-	struct rh_mapping file;
-	int rc = rh_file_map(path, &file);
+	struct rh_bytes file;
+	int rc = rh_file_load(path, &file);
 	if (rc)
 		return rc;
 	rh_free(tokenizer->chat_template);
@@ -259,7 +259,7 @@ static int load_jinja(struct rh_tokenizer *tokenizer, const char *path)
 		memcpy(tokenizer->chat_template, file.bytes, file.length);
 	else
 		rc = -ENOMEM;
-	rh_file_unmap(&file);
+	rh_bytes_free(&file);
 	return rc;
 }
 
@@ -278,7 +278,7 @@ static int open_document(const char *path, struct document *document)
 {
 	struct rh_text rest = {0};
 	document->where = path;
-	int rc = rh_file_map(path, &document->file);
+	int rc = rh_file_load(path, &document->file);
 	if (!rc)
 		rc = scan_model(document->file.bytes, document->file.length, &document->vocab, &document->merges, &rest);
 	if (!rc)
@@ -291,7 +291,7 @@ static void close_document(struct document *document)
 {
 	json_decref(document->rest);
 	if (document->file.bytes)
-		rh_file_unmap(&document->file);
+		rh_bytes_free(&document->file);
 }
 
 /* Older models bring SentencePiece's file alone. */

@@ -6,13 +6,11 @@
 #include "core/text.h"
 #include "train/tensors.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name)
@@ -155,49 +153,50 @@ int rh_checkpoint_state(const char *dir, const struct rh_config *config, struct 
 	return rc;
 }
 
-/* Piece by piece: mapped pages count as this process's memory. */
 static int checksum(const char *path, char *hex, size_t bytes)
 {
-	enum { PIECE = 1 << 20 };
-	struct rh_mapping file;
+	enum { PIECE = 1 << 18 };
+	struct rh_file_in *file = NULL;
 	XXH3_state_t *state = XXH3_createState();
-	int rc = state ? rh_file_map(path, &file) : -ENOMEM;
-	if (rc) {
-		XXH3_freeState(state);
-		return rc;
+	char *piece = rh_alloc(PIECE, 1);
+	int rc = state && piece ? rh_file_open(path, &file) : -ENOMEM;
+	if (!rc)
+		XXH3_128bits_reset(state);
+	for (int64_t at = 0; !rc && at < rh_file_length(file); at += PIECE) {
+		size_t length = rh_file_length(file) - at < PIECE ? (size_t)(rh_file_length(file) - at) : PIECE;
+		rc = rh_file_read(file, at, piece, length);
+		if (!rc)
+			XXH3_128bits_update(state, piece, length);
 	}
-	XXH3_128bits_reset(state);
-	for (size_t at = 0; at < file.length; at += PIECE) {
-		size_t length = file.length - at < PIECE ? file.length - at : PIECE;
-		XXH3_128bits_update(state, file.bytes + at, length);
-		rh_file_forget(file.bytes + at, length);
+	if (!rc) {
+		XXH128_hash_t hash = XXH3_128bits_digest(state);
+		snprintf(hex, bytes, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
 	}
-	XXH128_hash_t hash = XXH3_128bits_digest(state);
+	rh_file_close(file);
 	XXH3_freeState(state);
-	rh_file_unmap(&file);
-	snprintf(hex, bytes, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
-	return 0;
+	rh_free(piece);
+	return rc;
 }
 
 static int save_checksums(const char *dir)
 {
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
+	struct rh_names names;
 	char path[PATH_MAX];
+	int rc = rh_dir_list(dir, &names);
 	json_t *sums = json_object();
-	int rc = sums ? 0 : -ENOMEM;
-	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+	if (!rc && !sums)
+		rc = -ENOMEM;
+	for (size_t i = 0; !rc && i < names.count; i++) {
 		char hex[33];
-		if (entry->d_name[0] == '.')
+		if (*names.name[i] == '.')
 			continue;
-		rc = checkpoint_in(path, dir, entry->d_name);
+		rc = checkpoint_in(path, dir, names.name[i]);
 		if (!rc)
 			rc = checksum(path, hex, sizeof hex);
-		if (!rc && json_object_set_new(sums, entry->d_name, json_string(hex)))
+		if (!rc && json_object_set_new(sums, names.name[i], json_string(hex)))
 			rc = -ENOMEM;
 	}
-	closedir(entries);
+	rh_names_free(&names);
 	char *text = rc ? NULL : json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
 	json_decref(sums);
 	if (!rc)
@@ -212,20 +211,18 @@ static int save_checksums(const char *dir)
 static int check_list(const char *dir, const json_t *sums)
 {
 	static const char *const parts[] = {"optimizer.safetensors", "run_state.json", "trainer_state.json", "config.yaml"};
+	struct rh_names names;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		if (!json_object_get(sums, parts[i]))
 			return rh_fail(-EINVAL, "%s/checksums.json: does not list %s: the file was damaged", dir, parts[i]);
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
-	int rc = 0;
-	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
-		int ours = !strcmp(entry->d_name, "checksums.json") || entry->d_name[0] == '.';
-		if (!ours && !json_object_get(sums, entry->d_name))
+	int rc = rh_dir_list(dir, &names);
+	for (size_t i = 0; !rc && i < names.count; i++) {
+		int ours = !strcmp(names.name[i], "checksums.json") || *names.name[i] == '.';
+		if (!ours && !json_object_get(sums, names.name[i]))
 			rc = rh_fail(-EINVAL, "%s/%s: is not in checksums.json: it is no part of this checkpoint; remove it", dir,
-			             entry->d_name);
+			             names.name[i]);
 	}
-	closedir(entries);
+	rh_names_free(&names);
 	return rc;
 }
 
@@ -327,7 +324,7 @@ static int load_weights(const char *dir, struct rh_session *session)
 }
 
 /* The line of `key` ("seed: ", `length` bytes) in a printed configuration: its value, of *bytes; NULL if there is none. */
-static const char *value_in(const struct rh_mapping *yaml, const char *key, size_t length, size_t *bytes)
+static const char *value_in(const struct rh_bytes *yaml, const char *key, size_t length, size_t *bytes)
 {
 	const char *at = yaml->bytes, *end = yaml->bytes + yaml->length;
 	while (at < end) {
@@ -345,10 +342,10 @@ static const char *value_in(const struct rh_mapping *yaml, const char *key, size
 static int tell_differences(const char *path, const struct rh_config *config)
 {
 	struct rh_text now = {0};
-	struct rh_mapping before;
+	struct rh_bytes before;
 	int rc = rh_config_print(config, &now);
 	if (!rc)
-		rc = rh_file_map(path, &before);
+		rc = rh_file_load(path, &before);
 	if (rc) {
 		rh_text_free(&now);
 		return rc;
@@ -363,7 +360,7 @@ static int tell_differences(const char *path, const struct rh_config *config)
 			rh_note("differs from the checkpoint's configuration: %.*s (was not given)", (int)whole, at);
 		at += whole + (at[whole] == '\n');
 	}
-	rh_file_unmap(&before);
+	rh_bytes_free(&before);
 	rh_text_free(&now);
 	return 0;
 }

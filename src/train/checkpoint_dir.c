@@ -7,12 +7,10 @@
 #include "core/log.h"
 #include "train/output.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* "checkpoint-N"; hidden with a suffix: ".checkpoint-N.tmp". */
 static void name_of(char name[64], int64_t step, const char *suffix)
@@ -42,11 +40,6 @@ int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step)
 	return path_of(path, dir, step, ".tmp");
 }
 
-static int move(const char *from, const char *to)
-{
-	return rename(from, to) ? rh_fail(-errno, "%s: cannot rename it to %s: %s", from, to, strerror(errno)) : 0;
-}
-
 /* Out of sight in one go, to `aside`, for good also after a power cut. */
 static int set_aside(const char *dir, int64_t step, char aside[PATH_MAX])
 {
@@ -57,8 +50,18 @@ static int set_aside(const char *dir, int64_t step, char aside[PATH_MAX])
 	if (!rc)
 		rc = rh_dir_remove(aside);
 	if (!rc)
-		rc = move(path, aside);
+		rc = rh_path_move(path, aside);
 	return rc ? rc : rh_dir_sync(dir);
+}
+
+/* 1: a directory; 0: nothing; -EEXIST: something else, which is not this program's and stays. */
+static int is_checkpoint(const char *path)
+{
+	int kind = rh_path_kind(path);
+	if (kind < 0 || kind == RH_PATH_NONE || kind == RH_PATH_DIR)
+		return kind < 0 ? kind : kind == RH_PATH_DIR;
+	return rh_fail(-EEXIST, "%s: is a %s where a directory is due; it is left alone: move it away", path,
+	               kind == RH_PATH_LINK ? "link" : "file");
 }
 
 int checkpoint_place(const char *dir, int64_t step)
@@ -67,13 +70,19 @@ int checkpoint_place(const char *dir, int64_t step)
 	int rc = path_of(path, dir, step, "");
 	if (!rc)
 		rc = checkpoint_temporary(temporary, dir, step);
-	int replaces = !rc && rh_dir_exists(path); /* of an earlier attempt at the same step */
+	int replaces = rc ? rc : is_checkpoint(path); /* of an earlier attempt at the same step */
+	if (replaces < 0)
+		return replaces;
 	if (replaces)
 		rc = set_aside(dir, step, aside);
 	if (!rc)
-		rc = move(temporary, path);
-	if (rc && replaces && !rh_dir_exists(path))
-		(void)rename(aside, path); /* if not now, then at the next start */
+		rc = rh_path_move(temporary, path);
+	if (rc && replaces && !rh_dir_exists(path)) {
+		char line[RH_ERROR_LINE];
+		snprintf(line, sizeof line, "%s", rh_error(rc));
+		if (rh_path_move(aside, path)) /* if not now, then at the next start */
+			rc = rh_fail_copy(rc, line);
+	}
 	if (!rc)
 		rc = rh_dir_sync(dir);
 	return rc || !replaces ? rc : rh_dir_remove(aside);
@@ -86,20 +95,31 @@ struct found {
 /* Checkpoints, by their names, of steps below `below` and other than `except`. No directory: none. */
 static int scan(const char *dir, int64_t below, int64_t except, struct found *found)
 {
+	struct rh_names names;
 	*found = (struct found){-1, -1, 0};
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return errno == ENOENT ? 0 : rh_fail(-errno, "%s: cannot read directory: %s", dir, strerror(errno));
-	for (struct dirent *entry; (entry = readdir(entries));) {
-		int64_t step = step_of(entry->d_name, "");
+	int rc = rh_dir_list(dir, &names);
+	for (size_t i = 0; !rc && i < names.count; i++) {
+		char path[PATH_MAX];
+		int64_t step = step_of(names.name[i], "");
 		if (step < 0 || step >= below || step == except)
 			continue;
+		rc = checkpoint_in(path, dir, names.name[i]);
+		int is = rc ? rc : is_checkpoint(path);
+		if (is == -EEXIST) {
+			rh_warn_once("output_dir: %s", rh_error(is));
+			rh_error_clear();
+			continue;
+		}
+		if (is <= 0) {
+			rc = is;
+			continue;
+		}
 		found->oldest = found->count == 0 || step < found->oldest ? step : found->oldest;
 		found->newest = step > found->newest ? step : found->newest;
 		found->count++;
 	}
-	closedir(entries);
-	return 0;
+	rh_names_free(&names);
+	return rc == -ENOENT ? 0 : rc;
 }
 
 int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept)
@@ -141,15 +161,18 @@ static int put_back(const char *dir, int64_t step, const char *suffix)
 	int rc = path_of(path, dir, step, "");
 	if (!rc)
 		rc = path_of(hidden, dir, step, suffix);
-	if (rc || access(path, F_OK) == 0)
-		return rc;
+	int taken = rc ? rc : rh_path_kind(path), kind = rc ? rc : rh_path_kind(hidden);
+	if (taken < 0 || kind < 0)
+		return taken < 0 ? taken : kind;
+	if (taken != RH_PATH_NONE || kind != RH_PATH_DIR)
+		return 0;
 	rc = rh_checkpoint_verify(hidden);
-	if (rc && rc != -ENOMEM) {
+	if (rh_file_is_damage(rc)) {
 		rh_error_clear();
 		return 0;
 	}
 	if (!rc)
-		rc = move(hidden, path);
+		rc = rh_path_move(hidden, path);
 	if (!rc)
 		rh_note("%s is whole and gets its name back: a run was killed while it put another in its place", path);
 	return rc ? rc : rh_dir_sync(dir);
@@ -158,41 +181,50 @@ static int put_back(const char *dir, int64_t step, const char *suffix)
 int rh_checkpoint_put_back(const char *dir)
 {
 	static const char *const suffixes[] = {".tmp", ".old"}; /* the newer first */
-	int rc = 0;
-	for (int i = 0; !rc && i < 2; i++) {
-		DIR *entries = opendir(dir);
-		if (!entries)
-			return errno == ENOENT ? 0 : rh_fail(-errno, "output_dir: %s: cannot be read: %s", dir, strerror(errno));
-		for (struct dirent *entry; !rc && (entry = readdir(entries));) {
-			int64_t step = step_of(entry->d_name, suffixes[i]);
+	struct rh_names names;
+	int rc = rh_dir_list(dir, &names);
+	for (int s = 0; !rc && s < 2; s++)
+		for (size_t i = 0; !rc && i < names.count; i++) {
+			int64_t step = step_of(names.name[i], suffixes[s]);
 			if (step >= 0)
-				rc = put_back(dir, step, suffixes[i]);
+				rc = put_back(dir, step, suffixes[s]);
 		}
-		closedir(entries);
+	rh_names_free(&names);
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/* A directory that is hidden, or a file: what a killed run leaves under such a name. Anything else is left alone and named. */
+static int remove_left_behind(const char *path, int hidden)
+{
+	int kind = rh_path_kind(path);
+	if (kind < 0)
+		return kind;
+	if (kind != (hidden ? RH_PATH_DIR : RH_PATH_FILE)) {
+		rh_warn_once("output_dir: %s: has a name that a killed run leaves behind, but is no %s; it is left alone: move it away",
+		             path, hidden ? "directory" : "file");
+		return 0;
 	}
+	int rc = hidden ? rh_dir_remove(path) : rh_file_remove(path);
+	if (!rc)
+		rh_note("%s is removed: a run was killed while it wrote it", path);
 	return rc;
 }
 
 int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed)
 {
-	const char *output_dir = config->output_dir;
-	DIR *entries = opendir(output_dir);
-	if (!entries)
-		return rh_fail(-errno, "%s: cannot read directory: %s", output_dir, strerror(errno));
-	int rc = 0;
-	for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+	struct rh_names names;
+	int rc = rh_dir_list(config->output_dir, &names);
+	if (rc == -ENOENT)
+		rc = rh_fail(rc, "output_dir: %s was removed", config->output_dir);
+	for (size_t i = 0; !rc && i < names.count; i++) {
 		char path[PATH_MAX];
-		if (!rh_checkpoint_left_behind(entry->d_name))
+		if (!rh_checkpoint_left_behind(names.name[i]))
 			continue;
-		rc = checkpoint_in(path, output_dir, entry->d_name);
-		if (!rc && *entry->d_name == '.')
-			rc = rh_dir_remove(path);
-		else if (!rc && unlink(path) < 0)
-			rc = rh_fail(-errno, "%s: cannot remove: %s", path, strerror(errno));
+		rc = checkpoint_in(path, config->output_dir, names.name[i]);
 		if (!rc)
-			rh_note("%s is removed: a run was killed while it wrote it", path);
+			rc = remove_left_behind(path, *names.name[i] == '.');
 	}
-	closedir(entries);
+	rh_names_free(&names);
 	return rc ? rc : checkpoint_remove_oldest(config, resumed);
 }
 
@@ -216,8 +248,8 @@ static int find_newest(const char *dir, char **path)
 			*path = rh_strdup(at);
 			return *path ? 0 : -ENOMEM;
 		}
-		if (rc == -ENOMEM)
-			return rc;
+		if (!rh_file_is_damage(rc)) /* it may be whole: going on from an older one would lose it */
+			return rc == -ENOMEM ? rc : rh_fail_in(rc, "resume_from_checkpoint: the newest checkpoint cannot be read now");
 		rh_note("%s is passed over: %s", at, rh_error(rc));
 		rh_error_clear();
 		below = found.newest;
@@ -236,7 +268,8 @@ int rh_checkpoint_find(const struct rh_config *config, char **path)
 		return rh_fail(-ENOENT, "resume_from_checkpoint: %s is not a directory", named);
 	int rc = rh_checkpoint_verify(named);
 	if (rc)
-		return rh_fail_in(rc, "resume_from_checkpoint: give another, this one is not whole");
+		return rh_file_is_damage(rc) ? rh_fail_in(rc, "resume_from_checkpoint: give another, this one is not whole")
+		                             : rh_fail_in(rc, "resume_from_checkpoint: it cannot be read now");
 	*path = rh_strdup(named);
 	return *path ? 0 : -ENOMEM;
 }

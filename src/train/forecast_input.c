@@ -71,13 +71,13 @@ int rh_forecast_input_of_data(const struct rh_training_data *data, const struct 
 
 static int is_small(const char *path)
 {
-	struct rh_mapping file;
-	if (!path || !rh_file_exists(path) || rh_file_map(path, &file)) {
+	struct rh_file_in *file;
+	if (!path || !rh_file_exists(path) || rh_file_open(path, &file)) {
 		rh_error_clear();
 		return 0;
 	}
-	int small = file.length <= READ_BYTES;
-	rh_file_unmap(&file);
+	int small = rh_file_length(file) <= READ_BYTES;
+	rh_file_close(file);
 	return small;
 }
 

@@ -2,10 +2,10 @@
 
 #include "core/alloc.h"
 #include "core/file.h"
+#include "core/fs.h"
 #include "core/json.h"
 #include "train/checkpoint.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,25 +41,41 @@ static int check_writable(const char *dir)
 
 int rh_output_fresh(const char *dir)
 {
-	DIR *entries = opendir(dir);
-	if (!entries)
-		return errno == ENOENT ? 1 : rh_fail(-errno, "output_dir: %s: cannot be read: %s", dir, strerror(errno));
-	int fresh = 1;
-	for (struct dirent *entry; fresh && (entry = readdir(entries));)
-		fresh = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, "metrics.jsonl") ||
-		        !strcmp(entry->d_name, "trace.json") || !strcmp(entry->d_name, "trace.svg") ||
-		        rh_checkpoint_left_behind(entry->d_name);
-	closedir(entries);
-	return fresh;
+	struct rh_names names;
+	int rc = rh_dir_list(dir, &names), fresh = 1;
+	for (size_t i = 0; !rc && fresh && i < names.count; i++)
+		fresh = !strcmp(names.name[i], "metrics.jsonl") || !strcmp(names.name[i], "trace.json") ||
+		        !strcmp(names.name[i], "trace.svg") || rh_checkpoint_left_behind(names.name[i]);
+	rh_names_free(&names);
+	return !rc ? fresh : rc == -ENOENT ? 1 : rh_fail_in(rc, "output_dir");
 }
 
 int rh_output_lock(const char *dir, int *descriptor)
 {
-	*descriptor = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (*descriptor < 0) /* whatever else is wrong with it rh_output_check tells */
-		return 0;
-	int rc = rh_dir_lock(*descriptor, "output_dir", dir);
-	return rc ? rh_fail(rc, "output_dir: %s is in use by another run; wait for its end, or choose another", dir) : 0;
+	for (int tries = 0; tries < 8; tries++) {
+		*descriptor = rh_fs()->ops->open(rh_fs(), AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0);
+		if (*descriptor < 0) { /* whatever else is wrong with it rh_output_check tells */
+			*descriptor = -1;
+			return 0;
+		}
+		int rc = rh_dir_lock(*descriptor, "output_dir", dir);
+		if (rc)
+			return rh_fail(rc, "output_dir: %s is in use by another run; wait for its end, or choose another", dir);
+		rh_dir_bind(*descriptor, dir);
+		if (rh_dir_bound_is_there())
+			return 0;
+		rh_output_unlock(descriptor); /* it was put in another's place between opening and locking */
+	}
+	return rh_fail(-EAGAIN, "output_dir: %s is renamed all the time", dir);
+}
+
+void rh_output_unlock(int *descriptor)
+{
+	if (*descriptor < 0)
+		return;
+	rh_dir_unbind();
+	(void)rh_fs()->ops->close(rh_fs(), *descriptor);
+	*descriptor = -1;
 }
 
 int rh_output_check(const struct rh_config *config, const char *checkpoint)

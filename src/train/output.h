@@ -9,9 +9,10 @@
  * -EEXIST, -EACCES and friends say what to do. */
 int rh_output_check(const struct rh_config *config, const char *checkpoint) RH_MUST;
 
-/* Makes `dir` this process's own until *descriptor is closed, which is -1 before; one that is not there is left to be locked later.
- * -EBUSY: another run has it. */
+/* Makes `dir` this process's own and binds it (core/file.h) until rh_output_unlock; one that is not there is left to be locked later, and
+ * *descriptor is -1. -EBUSY: another run has it. */
 int rh_output_lock(const char *dir, int *descriptor) RH_MUST;
+void rh_output_unlock(int *descriptor);
 
 /* 1: nothing but what such a run left, or not there; 0: more; negative errno. */
 int rh_output_fresh(const char *dir) RH_MUST;

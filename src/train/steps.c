@@ -77,6 +77,12 @@ static int is_full(int rc)
 	return rc == -ENOSPC || rc == -EDQUOT;
 }
 
+/* Nor is something in a checkpoint's place that is not this program's. */
+static int is_passing(int rc)
+{
+	return is_full(rc) || rc == -EEXIST || rc == -ENOTDIR;
+}
+
 /* A line of metrics that has no room is left out. */
 static int line_or_none(int rc)
 {
@@ -237,8 +243,13 @@ static int save(struct training *run)
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	int rc = rh_checkpoint_save(&run->session, &run->state, &run->trainer);
-	if (!is_full(rc) || run->stopping || run->state.step == run->data.steps)
+	if (!is_passing(rc) || run->stopping || (is_full(rc) && run->state.step == run->data.steps))
 		return rc;
+	if (run->state.step == run->data.steps) {
+		rh_note("warning: no checkpoint of the last step: %s", rh_error(rc));
+		rh_error_clear();
+		return 0;
+	}
 	int64_t next = (run->state.step / run->save_every + 1) * run->save_every;
 	rh_note("warning: no checkpoint of step %" PRId64 ": %s; going on, the next is tried at step %" PRId64, run->state.step,
 	        rh_error(rc), next < run->data.steps ? next : run->data.steps);
@@ -278,6 +289,23 @@ static int say_squeezed(const struct training *run)
 	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
 }
 
+/* output_dir was renamed or removed. What it still takes goes there, by its descriptor, wherever it is now. */
+static int stop_without_directory(struct training *run)
+{
+	int rc = save(run);
+	if (!rc)
+		return rh_fail(-ENOENT,
+		               "output_dir: %s was renamed while this run wrote to it; stopped after step %" PRId64
+		               ", whose checkpoint is in the renamed directory",
+		               run->config->output_dir, run->state.step);
+	char line[RH_ERROR_LINE / 2];
+	snprintf(line, sizeof line, "%s", rh_error(rc));
+	return rh_fail(-ENOENT,
+	               "output_dir: %s was renamed or removed while this run wrote to it; stopped after step %" PRId64
+	               ", no checkpoint of it was written: %s",
+	               run->config->output_dir, run->state.step, line);
+}
+
 /* Books and tells of the step that run->state.step has just counted. */
 static int step_done(struct training *run, double loss, double norm)
 {
@@ -314,11 +342,13 @@ static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
-	int squeezed = run->state.step < run->data.steps && is_squeezed(run);
-	run->stopping = (asked_to_stop && run->state.step < run->data.steps) ||
-	                squeezed; /* read once: a signal that comes later is for the next step */
+	int squeezed = run->state.step < run->data.steps && is_squeezed(run), lost = !rh_dir_bound_is_there();
+	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed ||
+	                lost; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
+	if (!rc && lost)
+		return stop_without_directory(run);
 	if (!rc && (saves_at(run, run->state.step) || run->stopping))
 		rc = save(run);
 	if (!rc)
@@ -392,7 +422,7 @@ static int one_step(struct training *run)
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
-	if ((asked_to_stop || is_squeezed(run)) && step > run->state.step)
+	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there()) && step > run->state.step)
 		return 1;
 	int64_t count = fill_step(run, step);
 	*batch = run->micro;

@@ -165,47 +165,59 @@ int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const s
 	return rc;
 }
 
-static void widen(enum rh_dtype dtype, const char *from, int64_t count, float *out)
+/* In place, from the last: `buffer` holds `count` halves at its front. */
+static void widen(enum rh_dtype dtype, int64_t count, float *buffer)
 {
-	if (dtype == RH_F32) {
-		memcpy(out, from, (size_t)count * sizeof *out);
-		return;
-	}
-	for (int64_t i = 0; i < count; i++) {
+	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
 		uint16_t half;
-		memcpy(&half, from + 2 * i, sizeof half);
-		out[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
+		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
+		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
 	}
 }
 
-static int load_weights(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, struct rh_store *store,
-                        int64_t total, float *buffer)
+static int load_weights(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                        struct rh_store *store, int64_t total, float *buffer)
 {
+	const char *path = rh_file_path(rh_safetensors_file(file));
 	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
 		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
 		               rh_dtype_name(found->dtype));
+	for (int64_t first = 0; first < total; first += PIECE) {
+		int64_t count = total - first < PIECE ? total - first : PIECE;
+		int rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
+		if (rc)
+			return rc;
+		widen(found->dtype, count, buffer);
+		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
+		if (rc)
+			return rh_fail_in(rc, "%s", path);
+	}
+	return 0;
+}
+
+static int load_state(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                      struct rh_store *store, float *buffer)
+{
+	struct rh_state state = state_of(store, place);
+	int64_t total = state.rows * state.cols;
+	if (found->dtype != state.dtype)
+		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s, not %s; it was saved by another optimizer or state_layout",
+		               rh_file_path(rh_safetensors_file(file)), place->name, rh_dtype_name(found->dtype),
+		               rh_dtype_name(state.dtype));
 	int rc = 0;
 	for (int64_t first = 0; !rc && first < total; first += PIECE) {
 		int64_t count = total - first < PIECE ? total - first : PIECE;
-		widen(found->dtype, (const char *)found->data + rh_dtype_bytes(found->dtype, first), count, buffer);
-		rc = rh_store_set(store, place->block, place->tensor, first, count, buffer);
+		rc = rh_safetensors_read(file, found, rh_dtype_bytes(state.dtype, first), buffer, rh_dtype_bytes(state.dtype, count));
+		if (!rc)
+			rc = rh_store_state_set(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, first, count, buffer);
 	}
-	return rc ? rh_fail_in(rc, "%s", path) : 0;
+	return rc;
 }
 
-static int load_state(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, struct rh_store *store)
+static int load_one(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
+                    const struct rh_model *model, struct rh_store *store, float *buffer)
 {
-	struct rh_state state = state_of(store, place);
-	if (found->dtype != state.dtype)
-		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s, not %s; it was saved by another optimizer or state_layout", path,
-		               place->name, rh_dtype_name(found->dtype), rh_dtype_name(state.dtype));
-	return rh_store_state_set(store, place->block, place->tensor, place->part - RH_TENSOR_STATE, 0, state.rows * state.cols,
-	                          found->data);
-}
-
-static int load_one(const struct rh_safetensor *found, const char *path, const struct rh_tensor_place *place, const struct rh_model *model,
-                    struct rh_store *store, float *buffer)
-{
+	const char *path = rh_file_path(rh_safetensors_file(file));
 	int64_t shape[2];
 	int rank = shape_of(place, model, store, shape);
 	int fits = found->rank == rank && found->shape[0] == shape[0] && (rank == 1 || found->shape[1] == shape[1]);
@@ -217,11 +229,8 @@ static int load_one(const struct rh_safetensor *found, const char *path, const s
 		return rh_fail(-EINVAL, "%s: tensor %s has %d dimension%s with %lld elements first, this model needs %d with %lld", path,
 		               place->name, found->rank, found->rank == 1 ? "" : "s", found->rank ? (long long)found->shape[0] : 0, rank,
 		               (long long)shape[0]);
-	int rc = place->part == RH_TENSOR_WEIGHT
-	                 ? load_weights(found, path, place, store, rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
-	                 : load_state(found, path, place, store);
-	rh_file_forget(found->data, (size_t)found->bytes);
-	return rc;
+	return place->part == RH_TENSOR_WEIGHT ? load_weights(file, found, place, store, rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
+	                                       : load_state(file, found, place, store, buffer);
 }
 
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
@@ -235,7 +244,7 @@ int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const s
 			rc = rh_fail(-EINVAL, "%s: tensor %s is missing; the file does not belong to this model and these targets", path,
 			             list->place[i].name);
 		else
-			rc = load_one(found, path, &list->place[i], model, store, buffer);
+			rc = load_one(file, found, &list->place[i], model, store, buffer);
 	}
 	if (!rc && rh_safetensors_count(file) != (int64_t)list->count)
 		rc = rh_fail(-EINVAL, "%s: holds %lld tensors, this model and these targets have %zu; it does not belong to them", path,

@@ -228,8 +228,7 @@ static void close_run(struct training *run)
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
 	rh_trace_free(&run->traced.trace);
-	if (run->output >= 0)
-		close(run->output);
+	rh_output_unlock(&run->output);
 }
 
 /* A run that has come to its end already is not loaded, and what it wrote is left alone. */

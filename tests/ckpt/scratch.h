@@ -92,10 +92,10 @@ static inline void scratch_fuzz(const char *path, const char *name, size_t heade
 {
 	char dir[64];
 	uint64_t seed = check_seed();
-	struct rh_mapping map;
+	struct rh_bytes map;
 	int accepted = 0;
 	scratch_make(dir);
-	check_ok(rh_file_map(path, &map));
+	check_ok(rh_file_load(path, &map));
 	char *bytes = malloc(map.length), *mutant = rh_path_join(dir, name);
 	for (int i = 0; i < rounds; i++) {
 		memcpy(bytes, map.bytes, map.length);
@@ -110,7 +110,7 @@ static inline void scratch_fuzz(const char *path, const char *name, size_t heade
 	printf("%s: %d of %d mutants accepted\n", name, accepted, rounds);
 	rh_free(mutant);
 	free(bytes);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	check_ok(rh_dir_remove(dir));
 }
 

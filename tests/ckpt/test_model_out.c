@@ -31,7 +31,7 @@ static char value_in(const char *dir, const char *file, const char *tensor)
 	struct rh_safetensors *opened;
 	char *path = rh_path_join(dir, file), value;
 	check_ok(rh_safetensors_open(path, &opened));
-	value = *(const char *)rh_safetensors_find(opened, tensor)->data;
+	check_ok(rh_safetensors_read(opened, rh_safetensors_find(opened, tensor), 0, &value, 1));
 	rh_safetensors_close(opened);
 	rh_free(path);
 	return value;

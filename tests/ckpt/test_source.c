@@ -1,4 +1,5 @@
 #include "scratch.h"
+#include "tensor_bytes.h"
 
 #include "ckpt/source_internal.h"
 #include "core/float16.h"
@@ -16,7 +17,7 @@ static int64_t elements(const int64_t *shape, int rank)
 }
 
 /* Reads tensor `name` whole, then by halves of its rows, as F32 and as BF16; all must tell the same. */
-static void check_tensor(const struct rh_source *source, const struct rh_safetensor *wanted)
+static void check_tensor(const struct rh_source *source, const struct rh_safetensors *file, const struct rh_safetensor *wanted)
 {
 	const struct source_entry *entry = source_entries_find(&source->entries, wanted->name);
 	if (!entry)
@@ -27,7 +28,7 @@ static void check_tensor(const struct rh_source *source, const struct rh_safeten
 	int64_t count = elements(found->shape, found->rank), cols = found->rank == 2 ? found->shape[1] : 1;
 	float *values = malloc((size_t)count * 4), *expected = malloc((size_t)count * 4);
 	uint16_t *halves = malloc((size_t)count * 2);
-	check_ok(rh_dequantise(wanted->dtype, wanted->data, count, expected));
+	check_ok(rh_dequantise(wanted->dtype, tensor_bytes(file, wanted), count, expected));
 	check_ok(rh_source_read(source, wanted->name, 0, count, RH_F32, values));
 	if (memcmp(values, expected, (size_t)count * 4))
 		fail_msg("%s differs", wanted->name);
@@ -56,7 +57,7 @@ static void check_source(const char *model, const char *reference)
 	check_ok(rh_source_open(model, &source));
 	check_ok(rh_safetensors_open(reference, &file));
 	for (int64_t i = 0; i < rh_safetensors_count(file); i++)
-		check_tensor(source, rh_safetensors_at(file, i));
+		check_tensor(source, file, rh_safetensors_at(file, i));
 	float nothing;
 	int rc = rh_source_read(source, "model.layers.99.mlp.up_proj.weight", 0, 1, RH_F32, &nothing);
 	assert_int_equal(rc, -ENOENT);
@@ -172,8 +173,8 @@ static void copy_model(const char *model, const char *dir)
 static void replace(const char *dir, const char *name, const char *from, const char *to)
 {
 	char *path = rh_path_join(dir, name);
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(path, &map));
 	const char *at = memmem(map.bytes, map.length, from, strlen(from));
 	assert_non_null(at);
 	struct rh_text text = {0};
@@ -181,7 +182,7 @@ static void replace(const char *dir, const char *name, const char *from, const c
 	check_ok(rh_text_append(&text, to, strlen(to)));
 	at += strlen(from);
 	check_ok(rh_text_append(&text, at, map.length - (size_t)(at - map.bytes)));
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	scratch_write(dir, name, text.bytes, text.length);
 	rh_text_free(&text);
 	rh_free(path);
@@ -245,11 +246,11 @@ static void test_source_refuses_what_is_not_there(void **state)
 	char *path = rh_path_join(dir, "model.safetensors");
 	assert_int_equal(unlink(path), 0);
 	check_refused(open_source(dir), "there is neither model.safetensors nor model.safetensors.index.json");
-	struct rh_mapping map;
-	check_ok(rh_file_map(REFERENCE "qwen2/model.safetensors", &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(REFERENCE "qwen2/model.safetensors", &map));
 	scratch_write(dir, "model.safetensors", map.bytes, map.length - 1);
 	check_refused(open_source(dir), "(truncated?)");
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	rh_free(path);
 	path = rh_path_join(dir, "config.json");
 	check_refused(open_source(path), "not a GGUF file");
@@ -420,11 +421,11 @@ static void test_source_copies_tokenizer_files(void **state)
 	scratch_text(from, "generation_config.json", "{\"a\":1}");
 	scratch_text(from, "README.md", "no");
 	check_ok(rh_source_copy_tokenizer(from, to));
-	struct rh_mapping map;
+	struct rh_bytes map;
 	char *path = rh_path_join(to, "generation_config.json");
-	check_ok(rh_file_map(path, &map));
+	check_ok(rh_file_load(path, &map));
 	assert_int_equal(map.length, 7);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	rh_free(path);
 	path = rh_path_join(to, "README.md");
 	assert_false(rh_file_exists(path));

@@ -71,13 +71,13 @@ static inline void write_text(const char *path, const char *text)
 /* A file whole, with a NUL after it; free() it. */
 static inline char *read_bytes(const char *path, size_t *length)
 {
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(path, &map));
 	char *bytes = malloc(map.length + 1);
 	memcpy(bytes, map.bytes, map.length);
 	bytes[map.length] = 0;
 	*length = map.length;
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	return bytes;
 }
 
@@ -150,10 +150,10 @@ static inline uint64_t tree_hash(const char *dir)
 		if (rh_dir_exists(path)) {
 			content = tree_hash(path);
 		} else if (rh_file_exists(path)) {
-			struct rh_mapping map;
-			check_ok(rh_file_map(path, &map));
+			struct rh_bytes map;
+			check_ok(rh_file_load(path, &map));
 			content = XXH3_64bits_withSeed(map.bytes, map.length, name);
-			rh_file_unmap(&map);
+			rh_bytes_free(&map);
 		}
 		sum += name * 3 + content;
 	}
@@ -163,12 +163,12 @@ static inline uint64_t tree_hash(const char *dir)
 
 static inline int same_file(const char *a, const char *b)
 {
-	struct rh_mapping one, two;
-	check_ok(rh_file_map(a, &one));
-	check_ok(rh_file_map(b, &two));
+	struct rh_bytes one, two;
+	check_ok(rh_file_load(a, &one));
+	check_ok(rh_file_load(b, &two));
 	int same = one.length == two.length && !memcmp(one.bytes, two.bytes, one.length);
-	rh_file_unmap(&one);
-	rh_file_unmap(&two);
+	rh_bytes_free(&one);
+	rh_bytes_free(&two);
 	return same;
 }
 

@@ -70,12 +70,12 @@ static void test_lying_safetensors_are_refused(void **state)
 	make_good(&scratch);
 	const char *good = MODELS "gguf-qwen2/model.safetensors", *run = "train @/run.yaml";
 	char bad[256];
-	struct rh_mapping map;
-	check_ok(rh_file_map(good, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(good, &map));
 	size_t whole = map.length;
 	uint64_t header;
 	memcpy(&header, map.bytes, sizeof header);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	fill_in(&scratch, "@/hf/model.safetensors", bad, sizeof bad);
 	static const size_t cuts[] = {1, 4, 8, 20, 1000};
 	for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -110,10 +110,10 @@ static void test_lying_gguf_files_are_refused(void **state)
 	make_good(&scratch);
 	const char *good = MODELS "gguf-llama/model.gguf", *run = "train @/run.yaml --use_peft true --model_name_or_path @/model.gguf";
 	char bad[256];
-	struct rh_mapping map;
-	check_ok(rh_file_map(good, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(good, &map));
 	size_t whole = map.length;
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	fill_in(&scratch, "@/model.gguf", bad, sizeof bad);
 	const size_t cuts[] = {3, 4, 10, 24, 100, 3000, whole / 2, whole - 1000};
 	for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {

@@ -144,12 +144,12 @@ static void check_verdict(int rc, struct rh_config *config, int *taken)
 
 static size_t read_seed(const char *name, char *bytes)
 {
-	struct rh_mapping map;
-	check_ok(rh_file_map(name, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(name, &map));
 	assert_true(map.length <= BYTES_MAX);
 	memcpy(bytes, map.bytes, map.length);
 	size_t length = map.length;
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	return length;
 }
 

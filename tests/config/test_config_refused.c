@@ -264,12 +264,12 @@ static void test_load_tells_each_key_without_effect_once(void **state)
 	close(kept);
 	check_ok(rc);
 	rh_config_free(&c);
-	struct rh_mapping map;
-	check_ok(rh_file_map("stderr.txt", &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load("stderr.txt", &map));
 	char text[1024] = {0};
 	assert_true(map.length < sizeof text);
 	memcpy(text, map.bytes, map.length);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	assert_string_equal(text, "ddp_timeout has no effect: devices share one process\n"
 	                          "gradient_checkpointing has no effect: what is recomputed follows from the memory there is\n"
 	                          "ddp_backend has no effect: devices share one process\n");

@@ -87,9 +87,9 @@ static void test_only_experiments_are_taken_for_one(void **state)
 static void test_mutated_experiments_are_taken_or_refused(void **state)
 {
 	(void)state;
-	struct rh_mapping seed;
+	struct rh_bytes seed;
 	uint64_t random = check_seed();
-	check_ok(rh_file_map("examples/anchors/llama-3.1-8b.yaml", &seed));
+	check_ok(rh_file_load("examples/anchors/llama-3.1-8b.yaml", &seed));
 	char *text = malloc(seed.length);
 	assert_non_null(text);
 	for (int round = 0; round < 4000; round++) {
@@ -112,7 +112,7 @@ static void test_mutated_experiments_are_taken_or_refused(void **state)
 		assert_true(rc == 0 || rc == -ENOMEM);
 		rh_experiment_free(&is);
 	}
-	rh_file_unmap(&seed);
+	rh_bytes_free(&seed);
 }
 
 int main(void)

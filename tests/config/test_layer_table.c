@@ -58,10 +58,10 @@ static void test_published_tables_are_read(void **state)
 static void test_table_mutated_is_taken_or_refused(void **state)
 {
 	(void)state;
-	struct rh_mapping seed;
+	struct rh_bytes seed;
 	uint64_t random = check_seed();
 	int taken = 0, refused = 0;
-	check_ok(rh_file_map("examples/anchors/qwen3-1.7b-layers.yaml", &seed));
+	check_ok(rh_file_load("examples/anchors/qwen3-1.7b-layers.yaml", &seed));
 	char *text = malloc(seed.length);
 	assert_non_null(text);
 	for (int round = 0; round < 20000; round++) {
@@ -78,7 +78,7 @@ static void test_table_mutated_is_taken_or_refused(void **state)
 		rh_layer_table_free(&table);
 	}
 	free(text);
-	rh_file_unmap(&seed);
+	rh_bytes_free(&seed);
 	printf("%d taken, %d refused\n", taken, refused);
 	assert_true(taken > 1000 && refused > 1000);
 }

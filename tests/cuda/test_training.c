@@ -312,25 +312,25 @@ static int train(const char *dir, const char *out, const char *resume)
 static void copy(const char *from, const char *dir, const char *name)
 {
 	char path[256];
-	struct rh_mapping map;
-	check_ok(rh_file_map(from, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(from, &map));
 	snprintf(path, sizeof path, "%s/%s", dir, name);
 	FILE *file = fopen(path, "wb");
 	assert_non_null(file);
 	assert_int_equal(fwrite(map.bytes, 1, map.length, file), map.length);
 	assert_int_equal(fclose(file), 0);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 }
 
 static void same_file(const char *a, const char *b)
 {
-	struct rh_mapping one, two;
-	check_ok(rh_file_map(a, &one));
-	check_ok(rh_file_map(b, &two));
+	struct rh_bytes one, two;
+	check_ok(rh_file_load(a, &one));
+	check_ok(rh_file_load(b, &two));
 	assert_int_equal(one.length, two.length);
 	assert_memory_equal(one.bytes, two.bytes, one.length);
-	rh_file_unmap(&one);
-	rh_file_unmap(&two);
+	rh_bytes_free(&one);
+	rh_bytes_free(&two);
 }
 
 /* A launch in step 5 or so finds the GPU's memory wrong: the run ends with one line, and goes on from its last checkpoint to the same

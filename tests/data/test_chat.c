@@ -70,14 +70,14 @@ static void test_jinja_is_what_transformers_rendered(void **state)
 	                                  "llama2", "llama3",  "llama3.1", "llama3.2", "llama3.3"};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		const struct rh_chat_template *chat, *found;
-		struct rh_mapping file;
+		struct rh_bytes file;
 		char path[128];
 		snprintf(path, sizeof path, "tests/reference/data/chat-%s.jinja", strncmp(all[i], "llama3.", 7) ? all[i] : "llama3.1");
 		check_ok(rh_chat_template_by_name(all[i], &chat));
-		check_ok(rh_file_map(path, &file));
+		check_ok(rh_file_load(path, &file));
 		assert_int_equal(file.length, strlen(rh_chat_template_jinja(chat)));
 		assert_memory_equal(file.bytes, rh_chat_template_jinja(chat), file.length);
-		rh_file_unmap(&file);
+		rh_bytes_free(&file);
 		check_ok(rh_chat_template_by_text(rh_chat_template_jinja(chat), "x", &found));
 		assert_string_equal(rh_chat_template_jinja(found), rh_chat_template_jinja(chat));
 	}

@@ -26,12 +26,12 @@ static inline int tree_is_source(const char *name)
 
 static inline void tree_read(const char *path, tree_visit *visit)
 {
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(path, &map));
 	char *text = calloc(map.length + 1, 1);
 	assert_non_null(text);
 	memcpy(text, map.bytes, map.length);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	visit(path, text);
 	free(text);
 }

@@ -279,10 +279,10 @@ static void test_config_survives_mutation(void **state)
 {
 	(void)state;
 	static const char alphabet[] = "\"{}[]:,0123456789-e.truefalsn";
-	struct rh_mapping map;
+	struct rh_bytes map;
 	uint64_t seed = check_seed();
 	int accepted = 0;
-	check_ok(rh_file_map("tests/reference/ckpt/llama/config.json", &map));
+	check_ok(rh_file_load("tests/reference/ckpt/llama/config.json", &map));
 	char *text = malloc(map.length + 1);
 	for (int round = 0; round < 20000; round++) {
 		size_t length = map.length;
@@ -313,7 +313,7 @@ static void test_config_survives_mutation(void **state)
 	}
 	printf("%d of 20000 mutants accepted\n", accepted);
 	free(text);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 }
 
 static void test_config_load_takes_a_file_or_a_directory(void **state)

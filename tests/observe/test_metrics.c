@@ -33,12 +33,12 @@ static int leave(void **state)
 static const char *read_text(const char *path)
 {
 	static char text[65536];
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(path, &map));
 	assert_true(map.length < sizeof text);
 	memcpy(text, map.bytes, map.length);
 	text[map.length] = 0;
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	return text;
 }
 

@@ -4,21 +4,21 @@
 #include "ckpt/source.h"
 
 struct corpus {
-	struct rh_mapping strings, crc;
+	struct rh_bytes strings, crc;
 };
 
 static void open_corpus(const char *reference, struct corpus *corpus)
 {
 	char path[128];
 	snprintf(path, sizeof path, "tests/reference/token/%s.crc", reference);
-	check_ok(rh_file_map("tests/corpus/token_strings.bin", &corpus->strings));
-	check_ok(rh_file_map(path, &corpus->crc));
+	check_ok(rh_file_load("tests/corpus/token_strings.bin", &corpus->strings));
+	check_ok(rh_file_load(path, &corpus->crc));
 }
 
 static void close_corpus(struct corpus *corpus)
 {
-	rh_file_unmap(&corpus->strings);
-	rh_file_unmap(&corpus->crc);
+	rh_bytes_free(&corpus->strings);
+	rh_bytes_free(&corpus->crc);
 }
 
 static int next_string(const struct corpus *corpus, size_t *at, const char **text, uint32_t *bytes)
@@ -165,12 +165,12 @@ static void test_smollm2_in_gguf_equals_the_library(void **state)
 static void load_committed(const char *name, struct rh_tokenizer **tokenizer)
 {
 	char path[128], folder[32];
-	struct rh_mapping file;
+	struct rh_bytes file;
 	snprintf(path, sizeof path, "tests/corpus/token_%s.json", name);
-	check_ok(rh_file_map(path, &file));
+	check_ok(rh_file_load(path, &file));
 	make_folder(folder);
 	put_file(folder, "tokenizer.json", file.bytes, file.length);
-	rh_file_unmap(&file);
+	rh_bytes_free(&file);
 	check_ok(rh_tokenizer_load(folder, tokenizer));
 	leave_folder(folder);
 }

@@ -17,11 +17,11 @@ static void encode_both(const struct rh_tokenizer *tokenizer, const char *text, 
 
 static void compare_strings(const struct rh_tokenizer *made, const struct rh_tokenizer *loaded, const char *name)
 {
-	struct rh_mapping corpus;
+	struct rh_bytes corpus;
 	struct rh_ids ids[2] = {0};
 	struct rh_text back[2] = {0};
 	size_t count = 0, wrong = 0, number = 0;
-	check_ok(rh_file_map("tests/corpus/token_strings.bin", &corpus));
+	check_ok(rh_file_load("tests/corpus/token_strings.bin", &corpus));
 	for (size_t at = 0; at < corpus.length; number++) {
 		uint32_t bytes;
 		memcpy(&bytes, corpus.bytes + at, 4);
@@ -45,7 +45,7 @@ static void compare_strings(const struct rh_tokenizer *made, const struct rh_tok
 		rh_ids_free(&ids[i]);
 		rh_text_free(&back[i]);
 	}
-	rh_file_unmap(&corpus);
+	rh_bytes_free(&corpus);
 }
 
 static void same_text(const char *a, const char *b)

@@ -3,6 +3,7 @@
 #define RH_TESTS_TRAIN_RIG_H
 
 #include "check.h"
+#include "tensor_bytes.h"
 
 #include "ckpt/safetensors.h"
 #include "core/alloc.h"
@@ -39,7 +40,7 @@ static inline const struct rh_safetensor *rig_tensor(const struct rig *rig, cons
 static inline double rig_double(const struct rig *rig, const char *name, int64_t index)
 {
 	double value;
-	memcpy(&value, (const char *)rig_tensor(rig, name)->data + 8 * index, sizeof value);
+	check_ok(rh_safetensors_read(rig->reference, rig_tensor(rig, name), 8 * index, &value, sizeof value));
 	return value;
 }
 
@@ -56,10 +57,10 @@ static inline const int32_t *rig_ints(struct rig *rig, const char *prefix, const
 	const struct rh_safetensor *tensor = rig_tensor(rig, name);
 	if (count)
 		*count = tensor->shape[0];
-	int32_t *copy = malloc((size_t)tensor->bytes); /* the mapping promises no alignment */
+	int32_t *copy = malloc((size_t)tensor->bytes);
 	assert_true(rig->held < 16);
 	rig->ints[rig->held++] = copy;
-	memcpy(copy, tensor->data, (size_t)tensor->bytes);
+	check_ok(rh_safetensors_read(rig->reference, tensor, 0, copy, tensor->bytes));
 	return copy;
 }
 
@@ -232,10 +233,11 @@ static inline double rig_gradient_error(const struct rig *rig, int b, int t, con
 	const struct rh_tensor *tensor = &rig->session.model->block[b].tensor[t];
 	const float *gradient = (const float *)rh_store_gradient(rig->session.store, b) + tensor->offset;
 	double difference = 0, norm = 0;
+	const char *expected = tensor_bytes(rig->reference, reference);
 	assert_int_equal(reference->bytes, tensor->rows * tensor->cols * 4);
 	for (int64_t i = 0; i < tensor->rows * tensor->cols; i++) {
 		float value;
-		memcpy(&value, (const char *)reference->data + 4 * i, sizeof value);
+		memcpy(&value, expected + 4 * i, sizeof value);
 		difference += ((double)gradient[i] - (double)value) * ((double)gradient[i] - (double)value);
 		norm += (double)value * (double)value;
 	}

@@ -23,9 +23,10 @@ static void logits_are(const char *name, const char *adapter, const char *refere
 	micro.batch.scores = logits;
 	check_ok(rh_executor_infer(rig.session.executor, &micro.batch, 1));
 	double worst = 0, largest = 0;
+	const char *bytes = tensor_bytes(rig.reference, expected);
 	for (int64_t i = 0; i < count; i++) {
 		float value;
-		memcpy(&value, (const char *)expected->data + 4 * i, sizeof value);
+		memcpy(&value, bytes + 4 * i, sizeof value);
 		worst = fmax(worst, fabs((double)logits[i] - (double)value));
 		largest = fmax(largest, fabs((double)value));
 	}

@@ -1,5 +1,6 @@
 /* Runs that are stopped and go on, through the program: bit-equal to runs that never stopped, whatever stopped them. */
 #include "cli/runner.h"
+#include "tensor_bytes.h"
 
 #include "ckpt/safetensors.h"
 #include "core/json.h"
@@ -532,10 +533,11 @@ static void same_tensors(const char *a, const char *b)
 		const struct rh_safetensor *tensor = rh_safetensors_at(one, i), *other = rh_safetensors_find(two, tensor->name);
 		if (!other || tensor->bytes != other->bytes || tensor->dtype != RH_F32 || other->dtype != RH_F32)
 			fail_msg("%s is another tensor", tensor->name);
+		const char *mine = tensor_bytes(one, tensor), *theirs = tensor_bytes(two, other);
 		for (int64_t at = 0; at < tensor->bytes; at += 4) {
 			float x, y;
-			memcpy(&x, (const char *)tensor->data + at, sizeof x);
-			memcpy(&y, (const char *)other->data + at, sizeof y);
+			memcpy(&x, mine + at, sizeof x);
+			memcpy(&y, theirs + at, sizeof y);
 			if (x != y)
 				fail_msg("%s differs", tensor->name);
 		}

@@ -85,10 +85,10 @@ static const struct {
 static uint64_t result_hash(const struct scratch *scratch, const char *out, const char *name)
 {
 	const char *path = path_of("%s/%s/%s", scratch->dir, out, name);
-	struct rh_mapping map;
-	check_ok(rh_file_map(path, &map));
+	struct rh_bytes map;
+	check_ok(rh_file_load(path, &map));
 	uint64_t hash = XXH3_64bits(map.bytes, map.length);
-	rh_file_unmap(&map);
+	rh_bytes_free(&map);
 	return hash;
 }
 

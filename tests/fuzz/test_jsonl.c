@@ -1,0 +1,47 @@
+/* Rows of a JSONL file, through a small tokenizer and a chat template. */
+#include "fuzz/fuzz.h"
+
+#include "config/config.h"
+#include "data/dataset.h"
+#include "token/tokenizer.h"
+
+static struct rh_tokenizer *tokenizer;
+static struct rh_config config;
+
+static const char *device(void)
+{
+	return "cpu:1";
+}
+
+static void prepare(void)
+{
+	if (tokenizer)
+		return;
+	char *argv[] = {"--model_name_or_path", "tests/reference/models/qwen2",
+	                "--train_file",         "tests/corpus/config-odd.yaml",
+	                "--output_dir",         "fuzz-out",
+	                "--chat_template",      "chatml",
+	                "--max_length",         "64",
+	                "--use_peft",           "true"};
+	if (rh_tokenizer_load("tests/reference/interchange", &tokenizer) || rh_config_load("train", 12, argv, device, &config)) {
+		fprintf(stderr, "%s\n", rh_error(-EINVAL));
+		abort();
+	}
+}
+
+static int fuzz_one(const uint8_t *bytes, size_t length)
+{
+	struct rh_dataset set = {0};
+	prepare();
+	if (!length)
+		return 0;
+	config.packing = *bytes & 1;
+	config.packing_strategy = *bytes & 2 ? RH_PACKING_BFD_SPLIT : RH_PACKING_BFD;
+	int rc = rh_dataset_load(fuzz_file(bytes + 1, length - 1), &config, tokenizer, &set);
+	if (!rc)
+		rh_dataset_free(&set);
+	fuzz_refused(rc);
+	return 0;
+}
+
+FUZZ_MAIN("jsonl")
