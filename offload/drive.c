@@ -31,16 +31,6 @@ int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit
 	return 1;
 }
 
-struct timespec drive_until(double seconds)
-{
-	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
-	int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
-	until.tv_sec += (time_t)(ns / 1000000000);
-	until.tv_nsec = (long)(ns % 1000000000);
-	return until;
-}
-
 void drive_be_late(int ms)
 {
 	struct timespec wait = {ms / 1000, ms % 1000 * 1000000L};

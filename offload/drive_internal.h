@@ -21,9 +21,6 @@ int64_t drive_next_bytes(const struct rh_drive_request *request);
 /* A call for it returned `result`: bytes or a negative errno. Nonzero when the request is over, and its rc set. */
 int drive_advance(struct rh_drive_request *request, int64_t result, int64_t unit);
 
-/* For pthread_cond_timedwait: so many seconds from now. */
-struct timespec drive_until(double seconds);
-/* Sleeps as long as a request's late_ms asks. */
 void drive_be_late(int ms);
 
 /* Requests in line, first in, first out. */

@@ -2,6 +2,7 @@
 #include "offload/drive_internal.h"
 
 #include "core/alloc.h"
+#include "core/thread.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -112,7 +113,7 @@ static void threads_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 static void threads_close(struct rh_drive *drive, double seconds)
 {
 	struct threads *threads = threads_of(drive);
-	struct timespec until = drive_until(seconds);
+	struct timespec until = rh_cond_deadline(seconds);
 	int late = 0, count = threads->count;
 	pthread_t thread[THREADS_MOST];
 	memcpy(thread, threads->thread, sizeof thread);
@@ -149,12 +150,12 @@ int drive_threads_open(const struct rh_drive_options *options, struct rh_drive *
 		return rc;
 	}
 	pthread_mutex_init(&threads->lock, NULL);
-	pthread_cond_init(&threads->changed, NULL);
+	rh_cond_init(&threads->changed);
 	int wanted = options->depth < THREADS_MOST ? options->depth : THREADS_MOST, rc = 0;
 	threads->holders = 1;
 	pthread_mutex_lock(&threads->lock);
 	for (; !rc && threads->count < wanted; threads->count += !rc)
-		rc = -pthread_create(&threads->thread[threads->count], NULL, work, threads);
+		rc = rh_thread_start(&threads->thread[threads->count], work, threads);
 	threads->holders += threads->count;
 	pthread_mutex_unlock(&threads->lock);
 	if (rc && !threads->count) {

@@ -4,6 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/thread.h"
 
 #include <liburing.h>
 #include <pthread.h>
@@ -223,7 +224,7 @@ static void uring_attach(struct rh_drive *drive, void *memory, int64_t bytes)
 /* Whether nothing is under way any more, after at most so many seconds; lock held. */
 static int wait_idle(struct uring *uring, double seconds)
 {
-	struct timespec until = drive_until(seconds);
+	struct timespec until = rh_cond_deadline(seconds);
 	while (!is_idle(uring) && pthread_cond_timedwait(&uring->idle, &uring->lock, &until) != ETIMEDOUT)
 		;
 	return is_idle(uring);
@@ -269,8 +270,8 @@ int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **o
 	(void)atomic_load_explicit(&unmapped, memory_order_acquire);
 	uring->fixed_file = !io_uring_register_files(&uring->ring, &options->descriptor, 1);
 	pthread_mutex_init(&uring->lock, NULL);
-	pthread_cond_init(&uring->idle, NULL);
-	rc = -pthread_create(&uring->thread, NULL, reap, uring);
+	rh_cond_init(&uring->idle);
+	rc = rh_thread_start(&uring->thread, reap, uring);
 	if (rc) {
 		io_uring_queue_exit(&uring->ring);
 		rh_free(uring);

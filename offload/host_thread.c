@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fault.h"
+#include "core/thread.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -114,7 +115,7 @@ int rh_host_thread_open(int capacity, struct rh_host_queue **out)
 	pthread_mutex_init(&queue->lock, NULL);
 	pthread_cond_init(&queue->changed, NULL);
 	queue->job = rh_alloc((size_t)capacity, sizeof *queue->job);
-	int fault = queue->job ? pthread_create(&queue->thread, NULL, work, queue) : ENOMEM;
+	int fault = queue->job ? -rh_thread_start(&queue->thread, work, queue) : ENOMEM;
 	if (fault) {
 		free_queue(queue);
 		return rh_fail(-fault, "cannot start a thread of the host's: %s", strerror(fault));

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/fault.h"
+#include "core/thread.h"
 #include "device/cpu/cpu.h"
 #include "offload/drive_internal.h"
 #include "offload/simd/checksum.h"
@@ -96,7 +97,7 @@ int rh_space_open(const struct rh_space_options *options, struct rh_space **out)
 	space->options.depth = options->depth ? options->depth : DEPTH;
 	space->options.stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : stall_seconds;
 	pthread_mutex_init(&space->lock, NULL);
-	pthread_cond_init(&space->changed, NULL);
+	rh_cond_init(&space->changed);
 	int rc = 0;
 	for (int d = 0; !rc && d < options->dirs; d++) {
 		struct space_file *file = &space->file[d];
@@ -343,7 +344,7 @@ static int await(struct rh_space_io *io, int counts)
 	double began = rh_clock_seconds();
 	int before = io->left, rc = 0;
 	while (io->left && !io->stuck && !rc) {
-		struct timespec until = drive_until(space->options.stall_seconds);
+		struct timespec until = rh_cond_deadline(space->options.stall_seconds);
 		int late = pthread_cond_timedwait(&space->changed, &space->lock, &until) == ETIMEDOUT;
 		if (late && io->left == before)
 			rc = -ETIMEDOUT;

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/thread.h"
 
 #include <string.h>
 #include <time.h>
@@ -53,16 +54,12 @@ static int is_being_made(struct rh_updater *updater, const struct updater_block 
 /* The lock is held, and given away meanwhile. Of a device's event nobody tells. */
 static void wait_changed(struct rh_updater *updater)
 {
-	static const long POLL_NS = 200000;
+	static const double POLL_SECONDS = 2e-4;
 	int polls = 0;
 	for (int b = 0; b < updater->blocks; b++)
 		polls |= updater->block[b].made != NULL;
 	if (!updater->queue && polls) {
-		struct timespec until;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += POLL_NS;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
+		struct timespec until = rh_cond_deadline(POLL_SECONDS);
 		(void)pthread_cond_timedwait(&updater->changed, &updater->lock, &until);
 		return;
 	}
@@ -95,7 +92,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	updater->blocks = rh_store_blocks(store);
 	pthread_mutex_init(&updater->turn, NULL);
 	pthread_mutex_init(&updater->lock, NULL);
-	pthread_cond_init(&updater->changed, NULL);
+	rh_cond_init(&updater->changed);
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
 	updater->order = rh_alloc((size_t)updater->blocks, sizeof *updater->order);
 	updater->line = rh_alloc((size_t)updater->blocks, sizeof *updater->line);
@@ -109,7 +106,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	if (queue)
 		queue->ops->serve(queue, &worker);
 	else if (!rc)
-		updater->started = !(rc = -pthread_create(&updater->thread, NULL, updater_work, updater));
+		updater->started = !(rc = rh_thread_start(&updater->thread, updater_work, updater));
 	if (rc) {
 		int told = updater->block && updater->order && updater->line;
 		rh_updater_destroy(updater);

@@ -1,6 +1,7 @@
 #include "core/pool.h"
 
 #include "core/alloc.h"
+#include "core/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -93,7 +94,7 @@ int rh_pool_create(int threads, struct rh_pool **out)
 		pool->worker[i] = (struct worker){.pool = pool, .number = i};
 	for (; !rc && pool->threads < threads; pool->threads++) {
 		struct worker *worker = &pool->worker[pool->threads];
-		int fault = pthread_create(&worker->thread, NULL, worker_main, worker);
+		int fault = -rh_thread_start(&worker->thread, worker_main, worker);
 		if (fault) {
 			rc = rh_fail(-fault, "cannot start thread %d of %d: %s", pool->threads, threads, strerror(fault));
 			break;

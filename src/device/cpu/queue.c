@@ -1,6 +1,7 @@
 #include "device/cpu/queue.h"
 
 #include "core/alloc.h"
+#include "core/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -248,7 +249,7 @@ int cpu_stream_open(int device, enum rh_stream kind, int threads, enum rh_cpu_is
 	stream->ring = rh_alloc(stream->bytes, 1);
 	int rc = stream->ring ? rh_pool_create(threads, &stream->context.pool) : -ENOMEM;
 	if (!rc) {
-		int fault_code = pthread_create(&stream->thread, NULL, stream_main, stream);
+		int fault_code = -rh_thread_start(&stream->thread, stream_main, stream);
 		if (fault_code)
 			rc = rh_fail(-fault_code, "device cpu:%d: cannot start the thread of stream %d: %s", device, (int)kind,
 			             strerror(fault_code));

@@ -1,5 +1,7 @@
 #include "run/doctor/cores.h"
 
+#include "core/thread.h"
+
 #include "device/cpu/cpu.h"
 #include "run/doctor/median.h"
 
@@ -56,7 +58,7 @@ static int run_halves(struct doctor_cores *cores)
 {
 	struct beside first = {.cores = cores, .part = HALF}, second = {.cores = cores, .part = OTHER_HALF};
 	pthread_t thread;
-	int fault = pthread_create(&thread, NULL, run_beside, &first);
+	int fault = -rh_thread_start(&thread, run_beside, &first);
 	if (fault)
 		return rh_fail(-fault, "cannot start a thread to measure half of the cores with: %s", strerror(fault));
 	run_beside(&second);
