@@ -1,7 +1,7 @@
 /* Rotary position embedding. With T rows, H heads of D elements of e bytes:
  *
  * rope_table  writes 4 T D bytes; about 100 FLOPs an angle with its sine and cosine: bound by arithmetic, and small (once a micro-batch).
- * rope        reads and writes x and reads the table: 2 T H D e + 4 T D bytes, 3 FLOPs an element. Bound by memory: the roofline is bytes /
+ * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by memory: the roofline is bytes /
  * DRAM bandwidth. The table's row is read once a head, from L1 or L2.
  *
  * Tile: a thread turns 8 pairs, elements i..i+7 of a head's two halves; 32 such by 8 rows a block. */
@@ -12,7 +12,7 @@ struct rope_args {
 	void *x;
 	const float *table;
 	int64_t x_stride, table_stride, rows;
-	int heads, half, chunks; /* chunks of a half */
+	int heads, dim, half, chunks; /* half: of what is rotated of a head; chunks of it */
 	int aligned;
 	float sign; /* of the sine */
 };
@@ -23,7 +23,7 @@ template <typename T> CHUNK_KERNEL rope_rotate(struct rope_args a)
 	if (head >= a.heads)
 		return;
 	for (int64_t row = chunk_first_row(); row < a.rows; row += chunk_row_step()) {
-		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * 2 * a.half + i;
+		T *x = (T *)a.x + row * a.x_stride + (int64_t)head * a.dim + i;
 		const float *table = a.table + row * a.table_stride + i;
 		struct chunk low = chunk_load(x, left, a.aligned), high = chunk_load(x + a.half, left, a.aligned);
 		struct chunk c = chunk_load(table, left, a.aligned), s = chunk_load(table + a.half, left, a.aligned);
@@ -84,11 +84,12 @@ extern "C" int cuda_rope(const struct rh_op *op, CUstream_st *stream)
 	a.table = (const float *)table.data, a.table_stride = table.stride;
 	a.rows = x.rows;
 	a.heads = (int)op->rope.heads;
+	a.dim = (int)(x.cols / op->rope.heads);
 	a.half = (int)(table.cols / 2);
 	a.chunks = (int)chunks_of(a.half);
 	a.sign = op->rope.inverse ? -1.0f : 1.0f;
 	const struct rh_view views[] = {x, table};
-	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0;
+	a.aligned = chunk_aligned(views, 2) && a.half % CHUNK == 0 && a.dim % CHUNK == 0;
 	if (!a.rows || !a.heads || !a.half)
 		return 0;
 	dim3 grid = chunk_grid(a.rows, (int64_t)a.heads * a.chunks);

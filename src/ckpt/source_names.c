@@ -3,69 +3,67 @@
 
 #include "core/alloc.h"
 #include "core/text.h"
+#include "model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum order { PLAIN, PERMUTED };
+/* A layer's modules as most architectures name them; a family's own (rh_family.gguf_names) come first. */
+static const struct rh_gguf_name modules[] = {
+        {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+        {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
+        {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"},
+        {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"}, {"self_attn.qkv_proj", "attn_qkv"},
+        {"mlp.gate_up_proj", "ffn_up"},
+};
 
-static int add(struct source_entries *list, char *name, char *stored, int64_t rows, int64_t cols, int64_t head_dim)
+static const char *module_in_gguf(const struct rh_family *family, const char *module, size_t length)
 {
+	for (int i = 0; i < RH_FAMILY_KEYS && family->gguf_names[i].module; i++)
+		if (strlen(family->gguf_names[i].module) == length && !strncmp(family->gguf_names[i].module, module, length))
+			return family->gguf_names[i].stored;
+	for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+		if (strlen(modules[i].module) == length && !strncmp(modules[i].module, module, length))
+			return modules[i].stored;
+	return NULL;
+}
+
+/* "model.layers.3.self_attn.q_proj.weight" as a GGUF names it; NULL when out of memory. What no GGUF has keeps its name. */
+static char *gguf_name(const struct rh_family *family, const char *name)
+{
+	const struct rh_family_names *names = family->names;
+	const char *kind = strrchr(name, '.'), *stored = NULL;
+	size_t length = (size_t)(kind - name), prefix = strlen(names->layers);
+	struct rh_text text = {0};
+	if (!strncmp(name, names->layers, prefix)) {
+		char *module;
+		long layer = strtol(name + prefix, &module, 10);
+		stored = module_in_gguf(family, module + 1, (size_t)(kind - module - 1));
+		if (stored)
+			return rh_text_printf(&text, "blk.%ld.%s%s", layer, stored, kind) ? NULL : text.bytes;
+	} else {
+		const struct rh_gguf_name ends[] = {
+		        {names->embedding, "token_embd"}, {names->final_norm, "output_norm"}, {names->head, "output"}};
+		for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+			if (strlen(ends[i].module) == length && !strncmp(ends[i].module, name, length))
+				stored = ends[i].stored;
+	}
+	return rh_text_printf(&text, "%s%s", stored ? stored : name, stored ? kind : "") ? NULL : text.bytes;
+}
+
+static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, int64_t head_dim)
+{
+	char *name = rh_strdup(tensor->name), *stored = gguf_name(model->config->family, tensor->name);
 	int rc = name && stored ? rh_grow(&list->entry, &list->capacity, list->count + 1, sizeof *list->entry) : -ENOMEM;
 	if (rc) {
 		rh_free(name);
 		rh_free(stored);
 		return rc;
 	}
+	int64_t rows = tensor->rank == 2 ? tensor->rows : tensor->cols, cols = tensor->rank == 2 ? tensor->cols : 0;
 	list->entry[list->count++] = (struct source_entry){
-	        .name = name, .stored = stored, .tensor = {.rank = cols ? 2 : 1, .shape = {rows, cols}}, .head_dim = head_dim};
+	        .name = name, .stored = stored, .tensor = {.rank = tensor->rank, .shape = {rows, cols}}, .head_dim = head_dim};
 	return 0;
-}
-
-/* "prefix" + layer + "suffix" + ".weight" */
-static char *join(const char *prefix, int64_t layer, const char *suffix, const char *kind)
-{
-	struct rh_text text = {0};
-	return rh_text_printf(&text, "%s%lld.%s.%s", prefix, (long long)layer, suffix, kind) ? NULL : text.bytes;
-}
-
-struct module {
-	const char *name, *stored;
-	int64_t rows, cols; /* cols 0: a norm */
-	int bias;
-	enum order order;
-};
-
-static int expect_layer(const struct rh_model_config *c, int64_t layer, struct source_entries *out)
-{
-	int64_t hidden = c->hidden_size, wide = c->intermediate_size, head = c->head_dim;
-	int64_t q = c->num_attention_heads * head, kv = c->num_key_value_heads * head;
-	enum order order = c->family->gguf_permuted ? PERMUTED : PLAIN;
-	const struct module modules[] = {
-	        {"input_layernorm", "attn_norm", hidden, 0, 0, PLAIN},
-	        {"self_attn.q_proj", "attn_q", q, hidden, c->attention_bias, order},
-	        {"self_attn.k_proj", "attn_k", kv, hidden, c->attention_bias, order},
-	        {"self_attn.v_proj", "attn_v", kv, hidden, c->attention_bias, PLAIN},
-	        {"self_attn.o_proj", "attn_output", hidden, q, c->attention_output_bias, PLAIN},
-	        {"post_attention_layernorm", "ffn_norm", hidden, 0, 0, PLAIN},
-	        {"mlp.gate_proj", "ffn_gate", wide, hidden, c->mlp_bias, PLAIN},
-	        {"mlp.up_proj", "ffn_up", wide, hidden, c->mlp_bias, PLAIN},
-	        {"mlp.down_proj", "ffn_down", hidden, wide, c->mlp_bias, PLAIN},
-	        {"self_attn.q_norm", "attn_q_norm", head, 0, 0, PLAIN},
-	        {"self_attn.k_norm", "attn_k_norm", head, 0, 0, PLAIN},
-	};
-	size_t count = sizeof modules / sizeof *modules - (c->qk_norm ? 0 : 2);
-	int rc = 0;
-	for (size_t i = 0; !rc && i < count; i++) {
-		const struct module *m = &modules[i];
-		int64_t permuted = m->order == PERMUTED ? head : 0;
-		rc = add(out, join("model.layers.", layer, m->name, "weight"), join("blk.", layer, m->stored, "weight"), m->rows, m->cols,
-		         permuted);
-		if (!rc && m->bias)
-			rc = add(out, join("model.layers.", layer, m->name, "bias"), join("blk.", layer, m->stored, "bias"), m->rows, 0,
-			         permuted);
-	}
-	return rc;
 }
 
 static int compare(const void *a, const void *b)
@@ -74,17 +72,27 @@ static int compare(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+/* The head size if a GGUF of the family keeps this tensor's rows in another order. */
+static int64_t permuted(const struct rh_layer *layer, int tensor, const struct rh_family *family)
+{
+	for (int p = RH_PROJ_Q; p <= RH_PROJ_K && family->gguf_permuted && layer->kind == RH_LAYER_BLOCK; p++)
+		if (layer->proj[p].weight == tensor || layer->proj[p].bias == tensor)
+			return layer->traits.head_dim;
+	return 0;
+}
+
 int source_expect(const struct rh_model_config *config, struct source_entries *out)
 {
+	struct rh_model *model = NULL;
 	*out = (struct source_entries){0};
-	int rc = add(out, rh_strdup("model.embed_tokens.weight"), rh_strdup("token_embd.weight"), config->vocab_size, config->hidden_size,
-	             0);
-	for (int64_t layer = 0; !rc && layer < config->num_hidden_layers; layer++)
-		rc = expect_layer(config, layer, out);
-	if (!rc)
-		rc = add(out, rh_strdup("model.norm.weight"), rh_strdup("output_norm.weight"), config->hidden_size, 0, 0);
-	if (!rc && !config->tie_word_embeddings)
-		rc = add(out, rh_strdup("lm_head.weight"), rh_strdup("output.weight"), config->vocab_size, config->hidden_size, 0);
+	int rc = rh_model_create(config, RH_F32, NULL, &model);
+	for (int l = 0; !rc && l < model->layers; l++) {
+		const struct rh_layer *layer = &model->layer[l];
+		const struct rh_block *block = &model->block[layer->block[0]];
+		for (int t = 0; !rc && t < block->tensors; t++)
+			rc = add(out, model, &block->tensor[t], permuted(layer, t, config->family));
+	}
+	rh_model_destroy(model);
 	if (rc)
 		source_entries_free(out);
 	else

@@ -94,8 +94,8 @@ enum {
 enum { RH_ROPE_TABLE_POSITION, RH_ROPE_TABLE_TABLE };
 enum { RH_ROPE_MAX_HALF = 128 };
 
-/* ROPE: x (T,heads*D) act, in place: element i of a head's first half and i of its second are rotated by the table's angle i;
- * backwards (the inverse rotation, which is the gradient) when `inverse`. */
+/* ROPE: x (T,heads*D) act, in place. Of each head the first R = table.cols elements are rotated, the others stay: element i of their first
+ * half and i of their second by the table's angle i; backwards (the inverse rotation, which is the gradient) when `inverse`. */
 enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
 
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).

@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/config_internal.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -10,15 +10,6 @@
 #include <string.h>
 
 enum { MOST_WIDTH = 1 << 24, MOST_HEADS = 1 << 16 };
-
-/* One spelling of the rotary parameters. */
-struct rope {
-	int given; /* the spelling is in the file */
-	enum rh_rope_type type;
-	double theta; /* 0: not said */
-	double factor, low, high;
-	int64_t original; /* 0: not said */
-};
 
 static int unknown(const char *where, const char *what, const char *name)
 {
@@ -55,137 +46,6 @@ static int parse_family(const json_t *json, const char *where, const struct rh_f
 	char what[128];
 	snprintf(what, sizeof what, "architecture %.64s", name ? name : model_type);
 	return unknown(where, " is not supported", what);
-}
-
-static int parse_rope_type(const json_t *json, const char *key, const char *where, enum rh_rope_type *out)
-{
-	const char *name = NULL, *old = NULL;
-	int rc = rh_json_string(json, "rope_type", where, RH_JSON_OPTIONAL, &name);
-	if (!rc)
-		rc = rh_json_string(json, "type", where, RH_JSON_OPTIONAL, &old);
-	if (rc)
-		return rc;
-	if (name && old && strcmp(name, old))
-		return rh_fail(-EINVAL, "%s: %s says rope_type '%s' and type '%s'; keep one", where, key, name, old);
-	name = name ? name : old;
-	if (!name && json_object_get(json, "factor"))
-		return rh_fail(-EINVAL, "%s: %s has a factor but no rope_type", where, key);
-	if (!name || !strcmp(name, "default"))
-		*out = RH_ROPE_DEFAULT;
-	else if (!strcmp(name, "linear"))
-		*out = RH_ROPE_LINEAR;
-	else if (!strcmp(name, "llama3"))
-		*out = RH_ROPE_LLAMA3;
-	else
-		return rh_fail(-EINVAL, "%s: %s: rope type '%s' is not supported (default, linear, llama3 are)", where, key, name);
-	return 0;
-}
-
-/* `key` is "rope_scaling" or "rope_parameters"; an absent one leaves *out as it is. */
-static int parse_rope(const json_t *config, const char *key, const char *where, int64_t max_position, struct rope *out)
-{
-	const json_t *json = json_object_get(config, key), *value;
-	const char *name;
-	if (!json || json_is_null(json))
-		return 0;
-	if (!json_is_object(json))
-		return rh_fail(-EINVAL, "%s: '%s' must be an object or null", where, key);
-	json_object_foreach((json_t *)(uintptr_t)json, name, value) if (json_is_object(value)) return rh_fail(
-	        -EINVAL, "%s: %s differs between kinds of layers ('%s'), which is not supported", where, key, name);
-	double share = 1;
-	out->given = 1;
-	int rc = parse_rope_type(json, key, where, &out->type);
-	if (!rc)
-		rc = rh_json_real(json, "rope_theta", where, RH_JSON_OPTIONAL, &out->theta);
-	if (!rc)
-		rc = rh_json_real(json, "partial_rotary_factor", where, RH_JSON_OPTIONAL, &share);
-	if (!rc && share != 1)
-		rc = rh_fail(-EINVAL, "%s: %s: partial_rotary_factor %g is not supported (only 1)", where, key, share);
-	if (!rc && out->type != RH_ROPE_DEFAULT)
-		rc = rh_json_real(json, "factor", where, RH_JSON_REQUIRED, &out->factor);
-	if (!rc && out->type == RH_ROPE_LLAMA3) {
-		out->original = max_position;
-		rc = rh_json_real(json, "low_freq_factor", where, RH_JSON_REQUIRED, &out->low);
-		if (!rc)
-			rc = rh_json_real(json, "high_freq_factor", where, RH_JSON_REQUIRED, &out->high);
-		if (!rc)
-			rc = rh_json_int(json, "original_max_position_embeddings", where, RH_JSON_OPTIONAL, &out->original);
-	}
-	return rc;
-}
-
-static int rope_scaling_equal(const struct rope *a, const struct rope *b)
-{
-	return a->type == b->type && a->factor == b->factor && a->low == b->low && a->high == b->high && a->original == b->original;
-}
-
-static int parse_rotary(const json_t *json, const char *where, struct rh_model_config *out)
-{
-	struct rope old = {0}, fresh = {0};
-	double theta = 0, share = 1;
-	int rc = rh_json_real(json, "rope_theta", where, RH_JSON_OPTIONAL, &theta);
-	if (!rc)
-		rc = rh_json_real(json, "partial_rotary_factor", where, RH_JSON_OPTIONAL, &share);
-	if (!rc && share != 1)
-		rc = rh_fail(-EINVAL, "%s: partial_rotary_factor %g is not supported (only 1)", where, share);
-	if (!rc)
-		rc = parse_rope(json, "rope_scaling", where, out->max_position_embeddings, &old);
-	if (!rc)
-		rc = parse_rope(json, "rope_parameters", where, out->max_position_embeddings, &fresh);
-	if (rc)
-		return rc;
-	old.given |= json_object_get(json, "rope_scaling") != NULL; /* null says: no scaling */
-	if (old.given && fresh.given && !rope_scaling_equal(&old, &fresh))
-		return rh_fail(-EINVAL, "%s: 'rope_scaling' and 'rope_parameters' disagree; keep one of them", where);
-	if (json_is_number(json_object_get(json, "rope_theta")) && theta == 0)
-		return rh_fail(-EINVAL, "%s: rope_theta 0 makes no sense; it must be positive", where);
-	double said[3] = {theta, old.theta, fresh.theta};
-	out->rope[0].theta = 0;
-	for (int i = 0; i < 3; i++) {
-		if (said[i] && out->rope[0].theta && said[i] != out->rope[0].theta)
-			return rh_fail(-EINVAL, "%s: 'rope_theta' is given twice, as %g and as %g; keep one", where, out->rope[0].theta,
-			               said[i]);
-		out->rope[0].theta = out->rope[0].theta ? out->rope[0].theta : said[i];
-	}
-	if (!out->rope[0].theta)
-		out->rope[0].theta = 10000;
-	const struct rope *rope = fresh.given ? &fresh : &old;
-	out->rope[0].type = rope->type;
-	out->rope[0].factor = rope->factor;
-	out->rope[0].low_freq_factor = rope->low;
-	out->rope[0].high_freq_factor = rope->high;
-	out->rope[0].original_max_position = rope->original;
-	return 0;
-}
-
-/* An attention window is an error only where it would cut something off: on some layer, and shorter than the longest sequence. */
-static int refuse_windows(const json_t *json, const char *where, const struct rh_model_config *config)
-{
-	int used = 0;
-	int64_t window = 4096, first_layer = 28;
-	int rc = rh_json_bool(json, "use_sliding_window", where, RH_JSON_OPTIONAL, &used);
-	if (!rc)
-		rc = rh_json_int(json, "sliding_window", where, RH_JSON_OPTIONAL, &window);
-	if (!rc)
-		rc = rh_json_int(json, "max_window_layers", where, RH_JSON_OPTIONAL, &first_layer);
-	if (rc)
-		return rc;
-	used = used && !json_is_null(json_object_get(json, "sliding_window")) && window < config->max_position_embeddings;
-	const json_t *layers = json_object_get(json, "layer_types");
-	if (json_is_array(layers)) {
-		for (size_t i = 0; i < json_array_size(layers); i++) {
-			const char *kind = json_string_value(json_array_get(layers, i));
-			if (!kind || (strcmp(kind, "full_attention") && strcmp(kind, "sliding_attention")))
-				return rh_fail(-EINVAL, "%s: layer_types has '%s', which is not supported (only full_attention)", where,
-				               kind ? kind : "(no string)");
-			if (used && !strcmp(kind, "sliding_attention"))
-				return rh_fail(-EINVAL, "%s: layer %zu uses sliding-window attention, which is not supported", where, i);
-		}
-	} else if (used && first_layer < config->num_hidden_layers) {
-		return rh_fail(-EINVAL, "%s: layers from %lld on use sliding-window attention (use_sliding_window), which is not supported",
-		               where, (long long)first_layer);
-	}
-	return 0;
 }
 
 /* Words by which other models' configurations change what layers compute, and the value that changes nothing (beside null, false and 0). No
@@ -228,10 +88,18 @@ static int changes_nothing(const json_t *value, double plain)
 	       (json_is_number(value) && (json_number_value(value) == 0 || json_number_value(value) == plain));
 }
 
+static int is_own(const struct rh_family *family, const char *key)
+{
+	for (int i = 0; i < RH_FAMILY_KEYS && family->own_key[i]; i++)
+		if (!strcmp(family->own_key[i], key))
+			return 1;
+	return 0;
+}
+
 static int refuse_foreign(const json_t *json, const char *where, const struct rh_family *family)
 {
 	for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-		if (!changes_nothing(json_object_get(json, foreign[i].key), foreign[i].plain))
+		if (!is_own(family, foreign[i].key) && !changes_nothing(json_object_get(json, foreign[i].key), foreign[i].plain))
 			return rh_fail(-EINVAL, "%s: '%s' changes what layers compute, which is not supported: %s has no such thing here",
 			               where, foreign[i].key, family->architecture);
 	return 0;
@@ -264,10 +132,10 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 {
 	const struct rh_family *family = out->family;
 	out->vocab_size = family->vocab_size;
-	out->hidden_size = 4096;
+	out->hidden_size = family->hidden_size ? family->hidden_size : 4096;
 	out->intermediate_size = family->intermediate_size;
-	out->num_hidden_layers = 32;
-	out->num_attention_heads = 32;
+	out->num_hidden_layers = family->layers ? family->layers : 32;
+	out->num_attention_heads = family->heads ? family->heads : 32;
 	out->head_dim = family->head_dim;
 	out->max_position_embeddings = family->max_position;
 	struct {
@@ -309,7 +177,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	double dropout = 0;
 	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV;
 	out->qk_norm = out->family->qk_norm;
-	out->rms_norm_eps = 1e-6;
+	out->rms_norm_eps = out->family->rms_norm_eps ? out->family->rms_norm_eps : 1e-6;
 	out->initializer_range = 0.02;
 	out->bos_token_id = out->family->bos;
 	int rc = rh_json_string(json, "hidden_act", where, RH_JSON_OPTIONAL, &act);
@@ -351,27 +219,6 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	return rc;
 }
 
-static int check_rope(const struct rh_model_config *config, const char *where)
-{
-	if (!(isfinite(config->rope[0].theta) && config->rope[0].theta > 0))
-		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, config->rope[0].theta);
-	if (config->rope[0].type != RH_ROPE_DEFAULT && !(isfinite(config->rope[0].factor) && config->rope[0].factor > 0))
-		return rh_fail(-EINVAL, "%s: rope scaling factor %g makes no sense; it must be positive", where, config->rope[0].factor);
-	if (config->rope[0].type == RH_ROPE_LLAMA3 &&
-	    !(config->rope[0].low_freq_factor > 0 && config->rope[0].high_freq_factor > config->rope[0].low_freq_factor &&
-	      isfinite(config->rope[0].high_freq_factor) && config->rope[0].original_max_position > 0))
-		return rh_fail(-EINVAL,
-		               "%s: llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and a positive "
-		               "original_max_position_embeddings; found %g, %g, %lld",
-		               where, config->rope[0].low_freq_factor, config->rope[0].high_freq_factor,
-		               (long long)config->rope[0].original_max_position);
-	for (int64_t i = 0; config->rope[0].divisor && i < config->head_dim / 2; i++)
-		if (!(isfinite(config->rope[0].divisor[i]) && config->rope[0].divisor[i] > 0))
-			return rh_fail(-EINVAL, "%s: rope_freqs.weight[%lld] is %g; it must be positive", where, (long long)i,
-			               (double)config->rope[0].divisor[i]);
-	return 0;
-}
-
 int rh_model_config_check(const struct rh_model_config *config, const char *where)
 {
 	const struct {
@@ -393,6 +240,9 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 			               (long long)sizes[i].most);
 	if (config->head_dim % 2)
 		return rh_fail(-EINVAL, "%s: head_dim %lld is odd; rotary embeddings need pairs", where, (long long)config->head_dim);
+	if (config->rotary_share && (int64_t)((double)config->head_dim * config->rotary_share) % 2)
+		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g of heads of %lld elements is odd; rotary embeddings need pairs",
+		               where, config->rotary_share, (long long)config->head_dim);
 	if (config->num_attention_heads * config->head_dim > MOST_WIDTH)
 		return rh_fail(-EINVAL, "%s: %lld heads of %lld are too wide (at most %d in all)", where,
 		               (long long)config->num_attention_heads, (long long)config->head_dim, MOST_WIDTH);
@@ -417,7 +267,12 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	for (int64_t i = 0; i < config->eos_token_ids; i++)
 		if (config->eos_token_id[i] < 0 || config->eos_token_id[i] > INT32_MAX)
 			return rh_fail(-EINVAL, "%s: eos_token_id %lld makes no sense", where, (long long)config->eos_token_id[i]);
-	return check_rope(config, where);
+	for (int i = 0; i < RH_ROPES; i++) {
+		int rc = config_check_rope(config, i, where);
+		if (rc)
+			return rc;
+	}
+	return 0;
 }
 
 int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out)
@@ -431,9 +286,9 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 	if (!rc)
 		rc = parse_kinds(json, where, out);
 	if (!rc)
-		rc = parse_rotary(json, where, out);
-	if (!rc && out->family->may_window)
-		rc = refuse_windows(json, where, out);
+		rc = config_parse_rope(json, where, out);
+	if (!rc)
+		rc = config_parse_windows(json, where, out);
 	if (!rc)
 		rc = refuse_foreign(json, where, out->family);
 	if (!rc)

@@ -20,6 +20,7 @@ struct rh_model_config {
 	int64_t max_position_embeddings;
 	double rms_norm_eps, initializer_range;
 	struct rh_rope rope[RH_ROPES]; /* by rh_traits' rope */
+	double rotary_share;           /* of each head's elements; 0 and 1: all */
 	int attention_bias;            /* on q, k, v */
 	int attention_output_bias;     /* on o */
 	int mlp_bias, qk_norm, tie_word_embeddings;

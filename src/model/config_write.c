@@ -49,27 +49,37 @@ static int infer_llama3(const struct rh_model_config *config, struct rh_model_co
 }
 
 /* NULL when out of memory. Without theta: rope_scaling of transformers 4; with it: rope_parameters of 5. */
-static json_t *rope_json(const struct rh_model_config *config, int with_theta)
+static json_t *rope_json(const struct rh_rope *rope, int with_theta)
 {
-	static const char *const names[] = {[RH_ROPE_DEFAULT] = "default", [RH_ROPE_LINEAR] = "linear", [RH_ROPE_LLAMA3] = "llama3"};
-	json_t *rope = json_object();
-	if (!rope)
+	json_t *json = json_object();
+	if (!json)
 		return NULL;
-	int failed = json_object_set_new(rope, "rope_type", json_string(names[config->rope[0].type]));
+	int failed = json_object_set_new(json, "rope_type", json_string(rh_rope_type_name[rope->type]));
 	if (with_theta)
-		failed |= json_object_set_new(rope, "rope_theta", json_real(config->rope[0].theta));
-	if (config->rope[0].type != RH_ROPE_DEFAULT)
-		failed |= json_object_set_new(rope, "factor", json_real(config->rope[0].factor));
-	if (config->rope[0].type == RH_ROPE_LLAMA3) {
-		failed |= json_object_set_new(rope, "low_freq_factor", json_real(config->rope[0].low_freq_factor));
-		failed |= json_object_set_new(rope, "high_freq_factor", json_real(config->rope[0].high_freq_factor));
-		failed |=
-		        json_object_set_new(rope, "original_max_position_embeddings", json_integer(config->rope[0].original_max_position));
+		failed |= json_object_set_new(json, "rope_theta", json_real(rope->theta));
+	if (rope->type != RH_ROPE_DEFAULT)
+		failed |= json_object_set_new(json, "factor", json_real(rope->factor));
+	if (rope->type == RH_ROPE_LLAMA3) {
+		failed |= json_object_set_new(json, "low_freq_factor", json_real(rope->low_freq_factor));
+		failed |= json_object_set_new(json, "high_freq_factor", json_real(rope->high_freq_factor));
+		failed |= json_object_set_new(json, "original_max_position_embeddings", json_integer(rope->original_max_position));
 	}
 	if (!failed)
-		return rope;
-	json_decref(rope);
+		return json;
+	json_decref(json);
 	return NULL;
+}
+
+/* Both spellings, where the struct holds all that they say: no other scaling, one table, whole heads. What else a config.json said stays
+ * as it was. */
+static int set_rope(const struct rh_model_config *c, json_t *out)
+{
+	const struct rh_rope *rope = &c->rope[0];
+	if (rope->type > RH_ROPE_LLAMA3 || c->family->rope_theta_windowed || (c->rotary_share && c->rotary_share != 1))
+		return 0;
+	int failed = json_object_set_new(out, "rope_theta", json_real(rope->theta));
+	failed |= json_object_set_new(out, "rope_scaling", rope->type == RH_ROPE_DEFAULT ? json_null() : rope_json(rope, 0));
+	return failed | json_object_set_new(out, "rope_parameters", rope_json(rope, 1));
 }
 
 static json_t *eos_json(const struct rh_model_config *config)
@@ -101,7 +111,7 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 		return rh_fail(-EINVAL, "%s cannot %s norms on q and k; no config.json can describe this model", name,
 		               config->qk_norm ? "have" : "lack");
 	int failed = 0;
-	if (!always)
+	if (family->attention_bias == RH_BIAS_AS_SAID)
 		failed |= json_object_set_new(out, "attention_bias", json_boolean(config->attention_bias));
 	if (family->may_bias_mlp)
 		failed |= json_object_set_new(out, "mlp_bias", json_boolean(config->mlp_bias));
@@ -130,13 +140,10 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"tie_word_embeddings", json_boolean(c->tie_word_embeddings)},
 	        {"bos_token_id", c->bos_token_id >= 0 ? json_integer(c->bos_token_id) : json_null()},
 	        {"eos_token_id", eos_json(c)},
-	        {"rope_theta", json_real(c->rope[0].theta)},
-	        {"rope_scaling", c->rope[0].type == RH_ROPE_DEFAULT ? json_null() : rope_json(c, 0)},
-	        {"rope_parameters", rope_json(c, 1)},
 	        {"torch_dtype", json_string(torch_dtype)},
 	        {"dtype", json_string(torch_dtype)},
 	};
-	int failed = 0;
+	int failed = set_rope(c, out);
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
 		failed |= json_object_set_new(out, pairs[i].key, pairs[i].value); /* takes the value even when it fails; NULL fails */
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;

@@ -11,8 +11,19 @@
 /* Which of the attention's linears have biases. */
 enum rh_family_bias {
 	RH_BIAS_AS_SAID, /* q, k, v and o, if config.json says attention_bias */
-	RH_BIAS_QKV      /* q, k and v always, o never */
+	RH_BIAS_QKV,     /* q, k and v always, o never */
+	RH_BIAS_NONE
 };
+
+/* How config.json says which layers have attention windows. */
+enum rh_family_windows {
+	RH_WINDOWS_NONE,  /* not at all: sliding_window is not read */
+	RH_WINDOWS_ALL,   /* sliding_window: all of them */
+	RH_WINDOWS_UPPER, /* use_sliding_window: those from max_window_layers on, or as layer_types says */
+	RH_WINDOWS_PERIOD /* all but the last of each sliding_window_pattern, or as layer_types says */
+};
+
+enum { RH_FAMILY_KEYS = 4 };
 
 /* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
 struct rh_family_names {
@@ -23,18 +34,31 @@ struct rh_family_names {
 	const char *router, *experts;
 };
 
+/* What a GGUF calls a module of a layer. */
+struct rh_gguf_name {
+	const char *module, *stored;
+};
+
 struct rh_family {
 	const char *architecture; /* config.json's "architectures" */
 	const char *model_type;   /* its "model_type", and GGUF's "general.architecture" */
 	const struct rh_family_names *names;
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
-	enum rh_activation activation; /* of the MLP's gate: config.json's hidden_act can be no other */
+	int64_t hidden_size, layers, heads; /* 0: 4096, 32, 32 */
+	double rms_norm_eps;                /* 0: 1e-6 */
+	enum rh_activation activation;      /* of the MLP's gate: config.json's hidden_act can be no other */
 	enum rh_family_bias attention_bias;
 	int may_bias_mlp;  /* if config.json says mlp_bias */
 	int qk_norm;       /* an RMSNorm on each head's q and k */
 	int gguf_permuted; /* GGUF files hold the rows of q and k in the order of pairs that are rotated together */
-	int may_window;    /* config.json may ask for sliding windows, which are refused */
+	enum rh_family_windows windows;
+	int64_t window, window_period;                  /* where config.json is silent; window 0: none */
+	double rope_theta, rope_theta_windowed;         /* 0: 10000; and 0: windowed layers have no table of their own */
+	int may_rotate_part;                            /* config.json may say partial_rotary_factor */
+	const char *own_key[RH_FAMILY_KEYS];            /* of those that config.c calls foreign, what this family reads */
+	struct rh_gguf_name gguf_names[RH_FAMILY_KEYS]; /* of modules that other families' GGUFs name otherwise, or not at all */
+	const char *lora_targets[RH_FAMILY_KEYS];       /* where the run does not say; none: q_proj and v_proj */
 };
 
 /* As hidden_act has it. */

@@ -14,7 +14,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
 	                           .scale = 1.0f / sqrtf((float)config->head_dim),
-	                           .rotary = config->head_dim,
+	                           .rope = layer->windowed && config->family->rope_theta_windowed ? 1 : 0,
+	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
+	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm,
 	                           .activation = config->family->activation,
 	                           .intermediate = config->intermediate_size,

@@ -23,7 +23,23 @@ static int module_rank(const void *context, const char *name, int64_t *r, double
 	return 0;
 }
 
-static const char *const every_linear[] = {"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+/* The names that "all-linear" stands for. */
+static size_t every_linear(const struct rh_family *family, const char *names[RH_PROJS])
+{
+	size_t count = 0;
+	for (int p = 0; p < RH_PROJS; p++)
+		if (family->names->proj[p])
+			names[count++] = strrchr(family->names->proj[p], '.') + 1;
+	return count;
+}
+
+static size_t own_targets(const struct rh_family *family)
+{
+	size_t count = 0;
+	while (count < RH_FAMILY_KEYS && family->lora_targets[count])
+		count++;
+	return count;
+}
 
 static int copy_names(const char *const *names, size_t count, struct rh_peft_config *peft)
 {
@@ -52,7 +68,7 @@ void rh_adapter_tell_base(const struct rh_config *config)
 }
 
 /* PEFT itself writes "all-linear" as the list of the names it found; so do we. */
-static int from_keys(const struct rh_config *config, struct rh_peft_config *peft)
+static int from_keys(const struct rh_config *config, const struct rh_family *family, struct rh_peft_config *peft)
 {
 	const struct rh_list *given = &config->lora_target_modules;
 	*peft = (struct rh_peft_config){.r = config->lora_r,
@@ -63,20 +79,24 @@ static int from_keys(const struct rh_config *config, struct rh_peft_config *peft
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
+	if (!(config->lora_keys_given & RH_LORA_TARGETS) && own_targets(family))
+		return copy_names(family->lora_targets, own_targets(family), peft);
+	const char *every[RH_PROJS];
 	if (given->count == 1 && !strcmp(given->item[0], "all-linear"))
-		return copy_names(every_linear, sizeof every_linear / sizeof *every_linear, peft);
+		return copy_names(every, every_linear(family, every), peft);
 	return copy_names((const char *const *)given->item, given->count, peft);
 }
 
-static int same_targets(const struct rh_config *config, const struct rh_peft_config *peft)
+static int same_targets(const struct rh_config *config, const struct rh_family *family, const struct rh_peft_config *peft)
 {
+	const char *every[RH_PROJS];
 	const struct rh_list *given = &config->lora_target_modules;
 	if (given->count == 1 && !strcmp(given->item[0], "all-linear")) {
-		size_t found = 0;
+		size_t found = 0, all = every_linear(family, every);
 		for (size_t i = 0; i < peft->targets; i++)
-			for (size_t j = 0; j < sizeof every_linear / sizeof *every_linear; j++)
-				found += !strcmp(peft->target[i], every_linear[j]);
-		return peft->all_linear || (found == peft->targets && found == sizeof every_linear / sizeof *every_linear);
+			for (size_t j = 0; j < all; j++)
+				found += !strcmp(peft->target[i], every[j]);
+		return peft->all_linear || (found == peft->targets && found == all);
 	}
 	if (given->count != peft->targets || config->lora_targets_pattern != peft->target_is_pattern)
 		return 0;
@@ -91,7 +111,7 @@ static int same_targets(const struct rh_config *config, const struct rh_peft_con
 }
 
 /* Keys that the user wrote must say what the adapter says. */
-static int contradiction(const struct rh_config *config, const struct rh_peft_config *peft)
+static int contradiction(const struct rh_config *config, const struct rh_family *family, const struct rh_peft_config *peft)
 {
 	int given = config->lora_keys_given;
 	const char *key = NULL;
@@ -101,7 +121,7 @@ static int contradiction(const struct rh_config *config, const struct rh_peft_co
 		key = "lora_alpha";
 	else if ((given & RH_LORA_RSLORA) && config->use_rslora != peft->use_rslora)
 		key = "use_rslora";
-	else if ((given & RH_LORA_TARGETS) && !same_targets(config, peft))
+	else if ((given & RH_LORA_TARGETS) && !same_targets(config, family, peft))
 		key = "lora_target_modules";
 	if (key)
 		return rh_fail(-EINVAL, "%s: contradicts %s/adapter_config.json, which the run goes on from; leave the key out", key,
@@ -161,20 +181,20 @@ static int tell_base(const struct rh_config *config, struct rh_peft_config *peft
 	return 0;
 }
 
-int rh_adapter_resolve(const struct rh_config *config, struct rh_adapter *out)
+int rh_adapter_resolve(const struct rh_config *config, const struct rh_family *family, struct rh_adapter *out)
 {
 	*out = (struct rh_adapter){0};
 	int rc;
 	if (config->adapter_name_or_path) {
 		rc = rh_peft_config_load(config->adapter_name_or_path, &out->peft);
 		if (!rc)
-			rc = contradiction(config, &out->peft);
+			rc = contradiction(config, family, &out->peft);
 		if (!rc && (config->lora_keys_given & RH_LORA_DROPOUT))
 			out->peft.lora_dropout = config->lora_dropout; /* how one trains, not what the adapter is */
 		if (!rc)
 			rc = tell_base(config, &out->peft);
 	} else {
-		rc = from_keys(config, &out->peft);
+		rc = from_keys(config, family, &out->peft);
 	}
 	if (rc) {
 		rh_adapter_free(out);
@@ -211,7 +231,8 @@ static int has_module(const struct rh_model *model, const char *target)
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
 {
 	const struct rh_list *given = &config->lora_target_modules;
-	if (config->adapter_name_or_path || config->lora_targets_pattern || (given->count == 1 && !strcmp(given->item[0], "all-linear")))
+	if (config->adapter_name_or_path || config->lora_targets_pattern || !(config->lora_keys_given & RH_LORA_TARGETS) ||
+	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;
 	for (size_t i = 0; i < given->count; i++)
 		if (!has_module(model, given->item[i]))

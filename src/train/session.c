@@ -58,7 +58,7 @@ static int open_session(int trains, struct rh_session *out)
 	out->device_count = out->machine ? out->machine->devices : rh_devices_count(config->device);
 	int rc = out->device_count < 0 ? out->device_count : open_files(out);
 	if (!rc && out->lora)
-		rc = rh_adapter_resolve(config, &out->adapter);
+		rc = rh_adapter_resolve(config, out->model_config->family, &out->adapter);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
 	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */

@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "model/config.h"
+#include "model/traits.h"
 
 #include <string.h>
 
@@ -104,7 +105,8 @@ static void test_config_both_spellings_of_rope(void **state)
 		struct rh_model_config c;
 		check_accepted("Llama", spellings[i], &c);
 		assert_int_equal(c.rope[0].type, RH_ROPE_LLAMA3);
-		assert_true(c.rope[0].theta == 500000 && c.rope[0].factor == 8 && c.rope[0].low_freq_factor == 1 && c.rope[0].high_freq_factor == 4);
+		assert_true(c.rope[0].theta == 500000 && c.rope[0].factor == 8 && c.rope[0].low_freq_factor == 1 &&
+		            c.rope[0].high_freq_factor == 4);
 		assert_int_equal(c.rope[0].original_max_position, 8192);
 		rh_model_config_free(&c);
 	}
@@ -133,8 +135,10 @@ static void test_config_rope_disagreement_and_unknown_types_are_errors(void **st
 	check_refused("Llama", ",\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}", "disagree");
 	check_refused("Llama", ",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"default\",\"factor\":2}",
 	              "rope_scaling says rope_type 'default' and type 'linear'");
-	check_refused("Llama", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", "rope_scaling: rope type 'yarn' is not supported");
-	check_refused("Qwen3", ",\"rope_parameters\":{\"rope_type\":\"dynamic\"}", "rope_parameters: rope type 'dynamic' is not supported");
+	check_refused("Llama", ",\"rope_scaling\":{\"type\":\"axial\",\"factor\":2}", "rope_scaling: rope type 'axial' is not supported");
+	check_refused("Qwen3", ",\"rope_parameters\":{\"rope_type\":\"dynamic\"}", "'factor' is missing");
+	check_refused("Phi3", ",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1],\"long_factor\":[1]}",
+	              "'short_factor' must be a list of 8 numbers");
 	check_refused("Llama", ",\"rope_scaling\":{\"factor\":2}", "rope_scaling has a factor but no rope_type");
 	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"linear\"}", "'factor' is missing");
 	check_refused("Llama", ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", "rope scaling factor 0 makes no sense");
@@ -151,16 +155,14 @@ static void test_config_rope_disagreement_and_unknown_types_are_errors(void **st
 static void test_config_refuses_what_is_not_built_or_makes_no_sense(void **state)
 {
 	(void)state;
-	check_refused("Mistral", "", "architecture MistralForCausalLM is not supported (known: LlamaForCausalLM, Qwen2ForCausalLM");
+	check_refused("Mamba", "", "architecture MambaForCausalLM is not supported (known: LlamaForCausalLM, Qwen2ForCausalLM");
 	check_refused("Llama", ",\"model_type\":\"qwen2\"", "'architectures' says LlamaForCausalLM, but 'model_type' says qwen2");
 	check_refused("Llama", ",\"hidden_act\":\"gelu\"", "hidden_act 'gelu' is not supported (silu is)");
 	check_refused("Llama", ",\"quantization_config\":{\"quant_method\":\"gptq\"}", "the model is stored quantised");
-	check_refused("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":1",
-	              "layers from 1 on use sliding-window attention");
-	check_refused("Qwen3",
-	              ",\"use_sliding_window\":true,\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
-	              "layer 1 uses sliding-window attention, which is not supported");
-	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\"]", "layer_types has 'linear_attention', which is not supported");
+	check_refused("Qwen3", ",\"layer_types\":[\"full_attention\"]", "'layer_types' must be a list of 2 words");
+	check_refused("Qwen3", ",\"layer_types\":[\"linear_attention\",\"full_attention\"]",
+	              "layer_types has 'linear_attention', which is not supported");
+	check_refused("Mistral", ",\"sliding_window\":0", "'sliding_window' is 0; it must be positive, or null for none");
 	check_refused("Llama", ",\"no_rope_layers\":[1,1,1,0]", "'no_rope_layers' changes what layers compute, which is not supported");
 	check_refused("Llama", ",\"attention_multiplier\":0.0078125", "'attention_multiplier' changes what layers compute");
 	check_refused("Qwen3", ",\"num_experts\":128", "Qwen3ForCausalLM has no such thing here");
@@ -205,18 +207,36 @@ static void test_config_words_of_others_that_change_nothing_are_accepted(void **
 	rh_model_config_free(&c);
 }
 
-static void test_config_windows_that_cut_nothing_are_accepted(void **state)
+/* The windows of the two layers, as transformers has them. */
+static void test_config_windows_are_those_of_transformers(void **state)
 {
 	(void)state;
-	struct rh_model_config c;
-	check_accepted("Qwen2", ",\"use_sliding_window\":false,\"sliding_window\":512,\"max_window_layers\":0", &c);
-	rh_model_config_free(&c);
-	check_accepted("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":2", &c);
-	rh_model_config_free(&c);
-	check_accepted("Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":32768,\"max_window_layers\":0", &c);
-	rh_model_config_free(&c);
-	check_accepted("Llama", ",\"sliding_window\":16,\"attention_dropout\":0.0", &c);
-	rh_model_config_free(&c);
+	static const struct {
+		const char *family, *more;
+		int64_t window[2];
+	} cases[] = {
+	        {"Qwen2", ",\"use_sliding_window\":false,\"sliding_window\":512,\"max_window_layers\":0", {0, 0}},
+	        {"Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":2", {0, 0}},
+	        {"Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":1", {0, 512}},
+	        {"Qwen2", ",\"use_sliding_window\":true,\"max_window_layers\":0", {4096, 4096}},
+	        {"Qwen2", ",\"use_sliding_window\":true,\"sliding_window\":null,\"max_window_layers\":0", {0, 0}},
+	        {"Qwen3",
+	         ",\"use_sliding_window\":true,\"sliding_window\":5,\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+	         {5, 0}},
+	        {"Llama", ",\"sliding_window\":16,\"attention_dropout\":0.0", {0, 0}},
+	        {"Mistral", "", {4096, 4096}},
+	        {"Mistral", ",\"sliding_window\":null", {0, 0}},
+	        {"Mistral", ",\"sliding_window\":7", {7, 7}},
+	        {"Phi3", "", {0, 0}},
+	        {"Phi3", ",\"sliding_window\":2047", {2047, 2047}},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_model_config c;
+		check_accepted(cases[i].family, cases[i].more, &c);
+		for (int l = 0; l < 2; l++)
+			assert_int_equal(rh_traits_of(&c, l).window, cases[i].window[l]);
+		rh_model_config_free(&c);
+	}
 }
 
 /* What is written parses to the same again, keeps foreign keys, and says the same in both spellings. */
@@ -338,7 +358,7 @@ int main(void)
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),
 	        cmocka_unit_test(test_config_words_of_others_that_change_nothing_are_accepted),
-	        cmocka_unit_test(test_config_windows_that_cut_nothing_are_accepted),
+	        cmocka_unit_test(test_config_windows_are_those_of_transformers),
 	        cmocka_unit_test(test_config_written_configurations_read_back),
 	        cmocka_unit_test(test_config_what_no_file_can_say_is_not_written),
 	        cmocka_unit_test(test_config_survives_mutation),

@@ -84,7 +84,8 @@ def record(prefix, model, micro_batches, out, logits=False, every_gradient=True)
     """Loss, trained tokens and gradient norm of one step; also the logits of every position, each gradient tensor."""
     if logits:
         with torch.no_grad():
-            out[f"{prefix}.logits"] = torch.cat([run.document_logits(model, ids) for m in micro_batches for ids, _ in m])
+            out[f"{prefix}.logits"] = torch.cat([run.document_logits(model, ids, run.longest_of(model, m)) for m in micro_batches
+                                                 for ids, _ in m])
     loss, gradients = run.step_gradients(model, micro_batches)
     out[f"{prefix}.loss"] = torch.tensor([loss], dtype=torch.float64)
     out[f"{prefix}.trained"] = torch.tensor([run.trained_tokens(micro_batches)], dtype=torch.int32)
@@ -132,8 +133,11 @@ def make_reference(name, directory):
             curve(prefix, directory, adapter, steps, out)
             if name in BF16_MODELS:
                 curve(prefix + "_bf16", directory, adapter, steps, out, bf16=True)
-    prompt = docs[0][0][0][:5]
-    ids, gap = run.greedy(model.eval(), prompt, 64)
+    for first in range(6):  # the first prompt whose text hangs on no difference that rounding could turn round
+        prompt = docs[0][0][0][first:first + 5]
+        ids, gap = run.greedy(model.eval(), prompt, 64)
+        if gap > 1e-3:
+            break
     assert gap > 1e-3, f"{name}: the greedy text hangs on a difference of {gap} between two logits"
     out["greedy.prompt"] = torch.tensor(prompt, dtype=torch.int32)
     out["greedy.ids"] = torch.tensor(ids, dtype=torch.int32)

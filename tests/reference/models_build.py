@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -68,6 +68,23 @@ def config_gguf_qwen2():
                        rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
 
 
+def config_mistral():
+    # a window shorter than two of the three documents
+    return MistralConfig(vocab_size=107, hidden_size=36, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=10, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6,
+                         rope_parameters=dict(rope_type="default", rope_theta=10000.0), **COMMON)
+
+
+def config_phi3():
+    # 6 of 12 elements of a head are rotated (3 pairs), a document of 40 takes the long factors, those of 11 the short ones
+    return Phi3Config(vocab_size=109, hidden_size=48, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=9,
+                      original_max_position_embeddings=24,
+                      rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                           short_factor=[1.0, 1.1, 1.3], long_factor=[1.05, 2.5, 6.0]),
+                      **COMMON)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -76,6 +93,8 @@ MODELS = {
     "smollm2": (config_smollm2, torch.float32, "1GB"),
     "qwen2": (config_qwen2, torch.bfloat16, "1GB"),
     "qwen3": (config_qwen3, torch.float32, "1GB"),
+    "mistral": (config_mistral, torch.float32, "30KB"),
+    "phi3": (config_phi3, torch.float32, "1GB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
 
@@ -86,6 +105,18 @@ ADAPTERS = {
                        rank_pattern={"q_proj": 2, "layers.1.self_attn.v_proj": 6},
                        alpha_pattern={"layers.0.self_attn.q_proj": 6, "v_proj": 12}),
 }
+
+
+# In place of q_proj and v_proj, where a family has other modules.
+ADAPTERS_OF = {
+    "phi3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "down_proj"], use_rslora=True,
+                                rank_pattern={"qkv_proj": 2, "layers.1.mlp.down_proj": 6},
+                                alpha_pattern={"layers.0.self_attn.qkv_proj": 6, "down_proj": 12})},
+}
+
+
+def adapter_settings(name, adapter):
+    return ADAPTERS_OF.get(name, {}).get(adapter, ADAPTERS[adapter])
 
 
 def adapters_of(name):
@@ -116,6 +147,8 @@ def transformers4_config(config):
     rope = config.pop("rope_parameters")
     config["torch_dtype"] = config.pop("dtype")
     config["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     kind = rope.pop("rope_type")
     # "linear" in the oldest spelling of all, where the key is `type`
     config["rope_scaling"] = None if kind == "default" else {("type" if kind == "linear" else "rope_type"): kind, **rope}
@@ -152,7 +185,7 @@ def load_model(directory, dtype=torch.float32):
 def write_adapters(name, directory):
     """Makes each adapter with PEFT on a fresh copy of the model in `directory`, fills it and saves it below that directory."""
     for adapter in adapters_of(name):
-        model = get_peft_model(load_model(directory), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **ADAPTERS[adapter]))
+        model = get_peft_model(load_model(directory), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **adapter_settings(name, adapter)))
         rng = generator(name, adapter)
         for key, parameter in model.named_parameters():
             if "lora_" in key:

@@ -29,16 +29,27 @@ def trained_tokens(micro_batches):
     return sum(int(trained(mask).sum()) for documents in micro_batches for _, mask in documents)
 
 
-def document_logits(model, ids):
-    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+def rope_varies(model):
+    """The rotary table is chosen by the longest document of a micro-batch."""
+    return (getattr(model.config, "rope_parameters", None) or {}).get("rope_type") in ("dynamic", "longrope")
 
 
-def document_loss(model, ids, mask):
+def longest_of(model, documents):
+    return max(len(ids) for ids, _ in documents) if rope_varies(model) else 0
+
+
+def document_logits(model, ids, longest=0):
+    """What follows a token changes nothing before it: a document is made as long as its micro-batch's longest, where that matters."""
+    row = ids + [0] * (longest - len(ids))
+    return model(input_ids=torch.tensor([row]), use_cache=False).logits[0][:len(ids)]
+
+
+def document_loss(model, ids, mask, longest):
     """Sum, not mean, of the cross-entropy over the document's trained tokens; logits are taken to fp32 first."""
     target = trained(mask)
     if not target.any():
         return None
-    logits = document_logits(model, ids).float()
+    logits = document_logits(model, ids, longest).float()
     return torch.nn.functional.cross_entropy(logits[:-1][target[1:]], torch.tensor(ids)[target], reduction="sum")
 
 
@@ -58,7 +69,8 @@ def step_gradients(model, micro_batches):
     loss = 0.0
     for documents in micro_batches:
         single = next(model.parameters()).dtype == torch.float32
-        losses = [x for x in (document_loss(model, ids, mask) for ids, mask in documents) if x is not None]
+        losses = [document_loss(model, ids, mask, longest_of(model, documents)) for ids, mask in documents]
+        losses = [x for x in losses if x is not None]
         if single and losses:
             losses = [sum(losses)]
         for x in losses:
@@ -114,11 +126,16 @@ def train(model, masters, steps, settings, count):
 
 
 def greedy(model, prompt, count):
-    """Greedy continuation by whole forwards (no cache), and the smallest gap between the best and the second logit on the way."""
-    ids, gap = list(prompt), float("inf")
+    """Greedy continuation, and the smallest gap between the best and the second logit on the way. By whole forwards (no cache), but where
+    the rotary table changes on the way: there old keys keep the angles that they were given."""
+    ids, gap, cache = list(prompt), float("inf"), None
     with torch.no_grad():
         for _ in range(count):
-            best = document_logits(model, ids)[-1].topk(2)
+            if rope_varies(model):
+                out = model(input_ids=torch.tensor([ids if cache is None else ids[-1:]]), past_key_values=cache, use_cache=True)
+                best, cache = out.logits[0][-1].topk(2), out.past_key_values
+            else:
+                best = document_logits(model, ids)[-1].topk(2)
             gap = min(gap, (best.values[0] - best.values[1]).item())
             ids.append(best.indices[0].item())
     return ids[len(prompt):], gap

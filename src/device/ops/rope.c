@@ -38,15 +38,15 @@ static void check_rope(struct check *check)
 	struct rh_view x = check->op->operand[RH_ROPE_X], table = check->op->operand[RH_ROPE_TABLE_IN];
 	int64_t heads = check->op->rope.heads;
 	require(check, is_act(x.dtype), "rope: x is neither F32 nor BF16");
-	require(check, heads >= 1 && x.cols % heads == 0 && x.cols / heads == table.cols, "rope: x is not heads*D wide");
-	require(check, table.cols % 2 == 0, "rope: D is odd");
-	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,D) F32");
+	require(check, heads >= 1 && x.cols % heads == 0, "rope: x is not heads*D wide");
+	require(check, table.cols % 2 == 0 && (heads < 1 || table.cols <= x.cols / heads), "rope: R is odd or above D");
+	require(check, table.dtype == RH_F32 && table.rows == x.rows, "rope: table is not (T,R) F32");
 }
 
 static void oracle_rope(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_ROPE_X], table = op->operand[RH_ROPE_TABLE_IN];
-	int64_t dim = table.cols, half = dim / 2;
+	int64_t dim = x.cols / op->rope.heads, half = table.cols / 2;
 	for (int64_t t = 0; t < x.rows; t++) {
 		for (int64_t h = 0; h < op->rope.heads; h++) {
 			for (int64_t i = 0; i < half; i++) {
@@ -59,9 +59,14 @@ static void oracle_rope(const struct rh_op *op)
 	}
 }
 
+static void cost_rope(const struct rh_op *op, struct rh_op_cost *cost)
+{
+	cost->other_flops = 3 * area(op->operand[RH_ROPE_TABLE_IN]) * (double)op->rope.heads;
+}
+
 const struct op_def op_rope = {
         .info = {"rope", 2, {INOUT("x"), IN("table")}},
         .check = check_rope,
         .oracle = oracle_rope,
-        .flops = {RH_ROPE_X, 3},
+        .cost = cost_rope,
 };

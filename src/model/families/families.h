@@ -7,7 +7,9 @@
 #define RH_FAMILIES(ROW)                                                                                                                   \
 	ROW(llama)                                                                                                                         \
 	ROW(qwen2)                                                                                                                         \
-	ROW(qwen3)
+	ROW(qwen3)                                                                                                                         \
+	ROW(mistral)                                                                                                                       \
+	ROW(phi3)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

@@ -11,7 +11,8 @@ const struct rh_family family_qwen2 = {.architecture = "Qwen2ForCausalLM",
                                        .bos = -1,
                                        .eos = -1,
                                        .attention_bias = RH_BIAS_QKV,
-                                       .may_window = 1};
+                                       .windows = RH_WINDOWS_UPPER,
+                                       .window = 4096};
 
 const struct rh_family family_qwen3 = {.architecture = "Qwen3ForCausalLM",
                                        .model_type = "qwen3",
@@ -24,4 +25,5 @@ const struct rh_family family_qwen3 = {.architecture = "Qwen3ForCausalLM",
                                        .bos = -1,
                                        .eos = -1,
                                        .qk_norm = 1,
-                                       .may_window = 1};
+                                       .windows = RH_WINDOWS_UPPER,
+                                       .window = 4096};

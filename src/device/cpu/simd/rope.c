@@ -30,7 +30,7 @@ const struct cpu_op SIMD(cpu_rope_table) = {{{rope_table, rope_table_span}}};
 SIMD_INLINE void rotate(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view table = op->operand[RH_ROPE_TABLE_IN];
-	int64_t dim = table.cols, half = dim / 2;
+	int64_t dim = op->operand[RH_ROPE_X].cols / op->rope.heads, half = table.cols / 2;
 	float sign = op->rope.inverse ? -1.0f : 1.0f;
 	for (int64_t t = first; t < end; t++) {
 		const float *cosine = row_at(table, t), *sine = cosine + half;

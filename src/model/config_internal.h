@@ -1,0 +1,15 @@
+/* The parts of reading a config.json that have files of their own. */
+#ifndef RH_MODEL_CONFIG_INTERNAL_H
+#define RH_MODEL_CONFIG_INTERNAL_H
+
+#include "model/config.h"
+
+/* config_rope.c: the rotary parameters, in any of their three spellings. */
+int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+/* Of table `which`; -EINVAL if its numbers make no sense. */
+int config_check_rope(const struct rh_model_config *config, int which, const char *where) RH_MUST;
+
+/* config_layers.c: which layers have attention windows, as the family has it. */
+int config_parse_windows(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+
+#endif
