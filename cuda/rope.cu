@@ -1,8 +1,8 @@
 /* Rotary position embedding. With T rows, H heads of D elements of e bytes:
  *
  * rope_table  writes 4 T D bytes; about 100 FLOPs an angle with its sine and cosine: bound by arithmetic, and small (once a micro-batch).
- * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by memory: the roofline is bytes /
- * DRAM bandwidth. The table's row is read once a head, from L1 or L2.
+ * rope        reads and writes what is rotated of x and reads the table, R columns: 2 T H R e + 4 T R bytes, 3 FLOPs an element. Bound by
+ * memory: the roofline is bytes / DRAM bandwidth. The table's row is read once a head, from L1 or L2.
  *
  * Tile: a thread turns 8 pairs, elements i..i+7 of a head's two halves; 32 such by 8 rows a block. */
 #include "cuda/chunk.h"
