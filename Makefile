@@ -136,6 +136,7 @@ tidy:
 PREFIX ?= /usr/local
 install: all
 	install -D $(B)/roundhouse $(DESTDIR)$(PREFIX)/bin/roundhouse
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/roundhouse/hardware examples/hardware/*.yaml
 
 deps:
 	@tests/deps.sh $(PACKAGES)
