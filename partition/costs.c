@@ -170,56 +170,6 @@ int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *
 	return rc;
 }
 
-/* Times as given, else from FLOPs at the product rate. */
-static int layer_from_entry(const struct rh_layer_table *table, const struct rh_layer_entry *entry, const struct rh_rates *rates,
-                            struct rh_layer_cost *out)
-{
-	double forward = entry->forward_ms * 1e-3, backward = entry->backward_ms * 1e-3;
-	if (forward < 0 || backward < 0) {
-		if (entry->forward_flops < 0 || entry->backward_flops < 0 || !rates)
-			return rh_fail(-EINVAL, "%s: layers entry %d has neither forward_ms and backward_ms nor %s; give it one pair",
-			               table->name, entry->number, rates ? "forward_flops and backward_flops" : "a machine for its FLOPs");
-		forward = rates->launch_s + entry->forward_flops / rates->product_flops_per_s;
-		backward = rates->launch_s + entry->backward_flops / rates->product_flops_per_s;
-	}
-	*out = (struct rh_layer_cost){.forward_s = forward,
-	                              .recompute_s = entry->recompute_ms < 0 ? forward : entry->recompute_ms * 1e-3,
-	                              .recompute_spared_s = entry->recompute_spared_ms * 1e-3,
-	                              .backward_s = backward,
-	                              .weight_gradient_s = entry->weight_gradient_ms < 0 ? backward / 2 : entry->weight_gradient_ms * 1e-3,
-	                              .forward_flops = entry->forward_flops < 0 ? 0 : entry->forward_flops,
-	                              .backward_flops = entry->backward_flops < 0 ? 0 : entry->backward_flops,
-	                              .upload_bytes = entry->upload_bytes,
-	                              .gradient_bytes = entry->gradient_bytes,
-	                              .optimizer_bytes = entry->optimizer_bytes,
-	                              .saved_bytes = entry->saved_bytes,
-	                              .boundary_bytes = entry->boundary_bytes,
-	                              .forward_workspace_bytes = entry->forward_workspace_bytes,
-	                              .backward_workspace_bytes = entry->backward_workspace_bytes};
-	if (out->weight_gradient_s > out->backward_s || out->recompute_spared_s > out->recompute_s)
-		return rh_fail(-EINVAL, "%s: layers entry %d: %s", table->name, entry->number,
-		               out->weight_gradient_s > out->backward_s ? "weight_gradient_ms is part of backward_ms, so not above it"
-		                                                        : "recompute_spared_ms is part of recompute_ms, so not above it");
-	return 0;
-}
-
-int rh_costs_from_table(const struct rh_layer_table *table, const struct rh_rates *rates, struct rh_costs *out)
-{
-	*out = (struct rh_costs){.first_trained = (int)table->first_trained, .hop_s = table->hop_ms * 1e-3, .tokens = table->tokens};
-	int64_t layers = 0;
-	for (size_t i = 0; i < table->entries; i++)
-		layers += table->entry[i].count;
-	RH_ASSERT(layers > 0 && layers <= RH_LAYER_TABLE_MOST);
-	out->layer = rh_alloc((size_t)layers, sizeof *out->layer);
-	int rc = out->layer ? 0 : -ENOMEM;
-	for (size_t i = 0; !rc && i < table->entries; i++)
-		for (int64_t n = 0; !rc && n < table->entry[i].count; n++)
-			rc = layer_from_entry(table, &table->entry[i], rates, &out->layer[out->layers++]);
-	if (rc)
-		rh_costs_free(out);
-	return rc;
-}
-
 void rh_costs_free(struct rh_costs *costs)
 {
 	rh_free(costs->layer);

@@ -1,10 +1,9 @@
-/* What each layer costs: seconds for one micro-batch, and bytes. From emitting the model's ops and a machine's rates, or from a table that
- * someone measured. Partitioners, schedules and predictions read this and nothing else. Pure: no I/O, no clock. */
+/* What each layer costs: seconds for one micro-batch, and bytes. From emitting the model's ops and a machine's rates. Partitioners,
+ * schedules and predictions read this and nothing else. Pure: no I/O, no clock. */
 #ifndef RH_PARTITION_COSTS_H
 #define RH_PARTITION_COSTS_H
 
 #include "config/hardware.h"
-#include "config/layer_table.h"
 #include "model/emit.h"
 
 /* Effective rates of one device: what is reached, not what a data sheet promises. An op takes launch_s + the longer of its arithmetic
@@ -44,8 +43,6 @@ struct rh_costs {
 /* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout. */
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out) RH_MUST;
-/* From a table; rates may be NULL if every layer has its times. -EINVAL names the layer that has neither times nor FLOPs. */
-int rh_costs_from_table(const struct rh_layer_table *table, const struct rh_rates *rates, struct rh_costs *out) RH_MUST;
 void rh_costs_free(struct rh_costs *costs);
 
 enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };

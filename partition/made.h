@@ -7,7 +7,7 @@
 #ifndef RH_PARTITION_MADE_H
 #define RH_PARTITION_MADE_H
 
-#include "partition/roundpipe.h"
+#include "partition/plan.h"
 
 enum rh_made_array { RH_MADE_SECOND, RH_MADE_FIRST, RH_MADE_LOWER, RH_MADE_ARRAYS };
 /* In the order in which they are taken: what the slot before sends down must have left the rounded sums. */
@@ -47,10 +47,5 @@ int rh_made_blocks(const struct rh_plan *plan, const struct rh_model *model, con
 /* Gives the plan of RoundPipe's stages a room of its own for it: as much as its last wave of slots takes, and at most what the cap leaves.
  * Sets made_bytes and made_blocks, and adds to device_bytes. -ENOMEM. */
 int rh_made_plan(struct rh_plan *plan, const struct rh_model *model, int devices, int64_t cap_bytes) RH_MUST;
-
-/* The same of stages of layers whose costs are all that is known: made[l], for rh_step_request, of trained[l] parameters. `apart` of the
- * lowest layer's are a block of their own (an embedding that is counted to it). Returns how many blocks. */
-int rh_made_layers(const struct rh_partition *cuts, const struct rh_costs *costs, const double *trained, double apart, int devices,
-                   int64_t cap_bytes, double *made);
 
 #endif

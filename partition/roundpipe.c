@@ -124,11 +124,6 @@ void searching_close(struct searching *at)
 	rh_free(at->below_s);
 }
 
-double searching_sums(const struct searching *at, int lo, int hi)
-{
-	return at->below_s ? at->below_s[hi] - at->below_s[lo] : 0;
-}
-
 int partition_create(int layers, struct rh_partition *out)
 {
 	*out = (struct rh_partition){.forward = rh_alloc((size_t)layers, sizeof *out->forward),

@@ -25,8 +25,8 @@ struct rh_partition_request {
 	int64_t micro_batches, rounds; /* of a step */
 	int64_t steps;                 /* that the recurrence joins without a flush; 1: one flushed step */
 	int stages_most;               /* that rh_partition_long_rounds may make; 0: any number */
-	int64_t moves;                 /* that rh_partition_long_rounds may try to better its choice by (anneal.h) */
-	double most_s;                 /* no start of rh_partition_long_rounds takes longer for a step; 0: any may */
+	/* Of a device's link, for weights and activations, where the recurrence is to reckon with them; 0: they take no time. */
+	double up_bytes_per_s;
 	const double *sum_s; /* (layers) what a layer's gradient sum takes from round to round, down, and again up; NULL: nothing */
 };
 
@@ -36,10 +36,12 @@ struct rh_partition {
 	double slowest_s, lockstep_s;
 	double makespan_s, bubble; /* by the recurrence */
 	int64_t prefetch_bytes, device_bytes;
-	int grouped; /* layers between which no cut was tried, in most groups of them; 1: all were, 0: nothing was searched for */
 };
 
-/* The chosen one; of more than 160 layers cut between groups of them alone. RH_DOES_NOT_FIT names a layer that does not fit; -EINVAL for
+/* The search takes as much again for each layer as it does for each of those below it: of more layers than this no one should ask. */
+enum { RH_PARTITION_LAYERS_MOST = 160 };
+
+/* The chosen one. RH_DOES_NOT_FIT names a layer that does not fit; -EINVAL for
  * counts below one. */
 int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out) RH_MUST;
 void rh_partition_free(struct rh_partition *partition);

@@ -3,7 +3,6 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
-#include "partition/groups.h"
 #include "partition/waves.h"
 
 #include <math.h>
@@ -196,9 +195,10 @@ static int choose(struct searching *at, struct rh_partition kept[KEPT], int coun
 	return rc;
 }
 
-static int make(const struct rh_partition_request *request, struct rh_partition *out)
+int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
+	*out = (struct rh_partition){0};
 	struct rh_partition kept[KEPT] = {{0}};
 	int count = 0;
 	int rc = searching_open(request, &at);
@@ -209,27 +209,7 @@ static int make(const struct rh_partition_request *request, struct rh_partition 
 	for (int i = 0; i < KEPT; i++)
 		rh_partition_free(&kept[i]);
 	searching_close(&at);
-	return rc;
-}
-
-int searching_grouped(const struct rh_partition_request *request,
-                      int (*search)(const struct rh_partition_request *request, struct rh_partition *out), struct rh_partition *out)
-{
-	struct groups groups;
-	*out = (struct rh_partition){0};
-	int rc = groups_create(request, &groups);
-	rc = rc ? rc : search(groups.each > 1 ? &groups.request : request, out);
-	if (!rc && groups.each > 1)
-		groups_spread(&groups, out);
 	if (rc)
 		rh_partition_free(out);
-	else
-		out->grouped = groups.each;
-	groups_free(&groups);
 	return rc;
-}
-
-int rh_partition_make(const struct rh_partition_request *request, struct rh_partition *out)
-{
-	return searching_grouped(request, make, out);
 }

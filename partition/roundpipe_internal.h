@@ -27,18 +27,11 @@ int searching_remember(struct searching *at) RH_MUST;
 void searching_close(struct searching *at);
 int64_t searching_bytes(struct searching *at, enum rh_pass pass, int lo, int hi);
 int64_t searching_upload(struct searching *at, enum rh_pass pass, int lo, int hi);
-/* One way of the gradient sums of layers [lo, hi), from round to round. */
-double searching_sums(const struct searching *at, int lo, int hi);
 /* Do the stages fit the cap together? Sets prefetch_bytes, device_bytes, slowest_s and lockstep_s. */
 int searching_measure(struct searching *at, struct rh_partition *partition);
 
 int partition_create(int layers, struct rh_partition *out) RH_MUST;
 void partition_copy(struct rh_partition *to, const struct rh_partition *from);
-
-/* By a search that is given groups of layers in the place of layers where there are many. *out is freed where it fails. */
-int searching_grouped(const struct rh_partition_request *request,
-                      int (*search)(const struct rh_partition_request *request, struct rh_partition *out),
-                      struct rh_partition *out) RH_MUST;
 
 /* Up to KEPT partitions, least lockstep_s first; each is the caller's. RH_DOES_NOT_FIT where nothing fits. */
 int lockstep_search(struct searching *at, struct rh_partition kept[KEPT], int *count) RH_MUST;

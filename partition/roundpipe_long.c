@@ -1,7 +1,6 @@
 #include "partition/roundpipe_long.h"
 
 #include "core/minmax.h"
-#include "partition/anneal.h"
 #include "partition/roundpipe_internal.h"
 #include "partition/waves.h"
 
@@ -21,7 +20,6 @@ struct long_rounds {
 	struct waves waves;
 	struct rh_partition start[STARTS], scratch; /* by makespan_s */
 	int starts;
-	double most_s; /* of them */
 	int64_t steps; /* run: of joined ones so many that in those after the first each device has had each place in the round, or nearly */
 };
 
@@ -90,7 +88,7 @@ static void consider(struct long_rounds *how)
 		place++;
 	double most = place < how->starts     ? how->start[place].makespan_s
 	              : how->starts == STARTS ? how->start[STARTS - 1].makespan_s
-	                                      : how->most_s;
+	                                      : HUGE_VAL;
 	int known = most == HUGE_VAL; /* what is run whole in any case is asked first whether it fits */
 	if (known && !fits(how, now))
 		return;
@@ -205,27 +203,6 @@ static void climb(struct long_rounds *how, struct rh_partition *best)
 	}
 }
 
-static double seconds_if_fits(void *context, struct rh_partition *cuts, double most)
-{
-	struct long_rounds *how = context;
-	int stages_most = how->at->request->stages_most;
-	if (stages_most && cuts->forward_stages + cuts->backward_stages > stages_most)
-		return HUGE_VAL;
-	double seconds = run(how, cuts, most);
-	return seconds <= most && fits(how, cuts) ? seconds : HUGE_VAL;
-}
-
-/* More moves, where they are asked for. */
-static int better(struct long_rounds *how, struct rh_partition *best)
-{
-	const struct anneal anneal = {.layers = how->at->layers,
-	                              .first_trained = how->at->first_trained,
-	                              .moves = how->at->request->moves / (how->starts * how->steps),
-	                              .seconds = seconds_if_fits,
-	                              .context = how};
-	return how->at->request->moves ? anneal_cuts(&anneal, best) : 0;
-}
-
 static int choose(struct long_rounds *how, struct rh_partition *out)
 {
 	try_counts(how);
@@ -234,18 +211,16 @@ static int choose(struct long_rounds *how, struct rh_partition *out)
 	int best = -1;
 	for (int i = 0; i < how->starts; i++) {
 		climb(how, &how->start[i]);
-		int rc = better(how, &how->start[i]);
-		if (rc)
-			return rc;
 		best = best < 0 || how->start[i].makespan_s < how->start[best].makespan_s ? i : best;
 	}
 	partition_copy(out, &how->start[best]);
 	return 0;
 }
 
-static int make(const struct rh_partition_request *request, struct rh_partition *out)
+int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out)
 {
 	struct searching at = {0};
+	*out = (struct rh_partition){0};
 	int rc = searching_open(request, &at);
 	struct long_rounds how = {.at = &at, .steps = 1};
 	size_t stages = 2 * (size_t)request->costs->layers;
@@ -255,7 +230,6 @@ static int make(const struct rh_partition_request *request, struct rh_partition 
 		int64_t most = JOINED_SLOTS_MOST * JOINED_LAYERS / (request->rounds * (int64_t)stages * layers);
 		how.steps += turns < most ? turns : rh_max(most, 1);
 	}
-	how.most_s = request->most_s > 0 ? request->most_s * (double)rh_max(how.steps - 1, 1) : HUGE_VAL;
 	rc = rc ? rc : searching_remember(&at);
 	rc = rc ? rc : waves_create(request, &how.waves);
 	rc = rc ? rc : partition_create(at.layers, &how.scratch);
@@ -268,10 +242,7 @@ static int make(const struct rh_partition_request *request, struct rh_partition 
 	rh_partition_free(&how.scratch);
 	waves_free(&how.waves);
 	searching_close(&at);
+	if (rc)
+		rh_partition_free(out);
 	return rc;
-}
-
-int rh_partition_long_rounds(const struct rh_partition_request *request, struct rh_partition *out)
-{
-	return searching_grouped(request, make, out);
 }

@@ -6,32 +6,48 @@
 
 #include <string.h>
 
+enum { MIDDLE_ROUNDS_RUN = 24 }; /* three times the turns of eight devices */
+
 int waves_create(const struct rh_partition_request *request, struct waves *out)
 {
 	size_t stages = 2 * (size_t)request->costs->layers, devices = (size_t)request->devices;
-	*out = (struct waves){.request = request};
+	*out = (struct waves){.request = request, .times = 1 + 4 * devices + stages};
 	out->stage = rh_alloc(stages, sizeof *out->stage);
-	out->first = rh_alloc(3 * stages + 5 * devices + 2, sizeof *out->first);
-	int rc = steady_create(stages + 2 * devices + 1, &out->steady);
-	if (rc || !out->stage || !out->first) {
+	out->first = rh_alloc(stages + out->times + 2 * devices, sizeof *out->first);
+	out->slots = rh_alloc(devices, sizeof *out->slots);
+	if (!out->stage || !out->first || !out->slots) {
 		waves_free(out);
 		return -ENOMEM;
 	}
 	out->end = out->first + stages;
 	out->free = out->end + 1;
-	out->room = out->free + devices;
-	out->last = out->room + devices;
+	out->free_before = out->free + devices;
+	out->room = out->free_before + devices;
+	out->up = out->room + devices;
+	out->last = out->up + devices;
 	out->load = out->last + stages;
-	out->was = out->load + devices;
+	out->ahead = out->load + devices;
 	return 0;
 }
 
 void waves_free(struct waves *waves)
 {
-	steady_free(&waves->steady);
 	rh_free(waves->stage);
 	rh_free(waves->first);
+	rh_free(waves->slots);
 	*waves = (struct waves){0};
+}
+
+/* Seconds that a stage's copies take up the link, where its rate is known. */
+static void set_uploads(const struct waves *waves, struct rh_stage is, int backward_only, struct wave_stage *stage)
+{
+	const struct rh_costs *costs = waves->request->costs;
+	double rate = waves->request->up_bytes_per_s;
+	if (rate <= 0)
+		return;
+	stage->upload_s = (double)rh_costs_upload_bytes(costs, is.lo, is.hi) / rate;
+	if (is.lo)
+		stage->activation_s = (double)costs->layer[is.lo - 1].boundary_bytes * (backward_only ? 2 : 1) / rate;
 }
 
 void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const double *below_s, const struct rh_partition *cuts)
@@ -54,6 +70,7 @@ void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const doubl
 				saved--;
 			stage->saved = saved;
 		}
+		set_uploads(waves, is, s > forward, stage);
 		if (s >= forward && below_s)
 			stage->sums_s = below_s[is.hi] - below_s[is.lo];
 	}
@@ -73,6 +90,16 @@ struct wave_round {
 	int adds, goes_on;
 };
 
+/* When the weights of a device's next slot are there. A run begins with those of each device's first slot in place: they went up while the
+ * step before it ended. */
+static double uploaded(struct waves *waves, const struct wave_stage *stage, int device, int64_t count)
+{
+	if (waves->slots[device]++ && waves->request->up_bytes_per_s > 0)
+		waves->up[device] = rh_max_double(waves->up[device], waves->free_before[device]) + waves->ahead[device] + stage->upload_s;
+	waves->ahead[device] = stage->activation_s * (double)count;
+	return waves->up[device];
+}
+
 static void run_round(struct waves *waves, struct wave_round round, int *turn)
 {
 	const struct rh_partition_request *request = waves->request;
@@ -81,7 +108,8 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 	for (int s = 0; s < waves->stages; s++) {
 		const struct wave_stage *stage = &waves->stage[s];
 		int device = *turn, backward = s >= waves->forward;
-		double ready = waves->free[device], each = stage->recompute_s + stage->rest_s;
+		double ready = rh_max_double(waves->free[device], uploaded(waves, stage, device, round.count));
+		double each = stage->recompute_s + stage->rest_s;
 		if (backward && round.adds)
 			ready = rh_max_double(ready, rh_max_double(waves->room[device], waves->last[s] + stage->sums_s) + stage->sums_s);
 		else if (backward)
@@ -101,6 +129,7 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 		last = rh_max_double(last, first + beyond * each) +
 		       RH_HELD_AT_BEGIN * waves->stage[s + 1 < waves->stages ? s + 1 : 0].held_s;
 		waves->first[s] = first_before = first;
+		waves->free_before[device] = waves->free[device];
 		waves->last[s] = waves->free[device] = last_before = last;
 		if (backward)
 			waves->room[device] = last + (round.goes_on ? stage->sums_s : 0);
@@ -115,7 +144,7 @@ static int64_t divisor(int64_t a, int64_t b)
 }
 
 /* The end is no sooner than if no device idled any more, with so many micro-batches to come: nor than if none of those did that take turns,
- * which are as many as there are rounds until turns are the same. What steady.h takes for the same may be off by the last of these. */
+ * which are as many as there are rounds until turns are the same. The means of rounds that are not run may be off by the last of these. */
 static double soonest(const struct waves *waves, int64_t again, double to_come)
 {
 	int devices = waves->request->devices, groups = (int)(devices / again);
@@ -140,26 +169,12 @@ static void share_load(struct waves *waves, int64_t again)
 		waves->load[s % groups] += waves->stage[s].recompute_s + waves->stage[s].rest_s;
 }
 
-/* How much later the round that is over has left everything than the one before, at least, each device taken for the one that had its
- * turns: all rounds like it that are to come do so, as sums and maxima of what is later by as much are later by as much. */
-static double further(struct waves *waves, int turn)
+/* So many rounds, each of which lets all times be later by `each_s`, are not run. Returns how many. */
+static int64_t skip_rounds(struct waves *waves, double each_s, int64_t count)
 {
-	int devices = waves->request->devices;
-	double least = *waves->end - *waves->was;
-	double *was = waves->was;
-	*was++ = *waves->end;
-	for (int list = 0; list < 2; list++) {
-		const double *now = list ? waves->room : waves->free;
-		for (int k = 0, d = turn; k < devices; k++, d = d + 1 < devices ? d + 1 : 0, was++) {
-			least = now[d] > 0 && now[d] - *was < least ? now[d] - *was : least;
-			*was = now[d];
-		}
-	}
-	for (int s = 0; s < waves->stages; s++) {
-		least = waves->last[s] - was[s] < least ? waves->last[s] - was[s] : least;
-		was[s] = waves->last[s];
-	}
-	return least * (1 - 1e-8);
+	for (size_t i = 0; i < waves->times; i++)
+		waves->end[i] += each_s * (double)count;
+	return count;
 }
 
 double waves_run(struct waves *waves, int64_t steps, int after_first, double most)
@@ -167,35 +182,31 @@ double waves_run(struct waves *waves, int64_t steps, int after_first, double mos
 	const struct rh_partition_request *request = waves->request;
 	int64_t rounds = request->rounds, longer = request->micro_batches % rounds, unused;
 	int64_t again = request->devices / divisor(waves->stages, request->devices); /* rounds, after which turns are the same */
-	size_t times = 1 + 2 * (size_t)request->devices + (size_t)waves->stages;
-	const struct steady_state state = {.value = waves->end, .times = times, .all = times};
+	int64_t run_most = rh_max(MIDDLE_ROUNDS_RUN / again, 2) * again;
 	double begun = 0, to_come = (double)request->micro_batches * (double)steps;
 	int turn = 0;
-	memset(waves->end, 0, times * sizeof *waves->end);
+	memset(waves->end, 0, waves->times * sizeof *waves->end);
+	memset(waves->slots, 0, (size_t)request->devices * sizeof *waves->slots);
+	memset(waves->ahead, 0, (size_t)request->devices * sizeof *waves->ahead);
 	share_load(waves, again);
 	double least = soonest(waves, again, to_come);
 	if (least > most && !after_first)
 		return least;
 	for (int64_t step = 0; step < steps; step++) {
-		int64_t alike = 0, seen = -1; /* the first round of those that are as this one; the last of them that was not skipped */
+		int64_t alike = 0; /* the first round of those that are as this one */
+		double turns_ago = 0;
 		for (int64_t r = 0; r < rounds; r++) {
 			int64_t next = r < 1 ? 1 : r < longer ? longer : r + 1 < rounds ? rounds - 1 : rounds; /* of another kind */
 			struct wave_round round = {.adds = r > 0, .goes_on = r + 1 < rounds};
 			int64_t over = r;
 			rh_round_range(request->micro_batches, rounds, r, &unused, &round.count);
 			run_round(waves, round, &turn);
-			if (r <= 1 || r == longer || r + 1 == rounds) {
+			if (r <= 1 || r == longer || r + 1 == rounds)
 				alike = r;
-				steady_begin(&waves->steady);
-			}
-			if (next - r > 1) {
-				double later = *waves->end - begun + further(waves, turn) * (double)(next - 1 - r);
-				if (seen == r - 1 && later > most && (begun > 0 || !after_first))
-					return later;
-				seen = r;
-				if ((r - alike) % again == 0)
-					r += steady_skip(&waves->steady, state, r - alike, next - 1 - r);
-			}
+			if (r - alike == run_most - again)
+				turns_ago = *waves->end;
+			if (r - alike == run_most)
+				r += skip_rounds(waves, (*waves->end - turns_ago) / (double)again, (next - 1 - r) / again * again);
 			to_come -= (double)round.count * (double)(r + 1 - over);
 			if (!step && after_first && r + 1 == rounds)
 				begun = *waves->end;

@@ -1,5 +1,4 @@
 /* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: train/outlook.h does. */
-#include "cli/plan_experiment.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -74,7 +73,7 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
 	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence);
-	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:i, s:i}",
+	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:i, s:o}",
 	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
 	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
 	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
@@ -84,7 +83,7 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
 	                         "rows_assumed_full", input->synthetic, "rows_uncounted", input->uncounted, "nvme_step_bytes",
 	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions, "blocks_made_on_devices",
-	                         is->plan.made_blocks, "stages_cut_between_groups_of", is->grouped > 1 ? is->grouped : 1);
+	                         is->plan.made_blocks, "stages_packed", json_boolean(is->packed));
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -113,9 +112,9 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 		                    plan->backward[i].lo, plan->backward[i].hi - 1);
 	rc = rc ? rc : rh_text_printf(out, "%s", plan->backward_stages > 1 ? "\n" : "");
 	rc = rc ? rc : rh_text_printf(out, "             (layer 0 is the embedding, %d the head)\n", plan->backward[0].hi - 1);
-	if (!rc && is->grouped > 1)
-		rc = rh_text_printf(out, "             (of so many layers cut between groups of %d: others may be a little better)\n",
-		                    is->grouped);
+	if (!rc && is->packed)
+		rc = rh_text_printf(out, "             (packed as full as memory allows: cuts are searched for in up to %d layers)\n",
+		                    RH_PARTITION_LAYERS_MOST);
 	return rc;
 }
 
@@ -420,8 +419,6 @@ static int plan(struct rh_tasks *tasks, void *context)
 	struct rh_machine_found found;
 	struct rh_session session = {0};
 	struct rh_forecast_input input = {0};
-	if (config->experiment)
-		return plan_experiment(config, tasks);
 	int rc = rh_machine_find(config, &found);
 	if (rc)
 		return rc;

@@ -1,6 +1,5 @@
 /* Loads a configuration: the file's entries and the command line's, the ones that count into a draft, resolved. */
 #include "config/config_internal.h"
-#include "config/experiment.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
@@ -81,22 +80,6 @@ static void tell_inert(const struct config_entries *entries)
 	}
 }
 
-/* plan EXPERIMENT.yaml: keys of a configuration say nothing of it. */
-static int take_experiment(const struct config_entries *entries, const char *path, struct rh_config *config)
-{
-	for (size_t i = 0; i < entries->count; i++)
-		if (strcmp(entries->entry[i].name, "device"))
-			return rh_fail(-EINVAL, "--%s: of an experiment, plan takes --hardware NAME, --gpus N, --as published and --json",
-			               config_show(entries->entry[i].name).text);
-	if (config->compare || config->gantt)
-		return rh_fail(-EINVAL, "--%s: an experiment is known by layer times alone; plan a configuration for it",
-		               config->compare ? "compare" : "gantt");
-	if (!config->hardware)
-		return rh_fail(-EINVAL, "--hardware: which machine? Its profile's name, as rtx4090x8");
-	config->experiment = path;
-	return 0;
-}
-
 int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out)
 {
 	struct config_draft draft = {0};
@@ -109,13 +92,7 @@ int rh_config_load(const char *verb, int argc, char **argv, const char *(*defaul
 	rc = config_flags_read(argc, argv, &entries, &draft.config, &path);
 	if (rc || draft.config.help)
 		goto out;
-	if (path && !strcmp(verb, "plan") && rh_experiment_is(path)) {
-		rc = take_experiment(&entries, path, &draft.config);
-		goto out;
-	}
-	if (draft.config.as_published)
-		rc = rh_fail(-EINVAL, "--as published: of an experiment alone, as examples/anchors/llama-3.1-8b.yaml");
-	if (!rc && path)
+	if (path)
 		rc = read_file(path, &entries);
 	if (rc)
 		goto out;

@@ -95,11 +95,7 @@ struct rh_config {
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
 	int compare; /* of plan: --compare, all schedules */
 	int gpus;    /* of plan: --gpus N of the profile's, 0: all */
-	/* of plan: an experiment (config/experiment.h) in place of a configuration, of which nothing else is set but json, gpus and these;
-	 * borrowed from the command line */
-	const char *experiment, *hardware;
-	int as_published; /* --as published */
-	int help;         /* --help: nothing else is set */
+	int help;    /* --help: nothing else is set */
 };
 
 enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };

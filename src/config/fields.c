@@ -1,4 +1,4 @@
-/* YAML documents of fields, by tables: hardware profiles, layer tables, experiments. A key that no table has is an error with its line. */
+/* YAML documents of fields, by tables: hardware profiles. A key that no table has is an error with its line. */
 #include "config/fields_internal.h"
 
 #include "config/config_internal.h"

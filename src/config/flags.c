@@ -82,13 +82,12 @@ static const char *value_of(const char *name, char **argv, int left, int *taken)
 	return left > 1 && strncmp(argv[1], "--", 2) ? argv[1] : "";
 }
 
-static int set_hardware(const char *name, struct config_entries *entries, struct rh_config *config)
+static int set_hardware(const char *name, struct config_entries *entries)
 {
 	struct config_entry *entry = NULL;
 	struct rh_text device = {0};
 	if (!*name || !config_utf8_valid(name))
 		return rh_fail(-EINVAL, "--hardware: expected the name of a hardware profile, or a file");
-	config->hardware = name;
 	int rc = config_entries_add(entries, "device", ORIGIN_FLAG, NULL, 0, &entry);
 	rc = rc ? rc : rh_text_printf(&device, "sim:%s", name);
 	if (!rc) {
@@ -120,16 +119,8 @@ static int read_plan_flag(char **argv, int left, struct config_entries *entries,
 		config->gpus = (int)gpus;
 		return 1;
 	}
-	if ((value = value_of("as", argv, left, taken))) {
-		config->as_published = 1;
-		return strcmp(value, "published") ? rh_fail(-EINVAL,
-		                                            "--as: '%s' is not known; --as published models the system that an "
-		                                            "experiment was published of",
-		                                            config_show(value).text)
-		                                  : 1;
-	}
 	value = value_of("hardware", argv, left, taken);
-	return value ? set_hardware(value, entries, config) : 0;
+	return value ? set_hardware(value, entries) : 0;
 }
 
 int config_flags_read(int argc, char **argv, struct config_entries *entries, struct rh_config *config, const char **path)

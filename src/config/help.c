@@ -19,7 +19,6 @@ static const struct {
          "  --gpus N                        so many of its devices [all]\n"
          "  --gantt FILE.svg                one step drawn: what each device does when\n"
          "  --compare                       one line for every schedule instead\n"
-         "  --as published                  of an experiment (examples/anchors): as the system that published it\n"
          "  --json                          all of it as one line of JSON\n"},
         {VERB_EVAL,
          "\neval\n"

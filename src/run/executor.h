@@ -97,6 +97,8 @@ int rh_executor_abandon(struct rh_executor *executor, int rc) RH_MUST;
 /* 1: steps are not joined, unless in a stretch. Joined are steps of stale updates, but where boundaries go to NVMe, a trained table has two
  * uses (its parts are added up when all devices are idle), or the store could not be registered whole. */
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor);
+/* Whether an executor of these options joins steps, where the store can be registered whole. */
+int rh_executor_joins(const struct rh_executor_options *options);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 

@@ -136,6 +136,11 @@ int64_t run_flights(const struct rh_executor_options *options)
 	return options->train_micro_batches && options->stale && !what_parts_steps(options) ? RUN_FLIGHT : 1;
 }
 
+int rh_executor_joins(const struct rh_executor_options *options)
+{
+	return run_flights(options) > 1;
+}
+
 int64_t rh_executor_steps_in_flight(const struct rh_executor *executor)
 {
 	/* what comes down through the staging is announced by its thread, which nobody waits for in the middle of a step */

@@ -5,9 +5,11 @@
 #include "partition/cuts.h"
 #include "partition/roundpipe_long.h"
 #include "partition/rounds.h"
-#include "partition/step.h"
 
 #include <string.h>
+
+/* Joined steps: those before are not counted, as the first begin with idle devices. */
+enum { STEPS_JOINED = 12, STEPS_BEFORE = 4 };
 
 /* A boundary activation from one device to the next: down, and up. */
 static double hop_seconds(const struct rh_plan_request *request, const struct rh_hardware *hardware)
@@ -43,8 +45,23 @@ static int time_plan(const struct rh_partition_request *request, const struct rh
 	return rc;
 }
 
+/* The same of a step among many that are joined. */
+static int time_joined(const struct rh_partition_request *request, const struct rh_plan *plan, struct rh_balanced *out)
+{
+	struct rh_partition_request joined = *request;
+	struct rh_balanced before;
+	joined.steps = STEPS_BEFORE;
+	int rc = time_plan(&joined, plan, &before);
+	joined.steps = STEPS_JOINED;
+	rc = rc ? rc : time_plan(&joined, plan, out);
+	double busy = out->step_s * (1 - out->idle);
+	out->step_s = (out->step_s * STEPS_JOINED - before.step_s * STEPS_BEFORE) / (STEPS_JOINED - STEPS_BEFORE);
+	out->idle = 1 - busy / out->step_s;
+	return rc;
+}
+
 /* The partitioner's stages as a plan; RH_DOES_NOT_FIT where nothing fits. */
-static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out, int *grouped)
+static int plan_by_costs(const struct rh_balance *balance, const struct rh_partition_request *asked, struct rh_plan *out)
 {
 	struct rh_plan_request request = *balance->request;
 	struct rh_partition found;
@@ -58,7 +75,6 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	request.forward_cut_count = cuts.forward_count;
 	request.backward_cut_count = cuts.backward_count;
 	rc = rc ? rc : rh_plan_make(&request, out);
-	*grouped = found.grouped;
 	rh_cuts_free(&cuts);
 	rh_partition_free(&found);
 	return rc;
@@ -78,10 +94,11 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	                                     .stages_most = balance->stages_most,
 	                                     .sum_s = balance->sum_s};
 	int rc = time_plan(&asked, plan, out);
-	for (int i = 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
+	out->packed = balance->costs->layers > RH_PARTITION_LAYERS_MOST;
+	for (int i = out->packed ? TRIES : 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
 		struct rh_plan better = {0};
 		struct rh_balanced now;
-		int grouped = 0, fits = plan_by_costs(balance, &asked, &better, &grouped);
+		int fits = plan_by_costs(balance, &asked, &better);
 		if (fits == RH_DOES_NOT_FIT) {
 			rh_error_clear();
 			continue;
@@ -94,7 +111,6 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 			*out = now;
 		}
 		rh_plan_free(&better);
-		out->grouped = grouped;
 		break;
 	}
 	return rc;
@@ -112,38 +128,19 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan
 {
 	size_t layers = (size_t)balance->costs->layers;
 	struct rh_costs costs = *balance->costs;
-	struct rh_cost_sums sums = {0};
-	struct rh_partition cuts = {.forward = plan->forward,
-	                            .backward = plan->backward,
-	                            .forward_stages = plan->forward_stages,
-	                            .backward_stages = plan->backward_stages};
-	double *trained = rh_alloc(layers, sizeof *trained);
 	costs.layer = rh_alloc(layers, sizeof *costs.layer);
-	int rc = trained && costs.layer ? 0 : -ENOMEM;
-	if (!rc) {
-		memcpy(costs.layer, balance->costs->layer, layers * sizeof *costs.layer);
-		spare_recompute(plan, &costs);
-		rc = rh_costs_sum(&costs, &sums);
-	}
-	for (size_t l = 0; !rc && l < layers; l++)
-		trained[l] = balance->sum_s[l] * balance->up_bytes_per_s / 4;
-	const struct rh_step_request request = {.longer = &sums,
-	                                        .shorter = &sums,
-	                                        .trained = trained,
-	                                        .cuts = &cuts,
-	                                        .devices = balance->request->devices,
-	                                        .sequences = balance->micro_batches,
-	                                        .rounds = rh_round_count(balance->micro_batches, balance->request->train_round),
-	                                        .round_micro_batches = balance->request->train_round,
-	                                        .stale = balance->steps > 1,
-	                                        .schedule_alone = 1,
-	                                        .rates = {balance->up_bytes_per_s, balance->down_bytes_per_s, 0, 0},
-	                                        .bytes = {.carried = 4}};
-	struct rh_step_estimate estimate = {0};
-	rc = rc ? rc : rh_step_estimate(&request, &estimate);
-	*out = (struct rh_balanced){.step_s = estimate.schedule_s, .idle = estimate.bubble};
-	rh_cost_sums_free(&sums);
+	if (!costs.layer)
+		return -ENOMEM;
+	memcpy(costs.layer, balance->costs->layer, layers * sizeof *costs.layer);
+	spare_recompute(plan, &costs);
+	const struct rh_partition_request request = {.costs = &costs,
+	                                             .devices = balance->request->devices,
+	                                             .micro_batches = balance->micro_batches,
+	                                             .rounds = rh_round_count(balance->micro_batches, balance->request->train_round),
+	                                             .steps = 1,
+	                                             .sum_s = balance->sum_s,
+	                                             .up_bytes_per_s = balance->up_bytes_per_s};
+	int rc = (balance->steps > 1 ? time_joined : time_plan)(&request, plan, out);
 	rh_free(costs.layer);
-	rh_free(trained);
 	return rc;
 }

@@ -24,11 +24,11 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
  * recurrence. */
 struct rh_balanced {
 	double step_s, idle; /* share */
-	int grouped;         /* layers between which no cut was tried; up to 1: all were */
+	int packed;          /* more layers than cuts are searched for (RH_PARTITION_LAYERS_MOST): packed by memory alone */
 };
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 
-/* What a step takes with the plan as it stands, weights and sums over the link included and the update not (partition/step.h). */
+/* What a step takes with the plan as it stands, weights and sums over the link included and the update not (partition/waves.h). */
 int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 
 #endif

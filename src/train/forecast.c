@@ -148,7 +148,7 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .round_micro_batches = session->train_round,
 	                            .scheduled_idle = known ? session->balanced.idle : 0,
 	                            .scheduled_seconds = known ? session->balanced.step_s : 0,
-	                            .grouped = session->balanced.grouped};
+	                            .packed = session->balanced.packed};
 }
 
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,

@@ -23,7 +23,7 @@ struct rh_forecast {
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
-	int grouped; /* layers between which no cut of stages was tried, as there are very many; up to 1: all were */
+	int packed; /* stages are packed by memory alone: there are too many layers to search for cuts */
 };
 /* What goes on beside a forecast; zeroed: nothing. */
 struct rh_forecast_beside {

@@ -107,7 +107,7 @@ static int makes_weights(const struct planning *planning)
 static int made_alike(const struct planning_made *a, const struct planning_made *b)
 {
 	return a->cap_bytes == b->cap_bytes && a->round == b->round && a->long_rounds == b->long_rounds &&
-	       a->stages_most == b->stages_most && a->weights == b->weights;
+	       a->stages_most == b->stages_most && a->weights == b->weights && a->joined == b->joined;
 }
 
 void planning_keep(struct rh_session *session, struct planning *planning)
@@ -133,15 +133,22 @@ static void go_back(struct rh_session *session, struct planning *planning)
 		;
 }
 
+enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
+
 static int choose_stages(struct rh_session *session, struct planning *planning, int64_t cap)
 {
-	const struct planning_made wanted = {cap, planning->request.train_round, planning->balance.long_rounds,
-	                                     planning->balance.stages_most, makes_weights(planning)};
+	const struct planning_made wanted = {cap,
+	                                     planning->request.train_round,
+	                                     planning->balance.long_rounds,
+	                                     planning->balance.stages_most,
+	                                     makes_weights(planning),
+	                                     rh_executor_joins(&planning->options)};
 	if (made_alike(&planning->made, &wanted))
 		return 0;
 	planning->made.cap_bytes = -1;
 	rh_plan_free(&session->plan);
 	planning->request.device_cap_bytes = cap;
+	planning->balance.steps = wanted.joined ? STEPS_JOINED : 1;
 	if (made_alike(&planning->kept.made, &wanted)) {
 		go_back(session, planning);
 		return 0;
@@ -360,10 +367,8 @@ static int weigh_layers(struct rh_session *session, const struct rh_workload *wo
 		return rc;
 	const struct rh_hardware *is = machine ? machine->hardware : &hardware;
 	planning->balances = request->devices > 1 && request->forward_cut_count < 0 && request->backward_cut_count < 0;
-	planning->balance = (struct rh_balance){.request = request,
-	                                        .costs = &planning->costs,
-	                                        .micro_batches = work->train_micro_batches,
-	                                        .steps = planning->store.published ? 3 : 1};
+	planning->balance =
+	        (struct rh_balance){.request = request, .costs = &planning->costs, .micro_batches = work->train_micro_batches, .steps = 1};
 	rc = rh_balance_costs(request, is, &planning->costs);
 	rc = rc ? rc : weigh_sums(is, planning);
 	rh_hardware_free(&hardware);

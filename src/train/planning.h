@@ -20,7 +20,8 @@ struct planning {
 	/* What the session's plan was made for: how much host memory may hold changes nothing in it. cap_bytes below 0: there is none. */
 	struct planning_made {
 		int64_t cap_bytes, round;
-		int long_rounds, stages_most, weights; /* the last: devices may make some */
+		int long_rounds, stages_most;
+		int weights, joined; /* devices may make some; steps are joined */
 	} made;
 	/* A plan to be gone back to, of which the session has no copy. */
 	struct {

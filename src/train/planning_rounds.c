@@ -76,7 +76,7 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	rc = rc ? rc : rh_balance_step(&at->planning->balance, &at->session->plan, &now);
 	if (rc)
 		return rc;
-	now.grouped = at->session->balanced.grouped;
+	now.packed = at->session->balanced.packed;
 	at->fastest_s = !at->best.round || now.step_s < at->fastest_s ? now.step_s : at->fastest_s;
 	at->slower = now.step_s > at->fastest_s * (1 + worth_memory);
 	int64_t bytes = at->session->bytes.total;

@@ -96,7 +96,7 @@ static void test_help_lists_a_verbs_keys(void **state)
 	assert_null(strstr(text.bytes, "learning_rate"));
 	rh_text_free(&text);
 	check_ok(rh_config_help("plan", "a, b", &text));
-	static const char *const flags[] = {"--hardware NAME", "--gpus N", "--gantt FILE.svg", "--compare", "--as published", "--json"};
+	static const char *const flags[] = {"--hardware NAME", "--gpus N", "--gantt FILE.svg", "--compare", "--json"};
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
 		assert_non_null(strstr(text.bytes, flags[i]));
 	rh_text_free(&text);

@@ -6,7 +6,6 @@
 #include "partition/cuts.h"
 #include "partition/plan.h"
 #include "partition/roundpipe.h"
-#include "partition/spared.h"
 
 #include <math.h>
 #include <string.h>
@@ -93,54 +92,6 @@ static void test_profile_has_the_plans_bytes(void **state)
 	}
 }
 
-/* Down's share of a block's products, and something for act(gate)*up, of a dense block and of experts. */
-static void test_spared_share_is_that_of_the_last_product(void **state)
-{
-	(void)state;
-	static const char *const names[] = {"llama-3.1-8b", "gpt-oss-20b"};
-	struct rh_hardware hardware;
-	check_ok(rh_hardware_find("rtx4090x8", &hardware));
-	for (int i = 0; i < 2; i++) {
-		char path[256];
-		struct rh_experiment experiment;
-		double share, wide, q, kv, products;
-		snprintf(path, sizeof path, "examples/anchors/%s.yaml", names[i]);
-		check_ok(rh_experiment_read(path, &experiment));
-		const struct rh_experiment_block *block = &experiment.block;
-		wide = (double)(block->intermediate_size * (block->experts ? block->experts_per_token : 1));
-		q = (double)(block->attention_heads * block->head_dim);
-		kv = (double)(block->key_value_heads * block->head_dim);
-		products = 2 * q + 2 * kv + 3 * wide; /* each times the hidden size */
-		check_ok(rh_spared_share(&experiment, &hardware.device, 4 * experiment.sequence_length, &share));
-		printf("%s: spared %.4f, down is %.4f of the weights' products\n", names[i], share, wide / products);
-		assert_true(fabs(share - wide / products) < 0.03);
-		experiment.block.head_dim = 7;
-		assert_int_equal(rh_spared_share(&experiment, &hardware.device, 2048, &share), -EINVAL);
-		experiment.block = (struct rh_experiment_block){0};
-		check_ok(rh_spared_share(&experiment, &hardware.device, 2048, &share));
-		check_near(share, 0, 0);
-		rh_experiment_free(&experiment);
-	}
-	rh_hardware_free(&hardware);
-}
-
-static void test_table_in_flops_takes_the_machines_rate(void **state)
-{
-	(void)state;
-	static const char text[] = "layers: [{count: 2, forward_flops: 4e12, backward_flops: 8.0e+12}]\n";
-	struct rh_layer_table table;
-	struct rh_costs costs;
-	check_ok(rh_layer_table_parse(text, sizeof text - 1, "flops.yaml", &table));
-	check_ok(rh_costs_from_table(&table, &rates, &costs));
-	check_near(costs.layer[1].forward_s, 4 + 2e-6, 1e-12);
-	check_near(costs.layer[1].backward_s, 8 + 2e-6, 1e-12);
-	check_near(costs.layer[1].weight_gradient_s, costs.layer[1].backward_s / 2, 0);
-	rh_costs_free(&costs);
-	assert_int_equal(rh_costs_from_table(&table, NULL, &costs), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL), "flops.yaml: layers entry 1"));
-	rh_layer_table_free(&table);
-}
-
 /* From ops to costs to cuts to a plan that has these stages. */
 static void test_partition_of_measured_costs_makes_a_plan(void **state)
 {
@@ -202,8 +153,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_profile_counts_products_as_by_hand),
 	        cmocka_unit_test(test_profile_has_the_plans_bytes),
-	        cmocka_unit_test(test_spared_share_is_that_of_the_last_product),
-	        cmocka_unit_test(test_table_in_flops_takes_the_machines_rate),
 	        cmocka_unit_test(test_partition_of_measured_costs_makes_a_plan),
 	        cmocka_unit_test(test_the_host_is_held_by_what_a_stream_does_not_hold),
 	};

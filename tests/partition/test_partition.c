@@ -249,50 +249,12 @@ static void test_partition_of_impossible_counts_is_refused(void **state)
 	}
 }
 
-/* Of very many layers cuts lie between groups; the stages hold all layers all the same, and it says so. */
-static void test_many_layers_are_cut_between_groups(void **state)
-{
-	(void)state;
-	enum { MANY = 1026 };
-	struct rh_layer_cost *layer = rh_alloc(MANY, sizeof *layer);
-	assert_non_null(layer);
-	for (int l = 0; l < MANY; l++)
-		layer[l] =
-		        (struct rh_layer_cost){.forward_s = 1, .recompute_s = 1, .backward_s = 2, .upload_bytes = 10, .boundary_bytes = 1};
-	for (int first_trained = 0; first_trained < 12; first_trained += 5) {
-		const struct rh_costs costs = {.layer = layer, .layers = MANY, .first_trained = first_trained};
-		const struct rh_partition_request request = {
-		        .costs = &costs, .cap_bytes = 2000, .devices = 8, .micro_batches = 32, .rounds = 2, .steps = 1};
-		for (int long_rounds = 0; long_rounds < 2; long_rounds++) {
-			struct rh_partition found;
-			check_ok((long_rounds ? rh_partition_long_rounds : rh_partition_make)(&request, &found));
-			assert_int_equal(found.grouped, 16);
-			assert_int_equal(found.backward[0].hi, MANY);
-			assert_true(found.backward[found.backward_stages - 1].lo <= first_trained);
-			int top = found.backward[0].lo, at = 0;
-			for (int i = 0; i < found.forward_stages; i++, at = found.forward[i - 1].hi)
-				assert_int_equal(found.forward[i].lo, at);
-			assert_int_equal(at, top);
-			for (int i = 1; i < found.backward_stages; i++)
-				assert_int_equal(found.backward[i].hi, found.backward[i - 1].lo);
-			assert_true(found.device_bytes <= 2000 && found.bubble < 0.06);
-			double bubble = found.bubble;
-			check_ok(rh_partition_time(&request, &found));
-			if (!long_rounds)
-				check_near(found.bubble, bubble, 1e-9);
-			rh_partition_free(&found);
-		}
-	}
-	rh_free(layer);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_lockstep_optimum_equals_brute_force),
 	        cmocka_unit_test(test_partition_with_no_memory_fails_cleanly),
 	        cmocka_unit_test(test_partition_of_impossible_counts_is_refused),
-	        cmocka_unit_test(test_many_layers_are_cut_between_groups),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

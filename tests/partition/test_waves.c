@@ -1,4 +1,4 @@
-/* The recurrence by each slot's first and last micro-batch, which skips rounds that repeat, against that of all micro-batches. */
+/* The recurrence by each slot's first and last micro-batch, against that of all micro-batches. */
 #include "check.h"
 
 #include "core/alloc.h"
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { LAYERS_MOST = 12 };
+enum { LAYERS_MOST = 12, ALL_RUN = 24 };
 
 struct instance {
 	struct rh_layer_cost layer[LAYERS_MOST];
@@ -39,7 +39,9 @@ static void make_instance(uint64_t *random, struct instance *out)
 		out->layer[l] = (struct rh_layer_cost){.forward_s = forward,
 		                                       .recompute_s = recompute,
 		                                       .recompute_spared_s = recompute / 3,
-		                                       .backward_s = 2 * real(random)};
+		                                       .backward_s = 2 * real(random),
+		                                       .upload_bytes = below(random, 100),
+		                                       .boundary_bytes = below(random, 10)};
 		out->below_s[l + 1] = out->below_s[l] + (sums ? 5 * real(random) : 0);
 	}
 	check_ok(rh_costs_sum(&out->costs, &out->sums));
@@ -59,7 +61,8 @@ static void make_instance(uint64_t *random, struct instance *out)
 	                                             .devices = 1 + (int)below(random, 8),
 	                                             .micro_batches = rounds + below(random, (uint32_t)(6 * rounds)),
 	                                             .rounds = rounds,
-	                                             .steps = 1 + below(random, 3)};
+	                                             .steps = 1 + below(random, 3),
+	                                             .up_bytes_per_s = 30 * below(random, 3)};
 }
 
 /* Slot i of all on device i mod N; a round's first has its input at hand. */
@@ -67,7 +70,7 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 {
 	const struct rh_partition_request *request = &of->request;
 	int forward = of->cuts.forward_stages, stages = forward + of->cuts.backward_stages;
-	double hop = of->costs.hop_s;
+	double hop = of->costs.hop_s, up = request->up_bytes_per_s, ahead[8] = {0};
 	int64_t n = 0;
 	for (int64_t r = 0; r < request->rounds * request->steps; r++)
 		for (int s = 0; s < stages; s++, n++) {
@@ -77,6 +80,13 @@ static int64_t lay_slots(const struct instance *of, struct rh_timeline_slot *slo
 			        .device = (int)(n % request->devices), .from = {-1, s ? n - 1 : -1}, .hop_s = {hop, hop}, .after = -1};
 			rh_round_range(request->micro_batches, request->rounds, r % request->rounds, &now->first, &now->count);
 			now->sums_s[0] = -1;
+			if (up > 0) {
+				double boundary = stage.lo ? (double)of->layer[stage.lo - 1].boundary_bytes : 0;
+				if (n >= request->devices) /* the first ones' weights are there */
+					now->upload_s =
+					        ahead[now->device] + (double)rh_costs_upload_bytes(&of->costs, stage.lo, stage.hi) / up;
+				ahead[now->device] = boundary * (double)(s > forward ? 2 : 1) * (double)now->count / up;
+			}
 			if (s >= forward) {
 				double sums = of->below_s[stage.hi] - of->below_s[stage.lo];
 				int first = r % request->rounds == 0, last = (r + 1) % request->rounds == 0;
@@ -103,6 +113,7 @@ static void test_waves_any_stages_as_all_micro_batches(void **state)
 	(void)state;
 	uint64_t random = check_seed();
 	int skipped = 0;
+	double worst = 0;
 	for (int i = 0; i < 3000; i++) {
 		struct instance it;
 		struct rh_timeline all;
@@ -115,20 +126,23 @@ static void test_waves_any_stages_as_all_micro_batches(void **state)
 		check_ok(waves_create(&it.request, &waves));
 		waves_set(&waves, &it.sums, it.below_s, &it.cuts);
 		double makespan = waves_run(&waves, it.request.steps, 0, HUGE_VAL);
-		check_near(makespan, all.makespan_s, 1e-9 * all.makespan_s);
+		double apart = it.request.rounds > ALL_RUN ? 0.02 : 1e-9; /* of more rounds not all are run */
+		worst = fmax(worst, fabs(makespan / all.makespan_s - 1));
+		check_near(makespan, all.makespan_s, apart * all.makespan_s);
 		check_near(waves_busy(&waves) * (double)(it.request.micro_batches * it.request.steps), all.busy_s, 1e-9 * all.busy_s);
 		double first = waves_run(&waves, 1, 0, HUGE_VAL);
-		check_near(waves_run(&waves, it.request.steps, 1, HUGE_VAL), it.request.steps > 1 ? makespan - first : 0, 1e-9 * makespan);
+		check_near(waves_run(&waves, it.request.steps, 1, HUGE_VAL), it.request.steps > 1 ? makespan - first : 0, apart * makespan);
 		skipped += it.request.rounds > 40;
 		waves_free(&waves);
 		rh_timeline_free(&all);
 		rh_cost_sums_free(&it.sums);
 		rh_free(slot);
 	}
+	printf("%d of more than 40 rounds, at most %.2g off\n", skipped, worst);
 	assert_true(skipped > 100);
 }
 
-/* A million rounds take no longer than a few, and each adds as much as the next. */
+/* A million rounds take no longer than a few, and each adds as much as the next, to 2 %. */
 static void test_waves_a_million_rounds_go_on_as_some_hundred_do(void **state)
 {
 	(void)state;
@@ -150,7 +164,7 @@ static void test_waves_a_million_rounds_go_on_as_some_hundred_do(void **state)
 		}
 		double each = (makespan[1] - makespan[0]) / (double)(rounds[1] - rounds[0]);
 		double expected = makespan[1] + each * (double)(rounds[2] - rounds[1]);
-		check_near(makespan[2], expected, 1e-6 * expected);
+		check_near(makespan[2], expected, 0.02 * expected);
 		rh_cost_sums_free(&it.sums);
 	}
 }

@@ -1,9 +1,8 @@
 /* RoundPipe's published comparison (arXiv 2604.27085, its artifact's simulator): bubbles of the other schedules on 8 GPUs, 16
- * micro-batches, with the cuts it gave them, from the layer tables in examples/anchors. They recompute only once the gradient is there. And
+ * micro-batches, with the cuts it gave them. They recompute only once the gradient is there. And
  * joined steps. */
-#include "check.h"
+#include "partition/published_layers.h"
 
-#include "core/alloc.h"
 #include "schedule/evaluate.h"
 
 #include <math.h>
@@ -16,11 +15,11 @@ struct cuts {
 	int runs[4][2];
 };
 
-static const struct anchor {
+static const struct known {
 	const char *name;
 	struct cuts one, looped;                     /* one stage a GPU; several */
 	double gpipe, one_f_one_b, bfs, interleaved; /* bubbles, percent */
-} anchors[] = {
+} known_bubbles[] = {
         {"qwen3-1.7b", {{{2, 3}, {5, 4}, {1, 2}}}, {{{18, 1}, {5, 2}, {1, 0}}}, 36.13, 35.19, 25.01, 27.75},
         {"llama-3.1-8b", {{{8, 4}}}, {{{32, 1}}}, 42.08, 42.08, 29.20, 30.64},
         {"gpt-oss-20b", {{{8, 3}}}, {{{24, 1}}}, 41.73, 41.73, 30.39, 30.94},
@@ -38,12 +37,11 @@ struct rig {
 
 static void build(const char *name, const struct cuts *cuts, struct rig *out)
 {
-	char path[256];
-	struct rh_layer_table table;
 	struct rh_costs given;
-	snprintf(path, sizeof path, "examples/anchors/%s-layers.yaml", name);
-	check_ok(rh_layer_table_read(path, &table));
-	check_ok(rh_costs_from_table(&table, NULL, &given));
+	int model = 0;
+	while (strcmp(published_layers[model].name, name))
+		assert_true(++model < PUBLISHED_MODELS);
+	published_costs(&published_layers[model], &given);
 	*out = (struct rig){.costs = {.layer = out->layer, .hop_s = given.hop_s}};
 	int block = 0, layers = 0;
 	for (int r = 0; r < 4; r++)
@@ -61,17 +59,16 @@ static void build(const char *name, const struct cuts *cuts, struct rig *out)
 	assert_int_equal(block, given.layers);
 	out->costs.layers = layers;
 	rh_costs_free(&given);
-	rh_layer_table_free(&table);
 }
 
-static double bubble_of(const char *schedule, const struct anchor *anchor, const struct cuts *cuts)
+static double bubble_of(const char *schedule, const struct known *known, const struct cuts *cuts)
 {
 	struct rig *rig = rh_alloc(1, sizeof *rig);
 	struct rh_cost_sums sums;
 	struct rh_program program = {0};
 	struct rh_timeline timeline;
 	assert_non_null(rig);
-	build(anchor->name, cuts, rig);
+	build(known->name, cuts, rig);
 	rig->costs.layer = rig->layer;
 	check_ok(rh_costs_sum(&rig->costs, &sums));
 	const struct rh_schedule_request request = {.devices = GPUS,
@@ -96,13 +93,13 @@ static void test_other_schedules_bubbles_are_as_published(void **state)
 {
 	(void)state;
 	double worst = 0;
-	for (size_t i = 0; i < sizeof anchors / sizeof anchors[0]; i++) {
-		const struct anchor *anchor = &anchors[i];
-		const double ours[] = {bubble_of("gpipe", anchor, &anchor->one), bubble_of("1f1b", anchor, &anchor->one),
-		                       bubble_of("looped-bfs", anchor, &anchor->looped),
-		                       bubble_of("interleaved-1f1b", anchor, &anchor->looped)};
-		const double theirs[] = {anchor->gpipe, anchor->one_f_one_b, anchor->bfs, anchor->interleaved};
-		printf("%-16s gpipe %.2f (%.2f) 1f1b %.2f (%.2f) looped bfs %.2f (%.2f) interleaved %.2f (%.2f)\n", anchor->name, ours[0],
+	for (size_t i = 0; i < sizeof known_bubbles / sizeof known_bubbles[0]; i++) {
+		const struct known *known = &known_bubbles[i];
+		const double ours[] = {bubble_of("gpipe", known, &known->one), bubble_of("1f1b", known, &known->one),
+		                       bubble_of("looped-bfs", known, &known->looped),
+		                       bubble_of("interleaved-1f1b", known, &known->looped)};
+		const double theirs[] = {known->gpipe, known->one_f_one_b, known->bfs, known->interleaved};
+		printf("%-16s gpipe %.2f (%.2f) 1f1b %.2f (%.2f) looped bfs %.2f (%.2f) interleaved %.2f (%.2f)\n", known->name, ours[0],
 		       theirs[0], ours[1], theirs[1], ours[2], theirs[2], ours[3], theirs[3]);
 		for (int k = 0; k < 4; k++)
 			worst = fmax(worst, fabs(ours[k] - theirs[k]));

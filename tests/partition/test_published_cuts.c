@@ -1,6 +1,6 @@
 /* RoundPipe's published bubbles (arXiv 2604.27085, its artifact's simulator made causal): 16 micro-batches in two rounds on 8 GPUs, with
- * the cuts it used, from the layer tables in examples/anchors. And what our own partitioner makes of the same tables. */
-#include "check.h"
+ * the cuts it used. And what our own partitioner makes of the same layers. */
+#include "partition/published_layers.h"
 
 #include "partition/roundpipe.h"
 
@@ -9,28 +9,18 @@
 enum { GPUS = 8, LAYERS_MOST = 96 };
 
 /* Layers in each stage; the fused stage holds `fused` layers and the head. */
-static const struct anchor {
+static const struct known {
 	const char *name;
 	double bubble_percent;
 	double joined_percent[2]; /* many steps of 10, and of 16 micro-batches, without a flush */
 	int forward[32], fused, backward[96];
-} anchors[] = {
+} known_cuts[] = {
         {"qwen3-1.7b", 19.07, {2.3, 0.7}, {7, 7, 7, 7}, 0, {3, 3, 3, 3, 3, 3, 3, 3, 2, 2}},
         {"llama-3.1-8b", 14.28, {1.6, 0.5}, {5, 5, 5, 5, 6, 6}, 0, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
         {"gpt-oss-20b", 15.02, {1.8, 1.4}, {4, 5, 5, 5, 5}, 0, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
         {"qwen3-32b", 6.91, {2.0, 0.7}, {2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, 0, {-1, 64}},
         {"qwen3-235b-lora", 3.29, {0.2, 0.0}, {-2, 47}, 0, {-1, 94}},
 };
-
-static void load(const char *name, struct rh_costs *out)
-{
-	char path[256];
-	struct rh_layer_table table;
-	snprintf(path, sizeof path, "examples/anchors/%s-layers.yaml", name);
-	check_ok(rh_layer_table_read(path, &table));
-	check_ok(rh_costs_from_table(&table, NULL, out));
-	rh_layer_table_free(&table);
-}
 
 /* {-a, n}: n stages of a layers. */
 static int stage_size(const int *list, int i)
@@ -52,16 +42,16 @@ static double steady_percent(const struct rh_partition_request *request, struct 
 	return 100 * (1 - busy / span);
 }
 
-static double published(const struct rh_partition_request *request, const struct anchor *anchor)
+static double published(const struct rh_partition_request *request, const struct known *known)
 {
 	struct rh_stage forward[LAYERS_MOST], backward[LAYERS_MOST];
 	struct rh_partition cuts = {.forward = forward, .backward = backward};
 	int at = 0, layers = request->costs->layers;
-	for (int i = 0, size; (size = stage_size(anchor->forward, i)); i++, at += size)
+	for (int i = 0, size; (size = stage_size(known->forward, i)); i++, at += size)
 		forward[cuts.forward_stages++] = (struct rh_stage){at, at + size};
-	assert_int_equal(at, layers - 1 - anchor->fused);
+	assert_int_equal(at, layers - 1 - known->fused);
 	backward[cuts.backward_stages++] = (struct rh_stage){at, layers};
-	for (int i = 0, size; (size = stage_size(anchor->backward, i)); i++, at -= size)
+	for (int i = 0, size; (size = stage_size(known->backward, i)); i++, at -= size)
 		backward[cuts.backward_stages++] = (struct rh_stage){at - size, at};
 	assert_int_equal(at, 0);
 	check_ok(rh_partition_time(request, &cuts));
@@ -73,26 +63,27 @@ static double published(const struct rh_partition_request *request, const struct
 		steady[k] = steady_percent(&joined, &cuts);
 	}
 	check_ok(rh_partition_time(request, &cuts));
-	printf("%-16s joined: %.2f %% (published %.1f) at 10, %.2f %% (%.1f) at 16\n", anchor->name, steady[0], anchor->joined_percent[0],
-	       steady[1], anchor->joined_percent[1]);
+	printf("%-16s joined: %.2f %% (published %.1f) at 10, %.2f %% (%.1f) at 16\n", known->name, steady[0], known->joined_percent[0],
+	       steady[1], known->joined_percent[1]);
 	for (int k = 0; k < 2; k++)
-		check_near(steady[k], anchor->joined_percent[k], 0.2);
-	printf("%-16s their cuts: %d + %d stages, %8.2f ms, bubble %5.2f %% (published %5.2f)\n", anchor->name, cuts.forward_stages,
-	       cuts.backward_stages, cuts.makespan_s * 1e3, cuts.bubble * 100, anchor->bubble_percent);
+		check_near(steady[k], known->joined_percent[k], 0.2);
+	printf("%-16s their cuts: %d + %d stages, %8.2f ms, bubble %5.2f %% (published %5.2f)\n", known->name, cuts.forward_stages,
+	       cuts.backward_stages, cuts.makespan_s * 1e3, cuts.bubble * 100, known->bubble_percent);
 	return cuts.bubble * 100;
 }
 
 static void test_published_bubbles_are_reproduced_and_beaten(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof anchors / sizeof anchors[0]; i++) {
+	for (size_t i = 0; i < sizeof known_cuts / sizeof known_cuts[0]; i++) {
 		struct rh_costs costs;
 		struct rh_partition ours;
-		load(anchors[i].name, &costs);
+		published_costs(&published_layers[i], &costs);
+		assert_string_equal(known_cuts[i].name, published_layers[i].name);
 		struct rh_partition_request request = {
 		        .costs = &costs, .cap_bytes = INT64_MAX, .devices = GPUS, .micro_batches = 16, .rounds = 2, .steps = 1};
-		double theirs = published(&request, &anchors[i]);
-		check_near(theirs, anchors[i].bubble_percent, 0.05);
+		double theirs = published(&request, &known_cuts[i]);
+		check_near(theirs, known_cuts[i].bubble_percent, 0.05);
 		check_ok(rh_partition_make(&request, &ours));
 		printf("%-16s our cuts:   %d + %d stages, %8.2f ms, bubble %5.2f %%\n", "", ours.forward_stages, ours.backward_stages,
 		       ours.makespan_s * 1e3, ours.bubble * 100);
