@@ -24,7 +24,7 @@ static const double times_apart = 0.02, bubble_apart = 0.02;
 struct run {
 	char name[NAME_MOST], words[WORDS_MOST];
 	double step_seconds, tokens_per_second, bubble;
-	long long bytes[COUNTS]; /* of a device, of host memory, on NVMe, written there each step; and micro-batches in a round */
+	long long bytes[COUNTS]; /* of a device, reserved of host memory, on NVMe, written there each step; and micro-batches in a round */
 };
 
 static const char *const count_name[COUNTS] = {"device bytes", "host bytes", "NVMe bytes", "NVMe bytes a step", "round"};
@@ -94,7 +94,9 @@ static void predict(const struct rh_config *config, int uneven, struct run *out)
 	out->step_seconds = is.step_seconds;
 	out->tokens_per_second = is.tokens_per_second;
 	out->bubble = is.bubble;
-	const int64_t bytes[COUNTS] = {is.device_bytes, is.ram_bytes, is.nvme_bytes, is.nvme_step_bytes, is.round_micro_batches};
+	/* what is reserved: the allowance for the program beside it is no part, as it changes with the size of its structs */
+	int64_t host = is.store_bytes + is.boundary_bytes + is.data_bytes + is.host_devices * is.device_bytes;
+	const int64_t bytes[COUNTS] = {is.device_bytes, host, is.nvme_bytes, is.nvme_step_bytes, is.round_micro_batches};
 	for (int i = 0; i < COUNTS; i++)
 		out->bytes[i] = bytes[i];
 	rh_forecast_free(&is);
