@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT };
+enum fs_fault { FS_NONE, FS_KILLED, FS_FAILS, FS_SHORT, FS_ENDS }; /* the last: files end where they are read */
 enum { FS_KILLED_STATUS = 99 };
 
 /* Kinds of calls, as bits. */
@@ -78,6 +78,8 @@ static inline int64_t fs_faulty_read(struct rh_fs *fs, int file, void *bytes, si
 	if (fs_faults.only)
 		fs_path_of(file, path);
 	int rc = !fs_faults.only || strstr(path, fs_faults.only) ? fs_fault_due(FS_READ) : 0;
+	if (rc && fs_faults.what == FS_ENDS)
+		return 0;
 	if (fs_faults.what == FS_SHORT && length > 1)
 		length = 1 + length / 3;
 	return rc ? rc : rh_fs_real()->ops->read(rh_fs_real(), file, bytes, length, offset);

@@ -1,12 +1,15 @@
 /* roundhouse VERB CONFIG.yaml [--key value]...: only dispatches. Exit status: 0 done, 1 it failed or
  * the answer is no, 2 it was asked for wrongly. */
 #include "cli/verbs.h"
+#include "core/fs.h"
 #include "core/text.h"
 #include "run/machine.h"
 #include "schedule/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define VERSION "0.1"
 
@@ -21,6 +24,26 @@ static const struct {
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
+
+/* ---- before any library begins: with too little address space the allocator's own start crashes, which tells nobody why ---- */
+
+enum { LEAST_MIB = 128 }; /* program and libraries map 70 */
+
+static void check_address_space(int argc, char **argv, char **environment)
+{
+	static const char line[] = "roundhouse: the limit on address space (ulimit -v) is below 128 MiB: too little to start; raise it\n";
+	struct rlimit limit;
+	(void)argc, (void)argv, (void)environment;
+	if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >> 20 >= LEAST_MIB)
+		return;
+	(void)!write(STDERR_FILENO, line, strlen(line));
+	_exit(1);
+}
+
+/* Runs before the constructors of all libraries; only an executable may have such a section. */
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(int, char **, char **) = check_address_space;
+
+/* ---- the verbs ---- */
 
 static void usage(FILE *out)
 {
@@ -46,6 +69,8 @@ static int help(const char *verb)
 
 int main(int argc, char **argv)
 {
+	if (rh_fs_open_standard())
+		return 1; /* there is nobody to tell */
 	if (argc > 1 && !strcmp(argv[1], "--version")) {
 		puts("roundhouse " VERSION);
 		return 0;

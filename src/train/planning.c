@@ -36,6 +36,17 @@ static int64_t free_ram(const struct rh_session *session)
 	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
 }
 
+/* max_ram, but no more than this process's control groups leave: above that the kernel kills. */
+static int64_t allowed_ram(const struct rh_session *session)
+{
+	int64_t asked = session->config->max_ram, room = session->machine ? INT64_MAX : rh_machine_group_room();
+	if (asked <= room)
+		return asked;
+	rh_warn_once("max_ram: %.1f MiB, but this process's control group leaves %.1f: the run keeps to that (memory.max, docker's --memory)",
+	             (double)asked / 1048576, (double)room / 1048576);
+	return room;
+}
+
 /* What is allowed beside all that is reserved, but for the executor's part. Measured on CPU devices; what a GPU's driver takes of the host
  * has not been, nor what more than two cores do. */
 static int64_t program_bytes(const struct rh_session *session)
@@ -235,7 +246,7 @@ static int refuse_ram(const struct rh_session *session, int64_t ram)
 static int plan_as_asked(struct rh_session *session, struct planning *planning)
 {
 	const struct rh_config *config = session->config;
-	int64_t ram = config->max_ram ? config->max_ram : free_ram(session);
+	int64_t ram = config->max_ram ? allowed_ram(session) : free_ram(session);
 	int64_t room = planning->device_room, cap = config->max_vram ? config->max_vram : room ? room : ram;
 	if (room && cap > room)
 		return rh_fail(RH_DOES_NOT_FIT, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it",

@@ -52,9 +52,14 @@ void train_watch_signals(void)
 	asked_to_stop = 0;
 	step_seconds = 0;
 	on_terminal = isatty(STDERR_FILENO);
+	static const int asking[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
 	sigemptyset(&action.sa_mask);
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+	for (size_t i = 0; i < sizeof asking / sizeof *asking; i++) {
+		struct sigaction before;
+		if (sigaction(asking[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN)
+			continue; /* nohup, or a shell's background job: whoever started the run wants it so */
+		sigaction(asking[i], &action, NULL);
+	}
 }
 
 static void report_peaks(struct training *run, struct rh_step_report *report)
@@ -74,7 +79,7 @@ static void report_peaks(struct training *run, struct rh_step_report *report)
 /* Others may fill a disk in mid-run, and make room again: no reason to throw away what was trained. */
 static int is_full(int rc)
 {
-	return rc == -ENOSPC || rc == -EDQUOT;
+	return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
 }
 
 /* Nor is something in a checkpoint's place that is not this program's. */

@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -281,6 +282,9 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 	struct training run = {.config = config, .result = out, .output = -1};
 	char *checkpoint = NULL;
 	*out = (struct rh_train_result){.final_loss = NAN};
+	/* a terminal or a pipe that is gone, a file that may not grow: the call fails, and the run decides */
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
 	int rc = prepare(&run, &checkpoint);
 	if (!rc && run.nothing_left) {
 		out->steps = run.state.step;

@@ -44,7 +44,8 @@ struct training {
 	struct rh_train_result *result;
 };
 
-/* From now on a first SIGINT or SIGTERM asks the run to stop, and says so at once; a second ends the process as usual. */
+/* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
+ * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
 
 /* The next step; or, where stages update themselves, all steps until a flush is wanted. */

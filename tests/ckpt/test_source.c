@@ -490,6 +490,43 @@ static void test_source_demo_model_has_the_gguf_packages_values(void **state)
 	rh_source_close(source);
 }
 
+/* A file that becomes shorter while it is read is an error that names it, not the end of the process. */
+static void test_source_tells_of_files_that_shrink(void **state)
+{
+	(void)state;
+	static const char *const files[] = {"qwen2.gguf", "qwen2/model.safetensors"};
+	for (int i = 0; i < 2; i++) {
+		char dir[64], path[160], part[160];
+		struct rh_source *source;
+		scratch_make(dir);
+		if (i) {
+			char from[160], to[160];
+			snprintf(from, sizeof from, REFERENCE "qwen2/config.json");
+			snprintf(to, sizeof to, "%s/config.json", dir);
+			check_ok(rh_file_copy(from, to));
+		}
+		snprintf(part, sizeof part, REFERENCE "%s", files[i]);
+		snprintf(path, sizeof path, "%s/model.%s", dir, i ? "safetensors" : "gguf");
+		check_ok(rh_file_copy(part, path));
+		check_ok(rh_source_open(i ? dir : path, &source));
+		check_ok(truncate(path, 4096));
+		int refused = 0;
+		for (size_t t = 0; t < source->entries.count; t++) {
+			const struct source_entry *entry = &source->entries.entry[t];
+			int64_t count = elements(entry->tensor.shape, entry->tensor.rank);
+			float *values = malloc((size_t)count * 4);
+			int rc = rh_source_read(source, entry->name, 0, count, RH_F32, values);
+			if (rc)
+				check_refused(rc, path);
+			refused += rc != 0;
+			free(values);
+		}
+		assert_true(refused > 0);
+		rh_source_close(source);
+		check_ok(rh_dir_remove(dir));
+	}
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
@@ -505,6 +542,7 @@ int main(void)
 	        cmocka_unit_test(test_source_index_survives_mutation),
 	        cmocka_unit_test(test_source_gguf_brings_its_tokenizer),
 	        cmocka_unit_test(test_source_survives_failed_allocations),
+	        cmocka_unit_test(test_source_tells_of_files_that_shrink),
 	        cmocka_unit_test(test_source_copies_tokenizer_files),
 	        cmocka_unit_test(test_source_demo_model_has_the_gguf_packages_values),
 	};

@@ -190,6 +190,9 @@ struct ran {
 	char out_path[128], err_path[128];
 };
 
+/* What a started program's process does before it becomes the program; NULL: nothing. */
+static void (*run_prepare)(void) __attribute__((unused));
+
 /* Starts `line`, whose arguments are parted by spaces. file_limit: bytes that a file may grow to, 0: any. */
 static inline void run_start(const struct scratch *scratch, const char *line, rlim_t file_limit, struct ran *ran)
 {
@@ -217,6 +220,8 @@ static inline void run_start(const struct scratch *scratch, const char *line, rl
 		    err = open(ran->err_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
 		if (out < 0 || err < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
 			_exit(126);
+		if (run_prepare)
+			run_prepare();
 		execv(argument[0], argument);
 		_exit(127);
 	}

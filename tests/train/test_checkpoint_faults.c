@@ -23,6 +23,9 @@ static void load(const char *dir, const char *from, struct rh_config *config)
 	check_ok(rh_config_load("train", argc, argv, NULL, config));
 }
 
+static unsigned look_kinds; /* other calls than changes fail; 0: changes do, with EIO */
+static int look_code;
+
 /* A run in a process of its own: its exit status. *asked: changes that were made, if it came to its end. */
 static int train(const char *dir, const char *from, enum fs_fault what, long at, long *asked)
 {
@@ -37,7 +40,7 @@ static int train(const char *dir, const char *from, enum fs_fault what, long at,
 		if (!freopen(path_of("%s/err", dir), "w", stderr))
 			_exit(3);
 		load(dir, from, &config);
-		fs_fault_set(what, at);
+		fs_fault_set_kinds(what, look_kinds ? look_kinds : FS_CHANGES, at, look_kinds ? look_code : EIO);
 		int rc = rh_train(&config, &result);
 		long made = fs_faults.asked;
 		fs_fault_set(FS_NONE, 0);
@@ -143,6 +146,54 @@ static void test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints(void *
 	sweep(FS_FAILS);
 }
 
+/* What may pass (no descriptors, no right, a read error) on the newest checkpoint ends the run: it is neither passed over nor removed. One
+ * that becomes shorter while it is verified is damaged, and the one before is gone on from. */
+static void test_passing_errors_on_a_checkpoint_are_no_damage(void **state)
+{
+	(void)state;
+	static const struct {
+		enum fs_fault what;
+		unsigned kinds;
+		int code;
+		const char *told;
+	} cases[] = {
+	        {FS_FAILS, FS_READ, EIO, "Input/output error"},        {FS_FAILS, FS_OPEN, EMFILE, "Too many open files"},
+	        {FS_FAILS, FS_OPEN, EACCES, "Permission denied"},      {FS_FAILS, FS_OPEN, EIO, "Input/output error"},
+	        {FS_FAILS, FS_OPEN, ENOMEM, "Cannot allocate memory"}, {FS_ENDS, FS_READ, EIO, "/checkpoint-4 is passed over: "},
+	};
+	static const char *const parts[] = {"checkpoint-4/optimizer.safetensors", "checkpoint-4/checksums.json",
+	                                    "checkpoint-4/adapter_model"};
+	struct scratch scratch;
+	char dir[64];
+	long asked;
+	make_good(&scratch);
+	snprintf(dir, sizeof dir, "%s", scratch.dir);
+	assert_int_equal(train(dir, NULL, FS_NONE, 0, &asked), 0);
+	copy_run(path_of("%s/out", dir), path_of("%s/base", dir));
+	rh_log_quiet(0);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		for (int part = 0; part < 3; part++) {
+			copy_run(path_of("%s/base", dir), path_of("%s/out", dir));
+			check_ok(unlink(path_of("%s/out/adapter_model.safetensors", dir)));
+			check_ok(unlink(path_of("%s/out/trainer_state.json", dir)));
+			look_kinds = cases[i].kinds;
+			look_code = cases[i].code;
+			fs_faults.only = parts[part];
+			int status = train(dir, "true", cases[i].what, 1, &asked), damaged = cases[i].what == FS_ENDS;
+			look_kinds = 0;
+			fs_faults.only = NULL;
+			size_t length;
+			char *err = read_bytes(path_of("%s/err", dir), &length);
+			if (status != !damaged || !strstr(err, cases[i].told) || (!damaged && strstr(err, "passed over")))
+				fail_msg("case %zu, %s: exit %d, '%s' expected in: %s", i, parts[part], status, cases[i].told, err);
+			free(err);
+			if (!damaged)
+				check_whole(dir, "after a passing error");
+		}
+	rh_log_quiet(1);
+	scratch_close(&scratch);
+}
+
 static int train_on_full(const char *dir, const char *full)
 {
 	long asked;
@@ -185,6 +236,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_run_killed_at_any_change_leaves_whole_checkpoints),
 	        cmocka_unit_test(test_a_disk_that_fails_at_any_change_leaves_whole_checkpoints),
+	        cmocka_unit_test(test_passing_errors_on_a_checkpoint_are_no_damage),
 	        cmocka_unit_test(test_a_disk_full_in_mid_run_is_told_of_and_passes),
 	};
 	rh_log_quiet(1);
