@@ -306,15 +306,28 @@ static void upload_weights(struct work *work)
 	compute_after(work, RUN_WAIT_WEIGHTS, weights->end[weights->turn].ready);
 }
 
+/* What was sent ahead nobody waits for: the step's first ops do, so that its updates do not overwrite what is still read. */
+static int wait_for_forgotten(struct rh_executor *executor, struct run_device *on)
+{
+	struct work work = {.executor = executor, .on = on, .device = on->device, .ops = on->device->ops, .micro_batch = -1};
+	struct rh_event *ready = on->weights.end[on->weights.turn].ready;
+	record(&work, RH_STREAM_WEIGHTS, ready);
+	for (int d = 0; d < executor->options.devices; d++) {
+		work.device = executor->options.device[d];
+		wait_for(&work, RH_STREAM_COMPUTE, ready);
+	}
+	return work.rc;
+}
+
 /* What was sent ahead of a step that may begin otherwise, or with other weights than were there. */
-static void keep_or_forget(struct rh_executor *executor, struct run_device *on)
+static int keep_or_forget(struct rh_executor *executor, struct run_device *on)
 {
 	const struct rh_model *model = executor->options.model;
 	struct run_upload *upload = &on->upload;
 	const struct rh_slot *is = upload->first, *was = &upload->expected;
 	int comes = is && is->kind == was->kind && is->lo == was->lo && is->hi == was->hi;
 	if (!upload->begun)
-		return;
+		return 0;
 	(void)rh_plan_upload_layout(model, was->lo, was->hi, wants_backward_alone(model, was), executor->offset);
 	for (int b = 0; b < model->blocks; b++) {
 		int there = has_weights(executor, b) && on->weights.version[b] == rh_store_version(executor->options.store, b);
@@ -326,17 +339,20 @@ static void keep_or_forget(struct rh_executor *executor, struct run_device *on)
 			on->weights.offset[b] = -1;
 	}
 	upload->begun = comes;
+	return comes ? 0 : wait_for_forgotten(executor, on);
 }
 
-void bulk_step_begins(struct rh_executor *executor)
+int bulk_step_begins(struct rh_executor *executor)
 {
+	int rc = 0;
 	for (int d = 0; d < executor->options.devices; d++)
 		executor->on[d].upload.first = NULL;
 	for (size_t i = executor->program.slots; executor->trains && !executor->is_stretch && !executor->options.stale && i-- > 0;)
 		executor->on[executor->program.slot[i].device].upload.first = &executor->program.slot[i];
-	for (int d = 0; d < executor->options.devices; d++)
-		keep_or_forget(executor, &executor->on[d]);
+	for (int d = 0; !rc && d < executor->options.devices; d++)
+		rc = keep_or_forget(executor, &executor->on[d]);
 	made_step_begins(executor);
+	return rc;
 }
 
 /* Blocks that devices want and do not have. */
@@ -494,7 +510,7 @@ static void send_needed(struct work *work)
 static int await_sum(struct rh_executor *executor, int i)
 {
 	struct rh_event *event = executor->on[executor->summed_on[i]].downloaded[i];
-	int rc = event->ops->event_sync(event);
+	int rc = run_await(executor, event);
 	return rc ? rc : rh_staging_finish(executor->staging);
 }
 
@@ -561,6 +577,7 @@ static void end_sum(struct work *work, int i)
 void bulk_layer(struct work *work, int l)
 {
 	const struct rh_model *model = work->executor->options.model;
+	run_recorded_layer(work->executor, work->slot->device, l);
 	for (int which = 0; which < 2; which++) {
 		int b = model->layer[l].block[which];
 		if (b < 0 || !model->block[b].trainable)
@@ -658,8 +675,9 @@ void bulk_end(struct work *work)
 			wait_for(work, RH_STREAM_GRADIENTS, on->gradients.ready);
 			if (!on->bulk.lates)
 				record(work, RH_STREAM_GRADIENTS, on->gradients.freed);
-		} else {
-			record(work, RH_STREAM_COMPUTE, on->gradients.freed);
+		} else if (rh_plan_gradient_layout(work->executor->options.model, work->slot->lo, work->slot->hi, work->executor->offset)) {
+			record(work, RH_STREAM_COMPUTE,
+			       on->gradients.freed); /* of a slot without sums: the slot's before may still leave */
 		}
 		on->bulk.sums_leave = 0;
 	}

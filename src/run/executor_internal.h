@@ -207,6 +207,7 @@ struct rh_executor {
 	int64_t step;
 	struct rh_step_times times; /* of the latest step that was finished */
 	struct rh_trace *trace;     /* NULL: none */
+	struct rh_recorder *recorder; /* run/record.h; NULL: none */
 	int64_t traced_step;
 	struct {
 		int device, block; /* -1: none */
@@ -216,6 +217,20 @@ struct rh_executor {
 
 /* What the executor walks is made of. */
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
+
+/* record.c: what its vtable does not see. The host has waited for an event; all of a layer's gradients are launched; a micro-batch is laid
+ * into its place; its results are about to be read; a piece of the embedding's sum is added to the head's. */
+void run_recorded_sync(struct rh_executor *executor, const struct rh_event *event);
+void run_recorded_layer(struct rh_executor *executor, int device, int layer);
+void run_recorded_input(struct rh_executor *executor, int64_t place);
+void run_recorded_output(struct rh_executor *executor, int64_t place);
+void run_recorded_add(struct rh_executor *executor, int64_t first, int64_t count, const float *sum);
+static inline int run_await(struct rh_executor *executor, struct rh_event *event)
+{
+	int rc = event->ops->event_sync(event);
+	run_recorded_sync(executor, event);
+	return rc;
+}
 
 /* host.c: registration of all that devices copy from and to; and such copies, cut where one registration ends and the next begins, or
  * through the staging. */

@@ -225,6 +225,7 @@ static void backward(struct work *work, struct rh_view x, int64_t m)
 		below = take(work, &work->on->boundary, RH_STREAM_COMPUTE);
 		dx = boundary_view(work, below);
 	}
+	work->phase = RH_SPAN_BACKWARD;
 	if (!work->rc) {
 		int rc = rh_stage_backward(&work->emit, slot->lo, slot->hi, &work->on->state, dy, dx);
 		work->rc = work->rc ? work->rc : rc; /* the first: bulk_layer has had its turn in between */
@@ -301,7 +302,8 @@ static void micro_batch(struct work *work, int64_t number)
 	}
 	record(work, RH_STREAM_ACTIVATIONS_UP, micro->ready);
 	compute_after(work, RUN_WAIT_ACTIVATIONS, micro->ready);
-	work->span = work_begin(work, first_span(work), RH_STREAM_COMPUTE, 0);
+	work->phase = first_span(work);
+	work->span = work_begin(work, work->phase, RH_STREAM_COMPUTE, 0);
 	if (slot->kind == RH_SLOT_FORWARD)
 		forward(work, x, place);
 	else if (slot->kind == RH_SLOT_INFER)

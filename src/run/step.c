@@ -17,6 +17,7 @@ void run_stage_micro(struct rh_executor *executor, int64_t place, const struct r
 {
 	char *to = executor->micro[place];
 	executor->batch[place] = *batch;
+	run_recorded_input(executor, place);
 	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
 	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
 	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
@@ -35,6 +36,7 @@ void run_collect_result(struct rh_executor *executor, int64_t place)
 	const char *from = executor->result[place];
 	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
 	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
+	run_recorded_output(executor, place);
 	if (batch->loss)
 		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
 	if (batch->hit)
@@ -48,6 +50,7 @@ static void add_use(struct rh_executor *executor, int64_t first, int64_t count, 
 	struct rh_updater *updater = executor->options.updater;
 	if (updater)
 		rh_updater_pause(updater);
+	run_recorded_add(executor, first, count, sum);
 	rh_store_add_use(executor->options.store, executor->left.block, first, count, sum);
 	if (updater)
 		rh_updater_resume(updater);
@@ -71,7 +74,7 @@ static int fold_embedding(struct rh_executor *executor)
 		if (!rc && count > 0)
 			rc = device->ops->record(device, RH_STREAM_GRADIENTS, down[turn]);
 		if (!rc && had)
-			rc = device->ops->event_sync(down[!turn]);
+			rc = run_await(executor, down[!turn]);
 		if (rc) {
 			(void)device->ops->synchronize(device);
 			return rc;
@@ -214,8 +217,10 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
 	int rc = run_waits_sync(&flight->waits);
-	rc = rc ? rc : flight->results->ops->event_sync(flight->results);
-	return rc ? rc : flight->gradients->ops->event_sync(flight->gradients);
+	if (flight->waits.begun)
+		run_recorded_sync(executor, flight->waits.last);
+	rc = rc ? rc : run_await(executor, flight->results);
+	return rc ? rc : run_await(executor, flight->gradients);
 }
 
 /* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
@@ -316,7 +321,7 @@ static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *ba
 		rh_warn_once("%s; such steps run as looped-bfs", executor->program.instead);
 	rc = rc ? rc : run_begin_boundaries(executor);
 	rh_store_throttle(options->store, options->throttled_threads);
-	bulk_step_begins(executor);
+	rc = rc ? rc : bulk_step_begins(executor);
 	rc = rc ? rc : run_turns_add(executor, (int)executor->first);
 	rc = rc ? rc : run_turns(executor, (int)executor->first, leaves_slots(executor) ? RUN_UNTIL_NEXT_IS_DUE : RUN_UNTIL_OVER);
 	if (!rc && executor->trains)

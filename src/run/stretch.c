@@ -48,9 +48,9 @@ static int end_step(struct walk *walk)
 	int rc = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
 		struct run_device *on = &executor->on[d];
-		rc = rc ? rc : on->device->ops->event_sync(on->gradients.freed);
+		rc = rc ? rc : run_await(executor, on->gradients.freed);
 		for (int i = 0; !rc && i < on->result.count; i++)
-			rc = on->device->ops->event_sync(on->result.buffer[i].freed);
+			rc = run_await(executor, on->result.buffer[i].freed);
 	}
 	for (int64_t m = 0; !rc && m < walk->stretch->micro_batches; m++)
 		run_collect_result(executor, first + m);
@@ -89,7 +89,7 @@ static int settle(struct walk *walk, struct run_device *on)
 	for (int b = 0; !rc && b < options->model->blocks; b++) {
 		if (offset[2 * b] < 0)
 			continue;
-		rc = on->device->ops->event_sync(on->downloaded[2 * b]);
+		rc = run_await(walk->executor, on->downloaded[2 * b]);
 		if (!rc && walk->executor->staging)
 			rc = rh_staging_finish(walk->executor->staging);
 		if (!rc)
@@ -112,7 +112,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	run_begin(executor);
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
 	rc = rc ? rc : run_begin_boundaries(executor);
-	bulk_step_begins(executor);
+	rc = rc ? rc : bulk_step_begins(executor);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
 		const struct rh_slot *slot = &executor->program.slot[i];
 		struct run_device *on = &executor->on[slot->device];

@@ -15,6 +15,7 @@ struct work {
 	struct rh_emit emit;
 	int rc;
 	int64_t micro_batch;        /* -1: none */
+	enum rh_span_kind phase;    /* what the compute stream does for it */
 	int uploads_over;           /* the step's, of the slot's blocks: the updater has been told */
 	struct rh_trace_span *span; /* of the compute stream, that is open */
 };
@@ -114,7 +115,7 @@ static inline void launch(struct work *work, const struct rh_op *op)
  * bulk_uploads_over
  *                its step uploads the slot's blocks no more, and what the step before left has been announced: they can be published */
 /* Before the slots of executor->program. */
-void bulk_step_begins(struct rh_executor *executor);
+int bulk_step_begins(struct rh_executor *executor) RH_MUST;
 /* After the last of them, once all gradients are announced: while they come down, what of the next step's first slots has been updated goes
  * up, if that step will be as this one. Where updates wait for the last gradient or are stale that is little, or nothing. Uploads may be
  * under way on return. */

@@ -1,0 +1,564 @@
+/* What each kind of command needs to find, and what it leaves. */
+#include "run/check_internal.h"
+
+enum arena_piece { ARENA_KEPT, ARENA_RUNNING }; /* the two pieces that the checker knows of a device's arena */
+
+struct check_call *check_call_of(struct rh_check *check, int64_t step)
+{
+	for (size_t i = check->calls; i-- > 0;)
+		if (check->call[i].call.step == step)
+			return &check->call[i];
+	return NULL;
+}
+
+static const struct rh_model *model_of(const struct rh_check *check)
+{
+	return check->options.model;
+}
+
+static int ends_model(const struct rh_check *check)
+{
+	return check->command->hi == model_of(check)->layers;
+}
+
+static int device_of(const struct rh_check *check)
+{
+	return check->on->lane[check->command->lane].owner;
+}
+
+static struct check_content of_micro_batch(const struct rh_check *check, enum check_what what, int which)
+{
+	const struct rh_command *command = check->command;
+	return (struct check_content){.what = what, .which = which, .step = command->step, .micro_batch = command->micro_batch};
+}
+
+static struct check_range resolve(struct rh_check *check, enum rh_room room, int number, int64_t first, int64_t bytes)
+{
+	struct rh_place place = {.room = room, .device = device_of(check), .number = number, .first = first, .bytes = bytes};
+	return check_resolve(check, &place);
+}
+
+/* The command finds this there, and reads it. */
+static void need(struct rh_check *check, struct check_range range, const struct check_content *content)
+{
+	if (check_failed(check))
+		return;
+	check_touch(check, range, CHECK_READS);
+	check_find(check, range, content);
+}
+
+static void leave(struct rh_check *check, struct check_range range, const struct check_content *content)
+{
+	if (check_failed(check))
+		return;
+	check_touch(check, range, CHECK_WRITES);
+	check_leave(check, range, content);
+}
+
+/* ---- compute ---- */
+
+static int64_t boundary_bytes(const struct rh_check *check)
+{
+	const struct rh_model *model = model_of(check);
+	return rh_dtype_bytes(model->dtype, check->command->tokens * model->config->hidden_size);
+}
+
+static void need_micro(struct rh_check *check)
+{
+	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
+	need(check, resolve(check, RH_ROOM_MICRO, check->command->at.micro, 0, 1), &micro);
+}
+
+static void need_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
+{
+	struct check_content boundary = of_micro_batch(check, what, layer);
+	need(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
+}
+
+static void leave_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
+{
+	struct check_content boundary = of_micro_batch(check, what, layer);
+	leave(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
+}
+
+/* How many updates a block's weights have had that the command computes with. */
+static int64_t version_of(const struct rh_check *check, int b)
+{
+	const struct rh_check_call *call = &check_call_of((struct rh_check *)(uintptr_t)check, check->command->step)->call;
+	if (!model_of(check)->block[b].trainable)
+		return 0;
+	return call->version >= 0 ? call->version : check->master[b];
+}
+
+static void need_weights(struct rh_check *check)
+{
+	const struct rh_model *model = model_of(check);
+	const struct rh_command *command = check->command;
+	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
+	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, check->offset);
+	for (int l = command->lo; l < command->hi; l++)
+		for (int which = 0; which < 2 && !check_failed(check); which++) {
+			int b = model->layer[l].block[which];
+			if (b < 0 || check->offset[b] < 0)
+				continue;
+			int64_t first = command->at.weights + check->offset[b];
+			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
+			need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_dtype_bytes(model->dtype, model->block[b].elements)),
+			     &weights);
+		}
+}
+
+/* What a command adds to its layers' sums: micro-batch after micro-batch. 0: it touches them. */
+enum part { PART_AT_ONCE = 1, PART_LATE = 2 };
+
+static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
+{
+	const struct rh_model *model = model_of(check);
+	const struct rh_command *command = check->command;
+	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, check->offset);
+	for (int l = lo; l < hi; l++)
+		for (int which = 0; which < 2 && !check_failed(check); which++) {
+			int b = model->layer[l].block[which], is_head = model->layer[l].kind == RH_LAYER_HEAD, added = parts;
+			if (b < 0 || !model->block[b].trainable || (is_head && parts == PART_LATE))
+				continue;
+			if (is_head && parts) /* nothing of it is put off */
+				added = PART_AT_ONCE | PART_LATE;
+			int sum = 2 * b + model->layer[l].use[which];
+			int64_t first = command->at.sums + 4 * check->offset[sum];
+			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
+			if (check_failed(check))
+				return;
+			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
+			const struct check_content *is = check_first(&range);
+			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : is->micro_batch;
+			content.late = added & PART_LATE ? command->micro_batch : is->late;
+			need(check, range, &content);
+			content.micro_batch += added & PART_AT_ONCE ? 1 : 0;
+			content.late += added & PART_LATE ? 1 : 0;
+			leave(check, range, &content);
+		}
+}
+
+/* Where a stage's activations are kept. */
+static struct check_range kept_range(struct rh_check *check, const struct rh_place *place)
+{
+	if (place->room == RH_ROOM_SAVED)
+		return check_resolve(check, place);
+	return resolve(check, RH_ROOM_ARENA, ARENA_KEPT, 0, 1);
+}
+
+static struct check_content kept(const struct rh_check *check, struct check_range range, int depth)
+{
+	struct check_content content = of_micro_batch(check, CHECK_KEPT, check->command->stage.lo);
+	content.depth = depth;
+	content.base = range.first;
+	return content;
+}
+
+/* The layers' own activations join those that the stage keeps. */
+static void keep(struct rh_check *check, struct check_range range)
+{
+	const struct rh_command *command = check->command;
+	if (check_failed(check))
+		return;
+	struct check_content before = kept(check, range, command->lo), after = kept(check, range, command->hi);
+	if (command->lo > command->stage.lo)
+		need(check, range, &before);
+	leave(check, range, &after);
+}
+
+static void running(struct rh_check *check, enum check_what what, int layer, enum check_mode mode)
+{
+	struct check_content content = of_micro_batch(check, what, layer);
+	struct check_range range = resolve(check, RH_ROOM_ARENA, ARENA_RUNNING, 0, 1);
+	if (mode == CHECK_READS)
+		need(check, range, &content);
+	else
+		leave(check, range, &content);
+}
+
+static void need_input(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	if (command->at.x >= 0)
+		need_boundary(check, CHECK_ACTIVATION, command->at.x, command->lo);
+	else if (command->lo > command->stage.lo)
+		running(check, CHECK_RUNNING, command->lo, CHECK_READS);
+	else if (command->lo > 0)
+		check_fault(check, -1, "has no input");
+}
+
+static void leave_results(struct rh_check *check)
+{
+	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
+	if (ends_model(check))
+		leave(check, resolve(check, RH_ROOM_RESULT, check->command->at.result, 0, check->options.room[RH_ROOM_RESULT].bytes),
+		      &result);
+}
+
+static void run_forward(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	need_input(check);
+	need_weights(check);
+	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
+		keep(check, kept_range(check, &command->to));
+	if (command->to.room == RH_ROOM_CACHE && !check_failed(check)) {
+		struct check_range cache = check_resolve(check, &command->to);
+		if (!check_failed(check))
+			check_touch(check, cache, CHECK_WRITES);
+	}
+	if (command->kind == RH_COMMAND_FORWARD && command->at.y >= 0)
+		leave_boundary(check, CHECK_ACTIVATION, command->at.y, command->hi);
+	else
+		running(check, CHECK_RUNNING, command->hi, CHECK_WRITES);
+	leave_results(check);
+	if (command->kind == RH_COMMAND_RECOMPUTE && ends_model(check)) /* the head's gradient is made with its loss; backward counts it */
+		add_to_sums(check, command->hi - 1, command->hi, 0);
+}
+
+static void need_gradient_above(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	if (command->at.dy >= 0)
+		need_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dy, command->hi);
+	else if (command->hi < command->stage.hi)
+		running(check, CHECK_RUNNING_GRADIENT, command->hi, CHECK_READS);
+	else if (!ends_model(check))
+		check_fault(check, -1, "has no gradient from above");
+}
+
+/* Put-off gradients of layers down to this one. */
+static struct check_content put_off(const struct rh_check *check, struct check_range range, int depth)
+{
+	struct check_content content = of_micro_batch(check, CHECK_LATE, check->command->stage.lo);
+	content.depth = depth;
+	content.base = range.first;
+	return content;
+}
+
+static void run_backward(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	int puts_off = command->to.room == RH_ROOM_LATE;
+	need_gradient_above(check);
+	need_weights(check);
+	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
+	if (reads_input && command->lo == command->stage.lo)
+		need_boundary(check, CHECK_ACTIVATION, command->at.x, command->lo);
+	struct check_range range = kept_range(check, &command->from);
+	if (!check_failed(check)) {
+		struct check_content content = kept(check, range, command->stage.hi);
+		need(check, range, &content);
+	}
+	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_LATE);
+	if (puts_off && !check_failed(check)) {
+		struct check_range late = check_resolve(check, &command->to);
+		if (check_failed(check))
+			return;
+		struct check_content before = put_off(check, late, command->hi), after = put_off(check, late, command->lo);
+		if (command->hi < command->stage.hi)
+			need(check, late, &before);
+		leave(check, late, &after);
+	}
+	if (command->at.dx >= 0)
+		leave_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
+	else if (command->lo > command->stage.lo)
+		running(check, CHECK_RUNNING_GRADIENT, command->lo, CHECK_WRITES);
+}
+
+static void run_weight_gradient(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	struct check_range late = check_resolve(check, &command->from);
+	if (check_failed(check))
+		return;
+	struct check_content content = put_off(check, late, command->stage.lo);
+	need(check, late, &content);
+	add_to_sums(check, command->lo, command->hi, PART_LATE);
+}
+
+static void run_compute(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	const struct rh_lane *lane = &check->on->lane[command->lane];
+	const struct check_call *call = check_call_of(check, command->step);
+	int layers = model_of(check)->layers;
+	if (lane->queue != RH_QUEUE_STREAM || lane->stream != RH_STREAM_COMPUTE) {
+		check_fault(check, -1, "is not on a compute stream");
+		return;
+	}
+	if (command->stage.lo < 0 || command->stage.hi > layers || command->lo < command->stage.lo || command->hi > command->stage.hi ||
+	    command->lo >= command->hi || command->tokens < 1 || command->micro_batch < 0 ||
+	    command->micro_batch >= call->call.micro_batches) {
+		check_fault(check, -1, "names layers %d to %d of stage %d to %d, or a micro-batch that its step has not", command->lo,
+		            command->hi, command->stage.lo, command->stage.hi);
+		return;
+	}
+	need_micro(check);
+	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT)
+		run_weight_gradient(check);
+	else if (command->kind == RH_COMMAND_BACKWARD)
+		run_backward(check);
+	else
+		run_forward(check);
+}
+
+/* ---- sums ---- */
+
+/* A whole sum of the step. */
+static struct check_content whole_sum(const struct rh_check *check, int sum, int64_t base)
+{
+	int64_t count = check_call_of((struct rh_check *)(uintptr_t)check, check->command->step)->call.micro_batches;
+	return (struct check_content){
+	        .what = CHECK_SUM, .which = sum, .step = check->command->step, .micro_batch = count, .late = count, .base = base};
+}
+
+static struct check_content gradient(const struct rh_check *check, int b, int64_t base)
+{
+	return (struct check_content){.what = CHECK_GRADIENT, .which = b, .step = check->command->step, .base = base};
+}
+
+static int is_sum(struct rh_check *check, int sum)
+{
+	const struct rh_model *model = model_of(check);
+	int b = sum / 2;
+	if (sum >= 0 && b < model->blocks && model->block[b].trainable && sum % 2 < model->block[b].uses)
+		return 1;
+	check_fault(check, -1, "names gradient sum %d, which there is not", sum);
+	return 0;
+}
+
+static void run_clear(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	struct check_content zero = {.what = CHECK_SUM, .which = command->to.number, .step = command->step, .base = command->to.first};
+	if (!is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS) {
+		check_fault(check, -1, "clears no sum");
+		return;
+	}
+	leave(check, check_resolve(check, &command->to), &zero);
+}
+
+/* From a whole sum or pieces of it to as many elements of another room. */
+static void run_round(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	int sum = command->from.number;
+	if (!is_sum(check, sum))
+		return;
+	if (command->to.room != RH_ROOM_ROUNDED || command->to.number != sum || command->to.bytes * 2 != command->from.bytes) {
+		check_fault(check, -1, "does not round one sum");
+		return;
+	}
+	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
+	if (check_failed(check))
+		return;
+	int64_t base = check_first(&from)->base;
+	struct check_content whole = whole_sum(check, sum, base);
+	struct check_content rounded = gradient(check, sum / 2, to.first - (from.first - base) / 2);
+	need(check, from, &whole);
+	leave(check, to, &rounded);
+}
+
+static void run_host_add(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	int b = command->to.number;
+	if (!is_sum(check, 2 * b + 1))
+		return;
+	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
+	if (check_failed(check))
+		return;
+	int64_t element = rh_dtype_bytes(model_of(check)->dtype, 1), first = command->to.first / element;
+	struct rh_place head = {RH_ROOM_HOST_SUM, -1, 2 * b + 1, 4 * first, command->from.bytes};
+	struct check_range other = check_resolve(check, &head);
+	if (check_failed(check))
+		return;
+	struct check_content one = whole_sum(check, 2 * b, from.first - 4 * first), two = whole_sum(check, 2 * b + 1, 0);
+	struct check_content result = gradient(check, b, 0);
+	need(check, from, &one);
+	need(check, other, &two);
+	leave(check, to, &result);
+}
+
+/* ---- the optimizer ---- */
+
+/* The block's gradient of this step is on the host, whole: in one piece, or as two sums that are added up when it is taken. */
+static void need_gradient(struct rh_check *check, int b)
+{
+	const struct rh_model *model = model_of(check);
+	const struct rh_block *block = &model->block[b];
+	if (block->uses == 2 && check->options.crosses_rounds) {
+		for (int use = 0; use < 2; use++) {
+			struct rh_place place = {RH_ROOM_HOST_SUM, -1, 2 * b + use, 0, 4 * block->elements};
+			struct check_content sum = whole_sum(check, 2 * b + use, 0);
+			need(check, check_resolve(check, &place), &sum);
+		}
+		return;
+	}
+	struct rh_place place = {RH_ROOM_HOST_GRADIENT, -1, b, 0, rh_dtype_bytes(model->dtype, block->elements)};
+	struct check_range range = check_resolve(check, &place);
+	int is_one_sum = model->dtype == RH_F32 && block->uses == 1;
+	struct check_content content = is_one_sum ? whole_sum(check, 2 * b, 0) : gradient(check, b, 0);
+	need(check, range, &content);
+}
+
+/* What the optimizer has beside what lanes name: the norm, then the blocks' masters, then what it has been told of their gradients. */
+static struct check_range optimizer_range(const struct rh_check *check, int piece)
+{
+	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + piece, 0, 1};
+}
+
+/* Of gradients that have arrived. The server takes those of one step before those of the next: their order is its own. */
+static void run_norm(struct rh_check *check)
+{
+	const struct rh_model *model = model_of(check);
+	struct check_content scale = {.what = CHECK_SCALE, .step = check->command->step};
+	for (int b = 0; b < model->blocks; b++) {
+		struct check_content arrived = {.what = CHECK_ARRIVED, .which = b, .step = check->command->step};
+		if (model->block[b].trainable)
+			need(check, optimizer_range(check, 1 + model->blocks + b), &arrived);
+	}
+	leave(check, optimizer_range(check, 0), &scale);
+}
+
+static void publish(struct rh_check *check, int b, int64_t version)
+{
+	const struct rh_model *model = model_of(check);
+	struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, rh_dtype_bytes(model->dtype, model->block[b].elements)};
+	struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version};
+	leave(check, check_resolve(check, &place), &weights);
+}
+
+static void run_update(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	struct check_call *call = check_call_of(check, command->step);
+	int b = command->block, is_ready = command->kind == RH_COMMAND_WEIGHTS_READY, updates = is_ready != check->options.stale;
+	struct check_content scale = {.what = CHECK_SCALE, .step = command->step};
+	if (!is_sum(check, 2 * b))
+		return;
+	if (!is_ready || updates)
+		need_gradient(check, b);
+	if (call->call.clips && command->kind != RH_COMMAND_GRADIENT_ARRIVED && (!is_ready || updates))
+		need(check, optimizer_range(check, 0), &scale);
+	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED && !check_failed(check)) {
+		struct check_range range = optimizer_range(check, 1 + model_of(check)->blocks + b);
+		struct check_content arrived = {.what = CHECK_ARRIVED, .which = b, .step = command->step};
+		check_touch(check, range, CHECK_ANNOUNCES);
+		check_leave(check, range, &arrived);
+	}
+	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED || check_failed(check))
+		return;
+	struct check_range master = optimizer_range(check, 1 + b);
+	struct check_content is = {.what = CHECK_MASTER, .which = b, .step = call->call.version >= 0 ? command->step : check->master[b]};
+	if (check_first(&master)->what == CHECK_NOTHING && !is.step)
+		check_leave(check, master, &is);
+	if (updates)
+		need(check, master, &is);
+	is.step++;
+	if (updates)
+		leave(check, master, &is);
+	else if (is_ready)
+		need(check, master, &is);
+	check->master[b] += updates;
+	if (is_ready)
+		publish(check, b, updates ? check->master[b] : command->step + 1);
+	call->trained += !is_ready;
+}
+
+/* ---- the rest ---- */
+
+/* Device memory is reached by its own device's streams alone. */
+static void need_own_stream(struct rh_check *check, const struct rh_place *place)
+{
+	const struct rh_lane *lane = &check->on->lane[check->command->lane];
+	if (place->device >= 0 && (lane->queue != RH_QUEUE_STREAM || lane->owner != place->device))
+		check_fault(check, -1, "touches the memory of device %d, which is not its own", place->device);
+}
+
+static void run_copy(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	need_own_stream(check, &command->from);
+	need_own_stream(check, &command->to);
+	if (check_failed(check))
+		return;
+	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
+	if (check_failed(check))
+		return;
+	if (from.end - from.first != to.end - to.first) {
+		check_fault(check, -1, "copies %lld bytes to %lld", (long long)(from.end - from.first), (long long)(to.end - to.first));
+		return;
+	}
+	check_touch(check, from, CHECK_READS);
+	check_touch(check, to, CHECK_WRITES);
+	check_carry(check, from, to);
+}
+
+static void run_input(struct rh_check *check)
+{
+	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
+	leave(check, check_resolve(check, &check->command->to), &micro);
+}
+
+static void run_output(struct rh_check *check)
+{
+	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
+	struct check_range range = check_resolve(check, &check->command->from);
+	if (check_failed(check))
+		return;
+	range.end = range.first + 1; /* what a micro-batch of fewer rows has not filled nobody reads */
+	need(check, range, &result);
+	check_call_of(check, check->command->step)->outputs++;
+}
+
+void check_command(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	if (!check_call_of(check, command->step)) {
+		check_fault(check, -1, "is of a step that is not run");
+		return;
+	}
+	switch (command->kind) {
+	case RH_COMMAND_FORWARD:
+	case RH_COMMAND_RECOMPUTE:
+	case RH_COMMAND_BACKWARD:
+	case RH_COMMAND_WEIGHT_GRADIENT:
+		run_compute(check);
+		break;
+	case RH_COMMAND_CLEAR:
+		run_clear(check);
+		break;
+	case RH_COMMAND_ROUND:
+		run_round(check);
+		break;
+	case RH_COMMAND_HOST_ADD:
+		run_host_add(check);
+		break;
+	case RH_COMMAND_INPUT:
+		run_input(check);
+		break;
+	case RH_COMMAND_OUTPUT:
+		run_output(check);
+		break;
+	case RH_COMMAND_NORM:
+		run_norm(check);
+		break;
+	case RH_COMMAND_GRADIENT_ARRIVED:
+	case RH_COMMAND_WEIGHTS_READY:
+	case RH_COMMAND_GRADIENT_TAKEN:
+		run_update(check);
+		break;
+	case RH_COMMAND_COPY:
+	case RH_COMMAND_READ:
+	case RH_COMMAND_WRITE:
+		run_copy(check);
+		break;
+	case RH_COMMAND_UPLOADS_OVER:
+		break;
+	default:
+		check_fault(check, -1, "is of a kind that the checker does not know");
+	}
+}

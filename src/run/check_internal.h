@@ -1,0 +1,111 @@
+/* Inside the checker: what memory holds, who touched it, and what comes before what. */
+#ifndef RH_RUN_CHECK_INTERNAL_H
+#define RH_RUN_CHECK_INTERNAL_H
+
+#include "run/check.h"
+
+/* What bytes stand for. `base` is the offset in the room at which its first byte lies, or would: so pieces of one thing that lie where they
+ * belong beside one another are alike. */
+enum check_what {
+	CHECK_NOTHING,
+	CHECK_WEIGHTS,    /* which: block; step: updates that it has had */
+	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of put-off gradients [0, late) */
+	CHECK_GRADIENT,   /* which: block: whole, in the store's dtype */
+	CHECK_ACTIVATION, /* which: layer boundary */
+	CHECK_BOUNDARY_GRADIENT,
+	CHECK_MICRO,
+	CHECK_RESULT,
+	CHECK_KEPT,             /* what a backward needs. which: the stage's first layer; depth: kept up to this layer */
+	CHECK_LATE,             /* of put-off weight gradients. which: the stage's first layer; depth: down to this layer */
+	CHECK_RUNNING,          /* the arena's activation inside a stage; which: layer boundary */
+	CHECK_RUNNING_GRADIENT, /* likewise */
+	CHECK_SCALE,            /* the norm of a step's gradients */
+	CHECK_MASTER,           /* which: block; step: updates */
+	CHECK_ARRIVED           /* the optimizer knows that a gradient is there. which: block */
+};
+struct check_content {
+	enum check_what what;
+	int which, depth;
+	int64_t step, micro_batch; /* of SUM micro_batch is the count */
+	int64_t late, base;
+};
+
+struct check_interval {
+	int64_t first, end;
+	struct check_content content;
+};
+
+/* A command's read or write of bytes that no later write of all of them has covered. */
+struct check_access {
+	int64_t first, end, position;
+	int lane, tick, is_write;
+};
+
+struct check_piece {
+	struct check_interval *interval; /* ascending; what lies in none was never written */
+	struct check_access *access;
+	size_t intervals, interval_capacity, accesses, access_capacity;
+	int64_t bytes;
+};
+
+/* Bytes of a piece. */
+struct check_range {
+	struct check_piece *piece;
+	int64_t first, end;
+};
+
+struct check_call {
+	struct rh_check_call call;
+	int64_t outputs, trained; /* results that were read; blocks whose gradient was taken */
+};
+
+struct rh_check {
+	struct rh_check_options options;
+	struct check_piece *piece;
+	int pieces, first_piece[RH_ROOMS]; /* a device's pieces of a room, and the next device's, follow one another */
+	int64_t *master;                   /* updates of each block's master */
+	int64_t *offset;                   /* scratch: layouts */
+	struct check_call *call;           /* in order of steps */
+	size_t calls, call_capacity;
+	/* Vector clocks (Fidge; Mattern): of each command a row, how much of each lane comes before it, itself included. A command's tick is
+	 * its place among all of rh_lanes, from 1. */
+	int *clock, lanes;
+	int64_t *latest; /* of each lane: its latest command, -1 none */
+	size_t clock_capacity, latest_capacity;
+	int64_t done; /* positions below were run */
+	/* of the command that is run */
+	const struct rh_lanes *on;
+	const struct rh_command *command;
+	int *now;
+	struct rh_check_fault *fault;
+	int rc;
+};
+
+/* The first fault stays. `other`: a position, or -1. */
+void check_fault(struct rh_check *check, int64_t other, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static inline int check_failed(const struct rh_check *check)
+{
+	return check->rc || check->fault->position >= 0;
+}
+
+/* check_memory.c */
+int check_memory_create(struct rh_check *check) RH_MUST;
+void check_memory_destroy(struct rh_check *check);
+/* Where a place is; a place that is not within the plan is a fault, and piece NULL. */
+struct check_range check_resolve(struct rh_check *check, const struct rh_place *place);
+/* The command reads or writes these bytes: whatever is at odds with it comes before it. */
+enum check_mode { CHECK_READS, CHECK_WRITES, CHECK_ANNOUNCES /* writes, in an order that is the server's own */ };
+void check_touch(struct rh_check *check, struct check_range range, enum check_mode mode);
+/* All of the range holds this. base: where its first byte must lie. */
+void check_find(struct rh_check *check, struct check_range range, const struct check_content *content);
+void check_leave(struct rh_check *check, struct check_range range, const struct check_content *content);
+/* What lies at a range's beginning; CHECK_NOTHING: nothing. */
+const struct check_content *check_first(const struct check_range *range);
+void check_carry(struct rh_check *check, struct check_range from, struct check_range to);
+const char *check_content_name(const struct check_content *content, char *text, size_t bytes);
+
+/* check_command.c */
+void check_command(struct rh_check *check);
+struct check_call *check_call_of(struct rh_check *check, int64_t step);
+
+#endif

@@ -1,0 +1,347 @@
+/* What each byte of each room holds, and which commands touched it. */
+#include "run/check_internal.h"
+
+#include "core/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int is_of_device(enum rh_room room)
+{
+	return room >= RH_ROOM_WEIGHTS && room <= RH_ROOM_CACHE;
+}
+
+/* Rooms whose `number` says what lies there, not which piece it is. */
+static int is_one_piece(enum rh_room room)
+{
+	return room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED;
+}
+
+static int is_of_blocks(enum rh_room room)
+{
+	return room == RH_ROOM_HOST_WEIGHTS || room == RH_ROOM_HOST_GRADIENT || room == RH_ROOM_HOST_SUM || room == RH_ROOM_PAGES;
+}
+
+static int64_t block_bytes(const struct rh_model *model, enum rh_room room, int number)
+{
+	int b = room == RH_ROOM_HOST_SUM ? number / 2 : number;
+	return rh_dtype_bytes(room == RH_ROOM_HOST_SUM ? RH_F32 : model->dtype, model->block[b].elements);
+}
+
+void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
+{
+	const struct rh_plan *plan = options->plan;
+	int blocks = options->model->blocks, places = (int)micro_batches;
+	struct rh_check_room *room = options->room;
+	room[RH_ROOM_WEIGHTS] = (struct rh_check_room){1, plan->weight_bytes};
+	room[RH_ROOM_SUMS] = (struct rh_check_room){1, plan->gradient_bytes};
+	room[RH_ROOM_ROUNDED] = (struct rh_check_room){1, plan->rounded_bytes};
+	room[RH_ROOM_BOUNDARY] = (struct rh_check_room){plan->boundary_buffers, plan->boundary_bytes};
+	room[RH_ROOM_MICRO] = (struct rh_check_room){RH_PLAN_MICRO_BUFFERS, plan->micro_bytes};
+	room[RH_ROOM_RESULT] = (struct rh_check_room){RH_PLAN_RESULT_BUFFERS, plan->result_bytes};
+	room[RH_ROOM_ARENA] = (struct rh_check_room){2, 1}; /* what is kept, and what runs through a stage: see check_command.c */
+	room[RH_ROOM_SAVED] = (struct rh_check_room){1, plan->saved_bytes};
+	room[RH_ROOM_LATE] = (struct rh_check_room){1, plan->late_bytes};
+	room[RH_ROOM_CACHE] = (struct rh_check_room){1, plan->cache_bytes};
+	room[RH_ROOM_HOST_WEIGHTS].count = room[RH_ROOM_HOST_GRADIENT].count = room[RH_ROOM_PAGES].count = blocks;
+	room[RH_ROOM_HOST_SUM].count = 2 * blocks;
+	room[RH_ROOM_HOST_MICRO] = (struct rh_check_room){places, plan->micro_bytes};
+	room[RH_ROOM_HOST_RESULT] = (struct rh_check_room){places, plan->result_bytes};
+}
+
+/* What devices read first is there from the start. */
+static int fill_weights(struct rh_check *check)
+{
+	const enum rh_room rooms[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_PAGES};
+	const struct rh_model *model = check->options.model;
+	for (size_t i = 0; !check->rc && i < 2 * (size_t)model->blocks; i++) {
+		int b = (int)i / 2;
+		struct check_range range = {check->piece + check->first_piece[rooms[i % 2]] + b, 0, block_bytes(model, rooms[i % 2], b)};
+		check_leave(check, range, &(struct check_content){.what = CHECK_WEIGHTS, .which = b});
+	}
+	return check->rc;
+}
+
+int check_memory_create(struct rh_check *check)
+{
+	const struct rh_check_options *options = &check->options;
+	for (int r = 0; r < RH_ROOMS; r++) {
+		check->first_piece[r] = check->pieces;
+		check->pieces += options->room[r].count * (is_of_device((enum rh_room)r) ? options->devices : 1);
+	}
+	check->piece = rh_alloc((size_t)check->pieces + 1, sizeof *check->piece);
+	if (!check->piece)
+		return -ENOMEM;
+	for (int r = 0; r < RH_ROOMS; r++) {
+		int count = options->room[r].count * (is_of_device((enum rh_room)r) ? options->devices : 1);
+		for (int i = 0; i < count; i++)
+			check->piece[check->first_piece[r] + i].bytes =
+			        is_of_blocks((enum rh_room)r) ? block_bytes(options->model, (enum rh_room)r, i) : options->room[r].bytes;
+	}
+	return fill_weights(check);
+}
+
+void check_memory_destroy(struct rh_check *check)
+{
+	for (int i = 0; check->piece && i < check->pieces; i++) {
+		rh_free(check->piece[i].interval);
+		rh_free(check->piece[i].access);
+	}
+	rh_free(check->piece);
+}
+
+/* The gradient lies in a sum (offload/store.c): of fp32, where there is one; of fewer bits, in the running sum of a block of one use. */
+static int gradient_piece(const struct rh_check *check, int b)
+{
+	const struct rh_model *model = check->options.model;
+	int crosses = check->options.crosses_rounds, two = model->block[b].uses == 2, is_wide = model->dtype == RH_F32;
+	if (is_wide && (crosses || two))
+		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b + !crosses;
+	if (crosses && !two)
+		return check->first_piece[RH_ROOM_HOST_SUM] + 2 * b;
+	return check->first_piece[RH_ROOM_HOST_GRADIENT] + b;
+}
+
+struct check_range check_resolve(struct rh_check *check, const struct rh_place *place)
+{
+	struct check_range range = {NULL, place->first, place->first + place->bytes};
+	const struct rh_check_room *room = &check->options.room[place->room];
+	int number = is_one_piece(place->room) ? 0 : place->number, device = 0;
+	if (place->room == RH_ROOM_NONE) {
+		check_fault(check, -1, "names no room");
+		return range;
+	}
+	if (is_of_device(place->room)) {
+		device = place->device;
+		if (device < 0 || device >= check->options.devices) {
+			check_fault(check, -1, "names device %d, of %d", device, check->options.devices);
+			return range;
+		}
+	}
+	if (number < 0 || number >= room->count) {
+		check_fault(check, -1, "names piece %d of a room of %d", number, room->count);
+		return range;
+	}
+	int piece = place->room == RH_ROOM_HOST_GRADIENT ? gradient_piece(check, number)
+	                                                 : check->first_piece[place->room] + device * room->count + number;
+	if (place->room == RH_ROOM_ARENA) {
+		range.first = 0;
+		range.end = 1;
+	}
+	if (range.first < 0 || range.end <= range.first || range.end > check->piece[piece].bytes) {
+		check_fault(check, -1, "names bytes %lld to %lld of a room of %lld", (long long)range.first, (long long)range.end,
+		            (long long)check->piece[piece].bytes);
+		return range;
+	}
+	range.piece = &check->piece[piece];
+	return range;
+}
+
+/* ---- who touched it ---- */
+
+static int comes_before(const struct rh_check *check, const struct check_access *access)
+{
+	return access->position < check->on->first || check->now[access->lane] >= access->tick;
+}
+
+void check_touch(struct rh_check *check, struct check_range range, enum check_mode mode)
+{
+	struct check_piece *piece = range.piece;
+	if (check_failed(check))
+		return;
+	size_t kept = 0;
+	for (size_t i = 0; i < piece->accesses; i++) {
+		const struct check_access *access = &piece->access[i];
+		int overlaps = access->first < range.end && range.first < access->end;
+		int is_covered = range.first <= access->first && access->end <= range.end;
+		int before = !overlaps || mode == CHECK_ANNOUNCES || comes_before(check, access);
+		if (!before && (mode == CHECK_WRITES || access->is_write))
+			check_fault(check, access->position, "%s what another command %s, and nothing orders the two",
+			            mode == CHECK_WRITES ? "writes" : "reads", access->is_write ? "writes" : "reads");
+		/* whatever comes after this command comes after those, too */
+		if (overlaps && is_covered && before && (mode != CHECK_READS || !access->is_write))
+			continue;
+		piece->access[kept++] = *access;
+	}
+	piece->accesses = kept;
+	int rc = rh_grow(&piece->access, &piece->access_capacity, kept + 1, sizeof *piece->access);
+	if (rc) {
+		check->rc = rc;
+		return;
+	}
+	int lane = check->command->lane;
+	piece->access[piece->accesses++] = (struct check_access){.first = range.first,
+	                                                         .end = range.end,
+	                                                         .position = check->command->position,
+	                                                         .lane = lane,
+	                                                         .tick = check->now[lane],
+	                                                         .is_write = mode != CHECK_READS};
+}
+
+/* ---- what it holds ---- */
+
+static int is_alike(const struct check_content *a, const struct check_content *b)
+{
+	return a->what == b->what && a->which == b->which && a->depth == b->depth && a->step == b->step &&
+	       a->micro_batch == b->micro_batch && a->late == b->late && a->base == b->base;
+}
+
+/* Number of the first interval that ends after `first`. */
+static size_t find_interval(const struct check_piece *piece, int64_t first)
+{
+	size_t low = 0, high = piece->intervals;
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		if (piece->interval[middle].end > first)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+const struct check_content *check_first(const struct check_range *range)
+{
+	static const struct check_content nothing = {0};
+	size_t i = find_interval(range->piece, range->first);
+	return i < range->piece->intervals && range->piece->interval[i].first <= range->first ? &range->piece->interval[i].content
+	                                                                                      : &nothing;
+}
+
+void check_find(struct rh_check *check, struct check_range range, const struct check_content *content)
+{
+	int64_t at = range.first;
+	char found[96], wanted[96];
+	if (check_failed(check))
+		return;
+	for (size_t i = find_interval(range.piece, at); at < range.end; i++) {
+		const struct check_interval *interval = i < range.piece->intervals ? &range.piece->interval[i] : NULL;
+		struct check_content nothing = {0};
+		const struct check_content *is = interval && interval->first <= at ? &interval->content : &nothing;
+		if (!is_alike(is, content)) {
+			check_fault(check, -1, "needs %s, and finds %s at byte %lld", check_content_name(content, wanted, sizeof wanted),
+			            check_content_name(is, found, sizeof found), (long long)at);
+			return;
+		}
+		at = interval->end;
+	}
+}
+
+/* Makes room for one interval more, at number i. */
+static int open_interval(struct check_piece *piece, size_t i)
+{
+	int rc = rh_grow(&piece->interval, &piece->interval_capacity, piece->intervals + 1, sizeof *piece->interval);
+	if (rc)
+		return rc;
+	memmove(piece->interval + i + 1, piece->interval + i, (piece->intervals - i) * sizeof *piece->interval);
+	piece->intervals++;
+	return 0;
+}
+
+static void close_intervals(struct check_piece *piece, size_t from, size_t to)
+{
+	memmove(piece->interval + from, piece->interval + to, (piece->intervals - to) * sizeof *piece->interval);
+	piece->intervals -= to - from;
+}
+
+void check_leave(struct rh_check *check, struct check_range range, const struct check_content *content)
+{
+	struct check_piece *piece = range.piece;
+	if (check->rc || (check->fault && check_failed(check)))
+		return;
+	size_t i = find_interval(piece, range.first);
+	if (i < piece->intervals && piece->interval[i].first < range.first) { /* what it cuts in two */
+		if ((check->rc = open_interval(piece, i)))
+			return;
+		piece->interval[i].end = piece->interval[i + 1].first = range.first;
+		i++;
+	}
+	size_t j = i;
+	while (j < piece->intervals && piece->interval[j].end <= range.end)
+		j++;
+	close_intervals(piece, i, j);
+	if (i < piece->intervals && piece->interval[i].first < range.end)
+		piece->interval[i].first = range.end;
+	if ((check->rc = open_interval(piece, i)))
+		return;
+	piece->interval[i] = (struct check_interval){range.first, range.end, *content};
+	struct check_interval *at = &piece->interval[i];
+	if (i + 1 < piece->intervals && at[1].first == at->end && is_alike(&at[1].content, content)) {
+		at->end = at[1].end;
+		close_intervals(piece, i + 1, i + 2);
+		at = &piece->interval[i];
+	}
+	if (i && at[-1].end == at->first && is_alike(&at[-1].content, content)) {
+		at[-1].end = at->end;
+		close_intervals(piece, i, i + 1);
+	}
+}
+
+void check_carry(struct rh_check *check, struct check_range from, struct check_range to)
+{
+	int64_t at = from.first;
+	if (check_failed(check))
+		return;
+	while (at < from.end && !check_failed(check)) {
+		size_t i = find_interval(from.piece, at);
+		if (i == from.piece->intervals || from.piece->interval[i].first > at) {
+			check_fault(check, -1, "copies what nobody has written, at byte %lld", (long long)at);
+			return;
+		}
+		struct check_interval interval = from.piece->interval[i];
+		int64_t end = interval.end < from.end ? interval.end : from.end, shift = to.first - from.first;
+		interval.content.base += shift;
+		check_leave(check, (struct check_range){to.piece, at + shift, end + shift}, &interval.content);
+		at = end;
+	}
+}
+
+const char *check_content_name(const struct check_content *content, char *text, size_t bytes)
+{
+	const long long step = content->step, m = content->micro_batch;
+	const int which = content->which;
+	switch (content->what) {
+	case CHECK_NOTHING:
+		snprintf(text, bytes, "nothing");
+		break;
+	case CHECK_WEIGHTS:
+		snprintf(text, bytes, "weights of block %d after %lld updates", which, step);
+		break;
+	case CHECK_SUM:
+		snprintf(text, bytes, "sum of block %d use %d, step %lld, of %lld and %lld micro-batches", which / 2, which % 2, step, m,
+		         (long long)content->late);
+		break;
+	case CHECK_GRADIENT:
+		snprintf(text, bytes, "gradient of block %d, step %lld", which, step);
+		break;
+	case CHECK_ACTIVATION:
+	case CHECK_RUNNING:
+		snprintf(text, bytes, "activation at layer %d, step %lld micro-batch %lld", which, step, m);
+		break;
+	case CHECK_BOUNDARY_GRADIENT:
+	case CHECK_RUNNING_GRADIENT:
+		snprintf(text, bytes, "gradient at layer %d, step %lld micro-batch %lld", which, step, m);
+		break;
+	case CHECK_MICRO:
+		snprintf(text, bytes, "micro-batch %lld of step %lld", m, step);
+		break;
+	case CHECK_RESULT:
+		snprintf(text, bytes, "results of micro-batch %lld, step %lld", m, step);
+		break;
+	case CHECK_KEPT:
+	case CHECK_LATE:
+		snprintf(text, bytes, "%s of layers from %d to %d, step %lld micro-batch %lld",
+		         content->what == CHECK_KEPT ? "activations" : "put-off gradients", which, content->depth, step, m);
+		break;
+	case CHECK_MASTER:
+		snprintf(text, bytes, "master of block %d after %lld updates", which, step);
+		break;
+	case CHECK_ARRIVED:
+		snprintf(text, bytes, "that the gradient of block %d, step %lld, has arrived", which, step);
+		break;
+	case CHECK_SCALE:
+		snprintf(text, bytes, "norm of step %lld", step);
+		break;
+	}
+	return text;
+}

@@ -1,0 +1,290 @@
+/* Runs of random configurations in virtual time, on lanes: small models of all that the lanes' order depends on. */
+#ifndef RH_TESTS_RUN_LANE_CASE_H
+#define RH_TESTS_RUN_LANE_CASE_H
+
+#include "train/deep.h"
+
+#include "config/hardware.h"
+#include "core/hooks.h"
+#include "run/check.h"
+#include "run/record.h"
+#include "train/update.h"
+
+enum { LANE_STEPS = 3, LANE_MOST_MICROS = 64, LANE_TOKENS = 32 };
+
+struct lane_random {
+	uint64_t state;
+};
+
+static inline int64_t lane_pick(struct lane_random *random, int64_t count)
+{
+	random->state = random->state * 6364136223846793005u + 1442695040888963407u;
+	return (int64_t)((random->state >> 33) % (uint64_t)count);
+}
+
+struct lane_case {
+	const char *model, *schedule;
+	int layers, devices, lora, bf16, stale, clips, tied, evaluates;
+	int64_t micro_batches, last_micro_batches, round;
+	int64_t forward_cut[16], backward_cut[16];
+	int forward_cuts, backward_cuts; /* -1: chosen */
+	uint64_t seed;
+};
+
+static inline void lane_case_print(const struct lane_case *is)
+{
+	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
+	       "%d%s\n",
+	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
+	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
+	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
+	       is->evaluates ? ", evaluates" : "");
+}
+
+/* Ascending layers in [1, layers), each with one chance in two. */
+static inline int lane_cuts(struct lane_random *random, int layers, int64_t *cut)
+{
+	int cuts = 0;
+	for (int l = 1; l < layers && cuts < 16; l++)
+		if (lane_pick(random, 2))
+			cut[cuts++] = l;
+	return cuts;
+}
+
+static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micros)
+{
+	static const char *const models[] = {"qwen3", "qwen2", "llama2", "llama3", "smollm2", "llama-bias"};
+	static const char *const schedules[] = {"roundpipe",  "roundpipe", "roundpipe", "roundpipe", "gpipe", "1f1b",  "interleaved-1f1b",
+	                                        "looped-bfs", "mobius",    "zb-h1",     "zb-h2",     "zb-1p", "zb-2p", "zb-v",
+	                                        "1f1b-async", "paci"};
+	struct lane_random random = {seed * 2654435761u + 1};
+	struct lane_case is = {.seed = seed};
+	(void)lane_pick(&random, 2);
+	is.model = models[lane_pick(&random, 6)];
+	is.schedule = schedules[lane_pick(&random, 16)];
+	is.layers = 1 + (int)lane_pick(&random, 8);
+	is.devices = 1 + (int)lane_pick(&random, 8);
+	is.lora = !lane_pick(&random, 3);
+	is.bf16 = lane_pick(&random, 3) > 0;
+	is.clips = (int)lane_pick(&random, 2);
+	is.micro_batches = 1 + lane_pick(&random, lane_pick(&random, 2) ? most_micros : 8);
+	is.last_micro_batches = lane_pick(&random, 2) ? is.micro_batches : 1 + lane_pick(&random, is.micro_batches);
+	is.forward_cuts = is.backward_cuts = -1;
+	if (!strcmp(is.schedule, "roundpipe")) {
+		is.round = lane_pick(&random, 2) ? 0 : 1 + lane_pick(&random, is.micro_batches);
+		is.stale = (int)lane_pick(&random, 2);
+		if (lane_pick(&random, 2)) {
+			int fused = 1 + (int)lane_pick(&random, is.layers + 1);
+			is.backward_cuts = lane_cuts(&random, is.layers + 2, is.backward_cut);
+			if (is.backward_cuts)
+				fused = (int)is.backward_cut[is.backward_cuts - 1];
+			is.forward_cuts = is.backward_cuts ? lane_cuts(&random, fused, is.forward_cut) : -1;
+			is.backward_cuts = is.backward_cuts ? is.backward_cuts : -1;
+		}
+	}
+	is.tied = !strcmp(is.model, "qwen2") || !strcmp(is.model, "smollm2");
+	is.evaluates = !lane_pick(&random, 4);
+	return is;
+}
+
+/* A session of it, recorded. */
+struct lane_run {
+	const struct lane_case *is;
+	struct deep deep;
+	struct rh_session session;
+	struct rh_session_machine machine;
+	struct rh_hardware hardware;
+	struct rh_recorder *recorder;
+	struct rh_check_call call[4 * LANE_STEPS];
+	int calls;
+	int32_t zeros[LANE_TOKENS + 1];
+	struct rh_micro_batch micro[LANE_MOST_MICROS];
+};
+
+static inline void lane_expect(struct lane_run *run, struct rh_check_call call)
+{
+	run->call[run->calls++] = call;
+}
+
+static inline int64_t lane_count(const struct lane_run *run, int64_t step)
+{
+	return step == LANE_STEPS - 1 ? run->is->last_micro_batches : run->is->micro_batches;
+}
+
+/* Micro-batches differ in length. */
+static inline void lane_fill(struct lane_run *run, int64_t count, int64_t step)
+{
+	for (int64_t m = 0; m < count; m++) {
+		int64_t tokens = 4 + (7 * m + 3 * step) % (LANE_TOKENS - 3);
+		struct rh_micro_shape shape = {.tokens = tokens, .documents = 1, .longest = tokens, .head_rows = tokens - 1};
+		run->micro[m] = rh_micro_batch_of(shape, run->zeros);
+	}
+}
+
+static inline struct rh_micro_shape lane_limits(void)
+{
+	return (struct rh_micro_shape){.tokens = LANE_TOKENS, .documents = 1, .longest = LANE_TOKENS, .head_rows = LANE_TOKENS};
+}
+
+static inline void lane_configure(struct lane_run *run)
+{
+	const struct lane_case *is = run->is;
+	struct rh_config *config = &run->deep.rig.config;
+	config->dtype = is->bf16 ? RH_BF16 : RH_F32;
+	config->state_layout = is->bf16 ? RH_LAYOUT_SPLIT : RH_LAYOUT_PLAIN;
+	config->schedule = (char *)(uintptr_t)is->schedule;
+	config->optimizer_staleness = is->stale;
+	config->max_grad_norm = is->clips;
+	config->round_micro_batches = is->round;
+	config->per_device_train_batch_size = 1;
+	config->max_length = LANE_TOKENS;
+	config->gradient_accumulation_steps = is->micro_batches;
+	if (is->lora) {
+		static char *targets[] = {(char *)(uintptr_t) "all-linear"};
+		config->use_lora = 1;
+		config->lora_target_modules = (struct rh_list){targets, 1, 1};
+		config->lora_r = 4;
+		config->lora_alpha = 8;
+	}
+	if (is->forward_cuts >= 0) {
+		config->forward_cuts = (int64_t *)(uintptr_t)is->forward_cut;
+		config->forward_cut_count = is->forward_cuts;
+	}
+	if (is->backward_cuts >= 0) {
+		config->backward_cuts = (int64_t *)(uintptr_t)is->backward_cut;
+		config->backward_cut_count = is->backward_cuts;
+	}
+}
+
+/* 0; or what says that there is no such run. */
+static inline int lane_run_open(struct lane_run *run, const struct lane_case *is)
+{
+	*run = (struct lane_run){.is = is};
+	deep_open(&run->deep, is->model, is->layers);
+	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", &run->hardware));
+	run->machine = (struct rh_session_machine){.hardware = &run->hardware, .devices = is->devices, .ram_bytes = run->hardware.host.ram};
+	lane_configure(run);
+	const struct rh_workload work = {.train = lane_limits(),
+	                                 .infer = is->evaluates ? lane_limits() : (struct rh_micro_shape){0},
+	                                 .train_micro_batches = is->micro_batches,
+	                                 .infer_micro_batches = is->evaluates ? is->micro_batches : 0};
+	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
+	rc = rc ? rc : rh_session_start(&run->session, &work);
+	if (!rc)
+		rc = rh_recorder_create(run->session.executor, &run->recorder);
+	return rc;
+}
+
+static inline void lane_run_close(struct lane_run *run)
+{
+	rh_recorder_destroy(run->recorder);
+	rh_session_close(&run->session);
+	rh_hardware_free(&run->hardware);
+	deep_close(&run->deep);
+}
+
+static inline void lane_infer(struct lane_run *run, int64_t version)
+{
+	int64_t call = 0;
+	if (!run->is->evaluates)
+		return;
+	for (int i = 0; i < run->calls; i++)
+		call -= !run->call[i].trains;
+	lane_fill(run, run->is->last_micro_batches, 0);
+	lane_expect(run, (struct rh_check_call){.step = call - 1, .micro_batches = run->is->last_micro_batches, .version = version});
+	check_ok(rh_executor_infer(run->session.executor, run->micro, run->is->last_micro_batches));
+}
+
+static inline void lane_begin(struct lane_run *run, int64_t step)
+{
+	const struct rh_config *config = &run->deep.rig.config;
+	struct rh_update update = rh_update_of(config, step, 1e-3, 1);
+	int64_t count = lane_count(run, step), version = step - run->is->stale;
+	rh_updater_open(run->session.updater, &update, config->max_grad_norm);
+	lane_fill(run, count, step);
+	lane_expect(run, (struct rh_check_call){.step = step,
+	                                        .micro_batches = count,
+	                                        .version = version < 0 ? 0 : version,
+	                                        .trains = 1,
+	                                        .updates = 1,
+	                                        .clips = run->is->clips});
+	check_ok(rh_executor_begin(run->session.executor, run->micro, count, step, 1));
+}
+
+static inline void lane_train(struct lane_run *run)
+{
+	int64_t begun = 0, most = rh_executor_steps_in_flight(run->session.executor);
+	double norm;
+	for (int64_t step = 0; step < LANE_STEPS; step++) {
+		for (; begun < LANE_STEPS && begun < step + most; begun++)
+			lane_begin(run, begun);
+		check_ok(rh_executor_finish(run->session.executor));
+		check_ok(rh_updater_norm(run->session.updater, &norm));
+	}
+	check_ok(rh_updater_flush(run->session.updater));
+	if (run->is->stale)
+		check_ok(rh_recorder_flushed(run->recorder, LANE_STEPS - 1));
+	lane_infer(run, LANE_STEPS);
+}
+
+/* Stages that update themselves. */
+static inline int lane_stretch_begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
+{
+	struct lane_run *run = context;
+	lane_fill(run, run->is->micro_batches, step);
+	lane_expect(run, (struct rh_check_call){
+	                         .step = step, .micro_batches = run->is->micro_batches, .version = -1, .trains = 1, .updates = 1});
+	*batch = run->micro;
+	*loss_scale = 1;
+	return 0;
+}
+
+static inline int lane_stretch_update(void *context, int64_t step, int block)
+{
+	struct lane_run *run = context;
+	struct rh_update update = rh_update_of(&run->deep.rig.config, step, 1e-3, 1);
+	rh_optimizer_take(run->session.store, block);
+	int rc = rh_optimizer_update(run->session.store, block, &update);
+	return rc ? rc : rh_recorder_update(run->recorder, step, block);
+}
+
+static inline int lane_stretch_end(void *context, int64_t step)
+{
+	(void)context;
+	(void)step;
+	return 0;
+}
+
+static inline void lane_run_steps(struct lane_run *run)
+{
+	const struct rh_stretch stretch = {.steps = LANE_STEPS,
+	                                   .micro_batches = run->is->micro_batches,
+	                                   .begin = lane_stretch_begin,
+	                                   .update = lane_stretch_update,
+	                                   .end = lane_stretch_end,
+	                                   .context = run};
+	lane_infer(run, 0);
+	if (run->session.schedule->update == RH_UPDATE_LOCAL)
+		check_ok(rh_executor_train_stretch(run->session.executor, &stretch));
+	else
+		lane_train(run);
+}
+
+/* What the checker says of these lanes, which are the run's or like them. */
+static inline struct rh_check_fault lane_check(const struct lane_run *run, const struct rh_lanes *lanes)
+{
+	struct rh_check_options options;
+	struct rh_check_fault fault;
+	struct rh_check *check;
+	rh_recorder_rooms(run->recorder, &options);
+	check_ok(rh_check_create(&options, &check));
+	for (int i = 0; i < run->calls; i++)
+		check_ok(rh_check_expect(check, &run->call[i]));
+	check_ok(rh_check_run(check, lanes, &fault));
+	if (fault.position < 0)
+		rh_check_finish(check, &fault);
+	rh_check_destroy(check);
+	return fault;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* Today's executor on lanes, as the checker sees it: random configurations in virtual time. */
+#include "run/lane_case.h"
+
+#include <stdlib.h>
+
+/* All commands up to the one at fault. */
+static void dump(const struct rh_lanes *lanes, int64_t end)
+{
+	for (int64_t i = 0; i <= end && i < lanes->commands; i++) {
+		const struct rh_command *command = &lanes->command[i];
+		char text[512];
+		rh_command_describe(lanes, command, text, sizeof text);
+		printf("    %s; waits for", text);
+		for (int w = 0; w < command->waits; w++)
+			printf(" %lld", (long long)lanes->wait[command->first_wait + w]);
+		printf("\n");
+	}
+}
+
+static int64_t from_environment(const char *name, int64_t otherwise)
+{
+	const char *text = getenv(name);
+	return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+static void test_recorded_runs_pass_the_checker(void **state)
+{
+	(void)state;
+	int is_long = getenv("RH_LONG") != NULL, most = is_long ? LANE_MOST_MICROS : 24;
+	int64_t first = from_environment("RH_LANE_SEED", 1), count = from_environment("RH_LANE_CASES", is_long ? 10000 : 500);
+	int64_t commands = 0, waits = 0, longest = 0;
+	int ran = 0, absent = 0, faults = 0;
+	int64_t seed = first;
+	for (; ran < count; seed++) {
+		static struct lane_run run;
+		struct lane_case is = lane_case_random((uint64_t)seed, most);
+		struct rh_lanes *lanes;
+		if (lane_run_open(&run, &is)) {
+			absent++;
+			rh_error_clear();
+			lane_run_close(&run);
+			continue;
+		}
+		lane_run_steps(&run);
+		check_ok(rh_recorder_lanes(run.recorder, &lanes));
+		struct rh_check_fault fault = lane_check(&run, lanes);
+		if (fault.position >= 0) {
+			lane_case_print(&is);
+			printf("  %s\n", fault.text);
+			if (count == 1)
+				dump(lanes, fault.position);
+			faults++;
+		}
+		ran++;
+		commands += lanes->commands;
+		waits += lanes->waits;
+		longest = lanes->commands > longest ? lanes->commands : longest;
+		lane_run_close(&run);
+	}
+	printf("seeds %lld to %lld: %d runs of %d steps, %lld commands (%lld at most), %lld waits; %d configurations that there are not\n",
+	       (long long)first, (long long)seed - 1, ran, LANE_STEPS, (long long)commands, (long long)longest, (long long)waits, absent);
+	printf("1 to 8 layers of 6 models, LoRA and full, fp32 and bf16, tied or not, 1 to 8 devices, 1 to %d micro-batches, a last step "
+	       "of "
+	       "fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation\n",
+	       most);
+	assert_int_equal(faults, 0);
+	assert_true(ran > absent);
+}
+
+int main(void)
+{
+	setenv(RH_HOOK_PIECE_BYTES, "1024", 1); /* these models are small: several pieces all the same */
+	setenv(RH_HOOK_MAKE_WEIGHTS, "0", 1);
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_recorded_runs_pass_the_checker)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
