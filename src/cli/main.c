@@ -22,6 +22,7 @@ static const struct {
         {"eval", "loss and accuracy of a model, with or without an adapter, on a JSONL file", verb_eval},
         {"generate", "continue a prompt", verb_generate},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
+        {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

@@ -63,6 +63,7 @@ struct rh_config {
 	struct rh_list lora_target_modules; /* names; or one entry: "all-linear", or a regular expression when lora_targets_pattern */
 	int lora_targets_pattern;
 	int use_rslora;
+	int lora_targets_given; /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
 	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
 	/* evaluation, logging, saving */
@@ -89,6 +90,7 @@ struct rh_config {
 	double temperature, top_p;
 
 	char *save;              /* doctor: where the profile goes, a path or a name; NULL: nowhere */
+	char *link_identity; /* keys: this box's key file */
 	int64_t measure_seconds; /* doctor */
 
 	int json;    /* --json */

@@ -29,10 +29,12 @@ enum config_verb {
 	VERB_DOCTOR = 4,
 	VERB_GENERATE = 8,
 	VERB_EVAL = 16,
+	VERB_KEYS = 32,
 	VERB_RUNS = VERB_TRAIN | VERB_PLAN,
 	VERB_DATA = VERB_RUNS | VERB_EVAL,
-	VERB_ALL = 31,
-	VERB_MODEL = VERB_ALL & ~VERB_DOCTOR /* a model's keys: doctor has none */
+	VERB_ALL = 63,
+	VERB_MACHINE = VERB_ALL & ~VERB_KEYS,
+	VERB_MODEL = VERB_MACHINE & ~VERB_DOCTOR /* a model's keys: doctor has none */
 };
 
 enum config_bounds { BOUND_CLOSED = 0, BOUND_ABOVE_LEAST = 1, BOUND_BELOW_MOST = 2 };

@@ -29,6 +29,7 @@ static const struct {
          "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
          "messages.\n"},
         {VERB_DOCTOR, "Needs no configuration: it measures the device and the drives named below.\n"},
+        {VERB_KEYS, "Needs no configuration. A key that is there already stays, and its hash is printed.\n"},
 };
 
 static const char *lead_of(unsigned verb)

@@ -117,7 +117,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_RESUME, resume_from_checkpoint, VERB_RUNS,
 	    .help = "checkpoint to go on from: its directory, or true for the newest in output_dir"),
 
-	KEY(KEY_STRING, device, VERB_ALL, .heading = "Where it runs",
+	KEY(KEY_STRING, device, VERB_MACHINE, .heading = "Where it runs",
 	    .help = "devices: cpu:N (N that share the cores), cuda (all GPUs), cuda:0,2 (these two), cuda:0,0 (two workers on one GPU); "
 	            "of plan also sim:NAME (a hardware profile); unset: cuda if there is one, else cpu:1"),
 	KEY(KEY_STRING, schedule, VERB_RUNS, .fallback = "roundpipe",
@@ -142,7 +142,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_SIZE, max_vram, VERB_MODEL, .help = "memory that a device may use; unset: all that is free"),
 	KEY(KEY_SIZE, max_ram, VERB_MODEL, .help = "host memory that the run may use; unset: all that is free less 2 GiB"),
 	KEY(KEY_SIZE, max_nvme, VERB_MODEL, .fallback = "0", .or_none = 1, .help = "bytes that may lie on NVMe, reserved when the run starts"),
-	KEY(KEY_LIST, nvme_dirs, VERB_ALL, .fallback = "none", .help = "directories on NVMe disks, best one a disk"),
+	KEY(KEY_LIST, nvme_dirs, VERB_MACHINE, .fallback = "none", .help = "directories on NVMe disks, best one a disk"),
 	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .fallback = "off", .or_none = 1, .help = "bytes that the run may write to NVMe"),
 
 	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
@@ -156,6 +156,9 @@ const struct config_key config_keys[] = {
 	    .help = "write the machine as a hardware profile: a file, or a name among your own; local is what plan takes for this machine"),
 	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
 	    .help = "how long a model's products and other operations are timed; where others share the machine, longer says more"),
+
+	KEY(KEY_STRING, link_identity, VERB_KEYS, .fallback = "roundhouse-box.pem", .heading = "Links between boxes",
+	    .help = "this box's key file; keys makes it where it is not there"),
 
 	{.name = "gradient_checkpointing", .type = KEY_INERT, .verbs = VERB_DATA, .heading = "Accepted without effect",
 	 .help = "what is recomputed follows from the memory there is"},
@@ -259,7 +262,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval"}; /* in the order of the bits */
+	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval", "keys"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -79,7 +79,7 @@ static int from_keys(const struct rh_config *config, const struct rh_family *fam
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
-	if (!(config->lora_keys_given & RH_LORA_TARGETS) && own_targets(family))
+	if (!config->lora_targets_given && own_targets(family))
 		return copy_names(family->lora_targets, own_targets(family), peft);
 	const char *every[RH_PROJS];
 	if (given->count == 1 && !strcmp(given->item[0], "all-linear"))
@@ -231,7 +231,7 @@ static int has_module(const struct rh_model *model, const char *target)
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
 {
 	const struct rh_list *given = &config->lora_target_modules;
-	if (config->adapter_name_or_path || config->lora_targets_pattern || !(config->lora_keys_given & RH_LORA_TARGETS) ||
+	if (config->adapter_name_or_path || config->lora_targets_pattern || !config->lora_targets_given ||
 	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;
 	for (size_t i = 0; i < given->count; i++)

@@ -17,14 +17,14 @@ static void test_models_that_are_not_right_are_refused(void **state)
 	refused(&scratch, "train @/run.yaml --model_name_or_path @/rows.jsonl", "rows.jsonl");
 	static const char *const edits[][3] = {
 	        /* what, instead, named */
-	        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "model.layers.2."},
+	        {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "'layer_types' must be a list of 3 words"},
 	        {"\"intermediate_size\": 64", "\"intermediate_size\": 60", "shape"},
 	        {"\"vocab_size\": 288", "\"vocab_size\": 289", "embed_tokens"},
 	        {"\"model_type\": \"qwen2\"", "\"model_type\": \"mamba\"", "mamba"},
 	        {"\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "gelu"},
 	        {"\"hidden_size\": 32", "\"hidden_size\": \"wide\"", "hidden_size"},
 	        {"\"vocab_size\": 288", "\"vocab_size\": -1", "vocab_size"},
-	        {"\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"", "yarn"},
+	        {"\"rope_type\": \"default\"", "\"rope_type\": \"spiral\"", "spiral"},
 	        {"{", "", "config.json"},
 	};
 	fill_in(&scratch, config, path, sizeof path);

@@ -26,7 +26,8 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                           {&x.device, &y.device},
 	                           {&x.schedule, &y.schedule},
 	                           {&x.optim_args, &y.optim_args},
-	                           {&x.prompt, &y.prompt}};
+	                           {&x.prompt, &y.prompt},
+	                           {&x.link_identity, &y.link_identity}};
 	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
 		same_text(*texts[i][0], *texts[i][1]);
 		*texts[i][0] = *texts[i][1] = NULL;

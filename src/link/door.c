@@ -1,0 +1,262 @@
+#include "link/door.h"
+
+#include "core/log.h"
+#include "core/minmax.h"
+#include "link/link.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FIRST_WAIT_NS (100 * 1000000ll)
+#define LAST_WAIT_NS  (5 * 1000000000ll)
+#define NOTE_EVERY_NS (60 * 1000000000ll)
+
+static int split_address(const char *address, char *host, size_t bytes, const char **port)
+{
+	const char *colon = strrchr(address, ':'), *begin = address;
+	size_t length = colon ? (size_t)(colon - address) : 0;
+	int is_bracketed = length >= 2 && address[0] == '[' && address[length - 1] == ']';
+	*port = NULL;
+	if (is_bracketed) {
+		begin++;
+		length -= 2;
+	}
+	if (!colon || !colon[1] || length >= bytes || (!is_bracketed && memchr(begin, ':', length)))
+		return rh_fail(-EINVAL, "'%.200s' is no address: write HOST:PORT, or [IPv6]:PORT", address);
+	memcpy(host, begin, length);
+	host[length] = 0;
+	*port = colon + 1;
+	return 0;
+}
+
+static int is_loopback(const struct addrinfo *info)
+{
+	if (info->ai_family == AF_INET)
+		return ntohl(((const struct sockaddr_in *)(const void *)info->ai_addr)->sin_addr.s_addr) >> 24 == 127;
+	return info->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)info->ai_addr)->sin6_addr);
+}
+
+static int resolve(const struct door *door, struct addrinfo **out)
+{
+	char host[256];
+	const char *port;
+	int rc = split_address(door->address, host, sizeof host, &port);
+	if (rc)
+		return rc;
+	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = door->listens ? AI_PASSIVE : 0};
+	const char *plain_host = door->tls ? NULL : "127.0.0.1";
+	int code = getaddrinfo(*host ? host : plain_host, port, &hints, out);
+	if (code)
+		return rh_fail(-EINVAL, "%s: %s", door->address, gai_strerror(code));
+	if (!door->tls && !is_loopback(*out)) {
+		freeaddrinfo(*out);
+		return rh_fail(-EINVAL, "%s: a link without TLS stays on this machine: give link_identity and link_peer", door->address);
+	}
+	return 0;
+}
+
+/* Little waits unsent in the kernel: acknowledgements and heartbeats would stand behind it. */
+static void set_options(int descriptor)
+{
+	int one = 1, unsent = RH_LINK_FRAME_BYTES;
+	setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	setsockopt(descriptor, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+}
+
+static int open_socket(const struct addrinfo *info)
+{
+	int descriptor = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, none = 0;
+	if (descriptor < 0)
+		return -errno;
+	set_options(descriptor);
+	setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (info->ai_family == AF_INET6)
+		setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
+	return descriptor;
+}
+
+static int listen_at(struct door *door)
+{
+	struct addrinfo *info;
+	int rc = resolve(door, &info);
+	if (rc)
+		return rc;
+	int descriptor = open_socket(info);
+	int failed = descriptor < 0 || bind(descriptor, info->ai_addr, info->ai_addrlen) || listen(descriptor, SOMAXCONN);
+	freeaddrinfo(info);
+	if (!failed) {
+		door->listener = descriptor;
+		return 0;
+	}
+	rc = descriptor < 0 ? descriptor : -errno;
+	if (descriptor >= 0)
+		close(descriptor);
+	return rh_fail(rc, "%s: cannot listen there: %s", door->address, strerror(-rc));
+}
+
+int door_open(struct door *door, const char *address, int listens, int64_t patience_ns, struct tls *tls)
+{
+	char host[256];
+	const char *port;
+	*door = (struct door){
+	        .address = address, .tls = tls, .listens = listens, .listener = -1, .patience_ns = patience_ns, .wait_ns = FIRST_WAIT_NS};
+	return listens ? listen_at(door) : split_address(address, host, sizeof host, &port);
+}
+
+void door_close(struct door *door)
+{
+	for (int i = 0; i < DOOR_PENDING; i++)
+		stream_close(door->pending[i].stream);
+	if (door->listener >= 0)
+		close(door->listener);
+	*door = (struct door){.listener = -1};
+}
+
+int door_port(const struct door *door)
+{
+	struct sockaddr_storage address;
+	socklen_t length = sizeof address;
+	if (door->listener < 0 || getsockname(door->listener, (struct sockaddr *)&address, &length))
+		return 0;
+	return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+	                                           : ((struct sockaddr_in *)&address)->sin_port);
+}
+
+/* A place of its own for a descriptor that greets. */
+static int admit(struct door *door, int descriptor, int is_connecting, int64_t now_ns)
+{
+	struct door_pending *pending = door->pending;
+	while (pending < door->pending + DOOR_PENDING && pending->stream)
+		pending++;
+	RH_ASSERT(pending < door->pending + DOOR_PENDING);
+	int rc =
+	        door->tls ? tls_stream(door->tls, descriptor, door->listens, &pending->stream) : stream_plain(descriptor, &pending->stream);
+	if (rc)
+		return rc;
+	pending->is_connecting = is_connecting;
+	pending->wants = is_connecting ? POLLOUT : POLLIN;
+	pending->deadline_ns = now_ns + door->patience_ns;
+	return 0;
+}
+
+static int count_pending(const struct door *door)
+{
+	int count = 0;
+	for (int i = 0; i < DOOR_PENDING; i++)
+		count += door->pending[i].stream != NULL;
+	return count;
+}
+
+/* A name may have several addresses (IPv6 and IPv4): each try takes the next. */
+static const struct addrinfo *nth_address(const struct addrinfo *info, unsigned n)
+{
+	const struct addrinfo *at = info;
+	for (; n > 0; n--)
+		at = at->ai_next ? at->ai_next : info;
+	return at;
+}
+
+/* An address that does not answer is tried again, ever more slowly; a name is looked up each time. */
+static int connect_to(struct door *door, int64_t now_ns)
+{
+	struct addrinfo *info;
+	door->next_try_ns = now_ns + door->wait_ns;
+	door->wait_ns = rh_min(2 * door->wait_ns, LAST_WAIT_NS);
+	int rc = resolve(door, &info);
+	if (rc)
+		return rc;
+	const struct addrinfo *chosen = nth_address(info, door->tries++);
+	int descriptor = open_socket(chosen);
+	int failed = descriptor < 0 || (connect(descriptor, chosen->ai_addr, chosen->ai_addrlen) && errno != EINPROGRESS);
+	freeaddrinfo(info);
+	if (!failed)
+		return admit(door, descriptor, 1, now_ns);
+	if (descriptor >= 0)
+		close(descriptor);
+	return 0;
+}
+
+int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns)
+{
+	int count = 0, pending = count_pending(door);
+	if (door->listener >= 0 && pending < DOOR_PENDING)
+		polls[count++] = (struct pollfd){.fd = door->listener, .events = POLLIN};
+	for (int i = 0; i < DOOR_PENDING; i++) {
+		if (!door->pending[i].stream)
+			continue;
+		polls[count++] = (struct pollfd){.fd = door->pending[i].stream->descriptor, .events = door->pending[i].wants};
+		*deadline_ns = rh_min(*deadline_ns, door->pending[i].deadline_ns);
+	}
+	if (!door->listens && is_wanted && !pending)
+		*deadline_ns = rh_min(*deadline_ns, rh_max(door->next_try_ns, now_ns));
+	return count;
+}
+
+static void accept_all(struct door *door, int64_t now_ns)
+{
+	for (int pending = count_pending(door); pending < DOOR_PENDING; pending++) {
+		int descriptor = accept4(door->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (descriptor < 0)
+			return;
+		set_options(descriptor);
+		if (admit(door, descriptor, 0, now_ns))
+			return;
+	}
+}
+
+static int greet(struct door_pending *pending)
+{
+	if (pending->is_connecting) {
+		int code = 0;
+		socklen_t length = sizeof code;
+		struct pollfd poll_now = {.fd = pending->stream->descriptor, .events = POLLOUT};
+		if (poll(&poll_now, 1, 0) == 0)
+			return -EAGAIN;
+		if (getsockopt(pending->stream->descriptor, SOL_SOCKET, SO_ERROR, &code, &length) || code)
+			return rh_fail(-ECONNREFUSED, "nobody answers: %s", strerror(code));
+		pending->is_connecting = 0;
+	}
+	return pending->stream->ops->greet(pending->stream, &pending->wants);
+}
+
+static void note_refusal(struct door *door, int code, int64_t now_ns)
+{
+	if (now_ns < door->next_note_ns)
+		return;
+	door->next_note_ns = now_ns + NOTE_EVERY_NS;
+	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(code));
+}
+
+int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out)
+{
+	int rc = 0;
+	*out = NULL;
+	if (door->listener >= 0)
+		accept_all(door, now_ns);
+	else if (is_wanted && !count_pending(door) && now_ns >= door->next_try_ns)
+		rc = connect_to(door, now_ns);
+	for (int i = 0; i < DOOR_PENDING && !rc && !*out; i++) {
+		struct door_pending *pending = &door->pending[i];
+		int code = pending->stream ? greet(pending) : -EAGAIN;
+		int is_late = code == -EAGAIN && pending->stream && now_ns >= pending->deadline_ns;
+		if (code == -EAGAIN && !is_late)
+			continue;
+		if (!code) {
+			*out = pending->stream;
+			door->wait_ns = FIRST_WAIT_NS;
+		} else {
+			stream_close(pending->stream);
+			if (code == -EACCES && !door->listens)
+				rc = code;
+			else if (code == -EACCES)
+				note_refusal(door, code, now_ns);
+		}
+		pending->stream = NULL;
+	}
+	return rc;
+}

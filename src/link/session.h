@@ -1,0 +1,68 @@
+/* One end's books of a link, without I/O, thread or clock: what to send next, and what a frame that arrived means. The owner locks it.
+ *
+ *   posted --session_next--> in flight --peer's STATE--> done          (sends)
+ *   posted --STATE tells the peer--> filling --last byte--> filled     (receives)
+ *
+ * Frames may be lost, doubled or out of order: a piece counts only where it continues what has arrived, and session_rewind sends again
+ * what is not acknowledged. */
+#ifndef RH_LINK_SESSION_H
+#define RH_LINK_SESSION_H
+
+#include "link/frame.h"
+
+struct session_message {
+	uint64_t tag;
+	char *bytes;
+	int64_t size;
+};
+
+/* Posted messages: those with numbers done..posted-1 are in `message`, at their number mod capacity. */
+struct session_queue {
+	struct session_message *message;
+	int64_t posted, done;
+	int64_t offset; /* of message `done`: bytes that the receiving end has */
+};
+
+struct session {
+	uint64_t id;      /* of this process's end, random */
+	uint64_t peer;    /* the peer's, from its HELLO; 0: none yet */
+	int64_t capacity; /* messages posted at once, a direction */
+	struct session_queue out, in;
+	struct {
+		int64_t number, offset; /* the next byte to send */
+	} next;
+	int64_t allowed; /* sends that the peer has posted receives for */
+	struct {
+		int64_t done, offset; /* of `in`, as the peer last learned it */
+		int64_t ping_ns;
+	} told;
+	int is_state_due, is_pong_due, is_bye_due, has_said_bye, has_heard_bye;
+	uint64_t pong;
+	int64_t heard_ns;               /* when the last frame arrived */
+	int64_t progress_ns;            /* when the peer last acknowledged more, or there was nothing to acknowledge */
+	int64_t shortest_echo_ns;       /* 0: none yet */
+	int64_t heartbeat_ns, retry_ns; /* retry: sends again after so long without progress; INT64_MAX: the transport loses nothing */
+	char abort_line[512];           /* to tell the peer; empty: none */
+	int is_abort_due;
+};
+
+/* id: not 0. -ENOMEM. */
+int session_open(struct session *session, uint64_t id, int64_t capacity, int64_t heartbeat_ns, int64_t retry_ns) RH_MUST;
+void session_close(struct session *session);
+
+/* -ENOBUFS: `capacity` are posted already. */
+int session_send(struct session *session, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
+int session_receive(struct session *session, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+
+/* A connection begins: all that is unacknowledged is sent again, and the peer learns what has arrived. */
+void session_rewind(struct session *session, int64_t now_ns);
+/* 1: *out is the next frame, whose payload is borrowed until the message is done; 0: nothing to say before session_deadline. */
+int session_next(struct session *session, int64_t now_ns, struct frame *out) RH_MUST;
+int64_t session_deadline(const struct session *session);
+
+/* Where the payload of a decoded DATA frame goes; *into NULL: it is read and dropped. -EPROTO: not what this box expects. */
+int session_expect(const struct session *session, const struct frame *frame, char **into) RH_MUST;
+/* A frame that arrived whole and passed frame_check; `payload`: of ABORT. -EPROTO, or -ECONNABORTED where the peer ends the link. */
+int session_take(struct session *session, int64_t now_ns, const struct frame *frame, const char *payload) RH_MUST;
+
+#endif

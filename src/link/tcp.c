@@ -1,0 +1,514 @@
+/* States of a link's thread, which owns the door and the connections; sessions and the fault are shared under the lock.
+ *
+ *            door_step gives a stream      HELLO said and heard
+ *   no connection ------------> greeting -----------------> live --broken--> no connection
+ *         |                                                  |
+ *         +-- give_up, wrong peer, unlike greetings, protocol fault, close: the thread ends, telling the peer where it can
+ *
+ * A new stream that has greeted takes the place of a live one: the peer noticed a break before this end did. */
+#include "link/tcp.h"
+
+#include "core/alloc.h"
+#include "core/fault.h"
+#include "core/minmax.h"
+#include "link/conn.h"
+#include "link/door.h"
+#include "link/hello.h"
+#include "link/session.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FRAMES_A_TURN = 32 };
+#define SECOND_NS   1000000000ll
+#define FAREWELL_NS (2 * SECOND_NS)
+#define PATIENCE_NS (10 * SECOND_NS) /* with a connection that has not greeted */
+
+struct tcp_link {
+	struct rh_link base;
+	struct rh_tcp_options options; /* strings are copies */
+	struct rh_link_timing timing;
+	struct tls *tls;
+	struct door door;
+	int port, wake; /* eventfd: something was posted */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	/* protected by lock */
+	struct session session;
+	struct rh_fault fault;
+	struct rh_link_progress progress;
+	int closes;
+	/* the thread's own */
+	struct conn live, greeting;
+	struct {
+		int has_said, has_heard;
+		int64_t deadline_ns;
+		uint64_t peer;
+	} greets;
+	int64_t without_ns; /* since when there is no connection */
+	int has_connected;
+};
+
+static int64_t now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
+}
+
+static void wake(struct tcp_link *link)
+{
+	uint64_t one = 1;
+	ssize_t written = write(link->wake, &one, sizeof one);
+	(void)written; /* full: the thread is awake */
+}
+
+/* The link is at an end; the peer is told where the fault is this end's. */
+static void end_with(struct tcp_link *link, int rc)
+{
+	pthread_mutex_lock(&link->lock);
+	int is_ours = !rh_fault_code(&link->fault) && rc != -ECONNRESET && rc != -ECONNABORTED;
+	rh_fault_keep(&link->fault, rc);
+	if (is_ours && !link->session.is_abort_due) {
+		snprintf(link->session.abort_line, sizeof link->session.abort_line, "%s", rh_error(rc));
+		link->session.is_abort_due = 1;
+	}
+	pthread_cond_broadcast(&link->changed);
+	pthread_mutex_unlock(&link->lock);
+}
+
+/* Greeting: HELLO, once each way. */
+
+static int greeting_next(void *context, struct frame *out)
+{
+	struct tcp_link *link = context;
+	if (link->greets.has_said)
+		return 0;
+	link->greets.has_said = 1;
+	*out = (struct frame){.type = FRAME_HELLO,
+	                      .length = (uint32_t)strlen(link->options.greeting),
+	                      .a = link->session.id,
+	                      .payload = link->options.greeting};
+	return 1;
+}
+
+static int greeting_expect(void *context, const struct frame *frame, char **into)
+{
+	(void)context, (void)frame, (void)into;
+	return rh_fail(-EPROTO, "the peer sent a message before it greeted");
+}
+
+static int greeting_take(void *context, const struct frame *frame, const char *payload)
+{
+	struct tcp_link *link = context;
+	if (frame->type == FRAME_ABORT)
+		return session_take(&link->session, now(), frame, payload);
+	if (frame->type != FRAME_HELLO || !frame->a)
+		return rh_fail(-EPROTO, "the peer did not greet");
+	link->greets.has_heard = 1;
+	link->greets.peer = frame->a;
+	return hello_compare(link->options.greeting, payload, frame->length);
+}
+
+/* Live: the session. */
+
+static int live_next(void *context, struct frame *out)
+{
+	struct tcp_link *link = context;
+	pthread_mutex_lock(&link->lock);
+	int any = session_next(&link->session, now(), out);
+	pthread_mutex_unlock(&link->lock);
+	return any;
+}
+
+static int live_expect(void *context, const struct frame *frame, char **into)
+{
+	struct tcp_link *link = context;
+	pthread_mutex_lock(&link->lock);
+	int rc = session_expect(&link->session, frame, into);
+	pthread_mutex_unlock(&link->lock);
+	return rc;
+}
+
+static int live_take(void *context, const struct frame *frame, const char *payload)
+{
+	struct tcp_link *link = context;
+	pthread_mutex_lock(&link->lock);
+	int rc = session_take(&link->session, now(), frame, payload);
+	pthread_mutex_unlock(&link->lock);
+	return rc;
+}
+
+static struct conn_peer greeting_peer(struct tcp_link *link)
+{
+	return (struct conn_peer){.next = greeting_next, .expect = greeting_expect, .take = greeting_take, .context = link};
+}
+
+static struct conn_peer live_peer(struct tcp_link *link)
+{
+	return (struct conn_peer){.next = live_next, .expect = live_expect, .take = live_take, .context = link};
+}
+
+/* Whether the link itself is at fault, or only the connection. */
+static int is_fatal(int rc)
+{
+	return rc == -EPROTO || rc == -EINVAL || rc == -EACCES || rc == -ENOMEM || rc == -ECONNABORTED || rc == -ESTALE;
+}
+
+static void publish(struct tcp_link *link)
+{
+	pthread_mutex_lock(&link->lock);
+	struct rh_link_progress *progress = &link->progress;
+	const struct session *session = &link->session;
+	int is_new = progress->sent != session->out.done || progress->received != session->in.done || rh_fault_code(&link->fault);
+	progress->sent = session->out.done;
+	progress->received = session->in.done;
+	progress->latency_s = (double)session->shortest_echo_ns / 2e9;
+	progress->bytes_sent += link->live.bytes_out;
+	progress->bytes_received += link->live.bytes_in;
+	link->live.bytes_out = link->live.bytes_in = 0;
+	if (is_new)
+		pthread_cond_broadcast(&link->changed);
+	pthread_mutex_unlock(&link->lock);
+	if (is_new && link->options.notify)
+		link->options.notify(link->options.context);
+}
+
+static void disconnect(struct tcp_link *link)
+{
+	publish(link);
+	conn_close(&link->live);
+	link->without_ns = now();
+}
+
+/* The connection is of no use any more. After a farewell that is the end of the link. */
+static int broken(struct tcp_link *link)
+{
+	disconnect(link);
+	pthread_mutex_lock(&link->lock);
+	int is_over = link->session.has_heard_bye;
+	pthread_mutex_unlock(&link->lock);
+	return is_over ? rh_fail(-ECONNRESET, "the peer has closed the link") : 0;
+}
+
+static int promote(struct tcp_link *link)
+{
+	pthread_mutex_lock(&link->lock);
+	int is_same = !link->session.peer || link->session.peer == link->greets.peer;
+	if (is_same) {
+		link->session.peer = link->greets.peer;
+		session_rewind(&link->session, now());
+		link->progress.reconnects += link->has_connected;
+	}
+	pthread_mutex_unlock(&link->lock);
+	if (!is_same)
+		return rh_fail(-ESTALE, "the peer was started anew: all boxes go on from their common checkpoint");
+	if (link->live.stream)
+		disconnect(link);
+	link->live = link->greeting;
+	link->greeting.stream = NULL;
+	link->has_connected = 1;
+	return 0;
+}
+
+static int step_greeting(struct tcp_link *link, int64_t now_ns)
+{
+	if (!link->greeting.stream)
+		return 0;
+	struct conn_peer peer = greeting_peer(link);
+	int rc = conn_write(&link->greeting, &peer, 2);
+	if ((!rc || rc == -EAGAIN) && !link->greets.has_heard)
+		rc = conn_read(&link->greeting, &peer, 1);
+	int is_greeted = link->greets.has_heard && !link->greeting.out.is_open && (!rc || rc == -EAGAIN);
+	if (is_greeted)
+		return promote(link);
+	if (rc && rc != -EAGAIN && is_fatal(rc))
+		return rc;
+	if ((rc && rc != -EAGAIN) || now_ns >= link->greets.deadline_ns)
+		conn_close(&link->greeting);
+	return 0;
+}
+
+static int step_live(struct tcp_link *link, int64_t now_ns)
+{
+	if (!link->live.stream)
+		return now_ns - link->without_ns < link->timing.give_up_ns
+		               ? 0
+		               : rh_fail(-ETIMEDOUT, "%s: no connection for %lld s", link->options.address,
+		                         (long long)(link->timing.give_up_ns / SECOND_NS));
+	struct conn_peer peer = live_peer(link);
+	int rc = conn_read(&link->live, &peer, FRAMES_A_TURN);
+	if (!rc || rc == -EAGAIN)
+		rc = conn_write(&link->live, &peer, FRAMES_A_TURN);
+	if (rc && rc != -EAGAIN)
+		return is_fatal(rc) ? rc : broken(link);
+	return now_ns - link->session.heard_ns < link->timing.timeout_ns ? 0 : broken(link);
+}
+
+static int step_door(struct tcp_link *link, int64_t now_ns)
+{
+	struct stream *stream;
+	int rc = door_step(&link->door, !link->live.stream && !link->greeting.stream, now_ns, &stream);
+	if (!stream)
+		return rc;
+	conn_close(&link->greeting);
+	conn_open(&link->greeting, stream);
+	link->greets.has_said = link->greets.has_heard = 0;
+	link->greets.deadline_ns = now_ns + link->door.patience_ns;
+	return 0;
+}
+
+static int add_poll(struct conn *conn, struct pollfd *polls, int count)
+{
+	if (conn->stream)
+		polls[count++] = (struct pollfd){.fd = conn->stream->descriptor, .events = (short)(conn->in_wants | conn->out_wants)};
+	return count;
+}
+
+/* Until something moves, or a time that somebody waits for. TLS may hold bytes that no poll tells of, but reading ends only where it has
+ * none, or had its share. */
+static void rest(struct tcp_link *link, int64_t now_ns, int is_busy)
+{
+	struct pollfd polls[DOOR_POLLS + 3];
+	int64_t deadline_ns = now_ns + link->timing.heartbeat_ns;
+	int count = door_polls(&link->door, !link->live.stream && !link->greeting.stream, now_ns, polls, &deadline_ns);
+	count = add_poll(&link->live, polls, count);
+	count = add_poll(&link->greeting, polls, count);
+	polls[count++] = (struct pollfd){.fd = link->wake, .events = POLLIN};
+	if (link->live.stream) {
+		pthread_mutex_lock(&link->lock);
+		deadline_ns = rh_min(deadline_ns, session_deadline(&link->session));
+		pthread_mutex_unlock(&link->lock);
+	}
+	int64_t wait_ms = is_busy ? 0 : rh_max(0, (deadline_ns - now_ns + 999999) / 1000000);
+	poll(polls, (nfds_t)count, (int)rh_min(wait_ms, 1000));
+	uint64_t woken;
+	ssize_t got = read(link->wake, &woken, sizeof woken);
+	(void)got;
+}
+
+enum part { PART_SPEAKS, PART_HAS_SPOKEN, PART_IN_SILENCE };
+
+/* The last words: an abort; or acknowledgements and the farewell, where all that was sent is done; else none. */
+static enum part last_words(struct tcp_link *link)
+{
+	pthread_mutex_lock(&link->lock);
+	const struct session *session = &link->session;
+	int is_at_fault = rh_fault_code(&link->fault), is_undone = session->out.done < session->out.posted;
+	enum part out = is_at_fault ? (session->is_abort_due ? PART_SPEAKS : PART_HAS_SPOKEN)
+	                : is_undone ? PART_IN_SILENCE
+	                            : (session->has_said_bye ? PART_HAS_SPOKEN : PART_SPEAKS);
+	pthread_mutex_unlock(&link->lock);
+	return out;
+}
+
+/* After the last words until the peer closes too, so that it reads them all. */
+static void part(struct tcp_link *link)
+{
+	struct conn_peer peer = live_peer(link);
+	int64_t until_ns = now() + FAREWELL_NS;
+	int rc = link->live.stream ? 0 : -EPIPE, has_finished = 0;
+	while ((!rc || rc == -EAGAIN) && now() < until_ns) {
+		enum part words = last_words(link);
+		if (words == PART_IN_SILENCE)
+			break;
+		if (!has_finished && words == PART_HAS_SPOKEN && !link->live.out.is_open) {
+			link->live.stream->ops->finish(link->live.stream);
+			has_finished = 1;
+		}
+		rc = has_finished ? 0 : conn_write(&link->live, &peer, 1);
+		if (!rc || rc == -EAGAIN)
+			rc = conn_read(&link->live, &peer, 1);
+		if (rc == -EAGAIN)
+			rest(link, now(), 0);
+	}
+	publish(link);
+	conn_close(&link->live);
+	conn_close(&link->greeting);
+}
+
+static int has_ended(struct tcp_link *link)
+{
+	pthread_mutex_lock(&link->lock);
+	int ended = link->closes || rh_fault_code(&link->fault);
+	pthread_mutex_unlock(&link->lock);
+	return ended;
+}
+
+static void *run(void *context)
+{
+	struct tcp_link *link = context;
+	sigset_t all; /* signals are the main thread's, and a broken connection is an error code */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
+	link->without_ns = now();
+	while (!has_ended(link)) {
+		int64_t now_ns = now();
+		int rc = step_door(link, now_ns);
+		if (!rc)
+			rc = step_greeting(link, now_ns);
+		if (!rc)
+			rc = step_live(link, now_ns);
+		if (rc)
+			end_with(link, rc);
+		publish(link);
+		if (!rc)
+			rest(link, now_ns, link->live.stream && link->live.has_more);
+	}
+	part(link);
+	return NULL;
+}
+
+/* The seam. */
+
+static int post(struct tcp_link *link, int is_send, uint64_t tag, void *bytes, int64_t size)
+{
+	pthread_mutex_lock(&link->lock);
+	int rc = rh_fault_get(&link->fault);
+	if (!rc)
+		rc = is_send ? session_send(&link->session, tag, bytes, size) : session_receive(&link->session, tag, bytes, size);
+	pthread_mutex_unlock(&link->lock);
+	wake(link);
+	return rc;
+}
+
+static int tcp_send(struct rh_link *base, uint64_t tag, const void *bytes, int64_t size)
+{
+	return post((struct tcp_link *)base, 1, tag, (void *)(uintptr_t)bytes, size);
+}
+
+static int tcp_receive(struct rh_link *base, uint64_t tag, void *bytes, int64_t size)
+{
+	return post((struct tcp_link *)base, 0, tag, bytes, size);
+}
+
+static int tcp_progress(struct rh_link *base, struct rh_link_progress *out)
+{
+	struct tcp_link *link = (struct tcp_link *)base;
+	pthread_mutex_lock(&link->lock);
+	*out = link->progress;
+	int rc = rh_fault_get(&link->fault);
+	pthread_mutex_unlock(&link->lock);
+	return rc;
+}
+
+static int tcp_wait(struct rh_link *base, int64_t sent, int64_t received)
+{
+	struct tcp_link *link = (struct tcp_link *)base;
+	int rc = 0;
+	pthread_mutex_lock(&link->lock);
+	while (!rc && (link->progress.sent < sent || link->progress.received < received)) {
+		rc = rh_fault_get(&link->fault);
+		if (!rc)
+			pthread_cond_wait(&link->changed, &link->lock);
+	}
+	pthread_mutex_unlock(&link->lock);
+	return rc;
+}
+
+static void tcp_abort(struct rh_link *base, const char *line)
+{
+	struct tcp_link *link = (struct tcp_link *)base;
+	end_with(link, rh_fail(-ECANCELED, "%s", line));
+	wake(link);
+}
+
+static void release(struct tcp_link *link)
+{
+	door_close(&link->door);
+	tls_close(link->tls);
+	session_close(&link->session);
+	if (link->wake >= 0)
+		close(link->wake);
+	rh_free((char *)(uintptr_t)link->options.address);
+	rh_free((char *)(uintptr_t)link->options.greeting);
+	rh_free(link);
+}
+
+static void tcp_close(struct rh_link *base)
+{
+	struct tcp_link *link = (struct tcp_link *)base;
+	pthread_mutex_lock(&link->lock);
+	link->closes = link->session.is_bye_due = 1;
+	pthread_mutex_unlock(&link->lock);
+	wake(link);
+	pthread_join(link->thread, NULL);
+	pthread_cond_destroy(&link->changed);
+	pthread_mutex_destroy(&link->lock);
+	release(link);
+}
+
+static const struct rh_link_ops tcp_ops = {
+        .close = tcp_close, .send = tcp_send, .receive = tcp_receive, .progress = tcp_progress, .wait = tcp_wait, .abort = tcp_abort};
+
+static int64_t or_default(int64_t value, int64_t otherwise)
+{
+	return value ? value : otherwise;
+}
+
+/* All but the thread. */
+static int prepare(struct tcp_link *link, const struct rh_tcp_options *options)
+{
+	uint64_t id = 0;
+	link->options = *options;
+	link->options.address = rh_strdup(options->address);
+	link->options.greeting = rh_strdup(options->greeting);
+	if (!link->options.address || !link->options.greeting)
+		return -ENOMEM;
+	link->timing = (struct rh_link_timing){.heartbeat_ns = or_default(options->timing.heartbeat_ns, 5 * SECOND_NS),
+	                                       .timeout_ns = or_default(options->timing.timeout_ns, 60 * SECOND_NS),
+	                                       .give_up_ns = or_default(options->timing.give_up_ns, 3600 * SECOND_NS)};
+	if (getrandom(&id, sizeof id, 0) != sizeof id)
+		return rh_fail(-EIO, "the system gives no random numbers");
+	int rc = session_open(&link->session, id | 1, options->messages, link->timing.heartbeat_ns, INT64_MAX);
+	if (rc)
+		return rc;
+	if ((link->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0)
+		return rh_fail(-errno, "a link wants a descriptor: %s", strerror(errno));
+	if (!options->identity != !options->peer)
+		return rh_fail(-EINVAL, "link_identity and link_peer go together: this box's key file, and the hash that `roundhouse keys` "
+		                        "prints at the peer");
+	if (options->identity) {
+		rc = tls_open(options->identity, options->peer, &link->tls);
+		if (rc)
+			return rc;
+	}
+	return door_open(&link->door, link->options.address, options->listens, rh_min(link->timing.timeout_ns, PATIENCE_NS), link->tls);
+}
+
+int rh_tcp_open(const struct rh_tcp_options *options, struct rh_link **out)
+{
+	RH_ASSERT(strlen(options->greeting) <= FRAME_TEXT);
+	*out = NULL;
+	struct tcp_link *link = rh_alloc(1, sizeof *link);
+	if (!link)
+		return -ENOMEM;
+	link->base.ops = &tcp_ops;
+	link->wake = link->door.listener = -1;
+	int rc = prepare(link, options);
+	if (!rc) {
+		link->port = door_port(&link->door);
+		pthread_mutex_init(&link->lock, NULL);
+		pthread_cond_init(&link->changed, NULL);
+		rc = -pthread_create(&link->thread, NULL, run, link);
+		if (rc)
+			rc = rh_fail(rc, "a link wants a thread: %s", strerror(-rc));
+	}
+	if (rc)
+		release(link);
+	else
+		*out = &link->base;
+	return rc;
+}
+
+int rh_tcp_port(const struct rh_link *link)
+{
+	return ((const struct tcp_link *)link)->port;
+}

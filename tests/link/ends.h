@@ -1,0 +1,68 @@
+/* The instances of the link seam, opened as two ends of this process. */
+#ifndef RH_TESTS_LINK_ENDS_H
+#define RH_TESTS_LINK_ENDS_H
+
+#include "check.h"
+#include "folder.h"
+
+#include "link/identity.h"
+#include "link/pair.h"
+#include "link/tcp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ENDS_MESSAGES = 16 };
+
+struct ends {
+	struct rh_link *end[2];
+	int port; /* of a listening end */
+};
+
+/* Two key files in the folder, and their hashes; made once. */
+struct ends_keys {
+	char path[2][256], hash[2][RH_IDENTITY_HASH];
+};
+
+static inline void ends_keys_make(const char *folder, struct ends_keys *keys)
+{
+	for (int i = 0; i < 2; i++) {
+		snprintf(keys->path[i], sizeof keys->path[i], "%s/box%d.pem", folder, i);
+		check_ok(rh_identity_make(keys->path[i]));
+		check_ok(rh_identity_hash(keys->path[i], keys->hash[i]));
+	}
+}
+
+/* keys NULL: plain. `through`: the address that the second end connects to, NULL: the first end's own. */
+static inline void ends_tcp(const struct ends_keys *keys, const struct rh_tcp_options *common, const char *through, struct ends *out)
+{
+	struct rh_tcp_options options = *common;
+	char address[64] = "127.0.0.1:0";
+	options.address = address;
+	options.listens = 1;
+	options.messages = ENDS_MESSAGES;
+	options.greeting = options.greeting ? options.greeting : "build=1\nmodel=tiny\n";
+	if (keys) {
+		options.identity = keys->path[0];
+		options.peer = keys->hash[1];
+	}
+	check_ok(rh_tcp_open(&options, &out->end[0]));
+	out->port = rh_tcp_port(out->end[0]);
+	snprintf(address, sizeof address, "127.0.0.1:%d", out->port);
+	if (through)
+		options.address = through;
+	options.listens = 0;
+	if (keys) {
+		options.identity = keys->path[1];
+		options.peer = keys->hash[0];
+	}
+	check_ok(rh_tcp_open(&options, &out->end[1]));
+}
+
+static inline void ends_close(struct ends *ends)
+{
+	rh_link_close(ends->end[0]);
+	rh_link_close(ends->end[1]);
+}
+
+#endif

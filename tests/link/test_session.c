@@ -1,0 +1,231 @@
+/* The protocol of a link without threads or clocks: two sessions over a line that loses, doubles, holds up and reorders frames, in a time
+ * of its own. */
+#include "check.h"
+
+#include "link/session.h"
+
+#include <string.h>
+
+enum { CAPACITY = 8, MESSAGES = 40, LONGEST = 3 * RH_LINK_FRAME_BYTES, FLYING = 4096 };
+
+struct flying {
+	int is_there;
+	int64_t arrival_ns;
+	unsigned char header[FRAME_HEADER];
+	struct frame frame;
+};
+
+struct line {
+	struct flying *flying;
+	uint64_t seed;
+	double lost, doubled;
+	int64_t latency_ns, jitter_ns;
+};
+
+struct end {
+	struct session session;
+	struct line line; /* towards this end */
+	char *out, *in;
+	int64_t size[MESSAGES], posted;
+};
+
+static double draw(uint64_t *seed)
+{
+	return (double)check_random(seed) / 4294967296.0;
+}
+
+static void launch(struct line *line, const struct frame *frame, int64_t now_ns)
+{
+	if (draw(&line->seed) < line->lost)
+		return;
+	int copies = 1 + (draw(&line->seed) < line->doubled);
+	for (int i = 0; i < FLYING && copies; i++) {
+		if (line->flying[i].is_there)
+			continue;
+		line->flying[i] =
+		        (struct flying){.is_there = 1,
+		                        .arrival_ns = now_ns + line->latency_ns + (int64_t)(draw(&line->seed) * (double)line->jitter_ns),
+		                        .frame = *frame};
+		frame_encode(frame, line->flying[i].header);
+		copies--;
+	}
+	assert_int_equal(copies, 0); /* credits bound what is on its way */
+}
+
+static void land(struct end *end, const struct flying *flying, int64_t now_ns)
+{
+	struct frame frame;
+	char *into = NULL;
+	check_ok(frame_decode(flying->header, &frame));
+	assert_true(frame_check(flying->header, frame_hash(flying->frame.payload, frame.length)));
+	if (frame.type == FRAME_DATA)
+		check_ok(session_expect(&end->session, &frame, &into));
+	if (into && frame.length)
+		memcpy(into, flying->frame.payload, frame.length);
+	check_ok(session_take(&end->session, now_ns, &frame, flying->frame.payload));
+}
+
+static void post_more(struct end *end)
+{
+	while (end->posted < MESSAGES && end->posted < end->session.out.done + CAPACITY && end->posted < end->session.in.done + CAPACITY) {
+		int64_t at = end->posted++;
+		check_ok(session_send(&end->session, (uint64_t)at, end->out + at * LONGEST, end->size[at]));
+		check_ok(session_receive(&end->session, (uint64_t)at, end->in + at * LONGEST, end->size[at]));
+	}
+}
+
+static void turn(struct end *end, struct end *other, int64_t now_ns)
+{
+	struct frame frame;
+	post_more(end);
+	for (int i = 0; i < FLYING; i++) {
+		struct flying *flying = &end->line.flying[i];
+		if (!flying->is_there || flying->arrival_ns > now_ns)
+			continue;
+		flying->is_there = 0;
+		land(end, flying, now_ns);
+	}
+	for (int frames = 0; frames < 4 && session_next(&end->session, now_ns, &frame); frames++)
+		launch(&other->line, &frame, now_ns);
+}
+
+static void cut(struct end *ends, int64_t now_ns)
+{
+	for (int i = 0; i < 2; i++) {
+		memset(ends[i].line.flying, 0, FLYING * sizeof *ends[i].line.flying);
+		session_rewind(&ends[i].session, now_ns);
+	}
+}
+
+static void make_end(struct end *end, int which, uint64_t *seed, const int64_t *size)
+{
+	int64_t retry_ns = 40000000;
+	check_ok(session_open(&end->session, 1 + (uint64_t)which, CAPACITY, retry_ns, retry_ns));
+	end->session.peer = 2 - (uint64_t)which;
+	session_rewind(&end->session, 1);
+	memcpy(end->size, size, sizeof end->size);
+	end->posted = 0;
+	memset(end->in, 0, (size_t)MESSAGES * LONGEST);
+	memset(end->line.flying, 0, FLYING * sizeof *end->line.flying);
+	end->line.seed = check_random(seed) | 1u;
+	end->line.lost = draw(seed) < 0.5 ? 0.2 * draw(seed) : 0;
+	end->line.doubled = draw(seed) < 0.5 ? 0.2 * draw(seed) : 0;
+	end->line.latency_ns = (int64_t)(draw(seed) * 2e7);
+	end->line.jitter_ns = (int64_t)(draw(seed) * 1e7);
+	for (int64_t i = 0; i < (int64_t)MESSAGES * LONGEST; i += 64)
+		end->out[i] = (char)check_random(seed);
+}
+
+static int is_over(const struct end *ends)
+{
+	return ends[0].session.out.done == MESSAGES && ends[0].session.in.done == MESSAGES && ends[1].session.out.done == MESSAGES &&
+	       ends[1].session.in.done == MESSAGES;
+}
+
+static void run_one(struct end *ends, uint64_t *seed)
+{
+	int64_t size[MESSAGES], now_ns = 1;
+	for (int i = 0; i < MESSAGES; i++)
+		size[i] = check_random(seed) % 4 ? check_random(seed) % 2000 : check_random(seed) % LONGEST;
+	for (int i = 0; i < 2; i++)
+		make_end(&ends[i], i, seed, size);
+	double cuts = draw(seed) < 0.5 ? 0.002 : 0;
+	for (int turns = 0; !is_over(ends); turns++, now_ns += 1000000) {
+		assert_true(turns < 200000);
+		if (draw(seed) < cuts)
+			cut(ends, now_ns);
+		for (int i = 0; i < 2; i++)
+			turn(&ends[i], &ends[!i], now_ns);
+	}
+	for (int i = 0; i < 2; i++)
+		for (int m = 0; m < MESSAGES; m++)
+			assert_memory_equal(ends[i].out + m * LONGEST, ends[!i].in + m * LONGEST, (size_t)size[m]);
+	for (int i = 0; i < 2; i++)
+		session_close(&ends[i].session);
+}
+
+static void test_session_any_line_delivers_once_and_in_order(void **state)
+{
+	(void)state;
+	uint64_t seed = check_seed();
+	struct end *ends = calloc(2, sizeof *ends);
+	assert_non_null(ends);
+	for (int i = 0; i < 2; i++) {
+		ends[i].out = calloc(MESSAGES, LONGEST);
+		ends[i].in = calloc(MESSAGES, LONGEST);
+		ends[i].line.flying = calloc(FLYING, sizeof(struct flying));
+		assert_true(ends[i].out && ends[i].in && ends[i].line.flying);
+	}
+	int lines = getenv("RH_LONG") ? 2000 : CHECK_THREADS_ONLY ? 2 : 60;
+	for (int i = 0; i < lines; i++)
+		run_one(ends, &seed);
+	printf("%d lines: up to 20%% lost, 20%% doubled, 20 ms latency, 10 ms jitter, cuts\n", lines);
+	for (int i = 0; i < 2; i++) {
+		free(ends[i].out);
+		free(ends[i].in);
+		free(ends[i].line.flying);
+	}
+	free(ends);
+}
+
+static void take_state_of(struct session *session, uint64_t done, uint64_t offset, uint64_t posted, int expected)
+{
+	struct frame frame = {.type = FRAME_STATE, .a = done, .b = offset, .c = posted, .d = session->id};
+	assert_int_equal(session_take(session, 1, &frame, NULL), expected);
+}
+
+/* A peer that lies about what it has is a fault, not a wild pointer. */
+static void test_session_acknowledging_more_than_was_sent_is_a_fault(void **state)
+{
+	(void)state;
+	struct session session;
+	char bytes[10] = {0};
+	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
+	session_rewind(&session, 0);
+	check_ok(session_send(&session, 1, bytes, sizeof bytes));
+	take_state_of(&session, 2, 0, 2, -EPROTO);
+	take_state_of(&session, 1, 1, 2, -EPROTO);
+	take_state_of(&session, 0, 10, 2, -EPROTO);
+	take_state_of(&session, 0, UINT64_MAX, 2, -EPROTO);
+	take_state_of(&session, UINT64_MAX, 0, 2, -EPROTO);
+	take_state_of(&session, 1, 0, 0, -EPROTO);
+	assert_int_equal(session.out.done, 0);
+	take_state_of(&session, 0, 9, 1, 0);
+	take_state_of(&session, 1, 0, 1, 0);
+	assert_int_equal(session.out.done, 1);
+	session_close(&session);
+}
+
+static void test_session_unasked_or_unlike_pieces_are_faults(void **state)
+{
+	(void)state;
+	struct session session;
+	char bytes[10], *into;
+	check_ok(session_open(&session, 5, CAPACITY, 1, INT64_MAX));
+	session_rewind(&session, 0);
+	struct frame frame = {.type = FRAME_DATA, .length = 10, .a = 0, .b = 0, .c = 10, .d = 3};
+	assert_int_equal(session_expect(&session, &frame, &into), -EPROTO); /* nothing is posted */
+	check_ok(session_receive(&session, 3, bytes, sizeof bytes));
+	check_ok(session_expect(&session, &frame, &into));
+	assert_ptr_equal(into, bytes);
+	frame.c = 11;
+	assert_int_equal(session_expect(&session, &frame, &into), -EPROTO);
+	frame.c = 10;
+	frame.d = 4;
+	assert_int_equal(session_expect(&session, &frame, &into), -EPROTO);
+	frame.d = 3;
+	frame.b = 1; /* not where the message stands: dropped */
+	check_ok(session_expect(&session, &frame, &into));
+	assert_null(into);
+	session_close(&session);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_session_any_line_delivers_once_and_in_order),
+	        cmocka_unit_test(test_session_acknowledging_more_than_was_sent_is_a_fault),
+	        cmocka_unit_test(test_session_unasked_or_unlike_pieces_are_faults),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

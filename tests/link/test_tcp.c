@@ -1,0 +1,293 @@
+/* A TCP link and what may happen to it: cut connections, strangers, peers that stall, differ or were started anew. */
+#include "ends.h"
+#include "relay.h"
+
+#include "link/frame.h"
+
+static struct ends_keys keys;
+static char folder[] = "/tmp/rh-tcp-XXXXXX";
+static const struct rh_link_timing hasty = {.heartbeat_ns = 50000000, .timeout_ns = 300000000, .give_up_ns = 20000000000};
+
+/* Messages go both ways through a relay that cuts the connection again and again; every byte arrives once. */
+static void test_tcp_cut_at_random_moments_loses_and_doubles_nothing(void **state)
+{
+	(void)state;
+	enum { SIZE = 300000 };
+	int cuts_wanted = getenv("RH_LONG") ? 400 : 40;
+	struct relay relay;
+	struct ends ends;
+	struct rh_link_progress progress;
+	char through[32];
+	static char out[2][ENDS_MESSAGES][SIZE], in[2][ENDS_MESSAGES][SIZE];
+	uint64_t seed = check_seed(), number = 0;
+	relay_open(&relay, 2000000, seed);
+	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
+	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	relay_start(&relay, ends.port);
+	for (; relay.cuts < cuts_wanted; number++) {
+		int at = (int)(number % ENDS_MESSAGES);
+		for (int i = 0; i < 2; i++) {
+			if (number >= ENDS_MESSAGES) {
+				check_ok(ends.end[i]->ops->wait(ends.end[i], (int64_t)number - ENDS_MESSAGES + 1,
+				                                (int64_t)number - ENDS_MESSAGES + 1));
+				/* what the other end sent as this number: the marks that it wrote then */
+				uint64_t marked;
+				memcpy(&marked, in[i][at], sizeof marked);
+				assert_int_equal(marked, 2 * (number - ENDS_MESSAGES) + !i);
+				memcpy(&marked, in[i][at] + SIZE - 8, sizeof marked);
+				assert_int_equal(marked, 2 * (number - ENDS_MESSAGES) + !i);
+			}
+			uint64_t mark = 2 * number + (uint64_t)i;
+			memset(in[i][at], 0, SIZE);
+			check_ok(ends.end[i]->ops->receive(ends.end[i], number, in[i][at], SIZE));
+			check_ok(ends.end[!i]->ops->progress(ends.end[!i], &progress));
+			if (number >= ENDS_MESSAGES)
+				check_ok(ends.end[i]->ops->wait(ends.end[i], (int64_t)number - ENDS_MESSAGES + 1, 0));
+			memcpy(out[i][at], &mark, sizeof mark);
+			memcpy(out[i][at] + SIZE - 8, &mark, sizeof mark);
+			check_ok(ends.end[i]->ops->send(ends.end[i], number, out[i][at], SIZE));
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		check_ok(ends.end[i]->ops->wait(ends.end[i], (int64_t)number, (int64_t)number));
+	check_ok(ends.end[1]->ops->progress(ends.end[1], &progress));
+	printf("%d cuts, %lld reconnects, %llu messages of %d bytes each way, %.2f of them on the wire\n", (int)relay.cuts,
+	       (long long)progress.reconnects, (unsigned long long)number, SIZE, (double)progress.bytes_sent / ((double)number * SIZE));
+	assert_true(progress.reconnects > 0);
+	ends_close(&ends);
+	relay_close(&relay);
+}
+
+/* A connection that says nothing any more counts as broken after the timeout, and is made anew. */
+static void test_tcp_a_silent_connection_is_made_anew(void **state)
+{
+	(void)state;
+	struct relay relay;
+	struct ends ends;
+	struct rh_link_progress progress;
+	char through[32], byte = 0;
+	relay_open(&relay, 0, check_seed());
+	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
+	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	relay_start(&relay, ends.port);
+	for (int i = 0; i < 2; i++) {
+		check_ok(ends.end[0]->ops->receive(ends.end[0], (uint64_t)i, &byte, 1));
+		check_ok(ends.end[1]->ops->send(ends.end[1], (uint64_t)i, "x", 1));
+		if (!i)
+			check_ok(ends.end[0]->ops->wait(ends.end[0], 0, 1));
+		if (!i)
+			usleep(200000); /* echoes pass */
+		relay.is_mute = !i;
+		if (!i)
+			usleep(600000);
+	}
+	check_ok(ends.end[0]->ops->wait(ends.end[0], 0, 2));
+	check_ok(ends.end[0]->ops->progress(ends.end[0], &progress));
+	assert_true(progress.reconnects >= 1);
+	assert_true(progress.latency_s > 0 && progress.latency_s < 0.05);
+	ends_close(&ends);
+	relay_close(&relay);
+}
+
+static void exchange_one(struct ends *ends, int64_t number)
+{
+	char byte = 0;
+	check_ok(ends->end[0]->ops->receive(ends->end[0], 9, &byte, 1));
+	check_ok(ends->end[1]->ops->send(ends->end[1], 9, "y", 1));
+	check_ok(ends->end[0]->ops->wait(ends->end[0], 0, number));
+	assert_int_equal(byte, 'y');
+}
+
+/* Garbage, silence, a flood of connections, a TLS client without a certificate's key that is known: the link's own peer is served. */
+static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state)
+{
+	(void)state;
+	struct ends ends;
+	struct rh_link *stranger;
+	char name[300], address[32];
+	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	exchange_one(&ends, 1);
+	int silent[4], loud = relay_socket(ends.port, 0);
+	for (int i = 0; i < 4; i++)
+		silent[i] = relay_socket(ends.port, 0);
+	static const char garbage[100000] = "GET / HTTP/1.1\r\n\r\n";
+	assert_true(send(loud, garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
+	for (int i = 0; i < 200; i++)
+		close(relay_socket(ends.port, 0));
+	snprintf(name, sizeof name, "%s/stranger.pem", folder);
+	check_ok(rh_identity_make(name));
+	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
+	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
+	                                              .identity = name,
+	                                              .peer = keys.hash[0],
+	                                              .greeting = "build=1\nmodel=tiny\n",
+	                                              .messages = 1,
+	                                              .timing = hasty},
+	                     &stranger));
+	assert_int_equal(stranger->ops->wait(stranger, 1, 0), -EACCES);
+	printf("told the stranger: %s\n", rh_error(-EACCES));
+	rh_link_close(stranger);
+	exchange_one(&ends, 2);
+	close(loud);
+	for (int i = 0; i < 4; i++)
+		close(silent[i]);
+	unlink(name);
+	ends_close(&ends);
+}
+
+/* The one that connects finds someone else than it was told. */
+static void test_tcp_the_wrong_listener_is_named(void **state)
+{
+	(void)state;
+	struct ends ends;
+	struct rh_link *link;
+	char address[32];
+	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
+	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
+	                                              .identity = keys.path[1],
+	                                              .peer = keys.hash[1], /* should be [0] */
+	                                              .greeting = "",
+	                                              .messages = 1,
+	                                              .timing = hasty},
+	                     &link));
+	assert_int_equal(link->ops->wait(link, 1, 0), -EACCES);
+	assert_non_null(strstr(rh_error(-EACCES), keys.hash[0]));
+	rh_link_close(link);
+	ends_close(&ends);
+}
+
+static void expect_greeting_fault(const char *mine, const char *theirs, const char *word)
+{
+	struct rh_link *ends[2];
+	char address[32] = "127.0.0.1:0";
+	struct rh_tcp_options options = {.address = address, .listens = 1, .greeting = mine, .messages = 1, .timing = hasty};
+	check_ok(rh_tcp_open(&options, &ends[0]));
+	snprintf(address, sizeof address, "127.0.0.1:%d", rh_tcp_port(ends[0]));
+	options.listens = 0;
+	options.greeting = theirs;
+	check_ok(rh_tcp_open(&options, &ends[1]));
+	for (int i = 0; i < 2; i++) {
+		int rc = ends[i]->ops->wait(ends[i], 1, 0);
+		assert_int_equal(rc, -EINVAL);
+		if (!strstr(rh_error(rc), word))
+			fail_msg("'%s' does not name %s", rh_error(rc), word);
+	}
+	rh_link_close(ends[0]);
+	rh_link_close(ends[1]);
+}
+
+static void test_tcp_boxes_that_differ_name_the_first_difference(void **state)
+{
+	(void)state;
+	expect_greeting_fault("build=1\ndtype=bf16\nseed=1\n", "build=1\ndtype=fp32\nseed=2\n", "dtype");
+	expect_greeting_fault("build=1\nmodel=a\n", "build=1\n", "versions");
+}
+
+/* An end that was started anew knows nothing of what it had: the other does not go on with it. */
+static void test_tcp_a_peer_started_anew_ends_the_link(void **state)
+{
+	(void)state;
+	struct ends ends;
+	struct rh_link *again;
+	char address[32];
+	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	exchange_one(&ends, 1);
+	char byte = 0;
+	check_ok(ends.end[1]->ops->send(ends.end[1], 1, &byte, 1)); /* not received: the end goes without a farewell */
+	rh_link_close(ends.end[1]);
+	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
+	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
+	                                              .identity = keys.path[1],
+	                                              .peer = keys.hash[0],
+	                                              .greeting = "build=1\nmodel=tiny\n",
+	                                              .messages = 1,
+	                                              .timing = hasty},
+	                     &again));
+	assert_int_equal(ends.end[0]->ops->wait(ends.end[0], 1, 0), -ESTALE);
+	rh_link_close(ends.end[0]);
+	rh_link_close(again);
+}
+
+static void test_tcp_nobody_there_is_given_up(void **state)
+{
+	(void)state;
+	struct rh_link *link;
+	struct rh_link_timing timing = hasty;
+	timing.give_up_ns = 300000000;
+	struct rh_tcp_options options = {.address = "127.0.0.1:1", .greeting = "", .messages = 1, .timing = timing};
+	check_ok(rh_tcp_open(&options, &link));
+	assert_int_equal(link->ops->wait(link, 1, 0), -ETIMEDOUT);
+	rh_link_close(link);
+}
+
+static void test_tcp_bad_options_are_refused_in_one_line(void **state)
+{
+	(void)state;
+	static const struct {
+		struct rh_tcp_options options;
+		const char *word;
+	} cases[] = {
+	        {{.address = "nowhere", .listens = 1}, "HOST:PORT"},
+	        {{.address = "::1:99", .listens = 1}, "[IPv6]"},
+	        {{.address = "0.0.0.0:0", .listens = 1}, "TLS"},
+	        {{.address = "127.0.0.1:0", .listens = 1, .identity = "/nowhere/key.pem"}, "go together"},
+	        {{.address = "127.0.0.1:0", .listens = 1, .identity = "/nowhere/key.pem", .peer = "12"}, "link_peer"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_tcp_options options = cases[i].options;
+		struct rh_link *link;
+		options.greeting = "";
+		options.messages = 1;
+		int rc = rh_tcp_open(&options, &link);
+		assert_true(rc < 0);
+		assert_null(link);
+		if (!strstr(rh_error(rc), cases[i].word))
+			fail_msg("'%s' does not name %s", rh_error(rc), cases[i].word);
+	}
+}
+
+static void test_identity_is_made_once_and_private(void **state)
+{
+	(void)state;
+	char hash[RH_IDENTITY_HASH];
+	assert_int_equal(rh_identity_make(keys.path[0]), -EEXIST);
+	check_ok(rh_identity_hash(keys.path[0], hash));
+	assert_string_equal(hash, keys.hash[0]);
+	assert_string_not_equal(keys.hash[0], keys.hash[1]);
+	assert_int_equal(rh_identity_hash("/nowhere/key.pem", hash), -ENOENT);
+	assert_int_equal(access(keys.path[0], R_OK), 0);
+}
+
+static int make_keys(void **state)
+{
+	(void)state;
+	if (!mkdtemp(folder))
+		return -1;
+	ends_keys_make(folder, &keys);
+	return 0;
+}
+
+static int remove_keys(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		unlink(keys.path[i]);
+	return rmdir(folder);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_tcp_cut_at_random_moments_loses_and_doubles_nothing),
+	        cmocka_unit_test(test_tcp_a_silent_connection_is_made_anew),
+	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
+	        cmocka_unit_test(test_tcp_the_wrong_listener_is_named),
+	        cmocka_unit_test(test_tcp_boxes_that_differ_name_the_first_difference),
+	        cmocka_unit_test(test_tcp_a_peer_started_anew_ends_the_link),
+	        cmocka_unit_test(test_tcp_nobody_there_is_given_up),
+	        cmocka_unit_test(test_tcp_bad_options_are_refused_in_one_line),
+	        cmocka_unit_test(test_identity_is_made_once_and_private),
+	};
+	return cmocka_run_group_tests(tests, make_keys, remove_keys);
+}
