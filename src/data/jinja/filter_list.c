@@ -240,8 +240,10 @@ static struct jinja_value do_items(struct jinja *j, struct jinja_value value, co
 static struct jinja_call rest_of(const struct jinja_call *call, size_t taken)
 {
 	struct jinja_call rest = *call;
-	rest.argument += taken;
-	rest.count -= taken;
+	if (taken) { /* there may be none */
+		rest.argument += taken;
+		rest.count -= taken;
+	}
 	return rest;
 }
 

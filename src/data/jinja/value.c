@@ -440,7 +440,8 @@ struct jinja_list *jinja_items(struct jinja *j, struct jinja_value value)
 		return value.as.list;
 	case JINJA_GENERATOR:
 		list = jinja_take(&j->arena, 1, sizeof *list);
-		list->item = value.as.list->item + value.as.list->at;
+		if (value.as.list->count)
+			list->item = value.as.list->item + value.as.list->at;
 		list->count = list->capacity = value.as.list->count - value.as.list->at;
 		value.as.list->at = value.as.list->count;
 		return list;
