@@ -155,12 +155,14 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 	for (size_t i = 0; out->position < 0 && i < check->calls; i++) {
 		const struct check_call *call = &check->call[i];
 		long long step = call->call.step;
-		if (call->outputs == call->call.micro_batches && call->trained == (call->call.updates ? trainable : 0))
+		int taken = call->call.updates ? trainable : 0, ready = check->options.stale ? (int)call->published : taken;
+		if (call->outputs == call->call.micro_batches && call->trained == taken && call->published == ready)
 			continue;
 		out->position = check->done;
-		snprintf(out->text, sizeof out->text,
-		         "step %lld ends with the results of %lld of %lld micro-batches read and %lld of %d gradients taken", step,
-		         (long long)call->outputs, (long long)call->call.micro_batches, (long long)call->trained,
-		         call->call.updates ? trainable : 0);
+		snprintf(
+		        out->text, sizeof out->text,
+		        "step %lld ends with the results of %lld of %lld micro-batches read, %lld of %d gradients taken, %lld blocks ready",
+		        step, (long long)call->outputs, (long long)call->call.micro_batches, (long long)call->trained, taken,
+		        (long long)call->published);
 	}
 }

@@ -3,7 +3,7 @@
 
 enum arena_piece { ARENA_KEPT, ARENA_RUNNING }; /* the two pieces that the checker knows of a device's arena */
 
-struct check_call *check_call_of(struct rh_check *check, int64_t step)
+struct check_call *check_call_of(const struct rh_check *check, int64_t step)
 {
 	for (size_t i = check->calls; i-- > 0;)
 		if (check->call[i].call.step == step)
@@ -38,8 +38,7 @@ static struct check_range resolve(struct rh_check *check, enum rh_room room, int
 	return check_resolve(check, &place);
 }
 
-/* The command finds this there, and reads it. */
-static void need(struct rh_check *check, struct check_range range, const struct check_content *content)
+void check_need(struct rh_check *check, struct check_range range, const struct check_content *content)
 {
 	if (check_failed(check))
 		return;
@@ -47,7 +46,7 @@ static void need(struct rh_check *check, struct check_range range, const struct 
 	check_find(check, range, content);
 }
 
-static void leave(struct rh_check *check, struct check_range range, const struct check_content *content)
+void check_put(struct rh_check *check, struct check_range range, const struct check_content *content)
 {
 	if (check_failed(check))
 		return;
@@ -66,25 +65,25 @@ static int64_t boundary_bytes(const struct rh_check *check)
 static void need_micro(struct rh_check *check)
 {
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
-	need(check, resolve(check, RH_ROOM_MICRO, check->command->at.micro, 0, 1), &micro);
+	check_need(check, resolve(check, RH_ROOM_MICRO, check->command->at.micro, 0, 1), &micro);
 }
 
 static void need_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
 {
 	struct check_content boundary = of_micro_batch(check, what, layer);
-	need(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
+	check_need(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
 }
 
 static void leave_boundary(struct rh_check *check, enum check_what what, int buffer, int layer)
 {
 	struct check_content boundary = of_micro_batch(check, what, layer);
-	leave(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
+	check_put(check, resolve(check, RH_ROOM_BOUNDARY, buffer, 0, boundary_bytes(check)), &boundary);
 }
 
 /* How many updates a block's weights have had that the command computes with. */
 static int64_t version_of(const struct rh_check *check, int b)
 {
-	const struct rh_check_call *call = &check_call_of((struct rh_check *)(uintptr_t)check, check->command->step)->call;
+	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;
 	if (!model_of(check)->block[b].trainable)
 		return 0;
 	return call->version >= 0 ? call->version : check->master[b];
@@ -103,8 +102,8 @@ static void need_weights(struct rh_check *check)
 				continue;
 			int64_t first = command->at.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
-			need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_dtype_bytes(model->dtype, model->block[b].elements)),
-			     &weights);
+			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_dtype_bytes(model->dtype, model->block[b].elements)),
+			           &weights);
 		}
 }
 
@@ -132,10 +131,10 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			const struct check_content *is = check_first(&range);
 			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : is->micro_batch;
 			content.late = added & PART_LATE ? command->micro_batch : is->late;
-			need(check, range, &content);
+			check_need(check, range, &content);
 			content.micro_batch += added & PART_AT_ONCE ? 1 : 0;
 			content.late += added & PART_LATE ? 1 : 0;
-			leave(check, range, &content);
+			check_put(check, range, &content);
 		}
 }
 
@@ -163,8 +162,8 @@ static void keep(struct rh_check *check, struct check_range range)
 		return;
 	struct check_content before = kept(check, range, command->lo), after = kept(check, range, command->hi);
 	if (command->lo > command->stage.lo)
-		need(check, range, &before);
-	leave(check, range, &after);
+		check_need(check, range, &before);
+	check_put(check, range, &after);
 }
 
 static void running(struct rh_check *check, enum check_what what, int layer, enum check_mode mode)
@@ -172,9 +171,9 @@ static void running(struct rh_check *check, enum check_what what, int layer, enu
 	struct check_content content = of_micro_batch(check, what, layer);
 	struct check_range range = resolve(check, RH_ROOM_ARENA, ARENA_RUNNING, 0, 1);
 	if (mode == CHECK_READS)
-		need(check, range, &content);
+		check_need(check, range, &content);
 	else
-		leave(check, range, &content);
+		check_put(check, range, &content);
 }
 
 static void need_input(struct rh_check *check)
@@ -192,8 +191,8 @@ static void leave_results(struct rh_check *check)
 {
 	struct check_content result = of_micro_batch(check, CHECK_RESULT, 0);
 	if (ends_model(check))
-		leave(check, resolve(check, RH_ROOM_RESULT, check->command->at.result, 0, check->options.room[RH_ROOM_RESULT].bytes),
-		      &result);
+		check_put(check, resolve(check, RH_ROOM_RESULT, check->command->at.result, 0, check->options.room[RH_ROOM_RESULT].bytes),
+		          &result);
 }
 
 static void run_forward(struct rh_check *check)
@@ -249,7 +248,7 @@ static void run_backward(struct rh_check *check)
 	struct check_range range = kept_range(check, &command->from);
 	if (!check_failed(check)) {
 		struct check_content content = kept(check, range, command->stage.hi);
-		need(check, range, &content);
+		check_need(check, range, &content);
 	}
 	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_LATE);
 	if (puts_off && !check_failed(check)) {
@@ -258,8 +257,8 @@ static void run_backward(struct rh_check *check)
 			return;
 		struct check_content before = put_off(check, late, command->hi), after = put_off(check, late, command->lo);
 		if (command->hi < command->stage.hi)
-			need(check, late, &before);
-		leave(check, late, &after);
+			check_need(check, late, &before);
+		check_put(check, late, &after);
 	}
 	if (command->at.dx >= 0)
 		leave_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
@@ -274,7 +273,7 @@ static void run_weight_gradient(struct rh_check *check)
 	if (check_failed(check))
 		return;
 	struct check_content content = put_off(check, late, command->stage.lo);
-	need(check, late, &content);
+	check_need(check, late, &content);
 	add_to_sums(check, command->lo, command->hi, PART_LATE);
 }
 
@@ -306,20 +305,19 @@ static void run_compute(struct rh_check *check)
 
 /* ---- sums ---- */
 
-/* A whole sum of the step. */
-static struct check_content whole_sum(const struct rh_check *check, int sum, int64_t base)
+struct check_content check_whole_sum(const struct rh_check *check, int sum, int64_t base)
 {
-	int64_t count = check_call_of((struct rh_check *)(uintptr_t)check, check->command->step)->call.micro_batches;
+	int64_t count = check_call_of(check, check->command->step)->call.micro_batches;
 	return (struct check_content){
 	        .what = CHECK_SUM, .which = sum, .step = check->command->step, .micro_batch = count, .late = count, .base = base};
 }
 
-static struct check_content gradient(const struct rh_check *check, int b, int64_t base)
+struct check_content check_gradient(const struct rh_check *check, int b, int64_t base)
 {
 	return (struct check_content){.what = CHECK_GRADIENT, .which = b, .step = check->command->step, .base = base};
 }
 
-static int is_sum(struct rh_check *check, int sum)
+int check_is_sum(struct rh_check *check, int sum)
 {
 	const struct rh_model *model = model_of(check);
 	int b = sum / 2;
@@ -333,11 +331,11 @@ static void run_clear(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	struct check_content zero = {.what = CHECK_SUM, .which = command->to.number, .step = command->step, .base = command->to.first};
-	if (!is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS) {
+	if (!check_is_sum(check, command->to.number) || command->to.room != RH_ROOM_SUMS) {
 		check_fault(check, -1, "clears no sum");
 		return;
 	}
-	leave(check, check_resolve(check, &command->to), &zero);
+	check_put(check, check_resolve(check, &command->to), &zero);
 }
 
 /* From a whole sum or pieces of it to as many elements of another room. */
@@ -345,7 +343,7 @@ static void run_round(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	int sum = command->from.number;
-	if (!is_sum(check, sum))
+	if (!check_is_sum(check, sum))
 		return;
 	if (command->to.room != RH_ROOM_ROUNDED || command->to.number != sum || command->to.bytes * 2 != command->from.bytes) {
 		check_fault(check, -1, "does not round one sum");
@@ -355,17 +353,17 @@ static void run_round(struct rh_check *check)
 	if (check_failed(check))
 		return;
 	int64_t base = check_first(&from)->base;
-	struct check_content whole = whole_sum(check, sum, base);
-	struct check_content rounded = gradient(check, sum / 2, to.first - (from.first - base) / 2);
-	need(check, from, &whole);
-	leave(check, to, &rounded);
+	struct check_content whole = check_whole_sum(check, sum, base);
+	struct check_content rounded = check_gradient(check, sum / 2, to.first - (from.first - base) / 2);
+	check_need(check, from, &whole);
+	check_put(check, to, &rounded);
 }
 
 static void run_host_add(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
 	int b = command->to.number;
-	if (!is_sum(check, 2 * b + 1))
+	if (!check_is_sum(check, 2 * b + 1))
 		return;
 	struct check_range from = check_resolve(check, &command->from), to = check_resolve(check, &command->to);
 	if (check_failed(check))
@@ -375,97 +373,11 @@ static void run_host_add(struct rh_check *check)
 	struct check_range other = check_resolve(check, &head);
 	if (check_failed(check))
 		return;
-	struct check_content one = whole_sum(check, 2 * b, from.first - 4 * first), two = whole_sum(check, 2 * b + 1, 0);
-	struct check_content result = gradient(check, b, 0);
-	need(check, from, &one);
-	need(check, other, &two);
-	leave(check, to, &result);
-}
-
-/* ---- the optimizer ---- */
-
-/* The block's gradient of this step is on the host, whole: in one piece, or as two sums that are added up when it is taken. */
-static void need_gradient(struct rh_check *check, int b)
-{
-	const struct rh_model *model = model_of(check);
-	const struct rh_block *block = &model->block[b];
-	if (block->uses == 2 && check->options.crosses_rounds) {
-		for (int use = 0; use < 2; use++) {
-			struct rh_place place = {RH_ROOM_HOST_SUM, -1, 2 * b + use, 0, 4 * block->elements};
-			struct check_content sum = whole_sum(check, 2 * b + use, 0);
-			need(check, check_resolve(check, &place), &sum);
-		}
-		return;
-	}
-	struct rh_place place = {RH_ROOM_HOST_GRADIENT, -1, b, 0, rh_dtype_bytes(model->dtype, block->elements)};
-	struct check_range range = check_resolve(check, &place);
-	int is_one_sum = model->dtype == RH_F32 && block->uses == 1;
-	struct check_content content = is_one_sum ? whole_sum(check, 2 * b, 0) : gradient(check, b, 0);
-	need(check, range, &content);
-}
-
-/* What the optimizer has beside what lanes name: the norm, then the blocks' masters, then what it has been told of their gradients. */
-static struct check_range optimizer_range(const struct rh_check *check, int piece)
-{
-	return (struct check_range){check->piece + check->first_piece[RH_ROOM_NONE] + piece, 0, 1};
-}
-
-/* Of gradients that have arrived. The server takes those of one step before those of the next: their order is its own. */
-static void run_norm(struct rh_check *check)
-{
-	const struct rh_model *model = model_of(check);
-	struct check_content scale = {.what = CHECK_SCALE, .step = check->command->step};
-	for (int b = 0; b < model->blocks; b++) {
-		struct check_content arrived = {.what = CHECK_ARRIVED, .which = b, .step = check->command->step};
-		if (model->block[b].trainable)
-			need(check, optimizer_range(check, 1 + model->blocks + b), &arrived);
-	}
-	leave(check, optimizer_range(check, 0), &scale);
-}
-
-static void publish(struct rh_check *check, int b, int64_t version)
-{
-	const struct rh_model *model = model_of(check);
-	struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, rh_dtype_bytes(model->dtype, model->block[b].elements)};
-	struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version};
-	leave(check, check_resolve(check, &place), &weights);
-}
-
-static void run_update(struct rh_check *check)
-{
-	const struct rh_command *command = check->command;
-	struct check_call *call = check_call_of(check, command->step);
-	int b = command->block, is_ready = command->kind == RH_COMMAND_WEIGHTS_READY, updates = is_ready != check->options.stale;
-	struct check_content scale = {.what = CHECK_SCALE, .step = command->step};
-	if (!is_sum(check, 2 * b))
-		return;
-	if (!is_ready || updates)
-		need_gradient(check, b);
-	if (call->call.clips && command->kind != RH_COMMAND_GRADIENT_ARRIVED && (!is_ready || updates))
-		need(check, optimizer_range(check, 0), &scale);
-	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED && !check_failed(check)) {
-		struct check_range range = optimizer_range(check, 1 + model_of(check)->blocks + b);
-		struct check_content arrived = {.what = CHECK_ARRIVED, .which = b, .step = command->step};
-		check_touch(check, range, CHECK_ANNOUNCES);
-		check_leave(check, range, &arrived);
-	}
-	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED || check_failed(check))
-		return;
-	struct check_range master = optimizer_range(check, 1 + b);
-	struct check_content is = {.what = CHECK_MASTER, .which = b, .step = call->call.version >= 0 ? command->step : check->master[b]};
-	if (check_first(&master)->what == CHECK_NOTHING && !is.step)
-		check_leave(check, master, &is);
-	if (updates)
-		need(check, master, &is);
-	is.step++;
-	if (updates)
-		leave(check, master, &is);
-	else if (is_ready)
-		need(check, master, &is);
-	check->master[b] += updates;
-	if (is_ready)
-		publish(check, b, updates ? check->master[b] : command->step + 1);
-	call->trained += !is_ready;
+	struct check_content one = check_whole_sum(check, 2 * b, from.first - 4 * first), two = check_whole_sum(check, 2 * b + 1, 0);
+	struct check_content result = check_gradient(check, b, 0);
+	check_need(check, from, &one);
+	check_need(check, other, &two);
+	check_put(check, to, &result);
 }
 
 /* ---- the rest ---- */
@@ -500,7 +412,7 @@ static void run_copy(struct rh_check *check)
 static void run_input(struct rh_check *check)
 {
 	struct check_content micro = of_micro_batch(check, CHECK_MICRO, 0);
-	leave(check, check_resolve(check, &check->command->to), &micro);
+	check_put(check, check_resolve(check, &check->command->to), &micro);
 }
 
 static void run_output(struct rh_check *check)
@@ -510,7 +422,7 @@ static void run_output(struct rh_check *check)
 	if (check_failed(check))
 		return;
 	range.end = range.first + 1; /* what a micro-batch of fewer rows has not filled nobody reads */
-	need(check, range, &result);
+	check_need(check, range, &result);
 	check_call_of(check, check->command->step)->outputs++;
 }
 
@@ -543,20 +455,17 @@ void check_command(struct rh_check *check)
 	case RH_COMMAND_OUTPUT:
 		run_output(check);
 		break;
-	case RH_COMMAND_NORM:
-		run_norm(check);
-		break;
 	case RH_COMMAND_GRADIENT_ARRIVED:
+	case RH_COMMAND_UPLOADS_OVER:
+	case RH_COMMAND_NORM:
 	case RH_COMMAND_WEIGHTS_READY:
 	case RH_COMMAND_GRADIENT_TAKEN:
-		run_update(check);
+		check_update(check);
 		break;
 	case RH_COMMAND_COPY:
 	case RH_COMMAND_READ:
 	case RH_COMMAND_WRITE:
 		run_copy(check);
-		break;
-	case RH_COMMAND_UPLOADS_OVER:
 		break;
 	default:
 		check_fault(check, -1, "is of a kind that the checker does not know");

@@ -56,7 +56,7 @@ struct check_range {
 
 struct check_call {
 	struct rh_check_call call;
-	int64_t outputs, trained; /* results that were read; blocks whose gradient was taken */
+	int64_t outputs, trained, published; /* results that were read; blocks whose gradient was taken; whose weights became ready */
 };
 
 struct rh_check {
@@ -106,6 +106,16 @@ const char *check_content_name(const struct check_content *content, char *text, 
 
 /* check_command.c */
 void check_command(struct rh_check *check);
-struct check_call *check_call_of(struct rh_check *check, int64_t step);
+/* The command finds this there, and reads it; it leaves this there. */
+void check_need(struct rh_check *check, struct check_range range, const struct check_content *content);
+void check_put(struct rh_check *check, struct check_range range, const struct check_content *content);
+/* A whole sum of the command's step, of all its micro-batches; a block's gradient; whether there is such a sum, else it is a fault. */
+struct check_content check_whole_sum(const struct rh_check *check, int sum, int64_t base);
+struct check_content check_gradient(const struct rh_check *check, int b, int64_t base);
+int check_is_sum(struct rh_check *check, int sum);
+struct check_call *check_call_of(const struct rh_check *check, int64_t step);
+
+/* check_update.c */
+void check_update(struct rh_check *check);
 
 #endif

@@ -1,0 +1,566 @@
+/* Lanes run in any legal order on values that are hashes: what is read is hashed, what is written is the hash. Two runs have done the
+ * same if what they tell the caller, the weights and the masters have the same hashes at the end. It knows nothing of what a command
+ * should find: that is the checker's part, which it judges. */
+#ifndef RH_TESTS_RUN_LANE_INTERPRETER_H
+#define RH_TESTS_RUN_LANE_INTERPRETER_H
+
+#include "check.h"
+
+#include "run/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lane_value {
+	int64_t first, end, base;
+	uint64_t hash;
+};
+
+struct lane_piece {
+	struct lane_value *value; /* ascending, without overlap */
+	int values, capacity;
+	int64_t bytes;
+};
+
+enum { LANE_NORMS = 16, LANE_MOST_VALUES = 256 };
+
+struct lane_machine {
+	const struct rh_check_options *options;
+	const struct rh_lanes *lanes;
+	struct lane_piece *piece;
+	int pieces, first_piece[RH_ROOMS], masters; /* masters: the piece of block 0's, the others' follow */
+	uint64_t told;                              /* sum over all outputs */
+	uint64_t norm[LANE_NORMS];                  /* of each step: sum over the gradients that have arrived */
+	uint64_t scale[LANE_NORMS];                 /* of each step that clips: the norm, once it is known */
+	int clips;
+	int64_t *arrived; /* of each block: step + 1 of the gradient that the optimizer knows of and has not taken, 0 none */
+	int broken;       /* a place that there is not */
+	int64_t *offset;
+};
+
+static inline uint64_t lane_mix(uint64_t hash, uint64_t with)
+{
+	hash = (hash ^ with) * 0x9E3779B97F4A7C15u;
+	return hash ^ hash >> 29;
+}
+
+static inline int lane_of_device(int room)
+{
+	return room >= RH_ROOM_WEIGHTS && room <= RH_ROOM_CACHE;
+}
+
+static inline int64_t lane_block_bytes(const struct rh_model *model, int room, int number)
+{
+	int is_sum = room == RH_ROOM_HOST_SUM;
+	return rh_dtype_bytes(is_sum ? RH_F32 : model->dtype, model->block[is_sum ? number / 2 : number].elements);
+}
+
+static inline void lane_machine_open(struct lane_machine *machine, const struct rh_check_options *options)
+{
+	*machine = (struct lane_machine){.options = options};
+	const struct rh_model *model = options->model;
+	for (int r = 0; r < RH_ROOMS; r++) {
+		machine->first_piece[r] = machine->pieces;
+		machine->pieces += options->room[r].count * (lane_of_device(r) ? options->devices : 1);
+	}
+	machine->masters = machine->pieces;
+	machine->pieces += model->blocks;
+	machine->piece = calloc((size_t)machine->pieces, sizeof *machine->piece);
+	machine->arrived = calloc((size_t)model->blocks, sizeof *machine->arrived);
+	machine->offset = calloc(2 * (size_t)model->blocks, sizeof *machine->offset);
+	for (int r = 0; r < RH_ROOMS; r++)
+		for (int i = 0; i < options->room[r].count * (lane_of_device(r) ? options->devices : 1); i++)
+			machine->piece[machine->first_piece[r] + i].bytes = options->room[r].bytes;
+	const int blocks[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_HOST_GRADIENT, RH_ROOM_HOST_SUM};
+	for (int r = 0; r < 3; r++)
+		for (int i = 0; i < options->room[blocks[r]].count; i++)
+			machine->piece[machine->first_piece[blocks[r]] + i].bytes = lane_block_bytes(model, blocks[r], i);
+	for (int i = machine->masters; i < machine->pieces; i++)
+		machine->piece[i].bytes = 1;
+}
+
+static inline void lane_machine_close(struct lane_machine *machine)
+{
+	for (int i = 0; i < machine->pieces; i++)
+		free(machine->piece[i].value);
+	free(machine->piece);
+	free(machine->offset);
+	free(machine->arrived);
+}
+
+static inline void lane_put(struct lane_piece *piece, struct lane_value value)
+{
+	struct lane_value kept[2];
+	int i = 0, j, extra = 0;
+	while (i < piece->values && piece->value[i].end <= value.first)
+		i++;
+	for (j = i; j < piece->values && piece->value[j].first < value.end; j++)
+		;
+	if (i < j && piece->value[i].first < value.first) {
+		kept[extra] = piece->value[i];
+		kept[extra++].end = value.first;
+	}
+	int before = extra;
+	if (i < j && piece->value[j - 1].end > value.end) {
+		kept[extra] = piece->value[j - 1];
+		kept[extra++].first = value.end;
+	}
+	int left = piece->values - j, values = i + extra + 1 + left;
+	if (values > piece->capacity) {
+		piece->capacity = 2 * values + 4;
+		piece->value = realloc(piece->value, (size_t)piece->capacity * sizeof *piece->value);
+		assert_non_null(piece->value);
+	}
+	memmove(piece->value + i + extra + 1, piece->value + j, (size_t)left * sizeof *piece->value);
+	memcpy(piece->value + i, kept, (size_t)before * sizeof *kept);
+	piece->value[i + before] = value;
+	memcpy(piece->value + i + before + 1, kept + before, (size_t)(extra - before) * sizeof *kept);
+	piece->values = values;
+}
+
+struct lane_range {
+	struct lane_piece *piece;
+	int64_t first, end;
+};
+
+static inline struct lane_range lane_range(struct lane_machine *machine, struct rh_place place)
+{
+	const struct rh_check_options *options = machine->options;
+	const struct rh_model *model = options->model;
+	int number = place.number, device = 0, b = number, room = (int)place.room;
+	struct lane_range range = {NULL, place.first, place.first + place.bytes};
+	if (room == RH_ROOM_WEIGHTS || room == RH_ROOM_SUMS || room == RH_ROOM_ROUNDED)
+		number = 0;
+	if (lane_of_device(room))
+		device = place.device;
+	if (room == RH_ROOM_NONE || number < 0 || number >= options->room[room].count || device < 0 || device >= options->devices) {
+		machine->broken = 1;
+		return range;
+	}
+	/* a gradient that shares the bytes of a sum (offload/store.c) */
+	int two = room == RH_ROOM_HOST_GRADIENT && model->block[b].uses == 2, crosses = options->crosses_rounds;
+	if (room == RH_ROOM_HOST_GRADIENT && model->dtype == RH_F32 && (crosses || two)) {
+		room = RH_ROOM_HOST_SUM;
+		number = 2 * b + (crosses ? 0 : 1);
+	} else if (room == RH_ROOM_HOST_GRADIENT && crosses && !two) {
+		room = RH_ROOM_HOST_SUM;
+		number = 2 * b;
+	}
+	range.piece = &machine->piece[machine->first_piece[room] + device * options->room[room].count + number];
+	if (room == RH_ROOM_ARENA)
+		range = (struct lane_range){range.piece, 0, 1};
+	if (range.first < 0 || range.end <= range.first || range.end > range.piece->bytes)
+		machine->broken = 1;
+	return range;
+}
+
+static inline uint64_t lane_read(struct lane_machine *machine, uint64_t hash, struct lane_range range)
+{
+	int64_t at = range.first;
+	if (machine->broken)
+		return hash;
+	for (int i = 0; i < range.piece->values; i++) {
+		const struct lane_value *value = &range.piece->value[i];
+		int64_t first = value->first > at ? value->first : at, end = value->end < range.end ? value->end : range.end;
+		if (first >= end)
+			continue;
+		/* pieces of one thing beside one another are one */
+		while (i + 1 < range.piece->values && value->end == value[1].first && value[1].first < range.end &&
+		       value->hash == value[1].hash && value->base == value[1].base) {
+			value++;
+			i++;
+			end = value->end < range.end ? value->end : range.end;
+		}
+		hash = lane_mix(
+		        lane_mix(lane_mix(lane_mix(hash, (uint64_t)(first - range.first)), value->hash), (uint64_t)(first - value->base)),
+		        (uint64_t)(end - value->base));
+		at = end;
+	}
+	return lane_mix(hash, 77);
+}
+
+static inline void lane_write(struct lane_machine *machine, struct lane_range range, uint64_t hash)
+{
+	if (!machine->broken)
+		lane_put(range.piece, (struct lane_value){range.first, range.end, range.first, hash});
+}
+
+static inline void lane_carry(struct lane_machine *machine, struct lane_range from, struct lane_range to)
+{
+	int64_t shift = to.first - from.first;
+	struct lane_value value[LANE_MOST_VALUES];
+	int values = 0;
+	if (machine->broken || from.end - from.first != to.end - to.first) {
+		machine->broken = 1;
+		return;
+	}
+	for (int i = 0; i < from.piece->values && values < LANE_MOST_VALUES; i++) {
+		struct lane_value part = from.piece->value[i];
+		part.first = part.first > from.first ? part.first : from.first;
+		part.end = part.end < from.end ? part.end : from.end;
+		if (part.first < part.end)
+			value[values++] = part;
+	}
+	assert_true(values < LANE_MOST_VALUES);
+	lane_write(machine, to, 0); /* what nobody has written */
+	for (int i = 0; i < values; i++)
+		lane_put(to.piece, (struct lane_value){value[i].first + shift, value[i].end + shift, value[i].base + shift, value[i].hash});
+}
+
+/* ---- commands ---- */
+
+static inline struct lane_range lane_own(struct lane_machine *machine, const struct rh_command *command, enum rh_room room, int number,
+                                         int64_t first, int64_t bytes)
+{
+	return lane_range(machine, (struct rh_place){room, machine->lanes->lane[command->lane].owner, number, first, bytes});
+}
+
+static inline int64_t lane_boundary_bytes(const struct lane_machine *machine, const struct rh_command *command)
+{
+	const struct rh_model *model = machine->options->model;
+	return rh_dtype_bytes(model->dtype, command->tokens * model->config->hidden_size);
+}
+
+static inline struct lane_range lane_buffer(struct lane_machine *machine, const struct rh_command *command, int buffer)
+{
+	return lane_own(machine, command, RH_ROOM_BOUNDARY, buffer, 0, lane_boundary_bytes(machine, command));
+}
+
+static inline uint64_t lane_read_weights(struct lane_machine *machine, const struct rh_command *command, uint64_t hash)
+{
+	const struct rh_model *model = machine->options->model;
+	int is_backward = command->kind != RH_COMMAND_FORWARD && command->stage.hi < model->layers;
+	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, is_backward, machine->offset);
+	for (int l = command->lo; l < command->hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b >= 0 && machine->offset[b] >= 0)
+				hash = lane_read(machine, hash,
+				                 lane_own(machine, command, RH_ROOM_WEIGHTS, b, command->at.weights + machine->offset[b],
+				                          rh_dtype_bytes(model->dtype, model->block[b].elements)));
+		}
+	return hash;
+}
+
+static inline void lane_add_sums(struct lane_machine *machine, const struct rh_command *command, int lo, uint64_t hash)
+{
+	const struct rh_model *model = machine->options->model;
+	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, machine->offset);
+	for (int l = lo; l < command->hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which], sum;
+			if (b < 0 || !model->block[b].trainable ||
+			    (command->kind == RH_COMMAND_WEIGHT_GRADIENT && model->layer[l].kind == RH_LAYER_HEAD))
+				continue;
+			sum = 2 * b + model->layer[l].use[which];
+			struct lane_range range = lane_own(machine, command, RH_ROOM_SUMS, sum, command->at.sums + 4 * machine->offset[sum],
+			                                   4 * model->block[b].elements);
+			lane_write(machine, range, lane_mix(lane_read(machine, 3, range), lane_mix(hash, (uint64_t)sum)));
+		}
+}
+
+static inline void lane_compute(struct lane_machine *machine, const struct rh_command *command)
+{
+	const struct rh_model *model = machine->options->model;
+	int backward = command->kind == RH_COMMAND_BACKWARD, first = command->lo == command->stage.lo;
+	struct lane_range running = lane_own(machine, command, RH_ROOM_ARENA, 1, 0, 1);
+	struct lane_range kept = lane_own(machine, command, RH_ROOM_ARENA, 0, 0, 1);
+	const struct rh_place *place = backward ? &command->from : &command->to;
+	if (place->room == RH_ROOM_SAVED)
+		kept = lane_range(machine, *place);
+	if (command->lo < command->stage.lo || command->hi > command->stage.hi || command->lo >= command->hi ||
+	    command->stage.hi > model->layers)
+		machine->broken = 1;
+	if (machine->broken)
+		return;
+	uint64_t hash = lane_mix(lane_mix(lane_mix(command->kind, (uint64_t)command->lo), (uint64_t)command->hi), (uint64_t)command->step);
+	hash = lane_mix(hash, (uint64_t)command->micro_batch);
+	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->at.micro, 0, 1));
+	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT) {
+		lane_add_sums(machine, command, command->lo, lane_read(machine, hash, lane_range(machine, command->from)));
+		return;
+	}
+	hash = lane_read_weights(machine, command, hash);
+	if (backward) {
+		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_LATE;
+		if (has_above || command->hi < command->stage.hi)
+			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->at.dy) : running);
+		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
+			hash = lane_read(machine, hash, lane_buffer(machine, command, command->at.x));
+		hash = lane_read(machine, hash, kept);
+		lane_add_sums(machine, command, command->lo, hash);
+		if (puts_off) {
+			struct lane_range late = lane_range(machine, command->to);
+			lane_write(machine, late, command->hi < command->stage.hi ? lane_read(machine, hash, late) : hash);
+		}
+		if (command->at.dx >= 0)
+			lane_write(machine, lane_buffer(machine, command, command->at.dx), hash);
+		else if (!first)
+			lane_write(machine, running, hash);
+		return;
+	}
+	if (command->at.x >= 0 || !first)
+		hash = lane_read(machine, hash, command->at.x >= 0 ? lane_buffer(machine, command, command->at.x) : running);
+	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
+		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
+	if (command->at.y >= 0)
+		lane_write(machine, lane_buffer(machine, command, command->at.y), hash);
+	else
+		lane_write(machine, running, hash);
+	if (command->hi == model->layers)
+		lane_write(machine,
+		           lane_own(machine, command, RH_ROOM_RESULT, command->at.result, 0, machine->options->room[RH_ROOM_RESULT].bytes),
+		           hash);
+	if (command->hi == model->layers && command->kind == RH_COMMAND_RECOMPUTE)
+		lane_add_sums(machine, command, command->hi - 1, hash);
+}
+
+static inline uint64_t lane_read_gradient(struct lane_machine *machine, int b, uint64_t hash)
+{
+	const struct rh_model *model = machine->options->model;
+	int64_t elements = model->block[b].elements;
+	if (model->block[b].uses == 2 && machine->options->crosses_rounds) {
+		for (int use = 0; use < 2; use++)
+			hash = lane_read(machine, hash,
+			                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_SUM, -1, 2 * b + use, 0, 4 * elements}));
+		return hash;
+	}
+	return lane_read(machine, hash,
+	                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_GRADIENT, -1, b, 0, rh_dtype_bytes(model->dtype, elements)}));
+}
+
+static inline void lane_update(struct lane_machine *machine, const struct rh_command *command)
+{
+	const struct rh_model *model = machine->options->model;
+	int b = command->block, is_ready = command->kind == RH_COMMAND_WEIGHTS_READY, updates = is_ready != machine->options->stale;
+	if (b < 0 || b >= model->blocks || !model->block[b].trainable) {
+		machine->broken = 1;
+		return;
+	}
+	struct lane_range master = {&machine->piece[machine->masters + b], 0, 1};
+	uint64_t hash = lane_mix(13, (uint64_t)command->step);
+	if (command->kind != RH_COMMAND_GRADIENT_ARRIVED && (updates || !is_ready) && machine->arrived[b] != command->step + 1)
+		machine->broken = 1; /* the optimizer would wait for good */
+	if (machine->broken)
+		return;
+	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED)
+		machine->arrived[b] = command->step + 1;
+	else if (!is_ready)
+		machine->arrived[b] = 0;
+	if (command->kind == RH_COMMAND_GRADIENT_ARRIVED) /* its squares */
+		machine->norm[command->step % LANE_NORMS] += lane_read_gradient(machine, b, 5);
+	else if (updates)
+		lane_write(machine, master,
+		           lane_mix(lane_read(machine, lane_read_gradient(machine, b, hash), master),
+		                    machine->scale[command->step % LANE_NORMS]));
+	else if (!is_ready) /* the moments */
+		machine->told += lane_mix(lane_read_gradient(machine, b, hash), (uint64_t)b);
+	if (is_ready)
+		lane_write(machine,
+		           lane_range(machine,
+		                      (struct rh_place){RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)}),
+		           lane_read(machine, 7, master));
+}
+
+static inline void lane_do(struct lane_machine *machine, const struct rh_command *command)
+{
+	switch (command->kind) {
+	case RH_COMMAND_FORWARD:
+	case RH_COMMAND_RECOMPUTE:
+	case RH_COMMAND_BACKWARD:
+	case RH_COMMAND_WEIGHT_GRADIENT:
+		lane_compute(machine, command);
+		break;
+	case RH_COMMAND_CLEAR:
+		lane_write(machine, lane_range(machine, command->to), 1);
+		break;
+	case RH_COMMAND_ROUND:
+	case RH_COMMAND_HOST_ADD: {
+		uint64_t hash = lane_read(machine, command->kind, lane_range(machine, command->from));
+		int64_t element = rh_dtype_bytes(machine->options->model->dtype, 1), first = command->to.first / element * 4;
+		if (command->kind == RH_COMMAND_HOST_ADD)
+			hash = lane_read(machine, hash,
+			                 lane_range(machine, (struct rh_place){RH_ROOM_HOST_SUM, -1, 2 * command->to.number + 1, first,
+			                                                       command->from.bytes}));
+		lane_write(machine, lane_range(machine, command->to), hash);
+		break;
+	}
+	case RH_COMMAND_COPY:
+	case RH_COMMAND_READ:
+	case RH_COMMAND_WRITE:
+		lane_carry(machine, lane_range(machine, command->from), lane_range(machine, command->to));
+		break;
+	case RH_COMMAND_INPUT:
+		lane_write(machine, lane_range(machine, command->to),
+		           lane_mix(lane_mix(11, (uint64_t)command->step), (uint64_t)command->micro_batch));
+		break;
+	case RH_COMMAND_OUTPUT: {
+		struct lane_range range = lane_range(machine, command->from);
+		range.end = range.first + 1;
+		machine->told += lane_read(machine, lane_mix((uint64_t)command->step, (uint64_t)command->micro_batch), range);
+		break;
+	}
+	case RH_COMMAND_GRADIENT_ARRIVED:
+	case RH_COMMAND_WEIGHTS_READY:
+	case RH_COMMAND_GRADIENT_TAKEN:
+		lane_update(machine, command);
+		break;
+	case RH_COMMAND_NORM:
+		machine->scale[command->step % LANE_NORMS] = machine->clips ? machine->norm[command->step % LANE_NORMS] : 0;
+		break;
+	default:
+		break;
+	}
+}
+
+static inline void lane_spoil(struct lane_machine *machine, struct lane_range range, const struct rh_command *command)
+{
+	lane_write(machine, range, lane_mix(19, (uint64_t)command->position));
+}
+
+/* The command has begun: what it writes without reading it is neither old nor new until it ends. */
+static inline void lane_begin_command(struct lane_machine *machine, const struct rh_command *command)
+{
+	const struct rh_model *model = machine->options->model;
+	switch (command->kind) {
+	case RH_COMMAND_FORWARD:
+	case RH_COMMAND_RECOMPUTE:
+	case RH_COMMAND_BACKWARD:
+		if (command->at.y >= 0 && command->kind == RH_COMMAND_FORWARD)
+			lane_spoil(machine, lane_buffer(machine, command, command->at.y), command);
+		if (command->at.dx >= 0 && command->kind == RH_COMMAND_BACKWARD)
+			lane_spoil(machine, lane_buffer(machine, command, command->at.dx), command);
+		break;
+	case RH_COMMAND_CLEAR:
+	case RH_COMMAND_ROUND:
+	case RH_COMMAND_COPY:
+	case RH_COMMAND_READ:
+	case RH_COMMAND_WRITE:
+	case RH_COMMAND_INPUT:
+		lane_spoil(machine, lane_range(machine, command->to), command);
+		break;
+	case RH_COMMAND_WEIGHTS_READY:
+		if (command->block >= 0 && command->block < model->blocks)
+			lane_spoil(machine,
+			           lane_range(machine, (struct rh_place){RH_ROOM_HOST_WEIGHTS, -1, command->block, 0,
+			                                                 lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, command->block)}),
+			           command);
+		break;
+	default:
+		break;
+	}
+}
+
+/* All weights as they are loaded, nothing else. */
+static inline void lane_machine_reset(struct lane_machine *machine, const struct rh_lanes *lanes)
+{
+	const struct rh_model *model = machine->options->model;
+	machine->lanes = lanes;
+	machine->told = 0;
+	memset(machine->norm, 0, sizeof machine->norm);
+	memset(machine->arrived, 0, (size_t)model->blocks * sizeof *machine->arrived);
+	memset(machine->scale, 0, sizeof machine->scale);
+	machine->broken = 0;
+	for (int i = 0; i < machine->pieces; i++)
+		machine->piece[i].values = 0;
+	for (int b = 0; b < model->blocks; b++) {
+		struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)};
+		lane_write(machine, lane_range(machine, place), lane_mix(17, (uint64_t)b));
+	}
+}
+
+/* What a run has come to; 0: it broke off. */
+static inline uint64_t lane_outcome(struct lane_machine *machine)
+{
+	const struct rh_model *model = machine->options->model;
+	uint64_t hash = machine->told;
+	for (int b = 0; b < model->blocks; b++) {
+		struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)};
+		hash = lane_read(machine, lane_read(machine, hash, lane_range(machine, place)),
+		                 (struct lane_range){&machine->piece[machine->masters + b], 0, 1});
+	}
+	return machine->broken ? 0 : hash | 1;
+}
+
+/* ---- orders ---- */
+
+/* In the order of positions. */
+static inline uint64_t lane_run_in_order(struct lane_machine *machine, const struct rh_lanes *lanes)
+{
+	lane_machine_reset(machine, lanes);
+	for (int64_t i = 0; i < lanes->commands && !machine->broken; i++)
+		lane_do(machine, &lanes->command[i]);
+	return lane_outcome(machine);
+}
+
+enum { LANE_MOST_LANES = 256 };
+
+/* In a random legal order: lanes have random priorities, of which the one that runs loses its own now and then (Burckhardt et al., ASPLOS
+ * 2010); a command begins and ends, and half of them end only when no other lane can go on. hurried: a position whose lane comes first, -1:
+ * none. *seed moves on. Waits that keep a pace alone are not heeded. */
+static inline uint64_t lane_run_randomly(struct lane_machine *machine, const struct rh_lanes *lanes, int64_t hurried, uint64_t *seed)
+{
+	enum { CHANGES = 4 };
+	int64_t next[LANE_MOST_LANES], change[CHANGES], done = 0, priority[LANE_MOST_LANES], lowest = 0;
+	char *is_done = calloc((size_t)lanes->commands + 1, 1), runs[LANE_MOST_LANES] = {0};
+	int64_t *after = malloc((size_t)(lanes->commands + 1) * sizeof *after), last[LANE_MOST_LANES];
+	assert_true(lanes->lanes <= LANE_MOST_LANES && is_done && after);
+	for (int l = 0; l < lanes->lanes; l++) {
+		next[l] = last[l] = -1;
+		*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+		priority[l] = (int64_t)(*seed >> 34);
+	}
+	for (int64_t i = 0; i < lanes->commands; i++) {
+		int l = lanes->command[i].lane;
+		if (last[l] < 0)
+			next[l] = i;
+		else
+			after[last[l]] = i;
+		after[i] = -1;
+		last[l] = i;
+	}
+	if (hurried >= 0)
+		priority[lanes->command[hurried].lane] = INT64_MAX;
+	for (int i = 0; i < CHANGES; i++) {
+		*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+		change[i] = (int64_t)((*seed >> 33) % (uint64_t)(lanes->commands + 1));
+	}
+	lane_machine_reset(machine, lanes);
+	while (done < lanes->commands && !machine->broken) {
+		int best = -1;
+		for (int l = 0; l < lanes->lanes; l++) {
+			int is_slow = runs[l] == 2, best_is_slow = best >= 0 && runs[best] == 2;
+			if (next[l] < 0 || (best >= 0 && (is_slow != best_is_slow ? is_slow : priority[l] <= priority[best])))
+				continue;
+			const struct rh_command *command = &lanes->command[next[l]];
+			int ready = 1;
+			for (int w = 0; ready && !runs[l] && w < command->waits - command->paces; w++)
+				ready = is_done[lanes->wait[command->first_wait + w]];
+			if (ready)
+				best = l;
+		}
+		if (best < 0) {
+			machine->broken = 1;
+			break;
+		}
+		if (!runs[best]) {
+			*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+			runs[best] = 1 + (char)(*seed >> 40 & 1);
+			lane_begin_command(machine, &lanes->command[next[best]]);
+			continue;
+		}
+		runs[best] = 0;
+		lane_do(machine, &lanes->command[next[best]]);
+		is_done[next[best]] = 1;
+		next[best] = after[next[best]];
+		for (int i = 0; i < CHANGES; i++)
+			if (change[i] == done)
+				priority[best] = --lowest;
+		done++;
+	}
+	free(is_done);
+	free(after);
+	return lane_outcome(machine);
+}
+
+#endif
