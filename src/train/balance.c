@@ -28,7 +28,7 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
 	int rc = rh_costs_measure(request->model, &request->train, &rates, 0, out);
 	if (!rc) {
 		out->hop_s = hop_seconds(request, hardware);
-		out->holds = request->devices > 1 ? rh_sim_stream_holds(&hardware->device) : 0;
+		out->holds = request->devices > 1 ? rh_sim_stream_capacity(&hardware->device) : 0;
 	}
 	return rc;
 }

@@ -35,7 +35,7 @@ static void box_plain(struct box *box, int devices)
 static void box_open(struct box *box)
 {
 	struct rh_sim_options options = {
-	        .hardware = &box->hardware, .devices = box->devices, .layout = RH_LAYOUT_SPLIT, .stream_holds = box->holds};
+	        .hardware = &box->hardware, .devices = box->devices, .layout = RH_LAYOUT_SPLIT, .stream_capacity = box->holds};
 	check_ok(rh_sim_create(&options, &box->sim));
 	for (int d = 0; d < box->devices; d++)
 		check_ok(rh_sim_open(box->sim, d, (int64_t)1 << 40, &box->device[d]));
@@ -218,8 +218,8 @@ static void test_a_full_stream_keeps_the_host(void **state)
 		box_close(&box);
 	}
 	struct rh_hardware_device gpu = {0}, host = {.on_host_cores = 1};
-	assert_int_equal(rh_sim_stream_holds(&gpu), 1000);
-	assert_int_equal(rh_sim_stream_holds(&host), 0);
+	assert_int_equal(rh_sim_stream_capacity(&gpu), 1000);
+	assert_int_equal(rh_sim_stream_capacity(&host), 0);
 }
 
 static int tell(void *context, int64_t argument)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Addresses that nothing is at, far apart from one device to the next. */
+/* Addresses of no memory; those of two devices never overlap. */
 #define BASE    ((uintptr_t)1 << 62)
 #define SPACING ((uintptr_t)1 << 48)
 
@@ -25,7 +25,7 @@ static void wait_idle(struct sim_device *device)
 	for (sim_enter(device->sim);; sim_settle(device->sim)) {
 		int idle = 1;
 		for (int s = 0; s < RH_STREAMS; s++)
-			idle &= sim_lane_idle(&device->lane[s]);
+			idle &= sim_queue_idle(&device->stream[s]);
 		if (idle)
 			return;
 		sim_advance(device->sim);
@@ -38,7 +38,7 @@ static void device_close(struct rh_device *base)
 	struct rh_sim *sim = device->sim;
 	wait_idle(device);
 	for (int s = 0; s < RH_STREAMS; s++)
-		sim_lane_close(&device->lane[s]);
+		sim_queue_close(&device->stream[s]);
 	sim_shares_forget(sim->shares);
 	rh_free(device);
 	rh_sim_release(sim);
@@ -73,7 +73,7 @@ static int device_event_create(struct rh_device *base, enum rh_event_use use, st
 	event->base.ops = base->ops;
 	event->sim = own(base)->sim;
 	event->use = use;
-	sim_hold(event->sim);
+	sim_reference(event->sim);
 	*out = &event->base;
 	return 0;
 }
@@ -88,13 +88,13 @@ static void device_event_destroy(struct rh_event *event)
 
 static int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
 {
-	return sim_record(&own(base)->lane[stream], own_event(event));
+	return sim_record(&own(base)->stream[stream], own_event(event));
 }
 
 static int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *event)
 {
 	RH_ASSERT(event->ops == base->ops);
-	return sim_wait(&own(base)->lane[stream], own_event(event));
+	return sim_wait(&own(base)->stream[stream], own_event(event));
 }
 
 static int device_event_sync(struct rh_event *base)
@@ -109,16 +109,16 @@ static int device_event_sync(struct rh_event *base)
 	return 0;
 }
 
-/* A host that asks again and again sees time pass. */
+/* Advances time where the event is not done: a host that polls makes progress. */
 static int device_event_query(struct rh_event *base)
 {
 	struct sim_event *event = own_event(base);
 	RH_ASSERT(event->use != RH_EVENT_ORDER);
-	if (!event->sim->settling)
+	if (!event->sim->is_settling)
 		sim_enter(event->sim);
 	if (!event->point || event->point->done)
 		return 1;
-	if (event->sim->settling) { /* a worker that asks what it can do now */
+	if (event->sim->is_settling) { /* called by a worker's `next`: time must not advance */
 		event->point->asked = 1;
 		return 0;
 	}
@@ -138,20 +138,20 @@ static int device_copy_up(struct rh_device *base, enum rh_stream stream, void *d
 {
 	(void)device_dst;
 	(void)host_src;
-	return sim_task(&own(base)->lane[stream], &own(base)->copy[SIM_UP], (double)bytes);
+	return sim_task(&own(base)->stream[stream], &own(base)->copy[SIM_UP], (double)bytes);
 }
 
 static int device_copy_down(struct rh_device *base, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes)
 {
 	(void)host_dst;
 	(void)device_src;
-	return sim_task(&own(base)->lane[stream], &own(base)->copy[SIM_DOWN], (double)bytes);
+	return sim_task(&own(base)->stream[stream], &own(base)->copy[SIM_DOWN], (double)bytes);
 }
 
 static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
 {
 	struct sim_device *device = own(base);
-	return sim_task(&device->lane[stream], &device->compute, sim_op_seconds(device->sim, op));
+	return sim_task(&device->stream[stream], &device->compute, sim_op_seconds(device->sim, op));
 }
 
 static int device_synchronize(struct rh_device *base)
@@ -176,10 +176,10 @@ struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device)
 	return device->on_host_cores ? (struct rh_device_grain){0} : rh_device_gpu_grain();
 }
 
-int64_t rh_sim_stream_holds(const struct rh_hardware_device *device)
+int64_t rh_sim_stream_capacity(const struct rh_hardware_device *device)
 {
-	enum { GPU_HOLDS = 1000 };
-	return device->on_host_cores ? 0 : GPU_HOLDS;
+	enum { GPU_COMMANDS = 1000 };
+	return device->on_host_cores ? 0 : GPU_COMMANDS;
 }
 
 int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out)
@@ -193,10 +193,10 @@ int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_devi
 	device->cap_bytes = cap_bytes;
 	sim_device_routes(sim, device);
 	for (int s = 0; s < RH_STREAMS; s++) {
-		sim_lane_open(sim, &device->lane[s]);
-		device->lane[s].room = sim->stream_holds;
+		sim_queue_open(sim, &device->stream[s]);
+		device->stream[s].pending_max = sim->stream_capacity;
 	}
-	sim_hold(sim);
+	sim_reference(sim);
 	*out = &device->base;
 	return 0;
 }

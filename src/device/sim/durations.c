@@ -1,4 +1,4 @@
-/* What ops take, remembered. */
+/* A cache of the durations of ops. */
 #include "device/sim/sim_internal.h"
 
 #include "core/alloc.h"
@@ -7,7 +7,7 @@
 
 enum { PLACES = 2048, WORDS = 1 + 2 * RH_OP_OPERANDS + 5 };
 
-/* All that an op's duration depends on: its kind, lengths and dtypes of its operands, and those of its parameters that its cost reads. */
+/* Everything that an op's duration depends on: kind, lengths and dtypes of operands, and the parameters that its cost reads. */
 struct key {
 	int words;
 	int64_t word[WORDS];
@@ -15,9 +15,9 @@ struct key {
 
 struct sim_durations {
 	struct {
-		struct key key; /* no words: free */
+		struct key key; /* 0 words: empty */
 		double seconds;
-	} at[PLACES]; /* by a hash of the key; the latest stays */
+	} at[PLACES]; /* direct-mapped, by a hash of the key */
 };
 
 int sim_durations_create(struct sim_durations **out)
@@ -56,7 +56,7 @@ static void make_key(const struct rh_op *op, struct key *key)
 		add(key, op->attention.window);
 		break;
 	case RH_OP_GEMM:
-		add(key, op->gemm.trans_a * 2 + op->gemm.trans_b); /* of square operands shapes do not tell */
+		add(key, op->gemm.trans_a * 2 + op->gemm.trans_b); /* square operands have equal shapes either way */
 		break;
 	case RH_OP_SCALED_GEMM:
 		add(key, op->scaled_gemm.trans_a * 2 + op->scaled_gemm.trans_b);

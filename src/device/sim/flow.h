@@ -1,18 +1,19 @@
-/* What is in flight, and how it shares what it needs: max-min fairly. Pure. */
+/* Flows: transfers and work in flight, which share resources max-min fairly. Pure. */
 #ifndef RH_DEVICE_SIM_FLOW_H
 #define RH_DEVICE_SIM_FLOW_H
 
 enum { SIM_USES = 10 };
 
-/* A kind of transfer or work: all resources that it holds at once. Its rate is in units of its own (bytes or seconds of work) a second. */
+/* A kind of transfer or work, with all resources that it uses at the same time. Its rate is in its own units (bytes, or seconds of work)
+ * per second. */
 struct sim_route {
-	double most;    /* its rate alone; 0: no limit but its resources' */
-	double scale;   /* its rate at a fair share of 1: routes that share a resource are compared in these units */
-	double delay_s; /* before its first unit, holding nothing */
+	double most;    /* rate limit of a single flow; 0: only its resources limit it */
+	double scale;   /* rate at a fair share of 1: fairness between different routes is judged in these units */
+	double delay_s; /* latency before the first unit; uses no resource */
 	int uses;
 	struct {
 		int resource;
-		double weight; /* of the resource's units, for one of the route's */
+		double weight; /* units of the resource that one unit of the route takes */
 	} use[SIM_USES];
 };
 
@@ -21,8 +22,8 @@ struct sim_flow {
 	double rate; /* set by sim_share */
 };
 
-/* Sets the rates so that no flow can gain without taking from one that has no more than it has (in fair shares): progressive filling.
- * capacity[resource] > 0; `spare` and `load` are scratch of the resources' number. A flow that nothing limits gets HUGE_VAL. */
+/* Sets max-min fair rates, by progressive filling: no flow can gain unless a flow with no larger fair share loses. capacity[resource] > 0;
+ * `spare` and `load` are scratch of `resources` elements. A flow that nothing limits gets HUGE_VAL. */
 void sim_share(struct sim_flow *const *flow, int flows, const double *capacity, int resources, double *spare, double *load);
 
 #endif

@@ -1,66 +1,66 @@
-/* The instance of host_queue.h: jobs take their time, then are run. */
+/* The instance of host_queue.h: the time of a job passes, then the job runs. */
 #include "device/sim/sim_internal.h"
 
 #include "core/alloc.h"
 
-static struct sim_queue *own(struct rh_host_queue *queue)
+static struct sim_host_queue *own(struct rh_host_queue *queue)
 {
-	return (struct sim_queue *)queue;
+	return (struct sim_host_queue *)queue;
 }
 
-static void wait_done(struct sim_lane *lane, int64_t ticket)
+static void wait_done(struct sim_queue *queue, int64_t ticket)
 {
-	sim_enter(lane->sim);
-	while (lane->done < ticket) {
-		sim_advance(lane->sim);
-		sim_settle(lane->sim);
+	sim_enter(queue->sim);
+	while (queue->done < ticket) {
+		sim_advance(queue->sim);
+		sim_settle(queue->sim);
 	}
 }
 
 static void queue_destroy(struct rh_host_queue *base)
 {
-	struct sim_queue *queue = own(base);
-	struct rh_sim *sim = queue->lane.sim;
-	wait_done(&queue->lane, queue->lane.jobs);
-	while (!sim_lane_idle(&queue->lane)) { /* the time of a job that was refused for want of memory */
+	struct sim_host_queue *host = own(base);
+	struct rh_sim *sim = host->queue.sim;
+	wait_done(&host->queue, host->queue.jobs);
+	while (!sim_queue_idle(&host->queue)) { /* sim_work succeeded and sim_job had no memory: a task without its job is left */
 		sim_advance(sim);
 		sim_settle(sim);
 	}
-	sim_lane_close(&queue->lane);
-	rh_free(queue);
+	sim_queue_close(&host->queue);
+	rh_free(host);
 	rh_sim_release(sim);
 }
 
 static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *job, int64_t *ticket)
 {
-	struct sim_lane *lane = &own(base)->lane;
+	struct sim_queue *queue = &own(base)->queue;
 	RH_ASSERT(!job->after || ((struct sim_event *)job->after)->use != RH_EVENT_ORDER); /* a real queue's thread waits for it */
-	int rc = job->after ? sim_wait(lane, (struct sim_event *)job->after) : 0;
+	int rc = job->after ? sim_wait(queue, (struct sim_event *)job->after) : 0;
 	if (!rc)
-		rc = sim_work(lane, job);
+		rc = sim_work(queue, job);
 	if (!rc)
-		rc = sim_job(lane, job);
+		rc = sim_job(queue, job);
 	if (!rc)
-		*ticket = ++lane->jobs;
+		*ticket = ++queue->jobs;
 	return rc;
 }
 
 static int queue_await(struct rh_host_queue *base, int64_t ticket)
 {
-	struct sim_lane *lane = &own(base)->lane;
-	RH_ASSERT(ticket <= lane->jobs);
-	wait_done(lane, ticket);
-	return rh_fault_get(&lane->fault);
+	struct sim_queue *queue = &own(base)->queue;
+	RH_ASSERT(ticket <= queue->jobs);
+	wait_done(queue, ticket);
+	return rh_fault_get(&queue->fault);
 }
 
 static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker *worker)
 {
-	sim_serve(&own(base)->lane, worker);
+	sim_serve(&own(base)->queue, worker);
 }
 
 static void queue_pass(struct rh_host_queue *base)
 {
-	struct rh_sim *sim = own(base)->lane.sim;
+	struct rh_sim *sim = own(base)->queue.sim;
 	if (sim_enter(sim))
 		return;
 	sim_advance(sim);
@@ -69,7 +69,7 @@ static void queue_pass(struct rh_host_queue *base)
 
 static double queue_seconds(struct rh_host_queue *base)
 {
-	return rh_sim_seconds(own(base)->lane.sim);
+	return rh_sim_seconds(own(base)->queue.sim);
 }
 
 static const struct rh_host_queue_ops queue_ops = {.destroy = queue_destroy,
@@ -81,21 +81,21 @@ static const struct rh_host_queue_ops queue_ops = {.destroy = queue_destroy,
 
 int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
 {
-	struct sim_queue *queue = rh_alloc(1, sizeof *queue);
-	if (!queue)
+	struct sim_host_queue *host = rh_alloc(1, sizeof *host);
+	if (!host)
 		return -ENOMEM;
-	queue->base.ops = &queue_ops;
-	struct sim_lane *lane = &queue->lane;
-	sim_lane_open(sim, lane);
-	/* A worker is asked when the lane is idle, for a job at a time: its time and the job itself have a place from the start, since
-	 * nobody could be told that they have none. */
-	if (rh_grow(&lane->command, &lane->capacity, 2, sizeof *lane->command) ||
-	    rh_grow(&lane->job, &lane->job_capacity, 1, sizeof *lane->job)) {
-		sim_lane_close(lane);
-		rh_free(queue);
+	host->base.ops = &queue_ops;
+	struct sim_queue *queue = &host->queue;
+	sim_queue_open(sim, queue);
+	/* The simulator asks a worker for one job at a time, and only when the queue is idle. Memory for one task and one job is taken
+	 * here, because nobody could be told later that there is none. */
+	if (rh_grow(&queue->command, &queue->capacity, 2, sizeof *queue->command) ||
+	    rh_grow(&queue->job, &queue->job_capacity, 1, sizeof *queue->job)) {
+		sim_queue_close(queue);
+		rh_free(host);
 		return -ENOMEM;
 	}
-	sim_hold(sim);
-	*out = &queue->base;
+	sim_reference(sim);
+	*out = &host->base;
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* How long an op takes: the longer of its arithmetic and its memory traffic, and a launch. */
+/* Duration of an op: the longer of its arithmetic and its memory traffic, plus a launch. */
 #include "device/sim/sim.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ enum rh_product rh_sim_op_product(const struct rh_op *op)
 	const struct rh_op_info *info = rh_op_info(op->kind);
 	if (op->kind == RH_OP_SCALED_GEMM)
 		return op->scaled_gemm.chunk ? RH_PRODUCT_F16_F16 : RH_PRODUCT_F8;
-	for (int i = 0; i < info->operands; i++) /* integers, tables and sums beside them say nothing */
+	for (int i = 0; i < info->operands; i++) /* integers, tables and sums do not decide the product's type */
 		if (op->operand[i].data && op->operand[i].dtype == RH_BF16)
 			return RH_PRODUCT_BF16;
 	return RH_PRODUCT_F32;
@@ -27,7 +27,7 @@ enum rh_gemm_form rh_sim_op_form(const struct rh_op *op)
 	}
 }
 
-/* The product that the op is, or is made of. */
+/* Lengths of the op's product. */
 static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 {
 	const struct rh_view *view = op->operand;
@@ -81,7 +81,7 @@ static double over(double amount, double rate)
 	return rate > 0 ? amount / rate : 0;
 }
 
-/* What a kind's rate changes with: a cache holds what is short; a row has its own costs. */
+/* What the rate of a kind depends on: short operands stay in a cache, and a row has a fixed cost. */
 double rh_sim_op_size(const struct rh_op *op)
 {
 	switch (op->kind) {
@@ -102,15 +102,15 @@ double rh_sim_op_size(const struct rh_op *op)
 	}
 }
 
-/* Sums of gradients are read and written beside what is made without them, at another rate. */
-const char *rh_sim_rate_name(enum rh_op_kind kind, int weighs)
+/* The variant with weight gradients also reads and writes their sums, so it has a rate of its own. */
+const char *rh_sim_rate_name(enum rh_op_kind kind, int with_weights)
 {
-	if (!weighs)
+	if (!with_weights)
 		return rh_op_info(kind)->name;
 	return kind == RH_OP_HEAD_LOSS ? "head_loss_dw" : kind == RH_OP_RMSNORM_BACKWARD ? "rmsnorm_backward_dw" : NULL;
 }
 
-int rh_sim_op_weighs(const struct rh_op *op)
+int rh_sim_op_has_weight_gradient(const struct rh_op *op)
 {
 	return (op->kind == RH_OP_HEAD_LOSS && op->operand[RH_HEAD_LOSS_DW].data) ||
 	       (op->kind == RH_OP_RMSNORM_BACKWARD && op->operand[RH_RMSNORM_BACKWARD_DW].data);
@@ -122,8 +122,8 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 	enum rh_product product = rh_sim_op_product(op);
 	double flops_per_s, bytes_per_s, size = rh_sim_op_size(op);
 	int known = 0;
-	for (int weighs = rh_sim_op_weighs(op); !known && weighs >= 0; weighs--)
-		known = rh_hardware_op_rates(device, rh_sim_rate_name(op->kind, weighs), product, size, &flops_per_s, &bytes_per_s);
+	for (int with_weights = rh_sim_op_has_weight_gradient(op); !known && with_weights >= 0; with_weights--)
+		known = rh_hardware_op_rates(device, rh_sim_rate_name(op->kind, with_weights), product, size, &flops_per_s, &bytes_per_s);
 	if (known)
 		return device->launch_s +
 		       fmax(over(cost.product_flops + cost.other_flops, flops_per_s), over(cost.bytes, bytes_per_s)) / share;

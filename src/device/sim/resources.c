@@ -1,9 +1,9 @@
-/* What a machine has to share, and what each kind of transfer and work holds of it. */
+/* The resources of a machine, and how much of each a kind of transfer or work uses. */
 #include "device/sim/sim_internal.h"
 
 #include <math.h>
 
-/* -1 for what limits nothing. */
+/* Its number; -1 where the capacity is unlimited. */
 static int add(struct rh_sim *sim, double capacity)
 {
 	if (!(capacity > 0))
@@ -67,8 +67,8 @@ void sim_resources(struct rh_sim *sim, enum rh_state_layout layout)
 	}
 }
 
-/* How much faster than its part of all cores a device with some of them is: while the others rest, memory and heat are its own. A power of
- * the share that goes through what one core reaches. */
+/* Speed of a device on `threads` cores while the other cores idle, over threads / cores of the whole host: above 1, since it has memory
+ * bandwidth and thermal headroom for itself. A power law of the share, through the measured speed of one core. */
 static double gain_alone(const struct rh_hardware *has, double threads)
 {
 	double share = threads / (double)has->host.cores, part = 1 / (double)has->host.cores;
@@ -77,7 +77,8 @@ static double gain_alone(const struct rh_hardware *has, double threads)
 	return pow(share, log(has->device.one_core) / log(part)) / share;
 }
 
-/* The same while the others have work of their own: fewer threads wait less for one another. By what halves reach, for each halving. */
+/* The same while the other cores work too: fewer threads wait less for one another. Interpolated from the measured gain of two halves, for
+ * each halving. */
 static double gain_beside(const struct rh_hardware *has, double threads)
 {
 	return has->device.halves > 0 ? pow(has->device.halves, log2((double)has->host.cores / threads)) : 1;
@@ -89,7 +90,7 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 	int d = device->base.index, on_host = has->device.on_host_cores != 0;
 	int64_t under = has->pcie_switch.devices;
 	device->compute = (struct sim_route){.most = 1, .scale = 1};
-	if (on_host && has->host.cores) { /* a fair share of cores: bytes at the memory's rate are all of them */
+	if (on_host && has->host.cores) { /* in units of cores; memory work at the full rate counts as all cores */
 		double threads = (double)has->host.cores * sim->share, rate = sim->work[RH_HOST_OPTIMIZER].most;
 		threads = threads < 1 ? 1 : threads;
 		double beside = gain_beside(has, threads);
@@ -103,7 +104,7 @@ void sim_device_routes(struct rh_sim *sim, struct sim_device *device)
 		use(copy, way == SIM_UP ? sim->up[d] : sim->down[d], 1);
 		use(copy, sim->both[d], 1);
 		use(copy, sim->dram, 1);
-		if (on_host) /* a thread copies */
+		if (on_host) /* a host thread does the copy */
 			use(copy, sim->cores, per(1, way == SIM_UP ? has->link.up_bytes_per_s : has->link.down_bytes_per_s));
 		if (!under)
 			continue;

@@ -1,18 +1,18 @@
-/* Rates that transfers and work get beside one another, remembered: the same few sets of them are in flight again and again. */
+/* A cache of max-min fair rates: the same few sets of transfers and work are in flight again and again. */
 #include "device/sim/sim_internal.h"
 
 #include "core/alloc.h"
 
 #include <string.h>
 
-enum { PLACES = 256, FLOWS_MOST = 24 }; /* more at once are not remembered */
+enum { PLACES = 256, FLOWS_MOST = 24 }; /* larger sets are not cached */
 
 struct sim_shares {
 	struct {
 		int flows; /* 0: free */
 		const struct sim_route *route[FLOWS_MOST];
 		double rate[FLOWS_MOST];
-	} at[PLACES]; /* by a hash of the routes; the latest stay */
+	} at[PLACES]; /* direct-mapped, by a hash of the routes */
 };
 
 int sim_shares_create(struct sim_shares **out)

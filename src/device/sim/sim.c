@@ -1,4 +1,4 @@
-/* The machine, and what is enqueued on its lanes. */
+/* The machine, and the commands that are enqueued on its queues. */
 #include "device/sim/sim_internal.h"
 
 #include "core/alloc.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Points are made many at once, and used again. */
+/* Points are allocated in blocks and recycled. */
 enum { POINTS = 1024 };
 
 struct sim_points {
@@ -42,11 +42,11 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	struct rh_sim *sim = rh_alloc(1, sizeof *sim);
 	if (!sim)
 		return -ENOMEM;
-	sim->holders = 1;
+	sim->references = 1;
 	sim->devices = options->devices;
 	sim->hardware = *options->hardware;
 	sim->share = options->hardware->device.on_host_cores ? 1.0 / options->devices : 1;
-	sim->stream_holds = options->stream_holds;
+	sim->stream_capacity = options->stream_capacity;
 	sim->ready_end = &sim->ready;
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
 	rc = rc ? rc : sim_durations_create(&sim->durations);
@@ -60,14 +60,14 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	return 0;
 }
 
-void sim_hold(struct rh_sim *sim)
+void sim_reference(struct rh_sim *sim)
 {
-	sim->holders++;
+	sim->references++;
 }
 
 void rh_sim_release(struct rh_sim *sim)
 {
-	if (!sim || --sim->holders)
+	if (!sim || --sim->references)
 		return;
 	for (size_t i = 0; i < sim->profile.ops; i++)
 		rh_free(sim->profile.op[i].op);
@@ -87,170 +87,170 @@ double rh_sim_seconds(const struct rh_sim *sim)
 	return sim->now_s;
 }
 
-void sim_lane_open(struct rh_sim *sim, struct sim_lane *lane)
+void sim_queue_open(struct rh_sim *sim, struct sim_queue *queue)
 {
-	*lane = (struct sim_lane){.sim = sim};
+	*queue = (struct sim_queue){.sim = sim};
 }
 
-int sim_lane_idle(const struct sim_lane *lane)
+int sim_queue_idle(const struct sim_queue *queue)
 {
-	return lane->first == lane->count;
+	return queue->first == queue->count;
 }
 
-void sim_serve(struct sim_lane *lane, const struct rh_host_worker *worker)
+void sim_serve(struct sim_queue *queue, const struct rh_host_worker *worker)
 {
-	lane->worker = *worker;
-	lane->seen = -1;
-	lane->next_worker = lane->sim->workers;
-	lane->sim->workers = lane;
+	queue->worker = *worker;
+	queue->seen = -1;
+	queue->next_worker = queue->sim->workers;
+	queue->sim->workers = queue;
 }
 
-void sim_lane_close(struct sim_lane *lane)
+void sim_queue_close(struct sim_queue *queue)
 {
-	RH_ASSERT(lane->state == SIM_AT_REST);
-	for (struct sim_lane **at = &lane->sim->workers; *at; at = &(*at)->next_worker)
-		if (*at == lane) {
-			*at = lane->next_worker;
+	RH_ASSERT(queue->state == SIM_IDLE);
+	for (struct sim_queue **at = &queue->sim->workers; *at; at = &(*at)->next_worker)
+		if (*at == queue) {
+			*at = queue->next_worker;
 			break;
 		}
-	rh_free(lane->command);
-	rh_free(lane->job);
+	rh_free(queue->command);
+	rh_free(queue->job);
 }
 
 static struct sim_point *take_point(struct rh_sim *sim)
 {
-	if (!sim->spare_points) {
+	if (!sim->free_points) {
 		struct sim_points *more = rh_alloc(1, sizeof *more);
 		if (!more)
 			return NULL;
 		more->next = sim->points;
 		sim->points = more;
 		for (int i = 0; i < POINTS; i++) {
-			more->point[i].next = sim->spare_points;
-			sim->spare_points = &more->point[i];
+			more->point[i].next = sim->free_points;
+			sim->free_points = &more->point[i];
 		}
 	}
-	struct sim_point *point = sim->spare_points;
-	sim->spare_points = point->next;
+	struct sim_point *point = sim->free_points;
+	sim->free_points = point->next;
 	*point = (struct sim_point){0};
 	return point;
 }
 
 void sim_point_release(struct rh_sim *sim, struct sim_point *point)
 {
-	if (!point || --point->holders)
+	if (!point || --point->references)
 		return;
-	point->next = sim->spare_points;
-	sim->spare_points = point;
+	point->next = sim->free_points;
+	sim->free_points = point;
 }
 
-void sim_make_ready(struct sim_lane *lane)
+void sim_make_ready(struct sim_queue *queue)
 {
-	struct rh_sim *sim = lane->sim;
-	lane->state = SIM_READY;
-	lane->next_ready = NULL;
-	*sim->ready_end = lane;
-	sim->ready_end = &lane->next_ready;
+	struct rh_sim *sim = queue->sim;
+	queue->state = SIM_READY;
+	queue->next_ready = NULL;
+	*sim->ready_end = queue;
+	sim->ready_end = &queue->next_ready;
 }
 
-void sim_next(struct sim_lane *lane)
+void sim_pop(struct sim_queue *queue)
 {
-	lane->held -= lane->command[lane->first++].count;
+	queue->pending -= queue->command[queue->first++].count;
 }
 
-/* The host waits until the lane holds one command less. */
-static void make_room(struct sim_lane *lane)
+/* Waits, like a driver whose launch queue is full, until the queue can take one more command. */
+static void await_capacity(struct sim_queue *queue)
 {
-	if (!lane->room || lane->held < lane->room)
+	if (!queue->pending_max || queue->pending < queue->pending_max)
 		return;
-	for (sim_enter(lane->sim); lane->held >= lane->room; sim_settle(lane->sim))
-		sim_advance(lane->sim);
+	for (sim_enter(queue->sim); queue->pending >= queue->pending_max; sim_settle(queue->sim))
+		sim_advance(queue->sim);
 }
 
-/* A place at the lane's end; those of commands that are over are used again. */
-static struct sim_command *append(struct sim_lane *lane)
+/* A new last command; reuses the memory of finished ones. */
+static struct sim_command *append(struct sim_queue *queue)
 {
-	if (lane->first == lane->count)
-		lane->first = lane->count = lane->job_count = 0;
-	if (lane->count == lane->capacity && lane->first > lane->count / 2) {
-		memmove(lane->command, lane->command + lane->first, (lane->count - lane->first) * sizeof *lane->command);
-		lane->count -= lane->first;
-		lane->first = 0;
+	if (queue->first == queue->count)
+		queue->first = queue->count = queue->job_count = 0;
+	if (queue->count == queue->capacity && queue->first > queue->count / 2) {
+		memmove(queue->command, queue->command + queue->first, (queue->count - queue->first) * sizeof *queue->command);
+		queue->count -= queue->first;
+		queue->first = 0;
 	}
-	if (rh_grow(&lane->command, &lane->capacity, lane->count + 1, sizeof *lane->command))
+	if (rh_grow(&queue->command, &queue->capacity, queue->count + 1, sizeof *queue->command))
 		return NULL;
-	if (lane->state == SIM_AT_REST)
-		sim_make_ready(lane);
-	lane->held++;
-	return &lane->command[lane->count++];
+	if (queue->state == SIM_IDLE)
+		sim_make_ready(queue);
+	queue->pending++;
+	return &queue->command[queue->count++];
 }
 
-int sim_task(struct sim_lane *lane, const struct sim_route *route, double amount)
+int sim_task(struct sim_queue *queue, const struct sim_route *route, double amount)
 {
-	enum { PARTS = 16 }; /* of a lane's room */
-	make_room(lane);
-	size_t begun = lane->first + (lane->state == SIM_RUNNING);
-	struct sim_command *last = lane->count > begun ? &lane->command[lane->count - 1] : NULL;
-	int is_short = last && (!lane->room || last->count < lane->room / PARTS);
-	if (is_short && last->kind == SIM_TASK && last->route == route) { /* one after the other is as good as one */
+	enum { PARTS = 16 }; /* a merged command stays short of 1/PARTS of the capacity */
+	await_capacity(queue);
+	size_t begun = queue->first + (queue->state == SIM_RUNNING);
+	struct sim_command *last = queue->count > begun ? &queue->command[queue->count - 1] : NULL;
+	int is_short = last && (!queue->pending_max || last->count < queue->pending_max / PARTS);
+	if (is_short && last->kind == SIM_TASK && last->route == route) { /* back to back on one route: merged, the time is the same */
 		last->amount += amount;
 		last->delay_s += route->delay_s;
 		last->count++;
-		lane->held++;
+		queue->pending++;
 		return 0;
 	}
-	struct sim_command *command = append(lane);
+	struct sim_command *command = append(queue);
 	if (!command)
 		return -ENOMEM;
 	*command = (struct sim_command){.kind = SIM_TASK, .count = 1, .amount = amount, .delay_s = route->delay_s, .route = route};
 	return 0;
 }
 
-int sim_record(struct sim_lane *lane, struct sim_event *event)
+int sim_record(struct sim_queue *queue, struct sim_event *event)
 {
-	make_room(lane);
-	struct sim_point *point = take_point(lane->sim);
+	await_capacity(queue);
+	struct sim_point *point = take_point(queue->sim);
 	if (!point)
 		return -ENOMEM;
-	struct sim_command *command = append(lane);
-	point->holders = command ? 2 : 1; /* the event and the command */
+	struct sim_command *command = append(queue);
+	point->references = command ? 2 : 1; /* the event and the command */
 	if (!command) {
-		sim_point_release(lane->sim, point);
+		sim_point_release(queue->sim, point);
 		return -ENOMEM;
 	}
-	sim_point_release(lane->sim, event->point);
+	sim_point_release(queue->sim, event->point);
 	event->point = point;
 	*command = (struct sim_command){.kind = SIM_RECORD, .count = 1, .point = point};
 	return 0;
 }
 
-int sim_wait(struct sim_lane *lane, struct sim_event *event)
+int sim_wait(struct sim_queue *queue, struct sim_event *event)
 {
-	make_room(lane);
+	await_capacity(queue);
 	if (!event->point || event->point->done)
 		return 0;
-	struct sim_command *command = append(lane);
+	struct sim_command *command = append(queue);
 	if (!command)
 		return -ENOMEM;
-	event->point->holders++;
+	event->point->references++;
 	*command = (struct sim_command){.kind = SIM_WAIT, .count = 1, .point = event->point};
 	return 0;
 }
 
-int sim_job(struct sim_lane *lane, const struct rh_host_job *job)
+int sim_job(struct sim_queue *queue, const struct rh_host_job *job)
 {
-	/* the job's place first: a command without one must not be appended */
-	if (rh_grow(&lane->job, &lane->job_capacity, lane->job_count + 1, sizeof *lane->job))
+	/* first, so that no command is appended whose job has no memory */
+	if (rh_grow(&queue->job, &queue->job_capacity, queue->job_count + 1, sizeof *queue->job))
 		return -ENOMEM;
-	struct sim_command *command = append(lane);
+	struct sim_command *command = append(queue);
 	if (!command)
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_JOB, .count = 1, .job = lane->job_count};
-	lane->job[lane->job_count++] = *job;
+	*command = (struct sim_command){.kind = SIM_JOB, .count = 1, .job = queue->job_count};
+	queue->job[queue->job_count++] = *job;
 	return 0;
 }
 
-/* Seconds that so much of a route takes alone. */
+/* Seconds that `amount` takes on a route when nothing else runs. */
 static double alone(const struct rh_sim *sim, const struct sim_route *route, double amount)
 {
 	double rate = route->most > 0 ? route->most : HUGE_VAL;
@@ -259,10 +259,10 @@ static double alone(const struct rh_sim *sim, const struct sim_route *route, dou
 	return amount / rate;
 }
 
-int sim_work(struct sim_lane *lane, const struct rh_host_job *job)
+int sim_work(struct sim_queue *queue, const struct rh_host_job *job)
 {
-	const struct sim_route *route = &lane->sim->work[job->work], *nvme = &lane->sim->work[RH_HOST_NVME];
-	if (job->nvme_bytes > 0 && alone(lane->sim, nvme, job->nvme_bytes) > alone(lane->sim, route, job->bytes))
-		return sim_task(lane, nvme, job->nvme_bytes);
-	return job->bytes > 0 ? sim_task(lane, route, job->bytes) : 0;
+	const struct sim_route *route = &queue->sim->work[job->work], *nvme = &queue->sim->work[RH_HOST_NVME];
+	if (job->nvme_bytes > 0 && alone(queue->sim, nvme, job->nvme_bytes) > alone(queue->sim, route, job->bytes))
+		return sim_task(queue, nvme, job->nvme_bytes);
+	return job->bytes > 0 ? sim_task(queue, route, job->bytes) : 0;
 }

@@ -1,12 +1,13 @@
-/* A machine in virtual time: the instance of device.h, and of host_queue.h, that takes the time that a hardware profile says and touches no
- * data. Deterministic; nothing sleeps.
+/* A machine in virtual time: an instance of device.h and of host_queue.h that moves no data. Times come from a hardware profile.
+ * Deterministic; nothing sleeps.
  *
- * Commands are kept as they are enqueued, and time goes on only while the host waits (event_sync, event_query, synchronize, a queue's
- * await): by then all that will run beside them is known. A command begins when its stream has come to it. A copy holds its link, the
- * switch above it and the host's memory at once; work of the host's holds cores, memory or drive; what is in flight shares each of them
- * max-min fairly (flow.h), anew at every start and end. A launch takes what rh_sim_op_seconds says.
- *
- * A stream of a GPU holds so many commands and no more: a call that finds no room waits, in which time goes on.
+ * Calls only enqueue. Virtual time advances while the host waits (event_sync, event_query, synchronize, await of a host queue): by then
+ * everything that runs concurrently has been enqueued. A command begins when the commands before it in its queue are done.
+ *   - A copy uses its PCIe link, the switch above the link and host memory, all at once.
+ *   - A host job uses cores, host memory or a drive.
+ *   - All transfers and jobs in flight share each resource max-min fairly (flow.h). Rates are recomputed at every start and end.
+ *   - A launch takes rh_sim_op_seconds.
+ *   - A GPU's stream has a bounded number of pending commands: a call that exceeds it waits, and time advances.
  *
  * One host thread drives all devices and queues of a machine. */
 #ifndef RH_DEVICE_SIM_SIM_H
@@ -19,41 +20,42 @@
 struct rh_sim;
 
 struct rh_sim_options {
-	const struct rh_hardware *hardware; /* read at creation only */
+	const struct rh_hardware *hardware; /* only read during rh_sim_create */
 	int devices;
-	enum rh_state_layout layout; /* whose optimizer rate counts */
-	int64_t stream_holds;        /* commands; 0: any number */
-	/* Where the profile's device is the whole host (on_host_cores), devices share it out: each has cores / devices, at least one. */
+	enum rh_state_layout layout; /* selects the optimizer rate of the profile */
+	int64_t stream_capacity;     /* most pending commands of a stream; 0: unbounded */
+	/* Where the profile's device is the host itself (on_host_cores), each device has cores / devices of it, at least one core. */
 };
 
-/* The machine lives until it is released and all its devices and queues are closed. */
+/* The machine is freed when it is released and all its devices, events and queues are closed. */
 int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out) RH_MUST;
 void rh_sim_release(struct rh_sim *sim);
 
-/* As the device that the profile describes has it: the grain; the commands that a stream holds, of a GPU about a thousand (measured by
- * many, told by nobody; cuda/ cannot ask), 0 where they lie in memory of ours. */
-int64_t rh_sim_stream_holds(const struct rh_hardware_device *device);
+/* Properties of the device that a profile describes. The capacity of a stream: about 1,000 commands on a GPU (often measured, undocumented,
+ * and cuda/ cannot query it); 0, unbounded, for CPU devices, whose queues are ours. */
+int64_t rh_sim_stream_capacity(const struct rh_hardware_device *device);
 struct rh_device_grain rh_sim_grain(const struct rh_hardware_device *device);
 
-/* Device memory reserved has addresses and no bytes behind them. */
+/* Reserved device memory has addresses, and no bytes behind them. */
 int rh_sim_open(struct rh_sim *sim, int index, int64_t cap_bytes, struct rh_device **out) RH_MUST;
 int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out) RH_MUST;
 
 /* The host's clock. */
 double rh_sim_seconds(const struct rh_sim *sim);
 
-/* Seconds that an op takes on a device that is `share` of the profile's. */
+/* Seconds that an op takes on a device that has `share` of the profile's device. */
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share);
 /* Which peak the op's products count against. */
 enum rh_product rh_sim_op_product(const struct rh_op *op);
-/* Which operands of its product lie transposed; of none that is told apart, any. */
+/* Which operands of its product are transposed; RH_GEMM_ANY where the profile does not distinguish them. */
 enum rh_gemm_form rh_sim_op_form(const struct rh_op *op);
 
-/* What a profile's entry for an op of that kind is called; `weighs`: that also makes weights' gradients, NULL if none of the kind does. */
-const char *rh_sim_rate_name(enum rh_op_kind kind, int weighs);
-int rh_sim_op_weighs(const struct rh_op *op);
+/* Name of a profile's entry for an op of that kind. with_weights: for the variant that also computes weight gradients; NULL where the kind
+ * has none. */
+const char *rh_sim_rate_name(enum rh_op_kind kind, int with_weights);
+int rh_sim_op_has_weight_gradient(const struct rh_op *op);
 
-/* What a profile's entry for an op calls its size: rh_hardware_op.size. */
+/* The size by which a profile's entries for an op differ: rh_hardware_op.size. */
 double rh_sim_op_size(const struct rh_op *op);
 
 #endif

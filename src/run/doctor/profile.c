@@ -130,7 +130,7 @@ struct kind {
 
 static int is_of(const struct rh_op *op, struct kind kind)
 {
-	return op->kind == kind.kind && rh_sim_op_weighs(op) == kind.weighs && rh_sim_op_product(op) == kind.product;
+	return op->kind == kind.kind && rh_sim_op_has_weight_gradient(op) == kind.weighs && rh_sim_op_product(op) == kind.product;
 }
 
 /* One entry for each size of the ops whose size decides, one for all sizes of the others. */
