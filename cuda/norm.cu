@@ -24,7 +24,7 @@ struct norm_args {
 	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_both */
 	int64_t x_stride, y_stride, dy_stride, add_stride, dx_stride, rstd_stride;
 	int64_t vectors, groups, n;
-	float epsilon;
+	float epsilon, offset;
 	int aligned; /* every vector begins on 16 bytes */
 };
 
@@ -52,7 +52,7 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward
 		struct chunk c = chunk_load(x + i, a.n - i, a.aligned), scale = chunk_load(w + i, a.n - i, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			c.v[k] = c.v[k] * rstd * scale.v[k];
+			c.v[k] = c.v[k] * rstd * (a.offset + scale.v[k]);
 		chunk_store(y + i, c, a.n - i, a.aligned);
 	}
 }
@@ -73,7 +73,7 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backwar
 		struct chunk scale = chunk_load(w + i, a.n - i, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
-			sum += s.v[k] * scale.v[k] * c.v[k];
+			sum += s.v[k] * (a.offset + scale.v[k]) * c.v[k];
 	}
 	float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)a.n;
 	if (p.absent)
@@ -89,9 +89,9 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_backwar
 			base = chunk_load(add + i, left, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++) {
-			float xhat = c.v[k] * rstd;
-			s.v[k] = base.v[k] + rstd * (s.v[k] * scale.v[k] - xhat * mean);
-			c.v[k] = xhat * scale.v[k];
+			float xhat = c.v[k] * rstd, weight = a.offset + scale.v[k];
+			s.v[k] = base.v[k] + rstd * (s.v[k] * weight - xhat * mean);
+			c.v[k] = xhat * weight;
 		}
 		chunk_store(dx + i, s, left, a.aligned);
 		if (y)
@@ -177,7 +177,7 @@ rmsnorm_backward_both(struct norm_args a)
 			struct chunk w = chunk_load((const rh_bf16 *)a.w + own + c * step, n - own - c * step, 1);
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++)
-				sum += rh_to_float(dy[c].v[k]) * w.v[k] * rh_to_float(x[c].v[k]);
+				sum += rh_to_float(dy[c].v[k]) * (a.offset + w.v[k]) * rh_to_float(x[c].v[k]);
 		}
 		float mean = vector_sum<PER_VECTOR>(sum) * rstd / (float)n;
 		RH_UNROLL
@@ -190,8 +190,9 @@ rmsnorm_backward_both(struct norm_args a)
 			RH_UNROLL
 			for (int k = 0; k < CHUNK; k++) {
 				float xhat = rh_to_float(x[c].v[k]) * rstd, d = rh_to_float(dy[c].v[k]);
-				out.v[k] += rstd * (d * w.v[k] - xhat * mean);
-				y.v[k] = xhat * w.v[k];
+				float weight = a.offset + w.v[k];
+				out.v[k] += rstd * (d * weight - xhat * mean);
+				y.v[k] = xhat * weight;
 				dw[c][k] += d * xhat;
 			}
 			chunk_store((rh_bf16 *)a.dx + row * a.dx_stride + to, out, left, 1);
@@ -285,6 +286,7 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.vectors = x.rows * a.groups;
 	a.n = w.cols;
 	a.epsilon = op->rmsnorm.epsilon;
+	a.offset = op->rmsnorm.offset;
 	const struct rh_view views[] = {x, w, y};
 	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	if (!a.vectors)
@@ -314,6 +316,7 @@ extern "C" int cuda_rmsnorm_backward_within(const struct rh_op *op, void *worksp
 	a.groups = op->rmsnorm.groups;
 	a.vectors = x.rows * a.groups;
 	a.n = w.cols;
+	a.offset = op->rmsnorm.offset;
 	const struct rh_view views[] = {x, w, dy, add, dx, y};
 	a.aligned = chunk_aligned(views, 6) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	a.part = (float *)workspace;

@@ -21,6 +21,7 @@ struct rows_args {
 	void *y;
 	const int32_t *index;
 	int64_t x_stride, y_stride, index_stride, rows, cols, indices;
+	float scale; /* of what is gathered, or added to an embedding */
 	int aligned;
 };
 
@@ -84,6 +85,9 @@ template <typename T> CHUNK_KERNEL rows_gather(struct rows_args a)
 	for (int64_t row = chunk_first_row(); row < a.rows && left > 0; row += chunk_row_step()) {
 		int64_t from = a.index[row * a.index_stride];
 		struct chunk c = chunk_load((const T *)a.x + from * a.x_stride + i, left, a.aligned);
+		RH_UNROLL
+		for (int k = 0; k < CHUNK; k++)
+			c.v[k] *= a.scale;
 		chunk_store((T *)a.y + row * a.y_stride + i, c, left, a.aligned);
 	}
 }
@@ -155,7 +159,7 @@ template <typename T> RH_KERNEL(EMBED_THREADS, 4) embedding_gradient(struct rows
 				struct chunk c = chunk_load((const T *)a.x + row * a.x_stride + i, left, a.aligned);
 				RH_UNROLL
 				for (int k = 0; k < CHUNK; k++)
-					sum.v[k] += c.v[k];
+					sum.v[k] += a.scale * c.v[k];
 			}
 		}
 		__syncthreads();
@@ -253,9 +257,15 @@ extern "C" int cuda_grouped_column_sum(const struct rh_op *op, CUstream_st *stre
 	return RH_LAUNCH(rows_grouped_column_sum<float>, grid, COLUMN_THREADS, 0, stream, a);
 }
 
-static int take_rows(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y, CUstream_st *stream)
+static float scale_of(const struct rh_op *op)
+{
+	return op->embedding.scale == 0 ? 1 : op->embedding.scale;
+}
+
+static int take_rows(const struct rh_view *x, const struct rh_view *index, const struct rh_view *y, float scale, CUstream_st *stream)
 {
 	struct rows_args a = rows_of(x, index, y);
+	a.scale = scale;
 	if (!a.rows || !a.cols)
 		return 0;
 	dim3 grid = rows_grid(a.rows, a.cols), block = rows_block(a.rows);
@@ -266,12 +276,12 @@ static int take_rows(const struct rh_view *x, const struct rh_view *index, const
 
 extern "C" int cuda_embedding(const struct rh_op *op, CUstream_st *stream)
 {
-	return take_rows(&op->operand[RH_EMBEDDING_TABLE], &op->operand[RH_EMBEDDING_IDS], &op->operand[RH_EMBEDDING_Y], stream);
+	return take_rows(&op->operand[RH_EMBEDDING_TABLE], &op->operand[RH_EMBEDDING_IDS], &op->operand[RH_EMBEDDING_Y], scale_of(op), stream);
 }
 
 extern "C" int cuda_gather_rows(const struct rh_op *op, CUstream_st *stream)
 {
-	return take_rows(&op->operand[RH_GATHER_ROWS_X], &op->operand[RH_GATHER_ROWS_INDEX], &op->operand[RH_GATHER_ROWS_Y], stream);
+	return take_rows(&op->operand[RH_GATHER_ROWS_X], &op->operand[RH_GATHER_ROWS_INDEX], &op->operand[RH_GATHER_ROWS_Y], 1, stream);
 }
 
 extern "C" int cuda_scatter_rows(const struct rh_op *op, CUstream_st *stream)
@@ -292,6 +302,7 @@ extern "C" int cuda_embedding_backward(const struct rh_op *op, CUstream_st *stre
 	struct rh_view dy = view[RH_EMBEDDING_BACKWARD_DY];
 	struct rows_args a = rows_of(&dy, &view[RH_EMBEDDING_BACKWARD_IDS], &view[RH_EMBEDDING_BACKWARD_DTABLE]);
 	a.rows = dy.rows;
+	a.scale = scale_of(op);
 	if (!a.rows || !a.cols)
 		return 0;
 	dim3 grid((unsigned)a.rows, (unsigned)rh_ceil_div(chunks_of(a.cols), EMBED_THREADS), 1);

@@ -74,7 +74,8 @@ enum { RH_GEMM_A, RH_GEMM_B, RH_GEMM_C, RH_GEMM_BIAS, RH_GEMM_D };
 enum { RH_COLUMN_SUM_X, RH_COLUMN_SUM_Y };
 
 /* RMSNORM: each row holds `groups` vectors of length n = w.cols side by side (1 for a layer's norm, heads for QK-norm).
- * rstd (T,groups) F32 = 1/sqrt(mean(x^2) + epsilon); y (T,groups*n) act = x * rstd * w. w (1,n) act. y may be x. */
+ * rstd (T,groups) F32 = 1/sqrt(mean(x^2) + epsilon); y (T,groups*n) act = x * rstd * (offset + w). w (1,n) act. y may be x.
+ * (An offset of 1: Gemma.) */
 enum { RH_RMSNORM_X, RH_RMSNORM_W, RH_RMSNORM_Y, RH_RMSNORM_RSTD };
 
 /* RMSNORM_BACKWARD: dx (T,groups*n) act = add + gradient; add (T,groups*n) act or absent; dx may be add or dy.
@@ -173,7 +174,8 @@ enum {
 	RH_LAYERNORM_BACKWARD_Y
 };
 
-/* EMBEDDING: y (T,H) act = rows of table (V,H) act named by ids (T,1) I32. BACKWARD: dtable (V,H) F32 += dy, in row order. */
+/* EMBEDDING: y (T,H) act = scale times rows of table (V,H) act named by ids (T,1) I32. BACKWARD: dtable (V,H) F32 += scale * dy, in row
+ * order. */
 enum { RH_EMBEDDING_IDS, RH_EMBEDDING_TABLE, RH_EMBEDDING_Y };
 enum { RH_EMBEDDING_BACKWARD_IDS, RH_EMBEDDING_BACKWARD_DY, RH_EMBEDDING_BACKWARD_DTABLE };
 
@@ -325,8 +327,11 @@ struct rh_op {
 		} gemm;
 		struct {
 			int64_t groups;
-			float epsilon;
+			float epsilon, offset;
 		} rmsnorm; /* and its backward */
+		struct {
+			float scale; /* 0: 1 */
+		} embedding; /* and its backward */
 		struct {
 			float inv_freq[RH_ROPE_MAX_HALF];
 			float scale;

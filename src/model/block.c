@@ -1,7 +1,8 @@
 /* A Llama-type transformer layer:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
  *   y  = x2 + Down(act(Gate h2) * Up h2),                             h2 = norm2(x2)
- * or, of a mixture of experts, y = x2 + the sum of weight_j Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
+ * with a norm behind O and Down too where the residual is a sandwich; or, of a mixture of experts, y = x2 + the sum of weight_j
+ * Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
@@ -114,7 +115,12 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	int64_t q = heads * traits->head_dim, kv = kv_heads * traits->head_dim;
 	*saved = (struct rh_saved){.x = x};
 	for (int n = 0; n < RH_NORMS; n++)
-		saved->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, index, (enum rh_norm_place)n), tokens);
+		if (layer->norm[n] >= 0)
+			saved->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, index, (enum rh_norm_place)n), tokens);
+	if (traits->residual == RH_RESIDUAL_SANDWICH) {
+		saved->attended = emit_take(arena, act, tokens, emit->model->config->hidden_size);
+		saved->transformed = emit_take(arena, act, tokens, emit->model->config->hidden_size);
+	}
 	saved->lse = emit_take(arena, RH_F32, tokens, heads);
 	saved->qkv = emit_take(arena, act, tokens, q + 2 * kv);
 	if (traits->qk_norm) {
@@ -133,14 +139,27 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
 }
 
-static void mlp(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
+/* y = residual + what the MLP makes of h. */
+static void mlp(struct rh_emit *emit, int index, struct rh_view h, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
 	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
 	if (!y.data && !emit->model->layer[index].proj[RH_PROJ_DOWN].r)
 		return;
 	struct rh_view a = emit_act(emit, s->gu.rows, s->gu.cols / 2);
 	emit_glu(emit, emit->model->layer[index].traits.activation, s->gu, a);
-	emit_linear(emit, joint(index, RH_JOINT_DOWN), a, s->x2, y, s->low);
+	emit_linear(emit, joint(index, RH_JOINT_DOWN), a, residual, y, s->low);
+}
+
+/* y = residual + the norm of what a half of the layer made; y absent: only the norm's statistics are wanted. */
+static void add_normed(struct rh_emit *emit, int index, enum rh_norm_place place, struct rh_view made, struct rh_view residual,
+                       struct rh_view y, const struct rh_saved *s)
+{
+	int64_t mark = emit->arena->used;
+	struct rh_view normed = emit_act(emit, made.rows, made.cols);
+	emit_norm(emit, emit_norm_of(emit, index, place), made, normed, s->norm[place]);
+	if (y.data)
+		emit_add(emit, residual, normed, y);
+	rh_arena_reset(emit->arena, mark);
 }
 
 void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, struct rh_view x, struct rh_view y, struct rh_saved *keep)
@@ -165,13 +184,22 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	rope(emit, traits, in.q, ropes, 0);
 	rope(emit, traits, in.k, ropes, 0);
 	attention(emit, index, in, s->o, s->lse);
-	emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
+	if (traits->residual == RH_RESIDUAL_SANDWICH) {
+		emit_linear(emit, joint(index, RH_JOINT_O), s->o, (struct rh_view){0}, s->attended, s->low);
+		add_normed(emit, index, RH_NORM_AFTER_ATTENTION, s->attended, x, s->x2, s);
+	} else {
+		emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
+	}
 
 	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MLP), s->x2, h, s->norm[RH_NORM_MLP]);
-	if (traits->experts)
+	if (traits->experts) {
 		emit_experts(emit, index, h, y, s);
-	else
-		mlp(emit, index, h, y, s);
+	} else if (traits->residual == RH_RESIDUAL_SANDWICH) {
+		mlp(emit, index, h, (struct rh_view){0}, s->transformed, s);
+		add_normed(emit, index, RH_NORM_AFTER_MLP, s->transformed, s->x2, y, s);
+	} else {
+		mlp(emit, index, h, s->x2, y, s);
+	}
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
 
@@ -182,6 +210,11 @@ static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct r
 		emit_linear_dw(emit, joint(index, which), dy, x, s->low);
 	s->late[which].dy = dy;
 	s->late[which].x = x;
+}
+
+static int is_sandwich(const struct rh_emit *emit, int index)
+{
+	return emit->model->layer[index].traits.residual == RH_RESIDUAL_SANDWICH;
 }
 
 /* An operand of a weight gradient. */
@@ -203,14 +236,27 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2);
 }
 
+/* The gradient of what a half of the layer made, of that behind its norm: `of` says which product it is an operand of. */
+static struct rh_view through_norm(struct rh_emit *emit, int index, enum rh_norm_place place, enum rh_joint of, struct rh_view made,
+                                   struct rh_view dy, const struct rh_saved *s)
+{
+	struct rh_view d = operand(emit, index, of, made.cols);
+	emit_norm_backward(emit, emit_norm_of(emit, index, place),
+	                   &(struct emit_norm_gradient){.x = made, .stats = s->norm[place], .dy = dy, .dx = d});
+	return d;
+}
+
 /* dx2 = dy + what comes back through the MLP and its norm; `dx2` (T,H) is the caller's. */
 static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dx2)
 {
 	int64_t experts = emit->model->layer[index].traits.experts, mark = emit->arena->used;
+	struct rh_view d = dy;
+	if (is_sandwich(emit, index))
+		d = through_norm(emit, index, RH_NORM_AFTER_MLP, RH_JOINT_DOWN, s->transformed, dy, s);
 	if (experts)
-		emit_experts_backward(emit, index, s, dy, dx2);
+		emit_experts_backward(emit, index, s, d, dx2);
 	else
-		mlp_backward(emit, index, s, dy, dx2);
+		mlp_backward(emit, index, s, d, dx2);
 	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, emit->model->config->hidden_size);
 	emit_norm_backward(
 	        emit, emit_norm_of(emit, index, RH_NORM_MLP),
@@ -262,14 +308,17 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
                          struct rh_view dx)
 {
 	int64_t hidden = emit->model->config->hidden_size, mark = emit->arena->used;
-	struct rh_view dx2 = operand(emit, index, RH_JOINT_O, hidden);
+	int sandwich = is_sandwich(emit, index);
+	struct rh_view dx2 = sandwich ? emit_act(emit, emit->shape.tokens, hidden) : operand(emit, index, RH_JOINT_O, hidden), d = dx2;
 	upper_half_backward(emit, index, s, dy, dx2);
+	if (sandwich)
+		d = through_norm(emit, index, RH_NORM_AFTER_ATTENTION, RH_JOINT_O, s->attended, dx2, s);
 
 	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
 	int64_t inner = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
-	emit_linear_dx(emit, joint(index, RH_JOINT_O), dx2, d_o);
-	learn(emit, index, RH_JOINT_O, dx2, s->o, s);
+	emit_linear_dx(emit, joint(index, RH_JOINT_O), d, d_o);
+	learn(emit, index, RH_JOINT_O, d, s->o, s);
 	qkv_backward(emit, index, ropes, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
@@ -288,7 +337,7 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
 {
-	return emit_linear_operands(emit, joint(index, RH_JOINT_DOWN));
+	return is_sandwich(emit, index) ? emit->arena : emit_linear_operands(emit, joint(index, RH_JOINT_DOWN));
 }
 
 void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)

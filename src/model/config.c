@@ -65,6 +65,7 @@ static const struct {
         {"scale_emb", 1},
         {"scale_depth", 0},
         {"attn_logit_softcapping", 0},
+        {"use_bidirectional_attention", 0},
         {"final_logit_softcapping", 0},
         {"query_pre_attn_scalar", 0},
         {"clip_qkv", 0},
@@ -177,12 +178,16 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	double dropout = 0;
 	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV;
 	out->qk_norm = out->family->qk_norm;
+	out->tie_word_embeddings = out->family->ties;
+	out->attention_scalar = out->family->attention_scalar_silent;
+	out->embedding_scale = out->family->scales_embedding ? sqrt((double)out->hidden_size) : 0;
 	out->rms_norm_eps = out->family->rms_norm_eps ? out->family->rms_norm_eps : 1e-6;
 	out->initializer_range = 0.02;
 	out->bos_token_id = out->family->bos;
-	int rc = rh_json_string(json, "hidden_act", where, RH_JSON_OPTIONAL, &act);
+	const char *key = out->family->activation_key ? out->family->activation_key : "hidden_act";
+	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
-		rc = rh_fail(-EINVAL, "%s: hidden_act '%s' is not supported (%s is)", where, act, own);
+		rc = rh_fail(-EINVAL, "%s: %s '%s' is not supported (%s is)", where, key, act, own);
 	if (!rc && json_is_object(json_object_get(json, "quantization_config")))
 		rc = rh_fail(-EINVAL,
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
@@ -198,6 +203,10 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 		rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
 	if (!rc)
 		rc = rh_json_real(json, "rms_norm_eps", where, RH_JSON_OPTIONAL, &out->rms_norm_eps);
+	if (!rc && out->family->attention_scalar)
+		rc = rh_json_real(json, out->family->attention_scalar, where, RH_JSON_OPTIONAL, &out->attention_scalar);
+	if (!rc && !(isfinite(out->attention_scalar) && out->attention_scalar >= 0))
+		rc = rh_fail(-EINVAL, "%s: %s %g makes no sense", where, out->family->attention_scalar, out->attention_scalar);
 	if (!rc)
 		rc = rh_json_real(json, "initializer_range", where, RH_JSON_OPTIONAL, &out->initializer_range);
 	if (!rc && json_is_null(json_object_get(json, "bos_token_id")))

@@ -27,7 +27,9 @@ struct rh_model_config {
 	/* Mixture of experts: so many MLPs of intermediate_size in each layer, of which each token goes through some; 0: one MLP. */
 	int64_t experts, experts_per_token;
 	enum rh_router_softmax router_softmax;
-	int64_t window; /* keys that a query of a windowed layer sees at most */
+	double attention_scalar; /* scores are divided by its root; 0: head_dim */
+	double embedding_scale;  /* 0: 1 */
+	int64_t window;          /* keys that a query of a windowed layer sees at most */
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
 	json_t *source; /* the config.json as read, or NULL: keys that this struct does not hold are written back from it */

@@ -3,7 +3,7 @@
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 
-#include "device/op.h"
+#include "model/traits.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +29,7 @@ enum { RH_FAMILY_KEYS = 4 };
 struct rh_family_names {
 	const char *embedding, *layers, *final_norm, *head; /* layers: before the layer's number */
 	/* behind "<layers><number>." */
-	const char *norm[2]; /* by enum rh_norm_place */
+	const char *norm[4]; /* by enum rh_norm_place */
 	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
 	const char *router, *experts;
 };
@@ -47,7 +47,14 @@ struct rh_family {
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
 	int64_t hidden_size, layers, heads; /* 0: 4096, 32, 32 */
 	double rms_norm_eps;                /* 0: 1e-6 */
-	enum rh_activation activation;      /* of the MLP's gate: config.json's hidden_act can be no other */
+	enum rh_norm_kind norm;
+	enum rh_residual residual;
+	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
+	const char *activation_key;     /* NULL: hidden_act */
+	const char *attention_scalar;   /* the key of config.h's, or NULL: it has none */
+	double attention_scalar_silent; /* where config.json is silent */
+	int scales_embedding;           /* by the root of hidden_size, rounded to the weights' dtype */
+	int ties;                       /* where config.json does not say tie_word_embeddings */
 	enum rh_family_bias attention_bias;
 	int may_bias_mlp;  /* if config.json says mlp_bias */
 	int qk_norm;       /* an RMSNorm on each head's q and k */

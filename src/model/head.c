@@ -1,6 +1,8 @@
 /* The two ends of a model: the embedding, and the final norm + head + loss, which run only on the rows whose logits are needed. */
 #include "model/emit_internal.h"
 
+#include "core/float16.h"
+
 static int64_t least_rows(const struct rh_model *model)
 {
 	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * model->config->vocab_size);
@@ -130,6 +132,13 @@ void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct r
 	emit_op(emit, &scatter);
 }
 
+/* Rounded to the weights' dtype, as transformers does. */
+static float embedding_scale(const struct rh_model *model)
+{
+	float scale = (float)model->config->embedding_scale;
+	return model->dtype == RH_BF16 ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
+}
+
 void emit_embedding(struct rh_emit *emit, struct rh_view y)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
@@ -137,6 +146,7 @@ void emit_embedding(struct rh_emit *emit, struct rh_view y)
 	op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
 	op.operand[RH_EMBEDDING_TABLE] = table_of(emit, &emit->model->layer[0]);
 	op.operand[RH_EMBEDDING_Y] = y;
+	op.embedding.scale = embedding_scale(emit->model);
 	emit_op(emit, &op);
 }
 
@@ -150,5 +160,6 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
 	op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
 	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = gradient;
+	op.embedding.scale = embedding_scale(emit->model);
 	emit_op(emit, &op);
 }

@@ -132,6 +132,9 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 {
 	const struct rh_family_names *names = config->family->names;
 	for (int n = 0; n < RH_NORMS; n++) {
+		layer->norm[n] = -1;
+		if (!names->norm[n])
+			continue;
 		align(at);
 		layer->norm[n] = place(at, names->norm[n], "weight", 1, 1, config->hidden_size);
 	}

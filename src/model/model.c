@@ -117,7 +117,7 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 	float bound = 1 / sqrtf((float)t->cols), deviation = (float)model->config->initializer_range;
 	for (int64_t i = 0; i < count; i++) {
 		if (is_b || t->rank == 1) {
-			out[i] = t->rank == 1 && !strstr(t->name, ".bias") ? 1 : 0;
+			out[i] = t->rank == 1 && !strstr(t->name, ".bias") && model->config->family->norm != RH_NORM_RMS_PLUS_ONE ? 1 : 0;
 			continue;
 		}
 		uint64_t element = (uint64_t)(first + i);

@@ -66,8 +66,15 @@ struct rh_joint_projections {
 };
 extern const struct rh_joint_projections rh_joints[RH_JOINTS];
 
-/* A layer's norms of whole rows; the head has FINAL. */
-enum rh_norm_place { RH_NORM_ATTENTION, RH_NORM_MLP, RH_NORM_FINAL = RH_NORM_ATTENTION, RH_NORMS = 2 };
+/* A layer's norms of whole rows: before its halves and, where the residual is a sandwich, behind them. The head has FINAL. */
+enum rh_norm_place {
+	RH_NORM_ATTENTION,
+	RH_NORM_MLP,
+	RH_NORM_AFTER_ATTENTION,
+	RH_NORM_AFTER_MLP,
+	RH_NORMS,
+	RH_NORM_FINAL = RH_NORM_ATTENTION
+};
 
 struct rh_layer {
 	enum rh_layer_kind kind;

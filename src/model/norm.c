@@ -17,6 +17,11 @@ static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm nor
 	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 }
 
+static float offset_of(struct emit_norm norm)
+{
+	return norm.layer->traits.norm == RH_NORM_RMS_PLUS_ONE ? 1 : 0;
+}
+
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats)
 {
 	struct rh_op op = {.kind = RH_OP_RMSNORM};
@@ -26,6 +31,7 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 	op.operand[RH_RMSNORM_RSTD] = stats;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	op.rmsnorm.offset = offset_of(norm);
 	emit_op(emit, &op);
 }
 
@@ -42,5 +48,6 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
+	op.rmsnorm.offset = offset_of(norm);
 	emit_op(emit, &op);
 }

@@ -7,13 +7,15 @@
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
-	struct rh_traits traits = {.norm = RH_NORM_RMS,
+	double width = config->attention_scalar ? config->attention_scalar : (double)config->head_dim;
+	struct rh_traits traits = {.norm = config->family->norm,
+	                           .residual = config->family->residual,
 	                           .epsilon = (float)config->rms_norm_eps,
 	                           .heads = config->num_attention_heads,
 	                           .kv_heads = config->num_key_value_heads,
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
-	                           .scale = 1.0f / sqrtf((float)config->head_dim),
+	                           .scale = 1.0f / sqrtf((float)width),
 	                           .rope = layer->windowed && config->family->rope_theta_windowed ? 1 : 0,
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
@@ -28,8 +30,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 
 int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 {
-	return a->norm == b->norm && a->epsilon == b->epsilon && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-	       a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale && a->rope == b->rope &&
-	       a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation && a->intermediate == b->intermediate &&
-	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax;
+	return a->norm == b->norm && a->residual == b->residual && a->epsilon == b->epsilon && a->heads == b->heads &&
+	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
+	       a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation &&
+	       a->intermediate == b->intermediate && a->experts == b->experts && a->experts_per_token == b->experts_per_token &&
+	       a->softmax == b->softmax;
 }

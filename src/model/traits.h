@@ -7,11 +7,19 @@
 struct rh_model_config;
 
 enum rh_norm_kind {
-	RH_NORM_RMS /* x / root mean square(x) * w */
+	RH_NORM_RMS,         /* x / root mean square(x) * w */
+	RH_NORM_RMS_PLUS_ONE /* ... * (1 + w) */
+};
+
+/* How a layer's two halves, attention and MLP, join the residual. */
+enum rh_residual {
+	RH_RESIDUAL_PRE,     /* x + f(norm(x)) */
+	RH_RESIDUAL_SANDWICH /* x + norm'(f(norm(x))) */
 };
 
 struct rh_traits {
 	enum rh_norm_kind norm;
+	enum rh_residual residual;
 	float epsilon;
 	/* attention */
 	int64_t heads, kv_heads, head_dim;

@@ -130,8 +130,8 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 static void test_source_reads_every_reference_model(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"llama2", "llama3",  "llama-bias", "smollm2",    "qwen2",
-	                                    "qwen3",  "mistral", "phi3",       "gguf-llama", "gguf-qwen2"};
+	static const char *const names[] = {"llama2",  "llama3", "llama-bias", "smollm2",    "qwen2",     "qwen3",
+	                                    "mistral", "phi3",   "gemma3",     "gguf-llama", "gguf-qwen2"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;
@@ -218,8 +218,7 @@ static void test_source_refuses_directories_that_contradict_themselves(void **st
 	check_spoiled("qwen2", config, "\"intermediate_size\": 64", "\"intermediate_size\": 65",
 	              "tensor 'model.layers.0.mlp.down_proj.weight' has shape (32, 64), but the model's configuration makes it (32, 65)");
 	check_spoiled("qwen2", config, "\"vocab_size\": 40", "\"vocab_size\": 41", "tensor 'model.embed_tokens.weight' has shape (40, 32)");
-	check_spoiled("qwen2", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
-	              "'layer_types' must be a list of 3 words");
+	check_spoiled("qwen2", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "'layer_types' must be a list of 3 words");
 	check_spoiled("qwen2", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
 	              "tensor 'lm_head.weight' is missing");
 	check_spoiled("qwen2", config, "Qwen2ForCausalLM", "FalconForCausalLM", "architecture FalconForCausalLM is not supported");

@@ -8,7 +8,7 @@ enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
 static void check_rmsnorm(const struct case_shape *s, uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {s->index % 2 ? 3 : 1, 1e-5f}};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {s->index % 2 ? 3 : 1, 1e-5f, s->index % 3 ? 0 : 1}};
 	int64_t rows = s->cols > 500 ? s->rows % 7 : s->rows, wide = c.op.rmsnorm.groups * s->cols;
 	case_operand(&c, RH_RMSNORM_X, s->dtype, rows, wide, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_RMSNORM_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);
@@ -35,7 +35,7 @@ static int backward_within(const struct rh_op *op, struct CUstream_st *stream)
 
 static void check_backward(const struct case_shape *s, uint64_t *seed, kernel_entry *kernel)
 {
-	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f}};
+	struct op_case c = {.seed = seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {s->index % 5 ? 1 : 3, 1e-5f, s->index % 3 ? 0 : 1}};
 	int64_t groups = c.op.rmsnorm.groups, wide = groups * s->cols, rows = s->cols > 500 && s->rows < 200 ? s->rows % 7 : s->rows;
 	case_operand(&c, RH_RMSNORM_BACKWARD_X, s->dtype, rows, wide, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_RMSNORM_BACKWARD_W, s->dtype, 1, s->cols, 0, FILL_RANDOM);

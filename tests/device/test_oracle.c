@@ -6,8 +6,8 @@ static void test_rmsnorm_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	struct op_case f = {.seed = &seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {2, 1e-2f}},
-	               b = {.seed = &seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {2, 1e-2f}};
+	struct op_case f = {.seed = &seed, .op.kind = RH_OP_RMSNORM, .op.rmsnorm = {2, 1e-2f, 1}},
+	               b = {.seed = &seed, .op.kind = RH_OP_RMSNORM_BACKWARD, .op.rmsnorm = {2, 1e-2f, 1}};
 	case_operand(&f, RH_RMSNORM_X, RH_F32, 5, 14, 1, FILL_RANDOM);
 	case_operand(&f, RH_RMSNORM_W, RH_F32, 1, 7, 0, FILL_RANDOM);
 	case_operand(&f, RH_RMSNORM_Y, RH_F32, 5, 14, 2, FILL_POISON);

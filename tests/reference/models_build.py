@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -85,6 +85,16 @@ def config_phi3():
                       **COMMON)
 
 
+def config_gemma3():
+    # windowed, windowed, full (a pattern of 3); heads divided by another root than their own
+    return Gemma3TextConfig(vocab_size=105, hidden_size=36, intermediate_size=40, num_hidden_layers=3, num_attention_heads=3,
+                            num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True, sliding_window=7,
+                            query_pre_attn_scalar=24,
+                            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                            rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+                                                 sliding_attention=dict(rope_type="default", rope_theta=10000.0)), **COMMON)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -95,6 +105,7 @@ MODELS = {
     "qwen3": (config_qwen3, torch.float32, "1GB"),
     "mistral": (config_mistral, torch.float32, "30KB"),
     "phi3": (config_phi3, torch.float32, "1GB"),
+    "gemma3": (config_gemma3, torch.float32, "1GB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
 
@@ -132,7 +143,7 @@ def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if "norm" in name:
-            value = rng.uniform(0.6, 1.4, shape)
+            value = rng.uniform(0.6, 1.4, shape) - (model.config.model_type == "gemma3_text")
         elif name.endswith("bias"):
             value = 0.3 * rng.standard_normal(shape)
         elif "embed_tokens" in name:
@@ -146,6 +157,10 @@ def transformers4_config(config):
     """The same configuration as transformers 4 spelled it."""
     rope = config.pop("rope_parameters")
     config["torch_dtype"] = config.pop("dtype")
+    if "full_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+        config["sliding_window_pattern"] = 1 + config.pop("layer_types").index("full_attention")
     config["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
@@ -178,7 +193,7 @@ def load_model(directory, dtype=torch.float32):
     # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
     attention = "eager" if dtype == torch.float32 else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention)
-    assert model.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert all(b.dtype == torch.float32 for n, b in model.named_buffers() if n.endswith("inv_freq"))
     return model.train()
 
 

@@ -19,6 +19,7 @@ static void oracle_rmsnorm(const struct rh_op *op)
 {
 	struct rh_view x = op->operand[RH_RMSNORM_X], w = op->operand[RH_RMSNORM_W];
 	struct rh_view y = op->operand[RH_RMSNORM_Y], rstd = op->operand[RH_RMSNORM_RSTD];
+	double offset = (double)op->rmsnorm.offset;
 	int64_t n = w.cols;
 	for (int64_t t = 0; t < x.rows; t++) {
 		for (int64_t g = 0; g < op->rmsnorm.groups; g++) {
@@ -28,7 +29,7 @@ static void oracle_rmsnorm(const struct rh_op *op)
 			double r = 1 / sqrt(squares / (double)n + (double)op->rmsnorm.epsilon);
 			put(rstd, t, g, r);
 			for (int64_t i = 0; i < n; i++)
-				put(y, t, g * n + i, get(x, t, g * n + i) * r * get(w, 0, i));
+				put(y, t, g * n + i, get(x, t, g * n + i) * r * (offset + get(w, 0, i)));
 		}
 	}
 }
@@ -68,6 +69,7 @@ static void oracle_rmsnorm_backward(const struct rh_op *op)
 	struct rh_view rstd = op->operand[RH_RMSNORM_BACKWARD_RSTD], dy = op->operand[RH_RMSNORM_BACKWARD_DY];
 	struct rh_view add = op->operand[RH_RMSNORM_BACKWARD_ADD], dx = op->operand[RH_RMSNORM_BACKWARD_DX];
 	struct rh_view dw = op->operand[RH_RMSNORM_BACKWARD_DW], y = op->operand[RH_RMSNORM_BACKWARD_Y];
+	double offset = (double)op->rmsnorm.offset;
 	int64_t n = w.cols, groups = op->rmsnorm.groups;
 	for (int64_t i = 0; i < n && dw.data; i++) {
 		double sum = 0;
@@ -80,13 +82,13 @@ static void oracle_rmsnorm_backward(const struct rh_op *op)
 		for (int64_t g = 0; g < groups; g++) {
 			double r = get(rstd, t, g), mean = 0;
 			for (int64_t i = 0; i < n; i++)
-				mean += get(dy, t, g * n + i) * get(w, 0, i) * get(x, t, g * n + i) * r / (double)n;
+				mean += get(dy, t, g * n + i) * (offset + get(w, 0, i)) * get(x, t, g * n + i) * r / (double)n;
 			for (int64_t i = 0; i < n; i++) {
 				double xhat = get(x, t, g * n + i) * r;
-				double gradient = r * (get(dy, t, g * n + i) * get(w, 0, i) - xhat * mean);
+				double gradient = r * (get(dy, t, g * n + i) * (offset + get(w, 0, i)) - xhat * mean);
 				put(dx, t, g * n + i, gradient + (add.data ? get(add, t, g * n + i) : 0));
 				if (y.data)
-					put(y, t, g * n + i, xhat * get(w, 0, i));
+					put(y, t, g * n + i, xhat * (offset + get(w, 0, i)));
 			}
 		}
 	}

@@ -117,7 +117,11 @@ static void check_embedding(struct check *check)
 
 static void oracle_embedding(const struct rh_op *op)
 {
-	take_rows(op->operand[RH_EMBEDDING_TABLE], op->operand[RH_EMBEDDING_IDS], op->operand[RH_EMBEDDING_Y]);
+	struct rh_view table = op->operand[RH_EMBEDDING_TABLE], ids = op->operand[RH_EMBEDDING_IDS], y = op->operand[RH_EMBEDDING_Y];
+	double scale = op->embedding.scale == 0 ? 1 : (double)op->embedding.scale;
+	for (int64_t t = 0; t < y.rows; t++)
+		for (int64_t c = 0; c < y.cols; c++)
+			put(y, t, c, scale * get(table, get_index(ids, t), c));
 }
 
 const struct op_def op_embedding = {
@@ -145,10 +149,11 @@ static void oracle_embedding_backward(const struct rh_op *op)
 {
 	struct rh_view ids = op->operand[RH_EMBEDDING_BACKWARD_IDS], dy = op->operand[RH_EMBEDDING_BACKWARD_DY];
 	struct rh_view dtable = op->operand[RH_EMBEDDING_BACKWARD_DTABLE];
+	double scale = op->embedding.scale == 0 ? 1 : (double)op->embedding.scale;
 	for (int64_t t = 0; t < dy.rows; t++) {
 		int64_t id = get_index(ids, t);
 		for (int64_t c = 0; c < dy.cols; c++)
-			put(dtable, id, c, get(dtable, id, c) + get(dy, t, c));
+			put(dtable, id, c, get(dtable, id, c) + scale * get(dy, t, c));
 	}
 }
 

@@ -9,7 +9,8 @@
 	ROW(qwen2)                                                                                                                         \
 	ROW(qwen3)                                                                                                                         \
 	ROW(mistral)                                                                                                                       \
-	ROW(phi3)
+	ROW(phi3)                                                                                                                          \
+	ROW(gemma3)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

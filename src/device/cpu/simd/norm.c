@@ -24,6 +24,7 @@ SIMD_INLINE float sum_of_squares(const void *x, int64_t n, const int bf16)
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view w = op->operand[RH_RMSNORM_W], rstd = op->operand[RH_RMSNORM_RSTD];
+	float offset = op->rmsnorm.offset;
 	int64_t n = w.cols;
 	for (int64_t t = first; t < end; t++) {
 		for (int64_t g = 0; g < op->rmsnorm.groups; g++) {
@@ -32,7 +33,7 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 			float r = 1.0f / sqrtf(sum_of_squares(x, n, bf16) / (float)n + op->rmsnorm.epsilon);
 			((float *)row_at(rstd, t))[g] = r;
 			for (int64_t i = 0; i < n; i += VF)
-				act_store(y, g * n + i, act_load(x, i, n - i, bf16) * r * act_load(w.data, i, n - i, bf16), n - i, bf16);
+				act_store(y, g * n + i, act_load(x, i, n - i, bf16) * r * (act_load(w.data, i, n - i, bf16) + offset), n - i, bf16);
 		}
 	}
 }
@@ -77,25 +78,27 @@ static void rmsnorm_backward_dw(const struct rh_op *op, int64_t first, int64_t e
 		BY_DTYPE(op->operand[RH_RMSNORM_BACKWARD_X].dtype, backward_dw, op, first, end);
 }
 
-SIMD_INLINE float dot3(const void *a, const void *b, const void *c, int64_t n, const int bf16)
+/* The sum of a (b + offset) c. */
+SIMD_INLINE float dot3(const void *a, const void *b, float offset, const void *c, int64_t n, const int bf16)
 {
 	vf sum[2] = {{0}};
 	int64_t i = 0;
 	for (; i + 2 * VF <= n; i += 2 * VF)
 		for (int j = 0; j < 2; j++)
-			sum[j] += act_load(a, i + j * VF, VF, bf16) * act_load(b, i + j * VF, VF, bf16) * act_load(c, i + j * VF, VF, bf16);
+			sum[j] += act_load(a, i + j * VF, VF, bf16) * (act_load(b, i + j * VF, VF, bf16) + offset) *
+			          act_load(c, i + j * VF, VF, bf16);
 	for (; i < n; i += VF)
-		sum[0] += act_load(a, i, n - i, bf16) * act_load(b, i, n - i, bf16) * act_load(c, i, n - i, bf16);
+		sum[0] += act_load(a, i, n - i, bf16) * (act_load(b, i, n - i, bf16) + offset) * act_load(c, i, n - i, bf16);
 	return vf_sum(sum[0] + sum[1]);
 }
 
-/* One vector of a row, dx = add + rstd (dy w - xhat mean(dy w xhat)). add and y may be absent. */
-SIMD_INLINE void backward_vector(const void *const in[4], void *dx, void *y, float rstd, int64_t n, const int bf16)
+/* One vector of a row, w offset within, dx = add + rstd (dy w - xhat mean(dy w xhat)). add and y may be absent. */
+SIMD_INLINE void backward_vector(const void *const in[4], void *dx, void *y, float rstd, float offset, int64_t n, const int bf16)
 {
 	const void *x = in[0], *w = in[1], *dy = in[2], *add = in[3];
-	float mean = dot3(dy, w, x, n, bf16) * rstd / (float)n;
+	float mean = dot3(dy, w, offset, x, n, bf16) * rstd / (float)n;
 	for (int64_t i = 0; i < n; i += VF) {
-		vf xhat = act_load(x, i, n - i, bf16) * rstd, weight = act_load(w, i, n - i, bf16);
+		vf xhat = act_load(x, i, n - i, bf16) * rstd, weight = act_load(w, i, n - i, bf16) + offset;
 		vf gradient = (act_load(dy, i, n - i, bf16) * weight - xhat * mean) * rstd;
 		if (add)
 			gradient += act_load(add, i, n - i, bf16);
@@ -118,7 +121,7 @@ SIMD_INLINE void backward_dx(const struct rh_op *op, int64_t first, int64_t end,
 			                     (char *)row_at(view[RH_RMSNORM_BACKWARD_DY], t) + at,
 			                     add.data ? (char *)row_at(add, t) + at : NULL};
 			void *dx = (char *)row_at(view[RH_RMSNORM_BACKWARD_DX], t) + at;
-			backward_vector(in, dx, y.data ? (char *)row_at(y, t) + at : NULL, rstd[g], n, bf16);
+			backward_vector(in, dx, y.data ? (char *)row_at(y, t) + at : NULL, rstd[g], op->rmsnorm.offset, n, bf16);
 		}
 	}
 }

@@ -118,10 +118,24 @@ static struct cpu_span grouped_column_sum_span(const struct rh_op *op)
 
 const struct cpu_op SIMD(cpu_grouped_column_sum) = {{{grouped_column_sum, grouped_column_sum_span}}};
 
+SIMD_INLINE void scaled_rows(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
+{
+	struct rh_view table = op->operand[RH_EMBEDDING_TABLE], y = op->operand[RH_EMBEDDING_Y];
+	for (int64_t t = first; t < end; t++) {
+		const void *from = row_at(table, index_at(op->operand[RH_EMBEDDING_IDS], t, table.rows));
+		for (int64_t i = 0; i < y.cols; i += VF)
+			act_store(row_at(y, t), i, act_load(from, i, y.cols - i, bf16) * op->embedding.scale, y.cols - i, bf16);
+	}
+}
+
 /* Units are rows. */
 static void embedding(const struct rh_op *op, int64_t first, int64_t end)
 {
 	struct rh_view table = op->operand[RH_EMBEDDING_TABLE];
+	if (op->embedding.scale != 0) {
+		BY_DTYPE(table.dtype, scaled_rows, op, first, end);
+		return;
+	}
 	for (int64_t t = first; t < end; t++)
 		copy_row(op->operand[RH_EMBEDDING_Y], t, table, index_at(op->operand[RH_EMBEDDING_IDS], t, table.rows));
 }
@@ -136,11 +150,12 @@ const struct cpu_op SIMD(cpu_embedding) = {{{embedding, embedding_span}}};
 SIMD_INLINE void add_rows(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view dy = op->operand[RH_EMBEDDING_BACKWARD_DY], dtable = op->operand[RH_EMBEDDING_BACKWARD_DTABLE];
+	float scale = op->embedding.scale == 0 ? 1 : op->embedding.scale;
 	for (int64_t t = 0; t < dy.rows; t++) {
 		float *to = row_at(dtable, index_at(op->operand[RH_EMBEDDING_BACKWARD_IDS], t, dtable.rows));
 		const void *from = row_at(dy, t);
 		for (int64_t i = first; i < end; i += VF)
-			act_store(to, i, act_load(to, i, end - i, 0) + act_load(from, i, end - i, bf16), end - i, 0);
+			act_store(to, i, act_load(to, i, end - i, 0) + act_load(from, i, end - i, bf16) * scale, end - i, 0);
 	}
 }
 

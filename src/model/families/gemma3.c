@@ -1,0 +1,42 @@
+/* Gemma 3, text: norms before and behind both halves of a layer, on each head's q and k, their weights stored less one; five layers of
+ * six with a window and a rotary table of their own; embeddings scaled by the root of their width, and tied. */
+#include "model/families/families.h"
+
+static const struct rh_family_names names = {
+        .embedding = "model.embed_tokens",
+        .layers = "model.layers.",
+        .final_norm = "model.norm",
+        .head = "lm_head",
+        .norm = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},
+        .proj = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+                 "mlp.down_proj"}};
+
+const struct rh_family family_gemma3 = {.architecture = "Gemma3ForCausalLM",
+                                        .model_type = "gemma3_text",
+                                        .names = &names,
+                                        .vocab_size = 262208,
+                                        .hidden_size = 2304,
+                                        .intermediate_size = 9216,
+                                        .layers = 26,
+                                        .heads = 8,
+                                        .key_value_heads = 4,
+                                        .head_dim = 256,
+                                        .max_position = 131072,
+                                        .bos = 2,
+                                        .eos = 1,
+                                        .norm = RH_NORM_RMS_PLUS_ONE,
+                                        .residual = RH_RESIDUAL_SANDWICH,
+                                        .activation = RH_ACT_GELU_TANH,
+                                        .activation_key = "hidden_activation",
+                                        .attention_scalar = "query_pre_attn_scalar",
+                                        .attention_scalar_silent = 256,
+                                        .scales_embedding = 1,
+                                        .ties = 1,
+                                        .attention_bias = RH_BIAS_AS_SAID,
+                                        .qk_norm = 1,
+                                        .windows = RH_WINDOWS_PERIOD,
+                                        .window = 4096,
+                                        .window_period = 6,
+                                        .rope_theta = 1e6,
+                                        .rope_theta_windowed = 1e4,
+                                        .own_key = {"query_pre_attn_scalar"}};
