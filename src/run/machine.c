@@ -155,6 +155,12 @@ int64_t rh_machine_free_ram(void)
 	return rh_machine_free_ram_under("");
 }
 
+int64_t rh_machine_own_bytes(void)
+{
+	int64_t anonymous = number_in("/proc/self/status", "RssAnon:", 1024);
+	return anonymous < 0 ? 0 : anonymous;
+}
+
 int64_t rh_machine_peak_rss(void)
 {
 	int64_t peak = number_in("/proc/self/status", "VmHWM:", 1024);

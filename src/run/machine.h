@@ -19,6 +19,8 @@ int64_t rh_machine_group_limit_under(const char *root);
 int64_t rh_machine_group_room(void);
 /* Most resident memory of this process so far, in bytes. */
 int64_t rh_machine_peak_rss(void);
+/* Bytes of memory that this process has now, files' pages not counted. */
+int64_t rh_machine_own_bytes(void);
 
 struct rh_devices {
 	struct rh_device **device;

@@ -42,6 +42,9 @@ static int64_t allowed_ram(const struct rh_session *session)
 	int64_t asked = session->config->max_ram, room = session->machine ? INT64_MAX : rh_machine_group_room();
 	if (asked <= room)
 		return asked;
+	room += rh_machine_own_bytes(); /* a part of what is planned is there already: the tokenizer, the rows */
+	if (asked <= room)
+		return asked;
 	rh_warn_once("max_ram: %.1f MiB, but this process's control group leaves %.1f: the run keeps to that (memory.max, docker's --memory)",
 	             (double)asked / 1048576, (double)room / 1048576);
 	return room;

@@ -1,0 +1,276 @@
+/* Host memory as the system counts it: VmHWM of a whole run, HugetlbPages with it, stays below what the plan says, for vocabularies of real
+ * size; under a control group of the plan's size the kernel kills nothing. */
+#include "cli/runner.h"
+
+#include "core/json.h"
+
+#include <ctype.h>
+
+/* A tokenizer.json of byte-level BPE with `entries` entries: all strings of 64 letters, shorter ones first, each merged of the one without
+ * its last letter and that letter. */
+static void write_tokenizer(const char *path, int entries)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+	FILE *file = fopen(path, "w");
+	assert_non_null(file);
+	fprintf(file,
+	        "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": %d, \"content\": \"<eos>\", \"single_word\": false, \"lstrip\": false, "
+	        "\"rstrip\": false, \"normalized\": false, \"special\": true}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": "
+	        "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"post_processor\": null, "
+	        "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"ignore_merges\": false, \"vocab\": {\"\\u0120\": "
+	        "0",
+	        entries - 1);
+	char(*token)[6] = calloc((size_t)entries, sizeof *token);
+	int count = 1, parent = 0;
+	for (int i = 0; i < 64 && count < entries - 1; i++)
+		token[count++][0] = letters[i];
+	while (count < entries - 1) {
+		parent++;
+		for (int i = 0; i < 64 && count < entries - 1; i++)
+			snprintf(token[count++], sizeof *token, "%.4s%c", token[parent], letters[i]);
+	}
+	for (int i = 1; i < count; i++)
+		fprintf(file, ",\n\"%s\": %d", token[i], i);
+	fprintf(file, "}, \"merges\": [");
+	for (int i = 65; i < count; i++) {
+		size_t length = strlen(token[i]) - 1;
+		fprintf(file, "%s\"%.*s %s\"", i > 65 ? ",\n" : "", (int)length, token[i], token[i] + length);
+	}
+	fprintf(file, "]}}");
+	free(token);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void write_model(const char *dir, int vocabulary, int layers)
+{
+	check_ok(rh_dir_make(dir));
+	write_text(path_of("%s/tokenizer_config.json", dir), "{\"eos_token\": \"<eos>\"}");
+	write_text(
+	        path_of("%s/config.json", dir),
+	        path_of("{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 32, "
+	                "\"intermediate_size\": 64, "
+	                "\"num_hidden_layers\": %d, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 16, "
+	                "\"vocab_size\": "
+	                "%d, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+	                "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\", \"eos_token_id\": %d}",
+	                layers, vocabulary, vocabulary - 1));
+	write_tokenizer(path_of("%s/tokenizer.json", dir), vocabulary);
+}
+
+static void write_rows(const char *path, int rows, int words)
+{
+	uint64_t seed = 5;
+	FILE *file = fopen(path, "w");
+	assert_non_null(file);
+	for (int r = 0; r < rows; r++) {
+		fprintf(file, "{\"text\": \"");
+		for (int w = 0; w < words; w++)
+			fprintf(file, "%c%c%c ", 'a' + check_random(&seed) % 26, 'a' + check_random(&seed) % 26,
+			        'a' + check_random(&seed) % 26);
+		fprintf(file, "\"}\n");
+	}
+	assert_int_equal(fclose(file), 0);
+}
+
+/* ---- a control group ---- */
+
+static const char *group_root, *group_limit;
+static char group[128];
+static long long group_bytes;
+
+/* Finds out whether this user may make one. */
+static int group_is_to_be_had(void)
+{
+	static const char *const roots[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}};
+	for (int i = 0; i < 2; i++) {
+		snprintf(group, sizeof group, "%s/rh-test-%ld", roots[i][0], (long)getpid());
+		if (mkdir(group, 0777))
+			continue;
+		if (access(path_of("%s/%s", group, roots[i][1]), W_OK) == 0) {
+			group_root = roots[i][0];
+			group_limit = roots[i][1];
+			return 1;
+		}
+		rmdir(group);
+	}
+	return 0;
+}
+
+static int write_number(const char *path, long long number)
+{
+	char text[32];
+	int file = open(path, O_WRONLY), length = snprintf(text, sizeof text, "%lld", number);
+	ssize_t written = file < 0 ? -1 : write(file, text, (size_t)length);
+	if (file >= 0)
+		close(file);
+	return written == length ? 0 : -1;
+}
+
+static void enter_group(void)
+{
+	if (write_number(path_of("%s/cgroup.procs", group), getpid()))
+		_exit(124);
+}
+
+/* ---- runs ---- */
+
+static char disk[128]; /* outputs: files in memory would count as the group's */
+
+struct peaks {
+	double peak, plan;
+};
+
+static struct peaks peaks_of(const struct ran *ran, const char *what)
+{
+	json_t *json = NULL;
+	if (ran->status || rh_json_parse(ran->out, strlen(ran->out), "output", &json))
+		fail_msg("%s: exit %d: %s", what, ran->status, ran->err);
+	struct peaks peaks = {json_real_value(json_object_get(json_object_get(json, "peak_bytes"), "ram")), 0};
+	peaks.peak = json_number_value(json_object_get(json_object_get(json, "peak_bytes"), "ram"));
+	peaks.plan = json_number_value(json_object_get(json_object_get(json_object_get(json, "plan"), "peak_bytes"), "ram"));
+	json_decref(json);
+	return peaks;
+}
+
+static void check_line(const struct scratch *scratch, const char *out, const char *line, int *held, double *closest)
+{
+	struct ran ran = run_line(scratch, "%s", line);
+	struct peaks peaks = peaks_of(&ran, line);
+	run_free(&ran);
+	if (peaks.peak > peaks.plan)
+		fail_msg("%.2f MiB of %.2f planned: %s", peaks.peak / 1048576, peaks.plan / 1048576, line);
+	*closest = peaks.peak / peaks.plan > *closest ? peaks.peak / peaks.plan : *closest;
+	if (!group_root)
+		return;
+	/* what it said is what it gets: killed, it would exit by SIGKILL */
+	group_bytes = (long long)peaks.plan + (15 << 20);
+	check_ok(write_number(path_of("%s/%s", group, group_limit), group_bytes));
+	check_ok(rh_dir_remove(out));
+	if (strstr(line, "resume"))
+		return;
+	run_prepare = enter_group;
+	ran = run_line(scratch, "%s --max_ram %lld", line, (long long)peaks.plan);
+	run_prepare = NULL;
+	if (ran.status)
+		fail_msg("under %lld bytes: exit %d: %s: %s", group_bytes, ran.status, line, ran.err);
+	run_free(&ran);
+	(*held)++;
+}
+
+static void test_a_runs_memory_is_the_plans(void **state)
+{
+	(void)state;
+	static const int vocabularies[] = {1000, 32000, 128000, 256000};
+	static const char *const kinds[] = {"",
+	                                    "--use_peft true",
+	                                    "--bf16 true",
+	                                    "--bf16 true --state_layout split8",
+	                                    "--save_steps 1 --eval_split 0.2 --eval_strategy steps --eval_steps 1",
+	                                    "--packing true --device cpu:2",
+	                                    "--spill optimizer,weights --max_nvme 200MiB --nvme_dirs %s/nvme"};
+	const char *build = getenv("RH_BUILD");
+	char out[160];
+	int is_long = getenv("RH_LONG") != NULL, runs = is_long ? 200 : 7, held = 0;
+	uint64_t seed = check_seed();
+	double closest = 0;
+	struct scratch scratch;
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	scratch_open(&scratch);
+	if (!group_is_to_be_had())
+		printf("no control group can be made here: limits are not tried\n");
+	for (int i = 0; i < 4; i++)
+		write_model(path_of("%s/m%d", scratch.dir, vocabularies[i]), vocabularies[i], 2);
+	snprintf(disk, sizeof disk, "%s/rh-memory-XXXXXX", build ? build : "build");
+	assert_non_null(mkdtemp(disk));
+	snprintf(out, sizeof out, "%s/out", disk);
+	check_ok(rh_dir_make(path_of("%s/nvme", disk)));
+	for (int run = 0; run < runs; run++) {
+		char kind[160], line[1024];
+		int vocabulary = vocabularies[is_long ? check_random(&seed) % 4 : (uint32_t)run % 4];
+		int words = is_long ? 1 << check_random(&seed) % 12 : 40;
+		snprintf(kind, sizeof kind, kinds[is_long ? check_random(&seed) % 7 : (uint32_t)run % 7], disk);
+		write_rows(path_of("%s/rows", scratch.dir), 24, words);
+		check_ok(rh_dir_remove(out));
+		snprintf(line, sizeof line,
+		         "train --config_name %s/m%d --train_file %s/rows --output_dir %s --max_length %d --max_steps 3 "
+		         "--per_device_train_batch_size %d --max_vram 256MiB --json %s",
+		         scratch.dir, vocabulary, scratch.dir, out, 32 << check_random(&seed) % 4, 1 + (int)(check_random(&seed) % 4),
+		         kind);
+		check_line(&scratch, out, line, &held, &closest);
+		snprintf(line + strlen(line), sizeof line - strlen(line), " --max_steps 5 --resume_from_checkpoint true");
+		if (run % 4 == 3 && !group_root)
+			check_line(&scratch, out, line, &held, &closest);
+	}
+	printf("%d configurations, the fullest at %.3f of its plan; %d under a control group\n", runs, closest, held);
+	if (group_root)
+		rmdir(group);
+	check_ok(rh_dir_remove(disk));
+	scratch_close(&scratch);
+}
+
+/* A resumed run takes no more than is planned either: it loads what it saved. */
+static void test_a_resumed_runs_memory_is_the_plans(void **state)
+{
+	(void)state;
+	static const char *const kinds[] = {"", "--use_peft true", "--bf16 true"};
+	struct scratch scratch;
+	if (!CHECK_RESIDENT)
+		check_skip("sanitizers take memory of their own");
+	scratch_open(&scratch);
+	write_model(path_of("%s/m", scratch.dir), 128000, 2);
+	write_rows(path_of("%s/rows", scratch.dir), 24, 40);
+	for (int i = 0; i < 3; i++) {
+		const char *line = "train --config_name %s/m --train_file %s/rows --output_dir %s/out%d --max_length 64 --save_steps 1 "
+		                   "--per_device_train_batch_size 2 --max_vram 256MiB --json %s %s";
+		struct ran first = run_line(&scratch, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i], "--max_steps 2");
+		struct peaks fresh = peaks_of(&first, kinds[i]);
+		struct ran again = run_line(&scratch, line, scratch.dir, scratch.dir, scratch.dir, i, kinds[i],
+		                            "--max_steps 4 --resume_from_checkpoint true");
+		struct peaks resumed = peaks_of(&again, kinds[i]);
+		printf("%s: fresh %.1f, resumed %.1f of %.1f MiB\n", kinds[i], fresh.peak / 1048576, resumed.peak / 1048576,
+		       resumed.plan / 1048576);
+		if (resumed.peak > resumed.plan)
+			fail_msg("%s: %.2f MiB of %.2f planned", kinds[i], resumed.peak / 1048576, resumed.plan / 1048576);
+		run_free(&first);
+		run_free(&again);
+	}
+	scratch_close(&scratch);
+}
+
+/* A control group's limit counts, whatever max_ram says. */
+static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	write_model(path_of("%s/m", scratch.dir), 1000, 2);
+	write_rows(path_of("%s/rows", scratch.dir), 8, 10);
+	const char *fake = path_of("%s/machine", scratch.dir);
+	check_ok(rh_dir_make(path_of("%s/proc/self", fake)));
+	check_ok(rh_dir_make(path_of("%s/sys/fs/cgroup/box", fake)));
+	write_text(path_of("%s/proc/self/cgroup", fake), "0::/box\n");
+	write_text(path_of("%s/sys/fs/cgroup/box/memory.max", fake), "4194304\n");
+	write_text(path_of("%s/sys/fs/cgroup/box/memory.current", fake), "1048576\n");
+	write_text(path_of("%s/sys/fs/cgroup/box/memory.stat", fake), "inactive_file 0\nactive_file 0\n");
+	setenv("RH_MACHINE_ROOT", fake, 1);
+	struct ran ran = run_line(
+	        &scratch, "train --config_name %s/m --train_file %s/rows --output_dir %s/out --max_length 64 --max_steps 1 --max_ram 1GiB",
+	        scratch.dir, scratch.dir, scratch.dir);
+	unsetenv("RH_MACHINE_ROOT");
+	check_failed(&ran, "max_ram: the run needs ");
+	if (!strstr(ran.err, "max_ram: 1024.0 MiB, but this process's control group leaves "))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_runs_memory_is_the_plans),
+	        cmocka_unit_test(test_a_resumed_runs_memory_is_the_plans),
+	        cmocka_unit_test(test_max_ram_above_the_groups_limit_is_bounded),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
