@@ -70,6 +70,25 @@ double rh_optimizer_block_norm(const struct rh_store *store, int block)
 	return norm_of_spans(store, spans->span, spans->span + spans->span_count);
 }
 
+int rh_optimizer_not_finite(const struct rh_store *store, int block)
+{
+	const struct store_block *spans = &store->block[block];
+	for (int64_t i = spans->span; i < spans->span + spans->span_count; i++)
+		if (!isfinite(store->span[i].sum))
+			return store->span[i].tensor;
+	return -1;
+}
+
+void rh_optimizer_spoil(struct rh_store *store, int block)
+{
+	struct store_span *span = &store->span[store->block[block].span];
+	if (store->dtype == RH_F32)
+		((float *)store->block[block].gradient)[span->first] = NAN;
+	else
+		((uint16_t *)store->block[block].gradient)[span->first] = 0x7fc0;
+	span->sum = NAN;
+}
+
 double rh_optimizer_clip(double norm, double max_norm)
 {
 	double factor = max_norm / (norm + 1e-6);

@@ -31,6 +31,10 @@ void rh_optimizer_take(struct rh_store *store, int block);
  * tensor order. A non-finite norm is returned as it is, not an error. */
 double rh_optimizer_taken_norm(const struct rh_store *store);
 double rh_optimizer_block_norm(const struct rh_store *store, int block);
+/* The first tensor of a block whose taken gradient is not finite; -1: all are. */
+int rh_optimizer_not_finite(const struct rh_store *store, int block);
+/* Tests: puts a NaN into a block's taken gradient. */
+void rh_optimizer_spoil(struct rh_store *store, int block);
 
 /* min(1, max_norm / (norm + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; 1 where max_norm is 0 (off). */
 double rh_optimizer_clip(double norm, double max_norm);

@@ -2,8 +2,12 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/hooks.h"
 #include "core/thread.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -101,6 +105,10 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	int rc = updater->block && updater->order && updater->line ? 0 : -ENOMEM;
 	if (!rc)
 		make_order(updater);
+	const char *spoil = getenv(RH_HOOK_SPOIL_STEPS);
+	if (spoil && !queue && sscanf(spoil, "%" SCNd64 "-%" SCNd64, &updater->spoil_first, &updater->spoil_last) == 1)
+		updater->spoil_last = updater->spoil_first;
+	updater->spoil_block = updater->ordered ? updater->order[updater->ordered - 1] : -1; /* the lowest */
 	struct rh_host_worker worker = {updater_next_job, updater, &updater->changes};
 	updater->queue = queue;
 	if (queue)
@@ -372,9 +380,18 @@ int rh_updater_norm(struct rh_updater *updater, double *norm)
 	while (updater->step[which].left)
 		wait_changed(updater);
 	*norm = rh_fault_code(&updater->fault) ? 0 : updater->step[which].norm;
+	updater->bad_block = updater->step[which].spoilt ? updater->step[which].bad_block : -1;
+	updater->bad_tensor = updater->step[which].bad_tensor;
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
+}
+
+int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor)
+{
+	*block = updater->bad_block;
+	*tensor = updater->bad_tensor;
+	return updater->bad_block >= 0;
 }
 
 int rh_updater_flush(struct rh_updater *updater)

@@ -61,8 +61,11 @@ void rh_updater_promised(struct rh_updater *updater, int block, struct rh_event 
  * makes the moments alone then, and tells of a weight that is not finite. */
 void rh_updater_made(struct rh_updater *updater, int block, struct rh_event *weights, struct rh_event *whole);
 /* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block whose
- * gradient is not finite is not updated, nor is what comes after it: the run must stop. */
+ * gradient is not finite is not updated, nor is what comes after it. With clipping that is every block: the step has changed nothing.
+ * Without, blocks before it were updated: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
+/* 1: a gradient of the update whose norm was told last was not finite; the first that was found, in a block's tensor. */
+int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor);
 
 /* Waits until the block's weights are those that the next upload is to read. Negative errno: an update failed. */
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;

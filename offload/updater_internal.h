@@ -59,8 +59,9 @@ struct rh_updater {
 	struct {
 		struct rh_update update;
 		double max_norm, norm;
-		int left;   /* gradients that are still to be taken: then the norm is known */
-		int spoilt; /* a gradient was not finite */
+		int left;                  /* gradients that are still to be taken: then the norm is known */
+		int spoilt;                /* a gradient was not finite: nothing of the step that is still to be updated is */
+		int bad_block, bad_tensor; /* whose it was, where spoilt */
 	} step[STEPS];
 	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
 	int *order, ordered, latest;
@@ -79,7 +80,10 @@ struct rh_updater {
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
 	int ending;
-	struct rh_fault fault; /* of a task */
+	struct rh_fault fault;           /* of a task */
+	int bad_block, bad_tensor;       /* of the update whose norm was told last; -1: none */
+	int64_t spoil_first, spoil_last; /* RH_HOOK_SPOIL_STEPS; 0: none */
+	int spoil_block;
 	/* recording; changed while nothing works */
 	struct rh_order_log *log;
 	int lane;

@@ -53,9 +53,16 @@ static void take_arrived(struct rh_updater *updater, int b)
 	if (block->event && updater->log)
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
 	rh_optimizer_take(updater->store, b);
+	int64_t step = updater->step[which].update.step;
+	if (step >= updater->spoil_first && step <= updater->spoil_last && b == updater->spoil_block)
+		rh_optimizer_spoil(updater->store, b);
 	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
 	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
 	pthread_mutex_lock(&updater->lock);
+	if (!finite && !updater->step[which].spoilt) {
+		updater->step[which].bad_block = b;
+		updater->step[which].bad_tensor = rh_optimizer_not_finite(updater->store, b);
+	}
 	updater->step[which].spoilt |= !finite;
 	updater->step[which].left--;
 	if (last && updater->step[which].max_norm > 0)

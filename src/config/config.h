@@ -17,6 +17,9 @@ enum rh_packing { RH_PACKING_BFD, RH_PACKING_BFD_SPLIT };
 enum rh_accumulation { RH_ACCUMULATION_FP32, RH_ACCUMULATION_FP16 };
 enum rh_choice { RH_UNSET = -1, RH_NO = 0, RH_YES = 1 };
 
+/* What an evaluation is judged by. */
+enum rh_metric { RH_METRIC_LOSS, RH_METRIC_TOKEN_ACCURACY, RH_METRIC_ACCURACY };
+
 struct rh_list {
 	char **item;
 	size_t count, capacity;
@@ -70,6 +73,13 @@ struct rh_config {
 	enum rh_when eval_strategy, save_strategy;
 	double eval_steps, save_steps; /* below 1: a share of all steps */
 	int64_t logging_steps;
+	int64_t max_bad_steps; /* in a row, whose gradient is not finite */
+	int load_best_model_at_end;
+	enum rh_metric metric_for_best_model;
+	enum rh_choice greater_is_better; /* unset: of accuracies */
+	int64_t early_stopping_patience;  /* evaluations; 0: off */
+	double early_stopping_threshold;
+	int verify_base;
 	int64_t trace_step;           /* from 1; 0: none */
 	int64_t save_total_limit;     /* 0: all */
 	char *resume_from_checkpoint; /* NULL, "true" or a path */

@@ -19,6 +19,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, model_name_or_path, VERB_MODEL, .heading = "Model and files",
 	    .help = "the model: a Hugging Face directory or a .gguf file"),
 	KEY(KEY_STRING, config_name, VERB_RUNS, .help = "a config.json (or its directory) of a model to train from random initialisation"),
+	KEY(KEY_BOOL, verify_base, VERB_RUNS, .fallback = "false",
+	    .help = "check the base model's files against the SHA-256 sums that the hub's cache, its download metadata or git-lfs keep of them"),
 	KEY(KEY_STRING, base_model_name_or_path, VERB_TRAIN,
 	    .help = "base that adapter_config.json names, such as ORG/MODEL, which PEFT loads; "
 	            "unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
@@ -114,6 +116,18 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STEPS, save_steps, VERB_RUNS, .fallback = "500", .most = 1e12, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "steps between checkpoints; below 1 a share of all steps"),
 	KEY(KEY_INTEGER, save_total_limit, VERB_RUNS, .most = 1e9, .help = "how many checkpoints are kept, the newest; unset or 0: all"),
+	KEY(KEY_BOOL, load_best_model_at_end, VERB_RUNS, .fallback = "false",
+	    .help = "the result is the checkpoint with the best evaluation, which save_total_limit keeps; needs both at the same steps"),
+	KEY(KEY_CHOICE, metric_for_best_model, VERB_RUNS, .fallback = "eval_loss",
+	    .choices = WORDS("eval_loss", "eval_token_accuracy", "eval_accuracy"), .help = "what evaluations are compared by"),
+	KEY(KEY_TRISTATE, greater_is_better, VERB_RUNS, .help = "unset: of accuracies, not of a loss"),
+	KEY(KEY_INTEGER, early_stopping_patience, VERB_RUNS, .fallback = "0", .most = 1e9,
+	    .help = "evaluations in a row that are no better than the best, after which the run stops; 0: none do"),
+	KEY(KEY_REAL, early_stopping_threshold, VERB_RUNS, .fallback = "0", .most = HUGE_VAL,
+	    .help = "how much better an evaluation must be for early_stopping_patience to count anew"),
+	KEY(KEY_INTEGER, max_bad_steps, VERB_RUNS, .fallback = "10", .least = 1, .most = 1e9,
+	    .help = "steps in a row whose gradient is not finite, after which the run stops; each is skipped "
+	            "(max_grad_norm: 0 stops at the first)"),
 	KEY(KEY_RESUME, resume_from_checkpoint, VERB_RUNS,
 	    .help = "checkpoint to go on from: its directory, or true for the newest in output_dir"),
 

@@ -10,7 +10,6 @@ enum { NAME_BYTES = 64 };
 #define ALWAYS    "it is always so here; remove it"
 #define LOGS      "a run writes metrics.jsonl and trainer_state.json and reports nowhere else; remove it"
 #define VERBS_SAY "the verb says it: train, eval or generate; remove it"
-#define BEST      "choosing the best checkpoint is not built yet; the last is what is written"
 #define LORA      "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
 #define ATTENTION "there is one attention, memory-saving and exact; remove it"
 
@@ -115,10 +114,6 @@ static const struct {
         {"evals_per_epoch", "eval_steps", "a number of steps, or a share of all", 0},
         {"save_safetensors", NULL, ALWAYS, 0},
         {"save_only_model", NULL, NOT_BUILT, 0},
-        {"load_best_model_at_end", NULL, BEST, 0},
-        {"metric_for_best_model", NULL, BEST, 0},
-        {"greater_is_better", NULL, BEST, 0},
-        {"early_stopping_*", NULL, "early stopping is not built yet; remove it", 0},
         {"auto_resume_from_checkpoints", "resume_from_checkpoint", "true", 0},
         {"run_name", NULL, LOGS, 0},
         {"wandb_*", NULL, LOGS, 0},

@@ -1,5 +1,6 @@
 #include "observe/trainer_state.h"
 
+#include "core/alloc.h"
 #include "core/file.h"
 #include "core/text.h"
 
@@ -24,6 +25,7 @@ int rh_trainer_state_create(struct rh_trainer_state *out)
 
 void rh_trainer_state_free(struct rh_trainer_state *state)
 {
+	rh_free(state->best_checkpoint);
 	json_decref(state->log_history);
 	*state = (struct rh_trainer_state){0};
 }
@@ -52,6 +54,24 @@ static int read_counts(const json_t *file, const char *path, struct rh_trainer_s
 	return 0;
 }
 
+/* transformers writes all three, or null. */
+static int read_best(const json_t *file, const char *path, struct rh_trainer_state *out)
+{
+	const char *checkpoint = NULL;
+	int rc = rh_json_int(file, "best_global_step", path, RH_JSON_OPTIONAL, &out->best_step);
+	rc = rc ? rc : rh_json_real(file, "best_metric", path, RH_JSON_OPTIONAL, &out->best_metric);
+	rc = rc ? rc : rh_json_string(file, "best_model_checkpoint", path, RH_JSON_OPTIONAL, &checkpoint);
+	const json_t *stopping = json_object_get(json_object_get(file, "stateful_callbacks"), "EarlyStoppingCallback"),
+	             *attributes = json_object_get(stopping, "attributes");
+	if (!rc && json_is_object(attributes))
+		rc = rh_json_int(attributes, "early_stopping_patience_counter", path, RH_JSON_OPTIONAL, &out->patience_used);
+	if (!rc && (out->best_step < 0 || out->patience_used < 0))
+		rc = rh_fail(-EINVAL, "%s: 'best_global_step' and the patience counter must not be negative", path);
+	if (!rc && checkpoint && !(out->best_checkpoint = rh_strdup(checkpoint)))
+		rc = -ENOMEM;
+	return rc;
+}
+
 static int read_history(const json_t *file, const char *path, struct rh_trainer_state *out)
 {
 	json_t *history = json_object_get(file, "log_history");
@@ -72,10 +92,13 @@ int rh_trainer_state_load(const char *path, struct rh_trainer_state *out)
 	rc = rc ? rc : read_counts(file, path, out);
 	rc = rc ? rc : rh_json_real(file, "epoch", path, RH_JSON_REQUIRED, &out->epoch);
 	rc = rc ? rc : rh_json_real(file, "total_flos", path, RH_JSON_OPTIONAL, &out->total_flos);
+	rc = rc ? rc : read_best(file, path, out);
 	rc = rc ? rc : read_history(file, path, out);
 	json_decref(file);
-	if (rc)
+	if (rc) {
+		rh_free(out->best_checkpoint);
 		*out = (struct rh_trainer_state){0};
+	}
 	return rc;
 }
 
@@ -133,13 +156,23 @@ int rh_trainer_state_log_end(struct rh_trainer_state *state, const struct rh_run
 	return append(state, entry, rc);
 }
 
+/* As transformers' ExportableState of that callback. */
+static json_t *early_stopping(const struct rh_trainer_state *state)
+{
+	if (!state->patience)
+		return json_object();
+	return json_pack("{s:{s:{s:I, s:f}, s:{s:I}}}", "EarlyStoppingCallback", "args", "early_stopping_patience",
+	                 (json_int_t)state->patience, "early_stopping_threshold", state->patience_threshold, "attributes",
+	                 "early_stopping_patience_counter", (json_int_t)state->patience_used);
+}
+
 static int make_file(const struct rh_trainer_state *state, json_t **out)
 {
 	json_t *file = json_object();
 	int rc = 0;
-	put(file, "best_global_step", json_null(), &rc);
-	put(file, "best_metric", json_null(), &rc);
-	put(file, "best_model_checkpoint", json_null(), &rc);
+	put(file, "best_global_step", state->best_step ? json_integer(state->best_step) : json_null(), &rc);
+	put(file, "best_metric", state->best_step ? rh_json_number(state->best_metric) : json_null(), &rc);
+	put(file, "best_model_checkpoint", state->best_checkpoint ? json_string(state->best_checkpoint) : json_null(), &rc);
 	put(file, "epoch", rh_json_number(state->epoch), &rc);
 	put(file, "eval_steps", json_integer(state->eval_steps), &rc);
 	put(file, "global_step", json_integer(state->global_step), &rc);
@@ -152,7 +185,7 @@ static int make_file(const struct rh_trainer_state *state, json_t **out)
 	put(file, "num_input_tokens_seen", json_integer(state->num_input_tokens_seen), &rc);
 	put(file, "num_train_epochs", json_integer(state->num_train_epochs), &rc);
 	put(file, "save_steps", json_integer(state->save_steps), &rc);
-	put(file, "stateful_callbacks", json_object(), &rc);
+	put(file, "stateful_callbacks", early_stopping(state), &rc);
 	put(file, "total_flos", rh_json_number(state->total_flos), &rc);
 	put(file, "train_batch_size", json_integer(state->train_batch_size), &rc);
 	put(file, "trial_name", json_null(), &rc);

@@ -12,6 +12,12 @@ struct rh_trainer_state {
 	int64_t logging_steps, eval_steps, save_steps;
 	int64_t num_input_tokens_seen;
 	double total_flos;
+	/* the best evaluation so far; step 0: there was none. `best_checkpoint` is owned; NULL: none was saved at that step */
+	int64_t best_step;
+	double best_metric;
+	char *best_checkpoint;
+	int64_t patience, patience_used; /* of early stopping, in evaluations; patience 0: off */
+	double patience_threshold;
 	json_t *log_history; /* array; owned */
 };
 

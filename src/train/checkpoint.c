@@ -70,10 +70,10 @@ static int save_run_state(const char *path, const struct rh_config *config, cons
 	int rc = rh_text_printf(&text,
 	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
 	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
-	                        "  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
+	                        "  \"skipped_steps\": %" PRId64 ",\n  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
 	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\"\n}\n",
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                        state->trained_tokens, state->data_rows, state->data_tokens, optim_names[config->optim],
+	                        state->trained_tokens, state->skipped_steps, state->data_rows, state->data_tokens, optim_names[config->optim],
 	                        layout_names[config->state_layout]);
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
@@ -106,6 +106,7 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 	              {"steps_since_log", &out->steps_since_log, RH_JSON_REQUIRED},
 	              {"tokens", &out->tokens, RH_JSON_REQUIRED},
 	              {"trained_tokens", &out->trained_tokens, RH_JSON_REQUIRED},
+	              {"skipped_steps", &out->skipped_steps, RH_JSON_OPTIONAL},
 	              {"data_rows", &out->data_rows, RH_JSON_OPTIONAL},
 	              {"data_tokens", &out->data_tokens, RH_JSON_OPTIONAL}};
 	int rc = 0;
@@ -307,7 +308,7 @@ int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_sta
 		rc = rh_fault_get(&first);
 		return left ? rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary) : rc;
 	}
-	return checkpoint_remove_oldest(config, state->step);
+	return checkpoint_remove_oldest(config, state->step, trainer->best_checkpoint ? trainer->best_step : -1);
 }
 
 static int load_weights(const char *dir, struct rh_session *session)

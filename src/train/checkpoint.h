@@ -18,6 +18,7 @@ struct rh_run_state {
 	double loss_since_log, run_loss; /* sums over steps */
 	int64_t steps_since_log;
 	int64_t tokens, trained_tokens; /* since the run began */
+	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
 	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
 
@@ -40,8 +41,11 @@ int rh_checkpoint_left_behind(const char *name);
 /* Gives whole checkpoints under such names their own back, where nobody has it; a missing directory holds none. No run writes there. */
 int rh_checkpoint_put_back(const char *output_dir) RH_MUST;
 /* Removes what is left under such names, and the oldest checkpoints over save_total_limit, which a run killed after it saved had not yet
- * removed; never that of step `resumed` (-1: none), never anything else. No run may be writing there. */
-int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed) RH_MUST;
+ * removed; never those of steps `resumed` and `best` (-1: none), never anything else. No run may be writing there. */
+int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t best) RH_MUST;
+
+/* output_dir/checkpoint-N into a fresh string (rh_free); NULL when out of memory. */
+char *rh_checkpoint_path(const char *output_dir, int64_t step) RH_MUST;
 
 /* Where a verified checkpoint's run stood. -EINVAL: another optim or state_layout, numbers that no run writes. *trainer is the caller's. */
 int rh_checkpoint_state(const char *path, const struct rh_config *config, struct rh_run_state *state,

@@ -35,6 +35,13 @@ static int path_of(char path[PATH_MAX], const char *dir, int64_t step, const cha
 	return checkpoint_in(path, dir, name);
 }
 
+char *rh_checkpoint_path(const char *output_dir, int64_t step)
+{
+	char name[64];
+	name_of(name, step, "");
+	return rh_path_join(output_dir, name);
+}
+
 int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step)
 {
 	return path_of(path, dir, step, ".tmp");
@@ -92,8 +99,8 @@ struct found {
 	int64_t oldest, newest, count; /* steps, -1: there is none; how many */
 };
 
-/* Checkpoints, by their names, of steps below `below` and other than `except`. No directory: none. */
-static int scan(const char *dir, int64_t below, int64_t except, struct found *found)
+/* Checkpoints, by their names, of steps below `below` and other than `except` and `best`. No directory: none. */
+static int scan(const char *dir, int64_t below, int64_t except, int64_t best, struct found *found)
 {
 	struct rh_names names;
 	*found = (struct found){-1, -1, 0};
@@ -101,7 +108,7 @@ static int scan(const char *dir, int64_t below, int64_t except, struct found *fo
 	for (size_t i = 0; !rc && i < names.count; i++) {
 		char path[PATH_MAX];
 		int64_t step = step_of(names.name[i], "");
-		if (step < 0 || step >= below || step == except)
+		if (step < 0 || step >= below || step == except || step == best)
 			continue;
 		rc = checkpoint_in(path, dir, names.name[i]);
 		int is = rc ? rc : is_checkpoint(path);
@@ -122,18 +129,19 @@ static int scan(const char *dir, int64_t below, int64_t except, struct found *fo
 	return rc == -ENOENT ? 0 : rc;
 }
 
-int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept)
+int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64_t best)
 {
 	const char *dir = config->output_dir;
+	int64_t held = (kept >= 0) + (best >= 0 && best != kept);
 	struct found others;
-	int rc = scan(dir, INT64_MAX, kept, &others);
-	while (!rc && config->save_total_limit > 0 && others.count + (kept >= 0) > config->save_total_limit) {
+	int rc = scan(dir, INT64_MAX, kept, best, &others);
+	while (!rc && config->save_total_limit > 0 && others.count && others.count + held > config->save_total_limit) {
 		char aside[PATH_MAX];
 		rc = set_aside(dir, others.oldest, aside);
 		if (!rc)
 			rc = rh_dir_remove(aside);
 		if (!rc)
-			rc = scan(dir, INT64_MAX, kept, &others);
+			rc = scan(dir, INT64_MAX, kept, best, &others);
 	}
 	return rc;
 }
@@ -141,7 +149,7 @@ int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept)
 int rh_checkpoint_any(const char *dir)
 {
 	struct found found;
-	int rc = scan(dir, INT64_MAX, -1, &found);
+	int rc = scan(dir, INT64_MAX, -1, -1, &found);
 	return rc ? rc : found.count > 0;
 }
 
@@ -210,7 +218,7 @@ static int remove_left_behind(const char *path, int hidden)
 	return rc;
 }
 
-int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed)
+int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t best)
 {
 	struct rh_names names;
 	int rc = rh_dir_list(config->output_dir, &names);
@@ -225,7 +233,7 @@ int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed)
 			rc = remove_left_behind(path, *names.name[i] == '.');
 	}
 	rh_names_free(&names);
-	return rc ? rc : checkpoint_remove_oldest(config, resumed);
+	return rc ? rc : checkpoint_remove_oldest(config, resumed, best);
 }
 
 static int find_newest(const char *dir, char **path)
@@ -233,7 +241,7 @@ static int find_newest(const char *dir, char **path)
 	for (int64_t below = INT64_MAX;;) {
 		struct found found;
 		char at[PATH_MAX];
-		int rc = scan(dir, below, -1, &found), fresh = rc ? rc : rh_output_fresh(dir);
+		int rc = scan(dir, below, -1, -1, &found), fresh = rc ? rc : rh_output_fresh(dir);
 		if (fresh < 0)
 			return fresh;
 		if (!found.count)

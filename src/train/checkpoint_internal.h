@@ -16,8 +16,8 @@ int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step) RH_
  * two whole, under its name or where rh_checkpoint_put_back finds it. */
 int checkpoint_place(const char *dir, int64_t step) RH_MUST;
 
-/* Removes the oldest beyond save_total_limit. Never the one of step `kept` (-1: none), even where a run that went on from an older one left
- * newer ones behind. */
-int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept) RH_MUST;
+/* Removes the oldest beyond save_total_limit. Never those of steps `kept` and `best` (-1: none), even where a run that went on from an
+ * older one left newer ones behind. */
+int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64_t best) RH_MUST;
 
 #endif

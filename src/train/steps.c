@@ -1,8 +1,11 @@
 /* The steps of a run: batches in, loss and norm out, update, logging, and what is due between two steps. */
 #include "train/training.h"
 
+#include "core/alloc.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "train/evaluate.h"
 #include "train/lr.h"
 #include "train/update.h"
@@ -98,6 +101,22 @@ static int line_or_none(int rc)
 	return 0;
 }
 
+static int due(int64_t step, int64_t each)
+{
+	return each > 0 && step % each == 0;
+}
+
+/* What is due when so many steps are done. */
+static int evaluates_at(const struct training *run, int64_t steps)
+{
+	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
+}
+
+static int saves_at(const struct training *run, int64_t steps)
+{
+	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
+}
+
 static int evaluate(struct training *run, double epoch)
 {
 	struct rh_evaluation eval;
@@ -118,7 +137,9 @@ static int evaluate(struct training *run, double epoch)
 	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
 	        eval.token_accuracy, accuracy);
 	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
-	return rc ? rc : rh_trainer_state_log_eval(&run->trainer, &report);
+	if (!rc)
+		rc = rh_trainer_state_log_eval(&run->trainer, &report);
+	return rc ? rc : best_judge(run, &eval, saves_at(run, run->state.step));
 }
 
 /* Fills the step's batches; returns their number. */
@@ -158,41 +179,14 @@ static double step_loss(const struct training *run, int64_t step)
 	return total / (double)flight->trained;
 }
 
-static int due(int64_t step, int64_t each)
-{
-	return each > 0 && step % each == 0;
-}
-
 static double rate_at(const struct training *run, int64_t step)
 {
 	return rh_lr_at(run->config->lr_scheduler_type, run->config->learning_rate, run->warmup, run->data.steps, step);
 }
 
-/* What is due when so many steps are done. */
-static int evaluates_at(const struct training *run, int64_t steps)
-{
-	return run->eval_every && (due(steps, run->eval_every) || steps == run->data.steps);
-}
-
-static int saves_at(const struct training *run, int64_t steps)
-{
-	return run->save_every && (due(steps, run->save_every) || steps == run->data.steps);
-}
-
 static int rests_at(const struct training *run, int64_t steps)
 {
 	return evaluates_at(run, steps) || saves_at(run, steps);
-}
-
-static int check_finite(int64_t step, double loss, double norm)
-{
-	if (isfinite(loss) && isfinite(norm))
-		return 0;
-	return rh_fail(-EDOM,
-	               "step %" PRId64
-	               ": the loss is %g and the gradient norm %g; training cannot go on (lower learning_rate, or check the data); "
-	               "checkpoints written before are good",
-	               step + 1, loss, norm);
 }
 
 static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
@@ -219,8 +213,8 @@ static int is_local(const struct training *run)
 
 static int log_step(struct training *run, struct rh_step_report *report, double now)
 {
-	int64_t steps = run->state.steps_since_log;
-	report->loss = run->state.loss_since_log / (double)steps;
+	int64_t steps = rh_max(1, run->state.steps_since_log);
+	report->loss = run->state.steps_since_log ? run->state.loss_since_log / (double)steps : (double)NAN; /* all were skipped */
 	report->compute_seconds = run->times_since_log.compute / (double)steps;
 	report->weights_seconds = run->times_since_log.weights / (double)steps;
 	report->activations_seconds = run->times_since_log.activations / (double)steps;
@@ -315,9 +309,12 @@ static int stop_without_directory(struct training *run)
 static int step_done(struct training *run, double loss, double norm)
 {
 	const struct train_step *flight = &run->flight[(run->state.step - 1) % run->held];
-	run->state.loss_since_log += loss;
-	run->state.run_loss += loss;
-	run->state.steps_since_log++;
+	if (!run->trouble.bad_in_a_row) { /* else the step was skipped */
+		run->state.loss_since_log += loss;
+		run->state.run_loss += loss;
+		run->state.steps_since_log++;
+		trouble_watch(run, loss);
+	}
 	run->state.tokens += flight->tokens;
 	run->state.trained_tokens += flight->trained;
 	run->tokens_since_log += flight->tokens;
@@ -342,24 +339,58 @@ static int step_done(struct training *run, double loss, double norm)
 	return 0;
 }
 
+/* Whoever wants a checkpoint now puts a file SAVE into output_dir; it goes when the checkpoint is there. */
+static char *save_path(const struct training *run)
+{
+	return rh_path_join(run->config->output_dir, "SAVE");
+}
+
+static int is_save_asked(struct training *run)
+{
+	char *path = run->save_asked ? NULL : save_path(run);
+	run->save_asked |= path && rh_file_exists(path);
+	rh_free(path);
+	return run->save_asked;
+}
+
+static int save_answered(struct training *run)
+{
+	char *path = save_path(run);
+	int rc = path ? rh_file_remove(path) : -ENOMEM;
+	rh_free(path);
+	run->save_asked = 0;
+	if (rc && rc != -ENOENT)
+		return rc;
+	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", run->state.step);
+	return 0;
+}
+
 /* Between steps: what is due now. */
 static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
+	(void)is_save_asked(run);
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
-	int squeezed = run->state.step < run->data.steps && is_squeezed(run), lost = !rh_dir_bound_is_there();
-	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed ||
+	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
+	    lost = !rh_dir_bound_is_there();
+	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed || bad ||
 	                lost; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
 	if (!rc && lost)
 		return stop_without_directory(run);
-	if (!rc && (saves_at(run, run->state.step) || run->stopping))
+	if (!rc && (run->save_asked || run->stopped_early))
+		rc = rh_updater_flush(run->session.updater);
+	if (!rc && (saves_at(run, run->state.step) || run->stopping || run->save_asked || (run->stopped_early && run->save_every)))
 		rc = save(run);
+	if (!rc && run->save_asked)
+		rc = save_answered(run);
 	if (!rc)
 		rc = trace_step_write(run);
 	if (!rc && squeezed)
 		rc = say_squeezed(run);
+	if (!rc && bad)
+		rc = trouble_stop(run);
 	double aside = rh_clock_seconds() - now; /* speeds are of training alone */
 	run->began += aside;
 	run->since_log += aside;
@@ -390,9 +421,9 @@ static int finish_one(struct training *run)
 		return rc;
 	double loss = step_loss(run, step), computed = rh_clock_seconds();
 	rc = rh_updater_norm(run->session.updater, &norm);
-	rc = rc ? rc : check_finite(step, loss, norm);
-	if (rc)
-		return rc;
+	int skipped = rc ? rc : trouble_judge(run, step, loss, norm);
+	if (skipped < 0)
+		return skipped;
 	if (run->config->trace_step == done)
 		trace_step_end(run);
 	run->state.step = done;
@@ -405,10 +436,11 @@ static int finish_one(struct training *run)
 }
 
 /* May the next step begin before this one is finished? */
-static int joins_next(const struct training *run)
+static int joins_next(struct training *run)
 {
 	int64_t next = run->begun;
-	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run);
+	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
+	       !is_save_asked(run);
 }
 
 static int one_step(struct training *run)
@@ -427,7 +459,7 @@ static int one_step(struct training *run)
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
-	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there()) && step > run->state.step)
+	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || is_save_asked(run)) && step > run->state.step)
 		return 1;
 	int64_t count = fill_step(run, step);
 	*batch = run->micro;
@@ -440,7 +472,7 @@ static int update_block(void *context, int64_t step, int block)
 	struct training *run = context;
 	rh_optimizer_take(run->session.store, block);
 	double norm = rh_optimizer_block_norm(run->session.store, block);
-	int rc = check_finite(step, 0, norm);
+	int rc = trouble_judge(run, step, 0, norm);
 	struct rh_update now = rh_update_of(run->config, step, rate_at(run, step), 1);
 	run->flight[step % run->held].squares += norm * norm;
 	double began = rh_clock_seconds();
@@ -454,7 +486,7 @@ static int end_step(void *context, int64_t step)
 {
 	struct training *run = context;
 	double loss = step_loss(run, step), norm = sqrt(run->flight[step % run->held].squares);
-	int rc = check_finite(step, loss, norm);
+	int rc = trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
 	return rc ? rc : step_done(run, loss, norm);
 }

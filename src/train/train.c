@@ -172,7 +172,7 @@ static int open_outputs(struct training *run, const char *checkpoint)
 			rc = rh_output_check(config, checkpoint);
 	}
 	if (!rc)
-		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1);
+		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1, run->trainer.best_checkpoint ? run->trainer.best_step : -1);
 	if (rc)
 		return rc;
 	run->trainer.max_steps = run->data.steps;
@@ -181,6 +181,8 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	run->trainer.logging_steps = config->logging_steps;
 	run->trainer.eval_steps = run->eval_every;
 	run->trainer.save_steps = run->save_every;
+	run->trainer.patience = config->early_stopping_patience;
+	run->trainer.patience_threshold = config->early_stopping_threshold;
 	char *path = rh_path_join(config->output_dir, "metrics.jsonl");
 	rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
 	rh_free(path);
@@ -192,13 +194,15 @@ static int finish(struct training *run)
 	const struct rh_config *config = run->config;
 	struct rh_run_report end = {.step = run->state.step,
 	                            .epoch = (double)run->state.step / (double)run->data.steps_per_epoch,
-	                            .loss = run->state.run_loss / (double)run->state.step,
+	                            .loss = run->state.run_loss / (double)rh_max(1, run->state.step - run->state.skipped_steps),
 	                            .rows = run->data.train.rows,
 	                            .seconds = rh_clock_seconds() - run->began};
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = end.epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	int rc = rh_trainer_state_log_end(&run->trainer, &end);
+	if (!rc)
+		rc = best_load(run);
 	if (!rc)
 		rc = rh_output_save(&run->session, config->output_dir);
 	char *path = rh_path_join(config->output_dir, "trainer_state.json");
@@ -264,6 +268,8 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = rh_session_load_tokenizer(&run->session);
 	if (!rc)
 		rc = load_data(run);
+	if (!rc)
+		rc = best_check(run);
 	if (!rc && *checkpoint)
 		look_for_work(run, *checkpoint);
 	if (rc || run->nothing_left)
@@ -302,13 +308,13 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		trace_step_check(&run);
 		run.tokens_before = run.state.tokens;
 	}
-	while (!rc && run.state.step < run.data.steps && !run.stopping)
+	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
 		rc = train_steps(&run);
 	if (!rc) {
 		out->steps = run.state.step;
 		out->seconds = rh_clock_seconds() - run.began;
 		out->tokens_per_second = out->seconds > 0 ? (double)(run.state.tokens - run.tokens_before) / out->seconds : 0;
-		out->interrupted = run.state.step < run.data.steps;
+		out->interrupted = run.state.step < run.data.steps && !run.stopped_early;
 		if (isnan(out->final_loss) && run.state.steps_since_log) /* no line was logged yet */
 			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
 		rh_progress_close(run.progress); /* the last bar stays above what is said now */

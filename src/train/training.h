@@ -14,6 +14,13 @@ struct train_step {
 	double squares;                 /* of the gradients of stages that have updated themselves */
 };
 
+/* Numbers in trouble: what is known of them. */
+struct trouble {
+	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
+	double usual_loss, apart; /* running means: of the loss, of its distance from that */
+	int64_t steps, told;      /* that these are of; the step of the last warning */
+};
+
 /* All of one run. */
 struct training {
 	const struct rh_config *config;
@@ -40,6 +47,9 @@ struct training {
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
+	int stopped_early;     /* evaluations got no better: the run is over */
+	int save_asked;        /* a file SAVE lies in output_dir */
+	struct trouble trouble;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };
@@ -47,6 +57,21 @@ struct training {
 /* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
+
+/* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on. */
+int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;
+/* So many steps in a row were skipped that the run is to stop. */
+int trouble_is_too_much(const struct training *run);
+int trouble_stop(const struct training *run) RH_MUST;
+/* Warns of a loss far above those before it. */
+void trouble_watch(struct training *run, double loss);
+
+/* load_best_model_at_end asks for what the run does not do. */
+int best_check(const struct training *run) RH_MUST;
+/* Books an evaluation: the best so far, patience. Before the checkpoint of its step is saved. */
+int best_judge(struct training *run, const struct rh_evaluation *eval, int saves) RH_MUST;
+/* load_best_model_at_end: the session holds the best checkpoint's weights. */
+int best_load(struct training *run) RH_MUST;
 
 /* The next step; or, where stages update themselves, all steps until a flush is wanted. */
 int train_steps(struct training *run) RH_MUST;

@@ -208,6 +208,12 @@ static inline void run_start(const struct scratch *scratch, const char *line, rl
 	snprintf(ran->out_path, sizeof ran->out_path, "%s/%d.out", scratch->logs, ++number);
 	snprintf(ran->err_path, sizeof ran->err_path, "%s/%d.err", scratch->logs, number);
 	fflush(NULL);
+	/* now: a run that is killed at once has printed nothing, but has not printed nowhere */
+	for (int i = 0; i < 2; i++) {
+		int made = open(i ? ran->err_path : ran->out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+		assert_true(made >= 0);
+		close(made);
+	}
 	ran->pid = fork();
 	assert_true(ran->pid >= 0);
 	if (ran->pid == 0) {

@@ -1,0 +1,291 @@
+/* Numbers in trouble, and evaluations that get better or do not: what a run skips, when it stops, and what its result is then. */
+#include "cli/good.h"
+
+#include "core/json.h"
+
+#include <math.h>
+
+static void load_json(const char *path, json_t **out)
+{
+	check_ok(rh_json_load(path, out));
+}
+
+static json_t *state_of(const char *dir)
+{
+	json_t *json;
+	load_json(path_of("%s/trainer_state.json", dir), &json);
+	return json;
+}
+
+static int same_adapter(const char *a, const char *b)
+{
+	return same_file(path_of("%s/adapter_model.safetensors", a), path_of("%s/adapter_model.safetensors", b));
+}
+
+static struct ran run_spoilt(const struct scratch *scratch, const char *steps, const char *more)
+{
+	setenv("RH_SPOIL_STEPS", steps, 1);
+	struct ran ran = run_line(scratch, "train %s/run.yaml --save_steps 1 --logging_steps 1 %s", scratch->dir, more);
+	unsetenv("RH_SPOIL_STEPS");
+	return ran;
+}
+
+static int count_of(const char *text, const char *part)
+{
+	int count = 0;
+	for (const char *at = text; (at = strstr(at, part)); at++)
+		count++;
+	return count;
+}
+
+static void test_a_step_whose_gradient_is_not_finite_is_skipped(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"--use_peft true", "--use_peft true --device cpu:2 --bf16 true", "--use_peft false",
+	                                   "--use_peft false --bf16 true --state_layout split8"};
+	for (int i = 0; i < 5; i++) {
+		struct scratch scratch;
+		char out[96];
+		make_good(&scratch);
+		snprintf(out, sizeof out, "%s/out", scratch.dir);
+		if (i == 4) /* devices make the weights */
+			setenv("RH_MAKE_WEIGHTS", "1", 1);
+		struct ran ran = run_spoilt(&scratch, "3-4", path_of("--max_steps 5 %s", i < 4 ? ways[i] : ways[1]));
+		unsetenv("RH_MAKE_WEIGHTS");
+		if (ran.status || !strstr(ran.err, "warning: step 3 is skipped: the gradient of ") ||
+		    !strstr(ran.err, "is not finite (loss ") || !strstr(ran.err, "2 skipped in a row, 2 in all"))
+			fail_msg("way %d: exit %d: %s", i, ran.status, ran.err);
+		run_free(&ran);
+		const char *file = i == 2 || i == 3 ? "model.safetensors" : "adapter_model.safetensors";
+		/* nothing of it was applied, neither to weights nor to moments, and the steps after it are good */
+		static const char *const parts[] = {NULL, "optimizer.safetensors"};
+		for (int part = 0; part < 2; part++) {
+			const char *name = parts[part] ? parts[part] : file;
+			assert_true(same_file(path_of("%s/checkpoint-2/%s", out, name), path_of("%s/checkpoint-3/%s", out, name)));
+			assert_true(same_file(path_of("%s/checkpoint-2/%s", out, name), path_of("%s/checkpoint-4/%s", out, name)));
+			assert_false(same_file(path_of("%s/checkpoint-4/%s", out, name), path_of("%s/checkpoint-5/%s", out, name)));
+		}
+		json_t *run = NULL, *trainer = state_of(out);
+		load_json(path_of("%s/checkpoint-5/run_state.json", out), &run);
+		assert_int_equal(json_integer_value(json_object_get(run, "skipped_steps")), 2);
+		json_t *last = json_array_get(json_object_get(trainer, "log_history"), 5);
+		assert_true(isfinite(json_number_value(json_object_get(last, "train_loss"))) &&
+		            json_number_value(json_object_get(last, "train_loss")) > 0);
+		json_decref(run);
+		json_decref(trainer);
+		scratch_close(&scratch);
+	}
+}
+
+static void test_many_bad_steps_in_a_row_stop_the_run_on_good_weights(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char out[96];
+	make_good(&scratch);
+	snprintf(out, sizeof out, "%s/out", scratch.dir);
+	struct ran ran = run_spoilt(&scratch, "3-100", "--use_peft true --max_steps 20 --max_bad_steps 4 --save_strategy no");
+	check_failed(&ran, "stopped after step 6, whose checkpoint is written: the gradients of 4 steps in a row were not finite");
+	assert_int_equal(count_of(ran.err, " is skipped: "), 4);
+	run_free(&ran);
+	ran = run_spoilt(&scratch, "100", path_of("--use_peft true --max_steps 2 --output_dir %s/two", scratch.dir));
+	assert_int_equal(ran.status, 0);
+	run_free(&ran);
+	/* another schedule of the learning rate would differ: those of 2 and of 20 steps do, so the good weights are compared by resuming */
+	ran = run_spoilt(&scratch, "100", "--use_peft true --max_steps 8 --resume_from_checkpoint true");
+	if (ran.status)
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	assert_false(same_adapter(out, path_of("%s/two", scratch.dir)));
+	scratch_close(&scratch);
+}
+
+static void test_without_clipping_or_with_staleness_a_bad_gradient_stops(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"--max_grad_norm 0", "--optimizer_staleness 1",
+	                                   "--schedule 1f1b-async --device cpu:2 --max_grad_norm 0"};
+	for (int i = 0; i < 2; i++) {
+		struct scratch scratch;
+		make_good(&scratch);
+		struct ran ran = run_spoilt(&scratch, "3", path_of("--use_peft true --max_steps 6 %s", ways[i]));
+		check_failed(&ran, "step 3: the loss is ");
+		if (!strstr(ran.err, ", first in base_model.model.model.layers.0.") ||
+		    !strstr(ran.err, "go on from the last with resume_from_checkpoint: true"))
+			fail_msg("%s", ran.err);
+		run_free(&ran);
+		ran = run_spoilt(&scratch, "100", path_of("--use_peft true --max_steps 6 %s --resume_from_checkpoint true", ways[i]));
+		if (ran.status || !strstr(ran.err, "/checkpoint-2, step 2 of 6"))
+			fail_msg("%s", ran.err);
+		run_free(&ran);
+		scratch_close(&scratch);
+	}
+}
+
+/* ---- the best evaluation ---- */
+
+/* A learning rate so large that evaluations get worse. */
+static const char *const judged =
+        "train %s/run.yaml --lora_dropout 0 --lora_r 4 --learning_rate %s --lr_scheduler_type constant --eval_strategy steps "
+        "--eval_steps 1 --validation_file %s/other.jsonl --logging_steps 1 --max_grad_norm 0 %s";
+
+/* Rows that training on the others makes less likely, after a while. */
+static void make_judged(struct scratch *scratch)
+{
+	make_good(scratch);
+	write_text(path_of("%s/other.jsonl", scratch->dir),
+	           "{\"prompt\": \"the cat \", \"completion\": \"sat away\"}\n{\"prompt\": \"red \", \"completion\": \"green dog\"}\n");
+}
+
+static int64_t best_of(const json_t *trainer, const char *metric, int greater, double *best)
+{
+	const json_t *history = json_object_get(trainer, "log_history");
+	int64_t step = 0;
+	for (size_t i = 0; i < json_array_size(history); i++) {
+		const json_t *entry = json_array_get(history, i), *value = json_object_get(entry, metric);
+		double now = json_number_value(value);
+		if (!value || (step && (greater ? now <= *best : now >= *best)))
+			continue;
+		*best = now;
+		step = json_integer_value(json_object_get(entry, "step"));
+	}
+	return step;
+}
+
+static void test_the_best_checkpoint_is_kept_and_is_the_result(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char out[96];
+	make_judged(&scratch);
+	snprintf(out, sizeof out, "%s/out", scratch.dir);
+	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir,
+	       "--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true");
+	json_t *trainer = state_of(out);
+	double best = 0;
+	int64_t step = best_of(trainer, "eval_loss", 0, &best);
+	assert_true(step > 0 && step < 12); /* or the test would say nothing */
+	assert_int_equal(json_integer_value(json_object_get(trainer, "best_global_step")), step);
+	check_near(json_number_value(json_object_get(trainer, "best_metric")), best, 0);
+	const char *kept = path_of("%s/checkpoint-%d", out, (int)step);
+	assert_string_equal(json_string_value(json_object_get(trainer, "best_model_checkpoint")), kept);
+	assert_true(same_adapter(out, kept));
+	assert_false(same_adapter(out, path_of("%s/checkpoint-12", out)));
+	json_decref(trainer);
+	/* stopped in the middle and gone on with: the same best one */
+	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir,
+	       path_of("--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true --output_dir %s/again",
+	               scratch.dir));
+	check_ok(rh_dir_remove(path_of("%s/again/checkpoint-12", scratch.dir)));
+	run_ok(&scratch, judged, scratch.dir, "0.3", scratch.dir,
+	       path_of("--max_steps 12 --save_steps 1 --save_total_limit 1 --load_best_model_at_end true --output_dir %s/again "
+	               "--resume_from_checkpoint true",
+	               scratch.dir));
+	assert_true(same_adapter(out, path_of("%s/again", scratch.dir)));
+	scratch_close(&scratch);
+}
+
+static void test_early_stopping_counts_as_transformers_does(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char out[96];
+	make_judged(&scratch);
+	snprintf(out, sizeof out, "%s/out", scratch.dir);
+	struct ran ran = run_line(&scratch, judged, scratch.dir, "0.3", scratch.dir,
+	                          "--max_steps 40 --save_strategy no --early_stopping_patience 3 --early_stopping_threshold 0.01");
+	if (ran.status || !strstr(ran.err, "evaluations in a row were no better than eval_loss"))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	json_t *trainer = state_of(out), *history = json_object_get(trainer, "log_history");
+	/* EarlyStoppingCallback.check_metric_value over the same numbers, and the best metric after it, as Trainer does */
+	int counter = 0;
+	int64_t expected = 0;
+	double best = 0;
+	for (size_t i = 0; i < json_array_size(history) && counter < 3; i++) {
+		const json_t *entry = json_array_get(history, i), *value = json_object_get(entry, "eval_loss");
+		double now = json_number_value(value);
+		if (!value)
+			continue;
+		expected = json_integer_value(json_object_get(entry, "step"));
+		counter = expected == 1 || (now < best && best - now > 0.01) ? 0 : counter + 1;
+		best = expected == 1 || now < best ? now : best;
+	}
+	assert_int_equal(counter, 3);
+	assert_int_equal(json_integer_value(json_object_get(trainer, "global_step")), expected);
+	assert_true(expected < 40);
+	json_decref(trainer);
+	run_free(&ran);
+	assert_true(rh_file_exists(path_of("%s/adapter_model.safetensors", out)));
+	scratch_close(&scratch);
+}
+
+static void test_what_cannot_be_judged_is_refused(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	refused(&scratch, "train @/run.yaml --use_peft true --load_best_model_at_end true",
+	        "load_best_model_at_end: there are no evaluations");
+	refused(&scratch,
+	        "train @/run.yaml --use_peft true --load_best_model_at_end true --eval_strategy steps --eval_steps 2 --save_steps 3 "
+	        "--validation_file @/rows.jsonl",
+	        "make save_steps a multiple of eval_steps");
+	refused(&scratch, "train @/run.yaml --use_peft true --early_stopping_patience 3",
+	        "early_stopping_patience: there are no evaluations");
+	scratch_close(&scratch);
+}
+
+/* ---- a checkpoint on demand ---- */
+
+static int checkpoints_in(const char *dir)
+{
+	struct rh_names names;
+	int count = 0;
+	check_ok(rh_dir_list(dir, &names));
+	for (size_t i = 0; i < names.count; i++)
+		count += !strncmp(names.name[i], "checkpoint-", 11);
+	rh_names_free(&names);
+	return count;
+}
+
+static void test_a_file_SAVE_asks_for_a_checkpoint(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"", "--optimizer_staleness 1", "--schedule 1f1b-async --device cpu:2 --max_grad_norm 0"};
+	for (int i = 0; i < 3; i++) {
+		struct scratch scratch;
+		struct ran ran;
+		make_good(&scratch);
+		run_start(&scratch,
+		          path_of("train %s/run.yaml --use_peft true --logging_steps 1 --save_strategy no --max_steps 1000000 %s",
+		                  scratch.dir, ways[i]),
+		          0, &ran);
+		for (int tries = 0; !rh_file_exists(path_of("%s/out/metrics.jsonl", scratch.dir)) && tries < 200000; tries++)
+			usleep(100);
+		write_text(path_of("%s/out/SAVE", scratch.dir), "");
+		for (int tries = 0; rh_file_exists(path_of("%s/out/SAVE", scratch.dir)) && tries < 200000; tries++)
+			usleep(100);
+		assert_int_equal(checkpoints_in(path_of("%s/out", scratch.dir)), 1);
+		check_ok(kill(ran.pid, SIGKILL));
+		run_wait(&ran);
+		if (!strstr(ran.err, "was asked for by the file SAVE"))
+			fail_msg("%s", ran.err);
+		run_free(&ran);
+		run_ok(&scratch, "train %s/run.yaml --use_peft true --max_steps 1 --resume_from_checkpoint true %s", scratch.dir, ways[i]);
+		scratch_close(&scratch);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_step_whose_gradient_is_not_finite_is_skipped),
+	        cmocka_unit_test(test_many_bad_steps_in_a_row_stop_the_run_on_good_weights),
+	        cmocka_unit_test(test_without_clipping_or_with_staleness_a_bad_gradient_stops),
+	        cmocka_unit_test(test_the_best_checkpoint_is_kept_and_is_the_result),
+	        cmocka_unit_test(test_early_stopping_counts_as_transformers_does),
+	        cmocka_unit_test(test_what_cannot_be_judged_is_refused),
+	        cmocka_unit_test(test_a_file_SAVE_asks_for_a_checkpoint),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
