@@ -389,28 +389,57 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 	return rc;
 }
 
+/* --check: the steps on lanes. */
+static int put_check(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+                     struct rh_forecast_check *check)
+{
+	const struct rh_forecast_beside beside = {.check = check};
+	struct rh_forecast forecast;
+	int rc = rh_forecast(config, &found->machine, input, &beside, &forecast);
+	rh_forecast_free(&forecast);
+	if (rc || config->json)
+		return rc;
+	printf("check        %lld commands on %d lanes with %lld waits: %s\n", (long long)check->commands, check->lanes,
+	       (long long)check->waits, check->text[0] ? check->text : "each finds what it needs, in whatever order a run takes");
+	return 0;
+}
+
+static json_t *check_json(const struct rh_forecast_check *check)
+{
+	json_t *fault = check->text[0] ? json_string(check->text) : json_null();
+	return json_pack("{s:I, s:i, s:I, s:o}", "commands", (json_int_t)check->commands, "lanes", check->lanes, "waits",
+	                 (json_int_t)check->waits, "fault", fault);
+}
+
 static int tell(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
                 struct rh_tasks *tasks)
 {
 	struct rh_outlook look;
 	struct rh_trace trace;
 	struct rh_text text = {0};
+	struct rh_forecast_check check = {0};
 	int rc = rh_trace_create(found->machine.devices, SPANS, &trace);
 	if (rc)
 		return rc;
 	rc = rh_outlook_make(config, &found->machine, input, tasks, &trace, &look);
 	if (!rc && look.fits)
 		rc = write_svg(config, found, &trace);
-	if (!rc && config->json)
-		rc = verb_print_json(plan_json(found, input, &look));
-	else if (!rc)
+	if (!rc && !config->json)
 		rc = put_plan(&text, found, input, &look, &trace, config);
 	if (!rc && !config->json)
 		fputs(text.bytes, stdout);
+	if (!rc && config->check && look.fits)
+		rc = put_check(config, found, input, &check);
+	if (!rc && config->json) {
+		json_t *json = plan_json(found, input, &look);
+		if (json && config->check && look.fits)
+			(void)json_object_set_new(json, "check", check_json(&check));
+		rc = verb_print_json(json);
+	}
 	rh_text_free(&text);
 	rh_trace_free(&trace);
 	rh_outlook_free(&look);
-	return rc ? rc : look.fits ? 0 : VERB_SAYS_NO;
+	return rc ? rc : look.fits && !check.text[0] ? 0 : VERB_SAYS_NO;
 }
 
 static int plan(struct rh_tasks *tasks, void *context)

@@ -106,6 +106,7 @@ struct rh_config {
 	int json;    /* --json */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
 	int compare; /* of plan: --compare, all schedules */
+	int check;   /* of plan: --check, its steps on lanes are checked */
 	int gpus;    /* of plan: --gpus N of the profile's, 0: all */
 	int help;    /* --help: nothing else is set */
 };

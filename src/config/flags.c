@@ -109,6 +109,10 @@ static int read_plan_flag(char **argv, int left, struct config_entries *entries,
 		config->compare = 1;
 		return 1;
 	}
+	if (!strcmp(argv[0], "--check")) {
+		config->check = 1;
+		return 1;
+	}
 	if ((value = value_of("gantt", argv, left, taken))) {
 		config->gantt = (char *)(uintptr_t)value;
 		return *value ? 1 : rh_fail(-EINVAL, "--gantt: expected the name of an SVG file to write");

@@ -19,6 +19,7 @@ static const struct {
          "  --gpus N                        so many of its devices [all]\n"
          "  --gantt FILE.svg                one step drawn: what each device does when\n"
          "  --compare                       one line for every schedule instead\n"
+         "  --check                         the steps' commands are checked, too: each finds what it needs, in whatever order a run takes\n"
          "  --json                          all of it as one line of JSON\n"},
         {VERB_EVAL,
          "\neval\n"

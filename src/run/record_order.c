@@ -165,7 +165,7 @@ void record_updater(struct rh_recorder *recorder)
 		return;
 	const struct rh_order_event *event = rh_order_log_events(recorder->log, &count, &forgotten);
 	if (forgotten && !recorder->rc)
-		recorder->rc = -ENOMEM;
+		recorder->rc = rh_fail(-ENOMEM, "these steps are too long to be recorded");
 	while (!recorder->rc && recorder->heard < count)
 		hear(recorder, &event[recorder->heard++]);
 }

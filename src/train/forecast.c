@@ -5,6 +5,7 @@
 #include "device/sim/sim.h"
 #include "partition/costs.h"
 #include "run/trace.h"
+#include "train/forecast_check.h"
 #include "train/planning.h"
 #include "train/update.h"
 
@@ -21,12 +22,14 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 
 /* As training has its steps, but for what it tells; and but for schedules whose stages update themselves: training joins their steps
  * (rh_executor_train_stretch), here each ends before the next, so that the prediction is of no more than that. */
-static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step)
+static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step,
+                      struct forecast_check *check)
 {
 	const struct rh_config *config = session->config;
 	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
 	rh_updater_open(session->updater, &update, config->max_grad_norm);
-	return rh_executor_begin(session->executor, micro, count, step, 1);
+	int rc = check ? forecast_check_expect(check, count, step) : 0;
+	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
 }
 
 /* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
@@ -58,7 +61,7 @@ static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, 
 
 /* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
 static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
-                     struct rh_forecast *out)
+                     struct forecast_check *check, struct rh_forecast *out)
 {
 	int joined = session->schedule->update != RH_UPDATE_LOCAL && rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0, busy = 0;
@@ -73,7 +76,7 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 			tokens += begun ? filled : 0;
 			if (trace && begun == input->steps - 1)
 				rh_executor_trace(session->executor, trace, begun);
-			rc = begin_step(session, micro, input->count[begun], begun);
+			rc = begin_step(session, micro, input->count[begun], begun, check);
 		}
 		rc = rc ? rc : finish_step(session, joined, &ended);
 		out->times = *rh_executor_times(session->executor);
@@ -162,19 +165,26 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		return rh_fail(-ENODATA, "hardware %s: peaks has no %s, in which this run computes; add it, or change %s",
 		               machine->hardware->name, rh_product_name(product), product == RH_PRODUCT_F8 ? "fp8" : "dtype");
 	int32_t *zeros = rh_alloc((size_t)most_tokens(input) + 1, sizeof *zeros);
+	struct forecast_check *check = NULL;
 	int rc = zeros ? rh_session_simulate(config, machine, &session) : -ENOMEM;
 	if (rc) {
 		rh_free(zeros);
 		return rc;
 	}
+	session.is_recorded = beside && beside->check;
 	rc = input->steps ? rh_session_start(&session, &input->work) : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
 	if (!rc) {
 		tell_plan(&session, input, out);
 		if (beside && beside->planned)
 			beside->planned(beside->context, out, &session.plan);
 	}
+	if (!rc && input->steps && session.is_recorded)
+		rc = forecast_check_open(&session, &check);
 	if (!rc && input->steps)
-		rc = run_steps(&session, input, zeros, beside ? beside->trace : NULL, out);
+		rc = run_steps(&session, input, zeros, beside ? beside->trace : NULL, check, out);
+	if (!rc && check)
+		rc = forecast_check_run(check, beside->check);
+	forecast_check_close(check);
 	if (!rc && input->steps)
 		rc = count_products(&session, input, out);
 	if (!rc) {

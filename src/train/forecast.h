@@ -25,6 +25,12 @@ struct rh_forecast {
 	int host_devices, layers;
 	int packed; /* stages are packed by memory alone: there are too many layers to search for cuts */
 };
+/* The steps of a forecast on lanes, checked (run/check.h). */
+struct rh_forecast_check {
+	int64_t commands, waits;
+	int lanes;
+	char text[768]; /* the first fault, in a line; "": there is none */
+};
 /* What goes on beside a forecast; zeroed: nothing. */
 struct rh_forecast_beside {
 	struct rh_trace *trace; /* NULL, or one that the last simulated step is recorded in */
@@ -33,6 +39,7 @@ struct rh_forecast_beside {
 	 * gone afterwards. */
 	void (*planned)(void *context, const struct rh_forecast *so_far, const struct rh_plan *plan);
 	void *context;
+	struct rh_forecast_check *check; /* NULL, or what is found: devices make no weights then */
 };
 /* beside: may be NULL. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,

@@ -155,7 +155,7 @@ static int choose_stages(struct rh_session *session, struct planning *planning, 
 	                                     planning->request.train_round,
 	                                     planning->balance.long_rounds,
 	                                     planning->balance.stages_most,
-	                                     makes_weights(planning),
+	                                     makes_weights(planning) && !session->is_recorded,
 	                                     rh_executor_joins(&planning->options)};
 	if (made_alike(&planning->made, &wanted))
 		return 0;

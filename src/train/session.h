@@ -56,6 +56,7 @@ struct rh_session {
 	int64_t train_round;         /* micro-batches in a round of training, as planned */
 	struct rh_balanced balanced; /* what the plan's stages were chosen by; step_s 0: by memory alone, or by the user */
 	int rates_assumed;
+	int is_recorded; /* on lanes (run/record.h), which know of no weights that devices make; set before rh_session_start */
 	struct rh_devices devices;
 	struct rh_executor *executor;
 	struct rh_session_bytes bytes;

@@ -367,6 +367,24 @@ static void test_plan_knows_what_products_are_made_of(void **state)
 	scratch_close(&scratch);
 }
 
+static void test_plan_checks_the_steps_commands(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_good(&scratch);
+	struct ran ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --check", scratch.dir);
+	says(&ran, 0, "waits: each finds what it needs, in whatever order a run takes\n");
+	run_free(&ran);
+	ran = run_line(&scratch, "plan %s/run.yaml --hardware rtx4090x8 --optimizer_staleness 1 --check --json", scratch.dir);
+	json_t *json = result_of(&ran), *check = json_object_get(json, "check");
+	assert_true(json_integer_value(json_object_get(check, "commands")) > 100);
+	assert_true(json_integer_value(json_object_get(check, "waits")) > 10);
+	assert_true(json_is_null(json_object_get(check, "fault")));
+	json_decref(json);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -381,6 +399,7 @@ int main(void)
 	        cmocka_unit_test(test_plan_needs_no_data_and_tells_what_drives_bear),
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
+	        cmocka_unit_test(test_plan_checks_the_steps_commands),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
