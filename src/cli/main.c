@@ -17,9 +17,10 @@ static const struct {
 	const char *name, *meaning;
 	int (*run)(const struct rh_config *);
 } verbs[] = {
-        {"train", "fine-tune a model on a JSONL file: a LoRA adapter, or all weights", verb_train},
+        {"train", "fine-tune a model on rows of text or conversations: a LoRA adapter, or all weights", verb_train},
         {"plan", "what a run will take and what limits it, on this machine or another; nothing is loaded", verb_plan},
-        {"eval", "loss and accuracy of a model, with or without an adapter, on a JSONL file", verb_eval},
+        {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect},
+        {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval},
         {"generate", "continue a prompt", verb_generate},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
         {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys},

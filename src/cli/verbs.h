@@ -11,6 +11,7 @@ int verb_train(const struct rh_config *config) RH_MUST;
 int verb_plan(const struct rh_config *config) RH_MUST;
 int verb_eval(const struct rh_config *config) RH_MUST;
 int verb_generate(const struct rh_config *config) RH_MUST;
+int verb_inspect(const struct rh_config *config) RH_MUST;
 int verb_keys(const struct rh_config *config) RH_MUST;
 int verb_doctor(const struct rh_config *config) RH_MUST;
 

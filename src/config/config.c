@@ -42,7 +42,7 @@ static void set_aside(const char *verb, const struct config_entry **given)
 		if (is_full && config_keys[i].lora && given[i] && given[i]->origin == ORIGIN_FILE)
 			given[i] = NULL;
 	if (is_eval)
-		given[config_key_find("train_file")] = given[config_key_find("eval_split")] = NULL;
+		given[config_key_find("train_file")] = given[config_key_find("eval_split")] = given[config_key_find("data_weights")] = NULL;
 }
 
 static int fill(struct config_draft *draft, const struct config_entries *entries, const struct config_entry *const *given)
@@ -124,7 +124,9 @@ void rh_config_free(struct rh_config *config)
 		memcpy(&owned, (char *)draft + key->offset, sizeof owned);
 		rh_free(owned);
 	}
-	config_list_free(&config->lora_target_modules);
-	config_list_free(&config->nvme_dirs);
+	struct rh_list *const lists[] = {&config->lora_target_modules, &config->nvme_dirs,    &config->train_file,
+	                                 &config->validation_file,     &config->data_columns, &config->data_weights};
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+		config_list_free(lists[i]);
 	*config = (struct rh_config){0};
 }

@@ -29,7 +29,12 @@ struct rh_config {
 	/* model and files; strings are owned, NULL when unset */
 	char *model_name_or_path, *config_name, *adapter_name_or_path;
 	char *base_model_name_or_path; /* that the adapter names; NULL: model_name_or_path */
-	char *train_file, *validation_file, *output_dir;
+	struct rh_list train_file, validation_file; /* paths; names of dataset_info where that is given */
+	struct rh_list data_columns;                /* "our key=the file's" */
+	struct rh_list data_weights;                /* numbers above 0, one for each of train_file, or none */
+	char *dataset_info, *output_dir;
+	int64_t max_samples; /* 0: all rows */
+	int allow;           /* bits of enum rh_lint (data/dataset.h) */
 	char *chat_template, *dataset_text_field, *eos_token;
 	double eval_split; /* 0: none */
 
@@ -98,6 +103,9 @@ struct rh_config {
 	char *prompt;
 	int64_t max_new_tokens;
 	double temperature, top_p;
+
+	int64_t rows; /* inspect: of each file */
+	char *html;   /* inspect: a file to write, or NULL */
 
 	char *save;              /* doctor: where the profile goes, a path or a name; NULL: nowhere */
 	char *link_identity; /* keys: this box's key file */

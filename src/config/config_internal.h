@@ -18,6 +18,8 @@ enum config_type {
 	KEY_CUTS,     /* int64_t *, with its count beside it */
 	KEY_TARGETS,  /* lora_target_modules */
 	KEY_LIST,     /* struct rh_list: words, or none */
+	KEY_PATHS,    /* struct rh_list: one path, or a list of them */
+	KEY_MAP,      /* struct rh_list: "name=value" */
 	KEY_WORDS,    /* int: a bit for each of `choices`, none for none */
 	KEY_RESUME,   /* char *: NULL, "true" or a path */
 	KEY_INERT     /* no field: accepted, and a line says that it has no effect */
@@ -30,9 +32,10 @@ enum config_verb {
 	VERB_GENERATE = 8,
 	VERB_EVAL = 16,
 	VERB_KEYS = 32,
+	VERB_INSPECT = 64,
 	VERB_RUNS = VERB_TRAIN | VERB_PLAN,
-	VERB_DATA = VERB_RUNS | VERB_EVAL,
-	VERB_ALL = 63,
+	VERB_DATA = VERB_RUNS | VERB_EVAL | VERB_INSPECT,
+	VERB_ALL = 127,
 	VERB_MACHINE = VERB_ALL & ~VERB_KEYS,
 	VERB_MODEL = VERB_MACHINE & ~VERB_DOCTOR /* a model's keys: doctor has none */
 };
@@ -69,7 +72,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes);
 unsigned config_verb_bit(const char *verb);
 
 /* A value as written. */
-enum config_kind { VALUE_NULL, VALUE_SCALAR, VALUE_LIST, VALUE_NESTED, VALUE_BARE };
+enum config_kind { VALUE_NULL, VALUE_SCALAR, VALUE_LIST, VALUE_MAP, VALUE_NESTED, VALUE_BARE };
 enum config_origin { ORIGIN_FILE, ORIGIN_FLAG };
 
 /* "unknown key ...", and what to write instead: what another trainer's name is called here, else the nearest key of this verb (in a file:
@@ -85,7 +88,7 @@ struct config_entry {
 	int64_t line;
 	enum config_kind kind;
 	char *text;           /* VALUE_SCALAR */
-	struct rh_list items; /* VALUE_LIST */
+	struct rh_list items; /* VALUE_LIST; VALUE_MAP: "name=value" */
 };
 
 struct config_entries {

@@ -26,6 +26,9 @@ static const struct {
          "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"
          "  the rows of train_file that training with this eval_split held out.\n"
          "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
+        {VERB_INSPECT,
+         "Needs model_name_or_path, of which only the tokenizer is read, and train_file or validation_file.\n"
+         "Exit status: 0 train would go on, 1 it would stop at faults of the data.\n"},
         {VERB_GENERATE,
          "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
          "messages.\n"},

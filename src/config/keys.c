@@ -26,8 +26,19 @@ const struct config_key config_keys[] = {
 	            "unset: model_name_or_path, which PEFT cannot load where it is a .gguf file"),
 	KEY(KEY_STRING, adapter_name_or_path, VERB_MODEL,
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
-	KEY(KEY_STRING, train_file, VERB_DATA, .help = "rows to train on: JSONL with messages, prompt + completion, or text"),
-	KEY(KEY_STRING, validation_file, VERB_DATA, .help = "rows to evaluate on, JSONL like train_file's"),
+	KEY(KEY_PATHS, train_file, VERB_DATA,
+	    .help = "rows to train on, a file or a list: JSONL, a JSON array, CSV or TSV, also in gzip or zstd; messages, prompt and completion, "
+	            "text, Alpaca, ShareGPT, question and answer, input and output"),
+	KEY(KEY_PATHS, validation_file, VERB_DATA, .help = "rows to evaluate on, files like train_file's"),
+	KEY(KEY_STRING, dataset_info, VERB_DATA,
+	    .help = "LLaMA-Factory's dataset_info.json, in which train_file and validation_file are names"),
+	KEY(KEY_MAP, data_columns, VERB_DATA, .help = "columns of other names, such as {prompt: title, completion: body}"),
+	KEY(KEY_LIST, data_weights, VERB_DATA,
+	    .help = "one number for each train_file: how often its rows are in an epoch, such as [1, 0.5, 3]; unset: once"),
+	KEY(KEY_INTEGER, max_samples, VERB_DATA, .most = 1e12, .help = "rows taken of each file, its first; unset: all"),
+	KEY(KEY_WORDS, allow, VERB_DATA, .fallback = "none",
+	    .choices = WORDS("untrained-rows", "no-end-of-turn", "cut-answers", "duplicates", "overlap", "dropped-role"),
+	    .help = "faults of the data in spite of which train goes on (more than 1 row in 100 stops it; inspect shows them)"),
 	KEY(KEY_REAL, eval_split, VERB_DATA, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
 	    .help = "share of train_file held out for evaluation"),
 	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
@@ -166,6 +177,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, top_p, VERB_GENERATE, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "sample from the likeliest tokens that hold this share of the probability"),
 
+	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",
+	    .help = "rows shown of each file, its first"),
+	KEY(KEY_STRING, html, VERB_INSPECT, .help = "an HTML file that shows them, in place of the terminal"),
+
 	KEY(KEY_STRING, save, VERB_DOCTOR, .heading = "doctor",
 	    .help = "write the machine as a hardware profile: a file, or a name among your own; local is what plan takes for this machine"),
 	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
@@ -259,6 +274,12 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 	case KEY_LIST:
 		snprintf(out, bytes, "a list such as [a, b], or none");
 		break;
+	case KEY_PATHS:
+		snprintf(out, bytes, "a path, or a list of paths");
+		break;
+	case KEY_MAP:
+		snprintf(out, bytes, "a map such as {prompt: title, completion: body}");
+		break;
 	case KEY_WORDS: {
 		size_t used = (size_t)snprintf(out, bytes, "none, or a list of ");
 		for (size_t i = 0; key->choices[i] && used < bytes; i++)
@@ -276,7 +297,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval", "keys"}; /* in the order of the bits */
+	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval", "keys", "inspect"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const path_keys[] = {"model_name_or_path", "config_name", "adapter_name_or_path",  "train_file",
-                                        "validation_file",    "output_dir",  "resume_from_checkpoint"};
+static const char *const path_keys[] = {"model_name_or_path", "config_name",  "adapter_name_or_path", "train_file",
+                                        "validation_file",    "dataset_info", "output_dir",           "resume_from_checkpoint"};
 
 /* The shell writes out "~/" only where it begins a word: not in a file, nor in --key=~/x. */
 static int write_out_home(const struct config_entry *entry, char **path)
@@ -84,17 +84,32 @@ static int plan_by_shapes(struct rh_config *config)
 	return 0;
 }
 
-/* A plan may come before the data. */
-static int plan_without(const char *key, char **path)
+/* A plan may come before the data: where one file is not there, none is read. */
+static int plan_without(const char *key, struct rh_list *files)
 {
-	if (strcmp(key, "train_file") && strcmp(key, "validation_file"))
+	for (size_t i = 0; i < files->count; i++) {
+		if (rh_file_exists(files->item[i]) || rh_dir_exists(files->item[i]))
+			continue;
+		rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(files->item[i]).text);
+		config_list_free(files);
+		return 1;
+	}
+	return 0;
+}
+
+static int resolve_files(struct config_draft *draft, unsigned verb, const struct config_entry *entry, const struct config_key *key)
+{
+	struct rh_list *files = (struct rh_list *)(void *)((char *)draft + key->offset);
+	int rc = 0;
+	if (!entry || draft->config.dataset_info) /* names */
 		return 0;
-	if (rh_file_exists(*path) || rh_dir_exists(*path))
+	for (size_t i = 0; i < files->count && !rc; i++)
+		rc = write_out_home(entry, &files->item[i]);
+	if (!rc && verb == VERB_PLAN && plan_without(key->name, files))
 		return 0;
-	rh_note("%s: '%s': no such file or directory: planned without it", key, config_show(*path).text);
-	rh_free(*path);
-	*path = NULL;
-	return 1;
+	for (size_t i = 0; i < files->count && !rc; i++)
+		rc = key->verbs & verb ? check_path(entry, key->name, files->item[i]) : 0;
+	return rc;
 }
 
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given)
@@ -104,12 +119,16 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		const struct config_key *key = &config_keys[index];
 		const struct config_entry *entry = given[index];
 		char **path = (char **)(void *)((char *)draft + key->offset);
+		if (key->type == KEY_PATHS) {
+			int rc = resolve_files(draft, verb, entry, key);
+			if (rc)
+				return rc;
+			continue;
+		}
 		if (!entry || !*path)
 			continue;
 		int rc = write_out_home(entry, path);
 		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true"));
-		if (!rc && verb == VERB_PLAN && plan_without(path_keys[i], path))
-			continue;
 		if (!rc && read && (key->verbs & verb))
 			rc = check_path(entry, path_keys[i], *path);
 		if (rc)

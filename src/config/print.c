@@ -96,6 +96,24 @@ static int print_list(struct rh_text *out, const struct rh_list *list)
 	return rc ? rc : rh_text_printf(out, "]");
 }
 
+static int print_paths(struct rh_text *out, const struct rh_list *list)
+{
+	if (!list->count)
+		return rh_text_printf(out, "null");
+	return list->count == 1 && list->item[0][0] != '[' ? print_word(out, list->item[0]) : print_list(out, list);
+}
+
+static int print_map(struct rh_text *out, const struct rh_list *pairs)
+{
+	int rc = rh_text_printf(out, "{");
+	for (size_t i = 0; i < pairs->count && !rc; i++) {
+		const char *equals = strchr(pairs->item[i], '=');
+		rc = rh_text_printf(out, "%s%.*s: ", i ? ", " : "", (int)(equals - pairs->item[i]), pairs->item[i]);
+		rc = rc ? rc : print_word(out, equals + 1);
+	}
+	return rc ? rc : rh_text_printf(out, "}");
+}
+
 static int print_bits(struct rh_text *out, const char *const *choices, int bits)
 {
 	int rc = rh_text_printf(out, "[");
@@ -160,6 +178,10 @@ static int print_value(struct rh_text *out, const struct config_draft *draft, co
 		return print_targets(out, config);
 	case KEY_LIST:
 		return print_list(out, field);
+	case KEY_PATHS:
+		return print_paths(out, field);
+	case KEY_MAP:
+		return print_map(out, field);
 	case KEY_WORDS:
 		memcpy(&choice, field, sizeof choice);
 		return choice ? print_bits(out, key->choices, choice) : rh_text_printf(out, "none");

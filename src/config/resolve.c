@@ -169,12 +169,32 @@ static int resolve_evaluation(struct resolving *r)
 	struct rh_config *config = r->config;
 	if (config->eval_steps == 0)
 		config->eval_steps = (double)config->logging_steps;
-	if (config->validation_file && config->eval_split > 0 && (r->verb_bit & VERB_RUNS))
+	if (config->validation_file.count && config->eval_split > 0 && (r->verb_bit & VERB_RUNS))
 		return config_entry_fail(given(r, "eval_split"), "contradicts validation_file; keep one of them");
-	if (config->eval_split > 0 && r->verb_bit == VERB_EVAL && !config->train_file)
+	if (config->eval_split > 0 && r->verb_bit == VERB_EVAL && !config->train_file.count)
 		return config_entry_fail(given(r, "eval_split"), "is a share of train_file's rows; give it, or validation_file");
-	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file && config->eval_split == 0)
+	if (config->eval_strategy != RH_WHEN_NO && r->verb_bit == VERB_TRAIN && !config->validation_file.count && config->eval_split == 0)
 		return config_entry_fail(given(r, "eval_strategy"), "needs rows to evaluate on: give validation_file or eval_split");
+	return 0;
+}
+
+static int resolve_data(struct resolving *r)
+{
+	const struct rh_config *config = r->config;
+	const struct config_entry *entry = given(r, "data_weights");
+	if (!config->data_weights.count || !config->train_file.count)
+		return 0;
+	if (config->data_weights.count != config->train_file.count)
+		return config_entry_fail(entry, "%zu numbers for %zu files of train_file; give one for each", config->data_weights.count,
+		                         config->train_file.count);
+	for (size_t i = 0; i < config->data_weights.count; i++) {
+		double weight = 0;
+		if (config_parse_real(config->data_weights.item[i], &weight) || !(weight > 0) || weight > 1000)
+			return config_entry_fail(entry, "'%s' is not allowed; expected a number above 0, up to 1000",
+			                         config_show(config->data_weights.item[i]).text);
+		if (weight > 1 && config->eval_split > 0)
+			return config_entry_fail(entry, "above 1 puts copies of a row on both sides of eval_split; use validation_file");
+	}
 	return 0;
 }
 
@@ -225,6 +245,8 @@ static int check_required(struct resolving *r)
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", NULL},
 	        {VERB_EVAL, "validation_file", "eval_split"},
+	        {VERB_INSPECT, "model_name_or_path", NULL},
+	        {VERB_INSPECT, "train_file", "validation_file"},
 	};
 	for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
 		if (r->verb_bit == VERB_ALL || !(needs[i].verbs & r->verb_bit) || given(r, needs[i].key))
@@ -246,8 +268,8 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_products, resolve_optimizer,
-	                                                   resolve_lora,   resolve_evaluation, resolve_spill,    check_steps,
-	                                                   check_model,    check_required,     check_files};
+	                                                   resolve_lora,   resolve_evaluation, resolve_data,     resolve_spill,
+	                                                   check_steps,    check_model,        check_required,   check_files};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

@@ -21,7 +21,9 @@ static int refuse(const struct config_entry *entry)
 	config_key_describe(&config_keys[entry->key], expected, sizeof expected);
 	if (entry->kind == VALUE_SCALAR)
 		return config_entry_fail(entry, "'%s' is not allowed; expected %s", config_show(entry->text).text, expected);
-	const char *found = entry->kind == VALUE_LIST ? "a list" : entry->kind == VALUE_NESTED ? "a nested value" : "nothing";
+	const char *found = entry->kind == VALUE_LIST                                 ? "a list"
+	                    : entry->kind == VALUE_MAP || entry->kind == VALUE_NESTED ? "a nested value"
+	                                                                              : "nothing";
 	return config_entry_fail(entry, "%s is not allowed; expected %s", found, expected);
 }
 
@@ -61,7 +63,7 @@ static int refuse_bare_size(const struct config_entry *entry, int64_t bytes)
 static int means_nothing(const struct config_entry *entry)
 {
 	int truth = 1;
-	if (entry->kind == VALUE_LIST)
+	if (entry->kind == VALUE_LIST || entry->kind == VALUE_MAP)
 		return !entry->items.count;
 	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!config_parse_bool(entry->text, &truth) && !truth);
 }
@@ -258,6 +260,52 @@ static int set_list(struct config_draft *draft, const struct config_entry *entry
 	return 0;
 }
 
+/* One path, which may hold commas and spaces; or a list. */
+static int set_paths(struct config_draft *draft, const struct config_entry *entry)
+{
+	struct rh_list *field = field_of(draft, &config_keys[entry->key]), words = {0};
+	int is_one = entry->kind == VALUE_SCALAR && entry->text[0] != '[', rc;
+	if (is_one && !*entry->text)
+		return config_entry_fail(entry, "is empty; leave it out or write null to leave it unset");
+	if (!is_one)
+		return set_list(draft, entry);
+	rc = config_list_append(&words, entry->text);
+	if (rc)
+		return rc;
+	config_list_free(field);
+	*field = words;
+	return 0;
+}
+
+/* "{name: value}" of a file; "name=value,name=value" on the command line. */
+static int set_map(struct config_draft *draft, const struct config_entry *entry)
+{
+	static const char *const names[] = {"prompt", "completion", "messages", "conversations", "text",   "instruction", "input",
+	                                    "output", "history",    "system",   "question",      "answer", "tools",       NULL};
+	struct rh_list *field = field_of(draft, &config_keys[entry->key]), pairs = {0};
+	int rc = words_of(entry, &pairs);
+	for (size_t i = 0; i < pairs.count && !rc; i++) {
+		const char *item = pairs.item[i], *equals = strchr(item, '=');
+		int known = 0;
+		for (size_t n = 0; equals && names[n]; n++)
+			known |= strlen(names[n]) == (size_t)(equals - item) && !strncmp(names[n], item, strlen(names[n]));
+		if (!equals || !equals[1])
+			rc = refuse(entry);
+		else if (!known)
+			rc = config_entry_fail(entry,
+			                       "'%s' is no key of a row; a map says {prompt: its column}, of prompt, completion, messages, "
+			                       "conversations, text, instruction, input, output, history, system, question, answer, tools",
+			                       config_show(item).text);
+	}
+	if (rc) {
+		config_list_free(&pairs);
+		return rc;
+	}
+	config_list_free(field);
+	*field = pairs;
+	return 0;
+}
+
 static int set_words(struct config_draft *draft, const struct config_entry *entry)
 {
 	const struct config_key *key = &config_keys[entry->key];
@@ -322,7 +370,9 @@ static int kind_fits(enum config_type type, enum config_kind kind)
 	case VALUE_SCALAR:
 		return 1;
 	case VALUE_LIST:
-		return type == KEY_CUTS || type == KEY_TARGETS || type == KEY_LIST || type == KEY_WORDS;
+		return type == KEY_CUTS || type == KEY_TARGETS || type == KEY_LIST || type == KEY_WORDS || type == KEY_PATHS;
+	case VALUE_MAP:
+		return type == KEY_MAP;
 	case VALUE_BARE:
 		return type == KEY_BOOL || type == KEY_TRISTATE;
 	default:
@@ -356,6 +406,10 @@ int config_value_set(struct config_draft *draft, const struct config_entry *entr
 		return set_list(draft, entry);
 	case KEY_WORDS:
 		return set_words(draft, entry);
+	case KEY_PATHS:
+		return set_paths(draft, entry);
+	case KEY_MAP:
+		return set_map(draft, entry);
 	case KEY_RESUME:
 		return set_resume(draft, entry);
 	default:

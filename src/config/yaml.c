@@ -115,6 +115,34 @@ static int read_items(struct reader *reader, struct rh_list *items, int *nested)
 	}
 }
 
+/* The pairs after the start of a mapping as "name=value"; *nested tells that there was more than words. */
+static int read_pairs(struct reader *reader, struct rh_list *items, int *nested)
+{
+	for (;;) {
+		const char *text;
+		struct rh_text pair = {0};
+		int rc = next(reader);
+		if (rc || reader->event.type == YAML_MAPPING_END_EVENT)
+			return rc;
+		if (reader->event.type != YAML_SCALAR_EVENT)
+			return refuse(reader, "a key must be a plain word");
+		rc = scalar_text(reader, &text);
+		rc = rc ? rc : rh_text_printf(&pair, "%s=", text);
+		rc = rc ? rc : next(reader);
+		if (!rc && reader->event.type == YAML_SCALAR_EVENT) {
+			rc = scalar_text(reader, &text);
+			rc = rc ? rc : rh_text_printf(&pair, "%s", text);
+			rc = rc ? rc : config_list_append(items, pair.bytes);
+		} else if (!rc) {
+			*nested = 1;
+			rc = skip_nested(reader);
+		}
+		rh_text_free(&pair);
+		if (rc)
+			return rc;
+	}
+}
+
 static int read_value(struct reader *reader, struct config_entry *entry)
 {
 	int rc = next(reader), nested = 0;
@@ -132,6 +160,10 @@ static int read_value(struct reader *reader, struct config_entry *entry)
 	case YAML_SEQUENCE_START_EVENT:
 		rc = read_items(reader, &entry->items, &nested);
 		entry->kind = nested ? VALUE_NESTED : VALUE_LIST;
+		return rc;
+	case YAML_MAPPING_START_EVENT:
+		rc = read_pairs(reader, &entry->items, &nested);
+		entry->kind = nested ? VALUE_NESTED : VALUE_MAP;
 		return rc;
 	default:
 		entry->kind = VALUE_NESTED;

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* ---- reading ---- */
@@ -132,33 +131,6 @@ void rh_bytes_free(struct rh_bytes *bytes)
 int rh_file_is_damage(int rc)
 {
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENOTDIR || rc == -EISDIR || rc == -ELOOP || rc == -EFBIG;
-}
-
-int rh_file_map(const char *path, struct rh_mapping *out)
-{
-	int descriptor;
-	int64_t length;
-	int rc = open_regular(path, &descriptor, &length);
-	if (rc)
-		return rc;
-	if (!length) {
-		*out = (struct rh_mapping){"", 0};
-	} else {
-		void *bytes = mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, descriptor, 0);
-		if (bytes == MAP_FAILED)
-			rc = rh_fail(-errno, "%s: cannot map %lld bytes: %s", path, (long long)length, strerror(errno));
-		else
-			*out = (struct rh_mapping){bytes, (size_t)length};
-	}
-	(void)rh_fs()->ops->close(rh_fs(), descriptor);
-	return rc;
-}
-
-void rh_file_unmap(struct rh_mapping *mapping)
-{
-	if (mapping->length)
-		munmap((void *)(uintptr_t)mapping->bytes, mapping->length);
-	*mapping = (struct rh_mapping){0};
 }
 
 /* ---- writing ---- */

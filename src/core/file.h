@@ -33,14 +33,6 @@ void rh_file_close(struct rh_file_in *file); /* NULL is legal */
  * descriptors, no right to read, a read error, no memory) may pass. */
 int rh_file_is_damage(int rc);
 
-/* Only for src/data/reader.c, until it reads in pieces. */
-struct rh_mapping {
-	const char *bytes; /* read-only; never NULL after a successful map, also for an empty file */
-	size_t length;
-};
-int rh_file_map(const char *path, struct rh_mapping *out) RH_MUST;
-void rh_file_unmap(struct rh_mapping *mapping);
-
 /* A file that appears under its name only when committed: written beside it under a temporary name, then fsync, rename,
  * fsync of the directory. Until rh_file_commit the old file, if any, stands untouched. */
 struct rh_file_out;

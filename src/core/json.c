@@ -32,25 +32,38 @@ static int widen(const char *bytes, size_t length, struct rh_text *out)
 	return rc;
 }
 
+static int load(const char *bytes, size_t length, json_t **out, json_error_t *fault)
+{
+	*out = json_loadb(bytes, length, FLAGS, fault);
+	if (*out || json_error_code(fault) != json_error_numeric_overflow)
+		return 0;
+	struct rh_text text = {0};
+	int rc = widen(bytes, length, &text);
+	if (!rc)
+		*out = json_loadb(text.bytes, text.length, FLAGS, fault);
+	rh_text_free(&text);
+	return rc;
+}
+
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out)
 {
 	json_error_t fault;
-	json_t *value = json_loadb(bytes, length, FLAGS, &fault);
-	if (!value && json_error_code(&fault) == json_error_numeric_overflow) {
-		struct rh_text text = {0};
-		int rc = widen(bytes, length, &text);
-		if (!rc)
-			value = json_loadb(text.bytes, text.length, FLAGS, &fault);
-		rh_text_free(&text);
-		if (rc)
-			return rc;
-	}
-	if (!value && (!length || !memchr(bytes, '\n', length))) /* `where` names the line of a file of lines */
+	int rc = load(bytes, length, out, &fault);
+	if (rc || *out)
+		return rc;
+	if (!length || !memchr(bytes, '\n', length)) /* `where` names the line of a file of lines */
 		return rh_fail(-EINVAL, "%s: not valid JSON at column %d: %s", where, fault.column, fault.text);
-	if (!value)
-		return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s", where, fault.line, fault.column, fault.text);
-	*out = value;
-	return 0;
+	return rh_fail(-EINVAL, "%s: not valid JSON at line %d, column %d: %s", where, fault.line, fault.column, fault.text);
+}
+
+int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t line, json_t **out)
+{
+	json_error_t fault;
+	int rc = load(bytes, length, out, &fault);
+	if (rc || *out)
+		return rc;
+	return rh_fail(-EINVAL, "%s:%lld: not valid JSON at column %d: %s", path, (long long)(line + fault.line - 1), fault.column,
+	               fault.text);
 }
 
 int rh_json_load(const char *path, json_t **out)

@@ -11,6 +11,9 @@
 /* `where` is what a person would call the source ("train.jsonl:17"). *out is the caller's (json_decref). -EINVAL on bad JSON. */
 int rh_json_parse(const char *bytes, size_t length, const char *where, json_t **out) RH_MUST;
 
+/* The same for a part of a file that begins in its line `line`; a complaint names the file's own line. */
+int rh_json_parse_at(const char *bytes, size_t length, const char *path, int64_t line, json_t **out) RH_MUST;
+
 /* The same for a whole file; -ENOENT and friends when it cannot be read. */
 int rh_json_load(const char *path, json_t **out) RH_MUST;
 

@@ -30,6 +30,7 @@ enum rh_philox_site {
 	RH_PHILOX_INIT = 1, /* a: tensor ordinal */
 	RH_PHILOX_SHUFFLE,  /* a: epoch */
 	RH_PHILOX_SPLIT,
+	RH_PHILOX_WEIGHT, /* a: data file */
 	RH_PHILOX_SAMPLE, /* generation; a: token */
 };
 

@@ -1,4 +1,4 @@
-/* From a line of a JSONL file to a document: the reader, the encoder of one row, the packer. */
+/* From a row to a document: the encoder of one row, the packer, the search for faults. */
 #ifndef RH_DATA_DATA_INTERNAL_H
 #define RH_DATA_DATA_INTERNAL_H
 
@@ -7,22 +7,7 @@
 #include "core/philox.h"
 #include "data/chat.h"
 #include "data/dataset.h"
-
-enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT };
-
-struct data_reader {
-	const char *path, *text_field;
-	struct rh_mapping file;
-	size_t at; /* bytes read */
-	int64_t line;
-	int64_t rows;         /* returned so far */
-	enum data_kind kind;  /* of the whole file, once rows > 0 */
-	struct rh_text where; /* "path:line" of the row last returned */
-};
-int data_reader_open(const char *path, const char *text_field, struct data_reader *out) RH_MUST;
-void data_reader_close(struct data_reader *reader);
-/* 1 with the next row (json_decref it), whose keys are there and of the right type; 0 at the end; negative errno. */
-int data_reader_next(struct data_reader *reader, json_t **row) RH_MUST;
+#include "data/form.h"
 
 /* What one row becomes before it is cut to length. Reused from row to row. */
 struct data_encoder {
@@ -37,6 +22,8 @@ struct data_encoder {
 	enum data_kind kind; /* of the row */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
+	int lacks_end;         /* a conversation whose last answer ends with no special token */
+	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
 	/* scratch */
 	struct rh_ids part;
 	struct rh_text text;
@@ -45,6 +32,26 @@ struct data_encoder {
 int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct data_encoder *out) RH_MUST;
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
+
+/* Whether conversations have a template to go through: chat_template names one, or the model brings one. */
+int data_encoder_has_template(const struct data_encoder *encoder);
+
+/* Sets lacks_end and dropped_role for `messages`, whose rendering encoder->text and encoder->spans hold. */
+int data_check_conversation(struct data_encoder *encoder, const json_t *messages) RH_MUST;
+
+/* A set of numbers. */
+struct data_hashes {
+	uint64_t *slot; /* (capacity), 0 empty */
+	size_t count, capacity;
+};
+/* 1: it was there; 0: it is new. */
+int data_hashes_add(struct data_hashes *hashes, uint64_t hash) RH_MUST;
+int data_hashes_has(const struct data_hashes *hashes, uint64_t hash);
+void data_hashes_free(struct data_hashes *hashes);
+uint64_t data_hash_row(const struct data_encoder *encoder); /* never 0 */
+
+/* Counts a row that `where` names; the first few are kept as examples. */
+void data_find(struct rh_dataset *set, enum rh_lint lint, const char *where);
 
 /* Whether the row last encoded loses its last answer's end if only its first `kept` tokens stay: 1, 0 (also where nobody answers) or
  * negative errno. */

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "data/data_internal.h"
+#include "data/sources.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,10 +13,11 @@ enum { DROPS_LISTED = 5 };
 /* A dataset that grows by documents. */
 struct builder {
 	struct rh_dataset *set;
-	size_t id_capacity, trained_capacity, start_capacity;
+	size_t id_capacity, trained_capacity, start_capacity, origin_capacity;
+	struct data_hashes seen; /* of rows */
 };
 
-static int add_document(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens)
+static int add_document(struct builder *builder, const int32_t *ids, const uint8_t *trained, size_t tokens, const struct rh_origin *origin)
 {
 	struct rh_dataset *set = builder->set;
 	size_t end = (size_t)set->tokens + tokens, documents = (size_t)set->documents;
@@ -24,8 +26,12 @@ static int add_document(struct builder *builder, const int32_t *ids, const uint8
 		rc = rh_grow(&set->trained, &builder->trained_capacity, end, 1);
 	if (!rc)
 		rc = rh_grow(&set->document_start, &builder->start_capacity, documents + 2, sizeof *set->document_start);
+	if (!rc && origin)
+		rc = rh_grow(&set->origin, &builder->origin_capacity, documents + 1, sizeof *set->origin);
 	if (rc)
 		return rc;
+	if (origin)
+		set->origin[documents] = *origin;
 	memcpy(set->ids + set->tokens, ids, tokens * sizeof *ids);
 	memcpy(set->trained + set->tokens, trained, tokens);
 	set->trained[set->tokens] = 0; /* nothing comes before it */
@@ -46,84 +52,172 @@ static int64_t count_trained(const uint8_t *trained, size_t count)
 }
 
 /* bfd_split: an overlong row goes on in further documents. */
-static int add_pieces(struct builder *builder, const struct data_encoder *row, size_t max_length)
+static int add_pieces(struct builder *builder, const struct data_encoder *row, size_t max_length, struct rh_origin origin)
 {
 	size_t count = row->ids.count;
 	int rc = 0;
-	if (count > max_length)
-		builder->set->split_rows++;
 	for (size_t at = 0; !rc && at < count; at += max_length) {
 		size_t tokens = count - at < max_length ? count - at : max_length;
-		if (count_trained(row->trained + at, tokens))
-			rc = add_document(builder, row->ids.id + at, row->trained + at, tokens);
-		else
+		if (!count_trained(row->trained + at, tokens)) {
 			builder->set->dropped_pieces++;
+			continue;
+		}
+		rc = add_document(builder, row->ids.id + at, row->trained + at, tokens, &origin);
+		origin.hash = 0; /* the row counts once */
 	}
 	return rc;
 }
 
-static int add_row(struct builder *builder, struct data_encoder *row, const struct rh_config *config, const char *where)
+/* What a row shows of itself, whatever is kept of it. */
+static int check_row(struct builder *builder, const struct data_encoder *row, uint64_t hash, const char *where)
+{
+	struct rh_dataset *set = builder->set;
+	int known = data_hashes_add(&builder->seen, hash);
+	if (known < 0)
+		return known;
+	if (known)
+		data_find(set, RH_LINT_DUPLICATE, where);
+	int plain = row->kind == DATA_TEXT || row->kind == DATA_COMPLETION;
+	set->conversation_rows += !plain;
+	if (plain ? !row->eos : row->lacks_end)
+		data_find(set, RH_LINT_NO_END, where);
+	if (!row->dropped_role[0])
+		return 0;
+	data_find(set, RH_LINT_DROPPED_ROLE, where);
+	if (!set->finding[RH_LINT_DROPPED_ROLE].detail[0])
+		memcpy(set->finding[RH_LINT_DROPPED_ROLE].detail, row->dropped_role, sizeof row->dropped_role);
+	return 0;
+}
+
+static void drop_row(struct rh_dataset *set, int64_t all, size_t count, size_t kept, const char *where)
+{
+	data_find(set, RH_LINT_UNTRAINED, where);
+	if (set->dropped_rows++ >= DROPS_LISTED)
+		return;
+	if (!all)
+		rh_note("%s: dropped: no token of it is trained", where);
+	else
+		rh_note("%s: dropped: its %zu tokens are cut to max_length %zu, and none of those is trained", where, count, kept);
+}
+
+static int add_row(struct builder *builder, struct data_encoder *row, const struct rh_config *config, const char *where,
+                   struct rh_origin origin, int64_t copies)
 {
 	struct rh_dataset *set = builder->set;
 	size_t count = row->ids.count, max_length = (size_t)config->max_length;
 	int64_t all = count_trained(row->trained, count);
+	int is_split = config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT && all;
+	size_t kept = count < max_length || is_split ? count : max_length;
 	set->read_rows++;
 	set->prefix_mismatches += row->is_prefix_mismatch;
-	if (config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT && all)
-		return add_pieces(builder, row, max_length);
-	size_t kept = count < max_length ? count : max_length;
-	int64_t left = count_trained(row->trained, kept);
-	if (!left) {
-		if (set->dropped_rows++ < DROPS_LISTED && !all)
-			rh_note("%s: dropped: no token of it is trained", where);
-		else if (set->dropped_rows <= DROPS_LISTED)
-			rh_note("%s: dropped: its %zu tokens are cut to max_length %zu, and none of those is trained", where, count, kept);
+	int rc = check_row(builder, row, origin.hash, where);
+	if (rc)
+		return rc;
+	if (!count_trained(row->trained, kept)) {
+		drop_row(set, all, count, kept, where);
 		return 0;
 	}
 	int lost = kept < count ? data_answer_is_cut(row, kept, where) : 0;
 	if (lost < 0)
 		return lost;
+	if (lost)
+		data_find(set, RH_LINT_CUT_ANSWER, where);
+	set->split_rows += is_split && count > max_length;
 	set->cut_rows += kept < count;
 	set->cut_answers += lost;
-	return add_document(builder, row->ids.id, row->trained, kept);
+	for (int64_t i = 0; !rc && i < copies; i++)
+		rc = is_split ? add_pieces(builder, row, max_length, origin)
+		              : add_document(builder, row->ids.id, row->trained, kept, &origin);
+	return rc;
 }
 
-static int read_rows(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+/* How often row `index` of a file of this weight is in an epoch: the whole part, and one more by lot. */
+static int64_t count_copies(const struct rh_config *config, double weight, uint32_t file, int64_t index)
+{
+	enum { PARTS = 1 << 30 };
+	double whole = floor(weight);
+	uint64_t rest = (uint64_t)llround((weight - whole) * PARTS);
+	if (!rest)
+		return (int64_t)whole;
+	return (int64_t)whole + (data_draw(config->data_seed, RH_PHILOX_WEIGHT, file, (uint64_t)index, PARTS) < rest);
+}
+
+static int read_file(struct builder *builder, struct data_encoder *encoder, const struct data_source *source, int32_t file)
 {
 	struct data_reader reader;
-	struct data_encoder encoder;
-	struct builder builder = {.set = out};
-	int rc = data_reader_open(path, config->dataset_text_field, &reader);
+	const struct rh_config *config = encoder->config;
+	struct rh_dataset *set = builder->set;
+	int64_t rows = set->read_rows;
+	int rc = data_reader_open(source, config->dataset_text_field, data_encoder_has_template(encoder), &reader);
 	if (rc)
 		return rc;
-	rc = data_encoder_open(config, tokenizer, &encoder);
 	while (!rc) {
 		json_t *row;
 		rc = data_reader_next(&reader, &row);
 		if (rc <= 0)
 			break;
-		rc = data_encode(&encoder, reader.kind, row, reader.where.bytes);
+		const char *where = reader.records.where.bytes;
+		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
-		if (!rc)
-			rc = add_row(&builder, &encoder, config, reader.where.bytes);
+		struct rh_origin origin = {.line = reader.records.line, .file = file};
+		if (rc)
+			break;
+		origin.hash = data_hash_row(encoder);
+		rc = add_row(builder, encoder, config, where, origin,
+		             count_copies(config, source->weight, (uint32_t)file, reader.rows - 1));
+		set->has_answers |= reader.kind != DATA_TEXT;
+		set->whole_conversations |=
+		        reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES && config->completion_only_loss != RH_YES;
 	}
+	data_reader_close(&reader);
+	if (!rc && set->read_rows == rows)
+		rc = rh_fail(-EINVAL, "%s:1: the file holds no rows", source->path);
+	return rc;
+}
+
+/* Origins name files after the sources are gone. */
+static int name_files(struct rh_dataset *set, const struct data_sources *sources)
+{
+	set->file = rh_alloc(sources->count, sizeof *set->file);
+	if (!set->file)
+		return -ENOMEM;
+	for (size_t i = 0; i < sources->count; i++, set->files++)
+		if (!(set->file[i] = rh_strdup(sources->source[i].path)))
+			return -ENOMEM;
+	if (set->files > 1)
+		snprintf(set->name, sizeof set->name, "%.120s and %zu more", set->file[0], set->files - 1);
+	else
+		snprintf(set->name, sizeof set->name, "%s", set->file[0]);
+	return 0;
+}
+
+static int read_files(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
+                      struct rh_dataset *out)
+{
+	const struct rh_list *files = part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
+	struct data_sources sources;
+	struct data_encoder encoder = {0};
+	struct builder builder = {.set = out};
+	int rc = data_sources_find(files, config, part == RH_DATASET_TRAIN ? DATA_WEIGHTED : DATA_UNWEIGHTED, &sources);
+	if (rc)
+		return rc;
+	rc = name_files(out, &sources);
+	rc = rc ? rc : data_encoder_open(config, tokenizer, &encoder);
+	for (size_t i = 0; !rc && i < sources.count; i++)
+		rc = read_file(&builder, &encoder, &sources.source[i], (int32_t)i);
 	if (!rc && encoder.chat && !encoder.is_chat_checked && out->read_rows)
 		rh_warn_once("chat_template has no effect on rows of plain text (%s): only conversations go through it",
-		             reader.kind == DATA_TEXT ? config->dataset_text_field : "prompt and completion");
+		             out->has_answers ? "prompt and completion" : config->dataset_text_field);
 	if (encoder.is_chat_checked)
 		out->chat_template = rh_chat_template_name(encoder.chat);
-	out->has_answers = reader.rows && reader.kind != DATA_TEXT;
-	out->whole_conversations = reader.rows && reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES &&
-	                           config->completion_only_loss != RH_YES;
-	if (!rc && !out->read_rows)
-		rc = rh_fail(-EINVAL, "%s:1: the file holds no rows", path);
 	if (!rc && !out->documents)
-		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", path,
+		rc = rh_fail(-EINVAL, "%s: none of its %lld rows has a trained token within max_length %lld; raise max_length", out->name,
 		             (long long)out->read_rows, (long long)config->max_length);
 	if (!rc && out->documents >= UINT32_MAX)
-		rc = rh_fail(-EINVAL, "%s: more than 2^32 documents; split the file", path);
+		rc = rh_fail(-EINVAL, "%s: more than 2^32 documents; split the file", out->name);
 	data_encoder_close(&encoder);
-	data_reader_close(&reader);
+	data_hashes_free(&builder.seen);
+	data_sources_free(&sources);
 	return rc;
 }
 
@@ -139,29 +233,31 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 	out->rows = rows;
 	for (int64_t i = 0; !rc && i < first[rows]; i++) {
 		int64_t start = from->document_start[order[i]], end = from->document_start[order[i] + 1];
-		rc = add_document(&builder, from->ids + start, from->trained + start, (size_t)(end - start));
+		rc = add_document(&builder, from->ids + start, from->trained + start, (size_t)(end - start),
+		                  from->origin ? &from->origin[order[i]] : NULL);
 	}
 	for (int64_t i = 0; i < out->tokens; i++)
 		out->trained_tokens += out->trained[i];
 	return rc;
 }
 
-/* `set` takes over the arrays and sizes of `fresh` and keeps its own counters. */
+/* `set` takes over the arrays and sizes of `fresh` and keeps all else. */
 static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 {
-	struct rh_dataset kept = *set;
-	rh_dataset_free(set);
-	*set = *fresh;
-	set->chat_template = kept.chat_template;
-	set->whole_conversations = kept.whole_conversations;
-	set->has_answers = kept.has_answers;
-	set->read_rows = kept.read_rows;
-	set->dropped_rows = kept.dropped_rows;
-	set->cut_rows = kept.cut_rows;
-	set->cut_answers = kept.cut_answers;
-	set->split_rows = kept.split_rows;
-	set->dropped_pieces = kept.dropped_pieces;
-	set->prefix_mismatches = kept.prefix_mismatches;
+	rh_free(set->ids);
+	rh_free(set->trained);
+	rh_free(set->document_start);
+	rh_free(set->row_document);
+	rh_free(set->origin);
+	set->ids = fresh->ids;
+	set->trained = fresh->trained;
+	set->document_start = fresh->document_start;
+	set->row_document = fresh->row_document;
+	set->origin = fresh->origin;
+	set->tokens = fresh->tokens;
+	set->documents = fresh->documents;
+	set->rows = fresh->rows;
+	set->trained_tokens = fresh->trained_tokens;
 }
 
 static int pack_rows(struct rh_dataset *set, int64_t max_length)
@@ -201,11 +297,11 @@ static int number_rows(struct rh_dataset *set)
 	return 0;
 }
 
-int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	RH_ASSERT(config->max_length > 0);
 	struct rh_dataset set = {0};
-	int rc = read_rows(path, config, tokenizer, &set);
+	int rc = read_files(part, config, tokenizer, &set);
 	if (!rc)
 		rc = config->packing ? pack_rows(&set, config->max_length) : number_rows(&set);
 	if (rc)
@@ -227,11 +323,16 @@ void rh_dataset_free(struct rh_dataset *dataset)
 	rh_free(dataset->trained);
 	rh_free(dataset->document_start);
 	rh_free(dataset->row_document);
+	rh_free(dataset->origin);
+	for (size_t i = 0; i < dataset->files; i++)
+		rh_free(dataset->file[i]);
+	rh_free(dataset->file);
 	*dataset = (struct rh_dataset){0};
 }
 
-void rh_dataset_report(const struct rh_dataset *dataset, const char *path)
+void rh_dataset_report(const struct rh_dataset *dataset)
 {
+	const char *path = dataset->name;
 	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
 	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
 	if (dataset->chat_template)

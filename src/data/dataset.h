@@ -1,4 +1,4 @@
-/* Rows of a JSONL file as token ids with a mask of what is trained; then packed, shuffled, cut into micro-batches.
+/* Rows of data files as token ids with a mask of what is trained; then packed, shuffled, cut into micro-batches.
  * - Prompt + completion is one string for the tokenizer; the first len(ids(prompt)) tokens are masked.
  * - End-of-sequence is appended, as text, to `text` and `completion` strings that do not end with it. In conversations the template ends
  *   turns, and nothing is appended.
@@ -10,19 +10,49 @@
 #include "config/config.h"
 #include "token/tokenizer.h"
 
+/* Faults of data that a person should know of before a run; the bits of config->allow are 1 << these, in this order. */
+enum rh_lint {
+	RH_LINT_UNTRAINED,    /* no token of the row is trained */
+	RH_LINT_NO_END,       /* an answer whose last token is no special one: the model would not learn to stop */
+	RH_LINT_CUT_ANSWER,   /* an answer that loses its end to max_length */
+	RH_LINT_DUPLICATE,    /* a row that was there before */
+	RH_LINT_OVERLAP,      /* a row to evaluate on that is trained on too */
+	RH_LINT_DROPPED_ROLE, /* a message of which the chat template writes nothing */
+	RH_LINTS
+};
+enum { RH_LINT_EXAMPLES = 3, RH_PLACE_BYTES = 160 };
+struct rh_finding {
+	int64_t rows;
+	char example[RH_LINT_EXAMPLES][RH_PLACE_BYTES]; /* "file:line" of the first */
+	char detail[32];                                /* RH_LINT_DROPPED_ROLE: the role */
+};
+
+/* What a document was made from: its row's whole text as one number, and where that row lies. */
+struct rh_origin {
+	uint64_t hash;
+	int64_t line;
+	int32_t file;
+};
+
 /* Documents one after another; a row is one document, or several when packed. */
 struct rh_dataset {
-	int32_t *ids;            /* (tokens) */
-	uint8_t *trained;        /* (tokens) 1: a target that counts; a document's first token never does */
-	int64_t *document_start; /* (documents + 1) into ids */
-	int64_t *row_document;   /* (rows + 1) into documents */
+	int32_t *ids;             /* (tokens) */
+	uint8_t *trained;         /* (tokens) 1: a target that counts; a document's first token never does */
+	int64_t *document_start;  /* (documents + 1) into ids */
+	int64_t *row_document;    /* (rows + 1) into documents */
+	struct rh_origin *origin; /* (documents), until rh_dataset_check; pieces but a row's first have none: hash 0 */
+	char **file;              /* (files) that origins count */
+	size_t files;
+	char name[RH_PLACE_BYTES]; /* of its file, or of the first of them */
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
 	const char *chat_template; /* the name of that of its conversations (static), NULL where there are none */
 	int whole_conversations;   /* `messages`, of which every token is trained */
 	int has_answers;           /* completions or conversations, not plain text */
 	/* counted while reading, reported by rh_dataset_report */
-	int64_t read_rows;         /* in the file, blank lines apart */
+	struct rh_finding finding[RH_LINTS];
+	int64_t read_rows;         /* in the files, blank lines apart */
+	int64_t conversation_rows; /* of these */
 	int64_t dropped_rows;      /* held no trained token, most often by truncation */
 	int64_t cut_rows;          /* lost tokens to max_length */
 	int64_t cut_answers;       /* of these: rows whose last answer lost its end, masked or not */
@@ -31,19 +61,24 @@ struct rh_dataset {
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
 };
 
-/* Reads and tokenizes `path`: one JSON object a line, all of one kind, which the first line decides, in this order:
- *   prompt and completion   two strings, or two lists of {role, content}
- *   messages                a list of {role, content}
- *   text                    a string; the key is config->dataset_text_field
- * Blank lines, CRLF, a UTF-8 byte order mark and a last line without its newline are accepted; other keys are ignored.
- * Conversations need a chat template: config->chat_template, else the tokenizer's own text.
+/* Reads and tokenizes the files of train_file or validation_file, in turn. The first row of a file decides its form; formats:
+ * data/records.h, forms: data/form.h. Conversations need a chat template: config->chat_template, else the tokenizer's own text.
  * Every fault is one line naming path and line number. Dropped rows are listed (the first few by line) and
  * counted, never silent; no row left is -EINVAL. Packing happens here when the configuration asks for it. */
-int rh_dataset_load(const char *path, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
+enum rh_dataset_part { RH_DATASET_TRAIN, RH_DATASET_VALIDATION };
+int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
+                    struct rh_dataset *out) RH_MUST;
 void rh_dataset_free(struct rh_dataset *dataset);
 /* Host memory that it holds. */
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
-void rh_dataset_report(const struct rh_dataset *dataset, const char *path);
+void rh_dataset_report(const struct rh_dataset *dataset);
+
+/* Compares what is trained on with what is held out (which may be empty), and forgets the origins of both. Each finding of the two is told
+ * in a line. -EINVAL where one concerns more than 1 row in 100 and config->allow does not name it. */
+int rh_dataset_check(struct rh_dataset *train, struct rh_dataset *held_out, const struct rh_config *config) RH_MUST;
+const char *rh_lint_name(enum rh_lint lint);
+/* What it means, in a few words. */
+const char *rh_lint_meaning(enum rh_lint lint);
 
 /* Moves a share (0..1) of the rows, drawn by the seed, into *held_out. Both keep file order. At least one row goes each way. */
 int rh_dataset_split(struct rh_dataset *dataset, double share, uint64_t seed, struct rh_dataset *held_out) RH_MUST;

@@ -29,6 +29,12 @@ void data_encoder_close(struct data_encoder *encoder)
 	rh_free(encoder->trained);
 }
 
+int data_encoder_has_template(const struct data_encoder *encoder)
+{
+	const char *named = encoder->config->chat_template;
+	return named ? !rh_chat_template_is_none(named) : rh_tokenizer_chat_template(encoder->tokenizer) != NULL;
+}
+
 /* At the first conversation. */
 static int find_template(struct data_encoder *encoder, const char *where)
 {
@@ -160,7 +166,7 @@ static int need_conversation(const struct data_encoder *encoder, const char *whe
 
 static int encode_text(struct data_encoder *encoder, const json_t *row, const char *where)
 {
-	const char *key = encoder->config->dataset_text_field;
+	static const char key[] = "text";
 	int rc = need_conversation(encoder, where);
 	if (encoder->config->completion_only_loss == RH_YES)
 		rh_warn_once("completion_only_loss has no effect on plain text: every token is trained");
@@ -218,6 +224,8 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 	}
 	int rc = render(encoder, messages, RH_CHAT_WHOLE, where);
 	if (!rc)
+		rc = data_check_conversation(encoder, messages);
+	if (!rc)
 		rc = encode_whole(encoder, RH_TOKENS_PLAIN, where);
 	if (rc || !only_assistant)
 		return rc;
@@ -242,6 +250,8 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES;
 	int rc = render(encoder, both, RH_CHAT_WHOLE, where);
 	if (!rc)
+		rc = data_check_conversation(encoder, both);
+	if (!rc)
 		rc = encode_whole(encoder, RH_TOKENS_PLAIN, where);
 	encoder->is_masked = masks_prompt || only_assistant;
 	if (!rc && only_assistant)
@@ -258,7 +268,8 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 {
 	encoder->text.length = 0;
 	encoder->ids.count = 0;
-	encoder->is_masked = encoder->is_prefix_mismatch = 0;
+	encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
+	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;
 	if (kind == DATA_TEXT)
 		return encode_text(encoder, row, where);

@@ -215,6 +215,12 @@ int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)
 	return tokenizer->bos;
 }
 
+int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	const struct added_token *token = added_by_id(&tokenizer->added, id);
+	return (token && token->flags & ADDED_SPECIAL) || (id >= 0 && id == tokenizer->eos);
+}
+
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 {
 	return tokenizer->eos;

@@ -66,6 +66,8 @@ int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer);
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer);
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer);
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id);
+/* A token that stands for no text: end of turn, end of sequence and the like. */
+int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id);
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer);
 
 #endif

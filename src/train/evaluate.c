@@ -56,18 +56,18 @@ int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *
 	struct rh_config unpacked = *config;
 	struct rh_dataset train = {0};
 	unpacked.packing = 0;
-	if (config->validation_file) {
-		int rc = rh_dataset_load(config->validation_file, &unpacked, tokenizer, out);
+	if (config->validation_file.count) {
+		int rc = rh_dataset_load(RH_DATASET_VALIDATION, &unpacked, tokenizer, out);
 		if (!rc)
-			rh_dataset_report(out, config->validation_file);
+			rh_dataset_report(out);
 		return rc;
 	}
-	int rc = rh_dataset_load(config->train_file, config, tokenizer, &train);
+	int rc = rh_dataset_load(RH_DATASET_TRAIN, config, tokenizer, &train);
 	if (!rc)
-		rh_dataset_report(&train, config->train_file);
+		rh_dataset_report(&train);
 	rc = rc ? rc : rh_dataset_split(&train, config->eval_split, config->data_seed, out);
 	if (!rc)
-		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file, (long long)out->rows);
+		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file.item[0], (long long)out->rows);
 	rh_dataset_free(&train);
 	return rc;
 }

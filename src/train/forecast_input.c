@@ -72,12 +72,20 @@ int rh_forecast_input_of_data(const struct rh_training_data *data, const struct 
 static int is_small(const char *path)
 {
 	struct rh_file_in *file;
-	if (!path || !rh_file_exists(path) || rh_file_open(path, &file)) {
+	if (!rh_file_exists(path) || rh_file_open(path, &file)) {
 		rh_error_clear();
 		return 0;
 	}
 	int small = rh_file_length(file) <= READ_BYTES;
 	rh_file_close(file);
+	return small;
+}
+
+static int are_small(const struct rh_list *files)
+{
+	int small = 1;
+	for (size_t i = 0; i < files->count; i++)
+		small &= is_small(files->item[i]);
 	return small;
 }
 
@@ -107,9 +115,9 @@ int rh_forecast_input_shorter(const struct rh_forecast_input *input, int64_t cou
 static int find_uncounted(const struct rh_config *config, struct rh_session *session, const char **why)
 {
 	*why = NULL;
-	if (!config->train_file)
+	if (!config->train_file.count)
 		*why = "no train_file there";
-	else if (!is_small(config->train_file) || (config->validation_file && !is_small(config->validation_file)))
+	else if (!config->dataset_info && (!are_small(&config->train_file) || !are_small(&config->validation_file)))
 		*why = "the data are above 4 MiB and are not read here";
 	if (*why || session->tokenizer)
 		return 0;
@@ -125,7 +133,7 @@ static int of_files(const struct rh_config *config, struct rh_session *session, 
 {
 	struct rh_training_data data = {0};
 	struct rh_workload work;
-	int rc = rh_dataset_load(config->train_file, config, session->tokenizer, &data.train);
+	int rc = rh_dataset_load(RH_DATASET_TRAIN, config, session->tokenizer, &data.train);
 	if (!rc)
 		rc = rh_training_data_arrange(config, session->tokenizer, &data);
 	if (!rc)

@@ -7,7 +7,7 @@
 int rh_training_data_arrange(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_training_data *data)
 {
 	int rc = 0;
-	if (config->validation_file)
+	if (config->validation_file.count)
 		rc = rh_evaluate_load(config, tokenizer, &data->held_out);
 	else if (config->eval_split > 0)
 		rc = rh_dataset_split(&data->train, config->eval_split, config->data_seed, &data->held_out);

@@ -16,9 +16,10 @@ static inline void make_good(struct scratch *scratch)
 	copy_model(dir);
 	copy_file(MODELS "gguf-llama/model.gguf", path_of("%s/model.gguf", dir));
 	write_text(path_of("%s/rows.jsonl", dir), ROWS);
-	write_text(path_of("%s/run.yaml", dir), path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\noutput_dir: %s/out\n"
-	                                                "max_length: 64\nmax_steps: 2\nper_device_train_batch_size: 2\n",
-	                                                dir, dir, dir));
+	write_text(path_of("%s/run.yaml", dir),
+	           path_of("model_name_or_path: %s/hf\ntrain_file: %s/rows.jsonl\noutput_dir: %s/out\n"
+	                   "max_length: 64\nmax_steps: 2\nper_device_train_batch_size: 2\nallow: [duplicates, overlap]\n",
+	                   dir, dir, dir));
 }
 
 /* '@' in a line stands for the scratch directory. */

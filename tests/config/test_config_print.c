@@ -16,9 +16,8 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	char **const texts[][2] = {{&x.model_name_or_path, &y.model_name_or_path},
 	                           {&x.config_name, &y.config_name},
 	                           {&x.adapter_name_or_path, &y.adapter_name_or_path},
-	                           {&x.train_file, &y.train_file},
-	                           {&x.validation_file, &y.validation_file},
 	                           {&x.output_dir, &y.output_dir},
+	                           {&x.dataset_info, &y.dataset_info},
 	                           {&x.chat_template, &y.chat_template},
 	                           {&x.dataset_text_field, &y.dataset_text_field},
 	                           {&x.eos_token, &y.eos_token},
@@ -32,14 +31,19 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 		same_text(*texts[i][0], *texts[i][1]);
 		*texts[i][0] = *texts[i][1] = NULL;
 	}
-	assert_int_equal(a->lora_target_modules.count, b->lora_target_modules.count);
-	for (size_t i = 0; i < a->lora_target_modules.count; i++)
-		assert_string_equal(a->lora_target_modules.item[i], b->lora_target_modules.item[i]);
+	struct rh_list *const lists[][2] = {{&x.lora_target_modules, &y.lora_target_modules}, {&x.train_file, &y.train_file},
+	                                    {&x.validation_file, &y.validation_file},         {&x.data_columns, &y.data_columns},
+	                                    {&x.data_weights, &y.data_weights}};
+	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
+		assert_int_equal(lists[l][0]->count, lists[l][1]->count);
+		for (size_t i = 0; i < lists[l][0]->count; i++)
+			assert_string_equal(lists[l][0]->item[i], lists[l][1]->item[i]);
+		*lists[l][0] = *lists[l][1] = (struct rh_list){0};
+	}
 	for (int64_t i = 0; i < a->forward_cut_count && i < b->forward_cut_count; i++)
 		assert_int_equal(a->forward_cuts[i], b->forward_cuts[i]);
 	for (int64_t i = 0; i < a->backward_cut_count && i < b->backward_cut_count; i++)
 		assert_int_equal(a->backward_cuts[i], b->backward_cuts[i]);
-	x.lora_target_modules = y.lora_target_modules = (struct rh_list){0};
 	x.forward_cuts = y.forward_cuts = x.backward_cuts = y.backward_cuts = NULL;
 	x.json = y.json = 0;
 	assert_memory_equal(&x, &y, sizeof x);
@@ -79,6 +83,7 @@ static void test_print_loads_back_the_same(void **state)
 	        "prompt: \"a\\nb\\t\\\"\\\\ \\u0085\\u2028\\U0001F600\\uFEFF\\x07 \\x7f'\"\neos_token: 'null'\nchat_template: '#x: y'\n",
 	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
 	        "eval_split: 0.25\neval_strategy: epoch\neval_steps: 0.5\nsave_steps: 1000000000000\nsave_total_limit: 2\nmax_steps: 7\n",
+	        "data_columns: {prompt: 'a b', completion: \"x=y\"}\nmax_samples: 5\nallow: [overlap, duplicates]\ndata_weights: [0.5]\n",
 	        "completion_only_loss: false\nassistant_only_loss: true\npacking: yes\npacking_strategy: bfd_split\nround_micro_batches: "
 	        "3\n",
 	};

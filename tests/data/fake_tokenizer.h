@@ -62,6 +62,12 @@ int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
 	return -1;
 }
 
+int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	(void)tokenizer;
+	return id >= FAKE_FIRST_SPECIAL && id < FAKE_END;
+}
+
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)
 {
 	return tokenizer->adds_bos ? FAKE_BOS : -1;

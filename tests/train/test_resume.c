@@ -42,7 +42,7 @@ static const char *command(const struct scratch *scratch, const char *out, const
 {
 	const char *dir = scratch->dir;
 	return path_of("train --train_file %s/rows.jsonl --validation_file %s/held.jsonl%s --per_device_train_batch_size 2 "
-	               "--gradient_accumulation_steps 2 --learning_rate 1e-3 --logging_steps 3 --output_dir %s/%s %s",
+	               "--gradient_accumulation_steps 2 --learning_rate 1e-3 --logging_steps 3 --allow cut-answers --output_dir %s/%s %s",
 	               dir, dir, strstr(options, "--max_length") ? "" : " --max_length 64", dir, out, options);
 }
 

@@ -1,0 +1,118 @@
+/* `inspect --html`: one page without scripts from elsewhere, in the reader's own light or dark. */
+#include "cli/inspect.h"
+
+#include <string.h>
+
+static const char head[] =
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n"
+        "<title>Roundhouse: the data as the model sees them</title>\n<style>\n"
+        ":root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;\n"
+        "  --trained: #c6f0cf; --special: #0550ae; --bad: #b35900; }\n"
+        "@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --page: #0d1117; --card: #161b22;\n"
+        "  --line: #30363d; --trained: #1d5a30; --special: #79c0ff; --bad: #f0a050; } }\n"
+        "body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; background: var(--page); color: var(--ink);\n"
+        "  font: 16px/1.5 system-ui, sans-serif; }\n"
+        "h1 { font-size: 1.4rem; } h2 { font-size: 1rem; margin: 0 0 .5rem; font-weight: 600; } .soft { color: var(--soft); }\n"
+        "table { border-collapse: collapse; margin: 1rem 0; } td, th { text-align: left; padding: .25rem .9rem .25rem 0;\n"
+        "  border-bottom: 1px solid var(--line); vertical-align: top; } td.n { text-align: right; font-variant-numeric: tabular-nums; }\n"
+        ".bad { color: var(--bad); font-weight: 600; }\n"
+        "section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; margin: 1rem 0; }\n"
+        "pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 14px/1.7 ui-monospace, monospace; }\n"
+        "b { font-weight: 400; background: var(--trained); } i { font-style: normal; color: var(--special); }\n"
+        "s { opacity: .55; } u { text-decoration: none; color: var(--soft); }\n"
+        "span:hover, b:hover, i:hover { outline: 1px solid var(--soft); }\n"
+        "details { margin-top: .75rem; } summary { cursor: pointer; color: var(--soft); }\n"
+        "</style></head><body>\n";
+
+static int put_escaped(struct rh_text *out, const char *text, size_t bytes)
+{
+	int rc = 0;
+	for (size_t i = 0; i < bytes && !rc; i++) {
+		char byte = text[i];
+		const char *entity = byte == '<'    ? "&lt;"
+		                     : byte == '>'  ? "&gt;"
+		                     : byte == '&'  ? "&amp;"
+		                     : byte == '"'  ? "&quot;"
+		                     : byte == '\n' ? "<u>↵</u>\n"
+		                     : byte == '\t' ? "<u>⇥</u>"
+		                                    : NULL;
+		if (entity)
+			rc = rh_text_printf(out, "%s", entity);
+		else
+			rc = (unsigned char)byte < 0x20 ? rh_text_printf(out, "�") : rh_text_append(out, &byte, 1);
+	}
+	return rc;
+}
+
+static int put_findings(const struct inspect_summary *summary, struct rh_text *out)
+{
+	int rc = rh_text_printf(out, "<table><tr><th>Fault<th>Rows<th>Meaning<th>First ones</tr>\n");
+	for (enum rh_lint lint = 0; !rc && lint < RH_LINTS; lint++) {
+		const struct rh_finding *finding = &summary->set->finding[lint];
+		rc = rh_text_printf(out, "<tr><td%s>%s<td class=n>%lld<td>%s<td class=soft>", finding->rows ? " class=bad" : "",
+		                    rh_lint_name(lint), (long long)finding->rows, rh_lint_meaning(lint));
+		for (int i = 0; !rc && i < RH_LINT_EXAMPLES && i < finding->rows; i++) {
+			rc = rh_text_printf(out, "%s", i ? "<br>" : "");
+			rc = rc ? rc : put_escaped(out, finding->example[i], strlen(finding->example[i]));
+		}
+		rc = rc ? rc : rh_text_printf(out, "</tr>\n");
+	}
+	return rc ? rc : rh_text_printf(out, "</table>\n");
+}
+
+int inspect_html_begin(const struct inspect_summary *summary, struct rh_text *out)
+{
+	const struct rh_dataset *set = summary->set;
+	int rc = rh_text_printf(out, "%s<h1>", head);
+	rc = rc ? rc : put_escaped(out, set->name, strlen(set->name));
+	rc = rc ? rc
+	        : rh_text_printf(out,
+	                         "</h1>\n<p>%lld rows, %lld tokens, of which %lld are trained. A row has %lld tokens (median), "
+	                         "95 in 100 have at most %lld, the longest has %lld. max_length is %lld.%s%s</p>\n",
+	                         (long long)set->read_rows, (long long)set->tokens, (long long)set->trained_tokens,
+	                         (long long)summary->median, (long long)summary->high, (long long)summary->longest,
+	                         (long long)summary->config->max_length, set->chat_template ? " Chat template: " : "",
+	                         set->chat_template ? set->chat_template : "");
+	rc = rc ? rc : put_findings(summary, out);
+	return rc ? rc
+	          : rh_text_printf(out, "<p class=soft><b>Trained tokens</b> count in the loss. <i>Special tokens</i> stand for no text. "
+	                                "<s>Faint ones</s> lie beyond max_length. A token shows its id where the pointer rests.</p>\n");
+}
+
+static int put_piece(const struct rh_preview *row, const struct rh_preview_piece *piece, struct rh_text *out)
+{
+	const char *tag = piece->trained ? "b" : piece->special ? "i" : "span";
+	int rc = rh_text_printf(out, "%s<%s title=\"", piece->cut ? "<s>" : "", tag);
+	for (size_t t = 0; !rc && t < piece->count; t++)
+		rc = rh_text_printf(out, "%s%d", t ? " " : "", row->ids[piece->first + t]);
+	rc = rc ? rc : rh_text_printf(out, "\">");
+	rc = rc ? rc : put_escaped(out, row->text + piece->text, piece->bytes);
+	return rc ? rc : rh_text_printf(out, "</%s>%s", tag, piece->cut ? "</s>" : "");
+}
+
+int inspect_html_row(const struct rh_preview *row, struct rh_text *out)
+{
+	int rc = rh_text_printf(out, "<section><h2>");
+	rc = rc ? rc : put_escaped(out, row->where, strlen(row->where));
+	rc = rc ? rc
+	        : rh_text_printf(out, " <span class=soft>%lld tokens, %lld trained%s</span></h2>\n<pre>", (long long)row->tokens,
+	                         (long long)row->trained, row->kept < row->tokens ? ", cut at max_length" : "");
+	for (size_t i = 0; !rc && i < row->pieces; i++)
+		rc = put_piece(row, &row->piece[i], out);
+	if (!rc && row->shown < row->tokens)
+		rc = rh_text_printf(out, "\n<u>... and %lld tokens more</u>", (long long)(row->tokens - row->shown));
+	rc = rc ? rc : rh_text_printf(out, "</pre>\n<details><summary>ids</summary><pre>");
+	for (size_t i = 0; !rc && i < row->pieces; i++) {
+		const struct rh_preview_piece *piece = &row->piece[i];
+		rc = rh_text_printf(out, piece->trained ? "<b>" : "");
+		for (size_t t = 0; !rc && t < piece->count; t++)
+			rc = rh_text_printf(out, "%s%d", t ? " " : "", row->ids[piece->first + t]);
+		rc = rc ? rc : rh_text_printf(out, piece->trained ? "</b> " : " ");
+	}
+	return rc ? rc : rh_text_printf(out, "</pre></details></section>\n");
+}
+
+int inspect_html_end(struct rh_text *out)
+{
+	return rh_text_printf(out, "</body></html>\n");
+}

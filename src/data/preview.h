@@ -1,0 +1,31 @@
+/* Rows as a person may look at them: what the model will see, token by token. */
+#ifndef RH_DATA_PREVIEW_H
+#define RH_DATA_PREVIEW_H
+
+#include "data/dataset.h"
+
+/* A run of tokens whose text can be shown: one token, or those that share a character. */
+struct rh_preview_piece {
+	size_t text, bytes;  /* in rh_preview.text */
+	size_t first, count; /* tokens */
+	int trained;         /* counts in the loss */
+	int special;
+	int cut; /* lies beyond max_length */
+};
+struct rh_preview {
+	const char *where;  /* "file:line" */
+	const int32_t *ids; /* (tokens) */
+	int64_t tokens, trained;
+	int64_t kept;                         /* tokens within max_length */
+	int64_t shown;                        /* of the tokens, in pieces */
+	const char *text;                     /* UTF-8 */
+	const struct rh_preview_piece *piece; /* (pieces) */
+	size_t pieces;
+};
+
+/* Calls `show` with the first `rows` rows of each file of `part`, at most `most` tokens of each in pieces; it borrows what it
+ * gets. Its own negative errno ends the walk. */
+int rh_dataset_preview(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, int64_t rows,
+                       int64_t most, int (*show)(void *context, const struct rh_preview *row), void *context) RH_MUST;
+
+#endif

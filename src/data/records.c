@@ -1,0 +1,199 @@
+#include "data/records.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+int data_records_place(struct data_records *records, int64_t line)
+{
+	records->where.length = 0;
+	return rh_text_printf(&records->where, "%s:%lld", records->path, (long long)line);
+}
+
+static int is_blank(char byte)
+{
+	return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+/* The next byte that is no blank, not consumed: 1, 0 at the end, negative errno. */
+static int skip_blanks(struct data_records *records, char *byte)
+{
+	struct data_window *window = &records->window;
+	for (;;) {
+		for (; window->begin < window->end; window->begin++) {
+			*byte = window->bytes[window->begin];
+			if (!is_blank(*byte))
+				return 1;
+			records->next_line += *byte == '\n';
+		}
+		int rc = data_window_more(window, records->path);
+		if (rc <= 0)
+			return rc;
+	}
+}
+
+int data_records_open(const char *path, struct data_records *out)
+{
+	*out = (struct data_records){.path = path, .next_line = 1};
+	char first = 0;
+	int rc = data_stream_open(path, &out->window.stream);
+	if (rc)
+		return rc;
+	rc = data_window_more(&out->window, path);
+	if (rc > 0 && out->window.end >= 3 && !memcmp(out->window.bytes, "\xEF\xBB\xBF", 3))
+		data_window_consume(&out->window, 3);
+	rc = rc < 0 ? rc : skip_blanks(out, &first);
+	if (rc < 0) {
+		data_records_close(out);
+		return rc;
+	}
+	out->is_over = !rc;
+	out->format = first == '[' ? DATA_ARRAY : first == '{' ? DATA_LINES : DATA_TABLE;
+	return 0;
+}
+
+void data_records_close(struct data_records *records)
+{
+	data_stream_close(records->window.stream);
+	data_window_free(&records->window);
+	rh_text_free(&records->where);
+	json_decref(records->columns);
+	records->window.stream = NULL;
+	records->columns = NULL;
+}
+
+/* The line that begins in the window, without its newline; it is not consumed. 1, 0: a blank rest, negative errno. */
+static int find_line(struct data_records *records, size_t *length)
+{
+	char first;
+	int rc = skip_blanks(records, &first);
+	if (rc <= 0)
+		return rc;
+	rc = data_records_place(records, records->next_line);
+	struct data_window *window = &records->window;
+	for (size_t seen = 0; !rc;) {
+		const char *from = window->bytes + window->begin, *newline = memchr(from + seen, '\n', window->end - window->begin - seen);
+		if (newline) {
+			*length = (size_t)(newline - from);
+			return 1;
+		}
+		seen = window->end - window->begin;
+		rc = data_window_more(window, records->where.bytes);
+		if (!rc) {
+			*length = seen;
+			return 1;
+		}
+		rc = rc < 0 ? rc : 0;
+	}
+	return rc;
+}
+
+/* Parses the window's first bytes, which end there. */
+static int parse(struct data_records *records, size_t length, json_t **row)
+{
+	struct data_window *window = &records->window;
+	const char *bytes = window->bytes + window->begin;
+	int rc = rh_json_parse_at(bytes, length, records->path, records->line, row);
+	data_window_consume(window, length);
+	return rc;
+}
+
+static int next_of_lines(struct data_records *records, json_t **row)
+{
+	size_t length = 0;
+	int rc = find_line(records, &length);
+	if (rc <= 0)
+		return rc;
+	records->line = records->next_line;
+	rc = parse(records, length, row);
+	return rc ? rc : 1;
+}
+
+/* Where a JSON value that begins in the window ends: a scan of brackets and strings alone, the parser checks the rest. */
+static int find_value(struct data_records *records, size_t *length)
+{
+	struct data_window *window = &records->window;
+	int depth = 0, in_string = 0;
+	for (size_t at = 0;; at++) {
+		while (at >= window->end - window->begin) {
+			int rc = data_window_more(window, records->where.bytes);
+			if (rc < 0)
+				return rc;
+			if (!rc)
+				return rh_fail(-EINVAL, "%s: the object that begins here does not end; is the file cut off?",
+				               records->where.bytes);
+		}
+		char byte = window->bytes[window->begin + at];
+		records->next_line += byte == '\n';
+		if (in_string) {
+			at += byte == '\\';
+			in_string = byte != '"';
+			continue;
+		}
+		in_string = byte == '"';
+		depth += byte == '{' || byte == '[';
+		depth -= byte == '}' || byte == ']';
+		if (depth <= 0) {
+			*length = at + 1;
+			return 0;
+		}
+	}
+}
+
+static int fail_array(struct data_records *records, const char *format)
+{
+	int rc = data_records_place(records, records->next_line);
+	return rc ? rc : rh_fail(-EINVAL, format, records->where.bytes);
+}
+
+/* After the array's last item nothing follows. */
+static int end_array(struct data_records *records)
+{
+	char byte;
+	data_window_consume(&records->window, 1);
+	records->is_over = 1;
+	int rc = skip_blanks(records, &byte);
+	return rc > 0 ? fail_array(records, "%s: something follows the array's end; keep one array in a file") : rc;
+}
+
+static int next_of_array(struct data_records *records, json_t **row)
+{
+	char byte = 0;
+	size_t length = 0;
+	int rc = skip_blanks(records, &byte);
+	if (rc > 0 && !records->rows && records->line == 0) { /* the bracket that opens it */
+		data_window_consume(&records->window, 1);
+		rc = skip_blanks(records, &byte);
+		if (rc > 0 && byte == ']')
+			return end_array(records);
+	} else if (rc > 0) {
+		if (byte == ']')
+			return end_array(records);
+		if (byte != ',')
+			return fail_array(records, "%s: expected ',' or ']' after the array's item");
+		data_window_consume(&records->window, 1);
+		rc = skip_blanks(records, &byte);
+	}
+	if (rc < 0)
+		return rc;
+	if (!rc)
+		return fail_array(records, "%s: the array does not end; is the file cut off?");
+	if (byte != '{')
+		return fail_array(records, "%s: expected an object {...}; each item of the array is one row");
+	records->line = records->next_line;
+	rc = data_records_place(records, records->line);
+	rc = rc ? rc : find_value(records, &length);
+	rc = rc ? rc : parse(records, length, row);
+	return rc ? rc : 1;
+}
+
+int data_records_next(struct data_records *records, json_t **row)
+{
+	if (records->is_over)
+		return 0;
+	int rc = records->format == DATA_LINES   ? next_of_lines(records, row)
+	         : records->format == DATA_ARRAY ? next_of_array(records, row)
+	                                         : data_table_next(records, row);
+	records->rows += rc > 0;
+	return rc;
+}

@@ -1,0 +1,192 @@
+#include "data/sources.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* dataset_info.json's names of columns, and ours, by the form that a set is of. */
+static const char *const alpaca_columns[][2] = {
+        {"prompt", "instruction"}, {"query", "input"}, {"response", "output"}, {"history", "history"}, {"system", "system"}};
+static const char *const sharegpt_columns[][2] = {{"messages", "conversations"}, {"system", "system"}, {"tools", "tools"}};
+enum {
+	ALPACA_COLUMNS = sizeof alpaca_columns / sizeof *alpaca_columns,
+	SHAREGPT_COLUMNS = sizeof sharegpt_columns / sizeof *sharegpt_columns
+};
+
+static int no_memory(void)
+{
+	return rh_fail(-ENOMEM, "out of host memory while the data files are looked up");
+}
+
+/* The map that every file has: data_columns, whose items are "key=column". */
+static int add_columns(const struct rh_config *config, json_t *columns)
+{
+	for (size_t i = 0; i < config->data_columns.count; i++) {
+		const char *item = config->data_columns.item[i], *equals = strchr(item, '=');
+		json_t *column = json_string(equals + 1);
+		char key[64];
+		snprintf(key, sizeof key, "%.*s", (int)(equals - item), item);
+		if (!column || json_object_set_new(columns, key, column))
+			return no_memory();
+	}
+	const char *text = config->dataset_text_field;
+	if (strcmp(text, "text") && !json_object_get(columns, "text") && json_object_set_new(columns, "text", json_string(text)))
+		return no_memory();
+	return 0;
+}
+
+/* What this program does not train on. */
+static int refuse_entry(const json_t *entry, const char *name, const char *path)
+{
+	static const char *const media[] = {"images", "videos", "audios"};
+	const json_t *columns = json_object_get(entry, "columns");
+	if (json_is_true(json_object_get(entry, "ranking")) || json_object_get(columns, "chosen") || json_object_get(columns, "kto_tag"))
+		return rh_fail(-EINVAL, "%s: '%s' holds preferences, which are not trained on here; name a set of answers", path, name);
+	for (size_t i = 0; i < sizeof media / sizeof *media; i++)
+		if (json_object_get(columns, media[i]))
+			return rh_fail(-EINVAL, "%s: '%s' has %s; only text is trained on", path, name, media[i]);
+	if (json_object_get(entry, "file_name"))
+		return 0;
+	const char *hub = json_string_value(json_object_get(entry, "hf_hub_url"));
+	if (hub)
+		return rh_fail(-EINVAL,
+		               "%s: '%s' lies on the Hub and nothing is downloaded here: hf download --repo-type dataset %s, then name its "
+		               "file in file_name",
+		               path, name, hub);
+	return rh_fail(-EINVAL, "%s: '%s' has no file_name", path, name);
+}
+
+static int read_tags(const json_t *entry, const char *path, struct data_tags *out)
+{
+	const json_t *tags = json_object_get(entry, "tags");
+	const struct {
+		const char *key, **field;
+	} all[] = {{"role_tag", &out->role},           {"content_tag", &out->content},         {"user_tag", &out->user},
+	           {"assistant_tag", &out->assistant}, {"observation_tag", &out->observation}, {"function_tag", &out->function},
+	           {"system_tag", &out->system}};
+	int rc = 0;
+	for (size_t i = 0; tags && !rc && i < sizeof all / sizeof *all; i++)
+		rc = rh_json_string(tags, all[i].key, path, RH_JSON_OPTIONAL, all[i].field);
+	return rc;
+}
+
+/* Columns as the entry names them. */
+static int read_columns(const json_t *entry, const char *name, const char *path, json_t *out)
+{
+	const char *formatting = "alpaca", *column;
+	int rc = rh_json_string(entry, "formatting", path, RH_JSON_OPTIONAL, &formatting);
+	if (rc)
+		return rc;
+	int sharegpt = !strcmp(formatting, "sharegpt") || !strcmp(formatting, "openai");
+	if (!sharegpt && strcmp(formatting, "alpaca"))
+		return rh_fail(-EINVAL, "%s: '%s': formatting '%.40s' is neither alpaca nor sharegpt", path, name, formatting);
+	const char *const(*known)[2] = sharegpt ? sharegpt_columns : alpaca_columns;
+	const json_t *columns = json_object_get(entry, "columns");
+	for (int i = 0; columns && i < (sharegpt ? SHAREGPT_COLUMNS : ALPACA_COLUMNS); i++) {
+		column = NULL;
+		rc = rh_json_string(columns, known[i][0], path, RH_JSON_OPTIONAL, &column);
+		if (rc)
+			return rc;
+		if (column && json_object_set_new(out, known[i][1], json_string(column)))
+			return no_memory();
+	}
+	return 0;
+}
+
+/* `name` of the table in dataset_info.json; its file lies beside the table. */
+static int look_up(const json_t *info, const char *path, const char *name, struct data_source *out)
+{
+	const json_t *entry = json_object_get(info, name);
+	const char *file = NULL, *slash = strrchr(path, '/');
+	if (!json_is_object(entry))
+		return rh_fail(-EINVAL, "%s: no data set is named '%s' there; its keys are the names", path, name);
+	int rc = refuse_entry(entry, name, path);
+	rc = rc ? rc : rh_json_string(entry, "file_name", path, RH_JSON_REQUIRED, &file);
+	rc = rc ? rc : rh_json_int(entry, "num_samples", path, RH_JSON_OPTIONAL, &out->most);
+	rc = rc ? rc : read_tags(entry, path, &out->tags);
+	rc = rc ? rc : read_columns(entry, name, path, out->columns);
+	if (rc)
+		return rc;
+	struct rh_text whole = {0};
+	rc = *file == '/' || !slash ? rh_text_printf(&whole, "%s", file)
+	                            : rh_text_printf(&whole, "%.*s%s", (int)(slash + 1 - path), path, file);
+	out->path = whole.bytes;
+	return rc;
+}
+
+int data_sources_find(const struct rh_list *files, const struct rh_config *config, enum data_weighting weighting, struct data_sources *out)
+{
+	*out = (struct data_sources){.source = rh_alloc(files->count, sizeof *out->source)};
+	int rc = out->source ? 0 : -ENOMEM;
+	if (!rc && config->dataset_info)
+		rc = rh_json_load(config->dataset_info, &out->info);
+	for (size_t i = 0; !rc && i < files->count; i++) {
+		struct data_source *source = &out->source[out->count++];
+		*source = (struct data_source){.columns = json_object(), .weight = 1};
+		rc = source->columns ? add_columns(config, source->columns) : no_memory();
+		if (!rc && out->info)
+			rc = look_up(out->info, config->dataset_info, files->item[i], source);
+		else if (!rc && !(source->path = rh_strdup(files->item[i])))
+			rc = -ENOMEM;
+		if (config->max_samples && (!source->most || config->max_samples < source->most))
+			source->most = config->max_samples;
+		if (weighting == DATA_WEIGHTED && config->data_weights.count)
+			source->weight = strtod(config->data_weights.item[i], NULL);
+	}
+	if (rc)
+		data_sources_free(out);
+	return rc;
+}
+
+void data_sources_free(struct data_sources *sources)
+{
+	for (size_t i = 0; i < sources->count; i++) {
+		rh_free(sources->source[i].path);
+		json_decref(sources->source[i].columns);
+	}
+	rh_free(sources->source);
+	json_decref(sources->info);
+	*sources = (struct data_sources){0};
+}
+
+int data_reader_open(const struct data_source *source, const char *text_key, int has_template, struct data_reader *out)
+{
+	*out = (struct data_reader){.source = source, .text_key = text_key, .has_template = has_template};
+	return data_records_open(source->path, &out->records);
+}
+
+void data_reader_close(struct data_reader *reader)
+{
+	data_records_close(&reader->records);
+}
+
+static int convert(struct data_reader *reader, json_t **row)
+{
+	const struct data_source *source = reader->source;
+	int rc = data_records_place(&reader->records, reader->records.line);
+	const char *where = reader->records.where.bytes;
+	if (!rc && !json_is_object(*row))
+		rc = rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
+	rc = rc ? rc : data_columns_rename(source->columns, where, row);
+	if (!rc && !reader->rows)
+		rc = data_form_find(*row, source->columns, reader->text_key, where, &reader->form);
+	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);
+}
+
+int data_reader_next(struct data_reader *reader, json_t **row)
+{
+	if (reader->source->most && reader->rows == reader->source->most)
+		return 0;
+	int rc = data_records_next(&reader->records, row);
+	if (rc <= 0)
+		return rc;
+	rc = convert(reader, row);
+	if (rc) {
+		json_decref(*row);
+		return rc;
+	}
+	reader->rows++;
+	return 1;
+}
