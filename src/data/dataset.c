@@ -151,6 +151,8 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 	int rc = data_reader_open(source, config->dataset_text_field, data_encoder_has_template(encoder), &reader);
 	if (rc)
 		return rc;
+	if (config->max_ram) /* what is planned beside it takes most */
+		reader.records.row_most = (size_t)config->max_ram / (4 * DATA_ROW_COST);
 	while (!rc) {
 		json_t *row;
 		rc = data_reader_next(&reader, &row);

@@ -88,12 +88,23 @@ static int find_line(struct data_records *records, size_t *length)
 	return rc;
 }
 
+int data_records_check_length(const struct data_records *records, size_t length)
+{
+	if (!records->row_most || length <= records->row_most)
+		return 0;
+	return rh_fail(-EINVAL,
+	               "%s: a row of %.1f MiB takes about %.0f MiB while it is read, more than a quarter of max_ram; split the row, or "
+	               "raise max_ram",
+	               records->where.bytes, (double)length / 1048576, (double)length / 1048576 * DATA_ROW_COST);
+}
+
 /* Parses the window's first bytes, which end there. */
 static int parse(struct data_records *records, size_t length, json_t **row)
 {
 	struct data_window *window = &records->window;
 	const char *bytes = window->bytes + window->begin;
-	int rc = rh_json_parse_at(bytes, length, records->path, records->line, row);
+	int rc = data_records_check_length(records, length);
+	rc = rc ? rc : rh_json_parse_at(bytes, length, records->path, records->line, row);
 	data_window_consume(window, length);
 	return rc;
 }

@@ -104,6 +104,7 @@ static int read_fields(struct data_records *records, json_t **out)
 			rc = -ENOMEM;
 	}
 	rh_text_free(&field);
+	rc = rc ? rc : data_records_check_length(records, at);
 	if (rc) {
 		json_decref(fields);
 		return rc;

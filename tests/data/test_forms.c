@@ -203,6 +203,12 @@ static void test_long_rows_are_read_whole(void **state)
 	assert_int_equal(set.documents, 3);
 	assert_int_equal(set.document_start[2] - set.document_start[1], LONG + 1);
 	rh_dataset_free(&set);
+	config.max_ram = 256 << 20;
+	assert_int_equal(load_file(in_folder("long"), config, NULL, &set), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "long:2: a row of 3.0 MiB takes about 90 MiB"));
+	config.max_ram = (int64_t)1 << 30;
+	check_ok(load_file(in_folder("long"), config, NULL, &set));
+	rh_dataset_free(&set);
 	rh_text_free(&content);
 	free(run);
 }

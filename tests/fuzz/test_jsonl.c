@@ -1,4 +1,4 @@
-/* Rows of a JSONL file, through a small tokenizer and a chat template. */
+/* Rows of a data file in any form, through a small tokenizer and a chat template. */
 #include "fuzz/fuzz.h"
 
 #include "config/config.h"
@@ -37,7 +37,10 @@ static int fuzz_one(const uint8_t *bytes, size_t length)
 		return 0;
 	config.packing = *bytes & 1;
 	config.packing_strategy = *bytes & 2 ? RH_PACKING_BFD_SPLIT : RH_PACKING_BFD;
-	int rc = rh_dataset_load(fuzz_file(bytes + 1, length - 1), &config, tokenizer, &set);
+	char *file = (char *)(uintptr_t)fuzz_file(bytes + 1, length - 1);
+	struct rh_config whole = config;
+	whole.train_file = (struct rh_list){&file, 1, 1};
+	int rc = rh_dataset_load(RH_DATASET_TRAIN, &whole, tokenizer, &set);
 	if (!rc)
 		rh_dataset_free(&set);
 	fuzz_refused(rc);
