@@ -52,12 +52,13 @@ static int read_family(const struct rh_gguf *gguf, const char **arch, const stru
 		return rc;
 	if (!rc)
 		return rh_fail(-EINVAL, "%s: metadata 'general.architecture' is missing", rh_gguf_path(gguf));
-	if ((*out = rh_family_find(*arch)))
+	if ((*out = rh_family_of_gguf(*arch)))
 		return 0;
 	char known[256] = "";
 	const struct rh_family *family;
 	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
-		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->model_type);
+		if (family->gguf)
+			used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->gguf);
 	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: %s)", rh_gguf_path(gguf), *arch, known);
 }
 

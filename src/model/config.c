@@ -241,6 +241,7 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	        {"num_attention_heads", config->num_attention_heads, MOST_HEADS},
 	        {"num_key_value_heads", config->num_key_value_heads, MOST_HEADS},
 	        {"head_dim", config->head_dim, RH_OP_MAX_HEAD_DIM},
+	        {"moe_intermediate_size", config->expert_size ? config->expert_size : 1, MOST_WIDTH},
 	        {"max_position_embeddings", config->max_position_embeddings, INT32_MAX},
 	};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -298,6 +299,8 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 		rc = config_parse_rope(json, where, out);
 	if (!rc)
 		rc = config_parse_windows(json, where, out);
+	if (!rc)
+		rc = config_parse_experts(json, where, out);
 	if (!rc)
 		rc = refuse_foreign(json, where, out->family);
 	if (!rc)

@@ -11,6 +11,7 @@ enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
 /* In what a transformer layer differs from others of its model. */
 struct rh_layer_config {
 	unsigned char windowed; /* its queries see config->window keys at most */
+	unsigned char dense;    /* one MLP of intermediate_size, though the model has experts */
 };
 
 struct rh_model_config {
@@ -24,8 +25,9 @@ struct rh_model_config {
 	int attention_bias;            /* on q, k, v */
 	int attention_output_bias;     /* on o */
 	int mlp_bias, qk_norm, tie_word_embeddings;
-	/* Mixture of experts: so many MLPs of intermediate_size in each layer, of which each token goes through some; 0: one MLP. */
+	/* Mixture of experts: so many MLPs in each layer that is not dense, of which each token goes through some; 0: one MLP. */
 	int64_t experts, experts_per_token;
+	int64_t expert_size; /* of each, 0: intermediate_size */
 	enum rh_router_softmax router_softmax;
 	double attention_scalar; /* scores are divided by its root; 0: head_dim */
 	double embedding_scale;  /* 0: 1 */

@@ -1,4 +1,4 @@
-/* Attention windows: one length for a model, and the layers that have it. */
+/* In what layers differ: attention windows, one length for a model and the layers that have it; and which layers have experts. */
 #include "model/config_internal.h"
 
 #include <string.h>
@@ -48,6 +48,17 @@ static int parse_upper(const json_t *json, const char *where, struct rh_model_co
 	return 0;
 }
 
+static int parse_used(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int is_used = 0;
+	int rc = rh_json_bool(json, "use_sliding_window", where, RH_JSON_OPTIONAL, &is_used);
+	if (!is_used)
+		out->window = 0;
+	if (!rc && out->window)
+		mark(out, 0, 0);
+	return rc;
+}
+
 static int parse_period(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	int said = 0;
@@ -81,6 +92,9 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 	case RH_WINDOWS_ALL:
 		mark(out, 0, 0);
 		break;
+	case RH_WINDOWS_USED:
+		rc = parse_used(json, where, out);
+		break;
 	case RH_WINDOWS_UPPER:
 		rc = parse_upper(json, where, out);
 		break;
@@ -89,4 +103,67 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 		break;
 	}
 	return rc;
+}
+
+/* decoder_sparse_step and mlp_only_layers: the layers that have one MLP all the same. */
+static int parse_dense(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const json_t *list = json_object_get(json, "mlp_only_layers");
+	int64_t step = 1;
+	int rc = rh_json_int(json, "decoder_sparse_step", where, RH_JSON_OPTIONAL, &step);
+	if (!rc && step < 1)
+		rc = rh_fail(-EINVAL, "%s: 'decoder_sparse_step' is %lld; it must be positive", where, (long long)step);
+	for (int64_t i = 0; !rc && i < out->num_hidden_layers; i++)
+		out->layer[i].dense = (i + 1) % step != 0;
+	for (size_t i = 0; !rc && i < json_array_size(list); i++) {
+		const json_t *layer = json_array_get(list, i);
+		if (!json_is_integer(layer) || json_integer_value(layer) < 0 || json_integer_value(layer) >= out->num_hidden_layers)
+			return rh_fail(-EINVAL, "%s: 'mlp_only_layers' must be a list of layers from 0 to %lld", where,
+			               (long long)out->num_hidden_layers - 1);
+		out->layer[json_integer_value(layer)].dense = 1;
+	}
+	return rc;
+}
+
+/* One number under either of two keys. */
+static int parse_experts(const json_t *json, const char *where, int64_t *out)
+{
+	int64_t other = 0;
+	int rc = rh_json_int(json, "num_local_experts", where, RH_JSON_OPTIONAL, out);
+	if (!rc)
+		rc = rh_json_int(json, "num_experts", where, RH_JSON_OPTIONAL, &other);
+	if (!rc && other && json_is_integer(json_object_get(json, "num_local_experts")) && other != *out)
+		rc = rh_fail(-EINVAL, "%s: 'num_experts' says %lld, but 'num_local_experts' says %lld; keep one", where, (long long)other,
+		             (long long)*out);
+	*out = other ? other : *out;
+	return rc;
+}
+
+int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const struct rh_family *family = out->family;
+	int is_normed = 0, wants_loss = 0;
+	if (!family->experts || out->num_hidden_layers > RH_MOST_LAYERS)
+		return 0;
+	out->experts = family->experts;
+	out->experts_per_token = family->experts_per_token;
+	out->expert_size = family->expert_size;
+	int rc = parse_experts(json, where, &out->experts);
+	if (!rc)
+		rc = rh_json_int(json, "num_experts_per_tok", where, RH_JSON_OPTIONAL, &out->experts_per_token);
+	if (!rc && family->expert_size)
+		rc = rh_json_int(json, "moe_intermediate_size", where, RH_JSON_OPTIONAL, &out->expert_size);
+	if (!rc && family->expert_size)
+		rc = rh_json_bool(json, "norm_topk_prob", where, RH_JSON_OPTIONAL, &is_normed);
+	if (!rc)
+		rc = rh_json_bool(json, "output_router_logits", where, RH_JSON_OPTIONAL, &wants_loss);
+	if (!rc && wants_loss)
+		rc = rh_fail(-EINVAL,
+		             "%s: 'output_router_logits' asks for an auxiliary loss of the routers, which is not supported; set it "
+		             "to false",
+		             where);
+	if (!rc && out->experts < 1)
+		rc = rh_fail(-EINVAL, "%s: %lld experts; this family has at least one", where, (long long)out->experts);
+	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->softmax;
+	return rc || !family->expert_size ? rc : parse_dense(json, where, out);
 }

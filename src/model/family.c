@@ -24,3 +24,11 @@ const struct rh_family *rh_family_find(const char *model_type)
 			return families[i];
 	return NULL;
 }
+
+const struct rh_family *rh_family_of_gguf(const char *architecture)
+{
+	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+		if (families[i]->gguf && !strcmp(families[i]->gguf, architecture))
+			return families[i];
+	return NULL;
+}

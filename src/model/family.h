@@ -19,11 +19,12 @@ enum rh_family_bias {
 enum rh_family_windows {
 	RH_WINDOWS_NONE,  /* not at all: sliding_window is not read */
 	RH_WINDOWS_ALL,   /* sliding_window: all of them */
+	RH_WINDOWS_USED,  /* the same, where use_sliding_window is true */
 	RH_WINDOWS_UPPER, /* use_sliding_window: those from max_window_layers on, or as layer_types says */
 	RH_WINDOWS_PERIOD /* all but the last of each sliding_window_pattern, or as layer_types says */
 };
 
-enum { RH_FAMILY_KEYS = 4 };
+enum { RH_FAMILY_KEYS = 8 };
 
 /* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
 struct rh_family_names {
@@ -41,7 +42,8 @@ struct rh_gguf_name {
 
 struct rh_family {
 	const char *architecture; /* config.json's "architectures" */
-	const char *model_type;   /* its "model_type", and GGUF's "general.architecture" */
+	const char *model_type;   /* its "model_type" */
+	const char *gguf;         /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
 	const struct rh_family_names *names;
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
@@ -49,12 +51,15 @@ struct rh_family {
 	double rms_norm_eps;                /* 0: 1e-6 */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
-	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
-	const char *activation_key;     /* NULL: hidden_act */
-	const char *attention_scalar;   /* the key of config.h's, or NULL: it has none */
-	double attention_scalar_silent; /* where config.json is silent */
-	int scales_embedding;           /* by the root of hidden_size, rounded to the weights' dtype */
-	int ties;                       /* where config.json does not say tie_word_embeddings */
+	enum rh_activation activation;      /* of the MLP's gate: config.json can say no other */
+	const char *activation_key;         /* NULL: hidden_act */
+	const char *attention_scalar;       /* the key of config.h's, or NULL: it has none */
+	double attention_scalar_silent;     /* where config.json is silent */
+	int64_t experts, experts_per_token; /* where config.json is silent; 0: it has no experts */
+	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
+	enum rh_router_softmax softmax;     /* where norm_topk_prob is no key or not true */
+	int scales_embedding;               /* by the root of hidden_size, rounded to the weights' dtype */
+	int ties;                           /* where config.json does not say tie_word_embeddings */
 	enum rh_family_bias attention_bias;
 	int may_bias_mlp;  /* if config.json says mlp_bias */
 	int qk_norm;       /* an RMSNorm on each head's q and k */
@@ -73,7 +78,8 @@ const char *rh_activation_name(enum rh_activation activation);
 
 /* Number `which`, from 0; NULL behind the last. */
 const struct rh_family *rh_family_at(size_t which);
-/* By its model_type; NULL when there is none. */
+/* By its model_type, or by its name in GGUFs; NULL when there is none. */
 const struct rh_family *rh_family_find(const char *model_type);
+const struct rh_family *rh_family_of_gguf(const char *architecture);
 
 #endif

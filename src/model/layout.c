@@ -174,6 +174,18 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	return end_block(&at);
 }
 
+/* PEFT takes the MLP's names for the experts of a model that has some, and for nothing else. */
+static int is_expert(const struct rh_model_config *config, int proj)
+{
+	return config->experts && proj >= RH_PROJ_GATE && config->family->names->proj[proj];
+}
+
+static int refuse_experts(const struct rh_model_config *config)
+{
+	return rh_fail(-EINVAL, "lora_target_modules: adapters on the experts of %s are not supported; list q_proj, k_proj, v_proj, o_proj",
+	               config->family->architecture);
+}
+
 static int lay_out_adapter(const struct rh_model_config *config, const struct rh_lora_config *lora, int index, struct rh_layer *layer,
                            struct rh_block *block)
 {
@@ -186,13 +198,15 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	for (int p = 0; p < RH_PROJS; p++) {
 		struct rh_linear *linear = &layer->proj[p];
 		double scale = 0;
-		if (linear->weight < 0)
+		if (linear->weight < 0 && !is_expert(config, p))
 			continue;
 		snprintf(module, sizeof module, "%s%s", prefix, config->family->names->proj[p]);
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
-		if (linear->r == 0)
+		if (linear->r && is_expert(config, p))
+			at.fault = refuse_experts(config);
+		if (linear->r == 0 || at.fault)
 			continue;
 		linear->scale = (float)scale;
 		align(&at);

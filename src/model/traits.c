@@ -7,6 +7,7 @@
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
+	int64_t experts = layer->dense ? 0 : config->experts;
 	double width = config->attention_scalar ? config->attention_scalar : (double)config->head_dim;
 	struct rh_traits traits = {.norm = config->family->norm,
 	                           .residual = config->family->residual,
@@ -21,9 +22,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm,
 	                           .activation = config->family->activation,
-	                           .intermediate = config->intermediate_size,
-	                           .experts = config->experts,
-	                           .experts_per_token = config->experts ? config->experts_per_token : 0,
+	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
+	                           .experts = experts,
+	                           .experts_per_token = experts ? config->experts_per_token : 0,
 	                           .softmax = config->router_softmax};
 	return traits;
 }

@@ -185,6 +185,35 @@ static void test_adapters_train_only_what_is_targeted(void **state)
 	assert_non_null(strstr(rh_error(rc), "lora_target_modules"));
 }
 
+static int every_module(const void *context, const char *name, int64_t *r, double *scale)
+{
+	const char *wanted = context;
+	*r = strstr(name, wanted) ? 2 : 0;
+	*scale = 1;
+	return 0;
+}
+
+/* PEFT means the experts by the MLP's names, so that a dense layer's are none of them. */
+static void test_adapters_on_experts_are_refused(void **state)
+{
+	(void)state;
+	struct rh_model_config config = small();
+	struct rh_lora_config lora = {.module = every_module, .context = "up_proj"};
+	struct rh_model *model;
+	config.family = rh_family_find("qwen3_moe");
+	config.experts = 4;
+	config.experts_per_token = 2;
+	config.layer[1].dense = 1;
+	int rc = rh_model_create(&config, RH_F32, &lora, &model);
+	assert_int_equal(rc, -EINVAL);
+	assert_non_null(strstr(rh_error(rc), "experts of Qwen3MoeForCausalLM are not supported"));
+	lora.context = "q_proj";
+	check_ok(rh_model_create(&config, RH_F32, &lora, &model));
+	assert_int_equal(model->layer[1].traits.experts, 4);
+	assert_int_equal(model->layer[2].traits.experts, 0);
+	rh_model_destroy(model);
+}
+
 /* A value is a function of where it is: pieces equal the whole. */
 static void test_initial_values_come_in_any_pieces(void **state)
 {
@@ -224,7 +253,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_frequencies_equal_closed_forms),         cmocka_unit_test(test_layout_keeps_products_together),
 	        cmocka_unit_test(test_layers_with_other_traits_are_not_alike), cmocka_unit_test(test_adapters_train_only_what_is_targeted),
-	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
+	        cmocka_unit_test(test_adapters_on_experts_are_refused),        cmocka_unit_test(test_initial_values_come_in_any_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

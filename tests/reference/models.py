@@ -91,7 +91,7 @@ def record(prefix, model, micro_batches, out, logits=False, every_gradient=True)
     out[f"{prefix}.trained"] = torch.tensor([run.trained_tokens(micro_batches)], dtype=torch.int32)
     out[f"{prefix}.grad_norm"] = torch.tensor([run.global_norm(gradients)], dtype=torch.float64)
     if every_gradient:
-        for name, gradient in gradients.items():
+        for name, gradient in run.file_gradients(model, gradients).items():
             out[f"{prefix}.grad.{name}"] = gradient
 
 

@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -95,6 +95,14 @@ def config_gemma3():
                                                  sliding_attention=dict(rope_type="default", rope_theta=10000.0)), **COMMON)
 
 
+def config_qwen3_moe():
+    # a layer with one MLP between two with experts, of which most tokens leave some out
+    return Qwen3MoeConfig(vocab_size=89, hidden_size=28, intermediate_size=44, moe_intermediate_size=20, num_hidden_layers=3,
+                          num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=7, num_experts_per_tok=3,
+                          mlp_only_layers=[1], norm_topk_prob=True, rms_norm_eps=1e-6, tie_word_embeddings=False,
+                          rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -106,6 +114,7 @@ MODELS = {
     "mistral": (config_mistral, torch.float32, "30KB"),
     "phi3": (config_phi3, torch.float32, "1GB"),
     "gemma3": (config_gemma3, torch.float32, "1GB"),
+    "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
 
@@ -120,6 +129,7 @@ ADAPTERS = {
 
 # In place of q_proj and v_proj, where a family has other modules.
 ADAPTERS_OF = {
+    "qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"])},
     "phi3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "down_proj"], use_rslora=True,
                                 rank_pattern={"qkv_proj": 2, "layers.1.mlp.down_proj": 6},
                                 alpha_pattern={"layers.0.self_attn.qkv_proj": 6, "down_proj": 12})},
@@ -149,7 +159,7 @@ def random_weights(model, rng):
         elif "embed_tokens" in name:
             value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
         else:
-            value = rng.standard_normal(shape) / np.sqrt(shape[1])
+            value = rng.standard_normal(shape) / np.sqrt(shape[-1])
         parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
 
 
@@ -192,7 +202,7 @@ def write_model(name, directory):
 def load_model(directory, dtype=torch.float32):
     # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
     attention = "eager" if dtype == torch.float32 else "sdpa"
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
     assert all(b.dtype == torch.float32 for n, b in model.named_buffers() if n.endswith("inv_freq"))
     return model.train()
 

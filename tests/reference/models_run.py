@@ -84,6 +84,21 @@ def step_gradients(model, micro_batches):
     return loss, rounded
 
 
+def file_gradients(model, gradients):
+    """Gradients by the names that files use: transformers holds all experts of a Qwen3-MoE layer in one tensor, its files do not."""
+    out = {}
+    for name, g in gradients.items():
+        if model.config.model_type != "qwen3_moe" or ".experts." not in name or "lora_" in name:
+            out[name] = g
+            continue
+        stem, kind = name.rsplit(".", 1)
+        parts = dict(down_proj=g) if kind == "down_proj" else dict(zip(("gate_proj", "up_proj"), g.chunk(2, dim=1)))
+        for part, of_all in parts.items():
+            for e, of_one in enumerate(of_all):
+                out[f"{stem}.{e}.{part}.weight"] = of_one.contiguous()
+    return out
+
+
 def global_norm(gradients):
     return torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values())).item()
 

@@ -10,7 +10,8 @@
 	ROW(qwen3)                                                                                                                         \
 	ROW(mistral)                                                                                                                       \
 	ROW(phi3)                                                                                                                          \
-	ROW(gemma3)
+	ROW(gemma3)                                                                                                                        \
+	ROW(qwen3_moe)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

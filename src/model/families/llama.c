@@ -13,6 +13,7 @@ const struct rh_family_names family_names_llama = {.embedding = "model.embed_tok
 
 const struct rh_family family_llama = {.architecture = "LlamaForCausalLM",
                                        .model_type = "llama",
+                                       .gguf = "llama",
                                        .names = &family_names_llama,
                                        .vocab_size = 32000,
                                        .intermediate_size = 11008,
