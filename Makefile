@@ -42,6 +42,7 @@ ISA_base   := -march=x86-64
 include cuda/rules.mk
 include cuda/device.mk
 include tests/fuzz/rules.mk
+include tests/crash/rules.mk
 
 all: $(B)/roundhouse
 
