@@ -43,6 +43,7 @@ include cuda/rules.mk
 include cuda/device.mk
 include tests/fuzz/rules.mk
 include tests/crash/rules.mk
+include tests/mutants/rules.mk
 
 all: $(B)/roundhouse
 
