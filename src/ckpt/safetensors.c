@@ -1,4 +1,4 @@
-#include "ckpt/safetensors.h"
+#include "ckpt/safetensors_internal.h"
 
 #include "core/alloc.h"
 #include "core/json.h"
@@ -11,6 +11,7 @@ enum { LONGEST_HEADER = 100000000 };
 
 struct rh_safetensors {
 	struct rh_file_in *in;
+	int64_t data;   /* where the tensors begin */
 	json_t *header; /* owns the names */
 	struct rh_safetensor *tensor;
 	int64_t count;
@@ -148,6 +149,8 @@ static int read_header(struct rh_safetensors *file, const char *path, int64_t *d
 	int rc = rh_file_read(file->in, 0, prefix, sizeof prefix);
 	if (rc)
 		return rc;
+	if (!memcmp(prefix, "version ", sizeof prefix))
+		return rh_fail(-EINVAL, "%s: is a git-lfs pointer, not the file; fetch it with git lfs pull", path);
 	for (int i = 7; i >= 0; i--)
 		length = length << 8 | prefix[i];
 	if (length > LONGEST_HEADER || length > (uint64_t)all - 8)
@@ -170,6 +173,7 @@ static int parse_header(struct rh_safetensors *file, const char *path)
 	int rc = read_header(file, path, &data);
 	if (rc)
 		return rc;
+	file->data = data;
 	size_t entries = json_object_size(file->header);
 	file->tensor = rh_alloc(entries, sizeof *file->tensor);
 	file->by_name = rh_alloc(entries, sizeof *file->by_name);
@@ -202,6 +206,34 @@ int rh_safetensors_read(const struct rh_safetensors *file, const struct rh_safet
 {
 	RH_ASSERT(first >= 0 && bytes >= 0 && bytes <= tensor->bytes - first);
 	return rh_file_read(file->in, tensor->offset + first, out, (size_t)bytes);
+}
+
+int rh_safetensors_verify(const struct rh_safetensors *file)
+{
+	enum { PIECE = 1 << 18 };
+	const char *recorded = json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), RH_SAFETENSORS_SUM));
+	if (!recorded)
+		return 0;
+	XXH3_state_t *state = XXH3_createState();
+	char *piece = rh_alloc(PIECE, 1), hex[33];
+	int rc = state && piece ? 0 : -ENOMEM;
+	if (!rc)
+		XXH3_128bits_reset(state);
+	for (int64_t at = file->data, end = rh_file_length(file->in); !rc && at < end; at += PIECE) {
+		size_t now = end - at < PIECE ? (size_t)(end - at) : PIECE;
+		rc = rh_file_read(file->in, at, piece, now);
+		if (!rc)
+			XXH3_128bits_update(state, piece, now);
+	}
+	if (!rc) {
+		safetensors_sum(state, hex);
+		if (strcmp(hex, recorded))
+			rc = rh_fail(-EINVAL, "%s: its tensors do not match the checksum in its header: the file was damaged or changed",
+			             rh_file_path(file->in));
+	}
+	XXH3_freeState(state);
+	rh_free(piece);
+	return rc ? rc : 1;
 }
 
 const struct rh_file_in *rh_safetensors_file(const struct rh_safetensors *file)

@@ -22,6 +22,9 @@ void rh_safetensors_close(struct rh_safetensors *file);
 /* `bytes` of the tensor from `first` on. Errors name the file. */
 int rh_safetensors_read(const struct rh_safetensors *file, const struct rh_safetensor *tensor, int64_t first, void *out,
                         int64_t bytes) RH_MUST;
+/* The tensors' bytes against the XXH3-128 that this program writes into the header: 1: they match, 0: the header has none, -EINVAL. */
+int rh_safetensors_verify(const struct rh_safetensors *file) RH_MUST;
+#define RH_SAFETENSORS_SUM "roundhouse_xxh3_128"
 const struct rh_file_in *rh_safetensors_file(const struct rh_safetensors *file); /* borrowed until it is closed */
 int64_t rh_safetensors_count(const struct rh_safetensors *file);
 /* In the order of their data. */

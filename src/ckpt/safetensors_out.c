@@ -1,5 +1,5 @@
 /* Writing a safetensors file: the header first, whole; then bytes in the order declared, of which neither more nor fewer may come. */
-#include "ckpt/safetensors.h"
+#include "ckpt/safetensors_internal.h"
 
 #include "core/alloc.h"
 #include "core/json.h"
@@ -13,7 +13,11 @@ struct rh_safetensors_out {
 	struct rh_file_out *file;
 	char *path;
 	int64_t declared, written; /* bytes of data */
+	XXH3_state_t *sum;
+	int64_t sum_at; /* where it stands in the file: zeros until the commit */
 };
+
+#define HEADER_BEGIN "{\"__metadata__\":{\"format\":\"pt\",\"" RH_SAFETENSORS_SUM "\":\""
 
 static int put_string(struct rh_text *text, const char *string)
 {
@@ -68,7 +72,7 @@ static int check_names(const struct rh_safetensors_entry *entries, int64_t count
 static int header_text(const struct rh_safetensors_entry *entries, int64_t count, int64_t *data_bytes, struct rh_text *out)
 {
 	int rc = check_names(entries, count);
-	rc = rc ? rc : rh_text_printf(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+	rc = rc ? rc : rh_text_printf(out, HEADER_BEGIN "%0*d\"}", SAFETENSORS_SUM_DIGITS, 0);
 	for (int64_t i = 0; !rc && i < count; i++)
 		rc = put_entry(out, &entries[i], data_bytes);
 	rc = rc ? rc : rh_text_printf(out, "}");
@@ -82,12 +86,14 @@ int rh_safetensors_create(const char *path, const struct rh_safetensors_entry *e
 	struct rh_text header = {0};
 	unsigned char prefix[8];
 	struct rh_safetensors_out *file = rh_alloc(1, sizeof *file);
-	int rc = file && (file->path = rh_strdup(path)) ? 0 : -ENOMEM;
+	int rc = file && (file->path = rh_strdup(path)) && (file->sum = XXH3_createState()) ? 0 : -ENOMEM;
 	if (!rc)
 		rc = header_text(entries, count, &file->declared, &header);
 	if (!rc)
 		rc = rh_file_create(path, &file->file);
 	if (!rc) {
+		XXH3_128bits_reset(file->sum);
+		file->sum_at = (int64_t)(sizeof prefix + strlen(HEADER_BEGIN));
 		for (int i = 0; i < 8; i++)
 			prefix[i] = (unsigned char)((uint64_t)header.length >> 8 * i);
 		rc = rh_file_write(file->file, prefix, sizeof prefix);
@@ -108,13 +114,16 @@ int rh_safetensors_write(struct rh_safetensors_out *file, const void *bytes, int
 		return rh_fail(-EINVAL, "%s: more bytes were written than its header declares (%lld)", file->path,
 		               (long long)file->declared);
 	int rc = rh_file_write(file->file, bytes, (size_t)length);
-	if (!rc)
+	if (!rc) {
 		file->written += length;
+		XXH3_128bits_update(file->sum, bytes, (size_t)length);
+	}
 	return rc;
 }
 
 static void out_free(struct rh_safetensors_out *file)
 {
+	XXH3_freeState(file->sum);
 	rh_free(file->path);
 	rh_free(file);
 }
@@ -127,7 +136,14 @@ int rh_safetensors_commit(struct rh_safetensors_out *file)
 		rh_safetensors_abandon(file);
 		return rc;
 	}
-	int rc = rh_file_commit(file->file);
+	char hex[SAFETENSORS_SUM_DIGITS + 1];
+	safetensors_sum(file->sum, hex);
+	int rc = rh_file_patch(file->file, file->sum_at, hex, SAFETENSORS_SUM_DIGITS);
+	if (rc) {
+		rh_safetensors_abandon(file);
+		return rc;
+	}
+	rc = rh_file_commit(file->file);
 	out_free(file);
 	return rc;
 }

@@ -194,20 +194,28 @@ int rh_file_create(const char *path, struct rh_file_out **out)
 	return rc;
 }
 
-int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length)
+int rh_file_patch(struct rh_file_out *file, int64_t offset, const void *bytes, size_t length)
 {
 	const char *at = bytes;
 	while (length) {
-		int64_t done = rh_fs()->ops->write(rh_fs(), file->descriptor, at, length, file->length);
+		int64_t done = rh_fs()->ops->write(rh_fs(), file->descriptor, at, length, offset);
 		if (done <= 0) {
 			int fault = done < 0 ? (int)-done : EIO;
 			return rh_fail(-fault, "%s: cannot write: %s", file->path, strerror(fault));
 		}
 		at += done;
-		file->length += done;
+		offset += done;
 		length -= (size_t)done;
 	}
 	return 0;
+}
+
+int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length)
+{
+	int rc = rh_file_patch(file, file->length, bytes, length);
+	if (!rc)
+		file->length += (int64_t)length;
+	return rc;
 }
 
 int rh_file_commit(struct rh_file_out *file)

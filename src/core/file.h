@@ -38,6 +38,8 @@ int rh_file_is_damage(int rc);
 struct rh_file_out;
 int rh_file_create(const char *path, struct rh_file_out **out) RH_MUST;
 int rh_file_write(struct rh_file_out *file, const void *bytes, size_t length) RH_MUST;
+/* Writes over bytes that were written before. */
+int rh_file_patch(struct rh_file_out *file, int64_t offset, const void *bytes, size_t length) RH_MUST;
 /* Frees `file` whether it succeeds or not; on failure the temporary file is gone. */
 int rh_file_commit(struct rh_file_out *file) RH_MUST;
 /* Gives up: removes the temporary file and frees. NULL is legal. */

@@ -252,11 +252,25 @@ static int adapter_file(const char *dir, const struct rh_model *model, struct rh
 	return rh_tensor_list_add(list, model, RH_TENSORS_ADAPTERS, RH_F32, "");
 }
 
+/* Against the checksum that this program writes into the header; other programs' files have none. */
+static int verify(const char *path)
+{
+	struct rh_safetensors *file;
+	int rc = rh_safetensors_open(path, &file);
+	if (rc)
+		return rc;
+	rc = rh_safetensors_verify(file);
+	rh_safetensors_close(file);
+	return rc < 0 ? rc : 0;
+}
+
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
 	char *path;
 	int rc = adapter_file(dir, model, &list, &path);
+	if (!rc)
+		rc = verify(path);
 	if (!rc)
 		rc = rh_tensors_load(path, &list, model, store);
 	rh_tensor_list_free(&list);

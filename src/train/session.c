@@ -1,5 +1,6 @@
 #include "train/planning.h"
 
+#include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
 #include "data/dataset.h"
@@ -9,7 +10,10 @@ static int open_files(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
 	if (config->model_name_or_path) {
-		int rc = rh_source_open(config->model_name_or_path, &session->source);
+		int rc = config->verify_base ? rh_verify_base(config->model_name_or_path) : 0;
+		if (rc)
+			return rc;
+		rc = rh_source_open(config->model_name_or_path, &session->source);
 		if (rc)
 			return rc;
 		session->model_config = rh_source_config(session->source);

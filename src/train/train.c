@@ -1,5 +1,6 @@
 #include "train/training.h"
 
+#include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -206,6 +207,8 @@ static int finish(struct training *run)
 		rc = best_load(run);
 	if (!rc)
 		rc = rh_output_save(&run->session, config->output_dir);
+	if (!rc)
+		rc = rh_verify_write_sums(config->output_dir);
 	char *path = rh_path_join(config->output_dir, "trainer_state.json");
 	if (!rc)
 		rc = path ? rh_trainer_state_save(&run->trainer, path) : -ENOMEM;

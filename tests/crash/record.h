@@ -1,7 +1,8 @@
 /* A file layer that records what a run does to a folder, and every state that a power cut may leave of it.
  *
- * The model: a change of a file's bytes is on the disk for certain once that file was flushed after it, a change of a directory's names once
- * that directory was. Everything later may be there, or not, in any combination; of a write a part may be there. Renames are atomic. */
+ * The model: a change of a file's bytes is on the disk for certain once that file was flushed after it, a change of a directory's names
+ * once that directory was. Everything later may be there, or not, in any combination; of a write a part may be there. Renames are
+ * atomic. */
 #ifndef RH_TESTS_CRASH_RECORD_H
 #define RH_TESTS_CRASH_RECORD_H
 

@@ -49,7 +49,8 @@ static void train(const struct scratch *scratch, const struct kind *kind, const 
 	rh_config_free(&config);
 }
 
-/* What the run had told of after so many changes: a checkpoint is finished when the run has gone on, which the next line of the log shows. */
+/* What the run had told of after so many changes. A checkpoint is finished when the run has gone on, which the next line of its log
+ * shows. */
 struct promise {
 	int step, result;
 };
