@@ -32,8 +32,6 @@ void rh_check_destroy(struct rh_check *check)
 	rh_free(check->master);
 	rh_free(check->offset);
 	rh_free(check->call);
-	rh_free(check->clock);
-	rh_free(check->latest);
 	rh_free(check);
 }
 
@@ -71,47 +69,68 @@ void check_fault(struct rh_check *check, int64_t other, const char *format, ...)
 		snprintf(fault->text + at + 2, sizeof fault->text - at - 2, "%lld", (long long)other);
 }
 
-static int *clock_row(const struct rh_check *check, int64_t position)
+/* ---- what comes before what ---- */
+
+static size_t row_bytes(const struct rh_check *check)
 {
-	return check->clock + (position - check->on->first) * check->lanes;
+	return (size_t)check->lanes * sizeof(int64_t);
 }
 
-/* A command comes after what comes before the command before it on its lane, and before those that it waits for. */
-static void set_clock(struct rh_check *check, const struct rh_command *command)
+/* Which command is the last to wait for each. */
+static int prepare(struct rh_check *check, const struct rh_lanes *lanes)
 {
-	const struct rh_lanes *lanes = check->on;
-	int *row = clock_row(check, command->position), lane = command->lane;
-	if (check->latest[lane] >= lanes->first)
-		memcpy(row, clock_row(check, check->latest[lane]), (size_t)check->lanes * sizeof *row);
-	else
-		memset(row, 0, (size_t)check->lanes * sizeof *row);
-	for (int i = 0; i < command->waits - command->paces; i++) {
-		const int *other = clock_row(check, lanes->wait[command->first_wait + i]);
-		for (int l = 0; l < check->lanes; l++)
-			row[l] = other[l] > row[l] ? other[l] : row[l];
-	}
-	row[lane] = (int)(command->position - lanes->first) + 1;
-	check->latest[lane] = command->position;
-}
-
-/* A row for each command of these lanes; those that were run get theirs again where there are more lanes now. */
-static int make_clocks(struct rh_check *check)
-{
-	const struct rh_lanes *lanes = check->on;
-	int had = check->lanes;
-	int rc = rh_grow(&check->latest, &check->latest_capacity, (size_t)lanes->lanes, sizeof *check->latest);
-	if (!rc)
-		rc = rh_grow(&check->clock, &check->clock_capacity, (size_t)(lanes->commands * lanes->lanes) + 1, sizeof *check->clock);
-	if (rc)
-		return rc;
-	for (int l = had; l < lanes->lanes; l++)
-		check->latest[l] = -1;
+	size_t count = (size_t)lanes->commands;
 	check->lanes = lanes->lanes;
-	for (int l = 0; had < lanes->lanes && l < lanes->lanes; l++)
-		check->latest[l] = -1;
-	for (int64_t i = lanes->first; had < lanes->lanes && i < check->done; i++)
-		set_clock(check, rh_command_at(lanes, i));
+	check->now = rh_alloc((size_t)(check->lanes * check->lanes) + 1, sizeof *check->now);
+	check->waiter = rh_alloc(count + 1, sizeof *check->waiter);
+	check->row = rh_alloc(count + 1, sizeof *check->row);
+	if (!check->now || !check->waiter || !check->row)
+		return -ENOMEM;
+	memset(check->now, -1, row_bytes(check) * (size_t)check->lanes);
+	for (int64_t i = 0; i < lanes->commands; i++)
+		for (int w = 0; w < lanes->command[i].waits; w++) {
+			int64_t wait = lanes->wait[lanes->command[i].first_wait + w] - lanes->first;
+			if (wait >= 0 && wait < i)
+				check->waiter[wait] = i;
+		}
 	return 0;
+}
+
+static void give_back_rows(struct rh_check *check)
+{
+	for (int64_t i = 0; check->row && check->on && i < check->on->commands; i++)
+		rh_free(check->row[i]);
+	rh_free(check->row);
+	rh_free(check->now);
+	rh_free(check->waiter);
+	check->row = NULL;
+	check->now = check->waiter = NULL;
+}
+
+/* A command comes after what comes before the command before it on its lane, and before those that it waits for. What a command comes after
+ * is kept as long as somebody is still to wait for it. */
+static void move_clock(struct rh_check *check, int64_t i)
+{
+	const struct rh_lanes *lanes = check->on;
+	const struct rh_command *command = check->command;
+	int64_t *now = check->now + command->lane * check->lanes;
+	for (int w = 0; w < command->waits; w++) {
+		int64_t wait = lanes->wait[command->first_wait + w] - lanes->first;
+		for (int l = 0; w < command->waits - command->paces && l < check->lanes; l++)
+			now[l] = check->row[wait][l] > now[l] ? check->row[wait][l] : now[l];
+		if (check->waiter[wait] != i)
+			continue;
+		rh_free(check->row[wait]);
+		check->row[wait] = NULL;
+	}
+	now[command->lane] = command->position;
+	if (!check->waiter[i])
+		return;
+	check->row[i] = rh_alloc((size_t)check->lanes, sizeof *now);
+	if (check->row[i])
+		memcpy(check->row[i], now, row_bytes(check));
+	else
+		check->rc = -ENOMEM;
 }
 
 /* Waits lead to what comes before, and elsewhere. */
@@ -131,18 +150,17 @@ int rh_check_run(struct rh_check *check, const struct rh_lanes *lanes, struct rh
 	*out = (struct rh_check_fault){.position = -1, .other = -1};
 	check->on = lanes;
 	check->fault = out;
-	if (check->done < lanes->first)
-		check->done = lanes->first;
-	check->rc = make_clocks(check);
-	for (; !check_failed(check) && check->done < lanes->first + lanes->commands; check->done++) {
-		check->command = rh_command_at(lanes, check->done);
+	check->rc = prepare(check, lanes);
+	for (int64_t i = 0; !check_failed(check) && i < lanes->commands; i++) {
+		check->command = &lanes->command[i];
 		check_waits(check);
 		if (check_failed(check))
 			break;
-		set_clock(check, check->command);
-		check->now = clock_row(check, check->done);
-		check_command(check);
+		move_clock(check, i);
+		if (!check->rc)
+			check_command(check);
 	}
+	give_back_rows(check);
 	return check->rc;
 }
 
@@ -158,7 +176,7 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		int taken = call->call.updates ? trainable : 0, ready = check->options.stale ? (int)call->published : taken;
 		if (call->outputs == call->call.micro_batches && call->trained == taken && call->published == ready)
 			continue;
-		out->position = check->done;
+		out->position = check->on->first + check->on->commands;
 		snprintf(
 		        out->text, sizeof out->text,
 		        "step %lld ends with the results of %lld of %lld micro-batches read, %lld of %d gradients taken, %lld blocks ready",

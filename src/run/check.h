@@ -50,7 +50,7 @@ void rh_check_destroy(struct rh_check *check);
 
 /* Before commands of the call are run. */
 int rh_check_expect(struct rh_check *check, const struct rh_check_call *call) RH_MUST;
-/* All commands that were not run yet. After a fault nothing else is run. -ENOMEM. */
+/* All commands, of all calls, once. After a fault nothing else is run. -ENOMEM. */
 int rh_check_run(struct rh_check *check, const struct rh_lanes *lanes, struct rh_check_fault *out) RH_MUST;
 /* The lanes are empty: every call is whole, its results read, its gradients taken. */
 void rh_check_finish(struct rh_check *check, struct rh_check_fault *out);

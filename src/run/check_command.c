@@ -239,7 +239,7 @@ static struct check_content put_off(const struct rh_check *check, struct check_r
 static void run_backward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int puts_off = command->to.room == RH_ROOM_LATE;
+	int puts_off = command->to.room == RH_ROOM_LATE && (command->to.bytes || command->stage.lo < model_of(check)->layers - 1);
 	need_gradient_above(check);
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
@@ -269,10 +269,13 @@ static void run_backward(struct rh_check *check)
 static void run_weight_gradient(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	struct check_range late = check_resolve(check, &command->from);
-	if (check_failed(check))
+	struct check_range late = {0};
+	if (command->from.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
+		late = check_resolve(check, &command->from);
+	if (!late.piece || check_failed(check))
 		return;
-	struct check_content content = put_off(check, late, command->stage.lo);
+	int depth = check_first(&late)->depth; /* of frozen layers below nothing was put off */
+	struct check_content content = put_off(check, late, depth < command->lo ? depth : command->lo);
 	check_need(check, late, &content);
 	add_to_sums(check, command->lo, command->hi, PART_LATE);
 }

@@ -38,7 +38,7 @@ struct check_interval {
 /* A command's read or write of bytes that no later write of all of them has covered. */
 struct check_access {
 	int64_t first, end, position;
-	int lane, tick, is_write;
+	int lane, is_write;
 };
 
 struct check_piece {
@@ -67,16 +67,15 @@ struct rh_check {
 	int64_t *offset;                   /* scratch: layouts */
 	struct check_call *call;           /* in order of steps */
 	size_t calls, call_capacity;
-	/* Vector clocks (Fidge; Mattern): of each command a row, how much of each lane comes before it, itself included. A command's tick is
-	 * its place among all of rh_lanes, from 1. */
-	int *clock, lanes;
-	int64_t *latest; /* of each lane: its latest command, -1 none */
-	size_t clock_capacity, latest_capacity;
-	int64_t done; /* positions below were run */
+	/* Vector clocks (Fidge; Mattern): how much of each lane comes before something, as a row of positions, -1 none. now: of each lane's
+	 * latest command. row: of each command that some other is still to wait for; waiter: the last that does, 0 none. */
+	int64_t *now, *waiter, **row;
+	int lanes;
+
 	/* of the command that is run */
 	const struct rh_lanes *on;
 	const struct rh_command *command;
-	int *now;
+
 	struct rh_check_fault *fault;
 	int rc;
 };

@@ -141,7 +141,7 @@ struct check_range check_resolve(struct rh_check *check, const struct rh_place *
 
 static int comes_before(const struct rh_check *check, const struct check_access *access)
 {
-	return access->position < check->on->first || check->now[access->lane] >= access->tick;
+	return check->now[check->command->lane * check->lanes + access->lane] >= access->position;
 }
 
 void check_touch(struct rh_check *check, struct check_range range, enum check_mode mode)
@@ -174,7 +174,7 @@ void check_touch(struct rh_check *check, struct check_range range, enum check_mo
 	                                                         .end = range.end,
 	                                                         .position = check->command->position,
 	                                                         .lane = lane,
-	                                                         .tick = check->now[lane],
+
 	                                                         .is_write = mode != CHECK_READS};
 }
 

@@ -277,12 +277,14 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	hash = lane_mix(hash, (uint64_t)command->micro_batch);
 	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->at.micro, 0, 1));
 	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT) {
-		lane_add_sums(machine, command, command->lo, lane_read(machine, hash, lane_range(machine, command->from)));
+		if (command->from.bytes) /* of the head nothing is put off */
+			hash = lane_read(machine, hash, lane_range(machine, command->from));
+		lane_add_sums(machine, command, command->lo, hash);
 		return;
 	}
 	hash = lane_read_weights(machine, command, hash);
 	if (backward) {
-		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_LATE;
+		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_LATE && command->to.bytes;
 		if (has_above || command->hi < command->stage.hi)
 			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->at.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
