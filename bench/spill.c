@@ -211,7 +211,7 @@ static double compare(const struct setting *setting, struct ours *ours, const st
 	double ratio[ROUNDS_MOST];
 	run_open(&memory, setting, kind, 0);
 	run_open(&nvme, setting, kind, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS);
-	double bytes = 2 * (double)nvme.session.bytes.nvme_step; /* read, and written */
+	double bytes = 2 * (double)nvme.session.plan.bytes.nvme_step; /* read, and written */
 	struct yardstick before = measure(setting, ours, &memory);
 	for (int round = 0; round < setting->rounds; round++) {
 		struct cost took = run_steps(&nvme, setting->steps);

@@ -416,6 +416,23 @@ int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, 
 	return 0;
 }
 
+void plan_size(struct planner *at, struct rh_plan *plan)
+{
+	struct rh_plan stages = *plan;
+	*plan = (struct rh_plan){.forward = stages.forward,
+	                         .backward = stages.backward,
+	                         .forward_stages = stages.forward_stages,
+	                         .backward_stages = stages.backward_stages};
+	fixed_sizes(at->request, plan);
+	count_cuts(at, plan);
+	for (int i = 0; i < plan->backward_stages; i++)
+		widen(at, plan, i ? PASS_BACKWARD : PASS_FUSED, plan->backward[i].lo, plan->backward[i].hi);
+	for (int i = 0; i < plan->forward_stages; i++)
+		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
+	plan->weight_bytes = rh_max(plan->weight_bytes, two_in_turn(at, plan));
+	plan->device_bytes = total_bytes(plan);
+}
+
 static int check_cuts(const struct rh_plan_request *request)
 {
 	const int64_t *const list[] = {request->forward_cuts, request->backward_cuts};
@@ -494,7 +511,7 @@ static void sum_layers(struct planner *at)
 	}
 }
 
-static int open_planner(struct planner *at)
+int plan_open(struct planner *at)
 {
 	size_t layers = (size_t)at->layers;
 	int rc = plan_measure_open(at);
@@ -509,7 +526,7 @@ static int open_planner(struct planner *at)
 	return rc;
 }
 
-static void close_planner(struct planner *at)
+void plan_close(struct planner *at)
 {
 	plan_measure_close(at);
 	rh_free(at->offset);
@@ -526,7 +543,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	int rc = check_cuts(request);
 	if (rc)
 		return rc;
-	rc = open_planner(&at);
+	rc = plan_open(&at);
 	out->forward = rh_alloc(layers, sizeof *out->forward);
 	out->backward = rh_alloc(layers, sizeof *out->backward);
 	out->saved = rh_alloc(layers, sizeof *out->saved);
@@ -535,7 +552,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 		rc = -ENOMEM;
 	if (!rc && !whole(&at, out))
 		rc = plan_search(&at, out);
-	close_planner(&at);
+	plan_close(&at);
 	if (rc)
 		rh_plan_free(out);
 	return rc;

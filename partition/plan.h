@@ -84,6 +84,17 @@ enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
 /* A verdict, no fault: the budgets are too little. Where memory is refused in earnest the code is -ENOMEM. */
 enum { RH_DOES_NOT_FIT = -E2BIG };
 
+/* Bytes of cuts before they are a plan, for a search that tries many: exactly what a plan with these cuts reserves of a device. The
+ * request's own cuts are not looked at; its devices are several. */
+struct rh_stages {
+	struct rh_stage *stage; /* borrowed; as in struct rh_plan */
+	int count;
+};
+struct rh_plan_sizer;
+int rh_plan_sizer_create(const struct rh_plan_request *request, struct rh_plan_sizer **out) RH_MUST;
+void rh_plan_sizer_destroy(struct rh_plan_sizer *sizer);
+int64_t rh_plan_sizer_bytes(struct rh_plan_sizer *sizer, struct rh_stages forward, struct rh_stages backward);
+
 /* RH_DOES_NOT_FIT with the layer that does not and what it would need; -EINVAL for cuts that are not layers. */
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);

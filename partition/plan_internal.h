@@ -40,6 +40,11 @@ struct planner {
 
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
 int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi);
+/* All but the stages, for a request. plan_close frees what plan_open allocated, also where that failed. */
+int plan_open(struct planner *at) RH_MUST;
+void plan_close(struct planner *at);
+/* What a device reserves for these stages, none of which saves: sets the plan's sizes, as plan_pack would. */
+void plan_size(struct planner *at, struct rh_plan *plan);
 /* One packing under an upload limit. */
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
 /* What that costs at least, which takes far less time to know. Fails where the packing does, if not always. */

@@ -182,6 +182,16 @@ int searching_measure(struct searching *at, struct rh_partition *partition)
 	return partition->device_bytes <= at->request->cap_bytes;
 }
 
+int searching_fits(struct searching *at, struct rh_partition *partition)
+{
+	int fits = searching_measure(at, partition);
+	if (!at->request->sizer)
+		return fits;
+	partition->device_bytes = rh_plan_sizer_bytes(at->request->sizer, (struct rh_stages){partition->forward, partition->forward_stages},
+	                                              (struct rh_stages){partition->backward, partition->backward_stages});
+	return partition->device_bytes <= at->request->cap_bytes;
+}
+
 static int fits(struct searching *at, enum rh_pass pass, int lo, int hi)
 {
 	return rh_cost_stage(&at->sums, pass, lo, hi) <= at->slowest_s && searching_upload(at, pass, lo, hi) <= at->upload_limit &&

@@ -20,6 +20,7 @@ struct rh_stage_memory {
 struct rh_partition_request {
 	const struct rh_costs *costs;
 	const struct rh_stage_memory *memory; /* NULL: rh_costs_stage_bytes and rh_costs_upload_bytes */
+	struct rh_plan_sizer *sizer;          /* says what stages take of a device together; NULL: `memory` alone does */
 	int64_t cap_bytes;
 	int devices;
 	int64_t micro_batches, rounds; /* of a step */

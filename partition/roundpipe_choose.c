@@ -82,7 +82,7 @@ static void climb(struct searching *at, struct waves *waves, int64_t budget, str
 			budget -= slots_of(at->request, scratch);
 			if (budget < 0)
 				return;
-			if (!move_cut(scratch, move / 2, move % 2 ? 1 : -1) || !searching_measure(at, scratch))
+			if (!move_cut(scratch, move / 2, move % 2 ? 1 : -1) || !searching_fits(at, scratch))
 				continue;
 			time_partition(at, waves, best->makespan_s, scratch);
 			if (scratch->makespan_s < best->makespan_s * (1 - 1e-12)) {
@@ -130,7 +130,7 @@ struct choice {
 static void try_start(struct choice *choice)
 {
 	struct rh_partition *now = &choice->scratch;
-	if (!searching_measure(choice->at, now))
+	if (!searching_fits(choice->at, now))
 		return;
 	choice->budget -= slots_of(choice->at->request, now);
 	if (choice->budget < 0)
@@ -186,6 +186,8 @@ static int choose(struct searching *at, struct rh_partition kept[KEPT], int coun
 		climb(at, &choice.waves, CHOICE_MOST / 2 / choice.starts, &choice.start[i], &choice.scratch);
 		best = choice.start[i].makespan_s < choice.start[best].makespan_s ? i : best;
 	}
+	if (!rc && !choice.starts)
+		rc = rh_fail(RH_DOES_NOT_FIT, "max_vram: no stages of these layers fit the device; take smaller micro-batches");
 	if (!rc)
 		partition_copy(out, &choice.start[best]);
 	waves_free(&choice.waves);

@@ -30,6 +30,9 @@ int64_t searching_upload(struct searching *at, enum rh_pass pass, int lo, int hi
 /* Do the stages fit the cap together? Sets prefetch_bytes, device_bytes, slowest_s and lockstep_s. */
 int searching_measure(struct searching *at, struct rh_partition *partition);
 
+/* The same by the request's sizer, where it has one: the bytes that a plan of these stages takes. */
+int searching_fits(struct searching *at, struct rh_partition *partition);
+
 int partition_create(int layers, struct rh_partition *out) RH_MUST;
 void partition_copy(struct rh_partition *to, const struct rh_partition *from);
 

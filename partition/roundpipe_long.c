@@ -57,6 +57,8 @@ static int fits(struct long_rounds *how, struct rh_partition *cuts)
 {
 	int forward = cuts->forward_stages, stages = forward + cuts->backward_stages, devices = how->at->request->devices;
 	int64_t rest = 0, both = 0;
+	if (how->at->request->sizer)
+		return searching_fits(how->at, cuts);
 	searching_measure(how->at, cuts);
 	for (int s = 0; s < stages; s++) {
 		int64_t upload[2] = {0, 0};

@@ -7,6 +7,7 @@
 #include "core/minmax.h"
 #include "core/tasks.h"
 #include "core/text.h"
+#include "partition/roundpipe.h"
 #include "run/machine.h"
 #include "run/trace.h"
 #include "schedule/schedule.h"

@@ -6,7 +6,6 @@
 #include "partition/costs.h"
 #include "run/trace.h"
 #include "train/forecast_check.h"
-#include "train/planning.h"
 #include "train/update.h"
 
 #include <math.h>
@@ -63,7 +62,7 @@ static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, 
 static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
                      struct forecast_check *check, struct rh_forecast *out)
 {
-	int joined = session->schedule->update != RH_UPDATE_LOCAL && rh_executor_steps_in_flight(session->executor) > 1;
+	int joined = session->plan.schedule->update != RH_UPDATE_LOCAL && rh_executor_steps_in_flight(session->executor) > 1;
 	double began = 0, ended = 0, busy = 0;
 	int64_t tokens = 0;
 	int begun = 0, rc = 0;
@@ -133,7 +132,7 @@ static int64_t limited(int64_t budget)
 /* All that the plan says, but for the plan itself. */
 static void tell_plan(const struct rh_session *session, const struct rh_forecast_input *input, struct rh_forecast *out)
 {
-	const struct rh_session_bytes *bytes = &session->bytes;
+	const struct rh_run_bytes *bytes = &session->plan.bytes;
 	int known = !bytes->host_devices; /* cores that rest speed up others */
 	*out = (struct rh_forecast){.device_bytes = bytes->device,
 	                            .device_budget = limited(bytes->device_budget),
@@ -144,14 +143,15 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .data_bytes = bytes->data,
 	                            .nvme_bytes = bytes->nvme,
 	                            .nvme_step_bytes = bytes->nvme_step,
-	                            .nvme_run_bytes = input->run_steps ? planning_nvme_writes(session, input->run_steps) : 0,
+	                            .nvme_run_bytes =
+	                                    input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
 	                            .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
 	                            .host_devices = bytes->host_devices,
 	                            .layers = session->model->layers,
-	                            .round_micro_batches = session->train_round,
-	                            .scheduled_idle = known ? session->balanced.idle : 0,
-	                            .scheduled_seconds = known ? session->balanced.step_s : 0,
-	                            .packed = session->balanced.packed};
+	                            .round_micro_batches = session->plan.train_round,
+	                            .scheduled_idle = known ? session->plan.balanced.idle : 0,
+	                            .scheduled_seconds = known ? session->plan.balanced.step_s : 0,
+	                            .packed = session->plan.balanced.packed};
 }
 
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
@@ -176,7 +176,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!rc) {
 		tell_plan(&session, input, out);
 		if (beside && beside->planned)
-			beside->planned(beside->context, out, &session.plan);
+			beside->planned(beside->context, out, &session.plan.stages);
 	}
 	if (!rc && input->steps && session.is_recorded)
 		rc = forecast_check_open(&session, &check);
@@ -188,8 +188,8 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!rc && input->steps)
 		rc = count_products(&session, input, out);
 	if (!rc) {
-		out->plan = session.plan;
-		session.plan = (struct rh_plan){0};
+		out->plan = session.plan.stages;
+		session.plan.stages = (struct rh_plan){0};
 	}
 	rh_session_close(&session);
 	rh_free(zeros);

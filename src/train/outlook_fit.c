@@ -11,8 +11,7 @@ struct trial {
 };
 
 /* By a plan alone; `stages`: also those that are chosen by time. bytes: NULL, or where what it takes goes. */
-static int fits_with(const struct rh_config *config, const struct trial *trial, enum rh_session_stages stages,
-                     struct rh_session_bytes *bytes)
+static int fits_with(const struct rh_config *config, const struct trial *trial, enum rh_run_stages stages, struct rh_run_bytes *bytes)
 {
 	struct rh_forecast_input input = {0};
 	struct rh_session session = {0};
@@ -22,7 +21,7 @@ static int fits_with(const struct rh_config *config, const struct trial *trial, 
 	rc = rc ? rc : rh_session_simulate(config, trial->machine, &session);
 	rc = rc ? rc : rh_session_plan(&session, &input.work, stages);
 	if (bytes)
-		*bytes = session.bytes;
+		*bytes = session.plan.bytes;
 	rh_session_close(&session);
 	rh_forecast_input_free(&input);
 	rh_error_clear();
@@ -128,7 +127,7 @@ static void show_size(int64_t bytes, char *out, size_t room)
 static int mend_by_spill(const struct rh_config *config, const struct trial *trial, const char *with, struct rh_outlook *out)
 {
 	struct rh_config other = *config;
-	struct rh_session_bytes bytes;
+	struct rh_run_bytes bytes;
 	char size[32];
 	int64_t room = trial->machine->hardware->nvme.bytes;
 	other.spill = RH_SPILL_AUTO;
@@ -221,7 +220,7 @@ static int64_t needed_ram(const struct rh_config *config, const struct trial *tr
 {
 	const struct rh_hardware_device *device = &trial->machine->hardware->device;
 	struct rh_config other = *config;
-	struct rh_session_bytes bytes = {0};
+	struct rh_run_bytes bytes = {0};
 	other.max_ram = 1;
 	if (device->memory <= device->reserved || config->spill || fits_with(&other, trial, RH_STAGES_PACKED, &bytes))
 		return 0;

@@ -1,9 +1,12 @@
-#include "train/planning.h"
+
+#include "train/session.h"
 
 #include "ckpt/verify.h"
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "data/dataset.h"
+#include "device/sim/sim.h"
 #include "train/tensors.h"
 
 static int open_files(struct rh_session *session)
@@ -122,8 +125,8 @@ static int open_devices(struct rh_session *session)
 {
 	const struct rh_session_machine *machine = session->machine;
 	if (!machine)
-		return rh_devices_open(session->config->device, session->plan.device_bytes, &session->devices);
-	return rh_devices_simulate(machine->hardware, machine->devices, session->config->state_layout, session->plan.device_bytes,
+		return rh_devices_open(session->config->device, session->plan.stages.device_bytes, &session->devices);
+	return rh_devices_simulate(machine->hardware, machine->devices, session->config->state_layout, session->plan.stages.device_bytes,
 	                           &session->devices);
 }
 
@@ -133,42 +136,129 @@ static int create_updater(struct rh_session *session)
 	struct rh_host_queue *queue = NULL;
 	int rc = device->ops->host_queue ? device->ops->host_queue(device, &queue) : 0;
 	rc = rc ? rc : rh_updater_create(session->store, queue, &session->updater);
-	if (!rc && !session->bytes.host_devices)
+	if (!rc && !session->plan.bytes.host_devices)
 		rh_updater_weights_first(session->updater);
 	return rc;
 }
 
-int rh_session_start(struct rh_session *session, const struct rh_workload *work)
+/* Bytes of memory of its own that each device has, 0: its memory is the host's; and how devices want their work cut. */
+static int ask_devices(const struct rh_session *session, struct rh_run_machine *out)
 {
-	struct planning planning;
-	int rc = open_space(session);
+	const char *device = session->config->device;
+	if (!session->machine) {
+		int rc = rh_devices_room(device, &out->device_room);
+		return rc ? rc : rh_devices_grain(device, &out->grain);
+	}
+	const struct rh_hardware_device *simulated = &session->machine->hardware->device;
+	out->device_room = simulated->memory - simulated->reserved;
+	out->grain = rh_sim_grain(simulated);
+	return 0;
+}
+
+/* What a run may take where max_ram does not say: what is free, less 2 GiB for others. */
+static int64_t free_ram(const struct rh_session *session)
+{
+	if (session->machine && !session->machine->ram_bytes)
+		return INT64_MAX;
+	return (session->machine ? session->machine->ram_bytes : rh_machine_free_ram()) - ((int64_t)2 << 30);
+}
+
+/* max_ram, but no more than this process's control groups leave: above that the kernel kills. */
+static int64_t allowed_ram(const struct rh_session *session)
+{
+	int64_t asked = session->config->max_ram, room = session->machine ? INT64_MAX : rh_machine_group_room();
+	if (asked <= room)
+		return asked;
+	room += rh_machine_own_bytes(); /* a part of what is planned is there already: the tokenizer, the rows */
+	if (asked <= room)
+		return asked;
+	rh_warn_once(
+	        "max_ram: %.1f MiB, but this process's control group leaves %.1f: the run keeps to that (memory.max, docker's --memory)",
+	        (double)asked / 1048576, (double)room / 1048576);
+	return room;
+}
+
+/* The plan of a run on this machine, or the simulated one. */
+static int make_plan(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages)
+{
+	const struct rh_session_machine *machine = session->machine;
+	struct rh_hardware local = {0};
+	struct rh_run_request request = {.config = session->config,
+	                                 .model = session->model,
+	                                 .lora = session->lora,
+	                                 .work = work,
+	                                 .machine = {.devices = session->device_count,
+	                                             .simulated = machine != NULL,
+	                                             .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
+	                                             .cores = machine ? machine->hardware->host.cores : rh_machine_cores(),
+	                                             .hardware = machine ? machine->hardware : &local},
+	                                 .window = session->window,
+	                                 .space = session->space,
+	                                 .stages = stages,
+	                                 .host_makes_weights = session->is_recorded};
+	int rc = ask_devices(session, &request.machine);
+	if (!rc && !machine && work->train_micro_batches)
+		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &local, &session->rates_assumed);
 	if (!rc)
-		rc = planning_make(session, work, RH_STAGES_CHOSEN, &planning);
+		rc = rh_run_plan_make(&request, &session->plan);
+	rh_hardware_free(&local);
+	return rc ? rc : rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
+}
+
+int rh_session_plan(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages)
+{
+	return make_plan(session, work, stages);
+}
+
+static void tell_nvme(const struct rh_session *session, int64_t steps)
+{
+	const struct rh_list *dirs = &session->config->nvme_dirs;
+	const struct rh_run_bytes *bytes = &session->plan.bytes;
+	if (bytes->nvme && !session->machine)
+		rh_note("NVMe: %.1f MiB in %zu director%s; each step writes %.1f MiB to it, the run %.1f", (double)bytes->nvme / 1048576,
+		        dirs->count, dirs->count == 1 ? "y" : "ies", (double)bytes->nvme_step / 1048576,
+		        (double)rh_run_plan_nvme_writes(&session->plan, steps) / 1048576);
+}
+
+/* The store and the space on NVMe that the plan says, and the weights in them. */
+static int open_store(struct rh_session *session)
+{
+	struct rh_store_options *options = &session->plan.store;
+	options->device = session->devices.device;
+	options->devices = session->devices.count;
+	int rc = rh_store_create(session->model->block, session->model->blocks, options, session->pool, &session->store);
 	if (!rc)
-		rc = planning_check_nvme(session, work->train_steps);
-	if (!rc)
-		rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
-	if (!rc)
-		rc = open_devices(session);
-	if (rc)
-		return rc;
-	planning.store.device = session->devices.device;
-	planning.store.devices = session->devices.count;
-	rc = rh_store_create(session->model->block, session->model->blocks, &planning.store, session->pool, &session->store);
-	if (!rc)
-		rc = rh_executor_take_space(&planning.options);
+		rc = rh_executor_take_space(&session->plan.options);
 	if (!rc && session->space)
 		rc = rh_space_reserve(session->space);
-	if (!rc && !session->machine)
-		rc = load_weights(session);
+	return rc || session->machine ? rc : load_weights(session);
+}
+
+int rh_session_start(struct rh_session *session, const struct rh_workload *work)
+{
+	int rc = open_space(session);
+	if (!rc)
+		rc = make_plan(session, work, RH_STAGES_CHOSEN);
+	if (rc)
+		return rc;
+	tell_nvme(session, work->train_steps);
+	struct rh_executor_options *options = &session->plan.options;
+	options->plan = &session->plan.stages;
+	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
+	if (!rc)
+		rc = open_devices(session);
+	if (!rc)
+		rc = open_store(session);
 	if (!rc && work->train_micro_batches)
 		rc = create_updater(session);
 	if (rc)
 		return rc;
-	planning.options.store = session->store;
-	planning.options.updater = session->updater;
-	planning.options.device = session->devices.device;
-	return rh_executor_create(&planning.options, &session->executor);
+	options->store = session->store;
+	options->updater = session->updater;
+	options->device = session->devices.device;
+	/* half the cores come near all of the memory's bandwidth, and leave copies more of it than all would */
+	options->throttled_threads = session->plan.bytes.host_devices ? 0 : (rh_machine_cores() + 1) / 2;
+	return rh_executor_create(options, &session->executor);
 }
 
 void rh_session_close(struct rh_session *session)
@@ -181,9 +271,7 @@ void rh_session_close(struct rh_session *session)
 	rh_devices_close(&session->devices);
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
-	rh_plan_free(&session->plan);
-	rh_free(session->cuts);
-	rh_free(session->put_off);
+	rh_run_plan_free(&session->plan);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

@@ -1,6 +1,6 @@
 /* What a session tells of its plan, before it begins. */
 #include "core/log.h"
-#include "train/planning.h"
+#include "train/session.h"
 
 /* Backward stages end at the lowest layer that is trained: the embedding under LoRA never is. */
 static void report_idle_cuts(const struct rh_session *session)
@@ -15,8 +15,8 @@ static void report_idle_cuts(const struct rh_session *session)
 /* Asked for, and not done. */
 static void report_kept_boundaries(const struct rh_session *session)
 {
-	const struct rh_plan *plan = &session->plan;
-	if (!(session->config->spill & RH_SPILL_ACTIVATIONS) || session->bytes.boundaries_nvme)
+	const struct rh_plan *plan = &session->plan.stages;
+	if (!(session->config->spill & RH_SPILL_ACTIVATIONS) || session->plan.bytes.boundaries_nvme)
 		return;
 	rh_note("spill: activations stay in memory: %s", plan->forward_stages + plan->backward_stages == 1
 	                                                         ? "all layers are one stage, and none lie between stages"
@@ -26,7 +26,7 @@ static void report_kept_boundaries(const struct rh_session *session)
 void rh_session_report(const struct rh_session *session)
 {
 	report_idle_cuts(session);
-	const struct rh_plan *plan = &session->plan;
+	const struct rh_plan *plan = &session->plan.stages;
 	int64_t trainable, all;
 	rh_model_parameters(session->model, &trainable, &all);
 	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
@@ -49,16 +49,17 @@ void rh_session_report(const struct rh_session *session)
 	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
 	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
 	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
-	if (session->balanced.step_s > 0)
+	if (session->plan.balanced.step_s > 0)
 		rh_note("stages: cut for %d devices by what layers take (%s); compute alone takes %.3g s a step, %.0f %% of it idle",
 		        session->devices.count,
 		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
-		        session->balanced.step_s, 100 * session->balanced.idle);
-	if (session->train_round > 0 && session->config->gradient_accumulation_steps > session->train_round &&
-	    rh_schedule_is_roundpipe(session->schedule))
-		rh_note("rounds: at most %lld micro-batches each", (long long)session->train_round);
+		        session->plan.balanced.step_s, 100 * session->plan.balanced.idle);
+	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
+	    rh_schedule_is_roundpipe(session->plan.schedule))
+		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
 	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
-	        (double)session->bytes.total / 1048576, (double)session->bytes.store / 1048576, (double)session->bytes.boundaries / 1048576,
-	        (double)(session->bytes.device * session->bytes.host_devices) / 1048576, (double)session->bytes.data / 1048576,
-	        (double)session->bytes.program / 1048576);
+	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
+	        (double)session->plan.bytes.boundaries / 1048576,
+	        (double)(session->plan.bytes.device * session->plan.bytes.host_devices) / 1048576,
+	        (double)session->plan.bytes.data / 1048576, (double)session->plan.bytes.program / 1048576);
 }

@@ -68,7 +68,7 @@ void train_watch_signals(void)
 static void report_peaks(struct training *run, struct rh_step_report *report)
 {
 	report->ram_peak_bytes = rh_machine_peak_rss();
-	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.bytes.nvme;
+	report->nvme_peak_bytes = run->result->nvme_bytes = run->session.plan.bytes.nvme;
 	for (int d = 0; d < run->session.devices.count; d++) {
 		struct rh_device_memory memory;
 		run->session.devices.device[d]->ops->memory(run->session.devices.device[d], &memory);
@@ -192,7 +192,7 @@ static int rests_at(const struct training *run, int64_t steps)
 static void report_nvme(struct training *run, struct rh_step_report *report, int64_t steps)
 {
 	struct rh_space_stats now;
-	if (!run->session.bytes.nvme)
+	if (!run->session.plan.bytes.nvme)
 		return;
 	rh_space_stats(run->session.space, &now);
 	const struct rh_space_stats *before = &run->nvme_logged;
@@ -208,7 +208,7 @@ static void report_nvme(struct training *run, struct rh_step_report *report, int
 /* Stages update themselves, and several steps are on their way: those of a stretch. */
 static int is_local(const struct training *run)
 {
-	return run->session.schedule->update == RH_UPDATE_LOCAL;
+	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
 }
 
 static int log_step(struct training *run, struct rh_step_report *report, double now)

@@ -301,8 +301,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		goto out;
 	}
 	if (!rc) {
-		out->device_planned_bytes = run.session.bytes.device;
-		out->ram_planned_bytes = run.session.bytes.total;
+		out->device_planned_bytes = run.session.plan.bytes.device;
+		out->ram_planned_bytes = run.session.plan.bytes.total;
 		train_watch_signals();
 		run.room_at_start = rh_machine_group_room();
 		run.began = run.since_log = rh_clock_seconds();

@@ -12,7 +12,8 @@
 static const char *bad_tensor(const struct training *run)
 {
 	int block = -1, tensor = -1;
-	if (run->session.schedule->update == RH_UPDATE_LOCAL || !rh_updater_spoilt(run->session.updater, &block, &tensor) || tensor < 0)
+	if (run->session.plan.schedule->update == RH_UPDATE_LOCAL || !rh_updater_spoilt(run->session.updater, &block, &tensor) ||
+	    tensor < 0)
 		return "";
 	return run->session.model->block[block].tensor[tensor].name;
 }
@@ -35,7 +36,7 @@ int trouble_judge(struct training *run, int64_t step, double loss, double norm)
 		return 0;
 	}
 	int skipped = run->config->max_grad_norm > 0 && !run->config->optimizer_staleness &&
-	              run->session.schedule->update != RH_UPDATE_LOCAL && !isfinite(norm);
+	              run->session.plan.schedule->update != RH_UPDATE_LOCAL && !isfinite(norm);
 	if (!skipped)
 		return stop(run, step, loss, norm, tensor);
 	run->trouble.bad_in_a_row++;

@@ -42,8 +42,8 @@ static struct outcome run(const char *device, enum rh_dtype dtype, double clip, 
 	check_ok(rh_updater_finish(updater));
 	out.pageable = runtime_queues().pageable;
 	out.weights = rig_weights(&rig.session, &out.count);
-	out.boundaries = rig.session.bytes.boundaries;
-	out.store = rig.session.bytes.store;
+	out.boundaries = rig.session.plan.bytes.boundaries;
+	out.store = rig.session.plan.bytes.store;
 	rig_close(&rig);
 	assert_int_equal(runtime_held(), 0);
 	runtime_set_machine(NULL);

@@ -149,7 +149,7 @@ static int spilled_losses(int spill, int64_t *ram, int steps, double *loss, int6
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS, .train_steps = FEW};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, &deep.rig.session));
 	int rc = rh_session_start(&deep.rig.session, &work);
-	*ram = rc ? *ram : deep.rig.session.bytes.total;
+	*ram = rc ? *ram : deep.rig.session.plan.bytes.total;
 	for (int step = 0; !rc && step < steps; step++)
 		loss[step] = rig_step(&deep.rig, &in, step * MICROS % (in.micros - MICROS + 1), MICROS, step);
 	if (deep.rig.session.space && !rc) {

@@ -44,10 +44,10 @@ static void step(struct rig *rig, struct rig_micro *micro)
 
 static void check_device_bytes(const struct rh_session *session)
 {
-	const struct rh_plan *plan = &session->plan;
+	const struct rh_plan *plan = &session->plan.stages;
 	const struct rh_executor *executor = session->executor;
 	int64_t most = 0;
-	assert_int_equal(session->bytes.device, plan->device_bytes);
+	assert_int_equal(session->plan.bytes.device, plan->device_bytes);
 	for (int d = 0; d < session->devices.count; d++) {
 		struct rh_device_memory memory;
 		session->devices.device[d]->ops->memory(session->devices.device[d], &memory);
@@ -64,15 +64,15 @@ static void check_host_bytes(const struct rh_session *session)
 	const struct rh_executor *executor = session->executor;
 	int64_t store;
 	(void)rh_store_memory(session->store, &store);
-	assert_int_equal(session->bytes.store, rh_host_round(store));
-	assert_int_equal(session->bytes.boundaries,
+	assert_int_equal(session->plan.bytes.store, rh_host_round(store));
+	assert_int_equal(session->plan.bytes.boundaries,
 	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
-	assert_int_equal(executor->boundary_memory.used, executor->boundaries.count * session->plan.boundary_bytes);
+	assert_int_equal(executor->boundary_memory.used, executor->boundaries.count * session->plan.stages.boundary_bytes);
 	if (executor->options.devices == 1) /* the others were needed at once; side by side slots need no more */
 		assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries);
-	assert_int_equal(session->bytes.total - session->bytes.store - session->bytes.boundaries - session->bytes.data -
-	                         session->bytes.host_devices * session->bytes.device,
-	                 session->bytes.program); /* the allowance that is printed */
+	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
+	                         session->plan.bytes.host_devices * session->plan.bytes.device,
+	                 session->plan.bytes.program); /* the allowance that is printed */
 }
 
 /* The device's bytes; 0: refused. */
@@ -86,9 +86,9 @@ static int64_t check_run(const struct what *what)
 		step(&rig, &micro);
 		check_device_bytes(&rig.session);
 		check_host_bytes(&rig.session);
-		bytes = rig.session.plan.device_bytes;
+		bytes = rig.session.plan.stages.device_bytes;
 		assert_true(!what->cap || bytes <= what->cap);
-		assert_int_equal(rig.session.plan.late_bytes > 0, what->schedule && !strncmp(what->schedule, "zb", 2));
+		assert_int_equal(rig.session.plan.stages.late_bytes > 0, what->schedule && !strncmp(what->schedule, "zb", 2));
 	}
 	assert_true(!rc || (rc == RH_DOES_NOT_FIT && what->cap));
 	rig_close(&rig);

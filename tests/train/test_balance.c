@@ -28,10 +28,11 @@ static void test_a_model_that_fits_is_cut_for_all_devices(void **state)
 	struct deep deep;
 	start(&deep, 6, "cpu:4", NULL, -1);
 	const struct rh_session *session = &deep.rig.session;
-	printf("%d forward and %d backward stages, %.0f %% idle\n", session->plan.forward_stages, session->plan.backward_stages,
-	       100 * session->balanced.idle);
-	assert_true(session->balanced.step_s > 0 && session->balanced.idle < 0.5); /* packed: one stage, on one device at a time, 75 % */
-	assert_true(session->plan.forward_stages + session->plan.backward_stages >= 4);
+	printf("%d forward and %d backward stages, %.0f %% idle\n", session->plan.stages.forward_stages,
+	       session->plan.stages.backward_stages, 100 * session->plan.balanced.idle);
+	assert_true(session->plan.balanced.step_s > 0 &&
+	            session->plan.balanced.idle < 0.5); /* packed: one stage, on one device at a time, 75 % */
+	assert_true(session->plan.stages.forward_stages + session->plan.stages.backward_stages >= 4);
 	deep_close(&deep);
 }
 
@@ -41,13 +42,13 @@ static void test_one_device_and_the_users_cuts_are_left_alone(void **state)
 	static int64_t cuts[] = {2, 5};
 	struct deep deep;
 	start(&deep, 6, "cpu:1", NULL, -1);
-	assert_true(deep.rig.session.balanced.step_s == 0);
-	assert_int_equal(deep.rig.session.plan.backward_stages, 1);
+	assert_true(deep.rig.session.plan.balanced.step_s == 0);
+	assert_int_equal(deep.rig.session.plan.stages.backward_stages, 1);
 	deep_close(&deep);
 	start(&deep, 6, "cpu:4", cuts, 2);
-	assert_true(deep.rig.session.balanced.step_s == 0);
-	assert_int_equal(deep.rig.session.plan.backward[0].lo, 5);
-	assert_int_equal(deep.rig.session.plan.backward[1].lo, 2);
+	assert_true(deep.rig.session.plan.balanced.step_s == 0);
+	assert_int_equal(deep.rig.session.plan.stages.backward[0].lo, 5);
+	assert_int_equal(deep.rig.session.plan.stages.backward[1].lo, 2);
 	deep_close(&deep);
 }
 
@@ -58,9 +59,9 @@ static void test_a_deep_model_is_planned_soon(void **state)
 	double began = milliseconds();
 	start(&deep, 94, "cpu:8", NULL, -1);
 	printf("94 layers on 8 devices, from nothing to an executor: %.0f ms of processor time, %d stages, %.0f %% idle\n",
-	       milliseconds() - began, deep.rig.session.plan.forward_stages + deep.rig.session.plan.backward_stages,
-	       100 * deep.rig.session.balanced.idle);
-	assert_true(deep.rig.session.balanced.idle < 0.5);
+	       milliseconds() - began, deep.rig.session.plan.stages.forward_stages + deep.rig.session.plan.stages.backward_stages,
+	       100 * deep.rig.session.plan.balanced.idle);
+	assert_true(deep.rig.session.plan.balanced.idle < 0.5);
 	deep_close(&deep);
 }
 

@@ -77,8 +77,9 @@ static void test_host_bytes_are_those_said(void **state)
 		assert_true(all >= (large ? 500000000 : 20000000));
 		int64_t before = resident_bytes();
 		check_ok(rh_session_start(&session, &work));
-		int64_t said = session.bytes.store + session.bytes.boundaries + session.bytes.device, grown = resident_bytes() - before;
-		double each = (double)session.bytes.store / (double)trainable;
+		int64_t said = session.plan.bytes.store + session.plan.bytes.boundaries + session.plan.bytes.device,
+		        grown = resident_bytes() - before;
+		double each = (double)session.plan.bytes.store / (double)trainable;
 		printf("%s: %.1f M parameters, %.3f bytes each; %.2f MiB reserved, %.2f resident (%+.3f %%)\n", cases[i].layout,
 		       (double)trainable / 1e6, each, (double)said / 1048576, (double)grown / 1048576,
 		       100 * ((double)grown / (double)said - 1));

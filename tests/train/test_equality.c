@@ -59,8 +59,8 @@ static struct outcome run(const struct what *what, const struct way *way)
 		out.norm[step] = rig_update(&rig, 3e-3, step);
 	}
 	out.weights = rig_weights_hash(&rig.session);
-	out.stages = rig.session.plan.forward_stages + rig.session.plan.backward_stages;
-	out.device_bytes = rig.session.plan.device_bytes;
+	out.stages = rig.session.plan.stages.forward_stages + rig.session.plan.stages.backward_stages;
+	out.device_bytes = rig.session.plan.stages.device_bytes;
 	struct rh_device_memory memory;
 	rig.session.devices.device[0]->ops->memory(rig.session.devices.device[0], &memory);
 	out.device_peak = memory.peak_bytes;

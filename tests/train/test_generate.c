@@ -45,8 +45,8 @@ static struct text generate(const char *model, const struct way *way)
 	if (!text.rc) {
 		assert_int_equal(out.count, TOKENS);
 		memcpy(text.id, out.id, sizeof text.id);
-		text.stages = rig.session.plan.forward_stages + rig.session.plan.backward_stages;
-		text.device_bytes = rig.session.plan.device_bytes;
+		text.stages = rig.session.plan.stages.forward_stages + rig.session.plan.stages.backward_stages;
+		text.device_bytes = rig.session.plan.stages.device_bytes;
 	}
 	rh_ids_free(&out);
 	rig_close(&rig);

@@ -337,7 +337,7 @@ static struct outcome plain(const struct what *what)
 	assert_non_null(at);
 	start(&cut, what, what->device, what->schedule, &in); /* for its stages alone */
 	for (int s = 0; s + 1 < what->stages; s++)
-		at->cut[s + 1] = cut.rig.session.plan.forward[s].hi;
+		at->cut[s + 1] = cut.rig.session.plan.stages.forward[s].hi;
 	at->cut[what->stages] = cut.rig.session.model->layers;
 	deep_close(&cut);
 	start(&deep, what, "cpu:1", NULL, &in);

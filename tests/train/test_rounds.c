@@ -28,11 +28,11 @@ static struct planned plan(struct eight *eight, int64_t max_ram, int64_t round)
 	const struct rh_config *config = asks(eight, max_ram, round, 1, &input);
 	check_ok(rh_session_simulate(config, &eight->machine, &session));
 	struct planned out = {.rc = rh_session_plan(&session, &input.work, RH_STAGES_CHOSEN)};
-	out.round = session.train_round;
-	out.total = session.bytes.total;
-	out.budget = session.bytes.total_budget;
-	out.forward = session.plan.forward_stages;
-	out.backward = session.plan.backward_stages;
+	out.round = session.plan.train_round;
+	out.total = session.plan.bytes.total;
+	out.budget = session.plan.bytes.total_budget;
+	out.forward = session.plan.stages.forward_stages;
+	out.backward = session.plan.stages.backward_stages;
 	rh_session_close(&session);
 	rh_forecast_input_free(&input);
 	rh_error_clear();

@@ -43,7 +43,7 @@ static struct outcome run(const struct what *what, const char *schedule)
 		out.norm[step] = rig_update(rig, 3e-3, step);
 	}
 	out.weights = rig_weights_hash(&rig->session);
-	out.late_bytes = rig->session.plan.late_bytes;
+	out.late_bytes = rig->session.plan.stages.late_bytes;
 	deep_close(&deep);
 	return out;
 }

@@ -71,9 +71,9 @@ static struct outcome train(const struct what *what, int staleness, int spill, i
 			check_ok(rh_updater_flush(rig.session.updater));
 	}
 	out.weights = rig_weights(&rig.session, &out.count);
-	out.store_bytes = rig.session.bytes.store;
-	out.nvme_bytes = rig.session.bytes.nvme;
-	out.step_bytes = rig.session.bytes.nvme_step;
+	out.store_bytes = rig.session.plan.bytes.store;
+	out.nvme_bytes = rig.session.plan.bytes.nvme;
+	out.step_bytes = rig.session.plan.bytes.nvme_step;
 	if (rig.session.space)
 		rh_space_stats(rig.session.space, &out.stats);
 	rig_close(&rig);
@@ -202,10 +202,10 @@ static void test_budgets_hold_to_the_byte(void **state)
 	write_model(model);
 	for (int i = 0; i < 3; i++) {
 		check_ok(start(&session, &config, model, (struct budget){spills[i], 0, 1 << 30, 0}));
-		ram[i] = session.bytes.total;
-		nvme = session.bytes.nvme;
-		writes = 10 * session.bytes.nvme_step + session.bytes.nvme_loaded;
-		printf("spill %d: %.1f MiB of state in memory, %.1f on NVMe\n", spills[i], (double)session.bytes.store / 1048576,
+		ram[i] = session.plan.bytes.total;
+		nvme = session.plan.bytes.nvme;
+		writes = 10 * session.plan.bytes.nvme_step + session.plan.bytes.nvme_loaded;
+		printf("spill %d: %.1f MiB of state in memory, %.1f on NVMe\n", spills[i], (double)session.plan.bytes.store / 1048576,
 		       (double)nvme / 1048576);
 		rh_session_close(&session);
 		assert_true(!i || ram[i] < ram[i - 1]);
@@ -214,8 +214,8 @@ static void test_budgets_hold_to_the_byte(void **state)
 	/* auto takes the least that is enough */
 	for (int i = 0; i < 3; i++) {
 		check_ok(start(&session, &config, model, (struct budget){RH_SPILL_AUTO, ram[i], 1 << 30, 0}));
-		assert_int_equal(session.spill, spills[i]);
-		assert_int_equal(session.bytes.total, ram[i]);
+		assert_int_equal(session.plan.spill, spills[i]);
+		assert_int_equal(session.plan.bytes.total, ram[i]);
 		rh_session_close(&session);
 	}
 	refused(model, (struct budget){RH_SPILL_AUTO, ram[2] - 1, 1 << 30, 0}, RH_DOES_NOT_FIT, "max_ram", "1 byte");

@@ -4,7 +4,7 @@
 #include "train/deep.h"
 
 #include "config/hardware.h"
-#include "train/planning.h"
+#include "train/session.h"
 
 enum { STEPS = 50, BLOCKS = 6, MICROS = 7 };
 
@@ -101,11 +101,11 @@ static struct outcome train(const struct what *what, struct place place)
 	for (int s = 0; s < what->steps; s++)
 		out.loss[s] = step(&deep.rig, what, &in, s);
 	out.weights = rig_weights(session, &out.count);
-	out.ram_bytes = session->bytes.total;
-	out.boundary_bytes = session->bytes.boundaries;
-	out.nvme_bytes = session->bytes.nvme;
-	out.step_bytes = session->bytes.nvme_step;
-	out.run_bytes = planning_nvme_writes(session, what->steps);
+	out.ram_bytes = session->plan.bytes.total;
+	out.boundary_bytes = session->plan.bytes.boundaries;
+	out.nvme_bytes = session->plan.bytes.nvme;
+	out.step_bytes = session->plan.bytes.nvme_step;
+	out.run_bytes = rh_run_plan_nvme_writes(&session->plan, what->steps);
 	if (session->space)
 		rh_space_stats(session->space, &out.stats);
 	deep_close(&deep);
@@ -121,7 +121,7 @@ static int64_t least_ram(const struct what *what, int spill)
 		struct rh_workload work;
 		(void)open_run(&deep, what, (struct place){spill, 1, ram ? ram - 1 : 0}, &work);
 		rc = rh_session_start(&deep.rig.session, &work);
-		ram = rc ? ram : deep.rig.session.bytes.total;
+		ram = rc ? ram : deep.rig.session.plan.bytes.total;
 		assert_true(!rc || rc == RH_DOES_NOT_FIT);
 		deep_close(&deep);
 	}
@@ -274,8 +274,8 @@ static void test_a_plan_says_the_same_bytes(void **state)
 	rh_session_close(&deep.rig.session);
 	check_ok(rh_session_simulate(&deep.rig.config, &machine, &deep.rig.session));
 	check_ok(rh_session_start(&deep.rig.session, &work));
-	assert_int_equal(deep.rig.session.bytes.nvme, is.nvme_bytes);
-	assert_int_equal(deep.rig.session.bytes.nvme_step, is.step_bytes);
+	assert_int_equal(deep.rig.session.plan.bytes.nvme, is.nvme_bytes);
+	assert_int_equal(deep.rig.session.plan.bytes.nvme_step, is.step_bytes);
 	(void)rig_step(&deep.rig, &in, 0, MICROS, 0); /* in virtual time */
 	deep_close(&deep);
 	rh_hardware_free(&hardware);
@@ -388,8 +388,8 @@ static struct outcome train_stretches(const struct what *what, struct place plac
 	}
 	out.loss[0] = at->loss;
 	out.weights = rig_weights(&deep.rig.session, &out.count);
-	out.boundary_bytes = deep.rig.session.bytes.boundaries;
-	out.step_bytes = deep.rig.session.bytes.nvme_step;
+	out.boundary_bytes = deep.rig.session.plan.bytes.boundaries;
+	out.step_bytes = deep.rig.session.plan.bytes.nvme_step;
 	if (deep.rig.session.space)
 		rh_space_stats(deep.rig.session.space, &out.stats);
 	free(at);

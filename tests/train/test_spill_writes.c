@@ -52,7 +52,7 @@ static int64_t written_before_steps(struct rh_config *config, int64_t *foretold)
 		check_ok(rh_checkpoint_load(config->resume_from_checkpoint, &session));
 	check_ok(rh_store_settle(session.store));
 	rh_space_stats(session.space, &stats);
-	*foretold = session.bytes.nvme_loaded;
+	*foretold = session.plan.bytes.nvme_loaded;
 	rh_session_close(&session);
 	return stats.written_bytes[0];
 }
@@ -110,7 +110,7 @@ static void test_only_the_steps_to_come_are_counted(void **state)
 	struct rh_workload work = {.train = shape, .train_micro_batches = 2, .train_steps = 3};
 	check_ok(rh_session_open(&config, RH_SESSION_TRAINS, &session));
 	check_ok(rh_session_start(&session, &work));
-	int64_t writes = session.bytes.nvme_loaded + 3 * session.bytes.nvme_step;
+	int64_t writes = session.plan.bytes.nvme_loaded + 3 * session.plan.bytes.nvme_step;
 	rh_session_close(&session);
 	rh_config_free(&config);
 	for (int less = 1; less >= 0; less--) {

@@ -60,7 +60,7 @@ static void start(struct rig *rig, const struct what *what, int staleness, struc
 	*in = rig_input(rig, "train");
 	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};
 	rig_start(rig, RH_SESSION_TRAINS, &work);
-	assert_true(!what->cap || rig->session.plan.backward_stages > 1);
+	assert_true(!what->cap || rig->session.plan.stages.backward_stages > 1);
 }
 
 static int64_t first_of(const struct rig_input *in, int step)
@@ -133,7 +133,7 @@ static struct outcome beside(const struct what *what, int staleness, int joined)
 		made += rig.session.executor->on[d].made.pieces;
 	if (what->made)
 		printf("%s on %s: %d pieces up of what weights are made of, %lld bytes for them alone\n", what->model, what->device, made,
-		       (long long)rig.session.plan.made_bytes);
+		       (long long)rig.session.plan.stages.made_bytes);
 	assert_int_equal(made > 0, what->made);
 	out.weights = rig_weights(&rig.session, &out.count);
 	rig_close(&rig);

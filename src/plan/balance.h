@@ -1,10 +1,11 @@
 /* Stages of a RoundPipe run on several devices: chosen by the partitioner from what each layer takes on this kind of device, where that is
  * predicted to end a step sooner than stages packed as full as memory allows. */
-#ifndef RH_TRAIN_BALANCE_H
-#define RH_TRAIN_BALANCE_H
+#ifndef RH_PLAN_BALANCE_H
+#define RH_PLAN_BALANCE_H
 
 #include "config/hardware.h"
 #include "partition/roundpipe.h"
+#include "plan/run_plan.h"
 
 struct rh_balance {
 	const struct rh_plan_request *request; /* no cuts */
@@ -22,13 +23,10 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
 
 /* Replaces a plan that was packed by the request, if there is a better one that fits the same cap. *out: of what *plan then is, by the slot
  * recurrence. */
-struct rh_balanced {
-	double step_s, idle; /* share */
-	int packed;          /* more layers than cuts are searched for (RH_PARTITION_LAYERS_MOST): packed by memory alone */
-};
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 
-/* What a step takes with the plan as it stands, weights and sums over the link included and the update not (partition/waves.h). */
-int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
+/* What a step takes with a plan made for this request, weights and sums over the link included and the update not. Sets step_s and idle. */
+int rh_balance_step(const struct rh_balance *balance, const struct rh_plan_request *request, int joined, const struct rh_plan *plan,
+                    struct rh_balanced *out) RH_MUST;
 
 #endif

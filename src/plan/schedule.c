@@ -1,6 +1,6 @@
 /* What a schedule other than RoundPipe asks of a plan: stages that forward and backward share, as many on each device, and what they put
  * off. */
-#include "train/planning.h"
+#include "plan/plan_internal.h"
 
 #include "core/alloc.h"
 #include "schedule/evaluate.h"
@@ -16,9 +16,10 @@ static int find_schedule(const struct rh_config *config, const struct rh_schedul
 }
 
 /* Stages that update themselves know nothing of each other. */
-static int check_local(const struct rh_session *session, const struct rh_schedule *schedule)
+static int check_local(const struct rh_run_request *request, const struct rh_schedule *schedule)
 {
-	const struct rh_config *config = session->config;
+	const struct rh_config *config = request->config;
+	const struct rh_model *model = request->model;
 	if (config->max_grad_norm > 0)
 		return rh_fail(-EINVAL,
 		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
@@ -26,8 +27,8 @@ static int check_local(const struct rh_session *session, const struct rh_schedul
 		               schedule->name);
 	if (config->optimizer_staleness)
 		return rh_fail(-EINVAL, "optimizer_staleness: schedule %s has a staleness of its own; leave it 0", schedule->name);
-	for (int b = 0; b < session->model->blocks; b++)
-		if (session->model->block[b].uses > 1 && session->model->block[b].trainable)
+	for (int b = 0; b < model->blocks; b++)
+		if (model->block[b].uses > 1 && model->block[b].trainable)
 			return rh_fail(
 			        -EINVAL,
 			        "schedule: under %s each stage updates itself, but this model's embedding is its head too, in another "
@@ -38,11 +39,11 @@ static int check_local(const struct rh_session *session, const struct rh_schedul
 
 /* Other schedules have model stages that forward and backward share: those that the user cut, or even ones, two a device where the
  * schedule goes round and the layers suffice. */
-static int cut_for(struct rh_session *session, const struct rh_schedule *schedule, struct planning *planning)
+static int cut_for(const struct rh_schedule *schedule, struct planning *planning)
 {
-	const struct rh_config *config = session->config;
-	struct rh_plan_request *request = &planning->request;
-	int layers = session->model->layers, devices = request->devices;
+	const struct rh_config *config = planning->request->config;
+	struct rh_plan_request *request = &planning->stages;
+	int layers = request->model->layers, devices = request->devices;
 	if (config->backward_cut_count >= 0)
 		return rh_fail(-EINVAL, "backward_cuts: schedule %s cuts forward and backward alike; give forward_cuts alone",
 		               schedule->name);
@@ -51,11 +52,11 @@ static int cut_for(struct rh_session *session, const struct rh_schedule *schedul
 		if (layers < each * devices)
 			return rh_fail(-EINVAL, "device: schedule %s needs %s for each of %d devices, the model has %d; use fewer",
 			               schedule->name, each > 1 ? "two layers" : "a layer", devices, layers);
-		session->cuts = rh_alloc((size_t)(each * devices), sizeof *session->cuts);
-		if (!session->cuts)
+		planning->cuts = rh_alloc((size_t)(each * devices), sizeof *planning->cuts);
+		if (!planning->cuts)
 			return -ENOMEM;
-		rh_plan_even_cuts(session->model, each * devices, session->cuts);
-		request->forward_cuts = session->cuts;
+		rh_plan_even_cuts(request->model, each * devices, planning->cuts);
+		request->forward_cuts = planning->cuts;
 		request->forward_cut_count = each * devices - 1;
 	}
 	int64_t stages = request->forward_cut_count + 1;
@@ -72,49 +73,50 @@ static int cut_for(struct rh_session *session, const struct rh_schedule *schedul
 }
 
 /* How much a schedule that splits backwards puts off: of each stage, top down, as the plan wants it. */
-static int find_put_off(struct rh_session *session, const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
+static int find_put_off(const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
 {
-	const struct rh_plan_request *request = &planning->request;
+	const struct rh_plan_request *request = &planning->stages;
 	int stages = (int)request->backward_cut_count + 1;
 	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
 	struct rh_put_off *upward = rh_alloc((size_t)stages, sizeof *upward);
 	struct rh_program program = {0};
-	session->put_off = rh_alloc((size_t)stages, sizeof *session->put_off);
+	planning->put_off = rh_alloc((size_t)stages, sizeof *planning->put_off);
 	struct rh_schedule_request asked = {
 	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
 	int64_t period;
-	int rc = stage && upward && session->put_off ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
+	int rc = stage && upward && planning->put_off ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
 	rc = rc ? rc : rh_schedule_make(schedule, &asked, &program); /* has as much put off */
 	if (!rc)
 		rh_program_put_off(&program, stages, upward);
 	for (int s = 0; !rc && s < stages; s++)
-		session->put_off[s] = upward[stages - 1 - s];
-	planning->request.put_off = session->put_off;
+		planning->put_off[s] = upward[stages - 1 - s];
+	planning->stages.put_off = planning->put_off;
 	rh_program_free(&program);
 	rh_free(stage);
 	rh_free(upward);
 	return rc;
 }
 
-int planning_schedule(struct rh_session *session, const struct rh_workload *work, struct planning *planning)
+int planning_schedule(struct planning *planning)
 {
+	const struct rh_run_request *request = planning->request;
+	int64_t count = request->work->train_micro_batches;
 	const struct rh_schedule *schedule;
-	int rc = find_schedule(session->config, &schedule);
+	int rc = find_schedule(request->config, &schedule);
 	if (rc)
 		return rc;
-	session->schedule = planning->options.schedule = schedule;
+	planning->options.schedule = schedule;
 	if (rh_schedule_is_roundpipe(schedule))
 		return 0;
 	if (schedule->update == RH_UPDATE_LOCAL)
-		rc = check_local(session, schedule);
+		rc = check_local(request, schedule);
 	if (!rc)
-		rc = cut_for(session, schedule, planning);
+		rc = cut_for(schedule, planning);
 	/* a device of one stage keeps its sums until they are whole */
-	int loops = planning->request.backward_cut_count + 1 > planning->request.devices;
-	planning->store.crosses_rounds = planning->request.crosses_rounds = loops && work->train_micro_batches > 1;
-	planning->options.train_round = work->train_micro_batches;
-	planning->options.window = session->window;
+	int loops = planning->stages.backward_cut_count + 1 > planning->stages.devices;
+	planning->store.crosses_rounds = planning->stages.crosses_rounds = loops && count > 1;
+	planning->options.window = request->window;
 	if (!rc && schedule->splits_backward)
-		rc = find_put_off(session, schedule, work->train_micro_batches, planning);
+		rc = find_put_off(schedule, count, planning);
 	return rc;
 }

@@ -1,4 +1,4 @@
-#include "train/balance.h"
+#include "plan/balance.h"
 
 #include "core/alloc.h"
 #include "device/sim/sim.h"
@@ -80,11 +80,11 @@ static int plan_by_costs(const struct rh_balance *balance, const struct rh_parti
 	return rc;
 }
 
-/* The partitioner reckons with bytes layer by layer, the plan with what stages emit: where they do not agree it is asked again for less. */
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out)
 {
-	enum { TRIES = 6 };
 	const struct rh_plan_request *request = balance->request;
+	struct rh_plan better = {0};
+	struct rh_balanced now;
 	struct rh_partition_request asked = {.costs = balance->costs,
 	                                     .cap_bytes = request->device_cap_bytes,
 	                                     .devices = request->devices,
@@ -95,24 +95,23 @@ int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, stru
 	                                     .sum_s = balance->sum_s};
 	int rc = time_plan(&asked, plan, out);
 	out->packed = balance->costs->layers > RH_PARTITION_LAYERS_MOST;
-	for (int i = out->packed ? TRIES : 0; !rc && i < TRIES; i++, asked.cap_bytes -= asked.cap_bytes / 6) {
-		struct rh_plan better = {0};
-		struct rh_balanced now;
-		int fits = plan_by_costs(balance, &asked, &better);
-		if (fits == RH_DOES_NOT_FIT) {
-			rh_error_clear();
-			continue;
-		}
-		rc = fits ? fits : time_plan(&asked, &better, &now);
-		if (!rc && now.step_s < out->step_s) {
-			struct rh_plan packed = *plan;
-			*plan = better;
-			better = packed;
-			*out = now;
-		}
-		rh_plan_free(&better);
-		break;
+	if (rc || out->packed)
+		return rc;
+	rc = rh_plan_sizer_create(request, &asked.sizer);
+	rc = rc ? rc : plan_by_costs(balance, &asked, &better);
+	rh_plan_sizer_destroy(asked.sizer);
+	if (rc == RH_DOES_NOT_FIT) { /* the packed plan stands */
+		rh_error_clear();
+		return 0;
 	}
+	rc = rc ? rc : time_plan(&asked, &better, &now);
+	if (!rc && now.step_s < out->step_s) {
+		struct rh_plan packed = *plan;
+		*plan = better;
+		better = packed;
+		*out = now;
+	}
+	rh_plan_free(&better);
 	return rc;
 }
 
@@ -124,7 +123,8 @@ static void spare_recompute(const struct rh_plan *plan, struct rh_costs *costs)
 			costs->layer[l].recompute_s = costs->layer[l].recompute_spared_s = 0;
 }
 
-int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan, struct rh_balanced *out)
+int rh_balance_step(const struct rh_balance *balance, const struct rh_plan_request *asked, int joined, const struct rh_plan *plan,
+                    struct rh_balanced *out)
 {
 	size_t layers = (size_t)balance->costs->layers;
 	struct rh_costs costs = *balance->costs;
@@ -134,13 +134,16 @@ int rh_balance_step(const struct rh_balance *balance, const struct rh_plan *plan
 	memcpy(costs.layer, balance->costs->layer, layers * sizeof *costs.layer);
 	spare_recompute(plan, &costs);
 	const struct rh_partition_request request = {.costs = &costs,
-	                                             .devices = balance->request->devices,
+	                                             .devices = asked->devices,
 	                                             .micro_batches = balance->micro_batches,
-	                                             .rounds = rh_round_count(balance->micro_batches, balance->request->train_round),
+	                                             .rounds = rh_round_count(balance->micro_batches, asked->train_round),
 	                                             .steps = 1,
 	                                             .sum_s = balance->sum_s,
 	                                             .up_bytes_per_s = balance->up_bytes_per_s};
-	int rc = (balance->steps > 1 ? time_joined : time_plan)(&request, plan, out);
+	struct rh_balanced now = {0};
+	int rc = (joined ? time_joined : time_plan)(&request, plan, &now);
+	out->step_s = now.step_s;
+	out->idle = now.idle;
 	rh_free(costs.layer);
 	return rc;
 }

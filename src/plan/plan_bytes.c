@@ -1,0 +1,109 @@
+/* Bytes of a plan by tier: the store's, the executor's and the devices', to the byte, and an allowance for the program. */
+#include "plan/plan_internal.h"
+
+#include "core/minmax.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What is allowed beside all that is reserved, but for the executor's part. Measured on CPU devices; what a GPU's driver takes of the host
+ * has not been, nor what more than two cores do. */
+static int64_t program_bytes(const struct planning *planning)
+{
+	enum {
+		PROGRAM = 29 << 19, /* program, libraries and one device's threads and queues: 9 to 14 MiB */
+		DEVICE = 5 << 19,   /* threads and queues of another: 1 to 2.4 MiB */
+		THREAD = 1 << 20,   /* its stack, scratch and part of the allocator, assumed */
+		DRIVER = 192 << 20, /* of GPUs, assumed */
+		ENTRY = 192,        /* of a vocabulary: up to 175 */
+		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
+	};
+	const struct rh_run_machine *machine = &planning->request->machine;
+	const struct rh_model *model = planning->request->model;
+	int64_t cores = machine->cores;
+	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD + (machine->device_room ? DRIVER : (int64_t)(machine->devices - 1) * DEVICE) +
+	       model->config->vocab_size * ENTRY + model->layers * LAYER;
+}
+
+/* What is written to NVMe before the first step: weights as they come, adapters again where they are given, and by a run that goes on the
+ * checkpoint's weights, its masters where it keeps them apart, and its state. */
+static int64_t loaded_bytes(const struct rh_run_request *request, const struct rh_store_nvme *nvme)
+{
+	const struct rh_config *config = request->config;
+	int64_t whole = nvme->frozen + nvme->masters, bytes = whole;
+	if (config->adapter_name_or_path)
+		bytes += nvme->masters;
+	if (config->resume_from_checkpoint)
+		bytes += nvme->state + nvme->masters + (request->lora ? 0 : whole);
+	return bytes;
+}
+
+/* Spare buffers alone are more than the host has: what else goes to NVMe beside them, which takes long to find of many micro-batches, need
+ * not be known, as there will be fewer. */
+static int spares_too_many(const struct planning *planning, const struct candidate *candidate)
+{
+	return planning->request->machine.device_room > 0 && planning->options.spills_boundaries && planning->options.devices > 1 &&
+	       candidate->stages.backward_stages > 1 &&
+	       rh_bytes_times(candidate->stages.boundary_bytes, candidate->spare) > candidate->bytes.total_budget;
+}
+
+int planning_count_bytes(const struct planning *planning, struct candidate *candidate)
+{
+	const struct rh_model *model = planning->request->model;
+	struct rh_executor_options options = planning->options;
+	struct rh_executor_bytes beside;
+	struct rh_run_bytes *bytes = &candidate->bytes;
+	if (spares_too_many(planning, candidate))
+		return rh_fail(RH_DOES_NOT_FIT, "max_ram: spare boundary buffers alone are more");
+	options.plan = &candidate->stages;
+	options.spare_boundaries = candidate->spare;
+	options.page_bytes = rh_store_page_bytes(model->block, model->blocks, &planning->store);
+	int rc = rh_executor_bytes(&options, &beside);
+	if (rc)
+		return rc;
+	struct rh_store_nvme nvme = rh_store_nvme(model->block, model->blocks, &planning->store);
+	bytes->boundaries = beside.host;
+	bytes->boundaries_nvme = beside.nvme;
+	bytes->store = rh_min(rh_store_bytes(model->block, model->blocks, &planning->store), RH_BYTES_MOST);
+	bytes->nvme = nvme.frozen + nvme.masters + nvme.state + beside.nvme;
+	bytes->nvme_step = nvme.masters + nvme.state + beside.nvme_step;
+	bytes->nvme_loaded = loaded_bytes(planning->request, &nvme);
+	bytes->device = candidate->stages.device_bytes;
+	bytes->data = planning->data_bytes;
+	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
+	bytes->program = program_bytes(planning) + beside.heap;
+	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program;
+	return 0;
+}
+
+/* What the memory is for, in a line that a person reads: the two or three parts that count. */
+int planning_refuse_ram(const struct candidate *candidate)
+{
+	enum { PARTS = 5, SAID_MOST = 3 };
+	char names[PARTS][32] = {"weights and optimizer", "boundary activations", "", "data", "program"}, parts[160];
+	const struct rh_run_bytes *is = &candidate->bytes;
+	int64_t total = is->total, ram = is->total_budget,
+	        bytes[PARTS] = {is->store, is->boundaries, is->host_devices * is->device, is->data, is->program};
+	int large = total >= (int64_t)10 << 30, host_devices = is->host_devices;
+	double unit = large ? 1 << 30 : 1 << 20;
+	snprintf(names[2], sizeof names[2], "%d CPU device%s", host_devices, host_devices == 1 ? "" : "s");
+	*parts = 0;
+	for (int said = 0; said < SAID_MOST; said++) {
+		int most = 0;
+		for (int i = 1; i < PARTS; i++)
+			most = bytes[i] > bytes[most] ? i : most;
+		if (bytes[most] < total / 20)
+			break;
+		size_t used = strlen(parts);
+		snprintf(parts + used, sizeof parts - used, "%s%s %.1f", said ? ", " : "", names[most], (double)bytes[most] / unit);
+		bytes[most] = 0;
+	}
+	char less[40] = ""; /* only where the two figures look alike */
+	if (total - ram < (int64_t)(unit / 10))
+		snprintf(less, sizeof less, ", %lld byte%s less", (long long)(total - ram), total - ram == 1 ? "" : "s");
+	return rh_fail(RH_DOES_NOT_FIT,
+	               "max_ram: the run needs %s%.1f %s of host memory (%s) and may have %.1f%s; raise max_ram, %sspill to NVMe, or train "
+	               "fewer parameters",
+	               host_devices && !is->device ? "more than " : "", (double)total / unit, large ? "GiB" : "MiB", parts,
+	               (double)ram / unit, less, host_devices ? "lower max_vram, " : "");
+}

@@ -1,0 +1,119 @@
+/* How many rounds a step of RoundPipe has, and which partitioner cuts its stages. More rounds send weights and sums over the links again,
+ * and keep fewer boundaries in memory. */
+#include "core/log.h"
+#include "plan/plan_internal.h"
+
+#include "core/minmax.h"
+#include "partition/rounds.h"
+#include "schedule/schedule.h"
+
+enum { LONG_STEP = 16000 }; /* micro-batches times layers: from there on fewer numbers of rounds are tried */
+
+/* Shares: of a step's time that make no difference, more where the link's rates are not known, and that a quarter of the host's memory is
+ * worth; and idle time that is little. */
+static const double same_time = 0.005, same_time_by_compute_alone = 0.03, worth_memory = 0.02, much_memory = 0.25, little_idle = 0.08;
+
+struct choosing {
+	struct planning *planning;
+	struct candidate best; /* none while its round is 0 */
+	double fastest_s, same;
+	int slower; /* the last one, than is worth any memory */
+};
+
+/* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers
+ * included. 0: none. Of the plan that has just been made. */
+static int allowed_stages(const struct planning *planning, const struct candidate *candidate)
+{
+	const struct rh_run_bytes *bytes = &candidate->bytes;
+	const struct rh_plan *stages = &candidate->stages;
+	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
+	int64_t used = candidate->spare * stages->boundary_bytes;
+	int64_t room = bytes->total_budget - (bytes->total - bytes->boundaries) - spare * stages->boundary_bytes;
+	double share = bytes->boundaries > used && room > 0 ? (double)room / (double)(bytes->boundaries - used) : 0;
+	int count = stages->forward_stages + stages->backward_stages, most = (int)(share * count);
+	return most > planning->stages.devices && most < count ? most : 0;
+}
+
+/* With all spare buffers: without them devices wait for one another. Fewer, larger stages where boundaries want too much memory. */
+static int fit(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	int rc = planning_fit(planning, &choice, out), most;
+	if (rc && rc != RH_DOES_NOT_FIT)
+		return rc;
+	int64_t spare = planning->stages.devices > 1 ? planning->stages.devices * planning->stages.train_round : 0;
+	if (!rc && out->spare >= spare)
+		return 0;
+	if (!choice.long_rounds || out->cap_bytes < 0 || out->bytes.boundaries_nvme || !(most = allowed_stages(planning, out)))
+		return rc;
+	rh_error_clear();
+	choice.stages_most = most;
+	candidate_free(out);
+	return planning_fit(planning, &choice, out);
+}
+
+/* In order of the memory that they take, the most first. What does not fit is no choice. */
+static int consider(struct choosing *at, int64_t round, int long_rounds)
+{
+	struct planning *planning = at->planning;
+	int kinds = planning->request->config->spill;
+	const struct choice choice = {
+	        .round = round, .long_rounds = long_rounds && planning->balances, .kinds = kinds & RH_SPILL_AUTO ? 0 : kinds};
+	struct candidate now = {.cap_bytes = -1};
+	int rc = fit(planning, choice, &now);
+	if (!rc)
+		rc = rh_balance_step(&planning->balance, &planning->stages, now.joined, &now.stages, &now.balanced);
+	if (rc) {
+		candidate_free(&now);
+		if (rc == RH_DOES_NOT_FIT)
+			rh_error_clear();
+		return rc == RH_DOES_NOT_FIT ? 0 : rc;
+	}
+	int first = !at->best.choice.round;
+	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
+	at->slower = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
+	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
+	if (!first && now.balanced.step_s >= at->best.balanced.step_s * (1 - at->same) && !(saves && !at->slower)) {
+		candidate_free(&now);
+		return 0;
+	}
+	candidate_free(&at->best);
+	at->best = now;
+	return 0;
+}
+
+/* The fewest rounds first, until more of them only take longer; the default ones too where devices idle. What fits in the default ones is
+ * never refused. */
+static int consider_rounds(struct choosing *at, int64_t least)
+{
+	int64_t count = at->planning->options.train_micro_batches, round;
+	int layers = at->planning->costs.layers, rc = 0, goes_on = 1, times = count * layers > LONG_STEP ? 4 : 2;
+	for (int64_t rounds = 1; !rc && goes_on && (round = rh_round_count(count, rounds)) > least; rounds *= times) {
+		rc = consider(at, round, 1);
+		goes_on = !at->slower || at->best.balanced.idle > little_idle;
+	}
+	for (int long_rounds = 1; !rc && goes_on && long_rounds >= 0; long_rounds--)
+		rc = consider(at, least, long_rounds);
+	return rc;
+}
+
+int planning_rounds(struct planning *planning, struct candidate *out)
+{
+	const struct rh_run_request *request = planning->request;
+	struct choosing at = {.planning = planning,
+	                      .best = {.cap_bytes = -1},
+	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
+	int64_t fixed = request->config->round_micro_batches;
+	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
+	    !rh_schedule_is_roundpipe(planning->options.schedule))
+		return 0;
+	int rc = fixed ? consider(&at, fixed, 1)
+	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
+	if (!rc && fixed && planning->balances)
+		rc = consider(&at, fixed, 0);
+	if (rc) {
+		candidate_free(&at.best);
+		return rc;
+	}
+	*out = at.best;
+	return at.best.choice.round > 0;
+}

@@ -1,0 +1,360 @@
+#include "plan/plan_internal.h"
+
+#include "core/alloc.h"
+#include "core/hooks.h"
+#include "core/minmax.h"
+#include "partition/made.h"
+#include "schedule/schedule.h"
+
+#include <stdlib.h>
+
+enum { STEPS_JOINED = 3 }; /* of the recurrence that chooses cuts */
+
+/* The rows of a step as batches, and their losses: of two steps, where they may be joined. */
+static int64_t batch_bytes(const struct rh_workload *work, int stale)
+{
+	const struct rh_micro_shape *shape = &work->train;
+	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
+}
+
+/* May devices make the weights of a step's last blocks? Where the host's cores are not the devices'. */
+static int makes_weights(const struct planning *planning)
+{
+	const struct rh_store_options *store = &planning->store;
+	const char *hook = getenv(RH_HOOK_MAKE_WEIGHTS);
+	return planning->stages.trains && !planning->request->host_makes_weights && rh_schedule_is_roundpipe(planning->options.schedule) &&
+	       !store->published && store->dtype == RH_BF16 && store->optim == RH_OPTIM_ADAMW && store->layout == RH_LAYOUT_SPLIT &&
+	       !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) &&
+	       (hook ? *hook != '0' : planning->request->machine.device_room > 0);
+}
+
+void candidate_free(struct candidate *candidate)
+{
+	rh_plan_free(&candidate->stages);
+	*candidate = (struct candidate){.cap_bytes = -1};
+}
+
+/* Where devices have no room for as many rows of logits at once as they want, fewer. */
+static int pack_stages(struct planning *planning, struct rh_plan_request *request, struct rh_plan *out)
+{
+	struct rh_model *model = planning->request->model;
+	rh_model_cut(model, &planning->request->machine.grain);
+	int rc = rh_plan_make(request, out);
+	while (rc == RH_DOES_NOT_FIT && rh_model_cut_finer(model)) {
+		rh_error_clear();
+		rc = rh_plan_make(request, out);
+	}
+	return rc;
+}
+
+/* Stages for a device of so many bytes. A candidate's own stand where nothing that they follow from has changed. */
+static int make_stages(struct planning *planning, int64_t cap, struct candidate *candidate)
+{
+	struct rh_plan_request request = planning->stages;
+	struct rh_balance balance = planning->balance;
+	int weights = makes_weights(planning), joined = rh_executor_joins(&planning->options);
+	if (candidate->cap_bytes == cap && candidate->weights == weights && candidate->joined == joined)
+		return 0;
+	rh_plan_free(&candidate->stages);
+	candidate->cap_bytes = -1;
+	candidate->balanced = (struct rh_balanced){0};
+	request.device_cap_bytes = cap;
+	int rc = pack_stages(planning, &request, &candidate->stages);
+	if (rc) {
+		candidate->unfit = rc == RH_DOES_NOT_FIT;
+		return rc;
+	}
+	balance.request = &request;
+	balance.long_rounds = candidate->choice.long_rounds;
+	balance.stages_most = candidate->choice.stages_most;
+	balance.steps = joined ? STEPS_JOINED : 1;
+	if (planning->balances)
+		rc = rh_balance_plan(&balance, &candidate->stages, &candidate->balanced);
+	if (!rc && weights)
+		rc = rh_made_plan(&candidate->stages, planning->request->model, request.devices, cap);
+	if (rc)
+		return rc;
+	candidate->cap_bytes = cap;
+	candidate->weights = weights;
+	candidate->joined = joined;
+	candidate->head_rows = planning->request->model->head_rows;
+	return 0;
+}
+
+/* CPU devices' memory is host memory: where the user gave no max_vram, the devices share what the rest of the plan leaves of max_ram. The
+ * rest depends on the stages and these on what is left, so this is asked some times over. */
+static int fit_caps(struct planning *planning, struct candidate *candidate)
+{
+	const struct rh_config *config = planning->request->config;
+	int64_t room = planning->request->machine.device_room, ram = planning->request->machine.ram_bytes;
+	int64_t cap = config->max_vram ? config->max_vram : room ? room : ram;
+	candidate->unfit = 0;
+	for (int tries = 0; tries < 4; tries++) {
+		int rc = make_stages(planning, cap > 0 ? cap : 0, candidate);
+		candidate->bytes.device_budget = cap;
+		candidate->bytes.total_budget = ram;
+		rc = rc ? rc : planning_count_bytes(planning, candidate);
+		if (rc == RH_DOES_NOT_FIT && (config->max_vram || room))
+			return rh_fail_in(rc, config->max_vram ? "max_vram" : "device");
+		if (rc == RH_DOES_NOT_FIT) {
+			candidate->unfit &= tries == 0; /* else with more of the rest on NVMe they might */
+			return rh_fail_in(rc, "max_ram: of %.1f MiB, %.1f are left for each device", (double)ram / 1048576,
+			                  (double)(cap > 0 ? cap : 0) / 1048576);
+		}
+		if (rc || candidate->bytes.total <= ram)
+			return rc;
+		if (config->max_vram || room)
+			break;
+		int64_t beside = candidate->bytes.total - rh_bytes_times(candidate->bytes.device, candidate->bytes.host_devices);
+		cap = (ram - beside) / candidate->bytes.host_devices;
+		if (cap <= 0) { /* too much without devices already, which took all that they were let */
+			candidate->bytes.device = 0;
+			candidate->bytes.total = beside;
+			break;
+		}
+	}
+	return planning_refuse_ram(candidate);
+}
+
+void planning_apply(struct planning *planning, const struct choice *choice)
+{
+	struct rh_plan_request *stages = &planning->stages;
+	int64_t count = planning->options.train_micro_batches;
+	int roundpipe = rh_schedule_is_roundpipe(planning->options.schedule);
+	planning->options.train_round = roundpipe ? choice->round : count;
+	stages->train_round = choice->round < count ? choice->round : count;
+	if (roundpipe)
+		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
+	planning->store.spill = choice->kinds;
+	planning->options.spills_boundaries = (choice->kinds & RH_SPILL_ACTIVATIONS) != 0;
+}
+
+/* Spare boundary buffers are the first to go: all at once, or, where each saves writing, by halves. With one a micro-batch of a round for
+ * each device none waits for another's (measured in virtual time: 8 devices, an 8B model: 67 s a step without, 38 with); and what the next
+ * slot reads need not go to NVMe. */
+int planning_fit(struct planning *planning, const struct choice *choice, struct candidate *out)
+{
+	planning_apply(planning, choice);
+	int spills = planning->options.spills_boundaries, devices = planning->stages.devices;
+	int64_t spare = spills || devices > 1 ? devices * planning->stages.train_round : 0;
+	out->choice = *choice;
+	for (;; spare = spills ? spare / 2 : 0) {
+		out->spare = spare;
+		rh_error_clear();
+		int rc = fit_caps(planning, out);
+		if (rc != RH_DOES_NOT_FIT || !spare || out->unfit)
+			return rc;
+	}
+}
+
+/* What auto may choose, the first that is enough: state is touched once a step, so it goes first. */
+static const int spill_choices[] = {0, RH_SPILL_OPTIMIZER, RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS,
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS,
+                                    RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS | RH_SPILL_ACTIVATIONS};
+
+/* With as little on NVMe as `spill` and max_ram ask for. */
+static int fit_spilled(struct planning *planning, struct choice choice, struct candidate *out)
+{
+	const struct rh_config *config = planning->request->config;
+	int rc = RH_DOES_NOT_FIT;
+	if (!(config->spill & RH_SPILL_AUTO)) {
+		choice.kinds = config->spill;
+		return planning_fit(planning, &choice, out);
+	}
+	for (size_t i = 0; rc == RH_DOES_NOT_FIT && !out->unfit && i < sizeof spill_choices / sizeof *spill_choices; i++) {
+		choice.kinds = spill_choices[i];
+		rc = planning_fit(planning, &choice, out);
+	}
+	return rc;
+}
+
+int64_t rh_run_plan_nvme_writes(const struct rh_run_plan *plan, int64_t steps)
+{
+	int64_t each = plan->bytes.nvme_step;
+	if (each && steps > (INT64_MAX / 2 - plan->bytes.nvme_loaded) / each)
+		return INT64_MAX;
+	return each * steps + plan->bytes.nvme_loaded;
+}
+
+int rh_run_plan_check_nvme(const struct rh_run_plan *plan, const struct rh_config *config, int64_t steps)
+{
+	int64_t needed = plan->bytes.nvme, writes = rh_run_plan_nvme_writes(plan, steps);
+	if (!needed)
+		return 0;
+	if (needed > config->max_nvme)
+		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
+		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
+	if (config->max_nvme_writes && writes > config->max_nvme_writes)
+		return rh_fail(
+		        -EDQUOT,
+		        "max_nvme_writes: the run will write %.1f MiB to NVMe (%.1f a step, %lld steps) and may write %.1f; raise it, "
+		        "spill less, or train fewer steps",
+		        (double)writes / 1048576, (double)plan->bytes.nvme_step / 1048576, (long long)steps,
+		        (double)config->max_nvme_writes / 1048576);
+	return 0;
+}
+
+static double rate_of(double one_way, double both)
+{
+	double half = both / 2;
+	return half > 0 && (one_way <= 0 || half < one_way) ? half : one_way;
+}
+
+/* What gradient sums take between rounds, where devices have memory of their own. */
+static int weigh_sums(struct planning *planning)
+{
+	const struct rh_hardware_link *link = &planning->request->machine.hardware->link;
+	struct rh_balance *balance = &planning->balance;
+	int layers = planning->costs.layers,
+	    each = planning->stages.model->dtype != RH_F32 ? 6 : 4; /* bytes a parameter, of them 4 a sum */
+	if (!planning->request->machine.device_room)
+		return 0;
+	balance->up_bytes_per_s = rate_of(link->up_bytes_per_s, link->both_bytes_per_s);
+	balance->down_bytes_per_s = rate_of(link->down_bytes_per_s, link->both_bytes_per_s);
+	balance->sum_s = rh_alloc((size_t)layers, sizeof *balance->sum_s);
+	if (!balance->sum_s)
+		return -ENOMEM;
+	for (int l = 0; l < layers && balance->up_bytes_per_s > 0; l++)
+		balance->sum_s[l] = 4 * (double)planning->costs.layer[l].gradient_bytes / each / balance->up_bytes_per_s;
+	return 0;
+}
+
+/* RoundPipe's stages on several devices, where the user has not cut them; and its rounds. */
+static int weigh_layers(struct planning *planning)
+{
+	const struct rh_plan_request *stages = &planning->stages;
+	const struct rh_run_machine *machine = &planning->request->machine;
+	if (!stages->trains || !machine->hardware || !rh_schedule_is_roundpipe(planning->options.schedule) ||
+	    (stages->devices < 2 && !machine->device_room))
+		return 0;
+	planning->balances = stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0;
+	planning->balance =
+	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->options.train_micro_batches, .steps = 1};
+	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);
+	return rc ? rc : weigh_sums(planning);
+}
+
+/* All that does not depend on the schedule. */
+static void describe(const struct rh_run_request *request, struct planning *out)
+{
+	const struct rh_config *config = request->config;
+	const struct rh_workload *work = request->work;
+	int trains = work->train_micro_batches > 0, devices = request->machine.devices;
+	*out = (struct planning){.request = request};
+	out->data_bytes = work->data_bytes + batch_bytes(work, config->optimizer_staleness > 0);
+	out->stages = (struct rh_plan_request){.model = request->model,
+	                                       .trains = trains,
+	                                       .train = work->train,
+	                                       .infer = work->infer,
+	                                       .infer_logits = work->infer_logits,
+	                                       .cache_rows = work->cache_rows,
+	                                       .cap_key = config->max_vram               ? "max_vram"
+	                                                  : request->machine.device_room ? NULL
+	                                                                                 : "max_ram",
+	                                       .found = &out->found,
+	                                       .devices = devices,
+	                                       .forward_cuts = config->forward_cuts,
+	                                       .backward_cuts = config->backward_cuts,
+	                                       .forward_cut_count = config->forward_cut_count,
+	                                       .backward_cut_count = config->backward_cut_count};
+	out->options =
+	        (struct rh_executor_options){.model = request->model,
+	                                     .devices = devices,
+	                                     .registers = request->machine.device_room > 0,
+	                                     .train_micro_batches = work->train_micro_batches,
+	                                     .infer_micro_batches = work->infer_micro_batches,
+	                                     .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
+	                                     .score_cols = work->infer_logits ? request->model->config->vocab_size : work->infer.choices,
+	                                     .infer_logits = work->infer_logits,
+	                                     .cache_rows = work->cache_rows,
+	                                     .space = request->space,
+	                                     .stale = trains && config->optimizer_staleness > 0,
+	                                     .seed = config->seed};
+	out->store = (struct rh_store_options){.dtype = config->dtype,
+	                                       .layout = config->state_layout,
+	                                       .optim = config->optim,
+	                                       .momentum = config->momentum != 0,
+	                                       .published = out->options.stale,
+	                                       .addresses_only = request->machine.simulated,
+	                                       .space = request->space};
+	rh_model_cut(request->model, &request->machine.grain);
+}
+
+static int check_room(const struct rh_run_request *request)
+{
+	int64_t cap = request->config->max_vram, room = request->machine.device_room;
+	if (room && cap > room)
+		return rh_fail(RH_DOES_NOT_FIT, "max_vram: %.1f MiB, but only %.1f MiB are free for each device; lower it",
+		               (double)cap / 1048576, (double)room / 1048576);
+	return 0;
+}
+
+/* The model's head is cut as the plan was made for. */
+static void cut_head(const struct rh_run_request *request, int64_t rows)
+{
+	rh_model_cut(request->model, &request->machine.grain);
+	while (request->model->head_rows > rows && rh_model_cut_finer(request->model))
+		;
+}
+
+/* What the chosen candidate is, and what executor and store are created with; the candidate is then empty. */
+static void settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out)
+{
+	planning_apply(planning, &candidate->choice);
+	planning->options.spare_boundaries = candidate->spare;
+	planning->options.page_bytes =
+	        rh_store_page_bytes(planning->request->model->block, planning->request->model->blocks, &planning->store);
+	*out = (struct rh_run_plan){.stages = candidate->stages,
+	                            .schedule = planning->options.schedule,
+	                            .train_round = rh_min(planning->options.train_round, planning->options.train_micro_batches),
+	                            .spill = candidate->choice.kinds,
+	                            .bytes = candidate->bytes,
+	                            .balanced = candidate->balanced,
+	                            .head_rows = candidate->head_rows,
+	                            .options = planning->options,
+	                            .store = planning->store,
+	                            .cuts = planning->cuts,
+	                            .put_off = planning->put_off};
+	candidate->stages = (struct rh_plan){0};
+	planning->cuts = NULL;
+	planning->put_off = NULL;
+}
+
+int rh_run_plan_make(const struct rh_run_request *request, struct rh_run_plan *out)
+{
+	struct planning planning;
+	struct candidate candidate = {.cap_bytes = -1};
+	*out = (struct rh_run_plan){0};
+	describe(request, &planning);
+	int rc = check_room(request);
+	if (!rc && request->work->train_micro_batches)
+		rc = planning_schedule(&planning);
+	if (!rc && request->stages != RH_STAGES_PACKED)
+		rc = weigh_layers(&planning);
+	if (!rc && request->stages == RH_STAGES_CHOSEN)
+		rc = planning_rounds(&planning, &candidate);
+	if (!rc) {
+		int64_t round = request->config->round_micro_batches, count = request->work->train_micro_batches;
+		const struct choice choice = {.round = round ? round : rh_roundpipe_default_round(count, planning.stages.devices)};
+		rc = fit_spilled(&planning, choice, &candidate);
+	}
+	if (rc >= 0)
+		cut_head(request, candidate.head_rows);
+	if (rc >= 0 || rc == RH_DOES_NOT_FIT)
+		settle(&planning, &candidate, out);
+	candidate_free(&candidate);
+	rh_costs_free(&planning.costs);
+	rh_free(planning.balance.sum_s);
+	rh_free(planning.cuts);
+	rh_free(planning.put_off);
+	rh_plan_found_free(&planning.found);
+	return rc > 0 ? 0 : rc;
+}
+
+void rh_run_plan_free(struct rh_run_plan *plan)
+{
+	rh_plan_free(&plan->stages);
+	rh_free(plan->cuts);
+	rh_free(plan->put_off);
+	*plan = (struct rh_run_plan){0};
+}
