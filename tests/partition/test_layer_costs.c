@@ -1,0 +1,198 @@
+/* What each layer costs is the sum of the ops that it emits: every layer of every family, alike ones included, whose costs are measured
+ * once. Ops are emitted here layer by layer, into a tally of this test's own. */
+#include "check.h"
+
+#include "core/alloc.h"
+#include "model/family.h"
+#include "partition/costs.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#define MODELS "tests/reference/models"
+
+enum { FAMILIES_MOST = 64 };
+
+static const struct rh_rates rates = {.product_flops_per_s = 1e12, .other_flops_per_s = 1e11, .memory_bytes_per_s = 1e11, .launch_s = 2e-6};
+
+struct tally {
+	double seconds, product_flops;
+	int64_t launches;
+};
+
+static int tally_op(void *sink, const struct rh_op *op)
+{
+	struct tally *tally = sink;
+	struct rh_op_cost cost = rh_op_cost(op);
+	double arithmetic = cost.product_flops / rates.product_flops_per_s + cost.other_flops / rates.other_flops_per_s;
+	tally->seconds += rates.launch_s + fmax(arithmetic, cost.bytes / rates.memory_bytes_per_s);
+	tally->product_flops += cost.product_flops;
+	tally->launches++;
+	return 0;
+}
+
+/* Where weights and gradient sums would lie. */
+struct places {
+	char **weights;
+	float *(*gradient)[2];
+	struct rh_stage_state state;
+};
+
+static void places_make(const struct rh_model *model, struct places *out)
+{
+	out->weights = rh_alloc((size_t)model->blocks, sizeof *out->weights);
+	out->gradient = rh_alloc((size_t)model->blocks, sizeof *out->gradient);
+	assert_true(out->weights && out->gradient);
+	for (int b = 0; b < model->blocks; b++) {
+		out->weights[b] = (char *)((uintptr_t)1 << 50);
+		out->gradient[b][0] = out->gradient[b][1] = (float *)((uintptr_t)1 << 51);
+	}
+	check_ok(rh_stage_state_create(model, &out->state));
+}
+
+static void places_free(struct places *places)
+{
+	rh_free(places->weights);
+	rh_free(places->gradient);
+	rh_stage_state_free(&places->state);
+}
+
+/* A layer's forward, what its backward recomputes, and its backward. */
+static void emit_layer(const struct rh_model *model, struct places *places, struct rh_micro_shape shape, int l, struct tally tally[3])
+{
+	struct rh_arena arena = rh_arena_measuring();
+	struct rh_view any = rh_view_of((char *)(uintptr_t)RH_ALIGN, model->dtype, shape.tokens, model->config->hidden_size);
+	struct rh_head_out head = {.loss = rh_view_of(any.data, RH_F32, shape.head_rows, 1),
+	                           .hit = rh_view_of(any.data, RH_I32, shape.head_rows, 1)};
+	struct rh_emit emit = {.model = model,
+	                       .launch = tally_op,
+	                       .sink = &tally[0],
+	                       .arena = &arena,
+	                       .saved = &arena,
+	                       .shape = shape,
+	                       .micro = (char *)(uintptr_t)RH_ALIGN,
+	                       .dropout = model->dropout,
+	                       .loss_scale = 1,
+	                       .weights = places->weights,
+	                       .gradient = places->gradient};
+	check_ok(rh_stage_forward(&emit, l, l + 1, any, NULL, &head));
+	arena = rh_arena_measuring();
+	emit.sink = &tally[1];
+	check_ok(rh_stage_save(&emit, l, l + 1, any, (struct rh_view){0}, &places->state, &head));
+	emit.sink = &tally[2];
+	if (l >= model->first_trained)
+		check_ok(rh_stage_backward(&emit, l, l + 1, &places->state, any, any));
+}
+
+static void check_same(double is, double emitted)
+{
+	check_near(is, emitted, 1e-9 * fabs(emitted) + 1e-15);
+}
+
+/* Layers that see fewer keys cost less: how many of them do. */
+static int check_costs(const struct rh_model *model, struct rh_micro_shape shape)
+{
+	struct rh_costs costs;
+	struct places places;
+	int cheaper = 0;
+	places_make(model, &places);
+	check_ok(rh_costs_measure(model, &shape, &rates, 0, &costs));
+	for (int l = 0; l < model->layers; l++) {
+		struct tally tally[3] = {{0}};
+		const struct rh_layer_cost *is = &costs.layer[l];
+		emit_layer(model, &places, shape, l, tally);
+		check_same(is->forward_s, tally[0].seconds);
+		check_same(is->forward_flops, tally[0].product_flops);
+		assert_int_equal(is->forward_launches, tally[0].launches);
+		assert_int_equal(is->backward_launches, tally[1].launches + tally[2].launches);
+		/* the head's backward holds what makes the loss: its gradients are one op with it */
+		int head = model->layer[l].kind == RH_LAYER_HEAD;
+		check_same(is->backward_s, tally[2].seconds + (head ? tally[1].seconds - tally[0].seconds : 0));
+		check_same(is->backward_flops, tally[2].product_flops + (head ? tally[1].product_flops - tally[0].product_flops : 0));
+		check_same(is->recompute_s - is->recompute_spared_s, head ? 0 : tally[1].seconds);
+		cheaper += l > 1 && !head && is->forward_flops < costs.layer[1].forward_flops;
+	}
+	rh_costs_free(&costs);
+	places_free(&places);
+	return cheaper;
+}
+
+/* On the attention's projections alone: experts take none. */
+static int attention_module(const void *context, const char *name, int64_t *r, double *scale)
+{
+	(void)context;
+	*r = strstr(name, "attn") ? 4 : 0;
+	*scale = 2;
+	return 0;
+}
+
+static void check_model(const struct rh_model_config *config)
+{
+	const struct rh_lora_config lora = {.module = attention_module};
+	const struct rh_micro_shape shape = {.tokens = 96, .documents = 3, .longest = 40, .head_rows = 50};
+	for (int variant = 0; variant < 4; variant++) {
+		struct rh_model *model;
+		check_ok(rh_model_create(config, variant & 1 ? RH_BF16 : RH_F32, variant & 2 ? &lora : NULL, &model));
+		(void)check_costs(model, shape);
+		rh_model_destroy(model);
+	}
+}
+
+static void test_each_layer_of_each_family_costs_what_it_emits(void **state)
+{
+	(void)state;
+	int seen[FAMILIES_MOST] = {0}, models = 0;
+	DIR *dir = opendir(MODELS);
+	assert_non_null(dir);
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		char path[512];
+		struct rh_model_config config;
+		snprintf(path, sizeof path, MODELS "/%s/config.json", entry->d_name);
+		if (*entry->d_name == '.' || access(path, R_OK))
+			continue;
+		check_ok(rh_model_config_load(path, &config));
+		for (size_t f = 0; rh_family_at(f); f++)
+			seen[f] += rh_family_at(f) == config.family;
+		check_model(&config);
+		rh_model_config_free(&config);
+		models++;
+	}
+	closedir(dir);
+	for (size_t f = 0; rh_family_at(f); f++)
+		if (!seen[f])
+			fail_msg("no reference model is of family %s", rh_family_at(f)->model_type);
+	printf("%d models\n", models);
+}
+
+/* Of six layers those from the third on have a window: each has its own cost, not the one below's. */
+static void test_windowed_layers_cost_less_than_full_ones(void **state)
+{
+	(void)state;
+	struct rh_model_config config;
+	struct rh_model *model;
+	const struct rh_micro_shape shape = {.tokens = 96, .documents = 1, .longest = 96, .head_rows = 50};
+	json_t *json = json_load_file(MODELS "/qwen2/config.json", 0, NULL);
+	assert_non_null(json);
+	(void)json_object_del(json, "layer_types");
+	assert_int_equal(json_object_set_new(json, "num_hidden_layers", json_integer(6)), 0);
+	assert_int_equal(json_object_set_new(json, "use_sliding_window", json_true()), 0);
+	assert_int_equal(json_object_set_new(json, "sliding_window", json_integer(8)), 0);
+	assert_int_equal(json_object_set_new(json, "max_window_layers", json_integer(2)), 0);
+	check_ok(rh_model_config_parse(json, "windowed", &config));
+	json_decref(json);
+	check_ok(rh_model_create(&config, RH_F32, NULL, &model));
+	assert_int_equal(check_costs(model, shape), 4);
+	rh_model_destroy(model);
+	rh_model_config_free(&config);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_each_layer_of_each_family_costs_what_it_emits),
+	        cmocka_unit_test(test_windowed_layers_cost_less_than_full_ones),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
