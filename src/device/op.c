@@ -79,17 +79,28 @@ const char *rh_op_fault(const struct rh_op *op)
 	return check.fault ? check.fault : overlap_fault(op, def);
 }
 
+/* Of a part. */
+static int add_flops(void *user, const struct rh_op *part)
+{
+	struct rh_op_cost *cost = user, own = rh_op_cost(part);
+	cost->product_flops += own.product_flops;
+	cost->other_flops += own.other_flops;
+	return 0;
+}
+
 struct rh_op_cost rh_op_cost(const struct rh_op *op)
 {
 	const struct op_def *def = defs[op->kind];
 	struct rh_op_cost cost = {0};
-	if (def->cost)
+	if (def->parts)
+		RH_ASSERT(def->parts(op, add_flops, &cost) == 0);
+	else if (def->cost)
 		def->cost(op, &cost);
 	else
 		cost.other_flops = def->flops.each * area(op->operand[def->flops.operand]);
 	for (int i = 0; i < def->info.operands; i++) { /* once each, as far as it is touched */
 		struct rh_view view = op->operand[i];
-		if (!view.data)
+		if (!view.data || def->info.operand[i].access == RH_ACCESS_NONE)
 			continue;
 		if (def->touched)
 			view.rows = def->touched(op, i);
@@ -99,8 +110,29 @@ struct rh_op_cost rh_op_cost(const struct rh_op *op)
 	return cost;
 }
 
+int rh_op_is_fused(enum rh_op_kind kind)
+{
+	return defs[kind]->parts != NULL;
+}
+
+int rh_op_parts(const struct rh_op *op, rh_op_run *run, void *user)
+{
+	RH_ASSERT(rh_op_is_fused(op->kind));
+	return defs[op->kind]->parts(op, run, user);
+}
+
+static int part_oracle(void *user, const struct rh_op *part)
+{
+	(void)user;
+	rh_op_oracle(part);
+	return 0;
+}
+
 void rh_op_oracle(const struct rh_op *op)
 {
 	RH_ASSERT(!rh_op_fault(op));
-	defs[op->kind]->oracle(op);
+	if (rh_op_is_fused(op->kind))
+		RH_ASSERT(rh_op_parts(op, part_oracle, NULL) == 0);
+	else
+		defs[op->kind]->oracle(op);
 }

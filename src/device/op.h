@@ -53,7 +53,16 @@
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
-	PLAIN(ADAMW_WEIGHTS, adamw_weights)
+	PLAIN(ADAMW_WEIGHTS, adamw_weights)                                                                                                \
+	OWN(ADD_RMSNORM, add_rmsnorm)                                                                                                      \
+	OWN(QK_ROPE, qk_rope)                                                                                                              \
+	OWN(QK_ROPE_BACKWARD, qk_rope_backward)                                                                                            \
+	OWN(LORA_LOW, lora_low)                                                                                                            \
+	OWN(LORA_PART, lora_part)                                                                                                          \
+	OWN(LORA_LOW_GRADIENT, lora_low_gradient)                                                                                          \
+	OWN(LORA_INPUT_GRADIENT, lora_input_gradient)                                                                                      \
+	OWN(LORA_A_GRADIENT, lora_a_gradient)                                                                                              \
+	OWN(LORA_B_GRADIENT, lora_b_gradient)
 
 #define RH_OP_KIND(kind, name) RH_OP_##kind,
 enum rh_op_kind { RH_OPS(RH_OP_KIND, RH_OP_KIND) RH_OP_KINDS };
@@ -314,6 +323,57 @@ enum {
 	RH_ADAMW_WEIGHTS_NEW_LOWER
 };
 
+/* Fused ops: each stands for several others, its parts (rh_op_parts), so that a GPU launches once and moves less. Devices that have no
+ * kernel of their own for one run its parts; both round where the parts round, unless said otherwise.
+ *
+ * ADD_RMSNORM: ADD, then RMSNORM of the sum: sum (T,n) act = a + b, rounded; rstd (T,1) F32 and y (T,n) act = RMSNORM of sum, w (1,n). */
+enum {
+	RH_ADD_RMSNORM_A,
+	RH_ADD_RMSNORM_B,
+	RH_ADD_RMSNORM_W,
+	RH_ADD_RMSNORM_SUM,
+	RH_ADD_RMSNORM_Y,
+	RH_ADD_RMSNORM_RSTD
+};
+
+/* QK_ROPE: x (T,(heads+kv_heads)*D) act holds query heads, then key heads. y, shaped as x, = RMSNORM of each head by q_w or k_w (1,D),
+ * rounded to act, then ROPE; rstd (T,heads+kv_heads) F32. BACKWARD: dx = gradient, may be dy: dy is turned back and rounded to act, then
+ * RMSNORM_BACKWARD; dq_w, dk_w (1,D) F32 += or absent. */
+enum { RH_QK_ROPE_X, RH_QK_ROPE_Q_W, RH_QK_ROPE_K_W, RH_QK_ROPE_TABLE, RH_QK_ROPE_Y, RH_QK_ROPE_RSTD };
+enum {
+	RH_QK_ROPE_BACKWARD_X,
+	RH_QK_ROPE_BACKWARD_Q_W,
+	RH_QK_ROPE_BACKWARD_K_W,
+	RH_QK_ROPE_BACKWARD_RSTD,
+	RH_QK_ROPE_BACKWARD_TABLE,
+	RH_QK_ROPE_BACKWARD_DY,
+	RH_QK_ROPE_BACKWARD_DX,
+	RH_QK_ROPE_BACKWARD_DQ_W,
+	RH_QK_ROPE_BACKWARD_DK_W
+};
+
+/* Adapters of up to 3 linears that read the same x (T,in) and whose outputs lie side by side: module m, out[m] columns of y, has a_m
+ * (r_m,in), b_m (out[m],r_m) and scale[m]; or neither, and counts for nothing. drop_m(x) is DROPOUT of x with site[m] (x itself where p is
+ * 0), rounded to act. Operands of all six are named alike; those of absent modules are absent.
+ * LOW:             low_m (T,r_m) = drop_m(x) a_m^T                  wide: x, matrix: a_m
+ * PART:            y = scale_m low_m b_m^T, side by side, 0 where there is no module; + c (T, sum of out) of y's dtype or absent
+ *                                                                   wide: y, matrix: b_m
+ * LOW_GRADIENT:    dlow_m (T,r_m) = scale_m dy_m b_m                wide: dy, low: dlow_m, matrix: b_m
+ * INPUT_GRADIENT:  dx (T,in) = sum of drop_m's gradient of dlow_m a_m, in the order of m, rounded once, or after each module
+ *                                                                   wide: dx, low: dlow_m, matrix: a_m
+ * A_GRADIENT:      da_m (r_m,in) F32 += dlow_m^T drop_m(x)          wide: x, low: dlow_m, matrix: da_m
+ * B_GRADIENT:      db_m (out[m],r_m) F32 += scale_m dy_m^T low_m    wide: dy, matrix: db_m
+ * space (T,in) act: workspace of those that drop, where p is not 0. */
+enum { RH_LORA_MODULES = 3 };
+enum {
+	RH_LORA_WIDE,
+	RH_LORA_LOWS,
+	RH_LORA_MATRICES = RH_LORA_LOWS + RH_LORA_MODULES,
+	RH_LORA_SPACE = RH_LORA_MATRICES + RH_LORA_MODULES, /* of PART: c */
+	RH_LORA_OPERANDS
+};
+enum { RH_LORA_C = RH_LORA_SPACE };
+
 /* The most operands of an op. */
 enum { RH_OP_OPERANDS = 14 };
 
@@ -378,6 +438,16 @@ struct rh_op {
 			int64_t chunk;
 		} scaled_gemm;
 		struct rh_adamw_terms adamw_weights;
+		struct {
+			int64_t heads, kv_heads;
+			float epsilon;
+		} qk_rope; /* and its backward; of ADD_RMSNORM epsilon alone */
+		struct {
+			int64_t out[RH_LORA_MODULES]; /* 0: no linear */
+			float scale[RH_LORA_MODULES], p;
+			uint32_t site[RH_LORA_MODULES], step, micro_batch;
+			uint64_t seed;
+		} lora;
 	};
 };
 
@@ -404,6 +474,11 @@ struct rh_op_cost {
 	double product_flops, other_flops, bytes;
 };
 struct rh_op_cost rh_op_cost(const struct rh_op *op);
+
+/* Of a fused op: calls `run` with each of its parts in order, until one fails; that one's status. */
+typedef int rh_op_run(void *user, const struct rh_op *part);
+int rh_op_parts(const struct rh_op *op, rh_op_run *run, void *user);
+int rh_op_is_fused(enum rh_op_kind kind);
 
 /* The op in plain C on host memory, fp64 sums where fp32 order would matter: what every device is tested against. */
 void rh_op_oracle(const struct rh_op *op);

@@ -36,7 +36,6 @@ void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct r
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
-void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y);
 
 /* Of the micro-batch's positions. */
 struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena);
@@ -60,16 +59,21 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 
 /* linear.c: `count` projections, first..first+count-1, whose rows lie back to back and which read the same x: one product, then each one's
  * adapter. y (T, sum of out) = x W^T + bias + adapters' parts + residual; y may not be the residual. low[p], where the module is adapted,
- * receives x A^T (absent: taken from the arena). y absent: only low is made. */
+ * receives x A^T. y absent: only low is made. */
 struct emit_linears {
 	int layer, first, count;
 };
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low);
+/* The same, but for a residual that is to be added apart: then what it is to be added to is returned, in the arena. */
+struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
+                                 struct rh_view y, const struct rh_view *low);
 /* dx (T,in) = dy W + adapters' part; absent dx: not wanted. Then the gradients: dW += dy^T x, db += column sums, and the adapters'. In two
- * calls, as x is often known only after dx has been used. Between the two the adapters' d_low lie in the arena. */
-void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx);
-void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low);
+ * calls, as x is often known only after dx has been used. The first makes d_low[p] (T,r) of adapted modules, in the arena of
+ * emit_linear_operands: there until the second. */
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low);
+void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
+                    const struct rh_view *d_low);
 /* Where an operand of emit_linear_dw belongs: emit->late if that is put off and there is something to put off. */
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
 

@@ -11,14 +11,14 @@ static struct rh_view adapter_b(const struct rh_emit *emit, const struct rh_laye
 	return emit_weight(emit, layer, 1, linear->lora_b, linear->out, linear->r);
 }
 
-/* What the adapter sees of x: itself, or a dropped copy in the arena. */
-static struct rh_view dropped(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x)
+static struct rh_view gradient_a(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
 {
-	if (emit->dropout == 0)
-		return x;
-	struct rh_view copy = emit_act(emit, x.rows, x.cols);
-	emit_dropout(emit, layer, linear, x, (struct rh_view){0}, copy);
-	return copy;
+	return emit_gradient(emit, layer, 1, linear->lora_a, linear->r, linear->in);
+}
+
+static struct rh_view gradient_b(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear)
+{
+	return emit_gradient(emit, layer, 1, linear->lora_b, linear->out, linear->r);
 }
 
 static int64_t total_out(const struct rh_layer *layer, struct emit_linears which)
@@ -37,98 +37,102 @@ static int any_adapted(const struct rh_layer *layer, struct emit_linears which)
 	return 0;
 }
 
-/* low (T,r) = drop(x) A^T of one module (absent: taken from the arena), and part (T,out) = scale * low B^T + c; part absent: only low. */
-static void adapter_part(struct rh_emit *emit, int index, const struct rh_linear *linear, struct rh_view x, struct rh_view low,
-                         struct rh_view c, struct rh_view part)
+static struct rh_view base_weight(const struct rh_emit *emit, const struct rh_layer *layer, struct emit_linears which)
 {
-	const struct rh_layer *layer = &emit->model->layer[index];
-	int64_t mark = emit->arena->used;
-	if (!low.data)
-		low = emit_act(emit, x.rows, linear->r);
-	struct rh_view seen = dropped(emit, index, linear, x);
-	emit_gemm(emit, &(struct emit_product){.a = seen, .b = adapter_a(emit, layer, linear), .trans_b = 1, .d = low});
-	if (part.data)
-		emit_gemm(emit,
-		          &(struct emit_product){
-		                  .a = low, .b = adapter_b(emit, layer, linear), .trans_b = 1, .alpha = linear->scale, .c = c, .d = part});
-	rh_arena_reset(emit->arena, mark);
+	const struct rh_linear *linear = &layer->proj[which.first];
+	return emit_weight(emit, layer, 0, linear->weight, total_out(layer, which), linear->in);
 }
 
-/* low of every adapted module, and the adapters' parts side by side: sum (T, sum of out) = parts + c, zero where there is no adapter; c
- * only with a single projection. */
-static void adapter_parts(struct rh_emit *emit, struct emit_linears which, struct rh_view x, const struct rh_view *low, struct rh_view c,
-                          struct rh_view sum)
+/* One op of all adapters of the joint: `wide` as the kind has it, lows and matrices those of the modules that have an adapter. more: c of
+ * PART; of the others workspace is taken. */
+struct lora {
+	enum rh_op_kind kind;
+	struct rh_view wide, more;
+	const struct rh_view *low;
+	struct rh_view (*matrix)(const struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear);
+};
+
+static void emit_lora(struct rh_emit *emit, struct emit_linears which, const struct lora *lora)
 {
-	const struct rh_linear *linear = &emit->model->layer[which.layer].proj[which.first];
-	int64_t column = 0;
-	for (int i = 0; i < which.count; column += linear[i++].out) {
-		struct rh_view part = rh_view_cols(sum, column, linear[i].out);
-		if (linear[i].r)
-			adapter_part(emit, which.layer, &linear[i], x, low[which.first + i], c, part);
-		else if (part.data)
-			emit_fill(emit, part);
+	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	struct rh_op op = {.kind = lora->kind};
+	int64_t mark = emit->arena->used;
+	RH_ASSERT(which.count <= RH_LORA_MODULES);
+	op.operand[RH_LORA_WIDE] = lora->wide;
+	op.operand[RH_LORA_SPACE] = lora->more;
+	op.lora.seed = emit->seed;
+	op.lora.step = emit->step;
+	op.lora.micro_batch = emit->micro_batch;
+	op.lora.p = emit->dropout;
+	for (int m = 0; m < which.count; m++) {
+		const struct rh_linear *linear = &layer->proj[which.first + m];
+		op.lora.out[m] = linear->out;
+		op.lora.scale[m] = linear->scale;
+		op.lora.site[m] = (uint32_t)(which.layer * RH_PROJS + linear->site);
+		if (!linear->r)
+			continue;
+		op.operand[RH_LORA_LOWS + m] = lora->low[which.first + m];
+		op.operand[RH_LORA_MATRICES + m] = lora->matrix(emit, layer, linear);
 	}
+	if (emit->dropout > 0 && (lora->matrix == adapter_a || lora->matrix == gradient_a))
+		op.operand[RH_LORA_SPACE] = emit_act(emit, lora->wide.rows, lora->wide.cols);
+	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* The adapters' parts come first and the base product adds them, so that what is rounded to bf16 is the whole sum. Added to a rounded
  * product they would be lost wherever they are below half its unit: in the first steps, while B is near zero, nearly everywhere. A bf16
- * residual is added last for the same reason. */
+ * residual is added last for the same reason: then what is returned is to be added to it, else nothing. */
+struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual,
+                                 struct rh_view y, const struct rh_view *low)
+{
+	const struct rh_layer *layer = &emit->model->layer[which.layer];
+	struct rh_view bias = emit_weight(emit, layer, 0, layer->proj[which.first].bias, 1, total_out(layer, which)), none = {0};
+	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32;
+	RH_ASSERT(!residual.data || which.count == 1);
+	struct rh_view sum = apart ? emit_act(emit, y.rows, y.cols) : y, before = apart ? none : residual;
+	if (any)
+		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW, .wide = x, .low = low, .matrix = adapter_a});
+	if (any && y.data)
+		emit_lora(emit, which,
+		          &(struct lora){.kind = RH_OP_LORA_PART, .wide = sum, .more = before, .low = low, .matrix = adapter_b});
+	if (y.data)
+		emit_linear_product(emit, &(struct emit_product){.a = x,
+		                                                 .b = base_weight(emit, layer, which),
+		                                                 .trans_b = 1,
+		                                                 .bias = bias,
+		                                                 .c = any ? sum : residual,
+		                                                 .d = sum});
+	return apart ? sum : none;
+}
+
 void emit_linear(struct rh_emit *emit, struct emit_linears which, struct rh_view x, struct rh_view residual, struct rh_view y,
                  const struct rh_view *low)
 {
-	const struct rh_layer *layer = &emit->model->layer[which.layer];
-	const struct rh_linear *linear = &layer->proj[which.first];
-	int64_t out = total_out(layer, which), mark = emit->arena->used;
-	int any = any_adapted(layer, which), apart = any && residual.data && y.data && y.dtype != RH_F32;
-	RH_ASSERT(!residual.data || which.count == 1);
-	struct rh_view sum = apart ? emit_act(emit, y.rows, y.cols) : y;
-	if (any)
-		adapter_parts(emit, which, x, low, apart ? (struct rh_view){0} : residual, sum);
-	if (y.data)
-		emit_linear_product(emit, &(struct emit_product){.a = x,
-		                                                 .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in),
-		                                                 .trans_b = 1,
-		                                                 .bias = emit_weight(emit, layer, 0, linear->bias, 1, out),
-		                                                 .c = any ? sum : residual,
-		                                                 .d = sum});
-	if (apart)
+	int64_t mark = emit->arena->used;
+	struct rh_view sum = emit_linear_apart(emit, which, x, residual, y, low);
+	if (sum.data)
 		emit_add(emit, residual, sum, y);
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* du (T,r) = scale * dy B, made once for dx and once for dW: cheaper than keeping it alive in between. */
-static struct rh_view low_gradient(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_linear *linear, struct rh_view dy)
-{
-	struct rh_view du = emit_act(emit, dy.rows, linear->r);
-	emit_gemm(emit, &(struct emit_product){.a = dy, .b = adapter_b(emit, layer, linear), .alpha = linear->scale, .d = du});
-	return du;
-}
-
 /* The adapters' parts first, as in emit_linear. */
-void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx)
+void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
-	const struct rh_linear *linear = &layer->proj[which.first];
-	int64_t out = total_out(layer, which), column = 0;
-	struct rh_view sum = {0};
-	for (int i = 0; i < which.count; column += linear[i++].out) {
-		if (linear[i].r == 0)
-			continue;
-		int64_t mark = emit->arena->used;
-		struct rh_view du = low_gradient(emit, layer, &linear[i], rh_view_cols(dy, column, linear[i].out));
-		struct rh_view a = adapter_a(emit, layer, &linear[i]);
-		if (emit->dropout == 0) {
-			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .c = sum, .d = dx});
-		} else {
-			struct rh_view through = emit_act(emit, dx.rows, dx.cols);
-			emit_gemm(emit, &(struct emit_product){.a = du, .b = a, .d = through});
-			emit_dropout(emit, which.layer, &linear[i], through, sum, dx);
-		}
-		sum = dx;
-		rh_arena_reset(emit->arena, mark);
-	}
-	emit_linear_product(emit, &(struct emit_product){
-	                                  .a = dy, .b = emit_weight(emit, layer, 0, linear->weight, out, linear->in), .c = sum, .d = dx});
+	int any = any_adapted(layer, which);
+	for (int i = which.first; i < which.first + which.count; i++)
+		if (layer->proj[i].r)
+			d_low[i] = emit_take(emit_linear_operands(emit, which), emit->model->dtype, dy.rows, layer->proj[i].r);
+	if (any)
+		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_LOW_GRADIENT, .wide = dy, .low = d_low, .matrix = adapter_b});
+	if (!dx.data)
+		return;
+	if (any)
+		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
+	emit_linear_product(
+	        emit, &(struct emit_product){
+	                      .a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
 static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)
@@ -146,29 +150,20 @@ struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_li
 	return emit->late && learns ? emit->late : emit->arena;
 }
 
-void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low)
+void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
+                    const struct rh_view *d_low)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	const struct rh_linear *linear = &layer->proj[which.first];
-	int64_t out = total_out(layer, which), column = 0;
+	int64_t out = total_out(layer, which);
 	struct rh_view dw = emit_gradient(emit, layer, 0, linear->weight, out, linear->in);
 	struct rh_view db = emit_gradient(emit, layer, 0, linear->bias, 1, out);
 	if (dw.data)
 		emit_linear_product(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});
 	if (db.data)
 		column_sum(emit, dy, db);
-	for (int i = 0; i < which.count; column += linear[i++].out) {
-		if (linear[i].r == 0)
-			continue;
-		int64_t mark = emit->arena->used;
-		struct rh_view part = rh_view_cols(dy, column, linear[i].out);
-		struct rh_view da = emit_gradient(emit, layer, 1, linear[i].lora_a, linear[i].r, linear[i].in);
-		struct rh_view db_low = emit_gradient(emit, layer, 1, linear[i].lora_b, linear[i].out, linear[i].r);
-		struct rh_view du = low_gradient(emit, layer, &linear[i], part), seen = dropped(emit, which.layer, &linear[i], x);
-		emit_gemm(emit,
-		          &(struct emit_product){
-		                  .a = part, .trans_a = 1, .b = low[which.first + i], .alpha = linear[i].scale, .c = db_low, .d = db_low});
-		emit_gemm(emit, &(struct emit_product){.a = du, .trans_a = 1, .b = seen, .c = da, .d = da});
-		rh_arena_reset(emit->arena, mark);
-	}
+	if (!any_adapted(layer, which))
+		return;
+	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = low, .matrix = gradient_b});
+	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_A_GRADIENT, .wide = x, .low = d_low, .matrix = gradient_a});
 }

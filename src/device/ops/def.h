@@ -19,6 +19,7 @@ struct op_def {
 	} in_place[4];                        /* pairs that may be the very same view; ends with a pair of zeros */
 	void (*check)(struct check *check);   /* shapes, dtypes, parameters; that operands are there and do not overlap is op.c's */
 	void (*oracle)(const struct rh_op *); /* what the op computes, as plainly as C can say it: sums in fp64, rounded once on store */
+	int (*parts)(const struct rh_op *op, rh_op_run *run, void *user); /* of a fused op, in place of an oracle and of flops */
 	/* cost: flops an element of one operand that are no products, or a function; neither: moves only */
 	struct {
 		int operand, each;
@@ -50,6 +51,10 @@ enum { SPECIAL = 8 };
 #define OUT_IF(label)                                                                                                                      \
 	{                                                                                                                                  \
 		label, RH_ACCESS_OUT, 1                                                                                                    \
+	}
+#define SPACE_IF(label)                                                                                                                    \
+	{                                                                                                                                  \
+		label, RH_ACCESS_NONE, 1                                                                                                   \
 	}
 #define ADD_TO_IF(label)                                                                                                                   \
 	{                                                                                                                                  \
