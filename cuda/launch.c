@@ -25,8 +25,15 @@ int64_t rh_cuda_launches(void)
 	return atomic_load_explicit(&launches, memory_order_relaxed);
 }
 
+static int launch_part(void *launch, const struct rh_op *part)
+{
+	return launch_op(launch, part);
+}
+
 int launch_op(const struct launch *launch, const struct rh_op *op)
 {
+	if (rh_op_is_fused(op->kind))
+		return rh_op_parts(op, launch_part, (void *)(uintptr_t)launch);
 	if (op->kind == RH_OP_GEMM)
 		return launch_gemm(launch, op);
 	if (op->kind == RH_OP_SCALED_GEMM)

@@ -327,14 +327,7 @@ enum {
  * kernel of their own for one run its parts; both round where the parts round, unless said otherwise.
  *
  * ADD_RMSNORM: ADD, then RMSNORM of the sum: sum (T,n) act = a + b, rounded; rstd (T,1) F32 and y (T,n) act = RMSNORM of sum, w (1,n). */
-enum {
-	RH_ADD_RMSNORM_A,
-	RH_ADD_RMSNORM_B,
-	RH_ADD_RMSNORM_W,
-	RH_ADD_RMSNORM_SUM,
-	RH_ADD_RMSNORM_Y,
-	RH_ADD_RMSNORM_RSTD
-};
+enum { RH_ADD_RMSNORM_A, RH_ADD_RMSNORM_B, RH_ADD_RMSNORM_W, RH_ADD_RMSNORM_SUM, RH_ADD_RMSNORM_Y, RH_ADD_RMSNORM_RSTD };
 
 /* QK_ROPE: x (T,(heads+kv_heads)*D) act holds query heads, then key heads. y, shaped as x, = RMSNORM of each head by q_w or k_w (1,D),
  * rounded to act, then ROPE; rstd (T,heads+kv_heads) F32. BACKWARD: dx = gradient, may be dy: dy is turned back and rounded to act, then
@@ -440,8 +433,8 @@ struct rh_op {
 		struct rh_adamw_terms adamw_weights;
 		struct {
 			int64_t heads, kv_heads;
-			float epsilon;
-		} qk_rope; /* and its backward; of ADD_RMSNORM epsilon alone */
+			float epsilon, offset; /* as of rmsnorm */
+		} qk_rope;                     /* and its backward; of ADD_RMSNORM epsilon and offset alone */
 		struct {
 			int64_t out[RH_LORA_MODULES]; /* 0: no linear */
 			float scale[RH_LORA_MODULES], p;

@@ -7,6 +7,8 @@
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
+#include <assert.h>
+
 static struct emit_linears joint(int layer, enum rh_joint which)
 {
 	return (struct emit_linears){layer, (int)rh_joints[which].first, rh_joints[which].count};
@@ -32,6 +34,12 @@ static struct parts attended(const struct rh_traits *traits, const struct rh_sav
 		parts.k = rh_view_cols(s->qk, parts.q.cols, parts.k.cols);
 	}
 	return parts;
+}
+
+/* Query and key heads, which lie side by side. */
+static struct rh_view query_key(const struct rh_traits *traits, struct rh_view qkv)
+{
+	return rh_view_cols(qkv, 0, (traits->heads + traits->kv_heads) * traits->head_dim);
 }
 
 static void rope(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view x, const struct rh_ropes *ropes, int inverse)
@@ -106,6 +114,28 @@ static struct emit_norm norm_k(const struct rh_layer *layer)
 	return (struct emit_norm){layer, layer->k_norm, layer->traits.kv_heads, layer->traits.head_dim};
 }
 
+/* Their statistics lie side by side, as the heads do. */
+static struct emit_norm norm_qk(const struct rh_layer *layer)
+{
+	return (struct emit_norm){layer, layer->q_norm, layer->traits.heads + layer->traits.kv_heads, layer->traits.head_dim};
+}
+
+static struct rh_view stats_q(const struct rh_traits *traits, const struct rh_saved *s)
+{
+	return rh_view_cols(s->norm_qk, 0, traits->heads);
+}
+
+static struct rh_view stats_k(const struct rh_traits *traits, const struct rh_saved *s)
+{
+	return rh_view_cols(s->norm_qk, traits->heads, traits->kv_heads);
+}
+
+/* Whether one op makes the norms of heads and rotates them. */
+static int fuses_norm_and_rope(const struct rh_traits *traits)
+{
+	return traits->qk_norm && emit_norm_is_rms(traits) && traits->rope >= 0 && traits->rotary == traits->head_dim;
+}
+
 static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_view x, struct rh_saved *saved)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
@@ -125,8 +155,7 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	saved->qkv = emit_take(arena, act, tokens, q + 2 * kv);
 	if (traits->qk_norm) {
 		saved->qk = emit_take(arena, act, tokens, q + kv);
-		saved->norm_q = emit_norm_stats(arena, norm_q(layer), tokens);
-		saved->norm_k = emit_norm_stats(arena, norm_k(layer), tokens);
+		saved->norm_qk = emit_norm_stats(arena, norm_qk(layer), tokens);
 	}
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
 	saved->x2 = emit_take(arena, act, tokens, emit->model->config->hidden_size);
@@ -137,6 +166,64 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
 			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
+}
+
+static struct rh_op norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, enum rh_op_kind kind)
+{
+	const struct rh_traits *traits = &layer->traits;
+	struct rh_view q_w = emit_weight(emit, layer, 0, layer->q_norm, 1, traits->head_dim);
+	struct rh_view k_w = emit_weight(emit, layer, 0, layer->k_norm, 1, traits->head_dim);
+	struct rh_op op = {.kind = kind, .qk_rope = {traits->heads, traits->kv_heads, traits->epsilon, emit_norm_offset(traits)}};
+	static_assert((int)RH_QK_ROPE_Q_W == RH_QK_ROPE_BACKWARD_Q_W && (int)RH_QK_ROPE_K_W == RH_QK_ROPE_BACKWARD_K_W, "in one place");
+	op.operand[RH_QK_ROPE_Q_W] = q_w;
+	op.operand[RH_QK_ROPE_K_W] = k_w;
+	return op;
+}
+
+/* Queries and keys become what attention takes: rotated, and before that normalised where the family does so. */
+static void turn(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_ropes *ropes, const struct rh_saved *s)
+{
+	const struct rh_traits *traits = &layer->traits;
+	if (fuses_norm_and_rope(traits)) {
+		struct rh_op op = norm_and_rope(emit, layer, RH_OP_QK_ROPE);
+		op.operand[RH_QK_ROPE_X] = query_key(traits, s->qkv);
+		op.operand[RH_QK_ROPE_TABLE] = ropes->table[traits->rope];
+		op.operand[RH_QK_ROPE_Y] = s->qk;
+		op.operand[RH_QK_ROPE_RSTD] = s->norm_qk;
+		emit_op(emit, &op);
+		return;
+	}
+	struct parts raw = split_qkv(traits, s->qkv), in = attended(traits, s);
+	if (traits->qk_norm) {
+		emit_norm(emit, norm_q(layer), raw.q, in.q, stats_q(traits, s));
+		emit_norm(emit, norm_k(layer), raw.k, in.k, stats_k(traits, s));
+	}
+	rope(emit, traits, traits->qk_norm ? s->qk : query_key(traits, s->qkv), ropes, 0);
+}
+
+/* x2 = x + O(o), h = its norm. */
+static void upper_norm(struct rh_emit *emit, int index, struct rh_view x, struct rh_view h, const struct rh_saved *s)
+{
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_MLP);
+	int64_t mark = emit->arena->used;
+	struct rh_view sum = emit_linear_apart(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
+	if (sum.data && emit_norm_is_rms(&layer->traits)) {
+		struct rh_op op = {.kind = RH_OP_ADD_RMSNORM,
+		                   .qk_rope = {.epsilon = layer->traits.epsilon, .offset = emit_norm_offset(&layer->traits)}};
+		op.operand[RH_ADD_RMSNORM_A] = x;
+		op.operand[RH_ADD_RMSNORM_B] = sum;
+		op.operand[RH_ADD_RMSNORM_W] = emit_weight(emit, layer, 0, norm.tensor, 1, norm.length);
+		op.operand[RH_ADD_RMSNORM_SUM] = s->x2;
+		op.operand[RH_ADD_RMSNORM_Y] = h;
+		op.operand[RH_ADD_RMSNORM_RSTD] = s->norm[RH_NORM_MLP];
+		emit_op(emit, &op);
+	} else {
+		if (sum.data)
+			emit_add(emit, x, sum, s->x2);
+		emit_norm(emit, norm, s->x2, h, s->norm[RH_NORM_MLP]);
+	}
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* y = residual + what the MLP makes of h. */
@@ -174,24 +261,15 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	struct rh_view h = emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
 	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
 	emit_linear(emit, joint(index, RH_JOINT_QKV), h, (struct rh_view){0}, s->qkv, s->low);
-	struct parts in = split_qkv(traits, s->qkv);
-	if (traits->qk_norm) {
-		struct parts normed = attended(traits, s);
-		emit_norm(emit, norm_q(layer), in.q, normed.q, s->norm_q);
-		emit_norm(emit, norm_k(layer), in.k, normed.k, s->norm_k);
-		in = normed;
-	}
-	rope(emit, traits, in.q, ropes, 0);
-	rope(emit, traits, in.k, ropes, 0);
-	attention(emit, index, in, s->o, s->lse);
+	turn(emit, layer, ropes, s);
+	attention(emit, index, attended(traits, s), s->o, s->lse);
 	if (traits->residual == RH_RESIDUAL_SANDWICH) {
 		emit_linear(emit, joint(index, RH_JOINT_O), s->o, (struct rh_view){0}, s->attended, s->low);
 		add_normed(emit, index, RH_NORM_AFTER_ATTENTION, s->attended, x, s->x2, s);
+		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MLP), s->x2, h, s->norm[RH_NORM_MLP]);
 	} else {
-		emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->x2, s->low);
+		upper_norm(emit, index, x, h, s);
 	}
-
-	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MLP), s->x2, h, s->norm[RH_NORM_MLP]);
 	if (traits->experts) {
 		emit_experts(emit, index, h, y, s);
 	} else if (traits->residual == RH_RESIDUAL_SANDWICH) {
@@ -207,7 +285,7 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x, struct rh_saved *s)
 {
 	if (!emit->late)
-		emit_linear_dw(emit, joint(index, which), dy, x, s->low);
+		emit_linear_dw(emit, joint(index, which), dy, x, s->low, s->d_low);
 	s->late[which].dy = dy;
 	s->late[which].x = x;
 }
@@ -229,11 +307,11 @@ static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, st
 	int64_t mark = emit->arena->used;
 	/* first its gradient, then act(gate)*up itself */
 	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, emit->model->layer[index].traits.intermediate);
-	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a);
+	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a, s->d_low);
 	emit_glu_backward(emit, emit->model->layer[index].traits.activation, s->gu, a, (struct rh_view){0});
 	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
-	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2);
+	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2, s->d_low);
 }
 
 /* The gradient of what a half of the layer made, of that behind its norm: `of` says which product it is an operand of. */
@@ -296,12 +374,25 @@ static void qkv_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 	const struct rh_traits *traits = &layer->traits;
 	struct parts raw = split_qkv(traits, s->qkv), d = split_qkv(traits, dqkv);
 	attention_backward(emit, index, s, d_o, attended(traits, s), d);
-	rope(emit, traits, d.q, ropes, 1);
-	rope(emit, traits, d.k, ropes, 1);
+	struct rh_view dqk = query_key(traits, dqkv);
+	if (fuses_norm_and_rope(traits)) {
+		struct rh_op op = norm_and_rope(emit, layer, RH_OP_QK_ROPE_BACKWARD);
+		op.operand[RH_QK_ROPE_BACKWARD_X] = query_key(traits, s->qkv);
+		op.operand[RH_QK_ROPE_BACKWARD_RSTD] = s->norm_qk;
+		op.operand[RH_QK_ROPE_BACKWARD_TABLE] = ropes->table[traits->rope];
+		op.operand[RH_QK_ROPE_BACKWARD_DY] = op.operand[RH_QK_ROPE_BACKWARD_DX] = dqk;
+		op.operand[RH_QK_ROPE_BACKWARD_DQ_W] = emit_gradient(emit, layer, 0, layer->q_norm, 1, traits->head_dim);
+		op.operand[RH_QK_ROPE_BACKWARD_DK_W] = emit_gradient(emit, layer, 0, layer->k_norm, 1, traits->head_dim);
+		emit_op(emit, &op);
+		return;
+	}
+	rope(emit, traits, dqk, ropes, 1);
 	if (!traits->qk_norm)
 		return;
-	emit_norm_backward(emit, norm_q(layer), &(struct emit_norm_gradient){.x = raw.q, .stats = s->norm_q, .dy = d.q, .dx = d.q});
-	emit_norm_backward(emit, norm_k(layer), &(struct emit_norm_gradient){.x = raw.k, .stats = s->norm_k, .dy = d.k, .dx = d.k});
+	emit_norm_backward(emit, norm_q(layer),
+	                   &(struct emit_norm_gradient){.x = raw.q, .stats = stats_q(traits, s), .dy = d.q, .dx = d.q});
+	emit_norm_backward(emit, norm_k(layer),
+	                   &(struct emit_norm_gradient){.x = raw.k, .stats = stats_k(traits, s), .dy = d.k, .dx = d.k});
 }
 
 void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes *ropes, struct rh_saved *s, struct rh_view dy,
@@ -317,15 +408,15 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
 	int64_t inner = emit->arena->used;
 	struct rh_view d_o = emit_act(emit, s->o.rows, s->o.cols);
-	emit_linear_dx(emit, joint(index, RH_JOINT_O), d, d_o);
+	emit_linear_dx(emit, joint(index, RH_JOINT_O), d, d_o, s->d_low);
 	learn(emit, index, RH_JOINT_O, d, s->o, s);
 	qkv_backward(emit, index, ropes, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
 	struct rh_view h = operand(emit, index, RH_JOINT_QKV, hidden), stats = s->norm[RH_NORM_ATTENTION];
 	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_ATTENTION);
+	emit_linear_dx(emit, joint(index, RH_JOINT_QKV), dqkv, dx, s->d_low);
 	if (dx.data) {
-		emit_linear_dx(emit, joint(index, RH_JOINT_QKV), dqkv, dx);
 		emit_norm_backward(emit, norm,
 		                   &(struct emit_norm_gradient){.x = s->x, .stats = stats, .dy = dx, .add = dx2, .dx = dx, .y = h});
 	} else { /* nothing below is trained: only the norm's output is needed once more */
@@ -346,5 +437,5 @@ void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *
 	if (experts)
 		emit_experts_weights(emit, index, s);
 	for (int which = experts ? RH_JOINT_O : RH_JOINT_DOWN; which >= 0; which--) /* in the order of the backward */
-		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->late[which].dy, s->late[which].x, s->low);
+		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->late[which].dy, s->late[which].x, s->low, s->d_low);
 }

@@ -112,20 +112,6 @@ void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_v
 	emit_op(emit, &op);
 }
 
-void emit_dropout(struct rh_emit *emit, int layer, const struct rh_linear *linear, struct rh_view x, struct rh_view add, struct rh_view y)
-{
-	struct rh_op op = {.kind = RH_OP_DROPOUT};
-	op.operand[RH_DROPOUT_X] = x;
-	op.operand[RH_DROPOUT_ADD] = add;
-	op.operand[RH_DROPOUT_Y] = y;
-	op.dropout.seed = emit->seed;
-	op.dropout.step = emit->step;
-	op.dropout.micro_batch = emit->micro_batch;
-	op.dropout.site = (uint32_t)(layer * RH_PROJS + linear->site);
-	op.dropout.p = emit->dropout;
-	emit_op(emit, &op);
-}
-
 /* Of a model whose table depends on the micro-batch's positions: so many of them. */
 static int64_t positions(const struct rh_micro_shape *shape)
 {

@@ -64,11 +64,12 @@ struct rh_ropes {
 
 /* What a stage keeps between recompute and backward; allocated once for the model's layers. */
 struct rh_saved {
-	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_q, norm_k, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
+	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
 	struct rh_view attended, transformed; /* what attention and the MLP made, where a norm is behind them */
 	struct rh_view router, index, weight, start,
-	        place;                /* of a mixture of experts, whose gu has a row for each pair of token and expert */
-	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
+	        place;                  /* of a mixture of experts, whose gu has a row for each pair of token and expert */
+	struct rh_view low[RH_PROJS];   /* (T,r) x A^T of each adapted module */
+	struct rh_view d_low[RH_PROJS]; /* its gradient, from emit_linear_dx to emit_linear_dw */
 	struct {
 		struct rh_view dy, x;
 	} late[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */

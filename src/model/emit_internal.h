@@ -47,6 +47,8 @@ struct emit_norm {
 	int tensor;
 	int64_t groups, length;
 };
+int emit_norm_is_rms(const struct rh_traits *traits);
+float emit_norm_offset(const struct rh_traits *traits); /* what is added to the weights of such */
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place);
 /* What the backward needs beside x: (T, groups) F32. */
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows);

@@ -131,8 +131,7 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	if (any)
 		emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_INPUT_GRADIENT, .wide = dx, .low = d_low, .matrix = adapter_a});
 	emit_linear_product(
-	        emit, &(struct emit_product){
-	                      .a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
+	        emit, &(struct emit_product){.a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
 static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)

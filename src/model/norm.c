@@ -17,9 +17,14 @@ static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm nor
 	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
 }
 
-static float offset_of(struct emit_norm norm)
+float emit_norm_offset(const struct rh_traits *traits)
 {
-	return norm.layer->traits.norm == RH_NORM_RMS_PLUS_ONE ? 1 : 0;
+	return traits->norm == RH_NORM_RMS_PLUS_ONE ? 1 : 0;
+}
+
+int emit_norm_is_rms(const struct rh_traits *traits)
+{
+	return traits->norm == RH_NORM_RMS || traits->norm == RH_NORM_RMS_PLUS_ONE;
 }
 
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats)
@@ -31,7 +36,7 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 	op.operand[RH_RMSNORM_RSTD] = stats;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
-	op.rmsnorm.offset = offset_of(norm);
+	op.rmsnorm.offset = emit_norm_offset(&norm.layer->traits);
 	emit_op(emit, &op);
 }
 
@@ -48,6 +53,6 @@ void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struc
 	op.operand[RH_RMSNORM_BACKWARD_Y] = gradient->y;
 	op.rmsnorm.groups = norm.groups;
 	op.rmsnorm.epsilon = norm.layer->traits.epsilon;
-	op.rmsnorm.offset = offset_of(norm);
+	op.rmsnorm.offset = emit_norm_offset(&norm.layer->traits);
 	emit_op(emit, &op);
 }

@@ -152,6 +152,8 @@ static inline void case_compare(const struct op_case *got, const struct op_case 
 {
 	const struct rh_op_info *info = rh_op_info(got->op.kind);
 	for (int i = 0; i < info->operands; i++) {
+		if (info->operand[i].access == RH_ACCESS_NONE) /* workspace: each leaves something else there */
+			continue;
 		if (info->operand[i].access == RH_ACCESS_IN) {
 			if (!case_overwritten(got, i) && got->buffer[i].bytes)
 				assert_memory_equal(got->buffer[i].bytes, before->buffer[i].bytes, before->buffer[i].size);

@@ -13,6 +13,12 @@ static void give_parameters(struct rh_op *op)
 		op->attention.documents = 2;
 		op->attention.longest = 4;
 	}
+	if (op->kind == RH_OP_QK_ROPE || op->kind == RH_OP_QK_ROPE_BACKWARD) {
+		op->qk_rope.heads = 2;
+		op->qk_rope.kv_heads = 1;
+	}
+	for (int m = 0; op->kind >= RH_OP_LORA_LOW && op->kind <= RH_OP_LORA_B_GRADIENT && m < RH_LORA_MODULES; m++)
+		op->lora.out[m] = 3 + m;
 	if (op->kind == RH_OP_DEQUANTISE)
 		op->dequantise.run = 64;
 	if (op->kind == RH_OP_QUANTISE)
@@ -102,6 +108,28 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16},
 	                               {RH_BF16, 1, 16},
 	                               {RH_F32, 6, 16}},
+	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
+	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
+	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
+	                                    {act, 1, 4},
+	                                    {act, 1, 4},
+	                                    {RH_F32, 6, 3},
+	                                    {RH_F32, 6, 4},
+	                                    {act, 6, 12},
+	                                    {act, 6, 12},
+	                                    {RH_F32, 1, 4},
+	                                    {RH_F32, 1, 4}},
+	        [RH_OP_LORA_LOW] = {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_PART] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
+	        [RH_OP_LORA_LOW_GRADIENT] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
+	        [RH_OP_LORA_INPUT_GRADIENT] =
+	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_A_GRADIENT] =
+	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 2, 8}, {RH_F32, 1, 8}, {RH_F32, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_B_GRADIENT] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 3, 2}, {RH_F32, 4, 1}, {RH_F32, 5, 5}, {act, 6, 12}},
 	        [RH_OP_ADAMW_WEIGHTS] =
 	                {{RH_BF16, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}, {RH_F32, 1, 8}, {RH_F32, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}},
 	};
@@ -110,6 +138,14 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	give_parameters(&c.op);
 	c.seed = NULL; /* it ends here */
 	return c;
+}
+
+/* A module of adapters has its low and its matrix, or neither. */
+static int partner(enum rh_op_kind kind, int operand)
+{
+	if (kind < RH_OP_LORA_LOW || kind > RH_OP_LORA_B_GRADIENT || operand < RH_LORA_LOWS || operand >= RH_LORA_SPACE)
+		return operand;
+	return operand < RH_LORA_MATRICES ? operand + RH_LORA_MODULES : operand - RH_LORA_MODULES;
 }
 
 static void test_fault_is_null_for_right_ops(void **state)
@@ -126,7 +162,7 @@ static void test_fault_is_null_for_right_ops(void **state)
 				if (!rh_op_info((enum rh_op_kind)kind)->operand[i].optional || kind == RH_OP_DEQUANTISE)
 					continue; /* there the type of x and scale says what is absent */
 				struct rh_op without = c.op;
-				without.operand[i] = (struct rh_view){0};
+				without.operand[i] = without.operand[partner((enum rh_op_kind)kind, i)] = (struct rh_view){0};
 				assert_null(rh_op_fault(&without));
 			}
 			case_free(&c);
@@ -219,6 +255,29 @@ static void test_fault_is_found_in_parameters(void **state)
 	case_free(&c);
 	c = right(RH_OP_GROUPED_GEMM, RH_F32);
 	op = c.op, op.grouped_gemm.trans_b = 1;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_LORA_LOW, RH_F32);
+	op = c.op, op.lora.p = 1;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.lora.p = 0.5f, op.operand[RH_LORA_SPACE] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.lora.out[1] = 0;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.operand[RH_LORA_LOWS] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	for (int i = RH_LORA_LOWS; i < RH_LORA_SPACE; i++)
+		op.operand[i] = (struct rh_view){0};
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_LORA_PART, RH_F32);
+	op = c.op, op.lora.out[0] = 4;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_QK_ROPE, RH_F32);
+	op = c.op, op.qk_rope.kv_heads = 0;
+	assert_non_null(rh_op_fault(&op));
+	op = c.op, op.qk_rope.heads = 4;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
 	c = right(RH_OP_ROUTER, RH_F32);

@@ -153,6 +153,8 @@ static void forward(struct rig *rig, struct emit_linears which, int with_residua
 		residual = rig_view(rig, TOKENS, out);
 	*y = emit_act(&rig->emit, TOKENS, out);
 	set_adapters(rig, adapter);
+	for (int i = which.first; i < which.first + which.count; i++)
+		low[i] = linear[i - which.first].r ? emit_act(&rig->emit, TOKENS, R) : low[i];
 	emit_linear(&rig->emit, which, x, residual, *y, low);
 }
 
@@ -191,7 +193,8 @@ static void backward(struct rig *rig, struct emit_linears which, enum adapter ad
 	struct rh_view dy = rig_view(rig, TOKENS, out);
 	*dx = emit_act(&rig->emit, TOKENS, linear->in);
 	set_adapters(rig, adapter);
-	emit_linear_dx(&rig->emit, which, dy, *dx);
+	struct rh_view d_low[RH_PROJS] = {0};
+	emit_linear_dx(&rig->emit, which, dy, *dx, d_low);
 }
 
 static void check_backward(enum rh_dtype dtype, float dropout)

@@ -30,9 +30,16 @@ static const struct cpu_kernels *kernels_of(enum rh_cpu_isa isa)
 	return &cpu_kernels_base;
 }
 
+static int run_part(void *context, const struct rh_op *part)
+{
+	return cpu_run(context, part);
+}
+
 int cpu_run(struct cpu_context *context, const struct rh_op *op)
 {
 	RH_ASSERT(!rh_op_fault(op));
+	if (rh_op_is_fused(op->kind))
+		return rh_op_parts(op, run_part, context);
 	if (op->kind == RH_OP_GEMM)
 		return cpu_gemm(context, op);
 	if (op->kind == RH_OP_HEAD_LOSS)

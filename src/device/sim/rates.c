@@ -21,10 +21,26 @@ enum rh_gemm_form rh_sim_op_form(const struct rh_op *op)
 	case RH_OP_GEMM:
 		return op->gemm.trans_a ? op->gemm.trans_b ? RH_GEMM_TT : RH_GEMM_TN : op->gemm.trans_b ? RH_GEMM_NT : RH_GEMM_NN;
 	case RH_OP_GROUPED_GEMM_GRADIENT:
+	case RH_OP_LORA_A_GRADIENT:
+	case RH_OP_LORA_B_GRADIENT:
 		return RH_GEMM_TN;
+	case RH_OP_LORA_LOW:
+	case RH_OP_LORA_PART:
+		return RH_GEMM_NT;
+	case RH_OP_LORA_LOW_GRADIENT:
+	case RH_OP_LORA_INPUT_GRADIENT:
+		return RH_GEMM_NN;
 	default:
 		return RH_GEMM_ANY;
 	}
+}
+
+static double lora_ranks(const struct rh_op *op)
+{
+	double ranks = 0;
+	for (int i = RH_LORA_LOWS; i < RH_LORA_MATRICES; i++)
+		ranks += op->operand[i].data ? (double)op->operand[i].cols : 0;
+	return ranks;
 }
 
 /* Lengths of the op's product. */
@@ -68,6 +84,19 @@ static void shape_of(const struct rh_op *op, double *m, double *n, double *k)
 		*k = (double)view[RH_GROUPED_GEMM_GRADIENT_A].rows / fmax(experts, 1);
 		break;
 	}
+	case RH_OP_LORA_LOW:
+	case RH_OP_LORA_LOW_GRADIENT:
+		*n = lora_ranks(op);
+		break;
+	case RH_OP_LORA_PART:
+	case RH_OP_LORA_INPUT_GRADIENT:
+		*k = lora_ranks(op);
+		break;
+	case RH_OP_LORA_A_GRADIENT:
+	case RH_OP_LORA_B_GRADIENT:
+		*k = *m;
+		*m = lora_ranks(op);
+		break;
 	default:
 		break;
 	}
