@@ -32,8 +32,16 @@ static int launch_part(void *launch, const struct rh_op *part)
 
 int launch_op(const struct launch *launch, const struct rh_op *op)
 {
-	if (rh_op_is_fused(op->kind))
-		return rh_op_parts(op, launch_part, (void *)(uintptr_t)launch);
+	if (op->kind == RH_OP_ADD_RMSNORM)
+		return cuda_add_rmsnorm(op, launch->stream);
+	if (op->kind == RH_OP_QK_ROPE)
+		return cuda_qk_rope(op, launch->stream);
+	if (op->kind == RH_OP_QK_ROPE_BACKWARD)
+		return cuda_qk_rope_backward(op, launch->workspace, launch->stream);
+	if (rh_op_is_fused(op->kind)) { /* adapters */
+		int done = cuda_lora(op, launch->stream);
+		return done ? done < 0 ? done : 0 : rh_op_parts(op, launch_part, (void *)(uintptr_t)launch);
+	}
 	if (op->kind == RH_OP_GEMM)
 		return launch_gemm(launch, op);
 	if (op->kind == RH_OP_SCALED_GEMM)

@@ -20,25 +20,33 @@
 
 struct norm_args {
 	const void *x, *w, *dy, *add;
-	void *y, *dx;
+	void *y, *dx, *sum;      /* sum: of x and add, which the forward leaves and takes the norm of */
 	float *rstd, *dw, *part; /* part: (blocks,n) of rmsnorm_backward_both */
-	int64_t x_stride, y_stride, dy_stride, add_stride, dx_stride, rstd_stride;
+	int64_t x_stride, y_stride, sum_stride, dy_stride, add_stride, dx_stride, rstd_stride;
 	int64_t vectors, groups, n;
 	float epsilon, offset;
 	int aligned; /* every vector begins on 16 bytes */
 };
 
-template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward(struct norm_args a)
+/* ADDS: of x + add, rounded. Each thread reads again only what it has itself stored. */
+template <typename T, int PER_VECTOR, bool ADDS> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward(struct norm_args a)
 {
 	constexpr int64_t step = PER_VECTOR * RH_WARP * CHUNK;
 	struct place<PER_VECTOR> p = find_place<PER_VECTOR>(a.vectors, a.groups);
 	const T *x = (const T *)a.x + p.row * a.x_stride + p.group * a.n;
 	const T *w = (const T *)a.w;
-	T *y = (T *)a.y + p.row * a.y_stride + p.group * a.n;
+	T *y = (T *)a.y + p.row * a.y_stride + p.group * a.n, *total = ADDS ? (T *)a.sum + p.row * a.sum_stride : NULL;
 	float squares = 0;
 	/* absent vectors read nothing: y may be x, whose last one another warp may be overwriting */
 	for (int64_t i = p.first; i < a.n && !p.absent; i += step) {
 		struct chunk c = chunk_load(x + i, a.n - i, a.aligned);
+		if constexpr (ADDS) {
+			struct chunk more = chunk_load((const T *)a.add + p.row * a.add_stride + i, a.n - i, a.aligned);
+			RH_UNROLL
+			for (int k = 0; k < CHUNK; k++)
+				c.v[k] = rh_to_float(rh_from_float<T>(c.v[k] + more.v[k]));
+			chunk_store(total + i, c, a.n - i, a.aligned);
+		}
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			squares += c.v[k] * c.v[k];
@@ -49,7 +57,7 @@ template <typename T, int PER_VECTOR> RH_KERNEL(NORM_THREADS, 4) rmsnorm_forward
 	if (p.first == 0)
 		a.rstd[p.row * a.rstd_stride + p.group] = rstd;
 	for (int64_t i = p.first; i < a.n; i += step) {
-		struct chunk c = chunk_load(x + i, a.n - i, a.aligned), scale = chunk_load(w + i, a.n - i, a.aligned);
+		struct chunk c = chunk_load(ADDS ? total + i : x + i, a.n - i, a.aligned), scale = chunk_load(w + i, a.n - i, a.aligned);
 		RH_UNROLL
 		for (int k = 0; k < CHUNK; k++)
 			c.v[k] = c.v[k] * rstd * (a.offset + scale.v[k]);
@@ -246,11 +254,11 @@ static int backward_both(const struct norm_args *a, CUstream_st *stream)
 	return a->n <= NORM_THREADS * CHUNK * 2 ? both<NORM_WARPS, 2>(a, stream) : both<NORM_WARPS, BOTH_CHUNKS>(a, stream);
 }
 
-template <typename T> static int forward(const struct norm_args *a, CUstream_st *stream)
+template <typename T, bool ADDS> static int forward(const struct norm_args *a, CUstream_st *stream)
 {
 	if (a->n <= NORM_WARP_LENGTH)
-		return RH_LAUNCH((rmsnorm_forward<T, 1>), norm_blocks(a->vectors, 1), NORM_THREADS, 0, stream, *a);
-	return RH_LAUNCH((rmsnorm_forward<T, NORM_WARPS>), norm_blocks(a->vectors, NORM_WARPS), NORM_THREADS, 0, stream, *a);
+		return RH_LAUNCH((rmsnorm_forward<T, 1, ADDS>), norm_blocks(a->vectors, 1), NORM_THREADS, 0, stream, *a);
+	return RH_LAUNCH((rmsnorm_forward<T, NORM_WARPS, ADDS>), norm_blocks(a->vectors, NORM_WARPS), NORM_THREADS, 0, stream, *a);
 }
 
 static unsigned narrow_threads(int64_t vectors)
@@ -291,7 +299,27 @@ extern "C" int cuda_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.aligned = chunk_aligned(views, 3) && (a.groups == 1 || a.n * rh_dtype_bytes(x.dtype, 1) % 16 == 0);
 	if (!a.vectors)
 		return 0;
-	return x.dtype == RH_BF16 ? forward<rh_bf16>(&a, stream) : forward<float>(&a, stream);
+	return x.dtype == RH_BF16 ? forward<rh_bf16, false>(&a, stream) : forward<float, false>(&a, stream);
+}
+
+extern "C" int cuda_add_rmsnorm(const struct rh_op *op, CUstream_st *stream)
+{
+	const struct rh_view *view = op->operand;
+	struct norm_args a = {};
+	a.x = view[RH_ADD_RMSNORM_A].data, a.x_stride = view[RH_ADD_RMSNORM_A].stride;
+	a.add = view[RH_ADD_RMSNORM_B].data, a.add_stride = view[RH_ADD_RMSNORM_B].stride;
+	a.sum = view[RH_ADD_RMSNORM_SUM].data, a.sum_stride = view[RH_ADD_RMSNORM_SUM].stride;
+	a.y = view[RH_ADD_RMSNORM_Y].data, a.y_stride = view[RH_ADD_RMSNORM_Y].stride;
+	a.w = view[RH_ADD_RMSNORM_W].data;
+	a.rstd = (float *)view[RH_ADD_RMSNORM_RSTD].data, a.rstd_stride = view[RH_ADD_RMSNORM_RSTD].stride;
+	a.groups = 1;
+	a.vectors = view[RH_ADD_RMSNORM_A].rows;
+	a.n = view[RH_ADD_RMSNORM_A].cols;
+	a.epsilon = op->qk_rope.epsilon;
+	a.aligned = chunk_aligned(view, RH_ADD_RMSNORM_RSTD);
+	if (!a.vectors)
+		return 0;
+	return view->dtype == RH_BF16 ? forward<rh_bf16, true>(&a, stream) : forward<float, true>(&a, stream);
 }
 
 extern "C" int cuda_rmsnorm_backward(const struct rh_op *op, CUstream_st *stream)
