@@ -145,6 +145,29 @@ int rh_sim_op_has_weight_gradient(const struct rh_op *op)
 	       (op->kind == RH_OP_RMSNORM_BACKWARD && op->operand[RH_RMSNORM_BACKWARD_DW].data);
 }
 
+/* Of a fused op whose parts were measured, as on a CPU, which runs them: the sum of theirs. `seconds` is below 0 once a part was not. */
+struct parts_time {
+	const struct rh_hardware_device *device;
+	double share, seconds;
+};
+
+static int add_part(void *user, const struct rh_op *part)
+{
+	struct parts_time *time = user;
+	double flops_per_s, bytes_per_s;
+	int measured =
+	        part->kind == RH_OP_GEMM || rh_hardware_op_rates(time->device, rh_sim_rate_name(part->kind, 0), rh_sim_op_product(part),
+	                                                         rh_sim_op_size(part), &flops_per_s, &bytes_per_s);
+	time->seconds = measured && time->seconds >= 0 ? time->seconds + rh_sim_op_seconds(time->device, part, time->share) : -1;
+	return 0;
+}
+
+static double parts_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)
+{
+	struct parts_time time = {device, share, 0};
+	return rh_op_is_fused(op->kind) && rh_op_parts(op, add_part, &time) == 0 ? time.seconds : -1;
+}
+
 double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct rh_op *op, double share)
 {
 	struct rh_op_cost cost = rh_op_cost(op);
@@ -156,6 +179,9 @@ double rh_sim_op_seconds(const struct rh_hardware_device *device, const struct r
 	if (known)
 		return device->launch_s +
 		       fmax(over(cost.product_flops + cost.other_flops, flops_per_s), over(cost.bytes, bytes_per_s)) / share;
+	double parts = device->on_host_cores ? parts_seconds(device, op, share) : -1;
+	if (parts >= 0)
+		return parts;
 	double arithmetic = over(cost.other_flops, device->other_flops_per_s);
 	if (cost.product_flops > 0) {
 		struct rh_gemm_shape shape = {.product = product, .form = rh_sim_op_form(op)};
