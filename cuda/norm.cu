@@ -316,6 +316,7 @@ extern "C" int cuda_add_rmsnorm(const struct rh_op *op, CUstream_st *stream)
 	a.vectors = view[RH_ADD_RMSNORM_A].rows;
 	a.n = view[RH_ADD_RMSNORM_A].cols;
 	a.epsilon = op->qk_rope.epsilon;
+	a.offset = op->qk_rope.offset;
 	a.aligned = chunk_aligned(view, RH_ADD_RMSNORM_RSTD);
 	if (!a.vectors)
 		return 0;

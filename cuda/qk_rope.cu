@@ -20,7 +20,7 @@ struct qk_args {
 	const float *table;
 	int64_t x_stride, y_stride, dy_stride, rstd_stride, table_stride, rows;
 	int heads[2], half, aligned;
-	float epsilon;
+	float epsilon, offset;
 };
 
 /* A lane's share of a head. */
@@ -37,6 +37,16 @@ template <typename T> RH_DEVICE void qk_store(T *head, const struct qk_args &a, 
 {
 	chunk_store(head + i, pair.low, a.half - i, a.aligned);
 	chunk_store(head + a.half + i, pair.high, a.half - i, a.aligned);
+}
+
+/* What a head's elements are multiplied with. */
+template <typename T> RH_DEVICE struct qk_pair qk_weight(const struct qk_args &a, int key, int i)
+{
+	struct qk_pair w = qk_load((const T *)a.w[key], a, i);
+	RH_UNROLL
+	for (int k = 0; k < CHUNK; k++)
+		w.low.v[k] += a.offset, w.high.v[k] += a.offset;
+	return w;
 }
 
 template <typename T> RH_DEVICE float qk_round(float x)
@@ -61,7 +71,7 @@ template <typename T, int LANES> RH_KERNEL(QK_THREADS, 3) qk_rope_forward(struct
 	struct qk_pair x = {}, w = {}, table = {};
 	if (there) {
 		x = qk_load((const T *)a.x + row * a.x_stride + (int64_t)head * 2 * a.half, a, i);
-		w = qk_load((const T *)a.w[head >= a.heads[0]], a, i);
+		w = qk_weight<T>(a, head >= a.heads[0], i);
 		table = qk_load(a.table + row * a.table_stride, a, i);
 	}
 	float squares = 0;
@@ -122,7 +132,7 @@ template <typename T, int LANES> RH_KERNEL(QK_THREADS, 2) qk_rope_backward(struc
 	constexpr int at_once = QK_THREADS / LANES, width = 2 * LANES * CHUNK;
 	RH_SHARED_2D(float, sums, at_once, width);
 	int key = (int)blockIdx.y, heads = a.heads[key], own = (int)threadIdx.x / LANES, i = (int)threadIdx.x % LANES * CHUNK;
-	struct qk_pair w = qk_load((const T *)a.w[key], a, i), dw = {};
+	struct qk_pair w = qk_weight<T>(a, key, i), dw = {};
 	int64_t vectors = a.rows * heads, step = (int64_t)gridDim.x * at_once;
 	for (int64_t first = (int64_t)blockIdx.x * at_once; first < vectors; first += step) {
 		int64_t vector = first + own;
@@ -168,6 +178,7 @@ static struct qk_args args_of(const struct rh_op *op, int rstd, int table)
 	a.heads[0] = (int)op->qk_rope.heads, a.heads[1] = (int)op->qk_rope.kv_heads;
 	a.half = (int)view[table].cols / 2;
 	a.epsilon = op->qk_rope.epsilon;
+	a.offset = op->qk_rope.offset;
 	const struct rh_view views[] = {view[RH_QK_ROPE_X], view[RH_QK_ROPE_Q_W], view[RH_QK_ROPE_K_W], view[table]};
 	a.aligned = chunk_aligned(views, 4) && a.half % CHUNK == 0;
 	return a;

@@ -384,7 +384,7 @@ struct rh_op {
 		} rmsnorm; /* and its backward */
 		struct {
 			float scale; /* 0: 1 */
-		} embedding; /* and its backward */
+		} embedding;         /* and its backward */
 		struct {
 			float inv_freq[RH_ROPE_MAX_HALF];
 			float scale;

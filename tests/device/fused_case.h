@@ -14,7 +14,7 @@ static inline double fused_error(int64_t n, enum rh_dtype dtype, double rounded)
 
 static inline void fused_add_rmsnorm(enum rh_dtype dtype, int64_t rows, int64_t cols, int64_t pad, fused_check *check, uint64_t *seed)
 {
-	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_ADD_RMSNORM, .qk_rope.epsilon = 1e-5f}};
+	struct op_case c = {.seed = seed, .op = {.kind = RH_OP_ADD_RMSNORM, .qk_rope = {.epsilon = 1e-5f, .offset = (float)(cols % 2)}}};
 	case_operand(&c, RH_ADD_RMSNORM_A, dtype, rows, cols, pad, FILL_RANDOM);
 	case_operand(&c, RH_ADD_RMSNORM_B, dtype, rows, cols, pad, FILL_RANDOM);
 	case_operand(&c, RH_ADD_RMSNORM_W, dtype, 1, cols, 0, FILL_RANDOM);
@@ -43,7 +43,8 @@ static inline void fused_heads(const struct heads_shape *s, enum rh_dtype dtype,
 {
 	int64_t all = s->heads + s->kv_heads, cols = all * s->dim;
 	struct op_case c = {.seed = seed,
-	                    .op = {.kind = backward ? RH_OP_QK_ROPE_BACKWARD : RH_OP_QK_ROPE, .qk_rope = {s->heads, s->kv_heads, 1e-5f}}};
+	                    .op = {.kind = backward ? RH_OP_QK_ROPE_BACKWARD : RH_OP_QK_ROPE,
+	                           .qk_rope = {s->heads, s->kv_heads, 1e-5f, s->rows % 2 ? 1.0f : 0.0f}}};
 	int rstd = backward ? RH_QK_ROPE_BACKWARD_RSTD : RH_QK_ROPE_RSTD, table = backward ? RH_QK_ROPE_BACKWARD_TABLE : RH_QK_ROPE_TABLE;
 	case_operand(&c, RH_QK_ROPE_X, dtype, s->rows, cols, s->pad, FILL_RANDOM);
 	case_operand(&c, RH_QK_ROPE_Q_W, dtype, 1, s->dim, 0, FILL_RANDOM);

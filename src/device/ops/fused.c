@@ -89,7 +89,7 @@ static int qk_rope_parts(const struct rh_op *op, rh_op_run *run, void *user)
 		norm.operand[RH_RMSNORM_RSTD] = heads_of(op, view[RH_QK_ROPE_RSTD], key);
 		norm.rmsnorm.groups = key ? op->qk_rope.kv_heads : op->qk_rope.heads;
 		norm.rmsnorm.epsilon = op->qk_rope.epsilon;
-	norm.rmsnorm.offset = op->qk_rope.offset;
+		norm.rmsnorm.offset = op->qk_rope.offset;
 		int rc = run(user, &norm);
 		if (rc)
 			return rc;
@@ -135,7 +135,7 @@ static int qk_rope_backward_parts(const struct rh_op *op, rh_op_run *run, void *
 		norm.operand[RH_RMSNORM_BACKWARD_DW] = view[key ? RH_QK_ROPE_BACKWARD_DK_W : RH_QK_ROPE_BACKWARD_DQ_W];
 		norm.rmsnorm.groups = key ? op->qk_rope.kv_heads : op->qk_rope.heads;
 		norm.rmsnorm.epsilon = op->qk_rope.epsilon;
-	norm.rmsnorm.offset = op->qk_rope.offset;
+		norm.rmsnorm.offset = op->qk_rope.offset;
 		rc = run(user, &norm);
 	}
 	return rc;
