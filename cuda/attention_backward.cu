@@ -1,11 +1,11 @@
 /* Attention, backward. With p = exp(scale q k^T - lse), dp = dO v^T, delta = rowsum(dO o), ds = p (dp - delta):
- * dv = p^T dO, dq = scale ds k, dk = scale ds^T q. Three kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
+ * dv = p^T dO, dq = scale ds k, dk = scale ds^T q. Two kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
  *
- * delta  reads dO and o: 4 Tq heads D bytes, 2 FLOPs an element; bound by memory. Four lanes a row of a head, 16 bytes a lane and load.
- * dq     a block takes 64 M queries of one head (16 M a warp) and walks the keys that they see, 32 at a time (64 for D 64 and M 1), two
- *        tiles in shared memory, the next one on its way: 24 KB for D 96, else 32. q and dO stay in D M / 2 registers a lane or, where
- *        those are more than 64, in shared memory: 96 KB for D 128. M is 2 on SMs with room for it, 1 elsewhere, as of the forward.
- *        FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly from L2. For D 128 80 fragments from shared memory for 192 mma.
+ * dq     makes delta of its rows first, of dO and o. A block takes 64 M queries of one head (16 M a warp) and walks the keys that they
+ *        see, 32 at a time (64 for D 64 and M 1), two tiles in shared memory, the next one on its way: 24 KB for D 96, else 32. q and
+ *        dO stay in D M / 2 registers a lane or, where those are more than 64, in shared memory: 96 KB for D 128. M is 2 on SMs with
+ *        room for it, 1 elsewhere, as of the forward. FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly from L2. For D
+ *        128 80 fragments from shared memory for 192 mma.
  * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, head after head of its group, 32 (64)
  *        at a time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
  *        a lane, q and dO pass through shared memory, two tiles on turn: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
@@ -18,8 +18,6 @@
  *
  * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then ascending tiles, heads outermost. */
 #include "cuda/attention_mma.h"
-
-enum { DELTA_LANES = 4 };
 
 /* Of an own row or a streamed one. An absent row has lse +infinity, so that its p is 0. */
 struct row_sums {
@@ -36,24 +34,30 @@ RH_DEVICE struct row_sums row_sums_at(const struct attention_args &a, int64_t ro
 	return sums;
 }
 
-/* delta (Tq,heads) of rows in documents, D a multiple of 8, rows on 16 bytes. */
-static RH_KERNEL(ATTENTION_THREADS, 8) attention_delta(struct attention_args a)
+/* Of an own row of dq, and delta kept for attention_dk_dv: the four lanes that share a row add up dO o, 16 bytes a lane and load. */
+template <int D> RH_DEVICE struct row_sums own_row_sums(const struct attention_args &a, int64_t row, int head, int there)
 {
-	int64_t item = ((int64_t)blockIdx.x * ATTENTION_THREADS + threadIdx.x) / DELTA_LANES, row = item / a.heads;
-	int head = (int)(item % a.heads), lane = (int)threadIdx.x % DELTA_LANES;
-	int there = row >= *attention_at<int32_t>(a.start_q, 0, 0) && row < *attention_at<int32_t>(a.start_q, a.documents, 0);
-	float sum = 0;
-	for (int c = lane * 8; there && c < a.dim; c += DELTA_LANES * 8) {
-		rh_vec<rh_bf16> o = rh_load16(attention_at<rh_bf16>(a.o, row, (int64_t)head * a.dim + c));
-		rh_vec<rh_bf16> d_o = rh_load16(attention_at<rh_bf16>(a.d_o, row, (int64_t)head * a.dim + c));
+	int lane = (int)threadIdx.x % 4;
+	struct row_sums sums = {INFINITY, 0};
+	RH_UNROLL
+	for (int c = lane * 8; c < D; c += 32) {
+		rh_vec<rh_bf16> o = {}, d_o = {};
+		if (there) {
+			o = rh_load16(attention_at<rh_bf16>(a.o, row, (int64_t)head * D + c));
+			d_o = rh_load16(attention_at<rh_bf16>(a.d_o, row, (int64_t)head * D + c));
+		}
 		RH_UNROLL
 		for (int e = 0; e < 8; e++)
-			sum += rh_to_float(o.v[e]) * rh_to_float(d_o.v[e]);
+			sums.delta += rh_to_float(o.v[e]) * rh_to_float(d_o.v[e]);
 	}
-	sum += rh_shuffle_xor(sum, 1);
-	sum += rh_shuffle_xor(sum, 2);
-	if (there && lane == 0)
-		*attention_at<float>(a.delta, row, head) = sum;
+	sums.delta += rh_shuffle_xor(sums.delta, 1);
+	sums.delta += rh_shuffle_xor(sums.delta, 2);
+	if (!there)
+		return sums;
+	sums.lse_log2 = *attention_at<float>(a.lse, row, head) * 1.442695040888963f;
+	if (lane == 0)
+		*attention_at<float>(a.delta, row, head) = sums.delta;
+	return sums;
 }
 
 /* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
@@ -82,7 +86,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 	struct row_sums sums[M][2];
 	RH_UNROLL
 	for (int i = 0; i < 2 * M; i++)
-		sums[i / 2][i % 2] = row_sums_at(a, t.q0 + own + i * 8, at.head, own + i * 8 <= last);
+		sums[i / 2][i % 2] = own_row_sums<D>(a, t.q0 + own + i * 8, at.head, own + i * 8 <= last);
 	rh_copy_async_wait<0>();
 	__syncthreads();
 	uint32_t q[held ? D / 16 : 1][M][4], d_o[held ? D / 16 : 1][M][4];
@@ -323,11 +327,5 @@ template <int D> static int backward(const struct attention_args *a, CUstream_st
 
 int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 {
-	int64_t threads = a->q.rows * a->heads * DELTA_LANES;
-	int rc = 0;
-	if (threads)
-		rc = RH_LAUNCH(attention_delta, (unsigned)rh_ceil_div(threads, ATTENTION_THREADS), ATTENTION_THREADS, 0, stream, *a);
-	if (rc < 0)
-		return rc;
 	return a->dim == 64 ? backward<64>(a, stream) : a->dim == 96 ? backward<96>(a, stream) : backward<128>(a, stream);
 }

@@ -20,7 +20,7 @@ struct attention_tile {
 };
 
 /* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96 or 128
- * whose rows begin on 16 bytes. Backward takes delta as made by attention_delta before. */
+ * whose rows begin on 16 bytes. */
 int attention_plain_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);

@@ -1,10 +1,10 @@
-/* From wide to narrow, of all adapters of a joint at once: low_m = drop_m(x) a_m^T, and du_m = scale_m dy_m b_m. T rows of K columns become
- * r_m of them, bf16 with fp32 sums in ascending order.
+/* From wide to narrow, of all adapters of a joint at once: low_m = drop_m(x) a_m^T, and du_m = scale_m dy_m b_m. T rows of K columns
+ * become r_m of them, bf16 with fp32 sums in ascending order.
  *
- * Reads the wide operand once from DRAM (of several modules of one x the others' reads come from L2: blocks of the same rows are neighbours),
- * 2 T K bytes; 2 T K r FLOPs a module: bound by memory up to a rank of some 160 on an RTX 4090 (1008 GB/s, 165 TFLOP/s). Dropout adds 15
- * instructions an element and module, of which a 4090 issues as many as x's bytes take (43 us of 67 for one module of 8192 by 4096).
- * Tile: 64 rows of one module's 16 or 64 columns a block, 16 rows a warp, 64 deep; three stages of 10 or 16 KB. */
+ * Reads the wide operand once from DRAM (of several modules of one x the others read it from L2: blocks of the same rows are
+ * neighbours), 2 T K bytes; 2 T K r FLOPs a module: bound by memory up to a rank of some 160 on an RTX 4090 (1008 GB/s, 165 TFLOP/s).
+ * Dropout adds 15 instructions an element and module, of which a 4090 issues as many as x's bytes take (43 us of 67 for one module of
+ * 8192 by 4096). Tile: 64 rows of one module's 16 or 64 columns a block, 16 rows a warp, 64 deep; three stages of 10 or 16 KB. */
 #include "cuda/lora_tile.h"
 
 template <int N> struct low_layout {

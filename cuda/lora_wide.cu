@@ -1,9 +1,9 @@
-/* From narrow to wide, of all adapters of a joint at once: the parts of y, scale_m low_m b_m^T side by side, and dx, the sum over modules of
- * what comes back through drop_m from du_m a_m.
+/* From narrow to wide, of all adapters of a joint at once: the parts of y, scale_m low_m b_m^T side by side, and dx, the sum over
+ * modules of what comes back through drop_m from du_m a_m.
  *
- * Writes the wide result once, 2 T N bytes, beside 2 T r a module read; 2 T N r FLOPs a module: bound by memory up to a rank of some 160 on
- * an RTX 4090. dx is rounded once, of all modules. Tile: 64 rows by 64 columns a block, 16 rows a warp, depths 64 at a time: 16 KB. Results
- * leave through shared memory as 16-byte stores. */
+ * Writes the wide result once, 2 T N bytes, beside 2 T r a module read; 2 T N r FLOPs a module: bound by memory up to a rank of some 160
+ * on an RTX 4090. dx is rounded once, of all modules. Tile: 64 rows by 64 columns a block, 16 rows a warp, depths 64 at a time: 16 KB.
+ * Results leave through shared memory as 16-byte stores. */
 #include "cuda/lora_tile.h"
 
 enum { TILE_ELEMENTS = LORA_TILE * LORA_TILE };

@@ -27,15 +27,47 @@ static void give_parameters(struct rh_op *op)
 		op->scaled_gemm.trans_b = 1;
 }
 
+struct lengths {
+	enum rh_dtype dtype;
+	int64_t rows, cols;
+};
+
+/* Of fused ops: 2 query heads and 1 key head; adapters of 3, 4 and 5 columns. */
+static struct lengths fused_lengths(enum rh_op_kind kind, enum rh_dtype act, int operand)
+{
+	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
+	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
+	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
+	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
+	                                    {act, 1, 4},
+	                                    {act, 1, 4},
+	                                    {RH_F32, 6, 3},
+	                                    {RH_F32, 6, 4},
+	                                    {act, 6, 12},
+	                                    {act, 6, 12},
+	                                    {RH_F32, 1, 4},
+	                                    {RH_F32, 1, 4}},
+	        [RH_OP_LORA_LOW] = {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_PART] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
+	        [RH_OP_LORA_LOW_GRADIENT] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
+	        [RH_OP_LORA_INPUT_GRADIENT] =
+	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_A_GRADIENT] =
+	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 2, 8}, {RH_F32, 1, 8}, {RH_F32, 5, 8}, {act, 6, 8}},
+	        [RH_OP_LORA_B_GRADIENT] =
+	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 3, 2}, {RH_F32, 4, 1}, {RH_F32, 5, 5}, {act, 6, 12}},
+	};
+	return shape[kind][operand];
+}
+
 /* A right op of each kind: T = 6 rows, every optional operand there. */
 static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 {
 	uint64_t seed = 1;
 	struct op_case c = {.seed = &seed, .op.kind = kind};
-	struct {
-		enum rh_dtype dtype;
-		int64_t rows, cols;
-	} shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
+	const struct lengths shape[RH_OP_KINDS][RH_OP_OPERANDS] = {
 	        [RH_OP_FILL] = {{act, 6, 8}},
 	        [RH_OP_CAST] = {{act, 6, 8}, {RH_F32, 6, 8}},
 	        [RH_OP_GEMM] = {{act, 6, 8}, {act, 8, 5}, {RH_F32, 6, 5}, {act, 1, 5}, {RH_F32, 6, 5}},
@@ -108,33 +140,13 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16},
 	                               {RH_BF16, 1, 16},
 	                               {RH_F32, 6, 16}},
-	        [RH_OP_ADD_RMSNORM] = {{act, 6, 8}, {act, 6, 8}, {act, 1, 8}, {act, 6, 8}, {act, 6, 8}, {RH_F32, 6, 1}},
-	        [RH_OP_QK_ROPE] = {{act, 6, 12}, {act, 1, 4}, {act, 1, 4}, {RH_F32, 6, 4}, {act, 6, 12}, {RH_F32, 6, 3}},
-	        [RH_OP_QK_ROPE_BACKWARD] = {{act, 6, 12},
-	                                    {act, 1, 4},
-	                                    {act, 1, 4},
-	                                    {RH_F32, 6, 3},
-	                                    {RH_F32, 6, 4},
-	                                    {act, 6, 12},
-	                                    {act, 6, 12},
-	                                    {RH_F32, 1, 4},
-	                                    {RH_F32, 1, 4}},
-	        [RH_OP_LORA_LOW] = {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
-	        [RH_OP_LORA_PART] =
-	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
-	        [RH_OP_LORA_LOW_GRADIENT] =
-	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 3, 2}, {act, 4, 1}, {act, 5, 5}, {act, 6, 12}},
-	        [RH_OP_LORA_INPUT_GRADIENT] =
-	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {act, 2, 8}, {act, 1, 8}, {act, 5, 8}, {act, 6, 8}},
-	        [RH_OP_LORA_A_GRADIENT] =
-	                {{act, 6, 8}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 2, 8}, {RH_F32, 1, 8}, {RH_F32, 5, 8}, {act, 6, 8}},
-	        [RH_OP_LORA_B_GRADIENT] =
-	                {{act, 6, 12}, {act, 6, 2}, {act, 6, 1}, {act, 6, 5}, {RH_F32, 3, 2}, {RH_F32, 4, 1}, {RH_F32, 5, 5}, {act, 6, 12}},
 	        [RH_OP_ADAMW_WEIGHTS] =
 	                {{RH_BF16, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}, {RH_F32, 1, 8}, {RH_F32, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}},
 	};
-	for (int i = 0; i < rh_op_info(kind)->operands; i++)
-		case_operand(&c, i, shape[kind][i].dtype, shape[kind][i].rows, shape[kind][i].cols, 0, FILL_NONE);
+	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
+		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];
+		case_operand(&c, i, of.dtype, of.rows, of.cols, 0, FILL_NONE);
+	}
 	give_parameters(&c.op);
 	c.seed = NULL; /* it ends here */
 	return c;

@@ -59,14 +59,19 @@ struct parts {
 	void *user;
 };
 
-static int multiply(const struct parts *parts, struct rh_view a, int trans_a, struct rh_view b, int trans_b, float alpha, struct rh_view c,
-                    struct rh_view d)
+struct product {
+	struct rh_view a, b, c, d;
+	int trans_a, trans_b;
+	float alpha;
+};
+
+static int multiply(const struct parts *parts, const struct product *p)
 {
-	struct rh_op product = {.kind = RH_OP_GEMM, .gemm = {trans_a, trans_b, alpha}};
-	product.operand[RH_GEMM_A] = a;
-	product.operand[RH_GEMM_B] = b;
-	product.operand[RH_GEMM_C] = c;
-	product.operand[RH_GEMM_D] = d;
+	struct rh_op product = {.kind = RH_OP_GEMM, .gemm = {p->trans_a, p->trans_b, p->alpha}};
+	product.operand[RH_GEMM_A] = p->a;
+	product.operand[RH_GEMM_B] = p->b;
+	product.operand[RH_GEMM_C] = p->c;
+	product.operand[RH_GEMM_D] = p->d;
 	return parts->run(parts->user, &product);
 }
 
@@ -100,14 +105,14 @@ static int low_part(const struct parts *parts, int module, struct rh_view low, s
 {
 	struct rh_view seen;
 	int rc = see(parts, module, &seen);
-	return rc ? rc : multiply(parts, seen, 0, matrix, 1, 1, (struct rh_view){0}, low);
+	return rc ? rc : multiply(parts, &(struct product){.a = seen, .b = matrix, .trans_b = 1, .alpha = 1, .d = low});
 }
 
 static int a_gradient_part(const struct parts *parts, int module, struct rh_view low, struct rh_view matrix)
 {
 	struct rh_view seen;
 	int rc = see(parts, module, &seen);
-	return rc ? rc : multiply(parts, low, 1, seen, 0, 1, matrix, matrix);
+	return rc ? rc : multiply(parts, &(struct product){.a = low, .trans_a = 1, .b = seen, .alpha = 1, .c = matrix, .d = matrix});
 }
 
 /* Columns of y that are the module's. */
@@ -140,21 +145,24 @@ static int module_part(const struct parts *parts, int module, int first)
 	case RH_OP_LORA_LOW:
 		return low_part(parts, module, low, matrix);
 	case RH_OP_LORA_PART:
-		return multiply(parts, low, 0, matrix, 1, scale, columns_of(op, RH_LORA_C, module), own);
+		return multiply(
+		        parts,
+		        &(struct product){
+		                .a = low, .b = matrix, .trans_b = 1, .alpha = scale, .c = columns_of(op, RH_LORA_C, module), .d = own});
 	case RH_OP_LORA_LOW_GRADIENT:
-		return multiply(parts, own, 0, matrix, 0, scale, none, low);
+		return multiply(parts, &(struct product){.a = own, .b = matrix, .alpha = scale, .d = low});
 	case RH_OP_LORA_INPUT_GRADIENT: {
 		if (!drops(op))
-			return multiply(parts, low, 0, matrix, 0, 1, sum, wide);
+			return multiply(parts, &(struct product){.a = low, .b = matrix, .alpha = 1, .c = sum, .d = wide});
 		struct rh_view space = op->operand[RH_LORA_SPACE];
-		int rc = multiply(parts, low, 0, matrix, 0, 1, none, space);
+		int rc = multiply(parts, &(struct product){.a = low, .b = matrix, .alpha = 1, .d = space});
 		return rc ? rc : drop(parts, module, space, sum, wide);
 	}
 	case RH_OP_LORA_A_GRADIENT:
 		return a_gradient_part(parts, module, low, matrix);
 	default:
 		RH_ASSERT(op->kind == RH_OP_LORA_B_GRADIENT);
-		return multiply(parts, own, 1, low, 0, scale, matrix, matrix);
+		return multiply(parts, &(struct product){.a = own, .trans_a = 1, .b = low, .alpha = scale, .c = matrix, .d = matrix});
 	}
 }
 
