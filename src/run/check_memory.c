@@ -259,7 +259,8 @@ void check_leave(struct rh_check *check, struct check_range range, const struct 
 	size_t j = i;
 	while (j < piece->intervals && piece->interval[j].end <= range.end)
 		j++;
-	close_intervals(piece, i, j);
+	if (j > i)
+		close_intervals(piece, i, j);
 	if (i < piece->intervals && piece->interval[i].first < range.end)
 		piece->interval[i].first = range.end;
 	if ((check->rc = open_interval(piece, i)))
