@@ -1,6 +1,7 @@
 #include "ckpt/gguf_internal.h"
 
 #include "core/alloc.h"
+#include "core/lfs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,8 @@ int rh_gguf_open(const char *path, struct rh_gguf **out)
 	int rc = gguf && (gguf->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (!rc)
 		rc = rh_file_open(path, &gguf->in);
+	if (!rc)
+		rc = rh_lfs_refuse_file(gguf->in);
 	if (!rc)
 		rc = read_header(gguf);
 	if (rc)

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/json.h"
+#include "core/lfs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,8 @@ int rh_safetensors_open(const char *path, struct rh_safetensors **out)
 {
 	struct rh_safetensors *file = rh_alloc(1, sizeof *file);
 	int rc = file ? rh_file_open(path, &file->in) : -ENOMEM;
+	if (!rc)
+		rc = rh_lfs_refuse_file(file->in);
 	if (!rc)
 		rc = parse_header(file, path);
 	if (rc)

@@ -18,7 +18,7 @@ static const char head[] =
         ".bad { color: var(--bad); font-weight: 600; }\n"
         "section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem; margin: 1rem 0; }\n"
         "pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 14px/1.7 ui-monospace, monospace; }\n"
-        "b { font-weight: 400; background: var(--trained); } i { font-style: normal; color: var(--special); }\n"
+        "b { font-weight: 400; color: var(--ink); background: var(--trained); } i { font-style: normal; color: var(--special); }\n"
         "s { opacity: .55; } u { text-decoration: none; color: var(--soft); }\n"
         "span:hover, b:hover, i:hover { outline: 1px solid var(--soft); }\n"
         "details { margin-top: .75rem; } summary { cursor: pointer; color: var(--soft); }\n"

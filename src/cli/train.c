@@ -50,13 +50,12 @@ int verb_train(const struct rh_config *config)
 		rh_note("%lld steps; nothing was left to train", (long long)result.steps);
 		return 0;
 	}
-	rh_note("%lld steps, %.1f tokens/s, loss %.6f; peak: device %.1f MiB of %.1f planned, process %.1f MiB of %.1f planned",
+	rh_note("%lld steps, %.1f tokens/s, mean loss %.6f; peak: device %.1f MiB of %.1f planned, process %.1f MiB of %.1f planned",
 	        (long long)result.steps, result.tokens_per_second, result.final_loss, (double)result.device_peak_bytes / 1048576,
 	        (double)result.device_planned_bytes / 1048576, (double)result.ram_peak_bytes / 1048576,
 	        (double)result.ram_planned_bytes / 1048576);
-	if (result.predicted_tokens_per_second > 0)
-		rh_note("predicted: %.1f tokens/s%s; measured is %.2f of that", result.predicted_tokens_per_second,
-		        result.rates_assumed ? " (by guessed rates: roundhouse doctor --save measures them)" : "",
+	if (result.predicted_tokens_per_second > 0 && !result.rates_assumed) /* guessed rates predict nothing */
+		rh_note("predicted: %.1f tokens/s; measured is %.2f of that", result.predicted_tokens_per_second,
 		        result.tokens_per_second / result.predicted_tokens_per_second);
 	return 0;
 }

@@ -78,6 +78,8 @@ struct rh_config {
 	enum rh_when eval_strategy, save_strategy;
 	double eval_steps, save_steps; /* below 1: a share of all steps */
 	int64_t logging_steps;
+	int report_to; /* bits of enum rh_report_to (observe/reports.h) */
+	int verbose;
 	int64_t max_bad_steps; /* in a row, whose gradient is not finite */
 	int load_best_model_at_end;
 	enum rh_metric metric_for_best_model;

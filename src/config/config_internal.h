@@ -95,15 +95,15 @@ struct config_entries {
 	const char *verb; /* that they are read for; borrowed */
 	struct config_entry *entry;
 	size_t count, capacity;
-	struct rh_text unknown;   /* what a file has that is no key, told all at once */
-	int64_t unknowns, unsaid; /* of which a line has no room for */
+	struct rh_text unknown; /* what a file has that is no key, a line each */
+	int64_t unknowns;
 };
 
 /* Appends an entry for the key named `name`, with no value yet. -EINVAL: unknown, or given before by the same origin. What a file has that
  * is unknown is kept for config_entries_check, and *out is NULL. */
 int config_entries_add(struct config_entries *entries, const char *name, enum config_origin origin, const char *path, int64_t line,
                        struct config_entry **out) RH_MUST;
-/* -EINVAL with one line that names every unknown key of the file. */
+/* -EINVAL where the file has unknown keys: several are told in a line each before. */
 int config_entries_check(const struct config_entries *entries) RH_MUST;
 void config_entries_free(struct config_entries *entries);
 /* rh_fail with "where: key: " before the line. */

@@ -2,6 +2,7 @@
 #include "config/config_internal.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,29 +66,25 @@ int config_entry_fail(const struct config_entry *entry, const char *format, ...)
 	return fail_at(rc, entry->origin, entry->path, entry->line);
 }
 
-/* One line for all of a file's: each with its line and what to write instead, as many as a line holds. */
+/* All of a file's are told at once, each in a line of its own. */
 static int keep_unknown(struct config_entries *entries, const char *suggestion, const char *path, int64_t line)
 {
-	enum { ROOM = 800 };
-	static const char before[] = "unknown key ";
-	size_t skip = entries->unknowns && !strncmp(suggestion, before, sizeof before - 1) ? sizeof before - 1 : 0;
 	entries->unknowns++;
-	if (entries->unknowns > 1 && entries->unknown.length + strlen(suggestion) > ROOM) {
-		entries->unsaid++;
-		return 0;
-	}
-	if (entries->unknowns == 1)
-		return rh_text_printf(&entries->unknown, "%s:%lld: %s", path, (long long)line, suggestion);
-	return rh_text_printf(&entries->unknown, "; line %lld: %s", (long long)line, suggestion + skip);
+	return rh_text_printf(&entries->unknown, "%s:%lld: %s\n", path, (long long)line, suggestion);
 }
 
 int config_entries_check(const struct config_entries *entries)
 {
+	enum { TOLD_MOST = 20 };
 	if (!entries->unknowns)
 		return 0;
-	if (entries->unsaid)
-		return rh_fail(-EINVAL, "%s; and %lld more", entries->unknown.bytes, (long long)entries->unsaid);
-	return rh_fail(-EINVAL, "%s", entries->unknown.bytes);
+	const char *at = entries->unknown.bytes;
+	if (entries->unknowns == 1)
+		return rh_fail(-EINVAL, "%.*s", (int)strcspn(at, "\n"), at);
+	for (int64_t i = 0; i < entries->unknowns && i < TOLD_MOST; i++, at += strcspn(at, "\n") + 1)
+		rh_note("%.*s", (int)strcspn(at, "\n"), at);
+	return rh_fail(-EINVAL, "%.*s: %lld unknown keys%s", (int)strcspn(entries->unknown.bytes, ":"), entries->unknown.bytes,
+	               (long long)entries->unknowns, entries->unknowns > TOLD_MOST ? ", of which the first are named" : "");
 }
 
 static int same_key(const struct config_entry *entry, int key, const char *name)

@@ -69,6 +69,7 @@ static const struct config_field hardware_fields[] = {
         TEXT("name", hardware_draft, hardware.name),
         TEXT("source", hardware_draft, hardware.source),
         COUNT("devices", hardware_draft, hardware.devices, 1, 64),
+        COUNT("devices_most", hardware_draft, hardware.devices_most, 1, 64),
         NODE("device", hardware_draft, device),
         NODE("link", hardware_draft, link),
         NODE("switch", hardware_draft, pcie_switch),

@@ -3,6 +3,7 @@
  *   name: rtx4090x8
  *   source: RoundPipe's box (arXiv 2604.27085), vendor data sheets
  *   devices: 8                       # all alike
+ *   devices_most: 8                  # so many that --gpus may ask for; unset: devices
  *   device:
  *     name: NVIDIA GeForce RTX 4090
  *     memory: 24GiB
@@ -111,7 +112,7 @@ struct rh_hardware_nvme {
 /* All strings are owned, NULL where absent. */
 struct rh_hardware {
 	char *name, *source;
-	int64_t devices;
+	int64_t devices, devices_most; /* devices_most: that --gpus may ask for; 0: devices */
 	struct rh_hardware_device device;
 	struct rh_hardware_link link, pcie_switch; /* "switch" in the file */
 	struct rh_hardware_host host;

@@ -129,6 +129,7 @@ int rh_hardware_print(const struct rh_hardware *hardware, struct rh_text *out)
 	put_text(&to, "name", hardware->name, "\n");
 	put_text(&to, "source", hardware->source, "\n");
 	put_whole(&to, "devices", hardware->devices, "\n");
+	put_whole(&to, "devices_most", hardware->devices_most, "\n");
 	print_device(&to, &hardware->device);
 	print_link(&to, "link:\n", &hardware->link);
 	print_link(&to, "switch:\n", &hardware->pcie_switch);

@@ -16,7 +16,7 @@ static const struct {
          "\nplan\n"
          "  --hardware NAME                 the machine: a profile of examples/hardware, one that `doctor --save NAME` wrote, or a\n"
          "                                  file; unset: this one\n"
-         "  --gpus N                        so many of its devices [all]\n"
+         "  --gpus N                        so many devices [all; one of a card's profile, as rtx3060, which may have up to four]\n"
          "  --gantt FILE.svg                one step drawn: what each device does when\n"
          "  --compare                       one line for every schedule instead\n"
          "  --check                         the steps' commands are checked, too: each finds what it needs, in whatever order a run takes\n"

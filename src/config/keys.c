@@ -115,6 +115,10 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_INTEGER, logging_steps, VERB_RUNS, .fallback = "10", .least = 1, .most = 1e12, .heading = "Logging, evaluation, saving",
 	    .help = "steps between logged lines, each the mean of its steps"),
+	KEY(KEY_WORDS, report_to, VERB_TRAIN, .fallback = "none", .choices = WORDS("tensorboard", "csv"),
+	    .help = "what else is written beside metrics.jsonl: tensorboard, event files below output_dir/runs; csv, metrics.csv"),
+	KEY(KEY_BOOL, verbose, VERB_RUNS | VERB_EVAL | VERB_GENERATE, .fallback = "false",
+	    .help = "tell also where each byte of the plan lies, and how layers are cut into stages"),
 	KEY(KEY_INTEGER, trace_step, VERB_TRAIN, .least = 2, .most = 1e12,
 	    .help = "step that is recorded, into trace.json (ui.perfetto.dev, chrome://tracing) and trace.svg in output_dir; "
 	            "not the first, which has nothing in flight before it"),
@@ -199,7 +203,6 @@ const struct config_key config_keys[] = {
 	INERT("tf32", "precision is set by dtype and accumulation"),
 	INERT("load_in_4bit", "only false is taken: 4-bit weights in training are not built yet"),
 	INERT("load_in_8bit", "only false is taken: 8-bit weights in training are not built yet"),
-	INERT("report_to", "only none is taken: a run writes metrics.jsonl and trainer_state.json and reports nowhere else"),
 	INERT("dataloader_*", "rows are tokenized once and kept in memory"),
 	INERT("ddp_*", "devices share one process"),
 	INERT("fsdp*", "weights and states live in host memory anyway"),
@@ -297,7 +300,8 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan", "doctor", "generate", "eval", "keys", "inspect"}; /* in the order of the bits */
+	static const char *const names[] = {"train", "plan", "doctor", "generate",
+	                                    "eval",  "keys", "inspect"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

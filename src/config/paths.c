@@ -43,6 +43,14 @@ static int ends_with(const char *text, const char *end)
 	return length >= tail && !strcmp(text + length - tail, end);
 }
 
+/* "ORG/NAME" as the Hub has it. */
+static int is_hub_name(const char *path)
+{
+	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+	size_t org = strspn(path, letters), name = path[org] == '/' ? strspn(path + org + 1, letters) : 0;
+	return org && name && *path != '.' && !path[org + 1 + name] && !ends_with(path, ".gguf");
+}
+
 static int check_path(const struct config_entry *entry, const char *key, const char *path)
 {
 	const struct config_shown shown = config_show(path);
@@ -51,6 +59,12 @@ static int check_path(const struct config_entry *entry, const char *key, const c
 	if (model)
 		mend = "no such file or directory here (models are not downloaded; give a directory or a .gguf file; for plan, one with a "
 		       "config.json is enough)";
+	if (model && is_hub_name(path) && !rh_file_exists(path) && !rh_dir_exists(path))
+		return config_entry_fail(
+		        entry,
+		        "'%s': no such directory here, and nothing is downloaded; from the Hub: hf download %s --local-dir %s, "
+		        "then %s: %s (for plan, one with a config.json is enough)",
+		        shown.text, shown.text, strchr(path, '/') + 1, key, strchr(path, '/') + 1);
 	if (!rh_file_exists(path) && !rh_dir_exists(path))
 		return config_entry_fail(entry, "'%s': %s", shown.text, mend);
 	int adapts = model ? holds(path, "adapter_config.json") : 0, whole = adapts > 0 ? holds(path, "config.json") : 0;

@@ -8,7 +8,7 @@ enum { NAME_BYTES = 64 };
 
 #define NOT_BUILT "it is not built yet; remove it"
 #define ALWAYS    "it is always so here; remove it"
-#define LOGS      "a run writes metrics.jsonl and trainer_state.json and reports nowhere else; remove it"
+#define LOGS      "a run writes metrics.jsonl, and what report_to names (tensorboard, csv), and reports nowhere else; remove it"
 #define VERBS_SAY "the verb says it: train, eval or generate; remove it"
 #define LORA      "true, LoRA over weights in dtype (qlora's in 4 bits are not built yet), or leave both out for full fine-tuning"
 #define ATTENTION "there is one attention, memory-saving and exact; remove it"
@@ -168,8 +168,9 @@ static int least_of(int a, int b)
 	return a < b ? a : b;
 }
 
-/* Damerau-Levenshtein distance (neighbours swapped at most once), of names cut at NAME_BYTES. */
-static int distance(const char *a, const char *b)
+/* Damerau-Levenshtein distance (neighbours swapped at most once), of names cut at NAME_BYTES; another letter in place of one costs
+ * `replacing`. */
+static int distance(const char *a, const char *b, int replacing)
 {
 	int a_length = (int)strnlen(a, NAME_BYTES), b_length = (int)strnlen(b, NAME_BYTES);
 	int rows[3][NAME_BYTES + 1];
@@ -183,7 +184,7 @@ static int distance(const char *a, const char *b)
 		row = spare;
 		row[0] = i;
 		for (int j = 1; j <= b_length; j++) {
-			int replaced = above[j - 1] + (a[i - 1] != b[j - 1]);
+			int replaced = above[j - 1] + (a[i - 1] != b[j - 1] ? replacing : 0);
 			row[j] = least_of(replaced, least_of(above[j], row[j - 1]) + 1);
 			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
 				row[j] = least_of(row[j], above2[j - 2] + 1);
@@ -202,7 +203,7 @@ static int distance_to_words(const char *name, const char *known)
 		for (const char *to = from; *to;) {
 			to += 1 + strcspn(to + 1, "_");
 			snprintf(words, sizeof words, "%.*s", (int)(to - from), from);
-			best = least_of(best, distance(name, words));
+			best = least_of(best, distance(name, words, 2)); /* one letter replaced is most often another word: stage, state */
 		}
 	return best;
 }
@@ -240,7 +241,7 @@ static int abbreviation_farness(const char *name, const char *known)
  * four letters is next to anything, so it must be written without a fault. */
 static int farness(const char *name, const char *known)
 {
-	int far = 2 * distance(name, known), words = distance_to_words(name, known);
+	int far = 2 * distance(name, known, 1), words = distance_to_words(name, known);
 	size_t length = strlen(name);
 	if (is_initials(name, known))
 		return 0;

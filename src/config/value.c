@@ -64,7 +64,7 @@ static int means_nothing(const struct config_entry *entry)
 {
 	int truth = 1;
 	if (entry->kind == VALUE_LIST || entry->kind == VALUE_MAP)
-		return !entry->items.count;
+		return !entry->items.count || (entry->items.count == 1 && !strcmp(entry->items.item[0], "none"));
 	return !strcasecmp(entry->text, "none") || !strcasecmp(entry->text, "off") || (!config_parse_bool(entry->text, &truth) && !truth);
 }
 
@@ -316,7 +316,11 @@ static int set_words(struct config_draft *draft, const struct config_entry *entr
 		while (key->choices[choice] && strcmp(key->choices[choice], words.item[i]))
 			choice++;
 		bits |= 1 << choice;
-		if (!key->choices[choice]) {
+		if (!key->choices[choice] && !strcmp(key->name, "report_to"))
+			rc = config_entry_fail(entry,
+			                       "'%s' is not built in; tensorboard and csv are, and a run always writes metrics.jsonl",
+			                       config_show(words.item[i]).text);
+		else if (!key->choices[choice]) {
 			char expected[EXPECTED_BYTES];
 			config_key_describe(key, expected, sizeof expected);
 			rc = config_entry_fail(entry, "'%s' is not allowed; expected %s", config_show(words.item[i]).text, expected);
@@ -353,14 +357,7 @@ static int check_inert(const struct config_entry *entry)
 		                         "trained in dtype",
 		                         entry->name + 8);
 	}
-	if (strcmp(entry->name, "report_to"))
-		return 0;
-	const char *only = entry->kind == VALUE_SCALAR                            ? entry->text
-	                   : entry->kind == VALUE_LIST && entry->items.count == 1 ? entry->items.item[0]
-	                                                                          : "";
-	if (!strcmp(only, "none") || (entry->kind == VALUE_LIST && !entry->items.count))
-		return 0;
-	return config_entry_fail(entry, "only none is taken: a run writes metrics.jsonl and trainer_state.json and reports nowhere else");
+	return 0;
 }
 
 /* The kinds of value that a type is made from. */

@@ -1,6 +1,7 @@
 #include "core/json.h"
 
 #include "core/file.h"
+#include "core/lfs.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -72,7 +73,8 @@ int rh_json_load(const char *path, json_t **out)
 	int rc = rh_file_load(path, &file);
 	if (rc)
 		return rc;
-	rc = rh_json_parse(file.bytes, file.length, path, out);
+	rc = rh_lfs_refuse(path, file.bytes, file.length);
+	rc = rc ? rc : rh_json_parse(file.bytes, file.length, path, out);
 	rh_bytes_free(&file);
 	return rc;
 }

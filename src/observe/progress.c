@@ -129,11 +129,14 @@ static void format_nvme_step(const struct rh_step_report *report, char *out)
 	snprintf(out, PIECE_BYTES, "a step reads %s MiB, writes %s, waits %.2f s", read, written, report->nvme_wait_seconds);
 }
 
-static void make_pieces(const struct rh_step_report *report, char pieces[PIECES][PIECE_BYTES])
+/* Whether a report is of one step or the mean of those since the last line. */
+enum span { SPAN_STEP, SPAN_MEAN };
+
+static void make_pieces(const struct rh_step_report *report, enum span span, char pieces[PIECES][PIECE_BYTES])
 {
 	snprintf(pieces[PIECE_STEP], PIECE_BYTES, "step %lld/%lld", (long long)report->step, (long long)report->steps);
 	format_real("epoch %.2f", report->epoch, pieces[PIECE_EPOCH]);
-	format_real("loss %.4f", report->loss, pieces[PIECE_LOSS]);
+	format_real(span == SPAN_MEAN ? "mean loss %.4f" : "loss %.4f", report->loss, pieces[PIECE_LOSS]);
 	format_real("grad norm %.3g", report->grad_norm, pieces[PIECE_GRAD]);
 	format_real("lr %.3g", report->learning_rate, pieces[PIECE_RATE]);
 	format_real(report->tokens_per_second < 100 ? "%.1f tokens/s" : "%.0f tokens/s", report->tokens_per_second, pieces[PIECE_SPEED]);
@@ -145,11 +148,11 @@ static void make_pieces(const struct rh_step_report *report, char pieces[PIECES]
 }
 
 /* The pieces that fit into `columns`, the important ones first, in the order of enum piece, two blanks between. Returns the length. */
-static int join_pieces(const struct rh_step_report *report, int columns, char *line)
+static int join_pieces(const struct rh_step_report *report, enum span span, int columns, char *line)
 {
 	char pieces[PIECES][PIECE_BYTES];
 	int kept[PIECES] = {0}, total = 0, used = 0;
-	make_pieces(report, pieces);
+	make_pieces(report, span, pieces);
 	for (int i = 0; i < PIECES; i++) {
 		int length = (int)strlen(pieces[importance[i]]);
 		int widened = total + (total ? 2 : 0) + length;
@@ -202,7 +205,7 @@ static void make_bar(const struct rh_progress *progress, int columns, char *line
 		put_bar(progress->rows_done, progress->rows, text, columns, line);
 		return;
 	}
-	join_pieces(&progress->last, text_columns(columns), text);
+	join_pieces(&progress->last, SPAN_STEP, text_columns(columns), text);
 	put_bar(progress->last.step, progress->last.steps, text, columns, line);
 }
 
@@ -302,17 +305,9 @@ void rh_progress_step(struct rh_progress *progress, const struct rh_step_report 
 void rh_progress_logged(struct rh_progress *progress, const struct rh_step_report *report)
 {
 	char line[COLUMNS_MAX + 1];
-	if (progress->style == RH_PROGRESS_LINES) {
-		join_pieces(report, COLUMNS_MAX, line);
-		rh_note("%s", line);
-		return;
-	}
-	pthread_mutex_lock(&progress->lock);
-	take(progress, report);
-	progress->known = 1;
-	if (!progress->aside)
-		draw(progress);
-	pthread_mutex_unlock(&progress->lock);
+	int columns = progress->style == RH_PROGRESS_BAR ? columns_of(progress) - 1 : COLUMNS_MAX;
+	join_pieces(report, SPAN_MEAN, columns, line);
+	rh_note("%s", line); /* a bar steps aside for it */
 }
 
 void rh_progress_first(const struct rh_progress *progress, const struct rh_step_report *report)
@@ -320,7 +315,7 @@ void rh_progress_first(const struct rh_progress *progress, const struct rh_step_
 	char pieces[PIECES][PIECE_BYTES];
 	if (progress->style != RH_PROGRESS_LINES)
 		return;
-	make_pieces(report, pieces);
+	make_pieces(report, SPAN_STEP, pieces);
 	rh_note("%s done  %s  %s", pieces[PIECE_STEP], pieces[PIECE_SPEED], pieces[PIECE_LEFT]);
 }
 

@@ -1,5 +1,5 @@
-/* The line a person watches. On a terminal it is one line, redrawn in place, that steps aside for log lines; elsewhere it is a plain log
- * line for each logged step. It has no clock: the caller passes the time. */
+/* The line a person watches. On a terminal it is one line, redrawn in place, that steps aside for log lines, of which each logged step
+ * leaves one; elsewhere there are log lines alone. It has no clock: the caller passes the time. */
 #ifndef RH_OBSERVE_PROGRESS_H
 #define RH_OBSERVE_PROGRESS_H
 
@@ -18,7 +18,7 @@ int rh_progress_open(int descriptor, enum rh_progress_style style, int columns, 
 
 /* After each step; `now_seconds` from any steady clock. A bar is redrawn, at most ten times a second and always at the last step. */
 void rh_progress_step(struct rh_progress *progress, const struct rh_step_report *report, double now_seconds);
-/* After a logged step: a plain line (none where there is a bar, which shows these figures from now on). */
+/* After a logged step: a line that stays, of the means since the last one; as wide as the terminal where there is a bar. */
 void rh_progress_logged(struct rh_progress *progress, const struct rh_step_report *report);
 
 /* Where the first step is not logged: a plain line (none where there is a bar) that it is done, and how long the rest will take. */

@@ -3,6 +3,7 @@
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/lfs.h"
 #include "core/log.h"
 #include "token/load_parts.h"
 #include "token/scan.h"
@@ -279,6 +280,7 @@ static int open_document(const char *path, struct document *document)
 	struct rh_text rest = {0};
 	document->where = path;
 	int rc = rh_file_load(path, &document->file);
+	rc = rc ? rc : rh_lfs_refuse(path, document->file.bytes, document->file.length);
 	if (!rc)
 		rc = scan_model(document->file.bytes, document->file.length, &document->vocab, &document->merges, &rest);
 	if (!rc)

@@ -20,9 +20,10 @@ int rh_machine_find(const struct rh_config *config, struct rh_machine_found *out
 		             config->device,
 		             out->assumed ? "nothing is known of this machine's" : "this machine's profile is of other devices");
 	rc = count < 0 ? count : rc;
-	if (!rc && config->gpus > count)
-		rc = rh_fail(-EINVAL, "--gpus: %d, but %s has %d device%s; lower it", config->gpus, out->hardware.name, count,
-		             count == 1 ? "" : "s");
+	int most = !here && out->hardware.devices_most > count ? (int)out->hardware.devices_most : count;
+	if (!rc && config->gpus > most)
+		rc = rh_fail(-EINVAL, "--gpus: %d, but %s has %d device%s%s; lower it", config->gpus, out->hardware.name, most,
+		             most == 1 ? "" : "s", most > count ? " at most" : "");
 	if (rc) {
 		rh_machine_found_free(out);
 		return rc;

@@ -23,10 +23,38 @@ static void report_kept_boundaries(const struct rh_session *session)
 	                                                         : "the buffers on their way to NVMe would take as much of it");
 }
 
+/* Where each byte lies, and how layers are cut. */
+static void report_details(const struct rh_session *session)
+{
+	const struct rh_plan *plan = &session->plan.stages;
+	int saving = 0;
+	for (int i = 0; i < plan->backward_stages; i++)
+		saving += plan->saved[i].bytes > 0;
+	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f, gradients %.1f, "
+	        "activations %.1f)",
+	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
+	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
+	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
+	if (session->plan.balanced.step_s > 0 && session->rates_assumed)
+		rh_note("stages: cut for %d devices by what layers take, by assumed rates (doctor --save local measures them)",
+		        session->devices.count);
+	else if (session->plan.balanced.step_s > 0)
+		rh_note("stages: cut for %d devices by what layers take (profile local); compute alone takes %.3g s a step, %.0f %% of it "
+		        "idle",
+		        session->devices.count, session->plan.balanced.step_s, 100 * session->plan.balanced.idle);
+	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
+	    rh_schedule_is_roundpipe(session->plan.schedule))
+		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
+	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
+	        (double)session->plan.bytes.boundaries / 1048576,
+	        (double)(session->plan.bytes.device * session->plan.bytes.host_devices) / 1048576,
+	        (double)session->plan.bytes.data / 1048576, (double)session->plan.bytes.program / 1048576);
+}
+
 void rh_session_report(const struct rh_session *session)
 {
 	report_idle_cuts(session);
-	const struct rh_plan *plan = &session->plan.stages;
 	int64_t trainable, all;
 	rh_model_parameters(session->model, &trainable, &all);
 	rh_note("model: %.1f M parameters, %.2f M trained (%.2f %%), %s", (double)all / 1e6, (double)trainable / 1e6,
@@ -41,25 +69,9 @@ void rh_session_report(const struct rh_session *session)
 		        "are rounded otherwise; raise it, or lower per_device_train_batch_size",
 		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
 	report_kept_boundaries(session);
-	int saving = 0;
-	for (int i = 0; i < plan->backward_stages; i++)
-		saving += plan->saved[i].bytes > 0;
-	rh_note("plan: %s, %d forward and %d backward stages, %d of them without recompute; device %.1f MiB (weights %.1f, gradients %.1f, "
-	        "activations %.1f)",
-	        session->config->device, plan->forward_stages, plan->backward_stages, saving + 1, (double)plan->device_bytes / 1048576,
-	        (double)plan->weight_bytes / 1048576, (double)(plan->gradient_bytes + plan->rounded_bytes) / 1048576,
-	        (double)(plan->arena_bytes + plan->saved_bytes) / 1048576);
-	if (session->plan.balanced.step_s > 0)
-		rh_note("stages: cut for %d devices by what layers take (%s); compute alone takes %.3g s a step, %.0f %% of it idle",
-		        session->devices.count,
-		        session->rates_assumed ? "rates assumed: doctor --save local measures them" : "profile local",
-		        session->plan.balanced.step_s, 100 * session->plan.balanced.idle);
-	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
-	    rh_schedule_is_roundpipe(session->plan.schedule))
-		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
-	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
-	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
-	        (double)session->plan.bytes.boundaries / 1048576,
-	        (double)(session->plan.bytes.device * session->plan.bytes.host_devices) / 1048576,
-	        (double)session->plan.bytes.data / 1048576, (double)session->plan.bytes.program / 1048576);
+	if (session->config->verbose)
+		report_details(session);
+	else
+		rh_note("plan: %s, device %.1f MiB each, host %.1f MiB (--verbose says where)", session->config->device,
+		        (double)session->plan.stages.device_bytes / 1048576, (double)session->plan.bytes.total / 1048576);
 }

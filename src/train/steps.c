@@ -137,6 +137,8 @@ static int evaluate(struct training *run, double epoch)
 	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
 	        eval.token_accuracy, accuracy);
 	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
+	if (!rc && run->reports)
+		rc = line_or_none(rh_reports_eval(run->reports, &report));
 	if (!rc)
 		rc = rh_trainer_state_log_eval(&run->trainer, &report);
 	return rc ? rc : best_judge(run, &eval, saves_at(run, run->state.step));
@@ -233,6 +235,8 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	run->since_log = now;
 	rh_progress_logged(run->progress, report);
 	int rc = line_or_none(rh_metrics_step(run->metrics, report));
+	if (!rc && run->reports)
+		rc = line_or_none(rh_reports_step(run->reports, report));
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 

@@ -188,6 +188,8 @@ static int open_outputs(struct training *run, const char *checkpoint)
 	char *path = rh_path_join(config->output_dir, "metrics.jsonl");
 	rc = path ? rh_metrics_open(path, run->state.step, &run->metrics) : -ENOMEM;
 	rh_free(path);
+	if (!rc && config->report_to)
+		rc = rh_reports_open(config->output_dir, config->report_to, run->state.step, &run->reports);
 	return rc ? rc : rh_progress_open(STDERR_FILENO, rh_progress_style_of(STDERR_FILENO), 0, &run->progress);
 }
 
@@ -224,6 +226,7 @@ static void close_run(struct training *run)
 {
 	rh_progress_close(run->progress);
 	rh_metrics_close(run->metrics);
+	rh_reports_close(run->reports);
 	rh_trainer_state_free(&run->trainer);
 	for (int64_t m = 0; run->batch && m < run->micro_batches; m++)
 		rh_batch_free(&run->batch[m]);

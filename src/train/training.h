@@ -4,6 +4,7 @@
 
 #include "observe/metrics.h"
 #include "observe/progress.h"
+#include "observe/reports.h"
 #include "train/checkpoint.h"
 #include "train/trace_step.h"
 #include "train/train.h"
@@ -39,6 +40,7 @@ struct training {
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
+	struct rh_reports *reports; /* NULL: report_to names none */
 	double began, since_log; /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */

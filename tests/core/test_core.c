@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/float16.h"
 #include "core/json.h"
+#include "core/lfs.h"
 #include "core/philox.h"
 #include "core/pool.h"
 
@@ -142,6 +143,18 @@ static void test_json_refuses_duplicates_and_lone_surrogates(void **state)
 	json_decref(value);
 }
 
+static void test_a_git_lfs_pointer_is_called_by_its_name(void **state)
+{
+	(void)state;
+	static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0011\nsize 4976698672\n";
+	assert_int_equal(rh_lfs_refuse("model.safetensors", pointer, sizeof pointer - 1), -EINVAL);
+	assert_string_equal(rh_error(-EINVAL),
+	                    "model.safetensors: a git-lfs pointer stands in place of the file (4976698672 bytes): run git lfs "
+	                    "pull in its directory, or fetch it with hf download");
+	check_ok(rh_lfs_refuse("model.safetensors", pointer + 1, sizeof pointer - 2));
+	check_ok(rh_lfs_refuse("empty", "", 0));
+}
+
 static void test_file_stands_untouched_until_commit(void **state)
 {
 	(void)state;
@@ -225,6 +238,7 @@ int main(void)
 	        cmocka_unit_test(test_pool_groups_and_limits_change_only_who_does_what),
 	        cmocka_unit_test(test_json_takes_whole_numbers_of_any_length),
 	        cmocka_unit_test(test_json_refuses_duplicates_and_lone_surrogates),
+	        cmocka_unit_test(test_a_git_lfs_pointer_is_called_by_its_name),
 	        cmocka_unit_test(test_file_stands_untouched_until_commit),
 	        cmocka_unit_test(test_dir_make_flushes_the_parent_of_each_new_one),
 	        cmocka_unit_test(test_alloc_fails_the_nth_call),

@@ -98,12 +98,24 @@ static void test_bar_shows_what_fits(void **state)
 		assert_true((int)strlen(last_line(capture(act_one_step))) < columns);
 }
 
+/* What was logged stays above the bar, in one line of the terminal. */
+static void test_logged_lines_stay_above_the_bar(void **state)
+{
+	(void)state;
+	style = RH_PROGRESS_BAR;
+	columns = 80;
+	assert_non_null(
+	        strstr(capture(act_one_step), "\r\x1b[Kstep 100/200  mean loss 1.2500  lr 0.0002  1234 tokens/s  1:02:05 left\n\r["));
+	columns = 40;
+	assert_non_null(strstr(capture(act_one_step), "\r\x1b[Kstep 100/200  mean loss 1.2500\n\rstep"));
+}
+
 static void test_lines_are_plain(void **state)
 {
 	(void)state;
 	style = RH_PROGRESS_LINES;
 	assert_string_equal(capture(act_one_step),
-	                    "step 100/200  epoch 1.00  loss 1.2500  grad norm 0.5  lr 0.0002  1234 tokens/s  1:02:05 left  "
+	                    "step 100/200  epoch 1.00  mean loss 1.2500  grad norm 0.5  lr 0.0002  1234 tokens/s  1:02:05 left  "
 	                    "device 1.50 GiB  ram 2.00 KiB\n");
 }
 
@@ -221,7 +233,7 @@ static void test_figures_that_are_not_known_are_left_out(void **state)
 {
 	(void)state;
 	style = RH_PROGRESS_LINES;
-	assert_string_equal(capture(act_unknown), "step 1/0  loss inf  nvme 8388608.00 TiB\n");
+	assert_string_equal(capture(act_unknown), "step 1/0  mean loss inf  nvme 8388608.00 TiB\n");
 	style = RH_PROGRESS_BAR;
 	assert_non_null(strstr(capture(act_unknown), "]  step 1/0  loss inf"));
 }
@@ -270,6 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_bar_shows_what_fits),
+	        cmocka_unit_test(test_logged_lines_stay_above_the_bar),
 	        cmocka_unit_test(test_lines_are_plain),
 	        cmocka_unit_test(test_the_first_step_is_told_where_there_is_no_bar),
 	        cmocka_unit_test(test_bar_shows_an_evaluation_and_goes),

@@ -412,7 +412,7 @@ static void test_a_run_stopped_before_its_first_line_tells_its_loss(void **state
 	if (newest(&scratch, "early", &count) >= 9)
 		check_skip("this machine was too busy to stop a run within 9 steps");
 	assert_non_null(strstr(ran.err, "stopped by a signal after step "));
-	assert_non_null(strstr(ran.err, " tokens/s, loss "));
+	assert_non_null(strstr(ran.err, " tokens/s, mean loss "));
 	assert_null(strstr(ran.err, "nan"));
 	run_free(&ran);
 	scratch_close(&scratch);
