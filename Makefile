@@ -69,6 +69,9 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) -c -o $@ $<
 
+# The templates that chat_texts.c takes in whole, which the compiler does not name as what it depends on.
+$(B)/src/data/chat_texts.o: $(wildcard src/data/templates/*.jinja)
+
 define simd_rule
 $(B)/%.$(1).o: %.c
 	@mkdir -p $$(@D)

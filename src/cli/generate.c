@@ -1,62 +1,48 @@
 /* `roundhouse generate`: a prompt gone on with. */
 #include "train/generate.h"
+
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "data/chat.h"
+#include "train/prompting.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A prompt is used as it stands unless `chat_template` names one, as training does with prompts that are plain text. A model that was
- * taught with a template is told of, where the prompt is not in its form already. */
-static void tell_of_template(const struct rh_config *config, const struct rh_session *session)
+/* A prompt goes through the template that `chat_template` names, else the one that the model or its adapter was trained with here; that of
+ * another model only where it is asked for, and the user is told of it where the prompt is not in its form already. */
+static int is_put_through(const struct rh_config *config, const struct rh_session *session, const struct rh_prompting *prompting)
 {
-	const struct rh_chat_template *chat;
-	const char *own = rh_tokenizer_chat_template(session->tokenizer);
-	if (config->chat_template || !own)
-		return;
-	if (rh_chat_template_by_text(own, "the model's chat template", &chat))
-		rh_note("the prompt is used as it stands; the model brings a chat template, which is none of the built-in ones "
-		        "(chat_template: none says that this is meant)");
-	else if (!rh_chat_template_is_in(chat, config->prompt) && !rh_chat_template_check(chat, session->tokenizer))
-		rh_note("the prompt is used as it stands; --chat_template %s puts it through the model's own chat template, none says that "
-		        "this "
-		        "is meant",
-		        rh_chat_template_name(chat));
+	if (!prompting->chat || config->chat_template || prompting->is_trained)
+		return prompting->chat != NULL;
+	if (!rh_chat_template_is_in(prompting->chat, config->prompt, session->tokenizer))
+		rh_note("the prompt is used as it stands; `chat` puts what one types through the model's chat template (chat_template: "
+		        "none says "
+		        "that this is meant)");
+	return 0;
 }
 
-/* The prompt through the chat template that `chat_template` names, else as it stands. */
 static int encode_prompt(const struct rh_config *config, const struct rh_session *session, struct rh_ids *ids)
 {
-	struct rh_text text = {0};
-	int rc = 0;
-	enum rh_tokens mode = RH_TOKENS_WITH_SPECIAL;
-	if (config->chat_template && !rh_chat_template_is_none(config->chat_template)) {
-		const struct rh_chat_template *chat;
+	struct rh_prompting prompting;
+	int rc = rh_prompting_open(config, session->tokenizer, &prompting);
+	if (rc)
+		return rc;
+	if (is_put_through(config, session, &prompting)) {
 		json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", config->prompt);
-		const char *bos = rh_tokenizer_bos(session->tokenizer) < 0
-		                          ? ""
-		                          : rh_tokenizer_text(session->tokenizer, rh_tokenizer_bos(session->tokenizer));
-		rc = messages ? rh_chat_template_by_name(config->chat_template, &chat) : rh_fail(-EINVAL, "prompt: is not valid UTF-8");
+		rc = messages ? rh_prompting_encode(&prompting, session->tokenizer, messages, ids)
+		              : rh_fail(-EINVAL, "prompt: is not valid UTF-8");
 		if (!rc)
-			rc = rh_chat_template_check(chat, session->tokenizer);
-		if (!rc)
-			rc = rh_chat_render(chat, messages, RH_CHAT_PROMPT, bos, "prompt", &text, NULL);
-		if (!rc)
-			rh_note("prompt put through chat template %s (chat_template: none for raw text)", rh_chat_template_name(chat));
+			rh_note("prompt put through chat template %s%s (chat_template: none for raw text)",
+			        rh_chat_template_name(prompting.chat), config->chat_template ? "" : ", as in training");
 		json_decref(messages);
-		mode = RH_TOKENS_PLAIN; /* the template writes its own beginning-of-sequence */
 	} else {
-		tell_of_template(config, session);
-		rc = rh_text_append(&text, config->prompt, strlen(config->prompt));
+		rc = rh_tokenizer_encode(session->tokenizer, config->prompt, strlen(config->prompt), RH_TOKENS_WITH_SPECIAL, ids);
 	}
-	if (!rc)
-		rc = rh_tokenizer_encode(session->tokenizer, text.bytes, text.length, mode, ids);
 	if (!rc && !ids->count)
 		rc = rh_fail(-EINVAL, "prompt: is empty; there is nothing to continue");
-	rh_text_free(&text);
+	rh_prompting_close(&prompting);
 	return rc;
 }
 

@@ -35,7 +35,7 @@ struct rh_config {
 	char *dataset_info, *output_dir;
 	int64_t max_samples; /* 0: all rows */
 	int allow;           /* bits of enum rh_lint (data/dataset.h) */
-	char *chat_template, *dataset_text_field, *eos_token;
+	char *chat_template, *chat_template_date, *dataset_text_field, *eos_token;
 	double eval_split; /* 0: none */
 
 	/* batches and steps */

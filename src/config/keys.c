@@ -44,8 +44,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
 
 	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_GENERATE, .heading = "Text to tokens",
-	    .help = "name of a built-in chat template; unset: conversations take "
-	            "the one that equals the model's own, a prompt is used as it stands"),
+	    .help = "a built-in chat template's name, or a file of Jinja text (or .json that holds chat_template); none: prompts as they "
+	            "stand; unset: the one that the model brings, or was trained with"),
+	KEY(KEY_STRING, chat_template_date, VERB_DATA | VERB_GENERATE, .fallback = "2024-07-26",
+	    .help = "the day that templates write where they ask for today's (strftime_now): a run must not change overnight"),
 	KEY(KEY_STRING, dataset_text_field, VERB_DATA, .fallback = "text", .help = "field of a row that holds plain text"),
 	KEY(KEY_STRING, eos_token, VERB_DATA | VERB_GENERATE,
 	    .help = "end-of-sequence token written after texts and completions; unset: the tokenizer's"),

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct resolving {
 	struct config_draft *draft;
@@ -133,6 +134,16 @@ static int resolve_optimizer(struct resolving *r)
 	else if (!entry)
 		config->state_layout = RH_LAYOUT_SPLIT;
 	return resolve_optim_args(r);
+}
+
+static int resolve_date(struct resolving *r)
+{
+	struct tm date = {0};
+	const char *text = r->config->chat_template_date, *end = text ? strptime(text, "%Y-%m-%d", &date) : NULL;
+	if (!text || (end && !*end && strlen(text) == 10))
+		return 0;
+	return config_entry_fail(given(r, "chat_template_date"), "'%s' is not allowed; expected a day such as 2024-07-26",
+	                         config_show(text).text);
 }
 
 static int resolve_lora(struct resolving *r)
@@ -267,9 +278,9 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_products, resolve_optimizer,
-	                                                   resolve_lora,   resolve_evaluation, resolve_data,     resolve_spill,
-	                                                   check_steps,    check_model,        check_required,   check_files};
+	static int (*const parts[])(struct resolving *) = {
+	        resolve_device, resolve_dtype, resolve_products, resolve_optimizer, resolve_lora, resolve_evaluation, resolve_data,
+	        resolve_spill,  check_steps,   check_model,      check_required,    check_files,  resolve_date};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

@@ -1,10 +1,8 @@
-/* Chat templates, built in by name. No Jinja is interpreted: a model's own template is recognised by the hash of its text (one newline at
- * its end does not count, as in Jinja). Each is what the family's template renders for roles system, user and assistant without tools.
- * - Llama 3.1 to 3.3 put a date into the system turn. It is always "26 Jul 2024", which the texts of 3.1 and 3.3 say themselves and that of
- *   3.2 falls back to where its caller has no clock: a run must not change overnight. transformers renders 3.2 with the day's date
- *   unless date_string="26 Jul 2024" is passed.
- * - Qwen3: an assistant's reasoning (in `reasoning_content`, or before </think> in `content`) is kept after the last question and
- *   left out before it, and an answer that ends the conversation without any gets an empty <think> block. */
+/* Chat templates: Jinja texts, the model's own, a file's, or built in by name, and where in their rendering the assistant's turns are.
+ * - What a template sees is what transformers gives it: the row's messages as they are, `tools`, `documents`, `chat_template_kwargs`, the
+ *   special tokens, and each message's reasoning under the names that templates read (reasoning_content, thinking).
+ * - A template that can only take strings, or only lists of parts, is given text content in the form it takes.
+ * - strftime_now formats a date that the configuration holds: a run must not change overnight. */
 #ifndef RH_DATA_CHAT_H
 #define RH_DATA_CHAT_H
 
@@ -14,36 +12,46 @@
 
 struct rh_chat_template;
 
-/* By name ("smollm2", "qwen3", "llama3.2"...); -EINVAL lists the names. */
-int rh_chat_template_by_name(const char *name, const struct rh_chat_template **out) RH_MUST;
-/* The built-in whose text, or Jinja, is the model's own template; -EINVAL lists the names if none is. */
-int rh_chat_template_by_text(const char *text, const char *where, const struct rh_chat_template **out) RH_MUST;
+/* `named` (chat_template): a built-in's name, or a file (Jinja, or a .json that holds chat_template). NULL: `own`, the model's text, which
+ * may be NULL too: then -EINVAL lists the names. `named` is borrowed until the template is closed. */
+int rh_chat_template_open(const char *named, const char *own, struct rh_chat_template **out) RH_MUST;
+void rh_chat_template_close(struct rh_chat_template *chat);
+/* The built-in's name, the file's path, or "the model's own": static, or `named`. */
 const char *rh_chat_template_name(const struct rh_chat_template *chat);
-/* Jinja that renders the same, ours; rh_chat_template_by_text knows it. Ends with a newline. */
-const char *rh_chat_template_jinja(const struct rh_chat_template *chat);
+const char *rh_chat_template_text(const struct rh_chat_template *chat);
 /* `chat_template: none`: a prompt as it stands. No template is named so. */
 int rh_chat_template_is_none(const char *name);
-/* -EINVAL names a token that the template writes and that the vocabulary lacks: the model would be taught text in its place. */
+/* -EINVAL names a token that a built-in writes and that the vocabulary lacks: the model would be taught text in its place. */
 int rh_chat_template_check(const struct rh_chat_template *chat, const struct rh_tokenizer *tokenizer) RH_MUST;
-/* Whether `text` holds one of these tokens: it is in the template's form already. */
-int rh_chat_template_is_in(const struct rh_chat_template *chat, const char *text);
+/* Whether `text` holds a token that the template writes around turns: it is in the template's form already. */
+int rh_chat_template_is_in(const struct rh_chat_template *chat, const char *text, const struct rh_tokenizer *tokenizer);
 
-/* Byte ranges of the rendered text that an assistant wrote, its end-of-turn token included. */
+/* RH_CHAT_PROMPT ends with the opening of an assistant's turn (generation); RH_CHAT_WHOLE does not. */
+enum rh_chat_end { RH_CHAT_WHOLE, RH_CHAT_PROMPT };
+struct rh_chat {
+	const struct rh_chat_template *form;
+	const struct rh_tokenizer *tokenizer;
+	const char *date;  /* of strftime_now: "2024-07-26" */
+	const char *where; /* names the conversation in messages */
+};
+/* Renders a conversation, {"messages": [...], "tools": ..., ...}, at the end of `out`. -EINVAL with the template's own message where it
+ * refuses the conversation, and where it would leave out tools. */
+int rh_chat_render(const struct rh_chat *chat, const json_t *conversation, enum rh_chat_end end, struct rh_text *out) RH_MUST;
+
+/* Byte ranges of a whole rendering that an assistant wrote: from behind the generation prompt through the token that ends the turn, no line
+ * break after it; or what {% generation %} marks. */
 struct rh_chat_span {
 	size_t first, end;
+	size_t message; /* which of the messages it is; SIZE_MAX: marks do not tell */
 };
 struct rh_chat_spans {
 	struct rh_chat_span *span;
 	size_t count, capacity;
 };
-
-/* Renders `messages` (a JSON array of {role, content}) at the end of `out`; spans count from the start of out->bytes. `bos`: the
- * tokenizer's, NULL where it has none; families that begin with another token ignore it. RH_CHAT_PROMPT ends with the opening of an
- * assistant's turn (generation); RH_CHAT_WHOLE does not. `spans` may be NULL; freed with rh_chat_spans_free. -EINVAL on a role or a shape
- * the template refuses; `where` names the source. */
-enum rh_chat_end { RH_CHAT_WHOLE, RH_CHAT_PROMPT };
-int rh_chat_render(const struct rh_chat_template *chat, const json_t *messages, enum rh_chat_end end, const char *bos, const char *where,
-                   struct rh_text *out, struct rh_chat_spans *spans) RH_MUST;
+/* Of `rendered`, which rh_chat_render made of `conversation` (RH_CHAT_WHOLE). Replaces *spans. -EINVAL names the turn that cannot be
+ * located. */
+int rh_chat_locate(const struct rh_chat *chat, const json_t *conversation, const struct rh_text *rendered,
+                   struct rh_chat_spans *spans) RH_MUST;
 void rh_chat_spans_free(struct rh_chat_spans *spans);
 
 #endif

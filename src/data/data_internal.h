@@ -13,7 +13,7 @@
 struct data_encoder {
 	const struct rh_config *config;
 	const struct rh_tokenizer *tokenizer;
-	const struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
+	struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
 	int is_chat_checked;                 /* a conversation asked, and its tokens are there */
 	const char *eos;                     /* text appended, NULL: none */
 	struct rh_ids ids;

@@ -17,7 +17,7 @@ int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer 
 	}
 	/* a name is looked up even where no row needs it: one that is mistyped must not pass */
 	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
-	return named ? rh_chat_template_by_name(config->chat_template, &out->chat) : 0;
+	return named ? rh_chat_template_open(config->chat_template, NULL, &out->chat) : 0;
 }
 
 void data_encoder_close(struct data_encoder *encoder)
@@ -26,6 +26,7 @@ void data_encoder_close(struct data_encoder *encoder)
 	rh_ids_free(&encoder->part);
 	rh_text_free(&encoder->text);
 	rh_chat_spans_free(&encoder->spans);
+	rh_chat_template_close(encoder->chat);
 	rh_free(encoder->trained);
 }
 
@@ -46,8 +47,7 @@ static int find_template(struct data_encoder *encoder, const char *where)
 		               where);
 	int rc = 0;
 	if (!encoder->chat)
-		rc = rh_chat_template_by_text(rh_tokenizer_chat_template(encoder->tokenizer), "the tokenizer's chat_template",
-		                              &encoder->chat);
+		rc = rh_chat_template_open(NULL, rh_tokenizer_chat_template(encoder->tokenizer), &encoder->chat);
 	if (!rc)
 		rc = rh_chat_template_check(encoder->chat, encoder->tokenizer);
 	encoder->is_chat_checked = !rc;
@@ -98,15 +98,13 @@ static int mask_prefix(struct data_encoder *encoder, size_t bytes, enum rh_token
 	return rc;
 }
 
-/* Unmasked tokens become those of [first, end) of the encoder's spans. Each piece between span borders is encoded by itself; where the
+/* Marks the tokens of [first, end) of `spans` in `kept` (all others 0). Each piece between span borders is encoded by itself; where the
  * pieces do not add up to the whole's ids (a token reaches across a border, or each piece gets a word start of its own), the borders are
- * counted by prefix instead. A token that reaches into a span is kept, as TRL does. */
-static int keep_spans(struct data_encoder *encoder, const char *where)
+ * counted by prefix instead. A token that reaches into a span is marked, as TRL does. */
+static int mark_spans(struct data_encoder *encoder, const struct rh_chat_spans *spans, const char *where, uint8_t *kept)
 {
-	const struct rh_chat_spans *spans = &encoder->spans;
 	struct rh_ids *part = &encoder->part;
 	size_t at = 0, tokens = encoder->ids.count;
-	uint8_t *kept = encoder->trained;
 	int rc = 0;
 	part->count = 0;
 	for (size_t i = 0; !rc && i <= 2 * spans->count; i++) {
@@ -191,13 +189,16 @@ static int encode_completion(struct data_encoder *encoder, const json_t *row, co
 	return mask_prefix(encoder, prompt, RH_TOKENS_WITH_SPECIAL, where);
 }
 
-static int render(struct data_encoder *encoder, const json_t *messages, enum rh_chat_end end, const char *where)
+static struct rh_chat chat_of(const struct data_encoder *encoder, const char *where)
 {
-	int32_t bos = rh_tokenizer_bos(encoder->tokenizer);
+	return (struct rh_chat){encoder->chat, encoder->tokenizer, encoder->config->chat_template_date, where};
+}
+
+static int render(struct data_encoder *encoder, const json_t *conversation, enum rh_chat_end end, const char *where)
+{
+	struct rh_chat chat = chat_of(encoder, where);
 	encoder->text.length = 0;
-	encoder->spans.count = 0;
-	return rh_chat_render(encoder->chat, messages, end, bos < 0 ? NULL : rh_tokenizer_text(encoder->tokenizer, bos), where,
-	                      &encoder->text, &encoder->spans);
+	return rh_chat_render(&chat, conversation, end, &encoder->text);
 }
 
 /* Does an assistant say anything in `messages`? End-of-turn alone does not count as trained. */
@@ -208,10 +209,119 @@ static int is_answered(const json_t *messages)
 	json_array_foreach(messages, i, message)
 	{
 		const char *role = json_string_value(json_object_get(message, "role"));
-		if (role && !strcmp(role, "assistant") && json_string_length(json_object_get(message, "content")) > 0)
+		const json_t *content = json_object_get(message, "content");
+		if (role && !strcmp(role, "assistant") &&
+		    (json_string_length(content) || json_array_size(content) || json_array_size(json_object_get(message, "tool_calls"))))
 			return 1;
 	}
 	return 0;
+}
+
+/* `weight` 0 and `train` false leave an assistant's message out. */
+static int read_weight(const json_t *message, const char *where, size_t number, int *is_out)
+{
+	const json_t *weight = json_object_get(message, "weight"), *train = json_object_get(message, "train");
+	const char *role = json_string_value(json_object_get(message, "role"));
+	int is_good =
+	        !weight || json_is_null(weight) || json_number_value(weight) == 1 || (json_is_number(weight) && !json_number_value(weight));
+	if (!is_good || (train && !json_is_null(train) && !json_is_boolean(train)))
+		return rh_fail(-EINVAL, "%s: message %zu: %s", where, number + 1,
+		               is_good ? "'train' must be true or false" : "'weight' must be 0 or 1");
+	*is_out = (json_is_number(weight) && !json_number_value(weight)) || json_is_false(train);
+	if (role && !strcmp(role, "assistant"))
+		return 0;
+	if (json_is_true(train))
+		return rh_fail(-EINVAL,
+		               "%s: message %zu: 'train' is true on a message of role '%.40s'; only the assistant's are trained alone",
+		               where, number + 1, role ? role : "");
+	*is_out = 0;
+	return 0;
+}
+
+/* The spans of the messages that are left out, or of all others. */
+static int choose_spans(const struct data_encoder *encoder, const json_t *messages, int wanted_out, const char *where,
+                        struct rh_chat_spans *chosen)
+{
+	int any_out = 0, rc = 0;
+	size_t count = json_array_size(messages);
+	uint8_t *out = rh_alloc(count + 1, 1);
+	if (!out)
+		return -ENOMEM;
+	for (size_t i = 0; !rc && i < count; i++) {
+		int is_out = 0;
+		rc = read_weight(json_array_get(messages, i), where, i, &is_out);
+		out[i] = (uint8_t)is_out;
+		any_out |= is_out;
+	}
+	for (size_t i = 0; !rc && i < encoder->spans.count; i++) {
+		struct rh_chat_span span = encoder->spans.span[i];
+		if (any_out && span.message >= count)
+			rc = rh_fail(-EINVAL,
+			             "%s: the template's {%% generation %%} marks do not tell which message is which, so 'weight' and "
+			             "'train' cannot be kept",
+			             where);
+		if (!rc && (any_out && out[span.message]) == wanted_out) {
+			rc = rh_grow(&chosen->span, &chosen->capacity, chosen->count + 1, sizeof *chosen->span);
+			if (!rc)
+				chosen->span[chosen->count++] = span;
+		}
+	}
+	rh_free(out);
+	return rc;
+}
+
+/* Only what the assistant says is trained, less what its messages leave out. */
+static int keep_answers(struct data_encoder *encoder, const json_t *messages, const char *where)
+{
+	struct rh_chat_spans chosen = {0};
+	int rc = choose_spans(encoder, messages, 0, where, &chosen);
+	if (!rc)
+		rc = mark_spans(encoder, &chosen, where, encoder->trained);
+	rh_chat_spans_free(&chosen);
+	return rc;
+}
+
+/* All is trained but what messages leave out. */
+static int drop_left_out(struct data_encoder *encoder, const json_t *messages, const char *where)
+{
+	struct rh_chat_spans chosen = {0};
+	size_t tokens = encoder->ids.count;
+	int rc = choose_spans(encoder, messages, 1, where, &chosen);
+	uint8_t *left = rc || !chosen.count ? NULL : rh_alloc(tokens + 1, 1);
+	if (!rc && chosen.count)
+		rc = left ? mark_spans(encoder, &chosen, where, left) : -ENOMEM;
+	for (size_t i = 0; !rc && left && i < tokens; i++)
+		encoder->trained[i] = encoder->trained[i] && !left[i];
+	encoder->is_masked |= chosen.count > 0;
+	rh_free(left);
+	rh_chat_spans_free(&chosen);
+	return rc;
+}
+
+static int is_any_left_out(const json_t *messages)
+{
+	size_t i;
+	const json_t *message;
+	json_array_foreach(messages, i, message) if (json_object_get(message, "weight") || json_object_get(message, "train")) return 1;
+	return 0;
+}
+
+/* Renders and encodes a conversation; its spans are found, which is a fault only where a mask needs them. */
+static int encode_conversation(struct data_encoder *encoder, const json_t *conversation, int needs_spans, const char *where)
+{
+	struct rh_chat chat = chat_of(encoder, where);
+	const json_t *messages = json_object_get(conversation, "messages");
+	int rc = render(encoder, conversation, RH_CHAT_WHOLE, where);
+	if (!rc)
+		rc = rh_chat_locate(&chat, conversation, &encoder->text, &encoder->spans);
+	if (rc == -EINVAL && encoder->text.length && !needs_spans && !is_any_left_out(messages)) {
+		encoder->spans.count = 0;
+		rh_error_clear();
+		rc = 0;
+	}
+	if (!rc)
+		rc = data_check_conversation(encoder, messages);
+	return rc ? rc : encode_whole(encoder, RH_TOKENS_PLAIN, where);
 }
 
 static int encode_messages(struct data_encoder *encoder, const json_t *row, const char *where)
@@ -222,17 +332,50 @@ static int encode_messages(struct data_encoder *encoder, const json_t *row, cons
 		rh_warn_once("completion_only_loss on 'messages' is taken as assistant_only_loss: only the assistant's turns are trained");
 		only_assistant = 1;
 	}
-	int rc = render(encoder, messages, RH_CHAT_WHOLE, where);
-	if (!rc)
-		rc = data_check_conversation(encoder, messages);
-	if (!rc)
-		rc = encode_whole(encoder, RH_TOKENS_PLAIN, where);
-	if (rc || !only_assistant)
+	int rc = encode_conversation(encoder, row, only_assistant, where);
+	if (rc)
 		return rc;
+	if (!only_assistant)
+		return drop_left_out(encoder, messages, where);
 	if (!is_answered(messages))
 		return rh_fail(-EINVAL, "%s: no assistant's turn has content, so nothing is trained; remove the line", where);
 	encoder->is_masked = 1;
-	return keep_spans(encoder, where);
+	return keep_answers(encoder, messages, where);
+}
+
+/* The row with other messages. */
+static json_t *with_messages(const json_t *row, const json_t *messages)
+{
+	json_t *copy = json_copy((json_t *)(uintptr_t)row);
+	if (copy && json_object_set(copy, "messages", (json_t *)(uintptr_t)messages)) {
+		json_decref(copy);
+		return NULL;
+	}
+	return copy;
+}
+
+/* What comes before the answer is not trained: the rendered prompt, or, where the answer changes how that is rendered, all before the first
+ * of the completion's turns. */
+static int mask_prompt(struct data_encoder *encoder, const json_t *question, size_t asked, const char *where)
+{
+	struct rh_text whole = encoder->text;
+	encoder->text = (struct rh_text){0};
+	int rc = render(encoder, question, RH_CHAT_PROMPT, where);
+	size_t bytes = encoder->text.length;
+	int is_prefix = !rc && bytes <= whole.length && (!bytes || !memcmp(whole.bytes, encoder->text.bytes, bytes));
+	rh_text_free(&encoder->text);
+	encoder->text = whole;
+	for (size_t i = 0; !rc && !is_prefix && i < encoder->spans.count; i++)
+		if (encoder->spans.span[i].message >= asked) {
+			bytes = encoder->spans.span[i].first;
+			is_prefix = 1;
+		}
+	if (!rc && !is_prefix)
+		return rh_fail(-EINVAL,
+		               "%s: chat template %s renders the prompt otherwise where an answer follows, so where the answer begins is "
+		               "not known",
+		               where, rh_chat_template_name(encoder->chat));
+	return rc ? rc : mask_prefix(encoder, bytes, RH_TOKENS_PLAIN, where);
 }
 
 static int encode_completion_chat(struct data_encoder *encoder, const json_t *row, const char *where)
@@ -241,26 +384,23 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 	if (!is_answered(completion))
 		return rh_fail(-EINVAL, "%s: 'completion' is empty: no assistant's turn has content; remove the line or give it one",
 		               where);
-	json_t *both = json_copy((json_t *)(uintptr_t)prompt); /* shallow; the messages' counts are the row's alone */
-	if (!both || json_array_extend(both, (json_t *)(uintptr_t)completion)) {
-		json_decref(both);
-		return rh_fail(-ENOMEM, "%s: out of host memory", where);
-	}
 	const struct rh_config *config = encoder->config;
-	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES;
-	int rc = render(encoder, both, RH_CHAT_WHOLE, where);
+	int masks_prompt = config->completion_only_loss != RH_NO, only_assistant = config->assistant_only_loss == RH_YES, rc;
+	json_t *both = json_copy((json_t *)(uintptr_t)prompt); /* shallow; the messages' counts are the row's alone */
+	json_t *question = with_messages(row, prompt), *whole = NULL;
+	if (both && !json_array_extend(both, (json_t *)(uintptr_t)completion))
+		whole = with_messages(row, both);
+	rc = question && whole ? 0 : rh_fail(-ENOMEM, "%s: out of host memory", where);
 	if (!rc)
-		rc = data_check_conversation(encoder, both);
-	if (!rc)
-		rc = encode_whole(encoder, RH_TOKENS_PLAIN, where);
+		rc = encode_conversation(encoder, whole, only_assistant, where);
 	encoder->is_masked = masks_prompt || only_assistant;
-	if (!rc && only_assistant)
-		rc = keep_spans(encoder, where);
+	if (!rc)
+		rc = only_assistant ? keep_answers(encoder, both, where) : drop_left_out(encoder, both, where);
 	if (!rc && masks_prompt)
-		rc = render(encoder, prompt, RH_CHAT_PROMPT, where);
-	if (!rc && masks_prompt)
-		rc = mask_prefix(encoder, encoder->text.length, RH_TOKENS_PLAIN, where);
+		rc = mask_prompt(encoder, question, json_array_size(prompt), where);
 	json_decref(both);
+	json_decref(question);
+	json_decref(whole);
 	return rc;
 }
 
@@ -275,9 +415,6 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 		return encode_text(encoder, row, where);
 	if (kind == DATA_COMPLETION)
 		return encode_completion(encoder, row, where);
-	const json_t *tools = json_object_get(row, "tools");
-	if (tools && !json_is_null(tools) && !(json_is_array(tools) && !json_array_size(tools)))
-		return rh_fail(-EINVAL, "%s: 'tools' are not supported by the built-in templates", where);
 	int rc = find_template(encoder, where);
 	if (rc)
 		return rc;

@@ -4,6 +4,7 @@
 #include "core/fault.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "train/prompting.h"
 #include "train/tensors.h"
 
 #include <inttypes.h>
@@ -29,7 +30,9 @@ int rh_output_save(const struct rh_session *session, const char *dir)
 	                   : rh_weights_save(dir, session->model, session->store);
 	if (!rc)
 		rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
-	return rc || !session->chat_jinja ? rc : rh_source_set_chat_template(dir, session->chat_jinja);
+	if (!rc && session->chat_jinja)
+		rc = rh_source_set_chat_template(dir, session->chat_jinja);
+	return rc ? rc : rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
 }
 
 /* Tensors of optimizer.safetensors. */
@@ -71,10 +74,10 @@ static int save_run_state(const char *path, const struct rh_config *config, cons
 	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
 	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
 	                        "  \"skipped_steps\": %" PRId64 ",\n  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
-	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\"\n}\n",
+	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n",
 	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                        state->trained_tokens, state->skipped_steps, state->data_rows, state->data_tokens, optim_names[config->optim],
-	                        layout_names[config->state_layout]);
+	                        state->trained_tokens, state->skipped_steps, state->data_rows, state->data_tokens,
+	                        optim_names[config->optim], layout_names[config->state_layout], config->chat_template_date);
 	if (!rc)
 		rc = rh_file_write_whole(path, text.bytes, text.length);
 	rh_text_free(&text);
@@ -95,7 +98,7 @@ static int read_loss(const json_t *json, const char *key, const char *path, doub
 /* `version` too. */
 static int read_run_state(const json_t *json, const char *path, const struct rh_config *config, struct rh_run_state *out)
 {
-	const char *optim = NULL, *layout = NULL;
+	const char *optim = NULL, *layout = NULL, *date = NULL;
 	int64_t version = 0;
 	const struct {
 		const char *key;
@@ -125,6 +128,11 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
 	if (!rc)
 		rc = rh_json_string(json, "state_layout", path, RH_JSON_OPTIONAL, &layout);
+	if (!rc)
+		rc = rh_json_string(json, "chat_template_date", path, RH_JSON_OPTIONAL, &date);
+	if (!rc && date && strcmp(date, config->chat_template_date))
+		rh_note("%s: was saved with chat_template_date: %.20s, this run has %s: conversations that hold the day go on otherwise",
+		        path, date, config->chat_template_date);
 	return rc ? rc : check_optimizer(path, config, optim, layout);
 }
 

@@ -147,10 +147,11 @@ static int of_files(const struct rh_config *config, struct rh_session *session, 
 int rh_forecast_input_make(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	const char *why;
-	const struct rh_chat_template *chat; /* a name that is mistyped must not pass where no row is read either */
+	struct rh_chat_template *chat = NULL; /* a name that is mistyped must not pass where no row is read either */
 	*out = (struct rh_forecast_input){0};
 	int named = config->chat_template && !rh_chat_template_is_none(config->chat_template);
-	int rc = named ? rh_chat_template_by_name(config->chat_template, &chat) : 0;
+	int rc = named ? rh_chat_template_open(config->chat_template, NULL, &chat) : 0;
+	rh_chat_template_close(chat);
 	if (!rc)
 		rc = find_uncounted(config, session, &why);
 	if (rc)

@@ -26,7 +26,8 @@ struct rh_session {
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded */
-	const char *chat_jinja;         /* static; the template trained with, which the output carries; NULL: the base's own stays */
+	int chat_trained;               /* on conversations: the output's prompts go through its template */
+	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
 	int lora;
 	struct rh_adapter adapter; /* when lora */

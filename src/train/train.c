@@ -28,21 +28,28 @@ static int64_t every(enum rh_when when, double steps, int64_t all, int64_t per_e
 	return steps < 1 ? (int64_t)ceil(steps * (double)all) : (int64_t)steps;
 }
 
-/* A model that is trained with a named template must be prompted with it, whatever its base brings. */
-static void choose_template(struct training *run)
+/* The same text, whether or not a line break ends it. */
+static int is_same_text(const char *left, const char *right)
 {
-	const struct rh_chat_template *named, *own;
-	const char *name = run->data.train.chat_template, *text = rh_tokenizer_chat_template(run->session.tokenizer);
-	if (!name || !run->config->chat_template || rh_chat_template_by_name(name, &named))
-		return;
-	/* by what they render: Llama 3.1's text, which may do tools too, is 3.3's as well */
-	int same =
-	        text && !rh_chat_template_by_text(text, "the base", &own) && rh_chat_template_jinja(own) == rh_chat_template_jinja(named);
-	rh_error_clear(); /* a text that is none of the built-ins' */
-	if (same)
-		return;
-	run->session.chat_jinja = rh_chat_template_jinja(named);
-	rh_note("the output carries chat template %s as chat_template.jinja%s", name, text ? ", in place of the base's" : "");
+	size_t a = strlen(left), b = strlen(right);
+	a -= a && left[a - 1] == '\n';
+	b -= b && right[b - 1] == '\n';
+	return a == b && !memcmp(left, right, a);
+}
+
+/* A model that is trained with a named template must be prompted with it, whatever its base brings. */
+static int choose_template(struct training *run)
+{
+	const char *name = run->data.train.chat_template, *own = rh_tokenizer_chat_template(run->session.tokenizer);
+	run->session.chat_trained = name != NULL;
+	if (!name || !run->config->chat_template)
+		return 0;
+	int rc = rh_chat_template_open(run->config->chat_template, NULL, &run->chat);
+	if (rc || (own && is_same_text(own, rh_chat_template_text(run->chat))))
+		return rc;
+	run->session.chat_jinja = rh_chat_template_text(run->chat);
+	rh_note("the output carries chat template %s as chat_template.jinja%s", name, own ? ", in place of the base's" : "");
+	return 0;
 }
 
 static int load_data(struct training *run)
@@ -53,8 +60,9 @@ static int load_data(struct training *run)
 	if (rc)
 		return rc;
 	rh_dataset_report(&data->train);
-	choose_template(run);
-	rc = rh_training_data_arrange(config, run->session.tokenizer, data);
+	rc = choose_template(run);
+	if (!rc)
+		rc = rh_training_data_arrange(config, run->session.tokenizer, data);
 	rc = rc ? rc : rh_dataset_check(&data->train, &data->held_out, config);
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");
@@ -174,7 +182,8 @@ static int open_outputs(struct training *run, const char *checkpoint)
 			rc = rh_output_check(config, checkpoint);
 	}
 	if (!rc)
-		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1, run->trainer.best_checkpoint ? run->trainer.best_step : -1);
+		rc = rh_checkpoint_tidy(config, checkpoint ? run->state.step : -1,
+		                        run->trainer.best_checkpoint ? run->trainer.best_step : -1);
 	if (rc)
 		return rc;
 	run->trainer.max_steps = run->data.steps;
@@ -239,6 +248,7 @@ static void close_run(struct training *run)
 	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);
+	rh_chat_template_close(run->chat);
 	rh_trace_free(&run->traced.trace);
 	rh_output_unlock(&run->output);
 }

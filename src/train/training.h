@@ -27,6 +27,7 @@ struct training {
 	const struct rh_config *config;
 	struct rh_session session;
 	struct rh_training_data data;
+	struct rh_chat_template *chat; /* the named one; NULL: the base's own, or no conversations */
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;

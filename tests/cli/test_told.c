@@ -151,7 +151,7 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
 	static const struct {
 		const char *options, *told;
-	} cases[] = {{"--prompt the", "the prompt is used as it stands; --chat_template chatml puts it through"},
+	} cases[] = {{"--prompt the", "the prompt is used as it stands; `chat` puts what one types through the model's chat template"},
 	             {"--prompt <|im_start|>the", NULL},
 	             {"--prompt the --chat_template none", NULL},
 	             {"--prompt the --chat_template chatml", "prompt put through chat template chatml (chat_template: none for raw text)"}};
@@ -178,17 +178,24 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	           "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
 	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
 	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "conversations go through chat template chatml (every token is trained, also the user's; "));
+	assert_non_null(
+	        strstr(ran.err, "conversations go through chat template the model's own (every token is trained, also the user's; "));
 	run_free(&ran);
 	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
 	               scratch.dir, scratch.dir);
 	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "conversations go through chat template chatml\n"));
+	assert_non_null(strstr(ran.err, "conversations go through chat template the model's own\n"));
 	run_free(&ran);
-	/* the template trained with goes with the model: in place of another, wherever that stood; not of its own longer text */
-	const char *const jinja = "tests/reference/data/chat-chatml.jinja";
+	/* a model trained here on conversations is prompted with their template by itself */
+	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the",
+	     "prompt put through chat template the model's own, as in training (chat_template: none for raw text)");
+	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the --chat_template none", "!template");
+	/* the template trained with goes with the model: in place of another, wherever that stood */
+	const char *const jinja = "src/data/templates/chatml.jinja";
+	char *text = read_bytes("src/data/templates/chatml.jinja", &(size_t){0});
+	write_text(path_of("%s/hf/chat_template.jinja", scratch.dir), text);
 	SAYS(&scratch, "train @/run.yaml --output_dir @/same --chat_template chatml", "!the output carries");
-	assert_true(find_or_not(path_of("%s/same/chat_template.jinja", scratch.dir), chatml));
+	free(text);
 	write_text(path_of("%s/hf/chat_template.jinja", scratch.dir), "{{ other }}");
 	write_text(path_of("%s/hf/chat_template.json", scratch.dir), "{}");
 	edit_file(path_of("%s/hf/tokenizer_config.json", scratch.dir), "{", "{\"chat_template\": \"{{ other }}\", ");
@@ -198,18 +205,18 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	for (int i = 0; i < 2; i++) {
 		const char *dir = path_of(places[i], scratch.dir);
 		size_t length, expected;
-		char *bytes = read_bytes(path_of("%s/chat_template.jinja", dir), &length), *text = read_bytes(jinja, &expected);
+		char *bytes = read_bytes(path_of("%s/chat_template.jinja", dir), &length), *own = read_bytes(jinja, &expected);
 		assert_int_equal(length, expected);
-		assert_memory_equal(bytes, text, length);
+		assert_memory_equal(bytes, own, length);
 		free(bytes);
-		free(text);
+		free(own);
 		assert_false(find_or_not(path_of("%s/tokenizer_config.json", dir), "other"));
 		assert_true(find_or_not(path_of("%s/tokenizer_config.json", dir), "add_generation_prompt"));
 		assert_false(rh_file_exists(path_of("%s/chat_template.json", dir)));
 	}
 	SAYS(&scratch, "train @/run.yaml --output_dir @/full --chat_template chatml", "in place of the base's");
 	SAYS(&scratch, "eval --model_name_or_path @/full --validation_file @/rows.jsonl --max_length 64",
-	     "conversations go through chat template chatml");
+	     "conversations go through chat template the model's own");
 	scratch_close(&scratch);
 }
 

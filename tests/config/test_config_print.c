@@ -19,6 +19,7 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                           {&x.output_dir, &y.output_dir},
 	                           {&x.dataset_info, &y.dataset_info},
 	                           {&x.chat_template, &y.chat_template},
+	                           {&x.chat_template_date, &y.chat_template_date},
 	                           {&x.dataset_text_field, &y.dataset_text_field},
 	                           {&x.eos_token, &y.eos_token},
 	                           {&x.resume_from_checkpoint, &y.resume_from_checkpoint},

@@ -14,7 +14,20 @@ static const char *const fake_special[] = {"<|im_start|>", "<|im_end|>", "<s>", 
 struct rh_tokenizer {
 	int adds_bos, has_eos;
 	const char *chat_template;
+	const char *const *more; /* further special tokens, NULL-terminated; NULL: none */
+	const char *bos, *eos;   /* NULL: <s> and </s> */
 };
+
+/* The special token of this id, NULL: none. */
+static const char *fake_name(const struct rh_tokenizer *tokenizer, int32_t id)
+{
+	if (id >= FAKE_FIRST_SPECIAL && id < FAKE_END)
+		return fake_special[id - FAKE_FIRST_SPECIAL];
+	for (int32_t i = FAKE_END; tokenizer->more && i <= id; i++)
+		if (!tokenizer->more[i - FAKE_END] || i == id)
+			return tokenizer->more[i - FAKE_END];
+	return NULL;
+}
 
 void rh_ids_free(struct rh_ids *ids)
 {
@@ -40,13 +53,12 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 			taken = 2;
 			id = FAKE_TWO_NEWLINES;
 		}
-		for (int i = 0; i < FAKE_END - FAKE_FIRST_SPECIAL; i++) {
-			size_t length = strlen(fake_special[i]);
-			if (bytes - at >= length && !memcmp(text + at, fake_special[i], length)) {
-				taken = length;
-				id = FAKE_FIRST_SPECIAL + i;
+		const char *name;
+		for (int32_t i = FAKE_FIRST_SPECIAL; (name = fake_name(tokenizer, i)); i++)
+			if (bytes - at >= strlen(name) && !memcmp(text + at, name, strlen(name))) {
+				taken = strlen(name);
+				id = i;
 			}
-		}
 		rc = fake_push(out, id);
 		at += taken;
 	}
@@ -55,33 +67,31 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 
 int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
 {
-	(void)tokenizer;
-	for (int i = 0; i < FAKE_END - FAKE_FIRST_SPECIAL; i++)
-		if (!strcmp(token, fake_special[i]))
-			return FAKE_FIRST_SPECIAL + i;
+	const char *name;
+	for (int32_t i = FAKE_FIRST_SPECIAL; (name = fake_name(tokenizer, i)); i++)
+		if (!strcmp(token, name))
+			return i;
 	return -1;
 }
 
 int rh_tokenizer_is_special(const struct rh_tokenizer *tokenizer, int32_t id)
 {
-	(void)tokenizer;
-	return id >= FAKE_FIRST_SPECIAL && id < FAKE_END;
+	return fake_name(tokenizer, id) != NULL;
 }
 
 int32_t rh_tokenizer_bos(const struct rh_tokenizer *tokenizer)
 {
-	return tokenizer->adds_bos ? FAKE_BOS : -1;
+	return tokenizer->bos ? rh_tokenizer_id(tokenizer, tokenizer->bos) : tokenizer->adds_bos ? FAKE_BOS : -1;
 }
 
 int32_t rh_tokenizer_eos(const struct rh_tokenizer *tokenizer)
 {
-	return tokenizer->has_eos ? FAKE_EOS : -1;
+	return tokenizer->eos ? rh_tokenizer_id(tokenizer, tokenizer->eos) : tokenizer->has_eos ? FAKE_EOS : -1;
 }
 
 const char *rh_tokenizer_text(const struct rh_tokenizer *tokenizer, int32_t id)
 {
-	(void)tokenizer;
-	return id >= FAKE_FIRST_SPECIAL && id < FAKE_END ? fake_special[id - FAKE_FIRST_SPECIAL] : NULL;
+	return fake_name(tokenizer, id);
 }
 
 const char *rh_tokenizer_chat_template(const struct rh_tokenizer *tokenizer)

@@ -1,18 +1,42 @@
+/* Built-in templates against what transformers renders of the families' own, and where the assistant's turns are. */
 #include "check.h"
 
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "data/chat.h"
+#include "fake_tokenizer.h"
 
 #include <string.h>
 
-static const char *const names[] = {"chatml", "smollm2", "qwen2", "qwen2.5", "qwen3", "llama2", "llama3", "llama3.1", "llama3.2"};
-enum { NAMES = sizeof names / sizeof *names };
+static const char *const more[] = {"<|begin_of_text|>",
+                                   "<|eot_id|>",
+                                   "<|start_header_id|>",
+                                   "<|end_header_id|>",
+                                   "<end_of_turn>",
+                                   "<start_of_turn>",
+                                   "[INST]",
+                                   "[/INST]",
+                                   "<|end|>",
+                                   "<|user|>",
+                                   "<|assistant|>",
+                                   "<|system|>",
+                                   "<|im_sep|>",
+                                   "<|start|>",
+                                   "<|message|>",
+                                   "<|channel|>",
+                                   "<|return|>",
+                                   "<bos>",
+                                   NULL};
+static const char *const names[] = {"chatml",  "smollm2",  "qwen2",      "qwen2.5",    "qwen3",         "llama2",
+                                    "llama3",  "llama3.1", "llama3.2",   "gemma",      "gemma3",        "phi3",
+                                    "harmony", "phi4",     "mistral-v1", "mistral-v3", "mistral-tekken"};
+enum { NAMES = sizeof names / sizeof *names, COMPARED = 13 };
 
-static const char *bos_of(const char *name)
+static struct rh_tokenizer tokenizer_of(const char *name)
 {
-	return !strcmp(name, "llama2") ? "<s>" : "<|begin_of_text|>";
+	int is_plain = !strcmp(name, "llama2") || !strncmp(name, "mistral", 7);
+	return (struct rh_tokenizer){.more = more, .bos = is_plain ? "<s>" : "<|begin_of_text|>", .eos = is_plain ? "</s>" : "<|eot_id|>"};
 }
 
 static json_t *reference(const char *name)
@@ -26,10 +50,13 @@ static json_t *reference(const char *name)
 
 static void compare(const char *name, size_t index, const json_t *messages, enum rh_chat_end end, const json_t *expected)
 {
-	const struct rh_chat_template *chat;
-	check_ok(rh_chat_template_by_name(name, &chat));
+	struct rh_chat_template *form;
+	struct rh_tokenizer tokenizer = tokenizer_of(name);
 	struct rh_text text = {0};
-	int rc = rh_chat_render(chat, messages, end, bos_of(name), "x", &text, NULL);
+	json_t *conversation = json_pack("{s:O}", "messages", messages);
+	check_ok(rh_chat_template_open(name, NULL, &form));
+	struct rh_chat chat = {form, &tokenizer, "2024-07-26", "x"};
+	int rc = rh_chat_render(&chat, conversation, end, &text);
 	if (json_is_null(expected)) {
 		assert_int_equal(rc, -EINVAL);
 	} else {
@@ -40,6 +67,8 @@ static void compare(const char *name, size_t index, const json_t *messages, enum
 			         json_string_value(expected));
 	}
 	rh_text_free(&text);
+	json_decref(conversation);
+	rh_chat_template_close(form);
 }
 
 static void test_render_equals_transformers(void **state)
@@ -47,7 +76,7 @@ static void test_render_equals_transformers(void **state)
 	(void)state;
 	json_t *talks = reference("conversations");
 	size_t compared = 0;
-	for (int n = 0; n < NAMES; n++) {
+	for (int n = 0; n < COMPARED; n++) {
 		json_t *expected = reference(names[n]);
 		assert_int_equal(json_array_size(expected), json_array_size(talks));
 		for (size_t i = 0; i < json_array_size(talks); i++) {
@@ -62,116 +91,177 @@ static void test_render_equals_transformers(void **state)
 	json_decref(talks);
 }
 
-/* What is written beside a model is the text that tests/reference/data_chat.py has rendered, and is known again. */
-static void test_jinja_is_what_transformers_rendered(void **state)
+/* The spans of a conversation, joined by |; NULL: the turn cannot be located. */
+static void expect_spans_of(struct rh_chat_template *form, const struct rh_tokenizer *tokenizer, const char *messages, const char *expected)
 {
-	(void)state;
-	static const char *const all[] = {"chatml", "smollm2", "qwen2",    "qwen2.5",  "qwen3",
-	                                  "llama2", "llama3",  "llama3.1", "llama3.2", "llama3.3"};
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-		const struct rh_chat_template *chat, *found;
-		struct rh_bytes file;
-		char path[128];
-		snprintf(path, sizeof path, "tests/reference/data/chat-%s.jinja", strncmp(all[i], "llama3.", 7) ? all[i] : "llama3.1");
-		check_ok(rh_chat_template_by_name(all[i], &chat));
-		check_ok(rh_file_load(path, &file));
-		assert_int_equal(file.length, strlen(rh_chat_template_jinja(chat)));
-		assert_memory_equal(file.bytes, rh_chat_template_jinja(chat), file.length);
-		rh_bytes_free(&file);
-		check_ok(rh_chat_template_by_text(rh_chat_template_jinja(chat), "x", &found));
-		assert_string_equal(rh_chat_template_jinja(found), rh_chat_template_jinja(chat));
-	}
-}
-
-/* The spans of a conversation, joined by |. */
-static void expect_spans(const char *name, const char *messages, const char *expected)
-{
-	const struct rh_chat_template *chat;
 	json_t *list;
 	struct rh_text text = {0}, seen = {0};
 	struct rh_chat_spans spans = {0};
-	check_ok(rh_chat_template_by_name(name, &chat));
-	assert_string_equal(rh_chat_template_name(chat), name);
+	struct rh_chat chat = {form, tokenizer, "2024-07-26", "train.jsonl:3"};
 	check_ok(rh_json_parse(messages, strlen(messages), "x", &list));
-	check_ok(rh_chat_render(chat, list, RH_CHAT_WHOLE, bos_of(name), "x", &text, &spans));
+	json_t *conversation = json_pack("{s:o}", "messages", list);
+	check_ok(rh_chat_render(&chat, conversation, RH_CHAT_WHOLE, &text));
+	int rc = rh_chat_locate(&chat, conversation, &text, &spans);
+	if (!expected) {
+		assert_int_equal(rc, -EINVAL);
+		assert_non_null(strstr(rh_error(rc), "train.jsonl:3: message "));
+		spans.count = 0;
+	} else {
+		check_ok(rc);
+	}
 	for (size_t i = 0; i < spans.count; i++) {
 		assert_true(spans.span[i].first < spans.span[i].end && spans.span[i].end <= text.length);
 		check_ok(rh_text_append(&seen, text.bytes + spans.span[i].first, spans.span[i].end - spans.span[i].first));
 		check_ok(rh_text_append(&seen, "|", 1));
 	}
-	assert_string_equal(seen.bytes, expected);
+	if (expected)
+		assert_string_equal(seen.bytes, expected);
 	rh_text_free(&text);
 	rh_text_free(&seen);
 	rh_chat_spans_free(&spans);
-	json_decref(list);
+	json_decref(conversation);
+	rh_chat_template_close(form);
 }
+
+static void expect_spans(const char *name, const char *messages, const char *expected)
+{
+	struct rh_chat_template *form;
+	struct rh_tokenizer tokenizer = tokenizer_of(name);
+	check_ok(rh_chat_template_open(name, NULL, &form));
+	assert_string_equal(rh_chat_template_name(form), name);
+	check_ok(rh_chat_template_check(form, &tokenizer));
+	expect_spans_of(form, &tokenizer, messages, expected);
+}
+
+static void expect_own_spans(const char *text, const char *messages, const char *expected)
+{
+	struct rh_chat_template *form;
+	struct rh_tokenizer tokenizer = tokenizer_of("chatml");
+	check_ok(rh_chat_template_open(NULL, text, &form));
+	expect_spans_of(form, &tokenizer, messages, expected);
+}
+
+static const char talk[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\" a \"},"
+                           "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
 
 static void test_spans_are_what_the_assistant_wrote(void **state)
 {
 	(void)state;
-	static const char talk[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\" a \"},"
-	                           "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
 	expect_spans("smollm2", talk, " a <|im_end|>|b<|im_end|>|");
 	expect_spans("qwen3", talk, " a <|im_end|>|<think>\n\n</think>\n\nb<|im_end|>|");
 	expect_spans("llama2", talk, " a </s>| b </s>|");
 	expect_spans("llama3.3", talk, "a<|eot_id|>|b<|eot_id|>|");
+	expect_spans("gemma", talk, "a<end_of_turn>|b<end_of_turn>|");
+	expect_spans("gemma3", talk, "a<end_of_turn>|b<end_of_turn>|");
+	expect_spans("phi3", talk, " a <|end|>|b<|end|>|"); /* what follows the last turn is no turn's end */
+	expect_spans("phi4", talk, " a <|im_end|>|b<|im_end|>|");
+	expect_spans("mistral-v1", talk, "  a </s>| b</s>|");
+	expect_spans("mistral-tekken", talk, " a </s>|b</s>|");
+	expect_spans("harmony", talk, "<|channel|>final<|message|> a <|end|>|<|channel|>final<|message|>b<|return|>|");
 }
 
-static void test_text_is_recognised_with_or_without_its_last_newline(void **state)
+static void test_spans_are_found_where_prefixes_differ(void **state)
 {
 	(void)state;
-	const struct rh_chat_template *chat;
-	static const char chatml[] =
-	        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-	        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
-	char text[sizeof chatml];
-	memcpy(text, chatml, sizeof chatml);
-	check_ok(rh_chat_template_by_text(text, "x", &chat));
-	assert_string_equal(rh_chat_template_name(chat), "chatml");
-	text[sizeof chatml - 2] = 0;
-	check_ok(rh_chat_template_by_text(text, "x", &chat));
-	text[0] = ' ';
-	assert_int_equal(rh_chat_template_by_text(text, "model/tokenizer_config.json", &chat), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL), "model/tokenizer_config.json: "));
-	assert_non_null(strstr(rh_error(-EINVAL), "chatml, smollm2, qwen2, qwen2.5, qwen3, llama2, llama3, llama3.1, llama3.2, llama3.3"));
-	assert_int_equal(rh_chat_template_by_text(NULL, "x", &chat), -EINVAL);
-	assert_int_equal(rh_chat_template_by_name("", &chat), -EINVAL);
+	/* earlier thinking is stripped, and prefixes of the conversation hold it */
+	static const char thinking[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<think>x</think>a\"},"
+	                               "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<think>y</think>b\"}]";
+	expect_spans("qwen3", thinking, "a<|im_end|>|<think>\ny\n</think>\n\nb<|im_end|>|");
+	/* the system turn stands before the last question */
+	static const char system[] =
+	        "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"first q\"},{\"role\":\"assistant\",\"content\":"
+	        "\"a\"},{\"role\":\"user\",\"content\":\"next q\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
+	expect_spans("mistral-v3", system, " a</s>| b</s>|");
+	/* the generation prompt opens a thought that earlier turns do not have */
+	static const char opens[] =
+	        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>\n{% endif %}"
+	        "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+	expect_own_spans(opens, talk, " a <|im_end|>|b<|im_end|>|");
+	/* answers that hold what the template writes */
+	static const char hostile[] =
+	        "[{\"role\":\"user\",\"content\":\"<|im_start|>assistant\\nx\"},{\"role\":\"assistant\",\"content\":\"<|im_end|>\\n\"},"
+	        "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"<|im_start|>assistant\\n\"}]";
+	expect_spans("chatml", hostile, "<|im_end|>\n<|im_end|>|<|im_start|>assistant\n<|im_end|>|");
+	/* no token ends a turn: what is not content is left out */
+	static const char plain[] =
+	        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+	expect_own_spans(plain, talk, " a |b|");
+	/* marks are taken as they are */
+	static const char marked[] =
+	        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}!{% endgeneration %}\n{% else %}"
+	        "U:{{ m.content }}\n{% endif %}{% endfor %}";
+	expect_own_spans(marked, talk, " a !|b!|");
+	/* a template that writes answers as it likes: no guess */
+	static const char shuffled[] = "{% for m in messages|reverse %}{{ m.content }}{{ m.content }};{% endfor %}";
+	expect_own_spans(shuffled, talk, NULL);
+}
+
+static void test_templates_open_by_name_text_and_file(void **state)
+{
+	(void)state;
+	struct rh_chat_template *form;
+	static const char path[] = "/tmp/rh-test-chat.jinja", json[] = "/tmp/rh-test-chat.json";
+	assert_int_equal(rh_chat_template_open(NULL, NULL, &form), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL),
+	                       "the model brings no chat template; set chat_template to a .jinja file or one of: chatml, smollm2"));
+	assert_non_null(strstr(rh_error(-EINVAL), "mistral-tekken, phi3, phi4, harmony"));
+	assert_int_equal(rh_chat_template_open("qwen9", "{{ x }}", &form), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'qwen9' is neither a built-in template nor a file"));
+	assert_int_equal(rh_chat_template_open(NULL, "a\n{% include 'x' %}", &form), -EINVAL);
+	assert_string_equal(rh_error(-EINVAL),
+	                    "the model's chat template: line 2, column 4: {% include %} is not supported in a chat template");
+	check_ok(rh_file_write_whole(path, "{{ 1 }}", 7));
+	check_ok(rh_chat_template_open(path, NULL, &form));
+	assert_string_equal(rh_chat_template_name(form), path);
+	assert_string_equal(rh_chat_template_text(form), "{{ 1 }}");
+	rh_chat_template_close(form);
+	check_ok(rh_file_write_whole(json, "{\"chat_template\": \"{{ 2 }}\"}", 28));
+	check_ok(rh_chat_template_open(json, NULL, &form));
+	assert_string_equal(rh_chat_template_text(form), "{{ 2 }}");
+	rh_chat_template_close(form);
+	remove(path);
+	remove(json);
 }
 
 static void test_every_refused_allocation_unwinds(void **state)
 {
 	(void)state;
-	static const char talk[] = "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
-	                           "\"content\":\"a\"}]";
 	json_t *list;
 	check_ok(rh_json_parse(talk, strlen(talk), "x", &list));
+	json_t *conversation = json_pack("{s:o}", "messages", list);
 	for (int n = 0; n < NAMES; n++)
 		for (uint64_t nth = 1;; nth++) {
-			const struct rh_chat_template *chat;
+			struct rh_chat_template *form = NULL;
+			struct rh_tokenizer tokenizer = tokenizer_of(names[n]);
 			struct rh_text text = {0};
 			struct rh_chat_spans spans = {0};
-			check_ok(rh_chat_template_by_name(names[n], &chat));
 			rh_alloc_fail_nth(nth);
-			int rc = rh_chat_render(chat, list, RH_CHAT_WHOLE, NULL, "x", &text, &spans);
+			int rc = rh_chat_template_open(names[n], NULL, &form);
+			struct rh_chat chat = {form, &tokenizer, "2024-07-26", "x"};
+			if (!rc)
+				rc = rh_chat_render(&chat, conversation, RH_CHAT_WHOLE, &text);
+			if (!rc)
+				rc = rh_chat_locate(&chat, conversation, &text, &spans);
 			uint64_t asked = rh_alloc_fail_nth(0);
 			rh_text_free(&text);
 			rh_chat_spans_free(&spans);
+			rh_chat_template_close(form);
 			if (asked < nth) {
 				check_ok(rc);
 				break;
 			}
 			assert_int_equal(rc, -ENOMEM);
 		}
-	json_decref(list);
+	json_decref(conversation);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_render_equals_transformers),
-	        cmocka_unit_test(test_jinja_is_what_transformers_rendered),
 	        cmocka_unit_test(test_spans_are_what_the_assistant_wrote),
-	        cmocka_unit_test(test_text_is_recognised_with_or_without_its_last_newline),
+	        cmocka_unit_test(test_spans_are_found_where_prefixes_differ),
+	        cmocka_unit_test(test_templates_open_by_name_text_and_file),
 	        cmocka_unit_test(test_every_refused_allocation_unwinds),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,6 +151,56 @@ static void test_messages_mask_what_no_assistant_wrote(void **state)
 	rh_dataset_free(&set);
 }
 
+static void test_messages_left_out_are_not_trained(void **state)
+{
+	(void)state;
+	static const char turns[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"rs\",%s},"
+	                            "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"t\"}]}\n";
+	static const char *const flags[] = {"\"weight\":0", "\"train\":false"};
+	struct rh_config config = plain_config();
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	for (int i = 0; i < 2; i++) {
+		struct rh_dataset set;
+		char line[512];
+		snprintf(line, sizeof line, turns, flags[i]);
+		config.assistant_only_loss = RH_UNSET;
+		load_ok(line, &config, &plain_tokenizer, &set);
+		expect_mask(&set, 0, "_###################___########################");
+		rh_dataset_free(&set);
+		config.assistant_only_loss = RH_YES;
+		load_ok(line, &config, &plain_tokenizer, &set);
+		expect_mask(&set, 0, "____________________________________________##_");
+		rh_dataset_free(&set);
+	}
+}
+
+static void test_content_takes_the_form_that_the_template_reads(void **state)
+{
+	(void)state;
+	static const char parts[] =
+	        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},{\"role\":\"assistant\","
+	        "\"content\":[{\"type\":\"text\",\"text\":\"r\"},{\"type\":\"text\",\"text\":\"s\"}]}]}\n";
+	struct rh_config config = plain_config();
+	struct rh_dataset strings, lists;
+	config.chat_template = (char *)(uintptr_t) "chatml";
+	config.assistant_only_loss = RH_YES;
+	load_ok(parts, &config, &plain_tokenizer, &strings);
+	expect_mask(&strings, 0, "____________________###_");
+	/* one that reads parts alone, and that would write nothing of a string */
+	struct rh_tokenizer tokenizer = plain_tokenizer;
+	tokenizer.chat_template =
+	        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m.content %}{{ p.text }}{% endfor %}<|im_end|>\n"
+	        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+	config.chat_template = NULL;
+	load_ok(chat_line, &config, &tokenizer, &lists);
+	assert_int_equal(lists.tokens, strings.tokens);
+	assert_memory_equal(lists.ids, strings.ids, (size_t)lists.tokens * sizeof *lists.ids);
+	assert_memory_equal(lists.trained, strings.trained, (size_t)lists.tokens);
+	assert_string_equal(lists.chat_template, "the model's own");
+	rh_dataset_free(&strings);
+	rh_dataset_free(&lists);
+}
+
 static void test_conversational_completion_masks_the_prompt_turns(void **state)
 {
 	(void)state;
@@ -214,14 +264,24 @@ static void test_bad_lines_are_named(void **state)
 	expect_error("{\"messages\":\"a\"}", &config, ":1: 'messages' must be a list", NULL);
 	expect_error("{\"messages\":[]}", &config, ":1: the list of messages is empty", NULL);
 	expect_error("{\"messages\":[5]}", &config, ":1: message 1 must be an object", NULL);
-	expect_error("{\"messages\":[{\"role\":\"user\"}]}", &config, ":1: message 1: 'content' must be a string", NULL);
-	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", &config, "must be a string and is a list; jq -c", NULL);
-	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":null}]}", &config, "and is null; jq -c", NULL);
-	expect_error("{\"messages\":[{\"role\":\"human\",\"content\":\"a\"}]}", &config, "role 'human' is not supported; jq -c", NULL);
-	expect_error("{\"messages\":[{\"content\":\"a\"}]}", &config, ":1: message 1: 'role' must be a string", NULL);
-	expect_error("{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", &config, ":1: message 1: role 'tool'", NULL);
-	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[1]}]}", &config, "'tool_calls'", NULL);
-	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", &config, ":1: 'tools'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\"}]}", &config, ":1: chat template, line 2: 'dict object' has no attribute 'content'",
+	             NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", &config,
+	             ":1: message 1: a part of 'content' is of type image; only text parts are read", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":null}]}", &config, "can only concatenate str (not \"NoneType\") to str",
+	             NULL);
+	expect_error("{\"messages\":[{\"role\":\"human\",\"content\":\"a\"}]}", &config, ":1: message 1: role 'human'",
+	             "user and assistant", NULL);
+	expect_error("{\"messages\":[{\"content\":\"a\"}]}", &config, ":1: message 1 must be an object with a string 'role'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[1]}]}", &config,
+	             ":1: message 1: chat template chatml has no place for 'tool_calls'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", &config,
+	             ":1: chat template chatml has no place for 'tools'", NULL);
+	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"weight\":2}]}", &config, "'weight' must be 0 or 1", NULL);
+	expect_error("{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"train\":1}]}", &config, "'train' must be true or false",
+	             NULL);
+	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"train\":true}]}", &config, "only the assistant's are trained",
+	             NULL);
 	expect_error("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[]}", &config, ":1: 'completion' is empty", NULL);
 	config.assistant_only_loss = RH_YES;
 	expect_error("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", &config, ":1: no assistant's turn has content", NULL);
@@ -236,9 +296,9 @@ static void test_templates_missing_or_unknown_list_the_names(void **state)
 	struct rh_tokenizer tokenizer = plain_tokenizer;
 	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "smollm2, qwen2"));
-	tokenizer.chat_template = "{{ hello }}";
+	tokenizer.chat_template = "{{ hello ";
 	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
-	assert_non_null(strstr(rh_error(-EINVAL), "set chat_template to one of"));
+	assert_non_null(strstr(rh_error(-EINVAL), "the model's chat template: line 1, column 10: expected end of print statement"));
 	config.chat_template = (char *)(uintptr_t) "qwen9";
 	assert_int_equal(load(chat_line, sizeof chat_line - 1, &config, &tokenizer, &set), -EINVAL);
 	assert_non_null(strstr(rh_error(-EINVAL), "'qwen9'"));
@@ -526,6 +586,8 @@ int main(void)
 	        cmocka_unit_test(test_completion_counts_prompts_that_are_no_prefix),
 	        cmocka_unit_test(test_text_trains_all_and_ends_with_eos),
 	        cmocka_unit_test(test_messages_mask_what_no_assistant_wrote),
+	        cmocka_unit_test(test_messages_left_out_are_not_trained),
+	        cmocka_unit_test(test_content_takes_the_form_that_the_template_reads),
 	        cmocka_unit_test(test_conversational_completion_masks_the_prompt_turns),
 	        cmocka_unit_test(test_lines_as_people_write_them),
 	        cmocka_unit_test(test_bad_lines_are_named),

@@ -1,0 +1,190 @@
+/* What a chat template is given: a row's conversation as transformers hands it over, its text content in the form that the template
+ * takes. */
+#include "data/chat_internal.h"
+
+#include <string.h>
+
+static const char probe[] = "rhprobe";
+
+int chat_out_of_memory(const struct rh_chat *chat)
+{
+	return rh_fail(-ENOMEM, "%s: out of host memory", chat->where);
+}
+
+static json_t *borrowed(const json_t *value)
+{
+	return json_incref((json_t *)(uintptr_t)value);
+}
+
+/* Adds what the template reads of the tokenizer. */
+static int set_tokens(const struct rh_tokenizer *tokenizer, json_t *variables)
+{
+	const struct {
+		const char *name;
+		int32_t id;
+	} tokens[] = {{"bos_token", rh_tokenizer_bos(tokenizer)}, {"eos_token", rh_tokenizer_eos(tokenizer)}};
+	int bad = 0;
+	for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+		if (tokens[i].id >= 0)
+			bad |= json_object_set_new(variables, tokens[i].name, json_string(rh_tokenizer_text(tokenizer, tokens[i].id)));
+	return bad;
+}
+
+/* Whether text given as `content` is written as text, not as Python shows a list. A template may refuse the probe: then it does not. */
+static int writes(const struct rh_chat *chat, json_t *content, int *out)
+{
+	json_t *variables = json_object();
+	json_t *messages = content ? json_pack("[{s:s, s:O}]", "role", "user", "content", content) : NULL;
+	struct rh_text text = {0};
+	int rc = !variables || !messages || set_tokens(chat->tokenizer, variables) ? chat_out_of_memory(chat) : 0;
+	if (!rc)
+		rc = chat_render_some(chat, variables, messages, RH_CHAT_WHOLE, &text, NULL);
+	*out = !rc && text.bytes && strstr(text.bytes, probe) && !strstr(text.bytes, "'type'") && !strstr(text.bytes, "\"type\"");
+	rh_text_free(&text);
+	json_decref(variables);
+	json_decref(messages);
+	json_decref(content);
+	if (rc == -EINVAL)
+		rh_error_clear();
+	return rc == -EINVAL ? 0 : rc;
+}
+
+/* Found once a template: the field is the template's own note, and every finding is the same. */
+static int find_content_taken(const struct rh_chat *chat)
+{
+	struct rh_chat_template *form = (struct rh_chat_template *)(uintptr_t)chat->form;
+	int strings = 0, parts = 0;
+	if (form->content != CHAT_CONTENT_UNKNOWN)
+		return 0;
+	int rc = writes(chat, json_string(probe), &strings);
+	if (!rc)
+		rc = writes(chat, json_pack("[{s:s, s:s}]", "type", "text", "text", probe), &parts);
+	if (!rc)
+		form->content = strings == parts ? CHAT_CONTENT_ANY : strings ? CHAT_CONTENT_STRINGS : CHAT_CONTENT_PARTS;
+	return rc;
+}
+
+/* Text parts as one string; NULL where another part is among them, with its type. */
+static json_t *joined(const json_t *parts, const char **other)
+{
+	struct rh_text text = {0};
+	size_t i;
+	const json_t *part;
+	*other = NULL;
+	json_array_foreach(parts, i, part)
+	{
+		const json_t *piece = json_is_string(part) ? part : json_object_get(part, "text"), *type = json_object_get(part, "type");
+		if (!json_is_string(piece) || (type && strcmp(json_string_value(type) ? json_string_value(type) : "", "text"))) {
+			*other = json_is_string(type) ? json_string_value(type) : "that holds no text";
+			break;
+		}
+		if (rh_text_append(&text, json_string_value(piece), json_string_length(piece)))
+			break;
+	}
+	json_t *string = *other ? NULL : json_stringn(text.bytes ? text.bytes : "", text.length);
+	rh_text_free(&text);
+	return string;
+}
+
+/* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read. */
+static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
+{
+	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+	const json_t *content = json_object_get(message, "content"), *reasoning = NULL;
+	json_t *fresh = NULL;
+	const char *other = NULL;
+	if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
+		return rh_fail(-EINVAL, "%s: message %zu must be an object with a string 'role'", chat->where, number + 1);
+	const char *role = json_string_value(json_object_get(message, "role"));
+	if (!strcmp(role, "human") || !strcmp(role, "gpt"))
+		return rh_fail(-EINVAL,
+		               "%s: message %zu: role '%s' is no template's; 'messages' are of user and assistant ('conversations' of "
+		               "from and value may be of human and gpt)",
+		               chat->where, number + 1, role);
+	for (size_t i = 0; !reasoning && i < sizeof names / sizeof *names; i++)
+		if (!json_is_null(json_object_get(message, names[i])))
+			reasoning = json_object_get(message, names[i]);
+	if (json_is_array(content) && chat->form->content == CHAT_CONTENT_STRINGS) {
+		fresh = joined(content, &other);
+		if (other)
+			return rh_fail(-EINVAL, "%s: message %zu: a part of 'content' is of type %.40s; only text parts are read",
+			               chat->where, number + 1, other);
+	} else if (json_is_string(content) && chat->form->content == CHAT_CONTENT_PARTS) {
+		fresh = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
+	}
+	if (!fresh && !reasoning) {
+		*out = borrowed(message);
+		return 0;
+	}
+	json_t *copy = json_object();
+	int bad = !copy;
+	if (!bad && reasoning)
+		bad = json_object_set_new(copy, "thinking", borrowed(reasoning));
+	if (!bad)
+		bad = json_object_update(copy, (json_t *)(uintptr_t)message);
+	if (!bad && reasoning)
+		bad = json_object_set_new(copy, "reasoning_content", borrowed(reasoning));
+	if (!bad && fresh)
+		bad = json_object_set(copy, "content", fresh);
+	json_decref(fresh);
+	if (bad) {
+		json_decref(copy);
+		return chat_out_of_memory(chat);
+	}
+	*out = copy;
+	return 0;
+}
+
+static int is_given(const json_t *value)
+{
+	return value && !json_is_null(value) && !(json_is_array(value) && !json_array_size(value));
+}
+
+/* What a template does not read it leaves out in silence, and the model would be taught to answer out of nothing. */
+static int need_tools_read(const struct rh_chat *chat, const json_t *conversation)
+{
+	size_t i;
+	const json_t *message;
+	if (is_given(json_object_get(conversation, "tools")) && !rh_jinja_reads(chat->form->jinja, "tools"))
+		return rh_fail(-EINVAL, "%s: chat template %s has no place for 'tools'; name one that has", chat->where, chat->form->name);
+	json_array_foreach(
+	        json_object_get(conversation, "messages"), i,
+	        message) if (is_given(json_object_get(message, "tool_calls")) &&
+	                     !rh_jinja_reads(chat->form->jinja, "tool_calls")) return rh_fail(-EINVAL,
+	                                                                                      "%s: message %zu: chat template %s has no "
+	                                                                                      "place for 'tool_calls'; name one that has",
+	                                                                                      chat->where, i + 1, chat->form->name);
+	return 0;
+}
+
+int chat_variables(const struct rh_chat *chat, const json_t *conversation, json_t **out)
+{
+	const json_t *messages = json_object_get(conversation, "messages"), *extra = json_object_get(conversation, "chat_template_kwargs");
+	const json_t *tools = json_object_get(conversation, "tools"), *documents = json_object_get(conversation, "documents");
+	if (!json_is_array(messages) || !json_array_size(messages))
+		return rh_fail(-EINVAL, "%s: the list of messages is empty", chat->where);
+	int rc = need_tools_read(chat, conversation);
+	if (!rc)
+		rc = find_content_taken(chat);
+	if (rc)
+		return rc;
+	json_t *variables = json_object(), *seen = json_array();
+	int bad = !variables || !seen || json_object_set_new(variables, "tools", tools ? borrowed(tools) : json_null()) ||
+	          json_object_set_new(variables, "documents", documents ? borrowed(documents) : json_null()) ||
+	          set_tokens(chat->tokenizer, variables) ||
+	          (json_is_object(extra) && json_object_update(variables, (json_t *)(uintptr_t)extra));
+	for (size_t i = 0; !rc && !bad && i < json_array_size(messages); i++) {
+		json_t *message = NULL;
+		rc = adapt(chat, json_array_get(messages, i), i, &message);
+		bad = !rc && json_array_append_new(seen, message);
+	}
+	bad = bad || (!rc && json_object_set(variables, "messages", seen));
+	json_decref(seen);
+	if (!rc && bad)
+		rc = chat_out_of_memory(chat);
+	if (rc)
+		json_decref(variables);
+	else
+		*out = variables;
+	return rc;
+}
