@@ -6,15 +6,16 @@
 #     kernels    attention against PyTorch's, products against the best of cuBLASLt's algorithms, kernels against copy bandwidth
 #     copies     pinned copies, both ways; a step that streams its weights, traced
 #     steps      whole steps of a 1.7B shape, with what they waited for; transformers and roundpipe where they are installed; launches
-#     sanitizer  compute-sanitizer over a small full and a small LoRA run
-#     steps-8b   whole steps of an 8B shape: 12 of its 32 layers in full; LoRA, PEFT; all of them in the split layout
+#     sanitizer  compute-sanitizer over a small full and a small LoRA run, cuBLASLt's kernels left out by name
+#     steps-8b   whole steps of the 8B in full, in the split layout: alone in a call, as its states take 104 GiB of the host
+#     steps-8b-more  12 of its 32 layers in full, roundpipe; LoRA, PEFT
 #     demo       the demo's accuracy (its model carried along whole or in two pieces: see stash_demo)
 #     steps-moe  4 layers of the 235B mixture of experts, LoRA; roundpipe
 #     narrow     products with fp16 sums and of 8-bit operands: losses beside bf16's, products alone, whole steps
 #     races      its racecheck over the kernels that share memory by hand: attention, products, norms, sums over rows, 4-bit blocks
 #   bench/gpu-check.sh verdicts       the last lines once more, of OUT/results.jsonl, into which several calls' may have been joined
-# An H100 is expected to take, in seconds: ops 60, parity 120, kernels 150, copies 60, steps 220, sanitizer 150, steps-8b 420, demo 90,
-# steps-moe 150, narrow 150, races as many as it is given. In 25 minutes, of calls that last ten at most: with TOTAL_SECONDS=560
+# An H100 is expected to take, in seconds: ops 60, parity 120, kernels 150, copies 60, steps 220, sanitizer 150, steps-8b 200, steps-8b-more 250,
+# demo 90, steps-moe 150, narrow 150, races as many as it is given. In 25 minutes, of calls that last ten at most: with TOTAL_SECONDS=560
 # "ops parity kernels copies", then "steps sanitizer", then "steps-8b".
 # DEVICE (cuda:0) names the device; DEVICE=emu:1 rehearses every part on an emulated GPU, with shapes small enough. OUT (build/gpu-check)
 # gets results.jsonl, a line a result as it comes, also printed, and failed.log of what failed. PART_SECONDS (480) bounds a part,
@@ -25,7 +26,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
-all="ops parity kernels copies steps sanitizer steps-8b demo steps-moe narrow races"
+all="ops parity kernels copies steps sanitizer steps-8b steps-8b-more demo steps-moe narrow races"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
 case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
 failures=0 part=start
@@ -112,6 +113,8 @@ check_programs() {
 		echo "gpu-check: nothing was run: $(last_line "$scratch/device.log" | sed 's/^gpu-tools device: //')" >&2
 		exit 3
 	fi
+	# what runs may take of the host's memory: what is free now, less a tenth and 2 GiB for programs and page tables
+	ram=$(sed -n 's/.*"available_kib": \([0-9]*\).*/\1/p' "$scratch/device" | awk '{ mib = int($1 * 0.9 / 1024) - 2048; print (mib > 1024 ? mib : 1024) "MiB" }')
 }
 
 # A model directory of its own: $1 the directory, $2 a config.json, $3 layers (0: as it says), $4 positions at least.
@@ -140,7 +143,7 @@ train() {
 	rm -rf "${scratch:?}/$name"
 	limited "$program" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" --output-dir "$scratch/$name" --device "$on" \
 		--max-length $length --per-device-train-batch-size $rows --gradient-accumulation-steps $micros --max-steps $steps --logging-steps 1 --save-strategy no \
-		--learning-rate 1e-3 --lr-scheduler-type constant --train-sampling-strategy sequential "$@" >"$scratch/$name.log" 2>&1
+		--learning-rate 1e-3 --lr-scheduler-type constant --train-sampling-strategy sequential --max-ram "$ram" "$@" >"$scratch/$name.log" 2>&1
 	status=$?
 	[ $status -eq 0 ] && sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$scratch/$name/metrics.jsonl" >"$scratch/$name.loss"
 	return $status
@@ -272,14 +275,22 @@ part_demo() {
 	fi
 }
 
-# whole NAME MODEL-DIRECTORY KEYS...: tokens/s of a run's later steps in $speed, then the same run traced.
-whole() {
-	local name=$1 model=$2 rows=4 length=2048 micros=8 count=4 status
-	shift 2
-	[ $emulated = 0 ] || { rows=1 length=40 micros=2 count=2; }
+# whole_keys MODEL-DIRECTORY KEYS...: what whole runs are run with, in $keys.
+whole_keys() {
+	local model=$1
+	shift
+	rows=4 length=2048 micros=8
+	[ $emulated = 0 ] || { rows=1 length=40 micros=2; }
 	speed=0
 	keys=(--config-name "$model" --train-file "$scratch/long.jsonl" --max-length $length --per-device-train-batch-size $rows
-		--gradient-accumulation-steps $micros --logging-steps 1 --save-strategy no --dtype bfloat16 --device "$device" "$@")
+		--gradient-accumulation-steps $micros --logging-steps 1 --save-strategy no --dtype bfloat16 --device "$device" --max-ram "$ram" "$@")
+}
+# whole NAME MODEL-DIRECTORY KEYS...: tokens/s of a run's later steps in $speed; the same run can then be traced.
+whole() {
+	local name=$1 model=$2 rows length micros count=4 status
+	shift 2
+	[ $emulated = 0 ] || count=2
+	whole_keys "$model" "$@"
 	rm -rf "$big/whole"
 	limited "$roundhouse" train "${keys[@]}" --max-steps $count --output-dir "$big/whole" --json >"$scratch/whole.json" 2>"$scratch/whole.log"
 	status=$?
@@ -305,6 +316,7 @@ traced() {
 	relay "$name, traced" "$tools" trace "$out/trace-$part.json" "${keys[@]}" --max-steps $((2 + !emulated)) --output-dir "$big/whole" --json
 	local status=$?
 	rm -rf "$big/whole"
+	[ "$speed" != 0 ] || speed=$(tail -n +$first "$out/results.jsonl" | sed -n 's/.*"tokens_per_second": \([0-9.]*\),.*/\1/p' | head -n 1)
 	[ $status -ne 0 ] || shares "$name" "$(tail -n +$first "$out/results.jsonl" | sed -n 's/.*"executed_tflops": \([0-9.]*\),.*/\1/p' | head -n 1)"
 	return $status
 }
@@ -335,7 +347,7 @@ launches() {
 	for depth in 2 4; do
 		make_model "$scratch/depth" "$scratch/small.json" $depth
 		rm -rf "$scratch/launched"
-		limited "$tools" trace "$scratch/launches.json" --config-name "$scratch/depth" --train-file "$scratch/small.jsonl" --max-length 32 \
+		limited "$tools" trace "$scratch/launches.json" --max-ram "$ram" --config-name "$scratch/depth" --train-file "$scratch/small.jsonl" --max-length 32 \
 			--per-device-train-batch-size 1 --gradient-accumulation-steps 1 --max-steps 2 --save-strategy no --dtype bfloat16 --device "$device" \
 			--backward-cuts "[$(seq -s, 1 $depth)]" --output-dir "$scratch/launched" >"$scratch/launches.log" 2>&1 ||
 			{ failed launches "$(last_line "$scratch/launches.log")"; return; }
@@ -378,7 +390,18 @@ part_steps() {
 	peer "1.7B, roundpipe" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --ours "${full:-0}"
 	peer "1.7B, roundpipe, sync" step roundpipe bench/gpu/qwen3-1.7b --name 1.7B --cap-gib 24 --sync --ours "${full:-0}"
 }
+# The whole 8B, whose states take 104 GiB of the host: alone, traced, and no model is written. Its tokens/s are the trace's.
 part_steps-8b() {
+	local rows length micros
+	[ $emulated = 0 ] || { skipped "8B, full" "the rehearsal of part steps is its too"; return; }
+	make_rows 256 1500 >"$scratch/long.jsonl"
+	measure_peak
+	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
+	shape=$scratch/8b/config.json times=3
+	whole_keys "$scratch/8b" --max-vram 24GiB --state-layout split
+	traced "8B, full, split layout"
+}
+part_steps-8b-more() {
 	[ $emulated = 0 ] || { skipped "8B shapes" "the rehearsal of part steps is theirs too"; return; }
 	make_rows 256 1500 >"$scratch/long.jsonl"
 	measure_peak
@@ -389,8 +412,6 @@ part_steps-8b() {
 	make_model "$scratch/8b" bench/gpu/llama-8b/config.json 0
 	shape=$scratch/8b/config.json times=2
 	whole "8B, LoRA, offloaded" "$scratch/8b" --max-vram 24GiB --lora-r 16 && peer "8B, LoRA, PEFT" step lora bench/gpu/llama-8b --name 8B --ours "$speed"
-	local big=$scratch # its states alone are 104 GiB: the model that it leaves must not lie in memory beside them
-	whole "8B, full, split layout" "$scratch/8b" --max-vram 24GiB --state-layout split
 }
 part_steps-moe() {
 	[ $emulated = 0 ] || { skipped "the 235B's shapes" "the rehearsal of part steps is theirs too"; return; }
@@ -426,7 +447,7 @@ part_narrow() {
 # Each kind in a process of its own: what fails in one leaves the others theirs.
 part_kernels() {
 	local first=$(($(wc -l <"$out/results.jsonl") + 1)) kind
-	for kind in attention-128 attention-64; do relay "$kind" "$tools" kernels "$device" $kind; done
+	for kind in attention-128 attention-64 attention-256; do relay "$kind" "$tools" kernels "$device" $kind; done
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
 	for kind in norms elementwise head tables optimizer; do relay "$kind" "$tools" kernels "$device" $kind; done
@@ -463,6 +484,8 @@ sanitize() {
 	local tool=$1 what="$1, $2" log="$scratch/sanitizer.log"
 	shift 2
 	[ "$tool" != memcheck ] || set -- --report-api-errors no "$@" # what CUDA refuses, our own code has to see to
+	local name
+	for name in cutlass xmma nvjet splitKreduce cublas ampere_ sm80_ sm89_ sm90_; do set -- --kernel-name-exclude "kernel_substring=$name" "$@"; done
 	limited "$sanitizer" --tool "$tool" --error-exitcode 9 "$@" >"$log" 2>&1
 	local status=$?
 	if grep -q 'Device not supported\|LibraryNotLoaded\|not supported on this' "$log"; then
@@ -493,7 +516,7 @@ part_sanitizer() {
 			rm -rf "$scratch/sanitized"
 			sanitize $tool $mode "$roundhouse" train --config-name "$scratch/small" --train-file "$scratch/small.jsonl" \
 				--output-dir "$scratch/sanitized" --device "$device" --max-length 64 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 \
-				--max-steps 2 --save-strategy no --max-vram 64MiB "${keys[@]}"
+				--max-steps 2 --save-strategy no --max-vram 64MiB --max-ram "$ram" "${keys[@]}"
 		done
 	done
 }
@@ -542,7 +565,7 @@ acceptances() {
 	acceptance 2 "compute-sanitizer is clean" sanitizer races
 	acceptance 3 "copies and compute overlap; idle time is explained" copies
 	acceptance 4 "products, attention and kernels are fast" kernels
-	acceptance 5 "whole steps, offloaded, beside others" steps steps-8b
+	acceptance 5 "whole steps, offloaded, beside others" steps steps-8b steps-8b-more
 	acceptance 6 "the mixture of experts, beside roundpipe" steps-moe
 	acceptance 7 "narrow operands (what falls short is in missed, above)" narrow
 }

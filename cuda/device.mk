@@ -72,7 +72,7 @@ endif
 GPU_TESTS    := $(notdir $(basename $(filter-out %/test_device.c %/test_staging.c %/test_training.c %/test_cudaemu.c %/test_resources.c %/test_choices.c %/test_launches.c,$(CUDA_TESTS))))
 GPU_BENCH    := $(wildcard bench/gpu/*.c)
 GPU_FLAGS    := -DRH_ON_GPU -Itests -Itests/device -Itests/cudaemu
-GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish
+GPU_LINK     := -Wl,--wrap=rh_devices_open -Wl,--wrap=rh_executor_finish -Wl,--wrap=rh_output_save
 $(B)/gpu/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	@echo "cc $< (gpu)"; $(CC) $(ALL_CFLAGS) $(TEST_O) $(GPU_FLAGS) -Dmain=$*_main -Wno-missing-prototypes -c -o $@ $<

@@ -42,5 +42,6 @@ int bench_scaled(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
 int bench_copies(int argc, char **argv);
 int bench_trace(int argc, char **argv);
+int bench_about(int argc, char **argv);
 
 #endif

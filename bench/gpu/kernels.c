@@ -288,6 +288,16 @@ static int attention_128(struct bench *bench, const struct shape *s, double copy
 	return attention_at_lengths(bench, s, 128);
 }
 
+/* Gemma 3's head size, with half as many heads. */
+static int attention_256(struct bench *bench, const struct shape *s, double copy)
+{
+	struct shape half = *s;
+	(void)copy;
+	half.heads /= 2;
+	half.kv_heads /= 2;
+	return attention_at_lengths(bench, &half, 256);
+}
+
 /* DEVICE [PART]: a part in a process of its own, as one that fails may leave the GPU's context unusable. */
 int bench_kernels(int argc, char **argv)
 {
@@ -295,8 +305,8 @@ int bench_kernels(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(struct bench *bench, const struct shape *s, double copy);
-	} parts[] = {{"norms", norms}, {"elementwise", elementwise},   {"optimizer", optimizer},        {"tables", tables},
-	             {"head", head},   {"attention-64", attention_64}, {"attention-128", attention_128}};
+	} parts[] = {{"norms", norms}, {"elementwise", elementwise},   {"optimizer", optimizer},         {"tables", tables},
+	             {"head", head},   {"attention-64", attention_64}, {"attention-128", attention_128}, {"attention-256", attention_256}};
 	struct bench bench;
 	double copy = 0;
 	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)8 << 30 : 8 * MIB, &bench);

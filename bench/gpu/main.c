@@ -1,7 +1,7 @@
 /* gpu-tools VERB DEVICE [argument]...: what bench/gpu-check.sh runs on a GPU, or on an emulated one. Not part of the product.
  *   ops NAME              a test program of tests/cuda, every op on the device; without a name: the names
  *   products scaled kernels copies DEVICE   rates; of products and kernels also one part: "DEVICE peak", "DEVICE norms"
- *   device DEVICE         what it is, or why it is not there
+ *   device DEVICE         opens it, runs one product, says what is there, or why it cannot be used
  *   trace TRACE.json KEYS...         a training run (keys as of `roundhouse train`), its streams recorded */
 #include "bench/gpu/bench.h"
 
@@ -17,22 +17,11 @@ static const struct {
 	int (*run)(void);
 } tests[] = {GPU_TESTS(ENTRY)};
 
-/* {"device": ..., "devices": N, "free_bytes": of each}, or the reason why there is none. */
-static int device_line(int argc, char **argv)
-{
-	int64_t room;
-	int count = argc < 1 ? -EINVAL : rh_devices_count(argv[0]);
-	int rc = count < 0 ? count : rh_devices_room(argv[0], &room);
-	if (!rc)
-		printf("{\"name\": \"%s\", \"workers\": %d, \"free_bytes\": %lld}\n", argv[0], count, (long long)room);
-	return rc;
-}
-
 static const struct {
 	const char *name;
 	int (*run)(int argc, char **argv);
 } benches[] = {{"products", bench_products}, {"scaled", bench_scaled}, {"kernels", bench_kernels},
-               {"copies", bench_copies},     {"trace", bench_trace},   {"device", device_line}};
+               {"copies", bench_copies},     {"trace", bench_trace},   {"device", bench_about}};
 
 static int run_test(const char *name)
 {
