@@ -7,6 +7,7 @@
  * There an mma takes 32 cycles, and nothing else counts. It is 2 on larger SMs (sm_80, sm_90), whose mma takes 8 and less: a fragment of
  * keys or values, 4 cycles of the SM's shared memory, would serve two mma, which is all of its bandwidth; so it serves four. Queries are
  * then read from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments for 256 mma, where M 1 wants 128.
+ * D 256 (Gemma 3) has M 1 and its queries in shared memory, as 128 registers hold o: 96 KB, one block an SM of 100 KB.
  * Memory: reads q, writes o once: 4 Tq heads D bytes. Keys and values are read once for each tile of queries, heads of a group one after
  * another, mostly from L2: 4 D bytes a key for 64 M queries.
  * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 M FLOPs a byte
@@ -64,9 +65,10 @@ RH_DEVICE void finish(const struct softmax *row, float (&factor)[2], float (&lse
 	}
 }
 
-/* In elements: keys, values, and queries, which M 1 reads through the values' place. */
+/* In elements: keys, values, and queries, which pass through the values' place where registers then hold them. */
 template <int D, int M> struct forward_layout {
-	static constexpr int rows = ATTENTION_ROWS * M, queries = M > 1 ? rows *D : 0, bytes = (2 * KEYS * D + queries) * 2;
+	static constexpr bool held = M == 1 && D <= 128;
+	static constexpr int rows = ATTENTION_ROWS * M, queries = held ? 0 : rows * D, bytes = (2 * KEYS * D + queries) * 2;
 };
 
 template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attention_args a)
@@ -78,7 +80,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct
 	if (!attention_block_find<layout::rows, 16 * M>(a, D, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	rh_bf16 *queries = M > 1 ? values + KEYS * D : values;
+	constexpr bool held = layout::held;
+	rh_bf16 *queries = held ? values : values + KEYS * D;
 	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1, left = tile_left_place<D>(),
 	    right = tile_right_place<D>();
 	tile_copy<layout::rows, D>(queries, a.q, t.q0 + t.first, at.col, t.rows);
@@ -86,8 +89,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct
 	if (at.first_key < at.end_key)
 		tile_copy<KEYS, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
 	rh_copy_async_commit();
-	uint32_t q[D / 16][M][4]; /* of M 1 alone */
-	if constexpr (M == 1) {
+	uint32_t q[D / 16][M][4]; /* where they are held */
+	if constexpr (held) {
 		rh_copy_async_wait<1>();
 		__syncthreads();
 		RH_UNROLL
@@ -110,12 +113,12 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct
 		float s[M][KEYS / 8][4] = {};
 		RH_UNROLL
 		for (int k = 0; k < D / 16; k++) {
-			if constexpr (M > 1) {
+			if constexpr (!held) {
 				RH_UNROLL
 				for (int m = 0; m < M; m++)
 					tile_left<D>(q[0][m], queries, left, at.warp_row + m * 16, k);
 			}
-			tile_scores<D, KEYS, M>(s, q[M > 1 ? 0 : k], keys, right, k);
+			tile_scores<D, KEYS, M>(s, q[held ? k : 0], keys, right, k);
 		}
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* values are there, and nobody reads these keys any more */
@@ -141,8 +144,8 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct
 		tile_weighted_sum<D, KEYS, M>(o, s, values, left);
 	}
 	/* no copy to `keys` is under way, and the last barrier came after its last use; of queries a warp reads its own alone */
-	rh_bf16 *store = (M > 1 ? queries : keys) + at.warp_row * D;
-	if (M > 1) { /* for queries that no key came for */
+	rh_bf16 *store = (held ? keys : queries) + at.warp_row * D;
+	if (!held) { /* for queries that no key came for */
 		rh_copy_async_wait<0>();
 		__syncthreads();
 	}
@@ -175,7 +178,16 @@ template <int D> static int forward_of(const struct attention_args *a, CUstream_
 
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
 {
-	return a->dim == 64 ? forward_of<64>(a, stream) : a->dim == 96 ? forward_of<96>(a, stream) : forward_of<128>(a, stream);
+	switch (a->dim) {
+	case 64:
+		return forward_of<64>(a, stream);
+	case 96:
+		return forward_of<96>(a, stream);
+	case 128:
+		return forward_of<128>(a, stream);
+	default:
+		return forward<256, 1>(a, stream);
+	}
 }
 
 static struct attention_args args_of(const struct rh_op *op)
@@ -204,7 +216,7 @@ static struct attention_args args_of(const struct rh_op *op)
 static int can_mma(const struct attention_args *a)
 {
 	const struct rh_view views[] = {a->q, a->k, a->v, a->o, a->d_o, a->dq, a->dk, a->dv};
-	int can = a->q.dtype == RH_BF16 && (a->dim == 64 || a->dim == 96 || a->dim == 128);
+	int can = a->q.dtype == RH_BF16 && (a->dim == 64 || a->dim == 96 || a->dim == 128 || a->dim == 256);
 	for (const struct rh_view &view : views)
 		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, sizeof(rh_bf16)));
 	return can;

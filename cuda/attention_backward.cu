@@ -16,23 +16,10 @@
  * Together 14 D FLOPs a pair where 10 D are needed (p and dp twice): the price of a fixed order of sums without O(T^2) memory, or
  * O(T) fp32 copies of dq for each tile of keys. The roofline is mma's, as of the forward (attention.cu).
  *
+ * D 256: dq walks 16 keys at a time with q and dO in shared memory, 96 KB; dk and dv have a kernel each (attention_wide.cu).
+ *
  * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then ascending tiles, heads outermost. */
-#include "cuda/attention_mma.h"
-
-/* Of an own row or a streamed one. An absent row has lse +infinity, so that its p is 0. */
-struct row_sums {
-	float lse_log2, delta;
-};
-
-RH_DEVICE struct row_sums row_sums_at(const struct attention_args &a, int64_t row, int head, int there)
-{
-	struct row_sums sums = {INFINITY, 0};
-	if (there) {
-		sums.lse_log2 = *attention_at<float>(a.lse, row, head) * 1.442695040888963f;
-		sums.delta = *attention_at<float>(a.delta, row, head);
-	}
-	return sums;
-}
+#include "cuda/attention_walk.h"
 
 /* Of an own row of dq, and delta kept for attention_dk_dv: the four lanes that share a row add up dO o, 16 bytes a lane and load. */
 template <int D> RH_DEVICE struct row_sums own_row_sums(const struct attention_args &a, int64_t row, int head, int there)
@@ -62,9 +49,9 @@ template <int D> RH_DEVICE struct row_sums own_row_sums(const struct attention_a
 
 /* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
 template <int D, int M> struct dq_layout {
-	static constexpr int rows = ATTENTION_ROWS * M, N = D > 64 || M > 1 ? 32 : 64, tile = N * D, own = M > 1 ? rows *D : 0;
-	static constexpr int count = 2 * tile + own, bytes = 2 * count * 2;
-	static constexpr bool held = D * M <= 128; /* own rows in registers */
+	static constexpr bool held = D * M <= 128, apart = M > 1 || !held; /* own rows in registers; in a place of their own */
+	static constexpr int rows = ATTENTION_ROWS * M, N = D > 128 ? 16 : D > 64 || M > 1 ? 32 : 64, tile = N * D;
+	static constexpr int own = apart ? rows * D : 0, count = 2 * tile + own, bytes = 2 * count * 2;
 };
 
 template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct attention_args a)
@@ -77,7 +64,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 	if (!attention_block_find<layout::rows, 16 * M>(a, D, &at))
 		return;
 	const struct attention_tile &t = at.tile;
-	rh_bf16 *own_q = M > 1 ? keys + 2 * layout::tile : keys, *own_d_o = M > 1 ? values + 2 * layout::tile : values;
+	rh_bf16 *own_q = keys + (layout::apart ? 2 * layout::tile : 0), *own_d_o = values + (layout::apart ? 2 * layout::tile : 0);
 	int own = t.first + at.warp_row + at.lane / 4, last = t.first + t.rows - 1, left = tile_left_place<D>(),
 	    right = tile_right_place<D>();
 	tile_copy<layout::rows, D>(own_q, a.q, t.q0 + t.first, at.col, t.rows);
@@ -95,7 +82,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 		tile_left<D>(q[i / M][i % M], own_q, left, at.warp_row + i % M * 16, i / M);
 		tile_left<D>(d_o[i / M][i % M], own_d_o, left, at.warp_row + i % M * 16, i / M);
 	}
-	if (M == 1)
+	if (!layout::apart)
 		__syncthreads(); /* q and dO make room */
 	if (at.first_key < at.end_key) {
 		tile_copy<N, D>(keys, a.k, t.k0 + at.first_key, at.kv_col, t.lk - at.first_key);
@@ -139,7 +126,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 		tile_weighted_sum<D, N, M>(dq, dp, keys + stage, left);
 		stage = layout::tile - stage;
 	}
-	if (M == 1)
+	if (!layout::apart)
 		__syncthreads(); /* keys make room; of its own q a warp reads its rows alone */
 	const float factor[2] = {a.scale, a.scale};
 	RH_UNROLL
@@ -155,41 +142,6 @@ template <int D, int M> struct dk_dv_layout {
 	static constexpr int d_o = 2 * N * D * 2, sums = 2 * d_o, bytes = sums + 2 * N * (int)sizeof(struct row_sums);
 	static_assert(rows <= 2 * N, "own rows fit");
 };
-
-/* A walk over the queries that see a tile of keys: [first, end) of each head of a group, from i on. */
-struct query_walk {
-	int first, end, i, head, end_head;
-};
-
-RH_DEVICE struct query_walk query_walk_of(const struct attention_args &a, const struct attention_tile &t)
-{
-	struct query_walk walk;
-	walk.i = walk.first = attention_first_query(t, t.first);
-	walk.end = attention_end_query(a, t, t.first + t.rows - 1);
-	walk.head = (int)blockIdx.y * a.group;
-	walk.end_head = walk.first < walk.end ? walk.head + a.group : walk.head;
-	return walk;
-}
-
-template <int N> RH_DEVICE void query_walk_on(struct query_walk *walk)
-{
-	walk->i += N;
-	if (walk->i < walk->end)
-		return;
-	walk->i = walk->first;
-	walk->head++;
-}
-
-/* The tile of N queries that the walk is at, on its way; and the sums of one of them, a thread each. */
-template <int D, int N>
-RH_DEVICE struct row_sums query_tile_copy(const struct attention_args &a, const struct attention_tile &t, const struct query_walk &walk,
-                                          rh_bf16 *q, rh_bf16 *d_o)
-{
-	int own = (int)threadIdx.x, there = t.lq - walk.i;
-	tile_copy<N, D>(q, a.q, t.q0 + walk.i, walk.head * D, there);
-	tile_copy<N, D>(d_o, a.d_o, t.q0 + walk.i, walk.head * D, there);
-	return row_sums_at(a, t.q0 + walk.i + own, walk.head, own < N && own < there);
-}
 
 /* Streamed queries in shared memory, the first of them query `first` of the document, and a lane's places in their tiles. */
 struct query_part {
@@ -327,5 +279,9 @@ template <int D> static int backward(const struct attention_args *a, CUstream_st
 
 int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 {
+	if (a->dim == 256) {
+		int rc = dq<256, 1>(a, stream);
+		return rc < 0 ? rc : attention_wide_dk_dv(a, stream);
+	}
 	return a->dim == 64 ? backward<64>(a, stream) : a->dim == 96 ? backward<96>(a, stream) : backward<128>(a, stream);
 }

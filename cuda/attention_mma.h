@@ -9,7 +9,7 @@
 enum { ATTENTION_THREADS = 128, ATTENTION_WARPS = ATTENTION_THREADS / RH_WARP, ATTENTION_ROWS = 16 * ATTENTION_WARPS };
 
 /* Element of the tile where a chunk begins. Rows of 64 elements are 8 chunks, one of each bank group; rows of 96 are 12, so that
- * rows two apart collide. D is 64, 96 or 128. */
+ * rows two apart collide. D is 64, 96, 128 or 256. */
 template <int D> RH_DEVICE int tile_at(int row, int chunk)
 {
 	if constexpr (D % 64 == 0)
@@ -45,7 +45,7 @@ template <int ROWS, int D> RH_DEVICE void tile_copy(rh_bf16 *tile, const struct 
 {
 	constexpr int chunks = D / 8, step = ATTENTION_THREADS / chunks, copies = ROWS * chunks / ATTENTION_THREADS;
 	const rh_bf16 *base = attention_at<rh_bf16>(from, row, col);
-	if constexpr (D % 64 != 0) {
+	if constexpr (D % 64 != 0 || step % 8 != 0) {
 		RH_UNROLL
 		for (int i = 0; i < copies; i++) {
 			int at = i * ATTENTION_THREADS + (int)threadIdx.x, r = at / chunks, chunk = at % chunks, there = r < rows;

@@ -19,8 +19,8 @@ struct attention_tile {
 	int first, rows, lq, lk, q0, k0;
 };
 
-/* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96 or 128
- * whose rows begin on 16 bytes. */
+/* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96, 128
+ * or 256 whose rows begin on 16 bytes. */
 int attention_plain_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);

@@ -108,6 +108,8 @@ static const struct shape mma_shapes[] = {
         {1, 1, 64, 0, 0, 1, {1}, {1}},
         {3, 1, 64, 0, 3, 3, {66, 1, 37}, {66, 1, 37}},       /* three heads share a key head; rows outside */
         {2, 2, 128, 0, 0, 1, {97}, {97}},                    /* no group */
+        {4, 2, 256, 0, 0, 1, {97}, {97}},                    /* Gemma 3 */
+        {2, 1, 256, 33, 1, 3, {20, 0, 70}, {85, 0, 70}},     /* with a window, documents and a cache */
         {2, 1, 96, 0, 1, 4, {0, 17, 0, 65}, {0, 17, 0, 65}}, /* empty documents, the first one too */
         {2, 1, 64, 24, 0, 2, {150, 11}, {150, 11}},          /* a window: tiles seen in part at both ends, or not at all */
         {1, 1, 64, 100, 0, 1, {190}, {190}},                 /* a window wider than a tile: its two ends in different ones */
@@ -124,7 +126,7 @@ static const struct shape plain_shapes[] = {
         {3, 1, 64, 0, 3, 3, {40, 1, 37}, {40, 1, 37}},
         {7, 1, 20, 0, 0, 2, {33, 17}, {33, 17}},             /* a group that does not divide the lanes */
         {2, 1, 13, 0, 1, 4, {0, 17, 0, 66}, {0, 17, 0, 66}}, /* odd D */
-        {1, 1, 256, 0, 0, 1, {35}, {35}},                    /* widest head */
+        {1, 1, 255, 0, 0, 1, {35}, {35}},                    /* widest head but that of the tensor cores */
         {4, 2, 16, 24, 0, 2, {100, 11}, {100, 11}},
         {2, 2, 32, 1, 0, 1, {40}, {40}},
         {2, 1, 32, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},
@@ -193,10 +195,10 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 static void test_attention_of_random_documents_equals_the_oracle(void **state)
 {
 	(void)state;
-	static const int dims[] = {64, 96, 128};
+	static const int dims[] = {64, 96, 128, 256};
 	uint64_t seed = check_seed();
 	for (int i = 0; i < 6; i++) {
-		struct shape s = {.kv_heads = 1, .dim = dims[i % 3], .documents = (int)case_between(&seed, 1, 4)};
+		struct shape s = {.kv_heads = 1, .dim = dims[i % 4], .documents = (int)case_between(&seed, 1, 4)};
 		s.heads = (int)case_between(&seed, 1, 2);
 		s.lead = (int)case_between(&seed, 0, 5);
 		s.window = i % 2 ? (int)case_between(&seed, 1, 90) : 0;

@@ -1,0 +1,122 @@
+/* Attention's backward for heads of 256 elements (Gemma 3): dk, and dv, each by a kernel of its own, as 128 registers a lane hold one of
+ * them. The pass is that of attention_dk_dv (attention_backward.cu), whose order of sums it has.
+ *
+ * Tile: a block of 4 warps takes 64 keys of one key head, 16 a warp, and walks the queries that see them, head after head of its group,
+ * 16 at a time, two tiles on turn. Keys (and values, for dk) stay in shared memory: 64 KB in all for dv, 96 for dk, one block an SM of
+ * 100 KB. FLOPs: 4 D a pair for dv, 6 D for dk, with dq 16 D where 10 are needed. Bound by mma.sync, at one block of 4 warps an SM by
+ * its latency. */
+#include "cuda/attention_walk.h"
+
+enum wide_gradient { WIDE_DK, WIDE_DV };
+
+/* In bytes. */
+template <wide_gradient WHICH> struct wide_layout {
+	static constexpr int D = 256, N = 16, rows = ATTENTION_ROWS, tiles = 2 * N * D * 2, own = rows * D * 2;
+	static constexpr int d_o = tiles, keys = 2 * tiles, values = keys + own, sums = values + (WHICH == WIDE_DK ? own : 0);
+	static constexpr int bytes = sums + 2 * N * (int)sizeof(struct row_sums);
+};
+
+/* Where a warp's rows and the streamed queries lie, and what the warp's tiles begin with. */
+struct wide_part {
+	const rh_bf16 *keys, *values, *q, *d_o;
+	const struct row_sums *sums;
+	int left, right, warp_row, first_key, first_query;
+};
+
+/* The probabilities of the warp's 16 keys by 16 queries, or the gradients of their scores. */
+template <wide_gradient WHICH>
+RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a, const struct attention_tile &t, const struct wide_part &at)
+{
+	typedef struct wide_layout<WHICH> layout;
+	constexpr int D = layout::D, N = layout::N;
+	int lane = (int)threadIdx.x % RH_WARP;
+	float dp[1][2][4] = {};
+	RH_UNROLL
+	for (int k = 0; k < D / 16; k++) {
+		uint32_t own[1][4];
+		tile_left<D>(own[0], at.keys, at.left, at.warp_row, k);
+		tile_scores<D, N, 1>(p, own, at.q, at.right, k);
+		if constexpr (WHICH == WIDE_DK) {
+			tile_left<D>(own[0], at.values, at.left, at.warp_row, k);
+			tile_scores<D, N, 1>(dp, own, at.d_o, at.right, k);
+		}
+	}
+	int i = at.first_query;
+	int edge = attention_end_key(t, i) < at.first_key + 16 || attention_first_key(a, t, i + N - 1) > at.first_key;
+	RH_UNROLL
+	for (int e = 0; e < N / 2; e++) {
+		struct row_sums sum = at.sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
+		float *own = &p[0][e / 4][e % 4];
+		*own = rh_exp2(*own * a.scale_log2 - sum.lse_log2);
+		if constexpr (WHICH == WIDE_DK)
+			*own *= dp[0][e / 4][e % 4] - sum.delta;
+	}
+	RH_UNROLL
+	for (int half = 0; edge && half < 2; half++) { /* which of the queries see the lane's key */
+		int first = at.first_key + half * 8 + lane / 4 - (t.lk - t.lq) - (i + lane % 4 * 2);
+		tile_hide<N>(p[0], half, first, a.window ? first + a.window : N, 0);
+	}
+}
+
+template <wide_gradient WHICH> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(struct attention_args a)
+{
+	typedef struct wide_layout<WHICH> layout;
+	constexpr int D = layout::D, N = layout::N, rows = layout::rows;
+	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D); /* two tiles on turn */
+	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D);
+	RH_DYNAMIC_SHARED(rh_bf16, keys, layout::keys, rows * D);
+	RH_DYNAMIC_SHARED(struct row_sums, sums, layout::sums, 2 * N);
+	int thread = (int)threadIdx.x, warp_row = thread / RH_WARP * 16, col = (int)blockIdx.y * D;
+	struct attention_tile t;
+	if (!attention_find<rows>(a, a.start_k, (int)blockIdx.x, &t))
+		return;
+	struct wide_part at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
+	struct query_walk walk = query_walk_of(a, t);
+	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
+	if constexpr (WHICH == WIDE_DK) {
+		RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, rows * D);
+		tile_copy<rows, D>(values, a.v, t.k0 + t.first, col, t.rows);
+		at.values = values;
+	}
+	if (walk.head < walk.end_head) {
+		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
+		if (thread < N)
+			sums[thread] = first;
+	}
+	rh_copy_async_commit();
+	float gradient[1][D / 8][4] = {};
+	for (int row = 0; walk.head < walk.end_head; row = N - row) { /* row: the tile's first in shared memory */
+		struct row_sums coming = {0, 0};
+		at.first_query = walk.i;
+		at.left = rh_opaque(at.left), at.right = rh_opaque(at.right);
+		query_walk_on<N>(&walk);
+		rh_copy_async_wait<0>();
+		__syncthreads(); /* this tile is there, and nobody reads the one before */
+		if (walk.head < walk.end_head)
+			coming = query_tile_copy<D, N>(a, t, walk, q + (N - row) * D, d_o + (N - row) * D);
+		rh_copy_async_commit();
+		float p[1][2][4] = {};
+		at.q = q + row * D, at.d_o = d_o + row * D, at.sums = sums + row;
+		wide_weights<WHICH>(p, a, t, at);
+		tile_weighted_sum<D, N, 1>(gradient, p, WHICH == WIDE_DK ? at.q : at.d_o, at.left);
+		if (thread < N)
+			sums[N - row + thread] = coming; /* loaded while this tile was at work */
+	}
+	rh_copy_async_wait<0>();
+	__syncthreads(); /* keys, of which a warp reads its own alone, make room */
+	const float factor = WHICH == WIDE_DK ? a.scale : 1, factors[2] = {factor, factor};
+	tile_store<D>(WHICH == WIDE_DK ? a.dk : a.dv, t.k0 + t.first + warp_row, col, t.rows - warp_row, keys + warp_row * D, gradient[0],
+	              factors);
+}
+
+template <wide_gradient WHICH> static int launch(const struct attention_args *a, CUstream_st *stream)
+{
+	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
+	return RH_LAUNCH((attention_wide_gradient<WHICH>), keys, ATTENTION_THREADS, wide_layout<WHICH>::bytes, stream, *a);
+}
+
+int attention_wide_dk_dv(const struct attention_args *a, CUstream_st *stream)
+{
+	int rc = launch<WIDE_DK>(a, stream);
+	return rc < 0 ? rc : launch<WIDE_DV>(a, stream);
+}
