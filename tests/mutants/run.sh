@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [WORD...]: one-line faults, each built and tried in a copy of the tree, build/mutants. An entry of `list` is a file, "- old", "+ new" (parts of
-# one line, old being once in the file) and the test programs that should find it, one of which must fail. Exit status 1 where one survives.
+# one line, old being once in the file) and the test programs that should find it, one of which must fail. Built without CUDA. Exit status 1 where one
+# survives.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 top=$PWD tree=$PWD/build/mutants
@@ -16,7 +17,7 @@ replace() { # FILE OLD NEW: literally, once
 	awk -v old="$2" -v new="$3" 'BEGIN { old = ENVIRON["OLD"]; new = ENVIRON["NEW"] } { at = index($0, old); if (at && !done) { $0 = substr($0, 1, at - 1) new substr($0, at + length(old)); done = 1 } print } END { exit !done }' "$1"
 }
 
-build() { make -s -j"$(nproc)" build/release/roundhouse "${programs[@]/#/build/release/tests/}" >build/mutant.log 2>&1; }
+build() { make -s CUDA=0 -j"$(nproc)" build/release/roundhouse "${programs[@]/#/build/release/tests/}" >build/mutant.log 2>&1; }
 
 # The first of the named programs that fails; empty: none does.
 finder() {
