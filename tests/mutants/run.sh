@@ -6,6 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 top=$PWD tree=$PWD/build/mutants
 mkdir -p "$tree"
+find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
 git ls-files -z | tar -c --null -T - | tar -x -C "$tree"
 mkdir -p "$tree/build"
 [ -e build/venv ] && ln -sfn "$top/build/venv" "$tree/build/venv"
@@ -42,7 +43,7 @@ try() {
 	cp "$file" build/mutant.kept
 	OLD=$old NEW=$new replace "$file" "$old" "$new" >build/mutant.new && cp build/mutant.new "$file"
 	local who
-	if build; then who=$(finder); else who="the compiler"; fi
+	if build; then who=$(finder); else who="" && tail -n 5 build/mutant.log; fi
 	cp build/mutant.kept "$file"
 	if [ -n "$who" ]; then
 		found=$((found + 1))
@@ -59,6 +60,8 @@ wanted() { # of an entry's words
 	return 1
 }
 
+programs=()
+build || { tail -n 5 build/mutant.log; echo "the program itself does not build"; exit 2; }
 words=("$@")
 while IFS= read -r file; do
 	case $file in '' | '#'*) continue ;; esac
