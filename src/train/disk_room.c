@@ -47,18 +47,25 @@ static int64_t state_bytes(const struct rh_config *config, int64_t parameters)
 	}
 }
 
-int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
+/* Bytes of a result, and of a checkpoint. */
+static void sizes_of(const struct rh_session *session, int64_t *output, int64_t *checkpoint)
 {
 	const struct rh_config *config = session->config;
 	int64_t trainable, all, width = session->lora ? 4 : rh_dtype_bytes(config->dtype, 1);
 	rh_model_parameters(session->model, &trainable, &all);
-	int64_t output = trainable * width + SMALL_FILES_BYTES, kept = checkpoints;
-	if (config->save_total_limit > 0 && kept > config->save_total_limit)
-		kept = config->save_total_limit + 1; /* the new one is whole before the oldest goes */
+	*output = trainable * width + SMALL_FILES_BYTES;
 	/* optimizer state, and masters where the weights' file holds less */
-	int64_t checkpoint = output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
-	                     SMALL_FILES_BYTES;
-	int64_t available;
+	*checkpoint = *output + state_bytes(config, trainable) + (config->dtype == RH_F32 || session->lora ? 0 : trainable * 4) +
+	              SMALL_FILES_BYTES;
+}
+
+int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
+{
+	const struct rh_config *config = session->config;
+	int64_t output, checkpoint, kept = checkpoints, available;
+	sizes_of(session, &output, &checkpoint);
+	if (config->save_total_limit > 0 && kept > config->save_total_limit) /* the new one is whole before the oldest goes */
+		kept = config->save_total_limit + 1 + config->load_best_model_at_end;
 	int rc = free_bytes(config->output_dir, &available);
 	if (rc)
 		return rc;
@@ -70,4 +77,15 @@ int rh_disk_room_check(const struct rh_session *session, int64_t checkpoints)
 	               "kept at a time); make room, or lower save_total_limit",
 	               config->output_dir, (double)available / 1048576, needed / 1048576, (double)output / 1048576, (long long)kept,
 	               (double)checkpoint / 1048576);
+}
+
+int rh_disk_room_check_one(const struct rh_session *session)
+{
+	int64_t output, checkpoint, available;
+	sizes_of(session, &output, &checkpoint);
+	int rc = free_bytes(session->config->output_dir, &available);
+	if (rc || available < 0 || checkpoint <= available)
+		return rc;
+	return rh_fail(-ENOSPC, "output_dir: the disk of %s has %.2f MiB free, and a checkpoint takes %.2f: No space left on device",
+	               session->config->output_dir, (double)available / 1048576, (double)checkpoint / 1048576);
 }

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/minmax.h"
+#include "train/disk_room.h"
 #include "train/evaluate.h"
 #include "train/lr.h"
 #include "train/update.h"
@@ -245,11 +246,16 @@ static int save(struct training *run)
 	run->trainer.global_step = run->state.step;
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
-	int rc = rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+	double began = rh_clock_seconds();
+	int rc = rh_disk_room_check_one(&run->session);
+	if (!rc)
+		rc = rh_checkpoint_save(&run->session, &run->state, &run->trainer);
+	run->saves += !rc;
+	run->save_seconds += rh_clock_seconds() - began;
 	if (!is_passing(rc) || run->stopping || (is_full(rc) && run->state.step == run->data.steps))
 		return rc;
-	if (run->state.step == run->data.steps) {
-		rh_note("warning: no checkpoint of the last step: %s", rh_error(rc));
+	if (run->state.step == run->data.steps || !run->save_every) {
+		rh_note("warning: no checkpoint of step %" PRId64 ": %s", run->state.step, rh_error(rc));
 		rh_error_clear();
 		return 0;
 	}

@@ -336,6 +336,9 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
 		rh_progress_close(run.progress); /* the last bar stays above what is said now */
 		run.progress = NULL;
+		if (run.saves)
+			rh_note("%" PRId64 " checkpoint%s saved; training stood still %.2f s for %s", run.saves, run.saves == 1 ? "" : "s",
+			        run.save_seconds, run.saves == 1 ? "it" : "them");
 		if (out->interrupted)
 			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
 		else

@@ -51,7 +51,9 @@ struct training {
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	int stopped_early;     /* evaluations got no better: the run is over */
-	int save_asked;        /* a file SAVE lies in output_dir */
+	int64_t saves;
+	double save_seconds; /* that training stood still for checkpoints */
+	int save_asked;      /* a file SAVE lies in output_dir */
 	struct trouble trouble;
 	struct trace_step traced;
 	struct rh_train_result *result;

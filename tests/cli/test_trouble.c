@@ -4,6 +4,8 @@
 #include "core/json.h"
 
 #include <math.h>
+#include <sched.h>
+#include <sys/mount.h>
 
 static void load_json(const char *path, json_t **out)
 {
@@ -276,6 +278,39 @@ static void test_a_file_SAVE_asks_for_a_checkpoint(void **state)
 	}
 }
 
+/* A disk that others fill: a checkpoint that cannot fit is not begun, and costs a line. */
+static void test_a_checkpoint_that_has_no_room_is_not_begun(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	struct ran ran;
+	make_good(&scratch);
+	const char *out = path_of("%s/out", scratch.dir);
+	check_ok(rh_dir_make(out));
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("tmpfs", out, "tmpfs", 0, "size=400k")) {
+		scratch_close(&scratch);
+		check_skip("no file system can be mounted here");
+	}
+	run_start(&scratch,
+	          path_of("train %s/run.yaml --use_peft true --logging_steps 1000 --save_strategy no --max_steps 1000000", scratch.dir), 0,
+	          &ran);
+	for (int tries = 0; !rh_file_exists(path_of("%s/out/metrics.jsonl", scratch.dir)) && tries < 200000; tries++)
+		usleep(100);
+	static char filler[352 << 10];
+	write_bytes(path_of("%s/out/model.safetensors.tmp.1", scratch.dir), filler, sizeof filler);
+	write_text(path_of("%s/out/SAVE", scratch.dir), "");
+	for (int tries = 0; rh_file_exists(path_of("%s/out/SAVE", scratch.dir)) && tries < 200000; tries++)
+		usleep(100);
+	check_ok(kill(ran.pid, SIGKILL));
+	run_wait(&ran);
+	if (!strstr(ran.err, "MiB free, and a checkpoint takes ") || !strstr(ran.err, "warning: no checkpoint of step "))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	assert_int_equal(checkpoints_in(path_of("%s/out", scratch.dir)), 0);
+	assert_int_equal(umount(path_of("%s/out", scratch.dir)), 0);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +321,7 @@ int main(void)
 	        cmocka_unit_test(test_early_stopping_counts_as_transformers_does),
 	        cmocka_unit_test(test_what_cannot_be_judged_is_refused),
 	        cmocka_unit_test(test_a_file_SAVE_asks_for_a_checkpoint),
+	        cmocka_unit_test(test_a_checkpoint_that_has_no_room_is_not_begun),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,9 @@ static void test_a_bound_directory_is_reached_by_its_descriptor(void **state)
 	assert_int_equal(rh_path_kind(link_path), RH_PATH_LINK);
 	assert_int_equal(rh_dir_remove(link_path), -ENOTDIR);
 	assert_int_equal(rh_file_write_whole(through, "x", 1), -ENOTDIR);
+	char *beyond = rh_path_join(root, "file");
+	assert_false(rh_file_exists(beyond)); /* nor was it written on the way */
+	rh_free(beyond);
 	assert_int_equal(rename(out, moved), 0);
 	assert_false(rh_dir_bound_is_there());
 	char *sub = rh_path_join(out, "sub");

@@ -1,5 +1,5 @@
-/* A checkpoint is what it was, or it is refused: one bit flipped anywhere in it is found or changes nothing; another machine and other tiers
- * go on from it to the same bits; any look at the file system that fails is an error, never another result. */
+/* A checkpoint is what it was, or it is refused: one bit flipped anywhere in it is found or changes nothing; another machine and other
+ * tiers go on from it to the same bits; any look at the file system that fails is an error, never another result. */
 #include "cli/good.h"
 #include "fs_faults.h"
 
@@ -115,7 +115,8 @@ static uint64_t descriptors(void)
 	return count;
 }
 
-/* Of a resumed run every open, read and look fails once, in each way: it fails with a line or comes to its end, nothing is lost or leaked. */
+/* Of a resumed run every open, read and look fails once, in each way: it fails with a line or comes to its end, nothing is lost or
+ * leaked. */
 static void test_any_look_that_fails_is_an_error_or_nothing(void **state)
 {
 	(void)state;
