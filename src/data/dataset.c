@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { DROPS_LISTED = 5 };
-
 /* A dataset that grows by documents. */
 struct builder {
 	struct rh_dataset *set;
@@ -89,17 +87,6 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 	return 0;
 }
 
-static void drop_row(struct rh_dataset *set, int64_t all, size_t count, size_t kept, const char *where)
-{
-	data_find(set, RH_LINT_UNTRAINED, where);
-	if (set->dropped_rows++ >= DROPS_LISTED)
-		return;
-	if (!all)
-		rh_note("%s: dropped: no token of it is trained", where);
-	else
-		rh_note("%s: dropped: its %zu tokens are cut to max_length %zu, and none of those is trained", where, count, kept);
-}
-
 static int add_row(struct builder *builder, struct data_encoder *row, const struct rh_config *config, const char *where,
                    struct rh_origin origin, int64_t copies)
 {
@@ -114,7 +101,8 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	if (rc)
 		return rc;
 	if (!count_trained(row->trained, kept)) {
-		drop_row(set, all, count, kept, where);
+		data_find(set, RH_LINT_UNTRAINED, where);
+		set->dropped_rows++;
 		return 0;
 	}
 	int lost = kept < count ? data_answer_is_cut(row, kept, where) : 0;
@@ -343,8 +331,7 @@ void rh_dataset_report(const struct rh_dataset *dataset)
 		                ? " (every token is trained, also the user's; assistant_only_loss: true trains answers only)"
 		                : "");
 	if (dataset->dropped_rows)
-		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained%s", path,
-		        (long long)dataset->dropped_rows, dataset->dropped_rows > DROPS_LISTED ? " (the first few are listed above)" : "");
+		rh_note("%s: %lld rows dropped: none of their tokens within max_length is trained", path, (long long)dataset->dropped_rows);
 	if (dataset->cut_rows && dataset->has_answers)
 		rh_note("%s: %lld rows cut to max_length; %lld answers lost their end by it", path, (long long)dataset->cut_rows,
 		        (long long)dataset->cut_answers);

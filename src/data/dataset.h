@@ -62,9 +62,9 @@ struct rh_dataset {
 };
 
 /* Reads and tokenizes the files of train_file or validation_file, in turn. The first row of a file decides its form; formats:
- * data/records.h, forms: data/form.h. Conversations need a chat template: config->chat_template, else the tokenizer's own text.
- * Every fault is one line naming path and line number. Dropped rows are listed (the first few by line) and
- * counted, never silent; no row left is -EINVAL. Packing happens here when the configuration asks for it. */
+ * data/records.h, forms: data/form.h. Conversations need a chat template: config->chat_template, else the tokenizer's own text. Every
+ * fault is one line naming path and line number. Dropped rows are counted, never silent; no row left is -EINVAL. Packing happens here
+ * when the configuration asks for it. */
 enum rh_dataset_part { RH_DATASET_TRAIN, RH_DATASET_VALIDATION };
 int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
                     struct rh_dataset *out) RH_MUST;

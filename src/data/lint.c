@@ -183,12 +183,21 @@ static int find_overlap(struct rh_dataset *train, const struct rh_dataset *held_
 	return rc < 0 ? rc : 0;
 }
 
+/* "a.json:7" as "7" where a.json is the only file. */
+static const char *place_of(const struct rh_dataset *set, const char *example)
+{
+	size_t length = strlen(set->name);
+	return set->files == 1 && !strncmp(example, set->name, length) && example[length] == ':' ? example + length + 1 : example;
+}
+
 static void tell(const struct rh_dataset *set, enum rh_lint lint, int64_t of)
 {
 	const struct rh_finding *finding = &set->finding[lint];
-	rh_note("%s: %s: %lld of %lld %s%s%s (%s%s%s%s%s%s)", set->name, lints[lint].name, (long long)finding->rows, (long long)of,
-	        lints[lint].meaning, *finding->detail ? ", of role " : "", finding->detail, finding->example[0],
-	        *finding->example[1] ? ", " : "", finding->example[1], *finding->example[2] ? ", " : "", finding->example[2],
+	const char *first = place_of(set, finding->example[0]);
+	const char *what = first == finding->example[0] ? "" : finding->rows > 1 ? "lines " : "line ";
+	rh_note("%s: %s: %lld of %lld %s%s%s (%s%s%s%s%s%s%s)", set->name, lints[lint].name, (long long)finding->rows, (long long)of,
+	        lints[lint].meaning, *finding->detail ? ", of role " : "", finding->detail, what, first, *finding->example[1] ? ", " : "",
+	        place_of(set, finding->example[1]), *finding->example[2] ? ", " : "", place_of(set, finding->example[2]),
 	        finding->rows > RH_LINT_EXAMPLES ? ", ..." : "");
 }
 
