@@ -15,10 +15,9 @@ struct dropout_key {
 
 static inline struct dropout_key dropout_key_of(uint64_t seed, uint32_t site, uint32_t micro_batch, uint32_t step, float p)
 {
-	struct dropout_key key = {(uint32_t)seed, (uint32_t)(seed >> 32), site, micro_batch, step};
-	key.least = (uint32_t)ceil((double)p * 0x1p24) << 8;
-	key.scale = (float)(1 / (1 - (double)p));
-	return key;
+	uint32_t least = (uint32_t)ceil((double)p * 0x1p24) << 8;
+	float scale = (float)(1 / (1 - (double)p));
+	return {(uint32_t)seed, (uint32_t)(seed >> 32), site, micro_batch, step, least, scale};
 }
 
 /* Bit w: whether word w of block `index` keeps its element. */
