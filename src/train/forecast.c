@@ -6,7 +6,7 @@
 #include "partition/costs.h"
 #include "run/trace.h"
 #include "train/forecast_check.h"
-#include "train/update.h"
+#include "train/forecast_steps.h"
 
 #include <math.h>
 
@@ -19,81 +19,19 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 	return most;
 }
 
-/* As training has its steps, but for what it tells; and but for schedules whose stages update themselves: training joins their steps
- * (rh_executor_train_stretch), here each ends before the next, so that the prediction is of no more than that. */
-static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step,
-                      struct forecast_check *check)
+/* Runs the input's steps. */
+static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct forecast_beside beside,
+                     struct rh_forecast *out)
 {
-	const struct rh_config *config = session->config;
-	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
-	rh_updater_open(session->updater, &update, config->max_grad_norm);
-	int rc = check ? forecast_check_expect(check, count, step) : 0;
-	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
-}
-
-/* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
- * the next. */
-static int finish_step(struct rh_session *session, int joined, double *ended_s)
-{
-	double norm;
-	int rc = rh_executor_finish(session->executor);
-	*ended_s = rh_executor_times(session->executor)->ended;
+	struct forecast_steps steps = {0};
+	int local = session->plan.schedule->update == RH_UPDATE_LOCAL;
+	int rc = (local ? forecast_run_stretch : forecast_run_steps)(session, input, zeros, beside, &steps);
 	if (rc)
 		return rc;
-	rc = rh_updater_norm(session->updater, &norm);
-	if (!joined)
-		*ended_s = rh_updater_seconds(session->updater);
-	return rc;
-}
-
-static int64_t fill_micro_batches(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro)
-{
-	int64_t at = 0, tokens = 0;
-	for (int before = 0; before < s; before++)
-		at += input->count[before];
-	for (int64_t m = 0; m < input->count[s]; m++, at++) {
-		micro[m] = rh_micro_batch_of(rh_forecast_micro(input, at), zeros);
-		tokens += rh_forecast_micro(input, at).tokens;
-	}
-	return tokens;
-}
-
-/* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
-static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct rh_trace *trace,
-                     struct forecast_check *check, struct rh_forecast *out)
-{
-	int joined = session->plan.schedule->update != RH_UPDATE_LOCAL && rh_executor_steps_in_flight(session->executor) > 1;
-	double began = 0, ended = 0, busy = 0;
-	int64_t tokens = 0;
-	int begun = 0, rc = 0;
-	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
-	if (!micro)
-		return -ENOMEM;
-	for (int s = 0; !rc && s < input->steps; s++) {
-		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
-			int64_t filled = fill_micro_batches(input, begun, zeros, micro);
-			tokens += begun ? filled : 0;
-			if (trace && begun == input->steps - 1)
-				rh_executor_trace(session->executor, trace, begun);
-			rc = begin_step(session, micro, input->count[begun], begun, check);
-		}
-		rc = rc ? rc : finish_step(session, joined, &ended);
-		out->times = *rh_executor_times(session->executor);
-		busy += s ? out->times.compute : 0;
-		began = s ? began : ended;
-	}
-	if (rc)
-		rc = rh_executor_abandon(session->executor, rc);
-	rh_executor_trace(session->executor, NULL, 0);
-	if (trace)
-		rh_trace_resolve(trace);
-	rh_free(micro);
-	if (rc)
-		return rc;
-	double seconds = ended - began;
-	out->tokens_per_second = seconds > 0 ? (double)tokens / seconds : 0;
+	out->times = steps.times;
+	out->tokens_per_second = steps.seconds > 0 ? (double)steps.tokens / steps.seconds : 0;
 	out->step_seconds = out->tokens_per_second > 0 ? input->tokens_a_step / out->tokens_per_second : 0;
-	out->bubble = seconds > 0 ? fmax(1 - busy / seconds, 0) : 0;
+	out->bubble = steps.seconds > 0 ? fmax(1 - steps.busy_s / steps.seconds, 0) : 0;
 	return 0;
 }
 
@@ -143,8 +81,7 @@ static void tell_plan(const struct rh_session *session, const struct rh_forecast
 	                            .data_bytes = bytes->data,
 	                            .nvme_bytes = bytes->nvme,
 	                            .nvme_step_bytes = bytes->nvme_step,
-	                            .nvme_run_bytes =
-	                                    input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
+	                            .nvme_run_bytes = input->run_steps ? rh_run_plan_nvme_writes(&session->plan, input->run_steps) : 0,
 	                            .nvme_budget = bytes->nvme ? session->config->max_nvme : 0,
 	                            .host_devices = bytes->host_devices,
 	                            .layers = session->model->layers,
@@ -181,7 +118,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!rc && input->steps && session.is_recorded)
 		rc = forecast_check_open(&session, &check);
 	if (!rc && input->steps)
-		rc = run_steps(&session, input, zeros, beside ? beside->trace : NULL, check, out);
+		rc = run_steps(&session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, out);
 	if (!rc && check)
 		rc = forecast_check_run(check, beside->check);
 	forecast_check_close(check);

@@ -109,9 +109,6 @@ static void predict(struct training *run, const struct rh_workload *work, char *
 	struct rh_machine_found found;
 	struct rh_forecast_input input = {0};
 	struct rh_forecast forecast;
-	const struct rh_schedule *schedule = run->config->schedule ? rh_schedule_find(run->config->schedule) : NULL;
-	if (schedule && schedule->update == RH_UPDATE_LOCAL) /* the prediction's steps end one by one, this run's do not */
-		return;
 	int rc = rh_machine_find(run->config, &found);
 	if (!rc)
 		rc = rh_forecast_input_of_data(&run->data, work, 3, &input);

@@ -1,0 +1,77 @@
+#include "train/forecast_steps.h"
+
+#include "core/alloc.h"
+#include "run/trace.h"
+#include "train/forecast_check.h"
+#include "train/update.h"
+
+/* As training has its steps, but for what it tells. */
+static int begin_step(struct rh_session *session, const struct rh_micro_batch *micro, int64_t count, int64_t step,
+                      struct forecast_check *check)
+{
+	const struct rh_config *config = session->config;
+	struct rh_update update = rh_update_of(config, step, config->learning_rate, 1);
+	rh_updater_open(session->updater, &update, config->max_grad_norm);
+	int rc = check ? forecast_check_expect(check, count, step) : 0;
+	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
+}
+
+/* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
+ * the next. */
+static int finish_step(struct rh_session *session, int joined, double *ended_s)
+{
+	double norm;
+	int rc = rh_executor_finish(session->executor);
+	*ended_s = rh_executor_times(session->executor)->ended;
+	if (rc)
+		return rc;
+	rc = rh_updater_norm(session->updater, &norm);
+	if (!joined)
+		*ended_s = rh_updater_seconds(session->updater);
+	return rc;
+}
+
+int64_t forecast_fill(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro)
+{
+	int64_t at = 0, tokens = 0;
+	for (int before = 0; before < s; before++)
+		at += input->count[before];
+	for (int64_t m = 0; m < input->count[s]; m++, at++) {
+		micro[m] = rh_micro_batch_of(rh_forecast_micro(input, at), zeros);
+		tokens += rh_forecast_micro(input, at).tokens;
+	}
+	return tokens;
+}
+
+/* Runs the input's steps; what the first takes is not counted, as nothing is in flight before it. */
+int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                       struct forecast_beside beside, struct forecast_steps *out)
+{
+	int joined = rh_executor_steps_in_flight(session->executor) > 1;
+	double began = 0, ended = 0;
+	int begun = 0, rc = 0;
+	struct rh_micro_batch *micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *micro);
+	if (!micro)
+		return -ENOMEM;
+	for (int s = 0; !rc && s < input->steps; s++) {
+		for (; !rc && begun < input->steps && begun <= s + joined; begun++) {
+			int64_t filled = forecast_fill(input, begun, zeros, micro);
+			out->tokens += begun ? filled : 0;
+			if (beside.trace && begun == input->steps - 1)
+				rh_executor_trace(session->executor, beside.trace, begun);
+			rc = begin_step(session, micro, input->count[begun], begun, beside.check);
+		}
+		rc = rc ? rc : finish_step(session, joined, &ended);
+		out->times = *rh_executor_times(session->executor);
+		out->busy_s += s ? out->times.compute : 0;
+		began = s ? began : ended;
+	}
+	if (rc)
+		rc = rh_executor_abandon(session->executor, rc);
+	rh_executor_trace(session->executor, NULL, 0);
+	if (beside.trace)
+		rh_trace_resolve(beside.trace);
+	rh_free(micro);
+	out->seconds = ended - began;
+	return rc;
+}

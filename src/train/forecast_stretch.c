@@ -1,0 +1,106 @@
+/* Steps without a flush between them in virtual time: as training runs them, under a schedule whose stages update themselves. */
+#include "train/forecast_steps.h"
+
+#include "core/alloc.h"
+#include "run/trace.h"
+
+/* Steps of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it. */
+enum { STEPS = 12, FIRST = 3, LAST = 8, SPANS = 1 << 16 };
+
+struct stretch {
+	struct rh_session *session;
+	const struct rh_forecast_input *input;
+	const int32_t *zeros;
+	struct rh_host_queue *queue;
+	struct rh_micro_batch *micro;
+	double ended_s[STEPS];
+	int64_t tokens[STEPS];
+};
+
+static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
+{
+	struct stretch *at = context;
+	at->tokens[step] = forecast_fill(at->input, (int)(step % at->input->steps), at->zeros, at->micro);
+	*batch = at->micro;
+	*loss_scale = 1;
+	return 0;
+}
+
+static int spend(struct stretch *at, enum rh_host_work work, double bytes)
+{
+	const struct rh_host_job job = {.work = work, .bytes = bytes};
+	int64_t ticket;
+	int rc = at->queue->ops->submit(at->queue, &job, &ticket);
+	return rc ? rc : at->queue->ops->await(at->queue, ticket);
+}
+
+/* The stage waits for its block's update, as it does in training. */
+static int update(void *context, int64_t step, int block)
+{
+	struct stretch *at = context;
+	struct rh_store_traffic traffic = rh_store_traffic(at->session->store, block);
+	(void)step;
+	int rc = spend(at, RH_HOST_MEMORY, traffic.take);
+	return rc ? rc : spend(at, RH_HOST_OPTIMIZER, traffic.update);
+}
+
+static int end(void *context, int64_t step)
+{
+	struct stretch *at = context;
+	at->ended_s[step] = at->queue->ops->seconds(at->queue);
+	return 0;
+}
+
+/* Devices' computation in the recorded step, in their mean. */
+static double busy_seconds(const struct rh_trace *trace)
+{
+	double busy = 0;
+	for (size_t i = 0; i < trace->spans; i++)
+		if (trace->span[i].device >= 0 && trace->span[i].lane == RH_STREAM_COMPUTE)
+			busy += trace->span[i].end_s - trace->span[i].begin_s;
+	return busy / trace->devices;
+}
+
+static int run_stretch(struct stretch *at, struct rh_trace *trace, struct forecast_steps *out)
+{
+	struct rh_executor *executor = at->session->executor;
+	const struct rh_stretch stretch = {.steps = STEPS,
+	                                   .micro_batches = at->input->work.train_micro_batches,
+	                                   .begin = begin,
+	                                   .update = update,
+	                                   .end = end,
+	                                   .context = at};
+	rh_executor_trace(executor, trace, LAST);
+	int rc = rh_executor_train_stretch(executor, &stretch);
+	rh_executor_trace(executor, NULL, 0);
+	if (rc)
+		return rc;
+	rh_trace_resolve(trace);
+	out->seconds = at->ended_s[LAST] - at->ended_s[FIRST];
+	for (int s = FIRST + 1; s <= LAST; s++)
+		out->tokens += at->tokens[s];
+	out->times.compute = busy_seconds(trace); /* what devices wait for is no one step's here */
+	out->busy_s = out->times.compute * (LAST - FIRST);
+	return 0;
+}
+
+int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                         struct forecast_beside beside, struct forecast_steps *out)
+{
+	struct stretch at = {.session = session, .input = input, .zeros = zeros};
+	struct rh_device *device = session->devices.device[0];
+	struct rh_trace own = {0};
+	int rc = device->ops->host_queue(device, &at.queue);
+	if (rc)
+		return rc;
+	at.micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *at.micro);
+	rc = at.micro ? 0 : -ENOMEM;
+	if (!rc && !beside.trace)
+		rc = rh_trace_create(session->devices.count, SPANS, &own);
+	if (!rc)
+		rc = run_stretch(&at, beside.trace ? beside.trace : &own, out);
+	rh_trace_free(&own);
+	at.queue->ops->destroy(at.queue);
+	rh_free(at.micro);
+	return rc;
+}
