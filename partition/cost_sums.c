@@ -5,19 +5,15 @@
 int rh_costs_sum(const struct rh_costs *costs, struct rh_cost_sums *out)
 {
 	size_t count = (size_t)costs->layers + 1;
-	*out = (struct rh_cost_sums){.costs = costs, .forward = rh_alloc(6 * count, sizeof *out->forward)};
+	*out = (struct rh_cost_sums){.costs = costs, .forward = rh_alloc(4 * count, sizeof *out->forward)};
 	if (!out->forward)
 		return -ENOMEM;
 	out->recompute = out->forward + count;
 	out->backward = out->recompute + count;
 	out->weight_gradient = out->backward + count;
-	out->launches[0] = out->weight_gradient + count;
-	out->launches[1] = out->launches[0] + count;
 	for (int l = 0; l < costs->layers; l++) {
 		const struct rh_layer_cost *layer = &costs->layer[l];
 		out->forward[l + 1] = out->forward[l] + layer->forward_s;
-		out->launches[0][l + 1] = out->launches[0][l] + (double)layer->forward_launches;
-		out->launches[1][l + 1] = out->launches[1][l] + (double)layer->backward_launches;
 		int trained = l >= costs->first_trained;
 		out->recompute[l + 1] = out->recompute[l] + (trained ? layer->recompute_s : 0);
 		out->backward[l + 1] = out->backward[l] + (trained ? layer->backward_s : 0);
@@ -50,13 +46,6 @@ double rh_cost_backward(const struct rh_cost_sums *sums, int lo, int hi)
 double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi)
 {
 	return sums->weight_gradient[hi] - sums->weight_gradient[lo];
-}
-
-double rh_cost_held(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi)
-{
-	const double *launches = sums->launches[pass != RH_PASS_FORWARD];
-	double count = launches[hi] - launches[lo], holds = (double)sums->costs->holds;
-	return holds > 0 && count > holds ? (1 - holds / count) * rh_cost_stage(sums, pass, lo, hi) : 0;
 }
 
 double rh_cost_stage(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi)

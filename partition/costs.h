@@ -36,8 +36,6 @@ struct rh_costs {
 	int layers, first_trained; /* no backward below first_trained */
 	double hop_s;              /* one boundary activation from device to device through the host */
 	int64_t tokens;            /* of the micro-batch that the figures are for; 0: not said */
-	int64_t holds;             /* launches that a device's stream holds, before the host that enqueues waits; 0: any number, or
-	                            * there is no other device that it could go on with */
 };
 
 /* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout. */
@@ -51,7 +49,7 @@ enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
  * backward, whatever their figures say. */
 struct rh_cost_sums {
 	const struct rh_costs *costs;
-	double *forward, *recompute, *backward, *weight_gradient, *launches[2]; /* (layers + 1) each; of a forward, of a backward */
+	double *forward, *recompute, *backward, *weight_gradient; /* (layers + 1) each */
 };
 int rh_costs_sum(const struct rh_costs *costs, struct rh_cost_sums *out) RH_MUST;
 void rh_cost_sums_free(struct rh_cost_sums *sums);
@@ -59,11 +57,6 @@ double rh_cost_forward(const struct rh_cost_sums *sums, int lo, int hi);
 double rh_cost_recompute(const struct rh_cost_sums *sums, int lo, int hi);
 double rh_cost_backward(const struct rh_cost_sums *sums, int lo, int hi);        /* both gradients */
 double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi); /* of them */
-/* Where a micro-batch of such a stage has more launches than a stream holds: seconds of it that have passed before the host, which enqueues
- * for one device at a time, has enqueued the rest and can turn to the others. A slot that begins is given some micro-batches in a row, for
- * which the slot before it waits: about so many, as the simulated executor has it (1.7B, LoRA, two devices: 3 to 5). */
-enum { RH_HELD_AT_BEGIN = 3 };
-double rh_cost_held(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi);
 /* Forward; recompute and backward; forward and backward. */
 double rh_cost_stage(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi);
 

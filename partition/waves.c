@@ -58,8 +58,7 @@ void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const doubl
 	for (int s = 0; s < waves->stages; s++) {
 		struct rh_stage is = s < forward ? cuts->forward[s] : cuts->backward[s - forward];
 		struct wave_stage *stage = &waves->stage[s];
-		enum rh_pass pass = s < forward ? RH_PASS_FORWARD : s == forward ? RH_PASS_FUSED : RH_PASS_BACKWARD;
-		*stage = (struct wave_stage){.saved = -1, .held_s = rh_cost_held(sums, pass, is.lo, is.hi)};
+		*stage = (struct wave_stage){.saved = -1};
 		if (s <= forward) {
 			stage->rest_s = rh_cost_stage(sums, s < forward ? RH_PASS_FORWARD : RH_PASS_FUSED, is.lo, is.hi);
 		} else {
@@ -119,15 +118,12 @@ static void run_round(struct waves *waves, struct wave_round round, int *turn)
 			first = rh_max_double(ready, waves->first[stage->saved] + hop) + stage->recompute_s;
 			last = waves->last[stage->saved] + hop + each;
 		}
-		/* its micro-batches are enqueued behind the next ones of the slot before: with their recompute, which else goes ahead */
-		double behind = s ? waves->stage[s - 1].held_s : 0, ahead = behind > 0 ? stage->recompute_s : 0;
 		if (s) {
-			first = rh_max_double(first, first_before + hop + behind + ahead);
-			last = rh_max_double(last, last_before + hop + ahead + stage->rest_s);
+			first = rh_max_double(first, first_before + hop);
+			last = rh_max_double(last, last_before + hop + stage->rest_s);
 		}
 		first += stage->rest_s;
-		last = rh_max_double(last, first + beyond * each) +
-		       RH_HELD_AT_BEGIN * waves->stage[s + 1 < waves->stages ? s + 1 : 0].held_s;
+		last = rh_max_double(last, first + beyond * each);
 		waves->first[s] = first_before = first;
 		waves->free_before[device] = waves->free[device];
 		waves->last[s] = waves->free[device] = last_before = last;

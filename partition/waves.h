@@ -12,7 +12,6 @@ struct wave_stage {
 	double recompute_s, rest_s, sums_s;
 	double upload_s;     /* of its weights: begins when the device's slot before the last has ended */
 	double activation_s; /* of each micro-batch: its boundary inputs, which go up before the weights of the device's next slot */
-	double held_s;       /* rh_cost_held */
 	int saved;           /* the stage whose output is what is recomputed from, -1: none */
 };
 

@@ -26,10 +26,8 @@ int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hard
 {
 	const struct rh_rates rates = {.device = &hardware->device, .share = hardware->device.on_host_cores ? 1.0 / request->devices : 1};
 	int rc = rh_costs_measure(request->model, &request->train, &rates, 0, out);
-	if (!rc) {
+	if (!rc)
 		out->hop_s = hop_seconds(request, hardware);
-		out->holds = request->devices > 1 ? rh_sim_stream_capacity(&hardware->device) : 0;
-	}
 	return rc;
 }
 

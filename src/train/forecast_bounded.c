@@ -8,6 +8,8 @@
 
 /* Micro-batches times layers times steps that are simulated at once: some tenths of a second; and micro-batches of however many layers. */
 enum { SIMULATED_MOST = 16000, FEWEST = 2 };
+/* The same where rounds are too long for two shorter steps of whole rounds. */
+enum { WHOLE_MOST = 40000 };
 
 int rh_config_pin_stages(struct rh_config *config, const struct rh_plan *plan, struct rh_cuts *cuts)
 {
@@ -154,7 +156,10 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
 	if (rc)
 		return rc;
 	few = choose(out->round_micro_batches, machine->devices, input, &out->plan, &more);
-	if (few + more >= input->count[0]) {
+	/* shorter rounds than the whole's wait for uploads more than these, and what they take is no line */
+	int whole_rounds = few % out->round_micro_batches == 0 && more % out->round_micro_batches == 0;
+	int64_t units = input->count[0] * input->layers * input->steps;
+	if (few + more >= input->count[0] || (!whole_rounds && units <= WHOLE_MOST)) {
 		rh_forecast_free(out);
 		return rh_forecast(config, machine, input, beside, out);
 	}

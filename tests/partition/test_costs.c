@@ -130,31 +130,12 @@ static void test_partition_of_measured_costs_makes_a_plan(void **state)
 	}
 }
 
-/* A micro-batch of more launches than a stream holds keeps the host that enqueues them. */
-static void test_the_host_is_held_by_what_a_stream_does_not_hold(void **state)
-{
-	(void)state;
-	struct rh_layer_cost layer[2] = {
-	        {.forward_s = 1, .recompute_s = 1, .backward_s = 1, .forward_launches = 6, .backward_launches = 18}};
-	layer[1] = layer[0];
-	struct rh_costs costs = {.layer = layer, .layers = 2, .holds = 10};
-	struct rh_cost_sums sums;
-	check_ok(rh_costs_sum(&costs, &sums));
-	check_near(rh_cost_held(&sums, RH_PASS_FORWARD, 0, 1), 0, 0);
-	check_near(rh_cost_held(&sums, RH_PASS_FORWARD, 0, 2), (1 - 10.0 / 12) * 2, 1e-12);
-	check_near(rh_cost_held(&sums, RH_PASS_BACKWARD, 0, 2), (1 - 10.0 / 36) * 4, 1e-12);
-	costs.holds = 0;
-	check_near(rh_cost_held(&sums, RH_PASS_BACKWARD, 0, 2), 0, 0);
-	rh_cost_sums_free(&sums);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_profile_counts_products_as_by_hand),
 	        cmocka_unit_test(test_profile_has_the_plans_bytes),
 	        cmocka_unit_test(test_partition_of_measured_costs_makes_a_plan),
-	        cmocka_unit_test(test_the_host_is_held_by_what_a_stream_does_not_hold),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
