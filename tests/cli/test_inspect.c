@@ -1,0 +1,92 @@
+/* `inspect` as a person meets it: rows with marks, a page for a browser, JSON; and a status that says whether train would stop. */
+#include "cli/good.h"
+
+#include "core/file.h"
+#include "core/json.h"
+
+#define TWICE "{\"prompt\": \"f g\", \"completion\": \"h\"}"
+static const char rows[] = "[{\"prompt\": \"a <b> & c\", \"completion\": \" d\\ne\"},\n" TWICE ",\n" TWICE "]\n";
+
+static void make(struct scratch *scratch)
+{
+	make_good(scratch);
+	write_text(path_of("%s/rows.json", scratch->dir), rows);
+}
+
+#define INSPECT "inspect --model_name_or_path %s/hf --train_file %s/rows.json "
+
+static void test_rows_are_shown_and_faults_make_the_status(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	struct ran ran = run_line(&scratch, INSPECT "--rows 1", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 1); /* train would stop */
+	assert_non_null(strstr(ran.out, "/rows.json:1: "));
+	assert_non_null(strstr(ran.out, "a <b> & c"));
+	assert_non_null(strstr(ran.out, "« d↵\ne"));
+	assert_null(strstr(ran.out, "/rows.json:2: "));
+	assert_null(strchr(ran.out, '\x1b')); /* no terminal, no colours */
+	assert_non_null(strstr(ran.err, "duplicates: 1 of 3 rows that were there before (line 3)"));
+	assert_non_null(strstr(ran.err, "train would stop: "));
+	run_free(&ran);
+	ran = run_line(&scratch, INSPECT "--allow duplicates", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	assert_null(strstr(ran.err, "train would stop"));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+static void test_train_stops_where_inspect_says_so(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	struct ran ran = run_line(&scratch, "train %s/run.yaml --train_file %s/rows.json --allow none", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 1);
+	assert_non_null(strstr(ran.err, "more than 1 row in 100: duplicates: remove them"));
+	assert_false(rh_dir_exists(path_of("%s/out", scratch.dir)));
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
+static void test_json_and_html_hold_the_same_rows(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make(&scratch);
+	struct ran ran = run_line(&scratch, INSPECT "--allow duplicates --json", scratch.dir, scratch.dir);
+	assert_int_equal(ran.status, 0);
+	json_t *result = NULL;
+	check_ok(rh_json_parse(ran.out, strlen(ran.out), "stdout", &result));
+	json_t *shown = json_object_get(result, "rows"), *first = json_array_get(shown, 0);
+	assert_int_equal(json_array_size(shown), 3);
+	assert_int_equal(json_integer_value(json_object_get(result, "rows_read")), 3);
+	assert_int_equal(json_array_size(json_object_get(first, "ids")), json_integer_value(json_object_get(first, "tokens")));
+	assert_true(json_array_size(json_object_get(first, "trained")) > 0);
+	json_t *duplicates = json_object_get(json_object_get(result, "findings"), "duplicates");
+	assert_int_equal(json_integer_value(json_object_get(duplicates, "rows")), 1);
+	json_decref(result);
+	run_free(&ran);
+	run_ok(&scratch, INSPECT "--allow duplicates --html %s/rows.html", scratch.dir, scratch.dir, scratch.dir);
+	struct rh_bytes page;
+	check_ok(rh_file_load(path_of("%s/rows.html", scratch.dir), &page));
+	assert_non_null(strstr(page.bytes, "<!doctype html>"));
+	assert_null(strstr(page.bytes, "a <b>")); /* a row's text is never markup */
+	assert_non_null(strstr(page.bytes, "&lt;"));
+	assert_non_null(strstr(page.bytes, "<b title="));
+	assert_null(strstr(page.bytes, "<script"));
+	assert_null(strstr(page.bytes, "http"));
+	rh_bytes_free(&page);
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_rows_are_shown_and_faults_make_the_status),
+	        cmocka_unit_test(test_train_stops_where_inspect_says_so),
+	        cmocka_unit_test(test_json_and_html_hold_the_same_rows),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
