@@ -59,6 +59,18 @@ static int needless(const struct rh_source *source, const char *name)
 	return source->config.tie_word_embeddings && !strcmp(name, "lm_head.weight");
 }
 
+/* "<name>_blocks" and "<name>_scales" of a tensor that is stored so. */
+static int is_mxfp4_part(const struct rh_source *source, const char *name)
+{
+	char base[256];
+	const char *end = strrchr(name, '_');
+	if (!source->config.family->reads_mxfp4 || !end || (strcmp(end, "_blocks") && strcmp(end, "_scales")))
+		return 0;
+	snprintf(base, sizeof base, "%.*s", (int)(end - name), name);
+	const struct source_entry *entry = source_entries_find(&source->entries, base);
+	return entry && entry->scale;
+}
+
 static void note_unknown(const struct rh_source *source, int64_t unknown, const char *first)
 {
 	if (unknown)
@@ -146,25 +158,83 @@ static int load_index(struct rh_source *source, const char *path, json_t **out)
 	return 0;
 }
 
-/* The tensor's shard: the one that the index names, else the only one. */
+/* The shard of a tensor: the one that the index names, else the only one. *out is NULL where there is no such tensor. */
+static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
+                          const struct rh_safetensor **out)
+{
+	const char *file = "model.safetensors";
+	*out = NULL;
+	if (map && !(file = json_string_value(json_object_get(map, name))))
+		return 0;
+	int rc = open_shard(source, file, shard);
+	if (rc)
+		return rc;
+	*out = rh_safetensors_find(*shard, name);
+	if (!*out && map)
+		return rh_fail(-EINVAL, "%s: tensor '%s' is not in %s, where model.safetensors.index.json puts it", source->path, name,
+		               file);
+	return 0;
+}
+
+/* Part of a tensor in MXFP4, "<name>_blocks" or "<name>_scales", of this shape: where it lies. */
+static int find_mxfp4(struct rh_source *source, const struct source_entry *entry, const json_t *map, const char *part,
+                      const struct source_tensor *expected, struct source_entry *out)
+{
+	struct rh_text name = {0};
+	struct rh_safetensors *shard;
+	const struct rh_safetensor *tensor = NULL;
+	int rc = rh_text_printf(&name, "%s_%s", entry->name, part);
+	if (!rc)
+		rc = find_in_shards(source, name.bytes, map, &shard, &tensor);
+	if (!rc && !tensor)
+		rc = missing(source->path, entry->name);
+	if (!rc && (tensor->dtype != RH_U8 || !same_shape(expected, tensor->rank, tensor->shape))) {
+		char right[96], found[192];
+		shape_text(expected->shape, expected->rank, right, sizeof right);
+		shape_text(tensor->shape, tensor->rank, found, sizeof found);
+		rc = rh_fail(-EINVAL, "%s: tensor '%s' is %s %s, but the model's configuration makes it U8 %s", source->path, name.bytes,
+		             rh_dtype_name(tensor->dtype), found, right);
+	}
+	if (!rc) {
+		out->file = rh_safetensors_file(shard);
+		out->offset = tensor->offset;
+	}
+	rh_text_free(&name);
+	return rc;
+}
+
+/* Experts that are stored in MXFP4, each matrix as the model has it: blocks of 32 values in 16 bytes, and their scales. */
+static int settle_mxfp4(struct rh_source *source, struct source_entry *entry, const json_t *map)
+{
+	int64_t experts = entry->matrices, of_one = entry->rows / experts, runs = entry->cols / 32;
+	struct source_tensor blocks = {.rank = 4, .shape = {experts, of_one, runs, 16}},
+	                     scales = {.rank = 3, .shape = {experts, of_one, runs}};
+	struct source_entry of_scales = {0};
+	if (entry->cols % 32)
+		return missing(source->path, entry->name);
+	int rc = find_mxfp4(source, entry, map, "blocks", &blocks, entry);
+	if (!rc)
+		rc = find_mxfp4(source, entry, map, "scales", &scales, &of_scales);
+	entry->tensor.dtype = RH_FP4;
+	entry->scale = of_scales.file;
+	entry->scale_offset = of_scales.offset;
+	return rc;
+}
+
 static int settle_in_shard(struct rh_source *source, struct source_entry *entry, const json_t *map)
 {
 	struct rh_safetensors *shard = NULL;
-	const char *file = "model.safetensors";
-	if (map && !(file = json_string_value(json_object_get(map, entry->name))))
-		return missing(source->path, entry->name);
-	int rc = open_shard(source, file, &shard);
+	const struct rh_safetensor *tensor;
+	int rc = find_in_shards(source, entry->name, map, &shard, &tensor);
 	if (rc)
 		return rc;
-	const struct rh_safetensor *tensor = rh_safetensors_find(shard, entry->name);
-	if (!tensor && map)
-		return rh_fail(-EINVAL, "%s: tensor '%s' is not in %s, where model.safetensors.index.json puts it", source->path,
-		               entry->name, file);
+	if (!tensor && entry->matrices && source->config.family->reads_mxfp4)
+		return settle_mxfp4(source, entry, map);
 	if (!tensor)
 		return missing(source->path, entry->name);
 	if (tensor->dtype != RH_F32 && tensor->dtype != RH_F16 && tensor->dtype != RH_BF16)
-		return rh_fail(-EINVAL, "%s: tensor '%s' in %s has type %s, which is not supported (F32, F16, BF16 are)", source->path,
-		               entry->name, file, rh_dtype_name(tensor->dtype));
+		return rh_fail(-EINVAL, "%s: tensor '%s' has type %s, which is not supported (F32, F16, BF16 are)", source->path,
+		               entry->name, rh_dtype_name(tensor->dtype));
 	entry->file = rh_safetensors_file(shard);
 	entry->offset = tensor->offset;
 	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
@@ -195,7 +265,7 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	for (size_t s = 0; s < source->shards; s++)
 		for (int64_t i = 0; i < rh_safetensors_count(source->shard[s]); i++) {
 			const char *name = rh_safetensors_at(source->shard[s], i)->name;
-			if (source_entries_find(&source->entries, name) || needless(source, name))
+			if (source_entries_find(&source->entries, name) || needless(source, name) || is_mxfp4_part(source, name))
 				continue;
 			unknown++;
 			first = first ? first : name;

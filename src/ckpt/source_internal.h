@@ -18,7 +18,11 @@ struct source_entry {
 	struct source_tensor tensor;
 	const struct rh_file_in *file; /* NULL until found */
 	int64_t offset;
-	int64_t head_dim; /* rows are permuted within heads of so many rows; 0: they are not */
+	int64_t head_dim;   /* rows are permuted within heads of so many rows; 0: they are not */
+	int64_t rows, cols; /* as the model has it */
+	int64_t matrices;   /* the file has so many, each transposed, where the model has them one under another; 0: as the model */
+	const struct rh_file_in *scale; /* MXFP4: of the scales, and where they begin; tensor.dtype is RH_FP4. NULL: it is not */
+	int64_t scale_offset;
 };
 
 struct source_entries {

@@ -60,9 +60,18 @@ static int add(struct source_entries *list, const struct rh_model *model, const 
 		rh_free(stored);
 		return rc;
 	}
-	int64_t rows = tensor->rank == 2 ? tensor->rows : tensor->cols, cols = tensor->rank == 2 ? tensor->cols : 0;
-	list->entry[list->count++] = (struct source_entry){
-	        .name = name, .stored = stored, .tensor = {.rank = tensor->rank, .shape = {rows, cols}}, .head_dim = head_dim};
+	struct source_tensor file = {.rank = tensor->rank, .shape = {tensor->rows, tensor->cols}};
+	if (tensor->rank == 1)
+		file = (struct source_tensor){.rank = 1, .shape = {tensor->cols}};
+	else if (tensor->transposed)
+		file = (struct source_tensor){.rank = 3, .shape = {tensor->transposed, tensor->cols, tensor->rows / tensor->transposed}};
+	list->entry[list->count++] = (struct source_entry){.name = name,
+	                                                   .stored = stored,
+	                                                   .tensor = file,
+	                                                   .head_dim = head_dim,
+	                                                   .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
+	                                                   .cols = tensor->rank == 1 ? 1 : tensor->cols,
+	                                                   .matrices = tensor->transposed};
 	return 0;
 }
 

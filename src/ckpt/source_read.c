@@ -1,7 +1,11 @@
 /* A tensor's rows out of its file: converted, and put back into Hugging Face's order where a GGUF keeps another. */
 #include "ckpt/source_internal.h"
 
+#include "core/blocks.h"
 #include "core/float16.h"
+#include "core/minmax.h"
+
+#include <string.h>
 
 enum { CHUNK = 8192 }; /* elements, a multiple of every block */
 
@@ -38,6 +42,51 @@ static int64_t stored_row(int64_t row, int64_t head_dim)
 	return row - within + 2 * (within % half) + within / half;
 }
 
+/* Rows [first, first + count) of what the file holds transposed: of each of its rows, a piece. */
+static int read_transposed(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	enum rh_dtype from = entry->tensor.dtype;
+	int64_t of_one = entry->rows / entry->matrices, cols = entry->cols, width = rh_dtype_bytes(dtype, 1);
+	for (int64_t done = 0; done < count;) {
+		int64_t matrix = (first + done) / of_one, within = (first + done) % of_one;
+		int64_t now = rh_min(rh_min(count - done, of_one - within), CHUNK);
+		char piece[CHUNK * sizeof(float)], *to = (char *)out + done * cols * width;
+		for (int64_t c = 0; c < cols; c++) {
+			int64_t at = (matrix * cols + c) * of_one + within;
+			int rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, at), from, now, dtype, piece);
+			if (rc)
+				return rc;
+			for (int64_t r = 0; r < now; r++)
+				memcpy(to + (r * cols + c) * width, piece + r * width, (size_t)width);
+		}
+		done += now;
+	}
+	return 0;
+}
+
+/* Of MXFP4 a scale stands for 32 values of a row. */
+static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	enum { RUN = 32 };
+	uint8_t packed[CHUNK / 2], scale[CHUNK / RUN];
+	for (int64_t done = 0; done < count; done += CHUNK) {
+		int64_t now = rh_min(count - done, CHUNK), at = first + done;
+		int rc = rh_file_read(entry->file, entry->offset + at / 2, packed, (size_t)now / 2);
+		if (!rc)
+			rc = rh_file_read(entry->scale, entry->scale_offset + at / RUN, scale, (size_t)now / RUN);
+		if (rc)
+			return rc;
+		for (int64_t i = 0; i < now; i++) {
+			float value = rh_fp4_value(packed[i / 2] >> (i % 2 * 4) & 15) * rh_e8m0_value(scale[i / RUN]);
+			if (dtype == RH_F32)
+				((float *)out)[done + i] = value;
+			else
+				((uint16_t *)out)[done + i] = rh_f32_to_bf16(value);
+		}
+	}
+	return 0;
+}
+
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
 	RH_ASSERT(dtype == RH_F32 || dtype == RH_BF16);
@@ -46,12 +95,16 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 		return rh_fail(-ENOENT, "%s: there is no tensor '%s'", source->path, name);
 	enum rh_dtype from = entry->tensor.dtype;
 	int permuted = source->gguf && entry->head_dim;
-	int64_t cols = entry->tensor.rank == 2 ? entry->tensor.shape[1] : 1, all = entry->tensor.shape[0] * cols;
+	int64_t cols = entry->cols, all = entry->rows * cols;
 	if (entry->tensor.rank == 1 && !permuted)
 		cols = rh_dtype_block(from); /* any part of a vector */
 	if (first < 0 || count < 0 || first > all || count > all - first || first % cols || count % cols)
 		return rh_fail(-EINVAL, "%s: elements %lld to %lld are no whole rows of tensor '%s' (%lld elements, rows of %lld)",
 		               source->path, (long long)first, (long long)(first + count), name, (long long)all, (long long)cols);
+	if (entry->scale)
+		return read_mxfp4(entry, first, count, dtype, out);
+	if (entry->matrices)
+		return read_transposed(entry, first / cols, count / cols, dtype, out);
 	int rc = permuted ? 0 : convert(entry->file, entry->offset + rh_dtype_bytes(from, first), from, count, dtype, out);
 	for (int64_t done = 0; !rc && permuted && done < count; done += cols) {
 		int64_t row = stored_row((first + done) / cols, entry->head_dim);

@@ -67,6 +67,12 @@ static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_
 	return op;
 }
 
+static struct rh_view sinks_of(const struct rh_emit *emit, int layer)
+{
+	const struct rh_layer *of = &emit->model->layer[layer];
+	return emit_weight(emit, of, 0, of->sinks, 1, of->traits.heads);
+}
+
 /* With a cache: the new keys and values are put behind the old ones, and attention reads them all. */
 static void through_cache(struct rh_emit *emit, int layer, struct rh_view *k, struct rh_view *v)
 {
@@ -93,6 +99,7 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 	op.operand[RH_ATTENTION_START_K] = emit_micro(emit, at.start_k, emit->shape.documents + 1);
 	op.operand[RH_ATTENTION_O] = o;
 	op.operand[RH_ATTENTION_LSE] = lse;
+	op.operand[RH_ATTENTION_SINK] = sinks_of(emit, layer);
 	emit_op(emit, &op);
 }
 
@@ -350,6 +357,7 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
                                struct parts out)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	const struct rh_layer *of = &emit->model->layer[layer];
 	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION_BACKWARD);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
@@ -363,6 +371,8 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	op.operand[RH_ATTENTION_BACKWARD_DQ] = out.q;
 	op.operand[RH_ATTENTION_BACKWARD_DK] = out.k;
 	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;
+	op.operand[RH_ATTENTION_BACKWARD_SINK] = sinks_of(emit, layer);
+	op.operand[RH_ATTENTION_BACKWARD_DSINK] = emit_gradient(emit, of, 0, of->sinks, 1, of->traits.heads);
 	emit_op(emit, &op);
 }
 

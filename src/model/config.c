@@ -172,11 +172,30 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 	return 0;
 }
 
+/* Experts in MXFP4 are read as they are. */
+static int is_mxfp4(const json_t *json, const struct rh_family *family)
+{
+	const char *method = json_string_value(json_object_get(json_object_get(json, "quantization_config"), "quant_method"));
+	return family->reads_mxfp4 && method && !strcmp(method, "mxfp4");
+}
+
+/* gpt-oss: no other activation than the one there is. */
+static int check_swiglu(const json_t *json, const char *where)
+{
+	double alpha = (double)RH_GPT_OSS_ALPHA, limit = (double)RH_GPT_OSS_LIMIT;
+	int rc = rh_json_real(json, "swiglu_alpha", where, RH_JSON_OPTIONAL, &alpha);
+	if (!rc)
+		rc = rh_json_real(json, "swiglu_limit", where, RH_JSON_OPTIONAL, &limit);
+	if (!rc && ((float)alpha != RH_GPT_OSS_ALPHA || (float)limit != RH_GPT_OSS_LIMIT))
+		rc = rh_fail(-EINVAL, "%s: swiglu_alpha %g and swiglu_limit %g are not supported (1.702 and 7 are)", where, alpha, limit);
+	return rc;
+}
+
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const char *own = rh_activation_name(out->family->activation), *act = own, *old = NULL, *fresh = NULL;
 	double dropout = 0;
-	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV;
+	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV || out->family->biases_attention;
 	out->qk_norm = out->family->qk_norm;
 	out->tie_word_embeddings = out->family->ties;
 	out->attention_scalar = out->family->attention_scalar_silent;
@@ -188,7 +207,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
 		rc = rh_fail(-EINVAL, "%s: %s '%s' is not supported (%s is)", where, key, act, own);
-	if (!rc && json_is_object(json_object_get(json, "quantization_config")))
+	if (!rc && json_is_object(json_object_get(json, "quantization_config")) && !is_mxfp4(json, out->family))
 		rc = rh_fail(-EINVAL,
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
 		             "F32, F16 or BF16 model, or a GGUF file",
@@ -301,6 +320,8 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 		rc = config_parse_windows(json, where, out);
 	if (!rc)
 		rc = config_parse_experts(json, where, out);
+	if (!rc && out->family->activation == RH_ACT_GPT_OSS)
+		rc = check_swiglu(json, where);
 	if (!rc)
 		rc = refuse_foreign(json, where, out->family);
 	if (!rc)

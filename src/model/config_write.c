@@ -2,6 +2,7 @@
 #include "model/config.h"
 
 #include "core/alloc.h"
+#include "core/log.h"
 
 #include <math.h>
 #include <string.h>
@@ -145,6 +146,8 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"dtype", json_string(torch_dtype)},
 	};
 	int failed = set_rope(c, out);
+	if (!json_object_del(out, "quantization_config"))
+		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
 		failed |= json_object_set_new(out, pairs[i].key, pairs[i].value); /* takes the value even when it fails; NULL fails */
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;

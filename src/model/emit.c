@@ -71,6 +71,14 @@ void emit_gemm(struct rh_emit *emit, const struct emit_product *product)
 	emit_op(emit, &op);
 }
 
+void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_COLUMN_SUM};
+	op.operand[RH_COLUMN_SUM_X] = x;
+	op.operand[RH_COLUMN_SUM_Y] = y;
+	emit_op(emit, &op);
+}
+
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y)
 {
 	struct rh_op op = {.kind = RH_OP_CAST};

@@ -30,6 +30,8 @@ void emit_gemm(struct rh_emit *emit, const struct emit_product *product);
 /* scaled.c: a linear's product, a (T,.) an activation when trans_b, else a gradient; as emit->model->multiply says, where the lengths allow
  * it. */
 void emit_linear_product(struct rh_emit *emit, const struct emit_product *product);
+/* y (1,c) += sums over the rows of x: a bias's gradient. */
+void emit_column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */

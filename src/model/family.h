@@ -33,6 +33,7 @@ struct rh_family_names {
 	const char *norm[4]; /* by enum rh_norm_place */
 	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
 	const char *router, *experts;
+	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor, transposed; NULL: each has its own */
 };
 
 /* What a GGUF calls a module of a layer. */
@@ -58,6 +59,10 @@ struct rh_family {
 	int64_t experts, experts_per_token; /* where config.json is silent; 0: it has no experts */
 	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
 	enum rh_router_softmax softmax;     /* where norm_topk_prob is no key or not true */
+	int expert_bias;                    /* on routers and experts */
+	int sinks;                          /* of attention */
+	int biases_attention;               /* where config.json does not say attention_bias */
+	int reads_mxfp4;                    /* its experts may be stored so */
 	int scales_embedding;               /* by the root of hidden_size, rounded to the weights' dtype */
 	int ties;                           /* where config.json does not say tie_word_embeddings */
 	enum rh_family_bias attention_bias;

@@ -33,7 +33,8 @@ static void align(struct layout *at)
 	at->block->elements = rh_align_up(at->block->elements, GAP);
 }
 
-/* The tensor "<prefix><module>.<kind>"; returns its number. rank 1 tensors are norms and biases: no weight decay. */
+/* The tensor "<prefix><module>.<kind>", or without a kind "<prefix><module>"; returns its number. Those of rank 1 are norms and biases: no
+ * weight decay. */
 static int place(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
 {
 	struct rh_block *block = at->block;
@@ -41,9 +42,10 @@ static int place(struct layout *at, const char *module, const char *kind, int ra
 	if (at->fault)
 		return 0;
 	RH_ASSERT(block->tensors < at->most);
-	snprintf(name, sizeof name, "%s%s.%s", at->prefix, module, kind);
+	snprintf(name, sizeof name, kind ? "%s%s.%s" : "%s%s", at->prefix, module, kind);
 	struct rh_tensor *tensor = &block->tensor[block->tensors];
-	*tensor = (struct rh_tensor){rh_strdup(name), rows, cols, block->elements, rank == 2, rank};
+	*tensor = (struct rh_tensor){
+	        .name = rh_strdup(name), .rows = rows, .cols = cols, .offset = block->elements, .decays = rank == 2, .rank = rank};
 	if (!tensor->name) {
 		at->fault = -ENOMEM;
 		return 0;
@@ -101,6 +103,44 @@ static int place_expert(struct layout *at, const struct rh_family_names *names, 
 	return place(at, module, "weight", 2, out, in);
 }
 
+/* All experts' matrices, (out,in) one under another, in one tensor of the files, and their biases. */
+static void lay_out_stacked_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	const struct rh_family_names *names = config->family->names;
+	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = config->hidden_size;
+	align(at);
+	layer->experts_gate_up = place(at, names->experts_gate_up, NULL, 2, experts * wide, hidden);
+	align(at);
+	layer->experts_down = place(at, names->experts_down, NULL, 2, experts * hidden, layer->traits.intermediate);
+	if (at->fault)
+		return;
+	at->block->tensor[layer->experts_gate_up].transposed = at->block->tensor[layer->experts_down].transposed = experts;
+}
+
+static int place_bias(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
+{
+	align(at);
+	int tensor = place(at, module, kind, rank, rows, cols);
+	if (!at->fault)
+		at->block->tensor[tensor].decays = 0;
+	return tensor;
+}
+
+static void lay_out_expert_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
+{
+	const struct rh_family_names *names = config->family->names;
+	int64_t experts = layer->traits.experts;
+	char module[64];
+	layer->router_bias = layer->gate_up_bias = layer->down_bias = -1;
+	if (!layer->traits.expert_bias)
+		return;
+	layer->router_bias = place_bias(at, names->router, "bias", 1, 1, experts);
+	snprintf(module, sizeof module, "%s_bias", names->experts_gate_up);
+	layer->gate_up_bias = place_bias(at, module, NULL, 2, experts, 2 * layer->traits.intermediate);
+	snprintf(module, sizeof module, "%s_bias", names->experts_down);
+	layer->down_bias = place_bias(at, module, NULL, 2, experts, config->hidden_size);
+}
+
 static void lay_out_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
 	const struct rh_family_names *names = config->family->names;
@@ -110,6 +150,10 @@ static void lay_out_experts(const struct rh_model_config *config, struct rh_laye
 		return;
 	align(at);
 	layer->router = place(at, names->router, "weight", 2, experts, hidden);
+	if (names->experts_gate_up) {
+		lay_out_stacked_experts(config, layer, at);
+		return;
+	}
 	align(at);
 	for (int64_t e = 0; e < experts; e++) {
 		int gate = place_expert(at, names, e, RH_PROJ_GATE, wide, hidden);
@@ -164,6 +208,13 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 			layer->proj[p].weight = place(&at, names->proj[p], "weight", 2, layer->proj[p].out, layer->proj[p].in);
 	}
 	lay_out_experts(config, layer, &at);
+	lay_out_expert_biases(config, layer, &at);
+	layer->sinks = -1;
+	if (layer->traits.sinks) {
+		align(&at);
+		layer->sinks = place(&at, "self_attn.sinks", NULL, 1, 1, layer->traits.heads);
+		at.block->tensor[layer->sinks].decays = 1; /* as transformers' trainer has it */
+	}
 	for (int p = 0; p < RH_PROJS; p++) { /* biases, in the same manner */
 		if (!layer->proj[p].out || !has_bias(config, p))
 			continue;

@@ -134,14 +134,6 @@ void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	        emit, &(struct emit_product){.a = dy, .b = base_weight(emit, layer, which), .c = any ? dx : (struct rh_view){0}, .d = dx});
 }
 
-static void column_sum(struct rh_emit *emit, struct rh_view x, struct rh_view y)
-{
-	struct rh_op op = {.kind = RH_OP_COLUMN_SUM};
-	op.operand[RH_COLUMN_SUM_X] = x;
-	op.operand[RH_COLUMN_SUM_Y] = y;
-	emit_op(emit, &op);
-}
-
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which)
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
@@ -160,7 +152,7 @@ void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_v
 	if (dw.data)
 		emit_linear_product(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = x, .c = dw, .d = dw});
 	if (db.data)
-		column_sum(emit, dy, db);
+		emit_column_sum(emit, dy, db);
 	if (!any_adapted(layer, which))
 		return;
 	emit_lora(emit, which, &(struct lora){.kind = RH_OP_LORA_B_GRADIENT, .wide = dy, .low = low, .matrix = gradient_b});

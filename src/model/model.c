@@ -88,7 +88,8 @@ int rh_layers_alike(const struct rh_model *model, int a, int b)
 	       !memcmp(x->use, y->use, sizeof x->use) && rh_traits_equal(&x->traits, &y->traits) &&
 	       !memcmp(x->norm, y->norm, sizeof x->norm) && x->q_norm == y->q_norm && x->k_norm == y->k_norm &&
 	       !memcmp(x->proj, y->proj, sizeof x->proj) && x->router == y->router && x->experts_gate_up == y->experts_gate_up &&
-	       x->experts_down == y->experts_down && x->head == y->head;
+	       x->experts_down == y->experts_down && x->router_bias == y->router_bias && x->gate_up_bias == y->gate_up_bias &&
+	       x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)
@@ -116,8 +117,8 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 	int is_a = strstr(t->name, ".lora_A.") != NULL, is_b = strstr(t->name, ".lora_B.") != NULL;
 	float bound = 1 / sqrtf((float)t->cols), deviation = (float)model->config->initializer_range;
 	for (int64_t i = 0; i < count; i++) {
-		if (is_b || t->rank == 1) {
-			out[i] = t->rank == 1 && !strstr(t->name, ".bias") && model->config->family->norm != RH_NORM_RMS_PLUS_ONE ? 1 : 0;
+		if (is_b || strstr(t->name, "bias") || (t->rank == 1 && strstr(t->name, "norm"))) {
+			out[i] = is_b || strstr(t->name, "bias") || model->config->family->norm == RH_NORM_RMS_PLUS_ONE ? 0 : 1;
 			continue;
 		}
 		uint64_t element = (uint64_t)(first + i);

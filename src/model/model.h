@@ -27,6 +27,7 @@ struct rh_tensor {
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
 	int decays;                 /* weight decay applies */
 	int rank;                   /* in files: 1 or 2 */
+	int64_t transposed;         /* in files so many matrices of rank 3, each transposed, that here lie one under another; 0: as here */
 };
 
 struct rh_block {
@@ -88,6 +89,8 @@ struct rh_layer {
 	int q_norm, k_norm;
 	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
 	int router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I): the first expert's; -1: one MLP */
+	int router_bias, gate_up_bias, down_bias;  /* (1,E), (E,2I), (E,H) */
+	int sinks;                                 /* (1,heads) */
 	int64_t cache_column;                      /* of its keys, then its values, in a row of all layers' keys and values */
 	/* kind HEAD */
 	int head; /* in block[1] when tied, else in block[0] */

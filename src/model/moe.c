@@ -41,14 +41,28 @@ void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int i
 	saved->start = emit_take(late_or(emit, index, arena), RH_I32, n.experts + 1, 1);
 }
 
-/* d = a times each row's expert's matrix of b, (n,k) when trans_b. */
-static void grouped(struct rh_emit *emit, struct rh_view a, struct rh_view b, int trans_b, struct rh_view start, struct rh_view d)
+/* d = a times each row's expert's matrix of b, (n,k) when trans_b, + its row of bias, or absent. */
+static void grouped(struct rh_emit *emit, struct rh_view a, struct rh_view b, int trans_b, struct rh_view start, struct rh_view bias,
+                    struct rh_view d)
 {
 	struct rh_op op = {.kind = RH_OP_GROUPED_GEMM, .grouped_gemm = {trans_b, 1}};
 	op.operand[RH_GROUPED_GEMM_A] = a;
 	op.operand[RH_GROUPED_GEMM_B] = b;
 	op.operand[RH_GROUPED_GEMM_START] = start;
+	op.operand[RH_GROUPED_GEMM_BIAS] = bias;
 	op.operand[RH_GROUPED_GEMM_D] = d;
+	emit_op(emit, &op);
+}
+
+/* db (E,c) += sums over the rows of each expert; absent: not wanted. */
+static void grouped_sum(struct rh_emit *emit, struct rh_view dy, struct rh_view start, struct rh_view db)
+{
+	struct rh_op op = {.kind = RH_OP_GROUPED_COLUMN_SUM};
+	if (!db.data)
+		return;
+	op.operand[RH_GROUPED_COLUMN_SUM_X] = dy;
+	op.operand[RH_GROUPED_COLUMN_SUM_START] = start;
+	op.operand[RH_GROUPED_COLUMN_SUM_Y] = db;
 	emit_op(emit, &op);
 }
 
@@ -104,12 +118,22 @@ static struct rh_view down_weight(const struct rh_emit *emit, const struct rh_la
 	return emit_weight(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 }
 
+static struct rh_view down_bias(const struct rh_emit *emit, const struct rh_layer *layer)
+{
+	struct sizes n = sizes_of(emit, layer);
+	return emit_weight(emit, layer, 0, layer->down_bias, n.experts, n.hidden);
+}
+
 void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	emit_gemm(emit, &(struct emit_product){.a = h, .b = router_weight(emit, layer), .trans_b = 1, .d = s->router});
+	emit_gemm(emit, &(struct emit_product){.a = h,
+	                                       .b = router_weight(emit, layer),
+	                                       .trans_b = 1,
+	                                       .bias = emit_weight(emit, layer, 0, layer->router_bias, 1, n.experts),
+	                                       .d = s->router});
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	op.operand[RH_ROUTER_LOGITS] = s->router;
 	op.operand[RH_ROUTER_INDEX] = s->index;
@@ -117,18 +141,30 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 	emit_op(emit, &op);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
 	permute(emit, s, h, rows);
-	grouped(emit, rows, gate_up_weight(emit, layer), 1, s->start, s->gu);
+	grouped(emit, rows, gate_up_weight(emit, layer), 1, s->start,
+	        emit_weight(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide), s->gu);
 	if (y.data) {
 		struct rh_view a = emit_act(emit, n.pairs, n.wide);
 		emit_glu(emit, layer->traits.activation, s->gu, a);
-		grouped(emit, a, down_weight(emit, layer), 1, s->start, rows);
+		grouped(emit, a, down_weight(emit, layer), 1, s->start, down_bias(emit, layer), rows);
 		unpermute(emit, rows, s, s->weight, s->x2, y);
 	}
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* What biases of Down add to the gradients of routing weights: dy b^T. */
+static struct rh_view more_of(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view dy)
+{
+	struct sizes n = sizes_of(emit, layer);
+	if (layer->down_bias < 0)
+		return (struct rh_view){0};
+	struct rh_view more = emit_take(emit->arena, RH_F32, n.tokens, n.experts);
+	emit_gemm(emit, &(struct emit_product){.a = dy, .b = down_bias(emit, layer), .trans_b = 1, .d = more});
+	return more;
+}
+
 static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_saved *s, struct rh_view dot,
-                            struct rh_view dlogits)
+                            struct rh_view more, struct rh_view dlogits)
 {
 	struct rh_op op = {.kind = RH_OP_ROUTER_BACKWARD, .router.softmax = layer->traits.softmax};
 	op.operand[RH_ROUTER_BACKWARD_LOGITS] = s->router;
@@ -136,6 +172,7 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
 	op.operand[RH_ROUTER_BACKWARD_WEIGHT] = s->weight;
 	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->place;
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
+	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
 	op.operand[RH_ROUTER_BACKWARD_DLOGITS] = dlogits;
 	emit_op(emit, &op);
 }
@@ -159,6 +196,7 @@ static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 	if (dw.data)
 		grouped_gradient(emit, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s->start, dw);
+	grouped_sum(emit, s->late[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
 }
 
 static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s)
@@ -169,6 +207,11 @@ static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->router, n.experts, n.hidden);
 	if (dw.data)
 		grouped_gradient(emit, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s->start, dw);
+	grouped_sum(emit, s->late[RH_JOINT_GATE_UP].dy, s->start,
+	            emit_gradient(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide));
+	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->router_bias, 1, n.experts);
+	if (dbias.data)
+		emit_column_sum(emit, s->late[LATE_ROUTER].dy, dbias);
 	if (drouter.data)
 		emit_gemm(emit,
 		          &(struct emit_product){
@@ -186,9 +229,9 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_take(operands, act, n.pairs, n.hidden);
 	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
-	grouped(emit, rows, down_weight(emit, layer), 0, s->start, a);
+	grouped(emit, rows, down_weight(emit, layer), 0, s->start, (struct rh_view){0}, a);
 	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
-	router_backward(emit, layer, s, dot, dlogits);
+	router_backward(emit, layer, s, dot, more_of(emit, layer, dy), dlogits);
 	s->late[RH_JOINT_DOWN].dy = rows;
 	s->late[RH_JOINT_DOWN].x = a;
 	s->late[RH_JOINT_GATE_UP].dy = s->gu;
@@ -198,7 +241,7 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	grouped(emit, s->gu, gate_up_weight(emit, layer), 0, s->start, back);
+	grouped(emit, s->gu, gate_up_weight(emit, layer), 0, s->start, (struct rh_view){0}, back);
 	emit_gemm(emit, &(struct emit_product){.a = dlogits, .b = router_weight(emit, layer), .d = dh});
 	unpermute(emit, back, s, (struct rh_view){0}, dh, dh);
 	rh_arena_reset(emit->arena, mark);

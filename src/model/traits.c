@@ -25,7 +25,9 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
-	                           .softmax = config->router_softmax};
+	                           .softmax = config->router_softmax,
+	                           .sinks = config->family->sinks,
+	                           .expert_bias = experts && config->family->expert_bias};
 	return traits;
 }
 
@@ -35,5 +37,5 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
 	       a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation &&
 	       a->intermediate == b->intermediate && a->experts == b->experts && a->experts_per_token == b->experts_per_token &&
-	       a->softmax == b->softmax;
+	       a->softmax == b->softmax && a->sinks == b->sinks && a->expert_bias == b->expert_bias;
 }

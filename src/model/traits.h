@@ -28,11 +28,13 @@ struct rh_traits {
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
 	int64_t rotary; /* so many of each head's first elements are rotated */
 	int qk_norm;
+	int sinks; /* each head has a logit of one more key, whose value is zero */
 	/* MLP */
 	enum rh_activation activation;
 	int64_t intermediate;
 	int64_t experts, experts_per_token; /* 0: one MLP */
 	enum rh_router_softmax softmax;
+	int expert_bias; /* on the router and on the experts' products */
 };
 
 /* Of transformer layer `index`, from 0. */

@@ -4,6 +4,7 @@
 #include "ckpt/safetensors.h"
 #include "core/alloc.h"
 #include "core/float16.h"
+#include "core/minmax.h"
 #include "core/text.h"
 
 #include <string.h>
@@ -81,7 +82,19 @@ static struct rh_state state_of(const struct rh_store *store, const struct rh_te
 	return state;
 }
 
-/* A tensor's elements handed to `write` in file order, converted; `buffer` holds PIECE floats. */
+/* Converted in place. */
+static int write_values(const struct rh_tensor_place *place, float *values, int64_t count,
+                        int (*write)(void *file, const void *bytes, int64_t length), void *file)
+{
+	if (place->dtype == RH_BF16) /* the upload copy's own rounding, so that the file holds what was trained with */
+		for (int64_t i = 0; i < count; i++) {
+			uint16_t half = rh_f32_to_bf16_away(values[i]);
+			memcpy((char *)values + 2 * i, &half, sizeof half); /* the front of what was read */
+		}
+	return write(file, values, rh_dtype_bytes(place->dtype, count));
+}
+
+/* A tensor's elements handed to `write` in the model's order, converted; `buffer` holds PIECE floats. */
 static int stream_out(struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, float *buffer,
                       int (*write)(void *file, const void *bytes, int64_t length), void *file)
 {
@@ -104,14 +117,32 @@ static int stream_out(struct rh_store *store, const struct rh_model *model, cons
 		rc = rh_store_get(store, place->block, place->tensor, first, count, buffer);
 		if (rc)
 			return rc;
-		if (place->dtype == RH_BF16) { /* the upload copy's own rounding, so that the file holds what was trained with */
-			for (int64_t i = 0; i < count; i++) {
-				uint16_t half = rh_f32_to_bf16_away(buffer[i]);
-				memcpy((char *)buffer + 2 * i, &half, sizeof half); /* in place: the front of what was read */
-			}
-		}
-		rc = write(file, buffer, rh_dtype_bytes(place->dtype, count));
+		rc = write_values(place, buffer, count, write, file);
 	}
+	return rc;
+}
+
+/* What the files hold transposed: rows of theirs, each of columns of ours, a strip of columns at a time. */
+static int stream_transposed(struct rh_store *store, const struct rh_tensor *tensor, const struct rh_tensor_place *place, float *buffer,
+                             int (*write)(void *file, const void *bytes, int64_t length), void *file)
+{
+	int64_t of_one = tensor->rows / tensor->transposed, strip = rh_max(1, PIECE / 2 / of_one);
+	float *turned = buffer + PIECE / 2;
+	int rc = of_one > PIECE / 2
+	                 ? rh_fail(-EINVAL, "%s: matrices of %lld rows are too long to be turned", tensor->name, (long long)of_one)
+	                 : 0;
+	for (int64_t m = 0; !rc && m < tensor->transposed; m++)
+		for (int64_t c = 0; !rc && c < tensor->cols; c += strip) {
+			int64_t wide = rh_min(strip, tensor->cols - c);
+			for (int64_t r = 0; !rc && r < of_one; r++)
+				rc = rh_store_get(store, place->block, place->tensor, (m * of_one + r) * tensor->cols + c, wide,
+				                  buffer + r * wide);
+			for (int64_t i = 0; !rc && i < wide; i++)
+				for (int64_t r = 0; r < of_one; r++)
+					turned[i * of_one + r] = buffer[r * wide + i];
+			if (!rc)
+				rc = write_values(place, turned, wide * of_one, write, file);
+		}
 	return rc;
 }
 
@@ -303,6 +334,17 @@ static int save_config(const char *dir, const struct rh_model *model)
 	return rc;
 }
 
+/* The shape that Hugging Face's files have. */
+static void turn_entry(const struct rh_tensor *tensor, struct rh_safetensors_entry *entry)
+{
+	if (!tensor->transposed)
+		return;
+	entry->rank = 3;
+	entry->shape[0] = tensor->transposed;
+	entry->shape[1] = tensor->cols;
+	entry->shape[2] = tensor->rows / tensor->transposed;
+}
+
 int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
@@ -310,10 +352,14 @@ int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_sto
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
 	int rc = buffer ? rh_tensor_list_add(&list, model, RH_TENSORS_ALL, model->dtype, "") : -ENOMEM;
 	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, model, store);
+	for (size_t i = 0; entry && i < list.count; i++)
+		turn_entry(tensor_of(model, &list.place[i]), &entry[i]);
 	if (!rc)
 		rc = entry ? rh_model_out_create(dir, entry, (int64_t)list.count, RH_SHARD_BYTES, &file) : -ENOMEM;
 	for (size_t i = 0; !rc && i < list.count; i++)
-		rc = stream_out(store, model, &list.place[i], buffer, write_model, file);
+		rc = tensor_of(model, &list.place[i])->transposed
+		             ? stream_transposed(store, tensor_of(model, &list.place[i]), &list.place[i], buffer, write_model, file)
+		             : stream_out(store, model, &list.place[i], buffer, write_model, file);
 	if (!rc)
 		rc = rh_model_out_commit(file);
 	else

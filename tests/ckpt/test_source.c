@@ -130,8 +130,8 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 static void test_source_reads_every_reference_model(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"llama2",  "llama3", "llama-bias", "smollm2",   "qwen2",      "qwen3",
-	                                    "mistral", "phi3",   "gemma3",     "qwen3-moe", "gguf-llama", "gguf-qwen2"};
+	static const char *const names[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2",      "qwen3",     "mistral",
+	                                    "phi3",   "gemma3", "qwen3-moe",  "gpt-oss", "gguf-llama", "gguf-qwen2"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;
@@ -209,6 +209,41 @@ static void check_spoiled(const char *model, const char *name, const char *from,
 	replace(dir, name, from, to);
 	check_refused(open_source(dir), part);
 	check_ok(rh_dir_remove(dir));
+}
+
+/* To the bit what transformers makes of them, whole and in pieces; what is spoiled is refused by name. */
+static void test_source_reads_experts_in_mxfp4(void **state)
+{
+	(void)state;
+	struct rh_source *source;
+	struct rh_safetensors *file;
+	check_ok(rh_source_open(REFERENCE "gpt-oss", &source));
+	check_ok(rh_safetensors_open(REFERENCE "gpt-oss.safetensors", &file));
+	assert_int_equal(rh_safetensors_count(file), 2);
+	for (int64_t i = 0; i < rh_safetensors_count(file); i++) {
+		const struct rh_safetensor *wanted = rh_safetensors_at(file, i);
+		const float *expected = tensor_bytes(file, wanted);
+		int64_t cols = wanted->shape[1], count = wanted->shape[0] * cols;
+		float *values = malloc((size_t)count * 4);
+		uint16_t *halves = malloc((size_t)count * 2);
+		check_ok(rh_source_read(source, wanted->name, 0, count, RH_F32, values));
+		assert_memory_equal(values, expected, (size_t)count * 4);
+		check_ok(rh_source_read(source, wanted->name, 7 * cols, 5 * cols, RH_F32, values));
+		assert_memory_equal(values, expected + 7 * cols, (size_t)(5 * cols) * 4);
+		check_ok(rh_source_read(source, wanted->name, 0, count, RH_BF16, halves));
+		for (int64_t k = 0; k < count; k++)
+			assert_int_equal(halves[k], rh_f32_to_bf16(expected[k]));
+		free(values);
+		free(halves);
+	}
+	rh_safetensors_close(file);
+	rh_source_close(source);
+	check_spoiled(
+	        "gpt-oss", "config.json", "\"intermediate_size\": 64", "\"intermediate_size\": 96",
+	        "tensor 'model.layers.0.mlp.experts.down_proj_blocks' is U8 (3, 32, 2, 16), but the model's configuration makes it U8 "
+	        "(3, 32, 3, 16)");
+	check_spoiled("gpt-oss", "config.json", "\"quant_method\": \"mxfp4\"", "\"quant_method\": \"awq\"",
+	              "the model is stored quantised");
 }
 
 static void test_source_refuses_directories_that_contradict_themselves(void **state)
@@ -534,6 +569,7 @@ int main(void)
 	        cmocka_unit_test(test_source_directory_reads_single_files_and_shards),
 	        cmocka_unit_test(test_source_configurations_of_gguf_and_directory_agree),
 	        cmocka_unit_test(test_source_reads_every_reference_model),
+	        cmocka_unit_test(test_source_reads_experts_in_mxfp4),
 	        cmocka_unit_test(test_source_refuses_directories_that_contradict_themselves),
 	        cmocka_unit_test(test_source_refuses_what_is_not_there),
 	        cmocka_unit_test(test_source_refuses_ggufs_that_contradict_themselves),

@@ -7,6 +7,8 @@ quants.safetensors     for each GGUF block type random blocks ("Q4_K.blocks", U8
                        ("Q4_K.values", F32); scales are odd (subnormal, negative, zero, huge), infinities and NaNs are left out
 <model>/               a tiny seeded model of each architecture as transformers saves it
 <model>.gguf           the same weights as a GGUF file, as llama.cpp's converter lays them out (llama: q and k rows permuted), partly quantised
+gpt-oss/               a tiny GPT-OSS whose experts are stored in MXFP4, as the published ones are; gpt-oss.safetensors: what transformers'
+                       convert_moe_packed_tensors makes of the experts, each matrix turned as the model computes with it
 <model>.safetensors    what that GGUF holds: dequantised, in Hugging Face's order, under Hugging Face's names
 peft.json              adapter_config.json's and, for modules of the qwen3 model, whether PEFT targets them, with which rank and alpha
 """
@@ -23,7 +25,10 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from peft import LoraConfig, get_peft_model
 from safetensors.numpy import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from safetensors.torch import save_file as save_torch
+from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
 
@@ -125,6 +130,29 @@ def models(out):
         write_gguf(model, config, out / f"{name}.gguf", kinds)
 
 
+def mxfp4(out):
+    """Blocks and scales of all values; scales from 2^-30 to 2^30, whose products no type here rounds."""
+    torch.manual_seed(7)
+    config = GptOssConfig(vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+                          num_key_value_heads=1, head_dim=16, num_local_experts=3, num_experts_per_tok=2, max_position_embeddings=64)
+    model = GptOssForCausalLM(config).to(torch.bfloat16)
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    values = {}
+    for name in [n for n in tensors if n.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inner, outer = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outer, inner // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(97, 158, (experts, outer, inner // 32), dtype=torch.uint8)
+        tensors[name + "_blocks"], tensors[name + "_scales"] = blocks, scales
+        turned = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2).contiguous()
+        values[name] = turned.reshape(experts * outer, inner).numpy()
+    (out / "gpt-oss").mkdir()
+    save_torch(tensors, out / "gpt-oss" / "model.safetensors", metadata={"format": "pt"})
+    config.quantization_config = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    config.architectures = ["GptOssForCausalLM"]
+    config.save_pretrained(out / "gpt-oss")
+    save_file(values, out / "gpt-oss.safetensors")
+
+
 ADAPTERS = [
     dict(r=4, target_modules=["q_proj", "v_proj"]),
     dict(r=4, lora_alpha=3, target_modules=["mlp.up_proj", "model.layers.1.self_attn.k_proj", "proj"], use_rslora=True),
@@ -158,6 +186,7 @@ def make(out):
     out.mkdir(exist_ok=True)
     quants(out)
     models(out)
+    mxfp4(out)
     adapters(out)
 
 

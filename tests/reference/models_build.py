@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -103,6 +103,15 @@ def config_qwen3_moe():
                           rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
 
 
+def config_gpt_oss():
+    # a window in the first and third layer; lengths beyond YaRN's original 16; clamps that some gates and ups reach
+    return GptOssConfig(vocab_size=95, hidden_size=36, intermediate_size=20, num_hidden_layers=3, num_attention_heads=4,
+                        num_key_value_heads=2, head_dim=12, num_local_experts=6, num_experts_per_tok=2, sliding_window=5,
+                        rms_norm_eps=1e-5, tie_word_embeddings=False,
+                        rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=8.0, beta_slow=1.0,
+                                             truncate=False, original_max_position_embeddings=16), **COMMON)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -115,6 +124,7 @@ MODELS = {
     "phi3": (config_phi3, torch.float32, "1GB"),
     "gemma3": (config_gemma3, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
+    "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
 
@@ -154,12 +164,15 @@ def random_weights(model, rng):
         shape = tuple(parameter.shape)
         if "norm" in name:
             value = rng.uniform(0.6, 1.4, shape) - (model.config.model_type == "gemma3_text")
+        elif name.endswith("sinks"):
+            value = rng.standard_normal(shape)
         elif name.endswith("bias"):
             value = 0.3 * rng.standard_normal(shape)
         elif "embed_tokens" in name:
             value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
         else:
-            value = rng.standard_normal(shape) / np.sqrt(shape[-1])
+            width = shape[-2] if model.config.model_type == "gpt_oss" and "experts" in name else shape[-1]
+            value = (4 if name.endswith("gate_up_proj") else 1) * rng.standard_normal(shape) / np.sqrt(width)
         parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
 
 

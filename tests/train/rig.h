@@ -227,6 +227,15 @@ static inline double rig_step(struct rig *rig, const struct rig_input *in, int64
 	return rig_finish(rig, &flight);
 }
 
+/* Where element i of a file's tensor lies in the model's: files hold some matrices transposed. */
+static inline int64_t rig_element(const struct rh_tensor *tensor, int64_t i)
+{
+	if (!tensor->transposed)
+		return i;
+	int64_t of_one = tensor->rows / tensor->transposed, size = of_one * tensor->cols;
+	return i / size * size + i % size % of_one * tensor->cols + i % size / of_one;
+}
+
 /* |a-b|_2 / |b|_2 of a stored gradient against a reference tensor; *size: |b|_2. */
 static inline double rig_gradient_error(const struct rig *rig, int b, int t, const struct rh_safetensor *reference, double *size)
 {
@@ -238,7 +247,8 @@ static inline double rig_gradient_error(const struct rig *rig, int b, int t, con
 	for (int64_t i = 0; i < tensor->rows * tensor->cols; i++) {
 		float value;
 		memcpy(&value, expected + 4 * i, sizeof value);
-		difference += ((double)gradient[i] - (double)value) * ((double)gradient[i] - (double)value);
+		double other = (double)gradient[rig_element(tensor, i)] - (double)value;
+		difference += other * other;
 		norm += (double)value * (double)value;
 	}
 	*size = sqrt(norm);

@@ -11,7 +11,8 @@
 	ROW(mistral)                                                                                                                       \
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
-	ROW(qwen3_moe)
+	ROW(qwen3_moe)                                                                                                                     \
+	ROW(gpt_oss)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

@@ -1,0 +1,42 @@
+/* GPT-OSS: experts in every layer, with biases and a clamped SwiGLU of gates and ups in turn; attention with biases and sinks, with a
+ * window in every second layer; YaRN. */
+#include "model/families/families.h"
+
+static const struct rh_family_names names = {.embedding = "model.embed_tokens",
+                                             .layers = "model.layers.",
+                                             .final_norm = "model.norm",
+                                             .head = "lm_head",
+                                             .norm = {"input_layernorm", "post_attention_layernorm"},
+                                             .proj = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"},
+                                             .router = "mlp.router",
+                                             .experts_gate_up = "mlp.experts.gate_up_proj",
+                                             .experts_down = "mlp.experts.down_proj"};
+
+const struct rh_family family_gpt_oss = {.architecture = "GptOssForCausalLM",
+                                         .model_type = "gpt_oss",
+                                         .names = &names,
+                                         .vocab_size = 201088,
+                                         .hidden_size = 2880,
+                                         .intermediate_size = 2880,
+                                         .layers = 36,
+                                         .heads = 64,
+                                         .key_value_heads = 8,
+                                         .head_dim = 64,
+                                         .max_position = 131072,
+                                         .rms_norm_eps = 1e-5,
+                                         .bos = -1,
+                                         .eos = -1,
+                                         .activation = RH_ACT_GPT_OSS,
+                                         .attention_bias = RH_BIAS_AS_SAID,
+                                         .biases_attention = 1,
+                                         .sinks = 1,
+                                         .experts = 128,
+                                         .experts_per_token = 4,
+                                         .softmax = RH_ROUTER_OVER_CHOSEN,
+                                         .expert_bias = 1,
+                                         .reads_mxfp4 = 1,
+                                         .windows = RH_WINDOWS_PERIOD,
+                                         .window = 128,
+                                         .window_period = 2,
+                                         .rope_theta = 150000,
+                                         .own_key = {"num_local_experts", "num_experts"}};
