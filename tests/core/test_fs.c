@@ -156,6 +156,9 @@ static void test_a_bound_directory_is_reached_by_its_descriptor(void **state)
 	rh_free(beyond);
 	assert_int_equal(rename(out, moved), 0);
 	assert_false(rh_dir_bound_is_there());
+	assert_int_equal(mkdir(out, 0777), 0); /* another in its place is another */
+	assert_false(rh_dir_bound_is_there());
+	assert_int_equal(rmdir(out), 0);
 	char *sub = rh_path_join(out, "sub");
 	check_ok(rh_dir_make(sub));
 	check_ok(rh_file_write_whole(file, "here", 4));
