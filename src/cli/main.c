@@ -22,6 +22,9 @@ static const struct {
         {"inspect", "the data as the model will see them, what of them is trained, and their faults; no weights are read", verb_inspect},
         {"eval", "loss and accuracy of a model, with or without an adapter, on rows", verb_eval},
         {"generate", "continue a prompt", verb_generate},
+        {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat},
+        {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge},
+        {"export", "a model as a GGUF file that llama.cpp reads", verb_export},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
         {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys},
 };
@@ -88,7 +91,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "roundhouse: there is no verb '%s'; the verbs are", argv[1]);
 		for (int i = 0; i < VERBS; i++)
 			fprintf(stderr, "%s %s", i ? "," : "", verbs[i].name);
-		fputs(strcmp(argv[1], "merge") ? "\n" : "; PEFT's merge_and_unload merges (README, After training)\n", stderr);
+		fputs("\n", stderr);
 		return 2;
 	}
 	struct rh_config config = {0};

@@ -103,6 +103,8 @@ struct rh_config {
 
 	/* generate */
 	char *prompt;
+	char *outfile; /* of merge and export */
+	int outtype;   /* in the order of its words */
 	int64_t max_new_tokens;
 	double temperature, top_p;
 

@@ -32,6 +32,9 @@ static const struct {
         {VERB_GENERATE,
          "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
          "messages.\n"},
+        {VERB_CHAT, "Needs model_name_or_path, of a model that brings a chat template or was trained with one. Reads a line a turn.\n"},
+        {VERB_MERGE, "Needs model_name_or_path, adapter_name_or_path, and output_dir or outfile.\n"},
+        {VERB_EXPORT, "Needs model_name_or_path, and outfile (a .gguf) or output_dir.\n"},
         {VERB_DOCTOR, "Needs no configuration: it measures the device and the drives named below.\n"},
         {VERB_KEYS, "Needs no configuration. A key that is there already stays, and its hash is printed.\n"},
 };

@@ -41,15 +41,15 @@ const struct config_key config_keys[] = {
 	    .help = "faults of the data in spite of which train goes on (more than 1 row in 100 stops it; inspect shows them)"),
 	KEY(KEY_REAL, eval_split, VERB_DATA, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
 	    .help = "share of train_file held out for evaluation"),
-	KEY(KEY_STRING, output_dir, VERB_RUNS, .help = "directory that the run writes to"),
+	KEY(KEY_STRING, output_dir, VERB_RUNS | VERB_WRITES, .help = "directory that the run writes to"),
 
-	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_GENERATE, .heading = "Text to tokens",
+	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_SPEAKS, .heading = "Text to tokens",
 	    .help = "a built-in chat template's name, or a file of Jinja text (or .json that holds chat_template); none: prompts as they "
 	            "stand; unset: the one that the model brings, or was trained with"),
-	KEY(KEY_STRING, chat_template_date, VERB_DATA | VERB_GENERATE, .fallback = "2024-07-26",
+	KEY(KEY_STRING, chat_template_date, VERB_DATA | VERB_SPEAKS, .fallback = "2024-07-26",
 	    .help = "the day that templates write where they ask for today's (strftime_now): a run must not change overnight"),
 	KEY(KEY_STRING, dataset_text_field, VERB_DATA, .fallback = "text", .help = "field of a row that holds plain text"),
-	KEY(KEY_STRING, eos_token, VERB_DATA | VERB_GENERATE,
+	KEY(KEY_STRING, eos_token, VERB_DATA | VERB_SPEAKS,
 	    .help = "end-of-sequence token written after texts and completions; unset: the tokenizer's"),
 	KEY(KEY_INTEGER, max_length, VERB_DATA, .fallback = "1024", .least = 2, .most = 1 << 24,
 	    .refuse_null = "a row always has a longest length here: write it, such as 1024",
@@ -161,11 +161,11 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, state_layout, VERB_RUNS, .choices = WORDS("split", "plain", "split8"),
 	    .help = "layout of masters and moments on the host; unset: split in bfloat16 (14 bytes a parameter; "
 	            "plain 16, split8 8), plain in float32"),
-	KEY(KEY_CHOICE, accumulation, VERB_DATA | VERB_GENERATE, .fallback = "fp32", .choices = WORDS("fp32", "fp16"),
+	KEY(KEY_CHOICE, accumulation, VERB_DATA | VERB_SPEAKS, .fallback = "fp32", .choices = WORDS("fp32", "fp16"),
 	    .help = "precision of the sums in the linears' products; fp16: in chunks that are summed in fp32, on consumer GPUs twice as fast"),
-	KEY(KEY_INTEGER, accumulation_chunk, VERB_DATA | VERB_GENERATE, .least = 32, .most = 2048,
+	KEY(KEY_INTEGER, accumulation_chunk, VERB_DATA | VERB_SPEAKS, .least = 32, .most = 2048,
 	    .help = "products summed in fp16 before they go to fp32, a multiple of 32; unset: 128"),
-	KEY(KEY_BOOL, fp8, VERB_DATA | VERB_GENERATE, .fallback = "false",
+	KEY(KEY_BOOL, fp8, VERB_DATA | VERB_SPEAKS, .fallback = "false",
 	    .help = "the linears' products take 8-bit operands, with a scale for each tensor (GPUs of compute capability 8.9 or later)"),
 	KEY(KEY_WORDS, spill, VERB_MODEL, .fallback = "none", .choices = WORDS("optimizer", "masters", "weights", "activations", "auto"),
 	    .help = "what lies on NVMe instead of in host memory: moments, master weights, frozen weights, activations between stages; "
@@ -177,11 +177,15 @@ const struct config_key config_keys[] = {
 	KEY(KEY_SIZE, max_nvme_writes, VERB_MODEL, .fallback = "off", .or_none = 1, .help = "bytes that the run may write to NVMe"),
 
 	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
-	KEY(KEY_INTEGER, max_new_tokens, VERB_GENERATE, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
-	KEY(KEY_REAL, temperature, VERB_GENERATE, .fallback = "0", .most = HUGE_VAL,
+	KEY(KEY_INTEGER, max_new_tokens, VERB_SPEAKS, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
+	KEY(KEY_REAL, temperature, VERB_SPEAKS, .fallback = "0", .most = HUGE_VAL,
 	    .help = "temperature of sampling; 0: always the likeliest token"),
-	KEY(KEY_REAL, top_p, VERB_GENERATE, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
+	KEY(KEY_REAL, top_p, VERB_SPEAKS, .fallback = "1", .most = 1, .bounds = BOUND_ABOVE_LEAST,
 	    .help = "sample from the likeliest tokens that hold this share of the probability"),
+
+	KEY(KEY_STRING, outfile, VERB_WRITES, .heading = "merge and export", .help = "a GGUF file to write, in place of output_dir"),
+	KEY(KEY_CHOICE, outtype, VERB_WRITES, .fallback = "bf16", .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
+	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file"),
 
 	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",
 	    .help = "rows shown of each file, its first"),

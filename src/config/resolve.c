@@ -93,7 +93,7 @@ static int resolve_products(struct resolving *r)
 		                         "true contradicts accumulation: fp16, as products of 8 bits are summed in fp32; keep one of them");
 	if (narrow && !chunk)
 		config->accumulation_chunk = DEFAULT_CHUNK;
-	if (!asks || !(r->verb_bit & (VERB_DATA | VERB_GENERATE)))
+	if (!asks || !(r->verb_bit & (VERB_DATA | VERB_SPEAKS)))
 		return 0;
 	if (r->device == RH_DEVICE_CPU)
 		return config_entry_fail(asks, "is a way of GPUs' tensor cores, and device is %s; use device: cuda, or remove this",
@@ -251,7 +251,8 @@ static int check_required(struct resolving *r)
 		const char *key, *instead;
 	} needs[] = {
 	        {VERB_TRAIN | VERB_PLAN, "model_name_or_path", "config_name"},
-	        {VERB_GENERATE | VERB_EVAL, "model_name_or_path", NULL},
+	        {VERB_SPEAKS | VERB_EVAL | VERB_WRITES, "model_name_or_path", NULL},
+	        {VERB_MERGE, "adapter_name_or_path", NULL},
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", NULL},

@@ -94,6 +94,12 @@ static int append(struct rh_ids *ids, int32_t id)
 
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out)
 {
+	return rh_generate_told(session, prompt, out, NULL, NULL);
+}
+
+int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out,
+                     int (*tell)(void *context, const struct rh_ids *out), void *context)
+{
 	const struct rh_config *config = session->config;
 	int64_t vocabulary = session->model_config->vocab_size, at = 0;
 	float *logits = rh_alloc((size_t)vocabulary, sizeof *logits);
@@ -109,6 +115,8 @@ int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct 
 		at += count;
 		int32_t next = config->temperature > 0 ? sample(config, logits, vocabulary, made, scratch) : greedy(logits, vocabulary);
 		rc = append(out, next);
+		if (!rc && tell)
+			rc = tell(context, out);
 		if (is_end(session, next))
 			break;
 	}

@@ -7,6 +7,9 @@
 /* Continues `ids` until an end-of-sequence token or `most` new tokens; appends to *out. The executor must have been started for it: see
  * rh_generate_workload. */
 int rh_generate(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out) RH_MUST;
+/* The same; `tell` is called after each token with all of them, and ends it where it returns an error. */
+int rh_generate_told(struct rh_session *session, const struct rh_ids *prompt, struct rh_ids *out,
+                     int (*tell)(void *context, const struct rh_ids *out), void *context) RH_MUST;
 
 struct rh_workload rh_generate_workload(const struct rh_config *config, int64_t prompt_tokens);
 

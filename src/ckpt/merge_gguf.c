@@ -1,0 +1,309 @@
+#include "ckpt/merge_gguf.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/text.h"
+#include "token/tokenizer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum token_type { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
+
+static int put_arch(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, int64_t value)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", config->family->gguf, key);
+	return rh_gguf_out_u32(out, name, value);
+}
+
+static int put_arch_real(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, double value)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%s", config->family->gguf, key);
+	return rh_gguf_out_f32(out, name, value);
+}
+
+static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *config)
+{
+	const struct {
+		const char *key;
+		int64_t value;
+	} sizes[] = {
+	        {"context_length", config->max_position_embeddings},
+	        {"embedding_length", config->hidden_size},
+	        {"block_count", config->num_hidden_layers},
+	        {"feed_forward_length", config->intermediate_size},
+	        {"attention.head_count", config->num_attention_heads},
+	        {"attention.head_count_kv", config->num_key_value_heads},
+	        {"attention.key_length", config->head_dim},
+	        {"attention.value_length", config->head_dim},
+	        {"rope.dimension_count", config->head_dim},
+	        {"vocab_size", config->vocab_size},
+	};
+	int rc = 0;
+	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
+		rc = put_arch(out, config, sizes[i].key, sizes[i].value);
+	if (!rc)
+		rc = put_arch_real(out, config, "attention.layer_norm_rms_epsilon", config->rms_norm_eps);
+	return rc ? rc : put_arch_real(out, config, "rope.freq_base", config->rope[0].theta);
+}
+
+/* Llama 3's scaling as one divisor for each pair, as llama.cpp's converter makes it. */
+static int make_divisors(const struct rh_model_config *config, float **out)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	int64_t half = config->head_dim / 2;
+	double low = (double)rope->original_max_position / rope->low_freq_factor,
+	       high = (double)rope->original_max_position / rope->high_freq_factor;
+	float *divisor = rh_alloc((size_t)half, sizeof *divisor);
+	if (!divisor)
+		return -ENOMEM;
+	for (int64_t i = 0; i < half; i++) {
+		double length = 2 * M_PI * pow(rope->theta, 2.0 * (double)i / (double)config->head_dim);
+		double smooth = ((double)rope->original_max_position / length - rope->low_freq_factor) /
+		                (rope->high_freq_factor - rope->low_freq_factor);
+		divisor[i] = (float)(length < high ? 1 : length > low ? rope->factor : 1 / ((1 - smooth) / rope->factor + smooth));
+	}
+	*out = divisor;
+	return 0;
+}
+
+static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, float **freqs)
+{
+	const struct rh_rope *rope = &config->rope[0];
+	char name[128];
+	if (rope->type == RH_ROPE_LLAMA3)
+		return make_divisors(config, freqs);
+	if (rope->type == RH_ROPE_DEFAULT)
+		return 0;
+	if (rope->type != RH_ROPE_LINEAR)
+		return rh_fail(-EINVAL, "%s: this rotary scaling is not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir);
+	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf);
+	int rc = rh_gguf_out_string(out, name, "linear");
+	return rc ? rc : put_arch_real(out, config, "rope.scaling.factor", rope->factor);
+}
+
+/* What llama.cpp calls the way in which a text is cut into words; NULL: none of those known here. */
+static const char *cutting_of(const json_t *tokenizer)
+{
+	char *text = json_dumps(json_object_get(tokenizer, "pre_tokenizer"), JSON_COMPACT | JSON_ENCODE_ANY);
+	const char *name = NULL;
+	if (text && strstr(text, "\\\\p{N}{1,3}") && strstr(text, "(?i:'s|'t|'re|'ve|'m|'ll|'d)"))
+		name = "llama-bpe";
+	else if (text && strstr(text, "(?i:'s|'t|'re|'ve|'m|'ll|'d)") && strstr(text, "|\\\\p{N}|"))
+		name = "qwen2";
+	else if (text && strstr(text, "\"Digits\"") && strstr(text, "\"individual_digits\":true"))
+		name = "smollm";
+	else if (text && strstr(text, "\"ByteLevel\"") && !strstr(text, "\"Sequence\"") && strstr(text, "\"use_regex\":true"))
+		name = "gpt-2";
+	free(text);
+	return name;
+}
+
+struct vocabulary {
+	const char **token;
+	size_t *bytes;
+	int32_t *type;
+	size_t count;
+	struct rh_text padding; /* names of ids that no token has, each with its NUL */
+};
+
+static int add_token(struct vocabulary *vocabulary, const json_t *id, const char *text, size_t bytes, enum token_type type)
+{
+	int64_t at = json_integer_value(id);
+	if (!json_is_integer(id) || at < 0 || (size_t)at >= vocabulary->count)
+		return rh_fail(-EINVAL, "tokenizer.json: token '%.40s' has an id outside of the model's vocabulary of %zu", text,
+		               vocabulary->count);
+	vocabulary->token[at] = text;
+	vocabulary->bytes[at] = bytes;
+	vocabulary->type[at] = (int32_t)type;
+	return 0;
+}
+
+static int collect(const json_t *tokenizer, struct vocabulary *vocabulary)
+{
+	json_t *tokens = json_object_get(json_object_get(tokenizer, "model"), "vocab"), *value;
+	const char *text;
+	size_t i, length;
+	int rc = 0;
+	json_object_keylen_foreach(tokens, text, length, value)
+	{
+		rc = add_token(vocabulary, value, text, length, NORMAL);
+		if (rc)
+			return rc;
+	}
+	json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, value)
+	{
+		const json_t *content = json_object_get(value, "content");
+		rc = add_token(vocabulary, json_object_get(value, "id"), json_string_value(content), json_string_length(content),
+		               json_is_true(json_object_get(value, "special")) ? CONTROL : USER_DEFINED);
+		if (rc)
+			return rc;
+	}
+	for (i = 0; !rc && i < vocabulary->count; i++) { /* the model's table may have rows that no token needs; their names lie apart */
+		if (!vocabulary->token[i])
+			rc = rh_text_printf(&vocabulary->padding, "[PAD%zu]", i);
+		if (!rc && !vocabulary->token[i])
+			rc = rh_text_append(&vocabulary->padding, "", 1);
+	}
+	const char *name = vocabulary->padding.bytes;
+	for (i = 0; !rc && i < vocabulary->count; i++)
+		if (!vocabulary->token[i]) {
+			vocabulary->token[i] = name;
+			vocabulary->bytes[i] = strlen(name);
+			vocabulary->type[i] = UNUSED;
+			name += strlen(name) + 1;
+		}
+	return rc;
+}
+
+static int put_merges(struct rh_gguf_out *out, const json_t *tokenizer)
+{
+	const json_t *list = json_object_get(json_object_get(tokenizer, "model"), "merges"), *merge;
+	size_t count = json_array_size(list), i;
+	struct rh_text joined = {0};
+	const char **text = rh_alloc(count + 1, sizeof *text);
+	size_t *bytes = rh_alloc(count + 1, sizeof *bytes), *at = rh_alloc(count + 1, sizeof *at);
+	int rc = text && bytes && at ? 0 : -ENOMEM;
+	json_array_foreach(list, i, merge)
+	{
+		const char *left = json_string_value(json_array_get(merge, 0)), *right = json_string_value(json_array_get(merge, 1));
+		if (rc)
+			break;
+		at[i] = joined.length;
+		if (json_is_string(merge))
+			rc = rh_text_printf(&joined, "%s", json_string_value(merge));
+		else
+			rc = rh_text_printf(&joined, "%s %s", left ? left : "", right ? right : "");
+		bytes[i] = joined.length - at[i];
+	}
+	for (i = 0; !rc && i < count; i++)
+		text[i] = joined.bytes + at[i];
+	if (!rc)
+		rc = rh_gguf_out_strings(out, "tokenizer.ggml.merges", text, bytes, count);
+	rh_text_free(&joined);
+	rh_free(text);
+	rh_free(bytes);
+	rh_free(at);
+	return rc;
+}
+
+static int put_vocabulary(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir)
+{
+	char *path = rh_path_join(dir, "tokenizer.json");
+	json_t *tokenizer = NULL;
+	struct vocabulary vocabulary = {.count = (size_t)config->vocab_size};
+	int rc = path ? rh_json_load(path, &tokenizer) : -ENOMEM;
+	const json_t *model = json_object_get(tokenizer, "model"), *kind = json_object_get(model, "type");
+	const char *cutting = rc ? NULL : cutting_of(tokenizer);
+	if (!rc && (!cutting || !json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
+		rc = rh_fail(-EINVAL,
+		             "%s: this tokenizer is not written to GGUF (byte-level BPE cut as Llama 3, Qwen, SmolLM or GPT-2 do is); "
+		             "merge into a "
+		             "directory and use llama.cpp's convert_hf_to_gguf.py",
+		             path);
+	if (!rc) {
+		vocabulary.token = rh_alloc(vocabulary.count, sizeof *vocabulary.token);
+		vocabulary.bytes = rh_alloc(vocabulary.count, sizeof *vocabulary.bytes);
+		vocabulary.type = rh_alloc(vocabulary.count, sizeof *vocabulary.type);
+		rc = vocabulary.token && vocabulary.bytes && vocabulary.type ? 0 : -ENOMEM;
+	}
+	if (!rc)
+		rc = collect(tokenizer, &vocabulary);
+	if (!rc)
+		rc = rh_gguf_out_string(out, "tokenizer.ggml.model", "gpt2");
+	if (!rc)
+		rc = rh_gguf_out_string(out, "tokenizer.ggml.pre", cutting);
+	if (!rc)
+		rc = rh_gguf_out_strings(out, "tokenizer.ggml.tokens", vocabulary.token, vocabulary.bytes, vocabulary.count);
+	if (!rc)
+		rc = rh_gguf_out_ints(out, "tokenizer.ggml.token_type", vocabulary.type, vocabulary.count);
+	if (!rc)
+		rc = put_merges(out, tokenizer);
+	rh_text_free(&vocabulary.padding);
+	rh_free(vocabulary.token);
+	rh_free(vocabulary.bytes);
+	rh_free(vocabulary.type);
+	json_decref(tokenizer);
+	rh_free(path);
+	return rc;
+}
+
+static int put_specials(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat)
+{
+	struct rh_tokenizer *tokenizer = NULL;
+	int rc = rh_tokenizer_load(dir, &tokenizer);
+	if (rc)
+		return rc;
+	int64_t bos = rh_tokenizer_bos(tokenizer), eos = rh_tokenizer_eos(tokenizer);
+	bos = bos < 0 ? config->bos_token_id : bos;
+	eos = eos < 0 && config->eos_token_ids ? config->eos_token_id[0] : eos;
+	struct rh_ids ids = {0};
+	rc = rh_tokenizer_encode(tokenizer, "a", 1, RH_TOKENS_WITH_SPECIAL, &ids);
+	int adds_bos = !rc && ids.count && bos >= 0 && ids.id[0] == bos;
+	if (!rc && bos >= 0)
+		rc = rh_gguf_out_u32(out, "tokenizer.ggml.bos_token_id", bos);
+	if (!rc && eos >= 0)
+		rc = rh_gguf_out_u32(out, "tokenizer.ggml.eos_token_id", eos);
+	if (!rc)
+		rc = rh_gguf_out_bool(out, "tokenizer.ggml.add_bos_token", adds_bos);
+	const char *own = chat ? chat : rh_tokenizer_chat_template(tokenizer);
+	if (!rc && own)
+		rc = rh_gguf_out_string(out, "tokenizer.chat_template", own);
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(tokenizer);
+	return rc;
+}
+
+/* The directory's own name. */
+static int put_name(struct rh_gguf_out *out, const char *dir)
+{
+	char name[128];
+	size_t length = strlen(dir);
+	while (length > 1 && dir[length - 1] == '/')
+		length--;
+	size_t first = length;
+	while (first && dir[first - 1] != '/')
+		first--;
+	snprintf(name, sizeof name, "%.*s", (int)(length - first), dir + first);
+	return rh_gguf_out_string(out, "general.name", name);
+}
+
+int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *config, const char *dir, const char *chat, enum rh_dtype dtype,
+                     float **rope_freqs)
+{
+	*rope_freqs = NULL;
+	if (!config->family->gguf || config->experts || config->window)
+		return rh_fail(-EINVAL, "%s: models of type %s%s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir,
+		               config->family->model_type,
+		               config->experts  ? " with experts"
+		               : config->window ? " with attention windows"
+		                                : "");
+	int64_t type = dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : dtype == RH_Q4_0 ? 2 : dtype == RH_Q8_0 ? 7 : 32;
+	int rc = rh_gguf_out_string(out, "general.architecture", config->family->gguf);
+	if (!rc)
+		rc = rh_gguf_out_string(out, "general.type", "model");
+	if (!rc)
+		rc = put_name(out, dir);
+	if (!rc)
+		rc = rh_gguf_out_u32(out, "general.file_type", type);
+	if (!rc)
+		rc = rh_gguf_out_u32(out, "general.quantization_version", 2);
+	if (!rc)
+		rc = put_sizes(out, config);
+	if (!rc)
+		rc = put_rope(out, config, dir, rope_freqs);
+	if (!rc)
+		rc = put_vocabulary(out, config, dir);
+	if (!rc)
+		rc = put_specials(out, config, dir, chat);
+	if (rc) {
+		rh_free(*rope_freqs);
+		*rope_freqs = NULL;
+	}
+	return rc;
+}

@@ -1,0 +1,77 @@
+/* fp32 into the block types that are written, as gguf.quants does it. */
+#include "ckpt/gguf_out.h"
+#include "core/float16.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 32 };
+
+int rh_may_quantise(enum rh_dtype dtype)
+{
+	return dtype == RH_F32 || dtype == RH_F16 || dtype == RH_BF16 || dtype == RH_Q8_0 || dtype == RH_Q4_0;
+}
+
+static void put_half(float value, unsigned char *out)
+{
+	uint16_t half = rh_f32_to_f16(value);
+	out[0] = (unsigned char)half;
+	out[1] = (unsigned char)(half >> 8);
+}
+
+/* Half away from zero. */
+static float rounded(float value)
+{
+	float size = fabsf(value), floored = floorf(size), up = floorf(2 * (size - floored));
+	return copysignf(floored + up, value);
+}
+
+/* A scale, then 32 signed bytes. */
+static void quantise_q8_0(const float *values, unsigned char *out)
+{
+	float most = 0;
+	for (int i = 0; i < BLOCK; i++)
+		most = fmaxf(most, fabsf(values[i]));
+	float scale = most / 127, inverse = scale == 0 ? 0 : 1 / scale;
+	put_half(scale, out);
+	for (int i = 0; i < BLOCK; i++) {
+		volatile float scaled = values[i] * inverse; /* rounded here: no product joins the sums behind it */
+		out[2 + i] = (unsigned char)(int8_t)rounded(scaled);
+	}
+}
+
+/* A scale, then two of 32 numbers of 4 bits a byte: i and i + 16. */
+static void quantise_q4_0(const float *values, unsigned char *out)
+{
+	float most = values[0];
+	unsigned char code[BLOCK];
+	for (int i = 1; i < BLOCK; i++)
+		if (fabsf(values[i]) > fabsf(most))
+			most = values[i];
+	float scale = most / -8, inverse = scale == 0 ? 0 : 1 / scale;
+	put_half(scale, out);
+	for (int i = 0; i < BLOCK; i++) {
+		float shifted = truncf((float)((double)values[i] * (double)inverse + 8.5)); /* rounded before it is cut, as numpy does */
+		code[i] = shifted < 0 ? 0 : shifted > 15 ? 15 : (unsigned char)shifted;
+	}
+	for (int i = 0; i < BLOCK / 2; i++)
+		out[2 + i] = (unsigned char)(code[i] | code[i + BLOCK / 2] << 4);
+}
+
+int64_t rh_quantise(enum rh_dtype dtype, const float *values, int64_t elements, void *out)
+{
+	int64_t bytes = rh_dtype_bytes(dtype, elements);
+	unsigned char *at = out;
+	RH_ASSERT(rh_may_quantise(dtype) && elements % rh_dtype_block(dtype) == 0);
+	if (dtype == RH_F32) {
+		memcpy(out, values, (size_t)bytes);
+	} else if (dtype == RH_F16 || dtype == RH_BF16) {
+		uint16_t *half = out;
+		for (int64_t i = 0; i < elements; i++)
+			half[i] = dtype == RH_F16 ? rh_f32_to_f16(values[i]) : rh_f32_to_bf16(values[i]);
+	} else {
+		for (int64_t i = 0; i < elements; i += BLOCK, at += rh_dtype_block_bytes(dtype))
+			(dtype == RH_Q8_0 ? quantise_q8_0 : quantise_q4_0)(values + i, at);
+	}
+	return bytes;
+}

@@ -1,0 +1,65 @@
+/* `roundhouse merge`: an adapter into its base. `roundhouse export`: a model as a GGUF file. */
+#include "ckpt/merge.h"
+
+#include "cli/verbs.h"
+#include "core/json.h"
+#include "core/log.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const enum rh_dtype types[] = {RH_F32, RH_BF16, RH_F16, RH_Q8_0, RH_Q4_0}; /* in the order of outtype's words */
+
+static int is_same_place(const char *left, const char *right)
+{
+	char a[PATH_MAX], b[PATH_MAX];
+	return left && right && realpath(left, a) && realpath(right, b) && !strcmp(a, b);
+}
+
+static int check(const struct rh_config *config)
+{
+	enum rh_dtype dtype = types[config->outtype];
+	if (!config->outfile && !config->output_dir)
+		return rh_fail(-EINVAL, "output_dir or outfile: say where the model goes: a directory, or a .gguf file");
+	if (config->outfile && is_same_place(config->outfile, config->model_name_or_path))
+		return rh_fail(-EINVAL, "outfile: %s is the model itself; name another file", config->outfile);
+	if (config->outfile)
+		return 0;
+	if (is_same_place(config->output_dir, config->adapter_name_or_path) ||
+	    is_same_place(config->output_dir, config->model_name_or_path))
+		return rh_fail(-EINVAL, "output_dir: %s holds what is merged; name another directory", config->output_dir);
+	if (dtype == RH_Q8_0 || dtype == RH_Q4_0)
+		return rh_fail(-EINVAL, "outtype: %s is for GGUF files; give outfile: NAME.gguf", rh_dtype_name(dtype));
+	return 0;
+}
+
+static int write_model(const struct rh_config *config)
+{
+	struct rh_merge merge = {.model = config->model_name_or_path,
+	                         .adapter = config->adapter_name_or_path,
+	                         .dir = config->outfile ? NULL : config->output_dir,
+	                         .gguf = config->outfile,
+	                         .dtype = types[config->outtype]};
+	int64_t tensors = 0;
+	int rc = check(config);
+	if (!rc)
+		rc = rh_merge(&merge, &tensors);
+	const char *place = config->outfile ? config->outfile : config->output_dir;
+	if (!rc)
+		rh_note("written to %s: %lld tensors, matrices in %s", place, (long long)tensors, rh_dtype_name(merge.dtype));
+	if (!rc && config->json)
+		rc = verb_print_json(
+		        json_pack("{s:s, s:I, s:s}", "written", place, "tensors", (json_int_t)tensors, "type", rh_dtype_name(merge.dtype)));
+	return rc;
+}
+
+int verb_merge(const struct rh_config *config)
+{
+	return write_model(config);
+}
+
+int verb_export(const struct rh_config *config)
+{
+	return write_model(config);
+}

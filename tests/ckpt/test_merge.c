@@ -1,0 +1,135 @@
+/* Merged models read back: W + scale B A in every form. Bits of each type against gguf: tests/reference/merge.py. */
+#include "check.h"
+#include "scratch.h"
+
+#include "ckpt/gguf.h"
+#include "ckpt/merge.h"
+#include "ckpt/safetensors.h"
+#include "ckpt/source.h"
+#include "core/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MODELS "tests/reference/models/"
+
+static char dir[64];
+static const double SCALE = 2; /* lora_alpha 8, r 4 in all of them */
+
+static const char *in_dir(const char *name)
+{
+	static char path[128];
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	return path;
+}
+
+/* The largest distance of `path`'s tensor from base + scale B A, and the largest value. */
+static double distance(const char *base, const char *adapter, const char *path, const char *module, double scale, double *largest)
+{
+	enum { MOST = 1 << 16 };
+	static float before[MOST], after[MOST], a[MOST], b[MOST];
+	char name[256];
+	struct rh_source *source, *merged;
+	struct rh_safetensors *file;
+	check_ok(rh_source_open(base, &source));
+	check_ok(rh_source_open(path, &merged));
+	check_ok(rh_safetensors_open(adapter, &file));
+	snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", module);
+	const struct rh_safetensor *ta = rh_safetensors_find(file, name);
+	snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", module);
+	const struct rh_safetensor *tb = rh_safetensors_find(file, name);
+	assert_true(ta && tb && ta->dtype == RH_F32);
+	int64_t rank = ta->shape[0], cols = ta->shape[1], rows = tb->shape[0];
+	assert_true(rows * cols <= MOST);
+	check_ok(rh_safetensors_read(file, ta, 0, a, ta->bytes));
+	check_ok(rh_safetensors_read(file, tb, 0, b, tb->bytes));
+	snprintf(name, sizeof name, "%s.weight", module);
+	check_ok(rh_source_read(source, name, 0, rows * cols, RH_F32, before));
+	check_ok(rh_source_read(merged, name, 0, rows * cols, RH_F32, after));
+	double worst = 0, moved = 0;
+	*largest = 0;
+	for (int64_t i = 0; i < rows; i++)
+		for (int64_t k = 0; k < cols; k++) {
+			double delta = 0;
+			for (int64_t r = 0; r < rank; r++)
+				delta += scale * (double)b[i * rank + r] * (double)a[r * cols + k];
+			worst = fmax(worst, fabs((double)after[i * cols + k] - (double)before[i * cols + k] - delta));
+			moved = fmax(moved, fabs(delta));
+			*largest = fmax(*largest, fabs((double)after[i * cols + k]));
+		}
+	assert_true(moved > 1e-4); /* else this shows nothing */
+	rh_safetensors_close(file);
+	rh_source_close(merged);
+	rh_source_close(source);
+	return worst;
+}
+
+static void test_merge_adds_what_the_adapter_does(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model, *adapter;
+		enum rh_dtype dtype;
+		double apart; /* of the largest */
+	} cases[] = {{MODELS "llama2", MODELS "llama2/adapter", RH_F32, 1e-6},
+	             {MODELS "llama2", MODELS "llama2/adapter", RH_BF16, 1.0 / 256},
+	             {MODELS "gguf-llama/model.gguf", MODELS "gguf-llama/adapter", RH_F32, 1e-6},
+	             {MODELS "gguf-llama/model.gguf", MODELS "gguf-llama/adapter", RH_Q8_0, 1.0 / 127},
+	             {MODELS "gguf-qwen2/model.gguf", MODELS "gguf-qwen2/adapter", RH_F16, 1.0 / 1024},
+	             {MODELS "gguf-qwen2/model.gguf", MODELS "gguf-qwen2/adapter", RH_Q4_0, 1.0 / 7}};
+	static const char *const modules[] = {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj"};
+	scratch_make(dir);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int is_gguf = strstr(cases[i].model, ".gguf") != NULL;
+		char path[128], adapter[256];
+		int64_t tensors;
+		snprintf(path, sizeof path, "%s", in_dir(is_gguf ? "out.gguf" : "out"));
+		snprintf(adapter, sizeof adapter, "%s/adapter_model.safetensors", cases[i].adapter);
+		struct rh_merge merge = {.model = cases[i].model, .adapter = cases[i].adapter, .dtype = cases[i].dtype};
+		*(is_gguf ? &merge.gguf : &merge.dir) = path;
+		check_ok(rh_merge(&merge, &tensors));
+		assert_true(tensors > 10);
+		for (size_t m = 0; m < 2; m++) {
+			double largest, apart = distance(cases[i].model, adapter, path, modules[m], SCALE, &largest);
+			if (!(apart <= cases[i].apart * largest))
+				fail_msg("%s as %s, %s: %g of %g", cases[i].model, rh_dtype_name(cases[i].dtype), modules[m], apart,
+				         largest);
+		}
+	}
+	check_ok(rh_dir_remove(dir));
+}
+
+static void expect_refusal(struct rh_merge merge, const char *part)
+{
+	int64_t tensors;
+	assert_int_equal(rh_merge(&merge, &tensors), -EINVAL);
+	if (!strstr(rh_error(-EINVAL), part))
+		fail_msg("%s", rh_error(-EINVAL));
+}
+
+static void test_merge_refuses_what_does_not_fit(void **state)
+{
+	(void)state;
+	char path[128];
+	scratch_make(dir);
+	snprintf(path, sizeof path, "%s", in_dir("out.gguf"));
+	expect_refusal((struct rh_merge){.model = MODELS "qwen3", .adapter = MODELS "llama2/adapter", .dir = path, .dtype = RH_F16},
+	               MODELS "llama2/adapter");
+	assert_false(rh_file_exists(in_dir("out.gguf/model.safetensors")));
+	check_ok(rh_dir_remove(path));
+	expect_refusal(
+	        (struct rh_merge){
+	                .model = MODELS "gguf-qwen2/model.gguf", .adapter = MODELS "llama2/adapter", .gguf = path, .dtype = RH_F16},
+	        MODELS "llama2/adapter: ");
+	assert_false(rh_file_exists(path)); /* nothing appears */
+	check_ok(rh_dir_remove(dir));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_merge_adds_what_the_adapter_does),
+	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

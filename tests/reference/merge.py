@@ -1,0 +1,149 @@
+"""What `roundhouse merge` and `export` write, against PEFT and gguf.
+
+    build/venv/run tests/reference/merge.py --check [path of the program]
+
+For each tiny model with an adapter: the F32 directory gives the logits of base + adapter (1e-5, of the largest), every tensor of each GGUF
+(F16, BF16, Q8_0, Q4_0; also of the models that are GGUF files) is gguf.quants.quantize of that merge, bit for bit, and the program trains
+on what it wrote: the GGUF opens again. The models bring no tokenizer; they get one that the ids of tokens do not matter to.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import interchange
+
+HERE = pathlib.Path(__file__).parent
+MODELS = HERE / "models"
+TYPES = {"f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0,
+         "q4_0": gguf.GGMLQuantizationType.Q4_0}
+NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def stored_name(name):
+    module, kind = name.rsplit(".", 1)
+    if module in WHOLE:
+        return f"{WHOLE[module]}.{kind}"
+    _, _, layer, rest = module.split(".", 3)
+    return f"blk.{layer}.{NAMES[rest]}.{kind}"
+
+
+def permuted(array, head):
+    """Hugging Face's rows in the order that GGUFs of Llama have."""
+    return array.reshape(-1, 2, head // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+class Check:
+    def __init__(self, program):
+        self.program, self.good = program, True
+
+    def run(self, *words):
+        ran = subprocess.run([self.program, *map(str, words)], capture_output=True, text=True)
+        if ran.returncode:
+            sys.exit(f"{words}: {ran.stderr}")
+
+    def say(self, holds, line):
+        self.good = self.good and bool(holds)
+        print(("" if holds else "DIFFERS: ") + line)
+
+    def logits(self, name, model, merged):
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        ids = torch.randint(0, base.config.vocab_size, (1, 24), generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            expected = PeftModel.from_pretrained(base, MODELS / name / "adapter")(ids).logits
+            seen = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)(ids).logits
+        apart = ((seen - expected).abs().max() / expected.abs().max()).item()
+        self.say(apart < 1e-5, f"{name}: logits of the F32 merge differ by {apart:.2g} of the largest")
+
+    def tensors(self, name, merged, path, kind, config):
+        file, equal, count = gguf.GGUFReader(path), 0, 0
+        seen = {tensor.name: tensor for tensor in file.tensors}
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        for key, value in load_file(merged / "model.safetensors").items():
+            array, tensor = value.numpy(), seen.pop(stored_name(key))
+            if config["model_type"] in ("llama", "mistral") and any(f".{x}_proj." in key for x in "qk"):
+                array = permuted(array, head)
+            wanted = TYPES[kind] if array.ndim == 2 else gguf.GGMLQuantizationType.F32
+            if array.ndim == 2 and array.shape[1] % gguf.GGML_QUANT_SIZES[wanted][0]:
+                wanted = gguf.GGMLQuantizationType.F16
+            expected = gguf.quants.quantize(array, wanted)
+            count += 1
+            equal += tensor.tensor_type == wanted and np.array_equal(np.asarray(tensor.data).view(np.uint8).ravel(), expected.view(np.uint8).ravel())
+        seen.pop("rope_freqs.weight", None)
+        self.say(equal == count and not seen, f"{name} {kind}: {equal} of {count} tensors of the GGUF are gguf.quants.quantize of the merge")
+
+    def files(self, name, words, folder):
+        """Of a GGUF base: each type against the F32 merge, in the file's own order."""
+        whole = folder / f"{name}-f32.gguf"
+        self.run("merge", *words, "--outfile", whole, "--outtype", "f32")
+        for kind, wanted in TYPES.items():
+            path, equal = folder / f"{name}-{kind}.gguf", 0
+            self.run("merge", *words, "--outfile", path, "--outtype", kind)
+            seen = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+            for tensor in gguf.GGUFReader(whole).tensors:
+                array = np.asarray(tensor.data)
+                vector = array.ndim == 1
+                fits = vector or array.shape[1] % gguf.GGML_QUANT_SIZES[wanted][0] == 0
+                target = gguf.GGMLQuantizationType.F32 if vector else wanted if fits else gguf.GGMLQuantizationType.F16
+                expected = gguf.quants.quantize(array, target).view(np.uint8).ravel()
+                equal += np.array_equal(np.asarray(seen[tensor.name].data).view(np.uint8).ravel(), expected)
+            self.say(equal == len(seen), f"{name} {kind}: {equal} of {len(seen)} tensors are gguf.quants.quantize of the F32 merge")
+
+    def model(self, name, folder):
+        """A directory with a tokenizer, or the GGUF itself."""
+        if name.startswith("gguf-"):
+            return MODELS / name / "model.gguf"
+        target = folder / name
+        shutil.copytree(MODELS / name, target, ignore=shutil.ignore_patterns("adapter*", "reference*"))
+        config = json.loads((target / "config.json").read_text())
+        tokenizer = interchange.tokenizer_json()
+        vocabulary = tokenizer["model"]["vocab"]
+        tokenizer["model"]["vocab"] = {token: i for token, i in vocabulary.items() if i < config["vocab_size"]}
+        tokenizer["model"]["merges"] = [m for m in tokenizer["model"]["merges"] if "".join(m) in tokenizer["model"]["vocab"]]
+        tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < config["vocab_size"]]
+        (target / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (target / "tokenizer_config.json").write_text("{}")
+        return target
+
+    def all(self, folder):
+        for name in ("llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3", "gguf-llama", "gguf-qwen2"):
+            model, merged = self.model(name, folder), folder / f"{name}-merged"
+            words = ["--model_name_or_path", model, "--adapter_name_or_path", MODELS / name / "adapter"]
+            if name.startswith("gguf-"):
+                self.files(name, words, folder)
+                continue
+            self.run("merge", *words, "--output_dir", merged, "--outtype", "f32")
+            config = json.loads((merged / "config.json").read_text())
+            self.logits(name, model, merged)
+            for kind in TYPES:
+                path = folder / f"{name}-{kind}.gguf"
+                self.run("merge", *words, "--outfile", path, "--outtype", kind)
+                self.tensors(name, merged, path, kind, config)
+            path = folder / f"{name}-export.gguf"
+            self.run("export", "--model_name_or_path", merged, "--outfile", path, "--outtype", "q8_0")
+            self.tensors(f"{name} export", merged, path, "q8_0", config)
+
+
+def main():
+    words = [word for word in sys.argv[1:] if word != "--check"]
+    check = Check(words[0] if words else str(HERE.parent.parent / "build/release/roundhouse"))
+    with tempfile.TemporaryDirectory() as folder:
+        check.all(pathlib.Path(folder))
+    sys.exit(0 if check.good else 1)
+
+
+if __name__ == "__main__":
+    main()
