@@ -7,12 +7,10 @@
  * its latency. */
 #include "cuda/attention_walk.h"
 
-enum wide_gradient { WIDE_DK, WIDE_DV };
-
-/* In bytes. */
-template <wide_gradient WHICH> struct wide_layout {
+/* In bytes. OF_KEYS: of dk, else of dv. */
+template <bool OF_KEYS> struct wide_layout {
 	static constexpr int D = 256, N = 16, rows = ATTENTION_ROWS, tiles = 2 * N * D * 2, own = rows * D * 2;
-	static constexpr int d_o = tiles, keys = 2 * tiles, values = keys + own, sums = values + (WHICH == WIDE_DK ? own : 0);
+	static constexpr int d_o = tiles, keys = 2 * tiles, values = keys + own, sums = values + (OF_KEYS ? own : 0);
 	static constexpr int bytes = sums + 2 * N * (int)sizeof(struct row_sums);
 };
 
@@ -24,10 +22,10 @@ struct wide_part {
 };
 
 /* The probabilities of the warp's 16 keys by 16 queries, or the gradients of their scores. */
-template <wide_gradient WHICH>
+template <bool OF_KEYS>
 RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a, const struct attention_tile &t, const struct wide_part &at)
 {
-	typedef struct wide_layout<WHICH> layout;
+	typedef struct wide_layout<OF_KEYS> layout;
 	constexpr int D = layout::D, N = layout::N;
 	int lane = (int)threadIdx.x % RH_WARP;
 	float dp[1][2][4] = {};
@@ -36,7 +34,7 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 		uint32_t own[1][4];
 		tile_left<D>(own[0], at.keys, at.left, at.warp_row, k);
 		tile_scores<D, N, 1>(p, own, at.q, at.right, k);
-		if constexpr (WHICH == WIDE_DK) {
+		if constexpr (OF_KEYS) {
 			tile_left<D>(own[0], at.values, at.left, at.warp_row, k);
 			tile_scores<D, N, 1>(dp, own, at.d_o, at.right, k);
 		}
@@ -48,7 +46,7 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 		struct row_sums sum = at.sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
 		float *own = &p[0][e / 4][e % 4];
 		*own = rh_exp2(*own * a.scale_log2 - sum.lse_log2);
-		if constexpr (WHICH == WIDE_DK)
+		if constexpr (OF_KEYS)
 			*own *= dp[0][e / 4][e % 4] - sum.delta;
 	}
 	RH_UNROLL
@@ -58,9 +56,9 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 	}
 }
 
-template <wide_gradient WHICH> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(struct attention_args a)
+template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(struct attention_args a)
 {
-	typedef struct wide_layout<WHICH> layout;
+	typedef struct wide_layout<OF_KEYS> layout;
 	constexpr int D = layout::D, N = layout::N, rows = layout::rows;
 	RH_DYNAMIC_SHARED(rh_bf16, q, 0, 2 * N * D); /* two tiles on turn */
 	RH_DYNAMIC_SHARED(rh_bf16, d_o, layout::d_o, 2 * N * D);
@@ -73,7 +71,7 @@ template <wide_gradient WHICH> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gr
 	struct wide_part at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
 	struct query_walk walk = query_walk_of(a, t);
 	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
-	if constexpr (WHICH == WIDE_DK) {
+	if constexpr (OF_KEYS) {
 		RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, rows * D);
 		tile_copy<rows, D>(values, a.v, t.k0 + t.first, col, t.rows);
 		at.values = values;
@@ -97,26 +95,25 @@ template <wide_gradient WHICH> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gr
 		rh_copy_async_commit();
 		float p[1][2][4] = {};
 		at.q = q + row * D, at.d_o = d_o + row * D, at.sums = sums + row;
-		wide_weights<WHICH>(p, a, t, at);
-		tile_weighted_sum<D, N, 1>(gradient, p, WHICH == WIDE_DK ? at.q : at.d_o, at.left);
+		wide_weights<OF_KEYS>(p, a, t, at);
+		tile_weighted_sum<D, N, 1>(gradient, p, OF_KEYS ? at.q : at.d_o, at.left);
 		if (thread < N)
 			sums[N - row + thread] = coming; /* loaded while this tile was at work */
 	}
 	rh_copy_async_wait<0>();
 	__syncthreads(); /* keys, of which a warp reads its own alone, make room */
-	const float factor = WHICH == WIDE_DK ? a.scale : 1, factors[2] = {factor, factor};
-	tile_store<D>(WHICH == WIDE_DK ? a.dk : a.dv, t.k0 + t.first + warp_row, col, t.rows - warp_row, keys + warp_row * D, gradient[0],
-	              factors);
+	const float factor = OF_KEYS ? a.scale : 1, factors[2] = {factor, factor};
+	tile_store<D>(OF_KEYS ? a.dk : a.dv, t.k0 + t.first + warp_row, col, t.rows - warp_row, keys + warp_row * D, gradient[0], factors);
 }
 
-template <wide_gradient WHICH> static int launch(const struct attention_args *a, CUstream_st *stream)
+template <bool OF_KEYS> static int launch(const struct attention_args *a, CUstream_st *stream)
 {
 	dim3 keys(attention_tiles(a->k.rows, ATTENTION_ROWS, a->documents), (unsigned)a->kv_heads);
-	return RH_LAUNCH((attention_wide_gradient<WHICH>), keys, ATTENTION_THREADS, wide_layout<WHICH>::bytes, stream, *a);
+	return RH_LAUNCH((attention_wide_gradient<OF_KEYS>), keys, ATTENTION_THREADS, wide_layout<OF_KEYS>::bytes, stream, *a);
 }
 
 int attention_wide_dk_dv(const struct attention_args *a, CUstream_st *stream)
 {
-	int rc = launch<WIDE_DK>(a, stream);
-	return rc < 0 ? rc : launch<WIDE_DV>(a, stream);
+	int rc = launch<true>(a, stream);
+	return rc < 0 ? rc : launch<false>(a, stream);
 }
