@@ -68,7 +68,7 @@ RH_DEVICE void gradient_add(const struct rh_view &to, int rank, int col, int ran
 	}
 }
 
-template <int M, bool OF_B> RH_KERNEL(LORA_THREADS, 3) lora_gradient_tile(struct lora_args a)
+template <int M, bool OF_B> RH_KERNEL(LORA_THREADS, M > 16 ? 2 : 3) lora_gradient_tile(struct lora_args a)
 {
 	typedef struct gradient_layout<M> layout;
 	RH_DYNAMIC_SHARED(rh_bf16, stages, 0, layout::bytes / 2);

@@ -83,7 +83,7 @@ static RH_KERNEL(LORA_THREADS, 4) lora_part_tile(struct lora_args a)
 	wide_store(low_tile, a.wide, row, a.first[m] + col, a.first[m] + a.width[m], sum);
 }
 
-static RH_KERNEL(LORA_THREADS, 4) lora_input_gradient_tile(struct lora_args a)
+static RH_KERNEL(LORA_THREADS, 3) lora_input_gradient_tile(struct lora_args a)
 {
 	RH_DYNAMIC_SHARED(rh_bf16, low_tile, 0, TILE_ELEMENTS);
 	RH_DYNAMIC_SHARED(rh_bf16, matrix_tile, TILE_ELEMENTS * 2, TILE_ELEMENTS);
