@@ -88,6 +88,54 @@ static void test_frequencies_equal_closed_forms(void **state)
 	check_frequencies(&config, quarter);
 }
 
+/* What transformers 5.23's ROPE_INIT_FUNCTIONS give for heads of 16, theta 10000 and max_position_embeddings 64. */
+static void test_scalings_equal_transformers(void **state)
+{
+	(void)state;
+	static const struct {
+		struct rh_rope rope;
+		int64_t positions;
+		float scale, inv_freq[8];
+	} cases[] = {
+	        {{.type = RH_ROPE_DYNAMIC, .factor = 4, .original_max_position = 64},
+	         40,
+	         1,
+	         {1, 0.316227764f, 0.100000001f, 0.0316227786f, 0.00999999978f, 0.00316227786f, 0.00100000005f, 0.000316227786f}},
+	        {{.type = RH_ROPE_DYNAMIC, .factor = 4, .original_max_position = 64},
+	         200,
+	         1,
+	         {1, 0.229258373f, 0.0525593981f, 0.0120496824f, 0.00276249065f, 0.000633324089f, 0.000145194848f, 3.3287135e-05f}},
+	        {{.type = RH_ROPE_YARN, .factor = 4, .original_max_position = 32},
+	         0,
+	         1.13862944f,
+	         {1, 0.197642356f, 0.0250000004f, 0.00790569466f, 0.00249999994f, 0.000790569466f, 0.000250000012f, 7.90569466e-05f}},
+	        {{.type = RH_ROPE_YARN,
+	          .factor = 4,
+	          .original_max_position = 32,
+	          .plain_ramp = 1,
+	          .beta_fast = 8,
+	          .beta_slow = 2,
+	          .mscale = 0.7,
+	          .mscale_all_dim = 1.3},
+	         0,
+	         0.929523492f,
+	         {1, 0.079056941f, 0.0250000004f, 0.00790569466f, 0.00249999994f, 0.000790569466f, 0.000250000012f, 7.90569466e-05f}},
+	        {{.type = RH_ROPE_YARN, .factor = 4, .original_max_position = 32, .attention_factor = 1.5},
+	         0,
+	         1.5f,
+	         {1, 0.197642356f, 0.0250000004f, 0.00790569466f, 0.00249999994f, 0.000790569466f, 0.000250000012f, 7.90569466e-05f}},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_rope rope = cases[i].rope;
+		struct rh_rope_table table;
+		rope.theta = 10000;
+		rh_rope_table(&rope, 16, cases[i].positions, &table);
+		assert_true(fabsf(table.scale - cases[i].scale) <= 2e-7f);
+		for (int k = 0; k < 8; k++)
+			assert_true(fabsf(table.inv_freq[k] / cases[i].inv_freq[k] - 1) <= 4e-7f);
+	}
+}
+
 /* Tensors ascend without overlap; what one product computes lies back to back; all begin on a border otherwise. */
 static void test_layout_keeps_products_together(void **state)
 {
@@ -251,9 +299,10 @@ static void test_initial_values_come_in_any_pieces(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_frequencies_equal_closed_forms),         cmocka_unit_test(test_layout_keeps_products_together),
-	        cmocka_unit_test(test_layers_with_other_traits_are_not_alike), cmocka_unit_test(test_adapters_train_only_what_is_targeted),
-	        cmocka_unit_test(test_adapters_on_experts_are_refused),        cmocka_unit_test(test_initial_values_come_in_any_pieces),
+	        cmocka_unit_test(test_frequencies_equal_closed_forms),       cmocka_unit_test(test_scalings_equal_transformers),
+	        cmocka_unit_test(test_layout_keeps_products_together),       cmocka_unit_test(test_layers_with_other_traits_are_not_alike),
+	        cmocka_unit_test(test_adapters_train_only_what_is_targeted), cmocka_unit_test(test_adapters_on_experts_are_refused),
+	        cmocka_unit_test(test_initial_values_come_in_any_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
