@@ -2,6 +2,7 @@
 #include "device_case.h"
 
 #include "cudaemu_control.h"
+#include "fused_case.h"
 #include "launches.h"
 #include "scaled_case.h"
 
@@ -70,6 +71,26 @@ static void test_scaled_gemm_equals_the_oracle(void **state)
 	scaled_gemm_each(scaled_half, 4, check_scaled);
 	scaled_quantise_each(check_scaled);
 	scaled_device.device->ops->close(scaled_device.device);
+	cudaemu_release();
+}
+
+static struct device_case fused_device;
+
+static void check_fused(struct op_case *c, uint64_t *seed)
+{
+	(void)seed;
+	device_case_check(&fused_device, c, 0, "fused");
+}
+
+/* Through the device, where kernels take what they can and parts do the rest. */
+static void test_fused_ops_equal_the_oracle(void **state)
+{
+	(void)state;
+	fused_device = device_case_open();
+	fused_lora_each(check_fused);
+	fused_heads_each(check_fused);
+	fused_add_rmsnorm_each(check_fused);
+	fused_device.device->ops->close(fused_device.device);
 	cudaemu_release();
 }
 
@@ -195,6 +216,7 @@ int main(void)
 	        cmocka_unit_test(test_gemm_of_all_variants_equals_the_oracle),
 	        cmocka_unit_test(test_scaled_gemm_equals_the_oracle),
 	        cmocka_unit_test(test_scaled_gemm_of_8_bits_keeps_within_its_accumulator),
+	        cmocka_unit_test(test_fused_ops_equal_the_oracle),
 	        cmocka_unit_test(test_head_loss_equals_the_oracle),
 	        cmocka_unit_test(test_head_loss_of_equal_logits_hits_the_first),
 	};

@@ -1,6 +1,8 @@
 /* Fused ops on the CPU device: against the oracle, and bit for bit what their parts leave. */
 #include "fused_case.h"
 
+#include "device/device.h"
+
 static int run_part(void *context, const struct rh_op *part)
 {
 	return cpu_run(context, part);
@@ -78,6 +80,46 @@ static void test_lora_of_one_adapter_known_answers(void **state)
 	assert_memory_equal(db, want_db, sizeof db);
 }
 
+/* A device keeps ops until their turn: all of what says which elements are dropped must come through. */
+static void test_lora_through_the_device_drops_the_same(void **state)
+{
+	(void)state;
+	enum { ROWS = 9, IN = 40, RANK = 4, BYTES = 64 << 10 };
+	struct rh_cpu_options options = {.threads = 1, .cap_bytes = BYTES};
+	struct cpu_context context = {.isa = RH_CPU_BASE};
+	struct rh_device *device;
+	float x[ROWS * IN], a[RANK * IN], space[ROWS * IN], want[ROWS * RANK], got[ROWS * RANK];
+	struct rh_op op = {.kind = RH_OP_LORA_LOW,
+	                   .lora = {.out = {8}, .scale = {1}, .p = 0.5f, .site = {5}, .step = 7, .micro_batch = 3, .seed = 1ull << 40 | 9}};
+	uint64_t seed = check_seed();
+	void *base;
+	for (int i = 0; i < ROWS * IN; i++)
+		x[i] = check_uniform(&seed);
+	for (int i = 0; i < RANK * IN; i++)
+		a[i] = check_uniform(&seed);
+	op.operand[RH_LORA_WIDE] = rh_view_of(x, RH_F32, ROWS, IN);
+	op.operand[RH_LORA_LOWS] = rh_view_of(want, RH_F32, ROWS, RANK);
+	op.operand[RH_LORA_MATRICES] = rh_view_of(a, RH_F32, RANK, IN);
+	op.operand[RH_LORA_SPACE] = rh_view_of(space, RH_F32, ROWS, IN);
+	check_ok(rh_pool_create(1, &context.pool));
+	check_ok(cpu_run(&context, &op));
+	rh_pool_destroy(context.pool);
+
+	check_ok(rh_cpu_open(0, &options, &device));
+	check_ok(device->ops->reserve(device, BYTES, &base));
+	char *at = base;
+	op.operand[RH_LORA_WIDE].data = at, op.operand[RH_LORA_MATRICES].data = at + 8192;
+	op.operand[RH_LORA_LOWS].data = at + 16384, op.operand[RH_LORA_SPACE].data = at + 24576;
+	check_ok(device->ops->copy_up(device, RH_STREAM_COMPUTE, at, x, sizeof x));
+	check_ok(device->ops->copy_up(device, RH_STREAM_COMPUTE, at + 8192, a, sizeof a));
+	check_ok(device->ops->launch(device, RH_STREAM_COMPUTE, &op));
+	check_ok(device->ops->copy_down(device, RH_STREAM_COMPUTE, got, at + 16384, sizeof got));
+	check_ok(device->ops->synchronize(device));
+	device->ops->close(device);
+	for (int i = 0; i < ROWS * RANK; i++)
+		assert_true(fabsf(got[i] - want[i]) <= 1e-5f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -85,6 +127,7 @@ int main(void)
 	        cmocka_unit_test(test_qk_rope_equals_its_parts),
 	        cmocka_unit_test(test_lora_equals_its_parts),
 	        cmocka_unit_test(test_lora_of_one_adapter_known_answers),
+	        cmocka_unit_test(test_lora_through_the_device_drops_the_same),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
