@@ -173,8 +173,9 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 	for (size_t i = 0; out->position < 0 && i < check->calls; i++) {
 		const struct check_call *call = &check->call[i];
 		long long step = call->call.step;
-		int taken = call->call.updates ? trainable : 0, ready = check->options.stale ? (int)call->published : taken;
-		if (call->outputs == call->call.micro_batches && call->trained == taken && call->published == ready)
+		int taken = call->call.updates ? trainable : 0,
+		    is_open = check->options.stale && !call->published; /* the latest step's may come yet */
+		if (call->outputs == call->call.micro_batches && call->trained == taken && (call->published == taken || is_open))
 			continue;
 		out->position = check->on->first + check->on->commands;
 		snprintf(
