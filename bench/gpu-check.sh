@@ -28,7 +28,14 @@ cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda:0} out=${OUT:-build/gpu-check} build=${BUILD:-build/release} limit=${PART_SECONDS:-480}
 all="ops parity kernels copies steps sanitizer steps-8b steps-8b-more demo steps-moe narrow races"
 roundhouse=$build/roundhouse tools=$build/gpu-tools emulated=0
-case $device in emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 ;; esac
+# Drivers before 580 know CUDA 12 alone: they get the programs made for it.
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+[ "$driver" ] || driver=$(sed -n 's/.*Kernel Module *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
+case $device in
+emu:*) roundhouse=$build/roundhouse-emu tools=$build/gpu-tools-emu emulated=1 cuda=0 ;;
+*) cuda=13
+	[ -z "$driver" ] || [ "${driver%%.*}" -ge 580 ] || { roundhouse=$build/roundhouse-cuda12 tools=$build/gpu-tools-cuda12 cuda=12; } ;;
+esac
 failures=0 part=start
 
 # emit TEXT: a line of JSON, without its braces.
@@ -91,8 +98,9 @@ relay() {
 # Libraries: the bundle's own, and CUDA's of this machine, wherever it keeps them.
 find_libraries() {
 	local cublas="" where cxx
-	for where in $(ldconfig -p 2>/dev/null | sed -n 's/.*libcublasLt\.so\.[0-9]* .*=> //p') /usr/local/cuda*/lib64/libcublasLt.so.* \
-		"$(python3 -c 'import nvidia.cu13, os; print(os.path.join(list(nvidia.cu13.__path__)[0], "lib"))' 2>/dev/null)"/libcublasLt.so.*; do
+	# of the major version that the programs ask for: Python's packages keep 13 in nvidia/cu13, 12 in nvidia/cublas
+	for where in $(ldconfig -p 2>/dev/null | sed -n "s/.*libcublasLt\\.so\\.$cuda .*=> //p") /usr/local/cuda*/lib64/libcublasLt.so.$cuda \
+		"$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null)"/{cu13,cublas}/lib/libcublasLt.so.$cuda; do
 		[ -e "$where" ] && cublas=$(dirname "$where") && break
 	done
 	their_path=${LD_LIBRARY_PATH:-} # of programs that are not ours

@@ -46,8 +46,10 @@ int blas_create(struct blas **out)
 	}
 	blas->library = dlopen(BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!blas->library) {
-		int rc = rh_fail(-ENOENT, "cannot load %s: %s; install CUDA's cuBLAS %d or set LD_LIBRARY_PATH", BLAS_LIBRARY, dlerror(),
-		                 CUBLAS_VER_MAJOR);
+		int rc = rh_fail(-ENOENT,
+		                 "cannot load %s: %s; install cuBLAS %d (of CUDA, or the Python package " BLAS_PACKAGE
+		                 ") or set LD_LIBRARY_PATH",
+		                 BLAS_LIBRARY, dlerror(), CUBLAS_VER_MAJOR);
 		blas_destroy(blas);
 		return rc;
 	}

@@ -8,6 +8,12 @@
 #define BLAS_TEXT(x)  BLAS_TEXT_(x)
 #define BLAS_LIBRARY  "libcublasLt.so." BLAS_TEXT(CUBLAS_VER_MAJOR)
 
+#if CUBLAS_VER_MAJOR < 13
+#define BLAS_PACKAGE "nvidia-cublas-cu" BLAS_TEXT(CUBLAS_VER_MAJOR)
+#else
+#define BLAS_PACKAGE "nvidia-cublas"
+#endif
+
 #define BLAS_ENTRIES(X)                                                                                                                    \
 	X(cublasLtCreate)                                                                                                                  \
 	X(cublasLtDestroy)                                                                                                                 \

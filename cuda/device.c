@@ -148,7 +148,9 @@ int rh_cuda_count(void)
 	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
 		return rh_fail(-ENODEV, "device %s: this machine has no NVIDIA driver; install it, or use device cpu", kind);
 	if (error == cudaErrorInsufficientDriver)
-		return rh_fail(-ENODEV, "device %s: the NVIDIA driver knows CUDA %d.%d, this program needs %d.%d; install a newer driver",
+		return rh_fail(-ENODEV,
+		               "device %s: the NVIDIA driver knows CUDA %d.%d, this program needs %d.%d; install a newer driver, or take "
+		               "the program made for CUDA 12 (make gpu-bundle)",
 		               kind, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 	if (error == cudaSuccess || error == cudaErrorNoDevice)
 		return rh_fail(-ENODEV, "device %s: no GPU is visible (CUDA_VISIBLE_DEVICES?); use device cpu", kind);

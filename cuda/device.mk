@@ -61,7 +61,7 @@ cuda: $(B)/cuda/linked
 	@! grep -i -H 'warning' $(CUDA_SRC:%=$(B)/%.o.log) || { echo "cuda: nvcc warned (above)"; exit 1; }
 	@echo "cuda: $(words $(CUDA_SRC)) files compiled for $(CUDA_ARCHS:%=sm_%), and as PTX for later ones, without warnings; linked with cudart, cuBLASLt ($(words $(CUDA_ENTRIES)) entries)$(if $(NCCL), and NCCL)"
 	$(if $(NCCL),,@echo "skipped: nothing is linked with NCCL: nccl.h is not installed")
-	@$(MAKE) --no-print-directory gpu-bundle
+	@$(MAKE) --no-print-directory gpu-bundle CLANG12=
 else
 cuda:
 	@$(if $(filter release,$(VARIANT)),echo "skipped: cuda/ is not compiled by nvcc: $(if $(NVCC),CUDA=0,it is not on PATH$(comma) nor is /usr/local/cuda/bin/nvcc); its kernels run emulated",:)
@@ -92,11 +92,36 @@ $(B)/gpu/no_emulation.o: tests/cuda/no_emulation.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(ALL_CFLAGS) $(GPU_FLAGS) -c -o $@ $<
 
+# The same two programs for drivers that know CUDA 12 alone (525 to 579), by clang from a toolkit that bench/gpu/cuda12.sh puts together. No PTX: a driver
+# cannot compile what is newer than itself. Machine code for sm_80 runs on 8.6 as well, that for sm_89 and 90 on its own.
+CUDA12      := build/cuda12
+CUDA12_SRC  := $(filter-out cuda/absent.c,$(wildcard cuda/*.c)) $(CUDA_SRC)
+CUDA12_OBJ  := $(CUDA12_SRC:%=$(B)/cuda12/%.o)
+CUDA12_LIBS := -L$(CUDA12)/lib64 -lcudart -Wl,--as-needed -lstdc++ -lrt -ldl
+$(CUDA12)/bin/ptxas: bench/gpu/cuda12.sh
+	@bench/gpu/cuda12.sh $(realpath $(CUDA_HOME)/bin/fatbinary)
+$(B)/cuda12/%.cu.o: %.cu $(CUDA12)/bin/ptxas
+	@mkdir -p $(@D)
+	@echo "clang++ $< (cuda 12)"; clang++-19 -x cuda --cuda-path=$(CUDA12) $(addprefix --cuda-gpu-arch=sm_,80 89 90) --no-cuda-include-ptx=all -std=c++17 -O3 \
+		-Isrc -I. -D_GNU_SOURCE -Wall -Wextra -Wno-unknown-cuda-version -Wno-missing-field-initializers -Wno-unused-function -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(B)/cuda12/%.c.o: %.c $(CUDA12)/bin/ptxas
+	@mkdir -p $(@D)
+	@echo "cc $< (cuda 12)"; $(CC) $(ALL_CFLAGS) -isystem $(CUDA12)/include -c -o $@ $<
+$(eval $(call gpu_rules,gpu12,-isystem $(CUDA12)/include))
+$(GPU_BENCH:bench/gpu/%.c=$(B)/gpu12/bench/%.o): $(CUDA12)/bin/ptxas
+$(B)/roundhouse-cuda12: $(B)/src/cli/main.o $(CUDA12_OBJ) $(B)/libroundhouse.a
+	@echo "ld $@"; $(CC) -o $@ $^ $(LIBS) $(CUDA12_LIBS)
+$(B)/gpu-tools-cuda12: $(call gpu_objects,gpu12) $(B)/gpu/no_emulation.o $(CUDA12_OBJ) $(B)/libroundhouse.a
+	@echo "ld $@"; $(CC) $(GPU_LINK) -o $@ $^ $(LIBS) $(CUDA12_LIBS) -lcmocka
+
 # The programs with all that a bare machine with a GPU lacks.
-GPU_PROGRAMS := $(foreach name,roundhouse roundhouse-emu gpu-tools gpu-tools-emu,$(B)/$(name))
+# Both kinds where clang-19 is; `make cuda`, a part of `make test`, packs that of nvcc alone.
+CLANG12      ?= $(shell command -v clang++-19)
+GPU_PROGRAMS := $(foreach name,roundhouse roundhouse-emu gpu-tools gpu-tools-emu $(if $(CLANG12),roundhouse-cuda12 gpu-tools-cuda12),$(B)/$(name))
 gpu-bundle: $(GPU_PROGRAMS)
+	$(if $(CLANG12),,@echo "skipped: no programs for drivers before 580 are packed: clang++-19 is not here (apt install clang-19)")
 	$(if $(CUDA_OBJ),,$(error gpu-bundle: nvcc is not here, and the programs would know no GPU; install the CUDA toolkit or set NVCC=))
-	@bench/gpu/bundle.sh $(B) "$(strip $(CUDA_ARCHS:%=sm_%))"
+	@bench/gpu/bundle.sh $(B) "$(strip $(CUDA_ARCHS:%=sm_%))" $(notdir $(GPU_PROGRAMS))
 ifeq ($(VARIANT),release)
 tests-built: $(B)/gpu-tools-emu
 endif

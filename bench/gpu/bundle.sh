@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # `make gpu-bundle`: what bench/gpu-check.sh needs where there are a GPU and a driver but none of Debian's libraries, a folder and a tarball.
-#   bench/gpu/bundle.sh BUILD ARCHITECTURES     BUILD: build/release; ARCHITECTURES: what its kernels were compiled for
-# build/gpu-bundle          mirrors the source tree; the programs stripped, their libraries but glibc in build/release/lib
+#   bench/gpu/bundle.sh BUILD ARCHITECTURES PROGRAM...     BUILD: build/release; ARCHITECTURES: what nvcc compiled the kernels for
+# build/gpu-bundle          mirrors the source tree; the programs stripped, for CUDA 13 and for CUDA 12, their libraries but glibc in build/release/lib
 # build/gpu-bundle.tar.gz   the same, to be unpacked into an empty folder
 # build/gpu-demo            the demo's model in two pieces and its rows, where `make demo` fetched them: pieces that may travel in two calls
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-build=$1 bundle=build/gpu-bundle most=$((64 << 20))
-programs="roundhouse roundhouse-emu gpu-tools gpu-tools-emu"
+build=$1 architectures=$2 bundle=build/gpu-bundle most=$((64 << 20))
+shift 2
+programs=$*
+export LD_LIBRARY_PATH=$PWD/build/cuda12/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # of CUDA 12's runtime, which goes along
 
 rm -rf "$bundle"
 mkdir -p "$bundle/build/release/lib" "$bundle/build/release/lib-c++" "$bundle/bench/gpu" "$bundle/tests/reference" "$bundle/examples"
@@ -25,7 +27,7 @@ cp examples/demo.yaml "$bundle/examples/"
 {
 	echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown)"
 	echo "glibc: $(find "$bundle"/build/release{,/lib} -maxdepth 1 -type f -exec objdump -T {} + 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//')"
-	echo "architectures: $2"
+	echo "architectures: $architectures (drivers from 580 on)$([[ "$programs" != *cuda12* ]] || echo "; sm_80 sm_89 sm_90 (drivers from 525 on: roundhouse-cuda12)")"
 	echo "libraries: $(ls "$bundle/build/release/lib" | tr '\n' ' ')"
 } >"$bundle/MANIFEST"
 tar -czf "$bundle.tar.gz" -C "$bundle" .

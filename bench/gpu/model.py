@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""What the main kernels are expected to take, before any GPU has run them: to be read beside gpu-check's figures.
+
+  bench/gpu/model.py KERNELS.txt        the table of registers and occupancy (build/release/cuda/kernels.txt); prints a table
+
+Roofline: bytes over DRAM bandwidth, FLOPs over the tensor cores' rate, the longer. The model adds what occupancy allows: an SM keeps as many
+bytes on their way as its resident threads have asked for, and a byte comes LATENCY later; its tensor cores are kept busy by WARPS warps that have
+independent products ready, fewer warps in proportion; a launch is 3 us. Shapes: Llama-3.1-8B, one layer, 8192 tokens of one document, LoRA of
+rank 16 with dropout.
+"""
+import re
+import sys
+
+LATENCY, LAUNCH, WARPS = 0.8e-6, 3e-6, 8
+GPUS = {  # table's architecture: SMs, threads an SM, bytes/s of DRAM, FLOP/s of bf16 products by mma.sync, of fp32
+    "sm_89": ("RTX 4090", 128, 1536, 1008e9 * 0.92, 165e12, 80e12),
+    "sm_90": ("H100", 132, 2048, 3350e9 * 0.92, 990e12 * 0.62, 60e12),
+}
+T, H, I, QKV, HEADS, KV, D, R = 8192, 4096, 14336, 6144, 32, 8, 128, 16
+PAIRS = T * (T + 1) / 2 * HEADS
+
+# kernel as the table names it: (bytes, FLOPs, kind of FLOPs, bytes that a thread has on its way)
+KERNELS = {
+    "rmsnorm_forward<rh_bf16, 8, false>": (4 * T * H, 4 * T * H, "fp32", 32),
+    "rmsnorm_forward<rh_bf16, 8, true>": (8 * T * H, 5 * T * H, "fp32", 64),
+    "rmsnorm_backward_both<8, 2>": (8 * T * H, 13 * T * H, "fp32", 64),
+    "rope_rotate<rh_bf16>": (4 * T * (HEADS + KV) * D, 3 * T * (HEADS + KV) * D, "fp32", 96),
+    "qk_rope_forward<rh_bf16, 8>": (4 * T * (HEADS + KV) * D, 8 * T * (HEADS + KV) * D, "fp32", 96),
+    "qk_rope_backward<rh_bf16, 8>": (6 * T * (HEADS + KV) * D, 14 * T * (HEADS + KV) * D, "fp32", 128),
+    "glu_forward<rh_bf16, 0>": (6 * T * I, 12 * T * I, "fp32", 32),
+    "glu_gradient<rh_bf16, 0>": (12 * T * I, 25 * T * I, "fp32", 48),
+    "dropout_apply<rh_bf16>": (4 * T * H, 38 * T * H, "fp32", 16),
+    "lora_low_rows<16, false>": (2 * T * H, 2 * T * H * R * 3, "mma", 128),
+    "lora_low_rows<16, true>": (2 * T * QKV, 2 * T * QKV * R, "mma", 128),
+    "lora_part_tile": (2 * T * QKV, 2 * T * QKV * R, "mma", 64),
+    "lora_input_gradient_tile": (2 * T * H, 2 * T * H * R * 3, "mma", 64),
+    "lora_gradient_tile<16, false>": (2 * T * H, 2 * T * H * R * 3, "mma", 128),
+    "lora_gradient_tile<16, true>": (2 * T * QKV, 2 * T * QKV * R, "mma", 128),
+    "attention_forward<128, 1>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
+    "attention_forward<128, 2>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
+    "attention_dq<128, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
+    "attention_dq<128, 2>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
+    "attention_dk_dv<128, 1>": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
+    "attention_forward<256, 1>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
+    "attention_dq<256, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
+    "attention_wide_gradient<true>": (8 * T * (HEADS + KV) * D, 6 * D * PAIRS, "mma", 128),
+    "attention_wide_gradient<false>": (8 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
+}
+
+
+def occupancies(path):
+    """{kernel: {architecture: share of an SM's threads}}"""
+    table, columns = {}, []
+    for line in open(path):
+        if line.startswith("kernel "):
+            columns = re.findall(r"sm_\d+", line)
+            continue
+        found = re.match(r"(.+?)\s{2,}\d+\s+\d+\s+\d+\s+(.*)", line)
+        if found and columns:
+            table[found[1]] = dict(zip(columns, (int(x) / 100 for x in re.findall(r"/\s*(\d+)%", found[2]))))
+    return table
+
+
+def model(gpu, occupancy, cost):
+    _, sms, threads, bandwidth, products, plain = GPUS[gpu]
+    moved, flops, kind, ahead = cost
+    peak = products if kind == "mma" else plain
+    resident = sms * threads * occupancy
+    reach = min(bandwidth, resident * ahead / LATENCY)
+    busy = min(1, threads * occupancy / 32 / WARPS) if kind == "mma" else min(1, threads * occupancy / 32 / 16)
+    return max(moved / bandwidth, flops / peak), LAUNCH + max(moved / reach, flops / (peak * busy))
+
+
+def main():
+    table = occupancies(sys.argv[1])
+    print("Expected before any GPU has run these kernels (bench/gpu/model.py: Llama-3.1-8B, a layer, 8192 tokens of one document, LoRA of rank 16)")
+    print(f"{'kernel':<44}" + "".join(f"{GPUS[g][0] + ': roofline, model us':>34}" for g in GPUS))
+    for name, cost in KERNELS.items():
+        row = table.get(name)
+        if not row:
+            print(f"{name:<44} not in the table", file=sys.stderr)
+            continue
+        cells = []
+        for gpu in GPUS:
+            low, expected = model(gpu, max(row.get(gpu, 0), 0.01), cost)
+            cells.append(f"{low * 1e6:>20.0f} {expected * 1e6:>13.0f}")
+        print(f"{name:<44}" + "".join(cells))
+
+
+main()
