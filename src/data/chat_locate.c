@@ -250,7 +250,8 @@ static size_t best_overlap(const struct locator *locator, struct part text, size
 	return best >= OVERLAP_LEAST && !ties ? place : 0;
 }
 
-/* Where the turn begins, though what is before it is rendered otherwise: behind the opening that it shares with the generation prompt. */
+/* Where the turn begins, though what is before it is rendered otherwise: behind the opening that it shares with the generation prompt. This
+ * is cut between tokens only ("</think>" begins as "<think>" does). */
 static int find_start(struct locator *locator, size_t turn, const struct middle *middle, size_t *out)
 {
 	struct part prompt = part_of(&locator->prompt), opening = {"", 0};
@@ -268,7 +269,8 @@ static int find_start(struct locator *locator, size_t turn, const struct middle 
 	}
 	size_t found = 0;
 	for (size_t length = opening.length; !found && length >= 3; length--)
-		found = only_place(locator, (struct part){opening.bytes, length}, middle->first, middle->end);
+		if (length == opening.length || opening.bytes[length] == '<' || strchr("\n>]", opening.bytes[length - 1]))
+			found = only_place(locator, (struct part){opening.bytes, length}, middle->first, middle->end);
 	if (!found && !opening.length)
 		found = best_overlap(locator, prompt, middle->first);
 	*out = found;
