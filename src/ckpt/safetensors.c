@@ -150,8 +150,6 @@ static int read_header(struct rh_safetensors *file, const char *path, int64_t *d
 	int rc = rh_file_read(file->in, 0, prefix, sizeof prefix);
 	if (rc)
 		return rc;
-	if (!memcmp(prefix, "version ", sizeof prefix))
-		return rh_fail(-EINVAL, "%s: is a git-lfs pointer, not the file; fetch it with git lfs pull", path);
 	for (int i = 7; i >= 0; i--)
 		length = length << 8 | prefix[i];
 	if (length > LONGEST_HEADER || length > (uint64_t)all - 8)

@@ -2,6 +2,7 @@
 
 #include "ckpt/safetensors.h"
 #include "core/alloc.h"
+#include "core/lfs.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -155,18 +156,6 @@ static int sum_of_list(const struct rh_bytes *sums, const char *name, char hex[H
 	return 0;
 }
 
-static int check_pointer(const struct rh_file_in *file)
-{
-	static const char begin[] = "version https://git-lfs.github.com/spec/v1";
-	char start[sizeof begin - 1];
-	if (rh_file_length(file) < (int64_t)sizeof start || rh_file_length(file) > 1024)
-		return 0;
-	int rc = rh_file_read(file, 0, start, sizeof start);
-	if (!rc && !memcmp(start, begin, sizeof start))
-		rc = rh_fail(-EINVAL, "%s: is a git-lfs pointer, not the file; fetch it with git lfs pull", rh_file_path(file));
-	return rc;
-}
-
 /* 1: the file matches what is recorded; 0: nothing is. */
 static int verify_file(const char *dir, const char *name, const struct rh_bytes *sums)
 {
@@ -175,7 +164,7 @@ static int verify_file(const char *dir, const char *name, const struct rh_bytes 
 	char *path = rh_path_join(dir, name);
 	int rc = path ? rh_file_open(path, &file) : -ENOMEM;
 	if (!rc)
-		rc = check_pointer(file);
+		rc = rh_lfs_refuse_file(file);
 	int known = rc ? 0 : sum_of_link(path, recorded);
 	if (!rc && !known)
 		known = sum_of_etag(dir, name, recorded);

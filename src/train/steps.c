@@ -366,13 +366,11 @@ static int is_save_asked(struct training *run)
 static int save_answered(struct training *run)
 {
 	char *path = save_path(run);
+	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", run->state.step); /* told before the file goes */
 	int rc = path ? rh_file_remove(path) : -ENOMEM;
 	rh_free(path);
 	run->save_asked = 0;
-	if (rc && rc != -ENOENT)
-		return rc;
-	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", run->state.step);
-	return 0;
+	return rc == -ENOENT ? 0 : rc;
 }
 
 /* Between steps: what is due now. */

@@ -119,8 +119,8 @@ static void test_base_files_are_checked_against_what_is_recorded(void **state)
 	/* a pointer in place of the file, asked for or not */
 	check_ok(unlink(path_of("%s/hf/model.safetensors", dir)));
 	write_text(path_of("%s/hf/model.safetensors", dir), "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12\n");
-	refused(&scratch, verified, "is a git-lfs pointer, not the file; fetch it with git lfs pull");
-	refused(&scratch, "train @/run.yaml --use_peft true", "is a git-lfs pointer, not the file; fetch it with git lfs pull");
+	refused(&scratch, verified, "git-lfs pointer");
+	refused(&scratch, "train @/run.yaml --use_peft true", "git-lfs pointer");
 	scratch_close(&scratch);
 }
 
