@@ -55,25 +55,29 @@ static int is_being_made(struct rh_updater *updater, const struct updater_block 
 	return !reached && block->made;
 }
 
-/* The lock is held, and given away meanwhile. Of a device's event nobody tells. */
+/* The lock is held, and given away meanwhile. */
+static void wait_a_moment(struct rh_updater *updater)
+{
+	static const double MOMENT_SECONDS = 2e-4;
+	struct timespec until = rh_cond_deadline(MOMENT_SECONDS);
+	(void)pthread_cond_timedwait(&updater->changed, &updater->lock, &until);
+}
+
+/* The lock is held, and given away meanwhile. Device events send no notification, so they are polled. */
 static void wait_changed(struct rh_updater *updater)
 {
-	static const double POLL_SECONDS = 2e-4;
 	int polls = 0;
 	for (int b = 0; b < updater->blocks; b++)
 		polls |= updater->block[b].made != NULL;
-	if (!updater->queue && polls) {
-		struct timespec until = rh_cond_deadline(POLL_SECONDS);
-		(void)pthread_cond_timedwait(&updater->changed, &updater->lock, &until);
-		return;
-	}
-	if (!updater->queue) {
+	if (updater->queue) {
+		pthread_mutex_unlock(&updater->lock);
+		updater->queue->ops->pass(updater->queue);
+		pthread_mutex_lock(&updater->lock);
+	} else if (polls) {
+		wait_a_moment(updater);
+	} else {
 		pthread_cond_wait(&updater->changed, &updater->lock);
-		return;
 	}
-	pthread_mutex_unlock(&updater->lock);
-	updater->queue->ops->pass(updater->queue);
-	pthread_mutex_lock(&updater->lock);
 }
 
 /* Gradients come from the top, as a first guess. */
@@ -336,24 +340,50 @@ int rh_updater_is_open(struct rh_updater *updater)
 	return is;
 }
 
-int rh_updater_await_any(struct rh_updater *updater, const char *wanted, int *block)
+int rh_updater_clips(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);
-	for (int coming = 1; coming;) {
-		*block = -1;
-		coming = 0;
-		for (int b = 0; b < updater->blocks; b++) {
-			if (wanted[b] && *block < 0 && !is_pending(updater, READY, b))
-				*block = b;
-			coming |= updater->block[b].state == COMING;
-		}
-		coming &= *block < 0;
-		if (coming)
-			wait_changed(updater);
-	}
+	int clips = updater->untold > 0 && updater->step[updater->which].max_norm > 0;
+	pthread_mutex_unlock(&updater->lock);
+	return clips;
+}
+
+int64_t rh_updater_changes(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	int64_t changes = updater->changes;
+	pthread_mutex_unlock(&updater->lock);
+	return changes;
+}
+
+int rh_updater_await_change(struct rh_updater *updater, int64_t seen)
+{
+	pthread_mutex_lock(&updater->lock);
+	while (updater->changes == seen && !rh_fault_code(&updater->fault))
+		wait_changed(updater);
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
+}
+
+void rh_updater_pass(struct rh_updater *updater, int64_t seen)
+{
+	pthread_mutex_lock(&updater->lock);
+	if (updater->changes == seen && updater->queue)
+		wait_changed(updater);
+	else if (updater->changes == seen)
+		wait_a_moment(updater);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+int rh_updater_is_taking(struct rh_updater *updater)
+{
+	int coming = 0;
+	pthread_mutex_lock(&updater->lock);
+	for (int b = 0; b < updater->blocks; b++)
+		coming |= updater->block[b].state == COMING;
+	pthread_mutex_unlock(&updater->lock);
+	return coming;
 }
 
 int rh_updater_await_gradient(struct rh_updater *updater, int block)

@@ -71,9 +71,15 @@ int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor)
 int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
 /* 1: an update was opened whose norm has not been asked for. */
 int rh_updater_is_open(struct rh_updater *updater);
-/* Waits until rh_updater_has_weights is so for a block b with wanted[b], or no gradient that was announced is still to come and there is
- * none: *block -1. */
-int rh_updater_await_any(struct rh_updater *updater, const char *wanted, int *block) RH_MUST;
+/* 1: the latest update waits for all gradients. */
+int rh_updater_clips(struct rh_updater *updater);
+/* Moves on with whatever rh_updater_has_weights and rh_updater_has_gradient may hang on; and waits until it is no longer `seen`. */
+int64_t rh_updater_changes(struct rh_updater *updater);
+int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
+/* Waits until it is no longer `seen`, or a moment: who waits for something else, too. */
+void rh_updater_pass(struct rh_updater *updater, int64_t seen);
+/* 1: gradients that were announced are still to come. */
+int rh_updater_is_taking(struct rh_updater *updater);
 /* 1 where that would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
 /* Waits until the block's gradient has been taken and may be overwritten. */

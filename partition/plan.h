@@ -10,7 +10,6 @@
  *   the KV cache, when generating
  *   saved activations, where one device trains alone and has memory to spare: of the backward stages next below the fused one, as many as
  *     fit, for every micro-batch of a round. These stages keep in their forward what the others recompute in their backward
- *   what the weights of a step's last blocks are made of, where devices make them
  *   what put-off weight gradients are made of, where backwards are split: of each of the device's stages, for as many micro-batches as the
  *     schedule has waiting at once */
 #ifndef RH_PARTITION_PLAN_H
@@ -74,9 +73,7 @@ struct rh_plan {
 	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */
-	int64_t made_bytes;                /* for what weights are made of, where devices make some (partition/made.h) */
 	int64_t device_bytes;              /* all of the above: what a device reserves */
-	int made_blocks;                   /* whose weights devices make in a whole step; 0: they make none */
 };
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };

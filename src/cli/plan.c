@@ -74,7 +74,7 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
 	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence);
-	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:i, s:o}",
+	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:o}",
 	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
 	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
 	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
@@ -83,8 +83,8 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
 	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
 	                         "rows_assumed_full", input->synthetic, "rows_uncounted", input->uncounted, "nvme_step_bytes",
-	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions, "blocks_made_on_devices",
-	                         is->plan.made_blocks, "stages_packed", json_boolean(is->packed));
+	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions,
+	                         "stages_packed", json_boolean(is->packed));
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -117,14 +117,6 @@ static int put_stages(struct rh_text *out, const struct rh_forecast *is)
 		rc = rh_text_printf(out, "             (packed as full as memory allows: cuts are searched for in up to %d layers)\n",
 		                    RH_PARTITION_LAYERS_MOST);
 	return rc;
-}
-
-static int put_made(struct rh_text *out, const struct rh_plan *plan)
-{
-	if (!plan->made_blocks)
-		return 0;
-	return rh_text_printf(out, "update       weights of the last %d block%s are made on the devices\n", plan->made_blocks,
-	                      plan->made_blocks == 1 ? "" : "s");
 }
 
 /* Of RoundPipe alone; the other schedules have none. */
@@ -264,7 +256,6 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	rc = rc ? rc : put_tiers(out, &look->forecast);
 	rc = rc ? rc : put_stages(out, &look->forecast);
 	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
-	rc = rc ? rc : put_made(out, &look->forecast.plan);
 	rc = rc ? rc : put_speed(out, config, input, look);
 	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
 	return rc ? rc : rh_trace_text(trace, COLUMNS, out);

@@ -33,7 +33,6 @@ struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
-	void (*layer_done)(void *sink, int layer); /* all that a call adds to this layer's gradients is launched; NULL: nobody asks */
 	struct rh_arena *arena;                    /* activations and workspace */
 	struct rh_arena *saved;                    /* what rh_stage_save keeps: the same, or one apart */
 	struct rh_arena *late; /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
@@ -84,6 +83,19 @@ struct rh_stage_state {
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
 void rh_stage_state_free(struct rh_stage_state *state);
 
+/* Layers [lo, hi) of a stage, whose parts are emitted one after the other: forward upwards, backward downwards. */
+struct rh_stage_part {
+	int lo, hi, stage_lo, stage_hi;
+};
+/* Between two parts of a stage. */
+struct rh_stage_pass {
+	struct rh_ropes ropes;
+	struct rh_view spare[2];
+	struct rh_view x; /* what the next layer reads: an activation, or a gradient */
+	int64_t mark;
+	int turn;
+};
+
 /* Where a fused stage, or a forward that ends the model, leaves its results; absent views are not wanted. */
 struct rh_head_out {
 	struct rh_view loss;   /* (head_rows,1) F32 */
@@ -96,12 +108,21 @@ struct rh_head_out {
  * `head` is used when hi is the model's end. */
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary,
                      const struct rh_head_out *head) RH_MUST;
+/* The same in parts, each of which leaves its last activation in y (absent at the model's end). x: of the first part. Nothing else is
+ * emitted on the arena between them, but what is given back. */
+int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
+                          const struct rh_head_out *head) RH_MUST;
 /* y: (T,H) at hi, absent where nobody reads it. Without launching, *state comes to name what an earlier, launched call of the same shape
  * kept in the same place. */
 int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct rh_view y, struct rh_stage_state *state,
                   const struct rh_head_out *head) RH_MUST;
 /* dy (T,H) at hi, absent for a fused stage; dx (T,H) at lo, absent when no layer below is trained. The arena is back where it was. */
 int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx) RH_MUST;
+/* The same in parts: dy of the first, dx of the last, which ends at rh_stage_lowest. */
+int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_state *state, struct rh_stage_pass *pass,
+                           struct rh_view dy, struct rh_view dx) RH_MUST;
+/* The lowest layer of a stage from `lo` on that has a backward: a fused stage may hold frozen layers below. */
+int rh_stage_lowest(const struct rh_model *model, int lo);
 /* After rh_stage_backward with the same `late`, or both calls before it again without launching. */
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
 

@@ -6,40 +6,56 @@ static struct rh_view hidden_act(struct rh_emit *emit)
 	return emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
 }
 
-/* Where layer l leaves what it makes of x: at the boundary if that is kept, else in the spare buffer that x is not in. */
-static struct rh_view upper_end(const struct rh_view *boundary, int l, const struct rh_view spare[2], struct rh_view x)
+/* Two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone. `ends`: the last layer writes
+ * elsewhere. */
+static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct rh_view x, struct rh_stage_pass *pass)
 {
-	return boundary && boundary[l + 1].data ? boundary[l + 1] : spare[spare[0].data == x.data];
+	*pass = (struct rh_stage_pass){.mark = emit->arena->used, .x = x};
+	pass->ropes = emit_rope_tables(emit, emit->arena);
+	for (int i = 0; i < 2 && i < hi - lo - ends; i++)
+		pass->spare[i] = hidden_act(emit);
+}
+
+/* y: where the layer leaves its output; absent: in the spare buffer that its input is not in. */
+static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
+{
+	struct rh_view out = y.data ? y : pass->spare[pass->spare[0].data == pass->x.data];
+	switch (emit->model->layer[l].kind) {
+	case RH_LAYER_HEAD:
+		emit_head(emit, pass->x, head, NULL);
+		break;
+	case RH_LAYER_BLOCK:
+		emit_block(emit, l, &pass->ropes, pass->x, out, NULL);
+		break;
+	case RH_LAYER_EMBEDDING:
+		emit_embedding(emit, out);
+		break;
+	}
+	pass->x = out;
 }
 
 int rh_stage_forward(struct rh_emit *emit, int lo, int hi, struct rh_view x, const struct rh_view *boundary, const struct rh_head_out *head)
 {
-	const struct rh_model *model = emit->model;
-	int64_t mark = emit->arena->used;
-	struct rh_ropes ropes = emit_rope_tables(emit, emit->arena);
-	struct rh_view spare[2] = {{0}, {0}};
-	/* two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone */
-	int ends = model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data), inner = hi - lo - ends;
-	for (int i = 0; i < 2 && i < inner; i++)
-		spare[i] = hidden_act(emit);
+	struct rh_stage_pass pass;
+	int ends = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD || (boundary && boundary[hi].data);
+	begin_forward(emit, lo, hi, ends, x, &pass);
 	for (int l = lo; l < hi; l++) {
-		struct rh_view y = {0};
-		switch (model->layer[l].kind) {
-		case RH_LAYER_HEAD:
-			emit_head(emit, x, head, NULL);
-			break;
-		case RH_LAYER_BLOCK:
-			y = upper_end(boundary, l, spare, x);
-			emit_block(emit, l, &ropes, x, y, NULL);
-			break;
-		case RH_LAYER_EMBEDDING:
-			y = upper_end(boundary, l, spare, x);
-			emit_embedding(emit, y);
-			break;
-		}
-		x = y;
+		struct rh_view y = boundary && emit->model->layer[l].kind != RH_LAYER_HEAD ? boundary[l + 1] : (struct rh_view){0};
+		forward_layer(emit, l, &pass, y, head);
 	}
-	rh_arena_reset(emit->arena, mark);
+	rh_arena_reset(emit->arena, pass.mark);
+	return emit->rc;
+}
+
+int rh_stage_forward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_pass *pass, struct rh_view x, struct rh_view y,
+                          const struct rh_head_out *head)
+{
+	if (part.lo == part.stage_lo)
+		begin_forward(emit, part.stage_lo, part.stage_hi, 1, x, pass);
+	for (int l = part.lo; l < part.hi; l++)
+		forward_layer(emit, l, pass, l + 1 == part.hi ? y : (struct rh_view){0}, head);
+	if (part.hi == part.stage_hi)
+		rh_arena_reset(emit->arena, pass->mark);
 	return emit->rc;
 }
 
@@ -94,51 +110,70 @@ static struct rh_view late_hidden(struct rh_emit *emit)
 	return emit_take(emit->late, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
 }
 
-int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx)
+/* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
+static void begin_backward(struct rh_emit *emit, int hi, struct rh_view dy, struct rh_stage_pass *pass)
+{
+	*pass = (struct rh_stage_pass){.x = dy};
+	pass->spare[0] = hidden_act(emit);
+	pass->spare[1] = hidden_act(emit);
+	if (gradient_arena(emit, hi - 1) == emit->arena)
+		return;
+	pass->x = late_hidden(emit);
+	emit_cast(emit, dy, pass->x);
+}
+
+static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_state *state, struct rh_stage_pass *pass, struct rh_view dx)
 {
 	const struct rh_model *model = emit->model;
-	/* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
-	struct rh_view spare[2] = {hidden_act(emit), hidden_act(emit)};
-	int turn = 0;
-	if (gradient_arena(emit, hi - 1) != emit->arena) {
-		struct rh_view kept = late_hidden(emit);
-		emit_cast(emit, dy, kept);
-		dy = kept;
+	struct rh_view dy = pass->x, out = l == lo ? dx : pass->spare[pass->turn];
+	if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
+		out = late_hidden(emit);
+	if (l == model->first_trained)
+		out = (struct rh_view){0};
+	switch (model->layer[l].kind) {
+	case RH_LAYER_HEAD:
+		emit_head_backward(emit, &state->layer[l], out);
+		break;
+	case RH_LAYER_BLOCK:
+		emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
+		break;
+	case RH_LAYER_EMBEDDING:
+		if (!emit->late)
+			emit_embedding_backward(emit, dy);
+		state->layer[l].late[0].dy = dy;
+		break;
 	}
-	for (int l = hi - 1; l >= lo; l--) {
-		struct rh_view out = l == lo ? dx : spare[turn];
-		if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
-			out = late_hidden(emit);
-		if (l == model->first_trained)
-			out = (struct rh_view){0};
-		switch (model->layer[l].kind) {
-		case RH_LAYER_HEAD:
-			emit_head_backward(emit, &state->layer[l], out);
-			break;
-		case RH_LAYER_BLOCK:
-			emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
-			break;
-		case RH_LAYER_EMBEDDING:
-			if (!emit->late)
-				emit_embedding_backward(emit, dy);
-			state->layer[l].late[0].dy = dy;
-			break;
-		}
-		if (emit->layer_done)
-			emit->layer_done(emit->sink, l);
-		if (l == model->first_trained)
-			break; /* a fused stage may hold frozen layers below */
-		dy = out;
-		turn ^= 1;
-	}
-	rh_arena_reset(emit->arena, state->mark);
+	pass->x = out;
+	pass->turn ^= 1;
+}
+
+int rh_stage_lowest(const struct rh_model *model, int lo)
+{
+	return lo > model->first_trained ? lo : model->first_trained;
+}
+
+int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, struct rh_stage_state *state, struct rh_stage_pass *pass,
+                           struct rh_view dy, struct rh_view dx)
+{
+	int lowest = rh_stage_lowest(emit->model, part.stage_lo);
+	if (part.hi == part.stage_hi)
+		begin_backward(emit, part.stage_hi, dy, pass);
+	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
+		backward_layer(emit, l, part.stage_lo, state, pass, dx);
+	if (part.lo <= lowest)
+		rh_arena_reset(emit->arena, state->mark);
 	return emit->rc;
+}
+
+int rh_stage_backward(struct rh_emit *emit, int lo, int hi, struct rh_stage_state *state, struct rh_view dy, struct rh_view dx)
+{
+	struct rh_stage_pass pass;
+	return rh_stage_backward_part(emit, (struct rh_stage_part){lo, hi, lo, hi}, state, &pass, dy, dx);
 }
 
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state)
 {
-	int lowest = lo > emit->model->first_trained ? lo : emit->model->first_trained;
-	for (int l = hi - 1; l >= lowest; l--) {
+	for (int l = hi - 1; l >= rh_stage_lowest(emit->model, lo); l--) {
 		switch (emit->model->layer[l].kind) {
 		case RH_LAYER_BLOCK:
 			emit_block_weights(emit, l, &state->layer[l]);
@@ -149,8 +184,6 @@ int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage
 		case RH_LAYER_HEAD:
 			break; /* its gradients are made with its loss */
 		}
-		if (emit->layer_done)
-			emit->layer_done(emit->sink, l);
 	}
 	return emit->rc;
 }

@@ -18,7 +18,7 @@ struct choice {
 struct candidate {
 	struct choice choice;
 	int64_t cap_bytes;   /* of a device; below 0: there are no stages yet */
-	int weights, joined; /* devices may make weights; steps are joined */
+	int joined; /* steps are */
 	int unfit;           /* no stages fit the cap, whatever goes to NVMe */
 	struct rh_plan stages;
 	struct rh_balanced balanced;

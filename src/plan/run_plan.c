@@ -3,7 +3,6 @@
 #include "core/alloc.h"
 #include "core/hooks.h"
 #include "core/minmax.h"
-#include "partition/made.h"
 #include "schedule/schedule.h"
 
 #include <stdlib.h>
@@ -15,17 +14,6 @@ static int64_t batch_bytes(const struct rh_workload *work, int stale)
 {
 	const struct rh_micro_shape *shape = &work->train;
 	return work->train_micro_batches * 4 * (2 * shape->tokens + shape->documents + 1 + (stale ? 4 : 3) * shape->head_rows);
-}
-
-/* May devices make the weights of a step's last blocks? Where the host's cores are not the devices'. */
-static int makes_weights(const struct planning *planning)
-{
-	const struct rh_store_options *store = &planning->store;
-	const char *hook = getenv(RH_HOOK_MAKE_WEIGHTS);
-	return planning->stages.trains && !planning->request->host_makes_weights && rh_schedule_is_roundpipe(planning->options.schedule) &&
-	       !store->published && store->dtype == RH_BF16 && store->optim == RH_OPTIM_ADAMW && store->layout == RH_LAYOUT_SPLIT &&
-	       !(store->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS)) &&
-	       (hook ? *hook != '0' : planning->request->machine.device_room > 0);
 }
 
 void candidate_free(struct candidate *candidate)
@@ -52,8 +40,8 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 {
 	struct rh_plan_request request = planning->stages;
 	struct rh_balance balance = planning->balance;
-	int weights = makes_weights(planning), joined = rh_executor_joins(&planning->options);
-	if (candidate->cap_bytes == cap && candidate->weights == weights && candidate->joined == joined)
+	int joined = rh_executor_joins(&planning->options);
+	if (candidate->cap_bytes == cap && candidate->joined == joined)
 		return 0;
 	rh_plan_free(&candidate->stages);
 	candidate->cap_bytes = -1;
@@ -70,12 +58,9 @@ static int make_stages(struct planning *planning, int64_t cap, struct candidate 
 	balance.steps = joined ? STEPS_JOINED : 1;
 	if (planning->balances)
 		rc = rh_balance_plan(&balance, &candidate->stages, &candidate->balanced);
-	if (!rc && weights)
-		rc = rh_made_plan(&candidate->stages, planning->request->model, request.devices, cap);
 	if (rc)
 		return rc;
 	candidate->cap_bytes = cap;
-	candidate->weights = weights;
 	candidate->joined = joined;
 	candidate->head_rows = planning->request->model->head_rows;
 	return 0;

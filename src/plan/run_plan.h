@@ -60,7 +60,6 @@ struct rh_run_request {
 	const int64_t *window;  /* PACI's admission limits; NULL: its own */
 	struct rh_space *space; /* on NVMe; NULL: nothing goes there, or the machine is simulated */
 	enum rh_run_stages stages;
-	int host_makes_weights; /* devices make none, whatever they could */
 };
 
 /* A step by the recurrence of slots (partition/waves.h), which knows no update. */

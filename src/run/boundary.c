@@ -104,13 +104,15 @@ int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_
 		if (!options->memory)
 			continue;
 		buffer->memory = rh_arena_take(options->memory, options->bytes_each);
+		if (!options->has_events)
+			continue;
 		buffer->written = rh_alloc((size_t)devices, sizeof *buffer->written);
 		buffer->read = rh_alloc((size_t)devices, sizeof *buffer->read);
 		rc = buffer->written && buffer->read ? 0 : -ENOMEM;
 		for (int d = 0; !rc && d < devices; d++) {
-			rc = device[d]->ops->event_create(device[d], options->use, &buffer->written[d]);
+			rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &buffer->written[d]);
 			if (!rc)
-				rc = device[d]->ops->event_create(device[d], options->use, &buffer->read[d]);
+				rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &buffer->read[d]);
 		}
 	}
 	if (rc)

@@ -16,7 +16,6 @@ struct rh_boundary_buffer {
 	int written_by;                    /* device of the latest write, -1 none: what is in it is there */
 	uint64_t read_by;                  /* devices, by bit, that have read it since: a backward's read need not follow a forward's */
 	int readers;                       /* slots that have still to read it */
-	int64_t clock;                     /* of the latest write: the executor's (turns.c) */
 };
 
 struct run_spool;
@@ -67,7 +66,7 @@ struct rh_boundaries_options {
 	struct rh_arena *memory; /* NULL: bookkeeping only, for no device */
 	struct rh_device *const *device;
 	int devices;
-	enum rh_event_use use; /* of the buffers' events: HOST where boundaries go to NVMe, as the host then waits for them */
+	int has_events; /* boundaries go to NVMe, whose threads wait for devices' copies */
 };
 int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out) RH_MUST;
 void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices);

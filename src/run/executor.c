@@ -1,6 +1,5 @@
+#include "run/executor_internal.h"
 #include "run/spool.h"
-#include "run/trace.h"
-#include "run/work.h"
 
 #include "core/alloc.h"
 #include "core/hooks.h"
@@ -14,7 +13,6 @@
 
 enum {
 	BULK_WAITS = 3,       /* of each slot: for its weights, its sums, and what still leaves */
-	MADE_WAITS = 1,       /* of each block: for what its weights are made of */
 	HOST_WAITS = 2,       /* of each block: the host's, for its update */
 	WAITS_MOST = 1 << 16, /* that are booked: what comes after them in a longer step counts as computing */
 	EVENT_BYTES = 112     /* a CPU device's event, and a pointer to it */
@@ -38,7 +36,7 @@ static int64_t fold_elements(const struct rh_executor_options *options)
 	const struct rh_block *table = &options->model->block[0];
 	if (!options->train_micro_batches || !table->trainable || table->uses < 2 || options->plan->crosses_rounds)
 		return 0;
-	return rh_min(table->elements, RUN_FOLD_ELEMENTS);
+	return rh_min(table->elements, LOWER_FOLD_ELEMENTS);
 }
 
 /* Of one micro-batch of a slot: for its integers; forward for a buffer of each boundary that is kept; backward for a place for its results
@@ -66,7 +64,7 @@ static int wait_count(const struct rh_executor_options *options, int *out)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int rc = rh_dispatch_call(&dispatch, 1, count, &turn, &program);
 	for (int d = 0; !rc && d < options->devices; d++) {
-		int64_t waits = (HOST_WAITS + MADE_WAITS) * options->model->blocks;
+		int64_t waits = HOST_WAITS * options->model->blocks;
 		for (size_t i = 0; i < program.slots; i++)
 			if (program.slot[i].device == d)
 				waits += BULK_WAITS + program.slot[i].count * waits_of(options->plan, &program.slot[i]);
@@ -116,17 +114,36 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	int64_t slots = rounds * (forward + 2 * backward); /* a backward may be two */
 	int64_t kept = forward + backward;
 	int64_t waits = slots * BULK_WAITS + count * (forward + kept + 4 * backward) +
-	                options->devices * (int64_t)(HOST_WAITS + MADE_WAITS) * options->model->blocks;
+	                options->devices * (int64_t)HOST_WAITS * options->model->blocks;
 	return run_flights(options) * rh_min(waits, (int64_t)options->devices * WAITS_MOST);
 }
 
-/* What is allocated and grows with stages, micro-batches or devices. */
+/* Commands of a step, at most: of each micro-batch in each slot; and of bulk copies, sums and the optimizer, in each round. */
+static int64_t lane_commands(const struct rh_executor_options *options)
+{
+	const struct rh_plan *plan = options->plan;
+	int64_t count = rh_max(options->train_micro_batches, options->infer_micro_batches), blocks = options->model->blocks, bytes = 0;
+	int64_t forward = plan->forward_stages, backward = plan->backward_stages, layers = options->model->layers;
+	int64_t slots_a_micro =
+	        rh_schedule_is_roundpipe(options->schedule) ? rh_round_count(rh_max(count, 1), rh_max(options->train_round, 1)) : count;
+	for (int b = 0; b < blocks; b++)
+		bytes += rh_block_bytes(&options->model->block[b], options->model->dtype);
+	int64_t pieces = 6 * blocks + 4 * (bytes / piece_limits(options).most) + layers;
+	return count * (6 * forward + 10 * backward) + rh_max(slots_a_micro, 1) * pieces + 8 * blocks;
+}
+
+/* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
 static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
 {
+	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS + DISPATCH_MARKERS, WAITS = 3 };
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = 2 * room->count + 2 * micro_batches + 3 * blocks + 2 * RUN_FLIGHT + (options->plan->made_blocks ? 2 * blocks : 0);
+	int64_t events = (room->records ? 2 * room->count : 0) + 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
+	int64_t command = (int64_t)sizeof(struct rh_command) + (int64_t)sizeof(struct dispatch_command) + WAITS * 8;
+	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
+	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
-	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + (int64_t)sizeof(struct work));
+	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
+	       run_flights(options) * lane_commands(options) * command * 3 / 2 + lanes * 128 + boundaries * 8;
 }
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
@@ -145,108 +162,11 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	return 0;
 }
 
-static int buffer_create(struct rh_device *device, char *memory, enum rh_event_use freed, struct run_buffer *out)
-{
-	out->memory = memory;
-	int rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->ready);
-	return rc ? rc : device->ops->event_create(device, freed, &out->freed);
-}
-
-static void buffer_destroy(struct run_buffer *buffer)
-{
-	rh_event_free(buffer->ready);
-	rh_event_free(buffer->freed);
-}
-
-static int ring_create(struct rh_device *device, struct rh_arena *arena, int count, int64_t bytes, enum rh_event_use freed,
-                       struct run_ring *out)
-{
-	out->buffer = rh_alloc((size_t)count, sizeof *out->buffer);
-	int rc = out->buffer ? 0 : -ENOMEM;
-	for (; !rc && out->count < count; out->count++)
-		rc = buffer_create(device, rh_arena_take(arena, bytes), freed, &out->buffer[out->count]);
-	return rc;
-}
-
-static void ring_destroy(struct run_ring *ring)
-{
-	for (int i = 0; i < ring->count; i++)
-		buffer_destroy(&ring->buffer[i]);
-	rh_free(ring->buffer);
-}
-
-static int weights_create(struct rh_device *device, struct rh_arena *arena, int64_t bytes, int blocks, struct run_weights *out)
-{
-	out->memory = rh_arena_take(arena, bytes);
-	out->capacity = bytes;
-	out->offset = rh_alloc((size_t)blocks, sizeof *out->offset);
-	out->version = rh_alloc((size_t)blocks, sizeof *out->version);
-	int rc = out->offset && out->version ? 0 : -ENOMEM;
-	for (int b = 0; !rc && b < blocks; b++)
-		out->offset[b] = -1;
-	for (int i = 0; !rc && i < 2; i++) {
-		rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->end[i].ready);
-		if (!rc)
-			rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->end[i].freed);
-	}
-	return rc;
-}
-
-static void weights_destroy(struct run_weights *weights)
-{
-	for (int i = 0; i < 2; i++) {
-		rh_event_free(weights->end[i].ready);
-		rh_event_free(weights->end[i].freed);
-	}
-	rh_free(weights->offset);
-	rh_free(weights->version);
-}
-
 /* Of one upload or download, at most the room for weights. */
 static size_t pieces_most(const struct rh_executor_options *options)
 {
 	int64_t bytes = rh_max(options->plan->weight_bytes, options->plan->rounded_bytes);
 	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)windows_most(options));
-}
-
-/* Likewise, of what weights are made of. */
-static int64_t made_pieces_most(const struct rh_executor_options *options)
-{
-	const struct rh_plan *plan = options->plan;
-	int64_t bytes = plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->made_bytes;
-	return rh_transfer_pieces_most(piece_limits(options), bytes, RH_MADE_ARRAYS * options->model->blocks, (int)windows_most(options));
-}
-
-static int bulk_create(const struct rh_executor_options *options, struct rh_device *device, struct run_bulk *out)
-{
-	size_t windows = (size_t)windows_most(options), blocks = (size_t)options->model->blocks;
-	out->up = rh_alloc(windows, sizeof *out->up);
-	out->down = rh_alloc(windows, sizeof *out->down);
-	out->download = rh_alloc(2 * blocks, sizeof *out->download);
-	out->late = rh_alloc(2 * blocks, sizeof *out->late);
-	out->piece = rh_alloc(pieces_most(options), sizeof *out->piece);
-	int rc = out->up && out->down && out->download && out->late && out->piece ? 0 : -ENOMEM;
-	for (size_t i = 0; !rc && i < windows; i++) {
-		rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->up[i]);
-		if (!rc)
-			rc = device->ops->event_create(device, RH_EVENT_ORDER, &out->down[i]);
-	}
-	return rc;
-}
-
-static void bulk_destroy(struct run_bulk *bulk, int64_t windows)
-{
-	for (int64_t i = 0; i < windows; i++) {
-		if (bulk->up)
-			rh_event_free(bulk->up[i]);
-		if (bulk->down)
-			rh_event_free(bulk->down[i]);
-	}
-	rh_free(bulk->up);
-	rh_free(bulk->down);
-	rh_free(bulk->download);
-	rh_free(bulk->late);
-	rh_free(bulk->piece);
 }
 
 /* What each step in flight needs of its own. */
@@ -263,64 +183,65 @@ static int flight_create(const struct rh_executor_options *options, struct rh_de
 	return rc;
 }
 
-/* Cuts the device's reservation exactly as the plan added it up. */
-static int device_create(const struct rh_executor_options *options, struct rh_device *device, struct run_device *out)
+static char *take_ring(struct rh_arena *memory, int count, int64_t bytes)
 {
-	const struct rh_plan *plan = options->plan;
+	return rh_arena_take(memory, count * rh_align_up(bytes, RH_ALIGN));
+}
+
+/* Exactly as the plan added it up. */
+static void cut_memory(const struct rh_plan *plan, void *base, struct run_device *out)
+{
+	struct rh_arena memory = {.base = base, .capacity = plan->device_bytes};
+	out->weights = rh_arena_take(&memory, plan->weight_bytes);
+	out->sums = rh_arena_take(&memory, plan->gradient_bytes);
+	out->rounded = rh_arena_take(&memory, plan->rounded_bytes);
+	out->boundary = take_ring(&memory, plan->boundary_buffers, plan->boundary_bytes);
+	out->micro = take_ring(&memory, RH_PLAN_MICRO_BUFFERS, plan->micro_bytes);
+	out->result = take_ring(&memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes);
+	out->emit.cache = rh_arena_take(&memory, plan->cache_bytes);
+	out->saved = rh_arena_take(&memory, plan->saved_bytes);
+	out->late = rh_arena_take(&memory, plan->late_bytes);
+	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
+	RH_ASSERT(memory.used == plan->device_bytes);
+}
+
+static int device_create(struct rh_executor *executor, int index)
+{
+	const struct rh_executor_options *options = &executor->options;
 	const struct rh_model *model = options->model;
+	struct rh_device *device = options->device[index];
+	struct run_device *out = &executor->on[index];
 	size_t blocks = (size_t)model->blocks;
-	struct rh_arena memory = {.capacity = plan->device_bytes};
 	void *base;
 	int waits;
-	out->device = device;
-	int rc = device->ops->reserve(device, plan->device_bytes, &base);
+	*out = (struct run_device){.device = device, .executor = executor, .index = index, .stage_weights = -1};
+	int rc = device->ops->reserve(device, options->plan->device_bytes, &base);
 	if (!rc)
 		rc = wait_count(options, &waits);
 	if (!rc)
 		rc = flight_create(options, device, waits, out);
 	if (rc)
 		return rc;
-	memory.base = base;
-	rc = weights_create(device, &memory, plan->weight_bytes, model->blocks, &out->weights);
-	if (!rc)
-		rc = buffer_create(device, rh_arena_take(&memory, plan->gradient_bytes), RH_EVENT_HOST, &out->gradients);
-	if (!rc)
-		rc = buffer_create(device, rh_arena_take(&memory, plan->rounded_bytes), RH_EVENT_ORDER, &out->rounded);
-	if (!rc)
-		rc = bulk_create(options, device, &out->bulk);
-	if (!rc)
-		rc = ring_create(device, &memory, plan->boundary_buffers, plan->boundary_bytes, RH_EVENT_ORDER, &out->boundary);
-	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_MICRO_BUFFERS, plan->micro_bytes, RH_EVENT_ORDER, &out->micro);
-	if (!rc)
-		rc = ring_create(device, &memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes, RH_EVENT_HOST, &out->result);
-	if (rc)
-		return rc;
-	rc = made_create(options, device, &memory, plan->made_blocks ? made_pieces_most(options) : 0, &out->made);
-	if (rc)
-		return rc;
-	out->cache = rh_arena_take(&memory, plan->cache_bytes);
-	out->saved = rh_arena_take(&memory, plan->saved_bytes);
-	out->late = rh_arena_take(&memory, plan->late_bytes);
-	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
-	RH_ASSERT(memory.used == plan->device_bytes);
-
-	out->block_weights = rh_alloc(blocks, sizeof *out->block_weights);
-	out->block_gradient = rh_alloc(blocks, sizeof *out->block_gradient);
-	out->kept = rh_alloc((size_t)model->layers + 1, sizeof *out->kept);
-	out->downloaded = rh_alloc(2 * blocks, sizeof(struct rh_event *));
+	cut_memory(options->plan, base, out);
+	out->emit = (struct rh_emit){.model = model,
+	                             .launch = issue_launch,
+	                             .sink = out,
+	                             .arena = &out->arena,
+	                             .seed = options->seed,
+	                             .weights = rh_alloc(blocks, sizeof *out->emit.weights),
+	                             .gradient = rh_alloc(blocks, sizeof *out->emit.gradient),
+	                             .cache = out->emit.cache,
+	                             .cache_rows = options->cache_rows};
+	out->downloaded = rh_alloc(blocks, sizeof(struct rh_event *));
 	out->uploaded = rh_alloc(blocks, sizeof(struct rh_event *));
-	out->upload.bytes = rh_alloc(blocks, sizeof *out->upload.bytes);
-	out->upload.sent = rh_alloc(blocks, sizeof *out->upload.sent);
-	if (!out->upload.bytes || !out->upload.sent || !out->block_weights || !out->block_gradient || !out->kept || !out->downloaded ||
-	    !out->uploaded)
+	if (!out->emit.weights || !out->emit.gradient || !out->downloaded || !out->uploaded)
 		return -ENOMEM;
-	for (int i = 0; !rc && i < 2 * model->blocks; i++)
-		if (model->block[i / 2].trainable)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[i]);
-	for (int b = 0; !rc && options->stale && b < model->blocks; b++)
+	for (int b = 0; !rc && b < model->blocks; b++) {
 		if (model->block[b].trainable)
+			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->downloaded[b]);
+		if (!rc && model->block[b].trainable && options->stale)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &out->uploaded[b]);
+	}
 	return rc ? rc : rh_stage_state_create(model, &out->state);
 }
 
@@ -332,25 +253,14 @@ static void device_destroy(struct run_device *on, const struct rh_executor_optio
 		rh_event_free(on->flight[i].results);
 		rh_event_free(on->flight[i].gradients);
 	}
-	weights_destroy(&on->weights);
-	buffer_destroy(&on->gradients);
-	buffer_destroy(&on->rounded);
-	bulk_destroy(&on->bulk, windows_most(options));
-	made_destroy(&on->made, blocks);
-	ring_destroy(&on->boundary);
-	ring_destroy(&on->micro);
-	ring_destroy(&on->result);
-	for (int i = 0; on->downloaded && i < 2 * blocks; i++)
-		rh_event_free(on->downloaded[i]);
-	rh_free(on->downloaded);
+	for (int b = 0; on->downloaded && b < blocks; b++)
+		rh_event_free(on->downloaded[b]);
 	for (int b = 0; on->uploaded && b < blocks; b++)
 		rh_event_free(on->uploaded[b]);
+	rh_free(on->downloaded);
 	rh_free(on->uploaded);
-	rh_free(on->upload.bytes);
-	rh_free(on->upload.sent);
-	rh_free(on->block_weights);
-	rh_free(on->block_gradient);
-	rh_free(on->kept);
+	rh_free(on->emit.weights);
+	rh_free(on->emit.gradient);
 	rh_stage_state_free(&on->state);
 }
 
@@ -401,20 +311,13 @@ static int host_create(struct rh_executor *executor)
 	executor->loss_scale = rh_alloc((size_t)executor->steps_held, sizeof *executor->loss_scale);
 	executor->micro = rh_alloc((size_t)executor->micro_batches, sizeof *executor->micro);
 	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
-	executor->summed_on = rh_alloc(2 * blocks, sizeof *executor->summed_on);
-	executor->uploads = rh_alloc(blocks, sizeof *executor->uploads);
 	executor->uploading = rh_alloc(blocks * (size_t)options->devices, sizeof(struct rh_event *));
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
-	executor->item_bytes = rh_alloc(2 * blocks, sizeof *executor->item_bytes);
-	executor->wanted = rh_alloc(blocks, sizeof *executor->wanted);
-	executor->piece = rh_alloc(pieces_most(options), sizeof *executor->piece);
-	executor->load = rh_alloc((size_t)windows_most(options), sizeof *executor->load);
-	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->summed_on ||
-	    !executor->uploads || !executor->uploading || !executor->offset || !executor->item_bytes || !executor->wanted ||
-	    !executor->piece || !executor->load)
+	executor->version = rh_alloc(blocks, sizeof *executor->version);
+	executor->arriving = rh_alloc(blocks, sizeof *executor->arriving);
+	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->uploading ||
+	    !executor->offset || !executor->version || !executor->arriving)
 		return -ENOMEM;
-	for (size_t b = 0; b < blocks; b++)
-		executor->uploads[b].event = executor->uploading + b * (size_t)options->devices;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
 	for (int64_t m = 0; m < executor->micro_batches; m++) {
@@ -428,9 +331,22 @@ static int host_create(struct rh_executor *executor)
 	                                                 .memory = &executor->boundary_memory,
 	                                                 .device = options->device,
 	                                                 .devices = options->devices,
-	                                                 .use = room.records ? RH_EVENT_HOST : RH_EVENT_ORDER};
+	                                                 .has_events = room.records > 0};
 	rc = rh_boundaries_create(&boundaries, &executor->boundaries);
 	return rc || !room.records ? rc : spool_create(executor, &room);
+}
+
+static int lanes_create(struct rh_executor *executor)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const struct lower_limits limits = {
+	        .micro_batches = executor->micro_batches, .gaps = windows_most(options), .pieces = pieces_most(options)};
+	int rc = lower_create(options, &limits, &executor->lowering);
+	executor->lowering.batch = executor->batch;
+	executor->lowering.program = &executor->program;
+	executor->lowering.pieces = executor->pieces;
+	executor->lowering.steps_held = executor->steps_held;
+	return rc ? rc : dispatcher_create(executor);
 }
 
 int rh_executor_create(const struct rh_executor_options *options, struct rh_executor **out)
@@ -441,12 +357,13 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	executor->options = *options;
 	executor->pieces = piece_limits(options);
 	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
-	executor->work = rh_alloc((size_t)options->devices, sizeof *executor->work);
-	int rc = executor->on && executor->work ? 0 : -ENOMEM;
+	int rc = executor->on ? 0 : -ENOMEM;
 	for (int d = 0; !rc && d < options->devices; d++)
-		rc = device_create(options, options->device[d], &executor->on[d]);
+		rc = device_create(executor, d);
 	if (!rc)
 		rc = host_create(executor);
+	if (!rc)
+		rc = lanes_create(executor);
 	if (!rc)
 		rc = run_host_pin(executor);
 	if (rc)
@@ -461,7 +378,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	if (!executor)
 		return;
 	RH_ASSERT(executor->begun == executor->finished);
-	run_stop_ahead(executor);
+	run_rest(executor);
 	run_host_unpin(executor);
 	run_feed_destroy(executor->feed);
 	rh_host_release(&executor->feed_memory);
@@ -469,23 +386,18 @@ void rh_executor_destroy(struct rh_executor *executor)
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
-	rh_free(executor->work);
-	rh_free(executor->turns.slot);
-	rh_free(executor->turns.buffers);
+	dispatcher_destroy(executor);
+	lower_destroy(&executor->lowering);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);
 	rh_free(executor->loss_scale);
 	rh_free(executor->micro);
 	rh_free(executor->result);
-	rh_free(executor->summed_on);
-	rh_free(executor->uploads);
 	rh_free(executor->uploading);
 	rh_free(executor->offset);
-	rh_free(executor->item_bytes);
-	rh_free(executor->wanted);
-	rh_free(executor->piece);
-	rh_free(executor->load);
+	rh_free(executor->version);
+	rh_free(executor->arriving);
 	rh_program_free(&executor->program);
 	rh_free(executor);
 }

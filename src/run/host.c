@@ -15,8 +15,8 @@ static double rate_of(struct rh_executor *executor, struct rh_staging *staging, 
 	double best = 0;
 	for (int i = 0; i < 3; i++) {
 		double began = rh_clock_seconds();
-		int rc = staging ? rh_staging_up(staging, on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes)
-		                 : on->device->ops->copy_up(on->device, RH_STREAM_WEIGHTS, on->weights.memory, from, bytes);
+		int rc = staging ? rh_staging_up(staging, on->device, RH_STREAM_WEIGHTS, on->weights, from, bytes)
+		                 : on->device->ops->copy_up(on->device, RH_STREAM_WEIGHTS, on->weights, from, bytes);
 		int late = on->device->ops->synchronize(on->device);
 		double rate = (double)bytes / (rh_clock_seconds() - began);
 		if (rc || late)
@@ -30,7 +30,7 @@ static void report(struct rh_executor *executor)
 {
 	enum { SAMPLE = 32 << 20 };
 	const struct rh_host_pin *store = &executor->pin[RUN_PIN_STORE];
-	int64_t left = store->bytes - store->pinned_bytes, bytes = executor->on[0].weights.capacity;
+	int64_t left = store->bytes - store->pinned_bytes, bytes = executor->options.plan->weight_bytes;
 	bytes = bytes < left ? bytes : left;
 	bytes = bytes < SAMPLE ? bytes : SAMPLE;
 	double whole = (double)store->bytes / 1048576, missing = (double)left / 1048576;

@@ -170,6 +170,8 @@ enum rh_wait_for { RH_WAIT_NEEDS, RH_WAIT_PACES };
 int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why) RH_MUST;
 /* All commands are done: they are forgotten, positions count on. Lanes stay. */
 void rh_lanes_forget(struct rh_lanes *lanes);
+/* Those before this position are. */
+void rh_lanes_forget_before(struct rh_lanes *lanes, int64_t position);
 void rh_lanes_free(struct rh_lanes *lanes);
 
 const char *rh_command_name(enum rh_command_kind kind);

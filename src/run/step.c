@@ -1,10 +1,8 @@
-/* Calls: a step of training, enqueued and later seen to its end, or forward only. Steps follow one another in the order of slots; where
- * they are joined (rh_executor_begin) the next is enqueued before the one before is over, and their slots wait only for what they need of
- * one another. */
+/* Calls: a step of training, issued and later seen to its end, or forward only. Where steps are joined (rh_executor_begin) the next is
+ * begun before the one before is over, and their slots wait only for what they need of one another. */
+#include "run/executor_internal.h"
 #include "run/spool.h"
 #include "run/trace.h"
-#include "run/turns.h"
-#include "run/work.h"
 
 #include "core/fault.h"
 #include "core/log.h"
@@ -17,7 +15,6 @@ void run_stage_micro(struct rh_executor *executor, int64_t place, const struct r
 {
 	char *to = executor->micro[place];
 	executor->batch[place] = *batch;
-	run_recorded_input(executor, place);
 	struct rh_micro_layout at = rh_micro_layout(&batch->shape);
 	memcpy(to + at.ids, batch->ids, (size_t)batch->shape.tokens * 4);
 	memcpy(to + at.position, batch->position, (size_t)batch->shape.tokens * 4);
@@ -36,7 +33,6 @@ void run_collect_result(struct rh_executor *executor, int64_t place)
 	const char *from = executor->result[place];
 	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
 	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
-	run_recorded_output(executor, place);
 	if (batch->loss)
 		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
 	if (batch->hit)
@@ -45,55 +41,16 @@ void run_collect_result(struct rh_executor *executor, int64_t place)
 		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
 }
 
-static void add_use(struct rh_executor *executor, int64_t first, int64_t count, const float *sum)
+void run_add_use(struct rh_executor *executor, const struct rh_command *command)
 {
 	struct rh_updater *updater = executor->options.updater;
+	int64_t each = rh_dtype_bytes(executor->options.model->dtype, 1);
 	if (updater)
 		rh_updater_pause(updater);
-	run_recorded_add(executor, first, count, sum);
-	rh_store_add_use(executor->options.store, executor->left.block, first, count, sum);
+	rh_store_add_use(executor->options.store, command->block, command->to.first / each, command->to.bytes / each,
+	                 executor->fold[command->from.number]);
 	if (updater)
 		rh_updater_resume(updater);
-}
-
-/* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
- * to the head's on arrival, so that the host holds one sum and not two. All devices are idle. */
-static int fold_embedding(struct rh_executor *executor)
-{
-	if (executor->left.block < 0)
-		return 0;
-	struct rh_device *device = executor->options.device[executor->left.device];
-	struct rh_event **down = &executor->on[executor->left.device].downloaded[2 * executor->left.block]; /* two, that nobody waits for */
-	int64_t elements = executor->options.model->block[executor->left.block].elements, first = 0, had = 0;
-	for (int turn = 0; first < elements + had; turn ^= 1) { /* one piece is added while the next is on its way */
-		int64_t count = rh_min(elements - first, RUN_FOLD_ELEMENTS);
-		int rc = 0;
-		if (count > 0)
-			rc = run_copy_down(executor, device, RH_STREAM_GRADIENTS, executor->fold[turn], executor->left.sum + first * 4,
-			                   count * 4);
-		if (!rc && count > 0)
-			rc = device->ops->record(device, RH_STREAM_GRADIENTS, down[turn]);
-		if (!rc && had)
-			rc = run_await(executor, down[!turn]);
-		if (rc) {
-			(void)device->ops->synchronize(device);
-			return rc;
-		}
-		if (had)
-			add_use(executor, first - had, had, executor->fold[!turn]);
-		first += count;
-		had = count;
-	}
-	return 0;
-}
-
-/* Blocks whose gradient has two parts have both now. */
-static void announce_two_uses(struct rh_executor *executor)
-{
-	const struct rh_model *model = executor->options.model;
-	for (int b = 0; executor->options.updater && b < model->blocks; b++)
-		if (model->block[b].trainable && model->block[b].uses == 2)
-			rh_updater_arrives(executor->options.updater, b, NULL);
 }
 
 /* Of the step that has this place among those in flight. */
@@ -159,20 +116,101 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 	return why ? why : executor->staging ? "the system lets too little memory be registered" : NULL;
 }
 
-void run_begin(struct rh_executor *executor)
+/* ---- commands and steps ---- */
+
+int run_flight_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_executor_options *options = &executor->options;
-	executor->left.block = -1;
-	executor->flight[executor->first].awaited_s = 0;
-	for (int d = 0; d < options->devices; d++)
-		run_waits_reset(&executor->on[d].flight[executor->first].waits);
-	for (int i = 0; executor->begun - executor->finished <= 1 && i < 2 * options->model->blocks; i++)
-		executor->summed_on[i] = -1; /* else a step is still at it */
-	if (executor->feed)
-		run_feed_begin(executor->feed, executor->trains);
+	int place = dispatch_at(&executor->dispatcher, command->position)->place;
+	return executor->is_stretch || place < 0 ? 0 : place;
 }
 
-int run_begin_boundaries(struct rh_executor *executor)
+static int64_t place_of_step(const struct rh_executor *executor, const struct rh_command *command)
+{
+	return executor->is_stretch ? (command->step - executor->step) % executor->steps_held : run_flight_of(executor, command);
+}
+
+int64_t run_place(const struct rh_executor *executor, const struct rh_command *command)
+{
+	return place_of_step(executor, command) * executor->options.train_micro_batches + command->micro_batch;
+}
+
+float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command)
+{
+	return executor->loss_scale[place_of_step(executor, command)];
+}
+
+struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->lane];
+	return &executor->on[lane->owner].flight[run_flight_of(executor, command)].waits;
+}
+
+int run_device_ended(struct rh_executor *executor, int d, enum rh_stream stream, int place)
+{
+	struct rh_device *device = executor->options.device[d];
+	struct run_flight *flight = &executor->on[d].flight[place];
+	if (stream == RH_STREAM_COMPUTE)
+		return run_waits_end(&flight->waits, device);
+	return device->ops->record(device, stream, stream == RH_STREAM_GRADIENTS ? flight->gradients : flight->results);
+}
+
+/* All of the device's slots of the step are lowered: what they send down is there when these commands are over. */
+static int note_ends(struct rh_executor *executor, int d, int place)
+{
+	static const enum rh_stream streams[] = {RH_STREAM_COMPUTE, RH_STREAM_ACTIVATIONS_DOWN, RH_STREAM_GRADIENTS};
+	int rc = 0;
+	for (int i = 0; !rc && i < 3; i++) {
+		int64_t last = executor->lowering.last[lower_lane(d, streams[i])];
+		struct dispatch_end *end = &executor->dispatcher.device[d].end[place][i];
+		*end = (struct dispatch_end){.position = last, .is_open = 1};
+		if (last >= executor->dispatcher.first && !dispatch_at(&executor->dispatcher, last)->sequence)
+			continue;
+		end->is_open = 0;
+		rc = run_device_ended(executor, d, streams[i], place);
+	}
+	return rc;
+}
+
+static int64_t next_position(const struct rh_executor *executor)
+{
+	return executor->lowering.lanes.first + executor->lowering.lanes.commands;
+}
+
+int run_lower_slot(struct rh_executor *executor, int place)
+{
+	struct lowering *lowering = &executor->lowering;
+	int64_t number = (int64_t)lowering->next_slot;
+	int d = executor->program.slot[number].device;
+	executor->dispatcher.device[d].lowered = next_position(executor);
+	int rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
+	rc = rc ? rc : lower_next_slot(lowering);
+	rc = rc ? rc : dispatcher_take(executor, place);
+	executor->flight[place].end = next_position(executor);
+	if (!rc && executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number)
+		rc = note_ends(executor, d, place);
+	return rc;
+}
+
+/* An upload of the block has not been issued. */
+static int is_on_its_way(const struct rh_executor *executor, int b)
+{
+	int is = 0;
+	for (int d = 0; d < executor->options.devices; d++) {
+		int64_t sent = executor->lowering.on[d].weights.sent[b];
+		is |= sent >= executor->dispatcher.first && !dispatch_at(&executor->dispatcher, sent)->sequence;
+	}
+	return is;
+}
+
+/* Weights may have been set by hand since devices were given them. */
+static void forget_changed(struct rh_executor *executor)
+{
+	for (int b = 0; b < executor->options.model->blocks; b++)
+		if (executor->version[b] != rh_store_version(executor->options.store, b) && !is_on_its_way(executor, b))
+			lower_forget_weights(&executor->lowering, b);
+}
+
+int run_begin(struct rh_executor *executor, const struct lower_call *call)
 {
 	const struct rh_executor_options *options = &executor->options;
 	struct rh_boundary_walk walk = {.plan = options->plan,
@@ -180,33 +218,28 @@ int run_begin_boundaries(struct rh_executor *executor)
 	                                .program = &executor->program,
 	                                .steps_held = executor->steps_held,
 	                                .step_micro_batches = options->train_micro_batches};
-	return rh_boundaries_begin(&executor->boundaries, &walk);
-}
-
-int run_device_enqueued(struct rh_executor *executor, int d, int64_t place)
-{
-	struct rh_device *device = executor->options.device[d];
-	struct run_flight *flight = &executor->on[d].flight[place];
-	int rc = run_waits_end(&flight->waits, device);
-	if (!rc)
-		rc = device->ops->record(device, RH_STREAM_ACTIVATIONS_DOWN, flight->results);
-	return rc ? rc : device->ops->record(device, RH_STREAM_GRADIENTS, flight->gradients);
-}
-
-/* What it has enqueued until now. */
-static int record_ends(struct rh_executor *executor)
-{
-	int rc = 0;
-	for (int d = 0; !rc && d < executor->options.devices; d++)
-		rc = run_device_enqueued(executor, d, executor->first);
-	return rc;
-}
-
-int run_enqueued(struct rh_executor *executor)
-{
+	int place = (int)executor->first;
+	executor->flight[place].awaited_s = 0;
+	for (int d = 0; d < options->devices; d++) {
+		run_waits_reset(&executor->on[d].flight[place].waits);
+		executor->dispatcher.device[d].lowered = -1;
+	}
 	if (executor->feed)
-		run_feed_end(executor->feed);
-	return record_ends(executor);
+		run_feed_begin(executor->feed, executor->trains);
+	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
+		forget_changed(executor);
+	int rc = rh_boundaries_begin(&executor->boundaries, &walk);
+	rc = rc ? rc : lower_begin(&executor->lowering, call);
+	for (int d = 0; d < options->devices; d++)
+		if (executor->lowering.on[d].ahead.kind == LOWER_GIVEN_UP) {
+			dispatcher_drop_ahead(executor, d);
+			executor->lowering.on[d].ahead.kind = -1;
+		}
+	rc = rc ? rc : dispatcher_take(executor, place);
+	for (int d = 0; !rc && executor->trains && !executor->is_stretch && d < options->devices; d++)
+		if (executor->lowering.on[d].last_slot < 0)
+			rc = note_ends(executor, d, place);
+	return rc;
 }
 
 /* ITS_WORK: of a training step, without faults: weights may go on up that the next one wants. */
@@ -217,10 +250,8 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 {
 	struct run_flight *flight = &executor->on[d].flight[place];
 	int rc = run_waits_sync(&flight->waits);
-	if (flight->waits.begun)
-		run_recorded_sync(executor, flight->waits.last);
-	rc = rc ? rc : run_await(executor, flight->results);
-	return rc ? rc : run_await(executor, flight->gradients);
+	rc = rc ? rc : flight->results->ops->event_sync(flight->results);
+	return rc ? rc : flight->gradients->ops->event_sync(flight->gradients);
 }
 
 /* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
@@ -254,27 +285,47 @@ static int goes_on(const struct rh_executor *executor)
 	       rh_updater_is_open(options->updater);
 }
 
+/* What devices have left goes down. */
+static int issue_rest(struct rh_executor *executor)
+{
+	int rc = lower_end(&executor->lowering);
+	rc = rc ? rc : dispatcher_take(executor, (int)executor->first);
+	return rc ? rc : dispatcher_run(executor, DISPATCH_ALL, (int)executor->first);
+}
+
+/* What of the next step's first slots has been updated goes up, while this one's gradients come down. */
+static int issue_ahead(struct rh_executor *executor)
+{
+	int rc = 0, place = (int)executor->first;
+	for (int d = 0; !rc && d < executor->options.devices; d++) {
+		rc = run_device_ended(executor, d, RH_STREAM_ACTIVATIONS_DOWN, place);
+		rc = rc ? rc : run_device_ended(executor, d, RH_STREAM_GRADIENTS, place);
+	}
+	rc = rc ? rc : lower_ahead(&executor->lowering);
+	rc = rc ? rc : dispatcher_take(executor, DISPATCH_AHEAD);
+	return rc ? rc : dispatcher_run_ahead(executor);
+}
+
 int run_end(struct rh_executor *executor, int rc)
 {
 	enum rest ends = EVERYTHING;
-	run_turns_drop(executor);
-	for (int d = 0; !rc && d < executor->options.devices; d++)
-		rc = bulk_flush(executor, d);
+	rc = rc ? rc : issue_rest(executor);
+	int64_t end = next_position(executor);
+	rc = rc ? rc : dispatcher_settle(executor);
 	if (!rc && goes_on(executor)) {
 		ends = ITS_WORK;
-		rc = record_ends(executor);
+		rc = issue_ahead(executor);
 	}
-	rc = rc ? rc : made_late(executor);
-	if (!rc && ends == ITS_WORK)
-		rc = bulk_next_step(executor);
 	executor->goes_on = ends == ITS_WORK;
 	rc = come_to_rest(executor, ends, rc);
 	if (executor->trace)
 		rh_trace_settle(executor->trace);
-	return rc ? rc : fold_embedding(executor);
+	if (!rc)
+		dispatcher_forget(executor, end);
+	return rc;
 }
 
-void run_stop_ahead(struct rh_executor *executor)
+void run_rest(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	int rc = executor->goes_on && executor->staging ? rh_staging_finish(executor->staging) : 0;
@@ -295,6 +346,8 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 		rc = await_device(executor, d, place);
 	if (executor->trace && executor->traced_step == executor->flight[place].step)
 		rh_trace_settle(executor->trace);
+	if (!rc)
+		dispatcher_forget(executor, executor->flight[place].end);
 	return rc;
 }
 
@@ -304,28 +357,32 @@ static int leaves_slots(const struct rh_executor *executor)
 	return executor->trains && executor->flights > 1 && !executor->staging && !executor->feed && !executor->boundaries.spool;
 }
 
-static int enqueue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
+static int issue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
 {
 	const struct rh_executor_options *options = &executor->options;
+	struct rh_updater *updater = options->updater;
 	RH_ASSERT(count > 0 && count <= (executor->trains ? options->train_micro_batches : executor->micro_batches));
 	executor->is_stretch = 0;
 	if (options->cache_rows) /* a device's KV cache holds what its own stages wrote: each stage stays where it was */
 		executor->turn = 0;
-	run_begin(executor);
+	struct lower_call call = {.trains = executor->trains,
+	                          .is_joined = leaves_slots(executor),
+	                          .step = executor->trains ? executor->step : -++executor->inferred,
+	                          .number = ++executor->calls,
+	                          .first_place = executor->first * options->train_micro_batches,
+	                          .micro_batches = count,
+	                          .updates = executor->trains && updater && rh_updater_is_open(updater),
+	                          .clips = executor->trains && updater && rh_updater_clips(updater)};
 	for (int64_t m = 0; m < count; m++)
-		run_stage_micro(executor, executor->first * options->train_micro_batches + m, &batch[m]);
+		run_stage_micro(executor, call.first_place + m, &batch[m]);
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int turn = executor->turn, rc = rh_dispatch_call(&dispatch, executor->trains, count, &executor->turn, &executor->program);
-	executor->shift = (executor->turn - turn + options->devices) % options->devices;
+	call.shift = (executor->turn - turn + options->devices) % options->devices;
 	if (!rc && executor->program.instead[0])
 		rh_warn_once("%s; such steps run as looped-bfs", executor->program.instead);
-	rc = rc ? rc : run_begin_boundaries(executor);
 	rh_store_throttle(options->store, options->throttled_threads);
-	rc = rc ? rc : bulk_step_begins(executor);
-	rc = rc ? rc : run_turns_add(executor, (int)executor->first);
-	rc = rc ? rc : run_turns(executor, (int)executor->first, leaves_slots(executor) ? RUN_UNTIL_NEXT_IS_DUE : RUN_UNTIL_OVER);
-	if (!rc && executor->trains)
-		bulk_uploads_end(executor);
+	rc = rc ? rc : run_begin(executor, &call);
+	rc = rc ? rc : dispatcher_run(executor, call.is_joined ? DISPATCH_IDLE : DISPATCH_ALL, (int)executor->first);
 	if (!rc && executor->feed)
 		run_feed_end(executor->feed);
 	return rc;
@@ -340,8 +397,7 @@ int rh_executor_begin(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->loss_scale[executor->first] = loss_scale;
 	executor->flight[executor->first].step = step;
 	executor->flight[executor->first].count = count;
-	executor->flight[executor->first].number = executor->begun;
-	int rc = enqueue(executor, batch, count);
+	int rc = issue(executor, batch, count);
 	return rc ? rh_executor_abandon(executor, rc) : 0;
 }
 
@@ -349,13 +405,18 @@ int rh_executor_finish(struct rh_executor *executor)
 {
 	RH_ASSERT(executor->finished < executor->begun);
 	int64_t place = executor->finished % executor->flights, first = place * executor->options.train_micro_batches;
-	int latest = executor->begun - executor->finished == 1, rc = run_turns(executor, (int)place, RUN_UNTIL_OVER);
+	int latest = executor->begun - executor->finished == 1;
+	executor->dispatcher.is_ending = latest;
+	int rc = dispatcher_run(executor, latest ? DISPATCH_ALL : DISPATCH_STEP, (int)place);
 	if (!rc)
 		rc = latest ? run_end(executor, 0) : await_slots(executor, place);
+	executor->dispatcher.is_ending = 0;
 	if (rc)
 		return rh_executor_abandon(executor, rc);
-	if (latest)
-		announce_two_uses(executor);
+	rc = lower_output(&executor->lowering, executor->flight[place].step, first, executor->flight[place].count);
+	rc = rc ? rc : dispatcher_take(executor, (int)place);
+	if (rc)
+		return rh_executor_abandon(executor, rc);
 	sum_times(executor, place);
 	for (int64_t m = 0; m < executor->flight[place].count; m++)
 		run_collect_result(executor, first + m);
@@ -368,7 +429,7 @@ int rh_executor_abandon(struct rh_executor *executor, int rc)
 	if (executor->begun > executor->finished)
 		rc = come_to_rest(executor, EVERYTHING, rc);
 	executor->goes_on = 0;
-	run_turns_drop(executor);
+	dispatcher_drop(executor);
 	executor->finished = executor->begun;
 	return rc;
 }
@@ -379,7 +440,9 @@ int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->trains = 0;
 	executor->first = 0;
 	executor->loss_scale[0] = 0;
-	int rc = run_end(executor, enqueue(executor, batch, count));
+	int rc = run_end(executor, issue(executor, batch, count));
+	rc = rc ? rc : lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
+	rc = rc ? rc : dispatcher_take(executor, 0);
 	for (int64_t m = 0; !rc && m < count; m++)
 		run_collect_result(executor, m);
 	return rc;

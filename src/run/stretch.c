@@ -1,6 +1,6 @@
 /* Steps without a flush between them: the program of all of them is walked once, and the host comes between two slots where a step begins,
  * where a stage has a step's gradients and updates itself, and where a step's results are asked for. */
-#include "run/work.h"
+#include "run/executor_internal.h"
 
 /* Of a stretch: a micro-batch enters when the one that entered `window` before it has left: so many, and a whole step more. */
 int64_t run_steps_held(const struct rh_executor_options *options)
@@ -40,21 +40,48 @@ static int64_t first_place(const struct walk *walk, int64_t step)
 	return step % walk->executor->steps_held * walk->executor->options.train_micro_batches;
 }
 
-/* All its slots are enqueued. */
+/* Its results have come down. */
+static int await_results(struct rh_executor *executor, int64_t first, int64_t count)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int rc = 0;
+	for (int64_t m = first; !rc && m < first + count; m++) {
+		int64_t position = executor->lowering.output[m], sequence;
+		struct rh_event *event;
+		if (position < lanes->first)
+			continue;
+		rc = issue_event(executor, rh_command_at(lanes, position), &event, &sequence);
+		rc = rc ? rc : event->ops->event_sync(event);
+	}
+	return rc;
+}
+
+/* All its slots are issued. */
 static int end_step(struct walk *walk)
 {
 	struct rh_executor *executor = walk->executor;
 	int64_t first = first_place(walk, walk->ended);
-	int rc = 0;
-	for (int d = 0; d < executor->options.devices; d++) {
-		struct run_device *on = &executor->on[d];
-		rc = rc ? rc : run_await(executor, on->gradients.freed);
-		for (int i = 0; !rc && i < on->result.count; i++)
-			rc = run_await(executor, on->result.buffer[i].freed);
-	}
+	int rc = dispatcher_settle(executor);
+	rc = rc ? rc : await_results(executor, first, walk->stretch->micro_batches);
+	rc = rc ? rc : lower_output(&executor->lowering, walk->stretch->first_step + walk->ended, first, walk->stretch->micro_batches);
+	rc = rc ? rc : dispatcher_take(executor, 0);
 	for (int64_t m = 0; !rc && m < walk->stretch->micro_batches; m++)
 		run_collect_result(executor, first + m);
 	return rc ? rc : walk->stretch->end(walk->stretch->context, walk->stretch->first_step + walk->ended++);
+}
+
+/* Lanes of many steps are let go, once devices have come to the end of them. */
+static int forget_steps(struct rh_executor *executor)
+{
+	enum { COMMANDS = 1 << 18 };
+	int rc = 0;
+	if (executor->lowering.lanes.commands < COMMANDS)
+		return 0;
+	for (int d = 0; !rc && d < executor->options.devices; d++)
+		rc = executor->options.device[d]->ops->synchronize(executor->options.device[d]);
+	if (!rc)
+		dispatcher_forget(executor, executor->lowering.lanes.first + executor->lowering.lanes.commands);
+	return rc;
 }
 
 static int begin_step(struct walk *walk)
@@ -63,6 +90,7 @@ static int begin_step(struct walk *walk)
 	const struct rh_micro_batch *batch;
 	int64_t step = walk->begun, first = first_place(walk, step);
 	int rc = step >= executor->steps_held ? end_step(walk) : 0;
+	rc = rc ? rc : forget_steps(executor);
 	if (!rc)
 		rc = walk->stretch->begin(walk->stretch->context, walk->stretch->first_step + step, &batch,
 		                          &executor->loss_scale[step % executor->steps_held]);
@@ -73,29 +101,8 @@ static int begin_step(struct walk *walk)
 	for (int64_t m = 0; !rc && m < walk->stretch->micro_batches; m++)
 		run_stage_micro(executor, first + m, &batch[m]);
 	walk->begun++;
-	return rc;
-}
-
-/* The update that the device's stage owes, once its gradients are down. */
-static int settle(struct walk *walk, struct run_device *on)
-{
-	const struct rh_executor_options *options = &walk->executor->options;
-	int64_t *offset = walk->executor->offset;
-	if (!on->owes.is)
-		return 0;
-	on->owes.is = 0;
-	int rc = bulk_flush(walk->executor, (int)(on - walk->executor->on));
-	(void)rh_plan_gradient_layout(options->model, on->owes.lo, on->owes.hi, offset);
-	for (int b = 0; !rc && b < options->model->blocks; b++) {
-		if (offset[2 * b] < 0)
-			continue;
-		rc = run_await(walk->executor, on->downloaded[2 * b]);
-		if (!rc && walk->executor->staging)
-			rc = rh_staging_finish(walk->executor->staging);
-		if (!rc)
-			rc = walk->stretch->update(walk->stretch->context, walk->stretch->first_step + on->owes.step, b);
-	}
-	return rc;
+	rc = rc ? rc : lower_input(&executor->lowering, walk->stretch->first_step + step, first, walk->stretch->micro_batches);
+	return rc ? rc : dispatcher_take(executor, 0);
 }
 
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch)
@@ -109,32 +116,26 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	executor->trains = executor->is_stretch = 1;
 	executor->first = 0;
 	executor->step = stretch->first_step;
-	run_begin(executor);
+	executor->stretch = stretch;
+	const struct lower_call call = {
+	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
-	rc = rc ? rc : run_begin_boundaries(executor);
-	rc = rc ? rc : bulk_step_begins(executor);
+	rc = rc ? rc : run_begin(executor, &call);
 	for (size_t i = 0; !rc && i < executor->program.slots; i++) {
-		const struct rh_slot *slot = &executor->program.slot[i];
-		struct run_device *on = &executor->on[slot->device];
-		while (!rc && walk.begun <= slot->step && slot->step < walk.until)
+		int64_t step = executor->program.slot[i].step;
+		while (!rc && walk.begun <= step && step < walk.until)
 			rc = begin_step(&walk);
-		if (slot->step >= walk.until) /* the order of the others holds without it */
+		if (step >= walk.until) { /* the order of the others holds without it */
+			lower_skip_slot(&executor->lowering);
 			continue;
-		rc = rc ? rc : settle(&walk, on);
-		rc = rc ? rc : run_slot(executor, slot);
-		if (rh_slot_makes_gradients(slot) && slot->last_round) {
-			on->owes.is = 1;
-			on->owes.step = slot->step;
-			on->owes.lo = slot->lo;
-			on->owes.hi = slot->hi;
 		}
+		rc = rc ? rc : run_lower_slot(executor, 0);
+		rc = rc ? rc : dispatcher_run(executor, DISPATCH_LOWERED, 0);
 	}
-	for (int d = 0; !rc && d < options->devices; d++)
-		rc = settle(&walk, &executor->on[d]);
-	rc = run_end(executor, rc ? rc : run_enqueued(executor));
+	if (executor->feed)
+		run_feed_end(executor->feed);
+	rc = run_end(executor, rc);
 	while (!rc && walk.ended < walk.begun)
 		rc = end_step(&walk);
-	for (int d = 0; d < options->devices; d++)
-		executor->on[d].owes.is = 0;
 	return rc;
 }

@@ -108,14 +108,13 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rh_free(zeros);
 		return rc;
 	}
-	session.is_recorded = beside && beside->check;
 	rc = input->steps ? rh_session_start(&session, &input->work) : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
 	if (!rc) {
 		tell_plan(&session, input, out);
 		if (beside && beside->planned)
 			beside->planned(beside->context, out, &session.plan.stages);
 	}
-	if (!rc && input->steps && session.is_recorded)
+	if (!rc && input->steps && beside && beside->check)
 		rc = forecast_check_open(&session, &check);
 	if (!rc && input->steps)
 		rc = run_steps(&session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, out);

@@ -48,9 +48,8 @@ int forecast_check_expect(struct forecast_check *check, int64_t micro_batches, i
 int forecast_check_run(struct forecast_check *check, struct rh_forecast_check *out)
 {
 	struct rh_check_fault fault;
-	struct rh_lanes *lanes;
+	const struct rh_lanes *lanes = rh_recorder_lanes(check->recorder);
 	int rc = rh_updater_flush(check->session->updater);
-	rc = rc ? rc : rh_recorder_lanes(check->recorder, &lanes);
 	rc = rc ? rc : rh_check_run(check->check, lanes, &fault);
 	if (rc)
 		return rc;

@@ -194,8 +194,7 @@ static int make_plan(struct rh_session *session, const struct rh_workload *work,
 	                                             .hardware = machine ? machine->hardware : &local},
 	                                 .window = session->window,
 	                                 .space = session->space,
-	                                 .stages = stages,
-	                                 .host_makes_weights = session->is_recorded};
+	                                 .stages = stages};
 	int rc = ask_devices(session, &request.machine);
 	if (!rc && !machine && work->train_micro_batches)
 		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &local, &session->rates_assumed);

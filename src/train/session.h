@@ -39,7 +39,6 @@ struct rh_session {
 	const int64_t *window;      /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_run_plan plan;    /* what the run follows */
 	int rates_assumed;          /* of this machine, for the plan */
-	int is_recorded;            /* on lanes (run/record.h), which know of no weights that devices make; set before rh_session_start */
 	struct rh_devices devices;
 	struct rh_executor *executor;
 };

@@ -211,61 +211,6 @@ static void test_full_streams_starve_no_gpu(void **state)
 	cudaemu_release();
 }
 
-/* Updates of AdamW in steps; `made`: the GPUs make the weights of the last blocks. Streams run in an order of `seed`. */
-static float *weights_after(int made, double clip, unsigned seed, double *loss, int64_t *count)
-{
-	enum { LAYERS = 6 };
-	int many = seed < 4 ? 1 : 4; /* few windows, and many */
-	struct deep deep;
-	double norm;
-	deep_open(&deep, "qwen3", LAYERS);
-	deep_cut(&deep);
-	deep.rig.config.dtype = RH_BF16;
-	deep.rig.config.state_layout = RH_LAYOUT_SPLIT;
-	deep.rig.config.device = (char *)(uintptr_t) "emu:3";
-	deep.rig.config.round_micro_batches = many;
-	setenv(RH_HOOK_MAKE_WEIGHTS, made ? "1" : "0", 1);
-	struct rig_input in = rig_input(&deep.rig, "train");
-	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = many};
-	runtime_set_queues(seed, 1 << 20);
-	rig_start(&deep.rig, RH_SESSION_TRAINS, &work);
-	for (int step = 0; step < FEW; step++) {
-		struct rh_update update = {.settings = {0.9, 0.999, 1e-8, 0.1, 0}, .learning_rate = 3e-3, .scale = 1, .step = step + 1};
-		rh_updater_open(deep.rig.session.updater, &update, clip);
-		loss[step] = rig_step(&deep.rig, &in, 0, many, step);
-		check_ok(rh_updater_norm(deep.rig.session.updater, &norm));
-	}
-	check_ok(rh_updater_flush(deep.rig.session.updater));
-	int pieces = 0;
-	for (int d = 0; d < deep.rig.session.devices.count; d++)
-		pieces += deep.rig.session.executor->on[d].made.pieces;
-	assert_int_equal(pieces > 0, made);
-	float *weights = rig_weights(&deep.rig.session, count);
-	deep_close(&deep);
-	return weights;
-}
-
-static void test_weights_that_gpus_make_change_nothing(void **state)
-{
-	(void)state;
-	double loss[2][FEW];
-	int64_t count[2];
-	for (unsigned seed = 0; seed < 6; seed++) { /* with clipping and without */
-		float *weights[2];
-		for (int made = 0; made < 2; made++)
-			weights[made] = weights_after(made, seed % 2 ? 0.1 : 0, seed, loss[made], &count[made]);
-		assert_int_equal(count[0], count[1]);
-		assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
-		assert_memory_equal(weights[0], weights[1], (size_t)count[0] * sizeof(float));
-		free(weights[0]);
-		free(weights[1]);
-	}
-	unsetenv(RH_HOOK_MAKE_WEIGHTS);
-	runtime_set_queues(0, 0);
-	assert_int_equal(runtime_held(), 0);
-	cudaemu_release();
-}
-
 /* A whole run through rh_train. */
 static int train(const char *dir, const char *out, const char *resume)
 {
@@ -388,7 +333,6 @@ int main(void)
 	        cmocka_unit_test(test_fp8_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_boundaries_on_nvme_are_those_in_memory),
 	        cmocka_unit_test(test_full_streams_starve_no_gpu),
-	        cmocka_unit_test(test_weights_that_gpus_make_change_nothing),
 	        cmocka_unit_test(test_a_gpu_that_breaks_leaves_the_last_checkpoint),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

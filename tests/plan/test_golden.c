@@ -104,7 +104,7 @@ static void predict(const struct rh_config *config, int uneven, struct run *out)
 	rh_machine_found_free(&found);
 }
 
-/* The words are `plan`'s; before them may stand RH_MAKE_WEIGHTS=0, or "uneven". */
+/* The words are `plan`'s; before them may stand "uneven". */
 static void run_words(const struct run *run, struct run *out)
 {
 	char words[WORDS_MOST], *argument[ARGUMENTS_MOST], *place = NULL;
@@ -112,13 +112,10 @@ static void run_words(const struct run *run, struct run *out)
 	struct rh_config config;
 	*out = *run;
 	snprintf(words, sizeof words, "%s", run->words);
-	unsetenv(RH_HOOK_MAKE_WEIGHTS);
 	for (char *word = strtok_r(words, " ", &place); word; word = strtok_r(NULL, " ", &place)) {
 		assert_true(count < ARGUMENTS_MOST);
 		if (!strcmp(word, "uneven"))
 			uneven = 1;
-		else if (!strcmp(word, RH_HOOK_MAKE_WEIGHTS "=0"))
-			setenv(RH_HOOK_MAKE_WEIGHTS, "0", 1);
 		else
 			argument[count++] = word;
 	}

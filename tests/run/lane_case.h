@@ -244,8 +244,7 @@ static inline int lane_stretch_update(void *context, int64_t step, int block)
 	struct lane_run *run = context;
 	struct rh_update update = rh_update_of(&run->deep.rig.config, step, 1e-3, 1);
 	rh_optimizer_take(run->session.store, block);
-	int rc = rh_optimizer_update(run->session.store, block, &update);
-	return rc ? rc : rh_recorder_update(run->recorder, step, block);
+	return rh_optimizer_update(run->session.store, block, &update);
 }
 
 static inline int lane_stretch_end(void *context, int64_t step)

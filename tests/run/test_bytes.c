@@ -68,8 +68,10 @@ static void check_host_bytes(const struct rh_session *session)
 	assert_int_equal(session->plan.bytes.boundaries,
 	                 rh_host_round(executor->boundary_memory.capacity) + rh_host_round(executor->micro_memory.capacity));
 	assert_int_equal(executor->boundary_memory.used, executor->boundaries.count * session->plan.stages.boundary_bytes);
-	if (executor->options.devices == 1) /* the others were needed at once; side by side slots need no more */
-		assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries);
+	/* the others were needed at once, but for one that was counted with what a micro-batch reads: that is free before it writes. Side by
+	 * side slots need no more */
+	if (executor->options.devices == 1)
+		assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries + 1);
 	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
 	                         session->plan.bytes.host_devices * session->plan.bytes.device,
 	                 session->plan.bytes.program); /* the allowance that is printed */

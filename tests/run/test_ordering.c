@@ -1,7 +1,7 @@
 /* The five orderings in real steps: what the executor asks of its devices and what the updater does, recorded and checked. */
-#include "core/hooks.h"
 #include "offload/order.h"
 #include "offload/updater.h"
+#include "run/executor_internal.h"
 #include "train/rig.h"
 
 #include <pthread.h>
@@ -15,11 +15,11 @@ static struct recorder {
 	struct rh_device_ops ops;
 	struct rh_order_log *log;
 	struct rh_store *store;
+	const struct rh_executor *executor;
 	pthread_mutex_t lock;
 	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
 	int events, devices, blocks;
 	int64_t step; /* that is enqueued */
-	int ahead;    /* uploads are the next one's */
 	/* Bytes of each block's gradients, in one step and so far, tell whose a download is: a step's last ones leave in the next. */
 	int64_t down_each[BLOCKS], down[BLOCKS];
 } rec;
@@ -63,7 +63,7 @@ static int64_t event_token(struct rh_event *event)
 
 static void note(enum rh_order_kind kind, int lane, int64_t what)
 {
-	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.step + (kind == RH_ORDER_UPLOAD && rec.ahead) : 0);
+	rh_order_log_add(rec.log, kind, lane, what, kind < RH_ORDER_SIGNAL ? rec.executor->dispatcher.step : 0);
 }
 
 static void note_download(int lane, int b, int64_t bytes)
@@ -113,8 +113,6 @@ static int recorded_down(struct rh_device *device, enum rh_stream stream, void *
 	enqueue(lane_of(device, stream));
 	for (int b = 0; b < rec.blocks; b++) {
 		int64_t elements = rh_store_block(rec.store, b)->elements;
-		if (is_in(to, rh_store_weights(rec.store, b), elements * 2))
-			note(RH_ORDER_MADE, lane_of(device, stream), b);
 		if (is_in(to, rh_store_gradient(rec.store, b), elements * 2) || is_in(to, rh_store_sum(rec.store, b, 0), elements * 4))
 			note_download(lane_of(device, stream), b, bytes);
 	}
@@ -135,7 +133,8 @@ static int recorded_synchronize(struct rh_device *device)
 static void listen(struct rig *rig)
 {
 	struct rh_devices *devices = &rig->session.devices;
-	rec = (struct recorder){.real = devices->device[0]->ops, .store = rig->session.store, .devices = devices->count};
+	rec = (struct recorder){
+	        .real = devices->device[0]->ops, .store = rig->session.store, .executor = rig->session.executor, .devices = devices->count};
 	pthread_mutex_init(&rec.lock, NULL);
 	rec.blocks = rh_store_blocks(rec.store);
 	assert_true(rec.blocks <= BLOCKS && rec.devices <= DEVICES);
@@ -182,16 +181,14 @@ static void steps_as_training(struct rig *rig, const struct rig_input *in, doubl
 			rh_updater_open(rig->session.updater, &update, clip);
 			rig_begin(rig, in, begun * MICROS, MICROS, begun, &flight[begun % 2]);
 		}
-		rec.ahead = 1;
 		(void)rig_finish(rig, &flight[step % 2]);
-		rec.ahead = 0;
 		check_ok(rh_updater_norm(rig->session.updater, &norm));
 		if (!step)
 			memcpy(rec.down_each, rec.down, sizeof rec.down);
 	}
 }
 
-enum when { APART, JOINED, MADE }; /* devices make weights of a step's last blocks */
+enum when { APART, JOINED };
 
 static void test_steps_hold_all_orderings(void **state)
 {
@@ -205,8 +202,7 @@ static void test_steps_hold_all_orderings(void **state)
 	} cases[] = {{"cpu:1", 0, 0, APART, 1},  {"cpu:1", 0, 1, APART, 0},  {"cpu:2", 0, 1, APART, 1},  {"cpu:1", 0, 0, APART, 0},
 	             {"cpu:3", 2, 0, APART, 0},  {"cpu:3", 1, 1, APART, 0},  {"cpu:2", 2, 0, APART, 1},  {"cpu:4", 2, 1, APART, 1},
 	             {"cpu:4", 1, 0, APART, 0},  {"cpu:2", 2, 0, APART, 1},  {"cpu:1", 0, 1, JOINED, 1}, {"cpu:2", 2, 1, JOINED, 0},
-	             {"cpu:3", 1, 1, JOINED, 1}, {"cpu:4", 2, 1, JOINED, 1}, {"cpu:4", 0, 1, JOINED, 0}, {"cpu:1", 0, 0, MADE, 0},
-	             {"cpu:3", 2, 0, MADE, 0},   {"cpu:4", 0, 0, MADE, 0},   {"cpu:1", 0, 0, MADE, 1},   {"cpu:3", 2, 0, MADE, 1}};
+	             {"cpu:3", 1, 1, JOINED, 1}, {"cpu:4", 2, 1, JOINED, 1}, {"cpu:4", 0, 1, JOINED, 0}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rig rig;
 		int64_t cuts[] = {1, 2, 3};
@@ -220,40 +216,31 @@ static void test_steps_hold_all_orderings(void **state)
 		rig.config.backward_cut_count = 2;
 		struct rig_input in = rig_input(&rig, "train");
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
-		if (cases[i].when == MADE)
-			setenv(RH_HOOK_MAKE_WEIGHTS, "1", 1);
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
-		unsetenv(RH_HOOK_MAKE_WEIGHTS);
 		listen(&rig);
 		rh_updater_weights_first(rig.session.updater);
 		steps_as_training(&rig, &in, cases[i].clip, cases[i].when == JOINED ? 2 : 1);
 		check_ok(rh_updater_finish(rig.session.updater));
-		int64_t count, forgotten, uploads = 0, downloads = 0, made = 0;
+		int64_t count, forgotten, uploads = 0, downloads = 0;
 		const struct rh_order_event *event = rh_order_log_events(rec.log, &count, &forgotten);
 		assert_int_equal(forgotten, 0);
 		for (int64_t k = 0; k < count; k++) {
 			uploads += event[k].kind == RH_ORDER_UPLOAD;
 			downloads += event[k].kind == RH_ORDER_DOWNLOAD;
-			made += event[k].kind == RH_ORDER_MADE;
 		}
 		struct rh_order_fault fault;
 		char text[256];
 		check_ok(rh_order_check(event, count, cases[i].staleness, &fault));
 		rh_order_describe(&fault, text, sizeof text);
 		printf("%s, rounds of %d, staleness %d%s: %d events, %d uploads, %d downloads: %s\n", cases[i].device, (int)cases[i].round,
-		       cases[i].staleness,
-		       cases[i].when == JOINED ? ", joined"
-		       : cases[i].when == MADE ? ", weights made on devices"
-		                               : "",
-		       (int)count, (int)uploads, (int)downloads, text);
+		       cases[i].staleness, cases[i].when == JOINED ? ", joined" : "", (int)count, (int)uploads, (int)downloads, text);
 		assert_true(uploads > STEPS && downloads > STEPS);
 		assert_int_equal(fault.ordering, 0);
-		assert_int_equal(made > 0, cases[i].when == MADE);
 		/* without the updater's awaits they would not, nor without the end of the devices' work, or the events of arrivals */
 		int64_t awaits = 3 * rec.blocks;
 		int unwaited = broken_without(event, count, cases[i].staleness, host(), 0, awaits);
 		printf("without awaits: ordering %d\n", unwaited);
-		assert_true(unwaited == 2 || unwaited == 4 || (unwaited == 5 && cases[i].when == MADE));
+		assert_true(unwaited == 2 || unwaited == 4);
 		int ends = broken_without(event, count, cases[i].staleness, host() - 1, lane_token(host() + 1), INT64_MAX);
 		assert_true(ends == 1 || ends == 3);
 		for (int d = 0; d < rec.devices; d++)

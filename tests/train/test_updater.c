@@ -1,9 +1,7 @@
 /* Updates beside the step: the synchronous ones change nothing, the asynchronous ones equal a plain loop with one step of staleness, bit
  * for bit. */
-#include "rig.h"
-
 #include "core/hooks.h"
-#include "run/executor_internal.h"
+#include "rig.h"
 
 enum { STEPS = 24, MICROS = 3 };
 
@@ -15,7 +13,6 @@ struct what {
 	int stop; /* a flush after this step, as evaluating and saving make one; 0: none */
 	int tied; /* a trained table of two uses: steps are not joined */
 	int weights_first;
-	int made; /* devices make the weights of the last blocks */
 	int cut;  /* a stage below each of the upper two layers */
 };
 
@@ -115,7 +112,7 @@ static void as_training(struct rig *rig, const struct rig_input *in, const struc
 		check_ok(rh_updater_finish(updater));
 		rh_updater_watch(updater, NULL, 0);
 		printf("%d passes over %d blocks in %d steps\n", passes, trained, STEPS);
-		assert_true(passes > trained * STEPS || what->made);
+		assert_true(passes > trained * STEPS);
 	}
 }
 
@@ -126,15 +123,9 @@ static struct outcome beside(const struct what *what, int staleness, int joined)
 	struct rig_input in;
 	struct outcome out = {0};
 	start(&rig, what, staleness, &in);
-	int most = (int)rh_executor_steps_in_flight(rig.session.executor), made = 0;
+	int most = (int)rh_executor_steps_in_flight(rig.session.executor);
 	assert_int_equal(most, staleness && !what->tied ? 2 : 1);
 	as_training(&rig, &in, what, joined ? most : 1, &out);
-	for (int d = 0; d < rig.session.devices.count; d++)
-		made += rig.session.executor->on[d].made.pieces;
-	if (what->made)
-		printf("%s on %s: %d pieces up of what weights are made of, %lld bytes for them alone\n", what->model, what->device, made,
-		       (long long)rig.session.plan.stages.made_bytes);
-	assert_int_equal(made > 0, what->made);
 	out.weights = rig_weights(&rig.session, &out.count);
 	rig_close(&rig);
 	return out;
@@ -236,33 +227,6 @@ static void test_weights_before_moments_change_nothing(void **state)
 		}
 }
 
-/* Of stages with room beside them and with little, one round and several, a device alone with all and four. */
-static void test_weights_that_devices_make_change_nothing(void **state)
-{
-	(void)state;
-	static const struct what made[] = {
-	        {.model = "qwen3", .device = "cpu:1"},
-	        {.model = "qwen3", .device = "cpu:1", .cut = 1},
-	        {.model = "qwen3", .device = "cpu:2", .cut = 1, .weights_first = 1},
-	        {.model = "qwen3", .device = "cpu:3", .cut = 1, .round = 2, .stop = 7},
-	        {.model = "llama2", .device = "cpu:2", .cut = 1},
-	        {.model = "llama2", .device = "cpu:4", .cut = 1, .round = 1, .weights_first = 1},
-	        {.model = "llama2", .device = "cpu:4", .cut = 1},
-	        {.model = "smollm2", .device = "cpu:2", .cut = 1, .tied = 1},
-	        {.model = "llama3", .adapter = "adapter", .device = "cpu:2", .cut = 1},
-	};
-	setenv(RH_HOOK_MAKE_WEIGHTS, "1", 1);
-	for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-		for (int clips = 0; clips < 2; clips++) {
-			struct what what = made[i];
-			what.dtype = RH_BF16;
-			what.made = !(what.tied && clips); /* its gradient comes last of all */
-			what.clip = clips ? 0.3 : 0;
-			check_equal(&what, 0, 0);
-		}
-	unsetenv(RH_HOOK_MAKE_WEIGHTS);
-}
-
 /* A gradient that is not finite: its norm is told, nothing hangs. */
 static void test_a_gradient_that_is_not_finite_is_told_by_the_norm(void **state)
 {
@@ -310,7 +274,6 @@ int main(void)
 	        cmocka_unit_test(test_asynchronous_updates_equal_a_plain_loop_one_step_stale),
 	        cmocka_unit_test(test_updates_as_gradients_arrive_equal_a_plain_loop),
 	        cmocka_unit_test(test_weights_before_moments_change_nothing),
-	        cmocka_unit_test(test_weights_that_devices_make_change_nothing),
 	        cmocka_unit_test(test_a_gradient_that_is_not_finite_is_told_by_the_norm),
 	        cmocka_unit_test(test_a_failed_update_is_told_at_the_next_wait),
 	};

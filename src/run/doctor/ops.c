@@ -118,9 +118,8 @@ static int clear_gradients(struct pass *pass)
 }
 
 /* As a run rounds a layer's sums, once they are final. */
-static void round_layer(void *sink, int layer)
+static void round_layer(struct pass *pass, int layer)
 {
-	struct pass *pass = sink;
 	for (int which = 0; which < 2; which++) {
 		int b = pass->model->layer[layer].block[which];
 		if (b < 0 || !pass->rounded[b] || pass->rc)
@@ -139,7 +138,6 @@ static int emit_all(struct pass *pass)
 	int blocks = pass->model->layers - 1, lowest = pass->model->first_trained;
 	struct rh_emit emit = {.model = pass->model,
 	                       .launch = remember,
-	                       .layer_done = round_layer,
 	                       .sink = pass,
 	                       .arena = &arena,
 	                       .saved = &arena,
@@ -156,8 +154,13 @@ static int emit_all(struct pass *pass)
 		rc = clear_gradients(pass);
 	if (!rc)
 		rc = rh_stage_save(&emit, 1, blocks + 1, pass->x, none, &pass->state, &pass->head);
-	if (!rc)
-		rc = rh_stage_backward(&emit, 1, blocks + 1, &pass->state, none, lowest < 1 ? pass->dx : none);
+	struct rh_stage_pass down;
+	for (int l = blocks; !rc && l >= rh_stage_lowest(pass->model, 1); l--) {
+		struct rh_stage_part part = {l, l + 1, 1, blocks + 1};
+		rc = rh_stage_backward_part(&emit, part, &pass->state, &down, none, lowest < 1 ? pass->dx : none);
+		if (!rc)
+			round_layer(pass, l);
+	}
 	if (!rc && lowest < 1) {
 		rc = rh_stage_save(&emit, 0, 1, none, none, &pass->state, NULL);
 		if (!rc)

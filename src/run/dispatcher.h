@@ -1,0 +1,132 @@
+/* Issues the commands of the lowering (run/lower.h) to all devices, in virtual time as in real. For each device it issues the command of
+ * the lowest position that is not held, and sleeps when all are. Held is a command that waits for one that has not been issued, or that the
+ * optimizer has not answered; and a device that has as much ahead of it as its streams take.
+ *
+ * What has been issued ends without anything more being issued: waits point to smaller positions. */
+#ifndef RH_RUN_DISPATCHER_H
+#define RH_RUN_DISPATCHER_H
+
+#include "run/lower.h"
+#include "run/waits.h"
+
+enum {
+	DISPATCH_EVENTS = 128, /* of a stream: records that can still be told apart */
+	DISPATCH_MARKERS = 32, /* of a device */
+	DISPATCH_LAUNCHES =
+	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
+};
+
+/* Beside the command of the same number. */
+struct dispatch_command {
+	int64_t next;      /* position in its lane, -1: none yet */
+	int64_t sequence;  /* 0: to be issued; of those issued on its stream; elsewhere 1 */
+	int64_t slot;      /* of those lowered, by number */
+	signed char place; /* of its step among those in flight; DISPATCH_AHEAD */
+	char is_wanted;    /* somebody waits for it */
+	char is_asked;     /* the optimizer is told of it */
+};
+
+/* A stream's events are recorded in turn. */
+struct dispatch_stream {
+	struct rh_event *event[DISPATCH_EVENTS];
+	int64_t recorded[DISPATCH_EVENTS]; /* sequence */
+	int64_t records, issued;
+	int64_t *seen; /* of each stream: sequence that this one comes after */
+	struct rh_trace_span *span;
+};
+
+/* The end of a step on one of a device's streams: once the command has been issued. */
+struct dispatch_end {
+	int64_t position;
+	int is_open;
+};
+
+struct dispatch_device {
+	int64_t launched, finished; /* at least */
+	struct {
+		struct rh_event *event;
+		int64_t launched;
+	} marker[DISPATCH_MARKERS];
+	int markers, first_marker;
+	int64_t lowered;               /* position at which its latest slot begins */
+	int blocks_left;               /* lanes of uploads in any order that have something */
+	int is_held;                   /* its computation: a wait has been begun */
+	struct dispatch_end end[2][3]; /* [flight]: of computation, results, gradients */
+};
+
+/* A slot that has been lowered: host buffers of boundaries that it takes and gives back, with what is still to be issued of it. */
+struct dispatch_slot {
+	int writes;           /* of a micro-batch */
+	int64_t taken, given; /* in all, from now on */
+};
+
+struct run_dispatcher {
+	struct dispatch_command *command;
+	size_t capacity;
+	int64_t first, taken;           /* positions of command[0], and of the next to be taken over */
+	int64_t *head, *tail, *blocked; /* of each lane */
+	int *serving;                   /* lanes of the optimizer with something to do */
+	int served;
+	struct dispatch_stream *stream;
+	struct dispatch_device *device;
+	struct dispatch_slot *slot; /* in the order of the program */
+	size_t slots, slot_capacity, oldest_slot;
+	int64_t first_slot, present_slot; /* numbers */
+	int64_t *spooled;                 /* copies to and from the rings of NVMe, which are issued in their order */
+	size_t spools, spool_capacity, next_spool;
+	int64_t *read;            /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
+	int64_t step;             /* of the command that is issued, or was last */
+	int is_ending;            /* the last step that was begun is being finished */
+	int is_due;               /* the optimizer is to be told something */
+	int64_t changes;          /* of the updater's, when it was asked last */
+	int64_t left, left_ahead; /* commands of streams to be issued; of them for a step that has not begun */
+	int64_t left_of[2];       /* of each step in flight */
+};
+
+struct rh_executor;
+int dispatcher_create(struct rh_executor *executor) RH_MUST;
+void dispatcher_destroy(struct rh_executor *executor);
+
+/* What has been lowered is taken over, for the step of this place; DISPATCH_AHEAD: for one that has not begun; DISPATCH_DONE:
+ * all of it is done. */
+enum { DISPATCH_AHEAD = -1, DISPATCH_DONE = -2 };
+int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
+/* What is taken over next is this slot. */
+int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
+
+/* Issues until nothing is left of the call, of a step, or of what has been lowered; or until a device has nothing more to do: the next
+ * step's first slots may go beside this one's last. Slots of the call's program are lowered as they are needed. */
+enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE, DISPATCH_LOWERED };
+int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place) RH_MUST;
+/* Issues uploads of the next step while gradients of this one are still taken. */
+int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
+/* The optimizer is told what can be told when devices have come to rest; stages that update themselves have done so. */
+int dispatcher_settle(struct rh_executor *executor) RH_MUST;
+/* What is not issued never will be: uploads for a step that comes otherwise, or all after a fault. */
+void dispatcher_drop(struct rh_executor *executor);
+void dispatcher_drop_ahead(struct rh_executor *executor, int device);
+/* Commands before this position are over on devices; of the optimizer's some may not be, and what comes from them on stays. */
+void dispatcher_forget(struct rh_executor *executor, int64_t before);
+
+/* What a device's computation waits for that waits for this command. */
+enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command);
+/* The device's copy of a gradient that goes through the staging is enqueued: the staging's thread tells the optimizer. */
+int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block) RH_MUST;
+
+/* A host buffer was taken for the boundary that the command sends, or given back by its last reader. */
+void dispatcher_count_buffer(struct rh_executor *executor, const struct rh_command *command, int is_taken, int is_given);
+
+/* issue.c: one command on its stream, after all that it waits for. */
+int issue_command(struct rh_executor *executor, const struct rh_command *command) RH_MUST;
+/* Of struct rh_emit, for struct run_device. */
+struct rh_op;
+int issue_launch(void *sink, const struct rh_op *op) RH_MUST;
+/* One event of its stream that stands for the command, perhaps with more. */
+int issue_event(struct rh_executor *executor, const struct rh_command *command, struct rh_event **out, int64_t *sequence) RH_MUST;
+
+static inline struct dispatch_command *dispatch_at(const struct run_dispatcher *dispatcher, int64_t position)
+{
+	return &dispatcher->command[position - dispatcher->first];
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Host buffers of boundaries, given out as copies from devices are issued: first in, first out. */
+#include "run/dispatcher_internal.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+/* What a micro-batch of the slot takes of the host's buffers, and how many it is the last to read. */
+static void count_buffers(const struct rh_executor *executor, const struct rh_slot *slot, int *writes, int *frees)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int forward = slot->kind == RH_SLOT_FORWARD, trains = executor->trains;
+	int from_above = slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < options->model->layers);
+	*writes = !forward && slot->kind != RH_SLOT_INFER && slot->lo > options->model->first_trained;
+	for (int l = slot->lo + 1; forward && l <= slot->hi; l++)
+		*writes += rh_boundary_readers(options->plan, trains, l) > 0;
+	*frees = from_above + (forward ? rh_boundary_readers(options->plan, trains, slot->lo) == 1 : slot->lo > 0);
+}
+
+int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	int rc = rh_grow(&dispatcher->slot, &dispatcher->slot_capacity, dispatcher->slots + 1, sizeof *dispatcher->slot), writes = 0,
+	    frees = 0;
+	if (rc)
+		return rc;
+	if (slot->kind != RH_SLOT_WEIGHT_GRADIENT)
+		count_buffers(executor, slot, &writes, &frees);
+	dispatcher->present_slot = dispatcher->first_slot + (int64_t)dispatcher->slots;
+	dispatcher->slot[dispatcher->slots++] =
+	        (struct dispatch_slot){.writes = writes, .taken = writes * slot->count, .given = frees * slot->count};
+	return 0;
+}
+
+static void pass_slots(struct run_dispatcher *dispatcher)
+{
+	while (dispatcher->oldest_slot < dispatcher->slots && !dispatcher->slot[dispatcher->oldest_slot].taken &&
+	       !dispatcher->slot[dispatcher->oldest_slot].given)
+		dispatcher->oldest_slot++;
+}
+
+/* Is there a buffer for a boundary that a device sends, and after it still one for each that the slots before have to send? Slots were
+ * counted one after the other when the buffers were: the oldest can always go on. */
+int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	int64_t own = dispatch_at(dispatcher, command->position)->slot - dispatcher->first_slot;
+	int64_t unused = executor->boundaries.free_count;
+	if (!unused)
+		return 0;
+	pass_slots(dispatcher);
+	if (own == (int64_t)dispatcher->oldest_slot)
+		return 1;
+	unused--;
+	for (size_t i = dispatcher->oldest_slot; i < dispatcher->slots; i++) {
+		const struct dispatch_slot *slot = &dispatcher->slot[i];
+		int64_t taken = slot->taken - ((int64_t)i == own);
+		if (taken && (unused < slot->writes || unused < taken - slot->given))
+			return 0;
+		unused += slot->given - taken;
+	}
+	return 1;
+}
+
+/* A buffer was taken, or read. */
+void dispatcher_count_buffer(struct rh_executor *executor, const struct rh_command *command, int is_taken, int is_given)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	struct dispatch_slot *slot = &dispatcher->slot[dispatch_at(dispatcher, command->position)->slot - dispatcher->first_slot];
+	slot->taken -= is_taken;
+	slot->given -= is_given;
+}
+
+void dispatcher_forget_slots(struct run_dispatcher *dispatcher)
+{
+	pass_slots(dispatcher);
+	dispatcher->slots -= dispatcher->oldest_slot;
+	memmove(dispatcher->slot, dispatcher->slot + dispatcher->oldest_slot, dispatcher->slots * sizeof *dispatcher->slot);
+	dispatcher->first_slot += (int64_t)dispatcher->oldest_slot;
+	dispatcher->oldest_slot = 0;
+}

@@ -1,0 +1,22 @@
+/* Inside the dispatcher: dispatcher*.c. */
+#ifndef RH_RUN_DISPATCHER_INTERNAL_H
+#define RH_RUN_DISPATCHER_INTERNAL_H
+
+#include "run/executor_internal.h"
+
+/* Nothing that the lane's next command waits for is still to be issued, told or answered. */
+int dispatcher_is_ready(struct rh_executor *executor, int lane);
+/* The lane's next command is done with. */
+void dispatcher_advance(struct run_dispatcher *dispatcher, int lane);
+
+/* dispatcher_serve.c. 1: something was done; 0: nothing, for now; or a fault. may_wait: what the host waits for itself, of which one is
+ * done at most. */
+int dispatcher_serve(struct rh_executor *executor, int may_wait) RH_MUST;
+/* The host's additions, once the device has sent what is added. */
+int dispatcher_add_pieces(struct rh_executor *executor) RH_MUST;
+
+/* dispatcher_buffers.c: whether there is a buffer for the boundary that a command sends; slots that are over are forgotten. */
+int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command);
+void dispatcher_forget_slots(struct run_dispatcher *dispatcher);
+
+#endif

@@ -1,0 +1,187 @@
+/* What lanes tell the optimizer and ask it, and what the host adds itself. */
+#include "run/dispatcher_internal.h"
+
+#include <limits.h>
+
+/* Its waits are over on the host, too. */
+static int await_issued(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int rc = 0;
+	for (int i = 0; !rc && i < command->waits; i++) {
+		int64_t position = lanes->wait[command->first_wait + i], sequence;
+		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		struct rh_event *event;
+		if (!other || lanes->lane[other->lane].queue != RH_QUEUE_STREAM)
+			continue;
+		rc = issue_event(executor, other, &event, &sequence);
+		rc = rc ? rc : event->ops->event_sync(event);
+	}
+	return rc || !executor->staging ? rc : rh_staging_finish(executor->staging);
+}
+
+/* A copy that went through the staging is there when its thread says so, on that thread. */
+static void arrives_staged(void *context, int which)
+{
+	struct rh_executor *executor = context;
+	int blocks = executor->options.model->blocks, block = which % blocks;
+	rh_updater_arrives(executor->options.updater, block, executor->on[which / blocks].downloaded[block]);
+	atomic_store_explicit(&executor->arriving[block], 0, memory_order_release);
+}
+
+/* The device that sends the gradient down; -1: several do, or none. */
+static int sender(const struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int device = -1;
+	for (int i = 0; i < command->waits; i++) {
+		int64_t position = lanes->wait[command->first_wait + i];
+		const struct rh_lane *lane = position < lanes->first ? NULL : &lanes->lane[rh_command_at(lanes, position)->lane];
+		if (lane && lane->queue == RH_QUEUE_STREAM)
+			device = device < 0 ? lane->owner : INT_MAX;
+	}
+	return device == INT_MAX ? -1 : device;
+}
+
+/* 1: told; 0: not yet; or a fault. */
+static int tell_arrived(struct rh_executor *executor, const struct rh_command *command, int may_wait)
+{
+	const struct rh_executor_options *options = &executor->options;
+	int b = command->block, device = sender(executor, command);
+	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
+	if (executor->is_stretch)
+		return 1;
+	if (options->model->block[b].uses == 2 || device < 0) {
+		int rc = may_wait ? await_issued(executor, command) : 0;
+		if (rc || !may_wait)
+			return rc;
+		rh_updater_arrives(options->updater, b, NULL);
+		return 1;
+	}
+	if (!run_is_staged(executor, rh_store_gradient(options->store, b), bytes)) {
+		rh_updater_arrives(options->updater, b, executor->on[device].downloaded[b]);
+		return 1;
+	}
+	int rc = may_wait ? rh_staging_finish(executor->staging) : 0;
+	return rc ? rc : !atomic_load_explicit(&executor->arriving[b], memory_order_acquire);
+}
+
+int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block)
+{
+	atomic_store_explicit(&executor->arriving[block], 1, memory_order_relaxed);
+	return rh_staging_then(executor->staging, arrives_staged, executor, device * executor->options.model->blocks + block);
+}
+
+static int tell_uploads_over(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct lowering *lowering = &executor->lowering;
+	int devices = executor->options.devices, b = command->block, count = 0;
+	struct rh_event **event = &executor->uploading[b * devices];
+	const struct rh_lanes *lanes = &lowering->lanes;
+	for (int i = 0; i < command->waits; i++) {
+		int64_t position = lanes->wait[command->first_wait + i];
+		const struct rh_lane *lane = position < lanes->first ? NULL : &lanes->lane[rh_command_at(lanes, position)->lane];
+		if (lane && lane->queue == RH_QUEUE_STREAM)
+			event[count++] = executor->on[lane->owner].uploaded[b];
+	}
+	rh_updater_uploaded(executor->options.updater, b, event, count);
+	return 1;
+}
+
+/* Of stages that update themselves: here and now. */
+static int update_block(struct rh_executor *executor, const struct rh_command *command, int may_wait)
+{
+	const struct rh_stretch *stretch = executor->stretch;
+	int rc = may_wait ? 0 : -EAGAIN;
+	if (rc)
+		return 0;
+	rc = await_issued(executor, rh_command_at(&executor->lowering.lanes, executor->lowering.arrival[command->block]));
+	rc = rc ? rc : stretch->update(stretch->context, command->step, command->block);
+	return rc ? rc : 1;
+}
+
+/* A step that computes no more does not tell of its update's fault: the next one does, or the norm. */
+static int served(const struct rh_executor *executor, int rc)
+{
+	if (rc && executor->dispatcher.is_ending)
+		rh_error_clear();
+	return rc ? rc * !executor->dispatcher.is_ending : 1;
+}
+
+/* 1: done; 0: not yet; or a fault. */
+static int serve(struct rh_executor *executor, const struct rh_command *command, int may_wait)
+{
+	struct rh_updater *updater = executor->options.updater;
+	switch (command->kind) {
+	case RH_COMMAND_GRADIENT_ARRIVED:
+		return tell_arrived(executor, command, may_wait);
+	case RH_COMMAND_UPLOADS_OVER:
+		return tell_uploads_over(executor, command);
+	case RH_COMMAND_WEIGHTS_READY:
+		if (executor->is_stretch)
+			return update_block(executor, command, may_wait);
+		if (!rh_updater_has_weights(updater, command->block))
+			return 0;
+		return served(executor, rh_updater_await_weights(updater, command->block));
+	case RH_COMMAND_GRADIENT_TAKEN:
+		if (executor->is_stretch)
+			return 1;
+		if (!rh_updater_has_gradient(updater, command->block))
+			return 0;
+		return served(executor, rh_updater_await_gradient(updater, command->block));
+	default:
+		return 1;
+	}
+}
+
+/* 1: something was done. */
+int dispatcher_serve(struct rh_executor *executor, int may_wait)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	int any = 0;
+	dispatcher->is_due = 0;
+	dispatcher->changes = executor->options.updater ? rh_updater_changes(executor->options.updater) : 0;
+	for (int i = 0; i < dispatcher->served; i++) {
+		int lane = dispatcher->serving[i], rc = 1;
+		while (rc > 0 && dispatcher->head[lane] >= 0 && dispatcher_is_ready(executor, lane)) {
+			rc = serve(executor, rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]), may_wait && !any);
+			if (rc <= 0)
+				break;
+			dispatch_at(dispatcher, dispatcher->head[lane])->sequence = 1;
+			dispatcher_advance(dispatcher, lane);
+			any = 1;
+		}
+		if (rc < 0)
+			return rc;
+		if (dispatcher->head[lane] < 0)
+			dispatcher->serving[i--] = dispatcher->serving[--dispatcher->served];
+	}
+	return any;
+}
+
+/* The host's additions, once the device has sent what is added. */
+int dispatcher_add_pieces(struct rh_executor *executor)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int lane = executor->lowering.caller, any = 0;
+	while (dispatcher->head[lane] >= 0 && dispatcher_is_ready(executor, lane)) {
+		const struct rh_command *command = rh_command_at(lanes, dispatcher->head[lane]);
+		int rc = await_issued(executor, command);
+		if (rc)
+			return rc;
+		run_add_use(executor, command);
+		dispatch_at(dispatcher, dispatcher->head[lane])->sequence = 1;
+		dispatcher_advance(dispatcher, lane);
+		dispatcher->is_due = any = 1;
+	}
+	return any;
+}
+
+int dispatcher_settle(struct rh_executor *executor)
+{
+	int rc;
+	while ((rc = dispatcher_serve(executor, 1)) > 0)
+		;
+	return rc;
+}

@@ -1,0 +1,569 @@
+/* A command becomes calls of its device: waits, the copy or the launches, and records of what others wait for. Numbers become addresses
+ * here and nowhere else. */
+#include "run/executor_internal.h"
+#include "run/trace.h"
+
+#include "core/minmax.h"
+
+enum { MARKER_LAUNCHES = 24 };
+
+static const struct rh_lane *lane_of(const struct rh_executor *executor, const struct rh_command *command)
+{
+	return &executor->lowering.lanes.lane[command->lane];
+}
+
+static int stream_of(const struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lane *lane = lane_of(executor, command);
+	return lower_lane(lane->owner, lane->stream);
+}
+
+/* ---- order ---- */
+
+static int record_event(struct rh_executor *executor, int stream)
+{
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
+	int i = (int)(at->records % DISPATCH_EVENTS);
+	at->recorded[i] = at->issued;
+	at->records++;
+	return device->ops->record(device, (enum rh_stream)(stream % RH_STREAMS), at->event[i]);
+}
+
+int issue_event(struct rh_executor *executor, const struct rh_command *command, struct rh_event **out, int64_t *sequence)
+{
+	int stream = stream_of(executor, command), rc = 0;
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	int64_t wanted = dispatch_at(&executor->dispatcher, command->position)->sequence, oldest = rh_max(at->records - DISPATCH_EVENTS, 0);
+	int64_t i = at->records;
+	RH_ASSERT(wanted > 0);
+	while (i > oldest && at->recorded[(i - 1) % DISPATCH_EVENTS] >= wanted)
+		i--;
+	if (i == at->records)
+		rc = record_event(executor, stream);
+	*out = at->event[i % DISPATCH_EVENTS];
+	*sequence = at->recorded[i % DISPATCH_EVENTS];
+	return rc;
+}
+
+static int wait_for(struct rh_executor *executor, const struct rh_command *command, const struct rh_command *other)
+{
+	int own = stream_of(executor, command), stream = stream_of(executor, other), rc;
+	struct rh_device *device = executor->options.device[own / RH_STREAMS];
+	int64_t *seen = &executor->dispatcher.stream[own].seen[stream], sequence;
+	struct rh_event *event;
+	if (own == stream || *seen >= dispatch_at(&executor->dispatcher, other->position)->sequence)
+		return 0;
+	rc = issue_event(executor, other, &event, &sequence);
+	if (rc)
+		return rc;
+	*seen = sequence;
+	if (own % RH_STREAMS == RH_STREAM_COMPUTE)
+		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(other), event);
+	return device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), event);
+}
+
+static int wait_for_all(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int rc = 0;
+	for (int i = 0; !rc && i < command->waits; i++) {
+		int64_t position = lanes->wait[command->first_wait + i];
+		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		if (other && lane_of(executor, other)->queue == RH_QUEUE_STREAM)
+			rc = wait_for(executor, command, other);
+	}
+	return rc;
+}
+
+/* ---- the trace ---- */
+
+static enum rh_span_kind span_kind(const struct rh_executor *executor, const struct rh_command *command)
+{
+	int top = command->stage.hi == executor->options.model->layers;
+	switch (command->kind) {
+	case RH_COMMAND_FORWARD:
+		return RH_SPAN_FORWARD;
+	case RH_COMMAND_RECOMPUTE:
+		return top ? RH_SPAN_FUSED : RH_SPAN_RECOMPUTE;
+	case RH_COMMAND_BACKWARD:
+		return top ? RH_SPAN_FUSED : RH_SPAN_BACKWARD;
+	case RH_COMMAND_WEIGHT_GRADIENT:
+		return RH_SPAN_WEIGHT_GRADIENT;
+	default:
+		return RH_SPAN_COPY;
+	}
+}
+
+/* Pieces that follow one another are one span, and so is what a micro-batch computes without waiting. */
+static int goes_on(const struct rh_executor *executor, const struct rh_trace_span *span, const struct rh_command *next)
+{
+	if (!next || next->waits || next->stage.lo != span->lo || next->stage.hi != span->hi)
+		return 0;
+	if (next->kind == RH_COMMAND_ROUND)
+		return 1;
+	return span_kind(executor, next) == span->kind && next->micro_batch == span->micro_batch && next->kind != RH_COMMAND_CLEAR;
+}
+
+static int begin_span(struct rh_executor *executor, const struct rh_command *command)
+{
+	int stream = stream_of(executor, command);
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	int bulk = stream % RH_STREAMS == RH_STREAM_WEIGHTS || stream % RH_STREAMS == RH_STREAM_GRADIENTS;
+	int64_t bytes = rh_max(command->from.bytes, command->to.bytes) * (command->kind == RH_COMMAND_COPY);
+	if (at->span)
+		at->span->bytes += bytes;
+	if (at->span || !executor->trace || !executor->trains || command->step != executor->traced_step ||
+	    command->kind == RH_COMMAND_CLEAR || command->kind == RH_COMMAND_ROUND || (command->kind == RH_COMMAND_COPY && !bytes))
+		return 0;
+	struct rh_trace_span span = {.kind = span_kind(executor, command),
+	                             .device = stream / RH_STREAMS,
+	                             .lane = stream % RH_STREAMS,
+	                             .lo = command->stage.lo,
+	                             .hi = command->stage.hi,
+	                             .micro_batch = bulk ? -1 : command->micro_batch,
+	                             .bytes = bytes};
+	return rh_trace_begin(executor->trace, executor->options.device[stream / RH_STREAMS], &span, &at->span);
+}
+
+static int end_span(struct rh_executor *executor, const struct rh_command *command)
+{
+	int stream = stream_of(executor, command);
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	int64_t next = dispatch_at(&executor->dispatcher, command->position)->next;
+	if (!at->span || goes_on(executor, at->span, next < 0 ? NULL : rh_command_at(&executor->lowering.lanes, next)))
+		return 0;
+	struct rh_trace_span *span = at->span;
+	at->span = NULL;
+	return rh_trace_end(executor->options.device[stream / RH_STREAMS], span);
+}
+
+/* ---- copies ---- */
+
+static char *device_address(const struct rh_executor *executor, struct rh_place place)
+{
+	const struct run_device *on = &executor->on[place.device];
+	const struct rh_plan *plan = executor->options.plan;
+	switch (place.room) {
+	case RH_ROOM_WEIGHTS:
+		return on->weights + place.first;
+	case RH_ROOM_SUMS:
+		return on->sums + place.first;
+	case RH_ROOM_ROUNDED:
+		return on->rounded + place.first;
+	case RH_ROOM_BOUNDARY:
+		return on->boundary + place.number * rh_align_up(plan->boundary_bytes, RH_ALIGN);
+	case RH_ROOM_MICRO:
+		return on->micro + place.number * rh_align_up(plan->micro_bytes, RH_ALIGN);
+	case RH_ROOM_RESULT:
+		return on->result + place.number * rh_align_up(plan->result_bytes, RH_ALIGN);
+	default:
+		RH_ASSERT(!"a room of no device");
+		return NULL;
+	}
+}
+
+static char *host_address(const struct rh_executor *executor, struct rh_place place)
+{
+	struct rh_store *store = executor->options.store;
+	switch (place.room) {
+	case RH_ROOM_HOST_GRADIENT:
+		return (char *)rh_store_gradient(store, place.number) + place.first;
+	case RH_ROOM_HOST_SUM:
+		return (char *)rh_store_sum(store, place.number / 2, place.number % 2) + place.first;
+	case RH_ROOM_HOST_MICRO:
+		return executor->micro[place.number];
+	case RH_ROOM_HOST_RESULT:
+		return executor->result[place.number];
+	case RH_ROOM_HOST_FOLD:
+		return (char *)executor->fold[place.number];
+	default:
+		RH_ASSERT(!"a room of the host's that has no address");
+		return NULL;
+	}
+}
+
+/* From memory, or page by page from NVMe. */
+static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const char *from = rh_store_weights(options->store, command->block);
+	char *to = device_address(executor, command->to);
+	struct rh_event *uploaded = executor->on[device->index].uploaded[command->block];
+	executor->version[command->block] = rh_store_version(options->store, command->block);
+	int rc = from ? run_copy_up(executor, device, RH_STREAM_WEIGHTS, to, from + command->from.first, command->from.bytes)
+	              : run_feed_up(executor->feed, device->index, RH_STREAM_WEIGHTS, to, command->block, command->from.first,
+	                            command->from.bytes);
+	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
+}
+
+/* A sum of an earlier round that goes through the staging is read here and now, not by the device. */
+static int await_sum(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int64_t sequence;
+	int rc = 0;
+	for (int i = 0; !rc && i < command->waits; i++) {
+		int64_t position = lanes->wait[command->first_wait + i];
+		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		struct rh_event *event;
+		if (!other || lane_of(executor, other)->stream != RH_STREAM_GRADIENTS)
+			continue;
+		rc = issue_event(executor, other, &event, &sequence);
+		rc = rc ? rc : event->ops->event_sync(event);
+	}
+	return rc ? rc : rh_staging_finish(executor->staging);
+}
+
+/* Through the rings to and from NVMe: their buffers have events of their own, as their threads wait for them. */
+static int copy_spooled(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
+{
+	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
+	struct rh_boundary_buffer *buffer;
+	int64_t place = run_place(executor, command);
+	int d = device->index, up = command->to.room == RH_ROOM_BOUNDARY;
+	enum rh_stream stream = up ? RH_STREAM_ACTIVATIONS_UP : RH_STREAM_ACTIVATIONS_DOWN;
+	int rc = up ? rh_boundary_find(&executor->boundaries, kind, command->lo, place, &buffer)
+	            : rh_boundary_acquire(&executor->boundaries, kind, command->lo, place, 1, &buffer);
+	if (!rc && up && buffer->written_by >= 0)
+		rc = device->ops->wait(device, stream, buffer->written[buffer->written_by]);
+	for (int i = 0; !rc && !up && i < executor->options.devices; i++)
+		if (buffer->read_by >> i & 1)
+			rc = device->ops->wait(device, stream, buffer->read[i]);
+	if (rc)
+		return rc;
+	if (up) {
+		rc = run_copy_up(executor, device, stream, device_address(executor, command->to), buffer->memory, command->to.bytes);
+		buffer->read_by |= (uint64_t)1 << d;
+		return rc ? rc : device->ops->record(device, stream, buffer->read[d]);
+	}
+	buffer->read_by = 0;
+	buffer->written_by = d;
+	rc = run_copy_down(executor, device, stream, buffer->memory, device_address(executor, command->from), command->from.bytes);
+	rc = rc ? rc : device->ops->record(device, stream, buffer->written[d]);
+	return rc ? rc : rh_boundary_sent(&executor->boundaries, buffer);
+}
+
+/* To and from a buffer of host memory, which is the boundary's from the copy down to the last copy up. */
+static int copy_boundary(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
+{
+	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
+	struct rh_boundaries *boundaries = &executor->boundaries;
+	struct rh_boundary_buffer *buffer;
+	int64_t place = run_place(executor, command);
+	int devices = executor->options.devices, up = command->to.room == RH_ROOM_BOUNDARY;
+	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
+	int rc = up ? rh_boundary_find(boundaries, kind, command->lo, place, &buffer)
+	            : rh_boundary_acquire(boundaries, kind, command->lo, place, readers, &buffer);
+	int64_t *read = rc ? NULL : &executor->dispatcher.read[(buffer - boundaries->buffer) * devices];
+	if (rc)
+		return rc;
+	if (up) {
+		int64_t unused = boundaries->free_count;
+		read[device->index] = command->position;
+		rh_boundary_release(boundaries, kind, command->lo, place);
+		dispatcher_count_buffer(executor, command, 0, boundaries->free_count > unused);
+		return run_copy_up(executor, device, RH_STREAM_ACTIVATIONS_UP, device_address(executor, command->to), buffer->memory,
+		                   command->to.bytes);
+	}
+	dispatcher_count_buffer(executor, command, 1, 0);
+	for (int d = 0; !rc && d < devices; d++) {
+		if (read[d] >= executor->dispatcher.first)
+			rc = wait_for(executor, command, rh_command_at(&executor->lowering.lanes, read[d]));
+		read[d] = LOWER_NEVER;
+	}
+	return rc ? rc
+	          : run_copy_down(executor, device, RH_STREAM_ACTIVATIONS_DOWN, buffer->memory, device_address(executor, command->from),
+	                          command->from.bytes);
+}
+
+/* The last piece of a gradient is on its way, which the optimizer will be told of. */
+static int note_gradient(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
+{
+	struct rh_store *store = executor->options.store;
+	int b = command->block;
+	if (!dispatch_at(&executor->dispatcher, command->position)->is_asked || executor->is_stretch ||
+	    command->to.room != RH_ROOM_HOST_GRADIENT)
+		return 0;
+	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->on[device->index].downloaded[b]);
+	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
+	if (rc || !run_is_staged(executor, rh_store_gradient(store, b), bytes))
+		return rc;
+	return dispatcher_stage_arrival(executor, device->index, b);
+}
+
+static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, const struct rh_command *command)
+{
+	int up = command->from.device < 0, rc = 0;
+	if (command->from.room == RH_ROOM_HOST_WEIGHTS)
+		return copy_weights(executor, device, command);
+	if ((up ? command->from : command->to).room == RH_ROOM_HOST_BOUNDARY)
+		return executor->boundaries.spool ? copy_spooled(executor, device, command) : copy_boundary(executor, device, command);
+	if (!up) {
+		rc = run_copy_down(executor, device, stream, host_address(executor, command->to), device_address(executor, command->from),
+		                   command->from.bytes);
+		return rc ? rc : note_gradient(executor, device, command);
+	}
+	const char *from = host_address(executor, command->from);
+	if (command->from.room == RH_ROOM_HOST_SUM && run_is_staged(executor, from, command->from.bytes))
+		rc = await_sum(executor, command);
+	return rc ? rc : run_copy_up(executor, device, stream, device_address(executor, command->to), from, command->from.bytes);
+}
+
+/* ---- computation ---- */
+
+int issue_launch(void *sink, const struct rh_op *op)
+{
+	struct run_device *on = sink;
+	on->executor->dispatcher.device[on->index].launched++;
+	return on->device->ops->launch(on->device, RH_STREAM_COMPUTE, op);
+}
+
+/* Where the blocks of the command's stage lie. */
+static void name_blocks(struct run_device *on, const struct rh_command *command)
+{
+	const struct rh_model *model = on->executor->options.model;
+	int64_t *offset = on->executor->offset;
+	int is_forward = command->kind == RH_COMMAND_FORWARD;
+	if (on->stage.lo == command->stage.lo && on->stage.hi == command->stage.hi && on->stage_weights == command->at.weights &&
+	    on->is_forward == is_forward)
+		return;
+	(void)rh_plan_upload_layout(model, command->stage.lo, command->stage.hi, !is_forward && command->stage.hi < model->layers, offset);
+	for (int b = 0; b < model->blocks; b++)
+		on->emit.weights[b] = offset[b] < 0 ? NULL : on->weights + command->at.weights + offset[b];
+	(void)rh_plan_gradient_layout(model, command->stage.lo, command->stage.hi, offset);
+	for (int i = 0; i < 2 * model->blocks; i++)
+		on->emit.gradient[i / 2][i % 2] = offset[i] < 0 ? NULL : (float *)on->sums + offset[i];
+	on->stage = command->stage;
+	on->stage_weights = command->at.weights;
+	on->is_forward = is_forward;
+}
+
+static struct rh_view boundary_view(const struct run_device *on, int number)
+{
+	const struct rh_executor_options *options = &on->executor->options;
+	if (number < 0)
+		return (struct rh_view){0};
+	char *at = on->boundary + number * rh_align_up(options->plan->boundary_bytes, RH_ALIGN);
+	return rh_view_of(at, options->model->dtype, on->emit.shape.tokens, options->model->config->hidden_size);
+}
+
+static void begin_emission(struct run_device *on, const struct rh_command *command)
+{
+	struct rh_executor *executor = on->executor;
+	const struct rh_plan *plan = executor->options.plan;
+	name_blocks(on, command);
+	if (command->micro_batch < 0)
+		return;
+	on->emit.step = (uint32_t)command->step;
+	on->emit.micro_batch = (uint32_t)command->micro_batch;
+	on->emit.shape = executor->batch[run_place(executor, command)].shape;
+	on->emit.micro = on->micro + command->at.micro * rh_align_up(plan->micro_bytes, RH_ALIGN);
+	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
+	on->emit.loss_scale = run_loss_scale(executor, command);
+}
+
+static struct rh_head_out results(struct run_device *on, int number)
+{
+	const struct rh_executor_options *options = &on->executor->options;
+	int64_t rows = on->emit.shape.head_rows, cols = on->executor->trains ? 0 : options->score_cols;
+	struct rh_result_layout at = rh_plan_result_layout(&on->emit.shape, cols);
+	if (number < 0)
+		return (struct rh_head_out){0};
+	char *memory = on->result + number * rh_align_up(options->plan->result_bytes, RH_ALIGN);
+	struct rh_view scores = rh_view_of(memory + at.scores, RH_F32, rows, cols);
+	struct rh_head_out head = {.loss = rh_view_of(memory + at.loss, RH_F32, rows, 1),
+	                           .hit = rh_view_of(memory + at.hit, RH_I32, rows, 1)};
+	if (cols && options->infer_logits)
+		head.logits = scores;
+	else if (cols)
+		head.choice = scores;
+	return head;
+}
+
+static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)
+{
+	char *base = (place.room == RH_ROOM_SAVED ? on->saved : on->late) + place.first;
+	return (struct rh_arena){.base = base, .capacity = place.bytes};
+}
+
+static struct rh_stage_part part_of(const struct rh_command *command)
+{
+	return (struct rh_stage_part){command->lo, command->hi, command->stage.lo, command->stage.hi};
+}
+
+static int forward(struct run_device *on, const struct rh_command *command)
+{
+	struct rh_head_out head = results(on, command->at.result);
+	struct rh_view x = boundary_view(on, command->at.x), y = boundary_view(on, command->at.y);
+	if (command->to.room != RH_ROOM_SAVED)
+		return rh_stage_forward_part(&on->emit, part_of(command), &on->pass, x, y, &head);
+	struct rh_arena saved = arena_of(on, command->to);
+	on->emit.saved = &saved;
+	int rc = rh_stage_save(&on->emit, command->lo, command->hi, x, y, &on->state, NULL);
+	on->emit.saved = NULL;
+	return rc;
+}
+
+/* Where what weight gradients are made of is kept from here on, if they are put off. */
+static void begin_late(struct run_device *on, struct rh_place place)
+{
+	on->emit.late = NULL;
+	if (place.room != RH_ROOM_LATE)
+		return;
+	on->put_off = arena_of(on, place);
+	on->emit.late = &on->put_off;
+}
+
+static int recompute(struct run_device *on, const struct rh_command *command)
+{
+	struct rh_head_out head = results(on, command->at.result);
+	begin_late(on, command->from);
+	on->emit.saved = on->emit.arena;
+	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->at.x), (struct rh_view){0}, &on->state,
+	                       &head);
+	on->emit.late = NULL;
+	return rc;
+}
+
+static int backward(struct run_device *on, const struct rh_command *command)
+{
+	int is_first = command->hi == command->stage.hi, rc = 0;
+	if (is_first && command->from.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
+		begin_late(on, command->to);
+		struct rh_emit naming = on->emit;
+		struct rh_arena saved = arena_of(on, command->from);
+		naming.launch = NULL;
+		naming.saved = &saved;
+		rc = rh_stage_save(&naming, command->stage.lo, command->stage.hi, boundary_view(on, command->at.x), (struct rh_view){0},
+		                   &on->state, NULL);
+	}
+	on->emit.late = command->to.room == RH_ROOM_LATE ? &on->put_off : NULL;
+	if (!rc)
+		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass, boundary_view(on, command->at.dy),
+		                            boundary_view(on, command->at.dx));
+	on->emit.late = NULL;
+	return rc;
+}
+
+/* What an earlier slot of this device put off, whose operands are named by going its way again. */
+static int weight_gradients(struct run_device *on, const struct rh_command *command)
+{
+	const struct rh_stage *stage = &command->stage;
+	const struct rh_model *model = on->executor->options.model;
+	struct rh_view x = rh_view_of(on->arena.base, model->dtype, on->emit.shape.tokens, model->config->hidden_size);
+	struct rh_head_out head = {.loss = x};
+	struct rh_arena late = arena_of(on, command->from);
+	struct rh_emit naming = on->emit;
+	int rc = 0;
+	naming.launch = NULL;
+	naming.saved = naming.arena;
+	naming.late = &late;
+	if (command->hi == stage->hi)
+		rc = rh_stage_save(&naming, stage->lo, stage->hi, x, (struct rh_view){0}, &on->state, &head);
+	if (!rc && command->hi == stage->hi)
+		rc = rh_stage_backward(&naming, stage->lo, stage->hi, &on->state, x, x);
+	return rc ? rc : rh_stage_weights(&on->emit, command->lo, command->hi, &on->state);
+}
+
+static int clear(struct run_device *on, const struct rh_command *command)
+{
+	struct rh_op fill = {.kind = RH_OP_FILL};
+	fill.operand[RH_FILL_Y] = rh_view_of(on->sums + command->to.first, RH_F32, 1, command->to.bytes / 4);
+	return issue_launch(on, &fill);
+}
+
+static int round_sum(struct run_device *on, const struct rh_command *command)
+{
+	struct rh_op cast = {.kind = RH_OP_CAST};
+	int64_t elements = command->from.bytes / 4;
+	cast.operand[RH_CAST_X] = rh_view_of(on->sums + command->from.first, RH_F32, 1, elements);
+	cast.operand[RH_CAST_Y] = rh_view_of(on->rounded + command->to.first, on->executor->options.model->dtype, 1, elements);
+	return issue_launch(on, &cast);
+}
+
+static int compute(struct run_device *on, const struct rh_command *command)
+{
+	if (command->kind == RH_COMMAND_CLEAR)
+		return clear(on, command);
+	if (command->kind == RH_COMMAND_ROUND)
+		return round_sum(on, command);
+	begin_emission(on, command);
+	switch (command->kind) {
+	case RH_COMMAND_FORWARD:
+		return forward(on, command);
+	case RH_COMMAND_RECOMPUTE:
+		return recompute(on, command);
+	case RH_COMMAND_BACKWARD:
+		return backward(on, command);
+	default:
+		return weight_gradients(on, command);
+	}
+}
+
+/* By markers the dispatcher knows how far a device has come. */
+static int mark(struct rh_executor *executor, struct rh_device *device)
+{
+	struct dispatch_device *at = &executor->dispatcher.device[device->index];
+	int last = (at->first_marker + at->markers + DISPATCH_MARKERS - 1) % DISPATCH_MARKERS;
+	int64_t marked = at->markers ? at->marker[last].launched : at->finished;
+	if (at->launched - marked < MARKER_LAUNCHES || at->markers == DISPATCH_MARKERS)
+		return 0;
+	int next = (at->first_marker + at->markers++) % DISPATCH_MARKERS;
+	at->marker[next].launched = at->launched;
+	return device->ops->record(device, RH_STREAM_COMPUTE, at->marker[next].event);
+}
+
+static int begin_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
+{
+	struct dispatch_device *at = &executor->dispatcher.device[device->index];
+	struct run_waits *waits = run_waits_of(executor, command);
+	int rc = executor->trains && !executor->is_stretch ? run_waits_begin(waits, device) : 0;
+	if (!rc && at->is_held)
+		rc = run_waits_release(waits, device);
+	at->is_held = 0;
+	return rc;
+}
+
+/* Ends of steps on this stream. */
+static int note_ends(struct rh_executor *executor, int d, enum rh_stream stream, int64_t position)
+{
+	static const int which[RH_STREAMS] = {[RH_STREAM_WEIGHTS] = -1,
+	                                      [RH_STREAM_ACTIVATIONS_UP] = -1,
+	                                      [RH_STREAM_COMPUTE] = 0,
+	                                      [RH_STREAM_ACTIVATIONS_DOWN] = 1,
+	                                      [RH_STREAM_GRADIENTS] = 2};
+	int rc = 0;
+	for (int place = 0; !rc && which[stream] >= 0 && place < RUN_FLIGHT; place++) {
+		struct dispatch_end *end = &executor->dispatcher.device[d].end[place][which[stream]];
+		if (!end->is_open || end->position != position)
+			continue;
+		end->is_open = 0;
+		rc = run_device_ended(executor, d, stream, place);
+	}
+	return rc;
+}
+
+int issue_command(struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_lane *lane = lane_of(executor, command);
+	struct rh_device *device = executor->options.device[lane->owner];
+	struct dispatch_command *at = dispatch_at(&executor->dispatcher, command->position);
+	executor->dispatcher.step = command->step;
+	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
+	rc = rc ? rc : wait_for_all(executor, command);
+	rc = rc ? rc : begin_span(executor, command);
+	if (rc)
+		return rc;
+	if (lane->stream == RH_STREAM_COMPUTE)
+		rc = compute(&executor->on[lane->owner], command);
+	else
+		rc = copy(executor, device, lane->stream, command);
+	rc = rc ? rc : end_span(executor, command);
+	at->sequence = ++executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)].issued;
+	if (!rc && at->is_wanted)
+		rc = record_event(executor, lower_lane(lane->owner, lane->stream));
+	if (!rc && lane->stream == RH_STREAM_COMPUTE)
+		rc = mark(executor, device);
+	return rc ? rc : note_ends(executor, lane->owner, lane->stream, command->position);
+}

@@ -1,0 +1,279 @@
+#include "run/lower.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+
+void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_for why)
+{
+	struct lower_pending *pending = &to->pending[lane];
+	if (position < to->lanes.first || to->rc) /* forgotten: it is done */
+		return;
+	to->rc = rh_grow(&pending->wait, &pending->capacity, (size_t)pending->waits + 1, sizeof *pending->wait);
+	if (to->rc)
+		return;
+	pending->wait[pending->waits].position = position;
+	pending->wait[pending->waits++].why = why;
+}
+
+int64_t lower_add(struct lowering *to, const struct rh_command *command)
+{
+	struct lower_pending *pending = &to->pending[command->lane];
+	struct rh_command *added;
+	if (!to->rc)
+		to->rc = rh_lanes_add(&to->lanes, command, &added);
+	if (to->rc)
+		return LOWER_NEVER;
+	int64_t position = added->position;
+	for (int i = 0; !to->rc && i < pending->waits; i++)
+		to->rc = rh_lanes_wait(&to->lanes, pending->wait[i].position, pending->wait[i].why);
+	pending->waits = 0;
+	to->last[command->lane] = position;
+	return position;
+}
+
+struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream)
+{
+	struct rh_command command = {
+	        .kind = kind, .lane = lower_lane(slot->device, stream), .step = slot->step, .micro_batch = -1, .block = -1};
+	if (slot->slot) {
+		command.lo = command.stage.lo = slot->slot->lo;
+		command.hi = command.stage.hi = slot->slot->hi;
+	}
+	command.at = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
+	command.from.device = command.to.device = -1;
+	return command;
+}
+
+/* ---- what is kept between calls ---- */
+
+static int64_t *positions(struct lowering *to, int64_t count)
+{
+	int64_t *position = rh_alloc((size_t)rh_max(count, 1), sizeof *position);
+	for (int64_t i = 0; position && i < count; i++)
+		position[i] = LOWER_NEVER;
+	to->rc = to->rc || position ? to->rc : -ENOMEM;
+	return position;
+}
+
+static void *array(struct lowering *to, int64_t count, size_t size)
+{
+	void *made = rh_alloc((size_t)rh_max(count, 1), size);
+	to->rc = to->rc || made ? to->rc : -ENOMEM;
+	return made;
+}
+
+static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
+{
+	ring->count = count;
+	ring->freed = positions(to, count);
+	ring->read = positions(to, count);
+}
+
+static void make_device(struct lowering *to, struct lower_device *on, const struct lower_limits *limits)
+{
+	const struct rh_plan *plan = to->options->plan;
+	int64_t blocks = to->options->model->blocks;
+	on->weights.capacity = plan->weight_bytes;
+	on->weights.offset = positions(to, blocks);
+	on->weights.generation = array(to, blocks, sizeof(int64_t));
+	on->weights.sent = positions(to, blocks);
+	on->weights.end[0].freed = on->weights.end[1].freed = LOWER_NEVER;
+	make_ring(to, &on->boundary, plan->boundary_buffers);
+	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
+	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
+	on->sums_read = on->sums_sent = on->rounded = on->rounded_sent = LOWER_NEVER;
+	on->up = positions(to, limits->gaps);
+	on->down = positions(to, limits->gaps);
+	on->download = array(to, 2 * blocks, sizeof *on->download);
+	on->piece = array(to, (int64_t)limits->pieces, sizeof *on->piece);
+	on->ahead.kind = -1;
+}
+
+static void make_lanes(struct lowering *to)
+{
+	int devices = to->options->devices, blocks = to->options->model->blocks, rc = 0;
+	for (int d = 0; rc >= 0 && d < devices; d++)
+		for (int s = 0; rc >= 0 && s < RH_STREAMS; s++)
+			rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)s, d, 0});
+	to->caller = rc = rc < 0 ? rc : rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER});
+	to->optimizer = to->caller + 1;
+	for (int i = 0; rc >= 0 && i <= 2 * blocks; i++)
+		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_OPTIMIZER});
+	to->free = to->optimizer + 2 * blocks + 1;
+	for (int i = 0; rc >= 0 && i < devices * blocks; i++)
+		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, i / blocks, 0});
+	to->rc = to->rc ? to->rc : rc < 0 ? rc : 0;
+}
+
+int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *to)
+{
+	int64_t blocks = options->model->blocks, devices = options->devices;
+	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
+	make_lanes(to);
+	to->pending = array(to, to->lanes.lanes, sizeof *to->pending);
+	to->last = positions(to, to->lanes.lanes);
+	to->on = array(to, devices, sizeof *to->on);
+	for (int64_t d = 0; to->on && d < devices; d++)
+		make_device(to, &to->on[d], limits);
+	to->generation = array(to, blocks, sizeof(int64_t));
+	to->ready = positions(to, blocks);
+	to->taken = positions(to, blocks);
+	to->arrival = positions(to, blocks);
+	to->uploads_over = positions(to, blocks);
+	to->arrived = array(to, blocks, sizeof(int));
+	to->summed = positions(to, 2 * blocks);
+	to->uploaded_step = positions(to, blocks);
+	to->uploaded = positions(to, blocks * devices);
+	to->micro_batches = limits->micro_batches;
+	to->written = positions(to, RH_BOUNDARY_KINDS * (options->model->layers + 1) * limits->micro_batches);
+	to->input = positions(to, limits->micro_batches);
+	to->output = positions(to, limits->micro_batches);
+	to->computed = positions(to, limits->micro_batches * devices);
+	to->offset = positions(to, 2 * blocks);
+	to->bytes = positions(to, 2 * blocks);
+	to->load = positions(to, limits->gaps);
+	to->piece = array(to, (int64_t)limits->pieces, sizeof *to->piece);
+	for (int64_t b = 0; b < blocks; b++)
+		to->trainable += options->model->block[b].trainable != 0;
+	to->coming = to->trainable;
+	return to->rc;
+}
+
+static void free_device(struct lower_device *on)
+{
+	rh_free(on->weights.offset);
+	rh_free(on->weights.generation);
+	rh_free(on->weights.sent);
+	struct lower_ring *const rings[] = {&on->boundary, &on->micro, &on->result};
+	for (int i = 0; i < 3; i++) {
+		rh_free(rings[i]->freed);
+		rh_free(rings[i]->read);
+	}
+	rh_free(on->up);
+	rh_free(on->down);
+	rh_free(on->download);
+	rh_free(on->piece);
+}
+
+void lower_destroy(struct lowering *to)
+{
+	for (int d = 0; to->on && d < to->options->devices; d++)
+		free_device(&to->on[d]);
+	for (int i = 0; to->pending && i < to->lanes.lanes; i++)
+		rh_free(to->pending[i].wait);
+	void *const arrays[] = {to->pending,      to->last,     to->on,     to->generation,    to->ready,    to->taken,   to->arrival,
+	                        to->uploads_over, to->arrived,  to->summed, to->uploaded_step, to->uploaded, to->written, to->input,
+	                        to->output,       to->computed, to->offset, to->bytes,         to->load,     to->piece};
+	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+		rh_free(arrays[i]);
+	rh_lanes_free(&to->lanes);
+}
+
+/* ---- calls ---- */
+
+int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
+{
+	for (int64_t place = first; place < first + count; place++) {
+		struct rh_command command = {
+		        .kind = RH_COMMAND_INPUT, .lane = to->caller, .step = step, .micro_batch = place - first, .block = -1};
+		command.from.device = -1;
+		command.to = (struct rh_place){RH_ROOM_HOST_MICRO, -1, (int)place, 0, rh_micro_layout(&to->batch[place].shape).bytes};
+		for (int d = 0; d < to->options->devices; d++)
+			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
+		to->input[place] = lower_add(to, &command);
+	}
+	return to->rc;
+}
+
+int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
+{
+	int64_t cols = to->call.trains ? 0 : to->options->score_cols;
+	for (int64_t place = first; place < first + count; place++) {
+		struct rh_command command = {
+		        .kind = RH_COMMAND_OUTPUT, .lane = to->caller, .step = step, .micro_batch = place - first, .block = -1};
+		command.to.device = -1;
+		command.from = (struct rh_place){RH_ROOM_HOST_RESULT, -1, (int)place, 0,
+		                                 rh_plan_result_layout(&to->batch[place].shape, cols).bytes};
+		lower_await(to, to->caller, to->output[place], RH_WAIT_NEEDS);
+		lower_add(to, &command);
+	}
+	return to->rc;
+}
+
+int lower_begin(struct lowering *to, const struct lower_call *call)
+{
+	int devices = to->options->devices;
+	to->call = *call;
+	to->next_slot = 0;
+	to->makes_gradients = 0;
+	for (int d = 0; d < devices; d++)
+		to->on[d].last_slot = -1;
+	for (size_t i = to->program->slots; i-- > 0;) {
+		struct lower_device *on = &to->on[to->program->slot[i].device];
+		on->last_slot = on->last_slot < 0 ? (int64_t)i : on->last_slot;
+	}
+	for (int d = 0; d < devices; d++) {
+		const struct rh_slot *first = NULL;
+		for (size_t i = 0; to->on[d].ahead.kind >= 0 && !first && i < to->program->slots; i++)
+			first = to->program->slot[i].device == d ? &to->program->slot[i] : NULL;
+		lower_bulk_keep(to, d, first);
+	}
+	return call->is_local ? to->rc : lower_input(to, call->step, call->first_place, call->micro_batches);
+}
+
+/* The first slot that makes gradients: those that the step before has left on devices go first. Its own device's may go in its gaps. */
+static void send_left(struct lowering *to, int but)
+{
+	for (int d = 0; d < to->options->devices; d++)
+		if (d != but)
+			lower_bulk_left(to, d);
+}
+
+int lower_next_slot(struct lowering *to)
+{
+	const struct rh_slot *slot = &to->program->slot[to->next_slot++];
+	struct lower_device *on = &to->on[slot->device];
+	struct lower_slot present = {.to = to, .on = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
+	RH_ASSERT(slot->count > 0);
+	if (on->owes)
+		lower_bulk_left(to, slot->device);
+	on->owes = 0;
+	if (rh_slot_makes_gradients(slot) && !to->makes_gradients && !to->call.is_local)
+		send_left(to, slot->device);
+	to->makes_gradients |= rh_slot_makes_gradients(slot);
+	lower_slot(&present);
+	on->owes = to->call.is_local && rh_slot_makes_gradients(slot) && slot->last_round;
+	if (on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_local && !to->call.is_joined)
+		lower_bulk_left(to, slot->device); /* nothing comes on this device that it could go beside */
+	return to->rc;
+}
+
+int lower_ahead(struct lowering *to)
+{
+	int devices = to->options->devices;
+	for (int d = 0; d < devices; d++) {
+		const struct rh_slot *first = NULL;
+		for (size_t i = 0; !first && i < to->program->slots; i++)
+			first = (to->program->slot[i].device + to->call.shift) % devices == d ? &to->program->slot[i] : NULL;
+		if (first)
+			lower_bulk_ahead(to, d, first);
+	}
+	return to->rc;
+}
+
+int lower_end(struct lowering *to)
+{
+	send_left(to, -1);
+	if (to->call.trains && !to->call.is_local)
+		lower_fold(to, to->call.step);
+	for (int d = 0; d < to->options->devices; d++) {
+		to->on[d].gaps = 0;
+		to->on[d].owes = 0;
+	}
+	return to->rc;
+}
+
+void lower_forget_weights(struct lowering *to, int block)
+{
+	to->generation[block]++;
+}

@@ -1,0 +1,205 @@
+/* Lowering: the slots of a program become commands on lanes (run/lane.h), slot by slot, in the order of the program. It decides contents,
+ * places and order; the dispatcher (run/dispatcher.h) decides when. A pure function of the call and of what the calls before left behind.
+ *
+ * Lanes of device d are its streams, d * RH_STREAMS + stream. Beside them are one of the caller, two of each block at the optimizer, and
+ * one of each device and block for uploads whose order is free. */
+#ifndef RH_RUN_LOWER_H
+#define RH_RUN_LOWER_H
+
+#include "offload/transfer.h"
+#include "run/boundary.h"
+#include "run/executor.h"
+#include "run/lane.h"
+
+enum { LOWER_NEVER = -1 };    /* a position: of no command */
+enum { LOWER_GIVEN_UP = -2 }; /* in place of a kind of slots: what is not issued of its upload is to be dropped */
+
+/* Buffers of device memory, written in turn. */
+struct lower_ring {
+	int64_t *freed, *read; /* of each: the latest commands that read it, of its copy and of its computation */
+	int count, next;
+};
+
+/* The room for weights: uploads go to its two ends in turn, so that one can arrive while the other is read. What lies where is remembered:
+ * unchanged blocks are not sent again. */
+struct lower_weights {
+	int64_t capacity;
+	int turn; /* the end that the latest upload went to: 0 low, 1 high */
+	struct {
+		int64_t bytes; /* of its latest upload */
+		int64_t freed; /* the latest command that reads there */
+	} end[2];
+	int64_t *offset;     /* of each block of the model in the room, -1: not there */
+	int64_t *generation; /* of the bytes there */
+	int64_t *sent;       /* the last command of each block's latest upload */
+};
+
+/* A gradient in the room of rounded ones that is still to be sent. */
+struct lower_download {
+	int sum; /* 2 * block + use */
+	int64_t step;
+	int64_t at, bytes, left;
+};
+
+struct lower_device {
+	struct lower_weights weights;
+	struct lower_ring boundary, micro, result;
+	int64_t sums_read, sums_sent; /* the latest command of computation, and download, that uses the room of sums */
+	int64_t rounded, rounded_sent;
+	/* By number in the device's latest slot: the last copy of a micro-batch's activations up, and down. Bulk copies go behind them. */
+	int64_t *up, *down;
+	int gaps; /* micro-batches of that slot; 0: there was none */
+	struct lower_download *download;
+	int downloads;
+	struct rh_transfer_piece *piece; /* of downloads, laid into the present slot's gaps */
+	int pieces, next_piece;
+	/* The upload of the next step's first slot, which has begun; kind -1: none has. */
+	struct {
+		int kind, lo, hi;
+		int64_t at;
+		int64_t first; /* command */
+	} ahead;
+	int64_t last_slot; /* of the call's program, -1: it has none */
+	int owes;          /* of stages that update themselves: gradients of its slot before are to be used */
+};
+
+struct lower_call {
+	int trains, is_local;
+	int is_joined;                      /* the next step's first slots may go beside this one's last */
+	int64_t step;                       /* of the run: the program's first */
+	int64_t number;                     /* of the call */
+	int64_t first_place, micro_batches; /* of its first step; of a step */
+	int updates;                        /* an update was opened: weights change */
+	int clips;                          /* it waits for all gradients */
+	int shift;                          /* of the round robin */
+};
+
+struct lowering {
+	const struct rh_executor_options *options;
+	const struct rh_micro_batch *batch; /* by place */
+	const struct rh_program *program;
+	struct rh_transfer_limits pieces;
+	int64_t steps_held;
+	struct rh_lanes lanes;
+	int keeps; /* commands stay when they are over, for the checker */
+	struct lower_pending {
+		struct {
+			int64_t position;
+			enum rh_wait_for why;
+		} * wait;
+		int waits;
+		size_t capacity;
+	} * pending;                 /* of each lane: what its next command waits for */
+	int64_t *last;               /* of each lane */
+	int caller, optimizer, free; /* first lanes */
+	struct lower_device *on;
+	struct lower_call call;
+	size_t next_slot;
+	int rc;
+	/* of blocks */
+	int64_t *generation;                             /* moves on with each update */
+	int64_t *ready, *taken, *arrival, *uploads_over; /* latest commands of the optimizer */
+	int *arrived;                                    /* a gradient has, whose update the uploads of the next step wait for */
+	int64_t *summed;                                 /* [2 * block + use]: latest download of that sum */
+	int64_t *uploaded_step;                          /* the latest step that uploaded the block: `number` of its call */
+	int64_t *uploaded;                               /* (blocks, devices): its last commands */
+	int trainable, coming;                           /* blocks; those whose gradients of the step have not arrived */
+	int makes_gradients;                             /* a slot of the step has been lowered that does */
+	int64_t *written, micro_batches;                 /* (kinds, layers + 1, micro_batches): the copy of each boundary to the host */
+	int64_t *input;                                  /* of each place: the copy of the micro-batch's integers into staging */
+	int64_t *computed; /* (places, devices): the latest computation with the micro-batch that has the place */
+	int64_t *output;   /* the download of its results */
+	int64_t fold[2];   /* the host's latest addition from each piece of staging */
+	struct {
+		int device, block; /* -1: none */
+		int64_t first;     /* in the room of sums */
+	} left;                    /* the embedding's finished sum, of a table that the head uses too */
+	/* scratch */
+	int64_t *offset, *bytes, *load;
+	struct rh_transfer_piece *piece;
+};
+
+struct lower_limits {
+	int64_t micro_batches; /* places */
+	int64_t gaps;          /* micro-batches of a slot, at most */
+	size_t pieces;         /* of one upload or download, at most */
+};
+int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
+void lower_destroy(struct lowering *lowering);
+
+/* A call's program, whose slots follow. Micro-batches are there but those of stages that update themselves: lower_input. */
+int lower_begin(struct lowering *lowering, const struct lower_call *call) RH_MUST;
+/* Micro-batches of one step come in, from this place on; or their results go out. */
+int lower_input(struct lowering *lowering, int64_t step, int64_t first, int64_t count) RH_MUST;
+int lower_output(struct lowering *lowering, int64_t step, int64_t first, int64_t count) RH_MUST;
+/* The program's next slot; 0, or a fault. */
+int lower_next_slot(struct lowering *lowering) RH_MUST;
+static inline int lower_is_over(const struct lowering *lowering)
+{
+	return lowering->next_slot == lowering->program->slots;
+}
+static inline void lower_skip_slot(struct lowering *lowering)
+{
+	lowering->next_slot++;
+}
+/* After the last slot, where nothing follows at once: what devices have left goes down. */
+int lower_end(struct lowering *lowering) RH_MUST;
+/* The first uploads of a step that is likely to follow. */
+int lower_ahead(struct lowering *lowering) RH_MUST;
+/* A block's weights were changed by hand: no device has them. */
+void lower_forget_weights(struct lowering *lowering, int block);
+/* Between steps, of stale updates: all that was updated is published by hand, up to this step's. */
+int lower_flush(struct lowering *lowering, int64_t step) RH_MUST;
+
+/* ---- inside: lower*.c ---- */
+
+struct lower_slot {
+	struct lowering *to;
+	struct lower_device *on;
+	int device;
+	const struct rh_slot *slot; /* NULL: what one before has left is sent */
+	int64_t step;
+	int64_t weights; /* where its stage's begin in the room */
+};
+
+static inline int lower_lane(int device, enum rh_stream stream)
+{
+	return device * RH_STREAMS + (int)stream;
+}
+
+/* The next command of this lane waits for this position (LOWER_NEVER: no wait). */
+void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_wait_for why);
+/* Its position. After a fault nothing is added. */
+int64_t lower_add(struct lowering *lowering, const struct rh_command *command);
+/* A command of the slot on one of its device's streams, with what all of them have. */
+struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
+
+/* lower_bulk.c: weights up and gradients down, among the activations of lower_slot.c.
+ *
+ * lower_bulk_begin  the slot's weights, in the gaps of the device's slot before; its gradient sums; what that slot left to be sent down is
+ *                   laid into this slot's gaps
+ * lower_bulk_gap    before micro-batch number k of the slot: what goes down meanwhile
+ * lower_bulk_layer  a layer's gradients are final in this slot
+ * lower_bulk_end    the slot is over
+ * lower_bulk_left   what the device has left is sent at once
+ * lower_bulk_ahead  the upload of a slot that is likely to be the device's next
+ * lower_bulk_keep   the device's first slot of this call, NULL: none: is it the one whose upload has begun? Else that is given up */
+void lower_bulk_begin(struct lower_slot *slot);
+void lower_bulk_gap(struct lower_slot *slot, int64_t k);
+void lower_bulk_layer(struct lower_slot *slot, int layer);
+void lower_bulk_end(struct lower_slot *slot);
+void lower_bulk_left(struct lowering *lowering, int device);
+void lower_bulk_ahead(struct lowering *lowering, int device, const struct rh_slot *expected);
+void lower_bulk_keep(struct lowering *lowering, int device, const struct rh_slot *first);
+
+/* lower_update.c: what the optimizer is told and asked. */
+void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded);
+void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
+/* A tied table's two sums are put together. */
+void lower_fold(struct lowering *lowering, int64_t step);
+enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
+
+/* lower_slot.c */
+void lower_slot(struct lower_slot *slot);
+
+#endif

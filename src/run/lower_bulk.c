@@ -1,0 +1,431 @@
+/* Weights up and gradients down. A slot's weights travel while the device's slot before computes, and its gradients while the next one
+ * does, cut into pieces (offload/transfer.h) that each go behind the activations of one micro-batch, in the gap until the next one's:
+ *
+ *   ACTIVATIONS_UP    x(0)      x(1)      ...  of slot i                 COMPUTE  ... slot i: last backward, [round] gradient
+ *   WEIGHTS           [x(0)] pieces of slot i+N, gap 0                   GRADIENTS  [round] pieces, gap 0 of slot i+N
+ *                     [x(1)] pieces, gap 1 ...                                      [y(0) of slot i+N down] pieces, gap 1 ...
+ *
+ * What slot i computes with and what slot i+N is to compute with lie at the two ends of the room for weights; gradients leave from their
+ * rounded copy, so that the next slot's sums need not wait for them. Sums in fp32 (between rounds, or where nothing is rounded) leave at
+ * once, layer by layer as they become final: what comes next on the device needs their place.
+ *
+ * A synchronous step's first slots have no slot before. Their blocks go up in any order, each as soon as it is updated. */
+#include "run/lower.h"
+
+#include "core/minmax.h"
+
+/* Pieces of gradients behind an activation, where there are many: 128 MiB at RH_TRANSFER_MOST, some ms. */
+enum { GAP_PIECES = 16 };
+
+static int lane_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return lower_lane(slot->device, stream);
+}
+
+static int64_t last_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return slot->to->last[lane_of(slot, stream)];
+}
+
+static void compute_after(struct lower_slot *slot, int64_t position)
+{
+	lower_await(slot->to, lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
+}
+
+static struct rh_place here(const struct lower_slot *slot, enum rh_room room, int number, int64_t first, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = slot->device, .number = number, .first = first, .bytes = bytes};
+}
+
+static struct rh_place there(enum rh_room room, int number, int64_t first, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = -1, .number = number, .first = first, .bytes = bytes};
+}
+
+/* A bulk copy on this lane. */
+static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_place from, struct rh_place to)
+{
+	struct rh_command command = lower_command(slot, RH_COMMAND_COPY, RH_STREAM_WEIGHTS);
+	command.lane = lane;
+	command.block = block;
+	command.from = from;
+	command.to = to;
+	return lower_add(slot->to, &command);
+}
+
+/* ---- weights ---- */
+
+static int64_t block_bytes(const struct lowering *to, int b)
+{
+	return rh_dtype_bytes(to->options->model->dtype, to->options->model->block[b].elements);
+}
+
+static int wants_backward_alone(const struct rh_model *model, const struct rh_slot *slot)
+{
+	return slot->kind != RH_SLOT_FORWARD && slot->hi < model->layers;
+}
+
+static int is_there(const struct lower_slot *slot, int b, int64_t at)
+{
+	const struct lower_weights *weights = &slot->on->weights;
+	return weights->offset[b] == at && weights->generation[b] == slot->to->generation[b];
+}
+
+/* Does all of the stage lie at an end already, as where a device has only one? Then it is read there again. */
+static int stays(struct lower_slot *slot, int64_t bytes, int64_t *at)
+{
+	struct lower_weights *weights = &slot->on->weights;
+	const int64_t *offset = slot->to->offset;
+	for (int end = 0; bytes && end < 2; end++) {
+		int all = 1;
+		*at = end ? weights->capacity - bytes : 0;
+		for (int b = 0; all && b < slot->to->options->model->blocks; b++)
+			all = offset[b] < 0 || is_there(slot, b, *at + offset[b]);
+		if (!all)
+			continue;
+		weights->turn = end;
+		weights->end[end].bytes =
+		        rh_max(weights->end[end].bytes, bytes); /* a slot before may still read the rest of what it had there */
+		return 1;
+	}
+	return 0;
+}
+
+/* What the next upload overwrites has been read: a wait of this lane. */
+static void await_room(struct lower_slot *slot, int lane)
+{
+	const struct lower_weights *weights = &slot->on->weights;
+	int end = weights->turn;
+	lower_await(slot->to, lane, weights->end[end].freed, RH_WAIT_NEEDS);
+	if (weights->end[end].bytes + weights->end[!end].bytes > weights->capacity) /* the other end's reaches over here */
+		lower_await(slot->to, lane, weights->end[!end].freed, RH_WAIT_NEEDS);
+}
+
+/* Where the stage's blocks will lie; bytes[b]: how much of each is to be sent, 0 for what lies there from before. 1: there is something. */
+static int place_weights(struct lower_slot *slot)
+{
+	struct lower_weights *weights = &slot->on->weights;
+	struct lowering *to = slot->to;
+	const struct rh_model *model = to->options->model;
+	int64_t *offset = to->offset, at = 0;
+	int64_t all = rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, wants_backward_alone(model, slot->slot), offset);
+	int any = 0;
+	if (!stays(slot, all, &at)) {
+		int end = weights->turn ^= 1;
+		weights->end[end].bytes = all;
+		at = end ? weights->capacity - all : 0;
+	}
+	slot->weights = at;
+	for (int b = 0; b < model->blocks; b++) {
+		int64_t length = block_bytes(to, b), was = weights->offset[b];
+		int there = offset[b] >= 0 && is_there(slot, b, at + offset[b]);
+		to->bytes[b] = offset[b] < 0 || there ? 0 : length;
+		any |= to->bytes[b] > 0;
+		if (!there && was >= 0 && was < at + all && was + length > at)
+			weights->offset[b] = -1; /* overwritten now */
+		if (offset[b] < 0)
+			continue;
+		weights->offset[b] = at + offset[b];
+		weights->generation[b] = to->generation[b];
+	}
+	return any;
+}
+
+/* One piece; its lane waits for the update that the weights are of. */
+static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, int64_t bytes)
+{
+	struct lowering *to = slot->to;
+	struct lower_weights *weights = &slot->on->weights;
+	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
+	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
+	weights->sent[b] = copy(slot, lane, b, there(RH_ROOM_HOST_WEIGHTS, b, first, bytes),
+	                        here(slot, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
+	if (to->uploaded_step[b] != to->call.number)
+		for (int d = 0; d < to->options->devices; d++)
+			to->uploaded[b * to->options->devices + d] = LOWER_NEVER;
+	to->uploaded_step[b] = to->call.number;
+	to->uploaded[b * to->options->devices + slot->device] = weights->sent[b];
+}
+
+/* In the gaps of the device's slot before. */
+static void send_in_gaps(struct lower_slot *slot)
+{
+	struct lowering *to = slot->to;
+	const struct lower_device *on = slot->on;
+	int lane = lane_of(slot, RH_STREAM_WEIGHTS), gap = -1;
+	int pieces = rh_transfer_lay(to->pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
+	if (pieces)
+		await_room(slot, lane);
+	for (int p = 0; p < pieces; p++) {
+		if (gap != to->piece[p].window)
+			lower_await(to, lane, on->up[to->piece[p].window], RH_WAIT_PACES);
+		gap = to->piece[p].window;
+		send_piece(slot, lane, to->piece[p].item, to->piece[p].first, to->piece[p].bytes);
+	}
+}
+
+/* At once, and in any order: a lane each. */
+static void send_blocks(struct lower_slot *slot)
+{
+	struct lowering *to = slot->to;
+	int blocks = to->options->model->blocks;
+	for (int b = 0; b < blocks; b++) {
+		int lane = to->free + slot->device * blocks + b;
+		if (!to->bytes[b])
+			continue;
+		await_room(slot, lane);
+		for (int64_t first = 0; first < to->bytes[b]; first += to->pieces.most)
+			send_piece(slot, lane, b, first, rh_min(to->bytes[b] - first, to->pieces.most));
+	}
+}
+
+static void send_weights(struct lower_slot *slot)
+{
+	if (!place_weights(slot))
+		return;
+	if (slot->on->gaps)
+		send_in_gaps(slot);
+	else
+		send_blocks(slot);
+}
+
+/* Compute reads what is there once it is. */
+static void await_weights(struct lower_slot *slot)
+{
+	const struct rh_model *model = slot->to->options->model;
+	int64_t *offset = slot->to->offset;
+	(void)rh_plan_upload_layout(model, slot->slot->lo, slot->slot->hi, wants_backward_alone(model, slot->slot), offset);
+	for (int b = 0; b < model->blocks; b++)
+		if (offset[b] >= 0)
+			compute_after(slot, slot->on->weights.sent[b]);
+}
+
+static void upload_weights(struct lower_slot *slot)
+{
+	struct lower_device *on = slot->on;
+	if (on->ahead.kind >= 0)
+		slot->weights = on->ahead.at; /* lower_bulk_keep has seen that this is the slot */
+	else
+		send_weights(slot);
+	on->ahead.kind = -1;
+	await_weights(slot);
+}
+
+void lower_bulk_ahead(struct lowering *to, int device, const struct rh_slot *expected)
+{
+	struct lower_slot slot = {.to = to, .on = &to->on[device], .device = device, .slot = expected, .step = to->call.step + 1};
+	RH_ASSERT(!slot.on->gaps);
+	slot.on->ahead.kind = (int)expected->kind;
+	slot.on->ahead.lo = expected->lo;
+	slot.on->ahead.hi = expected->hi;
+	slot.on->ahead.first = to->lanes.first + to->lanes.commands;
+	send_weights(&slot);
+	slot.on->ahead.at = slot.weights;
+}
+
+void lower_bulk_keep(struct lowering *to, int device, const struct rh_slot *first)
+{
+	struct lower_device *on = &to->on[device];
+	const struct rh_model *model = to->options->model;
+	if (on->ahead.kind < 0 || (first && (int)first->kind == on->ahead.kind && first->lo == on->ahead.lo && first->hi == on->ahead.hi))
+		return;
+	for (int b = 0; b < model->blocks; b++) {
+		if (on->weights.sent[b] < on->ahead.first)
+			continue;
+		on->weights.offset[b] = -1;
+		/* else nobody waits for it: the step's update might overwrite what it reads, the next upload what it writes */
+		for (int d = 0; d < to->options->devices; d++)
+			lower_await(to, lower_lane(d, RH_STREAM_COMPUTE), on->weights.sent[b], RH_WAIT_NEEDS);
+		lower_await(to, lower_lane(device, RH_STREAM_WEIGHTS), on->weights.sent[b], RH_WAIT_NEEDS);
+		for (int other = 0; other < model->blocks; other++)
+			lower_await(to, to->free + device * model->blocks + other, on->weights.sent[b], RH_WAIT_NEEDS);
+	}
+	on->ahead.kind = LOWER_GIVEN_UP;
+}
+
+/* ---- gradients ---- */
+
+static int64_t send_down(struct lower_slot *slot, int sum, struct rh_place from, struct rh_place to, int64_t first, int64_t bytes)
+{
+	int lane = lane_of(slot, RH_STREAM_GRADIENTS);
+	from.first += first;
+	to.first = first;
+	from.bytes = to.bytes = bytes;
+	lower_await(slot->to, lane, slot->to->taken[sum / 2], RH_WAIT_NEEDS);
+	return copy(slot, lane, sum / 2, from, to);
+}
+
+/* Bytes at which a sum lies in the room of sums, while slot->to->offset holds the stage's layout. */
+static int64_t sum_at(const struct lower_slot *slot, int sum)
+{
+	(void)rh_plan_gradient_layout(slot->to->options->model, slot->slot->lo, slot->slot->hi, slot->to->offset);
+	return slot->to->offset[sum] * 4;
+}
+
+/* A final gradient in the store's dtype: rounded now, sent in the gaps of the device's next slot. */
+static void round_sum(struct lower_slot *slot, int sum)
+{
+	struct lower_device *on = slot->on;
+	int64_t elements = slot->to->options->model->block[sum / 2].elements, at = sum_at(slot, sum);
+	struct rh_command command = lower_command(slot, RH_COMMAND_ROUND, RH_STREAM_COMPUTE);
+	if (!on->downloads)
+		compute_after(slot, on->rounded_sent);
+	command.block = sum / 2;
+	command.from = here(slot, RH_ROOM_SUMS, sum, at, elements * 4);
+	command.to = here(slot, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
+	on->rounded = on->sums_read = lower_add(slot->to, &command);
+	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .at = at / 2, .bytes = elements * 2};
+}
+
+static void send_sum(struct lower_slot *slot, int sum)
+{
+	struct lowering *to = slot->to;
+	const struct rh_block *block = &to->options->model->block[sum / 2];
+	int is_final = slot->slot->last_round && block->uses == 1;
+	int64_t at = sum_at(slot, sum), all = block->elements * 4;
+	struct rh_place from = here(slot, RH_ROOM_SUMS, sum, at, 0);
+	struct rh_place where = is_final ? there(RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : there(RH_ROOM_HOST_SUM, sum, 0, 0);
+	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
+	for (int64_t first = 0; first < all; first += to->pieces.most)
+		slot->on->sums_sent = send_down(slot, sum, from, where, first, rh_min(all - first, to->pieces.most));
+	to->summed[sum] = slot->on->sums_sent;
+	if (is_final) /* a block of two uses arrives when the step is over */
+		lower_arrived(to, sum / 2, slot->step, to->summed[sum]);
+}
+
+/* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
+ * later. A sum that the store has no place for stays where it is, to be folded in when the step is over. */
+static void end_sum(struct lower_slot *slot, int sum)
+{
+	struct lowering *to = slot->to;
+	const struct rh_model *model = to->options->model;
+	const struct rh_block *block = &model->block[sum / 2];
+	if (block->uses == 2 && sum % 2 == 0 && !rh_store_sum(to->options->store, sum / 2, 0)) {
+		to->left.device = slot->device;
+		to->left.block = sum / 2;
+		to->left.first = sum_at(slot, sum);
+	} else if (slot->slot->last_round && block->uses == 1 && model->dtype != RH_F32) {
+		round_sum(slot, sum);
+	} else {
+		send_sum(slot, sum);
+	}
+}
+
+void lower_bulk_layer(struct lower_slot *slot, int l)
+{
+	const struct rh_model *model = slot->to->options->model;
+	for (int which = 0; which < 2; which++) {
+		int b = model->layer[l].block[which];
+		if (b >= 0 && model->block[b].trainable)
+			end_sum(slot, 2 * b + model->layer[l].use[which]);
+	}
+}
+
+static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
+{
+	struct rh_command clear = lower_command(slot, RH_COMMAND_CLEAR, RH_STREAM_COMPUTE);
+	clear.block = sum / 2;
+	clear.to = here(slot, RH_ROOM_SUMS, sum, at, bytes);
+	lower_add(slot->to, &clear);
+}
+
+/* What another device may have left in the store. */
+static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t bytes)
+{
+	struct lowering *to = slot->to;
+	int lane = lane_of(slot, RH_STREAM_WEIGHTS);
+	int64_t last = LOWER_NEVER;
+	RH_ASSERT(to->summed[sum] >= 0);
+	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
+	for (int64_t first = 0; first < bytes; first += to->pieces.most) {
+		int64_t length = rh_min(bytes - first, to->pieces.most);
+		last = copy(slot, lane, sum / 2, there(RH_ROOM_HOST_SUM, sum, first, length),
+		            here(slot, RH_ROOM_SUMS, sum, at + first, length));
+	}
+	return last;
+}
+
+/* Sums begin at zero in the step's first round; later rounds go on from those before. */
+static void begin_sums(struct lower_slot *slot)
+{
+	struct lowering *to = slot->to;
+	const struct rh_model *model = to->options->model;
+	struct lower_device *on = slot->on;
+	int clears = slot->slot->first_round;
+	if (slot->slot->sums_there || !rh_plan_gradient_layout(model, slot->slot->lo, slot->slot->hi, to->offset))
+		return;
+	int lane = lane_of(slot, clears ? RH_STREAM_COMPUTE : RH_STREAM_WEIGHTS);
+	lower_await(to, lane, on->sums_sent, RH_WAIT_NEEDS);
+	lower_await(to, lane, on->sums_read, RH_WAIT_NEEDS);
+	for (int sum = 0; sum < 2 * model->blocks; sum++) {
+		int64_t at = to->offset[sum] * 4, bytes = model->block[sum / 2].elements * 4;
+		if (at < 0)
+			continue;
+		if (clears)
+			clear_sum(slot, sum, at, bytes);
+		else
+			compute_after(slot, fetch_sum(slot, sum, at, bytes));
+	}
+}
+
+/* What the slot before rounded is laid into `gaps`, or fewer: the update waits for it, and an activation for a piece at most. */
+static void lay_downloads(struct lower_slot *slot, int gaps)
+{
+	struct lower_device *on = slot->on;
+	struct lowering *to = slot->to;
+	int64_t total = 0, each = GAP_PIECES * to->pieces.most;
+	if (!on->downloads)
+		return;
+	for (int i = 0; i < on->downloads; i++)
+		total += to->bytes[i] = on->download[i].left = on->download[i].bytes;
+	gaps = (int)rh_min(gaps, (total + each - 1) / each);
+	on->pieces = rh_transfer_lay(to->pieces, to->bytes, on->downloads, gaps, on->piece, to->load);
+	on->next_piece = 0;
+	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), on->rounded, RH_WAIT_NEEDS);
+}
+
+void lower_bulk_gap(struct lower_slot *slot, int64_t k)
+{
+	struct lower_device *on = slot->on;
+	int first = on->next_piece;
+	for (; on->next_piece < on->pieces && on->piece[on->next_piece].window == k; on->next_piece++) {
+		const struct rh_transfer_piece *piece = &on->piece[on->next_piece];
+		struct lower_download *from = &on->download[piece->item];
+		if (k && on->next_piece == first)
+			lower_await(slot->to, lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
+		on->rounded_sent = send_down(slot, from->sum, here(slot, RH_ROOM_ROUNDED, from->sum, from->at, 0),
+		                             there(RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, piece->bytes);
+		from->left -= piece->bytes;
+		if (!from->left)
+			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent);
+	}
+	if (on->next_piece == on->pieces && on->pieces)
+		on->pieces = on->downloads = on->next_piece = 0;
+}
+
+void lower_bulk_begin(struct lower_slot *slot)
+{
+	upload_weights(slot);
+	lay_downloads(slot, (int)slot->slot->count);
+	if (rh_slot_makes_gradients(slot->slot))
+		begin_sums(slot);
+}
+
+void lower_bulk_end(struct lower_slot *slot)
+{
+	struct lower_device *on = slot->on;
+	int64_t last = last_of(slot, RH_STREAM_COMPUTE);
+	if (rh_slot_makes_gradients(slot->slot))
+		on->sums_read = last;
+	on->weights.end[on->weights.turn].freed = last;
+	on->gaps = (int)slot->slot->count;
+}
+
+void lower_bulk_left(struct lowering *to, int device)
+{
+	struct lower_slot slot = {.to = to, .on = &to->on[device], .device = device, .step = to->call.step};
+	if (slot.on->pieces)
+		return; /* they leave in the gaps of the slot that is being lowered */
+	lay_downloads(&slot, 1);
+	lower_bulk_gap(&slot, 0);
+}

@@ -1,0 +1,309 @@
+/* One slot. For each micro-batch m of a backward slot, say:
+ *
+ *   ACTIVATIONS_UP    integers(m), saved input(m), [gradient written by the slot above] gradient(m)
+ *   COMPUTE           [input up] recompute(m) [gradient up] backward(m)
+ *   ACTIVATIONS_DOWN  [backward(m)] gradient for the slot below
+ *
+ * (where backwards are split, backward(m) leaves the weight gradients of linears to a slot of their own, which needs nothing from above)
+ * with two buffers of device memory for each, so that copies run one micro-batch ahead and one behind. What travels between them is in
+ * lower_bulk.c. Brackets are waits. */
+#include "run/lower.h"
+
+static int lane_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return lower_lane(slot->device, stream);
+}
+
+static int64_t last_of(const struct lower_slot *slot, enum rh_stream stream)
+{
+	return slot->to->last[lane_of(slot, stream)];
+}
+
+/* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
+static int take(struct lower_slot *slot, struct lower_ring *ring, enum rh_stream writer)
+{
+	int buffer = ring->next;
+	ring->next = (ring->next + 1) % ring->count;
+	lower_await(slot->to, lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
+	lower_await(slot->to, lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
+	return buffer;
+}
+
+/* A micro-batch of the slot on its way through the lanes. */
+struct micro {
+	struct lower_slot *slot;
+	int64_t number, place; /* within the step; among the books */
+	const struct rh_micro_shape *shape;
+	int64_t boundary_bytes;
+	int buffer;
+	int is_last; /* of the slot */
+};
+
+static struct rh_command command_of(const struct micro *micro, enum rh_command_kind kind, enum rh_stream stream)
+{
+	struct rh_command command = lower_command(micro->slot, kind, stream);
+	command.micro_batch = micro->number;
+	command.tokens = micro->shape->tokens;
+	command.at.micro = micro->buffer;
+	return command;
+}
+
+static struct rh_place here(const struct micro *micro, enum rh_room room, int number, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = micro->slot->device, .number = number, .bytes = bytes};
+}
+
+static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = -1, .number = (int)number, .bytes = bytes};
+}
+
+/* A boundary's number among all there may be. Which buffer of the host's it is in, the dispatcher knows. */
+static int64_t number_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
+{
+	const struct lowering *to = micro->slot->to;
+	return ((int)kind * (to->options->model->layers + 1) + layer) * to->micro_batches + micro->place;
+}
+
+/* Brings a boundary from the host; the compute stream must still wait for the copy. */
+static int fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
+{
+	struct lower_slot *slot = micro->slot;
+	int64_t number = number_of(micro, kind, layer);
+	int buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
+	copy.lo = copy.hi = layer;
+	copy.block = (int)kind;
+	copy.from = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
+	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
+	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), slot->to->written[number], RH_WAIT_NEEDS);
+	lower_add(slot->to, &copy);
+	return buffer;
+}
+
+/* Sends a boundary that command `made` leaves in a buffer of the device. */
+static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
+{
+	struct lower_slot *slot = micro->slot;
+	int64_t number = number_of(micro, kind, layer);
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
+	copy.lo = copy.hi = layer;
+	copy.block = (int)kind;
+	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
+	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
+	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
+	slot->on->boundary.freed[buffer] = slot->to->written[number] = lower_add(slot->to, &copy);
+}
+
+static void send_results(struct micro *micro, int buffer, int64_t made)
+{
+	struct lower_slot *slot = micro->slot;
+	int64_t cols = slot->to->call.trains ? 0 : slot->to->options->score_cols;
+	int64_t bytes = rh_plan_result_layout(micro->shape, cols).bytes;
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
+	copy.from = here(micro, RH_ROOM_RESULT, buffer, bytes);
+	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
+	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
+	slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
+}
+
+/* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */
+static struct rh_place saved_place(const struct micro *micro)
+{
+	const struct rh_slot *slot = micro->slot->slot;
+	const struct rh_saved_place *saved = rh_plan_saved(micro->slot->to->options->plan, slot->lo, slot->hi);
+	if (!saved)
+		return (struct rh_place){.device = -1};
+	struct rh_place place = here(micro, RH_ROOM_SAVED, 0, saved->bytes);
+	place.first = saved->at + (micro->number - slot->first) * saved->bytes;
+	return place;
+}
+
+/* Where a split backward keeps what its weight gradients are made of. */
+static struct rh_place late_place(const struct micro *micro)
+{
+	const struct rh_slot *slot = micro->slot->slot;
+	const struct rh_late_place *late = rh_plan_late(micro->slot->to->options->plan, slot->lo, slot->hi);
+	struct rh_place place = here(micro, RH_ROOM_LATE, 0, late->bytes);
+	place.first = late->at + micro->place % late->places * late->bytes;
+	return place;
+}
+
+/* A command for each run of layers at whose end a later slot's input is made. */
+static void forward(struct micro *micro, int x)
+{
+	struct lower_slot *slot = micro->slot;
+	const struct rh_executor_options *options = slot->to->options;
+	int lo = slot->slot->lo, hi = slot->slot->hi, trains = slot->to->call.trains;
+	for (int from = lo, l = lo + 1; l <= hi; l++) {
+		int readers = rh_boundary_readers(options->plan, trains, l);
+		if (!readers && l < hi)
+			continue;
+		int buffer = readers ? take(slot, &slot->on->boundary, RH_STREAM_COMPUTE) : -1;
+		struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
+		command.lo = from;
+		command.hi = l;
+		command.at.x = x;
+		command.at.y = buffer;
+		if (trains)
+			command.to = saved_place(micro);
+		int64_t made = lower_add(slot->to, &command);
+		if (x >= 0)
+			slot->on->boundary.read[x] = made;
+		if (readers)
+			send(micro, buffer, made, RH_BOUNDARY_ACTIVATION, l);
+		x = buffer; /* the next run of layers reads it, too */
+		from = l;
+	}
+}
+
+static void infer_top(struct micro *micro, int x)
+{
+	struct lower_slot *slot = micro->slot;
+	struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
+	command.at.result = take(slot, &slot->on->result, RH_STREAM_COMPUTE);
+	command.at.x = x;
+	int64_t made = lower_add(slot->to, &command);
+	if (x >= 0)
+		slot->on->boundary.read[x] = made;
+	send_results(micro, command.at.result, made);
+}
+
+/* Layers from the top down: at once, or, where their gradients become final, one by one. Returns the last command. */
+static int64_t run_down(struct micro *micro, const struct rh_command *all, int dx)
+{
+	struct lower_slot *slot = micro->slot;
+	const struct rh_model *model = slot->to->options->model;
+	int stage_lo = slot->slot->lo, lowest = stage_lo > model->first_trained ? stage_lo : model->first_trained;
+	int ends_sums = micro->is_last && !slot->slot->sums_stay;
+	int64_t last = LOWER_NEVER;
+	for (int hi = slot->slot->hi, lo; hi > lowest; hi = lo) {
+		lo = ends_sums ? hi - 1 : lowest;
+		struct rh_command command = *all;
+		command.hi = hi;
+		command.lo = lo;
+		command.at.dy = hi == slot->slot->hi ? all->at.dy : -1;
+		command.at.dx = lo == lowest ? dx : -1;
+		last = lower_add(slot->to, &command);
+		if (ends_sums)
+			lower_bulk_layer(slot, lo);
+	}
+	return last;
+}
+
+static void backward(struct micro *micro, int x)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lower_device *on = slot->on;
+	const struct rh_slot *of = slot->slot;
+	const struct rh_model *model = slot->to->options->model;
+	int fused = of->hi == model->layers, sends = of->lo > model->first_trained, result = -1, dx = -1;
+	int above = fused ? -1 : fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
+	int64_t above_up = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+	struct rh_place saved = saved_place(micro), late = {.device = -1};
+	if (of->kind == RH_SLOT_INPUT_GRADIENT)
+		late = late_place(micro);
+	if (fused)
+		result = take(slot, &on->result, RH_STREAM_COMPUTE);
+	if (saved.room == RH_ROOM_NONE) {
+		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
+		command.at.x = x;
+		command.at.result = result;
+		command.from = late; /* operands of linears lie apart already */
+		command.to = here(micro, RH_ROOM_ARENA, 0, 0);
+		lower_add(slot->to, &command);
+	}
+	if (above >= 0)
+		lower_await(slot->to, lane_of(slot, RH_STREAM_COMPUTE), above_up, RH_WAIT_NEEDS);
+	if (sends)
+		dx = take(slot, &on->boundary, RH_STREAM_COMPUTE);
+	struct rh_command command = command_of(micro, RH_COMMAND_BACKWARD, RH_STREAM_COMPUTE);
+	command.at.x = x;
+	command.at.dy = above;
+	command.at.result = result;
+	command.from = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0) : saved;
+	command.to = late;
+	int64_t made = run_down(micro, &command, dx);
+	if (fused)
+		send_results(micro, result, made);
+	if (sends)
+		send(micro, dx, made, RH_BOUNDARY_GRADIENT, of->lo);
+	if (x >= 0)
+		on->boundary.read[x] = made;
+	if (above >= 0)
+		on->boundary.read[above] = made;
+}
+
+static void weight_gradients(struct micro *micro)
+{
+	struct rh_command command = command_of(micro, RH_COMMAND_WEIGHT_GRADIENT, RH_STREAM_COMPUTE);
+	command.from = late_place(micro);
+	(void)run_down(micro, &command, -1);
+}
+
+static void input(struct micro *micro)
+{
+	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->to;
+	int64_t bytes = rh_micro_layout(micro->shape).bytes;
+	micro->buffer = take(slot, &slot->on->micro, RH_STREAM_ACTIVATIONS_UP);
+	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
+	copy.from = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
+	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, bytes);
+	lower_await(to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->input[micro->place], RH_WAIT_NEEDS);
+	lower_add(to, &copy);
+}
+
+static void one_micro_batch(struct lower_slot *slot, int64_t number)
+{
+	struct lowering *to = slot->to;
+	const struct rh_slot *of = slot->slot;
+	const struct rh_executor_options *options = to->options;
+	int64_t held = to->call.is_local ? of->step % to->steps_held : 0, in_step = of->first + number;
+	int64_t place = to->call.first_place + held * options->train_micro_batches + in_step;
+	struct micro micro = {
+	        .slot = slot, .number = in_step, .place = place, .shape = &to->batch[place].shape, .is_last = number == of->count - 1};
+	micro.boundary_bytes = rh_dtype_bytes(options->model->dtype, micro.shape->tokens * options->model->config->hidden_size);
+	int reads = of->lo > 0 && of->kind != RH_SLOT_WEIGHT_GRADIENT;
+	input(&micro);
+	int x = reads ? fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo) : -1;
+	lower_await(to, lane_of(slot, RH_STREAM_COMPUTE), last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
+	if (of->kind == RH_SLOT_FORWARD)
+		forward(&micro, x);
+	else if (of->kind == RH_SLOT_INFER)
+		infer_top(&micro, x);
+	else if (of->kind == RH_SLOT_WEIGHT_GRADIENT)
+		weight_gradients(&micro);
+	else
+		backward(&micro, x);
+	slot->on->micro.freed[micro.buffer] = last_of(slot, RH_STREAM_COMPUTE);
+	to->computed[place * options->devices + slot->device] = last_of(slot, RH_STREAM_COMPUTE);
+}
+
+/* The step has no slot after this one with its blocks: nobody uploads them any more. */
+static void end_uploads(struct lower_slot *slot)
+{
+	const struct rh_model *model = slot->to->options->model;
+	const struct rh_slot *of = slot->slot;
+	for (int l = of->lo; rh_slot_makes_gradients(of) && of->last_round && !of->sums_stay && l < of->hi; l++)
+		for (int which = 0; which < 2; which++) {
+			int b = model->layer[l].block[which];
+			if (b >= 0 && model->block[b].trainable && model->block[b].uses == 1)
+				lower_uploads_over(slot->to, b, slot->step);
+		}
+}
+
+void lower_slot(struct lower_slot *slot)
+{
+	lower_bulk_begin(slot);
+	for (int64_t number = 0; !slot->to->rc && number < slot->slot->count; number++) {
+		lower_bulk_gap(slot, number);
+		if (number == slot->slot->count - 1) /* the step's own gradients come after it, and those of the step before have gone */
+			end_uploads(slot);
+		one_micro_batch(slot, number);
+		slot->on->up[number] = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
+		slot->on->down[number] = last_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+	}
+	if (!slot->to->rc)
+		lower_bulk_end(slot);
+}

@@ -1,0 +1,148 @@
+/* What the optimizer is told and asked. Each block has two lanes, in order of steps t (rh_command_kind):
+ *
+ *   gradients   arrived(t) taken(t)
+ *   weights     synchronous: ready(t), which waits for arrived(t); stale: uploads over(t + 1), ready(t), the first after arrived(t), and
+ *               before arrived(t + 1)
+ *
+ * Where updates clip, the norm comes between arrived and what waits for it. Uploads wait for the latest `ready`, downloads for the latest
+ * `taken`. Where stages update themselves nothing waits for a norm. */
+#include "run/lower.h"
+
+#include "core/minmax.h"
+
+static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
+{
+	struct rh_command command = {.kind = kind, .lane = lane, .step = step, .micro_batch = -1, .block = block};
+	command.from.device = command.to.device = -1;
+	return lower_add(to, &command);
+}
+
+static int gradient_lane(const struct lowering *to, int block)
+{
+	return to->optimizer + block;
+}
+
+static int weights_lane(const struct lowering *to, int block)
+{
+	return to->optimizer + to->options->model->blocks + block;
+}
+
+static int norm_lane(const struct lowering *to)
+{
+	return to->optimizer + 2 * to->options->model->blocks;
+}
+
+static void make_ready(struct lowering *to, int block, int64_t step)
+{
+	int lane = weights_lane(to, block);
+	lower_await(to, lane, to->last[gradient_lane(to, block)], RH_WAIT_NEEDS);
+	to->ready[block] = tell(to, lane, RH_COMMAND_WEIGHTS_READY, block, step);
+	to->generation[block] += to->arrived[block] && (to->call.updates || to->call.is_local);
+	to->arrived[block] = 0;
+}
+
+/* Once its gradient has arrived, and the norm is known where updates wait for it (LOWER_NEVER: they do not). */
+static void answer(struct lowering *to, int block, int64_t step, int64_t norm)
+{
+	if (!to->options->stale) {
+		lower_await(to, weights_lane(to, block), norm, RH_WAIT_NEEDS);
+		make_ready(to, block, step);
+	}
+	lower_await(to, gradient_lane(to, block), norm, RH_WAIT_NEEDS);
+	lower_await(to, gradient_lane(to, block), to->ready[block], RH_WAIT_NEEDS);
+	to->taken[block] = tell(to, gradient_lane(to, block), RH_COMMAND_GRADIENT_TAKEN, block, step);
+}
+
+static void make_norm(struct lowering *to, int64_t step)
+{
+	const struct rh_model *model = to->options->model;
+	for (int b = 0; b < model->blocks; b++)
+		if (model->block[b].trainable)
+			lower_await(to, norm_lane(to), to->last[gradient_lane(to, b)], RH_WAIT_NEEDS);
+	int64_t norm = tell(to, norm_lane(to), RH_COMMAND_NORM, -1, step);
+	for (int b = 0; b < model->blocks; b++)
+		if (model->block[b].trainable)
+			answer(to, b, step, norm);
+}
+
+void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded)
+{
+	int lane = gradient_lane(to, block);
+	if (!to->options->updater && !to->call.is_local)
+		return;
+	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
+	lower_await(to, lane, to->uploads_over[block], RH_WAIT_NEEDS);
+	to->arrival[block] = tell(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step);
+	to->arrived[block] = 1;
+	int is_last = --to->coming == 0;
+	to->coming = is_last ? to->trainable : to->coming;
+	if (!to->call.clips || to->call.is_local)
+		answer(to, block, step, LOWER_NEVER);
+	else if (is_last)
+		make_norm(to, step);
+}
+
+void lower_uploads_over(struct lowering *to, int block, int64_t step)
+{
+	int devices = to->options->devices, lane = weights_lane(to, block);
+	if (!to->options->stale || !to->options->updater || to->call.is_local)
+		return;
+	for (int d = 0; d < devices && to->uploaded_step[block] == to->call.number; d++)
+		lower_await(to, lane, to->uploaded[block * devices + d], RH_WAIT_NEEDS);
+	lower_await(to, lane, to->arrival[block], RH_WAIT_NEEDS);
+	to->uploads_over[block] = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step);
+	if (to->arrived[block])
+		make_ready(to, block, step - 1);
+}
+
+int lower_flush(struct lowering *to, int64_t step)
+{
+	const struct rh_model *model = to->options->model;
+	for (int b = 0; b < model->blocks; b++)
+		if (model->block[b].trainable)
+			make_ready(to, b, step);
+	return to->rc;
+}
+
+/* The embedding's sum of a tied table is the last thing that a step makes, and the head's is down by then: it comes in pieces, each added
+ * to the head's on arrival, so that the host holds one sum and not two. Returns the last addition. */
+static int64_t fold_pieces(struct lowering *to, int64_t step)
+{
+	int device = to->left.device, block = to->left.block, lane = lower_lane(device, RH_STREAM_GRADIENTS);
+	int64_t elements = to->options->model->block[block].elements;
+	for (int64_t first = 0, turn = 0; first < elements; first += LOWER_FOLD_ELEMENTS, turn ^= 1) {
+		int64_t count = rh_min(elements - first, LOWER_FOLD_ELEMENTS);
+		struct rh_command copy = {.kind = RH_COMMAND_COPY, .lane = lane, .step = step, .micro_batch = -1, .block = block};
+		copy.from = (struct rh_place){RH_ROOM_SUMS, device, 2 * block, to->left.first + first * 4, count * 4};
+		copy.to = (struct rh_place){RH_ROOM_HOST_FOLD, -1, (int)turn, 0, count * 4};
+		lower_await(to, lane, to->last[lower_lane(device, RH_STREAM_COMPUTE)], RH_WAIT_NEEDS);
+		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
+		to->on[device].sums_sent = lower_add(to, &copy);
+		struct rh_command add = {.kind = RH_COMMAND_HOST_ADD, .lane = to->caller, .step = step, .micro_batch = -1, .block = block};
+		add.from = copy.to;
+		add.to = (struct rh_place){RH_ROOM_HOST_GRADIENT, -1, block, first * rh_dtype_bytes(to->options->model->dtype, 1),
+		                           rh_dtype_bytes(to->options->model->dtype, count)};
+		lower_await(to, to->caller, to->on[device].sums_sent, RH_WAIT_NEEDS);
+		lower_await(to, to->caller, to->summed[2 * block + 1], RH_WAIT_NEEDS);
+		lower_await(to, to->caller, to->taken[block], RH_WAIT_NEEDS);
+		to->fold[turn] = lower_add(to, &add);
+	}
+	return to->last[to->caller];
+}
+
+void lower_fold(struct lowering *to, int64_t step)
+{
+	const struct rh_model *model = to->options->model;
+	for (int b = 0; b < model->blocks; b++) {
+		if (!model->block[b].trainable || model->block[b].uses < 2)
+			continue;
+		lower_uploads_over(to, b, step);
+		int64_t whole = to->summed[2 * b + 1];
+		if (to->left.block == b)
+			whole = fold_pieces(to, step);
+		else
+			lower_await(to, gradient_lane(to, b), to->summed[2 * b], RH_WAIT_NEEDS);
+		lower_arrived(to, b, step, whole);
+	}
+	to->left.block = -1;
+}
