@@ -362,7 +362,9 @@ static void test_measuring_sees_every_op_of_training(void **state)
 	                                        RH_OP_EMBEDDING,
 	                                        RH_OP_EMBEDDING_BACKWARD,
 	                                        RH_OP_HEAD_LOSS,
-	                                        RH_OP_DROPOUT};
+	                                        RH_OP_LORA_LOW,
+	                                        RH_OP_LORA_PART,
+	                                        RH_OP_LORA_A_GRADIENT};
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
 		if (!count_of(&report, kinds[i]))
 			fail_msg("no %s was timed", rh_op_info(kinds[i])->name);
