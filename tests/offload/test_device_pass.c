@@ -5,9 +5,9 @@
 #include "offload/store_internal.h"
 
 /* Gaps, runs of tensors that decay alike and lie side by side, tensors without an element; several of the host's spans. */
-static struct rh_tensor tensor[] = {{"norm", 1, 37, 3, 0, 1},      {"q", 211, 311, 40, 1, 2},     {"k", 13, 101, 65661, 1, 2},
-                                    {"none", 0, 9, 66974, 1, 2},   {"v", 7, 1, 66974, 1, 2},      {"bias", 1, 1, 66981, 0, 1},
-                                    {"norm2", 1, 64, 66990, 0, 1}, {"last", 3, 5003, 67100, 1, 2}};
+static struct rh_tensor tensor[] = {{"norm", 1, 37, 3, 0, 1, 0},      {"q", 211, 311, 40, 1, 2, 0},     {"k", 13, 101, 65661, 1, 2, 0},
+                                    {"none", 0, 9, 66974, 1, 2, 0},   {"v", 7, 1, 66974, 1, 2, 0},      {"bias", 1, 1, 66981, 0, 1, 0},
+                                    {"norm2", 1, 64, 66990, 0, 1, 0}, {"last", 3, 5003, 67100, 1, 2, 0}};
 enum { TENSORS = sizeof tensor / sizeof *tensor, ELEMENTS = 82200, OPS = 5 };
 static const struct rh_block spec = {"block", ELEMENTS, 1, 1, tensor, TENSORS};
 

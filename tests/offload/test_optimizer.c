@@ -17,7 +17,7 @@ static struct rh_pool *pool_of(int threads)
 
 /* tests/reference/offload/adamw.txt, written by tests/reference/adamw.py. */
 enum { TENSORS = 3 };
-static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2}, {"w1", 1, 33, 64, 0, 2}, {"w2", 3, 16, 128, 1, 2}};
+static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2, 0}, {"w1", 1, 33, 64, 0, 2, 0}, {"w2", 3, 16, 128, 1, 2, 0}};
 static struct rh_block reference_spec = {"layer", 192, 1, 1, tensors, TENSORS};
 
 /* Makes all gradients final; their norm. */
@@ -101,7 +101,7 @@ static void test_update_equals_torch(void **state)
 }
 
 /* A block of odd sizes, big enough for several spans. */
-static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2}, {"o.b", 1, 1, 103000, 0, 2}, {"o.c", 47, 1013, 103009, 0, 2}};
+static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2, 0}, {"o.b", 1, 1, 103000, 0, 2, 0}, {"o.c", 47, 1013, 103009, 0, 2, 0}};
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 50 };
 static const struct rh_optimizer_settings usual = {0.9, 0.95, 1e-8, 0.1, 0};
 

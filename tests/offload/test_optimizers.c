@@ -26,7 +26,7 @@ static const struct optimizer_kernels *kernels_of(int set)
 
 /* tests/reference/offload/optimizers.txt, written by tests/reference/optimizers.py. */
 enum { TENSORS = 3 };
-static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2}, {"w1", 1, 33, 64, 0, 1}, {"w2", 3, 16, 128, 1, 2}};
+static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2, 0}, {"w1", 1, 33, 64, 0, 1, 0}, {"w2", 3, 16, 128, 1, 2, 0}};
 static struct rh_block reference_spec = {"layer", 192, 1, 1, tensors, TENSORS};
 
 static FILE *reference(void)
@@ -336,7 +336,7 @@ static void test_8_bit_update_is_decode_update_encode(void **state)
 }
 
 /* Odd sizes, several spans and several groups of rows. */
-static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2}, {"o.b", 1, 1, 103000, 0, 1}, {"o.c", 1, 47611, 103009, 0, 1}};
+static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2, 0}, {"o.b", 1, 1, 103000, 0, 1, 0}, {"o.c", 1, 47611, 103009, 0, 1, 0}};
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 4 };
 static float trained[ODD_ELEMENTS];
 

@@ -30,7 +30,7 @@ static void make_specs(void)
 		for (int t = 0; t < TENSORS; t++) {
 			snprintf(names[b][t], sizeof names[b][t], "%d.%d", b, t);
 			tensors[b][t] = (struct rh_tensor){
-			        names[b][t], shapes[t][0] > 1 ? shapes[t][0] + b : 1, shapes[t][1], offset, 1, shapes[t][0] > 1 ? 2 : 1};
+			        names[b][t], shapes[t][0] > 1 ? shapes[t][0] + b : 1, shapes[t][1], offset, 1, shapes[t][0] > 1 ? 2 : 1, 0};
 			offset += (tensors[b][t].rows * tensors[b][t].cols + 127) / 128 * 128;
 		}
 		snprintf(block_names[b], sizeof block_names[b], "layer %d", b);
@@ -410,8 +410,8 @@ static void test_a_flipped_bit_is_of_its_block(void **state)
 {
 	(void)state;
 	/* odd, with gaps, and of several blocks of the space, whose borders lie within spans */
-	struct rh_tensor large[] = {{"a", 500, 701, 0, 1, 2}, {"b", 1, 77, 350592, 1, 1}, {"c", 600, 1000, 350720, 1, 2}};
-	struct rh_tensor small[] = {{"d", 3, 5, 0, 1, 2}};
+	struct rh_tensor large[] = {{"a", 500, 701, 0, 1, 2, 0}, {"b", 1, 77, 350592, 1, 1, 0}, {"c", 600, 1000, 350720, 1, 2, 0}};
+	struct rh_tensor small[] = {{"d", 3, 5, 0, 1, 2, 0}};
 	struct rh_block blocks[] = {
 	        {.name = "large", .elements = 950784, .trainable = 1, .uses = 1, .tensor = large, .tensors = 3},
 	        {.name = "small", .elements = 128, .trainable = 1, .uses = 1, .tensor = small, .tensors = 1},
