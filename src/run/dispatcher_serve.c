@@ -88,15 +88,30 @@ static int tell_uploads_over(struct rh_executor *executor, const struct rh_comma
 	return 1;
 }
 
+/* The downloads of the gradient that an update is made with. The block's next gradient may have been lowered already, so the update's own
+ * waits name the right one. */
+static int await_gradient(struct rh_executor *executor, const struct rh_command *update)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int rc = 0;
+	for (int i = 0; !rc && i < update->waits; i++) {
+		int64_t position = lanes->wait[update->first_wait + i];
+		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		if (other && other->kind == RH_COMMAND_GRADIENT_ARRIVED)
+			rc = await_issued(executor, other);
+	}
+	return rc;
+}
+
 /* Of stages that update themselves: here and now. */
 static int update_block(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	const struct rh_stretch *stretch = executor->stretch;
-	int rc = may_wait ? 0 : -EAGAIN;
-	if (rc)
+	if (!may_wait)
 		return 0;
-	rc = await_issued(executor, rh_command_at(&executor->lowering.lanes, executor->lowering.arrival[command->block]));
-	rc = rc ? rc : stretch->update(stretch->context, command->step, command->block);
+	int rc = await_gradient(executor, command);
+	if (!rc)
+		rc = stretch->update(stretch->context, command->step, command->block);
 	return rc ? rc : 1;
 }
 

@@ -141,9 +141,11 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t command = (int64_t)sizeof(struct rh_command) + (int64_t)sizeof(struct dispatch_command) + WAITS * 8;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t commands = run_flights(options) * lane_commands(options) + (rh_dispatch_is_local(&dispatch) ? RUN_STRETCH_COMMANDS : 0);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
-	       run_flights(options) * lane_commands(options) * command * 3 / 2 + lanes * 128 + boundaries * 8;
+	       commands * command * 3 / 2 + lanes * 128 + boundaries * 8;
 }
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)

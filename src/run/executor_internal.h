@@ -90,6 +90,9 @@ struct rh_executor {
 	int64_t traced_step;
 };
 
+/* Commands of local schedules that are kept before devices are awaited and the commands forgotten. */
+enum { RUN_STRETCH_COMMANDS = 1 << 14 };
+
 /* What the executor walks is made of. */
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
 

@@ -73,9 +73,8 @@ static int end_step(struct walk *walk)
 /* Lanes of many steps are let go, once devices have come to the end of them. */
 static int forget_steps(struct rh_executor *executor)
 {
-	enum { COMMANDS = 1 << 18 };
 	int rc = 0;
-	if (executor->lowering.lanes.commands < COMMANDS)
+	if (executor->lowering.lanes.commands < RUN_STRETCH_COMMANDS)
 		return 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++)
 		rc = executor->options.device[d]->ops->synchronize(executor->options.device[d]);
