@@ -427,6 +427,15 @@ void dispatcher_drop(struct rh_executor *executor)
 	dispatcher->left = dispatcher->left_ahead = dispatcher->left_of[0] = dispatcher->left_of[1] = 0;
 }
 
+void dispatcher_rest(struct rh_executor *executor)
+{
+	for (int d = 0; d < executor->options.devices; d++) {
+		struct dispatch_device *device = &executor->dispatcher.device[d];
+		device->finished = device->launched;
+		device->markers = 0;
+	}
+}
+
 void dispatcher_forget(struct rh_executor *executor, int64_t before)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;

@@ -105,6 +105,8 @@ int dispatcher_settle(struct rh_executor *executor) RH_MUST;
 /* What is not issued never will be: uploads for a step that comes otherwise, or all after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
 void dispatcher_drop_ahead(struct rh_executor *executor, int device);
+/* All devices have finished what was launched: nothing counts as ahead of them. Local schedules launch without that limit. */
+void dispatcher_rest(struct rh_executor *executor);
 /* Commands before this position are over on devices; of the optimizer's some may not be, and what comes from them on stays. */
 void dispatcher_forget(struct rh_executor *executor, int64_t before);
 

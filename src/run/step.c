@@ -320,8 +320,10 @@ int run_end(struct rh_executor *executor, int rc)
 	rc = come_to_rest(executor, ends, rc);
 	if (executor->trace)
 		rh_trace_settle(executor->trace);
-	if (!rc)
+	if (!rc) {
+		dispatcher_rest(executor);
 		dispatcher_forget(executor, end);
+	}
 	return rc;
 }
 
