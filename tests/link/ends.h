@@ -19,18 +19,32 @@ struct ends {
 	int port; /* of a listening end */
 };
 
-/* Two key files in the folder, and their hashes; made once. */
+/* The key files of the two ends, and their hashes; made once for a program, in a folder of its own. */
 struct ends_keys {
 	char path[2][256], hash[2][RH_IDENTITY_HASH];
 };
+static struct ends_keys ends_keys;
+static char ends_folder[] = "/tmp/rh-link-XXXXXX";
 
-static inline void ends_keys_make(const char *folder, struct ends_keys *keys)
+static inline int ends_open_keys(void **state)
 {
+	(void)state;
+	if (!mkdtemp(ends_folder))
+		return -1;
 	for (int i = 0; i < 2; i++) {
-		snprintf(keys->path[i], sizeof keys->path[i], "%s/box%d.pem", folder, i);
-		check_ok(rh_identity_make(keys->path[i]));
-		check_ok(rh_identity_hash(keys->path[i], keys->hash[i]));
+		snprintf(ends_keys.path[i], sizeof ends_keys.path[i], "%s/box%d.pem", ends_folder, i);
+		check_ok(rh_identity_make(ends_keys.path[i]));
+		check_ok(rh_identity_hash(ends_keys.path[i], ends_keys.hash[i]));
 	}
+	return 0;
+}
+
+static inline int ends_remove_keys(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		unlink(ends_keys.path[i]);
+	return rmdir(ends_folder);
 }
 
 /* keys NULL: plain. `through`: the address that the second end connects to, NULL: the first end's own. */

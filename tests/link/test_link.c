@@ -7,9 +7,6 @@
 
 enum { LARGE = 5 * RH_LINK_FRAME_BYTES + 17 };
 
-static struct ends_keys keys;
-static char folder[] = "/tmp/rh-link-XXXXXX";
-
 static const struct instance {
 	const char *name;
 	int is_pair, is_secure;
@@ -32,7 +29,7 @@ static void open_ends(const struct instance *instance, struct ends *ends)
 	if (instance->is_pair)
 		check_ok(rh_pair_open(&pair, ends->end));
 	else
-		ends_tcp(instance->is_secure ? &keys : NULL, &(struct rh_tcp_options){0}, NULL, ends);
+		ends_tcp(instance->is_secure ? &ends_keys : NULL, &(struct rh_tcp_options){0}, NULL, ends);
 }
 
 static void fill(char *bytes, int64_t size, uint64_t seed)
@@ -203,23 +200,6 @@ static void test_link_a_farewell_comes_after_all_that_was_sent(void **state)
 	}
 }
 
-static int make_keys(void **state)
-{
-	(void)state;
-	if (!mkdtemp(folder))
-		return -1;
-	ends_keys_make(folder, &keys);
-	return 0;
-}
-
-static int remove_keys(void **state)
-{
-	(void)state;
-	for (int i = 0; i < 2; i++)
-		unlink(keys.path[i]);
-	return rmdir(folder);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,5 +210,5 @@ int main(void)
 	        cmocka_unit_test(test_link_an_abort_tells_the_peer_why),
 	        cmocka_unit_test(test_link_a_farewell_comes_after_all_that_was_sent),
 	};
-	return cmocka_run_group_tests(tests, make_keys, remove_keys);
+	return cmocka_run_group_tests(tests, ends_open_keys, ends_remove_keys);
 }

@@ -4,8 +4,6 @@
 
 #include "link/frame.h"
 
-static struct ends_keys keys;
-static char folder[] = "/tmp/rh-tcp-XXXXXX";
 static const struct rh_link_timing hasty = {.heartbeat_ns = 50000000, .timeout_ns = 300000000, .give_up_ns = 20000000000};
 
 /* Messages go both ways through a relay that cuts the connection again and again; every byte arrives once. */
@@ -22,7 +20,7 @@ static void test_tcp_cut_at_random_moments_loses_and_doubles_nothing(void **stat
 	uint64_t seed = check_seed(), number = 0;
 	relay_open(&relay, 2000000, seed);
 	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
-	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
 	relay_start(&relay, ends.port);
 	for (; relay.cuts < cuts_wanted; number++) {
 		int at = (int)(number % ENDS_MESSAGES);
@@ -68,7 +66,7 @@ static void test_tcp_a_silent_connection_is_made_anew(void **state)
 	char through[32], byte = 0;
 	relay_open(&relay, 0, check_seed());
 	snprintf(through, sizeof through, "127.0.0.1:%d", relay.port);
-	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, through, &ends);
 	relay_start(&relay, ends.port);
 	for (int i = 0; i < 2; i++) {
 		check_ok(ends.end[0]->ops->receive(ends.end[0], (uint64_t)i, &byte, 1));
@@ -105,7 +103,7 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	struct ends ends;
 	struct rh_link *stranger;
 	char name[300], address[32];
-	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
 	exchange_one(&ends, 1);
 	int silent[4], loud = relay_socket(ends.port, 0);
 	for (int i = 0; i < 4; i++)
@@ -114,12 +112,12 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	assert_true(send(loud, garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
 	for (int i = 0; i < 200; i++)
 		close(relay_socket(ends.port, 0));
-	snprintf(name, sizeof name, "%s/stranger.pem", folder);
+	snprintf(name, sizeof name, "%s/stranger.pem", ends_folder);
 	check_ok(rh_identity_make(name));
 	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
 	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
 	                                              .identity = name,
-	                                              .peer = keys.hash[0],
+	                                              .peer = ends_keys.hash[0],
 	                                              .greeting = "build=1\nmodel=tiny\n",
 	                                              .messages = 1,
 	                                              .timing = hasty},
@@ -142,17 +140,17 @@ static void test_tcp_the_wrong_listener_is_named(void **state)
 	struct ends ends;
 	struct rh_link *link;
 	char address[32];
-	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
 	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
 	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
-	                                              .identity = keys.path[1],
-	                                              .peer = keys.hash[1], /* should be [0] */
+	                                              .identity = ends_keys.path[1],
+	                                              .peer = ends_keys.hash[1], /* should be [0] */
 	                                              .greeting = "",
 	                                              .messages = 1,
 	                                              .timing = hasty},
 	                     &link));
 	assert_int_equal(link->ops->wait(link, 1, 0), -EACCES);
-	assert_non_null(strstr(rh_error(-EACCES), keys.hash[0]));
+	assert_non_null(strstr(rh_error(-EACCES), ends_keys.hash[0]));
 	rh_link_close(link);
 	ends_close(&ends);
 }
@@ -191,15 +189,15 @@ static void test_tcp_a_peer_started_anew_ends_the_link(void **state)
 	struct ends ends;
 	struct rh_link *again;
 	char address[32];
-	ends_tcp(&keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
+	ends_tcp(&ends_keys, &(struct rh_tcp_options){.timing = hasty}, NULL, &ends);
 	exchange_one(&ends, 1);
 	char byte = 0;
 	check_ok(ends.end[1]->ops->send(ends.end[1], 1, &byte, 1)); /* not received: the end goes without a farewell */
 	rh_link_close(ends.end[1]);
 	snprintf(address, sizeof address, "127.0.0.1:%d", ends.port);
 	check_ok(rh_tcp_open(&(struct rh_tcp_options){.address = address,
-	                                              .identity = keys.path[1],
-	                                              .peer = keys.hash[0],
+	                                              .identity = ends_keys.path[1],
+	                                              .peer = ends_keys.hash[0],
 	                                              .greeting = "build=1\nmodel=tiny\n",
 	                                              .messages = 1,
 	                                              .timing = hasty},
@@ -251,29 +249,12 @@ static void test_identity_is_made_once_and_private(void **state)
 {
 	(void)state;
 	char hash[RH_IDENTITY_HASH];
-	assert_int_equal(rh_identity_make(keys.path[0]), -EEXIST);
-	check_ok(rh_identity_hash(keys.path[0], hash));
-	assert_string_equal(hash, keys.hash[0]);
-	assert_string_not_equal(keys.hash[0], keys.hash[1]);
+	assert_int_equal(rh_identity_make(ends_keys.path[0]), -EEXIST);
+	check_ok(rh_identity_hash(ends_keys.path[0], hash));
+	assert_string_equal(hash, ends_keys.hash[0]);
+	assert_string_not_equal(ends_keys.hash[0], ends_keys.hash[1]);
 	assert_int_equal(rh_identity_hash("/nowhere/key.pem", hash), -ENOENT);
-	assert_int_equal(access(keys.path[0], R_OK), 0);
-}
-
-static int make_keys(void **state)
-{
-	(void)state;
-	if (!mkdtemp(folder))
-		return -1;
-	ends_keys_make(folder, &keys);
-	return 0;
-}
-
-static int remove_keys(void **state)
-{
-	(void)state;
-	for (int i = 0; i < 2; i++)
-		unlink(keys.path[i]);
-	return rmdir(folder);
+	assert_int_equal(access(ends_keys.path[0], R_OK), 0);
 }
 
 int main(void)
@@ -289,5 +270,5 @@ int main(void)
 	        cmocka_unit_test(test_tcp_bad_options_are_refused_in_one_line),
 	        cmocka_unit_test(test_identity_is_made_once_and_private),
 	};
-	return cmocka_run_group_tests(tests, make_keys, remove_keys);
+	return cmocka_run_group_tests(tests, ends_open_keys, ends_remove_keys);
 }
