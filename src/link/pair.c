@@ -1,6 +1,7 @@
 #include "link/pair.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/fault.h"
 #include "core/minmax.h"
 #include "core/philox.h"
@@ -8,7 +9,6 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #define SECOND_NS 1000000000ll
 
@@ -43,13 +43,6 @@ struct pair {
 	struct pair_end end[2];
 	uint64_t drawn;
 };
-
-static int64_t now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
-}
 
 /* Evenly from 0 up to 1. */
 static double draw(struct pair *pair)
@@ -175,7 +168,7 @@ static void *run(void *context)
 	struct pair *pair = context;
 	pthread_mutex_lock(&pair->lock);
 	while (!pair->end[0].is_closed || !pair->end[1].is_closed) {
-		int64_t now_ns = now();
+		int64_t now_ns = rh_clock_ns();
 		int moved = 0;
 		for (int i = 0; i < 2; i++) {
 			moved |= say(pair, &pair->end[i], &pair->end[!i], now_ns);
@@ -306,7 +299,7 @@ int rh_pair_open(const struct rh_pair_options *options, struct rh_link *ends[2])
 		rc = session_open(&end->session, 1 + (uint64_t)i, options->messages, is_lossy ? retry_ns : 5 * SECOND_NS, retry_ns);
 		end->session.peer = 2 - (uint64_t)i;
 		if (!rc)
-			session_rewind(&end->session, now());
+			session_rewind(&end->session, rh_clock_ns());
 	}
 	if (!rc) {
 		int code = pthread_create(&pair->thread, NULL, run, pair);

@@ -9,6 +9,7 @@
 #include "link/tcp.h"
 
 #include "core/alloc.h"
+#include "core/clock.h"
 #include "core/fault.h"
 #include "core/minmax.h"
 #include "link/conn.h"
@@ -22,7 +23,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FRAMES_A_TURN = 32 };
@@ -55,13 +55,6 @@ struct tcp_link {
 	int64_t without_ns; /* since when there is no connection */
 	int has_connected;
 };
-
-static int64_t now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
-}
 
 static void wake(struct tcp_link *link)
 {
@@ -109,7 +102,7 @@ static int greeting_take(void *context, const struct frame *frame, const char *p
 {
 	struct tcp_link *link = context;
 	if (frame->type == FRAME_ABORT)
-		return session_take(&link->session, now(), frame, payload);
+		return session_take(&link->session, rh_clock_ns(), frame, payload);
 	if (frame->type != FRAME_HELLO || !frame->a)
 		return rh_fail(-EPROTO, "the peer did not greet");
 	link->greets.has_heard = 1;
@@ -123,7 +116,7 @@ static int live_next(void *context, struct frame *out)
 {
 	struct tcp_link *link = context;
 	pthread_mutex_lock(&link->lock);
-	int any = session_next(&link->session, now(), out);
+	int any = session_next(&link->session, rh_clock_ns(), out);
 	pthread_mutex_unlock(&link->lock);
 	return any;
 }
@@ -141,7 +134,7 @@ static int live_take(void *context, const struct frame *frame, const char *paylo
 {
 	struct tcp_link *link = context;
 	pthread_mutex_lock(&link->lock);
-	int rc = session_take(&link->session, now(), frame, payload);
+	int rc = session_take(&link->session, rh_clock_ns(), frame, payload);
 	pthread_mutex_unlock(&link->lock);
 	return rc;
 }
@@ -185,7 +178,7 @@ static void disconnect(struct tcp_link *link)
 {
 	publish(link);
 	conn_close(&link->live);
-	link->without_ns = now();
+	link->without_ns = rh_clock_ns();
 }
 
 /* The connection is of no use any more. After a farewell that is the end of the link. */
@@ -204,7 +197,7 @@ static int promote(struct tcp_link *link)
 	int is_same = !link->session.peer || link->session.peer == link->greets.peer;
 	if (is_same) {
 		link->session.peer = link->greets.peer;
-		session_rewind(&link->session, now());
+		session_rewind(&link->session, rh_clock_ns());
 		link->progress.reconnects += link->has_connected;
 	}
 	pthread_mutex_unlock(&link->lock);
@@ -313,9 +306,9 @@ static enum part last_words(struct tcp_link *link)
 static void part(struct tcp_link *link)
 {
 	struct conn_peer peer = live_peer(link);
-	int64_t until_ns = now() + FAREWELL_NS;
+	int64_t until_ns = rh_clock_ns() + FAREWELL_NS;
 	int rc = link->live.stream ? 0 : -EPIPE, has_finished = 0;
-	while ((!rc || rc == -EAGAIN) && now() < until_ns) {
+	while ((!rc || rc == -EAGAIN) && rh_clock_ns() < until_ns) {
 		enum part words = last_words(link);
 		if (words == PART_IN_SILENCE)
 			break;
@@ -327,7 +320,7 @@ static void part(struct tcp_link *link)
 		if (!rc || rc == -EAGAIN)
 			rc = conn_read(&link->live, &peer, 1);
 		if (rc == -EAGAIN)
-			rest(link, now(), 0);
+			rest(link, rh_clock_ns(), 0);
 	}
 	publish(link);
 	conn_close(&link->live);
@@ -348,9 +341,9 @@ static void *run(void *context)
 	sigset_t all; /* signals are the main thread's, and a broken connection is an error code */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
-	link->without_ns = now();
+	link->without_ns = rh_clock_ns();
 	while (!has_ended(link)) {
-		int64_t now_ns = now();
+		int64_t now_ns = rh_clock_ns();
 		int rc = step_door(link, now_ns);
 		if (!rc)
 			rc = step_greeting(link, now_ns);
