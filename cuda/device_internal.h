@@ -1,0 +1,77 @@
+/* Inside the CUDA device: its struct, its faults, and what its three files call of each other. device.c has memory, commands and opening;
+ * device_event.c events and the GPU's clock; gpus.c which GPUs this machine has. */
+#ifndef RH_CUDA_DEVICE_INTERNAL_H
+#define RH_CUDA_DEVICE_INTERNAL_H
+
+#include "core/fault.h"
+#include "cuda/device.h"
+#include "cuda/launch.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef RH_CUDA_EMULATED
+#define CUDA_KIND "emu"
+#else
+#define CUDA_KIND "cuda"
+#endif
+
+enum { CUDA_ANCHORS = 3 };
+
+/* The clock of a GPU against the host's. CUDA tells the time between two events in fp32 milliseconds: exact enough only if the earlier one
+ * is young. So an event, the anchor, is recorded now and then, and its time on CLOCK_MONOTONIC kept. */
+struct cuda_clock {
+	/* Anchor number i lies at i % CUDA_ANCHORS; the latest two of `count` are valid, and the next may be on its way. */
+	cudaEvent_t anchor[CUDA_ANCHORS];
+	int64_t anchor_ns[CUDA_ANCHORS], count;
+	int is_next_recorded;
+};
+
+/* After a call failed, CUDA returns that error from every later call. The device keeps the first fault with its line and returns it from
+ * then on without asking CUDA again: no caller hangs, and none reports an after-effect. */
+struct cuda_device {
+	struct rh_device base;
+	int gpu;
+	int64_t cap_bytes, reserved_bytes;
+	char *memory; /* reserved_bytes, then the workspace of products */
+	cudaStream_t stream[RH_STREAMS];
+	struct launch launch;
+	struct cuda_clock clock;
+	struct rh_fault fault; /* other threads ask for events too */
+};
+
+static inline struct cuda_device *cuda_device_of(struct rh_device *device)
+{
+	return (struct cuda_device *)device;
+}
+
+/* What to do about an error of CUDA's, to follow its text; "" if there is nothing to say. */
+const char *cuda_advice(cudaError_t error);
+
+/* Keeps a fault whose line this thread has made; returns the first fault of the device. */
+int cuda_keep_fault(struct cuda_device *device, int code);
+
+/* 0, or the fault that `error` is; `doing` names the call in its line. */
+int cuda_check(struct cuda_device *device, cudaError_t error, const char *doing);
+
+/* The first thing that each call does: returns the device's fault, or makes its GPU the calling thread's. */
+int cuda_enter(struct cuda_device *device) RH_MUST;
+
+/* gpus.c. -EINVAL for a GPU that is not there, -ENODEV for one that is too old. */
+int cuda_check_gpu(int gpu) RH_MUST;
+cudaError_t cuda_wake(int gpu); /* before anything else makes the GPU's context */
+cudaError_t cuda_memory_of(int gpu, int64_t *free_bytes, int64_t *total_bytes);
+cudaError_t cuda_address_of(int gpu, char address[16]); /* on the PCI bus, as /sys writes it */
+
+/* device_event.c: slots of struct rh_device_ops, and the clock's beginning, idle time and end. */
+int device_event_create(struct rh_device *base, enum rh_event_use use, struct rh_event **out);
+void device_event_destroy(struct rh_event *event);
+int device_record(struct rh_device *base, enum rh_stream stream, struct rh_event *event);
+int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *event);
+int device_event_sync(struct rh_event *event);
+int device_event_query(struct rh_event *event);
+int64_t device_event_time_ns(struct rh_event *event);
+int cuda_clock_start(struct cuda_device *device) RH_MUST;
+int cuda_clock_idle(struct cuda_device *device) RH_MUST; /* all streams are idle: renews an old anchor */
+void cuda_clock_stop(struct cuda_device *device);
+
+#endif
