@@ -31,6 +31,14 @@ static void want(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes
 	}
 }
 
+/* Whoever reads a boundary or a result may be lowered after its copy has been issued. An event recorded only then would stand for all that
+ * the stream was given since, and the reader would wait for that, too. */
+static int is_read_later(const struct rh_lanes *lanes, const struct rh_command *command)
+{
+	const struct rh_lane *lane = &lanes->lane[command->lane];
+	return lane->queue == RH_QUEUE_STREAM && lane->stream == RH_STREAM_ACTIVATIONS_DOWN;
+}
+
 static int is_boundary(const struct rh_command *command)
 {
 	return command->from.room == RH_ROOM_HOST_BOUNDARY || command->to.room == RH_ROOM_HOST_BOUNDARY;
@@ -59,7 +67,10 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		const struct rh_command *command = rh_command_at(lanes, dispatcher->taken);
 		int lane = command->lane;
 		*dispatch_at(dispatcher, dispatcher->taken) =
-		        (struct dispatch_command){.next = -1, .slot = dispatcher->present_slot, .place = (signed char)place};
+		        (struct dispatch_command){.next = -1,
+		                                  .slot = dispatcher->present_slot,
+		                                  .place = (signed char)place,
+		                                  .is_wanted = (char)is_read_later(lanes, command)};
 		want(dispatcher, lanes, command);
 		if (place == DISPATCH_DONE || (lane == lowering->caller && command->kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
 			dispatch_at(dispatcher, dispatcher->taken)->sequence = 1;
