@@ -10,9 +10,19 @@
 int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi)
 {
 	int backward_only = pass == PASS_BACKWARD || pass == PASS_SAVED;
-	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1))
+	if ((lo == 0 && hi == at->layers) || (backward_only && hi == 1)) /* the table once; of the embedding's backward nothing */
 		return rh_plan_upload_layout(at->request->model, lo, hi, backward_only, at->offset);
 	return at->below[hi] - at->below[lo];
+}
+
+enum pass plan_top_pass(const struct planner *at)
+{
+	return rh_model_has_head(at->request->model) ? PASS_FUSED : PASS_BACKWARD;
+}
+
+int plan_forward_top(const struct planner *at, const struct rh_plan *plan)
+{
+	return plan_top_pass(at) == PASS_FUSED ? plan->backward[0].lo : at->layers;
 }
 
 static int64_t gradient_elements(const struct planner *at, enum pass pass, int lo, int hi)
@@ -24,12 +34,12 @@ static int64_t gradient_elements(const struct planner *at, enum pass pass, int l
 
 /* Slots for inputs and outputs of two micro-batches. `cuts` counts the boundaries inside and at the end of a forward stage that are kept.
  */
-static int boundary_buffers(enum pass pass, int lo, int cuts)
+static int boundary_buffers(const struct rh_model *model, enum pass pass, int lo, int cuts)
 {
-	int inputs = lo > 0 ? 1 : 0;
+	int inputs = model->layer[lo].kind != RH_LAYER_EMBEDDING;
 	if (pass == PASS_FORWARD)
 		return 2 * (inputs + cuts);
-	return 2 * (inputs + (pass != PASS_FUSED) + (lo > 0));
+	return 2 * (inputs + (pass != PASS_FUSED) + inputs);
 }
 
 /* Kept boundaries in (lo, hi]: the backward stages' inputs and the stage's own end. */
@@ -50,7 +60,7 @@ static void count_cuts(struct planner *at, const struct rh_plan *plan)
 /* Raises the plan's sizes to what travels to and from this stage. */
 static void widen_transfers(const struct planner *at, struct rh_plan *plan, enum pass pass, int lo, int hi)
 {
-	int buffers = boundary_buffers(pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
+	int buffers = boundary_buffers(at->request->model, pass, lo, pass == PASS_FORWARD ? kept_cuts(at, lo, hi) : 0);
 	plan->weight_bytes = rh_max(plan->weight_bytes, plan_upload_bytes(at, pass, lo, hi));
 	plan->boundary_buffers = buffers > plan->boundary_buffers ? buffers : plan->boundary_buffers;
 }
@@ -204,6 +214,12 @@ static int between(const struct planner *at, int lo, int hi)
 	return at->alike && lo > 0 && hi < at->layers;
 }
 
+/* The lowest layer of a backward stage: without training only the top stage is run from the backward list. */
+static int lowest_backward(const struct planner *at)
+{
+	return at->request->trains ? (int)rh_max(at->request->model->first_trained, 0) : at->layers - 1;
+}
+
 /* Packs [bottom, top) top down into *stages, or takes the given cuts. */
 static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_pass, int bottom, const int64_t *cuts, int64_t count)
 {
@@ -257,7 +273,9 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 			if (k && (s == i || (ahead >= stages && !at->request->crosses_rounds && at->request->trains)))
 				break; /* the next step's weights are not there before this one is over */
 			struct rh_stage stage = s < plan->forward_stages ? plan->forward[s] : plan->backward[s - plan->forward_stages];
-			enum pass pass = s < plan->forward_stages ? PASS_FORWARD : s == plan->forward_stages ? PASS_FUSED : PASS_BACKWARD;
+			enum pass pass = s < plan->forward_stages    ? PASS_FORWARD
+			                 : s == plan->forward_stages ? plan_top_pass(at)
+			                                             : PASS_BACKWARD;
 			bytes[k] = plan_upload_bytes(at, pass, stage.lo, stage.hi);
 		}
 		most = rh_max(most, bytes[0] + bytes[1]);
@@ -274,7 +292,8 @@ static void place_late(struct planner *at, struct rh_plan *plan)
 		plan->late[i] = (struct rh_late_place){0};
 		if (!put_off)
 			continue;
-		plan->late[i].bytes = rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : PASS_FUSED, stage.lo, stage.hi).late, RH_ALIGN);
+		plan->late[i].bytes =
+		        rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : plan_top_pass(at), stage.lo, stage.hi).late, RH_ALIGN);
 		plan->late[i].places = put_off[i].micro_batches;
 		for (int k = 0; k < i; k++)
 			if (put_off[k].device == put_off[i].device)
@@ -304,7 +323,7 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .late = plan->late, .backward_stages = stages};
 	fixed_sizes(request, plan);
 	for (int i = 0, like = 0; i < stages; i++) {
-		enum pass pass = i == 0 ? PASS_FUSED : i <= saving ? PASS_SAVED : PASS_BACKWARD;
+		enum pass pass = i == 0 ? plan_top_pass(at) : i <= saving ? PASS_SAVED : PASS_BACKWARD;
 		struct rh_stage stage = backward[i];
 		int64_t bytes = pass == PASS_SAVED ? plan_stage_bytes(at, pass, stage.lo, stage.hi).saved : 0;
 		if (stage.hi - stage.lo != like || i == saving + 1 || !between(at, stage.lo, stage.hi)) /* else as the one before */
@@ -313,7 +332,8 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 		saved[i] = (struct rh_saved_place){plan->saved_bytes, bytes};
 		plan->saved_bytes = rh_min(plan->saved_bytes + rh_bytes_times(bytes, request->train_round), RH_BYTES_MOST);
 	}
-	int rc = pack_up(at, plan, backward[saving].lo, request->forward_cuts, request->forward_cut_count);
+	int rc = pack_up(at, plan, saving ? backward[saving].lo : plan_forward_top(at, plan), request->forward_cuts,
+	                 request->forward_cut_count);
 	for (int i = saving; !rc && i > 0; i--) {
 		widen_transfers(at, plan, PASS_FORWARD, backward[i].lo, backward[i].hi); /* it works in what PASS_SAVED measured */
 		forward[plan->forward_stages++] = backward[i];
@@ -353,15 +373,15 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
 	at->weight_room = rh_max(limit, at->largest) + limit;
 	if (at->given_room)
 		at->weight_room = rh_min(at->weight_room, at->given_room);
-	/* without training only the top stage is run from the backward list */
-	int bottom = request->trains ? request->model->first_trained : at->layers - 1;
-	return pack_down(at, plan, PASS_FUSED, bottom, request->backward_cuts, request->backward_cut_count);
+	int bottom = lowest_backward(at);
+	return pack_down(at, plan, plan_top_pass(at), bottom, request->backward_cuts, request->backward_cut_count);
 }
 
-/* May a stage save? Of several devices none does, as others run its forward. */
+/* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap. */
 static int saves(const struct rh_plan_request *request)
 {
-	return request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0;
+	return request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0 &&
+	       !rh_model_is_part(request->model);
 }
 
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)
@@ -381,7 +401,7 @@ static int64_t least_recomputed(struct planner *at, const struct rh_plan *plan)
 	struct rh_plan held = *plan;
 	int64_t bytes = 0;
 	held.weight_bytes = held.gradient_bytes = held.rounded_bytes = held.arena_bytes = held.boundary_buffers = 0;
-	widen(at, &held, PASS_FUSED, plan->backward[0].lo, plan->backward[0].hi);
+	widen(at, &held, plan_top_pass(at), plan->backward[0].lo, plan->backward[0].hi);
 	held.saved_bytes = 0;
 	for (int i = 1, full = !saves(request); i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
@@ -412,7 +432,7 @@ int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, 
 	int several = at->request->devices > 1, stages = scratch->backward_stages;
 	out->recomputed = several ? 0 : least_recomputed(at, scratch);
 	/* of one device stages that save stand in both lists */
-	out->stages = stages + (several ? least_forward(at, scratch, scratch->backward[0].lo) : 0);
+	out->stages = stages + (several ? least_forward(at, scratch, plan_forward_top(at, scratch)) : 0);
 	return 0;
 }
 
@@ -426,7 +446,7 @@ void plan_size(struct planner *at, struct rh_plan *plan)
 	fixed_sizes(at->request, plan);
 	count_cuts(at, plan);
 	for (int i = 0; i < plan->backward_stages; i++)
-		widen(at, plan, i ? PASS_BACKWARD : PASS_FUSED, plan->backward[i].lo, plan->backward[i].hi);
+		widen(at, plan, i ? PASS_BACKWARD : plan_top_pass(at), plan->backward[i].lo, plan->backward[i].hi);
 	for (int i = 0; i < plan->forward_stages; i++)
 		widen(at, plan, PASS_FORWARD, plan->forward[i].lo, plan->forward[i].hi);
 	plan->weight_bytes = rh_max(plan->weight_bytes, two_in_turn(at, plan));
@@ -461,7 +481,7 @@ static int check_cuts(const struct rh_plan_request *request)
 static int whole(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	if (request->backward_cut_count > 0 || request->forward_cut_count > 0)
+	if (request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED)
 		return 0;
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
@@ -480,10 +500,10 @@ int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch)
 {
 	const struct rh_plan_request *request = at->request;
 	int64_t backward = request->backward_cut_count, forward = request->forward_cut_count, most = 0;
-	int bottom = request->trains ? request->model->first_trained : at->layers - 1, top = fused_floor(request);
+	int bottom = lowest_backward(at), top = plan_top_pass(at) == PASS_FUSED ? fused_floor(request) : at->layers;
 	scratch->backward_stages = scratch->forward_stages = 0;
 	for (int hi = at->layers, lo; backward >= 0 && hi > bottom; hi = lo) {
-		int first = hi == at->layers;
+		int first = hi == at->layers && plan_top_pass(at) == PASS_FUSED;
 		lo = cut_below(request->backward_cuts, backward, first ? 0 : bottom, hi);
 		top = first ? lo : top;
 		scratch->backward[scratch->backward_stages++] = (struct rh_stage){lo, hi};

@@ -52,6 +52,11 @@ struct rh_stage {
 	int lo, hi;
 };
 
+static inline int rh_stage_has_head(const struct rh_model *model, struct rh_stage stage)
+{
+	return model->layer[stage.hi - 1].kind == RH_LAYER_HEAD;
+}
+
 /* Where a device keeps the activations of a stage: of the round's first micro-batch at `at`, `bytes` for each. 0 bytes: not kept. */
 struct rh_saved_place {
 	int64_t at, bytes;

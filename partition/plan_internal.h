@@ -40,6 +40,10 @@ struct planner {
 
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
 int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi);
+/* Of the topmost backward stage: PASS_FUSED, but in a box that another follows, whose gradients come from there. */
+enum pass plan_top_pass(const struct planner *at);
+/* The layer above the topmost forward stage. */
+int plan_forward_top(const struct planner *at, const struct rh_plan *plan);
 /* All but the stages, for a request. plan_close frees what plan_open allocated, also where that failed. */
 int plan_open(struct planner *at) RH_MUST;
 void plan_close(struct planner *at);

@@ -68,7 +68,7 @@ static void emit_lora(struct rh_emit *emit, struct emit_linears which, const str
 		const struct rh_linear *linear = &layer->proj[which.first + m];
 		op.lora.out[m] = linear->out;
 		op.lora.scale[m] = linear->scale;
-		op.lora.site[m] = (uint32_t)(which.layer * RH_PROJS + linear->site);
+		op.lora.site[m] = (uint32_t)((emit->model->first_layer + which.layer) * RH_PROJS + linear->site);
 		if (!linear->r)
 			continue;
 		op.operand[RH_LORA_LOWS + m] = lora->low[which.first + m];

@@ -33,6 +33,8 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 	model->layer = rh_alloc((size_t)model->layers, sizeof *model->layer);
 	model->block = rh_alloc((size_t)model->layers * 2, sizeof *model->block);
 	int rc = model->layer && model->block ? model_lay_out(model, lora) : -ENOMEM;
+	for (int b = 0; !rc && b < model->blocks; b++)
+		model->block[b].number = b;
 	if (!rc)
 		rope_tables(model);
 	if (rc)
@@ -42,19 +44,47 @@ int rh_model_create(const struct rh_model_config *config, enum rh_dtype dtype, c
 	return rc;
 }
 
+static void free_block(struct rh_block *block)
+{
+	for (int t = 0; t < block->tensors; t++)
+		rh_free(block->tensor[t].name);
+	rh_free(block->tensor);
+	rh_free(block->name);
+}
+
 void rh_model_destroy(struct rh_model *model)
 {
 	if (!model)
 		return;
-	for (int b = 0; model->block && b < model->blocks; b++) {
-		for (int t = 0; t < model->block[b].tensors; t++)
-			rh_free(model->block[b].tensor[t].name);
-		rh_free(model->block[b].tensor);
-		rh_free(model->block[b].name);
-	}
+	for (int b = 0; model->block && b < model->blocks; b++)
+		free_block(&model->block[b]);
 	rh_free(model->block);
 	rh_free(model->layer);
 	rh_free(model);
+}
+
+void rh_model_keep(struct rh_model *model, int lo, int hi)
+{
+	RH_ASSERT(lo >= 0 && lo < hi && hi <= model->layers && !model->first_layer);
+	int blocks = model->blocks, kept = 0;
+	model->layers = hi - lo;
+	model->first_layer = lo;
+	model->first_trained -= lo;
+	memmove(model->layer, model->layer + lo, (size_t)model->layers * sizeof *model->layer);
+	for (int b = 0; b < blocks; b++) {
+		int is_used = 0;
+		for (int l = 0; l < model->layers; l++)
+			for (int which = 0; which < 2; which++)
+				if (model->layer[l].block[which] == b) {
+					model->layer[l].block[which] = kept; /* at most b: no later block's number */
+					is_used = 1;
+				}
+		if (is_used)
+			model->block[kept++] = model->block[b];
+		else
+			free_block(&model->block[b]);
+	}
+	model->blocks = kept;
 }
 
 void rh_model_freeze(struct rh_model *model)
@@ -122,10 +152,10 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 			continue;
 		}
 		uint64_t element = (uint64_t)(first + i);
-		struct rh_philox_block bits =
-		        rh_philox(seed, (uint32_t)element, (uint32_t)(element >> 32),
-		                  (uint32_t)(block * MODEL_TENSORS + tensor % MODEL_TENSORS) | (uint32_t)(tensor / MODEL_TENSORS) << 20,
-		                  RH_PHILOX_INIT);
+		struct rh_philox_block bits = rh_philox(seed, (uint32_t)element, (uint32_t)(element >> 32),
+		                                        (uint32_t)(model->block[block].number * MODEL_TENSORS + tensor % MODEL_TENSORS) |
+		                                                (uint32_t)(tensor / MODEL_TENSORS) << 20,
+		                                        RH_PHILOX_INIT);
 		out[i] = is_a ? (2 * rh_philox_unit(bits.word[0]) - 1) * bound : deviation * normal(bits, 0);
 	}
 }

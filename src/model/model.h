@@ -34,6 +34,7 @@ struct rh_block {
 	char *name;
 	int64_t elements;
 	int trainable, uses; /* layers that use it: 1, or 2 when embedding and head are tied */
+	int number;          /* in the whole model, of which this may be a box's part */
 	struct rh_tensor *tensor;
 	int tensors;
 };
@@ -113,9 +114,10 @@ struct rh_model {
 	int64_t head_rows, head_rows_wanted; /* of logits to be made at once, 0: few; and as rh_model_cut set it */
 	struct rh_block *block;
 	int blocks;
-	struct rh_layer *layer; /* [0] embedding, [layers-1] head */
+	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */
 	int layers;
-	int first_trained;     /* lowest layer that has a trainable block */
+	int first_layer;       /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
+	int first_trained;     /* lowest layer that has a trainable block; below 0: one in another box */
 	int64_t cache_columns; /* keys and values of a token in all layers */
 	int ropes;             /* rope tables that layers ask for; of each that for short and for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
@@ -131,6 +133,22 @@ int64_t rh_model_unfit(const struct rh_model *model);
 void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain);
 /* Fewer rows of logits at once, for devices that have no room. 0: they cannot be fewer. */
 int rh_model_cut_finer(struct rh_model *model);
+/* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
+ * table stays where either of its uses does, with both in `uses`. After creation. */
+void rh_model_keep(struct rh_model *model, int lo, int hi);
+static inline int rh_model_has_embedding(const struct rh_model *model)
+{
+	return model->layer[0].kind == RH_LAYER_EMBEDDING;
+}
+static inline int rh_model_has_head(const struct rh_model *model)
+{
+	return model->layer[model->layers - 1].kind == RH_LAYER_HEAD;
+}
+/* One box's among several? */
+static inline int rh_model_is_part(const struct rh_model *model)
+{
+	return !rh_model_has_embedding(model) || !rh_model_has_head(model);
+}
 /* No block is trainable from now on: for a model that only infers. */
 void rh_model_freeze(struct rh_model *model);
 

@@ -91,7 +91,9 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
 	int rc;
 	out->instead[0] = 0;
-	if (follows_schedule(dispatch, trains))
+	if (dispatch->boxes && trains)
+		rc = rh_dispatch_boxes(dispatch, count, 1, turn, out);
+	else if (follows_schedule(dispatch, trains))
 		rc = make_scheduled(dispatch, count, 1, out);
 	else
 		rc = rh_roundpipe_program(dispatch->plan, trains, dispatch->devices, count, round < count ? round : count, turn, out);
@@ -130,7 +132,9 @@ int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t
 int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out)
 {
 	RH_ASSERT(follows_schedule(dispatch, 1) && (!dispatch->schedule->splits_backward || count == dispatch->train_micro_batches));
-	*brief = (struct rh_dispatch_brief){.each = 1};
+	*brief = (struct rh_dispatch_brief){.count = count, .each = 1, .period = 1};
+	if (dispatch->boxes)
+		return rh_dispatch_shorter(dispatch, count, out);
 	int rc = rh_dispatch_fewer(dispatch, count, &brief->count, &brief->period);
 	rc = rc ? rc : rh_dispatch_shorter(dispatch, brief->count, out);
 	if (rc)
@@ -159,7 +163,8 @@ int rh_dispatch_is_local(const struct rh_dispatch *dispatch)
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
 {
 	RH_ASSERT(rh_dispatch_is_local(dispatch));
-	int rc = make_scheduled(dispatch, count, steps, out);
+	int turn = 0;
+	int rc = dispatch->boxes ? rh_dispatch_boxes(dispatch, count, steps, &turn, out) : make_scheduled(dispatch, count, steps, out);
 	if (!rc)
 		note_sums(out);
 	return rc;

@@ -4,6 +4,12 @@
 
 #include "schedule/schedule.h"
 
+/* Where this box stands among several that train one model together: box 0 holds the lowest layers. */
+struct rh_boxes {
+	int boxes, box;
+	int64_t unit; /* micro-batches that are passed on together, at most: a round inside the box */
+};
+
 struct rh_dispatch {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
@@ -13,6 +19,7 @@ struct rh_dispatch {
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *window;            /* of PACI: rh_schedule_request's */
+	const struct rh_boxes *boxes;     /* NULL: this box alone. Then the schedule is one of units over boxes */
 };
 
 /* Of `count` micro-batches. *turn: of RoundPipe's round robin, moved on. Other schedules' model stages are the plan's; their top stage
@@ -30,6 +37,9 @@ int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t
 int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out) RH_MUST;
 /* Such a shorter step alone, of so many micro-batches. */
 int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struct rh_program *out) RH_MUST;
+
+/* This box's slots of so many steps, of `count` micro-batches each; dispatch->boxes is there. */
+int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, int *turn, struct rh_program *out) RH_MUST;
 
 /* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
