@@ -45,6 +45,11 @@ static int arch_real(const struct rh_gguf *gguf, const char *arch, const char *k
 	return rc < 0 ? rc : 0;
 }
 
+const char *rh_gguf_epsilon_key(const struct rh_family *family)
+{
+	return family->norm == RH_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+}
+
 static int read_family(const struct rh_gguf *gguf, const char **arch, const struct rh_family **out)
 {
 	int rc = rh_gguf_string(gguf, "general.architecture", arch);
@@ -192,7 +197,7 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	if (!rc)
 		rc = read_sizes(gguf, arch, out);
 	if (!rc)
-		rc = arch_real(gguf, arch, "attention.layer_norm_rms_epsilon", REQUIRED, &out->rms_norm_eps);
+		rc = arch_real(gguf, arch, rh_gguf_epsilon_key(out->family), REQUIRED, &out->rms_norm_eps);
 	if (!rc)
 		rc = arch_real(gguf, arch, "rope.freq_base", OPTIONAL, &out->rope[0].theta);
 	if (!rc)
@@ -209,6 +214,8 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	out->attention_bias = has(gguf, "blk.0.attn_q.bias");
 	out->attention_output_bias = has(gguf, "blk.0.attn_output.bias");
 	out->mlp_bias = has(gguf, "blk.0.ffn_gate.bias");
+	if (out->family->attention_bias == RH_BIAS_ALL)
+		out->attention_bias = out->attention_output_bias = out->mlp_bias = 1;
 	out->qk_norm = out->family->qk_norm;
 	rc = rh_model_config_check(out, path); /* before head_dim / 2 is believed */
 	if (!rc)

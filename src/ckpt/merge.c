@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/float16.h"
 #include "core/json.h"
+#include "core/minmax.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@ enum { PIECE = 1 << 22 }; /* elements in memory at once */
 struct merger {
 	const struct rh_merge *wanted;
 	struct rh_source *source;
+	struct source_entries target; /* its tensors as what is written has them */
 	struct rh_peft_config peft;
 	struct rh_safetensors *adapter; /* NULL: none */
 	int64_t used;                   /* of its tensors */
@@ -60,7 +62,7 @@ static int find_factors(struct merger *merger, const struct source_entry *entry,
 	const struct rh_safetensor *b = rh_safetensors_find(merger->adapter, name);
 	if (!a && !b)
 		return 0;
-	int64_t rows = entry->tensor.shape[0], cols = entry->tensor.shape[1];
+	int64_t rows = entry->rows, cols = entry->cols;
 	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != rows || a->shape[0] != b->shape[1])
 		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %.*s do not fit its weight of (%lld, %lld)", merger->wanted->adapter,
 		               module, entry->name, (long long)rows, (long long)cols);
@@ -112,7 +114,7 @@ static enum rh_dtype stored_type(const struct merger *merger, const struct sourc
 		return dtype;
 	if (entry->tensor.rank != 2)
 		return RH_F32;
-	return entry->tensor.shape[1] % rh_dtype_block(dtype) ? RH_F16 : dtype;
+	return entry->cols % rh_dtype_block(dtype) ? RH_F16 : dtype;
 }
 
 static int write_bytes(struct merger *merger, const void *bytes, int64_t length)
@@ -120,8 +122,36 @@ static int write_bytes(struct merger *merger, const void *bytes, int64_t length)
 	return merger->gguf ? rh_gguf_out_write(merger->gguf, bytes, length) : rh_model_out_write(merger->dir, bytes, length);
 }
 
+/* Matrices that are written transposed, one at a time. */
+static int write_turned(struct merger *merger, const struct source_entry *entry)
+{
+	int64_t rows = entry->rows / entry->matrices, cols = entry->cols, rank, most = rh_max(1, PIECE / rows);
+	enum rh_dtype dtype = stored_type(merger, entry);
+	float scale = 0, *whole = rh_alloc((size_t)(rows * cols), sizeof *whole);
+	int rc = whole ? find_factors(merger, entry, &rank, &scale) : -ENOMEM;
+	if (!rc && rows > PIECE)
+		rc = rh_fail(-EINVAL, "%s: '%s' has columns of %lld elements, which is not supported", merger->wanted->model, entry->name,
+		             (long long)rows);
+	for (int64_t m = 0; !rc && m < entry->matrices; m++) {
+		rc = rh_source_read(merger->source, entry->name, m * rows * cols, rows * cols, RH_F32, whole);
+		for (int64_t r = 0; !rc && rank && r < rows; r++)
+			add_row(merger, m * rows + r, cols, rank, scale, whole + r * cols);
+		for (int64_t first = 0, count; !rc && first < cols; first += count) {
+			count = rh_min(most, cols - first);
+			for (int64_t c = 0; c < count; c++)
+				for (int64_t r = 0; r < rows; r++)
+					merger->piece[c * rows + r] = whole[r * cols + first + c];
+			rc = write_bytes(merger, merger->bytes, rh_quantise(dtype, merger->piece, count * rows, merger->bytes));
+		}
+	}
+	rh_free(whole);
+	return rc;
+}
+
 static int write_tensor(struct merger *merger, const struct source_entry *entry)
 {
+	if (entry->matrices)
+		return write_turned(merger, entry);
 	int is_matrix = entry->tensor.rank == 2;
 	int64_t rows = is_matrix ? entry->tensor.shape[0] : 1, cols = is_matrix ? entry->tensor.shape[1] : entry->tensor.shape[0], rank;
 	enum rh_dtype dtype = stored_type(merger, entry);
@@ -175,7 +205,7 @@ static int check_all_used(const struct merger *merger)
 
 static int write_dir(struct merger *merger)
 {
-	const struct source_entries *entries = &merger->source->entries;
+	const struct source_entries *entries = &merger->target;
 	struct rh_safetensors_entry *list = rh_alloc(entries->count, sizeof *list);
 	char *path = rh_path_join(merger->wanted->dir, "config.json"), *text = NULL;
 	json_t *config = NULL;
@@ -237,7 +267,7 @@ static int copy_metadata(struct merger *merger)
 
 static int write_gguf(struct merger *merger)
 {
-	const struct source_entries *entries = &merger->source->entries;
+	const struct source_entries *entries = &merger->target;
 	const struct rh_model_config *config = &merger->source->config;
 	float *freqs = NULL;
 	int64_t half = config->head_dim / 2;
@@ -316,6 +346,8 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	struct merger merger = {.wanted = wanted};
 	int rc = rh_source_open(wanted->model, &merger.source);
 	if (!rc)
+		rc = source_expect(rh_source_config(merger.source), wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
+	if (!rc)
 		rc = open_adapter(&merger);
 	if (!rc) {
 		merger.piece = rh_alloc(2 * (size_t)PIECE, sizeof *merger.piece);
@@ -335,6 +367,7 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	rh_free(merger.chat);
 	rh_safetensors_close(merger.adapter);
 	rh_peft_config_free(&merger.peft);
+	source_entries_free(&merger.target);
 	rh_source_close(merger.source);
 	return rc;
 }

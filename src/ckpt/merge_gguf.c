@@ -1,5 +1,6 @@
 #include "ckpt/merge_gguf.h"
 
+#include "ckpt/source_internal.h"
 #include "core/alloc.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -41,14 +42,16 @@ static int put_sizes(struct rh_gguf_out *out, const struct rh_model_config *conf
 	        {"attention.head_count_kv", config->num_key_value_heads},
 	        {"attention.key_length", config->head_dim},
 	        {"attention.value_length", config->head_dim},
-	        {"rope.dimension_count", config->head_dim},
 	        {"vocab_size", config->vocab_size},
 	};
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
 		rc = put_arch(out, config, sizes[i].key, sizes[i].value);
 	if (!rc)
-		rc = put_arch_real(out, config, "attention.layer_norm_rms_epsilon", config->rms_norm_eps);
+		rc = put_arch_real(out, config, rh_gguf_epsilon_key(config->family), config->rms_norm_eps);
+	if (rc || config->family->names->positions)
+		return rc;
+	rc = put_arch(out, config, "rope.dimension_count", config->head_dim);
 	return rc ? rc : put_arch_real(out, config, "rope.freq_base", config->rope[0].theta);
 }
 

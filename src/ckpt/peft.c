@@ -44,8 +44,7 @@ static int refuse_features(const json_t *json, const char *where)
 	                                   "monteclora_config",
 	                                   "velora_config",
 	                                   "arrow_config",
-	                                   "megatron_config",
-	                                   "fan_in_fan_out"};
+	                                   "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))

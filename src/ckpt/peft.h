@@ -12,6 +12,7 @@ struct rh_peft_config {
 	char **target; /* names, or one regular expression; none with all_linear */
 	size_t targets;
 	int target_is_pattern, all_linear;
+	int fan_in_fan_out; /* as the base stores its matrices; the adapter's files are the same. Written, not read */
 	char *base_model_name_or_path;
 	struct rh_peft_override {
 		char *pattern; /* PEFT's key: a module's name or suffix, may be a regular expression */

@@ -83,7 +83,7 @@ static int open_gguf(struct rh_source *source)
 	if (!rc)
 		rc = gguf_model_config(source->gguf, &source->config);
 	if (!rc)
-		rc = source_expect(&source->config, &source->entries);
+		rc = source_expect(&source->config, SOURCE_GGUF, &source->entries);
 	int64_t used = 0, unknown = 0;
 	for (size_t i = 0; !rc && i < source->entries.count; i++) {
 		struct source_entry *entry = &source->entries.entry[i];
@@ -159,8 +159,8 @@ static int load_index(struct rh_source *source, const char *path, json_t **out)
 }
 
 /* The shard of a tensor: the one that the index names, else the only one. *out is NULL where there is no such tensor. */
-static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
-                          const struct rh_safetensor **out)
+static int find_named(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
+                      const struct rh_safetensor **out)
 {
 	const char *file = "model.safetensors";
 	*out = NULL;
@@ -174,6 +174,32 @@ static int find_in_shards(struct rh_source *source, const char *name, const json
 		return rh_fail(-EINVAL, "%s: tensor '%s' is not in %s, where model.safetensors.index.json puts it", source->path, name,
 		               file);
 	return 0;
+}
+
+/* What files call a tensor that were written of the model without its head; NULL: as other files do. */
+static const char *without_base(const struct rh_source *source, const char *name)
+{
+	const char *base = source->config.family->names->base;
+	return base && !strncmp(name, base, strlen(base)) ? name + strlen(base) : NULL;
+}
+
+static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
+                          const struct rh_safetensor **out)
+{
+	const char *other = without_base(source, name);
+	int rc = find_named(source, name, map, shard, out);
+	return rc || *out || !other ? rc : find_named(source, other, map, shard, out);
+}
+
+/* Is a tensor of the files one of the model's, under either of its names? */
+static int is_known(const struct rh_source *source, const char *name)
+{
+	char whole[256];
+	const char *base = source->config.family->names->base;
+	if (source_entries_find(&source->entries, name))
+		return 1;
+	snprintf(whole, sizeof whole, "%s%s", base ? base : "", name);
+	return base && source_entries_find(&source->entries, whole);
 }
 
 /* Part of a tensor in MXFP4, "<name>_blocks" or "<name>_scales", of this shape: where it lies. */
@@ -245,7 +271,7 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	json_t *root = NULL;
 	int rc = rh_model_config_load(source->path, &source->config);
 	if (!rc)
-		rc = source_expect(&source->config, &source->entries);
+		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);
 	if (!rc && !rh_file_exists(single)) {
 		if (rh_file_exists(index))
 			rc = load_index(source, index, &root);
@@ -265,7 +291,7 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	for (size_t s = 0; s < source->shards; s++)
 		for (int64_t i = 0; i < rh_safetensors_count(source->shard[s]); i++) {
 			const char *name = rh_safetensors_at(source->shard[s], i)->name;
-			if (source_entries_find(&source->entries, name) || needless(source, name) || is_mxfp4_part(source, name))
+			if (is_known(source, name) || needless(source, name) || is_mxfp4_part(source, name))
 				continue;
 			unknown++;
 			first = first ? first : name;

@@ -30,14 +30,19 @@ struct source_entries {
 	size_t count, capacity;
 };
 
-/* Every tensor of a model of this configuration, sorted, with shapes; types and places are still unknown. The head is left out if tied. */
-int source_expect(const struct rh_model_config *config, struct source_entries *out) RH_MUST;
+/* Every tensor of a model of this configuration, sorted, with the shapes that files of a form give them; types and places are still
+ * unknown. The head is left out if tied. */
+enum source_form { SOURCE_SAFETENSORS, SOURCE_GGUF };
+int source_expect(const struct rh_model_config *config, enum source_form form, struct source_entries *out) RH_MUST;
 void source_entries_free(struct source_entries *entries);
 /* NULL: the model has none of that name; no lm_head.weight where the head is tied. */
 struct source_entry *source_entries_find(const struct source_entries *entries, const char *name);
 
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;
+
+/* The key of the norms' epsilon behind the architecture's name. */
+const char *rh_gguf_epsilon_key(const struct rh_family *family);
 
 /* The tokenizer of the GGUF file at `path`, as files in `dir`. */
 int gguf_save_tokenizer(const char *path, const char *dir) RH_MUST;

@@ -42,16 +42,29 @@ static char *gguf_name(const struct rh_family *family, const char *name)
 		if (stored)
 			return rh_text_printf(&text, "blk.%ld.%s%s", layer, stored, kind) ? NULL : text.bytes;
 	} else {
-		const struct rh_gguf_name ends[] = {
-		        {names->embedding, "token_embd"}, {names->final_norm, "output_norm"}, {names->head, "output"}};
+		const struct rh_gguf_name ends[] = {{names->embedding, "token_embd"},
+		                                    {names->final_norm, "output_norm"},
+		                                    {names->head, "output"},
+		                                    {names->positions, "position_embd"}};
 		for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-			if (strlen(ends[i].module) == length && !strncmp(ends[i].module, name, length))
+			if (ends[i].module && strlen(ends[i].module) == length && !strncmp(ends[i].module, name, length))
 				stored = ends[i].stored;
 	}
 	return rh_text_printf(&text, "%s%s", stored ? stored : name, stored ? kind : "") ? NULL : text.bytes;
 }
 
-static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, int64_t head_dim)
+static struct source_tensor in_files(const struct rh_tensor *tensor, int64_t transposed)
+{
+	int64_t rows = tensor->rows, cols = tensor->cols;
+	if (tensor->rank == 1)
+		return (struct source_tensor){.rank = 1, .shape = {cols}};
+	if (tensor->stacked)
+		return (struct source_tensor){.rank = 3, .shape = {transposed, cols, rows / transposed}};
+	return (struct source_tensor){.rank = tensor->rank, .shape = {transposed ? cols : rows, transposed ? rows : cols}};
+}
+
+static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form,
+               int64_t head_dim)
 {
 	char *name = rh_strdup(tensor->name), *stored = gguf_name(model->config->family, tensor->name);
 	int rc = name && stored ? rh_grow(&list->entry, &list->capacity, list->count + 1, sizeof *list->entry) : -ENOMEM;
@@ -60,18 +73,15 @@ static int add(struct source_entries *list, const struct rh_model *model, const 
 		rh_free(stored);
 		return rc;
 	}
-	struct source_tensor file = {.rank = tensor->rank, .shape = {tensor->rows, tensor->cols}};
-	if (tensor->rank == 1)
-		file = (struct source_tensor){.rank = 1, .shape = {tensor->cols}};
-	else if (tensor->transposed)
-		file = (struct source_tensor){.rank = 3, .shape = {tensor->transposed, tensor->cols, tensor->rows / tensor->transposed}};
+	/* a GGUF has each matrix as the model has it */
+	int64_t transposed = form == SOURCE_GGUF && !tensor->stacked ? 0 : tensor->transposed;
 	list->entry[list->count++] = (struct source_entry){.name = name,
 	                                                   .stored = stored,
-	                                                   .tensor = file,
+	                                                   .tensor = in_files(tensor, transposed),
 	                                                   .head_dim = head_dim,
 	                                                   .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
 	                                                   .cols = tensor->rank == 1 ? 1 : tensor->cols,
-	                                                   .matrices = tensor->transposed};
+	                                                   .matrices = transposed};
 	return 0;
 }
 
@@ -90,7 +100,7 @@ static int64_t permuted(const struct rh_layer *layer, int tensor, const struct r
 	return 0;
 }
 
-int source_expect(const struct rh_model_config *config, struct source_entries *out)
+int source_expect(const struct rh_model_config *config, enum source_form form, struct source_entries *out)
 {
 	struct rh_model *model = NULL;
 	*out = (struct source_entries){0};
@@ -99,7 +109,7 @@ int source_expect(const struct rh_model_config *config, struct source_entries *o
 		const struct rh_layer *layer = &model->layer[l];
 		const struct rh_block *block = &model->block[layer->block[0]];
 		for (int t = 0; !rc && t < block->tensors; t++)
-			rc = add(out, model, &block->tensor[t], permuted(layer, t, config->family));
+			rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
 	}
 	rh_model_destroy(model);
 	if (rc)

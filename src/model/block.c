@@ -1,8 +1,8 @@
-/* A Llama-type transformer layer:
+/* A transformer layer with its norms before its halves:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
  *   y  = x2 + Down(act(Gate h2) * Up h2),                             h2 = norm2(x2)
- * with a norm behind O and Down too where the residual is a sandwich; or, of a mixture of experts, y = x2 + the sum of weight_j
- * Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
+ * without Gate where the MLP has none, Down(act(Up h2)); with a norm behind O and Down too where the residual is a sandwich; or, of a
+ * mixture of experts, y = x2 + the sum of weight_j Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
  * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
@@ -167,7 +167,8 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
 	saved->x2 = emit_take(arena, act, tokens, emit->model->config->hidden_size);
 	int64_t rows = traits->experts ? tokens * traits->experts_per_token : tokens;
-	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows, 2 * traits->intermediate);
+	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows,
+	                      (traits->ungated ? 1 : 2) * traits->intermediate);
 	if (traits->experts)
 		emit_experts_keep(emit, arena, index, saved);
 	for (int p = 0; p < RH_PROJS; p++)
@@ -236,11 +237,12 @@ static void upper_norm(struct rh_emit *emit, int index, struct rh_view x, struct
 /* y = residual + what the MLP makes of h. */
 static void mlp(struct rh_emit *emit, int index, struct rh_view h, struct rh_view residual, struct rh_view y, struct rh_saved *s)
 {
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
 	emit_linear(emit, joint(index, RH_JOINT_GATE_UP), h, (struct rh_view){0}, s->gu, s->low);
 	if (!y.data && !emit->model->layer[index].proj[RH_PROJ_DOWN].r)
 		return;
-	struct rh_view a = emit_act(emit, s->gu.rows, s->gu.cols / 2);
-	emit_glu(emit, emit->model->layer[index].traits.activation, s->gu, a);
+	struct rh_view a = emit_act(emit, s->gu.rows, traits->intermediate);
+	emit_mlp_activation(emit, traits, s->gu, a);
 	emit_linear(emit, joint(index, RH_JOINT_DOWN), a, residual, y, s->low);
 }
 
@@ -312,10 +314,11 @@ static struct rh_view operand(struct rh_emit *emit, int index, enum rh_joint whi
 static void mlp_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh2)
 {
 	int64_t mark = emit->arena->used;
-	/* first its gradient, then act(gate)*up itself */
-	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, emit->model->layer[index].traits.intermediate);
+	/* first its gradient, then the activation itself */
+	const struct rh_traits *traits = &emit->model->layer[index].traits;
+	struct rh_view a = operand(emit, index, RH_JOINT_DOWN, traits->intermediate);
 	emit_linear_dx(emit, joint(index, RH_JOINT_DOWN), dy, a, s->d_low);
-	emit_glu_backward(emit, emit->model->layer[index].traits.activation, s->gu, a, (struct rh_view){0});
+	emit_mlp_activation_backward(emit, traits, s->gu, a);
 	learn(emit, index, RH_JOINT_DOWN, dy, a, s);
 	rh_arena_reset(emit->arena, mark);
 	emit_linear_dx(emit, joint(index, RH_JOINT_GATE_UP), s->gu, dh2, s->d_low);

@@ -75,7 +75,12 @@ static const struct {
         {"num_experts", 0},
         {"num_local_experts", 0},
         {"n_routed_experts", 0},
+        {"scale_attn_by_inverse_layer_idx", 0},
+        {"add_cross_attention", 0},
 };
+
+/* And those that change it by being false. */
+static const char *const needed[] = {"scale_attn_weights"};
 
 static int changes_nothing(const json_t *value, double plain)
 {
@@ -103,6 +108,9 @@ static int refuse_foreign(const json_t *json, const char *where, const struct rh
 		if (!is_own(family, foreign[i].key) && !changes_nothing(json_object_get(json, foreign[i].key), foreign[i].plain))
 			return rh_fail(-EINVAL, "%s: '%s' changes what layers compute, which is not supported: %s has no such thing here",
 			               where, foreign[i].key, family->architecture);
+	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+		if (json_is_false(json_object_get(json, needed[i])))
+			return rh_fail(-EINVAL, "%s: '%s' false changes what layers compute, which is not supported", where, needed[i]);
 	return 0;
 }
 
@@ -154,20 +162,26 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 	};
 	int said_heads = json_object_get(json, "num_key_value_heads") != NULL, rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++) {
-		rc = rh_json_int(json, sizes[i].key, where, RH_JSON_OPTIONAL, sizes[i].value);
-		const json_t *value = json_object_get(json, sizes[i].key);
+		const char *key = rh_family_key(family, sizes[i].key);
+		if (!key)
+			continue;
+		rc = rh_json_int(json, key, where, RH_JSON_OPTIONAL, sizes[i].value);
+		const json_t *value = json_object_get(json, key);
 		if (!rc && json_is_integer(value) && *sizes[i].value <= 0)
-			rc = rh_fail(-EINVAL, "%s: '%s' is %lld; it must be positive", where, sizes[i].key, (long long)*sizes[i].value);
+			rc = rh_fail(-EINVAL, "%s: '%s' is %lld; it must be positive", where, key, (long long)*sizes[i].value);
 	}
 	if (rc)
 		return rc;
+	if (!out->intermediate_size && out->hidden_size <= MOST_WIDTH)
+		out->intermediate_size = family->intermediate_factor * out->hidden_size;
 	if (!out->num_key_value_heads)
 		out->num_key_value_heads = !said_heads && family->key_value_heads ? family->key_value_heads : out->num_attention_heads;
 	if (!out->head_dim) {
 		out->head_dim = out->hidden_size / out->num_attention_heads;
 		if (out->hidden_size % out->num_attention_heads)
-			return rh_fail(-EINVAL, "%s: hidden_size %lld is no multiple of num_attention_heads %lld, and there is no head_dim",
-			               where, (long long)out->hidden_size, (long long)out->num_attention_heads);
+			return rh_fail(-EINVAL, "%s: hidden_size %lld is no multiple of %s %lld, and there is no head_dim", where,
+			               (long long)out->hidden_size, rh_family_key(family, "num_attention_heads"),
+			               (long long)out->num_attention_heads);
 	}
 	return 0;
 }
@@ -191,11 +205,22 @@ static int check_swiglu(const json_t *json, const char *where)
 	return rc;
 }
 
+/* Dropout of the model's own is not applied: a run's is that of its adapters. */
+static int tell_dropout(const json_t *json, const char *where, const struct rh_family *family, const char *standard)
+{
+	const char *key = rh_family_key(family, standard);
+	double dropout = 0;
+	int rc = rh_json_real(json, key, where, RH_JSON_OPTIONAL, &dropout);
+	if (!rc && dropout != 0)
+		rh_warn_once("%s: %s %g is not applied", where, key, dropout);
+	return rc;
+}
+
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
 {
-	const char *own = rh_activation_name(out->family->activation), *act = own, *old = NULL, *fresh = NULL;
-	double dropout = 0;
-	out->attention_bias = out->family->attention_bias == RH_BIAS_QKV || out->family->biases_attention;
+	const char *own = rh_family_activation(out->family), *act = own, *old = NULL, *fresh = NULL;
+	out->attention_output_bias = out->mlp_bias = out->family->attention_bias == RH_BIAS_ALL;
+	out->attention_bias = out->attention_output_bias || out->family->attention_bias == RH_BIAS_QKV || out->family->biases_attention;
 	out->qk_norm = out->family->qk_norm;
 	out->tie_word_embeddings = out->family->ties;
 	out->attention_scalar = out->family->attention_scalar_silent;
@@ -221,7 +246,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!rc)
 		rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
 	if (!rc)
-		rc = rh_json_real(json, "rms_norm_eps", where, RH_JSON_OPTIONAL, &out->rms_norm_eps);
+		rc = rh_json_real(json, rh_family_key(out->family, "rms_norm_eps"), where, RH_JSON_OPTIONAL, &out->rms_norm_eps);
 	if (!rc && out->family->attention_scalar)
 		rc = rh_json_real(json, out->family->attention_scalar, where, RH_JSON_OPTIONAL, &out->attention_scalar);
 	if (!rc && !(isfinite(out->attention_scalar) && out->attention_scalar >= 0))
@@ -235,9 +260,9 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!rc)
 		rc = parse_eos(json, where, out->family->eos, out);
 	if (!rc)
-		rc = rh_json_real(json, "attention_dropout", where, RH_JSON_OPTIONAL, &dropout);
-	if (!rc && dropout != 0)
-		rh_warn_once("%s: attention_dropout %g is not applied", where, dropout);
+		rc = tell_dropout(json, where, out->family, "attention_dropout");
+	if (!rc)
+		rc = tell_dropout(json, where, out->family, "hidden_dropout");
 	if (!rc)
 		rc = rh_json_string(json, "torch_dtype", where, RH_JSON_OPTIONAL, &old);
 	if (!rc)
@@ -267,7 +292,7 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 		if (sizes[i].value <= 0 || sizes[i].value > sizes[i].most)
 			return rh_fail(-EINVAL, "%s: %s is %lld; it must be 1 to %lld", where, sizes[i].name, (long long)sizes[i].value,
 			               (long long)sizes[i].most);
-	if (config->head_dim % 2)
+	if (config->head_dim % 2 && !config->family->names->positions)
 		return rh_fail(-EINVAL, "%s: head_dim %lld is odd; rotary embeddings need pairs", where, (long long)config->head_dim);
 	if (config->rotary_share && (int64_t)((double)config->head_dim * config->rotary_share) % 2)
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g of heads of %lld elements is odd; rotary embeddings need pairs",

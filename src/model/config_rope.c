@@ -195,6 +195,8 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 	const json_t *nested = is_nested(parameters) ? parameters : NULL;
 	struct spelling old = {0}, fresh = {0};
 	double theta = 0, share = 0, silent = out->family->rope_theta ? out->family->rope_theta : 10000;
+	if (out->family->names->positions)
+		return 0;
 	if (nested && !out->family->rope_theta_windowed)
 		return refuse_nested(out, where);
 	int rc = rh_json_real(json, "rope_theta", where, RH_JSON_OPTIONAL, &theta);
@@ -226,7 +228,7 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 int config_check_rope(const struct rh_model_config *config, int which, const char *where)
 {
 	const struct rh_rope *rope = &config->rope[which];
-	if (which && !config->family->rope_theta_windowed)
+	if (config->family->names->positions || (which && !config->family->rope_theta_windowed))
 		return 0;
 	if (!(isfinite(rope->theta) && rope->theta > 0))
 		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, rope->theta);

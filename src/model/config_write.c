@@ -76,7 +76,8 @@ static json_t *rope_json(const struct rh_rope *rope, int with_theta)
 static int set_rope(const struct rh_model_config *c, json_t *out)
 {
 	const struct rh_rope *rope = &c->rope[0];
-	if (rope->type > RH_ROPE_LLAMA3 || c->family->rope_theta_windowed || (c->rotary_share && c->rotary_share != 1))
+	if (c->family->names->positions || rope->type > RH_ROPE_LLAMA3 || c->family->rope_theta_windowed ||
+	    (c->rotary_share && c->rotary_share != 1))
 		return 0;
 	int failed = json_object_set_new(out, "rope_theta", json_real(rope->theta));
 	failed |= json_object_set_new(out, "rope_scaling", rope->type == RH_ROPE_DEFAULT ? json_null() : rope_json(rope, 0));
@@ -103,6 +104,8 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 	const struct rh_family *family = config->family;
 	const char *name = family->architecture;
 	int always = family->attention_bias == RH_BIAS_QKV;
+	if (family->attention_bias == RH_BIAS_ALL)
+		return 0;
 	if (always ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases on %s; no config.json can describe this model", name,
 		               config->attention_output_bias ? "o_proj as this model does" : "q, k and v as this model does");
@@ -117,6 +120,16 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 	if (family->may_bias_mlp)
 		failed |= json_object_set_new(out, "mlp_bias", json_boolean(config->mlp_bias));
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
+}
+
+/* Takes the value even when it fails; NULL fails. */
+static int set_key(const struct rh_family *family, json_t *out, const char *key, json_t *value)
+{
+	const char *own = rh_family_key(family, key);
+	if (own)
+		return json_object_set_new(out, own, value);
+	json_decref(value);
+	return value ? 0 : -ENOMEM;
 }
 
 static int set_all(const struct rh_model_config *c, const char *torch_dtype, json_t *out)
@@ -134,8 +147,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"num_attention_heads", json_integer(c->num_attention_heads)},
 	        {"num_key_value_heads", json_integer(c->num_key_value_heads)},
 	        {"head_dim", json_integer(c->head_dim)},
-	        {c->family->activation_key ? c->family->activation_key : "hidden_act",
-	         json_string(rh_activation_name(c->family->activation))},
+	        {c->family->activation_key ? c->family->activation_key : "hidden_act", json_string(rh_family_activation(c->family))},
 	        {"max_position_embeddings", json_integer(c->max_position_embeddings)},
 	        {"rms_norm_eps", json_real(c->rms_norm_eps)},
 	        {"initializer_range", json_real(c->initializer_range)},
@@ -149,7 +161,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	if (!json_object_del(out, "quantization_config"))
 		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-		failed |= json_object_set_new(out, pairs[i].key, pairs[i].value); /* takes the value even when it fails; NULL fails */
+		failed |= set_key(c->family, out, pairs[i].key, pairs[i].value);
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
 }
 

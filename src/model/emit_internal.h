@@ -36,6 +36,9 @@ void emit_cast(struct rh_emit *emit, struct rh_view x, struct rh_view y);
 void emit_fill(struct rh_emit *emit, struct rh_view y);
 void emit_add(struct rh_emit *emit, struct rh_view a, struct rh_view b, struct rh_view y); /* y = a + b; y may be either */
 void emit_glu(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view a);
+/* Of an MLP: GLU and its backward, or of one without a gate ACTIVATION. */
+void emit_mlp_activation(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view a);
+void emit_mlp_activation_backward(struct rh_emit *emit, const struct rh_traits *traits, struct rh_view gu, struct rh_view da);
 /* gu becomes its gradient, da becomes a; dot: see GLU_BACKWARD, or absent. */
 void emit_glu_backward(struct rh_emit *emit, enum rh_activation act, struct rh_view gu, struct rh_view da, struct rh_view dot);
 
@@ -52,7 +55,7 @@ struct emit_norm {
 int emit_norm_is_rms(const struct rh_traits *traits);
 float emit_norm_offset(const struct rh_traits *traits); /* what is added to the weights of such */
 struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_norm_place place);
-/* What the backward needs beside x: (T, groups) F32. */
+/* What the backward needs beside x: (T, groups) F32, or of a LayerNorm (T,2). */
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows);
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats);
 /* dx = add + gradient, and the weights' gradients; y: the forward's output once more. add and y may be absent. */

@@ -12,6 +12,19 @@ const char *rh_activation_name(enum rh_activation activation)
 	return names[activation];
 }
 
+const char *rh_family_activation(const struct rh_family *family)
+{
+	return family->activation_name ? family->activation_name : rh_activation_name(family->activation);
+}
+
+const char *rh_family_key(const struct rh_family *family, const char *key)
+{
+	for (int i = 0; i < RH_FAMILY_RENAMES && family->key_names[i].key; i++)
+		if (!strcmp(family->key_names[i].key, key))
+			return family->key_names[i].own;
+	return key;
+}
+
 const struct rh_family *rh_family_at(size_t which)
 {
 	return which < sizeof families / sizeof *families ? families[which] : NULL;

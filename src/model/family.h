@@ -12,7 +12,8 @@
 enum rh_family_bias {
 	RH_BIAS_AS_SAID, /* q, k, v and o, if config.json says attention_bias */
 	RH_BIAS_QKV,     /* q, k and v always, o never */
-	RH_BIAS_NONE
+	RH_BIAS_NONE,
+	RH_BIAS_ALL /* always, and those of the MLP too */
 };
 
 /* How config.json says which layers have attention windows. */
@@ -24,16 +25,23 @@ enum rh_family_windows {
 	RH_WINDOWS_PERIOD /* all but the last of each sliding_window_pattern, or as layer_types says */
 };
 
-enum { RH_FAMILY_KEYS = 8 };
+enum { RH_FAMILY_KEYS = 8, RH_FAMILY_RENAMES = 12 };
 
 /* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
 struct rh_family_names {
 	const char *embedding, *layers, *final_norm, *head; /* layers: before the layer's number */
+	const char *positions;                              /* a table of learned positions; NULL: they are rotated */
+	const char *base; /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
 	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
 	const char *router, *experts;
 	const char *experts_gate_up, *experts_down; /* all experts' matrices in one tensor, transposed; NULL: each has its own */
+};
+
+/* What a family's config.json calls a key; NULL: it has no such key. */
+struct rh_key_name {
+	const char *key, *own;
 };
 
 /* What a GGUF calls a module of a layer. */
@@ -52,10 +60,15 @@ struct rh_family {
 	double rms_norm_eps;                /* 0: 1e-6 */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
-	enum rh_activation activation;      /* of the MLP's gate: config.json can say no other */
-	const char *activation_key;         /* NULL: hidden_act */
-	const char *attention_scalar;       /* the key of config.h's, or NULL: it has none */
-	double attention_scalar_silent;     /* where config.json is silent */
+	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
+	const char *activation_key;     /* NULL: hidden_act */
+	const char *activation_name;    /* what config.json calls it; NULL: as rh_activation_name */
+	int ungated;                    /* MLPs have no gate: the activation is that of up */
+	int transposes_linears;         /* files hold linears' matrices as (in,out) */
+	int shrinks_residuals;          /* random matrices that write to the residual are so much smaller as there are of them: 1/root */
+	int intermediate_factor;        /* of hidden_size, where config.json gives null; 0: null is no size */
+	const char *attention_scalar;   /* the key of config.h's, or NULL: it has none */
+	double attention_scalar_silent; /* where config.json is silent */
 	int64_t experts, experts_per_token; /* where config.json is silent; 0: it has no experts */
 	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
 	enum rh_router_softmax softmax;     /* where norm_topk_prob is no key or not true */
@@ -70,16 +83,21 @@ struct rh_family {
 	int qk_norm;       /* an RMSNorm on each head's q and k */
 	int gguf_permuted; /* GGUF files hold the rows of q and k in the order of pairs that are rotated together */
 	enum rh_family_windows windows;
-	int64_t window, window_period;                  /* where config.json is silent; window 0: none */
-	double rope_theta, rope_theta_windowed;         /* 0: 10000; and 0: windowed layers have no table of their own */
-	int may_rotate_part;                            /* config.json may say partial_rotary_factor */
-	const char *own_key[RH_FAMILY_KEYS];            /* of those that config.c calls foreign, what this family reads */
-	struct rh_gguf_name gguf_names[RH_FAMILY_KEYS]; /* of modules that other families' GGUFs name otherwise, or not at all */
-	const char *lora_targets[RH_FAMILY_KEYS];       /* where the run does not say; none: q_proj and v_proj */
+	int64_t window, window_period;                   /* where config.json is silent; window 0: none */
+	double rope_theta, rope_theta_windowed;          /* 0: 10000; and 0: windowed layers have no table of their own */
+	int may_rotate_part;                             /* config.json may say partial_rotary_factor */
+	struct rh_key_name key_names[RH_FAMILY_RENAMES]; /* where they are not Llama's */
+	const char *own_key[RH_FAMILY_KEYS];             /* of those that config.c calls foreign, what this family reads */
+	struct rh_gguf_name gguf_names[RH_FAMILY_KEYS];  /* of modules that other families' GGUFs name otherwise, or not at all */
+	const char *lora_targets[RH_FAMILY_KEYS];        /* where the run does not say; none: q_proj and v_proj */
 };
 
 /* As hidden_act has it. */
 const char *rh_activation_name(enum rh_activation activation);
+const char *rh_family_activation(const struct rh_family *family);
+
+/* What the family's config.json calls one of Llama's keys; NULL: it has none. */
+const char *rh_family_key(const struct rh_family *family, const char *key);
 
 /* Number `which`, from 0; NULL behind the last. */
 const struct rh_family *rh_family_at(size_t which);

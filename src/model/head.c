@@ -139,6 +139,23 @@ static float embedding_scale(const struct rh_model *model)
 	return model->dtype == RH_BF16 ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
 }
 
+/* y += the table of positions. */
+static void add_positions(struct rh_emit *emit, struct rh_view y)
+{
+	const struct rh_model_config *config = emit->model->config;
+	const struct rh_layer *layer = &emit->model->layer[0];
+	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int64_t mark = emit->arena->used;
+	struct rh_op op = {.kind = RH_OP_EMBEDDING};
+	struct rh_view rows = emit_act(emit, y.rows, y.cols);
+	op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, at.position, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, 0, layer->positions, config->max_position_embeddings, y.cols);
+	op.operand[RH_EMBEDDING_Y] = rows;
+	emit_op(emit, &op);
+	emit_add(emit, y, rows, y);
+	rh_arena_reset(emit->arena, mark);
+}
+
 void emit_embedding(struct rh_emit *emit, struct rh_view y)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
@@ -148,6 +165,8 @@ void emit_embedding(struct rh_emit *emit, struct rh_view y)
 	op.operand[RH_EMBEDDING_Y] = y;
 	op.embedding.scale = embedding_scale(emit->model);
 	emit_op(emit, &op);
+	if (emit->model->layer[0].positions >= 0)
+		add_positions(emit, y);
 }
 
 void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
@@ -161,5 +180,13 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 	op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
 	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = gradient;
 	op.embedding.scale = embedding_scale(emit->model);
+	emit_op(emit, &op);
+	const struct rh_layer *layer = &emit->model->layer[0];
+	if (layer->positions < 0)
+		return;
+	op.embedding.scale = 1;
+	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, at.position, emit->shape.tokens);
+	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] =
+	        emit_gradient(emit, layer, 0, layer->positions, emit->model->config->max_position_embeddings, dy.cols);
 	emit_op(emit, &op);
 }

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 #include "core/arena.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,12 +14,17 @@ enum { NAME_BYTES = 192, EXPERT_TENSORS = 3, GAP = 64 /* elements: 256 bytes of 
 struct layout {
 	struct rh_block *block;
 	const char *prefix; /* of its tensors' names */
+	float deviation;    /* of weights at random */
 	int most, fault;    /* most: tensors */
 };
 
-static void begin_block(struct layout *at, struct rh_block *block, int trainable, const char *name, int64_t experts)
+static void begin_block(const struct rh_model_config *config, struct layout *at, struct rh_block *block, int trainable, const char *name,
+                        int64_t experts)
 {
-	*at = (struct layout){.block = block, .prefix = "", .most = MODEL_TENSORS + (int)experts * EXPERT_TENSORS};
+	*at = (struct layout){.block = block,
+	                      .prefix = "",
+	                      .deviation = (float)config->initializer_range,
+	                      .most = MODEL_TENSORS + (int)experts * EXPERT_TENSORS};
 	block->trainable = trainable;
 	block->uses = 1;
 	block->name = rh_strdup(name);
@@ -44,14 +50,47 @@ static int place(struct layout *at, const char *module, const char *kind, int ra
 	RH_ASSERT(block->tensors < at->most);
 	snprintf(name, sizeof name, kind ? "%s%s.%s" : "%s%s", at->prefix, module, kind);
 	struct rh_tensor *tensor = &block->tensor[block->tensors];
-	*tensor = (struct rh_tensor){
-	        .name = rh_strdup(name), .rows = rows, .cols = cols, .offset = block->elements, .decays = rank == 2, .rank = rank};
+	*tensor = (struct rh_tensor){.name = rh_strdup(name),
+	                             .rows = rows,
+	                             .cols = cols,
+	                             .offset = block->elements,
+	                             .decays = rank == 2,
+	                             .rank = rank,
+	                             .initial = {RH_INITIAL_NORMAL, at->deviation}};
 	if (!tensor->name) {
 		at->fault = -ENOMEM;
 		return 0;
 	}
 	block->elements += rows * cols;
 	return block->tensors++;
+}
+
+static void start_from(struct layout *at, int tensor, struct rh_initial initial)
+{
+	if (!at->fault)
+		at->block->tensor[tensor].initial = initial;
+}
+
+/* Aligned, in no matrix's decay, zeros. */
+static int place_bias(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
+{
+	align(at);
+	int tensor = place(at, module, kind, rank, rows, cols);
+	start_from(at, tensor, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
+	if (!at->fault)
+		at->block->tensor[tensor].decays = 0;
+	return tensor;
+}
+
+/* A norm's weight, and behind it the bias of a LayerNorm. */
+static int place_norm(struct layout *at, const char *module, enum rh_norm_kind kind, int64_t length)
+{
+	align(at);
+	int tensor = place(at, module, "weight", 1, 1, length);
+	start_from(at, tensor, (struct rh_initial){RH_INITIAL_CONSTANT, kind == RH_NORM_RMS_PLUS_ONE ? 0 : 1});
+	if (kind == RH_NORM_LAYER)
+		(void)place_bias(at, module, "bias", 1, 1, length);
+	return tensor;
 }
 
 static int end_block(struct layout *at)
@@ -80,7 +119,7 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 	const struct rh_traits *traits = &layer->traits;
 	int64_t q = traits->heads * traits->head_dim, kv = traits->kv_heads * traits->head_dim;
 	int64_t h = config->hidden_size, i = traits->intermediate;
-	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, i, h};
+	const int64_t in[RH_PROJS] = {h, h, h, q, h, h, i}, out[RH_PROJS] = {q, kv, kv, h, i, traits->ungated ? 0 : i, h};
 	for (int p = 0, named = 0; p < RH_PROJS; p++) {
 		layer->proj[p] = (struct rh_linear){.in = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
 		if (traits->experts && p >= RH_PROJ_GATE)
@@ -115,15 +154,7 @@ static void lay_out_stacked_experts(const struct rh_model_config *config, struct
 	if (at->fault)
 		return;
 	at->block->tensor[layer->experts_gate_up].transposed = at->block->tensor[layer->experts_down].transposed = experts;
-}
-
-static int place_bias(struct layout *at, const char *module, const char *kind, int rank, int64_t rows, int64_t cols)
-{
-	align(at);
-	int tensor = place(at, module, kind, rank, rows, cols);
-	if (!at->fault)
-		at->block->tensor[tensor].decays = 0;
-	return tensor;
+	at->block->tensor[layer->experts_gate_up].stacked = at->block->tensor[layer->experts_down].stacked = 1;
 }
 
 static void lay_out_expert_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
@@ -179,16 +210,25 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 		layer->norm[n] = -1;
 		if (!names->norm[n])
 			continue;
-		align(at);
-		layer->norm[n] = place(at, names->norm[n], "weight", 1, 1, config->hidden_size);
+		layer->norm[n] = place_norm(at, names->norm[n], layer->traits.norm, config->hidden_size);
 	}
 	layer->q_norm = layer->k_norm = -1;
 	if (layer->traits.qk_norm) {
-		align(at);
-		layer->q_norm = place(at, "self_attn.q_norm", "weight", 1, 1, layer->traits.head_dim);
-		align(at);
-		layer->k_norm = place(at, "self_attn.k_norm", "weight", 1, 1, layer->traits.head_dim);
+		layer->q_norm = place_norm(at, "self_attn.q_norm", layer->traits.norm, layer->traits.head_dim);
+		layer->k_norm = place_norm(at, "self_attn.k_norm", layer->traits.norm, layer->traits.head_dim);
 	}
+}
+
+static int place_linear(const struct rh_model_config *config, struct layout *at, int proj, const struct rh_linear *linear)
+{
+	int tensor = place(at, config->family->names->proj[proj], "weight", 2, linear->out, linear->in);
+	if (at->fault)
+		return tensor;
+	if (config->family->transposes_linears)
+		at->block->tensor[tensor].transposed = 1;
+	if (config->family->shrinks_residuals && (proj == RH_PROJ_O || proj == RH_PROJ_DOWN))
+		at->block->tensor[tensor].initial.value /= sqrtf(2 * (float)config->num_hidden_layers);
+	return tensor;
 }
 
 static int lay_out_base(const struct rh_model_config *config, int index, int trainable, struct rh_layer *layer, struct rh_block *block)
@@ -198,14 +238,14 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	char name[32], prefix[64];
 	snprintf(name, sizeof name, "layer %d", index);
 	layer_prefix(config, index, prefix, sizeof prefix);
-	begin_block(&at, block, trainable, name, layer->traits.experts);
+	begin_block(config, &at, block, trainable, name, layer->traits.experts);
 	at.prefix = prefix;
 	lay_out_norms(config, layer, &at);
 	for (int p = 0; p < RH_PROJS; p++) { /* weights */
 		if (leads(p) && layer->proj[p].out)
 			align(&at);
 		if (layer->proj[p].out)
-			layer->proj[p].weight = place(&at, names->proj[p], "weight", 2, layer->proj[p].out, layer->proj[p].in);
+			layer->proj[p].weight = place_linear(config, &at, p, &layer->proj[p]);
 	}
 	lay_out_experts(config, layer, &at);
 	lay_out_expert_biases(config, layer, &at);
@@ -221,6 +261,7 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 		if (leads(p))
 			align(&at);
 		layer->proj[p].bias = place(&at, names->proj[p], "bias", 1, 1, layer->proj[p].out);
+		start_from(&at, layer->proj[p].bias, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	}
 	return end_block(&at);
 }
@@ -243,7 +284,7 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	struct layout at;
 	char name[32], prefix[64], module[NAME_BYTES];
 	snprintf(name, sizeof name, "adapter %d", index);
-	begin_block(&at, block, 1, name, 0);
+	begin_block(config, &at, block, 1, name, 0);
 	at.prefix = "base_model.model.";
 	layer_prefix(config, index, prefix, sizeof prefix);
 	for (int p = 0; p < RH_PROJS; p++) {
@@ -262,8 +303,10 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 		linear->scale = (float)scale;
 		align(&at);
 		linear->lora_a = place(&at, module, "lora_A.weight", 2, linear->r, linear->in);
+		start_from(&at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->in)});
 		align(&at);
 		linear->lora_b = place(&at, module, "lora_B.weight", 2, linear->out, linear->r);
+		start_from(&at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
 	}
 	return end_block(&at);
 }
@@ -272,10 +315,15 @@ static int lay_out_embedding(struct rh_model *model)
 {
 	const struct rh_model_config *config = model->config;
 	struct layout at;
-	begin_block(&at, &model->block[model->blocks], !model->lora, "embedding", 0);
+	const struct rh_family_names *names = config->family->names;
+	begin_block(config, &at, &model->block[model->blocks], !model->lora, "embedding", 0);
 	at.block->uses = config->tie_word_embeddings ? 2 : 1;
-	place(&at, config->family->names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
-	model->layer[0] = (struct rh_layer){.kind = RH_LAYER_EMBEDDING, .block = {model->blocks++, -1}};
+	place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
+	model->layer[0] = (struct rh_layer){.kind = RH_LAYER_EMBEDDING, .block = {model->blocks++, -1}, .positions = -1};
+	if (names->positions) {
+		align(&at);
+		model->layer[0].positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, config->hidden_size);
+	}
 	return end_block(&at);
 }
 
@@ -284,9 +332,9 @@ static int lay_out_head(struct rh_model *model)
 	const struct rh_model_config *config = model->config;
 	struct rh_layer *layer = &model->layer[model->layers - 1];
 	struct layout at;
-	begin_block(&at, &model->block[model->blocks], !model->lora, "head", 0);
+	begin_block(config, &at, &model->block[model->blocks], !model->lora, "head", 0);
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD, .block = {model->blocks++, -1}, .traits = layer[-1].traits};
-	layer->norm[RH_NORM_FINAL] = place(&at, config->family->names->final_norm, "weight", 1, 1, config->hidden_size);
+	layer->norm[RH_NORM_FINAL] = place_norm(&at, config->family->names->final_norm, layer->traits.norm, config->hidden_size);
 	if (config->tie_word_embeddings) {
 		layer->block[1] = model->layer[0].block[0];
 		layer->use[1] = 1;

@@ -119,7 +119,7 @@ int rh_layers_alike(const struct rh_model *model, int a, int b)
 	       !memcmp(x->norm, y->norm, sizeof x->norm) && x->q_norm == y->q_norm && x->k_norm == y->k_norm &&
 	       !memcmp(x->proj, y->proj, sizeof x->proj) && x->router == y->router && x->experts_gate_up == y->experts_gate_up &&
 	       x->experts_down == y->experts_down && x->router_bias == y->router_bias && x->gate_up_bias == y->gate_up_bias &&
-	       x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head;
+	       x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head && x->positions == y->positions;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)
@@ -144,11 +144,9 @@ static float normal(struct rh_philox_block bits, int which)
 void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, int tensor, int64_t first, int64_t count, float *out)
 {
 	const struct rh_tensor *t = &model->block[block].tensor[tensor];
-	int is_a = strstr(t->name, ".lora_A.") != NULL, is_b = strstr(t->name, ".lora_B.") != NULL;
-	float bound = 1 / sqrtf((float)t->cols), deviation = (float)model->config->initializer_range;
 	for (int64_t i = 0; i < count; i++) {
-		if (is_b || strstr(t->name, "bias") || (t->rank == 1 && strstr(t->name, "norm"))) {
-			out[i] = is_b || strstr(t->name, "bias") || model->config->family->norm == RH_NORM_RMS_PLUS_ONE ? 0 : 1;
+		if (t->initial.kind == RH_INITIAL_CONSTANT) {
+			out[i] = t->initial.value;
 			continue;
 		}
 		uint64_t element = (uint64_t)(first + i);
@@ -156,6 +154,7 @@ void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, in
 		                                        (uint32_t)(model->block[block].number * MODEL_TENSORS + tensor % MODEL_TENSORS) |
 		                                                (uint32_t)(tensor / MODEL_TENSORS) << 20,
 		                                        RH_PHILOX_INIT);
-		out[i] = is_a ? (2 * rh_philox_unit(bits.word[0]) - 1) * bound : deviation * normal(bits, 0);
+		out[i] =
+		        t->initial.value * (t->initial.kind == RH_INITIAL_UNIFORM ? 2 * rh_philox_unit(bits.word[0]) - 1 : normal(bits, 0));
 	}
 }

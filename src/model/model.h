@@ -22,12 +22,20 @@ struct rh_lora_config {
 	const void *context;
 };
 
+/* The values that a tensor starts from when no file gives them: normal of a standard deviation, uniform in +-bound, or one constant. */
+struct rh_initial {
+	enum { RH_INITIAL_NORMAL, RH_INITIAL_UNIFORM, RH_INITIAL_CONSTANT } kind;
+	float value;
+};
+
 struct rh_tensor {
 	char *name;                 /* of its file: "model.norm.weight", or "base_model.model.….lora_A.weight" for an adapter's */
 	int64_t rows, cols, offset; /* offset in elements inside its block; a vector has rows 1 */
 	int decays;                 /* weight decay applies */
 	int rank;                   /* in files: 1 or 2 */
-	int64_t transposed;         /* in files so many matrices of rank 3, each transposed, that here lie one under another; 0: as here */
+	int64_t transposed;         /* in files so many matrices, each transposed, that here lie one under another; 0: as here */
+	int stacked;                /* in files they are one tensor of rank 3 */
+	struct rh_initial initial;
 };
 
 struct rh_block {
@@ -85,7 +93,8 @@ struct rh_layer {
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
 	/* numbers of tensors in the base block, -1 absent */
-	int norm[RH_NORMS];
+	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
+	int positions;      /* kind EMBEDDING: (positions,H) */
 	/* kind BLOCK */
 	int q_norm, k_norm;
 	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
@@ -158,8 +167,9 @@ int rh_layers_alike(const struct rh_model *model, int a, int b);
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);
 
-/* The values a tensor starts from when no file gives them: weights normal(0, initializer_range), norms 1, biases 0; lora_A Kaiming-uniform
- * (a = sqrt 5, so uniform in +-1/sqrt(in)), lora_B 0. A function of (seed, block, tensor, element). (count) values from element `first`. */
+/* The values a tensor starts from when no file gives them (struct rh_initial): weights normal(0, initializer_range), of GPT-2 those of
+ * c_proj divided by the root of twice the layers; norms 1, biases 0; lora_A Kaiming-uniform (a = sqrt 5, so uniform in +-1/sqrt(in)),
+ * lora_B 0. A function of (seed, block, tensor, element). (count) values from element `first`. */
 void rh_model_initial(const struct rh_model *model, uint64_t seed, int block, int tensor, int64_t first, int64_t count, float *out);
 
 #endif

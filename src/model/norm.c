@@ -9,12 +9,18 @@ struct emit_norm emit_norm_of(const struct rh_emit *emit, int layer, enum rh_nor
 
 struct rh_view emit_norm_stats(struct rh_arena *arena, struct emit_norm norm, int64_t rows)
 {
-	return emit_take(arena, RH_F32, rows, norm.groups);
+	return emit_take(arena, RH_F32, rows, emit_norm_is_rms(&norm.layer->traits) ? norm.groups : 2);
 }
 
 static struct rh_view weight_of(const struct rh_emit *emit, struct emit_norm norm)
 {
 	return emit_weight(emit, norm.layer, 0, norm.tensor, 1, norm.length);
+}
+
+/* A LayerNorm's bias is the tensor behind its weight. */
+static int bias_of(struct emit_norm norm)
+{
+	return norm.tensor < 0 ? -1 : norm.tensor + 1;
 }
 
 float emit_norm_offset(const struct rh_traits *traits)
@@ -27,8 +33,40 @@ int emit_norm_is_rms(const struct rh_traits *traits)
 	return traits->norm == RH_NORM_RMS || traits->norm == RH_NORM_RMS_PLUS_ONE;
 }
 
+static void layernorm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats)
+{
+	struct rh_op op = {.kind = RH_OP_LAYERNORM, .layernorm.epsilon = norm.layer->traits.epsilon};
+	RH_ASSERT(norm.groups == 1);
+	op.operand[RH_LAYERNORM_X] = x;
+	op.operand[RH_LAYERNORM_W] = weight_of(emit, norm);
+	op.operand[RH_LAYERNORM_B] = emit_weight(emit, norm.layer, 0, bias_of(norm), 1, norm.length);
+	op.operand[RH_LAYERNORM_Y] = y;
+	op.operand[RH_LAYERNORM_STATS] = stats;
+	emit_op(emit, &op);
+}
+
+static void layernorm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient)
+{
+	struct rh_op op = {.kind = RH_OP_LAYERNORM_BACKWARD, .layernorm.epsilon = norm.layer->traits.epsilon};
+	op.operand[RH_LAYERNORM_BACKWARD_X] = gradient->x;
+	op.operand[RH_LAYERNORM_BACKWARD_W] = weight_of(emit, norm);
+	op.operand[RH_LAYERNORM_BACKWARD_B] = emit_weight(emit, norm.layer, 0, bias_of(norm), 1, norm.length);
+	op.operand[RH_LAYERNORM_BACKWARD_STATS] = gradient->stats;
+	op.operand[RH_LAYERNORM_BACKWARD_DY] = gradient->dy;
+	op.operand[RH_LAYERNORM_BACKWARD_ADD] = gradient->add;
+	op.operand[RH_LAYERNORM_BACKWARD_DX] = gradient->dx;
+	op.operand[RH_LAYERNORM_BACKWARD_DW] = emit_gradient(emit, norm.layer, 0, norm.tensor, 1, norm.length);
+	op.operand[RH_LAYERNORM_BACKWARD_DB] = emit_gradient(emit, norm.layer, 0, bias_of(norm), 1, norm.length);
+	op.operand[RH_LAYERNORM_BACKWARD_Y] = gradient->y;
+	emit_op(emit, &op);
+}
+
 void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, struct rh_view y, struct rh_view stats)
 {
+	if (!emit_norm_is_rms(&norm.layer->traits)) {
+		layernorm(emit, norm, x, y, stats);
+		return;
+	}
 	struct rh_op op = {.kind = RH_OP_RMSNORM};
 	op.operand[RH_RMSNORM_X] = x;
 	op.operand[RH_RMSNORM_W] = weight_of(emit, norm);
@@ -42,6 +80,10 @@ void emit_norm(struct rh_emit *emit, struct emit_norm norm, struct rh_view x, st
 
 void emit_norm_backward(struct rh_emit *emit, struct emit_norm norm, const struct emit_norm_gradient *gradient)
 {
+	if (!emit_norm_is_rms(&norm.layer->traits)) {
+		layernorm_backward(emit, norm, gradient);
+		return;
+	}
 	struct rh_op op = {.kind = RH_OP_RMSNORM_BACKWARD};
 	op.operand[RH_RMSNORM_BACKWARD_X] = gradient->x;
 	op.operand[RH_RMSNORM_BACKWARD_W] = weight_of(emit, norm);

@@ -4,6 +4,14 @@
 
 #include <math.h>
 
+/* Learned positions are added to the embeddings, and nothing is rotated. */
+static int rope_of(const struct rh_model_config *config, const struct rh_layer_config *layer)
+{
+	if (config->family->names->positions)
+		return -1;
+	return layer->windowed && config->family->rope_theta_windowed ? 1 : 0;
+}
+
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
 {
 	const struct rh_layer_config *layer = &config->layer[index];
@@ -17,11 +25,12 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
 	                           .scale = 1.0f / sqrtf((float)width),
-	                           .rope = layer->windowed && config->family->rope_theta_windowed ? 1 : 0,
+	                           .rope = rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm,
 	                           .activation = config->family->activation,
+	                           .ungated = config->family->ungated,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
@@ -36,6 +45,7 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 	return a->norm == b->norm && a->residual == b->residual && a->epsilon == b->epsilon && a->heads == b->heads &&
 	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
 	       a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation &&
-	       a->intermediate == b->intermediate && a->experts == b->experts && a->experts_per_token == b->experts_per_token &&
-	       a->softmax == b->softmax && a->sinks == b->sinks && a->expert_bias == b->expert_bias;
+	       a->ungated == b->ungated && a->intermediate == b->intermediate && a->experts == b->experts &&
+	       a->experts_per_token == b->experts_per_token && a->softmax == b->softmax && a->sinks == b->sinks &&
+	       a->expert_bias == b->expert_bias;
 }

@@ -7,8 +7,9 @@
 struct rh_model_config;
 
 enum rh_norm_kind {
-	RH_NORM_RMS,         /* x / root mean square(x) * w */
-	RH_NORM_RMS_PLUS_ONE /* ... * (1 + w) */
+	RH_NORM_RMS,          /* x / root mean square(x) * w */
+	RH_NORM_RMS_PLUS_ONE, /* ... * (1 + w) */
+	RH_NORM_LAYER         /* (x - mean) / standard deviation(x) * w + b */
 };
 
 /* How a layer's two halves, attention and MLP, join the residual. */
@@ -31,6 +32,7 @@ struct rh_traits {
 	int sinks; /* each head has a logit of one more key, whose value is zero */
 	/* MLP */
 	enum rh_activation activation;
+	int ungated; /* down(act(up h)), where others have down(act(gate h) * up h) */
 	int64_t intermediate;
 	int64_t experts, experts_per_token; /* 0: one MLP */
 	enum rh_router_softmax softmax;

@@ -200,6 +200,7 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_family *f
 		rh_adapter_free(out);
 		return rc;
 	}
+	out->peft.fan_in_fan_out = family->transposes_linears;
 	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout, .module = module_rank, .context = &out->peft};
 	return 0;
 }

@@ -339,10 +339,10 @@ static void turn_entry(const struct rh_tensor *tensor, struct rh_safetensors_ent
 {
 	if (!tensor->transposed)
 		return;
-	entry->rank = 3;
-	entry->shape[0] = tensor->transposed;
-	entry->shape[1] = tensor->cols;
-	entry->shape[2] = tensor->rows / tensor->transposed;
+	int64_t rows = tensor->rows / tensor->transposed;
+	*entry = (struct rh_safetensors_entry){entry->name, entry->dtype, 2, {tensor->cols, rows}};
+	if (tensor->stacked)
+		*entry = (struct rh_safetensors_entry){entry->name, entry->dtype, 3, {tensor->transposed, tensor->cols, rows}};
 }
 
 int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store)

@@ -76,11 +76,15 @@ static void test_merge_adds_what_the_adapter_does(void **state)
 	             {MODELS "gguf-llama/model.gguf", MODELS "gguf-llama/adapter", RH_F32, 1e-6},
 	             {MODELS "gguf-llama/model.gguf", MODELS "gguf-llama/adapter", RH_Q8_0, 1.0 / 127},
 	             {MODELS "gguf-qwen2/model.gguf", MODELS "gguf-qwen2/adapter", RH_F16, 1.0 / 1024},
-	             {MODELS "gguf-qwen2/model.gguf", MODELS "gguf-qwen2/adapter", RH_Q4_0, 1.0 / 7}};
-	static const char *const modules[] = {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj"};
+	             {MODELS "gguf-qwen2/model.gguf", MODELS "gguf-qwen2/adapter", RH_Q4_0, 1.0 / 7},
+	             {MODELS "gpt2", MODELS "gpt2/adapter", RH_F32, 1e-6},
+	             {MODELS "gguf-gpt2/model.gguf", MODELS "gguf-gpt2/adapter", RH_F32, 1e-6}};
+	static const char *const llama[] = {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj"};
+	static const char *const gpt2[] = {"transformer.h.0.attn.c_attn", "transformer.h.1.mlp.c_proj"};
 	scratch_make(dir);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int is_gguf = strstr(cases[i].model, ".gguf") != NULL;
+		const char *const *modules = strstr(cases[i].model, "gpt2") ? gpt2 : llama;
 		char path[128], adapter[256];
 		int64_t tensors;
 		snprintf(path, sizeof path, "%s", in_dir(is_gguf ? "out.gguf" : "out"));

@@ -88,6 +88,31 @@ static void test_config_defaults_are_those_of_transformers(void **state)
 	rh_model_config_free(&c);
 }
 
+/* GPT-2 has keys of its own. */
+static void test_config_of_gpt2(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_ok(parse("{\"model_type\":\"gpt2\"}", &c));
+	assert_int_equal(c.hidden_size, 768);
+	assert_int_equal(c.intermediate_size, 3072);
+	assert_int_equal(c.num_key_value_heads, 12);
+	assert_int_equal(c.head_dim, 64);
+	assert_int_equal(c.max_position_embeddings, 1024);
+	assert_true(c.attention_bias && c.attention_output_bias && c.mlp_bias && c.tie_word_embeddings);
+	rh_model_config_free(&c);
+	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"n_embd\":100}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "hidden_size 100 is no multiple of n_head 12"));
+	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "activation_function 'relu' is not supported (gelu_new is)"));
+	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'scale_attn_by_inverse_layer_idx' changes what layers compute"));
+	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'scale_attn_weights' false changes"));
+	assert_int_equal(parse("{\"model_type\":\"gpt2\",\"n_layer\":0}", &c), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "'n_layer' is 0; it must be positive"));
+}
+
 static void test_config_both_spellings_of_rope(void **state)
 {
 	(void)state;
@@ -354,6 +379,7 @@ int main(void)
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_config_defaults_are_those_of_transformers),
+	        cmocka_unit_test(test_config_of_gpt2),
 	        cmocka_unit_test(test_config_both_spellings_of_rope),
 	        cmocka_unit_test(test_config_rope_disagreement_and_unknown_types_are_errors),
 	        cmocka_unit_test(test_config_refuses_what_is_not_built_or_makes_no_sense),

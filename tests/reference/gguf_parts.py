@@ -9,9 +9,20 @@ BLOCK_NAMES = {
 }
 
 
+GPT2_NAMES = {
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}
+
+
 def gguf_name(name):
     """model.layers.0.self_attn.q_proj.weight -> blk.0.attn_q.weight"""
     stem, kind = name.rsplit(".", 1)
+    if stem in GPT2_NAMES:
+        return f"{GPT2_NAMES[stem]}.{kind}"
+    if stem.startswith("transformer.h."):
+        layer, part = stem.removeprefix("transformer.h.").split(".", 1)
+        return f"blk.{layer}.{GPT2_NAMES[part]}.{kind}"
     top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     if stem in top:
         return f"{top[stem]}.{kind}"
@@ -49,8 +60,12 @@ def add_lengths(writer, config):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    gpt2 = config.model_type == "gpt2"
+    writer.add_feed_forward_length((config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
+    if gpt2:
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])

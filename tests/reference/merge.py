@@ -119,7 +119,7 @@ class Check:
         return target
 
     def all(self, folder):
-        for name in ("llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3", "gguf-llama", "gguf-qwen2"):
+        for name in ("llama2", "llama3", "llama-bias", "smollm2", "qwen2", "qwen3", "gguf-llama", "gguf-qwen2", "gpt2", "gguf-gpt2"):
             model, merged = self.model(name, folder), folder / f"{name}-merged"
             words = ["--model_name_or_path", model, "--adapter_name_or_path", MODELS / name / "adapter"]
             if name.startswith("gguf-"):

@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -112,6 +112,20 @@ def config_gpt_oss():
                                              truncate=False, original_max_position_embeddings=16), **COMMON)
 
 
+def gpt2(vocabulary, **sizes):
+    return GPT2Config(vocab_size=vocabulary, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1,
+                      eos_token_id=2, **sizes)
+
+
+def config_gpt2():
+    # heads of 11 elements, an MLP that is not four times as wide
+    return gpt2(91, n_embd=33, n_inner=52, n_layer=3, n_head=3)
+
+
+def config_gguf_gpt2():
+    return gpt2(288, n_embd=32, n_layer=2, n_head=4)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -125,8 +139,9 @@ MODELS = {
     "gemma3": (config_gemma3, torch.float32, "1GB"),
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
+    "gpt2": (config_gpt2, torch.float32, "50KB"),
 }
-GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2}
+GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
 # The two adapters of each model. rank_pattern and alpha_pattern hold a plain suffix and a longer one.
 ADAPTERS = {
@@ -139,6 +154,10 @@ ADAPTERS = {
 
 # In place of q_proj and v_proj, where a family has other modules.
 ADAPTERS_OF = {
+    "gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
+             "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], use_rslora=True, fan_in_fan_out=True,
+                                rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},
+    "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"])},
     "phi3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "down_proj"], use_rslora=True,
                                 rank_pattern={"qkv_proj": 2, "layers.1.mlp.down_proj": 6},
@@ -159,27 +178,41 @@ def generator(*words):
     return np.random.default_rng(zlib.crc32("/".join(words).encode()))
 
 
+def is_norm(name):
+    return "norm" in name or ".ln_" in name
+
+
+def is_conv1d(model, name):
+    """GPT-2 keeps its matrices as (in, out)."""
+    return model.config.model_type == "gpt2" and ".h." in name and name.endswith("weight") and not is_norm(name)
+
+
 def random_weights(model, rng):
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
-        if "norm" in name:
-            value = rng.uniform(0.6, 1.4, shape) - (model.config.model_type == "gemma3_text")
+        if is_norm(name):
+            value = rng.uniform(0.6, 1.4, shape) - (model.config.model_type == "gemma3_text" or name.endswith("bias"))
         elif name.endswith("sinks"):
             value = rng.standard_normal(shape)
         elif name.endswith("bias"):
             value = 0.3 * rng.standard_normal(shape)
-        elif "embed_tokens" in name:
+        elif any(table in name for table in ("embed_tokens", "wte", "wpe")):
             value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
         else:
-            width = shape[-2] if model.config.model_type == "gpt_oss" and "experts" in name else shape[-1]
+            width = shape[0] if is_conv1d(model, name) else shape[-1]
+            if model.config.model_type == "gpt_oss" and "experts" in name:
+                width = shape[-2]
             value = (4 if name.endswith("gate_up_proj") else 1) * rng.standard_normal(shape) / np.sqrt(width)
         parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
 
 
 def transformers4_config(config):
     """The same configuration as transformers 4 spelled it."""
-    rope = config.pop("rope_parameters")
+    rope = config.pop("rope_parameters", None)
     config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.51.0"
+    if rope is None:
+        return config
     if "full_attention" in rope:
         config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = rope["full_attention"]
@@ -190,7 +223,6 @@ def transformers4_config(config):
     kind = rope.pop("rope_type")
     # "linear" in the oldest spelling of all, where the key is `type`
     config["rope_scaling"] = None if kind == "default" else {("type" if kind == "linear" else "rope_type"): kind, **rope}
-    config["transformers_version"] = "4.51.0"
     return config
 
 

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as T
 from transformers import AutoModelForCausalLM
 
 from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
-from models_build import GGUF_MODELS, generator, random_weights, write_config
+from models_build import GGUF_MODELS, generator, is_conv1d, random_weights, write_config
 
 # A different mix in each layer; vectors are always F32
 TYPES = {
@@ -18,6 +18,13 @@ TYPES = {
     "blk.0.ffn_gate": T.Q4_0, "blk.0.ffn_up": T.Q8_0, "blk.0.ffn_down": T.BF16,
     "blk.1.attn_q": T.Q8_0, "blk.1.attn_k": T.F16, "blk.1.attn_v": T.Q4_0, "blk.1.attn_output": T.F32,
     "blk.1.ffn_gate": T.F16, "blk.1.ffn_up": T.Q4_0, "blk.1.ffn_down": T.Q8_0,
+}
+
+
+GPT2_TYPES = {
+    "token_embd": T.Q8_0, "position_embd": T.F32,
+    "blk.0.attn_qkv": T.Q4_0, "blk.0.attn_output": T.Q8_0, "blk.0.ffn_up": T.F16, "blk.0.ffn_down": T.BF16,
+    "blk.1.attn_qkv": T.Q8_0, "blk.1.attn_output": T.F32, "blk.1.ffn_up": T.Q4_0, "blk.1.ffn_down": T.Q8_0,
 }
 
 
@@ -62,6 +69,10 @@ def add_metadata(writer, config, name):
         writer.add_vocab_size(config.vocab_size)
 
 
+def rope_type(config):
+    return (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+
+
 def quantised(value, kind):
     if kind == T.F32:
         return value
@@ -71,14 +82,16 @@ def quantised(value, kind):
 def write_gguf_model(name, directory):
     """Writes model.gguf, and config.json + model.safetensors with the same weights dequantised."""
     config = GGUF_MODELS[name]()
-    config.head_dim = config.hidden_size // config.num_attention_heads
+    if config.model_type != "gpt2":
+        config.head_dim = config.hidden_size // config.num_attention_heads
     model = AutoModelForCausalLM.from_config(config)
     random_weights(model, generator(name, "weights"))
     config.bos_token_id, config.eos_token_id = 286, 287
     writer = gguf.GGUFWriter(directory / "model.gguf", config.model_type)
     add_metadata(writer, config, name)
     add_vocabulary(writer)
-    if config.rope_parameters["rope_type"] == "llama3":
+    types = GPT2_TYPES if config.model_type == "gpt2" else TYPES
+    if rope_type(config) == "llama3":
         factors = rope_factors(config)
         own = model.model.rotary_emb.inv_freq.numpy()
         plain = config.rope_parameters["rope_theta"] ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
@@ -89,13 +102,17 @@ def write_gguf_model(name, directory):
         heads = heads_permuted(config, key)
         if heads:
             value = permute(value, heads)
+        if is_conv1d(model, key):
+            value = value.T
         target = gguf_name(key)
-        kind = TYPES[target.rsplit(".", 1)[0]] if value.ndim == 2 else T.F32
+        kind = types[target.rsplit(".", 1)[0]] if value.ndim == 2 else T.F32
         stored = quantised(np.ascontiguousarray(value), kind)
         writer.add_tensor(target, stored, raw_dtype=kind)
         plain = gguf.quants.dequantize(stored, kind).astype(np.float32)
         if heads:
             plain = unpermute(plain, heads)
+        if is_conv1d(model, key):
+            plain = plain.T
         parameter.data.copy_(torch.from_numpy(np.ascontiguousarray(plain)))
     write_and_close(writer)
     model.save_pretrained(directory)

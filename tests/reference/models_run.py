@@ -109,7 +109,7 @@ def round_to_bf16(x):
 
 
 def decays(name):
-    return "bias" not in name and "norm" not in name
+    return "bias" not in name and "norm" not in name and ".ln_" not in name
 
 
 def train(model, masters, steps, settings, count):

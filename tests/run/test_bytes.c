@@ -97,7 +97,7 @@ static int64_t check_run(const struct what *what)
 	return bytes;
 }
 
-static const char *const models[] = {"llama2", "llama3", "llama-bias", "qwen2", "qwen3", "smollm2", "gemma3", "gpt-oss"};
+static const char *const models[] = {"llama2", "llama3", "llama-bias", "qwen2", "qwen3", "smollm2", "gemma3", "gpt-oss", "gpt2"};
 enum { MODELS = sizeof models / sizeof *models };
 
 static void test_planned_bytes_are_those_taken(void **state)

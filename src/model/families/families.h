@@ -12,7 +12,8 @@
 	ROW(phi3)                                                                                                                          \
 	ROW(gemma3)                                                                                                                        \
 	ROW(qwen3_moe)                                                                                                                     \
-	ROW(gpt_oss)
+	ROW(gpt_oss)                                                                                                                       \
+	ROW(gpt2)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)
