@@ -464,7 +464,7 @@ part_kernels() {
 	for kind in attention-128 attention-64 attention-256; do relay "$kind" "$tools" kernels "$device" $kind; done
 	tail -n +$first "$out/results.jsonl" | grep '"bench": "attention"' | grep '"who": "ours"' >"$scratch/attention.jsonl"
 	peer attention attention "$scratch/attention.jsonl"
-	for kind in norms elementwise head tables optimizer; do relay "$kind" "$tools" kernels "$device" $kind; done
+	for kind in norms elementwise head tables; do relay "$kind" "$tools" kernels "$device" $kind; done
 	for kind in 1.7B 8B experts; do relay "products, $kind" "$tools" products "$device" $kind; done
 }
 # Copies of a MiB or more within a step, each way, against half of what both ways at once carry with nothing else to do.

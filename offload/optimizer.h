@@ -49,28 +49,6 @@ int rh_optimizer_update(struct rh_store *store, int block, const struct rh_updat
  * AdamW whose moments are fp32 and, with the masters, in memory. */
 enum rh_update_pass { RH_UPDATE_WHOLE, RH_UPDATE_WEIGHTS, RH_UPDATE_MOMENTS };
 int rh_optimizer_has_passes(const struct rh_store *store);
-/* The pass of the weights where a device makes it, which has the block's weights and gradient and gets the rest of its state for it: one
- * RH_OP_ADAMW_WEIGHTS after the other, the same bits as RH_UPDATE_WEIGHTS. Where rh_optimizer_has_device_pass alone: AdamW in two passes,
- * split layout, no published copies. The moments' pass is the host's all the same. */
-int rh_optimizer_has_device_pass(const struct rh_store *store);
-/* A trainable block's arrays, (elements) each. */
-struct rh_optimizer_arrays {
-	void *gradient;              /* BF16, final */
-	void *upper, *lower;         /* the split master: BF16, which is the upload form; I16 */
-	void *first, *second;        /* F32: the moments, read alone */
-	void *new_upper, *new_lower; /* may be upper, lower */
-};
-/* The host's, which are uploaded (lower, first, second) and where what is new comes down (new_upper, new_lower); gaps between tensors
- * too. */
-struct rh_optimizer_arrays rh_optimizer_host_arrays(const struct rh_store *store, int block);
-/* The next op of the pass over a device's arrays: the tensors from *tensor on (0 at first; it moves behind them) that lie side by side and
- * decay alike. 1, or 0 where there are no more. */
-int rh_optimizer_device_op(const struct rh_store *store, int block, const struct rh_update *update, const struct rh_optimizer_arrays *on,
-                           int *tensor, struct rh_op *op);
-/* The host has the new weights of all its tensors: its version changes as RH_UPDATE_WEIGHTS changes it. Devices do not tell that a weight
- * became non-finite: RH_UPDATE_MOMENTS does of gradients that were not, and rh_optimizer_check_weights of weights, as the update does. */
-void rh_optimizer_weights_arrived(struct rh_store *store, int block);
-int rh_optimizer_check_weights(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
 /* The update, or a pass of it, piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe
  * an update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
 int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update,

@@ -137,14 +137,6 @@ static void expect_after(struct check *check, int ordering, enum need need, enum
 			blame(check, ordering, first[i].event, second);
 }
 
-/* How the weights of a step became what is uploaded. */
-static enum rh_order_kind publishing(const struct check *check, int64_t block, int64_t step)
-{
-	int64_t count;
-	(void)find(check, block, RH_ORDER_MADE, step, step, &count);
-	return count ? RH_ORDER_MADE : RH_ORDER_PUBLISH;
-}
-
 static void check_op(struct check *check, const struct op *op)
 {
 	int64_t step = op->event->step, block = op->event->what, before = step - 1 - check->staleness, count;
@@ -153,13 +145,9 @@ static void check_op(struct check *check, const struct op *op)
 		expect_after(check, 1, ANY, RH_ORDER_UPLOAD, 0, step + check->staleness, op);
 		expect_after(check, 5, ONE_AT_LEAST, RH_ORDER_UPDATE, step, step, op);
 		break;
-	case RH_ORDER_MADE:
-		expect_after(check, 1, ANY, RH_ORDER_UPLOAD, 0, step + check->staleness, op);
-		expect_after(check, 5, ANY, RH_ORDER_UPDATE, step - 1, step - 1, op);
-		break;
 	case RH_ORDER_UPLOAD:
 		if (before >= 0)
-			expect_after(check, 2, ONE_AT_LEAST, publishing(check, block, before), before, before, op);
+			expect_after(check, 2, ONE_AT_LEAST, RH_ORDER_PUBLISH, before, before, op);
 		break;
 	case RH_ORDER_TAKE:
 		expect_after(check, 3, ONE_AT_LEAST, RH_ORDER_DOWNLOAD, step, step, op);
@@ -175,8 +163,7 @@ static void check_op(struct check *check, const struct op *op)
 	}
 	case RH_ORDER_UPDATE:
 		expect_after(check, 5, THE_FIRST, RH_ORDER_TAKE, step, step, op);
-		expect_after(check, 5, ANY, publishing(check, block, step - 1), step - 1, step - 1, op);
-		expect_after(check, 5, ANY, RH_ORDER_MADE, step, step, op);
+		expect_after(check, 5, ANY, RH_ORDER_PUBLISH, step - 1, step - 1, op);
 		break;
 	default:
 		break;
@@ -212,7 +199,7 @@ int rh_order_check(const struct rh_order_event *event, int64_t count, int stalen
 
 void rh_order_describe(const struct rh_order_fault *fault, char *text, size_t bytes)
 {
-	static const char *const names[] = {"UPLOAD", "DOWNLOAD", "TAKE", "UPDATE", "PUBLISH", "MADE", "SIGNAL", "WAIT"};
+	static const char *const names[] = {"UPLOAD", "DOWNLOAD", "TAKE", "UPDATE", "PUBLISH", "SIGNAL", "WAIT"};
 	const struct rh_order_event *a = &fault->first, *b = &fault->second;
 	if (!fault->ordering)
 		snprintf(text, bytes, "all orderings hold");

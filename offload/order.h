@@ -10,8 +10,7 @@
  *   3  TAKE t         comes after every DOWNLOAD t, of which there is one at least
  *   4  DOWNLOAD t     comes after TAKE of the last earlier step that downloaded
  *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t (the first: moments may be made later) and PUBLISH t - 1 before UPDATE t
- * Where a device makes the weights of a step its MADE p stands for PUBLISH p. It comes after UPDATE p - 1, and before UPDATE p, which is of
- * the moments alone. */
+ */
 #ifndef RH_OFFLOAD_ORDER_H
 #define RH_OFFLOAD_ORDER_H
 
@@ -25,7 +24,6 @@ enum rh_order_kind {
 	RH_ORDER_TAKE,     /* the optimizer is done reading the gradient of a step (its own copy, or the update itself) */
 	RH_ORDER_UPDATE,   /* master and state change by the gradient of a step */
 	RH_ORDER_PUBLISH,  /* the upload form changes to what the update of a step made */
-	RH_ORDER_MADE,     /* a device changes master and upload form by the gradient of a step */
 	RH_ORDER_SIGNAL,   /* a token now stands for all that its lane did before; again: moves */
 	RH_ORDER_WAIT      /* what follows on the lane comes after the token's latest signal; never signalled: no wait */
 };

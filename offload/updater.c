@@ -42,19 +42,6 @@ static void wake(struct rh_updater *updater, int b)
 	updater->busy++;
 }
 
-/* Weights that a device makes, and has not. A device's fault ends that too. The lock is held, and given away meanwhile: a virtual clock may
- * go on when it is asked for an event. */
-static int is_being_made(struct rh_updater *updater, const struct updater_block *block)
-{
-	struct rh_event *event = block->made;
-	if (!event)
-		return block->promised;
-	pthread_mutex_unlock(&updater->lock);
-	int reached = event->ops->event_query(event);
-	pthread_mutex_lock(&updater->lock);
-	return !reached && block->made;
-}
-
 /* The lock is held, and given away meanwhile. */
 static void wait_a_moment(struct rh_updater *updater)
 {
@@ -63,18 +50,13 @@ static void wait_a_moment(struct rh_updater *updater)
 	(void)pthread_cond_timedwait(&updater->changed, &updater->lock, &until);
 }
 
-/* The lock is held, and given away meanwhile. Device events send no notification, so they are polled. */
+/* The lock is held, and given away meanwhile. */
 static void wait_changed(struct rh_updater *updater)
 {
-	int polls = 0;
-	for (int b = 0; b < updater->blocks; b++)
-		polls |= updater->block[b].made != NULL;
 	if (updater->queue) {
 		pthread_mutex_unlock(&updater->lock);
 		updater->queue->ops->pass(updater->queue);
 		pthread_mutex_lock(&updater->lock);
-	} else if (polls) {
-		wait_a_moment(updater);
 	} else {
 		pthread_cond_wait(&updater->changed, &updater->lock);
 	}
@@ -136,7 +118,6 @@ static int is_pending(struct rh_updater *updater, enum updater_recorded what, in
 		const struct updater_block *at = &updater->block[b];
 		int pending = what == TAKEN               ? at->state != FREE
 		              : updater_is_stale(updater) ? at->publishes
-		              : at->made || at->promised  ? is_being_made(updater, at)
 		                                          : at->state != FREE && at->state != HALF;
 		if (pending)
 			return 1;
@@ -227,18 +208,7 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	pthread_mutex_unlock(&updater->lock);
 }
 
-enum rh_made_when rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update)
-{
-	enum rh_made_when when = RH_MADE_NEVER;
-	pthread_mutex_lock(&updater->lock);
-	if (updater->untold > 0 && rh_optimizer_has_device_pass(updater->store))
-		when = updater->step[updater->which].max_norm > 0 ? RH_MADE_LATE : RH_MADE_AT_ONCE;
-	*update = updater->step[updater->which].update;
-	pthread_mutex_unlock(&updater->lock);
-	return when;
-}
-
-static void announce(struct rh_updater *updater, int b, struct rh_event *event, int promised)
+void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
@@ -251,48 +221,10 @@ static void announce(struct rh_updater *updater, int b, struct rh_event *event, 
 		block->next = (block->which + 1) % STEPS;
 		block->number = updater->announced++;
 		block->event = event;
-		block->promised = promised;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
 		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
-}
-
-void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *event)
-{
-	announce(updater, b, event, 0);
-}
-
-void rh_updater_promised(struct rh_updater *updater, int b, struct rh_event *event)
-{
-	announce(updater, b, event, 1);
-}
-
-void rh_updater_made(struct rh_updater *updater, int b, struct rh_event *weights, struct rh_event *whole)
-{
-	struct updater_block *block = &updater->block[b];
-	rh_optimizer_weights_arrived(updater->store, b);
-	pthread_mutex_lock(&updater->lock);
-	if (!rh_fault_code(&updater->fault)) {
-		block->made = weights;
-		block->whole = whole;
-		block->promised = 0;
-		updater_tell(updater);
-	}
-	pthread_mutex_unlock(&updater->lock);
-}
-
-int rh_updater_await_scale(struct rh_updater *updater, struct rh_update *update, int *spoilt)
-{
-	pthread_mutex_lock(&updater->lock);
-	int which = updater->which;
-	while (updater->step[which].left)
-		wait_changed(updater);
-	*update = updater->step[which].update;
-	*spoilt = updater->step[which].spoilt;
-	int rc = rh_fault_get(&updater->fault);
-	pthread_mutex_unlock(&updater->lock);
-	return rc;
 }
 
 static int await(struct rh_updater *updater, enum updater_recorded what, int block)
@@ -302,8 +234,6 @@ static int await(struct rh_updater *updater, enum updater_recorded what, int blo
 		wait_changed(updater);
 	rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1,
 	                 block < 0 ? updater_whole_token(updater, 1) : updater_block_token(updater, what, block), 0);
-	if (updater->log && what == READY && block >= 0 && updater->block[block].made)
-		rh_order_log_add(updater->log, RH_ORDER_WAIT, updater->lane + 1, updater->event_token(updater->block[block].made), 0);
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;

@@ -48,18 +48,6 @@ void rh_updater_uploaded(struct rh_updater *updater, int block, struct rh_event 
  * been taken (rh_updater_await_gradient). Does nothing unless its update was opened. The event is recorded again only after the next await
  * of this gradient. */
 void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *event);
-/* The latest update that was opened, where devices may make weights for it: one of rh_optimizer_has_device_pass. RH_MADE_LATE: it clips,
- * and its scale is known when rh_updater_await_scale returns. */
-enum rh_made_when { RH_MADE_NEVER, RH_MADE_AT_ONCE, RH_MADE_LATE };
-enum rh_made_when rh_updater_is_for_devices(struct rh_updater *updater, struct rh_update *update);
-/* Waits until all of its gradients have been taken. *spoilt: one was not finite, and no weights are to be made. */
-int rh_updater_await_scale(struct rh_updater *updater, struct rh_update *update, int *spoilt) RH_MUST;
-/* rh_updater_arrives of such a gradient, of whose block a device makes the weights: rh_updater_made follows, before anything awaits the
- * block. */
-void rh_updater_promised(struct rh_updater *updater, int block, struct rh_event *event);
-/* The store has them in their upload form when the latest record of `weights` is reached, all of them when that of `whole` is. The host
- * makes the moments alone then, and tells of a weight that is not finite. */
-void rh_updater_made(struct rh_updater *updater, int block, struct rh_event *weights, struct rh_event *whole);
 /* Of the first opened update whose norm was not asked for: waits until every trainable block's gradient has been taken. A block whose
  * gradient is not finite is not updated, nor is what comes after it. With clipping that is every block: the step has changed nothing.
  * Without, blocks before it were updated: the run must stop. */

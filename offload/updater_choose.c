@@ -65,17 +65,6 @@ int updater_may_update(const struct rh_updater *updater, const struct updater_bl
 	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
 }
 
-/* Its moments wait, and nothing else: a device that makes its weights has, and the scale is known. */
-static int may_end(const struct rh_updater *updater, const struct updater_block *block, int *rc)
-{
-	*rc = 0;
-	if (block->state != HALF || block->promised || (updater->step[block->which].max_norm > 0 && updater->step[block->which].left))
-		return 0;
-	int reached = block->whole ? block->whole->ops->event_query(block->whole) : 1;
-	*rc = reached < 0 ? reached : 0;
-	return reached != 0;
-}
-
 /* Blocks by how urgent their updates are. */
 int updater_in_order(const struct rh_updater *updater, int i)
 {
@@ -113,14 +102,9 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 			return (struct updater_task){is_in_two(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
 	}
 	/* the highest block's gradient is the next to come down */
-	for (int b = updater->high; updater->in[HALF] && b >= updater->low; b--) {
-		const struct updater_block *block = &updater->block[b];
-		int rc;
-		if (may_end(updater, block, &rc))
-			return (struct updater_task){MOMENTS, b, rc, NULL};
-		if (block->state == HALF && block->whole && taking.what == NOTHING)
-			taking = (struct updater_task){LISTEN, b, 0, block->whole};
-	}
+	for (int b = updater->high; updater->in[HALF] && b >= updater->low; b--)
+		if (updater->block[b].state == HALF)
+			return (struct updater_task){MOMENTS, b, 0, NULL};
 	if (updater->ahead)
 		return ahead;
 	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */

@@ -9,14 +9,10 @@
 
 /* A trainable block's gradient of one step:
  *
- *   FREE --announce (arrives)--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
+ *   FREE --rh_updater_arrives--> COMING --thread: event reached, squares summed (take_arrived)--> WAITING
  *   WAITING --thread: published, all there that it has to wait for, updated piece by piece (update)--> FREE
  *   WAITING --thread: likewise, the weights alone--> HALF
  *   HALF --thread: the moments, likewise--> FREE
- *
- * where a device makes the weights:
- *
- *   FREE --announce (promised)--> COMING --thread: as above--> HALF, whose moments wait for what the device makes
  */
 enum updater_state { FREE, COMING, WAITING, HALF, STATES };
 enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
@@ -26,10 +22,6 @@ struct updater_block {
 	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
 	int64_t number;  /* of the announcement */
 	struct rh_event *event;
-	/* A device makes the weights, until moments are made too: the upload form is the new one when `made` is reached, all of them when
-	 * `whole` is; else NULL. promised: these are still to come. */
-	struct rh_event *made, *whole;
-	int promised;
 	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
 	 * is a gradient that is to be in it. */
 	int publishes, behind;

@@ -69,7 +69,7 @@ static void take_arrived(struct rh_updater *updater, int b)
 		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
 	if (last)
 		updater->step[which].norm = norm;
-	updater_set_state(updater, block, block->made || block->promised ? HALF : WAITING);
+	updater_set_state(updater, block, WAITING);
 	updater_tell(updater);
 }
 
@@ -165,17 +165,13 @@ static void tell(struct rh_updater *updater, int b, double began)
 
 static void note_begin(struct rh_updater *updater, int b, const struct rh_update *update, enum rh_update_pass pass)
 {
-	const struct updater_block *block = &updater->block[b];
 	if (pass != RH_UPDATE_MOMENTS)
 		note(updater, RH_ORDER_WAIT, updater_whole_token(updater, 0), 0);
 	note(updater, RH_ORDER_TAKE, b, update->step - 1);
-	if (pass == RH_UPDATE_MOMENTS && block->made && updater->log) {
-		note(updater, RH_ORDER_WAIT, updater->event_token(block->whole), 0);
-		note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
-	}
-	if (pass != RH_UPDATE_MOMENTS || block->made)
-		note(updater, RH_ORDER_UPDATE, b, update->step - 1);
-	if (pass != RH_UPDATE_MOMENTS && !updater_is_stale(updater))
+	if (pass == RH_UPDATE_MOMENTS)
+		return;
+	note(updater, RH_ORDER_UPDATE, b, update->step - 1);
+	if (!updater_is_stale(updater))
 		note(updater, RH_ORDER_PUBLISH, b, update->step - 1);
 }
 
@@ -205,8 +201,6 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	if (!spoilt && pieces)
 		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update, pass);
 	int ends = rc || spoilt || ++block->piece >= pieces;
-	if (ends && !rc && !spoilt && pass == RH_UPDATE_MOMENTS && block->made)
-		rc = rh_optimizer_check_weights(updater->store, b, &update);
 	if (ends)
 		note_end(updater, b, pass);
 	pthread_mutex_lock(&updater->lock);
@@ -216,7 +210,6 @@ static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 	block->piece = block->named = 0;
 	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? HALF : FREE);
 	if (block->state == FREE) {
-		block->made = block->whole = NULL;
 		block->behind = 0;
 		block->updated = update.step;
 		rest(updater);
@@ -247,7 +240,7 @@ static int run(struct rh_updater *updater, struct updater_task task)
 	if (task.what == WEIGHTS)
 		return update(updater, task.block, RH_UPDATE_WEIGHTS);
 	if (task.what == MOMENTS)
-		return task.rc ? task.rc : update(updater, task.block, RH_UPDATE_MOMENTS);
+		return update(updater, task.block, RH_UPDATE_MOMENTS);
 	if (task.what == READ_AHEAD)
 		return go_ahead(updater);
 	pthread_mutex_unlock(&updater->lock);

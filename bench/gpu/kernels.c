@@ -128,27 +128,6 @@ static int elementwise(struct bench *bench, const struct shape *s, double copy)
 	return rc ? rc : by_memory(bench, "dropout", &add, copy);
 }
 
-/* In place, as a run has it. */
-static int optimizer(struct bench *bench, const struct shape *s, double copy)
-{
-	static const enum rh_dtype dtypes[] = {RH_BF16, RH_BF16, RH_I16, RH_F32, RH_F32};
-	struct rh_op op = {.kind = RH_OP_ADAMW_WEIGHTS,
-	                   .adamw_weights = {.scale = 1,
-	                                     .keep = 1,
-	                                     .minus_step = -1e-3f,
-	                                     .lerp = 0.1f,
-	                                     .beta2 = 0.999f,
-	                                     .one_minus_beta2 = 0.001f,
-	                                     .inverse_root = 2,
-	                                     .epsilon = 1e-8f}};
-	bench->used = 0;
-	for (int i = 0; i <= RH_ADAMW_WEIGHTS_SECOND; i++)
-		op.operand[i] = bench_view(bench, dtypes[i], 1, s->hidden * s->inner);
-	op.operand[RH_ADAMW_WEIGHTS_NEW_UPPER] = op.operand[RH_ADAMW_WEIGHTS_UPPER];
-	op.operand[RH_ADAMW_WEIGHTS_NEW_LOWER] = op.operand[RH_ADAMW_WEIGHTS_LOWER];
-	return by_memory(bench, "adamw's weights", &op, copy);
-}
-
 static int tables(struct bench *bench, const struct shape *s, double copy)
 {
 	bench->used = 0;
@@ -305,8 +284,13 @@ int bench_kernels(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(struct bench *bench, const struct shape *s, double copy);
-	} parts[] = {{"norms", norms}, {"elementwise", elementwise},   {"optimizer", optimizer},         {"tables", tables},
-	             {"head", head},   {"attention-64", attention_64}, {"attention-128", attention_128}, {"attention-256", attention_256}};
+	} parts[] = {{"norms", norms},
+	             {"elementwise", elementwise},
+	             {"tables", tables},
+	             {"head", head},
+	             {"attention-64", attention_64},
+	             {"attention-128", attention_128},
+	             {"attention-256", attention_256}};
 	struct bench bench;
 	double copy = 0;
 	int rc = argc < 1 ? -EINVAL : bench_open(argv[0], strncmp(argv[0], "emu", 3) ? (int64_t)8 << 30 : 8 * MIB, &bench);

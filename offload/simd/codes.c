@@ -203,7 +203,7 @@ SIMD_INLINE uint32_t update(const struct optimizer_terms *t, const struct optimi
 #pragma GCC ivdep
 	for (int64_t i = 0; i < count; i++) {
 		float weight = weight_at(FORM_SPLIT, s, at + i), gradient = gradient_at(0, s->gradient, at + i);
-		uint32_t bits = rh_f32_bits(rh_adamw(&t->adamw, weight, gradient, &first[i], &second[i]));
+		uint32_t bits = rh_f32_bits(adamw(&t->adamw, weight, gradient, &first[i], &second[i]));
 		weight_to(FORM_SPLIT, s, at + i, bits);
 		bad |= not_finite(bits);
 	}

@@ -118,7 +118,7 @@ SIMD_INLINE void encode_pair(const int is_signed, struct pair value, __m512 inve
 }
 
 /* rh_adamw, word by word. */
-SIMD_INLINE __m512 adamw_wide(const struct rh_adamw_terms *t, __m512 weight, __m512 gradient, __m512 *first, __m512 *second)
+SIMD_INLINE __m512 adamw_wide(const struct adamw_terms *t, __m512 weight, __m512 gradient, __m512 *first, __m512 *second)
 {
 	__m512 g = _mm512_mul_ps(gradient, _mm512_set1_ps(t->scale));
 	__m512 toward = _mm512_fmsub_ps(gradient, _mm512_set1_ps(t->scale), *first);

@@ -3,7 +3,7 @@
 #ifndef RH_OFFLOAD_SIMD_KERNELS_H
 #define RH_OFFLOAD_SIMD_KERNELS_H
 
-#include "device/adamw.h"
+#include "offload/simd/adamw.h"
 
 /* How a block holds its weights. */
 enum optimizer_form {
@@ -21,7 +21,7 @@ enum { OPTIMIZER_CODES = 256 };
 
 /* A step's constants, rounded to fp32 from doubles as torch rounds its scalars. */
 struct optimizer_terms {
-	struct rh_adamw_terms adamw;  /* Lion and SGD have those of it that they need; their minus_step is -lr */
+	struct adamw_terms adamw;  /* Lion and SGD have those of it that they need; their minus_step is -lr */
 	float beta1, one_minus_beta1; /* Lion */
 	float decay, momentum;        /* SGD: g += decay * weight */
 };

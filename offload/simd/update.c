@@ -33,16 +33,15 @@ SIMD_INLINE uint32_t piece(const int step, const int form, const struct optimize
 	for (int64_t i = at; i < at + count; i++) {
 		float gradient = gradient_at(form == FORM_WIDE, s->gradient, i);
 		if (step == ADAMW_MOMENTS) {
-			rh_adamw_moments(&t->adamw, gradient, &first[i], &second[i]);
-			bad |= not_finite(rh_f32_bits(first[i])); /* then so is the weight, which a device may have made */
+			adamw_moments(&t->adamw, gradient, &first[i], &second[i]);
 			continue;
 		}
 		float weight = weight_at(form, s, i);
 		if (step == STEP_ADAMW) {
-			weight = rh_adamw(&t->adamw, weight, gradient, &first[i], &second[i]);
+			weight = adamw(&t->adamw, weight, gradient, &first[i], &second[i]);
 		} else if (step == ADAMW_WEIGHTS) {
 			float m = first[i], v = second[i];
-			weight = rh_adamw(&t->adamw, weight, gradient, &m, &v);
+			weight = adamw(&t->adamw, weight, gradient, &m, &v);
 		} else if (step == STEP_LION) {
 			weight = lion(t, weight, gradient, &first[i]);
 		} else {

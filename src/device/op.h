@@ -13,7 +13,6 @@
 #define RH_DEVICE_OP_H
 
 #include "core/view.h"
-#include "device/adamw.h"
 
 /* All ops: those that are a kernel on every device, and those that each device runs in a way of its own (products go through libraries
  * and workspace). To add one: a row here and its operands below; what there is to say of it in device/ops/; a kernel in device/cpu/simd/
@@ -53,7 +52,6 @@
 	PLAIN(LAYERNORM_BACKWARD, layernorm_backward)                                                                                      \
 	OWN(QUANTISE, quantise)                                                                                                            \
 	OWN(SCALED_GEMM, scaled_gemm)                                                                                                      \
-	PLAIN(ADAMW_WEIGHTS, adamw_weights)                                                                                                \
 	OWN(ADD_RMSNORM, add_rmsnorm)                                                                                                      \
 	OWN(QK_ROPE, qk_rope)                                                                                                              \
 	OWN(QK_ROPE_BACKWARD, qk_rope_backward)                                                                                            \
@@ -309,20 +307,6 @@ static inline float rh_half_limit(int64_t chunk)
 	return limit;
 }
 
-/* ADAMW_WEIGHTS: new upper (1,n) BF16 and new lower (1,n) I16 = the split master (core/split.h) of upper and lower after a step of AdamW
- * (device/adamw.h) on the gradient (1,n) BF16 with moments first and second (1,n) F32, which stay as they are. new upper may be upper, new
- * lower may be lower. On every device the very bits of rh_optimizer_update_piece with RH_UPDATE_WEIGHTS, weights that are no longer finite
- * aside. */
-enum {
-	RH_ADAMW_WEIGHTS_GRADIENT,
-	RH_ADAMW_WEIGHTS_UPPER,
-	RH_ADAMW_WEIGHTS_LOWER,
-	RH_ADAMW_WEIGHTS_FIRST,
-	RH_ADAMW_WEIGHTS_SECOND,
-	RH_ADAMW_WEIGHTS_NEW_UPPER,
-	RH_ADAMW_WEIGHTS_NEW_LOWER
-};
-
 /* Fused ops: each stands for several others, its parts (rh_op_parts), so that a GPU launches once and moves less. Devices that have no
  * kernel of their own for one run its parts; both round where the parts round, unless said otherwise.
  *
@@ -430,7 +414,6 @@ struct rh_op {
 			float alpha;
 			int64_t chunk;
 		} scaled_gemm;
-		struct rh_adamw_terms adamw_weights;
 		struct {
 			int64_t heads, kv_heads;
 			float epsilon, offset; /* as of rmsnorm */

@@ -140,8 +140,6 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                               {RH_F32, 6, 16},
 	                               {RH_BF16, 1, 16},
 	                               {RH_F32, 6, 16}},
-	        [RH_OP_ADAMW_WEIGHTS] =
-	                {{RH_BF16, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}, {RH_F32, 1, 8}, {RH_F32, 1, 8}, {RH_BF16, 1, 8}, {RH_I16, 1, 8}},
 	};
 	for (int i = 0; i < rh_op_info(kind)->operands; i++) {
 		struct lengths of = rh_op_is_fused(kind) ? fused_lengths(kind, act, i) : shape[kind][i];

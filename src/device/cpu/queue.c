@@ -105,7 +105,7 @@ static size_t payload_of(const struct rh_op *op, size_t *parameters)
 {
 	enum { SHORT = 72 }; /* what all but one kind need of the parameters */
 	_Static_assert(sizeof op->attention <= SHORT && sizeof op->dropout <= SHORT && sizeof op->scaled_gemm <= SHORT &&
-	                       sizeof op->dequantise <= SHORT && sizeof op->adamw_weights <= SHORT && sizeof op->qk_rope <= SHORT &&
+	                       sizeof op->dequantise <= SHORT && sizeof op->qk_rope <= SHORT &&
 	                       sizeof op->lora <= SHORT,
 	               "parameters that are longer must be told apart");
 	size_t all = sizeof *op - offsetof(struct rh_op, gemm);
