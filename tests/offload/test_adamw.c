@@ -14,7 +14,7 @@ static struct rh_tensor tensor[] = {{"norm", 1, 37, 3, 0, 1, 0},      {"q", 211,
                                     {"none", 0, 9, 66974, 1, 2, 0},   {"v", 7, 1, 66974, 1, 2, 0},      {"bias", 1, 1, 66981, 0, 1, 0},
                                     {"norm2", 1, 64, 66990, 0, 1, 0}, {"last", 3, 5003, 67100, 1, 2, 0}};
 enum { TENSORS = sizeof tensor / sizeof *tensor, ELEMENTS = 82200 };
-static const struct rh_block spec = {"block", ELEMENTS, 1, 1, tensor, TENSORS};
+static const struct rh_block spec = {"block", ELEMENTS, 1, 1, 0, tensor, TENSORS};
 
 static const char *const isa_name[] = {[RH_CPU_BASE] = "base", [RH_CPU_AVX2] = "avx2", [RH_CPU_AVX512] = "avx512"};
 

@@ -18,7 +18,7 @@ static struct rh_tensor large[] = {{"b.weight", 1000, 100, 128, 1, 2, 0}};
 
 static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable, int uses)
 {
-	return (struct rh_block){name, elements, trainable, uses, tensor, tensors};
+	return (struct rh_block){name, elements, trainable, uses, 0, tensor, tensors};
 }
 
 static struct rh_store *create(const struct rh_block *specs, int count, enum rh_dtype dtype, int crosses, struct rh_pool *pool)
