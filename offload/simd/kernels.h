@@ -5,6 +5,8 @@
 
 #include "offload/simd/adamw.h"
 
+#include <stdint.h>
+
 /* How a block holds its weights. */
 enum optimizer_form {
 	FORM_WIDE,  /* fp32: master and upload form are one; gradient fp32 */
