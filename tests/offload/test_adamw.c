@@ -1,5 +1,6 @@
 /* AdamW's element against its paper, and its two passes (weights, then moments) against the one, bit for bit. */
 #include "check.h"
+#include "tensor.h"
 
 #include "core/float16.h"
 #include "device/cpu/cpu.h"
@@ -10,9 +11,10 @@
 #include <math.h>
 
 /* Gaps, runs of tensors that decay alike and lie side by side, tensors without an element; several of the optimizer's spans. */
-static struct rh_tensor tensor[] = {{"norm", 1, 37, 3, 0, 1, 0},      {"q", 211, 311, 40, 1, 2, 0},     {"k", 13, 101, 65661, 1, 2, 0},
-                                    {"none", 0, 9, 66974, 1, 2, 0},   {"v", 7, 1, 66974, 1, 2, 0},      {"bias", 1, 1, 66981, 0, 1, 0},
-                                    {"norm2", 1, 64, 66990, 0, 1, 0}, {"last", 3, 5003, 67100, 1, 2, 0}};
+static struct rh_tensor tensor[] = {TENSOR("norm", 1, 37, 3, 0, 1),      TENSOR("q", 211, 311, 40, 1, 2),
+                                    TENSOR("k", 13, 101, 65661, 1, 2),   TENSOR("none", 0, 9, 66974, 1, 2),
+                                    TENSOR("v", 7, 1, 66974, 1, 2),      TENSOR("bias", 1, 1, 66981, 0, 1),
+                                    TENSOR("norm2", 1, 64, 66990, 0, 1), TENSOR("last", 3, 5003, 67100, 1, 2)};
 enum { TENSORS = sizeof tensor / sizeof *tensor, ELEMENTS = 82200 };
 static const struct rh_block spec = {"block", ELEMENTS, 1, 1, 0, tensor, TENSORS};
 

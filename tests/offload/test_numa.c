@@ -1,5 +1,6 @@
 /* Work shared out by NUMA node, on machines that hwloc makes up: who does what changes, no bit of what is done. */
 #include "check.h"
+#include "tensor.h"
 
 #include "core/clock.h"
 #include "offload/memory.h"
@@ -13,7 +14,7 @@
 
 enum { ELEMENTS = 5 * 32768 + 77, THREADS = 4 };
 
-static struct rh_tensor tensors[] = {{"a", 3 * 32768, 1, 0, 1, 2, 0}, {"b", 2 * 32768 + 77, 1, 3 * 32768, 1, 2, 0}};
+static struct rh_tensor tensors[] = {TENSOR("a", 3 * 32768, 1, 0, 1, 2), TENSOR("b", 2 * 32768 + 77, 1, 3 * 32768, 1, 2)};
 static struct rh_block spec = {"layer", ELEMENTS, 1, 1, 0, tensors, 2};
 
 static void update(const char *machine, enum rh_dtype dtype, enum rh_state_layout layout, float *weights, double *norm)

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "tensor.h"
 
 #include "core/float16.h"
 #include "offload/optimizer.h"
@@ -101,7 +102,8 @@ static void test_update_equals_torch(void **state)
 }
 
 /* A block of odd sizes, big enough for several spans. */
-static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2, 0}, {"o.b", 1, 1, 103000, 0, 2, 0}, {"o.c", 47, 1013, 103009, 0, 2, 0}};
+static struct rh_tensor odd[] = {TENSOR("o.a", 331, 311, 3, 1, 2), TENSOR("o.b", 1, 1, 103000, 0, 2),
+                                 TENSOR("o.c", 47, 1013, 103009, 0, 2)};
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 50 };
 static const struct rh_optimizer_settings usual = {0.9, 0.95, 1e-8, 0.1, 0};
 

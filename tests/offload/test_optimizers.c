@@ -1,5 +1,6 @@
 /* Lion, SGD, Adafactor and 8-bit AdamW; every kernel of every step and form on every instruction set. */
 #include "check.h"
+#include "tensor.h"
 
 #include "core/float16.h"
 #include "offload/optimizer.h"
@@ -336,7 +337,8 @@ static void test_8_bit_update_is_decode_update_encode(void **state)
 }
 
 /* Odd sizes, several spans and several groups of rows. */
-static struct rh_tensor odd[] = {{"o.a", 331, 311, 3, 1, 2, 0}, {"o.b", 1, 1, 103000, 0, 1, 0}, {"o.c", 1, 47611, 103009, 0, 1, 0}};
+static struct rh_tensor odd[] = {TENSOR("o.a", 331, 311, 3, 1, 2), TENSOR("o.b", 1, 1, 103000, 0, 1),
+                                 TENSOR("o.c", 1, 47611, 103009, 0, 1)};
 enum { ODD_ELEMENTS = 151000, ODD_STEPS = 4 };
 static float trained[ODD_ELEMENTS];
 

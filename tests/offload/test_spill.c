@@ -1,5 +1,6 @@
 /* Training state on NVMe: the same bits as in memory whatever is spilled, in whatever order blocks are updated and looked at in between. */
 #include "offload/drives.h"
+#include "tensor.h"
 
 #include "core/file.h"
 #include "core/float16.h"
@@ -410,8 +411,8 @@ static void test_a_flipped_bit_is_of_its_block(void **state)
 {
 	(void)state;
 	/* odd, with gaps, and of several blocks of the space, whose borders lie within spans */
-	struct rh_tensor large[] = {{"a", 500, 701, 0, 1, 2, 0}, {"b", 1, 77, 350592, 1, 1, 0}, {"c", 600, 1000, 350720, 1, 2, 0}};
-	struct rh_tensor small[] = {{"d", 3, 5, 0, 1, 2, 0}};
+	struct rh_tensor large[] = {TENSOR("a", 500, 701, 0, 1, 2), TENSOR("b", 1, 77, 350592, 1, 1), TENSOR("c", 600, 1000, 350720, 1, 2)};
+	struct rh_tensor small[] = {TENSOR("d", 3, 5, 0, 1, 2)};
 	struct rh_block blocks[] = {
 	        {.name = "large", .elements = 950784, .trainable = 1, .uses = 1, .tensor = large, .tensors = 3},
 	        {.name = "small", .elements = 128, .trainable = 1, .uses = 1, .tensor = small, .tensors = 1},

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "tensor.h"
 
 #include "core/alloc.h"
 #include "core/arena.h"
@@ -13,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct rh_tensor small[] = {{"a.weight", 3, 5, 0, 1, 2, 0}, {"a.norm", 1, 7, 64, 0, 2, 0}};
-static struct rh_tensor large[] = {{"b.weight", 1000, 100, 128, 1, 2, 0}};
+static struct rh_tensor small[] = {TENSOR("a.weight", 3, 5, 0, 1, 2), TENSOR("a.norm", 1, 7, 64, 0, 2)};
+static struct rh_tensor large[] = {TENSOR("b.weight", 1000, 100, 128, 1, 2)};
 
 static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable, int uses)
 {
@@ -85,7 +86,7 @@ static void test_bytes_follow_the_layout_table(void **state)
 {
 	(void)state;
 	const int64_t n = 1 << 20; /* and 32 spans of 32 bytes, the whole rounded up to a page */
-	struct rh_tensor whole[] = {{"w", 1024, 1024, 0, 1, 2, 0}};
+	struct rh_tensor whole[] = {TENSOR("w", 1024, 1024, 0, 1, 2)};
 	const struct {
 		enum rh_dtype dtype;
 		int trainable, uses, crosses, bytes;
