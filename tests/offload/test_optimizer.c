@@ -18,7 +18,7 @@ static struct rh_pool *pool_of(int threads)
 
 /* tests/reference/offload/adamw.txt, written by tests/reference/adamw.py. */
 enum { TENSORS = 3 };
-static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2, 0}, {"w1", 1, 33, 64, 0, 2, 0}, {"w2", 3, 16, 128, 1, 2, 0}};
+static struct rh_tensor tensors[TENSORS] = {TENSOR("w0", 5, 7, 0, 1, 2), TENSOR("w1", 1, 33, 64, 0, 2), TENSOR("w2", 3, 16, 128, 1, 2)};
 static struct rh_block reference_spec = {"layer", 192, 1, 1, 0, tensors, TENSORS};
 
 /* Makes all gradients final; their norm. */

@@ -27,7 +27,7 @@ static const struct optimizer_kernels *kernels_of(int set)
 
 /* tests/reference/offload/optimizers.txt, written by tests/reference/optimizers.py. */
 enum { TENSORS = 3 };
-static struct rh_tensor tensors[TENSORS] = {{"w0", 5, 7, 0, 1, 2, 0}, {"w1", 1, 33, 64, 0, 1, 0}, {"w2", 3, 16, 128, 1, 2, 0}};
+static struct rh_tensor tensors[TENSORS] = {TENSOR("w0", 5, 7, 0, 1, 2), TENSOR("w1", 1, 33, 64, 0, 1), TENSOR("w2", 3, 16, 128, 1, 2)};
 static struct rh_block reference_spec = {"layer", 192, 1, 1, 0, tensors, TENSORS};
 
 static FILE *reference(void)
