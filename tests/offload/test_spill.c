@@ -30,8 +30,8 @@ static void make_specs(void)
 		int64_t offset = 0;
 		for (int t = 0; t < TENSORS; t++) {
 			snprintf(names[b][t], sizeof names[b][t], "%d.%d", b, t);
-			tensors[b][t] = (struct rh_tensor){
-			        names[b][t], shapes[t][0] > 1 ? shapes[t][0] + b : 1, shapes[t][1], offset, 1, shapes[t][0] > 1 ? 2 : 1, 0};
+			tensors[b][t] = (struct rh_tensor)TENSOR(names[b][t], shapes[t][0] > 1 ? shapes[t][0] + b : 1, shapes[t][1], offset,
+			                                         1, shapes[t][0] > 1 ? 2 : 1);
 			offset += (tensors[b][t].rows * tensors[b][t].cols + 127) / 128 * 128;
 		}
 		snprintf(block_names[b], sizeof block_names[b], "layer %d", b);
