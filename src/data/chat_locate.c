@@ -100,9 +100,9 @@ static int ends_with_token(const struct rh_tokenizer *tokenizer, struct part tex
 
 /* How a conversation is cut and changed before it is rendered. */
 struct change {
-	size_t count;  /* of its messages */
-	size_t marked; /* whose content is the mark; SIZE_MAX: none */
-	int has_next;  /* a user's message follows */
+	size_t count;     /* of its messages */
+	size_t marked;    /* whose content is the mark; SIZE_MAX: none */
+	const char *next; /* the role of a further message; NULL: none */
 	enum rh_chat_end end;
 };
 
@@ -130,8 +130,8 @@ static int render(const struct locator *locator, struct change change, struct rh
 		bad = i == change.marked ? json_array_append_new(messages, marked_message(locator, message))
 		                         : json_array_append(messages, (json_t *)(uintptr_t)message);
 	}
-	if (!bad && change.has_next)
-		bad = json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", "next"));
+	if (!bad && change.next)
+		bad = json_array_append_new(messages, json_pack("{s:s, s:s}", "role", change.next, "content", "next"));
 	int rc = bad ? chat_out_of_memory(locator->chat)
 	             : chat_render_some(locator->chat, locator->variables, messages, change.end, out, NULL);
 	json_decref(messages);
@@ -154,7 +154,7 @@ static int find_middle(struct locator *locator, size_t turn, struct middle *out)
 			return 0;
 		strcat(locator->mark, "x");
 	}
-	int rc = render(locator, (struct change){json_array_size(locator->messages), turn, 0, RH_CHAT_WHOLE}, &locator->marked);
+	int rc = render(locator, (struct change){json_array_size(locator->messages), turn, NULL, RH_CHAT_WHOLE}, &locator->marked);
 	if (rc <= 0)
 		return rc;
 	struct part marked = part_of(&locator->marked), whole = locator->whole;
@@ -172,10 +172,11 @@ static int find_middle(struct locator *locator, size_t turn, struct middle *out)
 	return 1;
 }
 
-/* What follows the mark in a rendering of the turns so far. */
-static int tail_of(struct locator *locator, size_t turn, int has_next, size_t skipped, struct rh_text *text, struct part *out)
+/* What follows the mark in a rendering of the turns so far, and of a message of `role` where not NULL. */
+static int tail_of(struct locator *locator, size_t turn, const char *role, size_t skipped, struct rh_text *text,
+                   struct part *out)
 {
-	int rc = render(locator, (struct change){turn + 1, turn, has_next, RH_CHAT_WHOLE}, text);
+	int rc = render(locator, (struct change){turn + 1, turn, role, RH_CHAT_WHOLE}, text);
 	if (rc <= 0)
 		return rc;
 	struct part all = part_of(text);
@@ -189,32 +190,57 @@ static int tail_of(struct locator *locator, size_t turn, int has_next, size_t sk
 	return 1;
 }
 
+/* What follows the turn in three renderings: as the last one, with a user's message after it, and in the whole. */
+struct tails {
+	struct part last, user, here;
+};
+
+/* The token of `here` that a kind of ending of its own has: where the last turn ends with a token too, or whoever comes next. What opens
+ * the next message differs with its role, and ends nothing. */
+static int find_own_end(struct locator *locator, size_t turn, const struct middle *middle, const struct tails *tails, size_t same,
+                        size_t *out)
+{
+	const struct rh_tokenizer *tokenizer = locator->chat->tokenizer;
+	struct part here = tails->here, assistant = {"", 0};
+	size_t most = here.length;
+	*out = 0;
+	if (!last_token_end(tokenizer, tails->last)) {
+		int rc = tail_of(locator, turn, "assistant", middle->skipped, &locator->upto, &assistant);
+		if (rc <= 0)
+			return rc;
+		most = common_prefix(common_prefix(here, assistant) < common_prefix(here, tails->user) ? assistant : tails->user, here);
+	}
+	for (size_t at = same + 1; !*out && at-- > 0;) { /* the token may begin alike: look back to where it begins */
+		size_t length = token_at(tokenizer, (struct part){here.bytes + at, here.length - at});
+		if (length && at + length > same && at + length <= most)
+			*out = at + length;
+	}
+	return 0;
+}
+
 /* Where the turn ends: what ends it whether or not another follows, through its last token; else the token that stands there. */
 static int find_end(struct locator *locator, size_t turn, const struct middle *middle, size_t *out)
 {
-	struct part here = {locator->whole.bytes + middle->end, locator->whole.length - middle->end}, last, next;
-	const struct rh_tokenizer *tokenizer = locator->chat->tokenizer;
-	int rc = tail_of(locator, turn, 0, middle->skipped, &locator->ended, &last);
+	struct tails tails = {.here = {locator->whole.bytes + middle->end, locator->whole.length - middle->end}};
+	int rc = tail_of(locator, turn, NULL, middle->skipped, &locator->ended, &tails.last);
 	if (rc < 0)
 		return rc;
 	if (!rc)
-		last = here;
-	rc = tail_of(locator, turn, 1, middle->skipped, &locator->next, &next);
+		tails.last = tails.here;
+	rc = tail_of(locator, turn, "user", middle->skipped, &locator->next, &tails.user);
 	if (rc < 0)
 		return rc;
 	if (!rc)
-		next = last;
-	last.length = common_prefix(last, next);
-	size_t same = common_prefix(here, last), end = last_token_end(tokenizer, (struct part){here.bytes, same});
-	if (!end) { /* each kind of ending has a token of its own: look back to where this one begins */
-		for (size_t at = same + 1; !end && at-- > 0;) {
-			size_t length = token_at(tokenizer, (struct part){here.bytes + at, here.length - at});
-			end = length && at + length > same ? at + length : 0;
-		}
-		if (!end && same < last.length)
-			return 0;
+		tails.user = tails.last;
+	size_t shared = common_prefix(tails.last, tails.user);
+	size_t same = common_prefix(tails.here, (struct part){tails.last.bytes, shared});
+	size_t end = last_token_end(locator->chat->tokenizer, (struct part){tails.here.bytes, same});
+	if (!end) {
+		rc = find_own_end(locator, turn, middle, &tails, same, &end);
+		if (rc < 0 || (!end && same < shared))
+			return rc < 0 ? rc : 0;
 		if (!end)
-			end = without_blanks((struct part){here.bytes, same});
+			end = without_blanks((struct part){tails.here.bytes, same});
 	}
 	*out = middle->end + end;
 	return 1;
@@ -255,13 +281,13 @@ static size_t best_overlap(const struct locator *locator, struct part text, size
 static int find_start(struct locator *locator, size_t turn, const struct middle *middle, size_t *out)
 {
 	struct part prompt = part_of(&locator->prompt), opening = {"", 0};
-	int rc = turn ? render(locator, (struct change){turn, SIZE_MAX, 0, RH_CHAT_WHOLE}, &locator->ended) : 0;
+	int rc = turn ? render(locator, (struct change){turn, SIZE_MAX, NULL, RH_CHAT_WHOLE}, &locator->ended) : 0;
 	if (rc < 0)
 		return rc;
 	if (rc && begins_with(prompt, part_of(&locator->ended))) {
 		opening = (struct part){prompt.bytes + locator->ended.length, prompt.length - locator->ended.length};
 	} else {
-		rc = render(locator, (struct change){json_array_size(locator->messages), SIZE_MAX, 0, RH_CHAT_PROMPT}, &locator->next);
+		rc = render(locator, (struct change){json_array_size(locator->messages), SIZE_MAX, NULL, RH_CHAT_PROMPT}, &locator->next);
 		if (rc < 0)
 			return rc;
 		if (rc && begins_with(part_of(&locator->next), locator->whole))
@@ -282,7 +308,7 @@ static int locate(struct locator *locator, size_t turn, struct rh_chat_span *out
 	const struct rh_tokenizer *tokenizer = locator->chat->tokenizer;
 	size_t all = json_array_size(locator->messages);
 	int has_first = 0, has_end = 0;
-	int rc = render(locator, (struct change){turn, SIZE_MAX, 0, RH_CHAT_PROMPT}, &locator->prompt);
+	int rc = render(locator, (struct change){turn, SIZE_MAX, NULL, RH_CHAT_PROMPT}, &locator->prompt);
 	if (rc < 0)
 		return rc;
 	if (!rc)
@@ -292,7 +318,7 @@ static int locate(struct locator *locator, size_t turn, struct rh_chat_span *out
 		has_first = 1;
 	}
 	/* the last turn's end must be one that another turn may follow */
-	rc = render(locator, (struct change){turn + 1, SIZE_MAX, turn + 1 == all, RH_CHAT_WHOLE}, &locator->upto);
+	rc = render(locator, (struct change){turn + 1, SIZE_MAX, turn + 1 == all ? "user" : NULL, RH_CHAT_WHOLE}, &locator->upto);
 	if (rc < 0)
 		return rc;
 	struct part upto = turn + 1 == all ? locator->whole : part_of(&locator->upto);

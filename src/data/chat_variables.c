@@ -86,7 +86,25 @@ static json_t *joined(const json_t *parts, const char **other)
 	return string;
 }
 
-/* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read. */
+static int has_null(const json_t *message)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)message, key, value) if (json_is_null(value)) return 1;
+	return 0;
+}
+
+/* The members that are not null: an absent key is what templates expect where other programs write null. */
+static int copy_given(const json_t *message, json_t *copy)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)message, key,
+	                    value) if (!json_is_null(value) && json_object_set(copy, key, value)) return 1;
+	return 0;
+}
+
+/* A message as the template sees it: content in the form it takes, its reasoning under the names that templates read, no null. */
 static int adapt(const struct rh_chat *chat, const json_t *message, size_t number, json_t **out)
 {
 	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -112,7 +130,7 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	} else if (json_is_string(content) && chat->form->content == CHAT_CONTENT_PARTS) {
 		fresh = json_pack("[{s:s, s:O}]", "type", "text", "text", content);
 	}
-	if (!fresh && !reasoning) {
+	if (!fresh && !reasoning && !has_null(message)) {
 		*out = borrowed(message);
 		return 0;
 	}
@@ -121,7 +139,7 @@ static int adapt(const struct rh_chat *chat, const json_t *message, size_t numbe
 	if (!bad && reasoning)
 		bad = json_object_set_new(copy, "thinking", borrowed(reasoning));
 	if (!bad)
-		bad = json_object_update(copy, (json_t *)(uintptr_t)message);
+		bad = copy_given(message, copy);
 	if (!bad && reasoning)
 		bad = json_object_set_new(copy, "reasoning_content", borrowed(reasoning));
 	if (!bad && fresh)

@@ -378,6 +378,21 @@ static int mask_prompt(struct data_encoder *encoder, const json_t *question, siz
 	return rc ? rc : mask_prefix(encoder, bytes, RH_TOKENS_PLAIN, where);
 }
 
+/* What follows the last answer's end of turn, a line break in most templates, is not the model's to write. */
+static int mask_behind_answer(struct data_encoder *encoder, size_t messages, const char *where)
+{
+	const struct rh_chat_spans *spans = &encoder->spans;
+	int was_mismatch = encoder->is_prefix_mismatch;
+	size_t tokens, common;
+	if (!spans->count || spans->span[spans->count - 1].message + 1 < messages)
+		return 0;
+	int rc = count_prefix(encoder, spans->span[spans->count - 1].end, RH_TOKENS_PLAIN, where, &tokens, &common);
+	if (!rc && common == encoder->part.count)
+		memset(encoder->trained + tokens, 0, encoder->ids.count - tokens);
+	encoder->is_prefix_mismatch = was_mismatch;
+	return rc;
+}
+
 static int encode_completion_chat(struct data_encoder *encoder, const json_t *row, const char *where)
 {
 	const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
@@ -398,6 +413,8 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 		rc = only_assistant ? keep_answers(encoder, both, where) : drop_left_out(encoder, both, where);
 	if (!rc && masks_prompt)
 		rc = mask_prompt(encoder, question, json_array_size(prompt), where);
+	if (!rc && masks_prompt)
+		rc = mask_behind_answer(encoder, json_array_size(both), where);
 	json_decref(both);
 	json_decref(question);
 	json_decref(whole);

@@ -190,6 +190,17 @@ static void test_spans_are_found_where_prefixes_differ(void **state)
 	static const char plain[] =
 	        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 	expect_own_spans(plain, talk, " a |b|");
+	/* what opens the next message ends no turn, whoever speaks next */
+	static const char opened[] = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}"
+	                             "<|assistant|>{% endif %}";
+	static const char twice[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":"
+	                            "\"assistant\",\"content\":\"b\"}]";
+	expect_own_spans(opened, talk, " a |b|");
+	expect_own_spans(opened, twice, "a|b|");
+	/* the last turn alone lacks the token that ends the others */
+	static const char unended[] = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if not loop.last %}<|end|>{% endif %}"
+	                              "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+	expect_own_spans(unended, talk, " a <|end|>|b|");
 	/* marks are taken as they are */
 	static const char marked[] =
 	        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}!{% endgeneration %}\n{% else %}"
