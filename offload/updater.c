@@ -62,6 +62,32 @@ static void wait_changed(struct rh_updater *updater)
 	}
 }
 
+static int make_steps(struct rh_updater *updater, int untold)
+{
+	rh_free(updater->step);
+	updater->steps = untold + 1;
+	updater->which = updater->steps - 1; /* a block's first gradient is of update 0 */
+	updater->step = rh_alloc((size_t)updater->steps, sizeof *updater->step);
+	return updater->step ? 0 : -ENOMEM;
+}
+
+int rh_updater_apart(struct rh_updater *updater, int64_t steps)
+{
+	size_t blocks = (size_t)updater->blocks;
+	pthread_mutex_lock(&updater->lock);
+	RH_ASSERT(!updater_is_stale(updater) && !updater->untold && !updater->announced);
+	int rc = make_steps(updater, (int)steps);
+	if (!rc && !updater->block_norms) {
+		updater->block_norms = rh_alloc((size_t)updater->steps * blocks, sizeof *updater->block_norms);
+		rc = updater->block_norms ? 0 : -ENOMEM;
+	}
+	for (int i = 0; !rc && i < updater->steps; i++)
+		updater->step[i].block_norm = updater->block_norms + (size_t)i * blocks;
+	updater->is_apart = 1;
+	pthread_mutex_unlock(&updater->lock);
+	return rc;
+}
+
 /* Gradients come from the top, as a first guess. */
 static void make_order(struct rh_updater *updater)
 {
@@ -87,8 +113,8 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	updater->order = rh_alloc((size_t)updater->blocks, sizeof *updater->order);
 	updater->line = rh_alloc((size_t)updater->blocks, sizeof *updater->line);
 	updater->latest = updater->high = -1;
-	updater->which = STEPS - 1; /* a block's first gradient is of update 0 */
-	int rc = updater->block && updater->order && updater->line ? 0 : -ENOMEM;
+	int rc = make_steps(updater, STEPS_UNTOLD);
+	rc = updater->block && updater->order && updater->line ? rc : -ENOMEM;
 	if (!rc)
 		make_order(updater);
 	const char *spoil = getenv(RH_HOOK_SPOIL_STEPS);
@@ -102,7 +128,7 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	else if (!rc)
 		updater->started = !(rc = rh_thread_start(&updater->thread, updater_work, updater));
 	if (rc) {
-		int told = updater->block && updater->order && updater->line;
+		int told = updater->block && updater->order && updater->line && updater->step;
 		rh_updater_destroy(updater);
 		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
@@ -143,6 +169,8 @@ void rh_updater_destroy(struct rh_updater *updater)
 	rh_free(updater->block);
 	rh_free(updater->order);
 	rh_free(updater->line);
+	rh_free(updater->step);
+	rh_free(updater->block_norms);
 	rh_free(updater);
 }
 
@@ -179,9 +207,9 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
 	look_back(updater);
-	RH_ASSERT(updater->untold < STEPS - 1);
+	RH_ASSERT(updater->untold < updater->steps - 1 && !(updater->is_apart && max_norm > 0));
 	updater->untold++;
-	updater->which = (updater->which + 1) % STEPS;
+	updater->which = (updater->which + 1) % updater->steps;
 	for (int b = 0; b < updater->blocks; b++)
 		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
 	updater->step[updater->which].update = *update;
@@ -213,12 +241,12 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
 	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
-	int opened = block->next != (updater->which + 1) % STEPS;
+	int opened = block->next != (updater->which + 1) % updater->steps;
 	if (opened && !rh_fault_code(&updater->fault)) {
 		wake(updater, b);
 		updater_set_state(updater, block, COMING);
 		block->which = block->next;
-		block->next = (block->which + 1) % STEPS;
+		block->next = (block->which + 1) % updater->steps;
 		block->number = updater->announced++;
 		block->event = event;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
@@ -332,11 +360,26 @@ int rh_updater_finish(struct rh_updater *updater)
 	return rc;
 }
 
+/* The first update whose norm was not asked for. The lock is held. */
+static int first_untold(const struct rh_updater *updater)
+{
+	RH_ASSERT(updater->untold > 0);
+	return (updater->which + updater->steps + 1 - updater->untold) % updater->steps;
+}
+
+int rh_updater_has_norm(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	int has = !updater->step[first_untold(updater)].left;
+	pthread_mutex_unlock(&updater->lock);
+	return has;
+}
+
 int rh_updater_norm(struct rh_updater *updater, double *norm)
 {
 	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(updater->untold > 0);
-	int which = (updater->which + STEPS + 1 - updater->untold--) % STEPS;
+	int which = first_untold(updater);
+	updater->untold--;
 	while (updater->step[which].left)
 		wait_changed(updater);
 	*norm = rh_fault_code(&updater->fault) ? 0 : updater->step[which].norm;

@@ -37,8 +37,13 @@ void rh_updater_destroy(struct rh_updater *updater);
  * compute on the host's cores. Before the first update is opened. */
 void rh_updater_weights_first(struct rh_updater *updater);
 
+/* Blocks are updated apart from one another: of up to `steps` steps whose norm was not asked for, gradients come in any order, and none
+ * waits for another block's. Their updates do not clip, and are not stale. Before the first update is opened. -ENOMEM. */
+int rh_updater_apart(struct rh_updater *updater, int64_t steps) RH_MUST;
+
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
- * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for. */
+ * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for,
+ * unless blocks are apart. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
 /* Staleness 1: the step's uploads of the block are all enqueued, and over when the latest records of these events are reached; the gradient
  * of the step before has been announced. Array and events are borrowed until the next await of the block's weights, and not recorded again
@@ -52,6 +57,8 @@ void rh_updater_arrives(struct rh_updater *updater, int block, struct rh_event *
  * gradient is not finite is not updated, nor is what comes after it. With clipping that is every block: the step has changed nothing.
  * Without, blocks before it were updated: the run must stop. */
 int rh_updater_norm(struct rh_updater *updater, double *norm) RH_MUST;
+/* 1 where that would not wait. */
+int rh_updater_has_norm(struct rh_updater *updater);
 /* 1: a gradient of the update whose norm was told last was not finite; the first that was found, in a block's tensor. */
 int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor);
 

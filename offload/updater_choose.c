@@ -36,10 +36,11 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 	return task;
 }
 
-/* The squares of two steps are not mixed. */
+/* The squares of two steps are not mixed, unless each block's are kept. */
 static int may_take(const struct rh_updater *updater, const struct updater_block *block)
 {
-	return block->state == COMING && !updater->step[(block->which + STEPS - 1) % STEPS].left;
+	int before = (block->which + updater->steps - 1) % updater->steps;
+	return block->state == COMING && (updater->is_apart || !updater->step[before].left);
 }
 
 static struct updater_task next_taking(const struct rh_updater *updater)

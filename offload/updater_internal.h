@@ -15,7 +15,18 @@
  *   HALF --thread: the moments, likewise--> FREE
  */
 enum updater_state { FREE, COMING, WAITING, HALF, STATES };
-enum { STEPS = 3 }; /* updates: of the step that is enqueued, of the one that is not over, of the one before that, which blocks wait for */
+/* Updates at once whose norm was not asked for, unless blocks are apart: of the step that is enqueued, and of the one that is not over. One
+ * more is known, for which blocks still wait. */
+enum { STEPS_UNTOLD = 2 };
+
+struct updater_step {
+	struct rh_update update;
+	double max_norm, norm;
+	double *block_norm;        /* of blocks that are updated apart; else NULL */
+	int left;                  /* gradients that are still to be taken: then the norm is known */
+	int spoilt;                /* a gradient was not finite: nothing of the step that is still to be updated is */
+	int bad_block, bad_tensor; /* whose it was, where spoilt */
+};
 
 struct updater_block {
 	enum updater_state state;
@@ -48,13 +59,10 @@ struct rh_updater {
 	int64_t changes; /* of `changed`, counted */
 	struct updater_block *block;
 	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
-	struct {
-		struct rh_update update;
-		double max_norm, norm;
-		int left;                  /* gradients that are still to be taken: then the norm is known */
-		int spoilt;                /* a gradient was not finite: nothing of the step that is still to be updated is */
-		int bad_block, bad_tensor; /* whose it was, where spoilt */
-	} step[STEPS];
+	struct updater_step *step; /* a ring */
+	int steps;
+	double *block_norms; /* of all steps */
+	int is_apart;        /* blocks are updated apart from one another */
 	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
 	int *order, ordered, latest;
 	int *line;                 /* those that may be updated now, and what comes after them; the thread's own */

@@ -44,6 +44,15 @@ static void publish(struct rh_updater *updater, int b)
 	updater_tell(updater);
 }
 
+/* Blocks that are updated apart: by when the last gradient of a step is taken the store may hold later squares of others. */
+static double apart_norm(const struct rh_updater *updater, const struct updater_step *step)
+{
+	double squares = 0;
+	for (int b = 0; b < updater->blocks; b++)
+		squares += rh_store_block(updater->store, b)->trainable ? step->block_norm[b] * step->block_norm[b] : 0;
+	return sqrt(squares);
+}
+
 static void take_arrived(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
@@ -56,8 +65,11 @@ static void take_arrived(struct rh_updater *updater, int b)
 	int64_t step = updater->step[which].update.step;
 	if (step >= updater->spoil_first && step <= updater->spoil_last && b == updater->spoil_block)
 		rh_optimizer_spoil(updater->store, b);
-	int finite = isfinite(rh_optimizer_block_norm(updater->store, b));
-	double norm = last ? rh_optimizer_taken_norm(updater->store) : 0;
+	double own = rh_optimizer_block_norm(updater->store, b);
+	int finite = isfinite(own);
+	if (updater->is_apart)
+		updater->step[which].block_norm[b] = own;
+	double norm = !last ? 0 : updater->is_apart ? apart_norm(updater, &updater->step[which]) : rh_optimizer_taken_norm(updater->store);
 	pthread_mutex_lock(&updater->lock);
 	if (!finite && !updater->step[which].spoilt) {
 		updater->step[which].bad_block = b;
@@ -112,7 +124,8 @@ static void read_ahead(struct rh_updater *updater, int waiting)
 static int is_watched(const struct rh_updater *updater, int which)
 {
 	int64_t step = updater->step[which].update.step - 1;
-	return step == updater->watched_step - 1 || (step == updater->watched_step && updater->step[which].max_norm == 0);
+	int is_before = step == updater->watched_step - 1 && !updater->is_apart;
+	return is_before || (step == updater->watched_step && updater->step[which].max_norm == 0);
 }
 
 static int do_quick(struct rh_updater *updater, struct updater_task task)
@@ -263,7 +276,7 @@ static void give_up(struct rh_updater *updater, int rc)
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
 		updater->block[b] = (struct updater_block){0};
-	for (int i = 0; i < STEPS; i++)
+	for (int i = 0; i < updater->steps; i++)
 		updater->step[i].left = 0;
 	memset(updater->in, 0, sizeof updater->in);
 	updater->busy = 0;

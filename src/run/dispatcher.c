@@ -66,11 +66,10 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	for (; dispatcher->taken < end; dispatcher->taken++) {
 		const struct rh_command *command = rh_command_at(lanes, dispatcher->taken);
 		int lane = command->lane;
-		*dispatch_at(dispatcher, dispatcher->taken) =
-		        (struct dispatch_command){.next = -1,
-		                                  .slot = dispatcher->present_slot,
-		                                  .place = (signed char)place,
-		                                  .is_wanted = (char)is_read_later(lanes, command)};
+		*dispatch_at(dispatcher, dispatcher->taken) = (struct dispatch_command){.next = -1,
+		                                                                        .slot = dispatcher->present_slot,
+		                                                                        .place = (signed char)place,
+		                                                                        .is_wanted = (char)is_read_later(lanes, command)};
 		want(dispatcher, lanes, command);
 		if (place == DISPATCH_DONE || (lane == lowering->caller && command->kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
 			dispatch_at(dispatcher, dispatcher->taken)->sequence = 1;
@@ -124,11 +123,10 @@ int dispatcher_is_ready(struct rh_executor *executor, int lane)
 
 /* ---- devices ---- */
 
-/* Slots of stages that update themselves are lowered one by one, each once the one before is issued: there the streams' own limit holds. */
 static int is_full(const struct rh_executor *executor, int d)
 {
 	const struct dispatch_device *device = &executor->dispatcher.device[d];
-	return !executor->is_stretch && device->launched - device->finished >= DISPATCH_LAUNCHES;
+	return device->launched - device->finished >= DISPATCH_LAUNCHES;
 }
 
 /* A boundary needs a buffer of the host's; where it goes to NVMe its turn, as reads and writes there are in the program's order. */
@@ -202,7 +200,7 @@ static int lower_more(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	struct lowering *lowering = &executor->lowering;
 	int rc = 0, place = (int)executor->first;
-	for (int again = !executor->is_stretch; !rc && again && !lower_is_over(lowering);) {
+	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
 		again = 0;
 		for (int d = 0; d < executor->options.devices; d++) {
 			int64_t head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
@@ -211,7 +209,8 @@ static int lower_more(struct rh_executor *executor)
 		}
 		rc = again ? run_lower_slot(executor, place) : 0;
 	}
-	return rc;
+	dispatcher->is_lowering_later = rc > 0;
+	return rc < 0 ? rc : 0;
 }
 
 /* ---- sleep ---- */
@@ -271,6 +270,19 @@ static int finish_markers(struct rh_executor *executor, int d)
 	return any;
 }
 
+int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	struct rh_event *event;
+	int64_t sequence;
+	if (position < lanes->first)
+		return 1;
+	if (!dispatch_at(&executor->dispatcher, position)->sequence)
+		return 0;
+	int rc = issue_event(executor, rh_command_at(lanes, position), &event, &sequence);
+	return rc ? rc : event->ops->event_query(event);
+}
+
 /* Until a device that is full has room, or the optimizer has something new. 1: so it is; 0: no device is full. */
 static int await_room(struct rh_executor *executor)
 {
@@ -313,6 +325,11 @@ static int sleep_until_served(struct rh_executor *executor)
 	rc = rc ? rc : dispatcher_serve(executor, 1);
 	if (rc)
 		return rc < 0 ? rc : 0;
+	if (executor->dispatcher.is_lowering_later) {
+		rh_updater_pass(updater, executor->dispatcher.changes);
+		executor->dispatcher.is_due = 1;
+		return 0;
+	}
 	RH_ASSERT(updater && executor->dispatcher.served); /* else what is lowered waits for what is not */
 	rc = book_holds(executor);
 	double began = rh_updater_seconds(updater);
@@ -342,8 +359,6 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct lowering *lowering = &executor->lowering;
 	int waits = dispatcher->head[lowering->caller] >= 0;
-	if (until == DISPATCH_LOWERED)
-		return dispatcher->left == 0 && !waits;
 	if (until == DISPATCH_ALL)
 		return lower_is_over(lowering) && dispatcher->left == dispatcher->left_ahead && !waits;
 	if (until == DISPATCH_STEP)
@@ -453,7 +468,7 @@ void dispatcher_forget(struct rh_executor *executor, int64_t before)
 	for (int i = 0; i < dispatcher->served; i++)
 		before = rh_min(before, dispatcher->head[dispatcher->serving[i]]);
 	int64_t gone = before - dispatcher->first;
-	if (executor->lowering.keeps)
+	if (gone <= 0 || executor->lowering.keeps)
 		return;
 	rh_lanes_forget_before(&executor->lowering.lanes, before);
 	memmove(dispatcher->command, dispatcher->command + gone, (size_t)(dispatcher->taken - before) * sizeof *dispatcher->command);

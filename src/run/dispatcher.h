@@ -78,6 +78,7 @@ struct run_dispatcher {
 	int64_t step;             /* of the command that is issued, or was last */
 	int is_ending;            /* the last step that was begun is being finished */
 	int is_due;               /* the optimizer is to be told something */
+	int is_lowering_later;    /* the next slot begins a step whose place is taken */
 	int64_t changes;          /* of the updater's, when it was asked last */
 	int64_t left, left_ahead; /* commands of streams to be issued; of them for a step that has not begun */
 	int64_t left_of[2];       /* of each step in flight */
@@ -94,18 +95,20 @@ int dispatcher_take(struct rh_executor *executor, int place) RH_MUST;
 /* What is taken over next is this slot. */
 int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot) RH_MUST;
 
-/* Issues until nothing is left of the call, of a step, or of what has been lowered; or until a device has nothing more to do: the next
+/* Issues until nothing is left of the call, or of a step; or until a device has nothing more to do: the next
  * step's first slots may go beside this one's last. Slots of the call's program are lowered as they are needed. */
-enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE, DISPATCH_LOWERED };
+enum dispatch_until { DISPATCH_ALL, DISPATCH_STEP, DISPATCH_IDLE };
 int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place) RH_MUST;
+/* 1: the command has ended on its device; 0: not yet, or it has not been issued; or a fault. */
+int dispatcher_has_ended(struct rh_executor *executor, int64_t position) RH_MUST;
 /* Issues uploads of the next step while gradients of this one are still taken. */
 int dispatcher_run_ahead(struct rh_executor *executor) RH_MUST;
-/* The optimizer is told what can be told when devices have come to rest; stages that update themselves have done so. */
+/* The optimizer is told what can be told when devices have come to rest. */
 int dispatcher_settle(struct rh_executor *executor) RH_MUST;
 /* What is not issued never will be: uploads for a step that comes otherwise, or all after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
 void dispatcher_drop_ahead(struct rh_executor *executor, int device);
-/* All devices have finished what was launched: nothing counts as ahead of them. Local schedules launch without that limit. */
+/* All devices have finished what was launched: nothing counts as ahead of them. */
 void dispatcher_rest(struct rh_executor *executor);
 /* Commands before this position are over on devices; of the optimizer's some may not be, and what comes from them on stays. */
 void dispatcher_forget(struct rh_executor *executor, int64_t before);

@@ -49,8 +49,6 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 	const struct rh_executor_options *options = &executor->options;
 	int b = command->block, device = sender(executor, command);
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
-	if (executor->is_stretch)
-		return 1;
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = may_wait ? await_issued(executor, command) : 0;
 		if (rc || !may_wait)
@@ -88,33 +86,6 @@ static int tell_uploads_over(struct rh_executor *executor, const struct rh_comma
 	return 1;
 }
 
-/* The downloads of the gradient that an update is made with. The block's next gradient may have been lowered already, so the update's own
- * waits name the right one. */
-static int await_gradient(struct rh_executor *executor, const struct rh_command *update)
-{
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
-	int rc = 0;
-	for (int i = 0; !rc && i < update->waits; i++) {
-		int64_t position = lanes->wait[update->first_wait + i];
-		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
-		if (other && other->kind == RH_COMMAND_GRADIENT_ARRIVED)
-			rc = await_issued(executor, other);
-	}
-	return rc;
-}
-
-/* Of stages that update themselves: here and now. */
-static int update_block(struct rh_executor *executor, const struct rh_command *command, int may_wait)
-{
-	const struct rh_stretch *stretch = executor->stretch;
-	if (!may_wait)
-		return 0;
-	int rc = await_gradient(executor, command);
-	if (!rc)
-		rc = stretch->update(stretch->context, command->step, command->block);
-	return rc ? rc : 1;
-}
-
 /* A step that computes no more does not tell of its update's fault: the next one does, or the norm. */
 static int served(const struct rh_executor *executor, int rc)
 {
@@ -133,14 +104,10 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 	case RH_COMMAND_UPLOADS_OVER:
 		return tell_uploads_over(executor, command);
 	case RH_COMMAND_WEIGHTS_READY:
-		if (executor->is_stretch)
-			return update_block(executor, command, may_wait);
 		if (!rh_updater_has_weights(updater, command->block))
 			return 0;
 		return served(executor, rh_updater_await_weights(updater, command->block));
 	case RH_COMMAND_GRADIENT_TAKEN:
-		if (executor->is_stretch)
-			return 1;
 		if (!rh_updater_has_gradient(updater, command->block))
 			return 0;
 		return served(executor, rh_updater_await_gradient(updater, command->block));

@@ -141,8 +141,7 @@ static int64_t heap_bytes(const struct rh_executor_options *options, const struc
 	int64_t command = (int64_t)sizeof(struct rh_command) + (int64_t)sizeof(struct dispatch_command) + WAITS * 8;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
-	const struct rh_dispatch dispatch = run_dispatch(options);
-	int64_t commands = run_flights(options) * lane_commands(options) + (rh_dispatch_is_local(&dispatch) ? RUN_STRETCH_COMMANDS : 0);
+	int64_t commands = run_steps_held(options) * lane_commands(options);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
 	       commands * command * 3 / 2 + lanes * 128 + boundaries * 8;
@@ -317,8 +316,9 @@ static int host_create(struct rh_executor *executor)
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
 	executor->version = rh_alloc(blocks, sizeof *executor->version);
 	executor->arriving = rh_alloc(blocks, sizeof *executor->arriving);
-	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->uploading ||
-	    !executor->offset || !executor->version || !executor->arriving)
+	executor->stretch.first = rh_alloc((size_t)executor->steps_held, sizeof *executor->stretch.first);
+	if (!executor->batch || !executor->loss_scale || !executor->stretch.first || !executor->micro || !executor->result ||
+	    !executor->uploading || !executor->offset || !executor->version || !executor->arriving)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
@@ -356,6 +356,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	struct rh_executor *executor = rh_alloc(1, sizeof *executor);
 	if (!executor)
 		return -ENOMEM;
+	const struct rh_dispatch dispatch = run_dispatch(options);
 	executor->options = *options;
 	executor->pieces = piece_limits(options);
 	executor->on = rh_alloc((size_t)options->devices, sizeof *executor->on);
@@ -368,6 +369,8 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 		rc = lanes_create(executor);
 	if (!rc)
 		rc = run_host_pin(executor);
+	if (!rc && options->updater && rh_dispatch_is_local(&dispatch))
+		rc = rh_updater_apart(options->updater, executor->steps_held);
 	if (rc)
 		rh_executor_destroy(executor);
 	else
@@ -394,6 +397,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);
 	rh_free(executor->loss_scale);
+	rh_free(executor->stretch.first);
 	rh_free(executor->micro);
 	rh_free(executor->result);
 	rh_free(executor->uploading);

@@ -102,22 +102,21 @@ int rh_executor_joins(const struct rh_executor_options *options);
 /* Why stale steps are not joined, for a note; NULL: they are, or updates are not stale. */
 const char *rh_executor_unjoined(const struct rh_executor *executor);
 
-/* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): each stage takes the gradients of
- * a step's micro-batches, updates its blocks before its next slot, and nobody else waits. A stage's backward recomputes from the input that
- * its forward had, with the weights of now (arXiv 2606.07881, B: the form with recomputation). */
+/* Steps without a flush between them, under a schedule whose stages update themselves (RH_UPDATE_LOCAL): when the updater has a stage's
+ * gradients of a step's micro-batches it updates its blocks, for which its next slot waits, and nobody else does. A stage's backward
+ * recomputes from the input that its forward had, with the weights of now (arXiv 2606.07881, B: the form with recomputation). */
 struct rh_stretch {
 	int64_t first_step, steps;
 	int64_t micro_batches; /* of each step: options.train_micro_batches, or fewer in a stretch of one step */
-	/* Each step in turn: gives its micro-batches and the loss's scale; 1: there shall be no more. What goes in is read at once; results
-	 * are put where they are wanted at the step's `end`. */
+	/* Each step in turn: opens its update, and gives its micro-batches and the loss's scale; 1: there shall be no more. What goes in is
+	 * read at once; results are put where they are wanted at the step's `end`. */
 	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);
-	/* The stored gradient of a trainable block is the step's; on return its weights are the next ones. Each block once a step. */
-	int (*update)(void *context, int64_t step, int block);
-	/* Each step in turn, when its results are there: before rh_executor_steps_in_flight more have begun. */
+	/* Each step in turn, when its results are there and all of its gradients have been taken, so that its norm can be asked for: before
+	 * rh_executor_steps_in_flight more have begun. */
 	int (*end)(void *context, int64_t step);
 	void *context;
 };
-/* All steps, and a flush. A negative return of the three ends it. Blocks of two uses are frozen. */
+/* All steps, and a flush. A negative return of the two ends it. Blocks of two uses are frozen. */
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
 
 /* Where the time of the step that was finished last went, in seconds: of compute streams, in the devices' mean, but `optimizer`. */
@@ -136,8 +135,6 @@ const struct rh_step_times *rh_executor_times(const struct rh_executor *executor
  * _train_stretch returns, and the trace is then the caller's to resolve, after NULL. Borrowed. */
 struct rh_trace;
 void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int64_t step);
-/* An update that the caller made: of a stretch. Does nothing where nothing is recorded. */
-void rh_executor_trace_update(struct rh_executor *executor, int block, double began_s, double ended_s);
 
 /* Forward only; no step is in flight. */
 int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count) RH_MUST;

@@ -32,8 +32,8 @@ struct run_device {
 	char *weights, *sums, *rounded, *boundary, *micro, *result; /* rings of buffers of one size lie back to back */
 	char *saved;                                                /* activations that stay from a stage's forward to its backward */
 	char *late;                                                 /* what put-off weight gradients are made of */
-	struct rh_event **downloaded; /* [block]: this device's latest download of its gradient */
-	struct rh_event **uploaded;   /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
+	struct rh_event **downloaded;                               /* [block]: this device's latest download of its gradient */
+	struct rh_event **uploaded; /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
 	struct rh_arena arena, put_off;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
@@ -45,6 +45,14 @@ struct run_device {
 };
 
 enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FEED, RUN_PIN_STORE, RUN_PINS };
+
+/* Steps without a flush between them, counted from the call's first. */
+struct run_stretch {
+	const struct rh_stretch *is;
+	int64_t begun, ended;
+	int64_t until;  /* no step begins from this one on */
+	int64_t *first; /* (steps_held): position of each step's first command */
+};
 
 struct rh_executor {
 	struct rh_executor_options options;
@@ -72,26 +80,23 @@ struct rh_executor {
 	float *loss_scale;            /* (steps_held) */
 	int64_t steps_held, flights;
 	int64_t begun, finished, calls, inferred;
-	int goes_on; /* weights of the next step may be on their way */
+	int goes_on;   /* weights of the next step may be on their way */
 	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
 	struct {
 		int64_t step, count;
 		int64_t end;      /* position after its commands */
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
-	struct rh_event **uploading;   /* (blocks, devices): what the updater is told of a step's uploads */
-	uint64_t *version;             /* (blocks): the store's when devices were given the block last */
-	atomic_int *arriving;          /* (blocks): a gradient is on its way through the staging */
-	const struct rh_stretch *stretch;
+	struct rh_event **uploading; /* (blocks, devices): what the updater is told of a step's uploads */
+	uint64_t *version;           /* (blocks): the store's when devices were given the block last */
+	atomic_int *arriving;        /* (blocks): a gradient is on its way through the staging */
+	struct run_stretch stretch;
 	int trains, is_stretch;
 	int64_t step;
 	struct rh_step_times times; /* of the latest step that was finished */
 	struct rh_trace *trace;     /* NULL: none */
 	int64_t traced_step;
 };
-
-/* Commands of local schedules that are kept before devices are awaited and the commands forgotten. */
-enum { RUN_STRETCH_COMMANDS = 1 << 14 };
 
 /* What the executor walks is made of. */
 struct rh_dispatch run_dispatch(const struct rh_executor_options *options);
@@ -105,7 +110,8 @@ int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum r
 /* Whether copies of these bytes go through the staging, at least in part. */
 int run_is_staged(const struct rh_executor *executor, const void *host, int64_t bytes);
 
-/* step.c: the program's next slot is lowered, for the step of this place. */
+/* step.c: the program's next slot is lowered, for the step of this place, or passed over, where its step shall not be. 1: not yet, it would
+ * begin a step whose place is taken. */
 int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
 /* All commands of a device's stream of this step have been issued. */
 int run_device_ended(struct rh_executor *executor, int device, enum rh_stream stream, int place) RH_MUST;
@@ -141,7 +147,10 @@ int64_t run_infer_round(const struct rh_executor_options *options);
 /* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
 int64_t run_flights(const struct rh_executor_options *options);
 
-/* stretch.c: steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
+/* stretch.c: steps end as they can, and begin up to this one. */
+enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
+int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
+/* Steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
 int64_t run_steps_held(const struct rh_executor_options *options);
 int run_stretch_boundaries(const struct rh_executor_options *options);
 

@@ -48,9 +48,3 @@ void rh_executor_trace(struct rh_executor *executor, struct rh_trace *trace, int
 	if (!trace)
 		executor->trace = NULL;
 }
-
-void rh_executor_trace_update(struct rh_executor *executor, int block, double began_s, double ended_s)
-{
-	if (executor->trace)
-		did(executor, RH_WATCHED_UPDATE, block, 0, began_s, ended_s);
-}

@@ -282,8 +282,7 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 {
 	struct rh_store *store = executor->options.store;
 	int b = command->block;
-	if (!dispatch_at(&executor->dispatcher, command->position)->is_asked || executor->is_stretch ||
-	    command->to.room != RH_ROOM_HOST_GRADIENT)
+	if (!dispatch_at(&executor->dispatcher, command->position)->is_asked || command->to.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
 	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->on[device->index].downloaded[b]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);

@@ -181,8 +181,13 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	struct lowering *lowering = &executor->lowering;
 	int64_t number = (int64_t)lowering->next_slot;
 	int d = executor->program.slot[number].device;
+	int rc = executor->is_stretch ? run_stretch_reach(executor, executor->program.slot[number].step) : 0;
+	if (rc == RUN_STEP_NONE)
+		lower_skip_slot(lowering); /* the order of the others holds without it */
+	if (rc)
+		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = next_position(executor);
-	int rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
+	rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
 	rc = rc ? rc : lower_next_slot(lowering);
 	rc = rc ? rc : dispatcher_take(executor, place);
 	executor->flight[place].end = next_position(executor);

@@ -3,6 +3,7 @@
 
 #include "core/alloc.h"
 #include "run/trace.h"
+#include "train/update.h"
 
 /* Steps of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it. */
 enum { STEPS = 12, FIRST = 3, LAST = 8, SPANS = 1 << 16 };
@@ -11,7 +12,6 @@ struct stretch {
 	struct rh_session *session;
 	const struct rh_forecast_input *input;
 	const int32_t *zeros;
-	struct rh_host_queue *queue;
 	struct rh_micro_batch *micro;
 	double ended_s[STEPS];
 	int64_t tokens[STEPS];
@@ -23,32 +23,17 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	at->tokens[step] = forecast_fill(at->input, (int)(step % at->input->steps), at->zeros, at->micro);
 	*batch = at->micro;
 	*loss_scale = 1;
+	struct rh_update update = rh_update_of(at->session->config, step, at->session->config->learning_rate, 1);
+	rh_updater_open(at->session->updater, &update, 0);
 	return 0;
-}
-
-static int spend(struct stretch *at, enum rh_host_work work, double bytes)
-{
-	const struct rh_host_job job = {.work = work, .bytes = bytes};
-	int64_t ticket;
-	int rc = at->queue->ops->submit(at->queue, &job, &ticket);
-	return rc ? rc : at->queue->ops->await(at->queue, ticket);
-}
-
-/* The stage waits for its block's update, as it does in training. */
-static int update(void *context, int64_t step, int block)
-{
-	struct stretch *at = context;
-	struct rh_store_traffic traffic = rh_store_traffic(at->session->store, block);
-	(void)step;
-	int rc = spend(at, RH_HOST_MEMORY, traffic.take);
-	return rc ? rc : spend(at, RH_HOST_OPTIMIZER, traffic.update);
 }
 
 static int end(void *context, int64_t step)
 {
 	struct stretch *at = context;
-	at->ended_s[step] = at->queue->ops->seconds(at->queue);
-	return 0;
+	double norm;
+	at->ended_s[step] = rh_updater_seconds(at->session->updater);
+	return rh_updater_norm(at->session->updater, &norm);
 }
 
 /* Devices' computation in the recorded step, in their mean. */
@@ -64,12 +49,8 @@ static double busy_seconds(const struct rh_trace *trace)
 static int run_stretch(struct stretch *at, struct rh_trace *trace, struct forecast_steps *out)
 {
 	struct rh_executor *executor = at->session->executor;
-	const struct rh_stretch stretch = {.steps = STEPS,
-	                                   .micro_batches = at->input->work.train_micro_batches,
-	                                   .begin = begin,
-	                                   .update = update,
-	                                   .end = end,
-	                                   .context = at};
+	const struct rh_stretch stretch = {
+	        .steps = STEPS, .micro_batches = at->input->work.train_micro_batches, .begin = begin, .end = end, .context = at};
 	rh_executor_trace(executor, trace, LAST);
 	int rc = rh_executor_train_stretch(executor, &stretch);
 	rh_executor_trace(executor, NULL, 0);
@@ -88,19 +69,14 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
                          struct forecast_beside beside, struct forecast_steps *out)
 {
 	struct stretch at = {.session = session, .input = input, .zeros = zeros};
-	struct rh_device *device = session->devices.device[0];
 	struct rh_trace own = {0};
-	int rc = device->ops->host_queue(device, &at.queue);
-	if (rc)
-		return rc;
 	at.micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *at.micro);
-	rc = at.micro ? 0 : -ENOMEM;
+	int rc = at.micro ? 0 : -ENOMEM;
 	if (!rc && !beside.trace)
 		rc = rh_trace_create(session->devices.count, SPANS, &own);
 	if (!rc)
 		rc = run_stretch(&at, beside.trace ? beside.trace : &own, out);
 	rh_trace_free(&own);
-	at.queue->ops->destroy(at.queue);
 	rh_free(at.micro);
 	return rc;
 }

@@ -470,31 +470,21 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || is_save_asked(run)) && step > run->state.step)
 		return 1;
 	int64_t count = fill_step(run, step);
+	if (count < 0)
+		return (int)count;
+	struct rh_update update = rh_update_of(run->config, step, rate_at(run, step), 1);
+	rh_updater_open(run->session.updater, &update, 0);
 	*batch = run->micro;
-	*loss_scale = count < 0 ? 0 : 1.0f / (float)run->flight[step % run->held].trained;
-	return count < 0 ? (int)count : 0;
-}
-
-static int update_block(void *context, int64_t step, int block)
-{
-	struct training *run = context;
-	rh_optimizer_take(run->session.store, block);
-	double norm = rh_optimizer_block_norm(run->session.store, block);
-	int rc = trouble_judge(run, step, 0, norm);
-	struct rh_update now = rh_update_of(run->config, step, rate_at(run, step), 1);
-	run->flight[step % run->held].squares += norm * norm;
-	double began = rh_clock_seconds();
-	rc = rc ? rc : rh_optimizer_update(run->session.store, block, &now);
-	if (step + 1 == run->config->trace_step)
-		rh_executor_trace_update(run->session.executor, block, began, rh_clock_seconds());
-	return rc;
+	*loss_scale = 1.0f / (float)run->flight[step % run->held].trained;
+	return 0;
 }
 
 static int end_step(void *context, int64_t step)
 {
 	struct training *run = context;
-	double loss = step_loss(run, step), norm = sqrt(run->flight[step % run->held].squares);
-	int rc = trouble_judge(run, step, loss, norm);
+	double loss = step_loss(run, step), norm;
+	int rc = rh_updater_norm(run->session.updater, &norm);
+	rc = rc ? rc : trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
 	return rc ? rc : step_done(run, loss, norm);
 }
@@ -512,17 +502,13 @@ static int one_stretch(struct training *run)
 	while (next < run->data.steps && next - first < MOST && !rests_at(run, next) && count == run->micro_batches &&
 	       micro_batches_at(run, next) == count)
 		next++;
-	const struct rh_stretch stretch = {.first_step = first,
-	                                   .steps = next - first,
-	                                   .micro_batches = count,
-	                                   .begin = begin_step,
-	                                   .update = update_block,
-	                                   .end = end_step,
-	                                   .context = run};
+	const struct rh_stretch stretch = {
+	        .first_step = first, .steps = next - first, .micro_batches = count, .begin = begin_step, .end = end_step, .context = run};
 	int64_t recorded = run->config->trace_step - 1;
 	int rc = recorded >= first && recorded < next ? trace_step_begin(run, recorded) : 0;
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
+	rc = rc ? rc : rh_updater_flush(run->session.updater); /* all stages at rest */
 	trace_step_end(run);
 	return rc ? rc : pause_steps(run);
 }

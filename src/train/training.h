@@ -12,7 +12,6 @@
 
 struct train_step {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
-	double squares;                 /* of the gradients of stages that have updated themselves */
 };
 
 /* Numbers in trouble: what is known of them. */
@@ -27,7 +26,7 @@ struct training {
 	const struct rh_config *config;
 	struct rh_session session;
 	struct rh_training_data data;
-	struct rh_chat_template *chat; /* the named one; NULL: the base's own, or no conversations */
+	struct rh_chat_template *chat;          /* the named one; NULL: the base's own, or no conversations */
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;
@@ -42,7 +41,7 @@ struct training {
 	struct rh_progress *progress;
 	struct rh_metrics *metrics;
 	struct rh_reports *reports; /* NULL: report_to names none */
-	double began, since_log; /* clock */
+	double began, since_log;    /* clock */
 	struct rh_step_times times_since_log;
 	struct rh_space_stats nvme_logged; /* up to the last line */
 	int64_t first_step, tokens_since_log, tokens_before;

@@ -12,8 +12,7 @@
 static const char *bad_tensor(const struct training *run)
 {
 	int block = -1, tensor = -1;
-	if (run->session.plan.schedule->update == RH_UPDATE_LOCAL || !rh_updater_spoilt(run->session.updater, &block, &tensor) ||
-	    tensor < 0)
+	if (!rh_updater_spoilt(run->session.updater, &block, &tensor) || tensor < 0)
 		return "";
 	return run->session.model->block[block].tensor[tensor].name;
 }

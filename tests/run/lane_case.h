@@ -234,24 +234,19 @@ static inline int lane_stretch_begin(void *context, int64_t step, const struct r
 	lane_fill(run, run->is->micro_batches, step);
 	lane_expect(run, (struct rh_check_call){
 	                         .step = step, .micro_batches = run->is->micro_batches, .version = -1, .trains = 1, .updates = 1});
+	struct rh_update update = rh_update_of(&run->deep.rig.config, step, 1e-3, 1);
+	rh_updater_open(run->session.updater, &update, 0);
 	*batch = run->micro;
 	*loss_scale = 1;
 	return 0;
 }
 
-static inline int lane_stretch_update(void *context, int64_t step, int block)
-{
-	struct lane_run *run = context;
-	struct rh_update update = rh_update_of(&run->deep.rig.config, step, 1e-3, 1);
-	rh_optimizer_take(run->session.store, block);
-	return rh_optimizer_update(run->session.store, block, &update);
-}
-
 static inline int lane_stretch_end(void *context, int64_t step)
 {
-	(void)context;
+	struct lane_run *run = context;
+	double norm;
 	(void)step;
-	return 0;
+	return rh_updater_norm(run->session.updater, &norm);
 }
 
 static inline void lane_run_steps(struct lane_run *run)
@@ -259,7 +254,6 @@ static inline void lane_run_steps(struct lane_run *run)
 	const struct rh_stretch stretch = {.steps = LANE_STEPS,
 	                                   .micro_batches = run->is->micro_batches,
 	                                   .begin = lane_stretch_begin,
-	                                   .update = lane_stretch_update,
 	                                   .end = lane_stretch_end,
 	                                   .context = run};
 	lane_infer(run, 0);

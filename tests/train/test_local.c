@@ -36,10 +36,10 @@ static double rate_of(int64_t step)
 	return 3e-3 / (double)(1 + step % 3);
 }
 
-static int update_block(struct rh_store *store, int block, int64_t step)
+static struct rh_update update_of(int64_t step)
 {
 	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
-	return rh_optimizer_update(store, block, &(struct rh_update){settings, rate_of(step), 1, step + 1});
+	return (struct rh_update){settings, rate_of(step), 1, step + 1};
 }
 
 static void start(struct deep *deep, const struct what *what, const char *device, const char *schedule, struct rig_input *in)
@@ -103,7 +103,9 @@ struct running {
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct running *at = context;
+	struct rh_update update = update_of(step);
 	assert_int_equal(step, at->begun++);
+	rh_updater_open(at->rig->session.updater, &update, 0);
 	for (int64_t m = 0; m < MICROS; m++) {
 		micro_make(at->in, step * MICROS + m, &at->micro[step * MICROS + m]);
 		at->batch[m] = at->micro[step * MICROS + m].batch;
@@ -113,19 +115,14 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int update(void *context, int64_t step, int block)
-{
-	struct running *at = context;
-	return update_block(at->rig->session.store, block, step);
-}
-
 static int end(void *context, int64_t step)
 {
 	struct running *at = context;
 	assert_int_equal(step, at->ended++);
 	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++)
 		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
-	return 0;
+	double norm;
+	return rh_updater_norm(at->rig->session.updater, &norm);
 }
 
 static struct outcome run(const struct what *what)
@@ -145,10 +142,10 @@ static struct outcome run(const struct what *what)
 		                                   .steps = part ? STEPS - STEPS / 4 : STEPS / 4,
 		                                   .micro_batches = MICROS,
 		                                   .begin = begin,
-		                                   .update = update,
 		                                   .end = end,
 		                                   .context = at};
 		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
+		check_ok(rh_updater_flush(deep.rig.session.updater));
 	}
 	assert_int_equal(at->ended, STEPS);
 	out.weights = rig_weights(&deep.rig.session, &out.count);
@@ -268,7 +265,8 @@ static void plain_update(struct plain *at, int stage, int64_t step)
 			cast.operand[RH_CAST_X] = rh_view_of(at->sum[b][0], RH_F32, 1, elements);
 			cast.operand[RH_CAST_Y] = rh_view_of(rh_store_gradient(at->rig->session.store, b), model->dtype, 1, elements);
 			check_ok(cpu_run(&at->cpu, &cast));
-			check_ok(update_block(at->rig->session.store, b, step));
+			struct rh_update update = update_of(step);
+			check_ok(rh_optimizer_update(at->rig->session.store, b, &update));
 			memset(at->sum[b][0], 0, (size_t)elements * 4);
 		}
 }

@@ -341,17 +341,12 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 		at->batch[m] = micro->batch;
 		trained += micro->batch.shape.head_rows;
 	}
+	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
+	struct rh_update update = {settings, 3e-3, 1, step + 1};
+	rh_updater_open(at->rig->session.updater, &update, 0);
 	*batch = at->batch;
 	*loss_scale = 1.0f / (float)trained;
 	return 0;
-}
-
-static int update_block(void *context, int64_t step, int block)
-{
-	static const struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0, 0};
-	struct running *at = context;
-	rh_optimizer_take(at->rig->session.store, block);
-	return rh_optimizer_update(at->rig->session.store, block, &(struct rh_update){settings, 3e-3, 1, step + 1});
 }
 
 static int end_step(void *context, int64_t step)
@@ -362,7 +357,8 @@ static int end_step(void *context, int64_t step)
 		for (int64_t i = 0; i < micro->batch.shape.head_rows; i++)
 			at->loss += (double)micro->loss[i];
 	}
-	return 0;
+	double norm;
+	return rh_updater_norm(at->rig->session.updater, &norm);
 }
 
 /* Two stretches, of which the second ends before it said that it would. */
@@ -380,11 +376,11 @@ static struct outcome train_stretches(const struct what *what, struct place plac
 		                                   .steps = part ? 2 * what->steps : what->steps / 3,
 		                                   .micro_batches = at->micros,
 		                                   .begin = begin_step,
-		                                   .update = update_block,
 		                                   .end = end_step,
 		                                   .context = at};
 		at->until = part ? what->steps : -1;
 		check_ok(rh_executor_train_stretch(deep.rig.session.executor, &stretch));
+		check_ok(rh_updater_flush(deep.rig.session.updater));
 	}
 	out.loss[0] = at->loss;
 	out.weights = rig_weights(&deep.rig.session, &out.count);
