@@ -206,19 +206,25 @@ static int check_all_used(const struct merger *merger)
 static int write_dir(struct merger *merger)
 {
 	const struct source_entries *entries = &merger->target;
-	struct rh_safetensors_entry *list = rh_alloc(entries->count, sizeof *list);
+	size_t others = (size_t)rh_source_others(merger->source);
+	struct rh_safetensors_entry *list = rh_alloc(entries->count + others, sizeof *list);
 	char *path = rh_path_join(merger->wanted->dir, "config.json"), *text = NULL;
 	json_t *config = NULL;
 	int rc = list && path ? rh_dir_make(merger->wanted->dir) : -ENOMEM;
 	for (size_t i = 0; !rc && i < entries->count; i++) {
 		const struct source_tensor *tensor = &entries->entry[i].tensor;
-		list[i] = (struct rh_safetensors_entry){entries->entry[i].name, merger->wanted->dtype, tensor->rank, {0}};
+		const char *name = rh_source_file_name(merger->source, entries->entry[i].name);
+		list[i] = (struct rh_safetensors_entry){name, merger->wanted->dtype, tensor->rank, {0}};
 		memcpy(list[i].shape, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
 	}
-	if (!rc)
-		rc = rh_model_out_create(merger->wanted->dir, list, (int64_t)entries->count, RH_SHARD_BYTES, &merger->dir);
+	if (!rc) {
+		rh_source_others_declare(merger->source, list + entries->count);
+		rc = rh_model_out_create(merger->wanted->dir, list, (int64_t)(entries->count + others), RH_SHARD_BYTES, &merger->dir);
+	}
 	for (size_t i = 0; !rc && i < entries->count; i++)
 		rc = write_tensor(merger, &entries->entry[i]);
+	if (!rc)
+		rc = rh_source_others_write(merger->source, merger->dir);
 	if (!rc)
 		rc = check_all_used(merger);
 	if (!rc) {

@@ -1,3 +1,4 @@
+#include "ckpt/model_out.h"
 #include "ckpt/source_internal.h"
 
 #include "core/alloc.h"
@@ -247,11 +248,25 @@ static int settle_mxfp4(struct rh_source *source, struct source_entry *entry, co
 	return rc;
 }
 
+/* A text model's tensor goes by either of two names in a larger model's files; entry->stored becomes the one that it has. */
+static int find_wrapped(struct rh_source *source, struct source_entry *entry, const json_t *map, struct rh_safetensors **shard,
+                        const struct rh_safetensor **out)
+{
+	int rc = find_in_shards(source, entry->name, map, shard, out);
+	if (rc || !source->config.wrapped)
+		return rc;
+	if (!*out)
+		return find_in_shards(source, entry->stored, map, shard, out);
+	rh_free(entry->stored);
+	entry->stored = rh_strdup(entry->name);
+	return entry->stored ? 0 : -ENOMEM;
+}
+
 static int settle_in_shard(struct rh_source *source, struct source_entry *entry, const json_t *map)
 {
 	struct rh_safetensors *shard = NULL;
 	const struct rh_safetensor *tensor;
-	int rc = find_in_shards(source, entry->name, map, &shard, &tensor);
+	int rc = find_wrapped(source, entry, map, &shard, &tensor);
 	if (rc)
 		return rc;
 	if (!tensor && entry->matrices && source->config.family->reads_mxfp4)
@@ -266,12 +281,58 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	return settle(entry, source->path, entry->name, tensor->dtype, tensor->rank, tensor->shape);
 }
 
+/* Whether a larger model's head is its embedding, its files tell: transformers takes a head that is there and ties one that is not. */
+static int settle_head(struct rh_source *source, const json_t *map)
+{
+	struct rh_safetensors *shard;
+	const struct rh_safetensor *head = NULL;
+	int rc = find_in_shards(source, "lm_head.weight", map, &shard, &head);
+	if (!rc && !head)
+		rc = find_in_shards(source, "language_model.lm_head.weight", map, &shard, &head);
+	source->config.tie_word_embeddings = !head;
+	return rc;
+}
+
+static int is_used(const struct rh_source *source, const char *name)
+{
+	const struct source_entries *entries = &source->entries;
+	if (is_known(source, name) || needless(source, name) || is_mxfp4_part(source, name))
+		return 1;
+	for (size_t i = 0; source->config.wrapped && i < entries->count; i++)
+		if (!strcmp(entries->entry[i].stored, name))
+			return 1;
+	return 0;
+}
+
+static int note_others(struct rh_source *source)
+{
+	int64_t unknown = 0;
+	const char *first = NULL;
+	int rc = 0;
+	for (size_t s = 0; s < source->shards; s++)
+		for (int64_t i = 0; !rc && i < rh_safetensors_count(source->shard[s]); i++) {
+			const struct rh_safetensor *tensor = rh_safetensors_at(source->shard[s], i);
+			if (is_used(source, tensor->name))
+				continue;
+			unknown++;
+			first = first ? first : tensor->name;
+			if (source->config.wrapped)
+				rc = rh_grow(&source->other, &source->other_capacity, source->others + 1, sizeof *source->other);
+			if (!rc && source->config.wrapped)
+				source->other[source->others++] = (struct source_other){source->shard[s], tensor};
+		}
+	if (!rc && source->others)
+		rh_note("%s: the text model inside %s is used; %zu tensors of its other parts stay as they are", source->path,
+		        source->config.family->wrapper->architecture, source->others);
+	else if (!rc)
+		note_unknown(source, unknown, first);
+	return rc;
+}
+
 static int read_directory(struct rh_source *source, const char *single, const char *index)
 {
 	json_t *root = NULL;
 	int rc = rh_model_config_load(source->path, &source->config);
-	if (!rc)
-		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);
 	if (!rc && !rh_file_exists(single)) {
 		if (rh_file_exists(index))
 			rc = load_index(source, index, &root);
@@ -281,23 +342,14 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 			             "(pytorch_model.bin) must be converted to safetensors first",
 			             source->path);
 	}
+	if (!rc && source->config.wrapped)
+		rc = settle_head(source, json_object_get(root, "weight_map"));
+	if (!rc)
+		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);
 	for (size_t i = 0; !rc && i < source->entries.count; i++)
 		rc = settle_in_shard(source, &source->entries.entry[i], json_object_get(root, "weight_map"));
 	json_decref(root);
-	if (rc)
-		return rc;
-	int64_t unknown = 0;
-	const char *first = NULL;
-	for (size_t s = 0; s < source->shards; s++)
-		for (int64_t i = 0; i < rh_safetensors_count(source->shard[s]); i++) {
-			const char *name = rh_safetensors_at(source->shard[s], i)->name;
-			if (is_known(source, name) || needless(source, name) || is_mxfp4_part(source, name))
-				continue;
-			unknown++;
-			first = first ? first : name;
-		}
-	note_unknown(source, unknown, first);
-	return 0;
+	return rc ? rc : note_others(source);
 }
 
 static int open_directory(struct rh_source *source)
@@ -337,6 +389,7 @@ void rh_source_close(struct rh_source *source)
 	}
 	rh_free(source->shard);
 	rh_free(source->shard_name);
+	rh_free(source->other);
 	rh_gguf_close(source->gguf);
 	source_entries_free(&source->entries);
 	rh_model_config_free(&source->config);
@@ -355,11 +408,62 @@ const struct rh_model_config *rh_source_config(const struct rh_source *source)
 	return &source->config;
 }
 
+int rh_source_scale_rope(struct rh_source *source, const json_t *scaling)
+{
+	return rh_model_config_scale_rope(&source->config, scaling);
+}
+
+const char *rh_source_file_name(const struct rh_source *source, const char *name)
+{
+	const struct source_entry *entry = source->config.wrapped ? source_entries_find(&source->entries, name) : NULL;
+	return entry ? entry->stored : name;
+}
+
+int64_t rh_source_others(const struct rh_source *source)
+{
+	return (int64_t)source->others;
+}
+
+void rh_source_others_declare(const struct rh_source *source, struct rh_safetensors_entry *out)
+{
+	for (size_t i = 0; i < source->others; i++) {
+		const struct rh_safetensor *tensor = source->other[i].tensor;
+		out[i] = (struct rh_safetensors_entry){.name = tensor->name, .dtype = tensor->dtype, .rank = tensor->rank};
+		memcpy(out[i].shape, tensor->shape, sizeof tensor->shape);
+	}
+}
+
+int rh_source_others_write(const struct rh_source *source, struct rh_model_out *out)
+{
+	enum { PIECE_BYTES = 1 << 20 };
+	char *piece = source->others ? rh_alloc(PIECE_BYTES, 1) : NULL;
+	int rc = source->others && !piece ? -ENOMEM : 0;
+	for (size_t i = 0; i < source->others; i++)
+		for (int64_t done = 0, bytes = source->other[i].tensor->bytes; !rc && done < bytes;) {
+			int64_t now = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+			rc = rh_safetensors_read(source->other[i].shard, source->other[i].tensor, done, piece, now);
+			if (!rc)
+				rc = rh_model_out_write(out, piece, now);
+			done += now;
+		}
+	rh_free(piece);
+	return rc;
+}
+
 int rh_source_copy_tokenizer(const char *model, const char *dir)
 {
-	static const char *const names[] = {
-	        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-	        "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+	static const char *const names[] = {"tokenizer.json",
+	                                    "tokenizer_config.json",
+	                                    "special_tokens_map.json",
+	                                    "added_tokens.json",
+	                                    "vocab.json",
+	                                    "merges.txt",
+	                                    "tokenizer.model",
+	                                    "chat_template.jinja",
+	                                    "chat_template.json",
+	                                    "generation_config.json",
+	                                    "preprocessor_config.json",
+	                                    "processor_config.json"};
 	int rc = 0;
 	if (!rh_dir_exists(model))
 		return gguf_save_tokenizer(model, dir);

@@ -19,12 +19,24 @@ void rh_source_close(struct rh_source *source);
 void rh_source_forget(const struct rh_source *source);
 
 const struct rh_model_config *rh_source_config(const struct rh_source *source);
+/* rh_model_config_scale_rope: before anything is made of the configuration. */
+int rh_source_scale_rope(struct rh_source *source, const json_t *scaling) RH_MUST;
 int rh_source_tokenizer(const struct rh_source *source, struct rh_tokenizer **out) RH_MUST;
 
 /* Converts (dequantises, un-permutes) elements [first, first+count), row-major, whole rows of the last dimension, to F32 or BF16 (nearest
  * even) at `out`. -EINVAL if they are not whole rows of the tensor; -ENOENT, with a line, if the model uses none of that name. From any
  * thread. */
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out) RH_MUST;
+
+/* How the file names a tensor: as the model does, but where a larger model's files name its text model's otherwise. */
+const char *rh_source_file_name(const struct rh_source *source, const char *name);
+/* Tensors of a larger model's files (its vision part) that the text model has no use for, and that a model written anew keeps: how many;
+ * so many entries that declare them, whose names are borrowed from the source; and their bytes, in that order. */
+struct rh_model_out;
+struct rh_safetensors_entry;
+int64_t rh_source_others(const struct rh_source *source);
+void rh_source_others_declare(const struct rh_source *source, struct rh_safetensors_entry *out);
+int rh_source_others_write(const struct rh_source *source, struct rh_model_out *out) RH_MUST;
 
 /* Copies tokenizer and generation files of the Hugging Face directory `model` into `dir`; from the vocabulary of a GGUF file, writes
  * tokenizer.json and tokenizer_config.json. */

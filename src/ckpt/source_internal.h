@@ -14,7 +14,7 @@ struct source_tensor {
 
 struct source_entry {
 	char *name;   /* Hugging Face's */
-	char *stored; /* GGUF's */
+	char *stored; /* the file's: a GGUF's, or one that a larger model's files have for it */
 	struct source_tensor tensor;
 	const struct rh_file_in *file; /* NULL until found */
 	int64_t offset;
@@ -23,6 +23,11 @@ struct source_entry {
 	int64_t matrices;   /* the file has so many, each transposed, where the model has them one under another; 0: as the model */
 	const struct rh_file_in *scale; /* MXFP4: of the scales, and where they begin; tensor.dtype is RH_FP4. NULL: it is not */
 	int64_t scale_offset;
+};
+
+struct source_other {
+	const struct rh_safetensors *shard;
+	const struct rh_safetensor *tensor;
 };
 
 struct source_entries {
@@ -37,6 +42,10 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 void source_entries_free(struct source_entries *entries);
 /* NULL: the model has none of that name; no lm_head.weight where the head is tied. */
 struct source_entry *source_entries_find(const struct source_entries *entries, const char *name);
+
+/* Of a text model inside a larger one: the other of the two names that a tensor has in files, "language_model.model.X" (on the hub, and as
+ * transformers 5 writes it) for "model.language_model.X", "language_model.lm_head.X" for "lm_head.X"; NULL when out of memory. */
+char *source_wrapped_name(const char *name);
 
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;
@@ -55,6 +64,8 @@ struct rh_source {
 	struct rh_safetensors **shard;
 	char **shard_name; /* file names within the directory */
 	size_t shards;
+	struct source_other *other; /* tensors of a larger model's files that its text model has no use for */
+	size_t others, other_capacity;
 };
 
 #endif

@@ -29,16 +29,16 @@ static const char *module_in_gguf(const struct rh_family *family, const char *mo
 }
 
 /* "model.layers.3.self_attn.q_proj.weight" as a GGUF names it; NULL when out of memory. What no GGUF has keeps its name. */
-static char *gguf_name(const struct rh_family *family, const char *name)
+static char *gguf_name(const struct rh_model_config *config, const char *name)
 {
-	const struct rh_family_names *names = family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	const char *kind = strrchr(name, '.'), *stored = NULL;
 	size_t length = (size_t)(kind - name), prefix = strlen(names->layers);
 	struct rh_text text = {0};
 	if (!strncmp(name, names->layers, prefix)) {
 		char *module;
 		long layer = strtol(name + prefix, &module, 10);
-		stored = module_in_gguf(family, module + 1, (size_t)(kind - module - 1));
+		stored = module_in_gguf(config->family, module + 1, (size_t)(kind - module - 1));
 		if (stored)
 			return rh_text_printf(&text, "blk.%ld.%s%s", layer, stored, kind) ? NULL : text.bytes;
 	} else {
@@ -63,10 +63,23 @@ static struct source_tensor in_files(const struct rh_tensor *tensor, int64_t tra
 	return (struct source_tensor){.rank = tensor->rank, .shape = {transposed ? cols : rows, transposed ? rows : cols}};
 }
 
+char *source_wrapped_name(const char *name)
+{
+	static const char inside[] = "model.language_model.";
+	struct rh_text text = {0};
+	int is_inside = !strncmp(name, inside, sizeof inside - 1);
+	return rh_text_printf(&text, is_inside ? "language_model.model.%s" : "language_model.%s",
+	                      name + (is_inside ? sizeof inside - 1 : 0))
+	               ? NULL
+	               : text.bytes;
+}
+
 static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form,
                int64_t head_dim)
 {
-	char *name = rh_strdup(tensor->name), *stored = gguf_name(model->config->family, tensor->name);
+	const struct rh_model_config *config = model->config;
+	char *name = rh_strdup(tensor->name);
+	char *stored = config->wrapped && form != SOURCE_GGUF ? source_wrapped_name(tensor->name) : gguf_name(config, tensor->name);
 	int rc = name && stored ? rh_grow(&list->entry, &list->capacity, list->count + 1, sizeof *list->entry) : -ENOMEM;
 	if (rc) {
 		rh_free(name);

@@ -28,7 +28,8 @@ struct rh_list {
 struct rh_config {
 	/* model and files; strings are owned, NULL when unset */
 	char *model_name_or_path, *config_name, *adapter_name_or_path;
-	char *base_model_name_or_path; /* that the adapter names; NULL: model_name_or_path */
+	struct rh_list rope_scaling;                /* "name=value" in place of config.json's; none: config.json's */
+	char *base_model_name_or_path;              /* that the adapter names; NULL: model_name_or_path */
 	struct rh_list train_file, validation_file; /* paths; names of dataset_info where that is given */
 	struct rh_list data_columns;                /* "our key=the file's" */
 	struct rh_list data_weights;                /* numbers above 0, one for each of train_file, or none */
@@ -72,7 +73,7 @@ struct rh_config {
 	int lora_targets_pattern;
 	int use_rslora;
 	int lora_targets_given; /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
-	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
+	int lora_keys_given;    /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
 	/* evaluation, logging, saving */
 	enum rh_when eval_strategy, save_strategy;
@@ -112,7 +113,7 @@ struct rh_config {
 	char *html;   /* inspect: a file to write, or NULL */
 
 	char *save;              /* doctor: where the profile goes, a path or a name; NULL: nowhere */
-	char *link_identity; /* keys: this box's key file */
+	char *link_identity;     /* keys: this box's key file */
 	int64_t measure_seconds; /* doctor */
 
 	int json;    /* --json */

@@ -119,7 +119,7 @@ void config_list_free(struct rh_list *list);
 
 /* One YAML document that is a mapping, into entries. `path` names it in errors and is borrowed by the entries. */
 int config_yaml_read(const char *bytes, size_t length, const char *path, struct config_entries *entries) RH_MUST;
-/* "a, b" or "[a, b]" into words, by YAML's rules. */
+/* "a, b" or "[a, b]" into words, "{a: b}" into "a=b", by YAML's rules. */
 int config_yaml_words(const char *text, struct rh_list *words) RH_MUST;
 /* The command line after the verb, up to --help; sets json and help of *config. *path: CONFIG.yaml, the first word or one that ends in
  * .yaml or .yml, borrowed; NULL: none. */

@@ -4,6 +4,7 @@
 #include "core/alloc.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -277,25 +278,34 @@ static int set_paths(struct config_draft *draft, const struct config_entry *entr
 	return 0;
 }
 
+/* A name that a map of this key does not have. */
+static int refuse_name(const struct config_entry *entry, const char *item)
+{
+	const struct config_key *key = &config_keys[entry->key];
+	char known[512] = "";
+	size_t used = 0;
+	for (int n = 0; key->choices[n] && used < sizeof known; n++)
+		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", n ? ", " : "", key->choices[n]);
+	return config_entry_fail(entry, "'%s' is not known in this map; it may have %s", config_show(item).text, known);
+}
+
 /* "{name: value}" of a file; "name=value,name=value" on the command line. */
 static int set_map(struct config_draft *draft, const struct config_entry *entry)
 {
-	static const char *const names[] = {"prompt", "completion", "messages", "conversations", "text",   "instruction", "input",
-	                                    "output", "history",    "system",   "question",      "answer", "tools",       NULL};
-	struct rh_list *field = field_of(draft, &config_keys[entry->key]), pairs = {0};
+	const struct config_key *key = &config_keys[entry->key];
+	const char *const *names = key->choices;
+	struct rh_list *field = field_of(draft, key), pairs = {0};
+	int takes_lists = key->offset == offsetof(struct config_draft, config.rope_scaling);
 	int rc = words_of(entry, &pairs);
 	for (size_t i = 0; i < pairs.count && !rc; i++) {
 		const char *item = pairs.item[i], *equals = strchr(item, '=');
 		int known = 0;
 		for (size_t n = 0; equals && names[n]; n++)
 			known |= strlen(names[n]) == (size_t)(equals - item) && !strncmp(names[n], item, strlen(names[n]));
-		if (!equals || !equals[1])
+		if (!equals || !equals[1] || (equals[1] == '[' && !takes_lists))
 			rc = refuse(entry);
 		else if (!known)
-			rc = config_entry_fail(entry,
-			                       "'%s' is no key of a row; a map says {prompt: its column}, of prompt, completion, messages, "
-			                       "conversations, text, instruction, input, output, history, system, question, answer, tools",
-			                       config_show(item).text);
+			rc = refuse_name(entry, item);
 	}
 	if (rc) {
 		config_list_free(&pairs);

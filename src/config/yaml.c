@@ -115,6 +115,19 @@ static int read_items(struct reader *reader, struct rh_list *items, int *nested)
 	}
 }
 
+/* A list after its start, as "[a, b]" behind what `out` holds. */
+static int read_list_text(struct reader *reader, struct rh_text *out, int *nested)
+{
+	struct rh_list items = {0};
+	int rc = read_items(reader, &items, nested);
+	rc = rc ? rc : rh_text_printf(out, "[");
+	for (size_t i = 0; !rc && i < items.count; i++)
+		rc = rh_text_printf(out, i ? ", %s" : "%s", items.item[i]);
+	rc = rc ? rc : rh_text_printf(out, "]");
+	config_list_free(&items);
+	return rc;
+}
+
 /* The pairs after the start of a mapping as "name=value"; *nested tells that there was more than words. */
 static int read_pairs(struct reader *reader, struct rh_list *items, int *nested)
 {
@@ -132,6 +145,9 @@ static int read_pairs(struct reader *reader, struct rh_list *items, int *nested)
 		if (!rc && reader->event.type == YAML_SCALAR_EVENT) {
 			rc = scalar_text(reader, &text);
 			rc = rc ? rc : rh_text_printf(&pair, "%s", text);
+			rc = rc ? rc : config_list_append(items, pair.bytes);
+		} else if (!rc && reader->event.type == YAML_SEQUENCE_START_EVENT) {
+			rc = read_list_text(reader, &pair, nested);
 			rc = rc ? rc : config_list_append(items, pair.bytes);
 		} else if (!rc) {
 			*nested = 1;
@@ -254,17 +270,18 @@ int config_yaml_words(const char *text, struct rh_list *words)
 	struct reader reader;
 	int present = 0, nested = 0;
 	size_t length = strlen(text);
+	int braced = length > 1 && text[0] == '{' && text[length - 1] == '}';
 	int bracketed = length > 1 && text[0] == '[' && text[length - 1] == ']';
-	int rc = rh_text_printf(&flow, bracketed ? "%s" : "[%s]", text);
+	int rc = rh_text_printf(&flow, bracketed || braced ? "%s" : "[%s]", text);
 	if (rc)
 		goto out;
 	rc = reader_open(&reader, flow.bytes, flow.length, "list");
 	if (rc)
 		goto out;
 	rc = open_document(&reader, &present);
-	if (!rc && (!present || reader.event.type != YAML_SEQUENCE_START_EVENT))
+	if (!rc && (!present || reader.event.type != (braced ? YAML_MAPPING_START_EVENT : YAML_SEQUENCE_START_EVENT)))
 		rc = refuse(&reader, "expected words between commas");
-	rc = rc ? rc : read_items(&reader, words, &nested);
+	rc = rc ? rc : braced ? read_pairs(&reader, words, &nested) : read_items(&reader, words, &nested);
 	if (!rc && nested)
 		rc = refuse(&reader, "expected words between commas");
 	rc = rc ? rc : close_document(&reader);

@@ -16,14 +16,17 @@ static int unknown(const char *where, const char *what, const char *name)
 	char known[512] = "";
 	const struct rh_family *family;
 	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
-		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->architecture);
+		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s%s%s", i ? ", " : "", family->architecture,
+		                         family->wrapper ? ", " : "", family->wrapper ? family->wrapper->architecture : "");
 	return rh_fail(-EINVAL, "%s: %s%s (known: %s)", where, name, what, known);
 }
 
-static int parse_family(const json_t *json, const char *where, const struct rh_family **out)
+/* The architecture's name and the model type; either may be absent, not both. */
+static int parse_names(const json_t *json, const char *where, const char **out_name, const char **model_type)
 {
-	const char *model_type = NULL, *name = NULL;
-	int rc = rh_json_string(json, "model_type", where, RH_JSON_OPTIONAL, &model_type);
+	const char *name = NULL;
+	*model_type = NULL;
+	int rc = rh_json_string(json, "model_type", where, RH_JSON_OPTIONAL, model_type);
 	if (rc)
 		return rc;
 	const json_t *list = json_object_get(json, "architectures");
@@ -32,16 +35,43 @@ static int parse_family(const json_t *json, const char *where, const struct rh_f
 			return unknown(where, " must be a list of one name", "'architectures'");
 		name = json_string_value(json_array_get(list, 0));
 	}
-	if (!name && !model_type)
-		return unknown(where, " says what model this is", "neither 'architectures' nor 'model_type'");
+	*out_name = name;
+	return name || *model_type ? 0 : unknown(where, " says what model this is", "neither 'architectures' nor 'model_type'");
+}
+
+/* The text model inside a larger one, of which nothing else is read. */
+static int parse_text_type(const json_t *json, const char *where, const struct rh_family *family)
+{
+	const char *model_type = family->model_type;
+	const json_t *text = json_object_get(json, "text_config");
+	if (!json_is_object(text))
+		return rh_fail(-EINVAL, "%s: %s has no 'text_config' object, which describes its text model", where,
+		               family->wrapper->architecture);
+	int rc = rh_json_string(text, "model_type", where, RH_JSON_OPTIONAL, &model_type);
+	if (!rc && strcmp(model_type, family->model_type))
+		rc = rh_fail(-EINVAL, "%s: text_config is of model_type %s, which is not supported inside %s (%s is)", where, model_type,
+		             family->wrapper->architecture, family->model_type);
+	return rc;
+}
+
+static int parse_family(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	const char *model_type, *name;
 	const struct rh_family *family;
+	int rc = parse_names(json, where, &name, &model_type);
+	if (rc)
+		return rc;
 	for (size_t i = 0; (family = rh_family_at(i)); i++) {
-		if (strcmp(name ? name : model_type, name ? family->architecture : family->model_type))
+		const struct rh_family_wrapper *wrapper = family->wrapper;
+		int wrapped = wrapper && !strcmp(name ? name : model_type, name ? wrapper->architecture : wrapper->model_type);
+		const char *expected = wrapped ? wrapper->model_type : family->model_type;
+		if (!wrapped && strcmp(name ? name : model_type, name ? family->architecture : family->model_type))
 			continue;
-		if (model_type && strcmp(model_type, family->model_type))
+		if (model_type && strcmp(model_type, expected))
 			return rh_fail(-EINVAL, "%s: 'architectures' says %s, but 'model_type' says %s", where, name, model_type);
-		*out = family;
-		return 0;
+		out->family = family;
+		out->wrapped = wrapped;
+		return wrapped ? parse_text_type(json, where, family) : 0;
 	}
 	char what[128];
 	snprintf(what, sizeof what, "architecture %.64s", name ? name : model_type);
@@ -329,14 +359,19 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	return 0;
 }
 
-int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out)
+/* What a larger model's config.json says of its text model outside text_config. */
+static int parse_outer(const json_t *json, const json_t *text, const char *where, struct rh_model_config *out)
 {
-	*out = (struct rh_model_config){0};
-	if (!json_is_object(json))
-		return rh_fail(-EINVAL, "%s: expected a JSON object", where);
-	int rc = parse_family(json, where, &out->family);
-	if (!rc)
-		rc = parse_sizes(json, where, out);
+	int rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
+	if (!rc && !json_object_get(text, "eos_token_id"))
+		rc = parse_eos(json, where, out->family->eos, out);
+	return rc;
+}
+
+/* `json` describes the family's model itself. */
+static int parse_text(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	int rc = parse_sizes(json, where, out);
 	if (!rc)
 		rc = parse_kinds(json, where, out);
 	if (!rc)
@@ -347,8 +382,20 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 		rc = config_parse_experts(json, where, out);
 	if (!rc && out->family->activation == RH_ACT_GPT_OSS)
 		rc = check_swiglu(json, where);
+	return rc ? rc : refuse_foreign(json, where, out->family);
+}
+
+int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out)
+{
+	*out = (struct rh_model_config){0};
+	if (!json_is_object(json))
+		return rh_fail(-EINVAL, "%s: expected a JSON object", where);
+	int rc = parse_family(json, where, out);
+	const json_t *text = rc || !out->wrapped ? json : json_object_get(json, "text_config");
 	if (!rc)
-		rc = refuse_foreign(json, where, out->family);
+		rc = parse_text(text, where, out);
+	if (!rc && out->wrapped)
+		rc = parse_outer(json, text, where, out);
 	if (!rc)
 		rc = rh_model_config_check(out, where);
 	if (!rc && !(out->source = json_deep_copy(json)))
@@ -369,6 +416,11 @@ int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out)
 	json_decref(json);
 	rh_free(path);
 	return rc;
+}
+
+const struct rh_family_names *rh_model_names(const struct rh_model_config *config)
+{
+	return config->wrapped ? config->family->wrapper->names : config->family->names;
 }
 
 void rh_model_config_free(struct rh_model_config *config)

@@ -16,6 +16,7 @@ struct rh_layer_config {
 
 struct rh_model_config {
 	const struct rh_family *family;
+	int wrapped; /* it is the text_config of the family's wrapper */
 	int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
 	int64_t num_attention_heads, num_key_value_heads, head_dim;
 	int64_t max_position_embeddings;
@@ -42,7 +43,13 @@ struct rh_model_config {
 int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 /* The same for a file, or for config.json in a directory. */
 int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out) RH_MUST;
+/* How the model's modules are called, in memory and in adapters. */
+const struct rh_family_names *rh_model_names(const struct rh_model_config *config);
 void rh_model_config_free(struct rh_model_config *config);
+
+/* Makes `scaling`, an object as config.json's rope_scaling, the scaling of *config in place of its own; theta and the share of heads that
+ * is rotated stay, where the object does not say them. -EINVAL leaves *config as it was. */
+int rh_model_config_scale_rope(struct rh_model_config *config, const json_t *scaling) RH_MUST;
 
 /* Sizes that no arithmetic on them can overflow, heads that divide, numbers that are finite: what parse checks at its end, for
  * configurations that come from elsewhere (a GGUF file). -EINVAL names `where`. */

@@ -2,6 +2,8 @@
  * rope_parameters with an object for each kind of layers. Those that are there must agree. */
 #include "model/config_internal.h"
 
+#include "core/alloc.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -250,4 +252,53 @@ int config_check_rope(const struct rh_model_config *config, int which, const cha
 			return rh_fail(-EINVAL, "%s: rope_freqs.weight[%lld] is %g; it must be positive", where, (long long)i,
 			               (double)rope->divisor[i]);
 	return 0;
+}
+
+/* A value of the object in which config.json keeps the rotary parameters, put beside it. */
+static int pull_out(json_t *text, const json_t *parameters, const char *key, const char *as)
+{
+	json_t *value = json_object_get(parameters, key);
+	return value ? json_object_set(text, as, value) : 0;
+}
+
+/* text's rotary parameters with `scaling` for theirs, in the spelling of transformers 4, which 5 reads too. */
+static int replace_scaling(json_t *text, const json_t *scaling)
+{
+	static const char *const kept[] = {"rope_theta", "partial_rotary_factor"};
+	json_t *parameters = json_incref(json_object_get(text, "rope_parameters")), *copy = json_deep_copy(scaling);
+	const json_t *full = json_object_get(parameters, "full_attention"), *windowed = json_object_get(parameters, "sliding_attention");
+	int failed = !copy;
+	json_object_del(text, "rope_parameters");
+	for (int i = 0; i < 2; i++) {
+		failed |= pull_out(text, full ? full : parameters, kept[i], kept[i]);
+		failed |= pull_out(text, scaling, kept[i], kept[i]);
+		json_object_del(copy, kept[i]);
+	}
+	failed |= pull_out(text, windowed, "rope_theta", "rope_local_base_freq");
+	failed |= json_object_set_new(text, "rope_scaling", copy);
+	json_decref(parameters);
+	return failed ? -ENOMEM : 0;
+}
+
+int rh_model_config_scale_rope(struct rh_model_config *config, const json_t *scaling)
+{
+	json_t *json = NULL;
+	struct rh_model_config *scaled = rh_alloc(1, sizeof *scaled);
+	int rc = scaled ? 0 : -ENOMEM;
+	if (!rc && config->source)
+		rc = (json = json_deep_copy(config->source)) ? 0 : -ENOMEM;
+	else if (!rc)
+		rc = rh_model_config_write(config, "float32", &json);
+	if (!rc)
+		rc = replace_scaling(config->wrapped ? json_object_get(json, "text_config") : json, scaling);
+	if (!rc)
+		rc = rh_model_config_parse(json, "rope_scaling", scaled);
+	if (!rc) {
+		scaled->tie_word_embeddings = config->tie_word_embeddings; /* the files' word */
+		rh_model_config_free(config);
+		*config = *scaled;
+	}
+	json_decref(json);
+	rh_free(scaled);
+	return rc;
 }

@@ -165,6 +165,16 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
 }
 
+/* Around a text_config: what transformers reads there. */
+static int set_outer(const struct rh_model_config *c, const char *torch_dtype, json_t *out)
+{
+	int failed = json_object_set_new(out, "torch_dtype", json_string(torch_dtype));
+	failed |= json_object_set_new(out, "dtype", json_string(torch_dtype));
+	failed |= json_object_set_new(out, "tie_word_embeddings", json_boolean(c->tie_word_embeddings));
+	json_object_del(json_object_get(out, "text_config"), "architectures");
+	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
+}
+
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
@@ -173,9 +183,12 @@ int rh_model_config_write(const struct rh_model_config *config, const char *torc
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "
 		               "(train a LoRA adapter instead)");
 	json_t *json = config->source ? json_deep_copy(config->source) : json_object();
-	int rc = json ? set_all(&said, torch_dtype, json) : rh_fail(-ENOMEM, "config.json: out of host memory");
+	json_t *text = config->wrapped ? json_object_get(json, "text_config") : json;
+	int rc = json ? set_all(&said, torch_dtype, text) : rh_fail(-ENOMEM, "config.json: out of host memory");
 	if (!rc)
-		rc = set_biases(config, json);
+		rc = set_biases(config, text);
+	if (!rc && config->wrapped)
+		rc = set_outer(config, torch_dtype, json);
 	if (rc) {
 		json_decref(json);
 		return rc;

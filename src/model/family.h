@@ -44,6 +44,12 @@ struct rh_key_name {
 	const char *key, *own;
 };
 
+/* A larger model that is trained as the text model inside it: its config.json holds this family's as "text_config". */
+struct rh_family_wrapper {
+	const char *architecture, *model_type;
+	const struct rh_family_names *names; /* of the text model's modules there */
+};
+
 /* What a GGUF calls a module of a layer. */
 struct rh_gguf_name {
 	const char *module, *stored;
@@ -54,6 +60,7 @@ struct rh_family {
 	const char *model_type;   /* its "model_type" */
 	const char *gguf;         /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
 	const struct rh_family_names *names;
+	const struct rh_family_wrapper *wrapper; /* NULL: no larger model is known to hold it */
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
 	int64_t hidden_size, layers, heads; /* 0: 4096, 32, 32 */

@@ -124,14 +124,14 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 		layer->proj[p] = (struct rh_linear){.in = in[p], .weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1, .site = p};
 		if (traits->experts && p >= RH_PROJ_GATE)
 			continue;
-		named = config->family->names->proj[p] ? p : named;
+		named = rh_model_names(config)->proj[p] ? p : named;
 		layer->proj[named].out += out[p];
 	}
 }
 
 static void layer_prefix(const struct rh_model_config *config, int index, char *out, size_t size)
 {
-	snprintf(out, size, "%s%d.", config->family->names->layers, index);
+	snprintf(out, size, "%s%d.", rh_model_names(config)->layers, index);
 }
 
 /* One expert's matrix; `proj` names it. */
@@ -145,7 +145,7 @@ static int place_expert(struct layout *at, const struct rh_family_names *names, 
 /* All experts' matrices, (out,in) one under another, in one tensor of the files, and their biases. */
 static void lay_out_stacked_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	int64_t experts = layer->traits.experts, wide = 2 * layer->traits.intermediate, hidden = config->hidden_size;
 	align(at);
 	layer->experts_gate_up = place(at, names->experts_gate_up, NULL, 2, experts * wide, hidden);
@@ -159,7 +159,7 @@ static void lay_out_stacked_experts(const struct rh_model_config *config, struct
 
 static void lay_out_expert_biases(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	int64_t experts = layer->traits.experts;
 	char module[64];
 	layer->router_bias = layer->gate_up_bias = layer->down_bias = -1;
@@ -174,7 +174,7 @@ static void lay_out_expert_biases(const struct rh_model_config *config, struct r
 
 static void lay_out_experts(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	int64_t experts = layer->traits.experts, wide = layer->traits.intermediate, hidden = config->hidden_size;
 	layer->router = layer->experts_gate_up = layer->experts_down = -1;
 	if (!experts)
@@ -205,7 +205,7 @@ static int has_bias(const struct rh_model_config *config, int proj)
 
 static void lay_out_norms(const struct rh_model_config *config, struct rh_layer *layer, struct layout *at)
 {
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	for (int n = 0; n < RH_NORMS; n++) {
 		layer->norm[n] = -1;
 		if (!names->norm[n])
@@ -221,7 +221,7 @@ static void lay_out_norms(const struct rh_model_config *config, struct rh_layer 
 
 static int place_linear(const struct rh_model_config *config, struct layout *at, int proj, const struct rh_linear *linear)
 {
-	int tensor = place(at, config->family->names->proj[proj], "weight", 2, linear->out, linear->in);
+	int tensor = place(at, rh_model_names(config)->proj[proj], "weight", 2, linear->out, linear->in);
 	if (at->fault)
 		return tensor;
 	if (config->family->transposes_linears)
@@ -233,7 +233,7 @@ static int place_linear(const struct rh_model_config *config, struct layout *at,
 
 static int lay_out_base(const struct rh_model_config *config, int index, int trainable, struct rh_layer *layer, struct rh_block *block)
 {
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	struct layout at;
 	char name[32], prefix[64];
 	snprintf(name, sizeof name, "layer %d", index);
@@ -269,7 +269,7 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 /* PEFT takes the MLP's names for the experts of a model that has some, and for nothing else. */
 static int is_expert(const struct rh_model_config *config, int proj)
 {
-	return config->experts && proj >= RH_PROJ_GATE && config->family->names->proj[proj];
+	return config->experts && proj >= RH_PROJ_GATE && rh_model_names(config)->proj[proj];
 }
 
 static int refuse_experts(const struct rh_model_config *config)
@@ -292,7 +292,7 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 		double scale = 0;
 		if (linear->weight < 0 && !is_expert(config, p))
 			continue;
-		snprintf(module, sizeof module, "%s%s", prefix, config->family->names->proj[p]);
+		snprintf(module, sizeof module, "%s%s", prefix, rh_model_names(config)->proj[p]);
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
@@ -315,7 +315,7 @@ static int lay_out_embedding(struct rh_model *model)
 {
 	const struct rh_model_config *config = model->config;
 	struct layout at;
-	const struct rh_family_names *names = config->family->names;
+	const struct rh_family_names *names = rh_model_names(config);
 	begin_block(config, &at, &model->block[model->blocks], !model->lora, "embedding", 0);
 	at.block->uses = config->tie_word_embeddings ? 2 : 1;
 	place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
@@ -334,14 +334,14 @@ static int lay_out_head(struct rh_model *model)
 	struct layout at;
 	begin_block(config, &at, &model->block[model->blocks], !model->lora, "head", 0);
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD, .block = {model->blocks++, -1}, .traits = layer[-1].traits};
-	layer->norm[RH_NORM_FINAL] = place_norm(&at, config->family->names->final_norm, layer->traits.norm, config->hidden_size);
+	layer->norm[RH_NORM_FINAL] = place_norm(&at, rh_model_names(config)->final_norm, layer->traits.norm, config->hidden_size);
 	if (config->tie_word_embeddings) {
 		layer->block[1] = model->layer[0].block[0];
 		layer->use[1] = 1;
 		layer->head = 0;
 	} else {
 		align(&at);
-		layer->head = place(&at, config->family->names->head, "weight", 2, config->vocab_size, config->hidden_size);
+		layer->head = place(&at, rh_model_names(config)->head, "weight", 2, config->vocab_size, config->hidden_size);
 	}
 	return end_block(&at);
 }
@@ -397,7 +397,7 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		rc = lay_out_head(model);
 	if (!rc && lora && !model->first_trained) {
 		char modules[256];
-		list_modules(model->config->family->names, modules, sizeof modules);
+		list_modules(rh_model_names(model->config), modules, sizeof modules);
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
 	return rc;

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "train/adapter_internal.h"
 #include "train/tensors.h"
 
 #include <math.h>
@@ -23,34 +24,6 @@ static int module_rank(const void *context, const char *name, int64_t *r, double
 	return 0;
 }
 
-/* The names that "all-linear" stands for. */
-static size_t every_linear(const struct rh_family *family, const char *names[RH_PROJS])
-{
-	size_t count = 0;
-	for (int p = 0; p < RH_PROJS; p++)
-		if (family->names->proj[p])
-			names[count++] = strrchr(family->names->proj[p], '.') + 1;
-	return count;
-}
-
-static size_t own_targets(const struct rh_family *family)
-{
-	size_t count = 0;
-	while (count < RH_FAMILY_KEYS && family->lora_targets[count])
-		count++;
-	return count;
-}
-
-static int copy_names(const char *const *names, size_t count, struct rh_peft_config *peft)
-{
-	peft->target = rh_alloc(count, sizeof *peft->target);
-	int rc = peft->target ? 0 : -ENOMEM;
-	for (; !rc && peft->targets < count; peft->targets += !rc)
-		if (!(peft->target[peft->targets] = rh_strdup(names[peft->targets])))
-			rc = -ENOMEM;
-	return rc;
-}
-
 static const char *base_of(const struct rh_config *config)
 {
 	return config->base_model_name_or_path ? config->base_model_name_or_path : config->model_name_or_path;
@@ -67,61 +40,32 @@ void rh_adapter_tell_base(const struct rh_config *config)
 		        base);
 }
 
-/* PEFT itself writes "all-linear" as the list of the names it found; so do we. */
-static int from_keys(const struct rh_config *config, const struct rh_family *family, struct rh_peft_config *peft)
+static int from_keys(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft)
 {
-	const struct rh_list *given = &config->lora_target_modules;
 	*peft = (struct rh_peft_config){.r = config->lora_r,
 	                                .lora_alpha = config->lora_alpha,
 	                                .lora_dropout = config->lora_dropout,
-	                                .use_rslora = config->use_rslora,
-	                                .target_is_pattern = config->lora_targets_pattern};
+	                                .use_rslora = config->use_rslora};
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
-	if (!config->lora_targets_given && own_targets(family))
-		return copy_names(family->lora_targets, own_targets(family), peft);
-	const char *every[RH_PROJS];
-	if (given->count == 1 && !strcmp(given->item[0], "all-linear"))
-		return copy_names(every, every_linear(family, every), peft);
-	return copy_names((const char *const *)given->item, given->count, peft);
-}
-
-static int same_targets(const struct rh_config *config, const struct rh_family *family, const struct rh_peft_config *peft)
-{
-	const char *every[RH_PROJS];
-	const struct rh_list *given = &config->lora_target_modules;
-	if (given->count == 1 && !strcmp(given->item[0], "all-linear")) {
-		size_t found = 0, all = every_linear(family, every);
-		for (size_t i = 0; i < peft->targets; i++)
-			for (size_t j = 0; j < all; j++)
-				found += !strcmp(peft->target[i], every[j]);
-		return peft->all_linear || (found == peft->targets && found == all);
-	}
-	if (given->count != peft->targets || config->lora_targets_pattern != peft->target_is_pattern)
-		return 0;
-	for (size_t i = 0; i < given->count; i++) {
-		int found = 0;
-		for (size_t j = 0; j < peft->targets; j++)
-			found |= !strcmp(given->item[i], peft->target[j]);
-		if (!found)
-			return 0;
-	}
-	return 1;
+	return adapter_targets(config, model, peft);
 }
 
 /* Keys that the user wrote must say what the adapter says. */
-static int contradiction(const struct rh_config *config, const struct rh_family *family, const struct rh_peft_config *peft)
+static int contradiction(const struct rh_config *config, const struct rh_model_config *model, const struct rh_peft_config *peft)
 {
-	int given = config->lora_keys_given;
+	int given = config->lora_keys_given, same = given & RH_LORA_TARGETS ? adapter_same_targets(config, model, peft) : 1;
 	const char *key = NULL;
+	if (same < 0)
+		return same;
 	if ((given & RH_LORA_R) && config->lora_r != peft->r)
 		key = "lora_r";
 	else if ((given & RH_LORA_ALPHA) && config->lora_alpha != peft->lora_alpha)
 		key = "lora_alpha";
 	else if ((given & RH_LORA_RSLORA) && config->use_rslora != peft->use_rslora)
 		key = "use_rslora";
-	else if ((given & RH_LORA_TARGETS) && !same_targets(config, family, peft))
+	else if (!same)
 		key = "lora_target_modules";
 	if (key)
 		return rh_fail(-EINVAL, "%s: contradicts %s/adapter_config.json, which the run goes on from; leave the key out", key,
@@ -181,26 +125,26 @@ static int tell_base(const struct rh_config *config, struct rh_peft_config *peft
 	return 0;
 }
 
-int rh_adapter_resolve(const struct rh_config *config, const struct rh_family *family, struct rh_adapter *out)
+int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_config *model, struct rh_adapter *out)
 {
 	*out = (struct rh_adapter){0};
 	int rc;
 	if (config->adapter_name_or_path) {
 		rc = rh_peft_config_load(config->adapter_name_or_path, &out->peft);
 		if (!rc)
-			rc = contradiction(config, family, &out->peft);
+			rc = contradiction(config, model, &out->peft);
 		if (!rc && (config->lora_keys_given & RH_LORA_DROPOUT))
 			out->peft.lora_dropout = config->lora_dropout; /* how one trains, not what the adapter is */
 		if (!rc)
 			rc = tell_base(config, &out->peft);
 	} else {
-		rc = from_keys(config, family, &out->peft);
+		rc = from_keys(config, model, &out->peft);
 	}
 	if (rc) {
 		rh_adapter_free(out);
 		return rc;
 	}
-	out->peft.fan_in_fan_out = family->transposes_linears;
+	out->peft.fan_in_fan_out = model->family->transposes_linears;
 	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout, .module = module_rank, .context = &out->peft};
 	return 0;
 }

@@ -15,7 +15,7 @@ struct rh_adapter {
 /* From config->adapter_name_or_path where given (keys that contradict it are -EINVAL; one made for another base is told of, and is this
  * base's when it is saved), else from the keys. *out must not move afterwards.
  */
-int rh_adapter_resolve(const struct rh_config *config, const struct rh_family *family, struct rh_adapter *out) RH_MUST;
+int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_config *model, struct rh_adapter *out) RH_MUST;
 void rh_adapter_free(struct rh_adapter *adapter);
 /* Of a new adapter: each name in lora_target_modules is one of the model's; -EINVAL names the one that is not. PEFT takes such a list as
  * long as one name of it is found. */

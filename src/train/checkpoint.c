@@ -27,7 +27,7 @@ int rh_output_save(const struct rh_session *session, const char *dir)
 		return rc;
 	const struct rh_config *config = session->config;
 	rc = session->lora ? rh_adapter_save(dir, &session->adapter, session->model, session->store)
-	                   : rh_weights_save(dir, session->model, session->store);
+	                   : rh_weights_save(dir, session->source, session->model, session->store);
 	if (!rc)
 		rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
 	if (!rc && session->chat_jinja)

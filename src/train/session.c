@@ -9,6 +9,37 @@
 #include "device/sim/sim.h"
 #include "train/tensors.h"
 
+#include <stdio.h>
+#include <string.h>
+
+/* The run's rope_scaling as config.json would hold it: numbers, truth values and lists are what they look like, all else is a word. */
+static int scaling_json(const struct rh_list *pairs, json_t **out)
+{
+	json_t *object = json_object();
+	int failed = !object;
+	for (size_t i = 0; !failed && i < pairs->count; i++) {
+		char name[64];
+		const char *equals = strchr(pairs->item[i], '=');
+		snprintf(name, sizeof name, "%.*s", (int)(equals - pairs->item[i]), pairs->item[i]);
+		json_t *value = json_loads(equals + 1, JSON_DECODE_ANY, NULL);
+		failed = json_object_set_new(object, name, value ? value : json_string(equals + 1));
+	}
+	*out = object;
+	return failed ? rh_fail(-ENOMEM, "rope_scaling: out of host memory") : 0;
+}
+
+static int scale_rope(struct rh_session *session)
+{
+	json_t *scaling = NULL;
+	if (!session->config->rope_scaling.count)
+		return 0;
+	int rc = scaling_json(&session->config->rope_scaling, &scaling);
+	if (!rc)
+		rc = session->source ? rh_source_scale_rope(session->source, scaling) : rh_model_config_scale_rope(&session->own, scaling);
+	json_decref(scaling);
+	return rc;
+}
+
 static int open_files(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
@@ -52,6 +83,11 @@ int rh_session_check_length(const struct rh_session *session)
 static int check_writable(const struct rh_session *session)
 {
 	json_t *json = NULL;
+	if (session->model_config->wrapped && !session->source && !session->machine)
+		return rh_fail(-EINVAL,
+		               "config_name: %s describes a model with parts beside its text model, which cannot begin at random; make its "
+		               "text_config a config.json",
+		               session->config->config_name);
 	int rc = rh_model_config_write(session->model_config, "float32", &json);
 	json_decref(json);
 	return rc;
@@ -64,8 +100,10 @@ static int open_session(int trains, struct rh_session *out)
 	/* before anything is read for a device that is not there */
 	out->device_count = out->machine ? out->machine->devices : rh_devices_count(config->device);
 	int rc = out->device_count < 0 ? out->device_count : open_files(out);
+	if (!rc)
+		rc = scale_rope(out);
 	if (!rc && out->lora)
-		rc = rh_adapter_resolve(config, out->model_config->family, &out->adapter);
+		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
 	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */

@@ -168,10 +168,11 @@ static int shape_of(const struct rh_tensor_place *place, const struct rh_model *
 	return as.rank;
 }
 
-static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list, const struct rh_model *model,
+/* With room for `others` behind them. */
+static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list, int64_t others, const struct rh_model *model,
                                                const struct rh_store *store)
 {
-	struct rh_safetensors_entry *entry = rh_alloc(list->count, sizeof *entry);
+	struct rh_safetensors_entry *entry = rh_alloc(list->count + (size_t)others, sizeof *entry);
 	for (size_t i = 0; entry && i < list->count; i++) {
 		entry[i] = (struct rh_safetensors_entry){.name = list->place[i].name, .dtype = list->place[i].dtype};
 		entry[i].rank = shape_of(&list->place[i], model, store, entry[i].shape);
@@ -181,7 +182,7 @@ static struct rh_safetensors_entry *entries_of(const struct rh_tensor_list *list
 
 int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store)
 {
-	struct rh_safetensors_entry *entry = entries_of(list, model, store);
+	struct rh_safetensors_entry *entry = entries_of(list, 0, model, store);
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
 	struct rh_safetensors_out *file = NULL;
 	int rc = entry && buffer ? rh_safetensors_create(path, entry, (int64_t)list->count, &file) : -ENOMEM;
@@ -345,21 +346,29 @@ static void turn_entry(const struct rh_tensor *tensor, struct rh_safetensors_ent
 		*entry = (struct rh_safetensors_entry){entry->name, entry->dtype, 3, {tensor->transposed, tensor->cols, rows}};
 }
 
-int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store)
+int rh_weights_save(const char *dir, const struct rh_source *source, const struct rh_model *model, struct rh_store *store)
 {
 	struct rh_tensor_list list = {0};
 	struct rh_model_out *file = NULL;
+	int64_t others = source ? rh_source_others(source) : 0;
 	float *buffer = rh_alloc(PIECE, sizeof *buffer);
 	int rc = buffer ? rh_tensor_list_add(&list, model, RH_TENSORS_ALL, model->dtype, "") : -ENOMEM;
-	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, model, store);
-	for (size_t i = 0; entry && i < list.count; i++)
+	struct rh_safetensors_entry *entry = rc ? NULL : entries_of(&list, others, model, store);
+	for (size_t i = 0; entry && i < list.count; i++) {
 		turn_entry(tensor_of(model, &list.place[i]), &entry[i]);
+		if (source)
+			entry[i].name = rh_source_file_name(source, entry[i].name);
+	}
+	if (entry && others)
+		rh_source_others_declare(source, entry + list.count);
 	if (!rc)
-		rc = entry ? rh_model_out_create(dir, entry, (int64_t)list.count, RH_SHARD_BYTES, &file) : -ENOMEM;
+		rc = entry ? rh_model_out_create(dir, entry, (int64_t)list.count + others, RH_SHARD_BYTES, &file) : -ENOMEM;
 	for (size_t i = 0; !rc && i < list.count; i++)
 		rc = tensor_of(model, &list.place[i])->transposed
 		             ? stream_transposed(store, tensor_of(model, &list.place[i]), &list.place[i], buffer, write_model, file)
 		             : stream_out(store, model, &list.place[i], buffer, write_model, file);
+	if (!rc && others)
+		rc = rh_source_others_write(source, file);
 	if (!rc)
 		rc = rh_model_out_commit(file);
 	else

@@ -35,7 +35,8 @@ int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const s
 
 /* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. */
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store) RH_MUST;
-/* A Hugging Face directory's config.json and model*.safetensors, in the store's dtype. */
-int rh_weights_save(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
+/* A Hugging Face directory's config.json and model*.safetensors, in the store's dtype; with what `source`, which may be NULL, has beside
+ * the model, as it is. */
+int rh_weights_save(const char *dir, const struct rh_source *source, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

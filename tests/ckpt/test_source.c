@@ -146,8 +146,9 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 static void test_source_reads_every_reference_model(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"llama2", "llama3",    "llama-bias", "smollm2",    "qwen2",      "qwen3", "mistral",  "phi3",
-	                                    "gemma3", "qwen3-moe", "gpt-oss",    "gguf-llama", "gguf-qwen2", "gpt2",  "gguf-gpt2"};
+	static const char *const names[] = {"llama2",     "llama3", "llama-bias", "smollm2",       "qwen2",   "qwen3",
+	                                    "mistral",    "phi3",   "gemma3",     "qwen3-moe",     "gpt-oss", "gguf-llama",
+	                                    "gguf-qwen2", "gpt2",   "gguf-gpt2",  "gemma3-vision", "mistral3"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;
@@ -164,7 +165,7 @@ static void test_source_reads_every_reference_model(void **state)
 		rh_source_close(source);
 		if (!strncmp(names[i], "gguf", 4))
 			snprintf(dir, sizeof dir, "tests/reference/models/%s/model.gguf", names[i]);
-		if (rh_file_exists(weights)) /* llama3 is in shards */
+		if (rh_file_exists(weights) && !b.wrapped) /* llama3 is in shards; a larger model names its text model otherwise */
 			check_source(dir, weights);
 	}
 }

@@ -32,9 +32,12 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 		same_text(*texts[i][0], *texts[i][1]);
 		*texts[i][0] = *texts[i][1] = NULL;
 	}
-	struct rh_list *const lists[][2] = {{&x.lora_target_modules, &y.lora_target_modules}, {&x.train_file, &y.train_file},
-	                                    {&x.validation_file, &y.validation_file},         {&x.data_columns, &y.data_columns},
-	                                    {&x.data_weights, &y.data_weights}};
+	struct rh_list *const lists[][2] = {{&x.lora_target_modules, &y.lora_target_modules},
+	                                    {&x.train_file, &y.train_file},
+	                                    {&x.validation_file, &y.validation_file},
+	                                    {&x.data_columns, &y.data_columns},
+	                                    {&x.data_weights, &y.data_weights},
+	                                    {&x.rope_scaling, &y.rope_scaling}};
 	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
 		assert_int_equal(lists[l][0]->count, lists[l][1]->count);
 		for (size_t i = 0; i < lists[l][0]->count; i++)
@@ -85,6 +88,7 @@ static void test_print_loads_back_the_same(void **state)
 	        "bf16: true\nseed: 9223372036854775807\ndata_seed: 1\nmax_grad_norm: 0\nadam_epsilon: 1e-300\nweight_decay: 1e300\n",
 	        "eval_split: 0.25\neval_strategy: epoch\neval_steps: 0.5\nsave_steps: 1000000000000\nsave_total_limit: 2\nmax_steps: 7\n",
 	        "data_columns: {prompt: 'a b', completion: \"x=y\"}\nmax_samples: 5\nallow: [overlap, duplicates]\ndata_weights: [0.5]\n",
+	        "rope_scaling: {rope_type: longrope, factor: 4.0, short_factor: [1.0, 1.5], truncate: false}\n",
 	        "completion_only_loss: false\nassistant_only_loss: true\npacking: yes\npacking_strategy: bfd_split\nround_micro_batches: "
 	        "3\n",
 	};

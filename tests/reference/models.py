@@ -119,7 +119,7 @@ def curve(prefix, directory, adapter, steps, out, bf16=False):
 def make_reference(name, directory):
     out = {}
     model = load(directory)
-    docs, step, training = inputs(name, model.config.vocab_size)
+    docs, step, training = inputs(name, model.config.get_text_config().vocab_size)
     pack("docs", docs, out)
     record("docs", model, docs, out, logits=True, every_gradient=name in MODELS)
     for adapter in adapters_of(name):

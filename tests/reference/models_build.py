@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -124,6 +124,23 @@ def config_gpt2():
 
 def config_gguf_gpt2():
     return gpt2(288, n_embd=32, n_layer=2, n_head=4)
+VISION = dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+
+
+def config_gemma3_vision():
+    # the text model inside a larger one; what its configuration leaves out is transformers' default (8 heads of 256 are not)
+    return Gemma3Config(text_config=dict(vocab_size=91, hidden_size=32, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
+                                         num_key_value_heads=1, head_dim=12, sliding_window=6, query_pre_attn_scalar=16,
+                                         layer_types=["sliding_attention", "full_attention"], **COMMON),
+                        vision_config=VISION, mm_tokens_per_image=4)
+
+
+def config_mistral3():
+    # a head of its own, which only the files tell: the larger model's configuration says nothing, or that it is tied
+    return Mistral3Config(text_config=dict(model_type="mistral", vocab_size=93, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                           num_attention_heads=3, num_key_value_heads=1, head_dim=14, rms_norm_eps=1e-5,
+                                           sliding_window=None, rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON),
+                          vision_config=dict(head_dim=4, **VISION), tie_word_embeddings=False)
 
 
 # name -> (config, dtype of the saved weights, largest shard)
@@ -140,6 +157,8 @@ MODELS = {
     "qwen3-moe": (config_qwen3_moe, torch.float32, "50KB"),
     "gpt-oss": (config_gpt_oss, torch.float32, "60KB"),
     "gpt2": (config_gpt2, torch.float32, "50KB"),
+    "gemma3-vision": (config_gemma3_vision, torch.float32, "1GB"),
+    "mistral3": (config_mistral3, torch.float32, "40KB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
@@ -152,12 +171,18 @@ ADAPTERS = {
 }
 
 
+# A larger model's other parts have modules of the same names.
+TEXT_ONLY = dict(adapter=dict(r=4, lora_alpha=8, target_modules=r"model\.language_model\..*\.(?:q|k|v|o|gate|up|down)_proj"))
+TEXT_ONLY["adapter-rs"] = dict(ADAPTERS["adapter-rs"], target_modules=r"model\.language_model\..*\.(?:q_proj|v_proj)")
+
 # In place of q_proj and v_proj, where a family has other modules.
 ADAPTERS_OF = {
     "gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
              "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], use_rslora=True, fan_in_fan_out=True,
                                 rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
+    "gemma3-vision": TEXT_ONLY,
+    "mistral3": TEXT_ONLY,
     "qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"])},
     "phi3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "down_proj"], use_rslora=True,
                                 rank_pattern={"qkv_proj": 2, "layers.1.mlp.down_proj": 6},
@@ -185,13 +210,20 @@ def is_norm(name):
 def is_conv1d(model, name):
     """GPT-2 keeps its matrices as (in, out)."""
     return model.config.model_type == "gpt2" and ".h." in name and name.endswith("weight") and not is_norm(name)
+def auto_class(config):
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+
+
+def is_text(name):
+    return "vision_tower" not in name and "multi_modal_projector" not in name
 
 
 def random_weights(model, rng):
+    text = model.config.get_text_config()
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         if is_norm(name):
-            value = rng.uniform(0.6, 1.4, shape) - (model.config.model_type == "gemma3_text" or name.endswith("bias"))
+            value = rng.uniform(0.6, 1.4, shape) - (text.model_type == "gemma3_text" or name.endswith("bias"))
         elif name.endswith("sinks"):
             value = rng.standard_normal(shape)
         elif name.endswith("bias"):
@@ -208,6 +240,12 @@ def random_weights(model, rng):
 
 def transformers4_config(config):
     """The same configuration as transformers 4 spelled it."""
+    if "text_config" in config:
+        dtype = config.pop("dtype")
+        text = transformers4_config(dict(config.pop("text_config"), dtype=dtype))
+        text.pop("transformers_version")
+        config.pop("tie_word_embeddings")  # was not said there
+        return dict(config, text_config=text, torch_dtype=dtype, transformers_version="4.51.0")
     rope = config.pop("rope_parameters", None)
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.51.0"
@@ -238,7 +276,8 @@ def write_config(directory):
 
 def write_model(name, directory):
     make_config, dtype, shard = MODELS[name]
-    model = AutoModelForCausalLM.from_config(make_config())
+    config = make_config()
+    model = auto_class(config).from_config(config)
     random_weights(model, generator(name, "weights"))
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
     write_config(directory)
@@ -247,7 +286,9 @@ def write_model(name, directory):
 def load_model(directory, dtype=torch.float32):
     # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
     attention = "eager" if dtype == torch.float32 else "sdpa"
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
+    model = auto_class(AutoConfig.from_pretrained(directory)).from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad_(is_text(key))
     assert all(b.dtype == torch.float32 for n, b in model.named_buffers() if n.endswith("inv_freq"))
     return model.train()
 
@@ -268,7 +309,8 @@ def write_adapters(name, directory):
         (target / "README.md").unlink(missing_ok=True)
         path = target / "adapter_config.json"
         config = json.loads(path.read_text())
-        config["target_modules"] = sorted(config["target_modules"])  # a set in PEFT: its order changes from run to run
+        if not isinstance(config["target_modules"], str):
+            config["target_modules"] = sorted(config["target_modules"])  # a set in PEFT: its order changes from run to run
         config["peft_version"] = "0.21.0"
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 

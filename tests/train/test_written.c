@@ -6,7 +6,8 @@
 
 #include <unistd.h>
 
-static const char *const models[] = {"llama3", "qwen2", "mistral", "phi3", "gemma3", "qwen3-moe", "gpt-oss", "gpt2"};
+static const char *const models[] = {"llama3",    "qwen2",   "mistral", "phi3",          "gemma3",
+                                     "qwen3-moe", "gpt-oss", "gpt2",    "gemma3-vision", "mistral3"};
 
 static void check_tensor(const struct rh_source *was, const struct rh_source *is, const struct rh_tensor *tensor)
 {
@@ -19,6 +20,34 @@ static void check_tensor(const struct rh_source *was, const struct rh_source *is
 		fail_msg("%s differs", tensor->name);
 	free(a);
 	free(b);
+}
+
+/* The parts around a text model: every tensor of the one directory is in the other, under its name, in its type, to the bit. */
+static void check_others(const struct rh_source *was, const struct rh_source *is, const char *from, const char *to)
+{
+	char a[256], b[256];
+	struct rh_safetensors *x, *y;
+	int same = 0;
+	assert_int_equal(rh_source_others(was), rh_source_others(is));
+	snprintf(a, sizeof a, "%s/model.safetensors", from);
+	snprintf(b, sizeof b, "%s/model.safetensors", to);
+	if (!rh_source_others(was) || !rh_file_exists(a)) /* or in shards, where the whole file in one shows no less */
+		return;
+	check_ok(rh_safetensors_open(a, &x));
+	check_ok(rh_safetensors_open(b, &y));
+	assert_int_equal(rh_safetensors_count(x), rh_safetensors_count(y));
+	for (int64_t i = 0; i < rh_safetensors_count(x); i++) {
+		const struct rh_safetensor *one = rh_safetensors_at(x, i), *other = rh_safetensors_find(y, one->name);
+		if (!other)
+			fail_msg("%s is not written", one->name);
+		assert_int_equal(one->dtype, other->dtype);
+		assert_memory_equal(one->shape, other->shape, sizeof one->shape);
+		assert_memory_equal(tensor_bytes(x, one), tensor_bytes(y, other), (size_t)one->bytes);
+		same++;
+	}
+	printf("%s: %d tensors of the file, %d of them not the text model's\n", from, same, (int)rh_source_others(was));
+	rh_safetensors_close(x);
+	rh_safetensors_close(y);
 }
 
 static void test_saved_models_are_what_was_loaded(void **state)
@@ -36,11 +65,12 @@ static void test_saved_models_are_what_was_loaded(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
 		const struct rh_model *model = rig.session.model;
-		check_ok(rh_weights_save(dir, model, rig.session.store));
+		check_ok(rh_weights_save(dir, rig.session.source, model, rig.session.store));
 		check_ok(rh_source_open(dir, &is));
 		for (int b = 0; b < model->blocks; b++)
 			for (int t = 0; t < model->block[b].tensors; t++, tensors++)
 				check_tensor(rig.session.source, is, &model->block[b].tensor[t]);
+		check_others(rig.session.source, is, rig.model, dir);
 		printf("%s: %d tensors equal\n", models[m], tensors);
 		rh_source_close(is);
 		rig_close(&rig);
