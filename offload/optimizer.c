@@ -44,9 +44,9 @@ void rh_optimizer_take(struct rh_store *store, int block)
 	store_run_spans(store, take.first, store->block[block].span_count, take_span, &take);
 }
 
-static double norm_of_spans(const struct rh_store *store, int64_t first, int64_t end)
+/* `total` and the squares of these, tensor by tensor. */
+static double add_squares(const struct rh_store *store, int64_t first, int64_t end, double total)
 {
-	double total = 0;
 	if (store->options.addresses_only)
 		return 1;
 	for (int64_t i = first; i < end;) {
@@ -56,18 +56,23 @@ static double norm_of_spans(const struct rh_store *store, int64_t first, int64_t
 			sum += store->span[i].sum;
 		total += sum;
 	}
-	return sqrt(total);
+	return total;
+}
+
+double rh_optimizer_add_squares(const struct rh_store *store, double before)
+{
+	return add_squares(store, 0, store->spans, before);
 }
 
 double rh_optimizer_taken_norm(const struct rh_store *store)
 {
-	return norm_of_spans(store, 0, store->spans);
+	return sqrt(rh_optimizer_add_squares(store, 0));
 }
 
 double rh_optimizer_block_norm(const struct rh_store *store, int block)
 {
 	const struct store_block *spans = &store->block[block];
-	return norm_of_spans(store, spans->span, spans->span + spans->span_count);
+	return sqrt(add_squares(store, spans->span, spans->span + spans->span_count, 0));
 }
 
 int rh_optimizer_not_finite(const struct rh_store *store, int block)

@@ -31,6 +31,9 @@ void rh_optimizer_take(struct rh_store *store, int block);
  * tensor order. A non-finite norm is returned as it is, not an error. */
 double rh_optimizer_taken_norm(const struct rh_store *store);
 double rh_optimizer_block_norm(const struct rh_store *store, int block);
+/* `before` and the squares of all blocks' gradients, tensor by tensor: where other stores hold the model's lower layers, `before` is
+ * theirs, and the sum is that of one store. */
+double rh_optimizer_add_squares(const struct rh_store *store, double before);
 /* The first tensor of a block whose taken gradient is not finite; -1: all are. */
 int rh_optimizer_not_finite(const struct rh_store *store, int block);
 /* Tests: puts a NaN into a block's taken gradient. */

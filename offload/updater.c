@@ -6,6 +6,7 @@
 #include "core/thread.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,7 +215,7 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
 	updater->step[updater->which].update = *update;
 	updater->step[updater->which].max_norm = max_norm;
-	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : trained;
+	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : trained + updater->is_part;
 	updater->step[updater->which].spoilt = 0;
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -373,6 +374,40 @@ int rh_updater_has_norm(struct rh_updater *updater)
 	int has = !updater->step[first_untold(updater)].left;
 	pthread_mutex_unlock(&updater->lock);
 	return has;
+}
+
+void rh_updater_is_of_several(struct rh_updater *updater)
+{
+	updater->is_part = 1;
+}
+
+int rh_updater_add_squares(struct rh_updater *updater, double *squares)
+{
+	pthread_mutex_lock(&updater->lock);
+	int which = first_untold(updater);
+	while (updater->step[which].left > 1)
+		wait_changed(updater);
+	*squares = rh_optimizer_add_squares(updater->store, *squares);
+	int rc = rh_fault_get(&updater->fault);
+	pthread_mutex_unlock(&updater->lock);
+	return rc;
+}
+
+void rh_updater_give_norm(struct rh_updater *updater, double norm)
+{
+	pthread_mutex_lock(&updater->lock);
+	int which = first_untold(updater);
+	RH_ASSERT(updater->is_part && updater->step[which].left <= 1);
+	updater->step[which].norm = norm;
+	updater->step[which].left = 0;
+	if (updater->step[which].max_norm > 0)
+		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
+	if (!isfinite(norm) && !updater->step[which].spoilt) { /* another part's */
+		updater->step[which].spoilt = 1;
+		updater->step[which].bad_block = updater->step[which].bad_tensor = -1;
+	}
+	updater_tell(updater);
+	pthread_mutex_unlock(&updater->lock);
 }
 
 int rh_updater_norm(struct rh_updater *updater, double *norm)

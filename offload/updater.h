@@ -41,6 +41,13 @@ void rh_updater_weights_first(struct rh_updater *updater);
  * waits for another block's. Their updates do not clip, and are not stale. Before the first update is opened. -ENOMEM. */
 int rh_updater_apart(struct rh_updater *updater, int64_t steps) RH_MUST;
 
+/* From now on the store holds a part of a model whose other parts have updaters of their own: the norm is that of all. Before the first
+ * update is opened. Then, for the first opened update whose norm was not asked for: when all of this part's gradients have been taken their
+ * squares are added to *squares, which are those of the layers below; and when the sum of all parts is known its root is given to each. */
+void rh_updater_is_of_several(struct rh_updater *updater);
+int rh_updater_add_squares(struct rh_updater *updater, double *squares) RH_MUST;
+void rh_updater_give_norm(struct rh_updater *updater, double norm);
+
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
  * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for,
  * unless blocks are apart. */

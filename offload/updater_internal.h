@@ -23,7 +23,7 @@ struct updater_step {
 	struct rh_update update;
 	double max_norm, norm;
 	double *block_norm;        /* of blocks that are updated apart; else NULL */
-	int left;                  /* gradients that are still to be taken: then the norm is known */
+	int left;                  /* gradients still to be taken, and one more where parts share a norm: then it is known */
 	int spoilt;                /* a gradient was not finite: nothing of the step that is still to be updated is */
 	int bad_block, bad_tensor; /* whose it was, where spoilt */
 };
@@ -53,6 +53,7 @@ struct rh_updater {
 	struct rh_host_queue *queue; /* whose clock is virtual, in place of the thread; else NULL */
 	pthread_t thread;
 	int started;
+	int is_part;          /* other parts of the model have updaters of their own */
 	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
 	pthread_mutex_t lock; /* of all that follows; inside turn */
 	pthread_cond_t changed;

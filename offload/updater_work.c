@@ -56,7 +56,7 @@ static double apart_norm(const struct rh_updater *updater, const struct updater_
 static void take_arrived(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
-	int which = block->which, last = updater->step[which].left == 1;
+	int which = block->which, last = !updater->is_part && updater->step[which].left == 1;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED, b), 0);
 	if (block->event && updater->log)

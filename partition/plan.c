@@ -573,6 +573,9 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	if (!rc && !whole(&at, out))
 		rc = plan_search(&at, out);
 	plan_close(&at);
+	out->is_fed = !rh_model_has_embedding(request->model);
+	out->owes_gradient = out->is_fed && request->model->first_trained < 0;
+	out->feeds = !rh_model_has_head(request->model);
 	if (rc)
 		rh_plan_free(out);
 	return rc;

@@ -74,12 +74,22 @@ struct rh_plan {
 	struct rh_late_place *late;   /* likewise */
 	int forward_stages, backward_stages;
 
+	/* Of a box's part: its input at layer 0 comes from the box below, which wants its gradient back; the output of its last layer goes to
+	 * the box above, and its gradient comes back. */
+	int is_fed, owes_gradient, feeds;
+
 	int crosses_rounds; /* the request's: the store has a place for every sum */
 	int boundary_buffers;
 	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */
 	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
+
+/* The number of layers. */
+static inline int rh_plan_top(const struct rh_plan *cuts)
+{
+	return cuts->backward[0].hi;
+}
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
 

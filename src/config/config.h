@@ -10,6 +10,8 @@
 
 #include <stddef.h>
 
+/* How boxes cooperate: each alone, or one pipeline that computes what one box would. */
+enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP };
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };
@@ -112,9 +114,16 @@ struct rh_config {
 	int64_t rows; /* inspect: of each file */
 	char *html;   /* inspect: a file to write, or NULL */
 
-	char *save;              /* doctor: where the profile goes, a path or a name; NULL: nowhere */
-	char *link_identity;     /* keys: this box's key file */
-	int64_t measure_seconds; /* doctor */
+	char *save; /* doctor: where the profile goes, a path or a name; NULL: nowhere */
+	/* several boxes */
+	enum rh_mode mode;
+	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
+	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
+	char *link_identity;                     /* this box's key file */
+	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
+	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */
+	double link_timeout, link_give_up;       /* seconds */
+	int64_t measure_seconds;                 /* doctor */
 
 	int json;    /* --json */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
@@ -138,6 +147,8 @@ void rh_config_free(struct rh_config *config);
  * gives the same configuration. */
 struct rh_text;
 int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
+/* The keys in which boxes that train one model must agree, as name=value lines. */
+int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;
 
 /* The keys that `verb` has a use for, with meaning, allowed values and defaults. schedules: what the key of this name may be, which is not
  * known here. */

@@ -58,6 +58,7 @@ struct config_key {
 	const char *const *choices; /* KEY_CHOICE: in the order of the enum; KEY_WORDS: in that of the bits. NULL-terminated */
 	int lora;                   /* enum rh_lora_key or 0 */
 	int or_none;                /* KEY_SIZE: 0, none and off are 0 */
+	int own;                    /* each of several boxes has its own: boxes need not agree */
 	int unprinted;              /* folded into another key of the resolved configuration */
 	const char *refuse_null;    /* what to write instead, where null would mean something else to a Hugging Face user */
 	const char *help;           /* meaning; KEY_INERT: why it has no effect */
@@ -150,6 +151,8 @@ int config_value_default(struct config_draft *draft, int key) RH_MUST;
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *given,
                    const char *(*default_device)(void)) RH_MUST;
 
+/* Of that, the keys of several boxes. */
+int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given) RH_MUST;
 /* Of that, the keys that name files. */
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given) RH_MUST;
 

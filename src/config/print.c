@@ -203,11 +203,31 @@ static int is_printed(const struct rh_config *config, const struct config_key *k
 	return config->use_lora && (!config->adapter_name_or_path || (config->lora_keys_given & key->lora));
 }
 
-int rh_config_print(const struct rh_config *config, struct rh_text *out)
+static struct config_draft draft_of(const struct rh_config *config)
 {
-	struct config_draft draft = {.config = *config, /* borrowed */
+	return (struct config_draft){.config = *config, /* borrowed */
 	                             .use_peft = config->use_lora ? RH_YES : RH_NO,
 	                             .dtype = config->dtype == RH_BF16 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32};
+}
+
+int rh_config_print_shared(const struct rh_config *config, struct rh_text *out)
+{
+	struct config_draft draft = draft_of(config);
+	int rc = 0;
+	for (size_t i = 0; i < config_key_count && !rc; i++) {
+		const struct config_key *key = &config_keys[i];
+		if (!is_printed(config, key) || key->own || !(key->verbs & VERB_TRAIN))
+			continue;
+		rc = rh_text_printf(out, "%s=", key->name);
+		rc = rc ? rc : print_value(out, &draft, key);
+		rc = rc ? rc : rh_text_printf(out, "\n");
+	}
+	return rc;
+}
+
+int rh_config_print(const struct rh_config *config, struct rh_text *out)
+{
+	struct config_draft draft = draft_of(config);
 	int rc = 0;
 	for (size_t i = 0; i < config_key_count && !rc; i++) {
 		const struct config_key *key = &config_keys[i];

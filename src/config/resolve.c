@@ -244,6 +244,11 @@ static int check_model(struct resolving *r)
 	return 0;
 }
 
+static int resolve_boxes(struct resolving *r)
+{
+	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given) : 0;
+}
+
 static int check_required(struct resolving *r)
 {
 	static const struct {
@@ -265,6 +270,8 @@ static int check_required(struct resolving *r)
 			continue;
 		if (needs[i].instead && given(r, needs[i].instead))
 			continue;
+		if (r->config->box > 1 && !strcmp(needs[i].key, "train_file")) /* box 1 has the rows */
+			continue;
 		return rh_fail(-EINVAL, "%s needs %s%s%s; write it in CONFIG.yaml or give --%s", r->verb, needs[i].key,
 		               needs[i].instead ? " or " : "", needs[i].instead ? needs[i].instead : "", needs[i].key);
 	}
@@ -280,8 +287,8 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void))
 {
 	static int (*const parts[])(struct resolving *) = {
-	        resolve_device, resolve_dtype, resolve_products, resolve_optimizer, resolve_lora, resolve_evaluation, resolve_data,
-	        resolve_spill,  check_steps,   check_model,      check_required,    check_files,  resolve_date};
+	        resolve_device, resolve_dtype, resolve_products, resolve_optimizer, resolve_lora,   resolve_evaluation, resolve_data,
+	        resolve_spill,  check_steps,   check_model,      resolve_boxes,     check_required, check_files,        resolve_date};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

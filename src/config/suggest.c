@@ -22,6 +22,7 @@ static const struct {
         {"warmup_ratio", "warmup_steps", NULL, 1},
 
         {"base_model", "model_name_or_path", NULL, 0},
+        {"model", "model_name_or_path", NULL, 0},
         {"model_name", "model_name_or_path", NULL, 0},
         {"model_path", "model_name_or_path", NULL, 0},
         {"adapter", "use_peft", LORA, 0},

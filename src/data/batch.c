@@ -123,6 +123,36 @@ int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t
 	return 0;
 }
 
+int rh_batch_has_room(const struct rh_batch *batch)
+{
+	const int64_t items[] = {batch->tokens, batch->tokens, batch->documents + 1, batch->trained, batch->trained};
+	int has = batch->tokens > 0 && batch->documents > 0 && batch->longest > 0 && batch->longest <= batch->tokens;
+	for (int i = 0; i < 5; i++)
+		has &= items[i] >= 0 && (uint64_t)items[i] <= batch->capacity[i];
+	return has;
+}
+
+/* All of them in [least, end). */
+static int are_within(const int32_t *item, int64_t items, int64_t least, int64_t end)
+{
+	int are = 1;
+	for (int64_t i = 0; i < items; i++)
+		are &= item[i] >= least && item[i] < end;
+	return are;
+}
+
+int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary)
+{
+	int is = batch->start[0] == 0 && batch->start[batch->documents] == batch->tokens;
+	for (int64_t d = 0; d < batch->documents; d++) {
+		int64_t length = (int64_t)batch->start[d + 1] - batch->start[d];
+		is &= length > 0 && length <= batch->longest;
+	}
+	return is && are_within(batch->ids, batch->tokens, 0, vocabulary) &&
+	       are_within(batch->position, batch->tokens, 0, batch->longest) &&
+	       are_within(batch->head_row, batch->trained, 0, batch->tokens) && are_within(batch->target, batch->trained, 0, vocabulary);
+}
+
 void rh_batch_free(struct rh_batch *batch)
 {
 	rh_free(batch->ids);

@@ -120,6 +120,9 @@ struct rh_batch {
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;
 /* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. -EINVAL when the rows hold 2^31 tokens or more. */
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
+/* Of a batch that comes from elsewhere: do its counts fit its arrays; are its numbers such as rh_batch_make would write for them? */
+int rh_batch_has_room(const struct rh_batch *batch);
+int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary);
 void rh_batch_free(struct rh_batch *batch);
 
 #endif

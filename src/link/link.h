@@ -18,6 +18,7 @@
 
 struct rh_link {
 	const struct rh_link_ops *ops;
+	int64_t sends, receives; /* messages posted by rh_link_send and rh_link_receive: progress counts up to these */
 };
 
 /* Counts since the link was opened. */
@@ -49,6 +50,8 @@ struct rh_link_ops {
 };
 
 void rh_link_close(struct rh_link *link);
+int rh_link_send(struct rh_link *link, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
+int rh_link_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 
 /* How a link behaves in time; 0: the default. */
 struct rh_link_timing {

@@ -17,9 +17,9 @@ struct choice {
 /* A plan with the choice that it follows from. Nothing in it points into itself. */
 struct candidate {
 	struct choice choice;
-	int64_t cap_bytes;   /* of a device; below 0: there are no stages yet */
-	int joined; /* steps are */
-	int unfit;           /* no stages fit the cap, whatever goes to NVMe */
+	int64_t cap_bytes; /* of a device; below 0: there are no stages yet */
+	int joined;        /* steps are */
+	int unfit;         /* no stages fit the cap, whatever goes to NVMe */
 	struct rh_plan stages;
 	struct rh_balanced balanced;
 	int64_t head_rows;
@@ -38,6 +38,7 @@ struct planning {
 	struct rh_plan_found found;
 	int64_t *cuts;
 	struct rh_put_off *put_off;
+	struct rh_boxes boxes; /* of options.boxes, where there are several */
 	int64_t data_bytes;
 };
 

@@ -107,7 +107,7 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 	int64_t count = planning->options.train_micro_batches;
 	int roundpipe = rh_schedule_is_roundpipe(planning->options.schedule);
 	planning->options.train_round = roundpipe ? choice->round : count;
-	stages->train_round = choice->round < count ? choice->round : count;
+	stages->train_round = planning->options.boxes ? planning->boxes.unit : rh_min(choice->round, count);
 	if (roundpipe)
 		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
 	planning->store.spill = choice->kinds;
@@ -121,7 +121,7 @@ int planning_fit(struct planning *planning, const struct choice *choice, struct 
 {
 	planning_apply(planning, choice);
 	int spills = planning->options.spills_boundaries, devices = planning->stages.devices;
-	int64_t spare = spills || devices > 1 ? devices * planning->stages.train_round : 0;
+	int64_t spare = spills || devices > 1 || planning->options.boxes ? devices * planning->stages.train_round : 0;
 	out->choice = *choice;
 	for (;; spare = spills ? spare / 2 : 0) {
 		out->spare = spare;
@@ -298,8 +298,10 @@ static void settle(struct planning *planning, struct candidate *candidate, struc
 	                            .head_rows = candidate->head_rows,
 	                            .options = planning->options,
 	                            .store = planning->store,
+	                            .boxes = planning->boxes,
 	                            .cuts = planning->cuts,
 	                            .put_off = planning->put_off};
+	out->options.boxes = NULL;
 	candidate->stages = (struct rh_plan){0};
 	planning->cuts = NULL;
 	planning->put_off = NULL;

@@ -76,9 +76,10 @@ struct rh_run_plan {
 	struct rh_run_bytes bytes;
 	struct rh_balanced balanced;
 	int64_t head_rows; /* of logits at once: rh_model's */
-	/* What executor and store are created with, but for devices, store, updater and the plan itself. */
+	/* What executor and store are created with, but for devices, store, updater, boxes and the plan itself. */
 	struct rh_executor_options options;
 	struct rh_store_options store;
+	struct rh_boxes boxes;      /* where this is one of several: options.boxes is to point here */
 	int64_t *cuts;              /* owned: even cuts of a schedule other than RoundPipe, else NULL */
 	struct rh_put_off *put_off; /* owned: of a schedule that splits backwards, else NULL */
 };

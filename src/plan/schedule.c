@@ -97,6 +97,30 @@ static int find_put_off(const struct rh_schedule *schedule, int64_t micro_batche
 	return rc;
 }
 
+/* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. A unit is a
+ * micro-batch for each device, so that none is idle. */
+static int join_boxes(const struct rh_schedule *schedule, struct planning *planning)
+{
+	const struct rh_run_request *request = planning->request;
+	const struct rh_config *config = request->config;
+	int devices = planning->stages.devices;
+	if (rh_schedule_is_roundpipe(schedule) || schedule->update != RH_UPDATE_FLUSHES || schedule->splits_backward ||
+	    schedule->stages_least > 1)
+		return rh_fail(-EINVAL,
+		               "schedule: '%s' does not order boxes in mode sync-pp; choose gpipe, 1f1b, interleaved-1f1b or looped-bfs",
+		               schedule->name);
+	for (int b = 0; b < request->model->blocks; b++)
+		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
+			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter, or write "
+			                        "tie_word_embeddings: false into its config.json");
+	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes,
+	                                    .box = (int)config->box - 1,
+	                                    .unit = config->round_micro_batches ? config->round_micro_batches : devices};
+	planning->options.boxes = &planning->boxes;
+	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
+	return 0;
+}
+
 int planning_schedule(struct planning *planning)
 {
 	const struct rh_run_request *request = planning->request;
@@ -106,6 +130,8 @@ int planning_schedule(struct planning *planning)
 	if (rc)
 		return rc;
 	planning->options.schedule = schedule;
+	if (request->config->mode != RH_MODE_LOCAL)
+		return join_boxes(schedule, planning);
 	if (rh_schedule_is_roundpipe(schedule))
 		return 0;
 	if (schedule->update == RH_UPDATE_LOCAL)

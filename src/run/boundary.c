@@ -14,7 +14,9 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 		readers += plan->forward[i].lo == layer;
 	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
 		readers += plan->backward[i].lo == layer;
-	return layer ? readers : 0;
+	if (plan->feeds && layer == rh_plan_top(plan)) /* the box above */
+		return 1;
+	return layer || plan->is_fed ? readers : 0;
 }
 
 static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
@@ -154,13 +156,17 @@ static void count_readers(const struct rh_plan *plan, int trains, int *readers)
 		readers[plan->forward[i].lo]++;
 	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
 		readers[plan->backward[i].lo]++;
-	readers[0] = 0;
+	if (!plan->is_fed)
+		readers[0] = 0;
+	if (plan->feeds)
+		readers[rh_plan_top(plan)] = 1;
 }
 
 /* Its readers are the caller's to free. */
 static int find_facts(const struct rh_boundary_walk *walk, struct program_facts *out)
 {
-	*out = (struct program_facts){.lowest = walk->layers, .readers = rh_alloc((size_t)walk->layers + 1, sizeof *out->readers)};
+	*out = (struct program_facts){.lowest = walk->plan->owes_gradient ? -1 : walk->layers,
+	                              .readers = rh_alloc((size_t)walk->layers + 1, sizeof *out->readers)};
 	if (!out->readers)
 		return -ENOMEM;
 	for (size_t i = 0; i < walk->program->slots; i++) {
@@ -193,6 +199,25 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 	at.readers = 1;
 	if (!rc && slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER && slot->lo > facts->lowest)
 		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->lo);
+	/* what goes to another box */
+	if (!rc && rh_slot_gives_output(walk->plan, slot))
+		rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_ACTIVATION, slot->hi);
+	if (!rc && rh_slot_gives_gradient(walk->plan, slot))
+		rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_GRADIENT, 0);
+	return rc;
+}
+
+/* What comes from another box is written as the first slot begins that reads it. */
+static int walk_arrivals(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
+                         struct rh_boundary_touch at)
+{
+	int rc = 0;
+	at.readers = facts->readers[0];
+	if (rh_slot_takes_input(walk->plan, slot))
+		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, 0);
+	at.readers = 1;
+	if (!rc && rh_slot_takes_gradient(walk->plan, slot))
+		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->hi);
 	return rc;
 }
 
@@ -200,17 +225,18 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
 static int walk_slot(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot)
 {
 	struct rh_boundary_touch at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
-	int from_above = slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && slot->hi < walk->layers), rc = 0;
+	int from_above = rh_slot_reads_gradient(walk->plan, slot), reads = slot->lo > 0 || walk->plan->is_fed, rc = 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;
 	for (int64_t m = slot->first; !rc && m < slot->first + slot->count; m++) {
 		at.micro_batch = m + slot->step % walk->steps_held * walk->step_micro_batches;
-		if (slot->lo > 0)
+		rc = walk_arrivals(walk, facts, slot, at);
+		if (!rc && reads)
 			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
 			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
 		rc = rc ? rc : walk_outputs(walk, facts, slot, at);
-		if (!rc && slot->lo > 0)
+		if (!rc && reads)
 			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
 			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_GRADIENT, slot->hi);
@@ -251,7 +277,7 @@ static int open_books(const struct rh_boundary_walk *walk, const struct program_
                       struct rh_boundaries *books)
 {
 	int most = walk->plan->backward_stages + 2;
-	for (int l = 1; l < walk->layers; l++)
+	for (int l = 0; l <= walk->layers; l++)
 		most += facts->readers[l] > 0;
 	const struct rh_boundaries_options options = {
 	        .count = (int)(most * micro_batches), .layers = walk->layers, .micro_batches = micro_batches};

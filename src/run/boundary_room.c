@@ -165,7 +165,8 @@ int run_boundary_room(const struct rh_executor_options *options, struct run_boun
 	run_course_counts_free(&asking.course);
 	if (rc)
 		return rc;
-	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 ? spare : 0) : 0,
+	*out = (struct run_boundary_room){.count = asking.needed ? asking.needed + (int)(options->devices > 1 || options->boxes ? spare : 0)
+	                                                         : 0,
 	                                  .bytes_each = bytes};
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
 	int64_t rounded = rh_space_round(options->space, bytes);

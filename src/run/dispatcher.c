@@ -80,6 +80,10 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		else
 			dispatch_at(dispatcher, dispatcher->tail[lane])->next = dispatcher->taken;
 		dispatcher->tail[lane] = dispatcher->taken;
+		if (lowering->links >= 0 && lane >= lowering->links) {
+			dispatcher->left++;
+			dispatcher->left_of[place]++;
+		}
 		if (lanes->lane[lane].queue != RH_QUEUE_STREAM)
 			continue;
 		if (executor->boundaries.spool && is_boundary(command))
@@ -322,6 +326,12 @@ static int sleep_until_served(struct rh_executor *executor)
 	int rc = dispatcher_serve(executor, 0);
 	rc = rc ? rc : dispatcher_add_pieces(executor);
 	rc = rc ? rc : await_room(executor);
+	if (!rc && dispatcher_is_linked(executor)) {
+		rc = book_holds(executor);
+		rh_updater_pass(updater, executor->dispatcher.changes);
+		executor->dispatcher.is_due = 1;
+		return rc;
+	}
 	rc = rc ? rc : dispatcher_serve(executor, 1);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -377,6 +387,8 @@ static int run_once(struct rh_executor *executor)
 	int any = 0, rc = lower_more(executor);
 	if (!rc && executor->dispatcher.is_due)
 		rc = dispatcher_serve(executor, 0);
+	if (rc >= 0 && executor->lowering.links >= 0)
+		any = rc = dispatcher_serve_links(executor);
 	if (rc < 0)
 		return rc;
 	for (int d = 0; rc >= 0 && d < executor->options.devices; d++) {

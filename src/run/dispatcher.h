@@ -60,6 +60,13 @@ struct dispatch_slot {
 	int64_t taken, given; /* in all, from now on */
 };
 
+/* A lane's messages that the link has, oldest first: commands, and their numbers on the link. */
+enum { DISPATCH_MESSAGES = 16 };
+struct dispatch_link {
+	int64_t position[DISPATCH_MESSAGES], number[DISPATCH_MESSAGES];
+	int first, posted;
+};
+
 struct run_dispatcher {
 	struct dispatch_command *command;
 	size_t capacity;
@@ -74,7 +81,8 @@ struct run_dispatcher {
 	int64_t first_slot, present_slot; /* numbers */
 	int64_t *spooled;                 /* copies to and from the rings of NVMe, which are issued in their order */
 	size_t spools, spool_capacity, next_spool;
-	int64_t *read;            /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
+	int64_t *read; /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
+	struct dispatch_link link[LOWER_LINKS];
 	int64_t step;             /* of the command that is issued, or was last */
 	int is_ending;            /* the last step that was begun is being finished */
 	int is_due;               /* the optimizer is to be told something */

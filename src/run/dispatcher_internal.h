@@ -15,6 +15,11 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait) RH_MUST;
 /* The host's additions, once the device has sent what is added. */
 int dispatcher_add_pieces(struct rh_executor *executor) RH_MUST;
 
+/* dispatcher_link.c: messages to and from the boxes beside this one. 1: something was done; 0: nothing, for now; or a fault. And are there
+ * any that are not over? */
+int dispatcher_serve_links(struct rh_executor *executor) RH_MUST;
+int dispatcher_is_linked(const struct rh_executor *executor);
+
 /* dispatcher_buffers.c: whether there is a buffer for the boundary that a command sends; slots that are over are forgotten. */
 int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command);
 void dispatcher_forget_slots(struct run_dispatcher *dispatcher);

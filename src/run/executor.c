@@ -27,7 +27,8 @@ struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 	                            .train_micro_batches = options->train_micro_batches,
 	                            .train_round = options->train_round,
 	                            .infer_round = run_infer_round(options),
-	                            .window = options->window};
+	                            .window = options->window,
+	                            .boxes = options->boxes};
 }
 
 /* Elements of the embedding's sum that are brought down at once; 0 where it has a place in the store, or there is none. */

@@ -18,6 +18,7 @@
 #include "schedule/dispatch.h"
 
 struct rh_executor;
+struct rh_link;
 
 struct rh_executor_options {
 	const struct rh_model *model; /* all pointers are borrowed */
@@ -29,9 +30,12 @@ struct rh_executor_options {
 	int stale;                  /* a step lacks the update of the one before: optimizer_staleness, and the store has published copies */
 	struct rh_device *const *device;
 	int devices;
-	int registers;               /* devices may register host memory: room for a ring is planned, should they refuse */
-	int throttled_threads;       /* of the optimizer while a step's weights stream; 0: all */
-	int64_t train_micro_batches; /* the most in one training step; 0: none */
+	/* One of several boxes: the model is its part, the schedule orders units over boxes. NULL: this box alone. */
+	const struct rh_boxes *boxes;
+	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
+	int registers;                 /* devices may register host memory: room for a ring is planned, should they refuse */
+	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
+	int64_t train_micro_batches;   /* the most in one training step; 0: none */
 	int64_t train_round, infer_round;
 	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
 	 * wait for one another's buffers. */

@@ -102,6 +102,9 @@ static void make_lanes(struct lowering *to)
 	to->free = to->optimizer + 2 * blocks + 1;
 	for (int i = 0; rc >= 0 && i < devices * blocks; i++)
 		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, i / blocks, 0});
+	to->links = to->options->boxes ? to->free + devices * blocks : -1;
+	for (int i = 0; rc >= 0 && to->options->boxes && i < LOWER_LINKS; i++)
+		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = i % 2 ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES, .owner = i / 2});
 	to->rc = to->rc ? to->rc : rc < 0 ? rc : 0;
 }
 

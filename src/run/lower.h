@@ -92,6 +92,7 @@ struct lowering {
 	} * pending;                 /* of each lane: what its next command waits for */
 	int64_t *last;               /* of each lane */
 	int caller, optimizer, free; /* first lanes */
+	int links;                   /* likewise, by enum lower_link; -1: no other box */
 	struct lower_device *on;
 	struct lower_call call;
 	size_t next_slot;
@@ -161,6 +162,9 @@ struct lower_slot {
 	int64_t step;
 	int64_t weights; /* where its stage's begin in the room */
 };
+
+/* Lanes between this box and those beside it. */
+enum lower_link { LOWER_FROM_BELOW, LOWER_TO_BELOW, LOWER_FROM_ABOVE, LOWER_TO_ABOVE, LOWER_LINKS };
 
 static inline int lower_lane(int device, enum rh_stream stream)
 {

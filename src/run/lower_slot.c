@@ -95,6 +95,36 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	slot->on->boundary.freed[buffer] = slot->to->written[number] = lower_add(slot->to, &copy);
 }
 
+/* A boundary comes from the box beside this one, or, from the host's copy, goes there. */
+static struct rh_command message(struct micro *micro, enum rh_command_kind command_kind, enum lower_link link, enum rh_boundary_kind kind,
+                                 int layer)
+{
+	struct rh_command command = command_of(micro, command_kind, RH_STREAM_COMPUTE);
+	command.lane = micro->slot->to->links + (int)link;
+	command.lo = command.hi = layer;
+	command.block = (int)kind;
+	return command;
+}
+
+static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
+{
+	struct lowering *to = micro->slot->to;
+	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_FROM_BELOW : LOWER_FROM_ABOVE;
+	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, link, kind, layer);
+	command.to = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
+	to->written[command.to.number] = lower_add(to, &command);
+}
+
+static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
+{
+	struct lowering *to = micro->slot->to;
+	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_TO_ABOVE : LOWER_TO_BELOW;
+	struct rh_command command = message(micro, RH_COMMAND_SEND, link, kind, layer);
+	command.from = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
+	lower_await(to, command.lane, to->written[command.from.number], RH_WAIT_NEEDS);
+	lower_add(to, &command);
+}
+
 static void send_results(struct micro *micro, int buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
@@ -152,6 +182,8 @@ static void forward(struct micro *micro, int x)
 			slot->on->boundary.read[x] = made;
 		if (readers)
 			send(micro, buffer, made, RH_BOUNDARY_ACTIVATION, l);
+		if (l == hi && rh_slot_gives_output(options->plan, slot->slot))
+			give(micro, RH_BOUNDARY_ACTIVATION, l);
 		x = buffer; /* the next run of layers reads it, too */
 		from = l;
 	}
@@ -197,7 +229,7 @@ static void backward(struct micro *micro, int x)
 	struct lower_device *on = slot->on;
 	const struct rh_slot *of = slot->slot;
 	const struct rh_model *model = slot->to->options->model;
-	int fused = of->hi == model->layers, sends = of->lo > model->first_trained, result = -1, dx = -1;
+	int fused = !rh_slot_reads_gradient(slot->to->options->plan, of), sends = of->lo > model->first_trained, result = -1, dx = -1;
 	int above = fused ? -1 : fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
 	int64_t above_up = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_place saved = saved_place(micro), late = {.device = -1};
@@ -228,6 +260,8 @@ static void backward(struct micro *micro, int x)
 		send_results(micro, result, made);
 	if (sends)
 		send(micro, dx, made, RH_BOUNDARY_GRADIENT, of->lo);
+	if (rh_slot_gives_gradient(slot->to->options->plan, of))
+		give(micro, RH_BOUNDARY_GRADIENT, of->lo);
 	if (x >= 0)
 		on->boundary.read[x] = made;
 	if (above >= 0)
@@ -264,8 +298,12 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	struct micro micro = {
 	        .slot = slot, .number = in_step, .place = place, .shape = &to->batch[place].shape, .is_last = number == of->count - 1};
 	micro.boundary_bytes = rh_dtype_bytes(options->model->dtype, micro.shape->tokens * options->model->config->hidden_size);
-	int reads = of->lo > 0 && of->kind != RH_SLOT_WEIGHT_GRADIENT;
+	int reads = (of->lo > 0 || options->plan->is_fed) && of->kind != RH_SLOT_WEIGHT_GRADIENT;
 	input(&micro);
+	if (rh_slot_takes_input(options->plan, of))
+		receive(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
+	if (rh_slot_takes_gradient(options->plan, of))
+		receive(&micro, RH_BOUNDARY_GRADIENT, of->hi);
 	int x = reads ? fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo) : -1;
 	lower_await(to, lane_of(slot, RH_STREAM_COMPUTE), last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	if (of->kind == RH_SLOT_FORWARD)

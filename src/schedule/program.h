@@ -35,6 +35,32 @@ static inline int rh_slot_makes_gradients(const struct rh_slot *slot)
 	return slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER;
 }
 
+/* Does the slot read the gradient at its upper end? */
+static inline int rh_slot_reads_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+{
+	int is_below = slot->hi < rh_plan_top(cuts) || cuts->feeds;
+	return slot->kind == RH_SLOT_BACKWARD || (slot->kind == RH_SLOT_INPUT_GRADIENT && is_below);
+}
+/* Is the slot the first of its micro-batches to need what comes from another box: the input at layer 0; the gradient at the top? */
+static inline int rh_slot_takes_input(const struct rh_plan *cuts, const struct rh_slot *slot)
+{
+	return cuts->is_fed && slot->lo == 0 && slot->kind != RH_SLOT_WEIGHT_GRADIENT &&
+	       (slot->kind == RH_SLOT_FORWARD || !cuts->forward_stages);
+}
+static inline int rh_slot_takes_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+{
+	return cuts->feeds && slot->hi == rh_plan_top(cuts) && rh_slot_reads_gradient(cuts, slot);
+}
+/* Does it send its output, or its input's gradient, to another box? */
+static inline int rh_slot_gives_output(const struct rh_plan *cuts, const struct rh_slot *slot)
+{
+	return cuts->feeds && slot->hi == rh_plan_top(cuts) && slot->kind == RH_SLOT_FORWARD;
+}
+static inline int rh_slot_gives_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
+{
+	return cuts->owes_gradient && slot->lo == 0 && rh_slot_makes_gradients(slot) && slot->kind != RH_SLOT_WEIGHT_GRADIENT;
+}
+
 struct rh_program {
 	struct rh_slot *slot;
 	size_t slots, capacity; /* reused from step to step */

@@ -10,7 +10,9 @@
 #include "train/tensors.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* The run's rope_scaling as config.json would hold it: numbers, truth values and lists are what they look like, all else is a word. */
 static int scaling_json(const struct rh_list *pairs, json_t **out)
@@ -93,6 +95,24 @@ static int check_writable(const struct rh_session *session)
 	return rc;
 }
 
+/* Several boxes: from now on the model is this one's part. */
+static int join_boxes(struct rh_session *session)
+{
+	char line[80];
+	json_t *json = NULL;
+	int rc = rh_model_config_write(session->model_config, "float32", &json);
+	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
+	json_decref(json);
+	if (!text)
+		return rc ? rc : -ENOMEM;
+	snprintf(line, sizeof line, "config.json=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)));
+	free(text);
+	rc = rh_box_open(session->config, session->model->layers, line, &session->box);
+	if (!rc)
+		rh_model_keep(session->model, session->box.lo, session->box.hi);
+	return rc;
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -118,6 +138,8 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
+	if (!rc && trains && !out->machine && config->mode != RH_MODE_LOCAL)
+		rc = join_boxes(out);
 	if (rc)
 		rh_session_close(out);
 	return rc;
@@ -174,6 +196,8 @@ static int create_updater(struct rh_session *session)
 	struct rh_host_queue *queue = NULL;
 	int rc = device->ops->host_queue ? device->ops->host_queue(device, &queue) : 0;
 	rc = rc ? rc : rh_updater_create(session->store, queue, &session->updater);
+	if (!rc && rh_box_is_linked(&session->box))
+		rh_updater_is_of_several(session->updater);
 	if (!rc && !session->plan.bytes.host_devices)
 		rh_updater_weights_first(session->updater);
 	return rc;
@@ -281,6 +305,9 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	tell_nvme(session, work->train_steps);
 	struct rh_executor_options *options = &session->plan.options;
 	options->plan = &session->plan.stages;
+	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
+	options->below = session->box.below;
+	options->above = session->box.above;
 	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);
 	if (!rc)
 		rc = open_devices(session);
@@ -313,6 +340,7 @@ void rh_session_close(struct rh_session *session)
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);
 	rh_source_close(session->source);
+	rh_box_close(&session->box, 0);
 	rh_model_config_free(&session->own);
 	*session = (struct rh_session){0};
 }

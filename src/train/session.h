@@ -11,6 +11,7 @@
 #include "run/executor.h"
 #include "run/machine.h"
 #include "train/adapter.h"
+#include "train/box.h"
 
 /* A machine that is not this one, or this one in virtual time. */
 struct rh_session_machine {
@@ -31,6 +32,7 @@ struct rh_session {
 	int device_count;
 	int lora;
 	struct rh_adapter adapter; /* when lora */
+	struct rh_box box;         /* of several; the model is its part then */
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */

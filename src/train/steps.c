@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/minmax.h"
+#include "train/box_step.h"
 #include "train/disk_room.h"
 #include "train/evaluate.h"
 #include "train/lr.h"
@@ -146,7 +147,7 @@ static int evaluate(struct training *run, double epoch)
 }
 
 /* Fills the step's batches; returns their number. */
-static int64_t fill_step(struct training *run, int64_t step)
+static int64_t fill_own(struct training *run, int64_t step)
 {
 	int64_t epoch = step / run->data.steps_per_epoch, within = step % run->data.steps_per_epoch,
 	        first = step % run->held * run->micro_batches;
@@ -159,12 +160,19 @@ static int64_t fill_step(struct training *run, int64_t step)
 		if (rc)
 			return rc;
 		run->micro[m] = rh_micro_of(&run->batch[m]);
-		run->micro[m].loss = run->loss[first + m];
+		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
 		run->targets[first + m] = run->batch[m].trained;
 		flight->tokens += run->batch[m].tokens;
 		flight->trained += run->batch[m].trained;
 	}
 	return flight->count;
+}
+
+static int64_t fill_step(struct training *run, int64_t step)
+{
+	const struct rh_box *box = &run->session.box;
+	int64_t count = box->number ? 0 : fill_own(run, step);
+	return count < 0 || !rh_box_is_linked(box) ? count : box_share_step(run, step, count);
 }
 
 /* Per micro-batch, then in index order. */
@@ -381,7 +389,7 @@ static int pause_steps(struct training *run)
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
 	    lost = !rh_dir_bound_is_there();
-	run->stopping = (asked_to_stop && run->state.step < run->data.steps) || squeezed || bad ||
+	run->stopping = (run->asked && run->state.step < run->data.steps) || squeezed || bad ||
 	                lost; /* read once: a signal that comes later is for the next step */
 	if (!rc && run->stopping)
 		rc = rh_updater_flush(run->session.updater);
@@ -425,6 +433,9 @@ static int finish_one(struct training *run)
 	int64_t step = run->state.step, done = step + 1;
 	double norm = 0;
 	int rc = rh_executor_finish(run->session.executor);
+	run->asked = asked_to_stop;
+	if (!rc && rh_box_is_linked(&run->session.box))
+		rc = box_share_results(run, step, &run->asked);
 	if (rc)
 		return rc;
 	double loss = step_loss(run, step), computed = rh_clock_seconds();

@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "data/chat.h"
+#include "train/box_step.h"
 #include "train/disk_room.h"
 #include "train/forecast_bounded.h"
 #include "train/lr.h"
@@ -129,23 +130,32 @@ static void predict(struct training *run, const struct rh_workload *work, char *
 	rh_alloc_return_freed(); /* before the run reserves its own: a prediction of many stages takes tens of MiB */
 }
 
+/* What there is to do, which of several boxes the first knows. */
+static int find_work(struct training *run)
+{
+	int is_first = !rh_box_is_linked(&run->session.box) || !run->session.box.number;
+	int rc = is_first ? load_data(run) : 0;
+	if (!rc && is_first)
+		rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &run->work);
+	if (!rc && rh_box_is_linked(&run->session.box))
+		rc = box_share_run(run, &run->work);
+	run->work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
+	return rc;
+}
+
 static int start_session(struct training *run)
 {
-	struct rh_workload work;
-	int rc = rh_training_data_workload(run->config, &run->data, run->session.device_count, &work);
-	if (rc)
-		return rc;
-	work.train_steps = rh_max(0, run->data.steps - run->state.step); /* what a run writes to NVMe counts from the checkpoint */
 	char why[RH_ERROR_LINE] = "", line[RH_ERROR_LINE];
-	predict(run, &work, why);
-	rc = rh_session_start(&run->session, &work);
+	if (!rh_box_is_linked(&run->session.box))
+		predict(run, &run->work, why);
+	int rc = rh_session_start(&run->session, &run->work);
 	if (rc == RH_DOES_NOT_FIT) { /* then the prediction's fault is this one */
 		snprintf(line, sizeof line, "%s", rh_error(rc));
 		return rh_fail(rc, "%s; roundhouse plan with the same configuration lists what would fit", line);
 	}
 	if (!rc && *why)
 		rh_note("no prediction of this run's speed: %s", why);
-	return rc ? rc : reserve_batches(run, &work);
+	return rc ? rc : reserve_batches(run, &run->work);
 }
 
 /* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */
@@ -281,7 +291,7 @@ static int prepare(struct training *run, char **checkpoint)
 	if (!rc)
 		rc = rh_session_load_tokenizer(&run->session);
 	if (!rc)
-		rc = load_data(run);
+		rc = find_work(run);
 	if (!rc)
 		rc = best_check(run);
 	if (!rc && *checkpoint)
@@ -342,6 +352,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 			rc = finish(&run);
 	}
 out:
+	if (rc)
+		rh_box_close(&run.session.box, rc); /* before the memory that its messages are in */
 	close_run(&run);
 	rh_free(checkpoint);
 	return rc;

@@ -26,6 +26,7 @@ struct training {
 	const struct rh_config *config;
 	struct rh_session session;
 	struct rh_training_data data;
+	struct rh_workload work;                /* of the session */
 	struct rh_chat_template *chat;          /* the named one; NULL: the base's own, or no conversations */
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
@@ -48,6 +49,7 @@ struct training {
 	int64_t room_at_start; /* bytes that control groups left when all was reserved */
 	int output;            /* descriptor of output_dir, which is this run's own while it is open; -1: there is none yet */
 	int nothing_left;      /* the checkpoint stands at the last step, and output_dir holds its result */
+	int asked;             /* to stop: this box by a signal, or any of several */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	int stopped_early;     /* evaluations got no better: the run is over */
 	int64_t saves;

@@ -27,7 +27,11 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                           {&x.schedule, &y.schedule},
 	                           {&x.optim_args, &y.optim_args},
 	                           {&x.prompt, &y.prompt},
-	                           {&x.link_identity, &y.link_identity}};
+	                           {&x.link_identity, &y.link_identity},
+	                           {&x.link_below, &y.link_below},
+	                           {&x.link_above, &y.link_above},
+	                           {&x.link_peer_below, &y.link_peer_below},
+	                           {&x.link_peer_above, &y.link_peer_above}};
 	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
 		same_text(*texts[i][0], *texts[i][1]);
 		*texts[i][0] = *texts[i][1] = NULL;
@@ -37,7 +41,8 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                                    {&x.validation_file, &y.validation_file},
 	                                    {&x.data_columns, &y.data_columns},
 	                                    {&x.data_weights, &y.data_weights},
-	                                    {&x.rope_scaling, &y.rope_scaling}};
+	                                    {&x.rope_scaling, &y.rope_scaling},
+	                                    {&x.box_cuts, &y.box_cuts}};
 	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
 		assert_int_equal(lists[l][0]->count, lists[l][1]->count);
 		for (size_t i = 0; i < lists[l][0]->count; i++)

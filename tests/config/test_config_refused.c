@@ -12,8 +12,8 @@ static void test_load_unknown_and_repeated_keys_are_refused(void **state)
 	refused("evaluation_strategy: 'no'\n", NULL, "here it is eval_strategy");
 	refused("epochs: 1\n", NULL, "here it is num_train_epochs");
 	refused("batch_size: 1\n", NULL, "here it is per_device_train_batch_size");
-	refused("modl: 1\n", NULL, "the nearest known one is model_name_or_path");
-	refused("model: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("modl_name: 1\n", NULL, "the nearest known one is model_name_or_path");
+	refused("model: 1\n", NULL, "model_name_or_path");
 	refused("lr: 1\n", NULL, "here it is learning_rate");
 	refused("dev: 1\n", NULL, "the nearest known one is device");
 	refused("sede: 1\n", NULL, "the nearest known one is seed");
@@ -138,7 +138,7 @@ static void test_load_names_no_key_that_was_not_meant(void **state)
 	(void)state;
 	refused("zork: 1\n", NULL, "unknown key 'zork'; `roundhouse train --help` lists all");
 	refused("stage: 1\n", NULL, "unknown key 'stage'; `roundhouse train --help` lists all"); /* not state_layout */
-	refused("modl: x\n", NULL, "the nearest known one is model_name_or_path");
+	refused("modl_name: x\n", NULL, "the nearest known one is model_name_or_path");
 	refused("xyzzy_plugh_quux: 1\n", NULL, "`roundhouse train --help` lists all");
 	refused_by("generate", NULL, "--temprature 1", "the nearest known one is temperature");
 	refused_by("generate", NULL, "--lerning_rate 1", "`roundhouse generate --help` lists all");

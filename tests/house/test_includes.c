@@ -1,15 +1,16 @@
 /* The rooms and who may include whom (only to the right), and what the pure and the portable rooms keep out of. */
 #include "tree.h"
 
-enum { RANKS = 11, ROOMS_MAX = 5 };
+enum { RANKS = 12, ROOMS_MAX = 5 };
 
-/* cli > train > plan > run, data, ckpt, link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda > device >
+/* cli > train > plan > run, data, ckpt > link > schedule, token > partition, offload > model > device/cpu, device/sim, cuda > device >
  * config, observe > core: a room includes itself and what stands in a later row. */
 static const char *const ranks[RANKS][ROOMS_MAX] = {
         {"cli"},
         {"train"},
         {"plan"},
-        {"run", "data", "ckpt", "link"},
+        {"run", "data", "ckpt"},
+        {"link"},
         {"schedule", "token"},
         {"partition", "offload"},
         {"model"},

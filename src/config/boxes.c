@@ -1,0 +1,121 @@
+/* The keys of several boxes: which one this is, and what does not go together with it. */
+#include "config/config_internal.h"
+
+#include "core/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct asking {
+	struct rh_config *config;
+	const struct config_entry *const *given;
+};
+
+static const struct config_entry *given(const struct asking *at, const char *name)
+{
+	const struct config_entry *entry = at->given[config_key_find(name)];
+	return entry && entry->kind != VALUE_NULL ? entry : NULL;
+}
+
+/* A whole number from the environment; -1: it is not there, or none. */
+static int64_t from_environment(const char *name)
+{
+	const char *text = getenv(name);
+	int64_t value;
+	return text && !config_parse_integer(text, &value) ? value : -1;
+}
+
+/* What started this process on several boxes at once counts them from 0. */
+static void ask_launchers(struct rh_config *config)
+{
+	static const char *const names[][2] = {
+	        {"RANK", "WORLD_SIZE"}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		int64_t rank = from_environment(names[i][0]), boxes = from_environment(names[i][1]);
+		if (rank < 0 || boxes < 2)
+			continue;
+		config->box = config->box ? config->box : rank + 1;
+		config->boxes = config->boxes ? config->boxes : boxes;
+		return;
+	}
+}
+
+static int check_cuts(const struct asking *at)
+{
+	const struct rh_list *cuts = &at->config->box_cuts;
+	int64_t before = 0, cut = 0;
+	if (cuts->count && (int64_t)cuts->count != at->config->boxes - 1)
+		return config_entry_fail(given(at, "box_cuts"), "%zu layers for %lld boxes; name the first layer of each box but the first",
+		                         cuts->count, (long long)at->config->boxes);
+	for (size_t i = 0; i < cuts->count; i++, before = cut)
+		if (config_parse_integer(cuts->item[i], &cut) || cut <= before)
+			return config_entry_fail(given(at, "box_cuts"), "'%s' is not a layer's number above the one before it",
+			                         config_show(cuts->item[i]).text);
+	return 0;
+}
+
+static int check_neighbours(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	const struct {
+		const char *key, *text;
+		int is_there, box;
+	} sides[] = {{"link_below", config->link_below, config->box > 1, (int)config->box - 1},
+	             {"link_above", config->link_above, config->box < config->boxes, (int)config->box + 1}};
+	for (int i = 0; i < 2; i++) {
+		if (sides[i].is_there && !sides[i].text)
+			return rh_fail(-EINVAL,
+			               "%s: box %lld of %lld is linked with box %d; write HOST:PORT, or listen:PORT to wait for it",
+			               sides[i].key, (long long)config->box, (long long)config->boxes, sides[i].box);
+		if (!sides[i].is_there && sides[i].text)
+			return config_entry_fail(given(at, sides[i].key), "box %lld of %lld has no neighbour there; remove it",
+			                         (long long)config->box, (long long)config->boxes);
+	}
+	return 0;
+}
+
+/* What the pipeline of boxes cannot do yet. */
+static int check_rest(const struct asking *at)
+{
+	const struct rh_config *config = at->config;
+	if (config->optimizer_staleness)
+		return config_entry_fail(given(at, "optimizer_staleness"), "mode sync-pp computes what one box would: leave it 0");
+	if (config->eval_strategy != RH_WHEN_NO)
+		return config_entry_fail(given(at, "eval_strategy"),
+		                         "several boxes do not evaluate yet: write no, and run eval on the result");
+	if (config->spill & (RH_SPILL_ACTIVATIONS | RH_SPILL_AUTO))
+		return config_entry_fail(given(at, "spill"),
+		                         "several boxes keep activations in memory: name the others, without activations");
+	if (config->forward_cut_count >= 0 || config->backward_cut_count >= 0)
+		return config_entry_fail(given(at, config->forward_cut_count >= 0 ? "forward_cuts" : "backward_cuts"),
+		                         "each of several boxes cuts its own layers; box_cuts says which these are");
+	return 0;
+}
+
+int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *entries)
+{
+	struct asking at = {&draft->config, entries};
+	struct rh_config *config = at.config;
+	static const char *const idle[] = {"boxes", "box", "link_below", "link_above", "link_peer_below", "link_peer_above", "box_cuts"};
+	size_t keys = sizeof idle / sizeof *idle - (config->box_cuts.count ? 0 : 1); /* an empty list is the default */
+	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < keys; i++)
+		if (given(&at, idle[i]))
+			return config_entry_fail(given(&at, idle[i]), "has no effect in mode local; write mode: sync-pp, or remove it");
+	if (config->mode == RH_MODE_LOCAL)
+		return 0;
+	ask_launchers(config);
+	if (!config->boxes || !config->box)
+		return rh_fail(-EINVAL, "mode sync-pp needs boxes (how many there are) and box (which one this is, from 1)");
+	if (config->box > config->boxes)
+		return config_entry_fail(given(&at, "box"), "%lld of %lld boxes: count from 1", (long long)config->box,
+		                         (long long)config->boxes);
+	if (!given(&at, "schedule")) { /* within a box it would be RoundPipe */
+		rh_free(config->schedule);
+		config->schedule = rh_strdup("1f1b");
+		if (!config->schedule)
+			return -ENOMEM;
+	}
+	int rc = check_cuts(&at);
+	rc = rc ? rc : check_neighbours(&at);
+	return rc ? rc : check_rest(&at);
+}

@@ -1,0 +1,143 @@
+/* Lanes to and from the boxes beside this one: messages posted in the order of a lane, done as the link says. */
+#include "run/dispatcher_internal.h"
+
+#include "link/link.h"
+
+static struct rh_link *link_of(const struct rh_executor *executor, int which)
+{
+	const struct rh_executor_options *options = &executor->options;
+	return which == LOWER_FROM_BELOW || which == LOWER_TO_BELOW ? options->below : options->above;
+}
+
+static int receives(int which)
+{
+	return which == LOWER_FROM_BELOW || which == LOWER_FROM_ABOVE;
+}
+
+/* The same at both ends, whatever their layers' numbers. */
+static uint64_t tag_of(const struct rh_command *command)
+{
+	enum { MICRO_BATCHES = 1 << 24 };
+	return (uint64_t)1 << 63 | (uint64_t)command->step * 2 * MICRO_BATCHES | (uint64_t)command->micro_batch * 2 |
+	       (uint64_t)command->block;
+}
+
+/* Has the device's stream reached the command? */
+static int is_reached(struct rh_executor *executor, int64_t position)
+{
+	struct rh_event *event;
+	int64_t sequence;
+	if (position < executor->dispatcher.first)
+		return 1;
+	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
+	int rc = issue_event(executor, command, &event, &sequence);
+	return rc ? rc : event->ops->event_query(event);
+}
+
+/* A buffer whose last readers are through with it. 1: *out is the command's; 0: not yet. */
+static int take_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
+{
+	struct rh_boundaries *boundaries = &executor->boundaries;
+	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
+	int devices = executor->options.devices, rc = 1;
+	if (!dispatcher_has_buffer(executor, command))
+		return 0;
+	int64_t *read = &executor->dispatcher.read[boundaries->queue[boundaries->head] * devices];
+	for (int d = 0; rc > 0 && d < devices; d++)
+		rc = is_reached(executor, read[d]);
+	if (rc <= 0)
+		return rc;
+	for (int d = 0; d < devices; d++)
+		read[d] = LOWER_NEVER;
+	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
+	rc = rh_boundary_acquire(boundaries, kind, command->lo, run_place(executor, command), readers, out);
+	dispatcher_count_buffer(executor, command, 1, 0);
+	return rc ? rc : 1;
+}
+
+/* What the device sends has to be there. */
+static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
+{
+	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	int rc = 1;
+	for (int i = 0; rc > 0 && i < command->waits; i++)
+		rc = is_reached(executor, lanes->wait[command->first_wait + i]);
+	if (rc <= 0)
+		return rc;
+	rc = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command), out);
+	return rc ? rc : 1;
+}
+
+/* 1: the lane's next message is posted. */
+static int post(struct rh_executor *executor, int which)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	struct dispatch_link *link = &dispatcher->link[which];
+	struct rh_boundary_buffer *buffer;
+	int lane = executor->lowering.links + which;
+	if (dispatcher->head[lane] < 0 || link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(executor, lane))
+		return 0;
+	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]);
+	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, command->tokens * executor->options.model->config->hidden_size);
+	struct rh_link *end = link_of(executor, which);
+	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
+	if (rc <= 0)
+		return rc;
+	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer->memory, bytes)
+	                     : rh_link_send(end, tag_of(command), buffer->memory, bytes);
+	if (rc)
+		return rc;
+	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;
+	link->position[at] = command->position;
+	link->number[at] = receives(which) ? end->receives : end->sends;
+	dispatcher_advance(dispatcher, lane);
+	return 1;
+}
+
+/* 1: the lane's oldest message is over. */
+static int finish(struct rh_executor *executor, int which, const struct rh_link_progress *progress)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	struct dispatch_link *link = &dispatcher->link[which];
+	if (!link->posted || link->number[link->first] > (receives(which) ? progress->received : progress->sent))
+		return 0;
+	int64_t position = link->position[link->first];
+	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
+	struct dispatch_command *at = dispatch_at(dispatcher, position);
+	link->first = (link->first + 1) % DISPATCH_MESSAGES;
+	link->posted--;
+	at->sequence = 1;
+	dispatcher->left--;
+	dispatcher->left_of[at->place]--;
+	if (receives(which))
+		return 1;
+	rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
+	dispatcher_count_buffer(executor, command, 0, 1);
+	return 1;
+}
+
+int dispatcher_is_linked(const struct rh_executor *executor)
+{
+	const struct run_dispatcher *dispatcher = &executor->dispatcher;
+	int is = 0;
+	for (int which = 0; executor->lowering.links >= 0 && which < LOWER_LINKS; which++)
+		is |= dispatcher->link[which].posted || dispatcher->head[executor->lowering.links + which] >= 0;
+	return is;
+}
+
+int dispatcher_serve_links(struct rh_executor *executor)
+{
+	int any = 0, rc = 0;
+	for (int which = 0; rc >= 0 && executor->lowering.links >= 0 && which < LOWER_LINKS; which++) {
+		struct rh_link *link = link_of(executor, which);
+		struct rh_link_progress progress;
+		rc = link ? link->ops->progress(link, &progress) : 0;
+		while (!rc && link && finish(executor, which, &progress))
+			any = 1;
+		while (!rc && link && (rc = post(executor, which)) > 0) {
+			any = 1;
+			rc = 0;
+		}
+	}
+	return rc < 0 ? rc : any;
+}

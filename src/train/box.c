@@ -1,0 +1,168 @@
+#include "train/box.h"
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "link/identity.h"
+#include "link/tcp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A message on its way: `number` of its link. */
+struct rh_box_letter {
+	struct rh_box_letter *next;
+	const struct rh_link *link;
+	int64_t number;
+	char bytes[];
+};
+
+int rh_box_cuts(const struct rh_config *config, int layers, int *first)
+{
+	int boxes = (int)config->boxes;
+	if (layers < boxes)
+		return rh_fail(-EINVAL, "boxes: %d for %d layers; each holds one at least", boxes, layers);
+	for (int k = 0; k <= boxes; k++) {
+		const char *cut = k && k < boxes && config->box_cuts.count ? config->box_cuts.item[k - 1] : NULL;
+		first[k] = cut ? atoi(cut) : (int)((int64_t)layers * k / boxes);
+	}
+	if (first[boxes - 1] >= layers)
+		return rh_fail(-EINVAL, "box_cuts: %d is not a layer of this model; they are 0 (embedding) to %d (head)", first[boxes - 1],
+		               layers - 1);
+	return 0;
+}
+
+static int open_link(const struct rh_config *config, const char *address, const char *peer, const char *greeting, struct rh_link **out)
+{
+	static const char listen[] = "listen:";
+	int listens = !strncmp(address, listen, sizeof listen - 1);
+	const struct rh_tcp_options options = {
+	        .address = address + (listens ? sizeof listen - 1 : 0),
+	        .listens = listens,
+	        .identity = peer ? config->link_identity : NULL,
+	        .peer = peer,
+	        .greeting = greeting,
+	        .messages = RH_BOX_MESSAGES,
+	        .timing = {.timeout_ns = (int64_t)(config->link_timeout * 1e9), .give_up_ns = (int64_t)(config->link_give_up * 1e9)}};
+	return rh_tcp_open(&options, out);
+}
+
+/* Both ends greet alike, so both name the same link by its lower box. */
+static int greeting_of(const struct rh_config *config, const char *model, int lower, struct rh_text *out)
+{
+	int rc = rh_text_printf(out, "boxes linked=%d and %d\n%s", lower + 1, lower + 2, model);
+	return rc ? rc : rh_config_print_shared(config, out);
+}
+
+/* A byte each way: both ends are there, and greet alike. */
+static int await_neighbour(struct rh_box *box, struct rh_link *link)
+{
+	char hello = 1, theirs;
+	if (!link)
+		return 0;
+	int rc = rh_link_receive(link, 0, &theirs, 1);
+	rc = rc ? rc : rh_box_give(box, link, 0, &hello, 1);
+	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
+}
+
+int rh_box_open(const struct rh_config *config, int layers, const char *model, struct rh_box *out)
+{
+	struct rh_text below = {0}, above = {0};
+	int number = (int)config->box - 1, boxes = (int)config->boxes;
+	int *first = rh_alloc((size_t)boxes + 1, sizeof *first);
+	*out = (struct rh_box){.boxes = boxes, .number = number};
+	int rc = first ? rh_box_cuts(config, layers, first) : -ENOMEM;
+	if (!rc) {
+		out->lo = first[number];
+		out->hi = first[number + 1];
+		rc = greeting_of(config, model, number - 1, &below);
+	}
+	rc = rc ? rc : greeting_of(config, model, number, &above);
+	if (!rc && number)
+		rc = open_link(config, config->link_below, config->link_peer_below, below.bytes, &out->below);
+	if (!rc && number + 1 < boxes)
+		rc = open_link(config, config->link_above, config->link_peer_above, above.bytes, &out->above);
+	if (!rc)
+		rh_note("box %d of %d: layers %d to %d; waiting for its neighbour%s", number + 1, boxes, out->lo, out->hi - 1,
+		        out->below && out->above ? "s" : "");
+	rc = rc ? rc : await_neighbour(out, out->below);
+	rc = rc ? rc : await_neighbour(out, out->above);
+	rh_text_free(&below);
+	rh_text_free(&above);
+	rh_free(first);
+	if (rc)
+		rh_box_close(out, rc);
+	return rc;
+}
+
+/* Letters of the link that the peer has. */
+static int forget_letters(struct rh_box *box, struct rh_link *link)
+{
+	struct rh_link_progress progress;
+	int rc = link->ops->progress(link, &progress);
+	for (struct rh_box_letter **at = &box->letter, *letter; !rc && (letter = *at);) {
+		if (letter->link != link || letter->number > progress.sent) {
+			at = &letter->next;
+			continue;
+		}
+		*at = letter->next;
+		rh_free(letter);
+	}
+	return rc;
+}
+
+void rh_box_close(struct rh_box *box, int rc)
+{
+	struct rh_link *const links[] = {box->below, box->above};
+	char line[RH_ERROR_LINE];
+	snprintf(line, sizeof line, "%s", rc ? rh_error(rc) : "");
+	for (int i = 0; i < 2; i++) {
+		if (links[i] && rc)
+			links[i]->ops->abort(links[i], line);
+		else if (links[i] && links[i]->ops->wait(links[i], links[i]->sends, 0))
+			rh_error_clear(); /* the peer is gone: it has all that it wants */
+		rh_link_close(links[i]);
+	}
+	for (struct rh_box_letter *letter = box->letter, *next; letter; letter = next) {
+		next = letter->next;
+		rh_free(letter);
+	}
+	if (rc)
+		(void)!rh_fail(rc, "%s", line);
+	*box = (struct rh_box){0};
+}
+
+int rh_box_take(struct rh_link *link, uint64_t tag, void *bytes, int64_t size)
+{
+	if (!link || !size)
+		return 0;
+	int rc = rh_link_receive(link, tag, bytes, size);
+	return rc ? rc : link->ops->wait(link, 0, link->receives);
+}
+
+int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const void *bytes, int64_t size)
+{
+	if (!link || !size)
+		return 0;
+	int rc = forget_letters(box, link);
+	struct rh_box_letter *letter = rc ? NULL : rh_alloc(1, sizeof *letter + (size_t)size);
+	if (!letter)
+		return rc ? rc : -ENOMEM;
+	memcpy(letter->bytes, bytes, (size_t)size);
+	*letter = (struct rh_box_letter){.next = box->letter, .link = link, .number = link->sends + 1};
+	box->letter = letter;
+	return rh_link_send(link, tag, letter->bytes, size);
+}
+
+int rh_box_pass_up(struct rh_box *box, uint64_t tag, void *bytes, int64_t size)
+{
+	int rc = rh_box_take(box->below, tag, bytes, size);
+	return rc ? rc : rh_box_give(box, box->above, tag, bytes, size);
+}
+
+int rh_box_pass_down(struct rh_box *box, uint64_t tag, void *bytes, int64_t size)
+{
+	int rc = rh_box_take(box->above, tag, bytes, size);
+	return rc ? rc : rh_box_give(box, box->below, tag, bytes, size);
+}

@@ -1,0 +1,50 @@
+/* This box among several that train one model together (mode: sync-pp): its layers, its neighbours, and what boxes tell each other beside
+ * the activations and gradients that the executor passes on.
+ *
+ * Box 0 holds the lowest layers and has the data. What it tells goes up from box to box, results come down; each message has its place in
+ * the order of a step, which is the same at both ends of a link:
+ *
+ *   up    the step's micro-batches
+ *         activations, by the executor;     down: their gradients
+ *   up    squares of the gradients, added box by box
+ *   down  their norm, and the losses that the last box has */
+#ifndef RH_TRAIN_BOX_H
+#define RH_TRAIN_BOX_H
+
+#include "config/config.h"
+#include "link/link.h"
+
+struct rh_box {
+	int boxes, number;             /* from 0 */
+	int lo, hi;                    /* its layers of the whole model */
+	struct rh_link *below, *above; /* NULL: there is no box */
+	struct rh_box_letter *letter;  /* sent, and not acknowledged yet */
+};
+
+/* Messages that a link takes at once, the executor's among them. */
+enum { RH_BOX_MESSAGES = 64 };
+
+/* The layers of each box by the configuration: first[k] is the first of box k, first[boxes] = layers. -EINVAL: box_cuts, or too few
+ * layers. */
+int rh_box_cuts(const struct rh_config *config, int layers, int *first) RH_MUST;
+
+/* Opens the links and waits for the neighbours, who must agree in configuration and in `model` (name=value lines). `layers`: of the whole
+ * model. */
+int rh_box_open(const struct rh_config *config, int layers, const char *model, struct rh_box *out) RH_MUST;
+/* rc: 0, or the fault that the run ends with, of which the neighbours are told. */
+void rh_box_close(struct rh_box *box, int rc);
+
+/* One of several? Boxes of other modes have boxes 0. */
+static inline int rh_box_is_linked(const struct rh_box *box)
+{
+	return box->boxes > 1;
+}
+
+/* What box 0 has goes to all others; or what the last box has. All boxes call it with the same size. */
+int rh_box_pass_up(struct rh_box *box, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+int rh_box_pass_down(struct rh_box *box, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+/* From the box below, or above, and to it: nothing where there is none. What is sent is copied. */
+int rh_box_take(struct rh_link *link, uint64_t tag, void *bytes, int64_t size) RH_MUST;
+int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
+
+#endif

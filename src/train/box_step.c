@@ -1,0 +1,213 @@
+#include "train/box_step.h"
+
+#include "core/alloc.h"
+#include "core/minmax.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
+enum message { RUN, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
+
+static uint64_t tag_of(int64_t step, enum message message)
+{
+	return (uint64_t)(step + 1) * MESSAGES + (uint64_t)message;
+}
+
+/* All in 64 bits, whatever a box's compiler makes of structs. */
+struct run_facts {
+	int64_t steps, steps_per_epoch, rows, tokens, warmup, save_every;
+	int64_t micro_tokens, micro_documents, micro_longest, micro_head_rows, micro_batches, train_steps;
+};
+
+int box_share_run(struct training *run, struct rh_workload *work)
+{
+	struct run_facts facts = {.steps = run->data.steps,
+	                          .steps_per_epoch = run->data.steps_per_epoch,
+	                          .rows = run->data.train.rows,
+	                          .tokens = run->data.train.tokens,
+	                          .warmup = run->warmup,
+	                          .save_every = run->save_every,
+	                          .micro_tokens = work->train.tokens,
+	                          .micro_documents = work->train.documents,
+	                          .micro_longest = work->train.longest,
+	                          .micro_head_rows = work->train.head_rows,
+	                          .micro_batches = work->train_micro_batches};
+	int rc = rh_box_pass_up(&run->session.box, tag_of(-1, RUN), &facts, sizeof facts);
+	if (rc || !run->session.box.number)
+		return rc;
+	run->data.steps = facts.steps;
+	run->data.steps_per_epoch = facts.steps_per_epoch;
+	run->data.train.rows = facts.rows;
+	run->data.train.tokens = facts.tokens;
+	run->warmup = facts.warmup;
+	run->save_every = facts.save_every;
+	*work = (struct rh_workload){.train = {.tokens = facts.micro_tokens,
+	                                       .documents = facts.micro_documents,
+	                                       .longest = facts.micro_longest,
+	                                       .head_rows = facts.micro_head_rows},
+	                             .train_micro_batches = facts.micro_batches};
+	return 0;
+}
+
+/* A micro-batch's arrays of 32-bit integers, one after the other. */
+enum { ARRAYS = 5 };
+struct array {
+	int32_t *item;
+	int64_t items;
+};
+
+static struct array array_of(const struct rh_batch *batch, int which)
+{
+	const struct array all[ARRAYS] = {{batch->ids, batch->tokens},
+	                                  {batch->position, batch->tokens},
+	                                  {batch->start, batch->documents + 1},
+	                                  {batch->head_row, batch->trained},
+	                                  {batch->target, batch->trained}};
+	return all[which];
+}
+
+static int64_t bytes_of(const struct rh_batch *batch, int64_t count)
+{
+	int64_t bytes = 0;
+	for (int64_t m = 0; m < count; m++)
+		for (int i = 0; i < ARRAYS; i++)
+			bytes += array_of(&batch[m], i).items * (int64_t)sizeof(int32_t);
+	return bytes;
+}
+
+/* Between the batches and a message. */
+static void pack(const struct rh_batch *batch, int64_t count, char *message, int is_out)
+{
+	for (int64_t m = 0; m < count; m++)
+		for (int i = 0; i < ARRAYS; i++) {
+			struct array array = array_of(&batch[m], i);
+			size_t bytes = (size_t)array.items * sizeof *array.item;
+			if (is_out)
+				memcpy(message, array.item, bytes);
+			else
+				memcpy(array.item, message, bytes);
+			message += bytes;
+		}
+}
+
+/* Of each micro-batch: tokens, documents, longest, trained. */
+enum { SHAPE = 4 };
+
+static int share_shapes(struct training *run, int64_t step, int64_t *count)
+{
+	int64_t items = 1 + SHAPE * run->micro_batches;
+	int64_t *shapes = rh_alloc((size_t)items, sizeof *shapes);
+	if (!shapes)
+		return -ENOMEM;
+	shapes[0] = *count;
+	for (int64_t m = 0; !run->session.box.number && m < *count; m++) {
+		const struct rh_batch *batch = &run->batch[m];
+		const int64_t shape[SHAPE] = {batch->tokens, batch->documents, batch->longest, batch->trained};
+		memcpy(shapes + 1 + SHAPE * m, shape, sizeof shape);
+	}
+	int rc = rh_box_pass_up(&run->session.box, tag_of(step, SHAPES), shapes, items * (int64_t)sizeof *shapes);
+	if (!rc && (shapes[0] < 0 || shapes[0] > run->micro_batches))
+		rc = rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches in a step of at most %lld", (long long)shapes[0],
+		             (long long)run->micro_batches);
+	*count = shapes[0];
+	for (int64_t m = 0; !rc && run->session.box.number && m < *count; m++) {
+		struct rh_batch *batch = &run->batch[m];
+		const int64_t *shape = shapes + 1 + SHAPE * m;
+		batch->tokens = shape[0];
+		batch->documents = shape[1];
+		batch->longest = shape[2];
+		batch->trained = shape[3];
+		rc = rh_batch_has_room(batch) ? 0 : rh_fail(-EPROTO, "box 1 speaks of a micro-batch that is larger than it said");
+	}
+	rh_free(shapes);
+	return rc;
+}
+
+static int share_batches(struct training *run, int64_t step, int64_t count)
+{
+	int64_t bytes = bytes_of(run->batch, count);
+	char *message = rh_alloc((size_t)rh_max(bytes, 1), 1);
+	int is_first = !run->session.box.number;
+	if (!message)
+		return -ENOMEM;
+	if (is_first)
+		pack(run->batch, count, message, 1);
+	int rc = rh_box_pass_up(&run->session.box, tag_of(step, BATCHES), message, bytes);
+	if (!rc && !is_first)
+		pack(run->batch, count, message, 0);
+	for (int64_t m = 0; !rc && !is_first && m < count; m++)
+		if (!rh_batch_is_sound(&run->batch[m], run->session.model_config->vocab_size))
+			rc = rh_fail(-EPROTO, "micro-batch %lld of step %lld from box 1 is not one of this model's", (long long)m,
+			             (long long)step);
+	rh_free(message);
+	return rc;
+}
+
+int64_t box_share_step(struct training *run, int64_t step, int64_t count)
+{
+	int rc = share_shapes(run, step, &count);
+	rc = rc || !count ? rc : share_batches(run, step, count);
+	if (rc || !run->session.box.number)
+		return rc ? rc : count;
+	int64_t first = step % run->held * run->micro_batches;
+	struct train_step *flight = &run->flight[step % run->held];
+	*flight = (struct train_step){.count = count};
+	for (int64_t m = 0; m < count; m++) {
+		run->micro[m] = rh_micro_of(&run->batch[m]);
+		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
+		run->targets[first + m] = run->batch[m].trained;
+		flight->tokens += run->batch[m].tokens;
+		flight->trained += run->batch[m].trained;
+	}
+	return count;
+}
+
+/* From the lowest box to the highest: each adds its own, tensor by tensor, to what those below have. */
+struct squares {
+	double sum;
+	int64_t stopping;
+};
+
+/* Then down again, with the losses behind it. */
+struct results {
+	double norm;
+	int64_t stopping;
+};
+
+static int share_losses(struct training *run, int64_t step, struct results *results)
+{
+	const struct train_step *flight = &run->flight[step % run->held];
+	int64_t first = step % run->held * run->micro_batches, at = sizeof *results;
+	int64_t bytes = at + flight->trained * (int64_t)sizeof(float);
+	char *message = rh_alloc((size_t)bytes, 1);
+	if (!message)
+		return -ENOMEM;
+	memcpy(message, results, sizeof *results);
+	for (int64_t m = first; m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
+		memcpy(message + at, run->loss[m], (size_t)run->targets[m] * sizeof(float));
+	int rc = rh_box_pass_down(&run->session.box, tag_of(step, RESULTS), message, bytes);
+	memcpy(results, message, sizeof *results);
+	at = sizeof *results;
+	for (int64_t m = first; !rc && m < first + flight->count; at += run->targets[m++] * (int64_t)sizeof(float))
+		memcpy(run->loss[m], message + at, (size_t)run->targets[m] * sizeof(float));
+	rh_free(message);
+	return rc;
+}
+
+int box_share_results(struct training *run, int64_t step, int *stopping)
+{
+	struct rh_box *box = &run->session.box;
+	struct squares squares = {.stopping = 0};
+	int rc = rh_box_take(box->below, tag_of(step, SQUARES), &squares, sizeof squares);
+	squares.stopping |= *stopping;
+	rc = rc ? rc : rh_updater_add_squares(run->session.updater, &squares.sum);
+	rc = rc ? rc : rh_box_give(box, box->above, tag_of(step, SQUARES), &squares, sizeof squares);
+	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping}; /* of the last box alone */
+	rc = rc ? rc : share_losses(run, step, &results);
+	if (rc)
+		return rc;
+	*stopping = results.stopping != 0;
+	rh_updater_give_norm(run->session.updater, results.norm);
+	return 0;
+}

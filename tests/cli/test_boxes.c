@@ -1,0 +1,178 @@
+/* Several boxes, each a process of its own with a directory of its own, linked over this machine's TCP: together they compute what one box
+ * does, bit for bit. */
+#include "cli/runner.h"
+
+#include "ckpt/safetensors.h"
+#include "tensor_bytes.h"
+
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+enum { BOXES_MOST = 3 };
+
+#define ROWS                                                                                                                               \
+	"{\"prompt\": \"the cat \", \"completion\": \"sat here\"}\n{\"prompt\": \"a dog \", \"completion\": \"ran away\"}\n"               \
+	"{\"prompt\": \"one two \", \"completion\": \"three\"}\n{\"prompt\": \"red \", \"completion\": \"green blue\"}\n"                  \
+	"{\"prompt\": \"I saw \", \"completion\": \"nobody at all\"}\n{\"prompt\": \"rain \", \"completion\": \"falls\"}\n"                \
+	"{\"prompt\": \"go \", \"completion\": \"on\"}\n"
+
+/* A port that nobody listens on. */
+static int free_port(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof address;
+	int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+	assert_true(descriptor >= 0);
+	assert_int_equal(bind(descriptor, (struct sockaddr *)&address, length), 0);
+	assert_int_equal(getsockname(descriptor, (struct sockaddr *)&address, &length), 0);
+	close(descriptor);
+	return ntohs(address.sin_port);
+}
+
+static void make_files(struct scratch *scratch)
+{
+	scratch_open(scratch);
+	copy_model(scratch->dir);
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 5");
+	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"layer_types\"", "\"unused\"");
+	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS);
+}
+
+/* box 0: one box alone. `keys`: more lines. */
+static void write_config(const struct scratch *scratch, const char *keys, int boxes, int box, const int *port)
+{
+	char text[2048];
+	int used = snprintf(text, sizeof text,
+	                    "config_name: %s/hf\noutput_dir: %s/out%d\nmax_length: 64\nmax_steps: 6\nper_device_train_batch_size: 1\n"
+	                    "gradient_accumulation_steps: 4\nlearning_rate: 1.0e-3\nlogging_steps: 1\nsave_strategy: \"no\"\n"
+	                    "allow: [duplicates, overlap]\n%s",
+	                    scratch->dir, scratch->dir, box, keys);
+	if (box < 2)
+		used += snprintf(text + used, sizeof text - (size_t)used, "train_file: %s/rows.jsonl\n", scratch->dir);
+	if (box)
+		used += snprintf(text + used, sizeof text - (size_t)used, "mode: sync-pp\nboxes: %d\nbox: %d\n", boxes, box);
+	if (box > 1)
+		used += snprintf(text + used, sizeof text - (size_t)used, "link_below: 127.0.0.1:%d\n", port[box - 2]);
+	if (box && box < boxes)
+		used += snprintf(text + used, sizeof text - (size_t)used, "link_above: listen:127.0.0.1:%d\n", port[box - 1]);
+	assert_true(used < (int)sizeof text);
+	write_text(path_of("%s/run%d.yaml", scratch->dir, box), text);
+}
+
+static void run_boxes(const struct scratch *scratch, const char *keys, int boxes)
+{
+	struct ran ran[BOXES_MOST];
+	int port[BOXES_MOST];
+	for (int k = 0; k + 1 < boxes; k++)
+		port[k] = free_port();
+	for (int k = 1; k <= boxes; k++) {
+		write_config(scratch, keys, boxes, k, port);
+		run_start(scratch, path_of("train %s/run%d.yaml", scratch->dir, k), 0, &ran[k - 1]);
+	}
+	for (int k = 0; k < boxes; k++)
+		run_wait(&ran[k]);
+	for (int k = 0; k < boxes; k++) {
+		if (ran[k].status)
+			print_error("box %d of %d: %s\n", k + 1, boxes, ran[k].err);
+		assert_int_equal(ran[k].status, 0);
+	}
+	for (int k = 0; k < boxes; k++)
+		run_free(&ran[k]);
+}
+
+/* Each tensor of the boxes' files is the one box's, and together they have all of them. */
+static void check_weights(const struct scratch *scratch, const char *file, int boxes)
+{
+	struct rh_safetensors *whole, *part;
+	int64_t found = 0;
+	check_ok(rh_safetensors_open(path_of("%s/out0/%s", scratch->dir, file), &whole));
+	for (int k = 1; k <= boxes; k++) {
+		check_ok(rh_safetensors_open(path_of("%s/out%d/%s", scratch->dir, k, file), &part));
+		for (int64_t i = 0; i < rh_safetensors_count(part); i++) {
+			const struct rh_safetensor *tensor = rh_safetensors_at(part, i), *same = rh_safetensors_find(whole, tensor->name);
+			assert_non_null(same);
+			assert_int_equal(tensor->bytes, same->bytes);
+			if (memcmp(tensor_bytes(part, tensor), tensor_bytes(whole, same), (size_t)same->bytes))
+				fail_msg("%s of box %d of %d differs", tensor->name, k, boxes);
+			found++;
+		}
+		rh_safetensors_close(part);
+	}
+	assert_int_equal(found, rh_safetensors_count(whole));
+	rh_safetensors_close(whole);
+}
+
+/* The lines of metrics.jsonl: the same losses and norms. */
+static void check_metrics(const struct scratch *scratch, int box)
+{
+	FILE *file[2] = {fopen(path_of("%s/out0/metrics.jsonl", scratch->dir), "r"),
+	                 fopen(path_of("%s/out%d/metrics.jsonl", scratch->dir, box), "r")};
+	char line[2][4096];
+	int lines = 0;
+	assert_true(file[0] && file[1]);
+	for (; fgets(line[0], sizeof line[0], file[0]); lines++) {
+		assert_non_null(fgets(line[1], sizeof line[1], file[1]));
+		json_t *one = json_loads(line[0], 0, NULL), *two = json_loads(line[1], 0, NULL);
+		static const char *const names[] = {"step", "loss", "grad_norm", "learning_rate", "trained_tokens"};
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+			assert_true(json_equal(json_object_get(one, names[i]), json_object_get(two, names[i])));
+		json_decref(one);
+		json_decref(two);
+	}
+	assert_true(lines >= 6);
+	fclose(file[0]);
+	fclose(file[1]);
+}
+
+static void check_runs(const char *keys, const char *file)
+{
+	struct scratch scratch;
+	make_files(&scratch);
+	write_config(&scratch, keys, 1, 0, NULL);
+	struct ran alone = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
+	if (alone.status)
+		print_error("%s\n", alone.err);
+	assert_int_equal(alone.status, 0);
+	run_free(&alone);
+	for (int boxes = 2; boxes <= BOXES_MOST; boxes++) {
+		run_boxes(&scratch, keys, boxes);
+		check_weights(&scratch, file, boxes);
+		for (int k = 1; k <= boxes; k++) {
+			check_metrics(&scratch, k);
+			check_ok(rh_dir_remove(path_of("%s/out%d", scratch.dir, k)));
+		}
+	}
+	scratch_close(&scratch);
+}
+
+static void test_all_weights(void **state)
+{
+	(void)state;
+	check_runs("device: cpu:1\n", "model.safetensors");
+}
+
+static void test_all_weights_without_clipping(void **state)
+{
+	(void)state;
+	check_runs("device: cpu:2\nmax_grad_norm: 0\n", "model.safetensors");
+}
+
+static void test_adapters(void **state)
+{
+	(void)state;
+	check_runs("device: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", "adapter_model.safetensors");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_all_weights),
+	        cmocka_unit_test(test_all_weights_without_clipping),
+	        cmocka_unit_test(test_adapters),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
