@@ -1,16 +1,13 @@
 #include "ckpt/merge.h"
 
+#include "ckpt/lora.h"
 #include "ckpt/merge_gguf.h"
 #include "ckpt/model_out.h"
-#include "ckpt/peft.h"
-#include "ckpt/source_internal.h"
 #include "core/alloc.h"
-#include "core/float16.h"
 #include "core/json.h"
 #include "core/minmax.h"
 #include "core/text.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,70 +17,23 @@ struct merger {
 	const struct rh_merge *wanted;
 	struct rh_source *source;
 	struct source_entries target; /* its tensors as what is written has them */
-	struct rh_peft_config peft;
-	struct rh_safetensors *adapter; /* NULL: none */
-	int64_t used;                   /* of its tensors */
+	struct lora lora;
 	struct rh_model_out *dir;
 	struct rh_gguf_out *gguf;
-	float *piece, *a, *b;
+	float *piece;
 	void *bytes;
-	size_t a_capacity, b_capacity;
 	char *chat; /* the adapter's template; NULL: the model's own stays */
 };
 
-/* A tensor of the adapter as fp32. */
-static int read_factor(const struct merger *merger, const struct rh_safetensor *tensor, float *out)
-{
-	int64_t elements = tensor->shape[0] * tensor->shape[1];
-	if (tensor->dtype != RH_F32 && tensor->dtype != RH_BF16 && tensor->dtype != RH_F16)
-		return rh_fail(-EINVAL, "%s: '%s' is of type %s; F32, F16 and BF16 are read", merger->wanted->adapter, tensor->name,
-		               rh_dtype_name(tensor->dtype));
-	int rc = rh_safetensors_read(merger->adapter, tensor, 0, out, tensor->bytes);
-	const uint16_t *half = (const uint16_t *)(const void *)out;
-	for (int64_t i = elements; !rc && tensor->dtype != RH_F32 && i-- > 0;) { /* from the end: the halves lie where the floats go */
-		float value = tensor->dtype == RH_BF16 ? rh_bf16_to_f32(half[i]) : rh_f16_to_f32(half[i]);
-		memcpy(out + i, &value, sizeof value);
-	}
-	return rc;
-}
-
-/* The factors of the module that `entry` is the weight of; *rank 0 where the adapter does not touch it. */
+/* Reads the factors that change `entry`; *rank 0 where the adapter does not touch it. */
 static int find_factors(struct merger *merger, const struct source_entry *entry, int64_t *rank, float *scale)
 {
-	char name[512];
-	size_t length = strlen(entry->name);
-	*rank = 0;
-	if (!merger->adapter || length < 8 || strcmp(entry->name + length - 7, ".weight"))
-		return 0;
-	int module = (int)length - 7;
-	snprintf(name, sizeof name, "base_model.model.%.*s.lora_A.weight", module, entry->name);
-	const struct rh_safetensor *a = rh_safetensors_find(merger->adapter, name);
-	snprintf(name, sizeof name, "base_model.model.%.*s.lora_B.weight", module, entry->name);
-	const struct rh_safetensor *b = rh_safetensors_find(merger->adapter, name);
-	if (!a && !b)
-		return 0;
-	int64_t rows = entry->rows, cols = entry->cols;
-	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != rows || a->shape[0] != b->shape[1])
-		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %.*s do not fit its weight of (%lld, %lld)", merger->wanted->adapter,
-		               module, entry->name, (long long)rows, (long long)cols);
-	double alpha;
-	int64_t r;
-	snprintf(name, sizeof name, "%.*s", module, entry->name);
-	int rc = rh_peft_module(&merger->peft, name, &r, &alpha);
-	if (!rc && r != a->shape[0])
-		rc = rh_fail(-EINVAL, "%s: %s has rank %lld, its tensors have %lld", merger->wanted->adapter, name, (long long)r,
-		             (long long)a->shape[0]);
-	if (!rc)
-		rc = rh_grow(&merger->a, &merger->a_capacity, (size_t)(r * cols), sizeof(float));
-	if (!rc)
-		rc = rh_grow(&merger->b, &merger->b_capacity, (size_t)(r * rows), sizeof(float));
-	if (!rc)
-		rc = read_factor(merger, a, merger->a);
-	if (!rc)
-		rc = read_factor(merger, b, merger->b);
-	*scale = (float)(alpha / (merger->peft.use_rslora ? sqrt((double)r) : (double)r));
-	*rank = rc ? 0 : r;
-	merger->used += 2;
+	struct lora_pair pair;
+	int rc = lora_find(&merger->lora, entry, &pair);
+	if (!rc && pair.rank)
+		rc = lora_read(&merger->lora, &pair);
+	*rank = rc ? 0 : pair.rank;
+	*scale = rc ? 0 : (float)pair.scale;
 	return rc;
 }
 
@@ -91,20 +41,17 @@ static int find_factors(struct merger *merger, const struct source_entry *entry,
 static void add_row(const struct merger *merger, int64_t row, int64_t cols, int64_t rank, float scale, float *values)
 {
 	for (int64_t k = 0; k < rank; k++) {
-		float factor = scale * merger->b[row * rank + k];
-		const float *a = merger->a + k * cols;
+		float factor = scale * merger->lora.b[row * rank + k];
+		const float *a = merger->lora.a + k * cols;
 		for (int64_t i = 0; i < cols; i++)
 			values[i] += factor * a[i];
 	}
 }
 
-/* Which row of Hugging Face's order stands at `row` of a GGUF's: there the two of a rotated pair are neighbours. */
+/* Which row of Hugging Face's order is written at `row`. */
 static int64_t row_in(const struct merger *merger, const struct source_entry *entry, int64_t row)
 {
-	int64_t head = entry->head_dim, within = head ? row % head : 0;
-	if (!merger->gguf || !head)
-		return row;
-	return row - within + within % 2 * (head / 2) + within / 2;
+	return merger->gguf ? source_row_of_stored(entry, row) : row;
 }
 
 static enum rh_dtype stored_type(const struct merger *merger, const struct source_entry *entry)
@@ -186,21 +133,26 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 	return rc;
 }
 
-static int check_all_used(const struct merger *merger)
+/* How the model wants to be prompted (train/prompting.h): the adapter's training says it, else that of the model itself. */
+static int copy_prompting(const struct rh_merge *wanted)
 {
-	if (!merger->adapter || merger->used == rh_safetensors_count(merger->adapter))
-		return 0;
-	for (int64_t i = 0; i < rh_safetensors_count(merger->adapter); i++) {
-		const char *name = rh_safetensors_at(merger->adapter, i)->name, *end = strstr(name, ".lora_");
-		char module[512];
-		int length = end && !strncmp(name, "base_model.model.", 17) ? (int)(end - name) - 17 : 0;
-		snprintf(module, sizeof module, "%.*s.weight", length, name + 17);
-		if (!length || !source_entries_find(&merger->source->entries, module))
-			return rh_fail(-EINVAL, "%s: '%s' belongs to no weight of %s%s", merger->wanted->adapter, name,
-			               merger->wanted->model,
-			               strstr(name, "lm_head") ? "; a head that is tied to the embedding cannot be merged alone" : "");
+	const char *from[] = {wanted->adapter, wanted->model};
+	char *to = rh_path_join(wanted->dir, "roundhouse.json");
+	int rc = to ? 0 : -ENOMEM, is_copied = 0;
+	for (size_t i = 0; !rc && !is_copied && i < sizeof from / sizeof *from; i++) {
+		char *path = from[i] && rh_dir_exists(from[i]) ? rh_path_join(from[i], "roundhouse.json") : NULL;
+		struct rh_bytes file;
+		if (path && rh_file_exists(path)) {
+			is_copied = 1;
+			rc = rh_file_load(path, &file);
+			if (!rc)
+				rc = rh_file_write_whole(to, file.bytes, file.length);
+			rh_bytes_free(&file);
+		}
+		rh_free(path);
 	}
-	return rh_fail(-EINVAL, "%s: some of its tensors are in pairs that are not whole", merger->wanted->adapter);
+	rh_free(to);
+	return rc;
 }
 
 static int write_dir(struct merger *merger)
@@ -226,7 +178,7 @@ static int write_dir(struct merger *merger)
 	if (!rc)
 		rc = rh_source_others_write(merger->source, merger->dir);
 	if (!rc)
-		rc = check_all_used(merger);
+		rc = lora_check_all_used(&merger->lora, merger->source);
 	if (!rc) {
 		rc = rh_model_out_commit(merger->dir);
 		merger->dir = NULL;
@@ -241,6 +193,8 @@ static int write_dir(struct merger *merger)
 		rc = rh_source_copy_tokenizer(merger->wanted->model, merger->wanted->dir);
 	if (!rc && merger->chat)
 		rc = rh_source_set_chat_template(merger->wanted->dir, merger->chat);
+	if (!rc)
+		rc = copy_prompting(merger->wanted);
 	free(text);
 	json_decref(config);
 	rh_free(list);
@@ -308,7 +262,7 @@ static int write_gguf(struct merger *merger)
 	if (!rc && freqs)
 		rc = rh_gguf_out_end(merger->gguf);
 	if (!rc)
-		rc = check_all_used(merger);
+		rc = lora_check_all_used(&merger->lora, merger->source);
 	if (!rc) {
 		rc = rh_gguf_out_commit(merger->gguf);
 		merger->gguf = NULL;
@@ -335,18 +289,6 @@ static int read_chat(struct merger *merger)
 	return rc;
 }
 
-static int open_adapter(struct merger *merger)
-{
-	if (!merger->wanted->adapter)
-		return 0;
-	char *path = rh_path_join(merger->wanted->adapter, "adapter_model.safetensors");
-	int rc = path ? rh_peft_config_load(merger->wanted->adapter, &merger->peft) : -ENOMEM;
-	if (!rc)
-		rc = rh_safetensors_open(path, &merger->adapter);
-	rh_free(path);
-	return rc ? rc : read_chat(merger);
-}
-
 int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 {
 	struct merger merger = {.wanted = wanted};
@@ -354,7 +296,9 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	if (!rc)
 		rc = source_expect(rh_source_config(merger.source), wanted->gguf ? SOURCE_GGUF : SOURCE_SAFETENSORS, &merger.target);
 	if (!rc)
-		rc = open_adapter(&merger);
+		rc = lora_open(wanted->adapter, &merger.lora);
+	if (!rc && wanted->adapter)
+		rc = read_chat(&merger);
 	if (!rc) {
 		merger.piece = rh_alloc(2 * (size_t)PIECE, sizeof *merger.piece);
 		merger.bytes = rh_alloc(PIECE, sizeof(float));
@@ -368,11 +312,8 @@ int rh_merge(const struct rh_merge *wanted, int64_t *tensors)
 	rh_gguf_out_abandon(merger.gguf);
 	rh_free(merger.piece);
 	rh_free(merger.bytes);
-	rh_free(merger.a);
-	rh_free(merger.b);
 	rh_free(merger.chat);
-	rh_safetensors_close(merger.adapter);
-	rh_peft_config_free(&merger.peft);
+	lora_close(&merger.lora);
 	source_entries_free(&merger.target);
 	rh_source_close(merger.source);
 	return rc;

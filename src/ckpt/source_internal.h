@@ -47,6 +47,9 @@ struct source_entry *source_entries_find(const struct source_entries *entries, c
  * transformers 5 writes it) for "model.language_model.X", "language_model.lm_head.X" for "lm_head.X"; NULL when out of memory. */
 char *source_wrapped_name(const char *name);
 
+/* Which row of Hugging Face's order stands at `row` of a GGUF. */
+int64_t source_row_of_stored(const struct source_entry *entry, int64_t row);
+
 /* The configuration that a GGUF file's metadata and tensors tell of. *out is freed with rh_model_config_free. */
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) RH_MUST;
 

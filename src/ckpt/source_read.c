@@ -42,6 +42,12 @@ static int64_t stored_row(int64_t row, int64_t head_dim)
 	return row - within + 2 * (within % half) + within / half;
 }
 
+int64_t source_row_of_stored(const struct source_entry *entry, int64_t row)
+{
+	int64_t head = entry->head_dim, within = head ? row % head : 0;
+	return head ? row - within + within % 2 * (head / 2) + within / 2 : row;
+}
+
 /* Rows [first, first + count) of what the file holds transposed: of each of its rows, a piece. */
 static int read_transposed(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {

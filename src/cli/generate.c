@@ -7,30 +7,61 @@
 #include "core/text.h"
 #include "train/prompting.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+enum { PROMPT_MOST = 1 << 24 };
+
 /* A prompt goes through the template that `chat_template` names, else the one that the model or its adapter was trained with here; that of
  * another model only where it is asked for, and the user is told of it where the prompt is not in its form already. */
-static int is_put_through(const struct rh_config *config, const struct rh_session *session, const struct rh_prompting *prompting)
+static int is_put_through(const struct rh_config *config, const struct rh_session *session, const struct rh_prompting *prompting,
+                          const char *prompt)
 {
 	if (!prompting->chat || config->chat_template || prompting->is_trained)
 		return prompting->chat != NULL;
-	if (!rh_chat_template_is_in(prompting->chat, config->prompt, session->tokenizer))
+	if (!rh_chat_template_is_in(prompting->chat, prompt, session->tokenizer))
 		rh_note("the prompt is used as it stands; `chat` puts what one types through the model's chat template (chat_template: "
 		        "none says "
 		        "that this is meant)");
 	return 0;
 }
 
+/* prompt, or what prompt_file or standard input holds, less its last line break; always with a NUL behind it. */
+static int read_prompt(const struct rh_config *config, struct rh_text *out)
+{
+	char piece[1 << 16];
+	if (config->prompt)
+		return rh_text_printf(out, "%s", config->prompt);
+	const char *name = strcmp(config->prompt_file, "-") ? config->prompt_file : "standard input";
+	FILE *file = strcmp(config->prompt_file, "-") ? fopen(config->prompt_file, "rb") : stdin;
+	if (!file)
+		return rh_fail(-errno, "prompt_file: %s: %s", name, strerror(errno));
+	int rc = 0;
+	for (size_t length; !rc && (length = fread(piece, 1, sizeof piece, file)) > 0;)
+		rc = out->length + length > PROMPT_MOST ? rh_fail(-EINVAL, "prompt_file: %s holds more than 16 MiB; shorten it", name)
+		                                        : rh_text_append(out, piece, length);
+	if (!rc && ferror(file))
+		rc = rh_fail(-EIO, "prompt_file: %s cannot be read", name);
+	if (file != stdin)
+		fclose(file);
+	if (!rc && out->length && out->bytes[out->length - 1] == '\n')
+		out->length--;
+	return rc ? rc : rh_text_append(out, "", 0);
+}
+
 static int encode_prompt(const struct rh_config *config, const struct rh_session *session, struct rh_ids *ids)
 {
 	struct rh_prompting prompting;
+	struct rh_text text = {0};
 	int rc = rh_prompting_open(config, session->tokenizer, &prompting);
 	if (rc)
 		return rc;
-	if (is_put_through(config, session, &prompting)) {
-		json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", config->prompt);
+	rc = read_prompt(config, &text);
+	if (rc)
+		goto out;
+	if (is_put_through(config, session, &prompting, text.bytes ? text.bytes : "")) {
+		json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", text.bytes ? text.bytes : "", text.length);
 		rc = messages ? rh_prompting_encode(&prompting, session->tokenizer, messages, ids)
 		              : rh_fail(-EINVAL, "prompt: is not valid UTF-8");
 		if (!rc)
@@ -38,10 +69,12 @@ static int encode_prompt(const struct rh_config *config, const struct rh_session
 			        rh_chat_template_name(prompting.chat), config->chat_template ? "" : ", as in training");
 		json_decref(messages);
 	} else {
-		rc = rh_tokenizer_encode(session->tokenizer, config->prompt, strlen(config->prompt), RH_TOKENS_WITH_SPECIAL, ids);
+		rc = rh_tokenizer_encode(session->tokenizer, text.bytes ? text.bytes : "", text.length, RH_TOKENS_WITH_SPECIAL, ids);
 	}
 	if (!rc && !ids->count)
 		rc = rh_fail(-EINVAL, "prompt: is empty; there is nothing to continue");
+out:
+	rh_text_free(&text);
 	rh_prompting_close(&prompting);
 	return rc;
 }

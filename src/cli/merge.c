@@ -1,6 +1,7 @@
-/* `roundhouse merge`: an adapter into its base. `roundhouse export`: a model as a GGUF file. */
+/* `roundhouse merge`: an adapter into its base. `roundhouse export`: a model, or an adapter alone, as a GGUF file. */
 #include "ckpt/merge.h"
 
+#include "ckpt/adapter_gguf.h"
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -34,6 +35,29 @@ static int check(const struct rh_config *config)
 	return 0;
 }
 
+static int tell(const struct rh_config *config, const char *place, int64_t tensors)
+{
+	const char *type = rh_dtype_name(types[config->outtype]);
+	rh_note("written to %s: %lld tensors, matrices in %s", place, (long long)tensors, type);
+	return config->json ? verb_print_json(json_pack("{s:s, s:I, s:s}", "written", place, "tensors", (json_int_t)tensors, "type", type))
+	                    : 0;
+}
+
+static int write_adapter(const struct rh_config *config)
+{
+	struct rh_adapter_gguf wanted = {.model = config->model_name_or_path,
+	                                 .adapter = config->adapter_name_or_path,
+	                                 .path = config->outfile,
+	                                 .dtype = types[config->outtype]};
+	int64_t tensors = 0;
+	if (!config->outfile)
+		return rh_fail(-EINVAL, "outfile: an adapter is exported to a .gguf file; name it (merge writes a directory)");
+	int rc = check(config);
+	if (!rc)
+		rc = rh_adapter_gguf_write(&wanted, &tensors);
+	return rc ? rc : tell(config, config->outfile, tensors);
+}
+
 static int write_model(const struct rh_config *config)
 {
 	struct rh_merge merge = {.model = config->model_name_or_path,
@@ -45,13 +69,7 @@ static int write_model(const struct rh_config *config)
 	int rc = check(config);
 	if (!rc)
 		rc = rh_merge(&merge, &tensors);
-	const char *place = config->outfile ? config->outfile : config->output_dir;
-	if (!rc)
-		rh_note("written to %s: %lld tensors, matrices in %s", place, (long long)tensors, rh_dtype_name(merge.dtype));
-	if (!rc && config->json)
-		rc = verb_print_json(
-		        json_pack("{s:s, s:I, s:s}", "written", place, "tensors", (json_int_t)tensors, "type", rh_dtype_name(merge.dtype)));
-	return rc;
+	return rc ? rc : tell(config, config->outfile ? config->outfile : config->output_dir, tensors);
 }
 
 int verb_merge(const struct rh_config *config)
@@ -61,5 +79,5 @@ int verb_merge(const struct rh_config *config)
 
 int verb_export(const struct rh_config *config)
 {
-	return write_model(config);
+	return config->adapter_name_or_path ? write_adapter(config) : write_model(config);
 }

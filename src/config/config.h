@@ -105,7 +105,7 @@ struct rh_config {
 	int64_t max_nvme, max_nvme_writes; /* bytes; writes 0: any number */
 
 	/* generate */
-	char *prompt;
+	char *prompt, *prompt_file; /* of generate; one of them */
 	char *outfile; /* of merge and export */
 	int outtype;   /* in the order of its words */
 	int64_t max_new_tokens;

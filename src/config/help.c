@@ -26,15 +26,16 @@ static const struct {
          "  Loss and accuracy of model_name_or_path, with adapter_name_or_path of the model with that adapter, on validation_file; or on\n"
          "  the rows of train_file that training with this eval_split held out.\n"
          "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
-        {VERB_INSPECT,
-         "Needs model_name_or_path, of which only the tokenizer is read, and train_file or validation_file.\n"
-         "Exit status: 0 train would go on, 1 it would stop at faults of the data.\n"},
-        {VERB_GENERATE,
-         "Needs model_name_or_path and prompt; chat_template puts the prompt through a template: give it where the training rows were\n"
-         "messages.\n"},
+        {VERB_INSPECT, "Needs model_name_or_path, of which only the tokenizer is read, and train_file or validation_file.\n"
+                       "Exit status: 0 train would go on, 1 it would stop at faults of the data.\n"},
+        {VERB_GENERATE, "Needs model_name_or_path, and prompt or prompt_file; chat_template puts the prompt through a template: give it "
+                        "where the training rows were\n"
+                        "messages.\n"},
         {VERB_CHAT, "Needs model_name_or_path, of a model that brings a chat template or was trained with one. Reads a line a turn.\n"},
         {VERB_MERGE, "Needs model_name_or_path, adapter_name_or_path, and output_dir or outfile.\n"},
-        {VERB_EXPORT, "Needs model_name_or_path, and outfile (a .gguf) or output_dir.\n"},
+        {VERB_EXPORT, "Needs model_name_or_path, and outfile (a .gguf) or output_dir. With adapter_name_or_path it writes that adapter "
+                      "alone, as a GGUF\n"
+                      "file for llama.cpp's --lora.\n"},
         {VERB_DOCTOR, "Needs no configuration: it measures the device and the drives named below.\n"},
         {VERB_KEYS, "Needs no configuration. A key that is there already stays, and its hash is printed.\n"},
 };

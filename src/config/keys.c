@@ -191,6 +191,8 @@ const struct config_key config_keys[] = {
 	    .help = "bytes that the run may write to NVMe"),
 
 	KEY(KEY_STRING, prompt, VERB_GENERATE, .heading = "generate", .help = "text to go on from"),
+	KEY(KEY_STRING, prompt_file, VERB_GENERATE,
+	    .help = "a file that holds it, in place of prompt; -: standard input. The last line break is left out"),
 	KEY(KEY_INTEGER, max_new_tokens, VERB_SPEAKS, .fallback = "256", .least = 1, .most = 1 << 24, .help = "most tokens of an answer"),
 	KEY(KEY_REAL, temperature, VERB_SPEAKS, .fallback = "0", .most = HUGE_VAL,
 	    .help = "temperature of sampling; 0: always the likeliest token"),
@@ -199,7 +201,7 @@ const struct config_key config_keys[] = {
 
 	KEY(KEY_STRING, outfile, VERB_WRITES, .heading = "merge and export", .help = "a GGUF file to write, in place of output_dir"),
 	KEY(KEY_CHOICE, outtype, VERB_WRITES, .fallback = "bf16", .choices = WORDS("f32", "bf16", "f16", "q8_0", "q4_0"),
-	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file"),
+	    .help = "what matrices are written in; q8_0 and q4_0 in a GGUF file. Unset: bf16, of an adapter alone f32"),
 
 	KEY(KEY_INTEGER, rows, VERB_INSPECT, .fallback = "3", .least = 0, .most = 1e6, .heading = "inspect",
 	    .help = "rows shown of each file, its first"),
@@ -338,8 +340,8 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan", "doctor", "generate",
-	                                    "eval",  "keys", "inspect"}; /* in the order of the bits */
+	static const char *const names[] = {"train", "plan",    "doctor", "generate", "eval",
+	                                    "keys",  "inspect", "chat",   "merge",    "export"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const path_keys[] = {"model_name_or_path", "config_name",  "adapter_name_or_path", "train_file",
-                                        "validation_file",    "dataset_info", "output_dir",           "resume_from_checkpoint"};
+static const char *const path_keys[] = {"model_name_or_path", "config_name", "adapter_name_or_path",   "train_file", "validation_file",
+                                        "dataset_info",       "output_dir",  "resume_from_checkpoint", "prompt_file"};
 
 /* The shell writes out "~/" only where it begins a word: not in a file, nor in --key=~/x. */
 static int write_out_home(const struct config_entry *entry, char **path)
@@ -142,7 +142,8 @@ int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct
 		if (!entry || !*path)
 			continue;
 		int rc = write_out_home(entry, path);
-		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true"));
+		int read = strcmp(path_keys[i], "output_dir") && !(key->type == KEY_RESUME && !strcmp(*path, "true")) &&
+		           !(!strcmp(path_keys[i], "prompt_file") && !strcmp(*path, "-"));
 		if (!rc && read && (key->verbs & verb))
 			rc = check_path(entry, path_keys[i], *path);
 		if (rc)

@@ -249,6 +249,21 @@ static int resolve_boxes(struct resolving *r)
 	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given) : 0;
 }
 
+static int check_prompt(struct resolving *r)
+{
+	const struct config_entry *file = given(r, "prompt_file");
+	return file && given(r, "prompt") ? config_entry_fail(file, "contradicts prompt; keep one of them") : 0;
+}
+
+/* An adapter is small, and llama.cpp's own converter writes it so. */
+static int resolve_outtype(struct resolving *r)
+{
+	enum { F32 };
+	if (r->verb_bit == VERB_EXPORT && r->config->adapter_name_or_path && !given(r, "outtype"))
+		r->config->outtype = F32;
+	return 0;
+}
+
 static int check_required(struct resolving *r)
 {
 	static const struct {
@@ -260,7 +275,7 @@ static int check_required(struct resolving *r)
 	        {VERB_MERGE, "adapter_name_or_path", NULL},
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
-	        {VERB_GENERATE, "prompt", NULL},
+	        {VERB_GENERATE, "prompt", "prompt_file"},
 	        {VERB_EVAL, "validation_file", "eval_split"},
 	        {VERB_INSPECT, "model_name_or_path", NULL},
 	        {VERB_INSPECT, "train_file", "validation_file"},
@@ -286,9 +301,10 @@ static int check_files(struct resolving *r)
 int config_resolve(struct config_draft *draft, const char *verb, const struct config_entry *const *entries,
                    const char *(*default_device)(void))
 {
-	static int (*const parts[])(struct resolving *) = {
-	        resolve_device, resolve_dtype, resolve_products, resolve_optimizer, resolve_lora,   resolve_evaluation, resolve_data,
-	        resolve_spill,  check_steps,   check_model,      resolve_boxes,     check_required, check_files,        resolve_date};
+	static int (*const parts[])(struct resolving *) = {resolve_device, resolve_dtype,      resolve_products, resolve_optimizer,
+	                                                   resolve_lora,   resolve_evaluation, resolve_data,     resolve_spill,
+	                                                   check_steps,    check_model,        resolve_boxes,    check_prompt,
+	                                                   check_required, check_files,        resolve_date,     resolve_outtype};
 	struct resolving r = {draft, &draft->config, verb, config_verb_bit(verb), entries, default_device, RH_DEVICE_CPU};
 	const struct config_entry *seed = given(&r, "data_seed");
 	if (!seed)

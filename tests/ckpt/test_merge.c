@@ -2,6 +2,7 @@
 #include "check.h"
 #include "scratch.h"
 
+#include "ckpt/adapter_gguf.h"
 #include "ckpt/gguf.h"
 #include "ckpt/merge.h"
 #include "ckpt/safetensors.h"
@@ -103,6 +104,112 @@ static void test_merge_adds_what_the_adapter_does(void **state)
 	check_ok(rh_dir_remove(dir));
 }
 
+/* A tensor as the file has it. */
+static const struct rh_gguf_tensor *read_stored(const struct rh_gguf *file, const char *name, float *out, int64_t most)
+{
+	const struct rh_gguf_tensor *tensor = rh_gguf_find(file, name);
+	assert_non_null(tensor);
+	assert_true(tensor->dtype == RH_F32 && tensor->rank == 2 && tensor->bytes <= most * (int64_t)sizeof *out);
+	check_ok(rh_file_read(rh_gguf_file(file), tensor->offset, out, (size_t)tensor->bytes));
+	return tensor;
+}
+
+/* base + alpha / rank * B A, as llama.cpp adds an adapter, against the merged file: the largest distance of any weight, in shares of the
+ * largest value. *pairs: how many weights the adapter changes. */
+static double distance_of_adapter(const char *base, const char *adapter, const char *merged, int64_t *pairs)
+{
+	enum { MOST = 1 << 16 };
+	static float before[MOST], after[MOST], a[MOST], b[MOST];
+	struct rh_gguf *file[3];
+	const char *const path[] = {base, adapter, merged};
+	double alpha, worst = 0;
+	for (int i = 0; i < 3; i++)
+		check_ok(rh_gguf_open(path[i], &file[i]));
+	assert_int_equal(rh_gguf_real(file[1], "adapter.lora.alpha", &alpha), 1);
+	*pairs = rh_gguf_count(file[1]) / 2;
+	for (int64_t t = 0; t < rh_gguf_count(file[1]); t++) {
+		char name[256];
+		snprintf(name, sizeof name, "%s", rh_gguf_at(file[1], t)->name);
+		char *end = strstr(name, ".lora_");
+		assert_non_null(end);
+		if (strcmp(end, ".lora_a"))
+			continue;
+		const struct rh_gguf_tensor *ta = read_stored(file[1], name, a, MOST);
+		strcpy(end, ".lora_b");
+		const struct rh_gguf_tensor *tb = read_stored(file[1], name, b, MOST);
+		*end = 0;
+		const struct rh_gguf_tensor *tw = read_stored(file[0], name, before, MOST);
+		read_stored(file[2], name, after, MOST);
+		int64_t rank = ta->shape[0], cols = ta->shape[1], rows = tb->shape[0];
+		assert_true(tb->shape[1] == rank && tw->shape[0] == rows && tw->shape[1] == cols);
+		double largest = 0, apart = 0, moved = 0;
+		for (int64_t i = 0; i < rows * cols; i++) {
+			double delta = 0;
+			for (int64_t r = 0; r < rank; r++)
+				delta += alpha / (double)rank * (double)b[i / cols * rank + r] * (double)a[r * cols + i % cols];
+			moved = fmax(moved, fabs(delta));
+			largest = fmax(largest, fabs((double)after[i]));
+			apart = fmax(apart, fabs((double)before[i] + delta - (double)after[i]));
+		}
+		assert_true(moved > 1e-4);
+		worst = fmax(worst, apart / largest);
+	}
+	for (int i = 0; i < 3; i++)
+		rh_gguf_close(file[i]);
+	return worst;
+}
+
+static void test_adapter_gguf_adds_what_the_merge_does(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model;
+		const char *old, *new;                  /* an edit of adapter_config.json; NULL: none */
+	} cases[] = {{MODELS "gguf-llama", NULL, NULL}, /* rows of q and k are permuted */
+	             {MODELS "gguf-qwen2", NULL, NULL},
+	             {MODELS "gguf-gpt2", NULL, NULL},
+	             {MODELS "gguf-llama", "\"use_rslora\": false", "\"use_rslora\": true"},
+	             {MODELS "gguf-qwen2", "\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": 3}"}};
+	scratch_make(dir);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char model[128], adapter[128], base[128], file[128], merged[128], from[256], to[256];
+		struct rh_bytes config;
+		int64_t tensors, pairs;
+		snprintf(model, sizeof model, "%s/model.gguf", cases[i].model);
+		snprintf(adapter, sizeof adapter, "%s", in_dir("adapter"));
+		snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
+		snprintf(file, sizeof file, "%s", in_dir("adapter.gguf"));
+		snprintf(merged, sizeof merged, "%s", in_dir("merged.gguf"));
+		check_ok(rh_dir_make(adapter));
+		snprintf(from, sizeof from, "%s/adapter/adapter_model.safetensors", cases[i].model);
+		snprintf(to, sizeof to, "%s/adapter_model.safetensors", adapter);
+		check_ok(rh_file_load(from, &config));
+		check_ok(rh_file_write_whole(to, config.bytes, config.length));
+		rh_bytes_free(&config);
+		snprintf(from, sizeof from, "%s/adapter/adapter_config.json", cases[i].model);
+		snprintf(to, sizeof to, "%s/adapter_config.json", adapter);
+		check_ok(rh_file_load(from, &config));
+		char *text = calloc(1, config.length + 128), *at;
+		memcpy(text, config.bytes, config.length);
+		if (cases[i].old) {
+			assert_non_null(at = strstr(text, cases[i].old));
+			memmove(at + strlen(cases[i].new), at + strlen(cases[i].old), strlen(at + strlen(cases[i].old)) + 1);
+			memcpy(at, cases[i].new, strlen(cases[i].new));
+		}
+		check_ok(rh_file_write_whole(to, text, strlen(text)));
+		free(text);
+		rh_bytes_free(&config);
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .gguf = base, .dtype = RH_F32}, &tensors));
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .gguf = merged, .dtype = RH_F32}, &tensors));
+		check_ok(rh_adapter_gguf_write(&(struct rh_adapter_gguf){model, adapter, file, RH_F32}, &tensors));
+		double apart = distance_of_adapter(base, file, merged, &pairs);
+		assert_true(pairs > 3 && tensors == 2 * pairs);
+		if (!(apart < 1e-6))
+			fail_msg("%s, %s: %g of the largest", cases[i].model, cases[i].new ? cases[i].new : "as it is", apart);
+	}
+	check_ok(rh_dir_remove(dir));
+}
+
 static void expect_refusal(struct rh_merge merge, const char *part)
 {
 	int64_t tensors;
@@ -126,6 +233,13 @@ static void test_merge_refuses_what_does_not_fit(void **state)
 	                .model = MODELS "gguf-qwen2/model.gguf", .adapter = MODELS "llama2/adapter", .gguf = path, .dtype = RH_F16},
 	        MODELS "llama2/adapter: ");
 	assert_false(rh_file_exists(path)); /* nothing appears */
+	int64_t tensors;
+	assert_int_equal(
+	        rh_adapter_gguf_write(&(struct rh_adapter_gguf){MODELS "gguf-qwen2/model.gguf", MODELS "llama2/adapter", path, RH_F32},
+	                              &tensors),
+	        -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), MODELS "llama2/adapter: "));
+	assert_false(rh_file_exists(path));
 	check_ok(rh_dir_remove(dir));
 }
 
@@ -133,6 +247,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_merge_adds_what_the_adapter_does),
+	        cmocka_unit_test(test_adapter_gguf_adds_what_the_merge_does),
 	        cmocka_unit_test(test_merge_refuses_what_does_not_fit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

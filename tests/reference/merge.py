@@ -102,6 +102,25 @@ class Check:
                 equal += np.array_equal(np.asarray(seen[tensor.name].data).view(np.uint8).ravel(), expected)
             self.say(equal == len(seen), f"{name} {kind}: {equal} of {len(seen)} tensors are gguf.quants.quantize of the F32 merge")
 
+    def adapter(self, name, model, folder, config):
+        """The adapter alone: its factors as they are, B's rows in the order that the file of the base has."""
+        path = folder / f"{name}-lora.gguf"
+        self.run("export", "--model_name_or_path", model, "--adapter_name_or_path", MODELS / name / "adapter", "--outfile", path)
+        file, equal = gguf.GGUFReader(path), 0
+        given = json.loads((MODELS / name / "adapter" / "adapter_config.json").read_text())
+        seen = {tensor.name: np.asarray(tensor.data) for tensor in file.tensors}
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        factors = load_file(MODELS / name / "adapter" / "adapter_model.safetensors")
+        for key, value in factors.items():
+            module, factor = key.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".lora_", 1)
+            array = value.float().numpy()
+            if factor == "B" and config["model_type"] in ("llama", "mistral") and module.endswith(("q_proj", "k_proj")):
+                array = permuted(array, head)
+            equal += np.array_equal(seen[f"{stored_name(module + '.weight')}.lora_{factor.lower()}"], array)
+        told = [file.fields[key].contents() for key in ("general.type", "adapter.type", "adapter.lora.alpha")]
+        self.say(equal == len(factors) == len(seen) and told == ["adapter", "lora", given["lora_alpha"]],
+                 f"{name} adapter: {equal} of {len(factors)} factors in the GGUF are those of PEFT")
+
     def model(self, name, folder):
         """A directory with a tokenizer, or the GGUF itself."""
         if name.startswith("gguf-"):
@@ -128,6 +147,8 @@ class Check:
             self.run("merge", *words, "--output_dir", merged, "--outtype", "f32")
             config = json.loads((merged / "config.json").read_text())
             self.logits(name, model, merged)
+            if name != "gpt2":
+                self.adapter(name, model, folder, config)
             for kind in TYPES:
                 path = folder / f"{name}-{kind}.gguf"
                 self.run("merge", *words, "--outfile", path, "--outtype", kind)

@@ -1,0 +1,127 @@
+/* Format: llama.cpp's src/llama-adapter.cpp reads general.type, general.architecture, adapter.type, adapter.lora.alpha, and tensors in
+ * pairs NAME.lora_a (rank rows) and NAME.lora_b (as many rows as the weight). */
+#include "ckpt/adapter_gguf.h"
+
+#include "ckpt/gguf_out.h"
+#include "ckpt/lora.h"
+#include "core/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct writer {
+	const struct rh_adapter_gguf *wanted;
+	struct rh_source *source;
+	struct lora lora;
+	struct rh_gguf_out *out;
+	int64_t tensors;
+	float *row; /* the widest of a factor, before and after it is quantised */
+	void *bytes;
+	size_t row_capacity, bytes_capacity;
+};
+
+static enum rh_dtype stored_type(const struct writer *writer, int64_t cols)
+{
+	return cols % rh_dtype_block(writer->wanted->dtype) ? RH_F16 : writer->wanted->dtype;
+}
+
+static int put_metadata(struct writer *writer)
+{
+	const char *architecture = writer->source->config.family->gguf;
+	if (!architecture || (writer->source->config.wrapped && !writer->source->gguf)) /* stored names are then the files' own */
+		return rh_fail(-EINVAL, "%s: models of type %s have no names in GGUF files", writer->wanted->model,
+		               writer->source->config.family->model_type);
+	int rc = rh_gguf_out_string(writer->out, "general.type", "adapter");
+	if (!rc)
+		rc = rh_gguf_out_string(writer->out, "general.architecture", architecture);
+	if (!rc)
+		rc = rh_gguf_out_string(writer->out, "adapter.type", "lora");
+	return rc ? rc : rh_gguf_out_f32(writer->out, "adapter.lora.alpha", writer->lora.peft.lora_alpha);
+}
+
+/* One factor's entry in the table. */
+static int declare(struct writer *writer, const struct source_entry *entry, const char *suffix, const int64_t *shape)
+{
+	char name[256];
+	if (!entry->stored || snprintf(name, sizeof name, "%s.%s", entry->stored, suffix) >= (int)sizeof name)
+		return rh_fail(-EINVAL, "%s: '%s' has no name in GGUF files", writer->wanted->model, entry->name);
+	writer->tensors++;
+	return rh_gguf_out_tensor(writer->out, name, stored_type(writer, shape[1]), shape[0], shape[1]);
+}
+
+static int write_row(struct writer *writer, const float *values, int64_t cols)
+{
+	int64_t bytes = rh_quantise(stored_type(writer, cols), values, cols, writer->bytes);
+	return rh_gguf_out_write(writer->out, writer->bytes, bytes);
+}
+
+static int write_pair(struct writer *writer, const struct source_entry *entry, const struct lora_pair *pair)
+{
+	struct lora *lora = &writer->lora;
+	int64_t rank = pair->rank, cols = pair->a->shape[1], rows = pair->b->shape[0], widest = rank > cols ? rank : cols;
+	double carried = pair->scale * (double)rank / lora->peft.lora_alpha;
+	int rc = lora_read(lora, pair);
+	if (!rc)
+		rc = rh_grow(&writer->row, &writer->row_capacity, (size_t)widest, sizeof *writer->row);
+	if (!rc)
+		rc = rh_grow(&writer->bytes, &writer->bytes_capacity, (size_t)widest, sizeof(float));
+	for (int64_t i = 0; !rc && i < rank; i++)
+		rc = write_row(writer, lora->a + i * cols, cols);
+	if (!rc)
+		rc = rh_gguf_out_end(writer->out);
+	for (int64_t i = 0; !rc && i < rows; i++) {
+		const float *b = lora->b + source_row_of_stored(entry, i) * rank;
+		for (int64_t k = 0; k < rank; k++)
+			writer->row[k] = carried == 1 ? b[k] : (float)(carried * (double)b[k]);
+		rc = write_row(writer, writer->row, rank);
+	}
+	return rc ? rc : rh_gguf_out_end(writer->out);
+}
+
+static int write_all(struct writer *writer)
+{
+	const struct source_entries *entries = &writer->source->entries;
+	struct lora_pair pair;
+	int rc = put_metadata(writer);
+	if (!rc && !(writer->lora.peft.lora_alpha > 0))
+		rc = rh_fail(-EINVAL, "%s: lora_alpha is %g; llama.cpp needs one above 0", writer->wanted->adapter,
+		             writer->lora.peft.lora_alpha);
+	for (size_t i = 0; !rc && i < entries->count; i++) {
+		rc = lora_find(&writer->lora, &entries->entry[i], &pair);
+		if (!rc && pair.rank)
+			rc = declare(writer, &entries->entry[i], "lora_a", pair.a->shape);
+		if (!rc && pair.rank)
+			rc = declare(writer, &entries->entry[i], "lora_b", pair.b->shape);
+	}
+	if (!rc)
+		rc = rh_gguf_out_begin(writer->out);
+	for (size_t i = 0; !rc && i < entries->count; i++) {
+		rc = lora_find(&writer->lora, &entries->entry[i], &pair);
+		if (!rc && pair.rank)
+			rc = write_pair(writer, &entries->entry[i], &pair);
+	}
+	return rc ? rc : lora_check_all_used(&writer->lora, writer->source);
+}
+
+int rh_adapter_gguf_write(const struct rh_adapter_gguf *wanted, int64_t *tensors)
+{
+	struct writer writer = {.wanted = wanted};
+	int rc = rh_source_open(wanted->model, &writer.source);
+	if (!rc)
+		rc = lora_open(wanted->adapter, &writer.lora);
+	if (!rc)
+		rc = rh_gguf_out_create(wanted->path, &writer.out);
+	if (!rc)
+		rc = write_all(&writer);
+	if (!rc) {
+		rc = rh_gguf_out_commit(writer.out);
+		writer.out = NULL;
+	}
+	*tensors = writer.tensors;
+	rh_gguf_out_abandon(writer.out);
+	lora_close(&writer.lora);
+	rh_source_close(writer.source);
+	rh_free(writer.row);
+	rh_free(writer.bytes);
+	return rc;
+}

@@ -1,0 +1,104 @@
+#include "ckpt/lora.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/float16.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+int lora_open(const char *dir, struct lora *out)
+{
+	*out = (struct lora){.dir = dir};
+	if (!dir)
+		return 0;
+	char *path = rh_path_join(dir, "adapter_model.safetensors");
+	int rc = path ? rh_peft_config_load(dir, &out->peft) : -ENOMEM;
+	if (!rc)
+		rc = rh_safetensors_open(path, &out->file);
+	rh_free(path);
+	return rc;
+}
+
+void lora_close(struct lora *lora)
+{
+	rh_safetensors_close(lora->file);
+	rh_peft_config_free(&lora->peft);
+	rh_free(lora->a);
+	rh_free(lora->b);
+	*lora = (struct lora){0};
+}
+
+int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out)
+{
+	char name[512];
+	size_t length = strlen(entry->name);
+	*out = (struct lora_pair){0};
+	if (!lora->file || length < 8 || strcmp(entry->name + length - 7, ".weight"))
+		return 0;
+	int module = (int)length - 7;
+	snprintf(name, sizeof name, "base_model.model.%.*s.lora_A.weight", module, entry->name);
+	const struct rh_safetensor *a = rh_safetensors_find(lora->file, name);
+	snprintf(name, sizeof name, "base_model.model.%.*s.lora_B.weight", module, entry->name);
+	const struct rh_safetensor *b = rh_safetensors_find(lora->file, name);
+	if (!a && !b)
+		return 0;
+	int64_t rows = entry->rows, cols = entry->cols;
+	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != rows || a->shape[0] != b->shape[1])
+		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %.*s do not fit its weight of (%lld, %lld)", lora->dir, module,
+		               entry->name, (long long)rows, (long long)cols);
+	double alpha;
+	int64_t r;
+	snprintf(name, sizeof name, "%.*s", module, entry->name);
+	int rc = rh_peft_module(&lora->peft, name, &r, &alpha);
+	if (!rc && r != a->shape[0])
+		rc = rh_fail(-EINVAL, "%s: %s has rank %lld, its tensors have %lld", lora->dir, name, (long long)r, (long long)a->shape[0]);
+	if (!rc)
+		*out = (struct lora_pair){a, b, r, alpha / (lora->peft.use_rslora ? sqrt((double)r) : (double)r)};
+	return rc;
+}
+
+static int read_factor(const struct lora *lora, const struct rh_safetensor *tensor, float *out)
+{
+	int64_t elements = tensor->shape[0] * tensor->shape[1];
+	if (tensor->dtype != RH_F32 && tensor->dtype != RH_BF16 && tensor->dtype != RH_F16)
+		return rh_fail(-EINVAL, "%s: '%s' is of type %s; F32, F16 and BF16 are read", lora->dir, tensor->name,
+		               rh_dtype_name(tensor->dtype));
+	int rc = rh_safetensors_read(lora->file, tensor, 0, out, tensor->bytes);
+	const uint16_t *half = (const uint16_t *)(const void *)out;
+	for (int64_t i = elements; !rc && tensor->dtype != RH_F32 && i-- > 0;) { /* from the end: the halves lie where the floats go */
+		float value = tensor->dtype == RH_BF16 ? rh_bf16_to_f32(half[i]) : rh_f16_to_f32(half[i]);
+		memcpy(out + i, &value, sizeof value);
+	}
+	return rc;
+}
+
+int lora_read(struct lora *lora, const struct lora_pair *pair)
+{
+	int rc = rh_grow(&lora->a, &lora->a_capacity, (size_t)(pair->rank * pair->a->shape[1]), sizeof(float));
+	if (!rc)
+		rc = rh_grow(&lora->b, &lora->b_capacity, (size_t)(pair->rank * pair->b->shape[0]), sizeof(float));
+	if (!rc)
+		rc = read_factor(lora, pair->a, lora->a);
+	if (!rc)
+		rc = read_factor(lora, pair->b, lora->b);
+	lora->used += 2;
+	return rc;
+}
+
+int lora_check_all_used(const struct lora *lora, const struct rh_source *source)
+{
+	if (!lora->file || lora->used == rh_safetensors_count(lora->file))
+		return 0;
+	for (int64_t i = 0; i < rh_safetensors_count(lora->file); i++) {
+		const char *name = rh_safetensors_at(lora->file, i)->name, *end = strstr(name, ".lora_");
+		char module[512];
+		int length = end && !strncmp(name, "base_model.model.", 17) ? (int)(end - name) - 17 : 0;
+		snprintf(module, sizeof module, "%.*s.weight", length, name + 17);
+		if (!length || !source_entries_find(&source->entries, module))
+			return rh_fail(-EINVAL, "%s: '%s' belongs to no weight of %s%s", lora->dir, name, source->path,
+			               strstr(name, "lm_head") ? "; a head that is tied to the embedding cannot be merged alone" : "");
+	}
+	return rh_fail(-EINVAL, "%s: some of its tensors are in pairs that are not whole", lora->dir);
+}

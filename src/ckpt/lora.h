@@ -1,0 +1,33 @@
+/* An adapter's two factors, found by the weight that they change. */
+#ifndef RH_CKPT_LORA_H
+#define RH_CKPT_LORA_H
+
+#include "ckpt/peft.h"
+#include "ckpt/source_internal.h"
+
+struct lora {
+	const char *dir;
+	struct rh_peft_config peft;
+	struct rh_safetensors *file; /* NULL: no adapter */
+	int64_t used;                /* tensors that lora_read was asked for */
+	float *a, *b;                /* (rank, cols) and (rows, rank), of the last lora_read */
+	size_t a_capacity, b_capacity;
+};
+
+struct lora_pair {
+	const struct rh_safetensor *a, *b;
+	int64_t rank; /* 0: the adapter does not touch this weight */
+	double scale; /* of B A */
+};
+
+/* `dir` is borrowed until lora_close; NULL: an adapter that touches nothing. */
+int lora_open(const char *dir, struct lora *out) RH_MUST;
+void lora_close(struct lora *lora);
+/* -EINVAL: shapes or ranks that do not fit the weight. */
+int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out) RH_MUST;
+/* Both factors as fp32, into lora->a and lora->b. */
+int lora_read(struct lora *lora, const struct lora_pair *pair) RH_MUST;
+/* -EINVAL names a tensor that belongs to no weight of `source`, once all its weights were asked for. */
+int lora_check_all_used(const struct lora *lora, const struct rh_source *source) RH_MUST;
+
+#endif

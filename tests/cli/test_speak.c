@@ -1,0 +1,139 @@
+/* Prompts and conversations as a person gives them: from the command line, a file, a pipe; with a model, an adapter, or what was merged of
+ * them. And rows that would teach a conversation wrongly, which stop a run. */
+#include "cli/good.h"
+
+#define TALK(user, assistant)                                                                                                              \
+	"{\"messages\": [{\"role\": \"user\", \"content\": \"" user "\"}, {\"role\": \"assistant\", \"content\": \"" assistant "\"}]}\n"
+#define LORA "--lora_r 4 --lora_target_modules all-linear"
+static const char turns[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}"
+                            "{% if add_generation_prompt %}assistant: {% endif %}";
+static const char *typed; /* what a started program finds at its standard input */
+
+static void give_input(void)
+{
+	int input = open(typed, O_RDONLY);
+	if (input < 0 || dup2(input, 0) < 0)
+		_exit(126);
+}
+
+static struct ran run_typed(const struct scratch *scratch, const char *input, const char *line)
+{
+	char full[2048], path[256];
+	struct ran ran;
+	snprintf(path, sizeof path, "%s/typed", scratch->dir);
+	write_text(path, input);
+	fill_in(scratch, line, full, sizeof full);
+	typed = path;
+	run_prepare = give_input;
+	run_start(scratch, full, 0, &ran);
+	run_wait(&ran);
+	run_prepare = NULL;
+	if (ran.status)
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	return ran;
+}
+
+static void make_talk(struct scratch *scratch)
+{
+	make_good(scratch);
+	write_text(path_of("%s/talk.jsonl", scratch->dir),
+	           TALK("hi", "good day") TALK("who", "a cat") TALK("one", "two") TALK("red", "blue"));
+	write_text(path_of("%s/turns.jinja", scratch->dir), turns);
+}
+
+static void expect_same(const struct scratch *scratch, const char *input, const char *line, const char *expected)
+{
+	struct ran ran = run_typed(scratch, input, line);
+	assert_non_null(strstr(ran.err, "as in training"));
+	assert_string_equal(ran.out, expected);
+	run_free(&ran);
+}
+
+static void test_prompts_from_line_file_and_pipe_are_one(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_talk(&scratch);
+	const char *dir = scratch.dir;
+	run_ok(&scratch, "train %s/run.yaml --train_file %s/talk.jsonl --chat_template %s/turns.jinja " LORA, dir, dir, dir);
+	struct ran ran =
+	        run_typed(&scratch, "", "generate --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6 --prompt hi");
+	assert_true(strlen(ran.out) > 1);
+	write_text(path_of("%s/prompt.txt", dir), "hi\n");
+	expect_same(&scratch, "hi\n", "generate --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6 --prompt_file -",
+	            ran.out);
+	expect_same(&scratch, "",
+	            "generate --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6 --prompt_file @/prompt.txt",
+	            ran.out);
+	/* merged, the training's template goes along */
+	run_ok(&scratch, "merge --model_name_or_path %s/hf --adapter_name_or_path %s/out --output_dir %s/merged --outtype f32", dir, dir,
+	       dir);
+	assert_true(same_file(path_of("%s/out/roundhouse.json", dir), path_of("%s/merged/roundhouse.json", dir)));
+	expect_same(&scratch, "hi\n", "generate --model_name_or_path @/merged --max_new_tokens 6 --prompt_file -", ran.out);
+	/* a conversation: its first answer is the same, line breaks and empty lines are no turns */
+	char *text = strdup(ran.out);
+	run_free(&ran);
+	ran = run_typed(&scratch, "\nhi\r\n\nwho", "chat --model_name_or_path @/hf --adapter_name_or_path @/out --max_new_tokens 6");
+	assert_non_null(strstr(ran.err, "as in training"));
+	assert_int_equal(strncmp(ran.out, text, strlen(text)), 0);
+	assert_true(strlen(ran.out) > strlen(text) + 1);
+	assert_null(strstr(ran.out, "> ")); /* no terminal, no prompt of its own */
+	run_free(&ran);
+	free(text);
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt hi --prompt_file -", "contradicts prompt");
+	refused(&scratch, "generate --model_name_or_path @/hf --prompt_file @/no.txt", "no.txt");
+	refused(&scratch, "generate --model_name_or_path @/hf", "needs prompt or prompt_file");
+	refused(&scratch, "chat", "needs model_name_or_path");
+	refused(&scratch, "merge --model_name_or_path @/hf --output_dir @/new", "needs adapter_name_or_path");
+	refused(&scratch, "export --model_name_or_path @/hf --adapter_name_or_path @/out --output_dir @/new", "outfile: an adapter");
+	run_ok(&scratch, "export --model_name_or_path %s/hf --adapter_name_or_path %s/out --outfile %s/lora.gguf", dir, dir, dir);
+	scratch_close(&scratch);
+}
+
+/* Rows with a template that `name` is a fault of: inspect tells it, train stops, --allow goes on. */
+static void expect_lint(struct scratch *scratch, const char *template, const char *rows, const char *name)
+{
+	const char *dir = scratch->dir;
+	write_text(path_of("%s/faulty.jinja", dir), template);
+	write_text(path_of("%s/faulty.jsonl", dir), rows);
+	struct ran ran = run_line(
+	        scratch, "inspect --model_name_or_path %s/hf --train_file %s/faulty.jsonl --chat_template %s/faulty.jinja", dir, dir, dir);
+	assert_int_equal(ran.status, 1);
+	if (!strstr(ran.err, path_of("%s: 2 of 2 ", name)) || !strstr(ran.err, "(lines 1, 2)"))
+		fail_msg("%s", ran.err);
+	run_free(&ran);
+	ran = run_line(scratch, "train %s/run.yaml --train_file %s/faulty.jsonl --chat_template %s/faulty.jinja --allow none", dir, dir,
+	               dir);
+	assert_int_equal(ran.status, 1);
+	if (!strstr(ran.err, path_of("more than 1 row in 100: %s: ", name)))
+		fail_msg("%s", ran.err);
+	assert_false(rh_dir_exists(path_of("%s/out", dir)));
+	run_free(&ran);
+	run_ok(scratch, "train %s/run.yaml --train_file %s/faulty.jsonl --chat_template %s/faulty.jinja --allow %s", dir, dir, dir, name);
+	check_ok(rh_dir_remove(path_of("%s/out", dir)));
+}
+
+static void test_answers_without_an_end_and_dropped_messages_stop(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	make_talk(&scratch);
+	expect_lint(&scratch, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+	            TALK("hi", "good day") TALK("who", "a cat"), "no-end-of-turn");
+	expect_lint(&scratch, "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}",
+	            "{\"messages\": [{\"role\": \"system\", \"content\": \"be kind\"}, {\"role\": \"user\", \"content\": \"hi\"}, "
+	            "{\"role\": \"assistant\", \"content\": \"good day\"}]}\n"
+	            "{\"messages\": [{\"role\": \"system\", \"content\": \"be brief\"}, {\"role\": \"user\", \"content\": \"who\"}, "
+	            "{\"role\": \"assistant\", \"content\": \"a cat\"}]}\n",
+	            "dropped-role");
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_prompts_from_line_file_and_pipe_are_one),
+	        cmocka_unit_test(test_answers_without_an_end_and_dropped_messages_stop),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
