@@ -564,28 +564,16 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	if (rc)
 		return rc;
 	rc = plan_open(&at);
-	out->forward = rh_alloc(layers, sizeof *out->forward);
-	out->backward = rh_alloc(layers, sizeof *out->backward);
-	out->saved = rh_alloc(layers, sizeof *out->saved);
-	out->late = rh_alloc(layers, sizeof *out->late);
-	if (!rc && !(out->forward && out->backward && out->saved && out->late))
-		rc = -ENOMEM;
+	if (!rc)
+		rc = plan_reserve(layers, out);
 	if (!rc && !whole(&at, out))
 		rc = plan_search(&at, out);
 	plan_close(&at);
 	out->is_fed = !rh_model_has_embedding(request->model);
 	out->owes_gradient = out->is_fed && request->model->first_trained < 0;
 	out->feeds = !rh_model_has_head(request->model);
+	out->crosses_rounds = request->crosses_rounds;
 	if (rc)
 		rh_plan_free(out);
 	return rc;
-}
-
-void rh_plan_free(struct rh_plan *plan)
-{
-	rh_free(plan->forward);
-	rh_free(plan->backward);
-	rh_free(plan->saved);
-	rh_free(plan->late);
-	*plan = (struct rh_plan){0};
 }

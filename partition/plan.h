@@ -110,6 +110,8 @@ int64_t rh_plan_sizer_bytes(struct rh_plan_sizer *sizer, struct rh_stages forwar
 /* RH_DOES_NOT_FIT with the layer that does not and what it would need; -EINVAL for cuts that are not layers. */
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);
+/* The caller's (rh_plan_free), also where it failed. */
+int rh_plan_copy(const struct rh_plan *plan, struct rh_plan *out) RH_MUST;
 
 /* Of the stage [lo, hi), NULL if its activations are not kept. */
 const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi);

@@ -58,6 +58,9 @@ int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch);
 /* The cheapest packing under any limit. */
 int plan_search(struct planner *at, struct rh_plan *out) RH_MUST;
 
+/* Room for the stages of a model of so many layers, all zero. rh_plan_free frees it, also where this failed. */
+int plan_reserve(size_t layers, struct rh_plan *out) RH_MUST;
+
 int plan_measure_open(struct planner *at) RH_MUST;
 void plan_measure_close(struct planner *at);
 /* Measured once; of stages of many alike layers gone on with from shorter ones, as each layer more adds as much as the one before. */

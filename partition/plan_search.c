@@ -136,17 +136,13 @@ static void try_limits(struct search *search, const int64_t *limit, size_t limit
 int plan_search(struct planner *at, struct rh_plan *out)
 {
 	size_t layers = (size_t)at->layers, most = at->alike ? 3 * layers : layers * (layers + 1) / 2;
-	struct search search = {.at = at,
-	                        .now = {.forward = rh_alloc(layers, sizeof *out->forward),
-	                                .backward = rh_alloc(layers, sizeof *out->backward),
-	                                .saved = rh_alloc(layers, sizeof *out->saved),
-	                                .late = rh_alloc(layers, sizeof *out->late)},
-	                        .best = out,
-	                        .cost = {.stages = -1}};
+	struct search search = {.at = at, .best = out, .cost = {.stages = -1}};
 	struct rh_plan *now = &search.now;
 	int64_t *limit = rh_alloc(most, sizeof *limit);
 	struct candidate *candidate = rh_alloc(most, sizeof *candidate);
-	int rc = now->forward && now->backward && now->saved && now->late && limit && candidate ? 0 : -ENOMEM;
+	int rc = plan_reserve(layers, now);
+	if (!rc && !(limit && candidate))
+		rc = -ENOMEM;
 	int64_t given = rc ? 0 : plan_given_limit(at, now);
 	if (!rc && !at->given_room)
 		try_limits(&search, limit, list_limits(at, limit), given, candidate);

@@ -12,6 +12,7 @@
 #include "run/trace.h"
 #include "schedule/schedule.h"
 #include "train/forecast_bounded.h"
+#include "train/judge.h"
 #include "train/machine_find.h"
 #include "train/outlook.h"
 
@@ -295,7 +296,7 @@ static int run_compared(void *context)
 {
 	struct compared *one = context;
 	const struct rh_forecast_beside beside = {.tasks = one->tasks};
-	return rh_forecast_bounded(&one->config, one->machine, one->input, &beside, &one->is);
+	return rh_forecast_judged(&one->config, one->machine, one->input, &beside, &one->is);
 }
 
 /* Begins all, the last first: the first is what its owner asks for first and does itself, the last takes as long. How many there are. */
@@ -381,14 +382,24 @@ static int write_svg(const struct rh_config *config, const struct rh_machine_fou
 	return rc;
 }
 
-/* --check: the steps on lanes. */
+/* --check: the steps of the plan that was found, on lanes. */
 static int put_check(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
-                     struct rh_forecast_check *check)
+                     const struct rh_forecast *planned, struct rh_forecast_check *check)
 {
 	const struct rh_forecast_beside beside = {.check = check};
-	struct rh_forecast forecast;
-	int rc = rh_forecast(config, &found->machine, input, &beside, &forecast);
+	struct rh_config same = *config;
+	struct rh_cuts cuts = {0};
+	struct rh_forecast forecast = {0};
+	int rc = 0;
+	if (rh_schedule_is_roundpipe(config->schedule ? rh_schedule_find(config->schedule) : NULL)) {
+		same.round_micro_batches = planned->round_micro_batches;
+		if (found->machine.devices > 1)
+			rc = rh_config_pin_stages(&same, &planned->plan, &cuts);
+	}
+	if (!rc)
+		rc = rh_forecast(&same, &found->machine, input, &beside, &forecast);
 	rh_forecast_free(&forecast);
+	rh_cuts_free(&cuts);
 	if (rc || config->json)
 		return rc;
 	printf("check        %lld commands on %d lanes with %lld waits: %s\n", (long long)check->commands, check->lanes,
@@ -421,7 +432,7 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	if (!rc && !config->json)
 		fputs(text.bytes, stdout);
 	if (!rc && config->check && look.fits)
-		rc = put_check(config, found, input, &check);
+		rc = put_check(config, found, input, &look.forecast, &check);
 	if (!rc && config->json) {
 		json_t *json = plan_json(found, input, &look);
 		if (json && config->check && look.fits)

@@ -49,13 +49,20 @@ void planning_apply(struct planning *planning, const struct choice *choice);
  * are the same. RH_DOES_NOT_FIT where max_vram or max_ram are too little. */
 int planning_fit(struct planning *planning, const struct choice *choice, struct candidate *out) RH_MUST;
 
-/* Of a step with more micro-batches than a round has by default, where devices have memory of their own: fewer rounds, if they fit the
- * budgets and a step is predicted to end sooner. 1: *out is the plan; 0: nothing has been planned. */
-int planning_rounds(struct planning *planning, struct candidate *out) RH_MUST;
+/* The best few plans of different numbers of rounds, where devices have memory of their own: out[0] is the choice by the recurrence, the
+ * others follow, the fastest first. *count 0: nothing has been planned. The caller frees what there is, also after an error. */
+int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count) RH_MUST;
 
 /* Which schedule training follows, and what follows from one that is not RoundPipe: its cuts, how much of each backward is put off, sums
  * that cross rounds. */
 int planning_schedule(struct planning *planning) RH_MUST;
+
+/* settle.c: the plan that a candidate is, and what executor and store are created with. The candidate's stages are then the plan's. */
+void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out);
+/* run_plan.c: a request, but for its schedule. */
+void planning_describe(const struct rh_run_request *request, struct planning *out);
+/* What planning allocated beside its candidates. */
+void planning_close(struct planning *planning);
 
 /* plan_bytes.c: bytes of a candidate whose stages are made, by tier. */
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate) RH_MUST;

@@ -7,6 +7,8 @@
 #include "partition/rounds.h"
 #include "schedule/schedule.h"
 
+#include <string.h>
+
 enum { LONG_STEP = 16000 }; /* micro-batches times layers: from there on fewer numbers of rounds are tried */
 
 /* Shares: of a step's time that make no difference, more where the link's rates are not known, and that a quarter of the host's memory is
@@ -16,9 +18,55 @@ static const double same_time = 0.005, same_time_by_compute_alone = 0.03, worth_
 struct choosing {
 	struct planning *planning;
 	struct candidate best; /* none while its round is 0 */
+	/* The fastest of the others, the fastest first. */
+	struct candidate other[RH_RUN_PLANS_MOST - 1];
+	int others;
 	double fastest_s, same;
 	int slower; /* the last one, than is worth any memory */
 };
+
+int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s)
+{
+	double a_bytes = (double)a->bytes.total, b_bytes = (double)b->bytes.total;
+	if (a_bytes <= (1 - much_memory) * b_bytes)
+		return a_step_s <= b_step_s * (1 + worth_memory);
+	return a_step_s < b_step_s * (1 - (b_bytes <= (1 - much_memory) * a_bytes ? worth_memory : same_time));
+}
+
+static int are_same_stages(const struct rh_stage *a, int a_count, const struct rh_stage *b, int b_count)
+{
+	return a_count == b_count && !memcmp(a, b, (size_t)a_count * sizeof *a);
+}
+
+/* Two choices may lead to one plan. */
+static int are_same(const struct candidate *a, const struct candidate *b)
+{
+	const struct rh_plan *left = &a->stages, *right = &b->stages;
+	return a->choice.round == b->choice.round &&
+	       are_same_stages(left->forward, left->forward_stages, right->forward, right->forward_stages) &&
+	       are_same_stages(left->backward, left->backward_stages, right->backward, right->backward_stages);
+}
+
+/* One that is not the best; it is empty afterwards. */
+static void keep_other(struct choosing *at, struct candidate *now)
+{
+	enum { MOST = RH_RUN_PLANS_MOST - 1 };
+	int place = at->others, same = at->best.choice.round && are_same(&at->best, now);
+	for (int i = 0; i < at->others; i++)
+		same |= are_same(&at->other[i], now);
+	while (place > 0 && now->balanced.step_s < at->other[place - 1].balanced.step_s)
+		place--;
+	if (same || place == MOST) {
+		candidate_free(now);
+		return;
+	}
+	if (at->others == MOST)
+		candidate_free(&at->other[--at->others]);
+	memmove(&at->other[place + 1], &at->other[place], (size_t)(at->others - place) * sizeof *now);
+	at->other[place] = *now;
+	at->others++;
+	*now = (struct candidate){.cap_bytes = -1};
+}
 
 /* Boundaries are what grows with a round, and with the number of stages: how many of these the host's memory allows, spare buffers
  * included. 0: none. Of the plan that has just been made. */
@@ -72,12 +120,16 @@ static int consider(struct choosing *at, int64_t round, int long_rounds)
 	at->fastest_s = first || now.balanced.step_s < at->fastest_s ? now.balanced.step_s : at->fastest_s;
 	at->slower = now.balanced.step_s > at->fastest_s * (1 + worth_memory);
 	int saves = (double)now.bytes.total <= (1 - much_memory) * (double)at->best.bytes.total;
-	if (!first && now.balanced.step_s >= at->best.balanced.step_s * (1 - at->same) && !(saves && !at->slower)) {
-		candidate_free(&now);
+	if (first) {
+		at->best = now;
 		return 0;
 	}
-	candidate_free(&at->best);
-	at->best = now;
+	if (now.balanced.step_s < at->best.balanced.step_s * (1 - at->same) || (saves && !at->slower)) {
+		struct candidate before = at->best;
+		at->best = now;
+		now = before;
+	}
+	keep_other(at, &now);
 	return 0;
 }
 
@@ -96,13 +148,14 @@ static int consider_rounds(struct choosing *at, int64_t least)
 	return rc;
 }
 
-int planning_rounds(struct planning *planning, struct candidate *out)
+int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count)
 {
 	const struct rh_run_request *request = planning->request;
 	struct choosing at = {.planning = planning,
 	                      .best = {.cap_bytes = -1},
 	                      .same = planning->balance.up_bytes_per_s > 0 ? same_time : same_time_by_compute_alone};
 	int64_t fixed = request->config->round_micro_batches;
+	*count = 0;
 	if (!planning->stages.trains || !request->machine.device_room || !planning->costs.layers ||
 	    !rh_schedule_is_roundpipe(planning->options.schedule))
 		return 0;
@@ -110,10 +163,9 @@ int planning_rounds(struct planning *planning, struct candidate *out)
 	               : consider_rounds(&at, rh_roundpipe_default_round(planning->options.train_micro_batches, planning->stages.devices));
 	if (!rc && fixed && planning->balances)
 		rc = consider(&at, fixed, 0);
-	if (rc) {
-		candidate_free(&at.best);
-		return rc;
-	}
-	*out = at.best;
-	return at.best.choice.round > 0;
+	if (at.best.choice.round)
+		out[(*count)++] = at.best;
+	for (int i = 0; i < at.others; i++)
+		out[(*count)++] = at.other[i];
+	return rc;
 }

@@ -153,32 +153,6 @@ static int fit_spilled(struct planning *planning, struct choice choice, struct c
 	return rc;
 }
 
-int64_t rh_run_plan_nvme_writes(const struct rh_run_plan *plan, int64_t steps)
-{
-	int64_t each = plan->bytes.nvme_step;
-	if (each && steps > (INT64_MAX / 2 - plan->bytes.nvme_loaded) / each)
-		return INT64_MAX;
-	return each * steps + plan->bytes.nvme_loaded;
-}
-
-int rh_run_plan_check_nvme(const struct rh_run_plan *plan, const struct rh_config *config, int64_t steps)
-{
-	int64_t needed = plan->bytes.nvme, writes = rh_run_plan_nvme_writes(plan, steps);
-	if (!needed)
-		return 0;
-	if (needed > config->max_nvme)
-		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
-		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
-	if (config->max_nvme_writes && writes > config->max_nvme_writes)
-		return rh_fail(
-		        -EDQUOT,
-		        "max_nvme_writes: the run will write %.1f MiB to NVMe (%.1f a step, %lld steps) and may write %.1f; raise it, "
-		        "spill less, or train fewer steps",
-		        (double)writes / 1048576, (double)plan->bytes.nvme_step / 1048576, (long long)steps,
-		        (double)config->max_nvme_writes / 1048576);
-	return 0;
-}
-
 static double rate_of(double one_way, double both)
 {
 	double half = both / 2;
@@ -219,8 +193,7 @@ static int weigh_layers(struct planning *planning)
 	return rc ? rc : weigh_sums(planning);
 }
 
-/* All that does not depend on the schedule. */
-static void describe(const struct rh_run_request *request, struct planning *out)
+void planning_describe(const struct rh_run_request *request, struct planning *out)
 {
 	const struct rh_config *config = request->config;
 	const struct rh_workload *work = request->work;
@@ -274,74 +247,63 @@ static int check_room(const struct rh_run_request *request)
 	return 0;
 }
 
-/* The model's head is cut as the plan was made for. */
-static void cut_head(const struct rh_run_request *request, int64_t rows)
+void planning_close(struct planning *planning)
 {
-	rh_model_cut(request->model, &request->machine.grain);
-	while (request->model->head_rows > rows && rh_model_cut_finer(request->model))
-		;
+	rh_costs_free(&planning->costs);
+	rh_free(planning->balance.sum_s);
+	rh_free(planning->cuts);
+	rh_free(planning->put_off);
+	rh_plan_found_free(&planning->found);
 }
 
-/* What the chosen candidate is, and what executor and store are created with; the candidate is then empty. */
-static void settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out)
+/* All the candidates: those of different rounds, or the one of default rounds and as little on NVMe as possible. candidate[0] says by its
+ * bytes what is too little, where none fits. */
+static int find_candidates(struct planning *planning, struct candidate candidate[RH_RUN_PLANS_MOST], int *count)
 {
-	planning_apply(planning, &candidate->choice);
-	planning->options.spare_boundaries = candidate->spare;
-	planning->options.page_bytes =
-	        rh_store_page_bytes(planning->request->model->block, planning->request->model->blocks, &planning->store);
-	*out = (struct rh_run_plan){.stages = candidate->stages,
-	                            .schedule = planning->options.schedule,
-	                            .train_round = rh_min(planning->options.train_round, planning->options.train_micro_batches),
-	                            .spill = candidate->choice.kinds,
-	                            .bytes = candidate->bytes,
-	                            .balanced = candidate->balanced,
-	                            .head_rows = candidate->head_rows,
-	                            .options = planning->options,
-	                            .store = planning->store,
-	                            .boxes = planning->boxes,
-	                            .cuts = planning->cuts,
-	                            .put_off = planning->put_off};
-	out->options.boxes = NULL;
-	candidate->stages = (struct rh_plan){0};
-	planning->cuts = NULL;
-	planning->put_off = NULL;
+	const struct rh_run_request *request = planning->request;
+	int rc = request->work->train_micro_batches ? planning_schedule(planning) : 0;
+	*count = 0;
+	if (!rc && request->stages != RH_STAGES_PACKED)
+		rc = weigh_layers(planning);
+	if (!rc && request->stages == RH_STAGES_CHOSEN)
+		rc = planning_rounds(planning, candidate, count);
+	if (rc || *count)
+		return rc;
+	int64_t round = request->config->round_micro_batches, micro_batches = request->work->train_micro_batches;
+	const struct choice choice = {.round = round ? round : rh_roundpipe_default_round(micro_batches, planning->stages.devices)};
+	*count = 1;
+	return fit_spilled(planning, choice, &candidate[0]);
+}
+
+int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out)
+{
+	struct planning planning;
+	struct candidate candidate[RH_RUN_PLANS_MOST];
+	int count = 0;
+	*out = (struct rh_run_plans){0};
+	for (int i = 0; i < RH_RUN_PLANS_MOST; i++)
+		candidate[i] = (struct candidate){.cap_bytes = -1};
+	planning_describe(request, &planning);
+	int rc = check_room(request);
+	if (!rc)
+		rc = find_candidates(&planning, candidate, &count);
+	if (!rc || rc == RH_DOES_NOT_FIT) /* then its bytes are told */
+		for (int i = 0; i < count; i++)
+			planning_settle(&planning, &candidate[i], &out->plan[out->count++]);
+	for (int i = 0; i < RH_RUN_PLANS_MOST; i++)
+		candidate_free(&candidate[i]);
+	planning_close(&planning);
+	return rc;
 }
 
 int rh_run_plan_make(const struct rh_run_request *request, struct rh_run_plan *out)
 {
-	struct planning planning;
-	struct candidate candidate = {.cap_bytes = -1};
-	*out = (struct rh_run_plan){0};
-	describe(request, &planning);
-	int rc = check_room(request);
-	if (!rc && request->work->train_micro_batches)
-		rc = planning_schedule(&planning);
-	if (!rc && request->stages != RH_STAGES_PACKED)
-		rc = weigh_layers(&planning);
-	if (!rc && request->stages == RH_STAGES_CHOSEN)
-		rc = planning_rounds(&planning, &candidate);
-	if (!rc) {
-		int64_t round = request->config->round_micro_batches, count = request->work->train_micro_batches;
-		const struct choice choice = {.round = round ? round : rh_roundpipe_default_round(count, planning.stages.devices)};
-		rc = fit_spilled(&planning, choice, &candidate);
-	}
-	if (rc >= 0)
-		cut_head(request, candidate.head_rows);
-	if (rc >= 0 || rc == RH_DOES_NOT_FIT)
-		settle(&planning, &candidate, out);
-	candidate_free(&candidate);
-	rh_costs_free(&planning.costs);
-	rh_free(planning.balance.sum_s);
-	rh_free(planning.cuts);
-	rh_free(planning.put_off);
-	rh_plan_found_free(&planning.found);
-	return rc > 0 ? 0 : rc;
-}
-
-void rh_run_plan_free(struct rh_run_plan *plan)
-{
-	rh_plan_free(&plan->stages);
-	rh_free(plan->cuts);
-	rh_free(plan->put_off);
-	*plan = (struct rh_run_plan){0};
+	struct rh_run_plans plans;
+	int rc = rh_run_plan_search(request, &plans);
+	*out = plans.plan[0];
+	plans.plan[0] = (struct rh_run_plan){0};
+	rh_run_plans_free(&plans);
+	if (!rc)
+		rh_run_plan_cut_head(out, request->model);
+	return rc;
 }

@@ -75,18 +75,38 @@ struct rh_run_plan {
 	int spill;                          /* bits of enum rh_spill: what goes to NVMe */
 	struct rh_run_bytes bytes;
 	struct rh_balanced balanced;
-	int64_t head_rows; /* of logits at once: rh_model's */
+	struct rh_device_grain grain; /* that the head was cut for */
+	int64_t head_rows;            /* of logits at once: rh_model's */
 	/* What executor and store are created with, but for devices, store, updater, boxes and the plan itself. */
 	struct rh_executor_options options;
 	struct rh_store_options store;
-	struct rh_boxes boxes;      /* where this is one of several: options.boxes is to point here */
-	int64_t *cuts;              /* owned: even cuts of a schedule other than RoundPipe, else NULL */
-	struct rh_put_off *put_off; /* owned: of a schedule that splits backwards, else NULL */
+	struct rh_boxes boxes; /* where this is one of several: options.boxes is to point here */
 };
 
-/* RH_DOES_NOT_FIT with the line that says what is too little; out->bytes is then as far as it was known. Free *out in any case. */
+/* Plans for one request, all within its budgets. */
+enum { RH_RUN_PLANS_MOST = 4 };
+struct rh_run_plans {
+	struct rh_run_plan plan[RH_RUN_PLANS_MOST]; /* the recurrence's choice first, then the others, the fastest first */
+	int count;
+};
+
+/* Searches by the recurrence. RH_DOES_NOT_FIT with the line that says what is too little; plan[0].bytes is then as far as it was known.
+ * Free *out in any case. Before one of the plans is run its head is cut (rh_run_plan_cut_head). */
+int rh_run_plan_search(const struct rh_run_request *request, struct rh_run_plans *out) RH_MUST;
+void rh_run_plans_free(struct rh_run_plans *plans);
+/* The recurrence's choice alone, its head cut: where there is one plan to run anyway, or only whether one fits is asked. */
 int rh_run_plan_make(const struct rh_run_request *request, struct rh_run_plan *out) RH_MUST;
 void rh_run_plan_free(struct rh_run_plan *plan);
+
+/* Whether `a` is to be run and not `b`, by the seconds that their steps take: the faster one, unless the difference is too small to notice,
+ * or the slower one saves much host memory and little time is lost. */
+int rh_run_plan_is_better(const struct rh_run_plan *a, double a_step_s, const struct rh_run_plan *b, double b_step_s);
+
+/* The same plan for another session of the run: the request's model, and its machine, which may be a simulated one. Nothing is searched for
+ * or weighed against budgets again. */
+int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out) RH_MUST;
+/* Cuts the model's head as the plan wants it. */
+void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model);
 
 /* Bytes that so many steps write to NVMe, and what loading sets there. */
 int64_t rh_run_plan_nvme_writes(const struct rh_run_plan *plan, int64_t steps);

@@ -20,12 +20,13 @@ static int64_t most_tokens(const struct rh_forecast_input *input)
 }
 
 /* Runs the input's steps. */
-static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros, struct forecast_beside beside,
-                     struct rh_forecast *out)
+static int run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
+                     const struct rh_forecast_beside *beside, struct forecast_check *check, struct rh_forecast *out)
 {
 	struct forecast_steps steps = {0};
 	int local = session->plan.schedule->update == RH_UPDATE_LOCAL;
-	int rc = (local ? forecast_run_stretch : forecast_run_steps)(session, input, zeros, beside, &steps);
+	int rc = (local ? forecast_run_stretch : forecast_run_steps)(
+	        session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, &steps);
 	if (rc)
 		return rc;
 	out->times = steps.times;
@@ -108,7 +109,10 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		rh_free(zeros);
 		return rc;
 	}
-	rc = input->steps ? rh_session_start(&session, &input->work) : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
+	rc = beside && beside->plan ? rh_session_follow(&session, &input->work, beside->plan)
+	                            : rh_session_plan(&session, &input->work, RH_STAGES_CHOSEN);
+	if (!rc && input->steps)
+		rc = rh_session_start(&session, &input->work);
 	if (!rc) {
 		tell_plan(&session, input, out);
 		if (beside && beside->planned)
@@ -117,7 +121,7 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 	if (!rc && input->steps && beside && beside->check)
 		rc = forecast_check_open(&session, &check);
 	if (!rc && input->steps)
-		rc = run_steps(&session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, out);
+		rc = run_steps(&session, input, zeros, beside, check, out);
 	if (!rc && check)
 		rc = forecast_check_run(check, beside->check);
 	forecast_check_close(check);

@@ -40,6 +40,7 @@ struct rh_forecast_beside {
 	void (*planned)(void *context, const struct rh_forecast *so_far, const struct rh_plan *plan);
 	void *context;
 	struct rh_forecast_check *check; /* NULL, or what is found: devices make no weights then */
+	const struct rh_run_plan *plan;  /* NULL: the recurrence's choice; else this one is simulated */
 };
 /* beside: may be NULL. RH_DOES_NOT_FIT with the line that says what does not fit. */
 int rh_forecast(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,

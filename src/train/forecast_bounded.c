@@ -148,11 +148,12 @@ int rh_forecast_bounded(const struct rh_config *config, const struct rh_session_
                         const struct rh_forecast_beside *beside, struct rh_forecast *out)
 {
 	struct rh_forecast_input none = *input;
+	const struct rh_forecast_beside planned = {.plan = beside ? beside->plan : NULL};
 	int64_t few, more;
 	if (input->count[0] * input->layers * input->steps <= SIMULATED_MOST)
 		return rh_forecast(config, machine, input, beside, out);
 	none.steps = 0;
-	int rc = rh_forecast(config, machine, &none, NULL, out);
+	int rc = rh_forecast(config, machine, &none, &planned, out);
 	if (rc)
 		return rc;
 	few = choose(out->round_micro_batches, machine->devices, input, &out->plan, &more);

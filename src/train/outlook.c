@@ -2,6 +2,7 @@
 
 #include "core/minmax.h"
 #include "train/forecast_bounded.h"
+#include "train/judge.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,14 +65,17 @@ double outlook_try_finish(struct outlook_try *what)
 	return rh_task_finish(&what->task) ? 0 : what->forecast.tokens_per_second;
 }
 
-/* With the whole run's stages, which are not searched for anew. */
+/* With the whole run's stages and rounds, which are not searched for anew. */
 int outlook_small_open(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                       const struct rh_plan *plan, int layers, struct outlook_small *out)
+                       const struct rh_plan *plan, const struct rh_forecast *whole, struct outlook_small *out)
 {
 	int chosen =
 	        machine->devices > 1 && outlook_is_roundpipe(config) && config->forward_cut_count < 0 && config->backward_cut_count < 0;
 	out->machine = machine;
-	int rc = small_input(config, machine, input, layers, &out->config, &out->input);
+	out->round = whole->host_devices ? 0 : whole->round_micro_batches;
+	int rc = small_input(config, machine, input, whole->layers, &out->config, &out->input);
+	if (!rc && out->round && outlook_is_roundpipe(config))
+		out->config.round_micro_batches = rh_min(out->round, out->config.gradient_accumulation_steps);
 	if (!rc && chosen)
 		rc = rh_config_pin_stages(&out->config, plan, &out->cuts);
 	return rc;
@@ -95,10 +99,22 @@ struct comparison {
 	int rc;
 };
 
+static void end_comparison(struct comparison *at)
+{
+	struct rh_tasks *tasks = at->small.tasks;
+	outlook_changes_close(&at->changes);
+	outlook_limits_close(&at->limits);
+	outlook_small_close(&at->small);
+	at->changes = (struct outlook_changes){0};
+	at->limits = (struct outlook_limits){0};
+	at->small = (struct outlook_small){.tasks = tasks};
+}
+
 static void begin_comparison(void *context, const struct rh_forecast *so_far, const struct rh_plan *plan)
 {
 	struct comparison *at = context;
-	at->rc = outlook_small_open(at->config, at->machine, at->input, plan, so_far->layers, &at->small);
+	end_comparison(at); /* of a plan that another one has beaten */
+	at->rc = outlook_small_open(at->config, at->machine, at->input, plan, so_far, &at->small);
 	if (at->rc)
 		return;
 	outlook_changes_begin(&at->small, at->input, &at->changes); /* first: what takes longest is among them */
@@ -120,7 +136,7 @@ static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *
 {
 	const struct rh_forecast_beside beside = {.trace = trace, .tasks = tasks, .planned = begin_comparison, .context = at};
 	struct rh_forecast *forecast = &out->forecast;
-	int rc = rh_forecast_bounded(at->config, at->machine, at->input, &beside, forecast);
+	int rc = rh_forecast_judged(at->config, at->machine, at->input, &beside, forecast);
 	out->fits = !rc;
 	if (rc && rc != RH_DOES_NOT_FIT)
 		return rc;
@@ -151,9 +167,7 @@ int rh_outlook_make(const struct rh_config *config, const struct rh_session_mach
 	int rc = look(&at, tasks, trace, &longest, out);
 	atomic_store(&longest.unwanted, 1);
 	rh_task_drop(&longest.task);
-	outlook_changes_close(&at.changes);
-	outlook_limits_close(&at.limits);
-	outlook_small_close(&at.small);
+	end_comparison(&at);
 	return rc;
 }
 

@@ -1,6 +1,8 @@
 /* What would help a run most, by trying: changes that a user may make without another machine. */
 #include "train/outlook_internal.h"
 
+#include "core/minmax.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -28,6 +30,8 @@ static void begin_twice(const struct outlook_small *small, struct outlook_change
 {
 	struct rh_config other = small->config;
 	other.gradient_accumulation_steps *= 2;
+	if (small->round && outlook_is_roundpipe(&other))
+		other.round_micro_batches = rh_min(small->round, other.gradient_accumulation_steps);
 	if (outlook_input_alike(&other, &small->input, &changes->longer))
 		rh_error_clear(); /* of so many nothing is known */
 	else

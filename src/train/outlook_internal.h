@@ -36,11 +36,12 @@ struct outlook_small {
 	struct rh_config config;
 	struct rh_forecast_input input;
 	struct rh_cuts cuts;
+	int64_t round; /* of the whole run, where the plan has chosen it; 0: not known */
 	struct outlook_try base;
 };
 /* Of a run whose plan is there. Closed in any case. */
 int outlook_small_open(const struct rh_config *config, const struct rh_session_machine *machine, const struct rh_forecast_input *input,
-                       const struct rh_plan *plan, int layers, struct outlook_small *out) RH_MUST;
+                       const struct rh_plan *plan, const struct rh_forecast *whole, struct outlook_small *out) RH_MUST;
 void outlook_small_close(struct outlook_small *small);
 
 /* On a machine with more of one thing. */

@@ -161,7 +161,7 @@ int rh_session_simulate(const struct rh_config *config, const struct rh_session_
 static int open_space(struct rh_session *session)
 {
 	const struct rh_config *config = session->config;
-	if (!config->spill || session->machine)
+	if (!config->spill || session->machine || session->space)
 		return 0;
 	if (config->nvme_dirs.count > RH_SPACE_DRIVES)
 		return rh_fail(-EINVAL, "nvme_dirs: %zu directories; at most %d can be used", config->nvme_dirs.count, RH_SPACE_DRIVES);
@@ -240,35 +240,75 @@ static int64_t allowed_ram(const struct rh_session *session)
 	return room;
 }
 
-/* The plan of a run on this machine, or the simulated one. */
-static int make_plan(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages)
+/* The request for the plan of a run on this machine, or the simulated one. *local: of this machine, the caller's (rh_hardware_free). */
+static int describe_request(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages,
+                            struct rh_hardware *local, struct rh_run_request *out)
 {
 	const struct rh_session_machine *machine = session->machine;
-	struct rh_hardware local = {0};
-	struct rh_run_request request = {.config = session->config,
-	                                 .model = session->model,
-	                                 .lora = session->lora,
-	                                 .work = work,
-	                                 .machine = {.devices = session->device_count,
-	                                             .simulated = machine != NULL,
-	                                             .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
-	                                             .cores = machine ? machine->hardware->host.cores : rh_machine_cores(),
-	                                             .hardware = machine ? machine->hardware : &local},
-	                                 .window = session->window,
-	                                 .space = session->space,
-	                                 .stages = stages};
-	int rc = ask_devices(session, &request.machine);
+	*local = (struct rh_hardware){0};
+	*out = (struct rh_run_request){.config = session->config,
+	                               .model = session->model,
+	                               .lora = session->lora,
+	                               .work = work,
+	                               .machine = {.devices = session->device_count,
+	                                           .simulated = machine != NULL,
+	                                           .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
+	                                           .cores = machine ? machine->hardware->host.cores : rh_machine_cores(),
+	                                           .hardware = machine ? machine->hardware : local},
+	                               .window = session->window,
+	                               .space = session->space,
+	                               .stages = stages};
+	int rc = ask_devices(session, &out->machine);
 	if (!rc && !machine && work->train_micro_batches)
-		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), &local, &session->rates_assumed);
+		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), local, &session->rates_assumed);
+	return rc;
+}
+
+int rh_session_search(struct rh_session *session, const struct rh_workload *work, struct rh_run_plans *out)
+{
+	struct rh_hardware local;
+	struct rh_run_request request;
+	*out = (struct rh_run_plans){0};
+	int rc = open_space(session);
+	if (rc)
+		return rc;
+	rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
 	if (!rc)
-		rc = rh_run_plan_make(&request, &session->plan);
+		rc = rh_run_plan_search(&request, out);
 	rh_hardware_free(&local);
-	return rc ? rc : rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
+	return rc;
+}
+
+int rh_session_follow(struct rh_session *session, const struct rh_workload *work, const struct rh_run_plan *plan)
+{
+	struct rh_hardware local;
+	struct rh_run_request request;
+	int rc = describe_request(session, work, RH_STAGES_CHOSEN, &local, &request);
+	if (!rc)
+		rc = rh_run_plan_copy(&request, plan, &session->plan);
+	rh_hardware_free(&local);
+	if (rc)
+		return rc;
+	session->planned = 1;
+	rh_run_plan_cut_head(&session->plan, session->model);
+	return rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
 }
 
 int rh_session_plan(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages)
 {
-	return make_plan(session, work, stages);
+	struct rh_hardware local;
+	struct rh_run_request request;
+	int rc = open_space(session);
+	if (rc)
+		return rc;
+	rc = describe_request(session, work, stages, &local, &request);
+	if (!rc)
+		rc = rh_run_plan_make(&request, &session->plan);
+	rh_hardware_free(&local);
+	if (rc)
+		return rc;
+	session->planned = 1;
+	return rh_run_plan_check_nvme(&session->plan, session->config, work->train_steps);
 }
 
 static void tell_nvme(const struct rh_session *session, int64_t steps)
@@ -297,9 +337,7 @@ static int open_store(struct rh_session *session)
 
 int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 {
-	int rc = open_space(session);
-	if (!rc)
-		rc = make_plan(session, work, RH_STAGES_CHOSEN);
+	int rc = session->planned ? 0 : rh_session_plan(session, work, RH_STAGES_CHOSEN);
 	if (rc)
 		return rc;
 	tell_nvme(session, work->train_steps);

@@ -40,6 +40,7 @@ struct rh_session {
 	struct rh_updater *updater; /* of a session that trains */
 	const int64_t *window;      /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_run_plan plan;    /* what the run follows */
+	int planned;                /* there is a plan */
 	int rates_assumed;          /* of this machine, for the plan */
 	struct rh_devices devices;
 	struct rh_executor *executor;
@@ -59,9 +60,14 @@ int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 /* max_length against the positions that the model knows. */
 int rh_session_check_length(const struct rh_session *session) RH_MUST;
 
-/* Plan and budgets alone, for those who ask whether it fits: nothing is reserved, and rh_session_start may not follow. */
+/* The plan alone, by the recurrence, within the budgets: nothing is reserved. */
 int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_run_stages stages) RH_MUST;
-/* Plan, budgets, store, weights, devices, executor. */
+/* The best few plans by the recurrence, to be judged (train/judge.h); the session follows none of them yet. The caller's
+ * (rh_run_plans_free). */
+int rh_session_search(struct rh_session *session, const struct rh_workload *workload, struct rh_run_plans *out) RH_MUST;
+/* The session's plan is a copy of this one, which may have been made for another session of the same run. */
+int rh_session_follow(struct rh_session *session, const struct rh_workload *workload, const struct rh_run_plan *plan) RH_MUST;
+/* Store, weights, devices, executor; before them the plan by the recurrence, where there is none. */
 int rh_session_start(struct rh_session *session, const struct rh_workload *workload) RH_MUST;
 void rh_session_close(struct rh_session *session);
 

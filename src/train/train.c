@@ -8,7 +8,7 @@
 #include "data/chat.h"
 #include "train/box_step.h"
 #include "train/disk_room.h"
-#include "train/forecast_bounded.h"
+#include "train/judge.h"
 #include "train/lr.h"
 #include "train/machine_find.h"
 #include "train/output.h"
@@ -103,31 +103,49 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	return rc;
 }
 
-/* What the run should take, to be told beside what it took. A prediction that cannot be made is no reason not to train: `why` holds
- * RH_ERROR_LINE bytes for the fault. */
-static void predict(struct training *run, const struct rh_workload *work, char *why)
+/* The best of several plans, and what a step of it should take, to be told beside what it took. A prediction that cannot be made is no
+ * reason not to train: the recurrence's choice is run then, and `why` holds RH_ERROR_LINE bytes for the fault. */
+static int judge_plans(struct training *run, const struct rh_workload *work, const struct rh_run_plans *plans, char *why)
 {
 	struct rh_machine_found found;
 	struct rh_forecast_input input = {0};
-	struct rh_forecast forecast;
-	int rc = rh_machine_find(run->config, &found);
+	struct rh_forecast forecast = {0};
+	int chosen = 0, rc = rh_machine_find(run->config, &found);
 	if (!rc)
 		rc = rh_forecast_input_of_data(&run->data, work, 3, &input);
 	if (!rc) {
 		input.layers = run->session.model->layers;
-		rc = rh_forecast_bounded(run->config, &found.machine, &input, NULL, &forecast);
-		rh_forecast_free(&forecast);
+		rc = rh_judge(run->config, &found.machine, &input, NULL, plans, &chosen, &forecast);
 	}
 	if (rc) {
 		snprintf(why, RH_ERROR_LINE, "%s", rh_error(rc));
 		rh_error_clear();
+		chosen = 0;
 	} else {
 		run->result->predicted_tokens_per_second = forecast.tokens_per_second;
 	}
 	run->result->rates_assumed = found.assumed;
+	rh_forecast_free(&forecast);
 	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);
 	rh_alloc_return_freed(); /* before the run reserves its own: a prediction of many stages takes tens of MiB */
+	return chosen;
+}
+
+/* The plan that the run follows is the one that was judged. */
+static int plan_session(struct training *run, const struct rh_workload *work)
+{
+	struct rh_run_plans plans;
+	char why[RH_ERROR_LINE] = "";
+	int rc = rh_session_search(&run->session, work, &plans);
+	if (!rc) {
+		int chosen = judge_plans(run, work, &plans, why);
+		rc = rh_session_follow(&run->session, work, &plans.plan[chosen]);
+	}
+	rh_run_plans_free(&plans);
+	if (!rc && *why)
+		rh_note("no prediction of this run's speed: %s", why);
+	return rc;
 }
 
 /* What there is to do, which of several boxes the first knows. */
@@ -143,19 +161,22 @@ static int find_work(struct training *run)
 	return rc;
 }
 
+/* Where nothing fits, who would know what does. */
+static int tell_alternative(int rc)
+{
+	char line[RH_ERROR_LINE];
+	if (rc != RH_DOES_NOT_FIT)
+		return rc;
+	snprintf(line, sizeof line, "%s", rh_error(rc));
+	return rh_fail(rc, "%s; roundhouse plan with the same configuration lists what would fit", line);
+}
+
 static int start_session(struct training *run)
 {
-	char why[RH_ERROR_LINE] = "", line[RH_ERROR_LINE];
-	if (!rh_box_is_linked(&run->session.box))
-		predict(run, &run->work, why);
-	int rc = rh_session_start(&run->session, &run->work);
-	if (rc == RH_DOES_NOT_FIT) { /* then the prediction's fault is this one */
-		snprintf(line, sizeof line, "%s", rh_error(rc));
-		return rh_fail(rc, "%s; roundhouse plan with the same configuration lists what would fit", line);
-	}
-	if (!rc && *why)
-		rh_note("no prediction of this run's speed: %s", why);
-	return rc ? rc : reserve_batches(run, &run->work);
+	int rc = rh_box_is_linked(&run->session.box) ? 0 : plan_session(run, &run->work);
+	if (!rc)
+		rc = rh_session_start(&run->session, &run->work);
+	return rc ? tell_alternative(rc) : reserve_batches(run, &run->work);
 }
 
 /* A resumed run shuffles the rows there are now: with others, it does not go on as it would have. */

@@ -222,6 +222,30 @@ static void test_a_full_stream_keeps_the_host(void **state)
 	assert_int_equal(rh_sim_stream_capacity(&host), 0);
 }
 
+/* A recorded run takes as long as the same run that nobody records. */
+static void test_timed_events_do_not_fill_a_stream(void **state)
+{
+	(void)state;
+	enum { OPS = 8, HOLDS = 16, EVENTS = 4 };
+	struct box box;
+	box_plain(&box, 1);
+	box.holds = HOLDS;
+	box_open(&box);
+	struct rh_event *last = NULL;
+	for (int i = 0; i < OPS; i++) {
+		last = work(&box, 0, 1);
+		for (int e = 1; e < EVENTS; e++)
+			last = record(&box, 0, RH_STREAM_COMPUTE);
+	}
+	check_near(rh_sim_seconds(box.sim), 0, 1e-9);
+	check_near(at(last), OPS, 1e-9);
+	struct rh_op op = op_of(1);
+	for (int i = 0; i < HOLDS; i++)
+		check_ok(box.device[0]->ops->launch(box.device[0], RH_STREAM_COMPUTE, &op));
+	check_near(rh_sim_seconds(box.sim), OPS, 1e-9);
+	box_close(&box);
+}
+
 static int tell(void *context, int64_t argument)
 {
 	int64_t **at_ = context;
@@ -504,6 +528,7 @@ int main(void)
 	        cmocka_unit_test(test_devices_under_a_switch_share_it),
 	        cmocka_unit_test(test_what_begins_later_slows_what_is_in_flight),
 	        cmocka_unit_test(test_a_full_stream_keeps_the_host),
+	        cmocka_unit_test(test_timed_events_do_not_fill_a_stream),
 	        cmocka_unit_test(test_latency_comes_before_the_bytes_and_holds_nothing),
 	        cmocka_unit_test(test_streams_keep_their_order_and_events_join_them),
 	        cmocka_unit_test(test_host_queue_shares_memory_and_runs_jobs_in_order),

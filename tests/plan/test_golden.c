@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "core/hooks.h"
 #include "core/log.h"
-#include "train/forecast.h"
+#include "train/judge.h"
 #include "train/machine_find.h"
 
 #include <math.h>
@@ -90,7 +90,7 @@ static void predict(const struct rh_config *config, int uneven, struct run *out)
 	check_ok(rh_forecast_input_synthetic(config, STEPS, &input));
 	if (uneven)
 		make_uneven(&input);
-	check_ok(rh_forecast(config, &found.machine, &input, NULL, &is));
+	check_ok(rh_forecast_judged(config, &found.machine, &input, NULL, &is));
 	out->step_seconds = is.step_seconds;
 	out->tokens_per_second = is.tokens_per_second;
 	out->bubble = is.bubble;

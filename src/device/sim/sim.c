@@ -206,9 +206,12 @@ int sim_task(struct sim_queue *queue, const struct sim_route *route, double amou
 	return 0;
 }
 
+/* Timed events only observe: were they counted, a recorded step would fill its streams sooner, and take longer than others do. */
 int sim_record(struct sim_queue *queue, struct sim_event *event)
 {
-	await_capacity(queue);
+	int counted = event->use != RH_EVENT_TIMED;
+	if (counted)
+		await_capacity(queue);
 	struct sim_point *point = take_point(queue->sim);
 	if (!point)
 		return -ENOMEM;
@@ -220,7 +223,8 @@ int sim_record(struct sim_queue *queue, struct sim_event *event)
 	}
 	sim_point_release(queue->sim, event->point);
 	event->point = point;
-	*command = (struct sim_command){.kind = SIM_RECORD, .count = 1, .point = point};
+	queue->pending -= !counted;
+	*command = (struct sim_command){.kind = SIM_RECORD, .count = counted, .point = point};
 	return 0;
 }
 

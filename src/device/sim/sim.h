@@ -23,7 +23,7 @@ struct rh_sim_options {
 	const struct rh_hardware *hardware; /* only read during rh_sim_create */
 	int devices;
 	enum rh_state_layout layout; /* selects the optimizer rate of the profile */
-	int64_t stream_capacity;     /* most pending commands of a stream; 0: unbounded */
+	int64_t stream_capacity;     /* most pending commands of a stream, records of timed events not counted; 0: unbounded */
 	/* Where the profile's device is the host itself (on_host_cores), each device has cores / devices of it, at least one core. */
 };
 

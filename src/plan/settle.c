@@ -1,0 +1,95 @@
+/* Plans that are made: from a candidate, for another session of the same run, and what they write to NVMe. */
+#include "plan/plan_internal.h"
+
+#include "core/minmax.h"
+#include "schedule/schedule.h"
+
+void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out)
+{
+	planning_apply(planning, &candidate->choice);
+	planning->options.spare_boundaries = candidate->spare;
+	planning->options.page_bytes =
+	        rh_store_page_bytes(planning->request->model->block, planning->request->model->blocks, &planning->store);
+	*out = (struct rh_run_plan){.stages = candidate->stages,
+	                            .schedule = planning->options.schedule,
+	                            .train_round = rh_min(planning->options.train_round, planning->options.train_micro_batches),
+	                            .spill = candidate->choice.kinds,
+	                            .bytes = candidate->bytes,
+	                            .balanced = candidate->balanced,
+	                            .grain = planning->request->machine.grain,
+	                            .head_rows = candidate->head_rows,
+	                            .options = planning->options,
+	                            .store = planning->store,
+	                            .boxes = planning->boxes};
+	out->options.boxes = NULL;
+	candidate->stages = (struct rh_plan){0};
+}
+
+int rh_run_plan_copy(const struct rh_run_request *request, const struct rh_run_plan *plan, struct rh_run_plan *out)
+{
+	struct planning planning;
+	int64_t count = request->work->train_micro_batches;
+	struct candidate candidate = {.choice = {.round = plan->train_round, .kinds = plan->spill},
+	                              .bytes = plan->bytes,
+	                              .balanced = plan->balanced,
+	                              .head_rows = plan->head_rows,
+	                              .spare = plan->options.spare_boundaries};
+	*out = (struct rh_run_plan){0};
+	planning_describe(request, &planning);
+	RH_ASSERT(count == plan->options.train_micro_batches);
+	int rc = count ? planning_schedule(&planning) : 0;
+	if (!rc)
+		rc = rh_plan_copy(&plan->stages, &candidate.stages);
+	if (!rc)
+		planning_settle(&planning, &candidate, out);
+	out->grain = plan->grain;
+	candidate_free(&candidate);
+	planning_close(&planning);
+	return rc;
+}
+
+void rh_run_plan_cut_head(const struct rh_run_plan *plan, struct rh_model *model)
+{
+	rh_model_cut(model, &plan->grain);
+	while (model->head_rows > plan->head_rows && rh_model_cut_finer(model))
+		;
+}
+
+void rh_run_plan_free(struct rh_run_plan *plan)
+{
+	rh_plan_free(&plan->stages);
+	*plan = (struct rh_run_plan){0};
+}
+
+void rh_run_plans_free(struct rh_run_plans *plans)
+{
+	for (int i = 0; i < RH_RUN_PLANS_MOST; i++)
+		rh_run_plan_free(&plans->plan[i]);
+	plans->count = 0;
+}
+
+int64_t rh_run_plan_nvme_writes(const struct rh_run_plan *plan, int64_t steps)
+{
+	int64_t each = plan->bytes.nvme_step;
+	if (each && steps > (INT64_MAX / 2 - plan->bytes.nvme_loaded) / each)
+		return INT64_MAX;
+	return each * steps + plan->bytes.nvme_loaded;
+}
+
+int rh_run_plan_check_nvme(const struct rh_run_plan *plan, const struct rh_config *config, int64_t steps)
+{
+	int64_t needed = plan->bytes.nvme, writes = rh_run_plan_nvme_writes(plan, steps);
+	if (!needed)
+		return 0;
+	if (needed > config->max_nvme)
+		return rh_fail(-ENOSPC, "max_nvme: the run needs %lld bytes of NVMe and may have %lld, %lld less; raise it, or spill less",
+		               (long long)needed, (long long)config->max_nvme, (long long)(needed - config->max_nvme));
+	if (config->max_nvme_writes && writes > config->max_nvme_writes)
+		return rh_fail(
+		        -EDQUOT,
+		        "max_nvme_writes: the run will write %.1f MiB to NVMe (%.1f a step, %lld steps) and may write %.1f; raise it, "
+		        "spill less, or train fewer steps",
+		        (double)writes / 1048576, (double)plan->bytes.nvme_step / 1048576, (long long)steps,
+		        (double)config->max_nvme_writes / 1048576);
+	return 0;
+}

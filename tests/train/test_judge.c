@@ -1,0 +1,130 @@
+/* The plan that a run follows: of those that the recurrence finds, the one that the dispatcher in virtual time calls best. */
+#include "train/eight.h"
+
+#include "core/log.h"
+#include "run/trace.h"
+#include "train/forecast_bounded.h"
+#include "train/judge.h"
+
+enum { FEW = 5 };
+
+static void ask(struct eight *eight, int64_t micro_batches, struct rh_forecast_input *input)
+{
+	struct rh_config *config = &eight->deep.rig.config;
+	config->gradient_accumulation_steps = micro_batches;
+	check_ok(rh_forecast_input_synthetic(config, 2, input));
+}
+
+static void search(const struct eight *eight, const struct rh_forecast_input *input, struct rh_run_plans *out)
+{
+	struct rh_session session;
+	check_ok(rh_session_simulate(&eight->deep.rig.config, &eight->machine, &session));
+	check_ok(rh_session_search(&session, &input->work, out));
+	rh_session_close(&session);
+}
+
+static void check_same_stages(const struct rh_plan *a, const struct rh_plan *b)
+{
+	assert_int_equal(a->forward_stages, b->forward_stages);
+	assert_int_equal(a->backward_stages, b->backward_stages);
+	assert_memory_equal(a->forward, b->forward, (size_t)a->forward_stages * sizeof *a->forward);
+	assert_memory_equal(a->backward, b->backward, (size_t)a->backward_stages * sizeof *a->backward);
+	assert_int_equal(a->device_bytes, b->device_bytes);
+}
+
+/* None of the plans is better than the one that was chosen, though not all were simulated. Returns its number. */
+static int check_chosen(int64_t micro_batches, int64_t rows)
+{
+	struct eight eight;
+	struct rh_forecast_input input;
+	struct rh_run_plans plans;
+	struct rh_forecast forecast;
+	int chosen;
+	eight_open(&eight, 0, 1);
+	eight.deep.rig.config.per_device_train_batch_size = rows;
+	ask(&eight, micro_batches, &input);
+	search(&eight, &input, &plans);
+	assert_true(plans.count > 1);
+	check_ok(rh_judge(&eight.deep.rig.config, &eight.machine, &input, NULL, &plans, &chosen, &forecast));
+	check_same_stages(&forecast.plan, &plans.plan[chosen].stages);
+	printf("%lld micro-batches: plan %d of %d, %.4f s\n", (long long)micro_batches, chosen, plans.count, forecast.step_seconds);
+	for (int i = 0; i < plans.count; i++) {
+		const struct rh_forecast_beside beside = {.plan = &plans.plan[i]};
+		struct rh_forecast other;
+		check_ok(rh_forecast_bounded(&eight.deep.rig.config, &eight.machine, &input, &beside, &other));
+		printf("    rounds of %lld: by the recurrence %.4f s, by the dispatcher %.4f\n", (long long)plans.plan[i].train_round,
+		       plans.plan[i].balanced.step_s, other.step_seconds);
+		assert_true(plans.plan[i].balanced.step_s <= other.step_seconds * 1.005);
+		assert_false(rh_run_plan_is_better(&plans.plan[i], other.step_seconds, &plans.plan[chosen], forecast.step_seconds));
+		rh_forecast_free(&other);
+	}
+	rh_forecast_free(&forecast);
+	rh_run_plans_free(&plans);
+	rh_forecast_input_free(&input);
+	eight_close(&eight);
+	return chosen;
+}
+
+static void test_no_plan_is_better_than_the_one_that_is_chosen(void **state)
+{
+	(void)state;
+	(void)check_chosen(EIGHT_MICRO_BATCHES, 2);
+	assert_int_not_equal(check_chosen(FEW, 4), 0); /* two are the same to the recurrence, and the second is better */
+}
+
+/* What is printed with a picture is what is predicted without one. */
+static void test_a_recorded_forecast_takes_as_long(void **state)
+{
+	(void)state;
+	struct eight eight;
+	struct rh_forecast_input input;
+	struct rh_forecast plain, recorded;
+	struct rh_trace trace;
+	eight_open(&eight, 0, 1);
+	ask(&eight, 2 * EIGHT_MICRO_BATCHES, &input);
+	check_ok(rh_trace_create(EIGHT_DEVICES, 1 << 18, &trace));
+	const struct rh_forecast_beside beside = {.trace = &trace};
+	check_ok(rh_forecast(&eight.deep.rig.config, &eight.machine, &input, NULL, &plain));
+	check_ok(rh_forecast(&eight.deep.rig.config, &eight.machine, &input, &beside, &recorded));
+	printf("%.4f s a step, recorded %.4f\n", plain.step_seconds, recorded.step_seconds);
+	check_near(recorded.step_seconds / plain.step_seconds, 1, 0.002);
+	assert_true(trace.spans > 0);
+	rh_trace_free(&trace);
+	rh_forecast_free(&plain);
+	rh_forecast_free(&recorded);
+	rh_forecast_input_free(&input);
+	eight_close(&eight);
+}
+
+/* A session on this machine follows the very plan that a simulated one was judged by. */
+static void test_a_session_follows_the_plan_that_was_judged(void **state)
+{
+	(void)state;
+	struct deep deep;
+	struct rh_run_plans plans;
+	deep_open(&deep, "qwen3", 6);
+	deep.rig.config.device = (char *)(uintptr_t) "cpu:3";
+	struct rig_input in = rig_input(&deep.rig, "train");
+	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 8};
+	struct rh_session *session = &deep.rig.session;
+	check_ok(rh_session_open(&deep.rig.config, RH_SESSION_TRAINS, session));
+	check_ok(rh_session_search(session, &work, &plans));
+	check_ok(rh_session_follow(session, &work, &plans.plan[0]));
+	check_same_stages(&session->plan.stages, &plans.plan[0].stages);
+	assert_int_equal(session->plan.bytes.total, plans.plan[0].bytes.total);
+	check_ok(rh_session_start(session, &work));
+	check_same_stages(&session->plan.stages, &plans.plan[0].stages);
+	rh_run_plans_free(&plans);
+	deep_close(&deep);
+}
+
+int main(void)
+{
+	rh_log_quiet(1);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_no_plan_is_better_than_the_one_that_is_chosen),
+	        cmocka_unit_test(test_a_recorded_forecast_takes_as_long),
+	        cmocka_unit_test(test_a_session_follows_the_plan_that_was_judged),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
