@@ -3,6 +3,7 @@
 #include "cli/verbs.h"
 #include "core/fs.h"
 #include "core/text.h"
+#include "core/wrap.h"
 #include "run/machine.h"
 #include "schedule/schedule.h"
 
@@ -52,14 +53,18 @@ __attribute__((section(".preinit_array"), used)) static void (*const before_libr
 
 static void usage(FILE *out)
 {
+	char line[256];
 	fprintf(out, "usage: roundhouse VERB [CONFIG.yaml] [--key value]...\n\n");
-	for (int i = 0; i < VERBS; i++)
-		fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].meaning);
-	fprintf(out, "\nroundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON. "
-	             "roundhouse --version prints its version.\n"
-	             "Exit status: 0 done (also a run that Ctrl-C or SIGTERM ended, once its checkpoint was saved), 1 it failed, or does "
-	             "not fit "
-	             "(plan), 2 it was asked for wrongly.\n");
+	for (int i = 0; i < VERBS; i++) {
+		snprintf(line, sizeof line, "  %-10s %s", verbs[i].name, verbs[i].meaning);
+		rh_put_line(out, line);
+	}
+	fputc('\n', out);
+	rh_put_line(out,
+	            "roundhouse VERB --help lists the keys of a verb. --json prints its result as one line of JSON. roundhouse --version "
+	            "prints its version.\n"
+	            "Exit status: 0 done (also a run that Ctrl-C or SIGTERM ended, once its checkpoint was saved), 1 it failed, or does "
+	            "not fit (plan), 2 it was asked for wrongly.");
 }
 
 static int help(const char *verb)
@@ -67,9 +72,19 @@ static int help(const char *verb)
 	struct rh_text text = {0};
 	int rc = rh_config_help(verb, rh_schedule_names(), &text);
 	if (!rc)
-		fputs(text.bytes, stdout);
+		rh_put_line(stdout, text.bytes);
 	rh_text_free(&text);
 	return rc;
+}
+
+static void tell_fault(const char *verb, const char *fault)
+{
+	struct rh_text line = {0};
+	if (!rh_text_printf(&line, "roundhouse %s: %s", verb, fault))
+		rh_put_line(stderr, line.bytes);
+	else
+		fprintf(stderr, "roundhouse %s: %s\n", verb, fault);
+	rh_text_free(&line);
 }
 
 int main(int argc, char **argv)
@@ -100,7 +115,7 @@ int main(int argc, char **argv)
 	if (!rc)
 		rc = config.help ? help(argv[1]) : verbs[which].run(&config);
 	if (rc < 0)
-		fprintf(stderr, "roundhouse %s: %s\n", argv[1], rh_error(rc));
+		tell_fault(argv[1], rh_error(rc));
 	rh_config_free(&config);
 	return rc ? (status ? status : 1) : 0;
 }

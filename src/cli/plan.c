@@ -7,6 +7,7 @@
 #include "core/minmax.h"
 #include "core/tasks.h"
 #include "core/text.h"
+#include "core/wrap.h"
 #include "partition/roundpipe.h"
 #include "run/machine.h"
 #include "run/trace.h"
@@ -19,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 3, SPANS = 1 << 20, COLUMNS = 100, THREADS_MOST = 8 };
+enum { STEPS = 3, SPANS = 1 << 20, COLUMNS = 100, COLUMNS_LEAST = 60, THREADS_MOST = 8 };
 
 static const double gib = 1 << 30;
 
@@ -75,17 +76,17 @@ static json_t *plan_json(const struct rh_machine_found *found, const struct rh_f
 	                        look->speed_of_light, "bottleneck", rh_bottleneck_name(look->bottleneck), "bottleneck_gain",
 	                        look->bottleneck_gain, "advice", advice_json(&look->advice), "longest_sequence",
 	                        (json_int_t)look->longest_sequence);
-	json_t *rest = json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:o}",
-	                         "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
-	                         tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
-	                         tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
-	                         stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
-	                         "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes,
-	                         "step_parts", "compute", is->times.compute, "weights", is->times.weights, "activations",
-	                         is->times.activations, "gradients", is->times.gradients, "optimizer", is->times.optimizer,
-	                         "rows_assumed_full", input->synthetic, "rows_uncounted", input->uncounted, "nvme_step_bytes",
-	                         (json_int_t)is->nvme_step_bytes, "model_positions", (json_int_t)input->positions,
-	                         "stages_packed", json_boolean(is->packed));
+	json_t *rest =
+	        json_pack("{s:I, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:I, s:{s:f, s:f, s:f, s:f, s:f}, s:b, s:s?, s:I, s:I, s:o}",
+	                  "round_micro_batches", (json_int_t)is->round_micro_batches, "tiers", "vram",
+	                  tier(is->host_devices ? 0 : is->device_bytes, is->host_devices ? 0 : is->device_budget), "ram",
+	                  tier(is->ram_bytes, is->ram_budget), "nvme", tier(is->nvme_bytes, is->nvme_budget), "stages",
+	                  stages_json(&is->plan), "run_steps", input->run_steps ? json_integer(input->run_steps) : json_null(),
+	                  "run_seconds", known(look->run_seconds), "nvme_written_bytes", (json_int_t)look->nvme_written_bytes, "step_parts",
+	                  "compute", is->times.compute, "weights", is->times.weights, "activations", is->times.activations, "gradients",
+	                  is->times.gradients, "optimizer", is->times.optimizer, "rows_assumed_full", input->synthetic, "rows_uncounted",
+	                  input->uncounted, "nvme_step_bytes", (json_int_t)is->nvme_step_bytes, "model_positions",
+	                  (json_int_t)input->positions, "stages_packed", json_boolean(is->packed));
 	if (!out || !rest || json_object_update(out, rest)) {
 		json_decref(out);
 		out = NULL;
@@ -259,7 +260,8 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 	rc = rc ? rc : put_rounds(out, &look->forecast, input->count[0]);
 	rc = rc ? rc : put_speed(out, config, input, look);
 	rc = rc ? rc : rh_text_printf(out, "one step     %.4g s from the first update or upload to the last download\n", trace->seconds);
-	return rc ? rc : rh_trace_text(trace, COLUMNS, out);
+	int terminal = rh_columns_of(stdout), columns = terminal >= COLUMNS_LEAST && terminal < COLUMNS ? terminal : COLUMNS;
+	return rc ? rc : rh_trace_text(trace, columns, out);
 }
 
 /* ---- all schedules ---- */
@@ -430,7 +432,7 @@ static int tell(const struct rh_config *config, const struct rh_machine_found *f
 	if (!rc && !config->json)
 		rc = put_plan(&text, found, input, &look, &trace, config);
 	if (!rc && !config->json)
-		fputs(text.bytes, stdout);
+		rh_put_line(stdout, text.bytes);
 	if (!rc && config->check && look.fits)
 		rc = put_check(config, found, input, &look.forecast, &check);
 	if (!rc && config->json) {

@@ -1,5 +1,6 @@
 /* --help of a verb: what it needs, its flags that are no keys, its keys. */
 #include "config/config_internal.h"
+#include "core/wrap.h"
 
 #include <string.h>
 
@@ -51,12 +52,13 @@ static const char *lead_of(unsigned verb)
 /* Words of text, broken into lines that begin under one another. */
 static int put_wrapped(struct rh_text *out, const char *text)
 {
-	enum { INDENT = 34, COLUMNS = 100 };
-	size_t column = INDENT;
+	enum { INDENT = 34, COLUMNS_MOST = 100, COLUMNS_LEAST = 60 };
+	int terminal = rh_columns_of(stdout);
+	size_t column = INDENT, columns = terminal >= COLUMNS_LEAST && terminal < COLUMNS_MOST ? (size_t)terminal : COLUMNS_MOST;
 	int rc = 0;
 	while (!rc && *text) {
 		size_t length = strcspn(text, " ");
-		int breaks = column > INDENT && column + 1 + length > COLUMNS;
+		int breaks = column > INDENT && column + 1 + length > columns;
 		if (breaks)
 			rc = rh_text_printf(out, "\n%*s", INDENT, "");
 		else if (column > INDENT)

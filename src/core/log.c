@@ -1,9 +1,12 @@
 #include "core/log.h"
 
+#include "core/wrap.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ONCE_MAX = 64 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -21,6 +24,25 @@ struct rh_log_line {
 
 static _Thread_local struct rh_log_kept *keeps; /* NULL: lines are said at once */
 
+static void put(const char *before, const char *format, va_list args)
+{
+	va_list again;
+	va_copy(again, args);
+	int bytes = vsnprintf(NULL, 0, format, again), prefix = (int)strlen(before);
+	va_end(again);
+	char *line = bytes < 0 ? NULL : malloc((size_t)(prefix + bytes) + 1); /* rh_alloc's own fault is none of the caller's */
+	if (line) {
+		memcpy(line, before, (size_t)prefix);
+		vsnprintf(line + prefix, (size_t)bytes + 1, format, args);
+		rh_put_line(stderr, line);
+		free(line);
+		return;
+	}
+	fputs(before, stderr);
+	vfprintf(stderr, format, args);
+	fputc('\n', stderr);
+}
+
 /* With the lock. */
 static void say(const char *once, const char *format, va_list args)
 {
@@ -33,9 +55,7 @@ static void say(const char *once, const char *format, va_list args)
 		said[said_count++] = once;
 	if (hook_before)
 		hook_before(hook_context);
-	fputs(once ? "warning: " : "", stderr);
-	vfprintf(stderr, format, args);
-	fputc('\n', stderr);
+	put(once ? "warning: " : "", format, args);
 	if (hook_after)
 		hook_after(hook_context);
 }
