@@ -325,6 +325,13 @@ int rh_updater_await_change(struct rh_updater *updater, int64_t seen)
 	return rc;
 }
 
+void rh_updater_wake(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	updater_tell(updater);
+	pthread_mutex_unlock(&updater->lock);
+}
+
 void rh_updater_pass(struct rh_updater *updater, int64_t seen)
 {
 	pthread_mutex_lock(&updater->lock);

@@ -78,6 +78,8 @@ int rh_updater_clips(struct rh_updater *updater);
 /* Moves on with whatever rh_updater_has_weights and rh_updater_has_gradient may hang on; and waits until it is no longer `seen`. */
 int64_t rh_updater_changes(struct rh_updater *updater);
 int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
+/* Whoever waits for a change goes on. From any thread. */
+void rh_updater_wake(struct rh_updater *updater);
 /* Waits until it is no longer `seen`, or a moment: who waits for something else, too. */
 void rh_updater_pass(struct rh_updater *updater, int64_t seen);
 /* 1: gradients that were announced are still to come. */

@@ -2,7 +2,6 @@
 
 #include "core/alloc.h"
 #include "core/minmax.h"
-#include "run/spool.h"
 
 #include <limits.h>
 #include <string.h>
@@ -25,11 +24,9 @@ static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_ki
 	return &boundaries->where[kind][layer * boundaries->micro_batches + micro_batch];
 }
 
-int rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch, int readers,
-                        struct rh_boundary_buffer **out)
+struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
+                                               int readers)
 {
-	if (boundaries->spool)
-		return run_spool_write(boundaries->spool, kind, layer, micro_batch, out);
 	int *where = place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where < 0 && readers > 0 && boundaries->free_count > 0);
 	*where = boundaries->queue[boundaries->head];
@@ -37,38 +34,19 @@ int rh_boundary_acquire(struct rh_boundaries *boundaries, enum rh_boundary_kind 
 	if (--boundaries->free_count < boundaries->least_free)
 		boundaries->least_free = boundaries->free_count;
 	boundaries->buffer[*where].readers = readers;
-	*out = &boundaries->buffer[*where];
-	return 0;
+	return &boundaries->buffer[*where];
 }
 
-int rh_boundary_sent(struct rh_boundaries *boundaries, struct rh_boundary_buffer *buffer)
+struct rh_boundary_buffer *rh_boundary_find(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
+                                            int64_t micro_batch)
 {
-	return boundaries->spool ? run_spool_written(boundaries->spool, buffer) : 0;
-}
-
-int rh_boundary_find(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch,
-                     struct rh_boundary_buffer **out)
-{
-	if (boundaries->spool)
-		return run_spool_read(boundaries->spool, kind, layer, micro_batch, out);
 	int where = *place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(where >= 0);
-	*out = &boundaries->buffer[where];
-	return 0;
-}
-
-const struct rh_boundary_buffer *rh_boundary_there(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer,
-                                                   int64_t micro_batch)
-{
-	int where = *place_of(boundaries, kind, layer, micro_batch);
-	RH_ASSERT(!boundaries->spool);
-	return where < 0 ? NULL : &boundaries->buffer[where];
+	return &boundaries->buffer[where];
 }
 
 void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
 {
-	if (boundaries->spool) /* its buffers come back in turn */
-		return;
 	int *where = place_of(boundaries, kind, layer, micro_batch);
 	RH_ASSERT(*where >= 0 && boundaries->buffer[*where].readers > 0);
 	if (--boundaries->buffer[*where].readers)
@@ -77,21 +55,14 @@ void rh_boundary_release(struct rh_boundaries *boundaries, enum rh_boundary_kind
 	*where = -1;
 }
 
-int rh_boundaries_begin(struct rh_boundaries *boundaries, const struct rh_boundary_walk *walk)
-{
-	return boundaries->spool ? run_spool_begin(boundaries->spool, walk) : 0;
-}
-
-int rh_boundaries_end(struct rh_boundaries *boundaries)
-{
-	return boundaries->spool ? run_spool_end(boundaries->spool) : 0;
-}
-
 int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_boundaries *out)
 {
-	int count = options->count, devices = options->devices;
-	struct rh_device *const *device = options->device;
-	*out = (struct rh_boundaries){.count = count, .free_count = count, .least_free = count, .micro_batches = options->micro_batches};
+	int count = options->count;
+	*out = (struct rh_boundaries){.count = count,
+	                              .free_count = count,
+	                              .least_free = count,
+	                              .bytes_each = options->bytes_each,
+	                              .micro_batches = options->micro_batches};
 	size_t places = (size_t)((options->layers + 1) * options->micro_batches);
 	out->buffer = rh_alloc((size_t)count, sizeof *out->buffer);
 	out->queue = rh_alloc((size_t)count, sizeof *out->queue);
@@ -100,42 +71,17 @@ int rh_boundaries_create(const struct rh_boundaries_options *options, struct rh_
 			memset(out->where[k], -1, places * sizeof *out->where[k]);
 	int rc = out->buffer && out->queue && out->where[0] && out->where[1] ? 0 : -ENOMEM;
 	for (int i = 0; !rc && i < count; i++) {
-		struct rh_boundary_buffer *buffer = &out->buffer[i];
 		out->queue[i] = i;
-		buffer->written_by = -1;
-		if (!options->memory)
-			continue;
-		buffer->memory = rh_arena_take(options->memory, options->bytes_each);
-		if (!options->has_events)
-			continue;
-		buffer->written = rh_alloc((size_t)devices, sizeof *buffer->written);
-		buffer->read = rh_alloc((size_t)devices, sizeof *buffer->read);
-		rc = buffer->written && buffer->read ? 0 : -ENOMEM;
-		for (int d = 0; !rc && d < devices; d++) {
-			rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &buffer->written[d]);
-			if (!rc)
-				rc = device[d]->ops->event_create(device[d], RH_EVENT_HOST, &buffer->read[d]);
-		}
+		if (options->memory)
+			out->buffer[i].memory = rh_arena_take(options->memory, options->bytes_each);
 	}
 	if (rc)
-		rh_boundaries_destroy(out, devices);
+		rh_boundaries_destroy(out);
 	return rc;
 }
 
-static void destroy_events(struct rh_event **event, int count)
+void rh_boundaries_destroy(struct rh_boundaries *boundaries)
 {
-	for (int i = 0; event && i < count; i++)
-		rh_event_free(event[i]);
-	rh_free(event);
-}
-
-void rh_boundaries_destroy(struct rh_boundaries *boundaries, int devices)
-{
-	run_spool_destroy(boundaries->spool);
-	for (int i = 0; boundaries->buffer && i < boundaries->count; i++) {
-		destroy_events(boundaries->buffer[i].written, devices);
-		destroy_events(boundaries->buffer[i].read, devices);
-	}
 	rh_free(boundaries->buffer);
 	rh_free(boundaries->queue);
 	for (int k = 0; k < RH_BOUNDARY_KINDS; k++)
@@ -264,9 +210,8 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk)
 static int book(void *context, const struct rh_boundary_touch *touch)
 {
 	struct rh_boundaries *books = context;
-	struct rh_boundary_buffer *buffer;
 	if (touch->act == RH_BOUNDARY_WRITE)
-		return rh_boundary_acquire(books, touch->kind, touch->layer, touch->micro_batch, touch->readers, &buffer);
+		(void)rh_boundary_acquire(books, touch->kind, touch->layer, touch->micro_batch, touch->readers);
 	if (touch->act == RH_BOUNDARY_LEAVE)
 		rh_boundary_release(books, touch->kind, touch->layer, touch->micro_batch);
 	return 0;
@@ -294,7 +239,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 	rc = rc ? rc : open_books(&walk, &facts, micro_batches, &books);
 	rc = rc ? rc : walk_all(&walk, &facts);
 	*out = books.count - books.least_free;
-	rh_boundaries_destroy(&books, 0);
+	rh_boundaries_destroy(&books);
 	rh_free(facts.readers);
 	return rc;
 }
@@ -318,7 +263,7 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 		held += each * micro_batches;
 	}
 	*out = (int)rh_min(most, INT_MAX / 4);
-	rh_boundaries_destroy(&books, 0);
+	rh_boundaries_destroy(&books);
 	rh_free(facts.readers);
 	return rc;
 }

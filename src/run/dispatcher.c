@@ -21,7 +21,7 @@ static void open_lane(struct run_dispatcher *dispatcher, const struct rh_lanes *
 /* Somebody waits for these positions. */
 static void want(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes, const struct rh_command *command)
 {
-	int asks = lanes->lane[command->lane].queue == RH_QUEUE_OPTIMIZER;
+	int asks = lanes->lane[command->lane].queue != RH_QUEUE_STREAM;
 	for (int i = 0; i < command->waits; i++) {
 		int64_t position = lanes->wait[command->first_wait + i];
 		if (position < lanes->first)
@@ -37,21 +37,6 @@ static int is_read_later(const struct rh_lanes *lanes, const struct rh_command *
 {
 	const struct rh_lane *lane = &lanes->lane[command->lane];
 	return lane->queue == RH_QUEUE_STREAM && lane->stream == RH_STREAM_ACTIVATIONS_DOWN;
-}
-
-static int is_boundary(const struct rh_command *command)
-{
-	return command->from.room == RH_ROOM_HOST_BOUNDARY || command->to.room == RH_ROOM_HOST_BOUNDARY;
-}
-
-static int add_spooled(struct run_dispatcher *dispatcher, int64_t position)
-{
-	if (dispatcher->next_spool == dispatcher->spools)
-		dispatcher->next_spool = dispatcher->spools = 0;
-	int rc = rh_grow(&dispatcher->spooled, &dispatcher->spool_capacity, dispatcher->spools + 1, sizeof *dispatcher->spooled);
-	if (!rc)
-		dispatcher->spooled[dispatcher->spools++] = position;
-	return rc;
 }
 
 int dispatcher_take(struct rh_executor *executor, int place)
@@ -80,16 +65,12 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		else
 			dispatch_at(dispatcher, dispatcher->tail[lane])->next = dispatcher->taken;
 		dispatcher->tail[lane] = dispatcher->taken;
-		if (lowering->links >= 0 && lane >= lowering->links) {
+		if (lanes->lane[lane].queue == RH_QUEUE_SENDS || lanes->lane[lane].queue == RH_QUEUE_RECEIVES) {
 			dispatcher->left++;
 			dispatcher->left_of[place]++;
 		}
 		if (lanes->lane[lane].queue != RH_QUEUE_STREAM)
 			continue;
-		if (executor->boundaries.spool && is_boundary(command))
-			rc = add_spooled(dispatcher, dispatcher->taken);
-		if (rc)
-			return rc;
 		dispatcher->left++;
 		*(place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[place]) += 1;
 		dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
@@ -133,16 +114,11 @@ static int is_full(const struct rh_executor *executor, int d)
 	return device->launched - device->finished >= DISPATCH_LAUNCHES;
 }
 
-/* A boundary needs a buffer of the host's; where it goes to NVMe its turn, as reads and writes there are in the program's order. */
+/* A boundary that stays in memory needs a buffer of the host's. */
 static int may_copy(struct rh_executor *executor, int64_t position)
 {
-	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
-	if (!is_boundary(command))
-		return 1;
-	if (executor->boundaries.spool)
-		return dispatcher->spooled[dispatcher->next_spool] == position;
-	return command->from.room == RH_ROOM_HOST_BOUNDARY || dispatcher_has_buffer(executor, command);
+	return executor->lowering.drives.down || command->to.room != RH_ROOM_HOST_BOUNDARY || dispatcher_has_buffer(executor, command);
 }
 
 /* The device's next lane, -1: none has a command that may be issued. */
@@ -173,7 +149,6 @@ static int issue_head(struct rh_executor *executor, int d, int lane)
 	struct dispatch_command *at = dispatch_at(dispatcher, dispatcher->head[lane]);
 	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]);
 	int rc = issue_command(executor, command);
-	dispatcher->next_spool += executor->boundaries.spool && is_boundary(command);
 	dispatcher->left--;
 	*(at->place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[at->place]) -= 1;
 	dispatcher->is_due |= at->is_asked;
@@ -299,13 +274,14 @@ static int await_room(struct rh_executor *executor)
 		oldest = oldest < 0 || dispatcher->head[lane] < dispatcher->head[lower_lane(oldest, RH_STREAM_COMPUTE)] ? d : oldest;
 		full++;
 	}
-	for (int d = 0; (full > 1 || dispatcher->served) && any >= 0 && d < executor->options.devices; d++) {
+	int others = dispatcher->served || dispatcher_drives_are_busy(dispatcher);
+	for (int d = 0; (full > 1 || others) && any >= 0 && d < executor->options.devices; d++) {
 		int rc = is_full(executor, d) ? finish_markers(executor, d) : 0;
 		any = rc < 0 ? rc : any | rc;
 	}
 	if (any || !full)
 		return any;
-	if (dispatcher->served && executor->options.updater) {
+	if (others && executor->options.updater) {
 		rh_updater_pass(executor->options.updater, dispatcher->changes);
 		dispatcher->is_due = 1;
 		return 1;
@@ -339,6 +315,11 @@ static int sleep_until_served(struct rh_executor *executor)
 		rh_updater_pass(updater, executor->dispatcher.changes);
 		executor->dispatcher.is_due = 1;
 		return 0;
+	}
+	if (dispatcher_drives_are_busy(&executor->dispatcher)) {
+		rc = book_holds(executor);
+		rc = rc ? rc : dispatcher_await_drives(executor);
+		return rc < 0 ? rc : 0;
 	}
 	RH_ASSERT(updater && executor->dispatcher.served); /* else what is lowered waits for what is not */
 	rc = book_holds(executor);
@@ -398,6 +379,13 @@ static int run_once(struct rh_executor *executor)
 	return rc < 0 ? rc : any;
 }
 
+/* Since the optimizer was asked last. */
+static int has_changed(const struct rh_executor *executor)
+{
+	struct rh_updater *updater = executor->options.updater;
+	return updater ? rh_updater_changes(updater) != executor->dispatcher.changes : dispatcher_drives_are_busy(&executor->dispatcher);
+}
+
 int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int place)
 {
 	int rc = 0;
@@ -408,9 +396,8 @@ int dispatcher_run(struct rh_executor *executor, enum dispatch_until until, int 
 		rc = run_once(executor);
 		if (!rc)
 			rc = sleep_until_served(executor);
-		else if (rc > 0 && i % SERVE_EACH == 0 && executor->options.updater &&
-		         rh_updater_changes(executor->options.updater) != executor->dispatcher.changes)
-			executor->dispatcher.is_due = 1;
+		else if (rc > 0 && i % SERVE_EACH == 0)
+			executor->dispatcher.is_due |= has_changed(executor);
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -479,6 +466,7 @@ void dispatcher_forget(struct rh_executor *executor, int64_t before)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int i = 0; i < dispatcher->served; i++)
 		before = rh_min(before, dispatcher->head[dispatcher->serving[i]]);
+	before = dispatcher_first_of_drives(dispatcher, before);
 	int64_t gone = before - dispatcher->first;
 	if (gone <= 0 || executor->lowering.keeps)
 		return;
@@ -525,7 +513,7 @@ int dispatcher_create(struct rh_executor *executor)
 		for (int i = 0; !rc && i < DISPATCH_MARKERS; i++)
 			rc = device->ops->event_create(device, RH_EVENT_HOST, &dispatcher->device[d].marker[i].event);
 	}
-	return rc;
+	return rc ? rc : dispatcher_create_drives(executor);
 }
 
 void dispatcher_destroy(struct rh_executor *executor)
@@ -548,6 +536,6 @@ void dispatcher_destroy(struct rh_executor *executor)
 	rh_free(dispatcher->blocked);
 	rh_free(dispatcher->serving);
 	rh_free(dispatcher->slot);
-	rh_free(dispatcher->spooled);
+	dispatcher_destroy_drives(dispatcher);
 	rh_free(dispatcher->read);
 }

@@ -6,8 +6,11 @@
 #ifndef RH_RUN_DISPATCHER_H
 #define RH_RUN_DISPATCHER_H
 
+#include "offload/host_thread.h"
 #include "run/lower.h"
 #include "run/waits.h"
+
+#include <stdatomic.h>
 
 enum {
 	DISPATCH_EVENTS = 128, /* of a stream: records that can still be told apart */
@@ -19,7 +22,7 @@ enum {
 /* Beside the command of the same number. */
 struct dispatch_command {
 	int64_t next;      /* position in its lane, -1: none yet */
-	int64_t sequence;  /* 0: to be issued; of those issued on its stream; elsewhere 1 */
+	int64_t sequence;  /* 0: to be issued; of those issued on its stream; elsewhere 1, once it is done */
 	int64_t slot;      /* of those lowered, by number */
 	signed char place; /* of its step among those in flight; DISPATCH_AHEAD */
 	char is_wanted;    /* somebody waits for it */
@@ -67,6 +70,29 @@ struct dispatch_link {
 	int first, posted;
 };
 
+/* A command that a drive's queue has been given. */
+struct dispatch_job {
+	int64_t position, ticket;
+	struct rh_event *after; /* not before; NULL: at once */
+	int record;
+	char *memory;
+};
+
+/* A lane to or from drives. */
+struct dispatch_drive {
+	int lane, is_write;
+	struct rh_updater *updater;  /* that the dispatcher waits for, NULL: none */
+	struct rh_host_queue *queue; /* NULL: nothing goes this way in this run */
+	struct rh_space *space;
+	struct rh_space_io *io;   /* NULL, as the space: in virtual time, where nothing is moved */
+	int64_t bytes;            /* of a page or record */
+	struct dispatch_job *job; /* a ring */
+	int capacity;
+	int64_t submitted, done;       /* jobs; done: as the dispatcher knows */
+	_Atomic(int64_t) begun, ended; /* jobs, by the queue's thread */
+};
+enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_DRIVES };
+
 struct run_dispatcher {
 	struct dispatch_command *command;
 	size_t capacity;
@@ -79,10 +105,9 @@ struct run_dispatcher {
 	struct dispatch_slot *slot; /* in the order of the program */
 	size_t slots, slot_capacity, oldest_slot;
 	int64_t first_slot, present_slot; /* numbers */
-	int64_t *spooled;                 /* copies to and from the rings of NVMe, which are issued in their order */
-	size_t spools, spool_capacity, next_spool;
-	int64_t *read; /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
+	struct dispatch_drive drive[DISPATCH_DRIVES];
 	struct dispatch_link link[LOWER_LINKS];
+	int64_t *read;            /* (boundary buffers, devices): the latest copy from the buffer to the device, since it was written */
 	int64_t step;             /* of the command that is issued, or was last */
 	int is_ending;            /* the last step that was begun is being finished */
 	int is_due;               /* the optimizer is to be told something */
@@ -120,6 +145,9 @@ void dispatcher_drop_ahead(struct rh_executor *executor, int device);
 void dispatcher_rest(struct rh_executor *executor);
 /* Commands before this position are over on devices; of the optimizer's some may not be, and what comes from them on stays. */
 void dispatcher_forget(struct rh_executor *executor, int64_t before);
+
+/* Nothing is on its way to or from a drive any more, whatever happened before. */
+int dispatcher_rest_drives(struct rh_executor *executor) RH_MUST;
 
 /* What a device's computation waits for that waits for this command. */
 enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command);

@@ -22,6 +22,8 @@ static void count_buffers(const struct rh_executor *executor, const struct rh_sl
 int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	if (executor->lowering.drives.down)
+		return 0;
 	int rc = rh_grow(&dispatcher->slot, &dispatcher->slot_capacity, dispatcher->slots + 1, sizeof *dispatcher->slot), writes = 0,
 	    frees = 0;
 	if (rc)

@@ -20,6 +20,18 @@ int dispatcher_add_pieces(struct rh_executor *executor) RH_MUST;
 int dispatcher_serve_links(struct rh_executor *executor) RH_MUST;
 int dispatcher_is_linked(const struct rh_executor *executor);
 
+/* dispatcher_drive.c.
+ *
+ * serve    1: something was submitted or is over; 0: nothing, for now; or a fault
+ * await    until a job is over or, where there is an updater, it has something new: 1; 0: no drive is busy
+ * first    the first of these positions and the drives' commands that are not done */
+int dispatcher_create_drives(struct rh_executor *executor) RH_MUST;
+void dispatcher_destroy_drives(struct run_dispatcher *dispatcher);
+int dispatcher_serve_drives(struct rh_executor *executor) RH_MUST;
+int dispatcher_await_drives(struct rh_executor *executor) RH_MUST;
+int dispatcher_drives_are_busy(const struct run_dispatcher *dispatcher);
+int64_t dispatcher_first_of_drives(const struct run_dispatcher *dispatcher, int64_t before);
+
 /* dispatcher_buffers.c: whether there is a buffer for the boundary that a command sends; slots that are over are forgotten. */
 int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command);
 void dispatcher_forget_slots(struct run_dispatcher *dispatcher);

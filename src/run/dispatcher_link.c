@@ -50,9 +50,9 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 	for (int d = 0; d < devices; d++)
 		read[d] = LOWER_NEVER;
 	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
-	rc = rh_boundary_acquire(boundaries, kind, command->lo, run_place(executor, command), readers, out);
+	*out = rh_boundary_acquire(boundaries, kind, command->lo, run_place(executor, command), readers);
 	dispatcher_count_buffer(executor, command, 1, 0);
-	return rc ? rc : 1;
+	return 1;
 }
 
 /* What the device sends has to be there. */
@@ -64,8 +64,8 @@ static int find_buffer(struct rh_executor *executor, const struct rh_command *co
 		rc = is_reached(executor, lanes->wait[command->first_wait + i]);
 	if (rc <= 0)
 		return rc;
-	rc = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command), out);
-	return rc ? rc : 1;
+	*out = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
+	return 1;
 }
 
 /* 1: the lane's next message is posted. */

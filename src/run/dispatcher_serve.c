@@ -120,9 +120,11 @@ static int serve(struct rh_executor *executor, const struct rh_command *command,
 int dispatcher_serve(struct rh_executor *executor, int may_wait)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int any = 0;
 	dispatcher->is_due = 0;
 	dispatcher->changes = executor->options.updater ? rh_updater_changes(executor->options.updater) : 0;
+	int any = dispatcher_serve_drives(executor);
+	if (any < 0)
+		return any;
 	for (int i = 0; i < dispatcher->served; i++) {
 		int lane = dispatcher->serving[i], rc = 1;
 		while (rc > 0 && dispatcher->head[lane] >= 0 && dispatcher_is_ready(executor, lane)) {

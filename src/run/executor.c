@@ -1,5 +1,4 @@
 #include "run/executor_internal.h"
-#include "run/spool.h"
 
 #include "core/alloc.h"
 #include "core/hooks.h"
@@ -129,16 +128,17 @@ static int64_t lane_commands(const struct rh_executor_options *options)
 	        rh_schedule_is_roundpipe(options->schedule) ? rh_round_count(rh_max(count, 1), rh_max(options->train_round, 1)) : count;
 	for (int b = 0; b < blocks; b++)
 		bytes += rh_block_bytes(&options->model->block[b], options->model->dtype);
-	int64_t pieces = 6 * blocks + 4 * (bytes / piece_limits(options).most) + layers;
-	return count * (6 * forward + 10 * backward) + rh_max(slots_a_micro, 1) * pieces + 8 * blocks;
+	int64_t pieces = 6 * blocks + (options->page_bytes ? 6 : 4) * (bytes / piece_limits(options).most) + layers;
+	int64_t drives = options->spills_boundaries ? 2 * (forward + backward) : 0;
+	return count * (6 * forward + 10 * backward + drives) + rh_max(slots_a_micro, 1) * pieces + 8 * blocks;
 }
 
 /* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
-static int64_t heap_bytes(const struct rh_executor_options *options, const struct run_boundary_room *room)
+static int64_t heap_bytes(const struct rh_executor_options *options)
 {
 	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS + DISPATCH_MARKERS, WAITS = 3 };
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
-	int64_t events = (room->records ? 2 * room->count : 0) + 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
+	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t command = (int64_t)sizeof(struct rh_command) + (int64_t)sizeof(struct dispatch_command) + WAITS * 8;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
@@ -155,10 +155,10 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 	int rc = run_boundary_room(options, &room);
 	if (rc)
 		return rc;
-	*out = (struct rh_executor_bytes){.heap = heap_bytes(options, &room),
+	*out = (struct rh_executor_bytes){.heap = heap_bytes(options),
 	                                  .host = rh_host_round(rh_bytes_times(room.bytes_each, room.count)) +
 	                                          rh_host_round(micro_memory_bytes(options)) +
-	                                          rh_host_round(run_feed_bytes(options->page_bytes)) + staging,
+	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
 	                                  .nvme = rh_bytes_times(room.bytes_each, room.records),
 	                                  .nvme_step = rh_bytes_times(room.bytes_each, room.step_writes)};
 	return 0;
@@ -274,35 +274,19 @@ static int reserve(const struct rh_executor_options *options, int64_t bytes, con
 	return rh_host_reserve_near(options->device, options->devices, bytes, what, out);
 }
 
-static int spool_create(struct rh_executor *executor, const struct run_boundary_room *room)
-{
-	const struct rh_executor_options *options = &executor->options;
-	struct run_spool_options spool = {.space = options->space,
-	                                  .first_record = options->first_record,
-	                                  .bytes = room->bytes_each,
-	                                  .micro_batches = executor->micro_batches,
-	                                  .down = room->down,
-	                                  .up = room->up,
-	                                  .device = options->device[0]};
-	return run_spool_create(&spool, executor->boundaries.buffer, &executor->boundaries.spool);
-}
-
 static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	struct run_boundary_room room;
-	int rc = run_boundary_room(options, &room);
+	int rc = run_boundary_room(options, &executor->room);
+	const struct run_boundary_room room = executor->room;
 	if (!rc)
 		rc = reserve(options, room.count * room.bytes_each, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
 		                          &executor->micro_memory);
 	if (!rc)
-		rc = reserve(options, run_feed_bytes(options->page_bytes), "the cache of weights on NVMe", &executor->feed_memory);
-	if (!rc && options->page_bytes)
-		rc = run_feed_create(options->store, options->page_bytes, executor->feed_memory.base, options->device, options->devices,
-		                     &executor->feed);
+		rc = reserve(options, LOWER_FRAMES * options->page_bytes, "pages of weights on NVMe", &executor->frame_memory);
 	if (rc)
 		return rc;
 	executor->micro_batches = staged_micro_batches(options);
@@ -331,19 +315,19 @@ static int host_create(struct rh_executor *executor)
 	                                                 .layers = options->model->layers,
 	                                                 .micro_batches = executor->micro_batches,
 	                                                 .bytes_each = room.bytes_each,
-	                                                 .memory = &executor->boundary_memory,
-	                                                 .device = options->device,
-	                                                 .devices = options->devices,
-	                                                 .has_events = room.records > 0};
-	rc = rh_boundaries_create(&boundaries, &executor->boundaries);
-	return rc || !room.records ? rc : spool_create(executor, &room);
+	                                                 .memory = &executor->boundary_memory};
+	return rh_boundaries_create(&boundaries, &executor->boundaries);
 }
 
 static int lanes_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
-	const struct lower_limits limits = {
-	        .micro_batches = executor->micro_batches, .gaps = windows_most(options), .pieces = pieces_most(options)};
+	const struct lower_limits limits = {.micro_batches = executor->micro_batches,
+	                                    .gaps = windows_most(options),
+	                                    .pieces = pieces_most(options),
+	                                    .down = executor->room.down,
+	                                    .up = executor->room.up,
+	                                    .records = executor->room.records};
 	int rc = lower_create(options, &limits, &executor->lowering);
 	executor->lowering.batch = executor->batch;
 	executor->lowering.program = &executor->program;
@@ -386,13 +370,12 @@ void rh_executor_destroy(struct rh_executor *executor)
 	RH_ASSERT(executor->begun == executor->finished);
 	run_rest(executor);
 	run_host_unpin(executor);
-	run_feed_destroy(executor->feed);
-	rh_host_release(&executor->feed_memory);
-	rh_boundaries_destroy(&executor->boundaries, executor->options.devices);
 	for (int d = 0; executor->on && d < executor->options.devices; d++)
 		device_destroy(&executor->on[d], &executor->options);
 	rh_free(executor->on);
-	dispatcher_destroy(executor);
+	dispatcher_destroy(executor); /* drives first, which use all that follows */
+	rh_boundaries_destroy(&executor->boundaries);
+	rh_host_release(&executor->frame_memory);
 	lower_destroy(&executor->lowering);
 	rh_host_release(&executor->boundary_memory);
 	rh_host_release(&executor->micro_memory);

@@ -40,7 +40,7 @@ struct rh_executor_options {
 	/* Boundary buffers beyond the least. The least is what a device after the other would need: devices that work at the same time then
 	 * wait for one another's buffers. */
 	int64_t spare_boundaries;
-	/* Boundaries go to NVMe (run/spool.h), where they take more than the buffers for it: 4 for writes, 3 for reads, and spare ones.
+	/* Boundaries go to NVMe (run/lower_drive.c), where they take more than the buffers for it: 4 for writes, 3 for reads, and spare ones.
 	 * Forward-only rounds are cut so short that they write nothing. */
 	int spills_boundaries;
 	struct rh_space *space;      /* NULL: of a simulated machine */

@@ -10,7 +10,6 @@
 #include "run/boundary.h"
 #include "run/dispatcher.h"
 #include "run/executor.h"
-#include "run/feed.h"
 #include "run/waits.h"
 
 #include <stdatomic.h>
@@ -44,7 +43,7 @@ struct run_device {
 	int is_forward;
 };
 
-enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FEED, RUN_PIN_STORE, RUN_PINS };
+enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FRAMES, RUN_PIN_STORE, RUN_PINS };
 
 /* Steps without a flush between them, counted from the call's first. */
 struct run_stretch {
@@ -54,6 +53,15 @@ struct run_stretch {
 	int64_t *first; /* (steps_held): position of each step's first command */
 };
 
+/* boundary_room.c: what boundaries take, for the worst of all programs that the run may ask for. */
+struct run_boundary_room {
+	int count;           /* buffers in host memory; none where everything is one stage */
+	int64_t bytes_each;  /* of a buffer, and of a record */
+	int down, up;        /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
+	int records;         /* on NVMe */
+	int64_t step_writes; /* of records in a step */
+};
+
 struct rh_executor {
 	struct rh_executor_options options;
 	struct run_device *on;
@@ -61,8 +69,8 @@ struct rh_executor {
 	struct run_dispatcher dispatcher;
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, micro_memory;
-	struct rh_arena feed_memory;
-	struct run_feed *feed;            /* NULL: all weights are in memory */
+	struct rh_arena frame_memory; /* of pages of weights on NVMe */
+	struct run_boundary_room room;
 	struct rh_host_pin pin[RUN_PINS]; /* by enum run_pin: by the first device, which does it for all */
 	struct rh_staging *staging;       /* for what is not registered of the store; NULL: all is, or nothing can be */
 	struct rh_arena staging_memory;
@@ -132,14 +140,7 @@ void run_rest(struct rh_executor *executor);
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);
 
-/* boundary_room.c: what boundaries take, for the worst of all programs that the run may ask for. */
-struct run_boundary_room {
-	int count;           /* buffers in host memory; none where everything is one stage */
-	int64_t bytes_each;  /* of a buffer, and of a record */
-	int down, up;        /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
-	int records;         /* on NVMe */
-	int64_t step_writes; /* of records in a step */
-};
+/* boundary_room.c */
 int run_boundary_room(const struct rh_executor_options *options, struct run_boundary_room *out) RH_MUST;
 /* Micro-batches of a forward-only round. */
 int64_t run_infer_round(const struct rh_executor_options *options);

@@ -54,7 +54,7 @@ static void report_critical(const struct rh_executor *executor)
 {
 	static const char *const name[RUN_PIN_STORE] = {[RUN_PIN_BOUNDARIES] = "activations between stages",
 	                                                [RUN_PIN_MICRO] = "micro-batches and results",
-	                                                [RUN_PIN_FEED] = "weights read from NVMe"};
+	                                                [RUN_PIN_FRAMES] = "weights read from NVMe"};
 	for (int i = 0; i < RUN_PIN_STORE; i++) {
 		const struct rh_host_pin *pin = &executor->pin[i];
 		if (pin->device && pin->pinned_bytes < pin->bytes)
@@ -90,7 +90,7 @@ int run_host_pin(struct rh_executor *executor)
 	struct rh_host_pin *pin = executor->pin;
 	rh_host_pin(device, executor->boundary_memory.base, executor->boundary_memory.capacity, &pin[RUN_PIN_BOUNDARIES]);
 	rh_host_pin(device, executor->micro_memory.base, executor->micro_memory.capacity, &pin[RUN_PIN_MICRO]);
-	rh_host_pin(device, executor->feed_memory.base, executor->feed_memory.capacity, &pin[RUN_PIN_FEED]);
+	rh_host_pin(device, executor->frame_memory.base, executor->frame_memory.capacity, &pin[RUN_PIN_FRAMES]);
 	rh_host_pin(device, store, bytes, &pin[RUN_PIN_STORE]);
 	report_critical(executor);
 	if (!pin[RUN_PIN_STORE].device || pin[RUN_PIN_STORE].pinned_bytes == bytes)

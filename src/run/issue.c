@@ -167,6 +167,12 @@ static char *host_address(const struct rh_executor *executor, struct rh_place pl
 {
 	struct rh_store *store = executor->options.store;
 	switch (place.room) {
+	case RH_ROOM_HOST_WEIGHTS:
+		return (char *)(uintptr_t)rh_store_weights(store, place.number) + place.first;
+	case RH_ROOM_HOST_FRAME:
+		return executor->frame_memory.base + place.number * executor->options.page_bytes;
+	case RH_ROOM_HOST_BOUNDARY:
+		return executor->boundaries.buffer[place.number].memory;
 	case RH_ROOM_HOST_GRADIENT:
 		return (char *)rh_store_gradient(store, place.number) + place.first;
 	case RH_ROOM_HOST_SUM:
@@ -183,17 +189,12 @@ static char *host_address(const struct rh_executor *executor, struct rh_place pl
 	}
 }
 
-/* From memory, or page by page from NVMe. */
 static int copy_weights(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
-	const struct rh_executor_options *options = &executor->options;
-	const char *from = rh_store_weights(options->store, command->block);
-	char *to = device_address(executor, command->to);
 	struct rh_event *uploaded = executor->on[device->index].uploaded[command->block];
-	executor->version[command->block] = rh_store_version(options->store, command->block);
-	int rc = from ? run_copy_up(executor, device, RH_STREAM_WEIGHTS, to, from + command->from.first, command->from.bytes)
-	              : run_feed_up(executor->feed, device->index, RH_STREAM_WEIGHTS, to, command->block, command->from.first,
-	                            command->from.bytes);
+	executor->version[command->block] = rh_store_version(executor->options.store, command->block);
+	int rc = run_copy_up(executor, device, RH_STREAM_WEIGHTS, device_address(executor, command->to),
+	                     host_address(executor, command->from), command->from.bytes);
 	return rc || !uploaded ? rc : device->ops->record(device, RH_STREAM_WEIGHTS, uploaded);
 }
 
@@ -215,49 +216,18 @@ static int await_sum(struct rh_executor *executor, const struct rh_command *comm
 	return rc ? rc : rh_staging_finish(executor->staging);
 }
 
-/* Through the rings to and from NVMe: their buffers have events of their own, as their threads wait for them. */
-static int copy_spooled(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
-{
-	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
-	struct rh_boundary_buffer *buffer;
-	int64_t place = run_place(executor, command);
-	int d = device->index, up = command->to.room == RH_ROOM_BOUNDARY;
-	enum rh_stream stream = up ? RH_STREAM_ACTIVATIONS_UP : RH_STREAM_ACTIVATIONS_DOWN;
-	int rc = up ? rh_boundary_find(&executor->boundaries, kind, command->lo, place, &buffer)
-	            : rh_boundary_acquire(&executor->boundaries, kind, command->lo, place, 1, &buffer);
-	if (!rc && up && buffer->written_by >= 0)
-		rc = device->ops->wait(device, stream, buffer->written[buffer->written_by]);
-	for (int i = 0; !rc && !up && i < executor->options.devices; i++)
-		if (buffer->read_by >> i & 1)
-			rc = device->ops->wait(device, stream, buffer->read[i]);
-	if (rc)
-		return rc;
-	if (up) {
-		rc = run_copy_up(executor, device, stream, device_address(executor, command->to), buffer->memory, command->to.bytes);
-		buffer->read_by |= (uint64_t)1 << d;
-		return rc ? rc : device->ops->record(device, stream, buffer->read[d]);
-	}
-	buffer->read_by = 0;
-	buffer->written_by = d;
-	rc = run_copy_down(executor, device, stream, buffer->memory, device_address(executor, command->from), command->from.bytes);
-	rc = rc ? rc : device->ops->record(device, stream, buffer->written[d]);
-	return rc ? rc : rh_boundary_sent(&executor->boundaries, buffer);
-}
-
 /* To and from a buffer of host memory, which is the boundary's from the copy down to the last copy up. */
 static int copy_boundary(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
 {
 	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
 	struct rh_boundaries *boundaries = &executor->boundaries;
-	struct rh_boundary_buffer *buffer;
 	int64_t place = run_place(executor, command);
 	int devices = executor->options.devices, up = command->to.room == RH_ROOM_BOUNDARY;
 	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
-	int rc = up ? rh_boundary_find(boundaries, kind, command->lo, place, &buffer)
-	            : rh_boundary_acquire(boundaries, kind, command->lo, place, readers, &buffer);
-	int64_t *read = rc ? NULL : &executor->dispatcher.read[(buffer - boundaries->buffer) * devices];
-	if (rc)
-		return rc;
+	struct rh_boundary_buffer *buffer = up ? rh_boundary_find(boundaries, kind, command->lo, place)
+	                                       : rh_boundary_acquire(boundaries, kind, command->lo, place, readers);
+	int64_t *read = &executor->dispatcher.read[(buffer - boundaries->buffer) * devices];
+	int rc = 0;
 	if (up) {
 		int64_t unused = boundaries->free_count;
 		read[device->index] = command->position;
@@ -294,10 +264,10 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, const struct rh_command *command)
 {
 	int up = command->from.device < 0, rc = 0;
-	if (command->from.room == RH_ROOM_HOST_WEIGHTS)
+	if (command->to.room == RH_ROOM_WEIGHTS)
 		return copy_weights(executor, device, command);
-	if ((up ? command->from : command->to).room == RH_ROOM_HOST_BOUNDARY)
-		return executor->boundaries.spool ? copy_spooled(executor, device, command) : copy_boundary(executor, device, command);
+	if ((up ? command->from : command->to).room == RH_ROOM_HOST_BOUNDARY && !executor->lowering.drives.down)
+		return copy_boundary(executor, device, command);
 	if (!up) {
 		rc = run_copy_down(executor, device, stream, host_address(executor, command->to), device_address(executor, command->from),
 		                   command->from.bytes);

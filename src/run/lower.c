@@ -113,6 +113,8 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	int64_t blocks = options->model->blocks, devices = options->devices;
 	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
 	make_lanes(to);
+	if (!to->rc)
+		to->rc = lower_drives_create(to, limits);
 	to->pending = array(to, to->lanes.lanes, sizeof *to->pending);
 	to->last = positions(to, to->lanes.lanes);
 	to->on = array(to, devices, sizeof *to->on);
@@ -169,6 +171,7 @@ void lower_destroy(struct lowering *to)
 	                        to->output,       to->computed, to->offset, to->bytes,         to->load,     to->piece};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
+	lower_drives_destroy(to);
 	rh_lanes_free(&to->lanes);
 }
 
@@ -221,6 +224,7 @@ int lower_begin(struct lowering *to, const struct lower_call *call)
 			first = to->program->slot[i].device == d ? &to->program->slot[i] : NULL;
 		lower_bulk_keep(to, d, first);
 	}
+	to->rc = to->rc ? to->rc : lower_drives_begin(to);
 	return call->is_local ? to->rc : lower_input(to, call->step, call->first_place, call->micro_batches);
 }
 

@@ -2,12 +2,12 @@
  * places and order; the dispatcher (run/dispatcher.h) decides when. A pure function of the call and of what the calls before left behind.
  *
  * Lanes of device d are its streams, d * RH_STREAMS + stream. Beside them are one of the caller, two of each block at the optimizer, and
- * one of each device and block for uploads whose order is free. */
+ * one of each device and block for uploads whose order is free, and those of lower_drive.c. */
 #ifndef RH_RUN_LOWER_H
 #define RH_RUN_LOWER_H
 
 #include "offload/transfer.h"
-#include "run/boundary.h"
+#include "run/course.h"
 #include "run/executor.h"
 #include "run/lane.h"
 
@@ -63,6 +63,27 @@ struct lower_device {
 	int owes;          /* of stages that update themselves: gradients of its slot before are to be used */
 };
 
+/* lower_drive.c. Positions stay from call to call. */
+enum { LOWER_FRAMES = 8 }; /* of host memory, for pages of weights on NVMe */
+struct lower_drives {
+	int pages, reads, writes; /* lanes: frozen weights, boundaries */
+	int64_t *copied;          /* of each frame: the latest copy from it */
+	int64_t next_page;
+	int down, up;    /* buffers of the host's in the rings of writes and reads, in this order; 0: boundaries stay in memory */
+	int64_t *filled; /* of each buffer: the latest command that wrote it */
+	int64_t *freed;  /* (buffers, devices + 1): the latest copies from it; the WRITE of it */
+	int64_t *reread; /* of each record: the latest READ */
+	/* of the call */
+	struct run_course course;
+	size_t at;                     /* touch of the course that comes next */
+	int64_t write;                 /* the latest */
+	int64_t next_read, first_held; /* reloads: to be read next; the first whose buffer may still be read */
+	struct {
+		int64_t position, bytes;
+	} * written; /* of each write of the course: its WRITE */
+	size_t written_capacity;
+};
+
 struct lower_call {
 	int trains, is_local;
 	int is_joined;                      /* the next step's first slots may go beside this one's last */
@@ -94,6 +115,7 @@ struct lowering {
 	int caller, optimizer, free; /* first lanes */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
 	struct lower_device *on;
+	struct lower_drives drives;
 	struct lower_call call;
 	size_t next_slot;
 	int rc;
@@ -124,6 +146,7 @@ struct lower_limits {
 	int64_t micro_batches; /* places */
 	int64_t gaps;          /* micro-batches of a slot, at most */
 	size_t pieces;         /* of one upload or download, at most */
+	int down, up, records; /* boundaries on NVMe: buffers of the two rings; 0: none go there */
 };
 int lower_create(const struct rh_executor_options *options, const struct lower_limits *limits, struct lowering *out) RH_MUST;
 void lower_destroy(struct lowering *lowering);
@@ -202,6 +225,23 @@ void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
 /* A tied table's two sums are put together. */
 void lower_fold(struct lowering *lowering, int64_t step);
 enum { LOWER_FOLD_ELEMENTS = 1 << 20 }; /* of the embedding's sum, at once */
+
+/* lower_drive.c: reads and writes of drives.
+ *
+ * lower_page          a page's READ, for which this lane's next command waits; where it will lie. That command's position goes to
+ *                     drives.copied
+ * lower_ring_buffer   the buffer for a boundary that a device is about to send: this lane's next command waits until it is free
+ * lower_ring_filled   that command, of so many bytes; its WRITE, if it is to be reloaded
+ * lower_ring_find     the buffer that a boundary is in when the program reads it: this lane's next command waits until it is there
+ * lower_ring_read     that command, on a device */
+int lower_drives_create(struct lowering *lowering, const struct lower_limits *limits) RH_MUST;
+void lower_drives_destroy(struct lowering *lowering);
+int lower_drives_begin(struct lowering *lowering) RH_MUST;
+struct rh_place lower_page(struct lowering *lowering, int lane, int64_t step, struct rh_place page);
+int lower_ring_buffer(struct lowering *lowering, int lane, enum rh_boundary_kind kind, int layer, int64_t place);
+void lower_ring_filled(struct lowering *lowering, int64_t step, int64_t copy, int64_t bytes);
+int lower_ring_find(struct lowering *lowering, int lane, int64_t step, enum rh_boundary_kind kind, int layer, int64_t place);
+void lower_ring_read(struct lowering *lowering, int64_t step, int device, int buffer, int64_t copy);
 
 /* lower_slot.c */
 void lower_slot(struct lower_slot *slot);

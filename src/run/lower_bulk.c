@@ -136,10 +136,16 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 {
 	struct lowering *to = slot->to;
 	struct lower_weights *weights = &slot->on->weights;
+	struct rh_place from = there(RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
-	weights->sent[b] = copy(slot, lane, b, there(RH_ROOM_HOST_WEIGHTS, b, first, bytes),
-	                        here(slot, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
+	if (rh_store_pages(to->options->store, b) >= 0) {
+		from.room = RH_ROOM_PAGES;
+		from = lower_page(to, lane, slot->step, from);
+	}
+	weights->sent[b] = copy(slot, lane, b, from, here(slot, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
+	if (from.room == RH_ROOM_HOST_FRAME)
+		to->drives.copied[from.number] = weights->sent[b];
 	if (to->uploaded_step[b] != to->call.number)
 		for (int d = 0; d < to->options->devices; d++)
 			to->uploaded[b * to->options->devices + d] = LOWER_NEVER;

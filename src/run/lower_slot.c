@@ -58,7 +58,7 @@ static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 	return (struct rh_place){.room = room, .device = -1, .number = (int)number, .bytes = bytes};
 }
 
-/* A boundary's number among all there may be. Which buffer of the host's it is in, the dispatcher knows. */
+/* A boundary's number among all there may be. Where boundaries stay in memory the dispatcher knows which buffer of the host's it is in. */
 static int64_t number_of(const struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	const struct lowering *to = micro->slot->to;
@@ -69,15 +69,21 @@ static int64_t number_of(const struct micro *micro, enum rh_boundary_kind kind, 
 static int fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
+	struct lowering *to = slot->to;
 	int64_t number = number_of(micro, kind, layer);
-	int buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	int buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP), lane = lane_of(slot, RH_STREAM_ACTIVATIONS_UP);
+	if (to->drives.down)
+		number = lower_ring_find(to, lane, slot->step, kind, layer, micro->place);
+	else
+		lower_await(to, lane, to->written[number], RH_WAIT_NEEDS);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
 	copy.from = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
 	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
-	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), slot->to->written[number], RH_WAIT_NEEDS);
-	lower_add(slot->to, &copy);
+	int64_t position = lower_add(to, &copy);
+	if (to->drives.down)
+		lower_ring_read(to, slot->step, slot->device, (int)number, position);
 	return buffer;
 }
 
@@ -85,14 +91,20 @@ static int fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
-	int64_t number = number_of(micro, kind, layer);
+	struct lowering *to = slot->to;
+	int64_t number = number_of(micro, kind, layer), *written = &to->written[number];
+	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN);
+	if (to->drives.down)
+		number = lower_ring_buffer(to, lane, kind, layer, micro->place);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
 	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
 	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
-	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	slot->on->boundary.freed[buffer] = slot->to->written[number] = lower_add(slot->to, &copy);
+	lower_await(to, lane, made, RH_WAIT_NEEDS);
+	slot->on->boundary.freed[buffer] = *written = lower_add(to, &copy);
+	if (to->drives.down)
+		lower_ring_filled(to, slot->step, *written, micro->boundary_bytes);
 }
 
 /* A boundary comes from the box beside this one, or, from the host's copy, goes there. */

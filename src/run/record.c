@@ -30,7 +30,7 @@ const struct rh_lanes *rh_recorder_lanes(const struct rh_recorder *recorder)
 	return &recorder->executor->lowering.lanes;
 }
 
-/* Each boundary has a number, and so a place, of its own: the dispatcher gives out the host's buffers. */
+/* In memory each boundary has a number, and so a place, of its own: the dispatcher gives out the host's buffers. */
 void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_options *out)
 {
 	const struct rh_executor *executor = recorder->executor;
@@ -43,6 +43,12 @@ void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_optio
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	rh_check_rooms(out, executor->micro_batches);
 	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){(int)boundaries, options->plan->boundary_bytes};
+	if (executor->room.records) {
+		out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->room.count, executor->room.bytes_each};
+		out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->room.records, executor->room.bytes_each};
+	}
+	if (options->page_bytes)
+		out->room[RH_ROOM_HOST_FRAME] = (struct rh_check_room){LOWER_FRAMES, options->page_bytes};
 	out->room[RH_ROOM_HOST_FOLD] = (struct rh_check_room){2, LOWER_FOLD_ELEMENTS * 4};
 }
 

@@ -1,4 +1,4 @@
-/* What an executor has lowered, kept for the checker. Of runs whose weights and boundaries stay in memory. */
+/* What an executor has lowered, kept for the checker. */
 #ifndef RH_RUN_RECORD_H
 #define RH_RUN_RECORD_H
 

@@ -1,7 +1,6 @@
 /* Calls: a step of training, issued and later seen to its end, or forward only. Where steps are joined (rh_executor_begin) the next is
  * begun before the one before is over, and their slots wait only for what they need of one another. */
 #include "run/executor_internal.h"
-#include "run/spool.h"
 #include "run/trace.h"
 
 #include "core/fault.h"
@@ -218,23 +217,15 @@ static void forget_changed(struct rh_executor *executor)
 int run_begin(struct rh_executor *executor, const struct lower_call *call)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_boundary_walk walk = {.plan = options->plan,
-	                                .layers = options->model->layers,
-	                                .program = &executor->program,
-	                                .steps_held = executor->steps_held,
-	                                .step_micro_batches = options->train_micro_batches};
 	int place = (int)executor->first;
 	executor->flight[place].awaited_s = 0;
 	for (int d = 0; d < options->devices; d++) {
 		run_waits_reset(&executor->on[d].flight[place].waits);
 		executor->dispatcher.device[d].lowered = -1;
 	}
-	if (executor->feed)
-		run_feed_begin(executor->feed, executor->trains);
 	if (executor->begun - executor->finished <= 1) /* else a step is still at it */
 		forget_changed(executor);
-	int rc = rh_boundaries_begin(&executor->boundaries, &walk);
-	rc = rc ? rc : lower_begin(&executor->lowering, call);
+	int rc = lower_begin(&executor->lowering, call);
 	for (int d = 0; d < options->devices; d++)
 		if (executor->lowering.on[d].ahead.kind == LOWER_GIVEN_UP) {
 			dispatcher_drop_ahead(executor, d);
@@ -259,8 +250,8 @@ static int await_device(struct rh_executor *executor, int d, int64_t place)
 	return rc ? rc : flight->gradients->ops->event_sync(flight->gradients);
 }
 
-/* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and no boundary is
- * on its way to or from NVMe (frozen weights may be read ahead). The first fault comes back, with its line. */
+/* Whatever rc is, nothing is running any more on return: not the staging's thread, which calls the updater, no device, and nothing
+ * is on its way to or from a drive. The first fault comes back, with its line. */
 static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -269,7 +260,7 @@ static int come_to_rest(struct rh_executor *executor, enum rest rest, int rc)
 	for (int d = -1; d <= options->devices; d++) {
 		rc = 0;
 		if (d == options->devices)
-			rc = rh_boundaries_end(&executor->boundaries);
+			rc = dispatcher_rest_drives(executor);
 		else if (d >= 0 && rest == ITS_WORK && !rh_fault_code(&fault))
 			rc = await_device(executor, d, executor->first);
 		else if (d >= 0)
@@ -358,10 +349,10 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 	return rc;
 }
 
-/* To the next step: not where what comes from NVMe, or goes through the staging, has an order of its own. */
+/* To the next step: not where what goes through the staging has an order of its own. */
 static int leaves_slots(const struct rh_executor *executor)
 {
-	return executor->trains && executor->flights > 1 && !executor->staging && !executor->feed && !executor->boundaries.spool;
+	return executor->trains && executor->flights > 1 && !executor->staging;
 }
 
 static int issue(struct rh_executor *executor, const struct rh_micro_batch *batch, int64_t count)
@@ -390,8 +381,6 @@ static int issue(struct rh_executor *executor, const struct rh_micro_batch *batc
 	rh_store_throttle(options->store, options->throttled_threads);
 	rc = rc ? rc : run_begin(executor, &call);
 	rc = rc ? rc : dispatcher_run(executor, call.is_joined ? DISPATCH_IDLE : DISPATCH_ALL, (int)executor->first);
-	if (!rc && executor->feed)
-		run_feed_end(executor->feed);
 	return rc;
 }
 

@@ -104,8 +104,6 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
 	rc = rc ? rc : run_begin(executor, &call);
 	rc = rc ? rc : dispatcher_run(executor, DISPATCH_ALL, 0);
-	if (executor->feed)
-		run_feed_end(executor->feed);
 	rc = run_end(executor, rc);
 	while (!rc && executor->stretch.ended < executor->stretch.begun)
 		rc = end_step(executor);

@@ -135,37 +135,23 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 	assert_true(compared > 500);
 }
 
-static struct rh_boundary_buffer *acquire(struct rh_boundaries *books, enum rh_boundary_kind kind, int layer, int64_t m, int readers)
-{
-	struct rh_boundary_buffer *buffer;
-	check_ok(rh_boundary_acquire(books, kind, layer, m, readers, &buffer));
-	return buffer;
-}
-
-static struct rh_boundary_buffer *find(struct rh_boundaries *books, enum rh_boundary_kind kind, int layer, int64_t m)
-{
-	struct rh_boundary_buffer *buffer;
-	check_ok(rh_boundary_find(books, kind, layer, m, &buffer));
-	return buffer;
-}
-
 static void test_buffers_come_back_first_in_first_out(void **state)
 {
 	(void)state;
 	struct rh_boundaries books;
 	check_ok(rh_boundaries_create(&(struct rh_boundaries_options){.count = 3, .layers = LAYERS, .micro_batches = 4}, &books));
-	struct rh_boundary_buffer *a = acquire(&books, RH_BOUNDARY_ACTIVATION, 2, 0, 2);
-	struct rh_boundary_buffer *b = acquire(&books, RH_BOUNDARY_GRADIENT, 2, 0, 1);
+	struct rh_boundary_buffer *a = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 2, 0, 2);
+	struct rh_boundary_buffer *b = rh_boundary_acquire(&books, RH_BOUNDARY_GRADIENT, 2, 0, 1);
 	assert_ptr_not_equal(a, b);
-	assert_ptr_equal(find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
 	rh_boundary_release(&books, RH_BOUNDARY_ACTIVATION, 2, 0); /* one reader is left */
-	assert_ptr_equal(find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
+	assert_ptr_equal(rh_boundary_find(&books, RH_BOUNDARY_ACTIVATION, 2, 0), a);
 	rh_boundary_release(&books, RH_BOUNDARY_GRADIENT, 2, 0);
-	struct rh_boundary_buffer *c = acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 3, 1);
+	struct rh_boundary_buffer *c = rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 3, 1);
 	assert_true(c != a && c != b); /* the one that has been free longest */
-	assert_ptr_equal(acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 2, 1), b);
+	assert_ptr_equal(rh_boundary_acquire(&books, RH_BOUNDARY_ACTIVATION, 5, 2, 1), b);
 	assert_int_equal(books.least_free, 0);
-	rh_boundaries_destroy(&books, 0);
+	rh_boundaries_destroy(&books);
 }
 
 int main(void)

@@ -1,0 +1,195 @@
+/* Lanes to and from drives: what goes to NVMe, and when it comes back.
+ *
+ *   frozen weights   READ page n -> frame n mod LOWER_FRAMES -> COPY to a device. READ n + LOWER_FRAMES waits for that copy.
+ *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `down` -> WRITE, where a reload is to come.
+ *                    READ of reload r -> ring of reads, buffer r mod `up` -> COPY to a device. READ r + up waits for that copy.
+ *
+ * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (run/course.h). A READ is placed
+ * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
+#include "run/lower.h"
+
+#include "core/alloc.h"
+
+static int64_t *positions(int64_t count)
+{
+	int64_t *position = rh_alloc((size_t)count, sizeof *position);
+	for (int64_t i = 0; position && i < count; i++)
+		position[i] = LOWER_NEVER;
+	return position;
+}
+
+int lower_drives_create(struct lowering *to, const struct lower_limits *limits)
+{
+	struct lower_drives *drives = &to->drives;
+	int buffers = limits->down + limits->up, rc = 0;
+	int *const lane[] = {&drives->pages, &drives->reads, &drives->writes};
+	for (int i = 0; rc >= 0 && i < 3; i++)
+		*lane[i] = rc = rh_lanes_add_lane(
+		        &to->lanes, (struct rh_lane){.queue = lane[i] == &drives->writes ? RH_QUEUE_WRITES : RH_QUEUE_READS, .owner = i});
+	drives->down = limits->down;
+	drives->up = limits->up;
+	drives->copied = positions(LOWER_FRAMES);
+	drives->filled = positions(buffers + 1);
+	drives->freed = positions((int64_t)buffers * (to->options->devices + 1) + 1);
+	drives->reread = positions(limits->records + 1);
+	return rc < 0 ? rc : drives->copied && drives->filled && drives->freed && drives->reread ? 0 : -ENOMEM;
+}
+
+void lower_drives_destroy(struct lowering *to)
+{
+	struct lower_drives *drives = &to->drives;
+	run_course_free(&drives->course);
+	rh_free(drives->copied);
+	rh_free(drives->filled);
+	rh_free(drives->freed);
+	rh_free(drives->reread);
+	rh_free(drives->written);
+}
+
+static struct rh_place there(enum rh_room room, int number, int64_t first, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = -1, .number = number, .first = first, .bytes = bytes};
+}
+
+static int64_t transfer(struct lowering *to, int lane, int64_t step, struct rh_place from, struct rh_place where)
+{
+	const struct rh_command command = {.kind = lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ,
+	                                   .lane = lane,
+	                                   .step = step,
+	                                   .micro_batch = -1,
+	                                   .block = -1,
+	                                   .from = from,
+	                                   .to = where};
+	return lower_add(to, &command);
+}
+
+/* ---- frozen weights ---- */
+
+struct rh_place lower_page(struct lowering *to, int lane, int64_t step, struct rh_place page)
+{
+	struct lower_drives *drives = &to->drives;
+	int frame = (int)(drives->next_page++ % LOWER_FRAMES);
+	RH_ASSERT(page.first % to->options->page_bytes == 0 && page.bytes <= to->options->page_bytes);
+	struct rh_place where = there(RH_ROOM_HOST_FRAME, frame, 0, page.bytes);
+	lower_await(to, drives->pages, drives->copied[frame], RH_WAIT_NEEDS);
+	lower_await(to, lane, transfer(to, drives->pages, step, page, where), RH_WAIT_NEEDS);
+	return where;
+}
+
+/* ---- boundaries ---- */
+
+int lower_drives_begin(struct lowering *to)
+{
+	struct lower_drives *drives = &to->drives;
+	const struct rh_boundary_walk walk = {.plan = to->options->plan,
+	                                      .layers = to->options->model->layers,
+	                                      .program = to->program,
+	                                      .steps_held = to->steps_held,
+	                                      .step_micro_batches = to->options->train_micro_batches};
+	if (!drives->down)
+		return 0;
+	int rc = run_course_make(&drives->course, &walk, to->micro_batches, drives->down);
+	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->course.writes + 1, sizeof *drives->written);
+	for (size_t i = 0; !rc && i < drives->course.writes; i++)
+		drives->written[i].position = LOWER_NEVER;
+	drives->at = 0;
+	drives->next_read = drives->first_held = 0;
+	return rc;
+}
+
+/* Where the program stands. A program of many steps may end before the last one: the slots that it drops are passed over. */
+static const struct run_touch *next_touch(struct lowering *to, int is_write, enum rh_boundary_kind kind, int layer, int64_t place)
+{
+	struct lower_drives *drives = &to->drives;
+	while (drives->at < drives->course.touches) {
+		const struct run_touch *touch = &drives->course.touch[drives->at++];
+		if (touch->is_write == is_write && touch->kind == (int)kind && touch->layer == layer && touch->micro_batch == place)
+			return touch;
+	}
+	RH_ASSERT(!"a boundary that the program does not have");
+	return NULL;
+}
+
+/* Nobody uses the buffer any more: a wait of this lane, whose next command fills it. */
+static void await_buffer(struct lowering *to, int lane, int buffer)
+{
+	int64_t *freed = &to->drives.freed[(int64_t)buffer * (to->options->devices + 1)];
+	lower_await(to, lane, to->drives.filled[buffer], RH_WAIT_NEEDS);
+	for (int i = 0; i <= to->options->devices; i++) {
+		lower_await(to, lane, freed[i], RH_WAIT_NEEDS);
+		freed[i] = LOWER_NEVER;
+	}
+}
+
+static void read_back(struct lowering *to, int64_t reload, int64_t step)
+{
+	struct lower_drives *drives = &to->drives;
+	int64_t write = drives->course.reload[reload];
+	int record = drives->course.write[write].record, buffer = drives->down + (int)(reload % drives->up);
+	int64_t bytes = drives->written[write].bytes;
+	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
+	await_buffer(to, drives->reads, buffer);
+	drives->reread[record] = drives->filled[buffer] =
+	        transfer(to, drives->reads, step, there(RH_ROOM_RECORD, record, 0, bytes), there(RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
+}
+
+/* Reloads in the order of the program, each once it has a buffer and has been written. */
+static void read_ahead(struct lowering *to, int64_t step)
+{
+	struct lower_drives *drives = &to->drives;
+	const struct run_course *course = &drives->course;
+	while (!to->rc && drives->next_read < (int64_t)course->reloads && drives->next_read < drives->first_held + drives->up &&
+	       drives->written[course->reload[drives->next_read]].position != LOWER_NEVER)
+		read_back(to, drives->next_read++, step);
+}
+
+int lower_ring_buffer(struct lowering *to, int lane, enum rh_boundary_kind kind, int layer, int64_t place)
+{
+	struct lower_drives *drives = &to->drives;
+	drives->write = next_touch(to, 1, kind, layer, place)->write;
+	int buffer = (int)(drives->write % drives->down);
+	await_buffer(to, lane, buffer);
+	return buffer;
+}
+
+void lower_ring_filled(struct lowering *to, int64_t step, int64_t copy, int64_t bytes)
+{
+	struct lower_drives *drives = &to->drives;
+	int64_t write = drives->write;
+	int buffer = (int)(write % drives->down), record = drives->course.write[write].record;
+	drives->filled[buffer] = copy;
+	if (record < 0)
+		return;
+	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
+	lower_await(to, drives->writes, drives->reread[record], RH_WAIT_NEEDS);
+	int64_t position =
+	        transfer(to, drives->writes, step, there(RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes), there(RH_ROOM_RECORD, record, 0, bytes));
+	drives->freed[(int64_t)buffer * (to->options->devices + 1) + to->options->devices] = position;
+	drives->written[write].position = position;
+	drives->written[write].bytes = bytes;
+	read_ahead(to, step);
+}
+
+int lower_ring_find(struct lowering *to, int lane, int64_t step, enum rh_boundary_kind kind, int layer, int64_t place)
+{
+	struct lower_drives *drives = &to->drives;
+	const struct run_touch *touch = next_touch(to, 0, kind, layer, place);
+	int buffer = (int)(touch->write % drives->down);
+	if (touch->reload >= 0) {
+		buffer = drives->down + (int)(touch->reload % drives->up);
+		drives->first_held = touch->reload;
+		if (drives->next_read <= touch->reload) { /* those before it were dropped */
+			drives->next_read = touch->reload + 1;
+			read_back(to, touch->reload, step);
+		}
+		drives->first_held++;
+	}
+	lower_await(to, lane, drives->filled[buffer], RH_WAIT_NEEDS);
+	return buffer;
+}
+
+void lower_ring_read(struct lowering *to, int64_t step, int device, int buffer, int64_t copy)
+{
+	to->drives.freed[(int64_t)buffer * (to->options->devices + 1) + device] = copy;
+	read_ahead(to, step);
+}
