@@ -29,22 +29,10 @@ static int is_set(const json_t *value)
 /* All that changes what an adapter computes and is not built. */
 static int refuse_features(const json_t *json, const char *where)
 {
-	static const char *const keys[] = {"use_dora",
-	                                   "modules_to_save",
-	                                   "layers_to_transform",
-	                                   "layer_replication",
-	                                   "exclude_modules",
-	                                   "lora_bias",
-	                                   "trainable_token_indices",
-	                                   "target_parameters",
-	                                   "use_qalora",
-	                                   "use_bdlora",
-	                                   "alora_invocation_tokens",
-	                                   "kasa_config",
-	                                   "monteclora_config",
-	                                   "velora_config",
-	                                   "arrow_config",
-	                                   "megatron_config"};
+	static const char *const keys[] = {
+	        "use_dora",    "modules_to_save",         "layers_to_transform", "layer_replication", "exclude_modules",
+	        "lora_bias",   "trainable_token_indices", "use_qalora",          "use_bdlora",        "alora_invocation_tokens",
+	        "kasa_config", "monteclora_config",       "velora_config",       "arrow_config",      "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))
@@ -64,6 +52,27 @@ static int refuse_features(const json_t *json, const char *where)
 	return rc;
 }
 
+/* A list of names into freshly allocated copies; absent, null and [] are none. */
+static int parse_names(const json_t *json, const char *key, const char *where, char ***out, size_t *count)
+{
+	const json_t *list = json_object_get(json, key);
+	if (!is_set(list))
+		return 0;
+	*out = json_is_array(list) ? rh_alloc(json_array_size(list), sizeof **out) : NULL;
+	if (!json_is_array(list))
+		return rh_fail(-EINVAL, "%s: '%s' must be a list of names", where, key);
+	if (!*out)
+		return -ENOMEM;
+	for (; *count < json_array_size(list); (*count)++) {
+		const char *name = plain_string(json_array_get(list, *count));
+		if (!name || !*name)
+			return rh_fail(-EINVAL, "%s: '%s' has an entry that is no name", where, key);
+		if (!((*out)[*count] = rh_strdup(name)))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int parse_targets(const json_t *json, const char *where, struct rh_peft_config *out)
 {
 	const json_t *targets = json_object_get(json, "target_modules");
@@ -73,6 +82,8 @@ static int parse_targets(const json_t *json, const char *where, struct rh_peft_c
 		return 0;
 	}
 	size_t count = pattern ? 1 : json_array_size(targets);
+	if (!count && out->parameters)
+		return 0;
 	if (!count)
 		return rh_fail(-EINVAL, "%s: 'target_modules' must be a list of names, a regular expression or \"all-linear\"", where);
 	out->target = rh_alloc(count, sizeof *out->target);
@@ -148,6 +159,8 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 	if (!rc && base && !(out->base_model_name_or_path = rh_strdup(base)))
 		rc = -ENOMEM;
 	if (!rc)
+		rc = parse_names(json, "target_parameters", where, &out->parameter, &out->parameters);
+	if (!rc)
 		rc = parse_targets(json, where, out);
 	if (!rc)
 		rc = parse_overrides(json, "rank_pattern", where, RANK, &out->rank_override, &out->rank_overrides);
@@ -183,6 +196,9 @@ void rh_peft_config_free(struct rh_peft_config *config)
 	for (size_t i = 0; i < config->targets; i++)
 		rh_free(config->target[i]);
 	rh_free(config->target);
+	for (size_t i = 0; i < config->parameters; i++)
+		rh_free(config->parameter[i]);
+	rh_free(config->parameter);
 	free_overrides(config->rank_override, config->rank_overrides);
 	free_overrides(config->alpha_override, config->alpha_overrides);
 	rh_free(config->base_model_name_or_path);

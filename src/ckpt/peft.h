@@ -12,6 +12,8 @@ struct rh_peft_config {
 	char **target; /* names, or one regular expression; none with all_linear */
 	size_t targets;
 	int target_is_pattern, all_linear;
+	char **parameter; /* names of parameters, of experts and routers, that are targeted beside modules */
+	size_t parameters;
 	int fan_in_fan_out; /* as the base stores its matrices; the adapter's files are the same. Written, not read */
 	char *base_model_name_or_path;
 	struct rh_peft_override {
@@ -35,5 +37,8 @@ int rh_peft_module(const struct rh_peft_config *config, const char *module, int6
 /* Does the adapter target this linear module? 1 or 0; -EINVAL as above. A list: equal to an entry, or ends in "." + entry; a pattern:
  * matches the whole name; all-linear: everything but "lm_head". */
 int rh_peft_matches(const struct rh_peft_config *config, const char *module) RH_MUST;
+
+/* Does it target this parameter ("model.layers.0.mlp.experts.down_proj")? One that equals an entry, or ends in "." + entry. */
+int rh_peft_matches_parameter(const struct rh_peft_config *config, const char *parameter);
 
 #endif

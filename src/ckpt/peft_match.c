@@ -66,19 +66,29 @@ int rh_peft_module(const struct rh_peft_config *config, const char *module, int6
 	return 0;
 }
 
+static int ends_in_one_of(const char *name, char *const *ends, size_t count)
+{
+	size_t length = strlen(name);
+	for (size_t i = 0; i < count; i++) {
+		size_t suffix = strlen(ends[i]);
+		if (length < suffix || strcmp(name + length - suffix, ends[i]))
+			continue;
+		if (length == suffix || name[length - suffix - 1] == '.')
+			return 1;
+	}
+	return 0;
+}
+
 int rh_peft_matches(const struct rh_peft_config *config, const char *module)
 {
 	if (config->all_linear)
 		return strcmp(module, "lm_head") != 0;
 	if (config->target_is_pattern)
 		return peft_match(config->target[0], PEFT_WHOLE, module);
-	size_t length = strlen(module);
-	for (size_t i = 0; i < config->targets; i++) {
-		size_t suffix = strlen(config->target[i]);
-		if (length < suffix || strcmp(module + length - suffix, config->target[i]))
-			continue;
-		if (length == suffix || module[length - suffix - 1] == '.')
-			return 1;
-	}
-	return 0;
+	return ends_in_one_of(module, config->target, config->targets);
+}
+
+int rh_peft_matches_parameter(const struct rh_peft_config *config, const char *parameter)
+{
+	return ends_in_one_of(parameter, config->parameter, config->parameters);
 }

@@ -74,6 +74,8 @@ struct rh_config {
 	struct rh_list lora_target_modules; /* names; or one entry: "all-linear", or a regular expression when lora_targets_pattern */
 	int lora_targets_pattern;
 	int use_rslora;
+	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
+	int lora_dropout_given;                /* the user wrote lora_dropout */
 	int lora_targets_given; /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
 	int lora_keys_given;    /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
@@ -133,7 +135,14 @@ struct rh_config {
 	int help;    /* --help: nothing else is set */
 };
 
-enum rh_lora_key { RH_LORA_R = 1, RH_LORA_ALPHA = 2, RH_LORA_DROPOUT = 4, RH_LORA_TARGETS = 8, RH_LORA_RSLORA = 16 };
+enum rh_lora_key {
+	RH_LORA_R = 1,
+	RH_LORA_ALPHA = 2,
+	RH_LORA_DROPOUT = 4,
+	RH_LORA_TARGETS = 8,
+	RH_LORA_RSLORA = 16,
+	RH_LORA_PARAMETERS = 32
+};
 
 /* argv[0] is the first word after the verb: an optional CONFIG.yaml (its first word, or one that ends in .yaml or .yml), and
  * --key value, --key=value or --flag pairs. The command line wins over the file; the file may hold keys of other verbs. Checked: names,

@@ -119,9 +119,12 @@ const struct config_key config_keys[] = {
 	KEY(KEY_REAL, lora_alpha, VERB_RUNS, .fallback = "32", .most = HUGE_VAL, .bounds = BOUND_ABOVE_LEAST, .lora = RH_LORA_ALPHA,
 	    .help = "scale of the adapter: lora_alpha / lora_r"),
 	KEY(KEY_REAL, lora_dropout, VERB_RUNS, .fallback = "0.05", .most = 1, .bounds = BOUND_BELOW_MOST, .lora = RH_LORA_DROPOUT,
-	    .help = "share of the adapter's inputs dropped in training"),
+	    .help = "share of the adapter's inputs dropped in training; unset: 0 where experts or routers have adapters, which take none"),
 	KEY(KEY_TARGETS, lora_target_modules, VERB_RUNS, .fallback = "q_proj,v_proj", .lora = RH_LORA_TARGETS,
 	    .help = "modules that get an adapter: a list of names, all-linear, or a regular expression on whole names"),
+	KEY(KEY_LIST, lora_target_parameters, VERB_RUNS, .fallback = "none", .lora = RH_LORA_PARAMETERS,
+	    .help = "parameters of experts and routers that get an adapter, such as [mlp.experts.gate_up_proj, mlp.experts.down_proj]; without "
+	            "lora_target_modules nothing else does"),
 	KEY(KEY_BOOL, use_rslora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_RSLORA,
 	    .help = "scale the adapter by lora_alpha / sqrt(lora_r) instead"),
 

@@ -200,6 +200,8 @@ static int is_printed(const struct rh_config *config, const struct config_key *k
 		return 1;
 	if (key->lora == RH_LORA_TARGETS && !config->lora_targets_given)
 		return 0;
+	if (key->lora == RH_LORA_DROPOUT && !config->lora_dropout_given) /* unset it depends on the targets */
+		return 0;
 	return config->use_lora && (!config->adapter_name_or_path || (config->lora_keys_given & key->lora));
 }
 

@@ -171,6 +171,7 @@ static int resolve_lora(struct resolving *r)
 		return config_entry_fail(stray,
 		                         "has no effect without lora_r, use_peft: true or adapter_name_or_path; add one or remove it");
 	config->lora_targets_given = config->use_lora && (keys & RH_LORA_TARGETS);
+	config->lora_dropout_given = config->use_lora && (keys & RH_LORA_DROPOUT);
 	config->lora_keys_given = config->adapter_name_or_path ? keys : 0;
 	return 0;
 }

@@ -97,6 +97,7 @@ static const struct {
         {"rank", "lora_r", NULL, 0},
         {"lora_target", "lora_target_modules", NULL, 0},
         {"target_modules", "lora_target_modules", NULL, 0},
+        {"target_parameters", "lora_target_parameters", NULL, 1},
         {"lora_target_linear", "lora_target_modules", "all-linear", 0},
         {"peft_use_rslora", "use_rslora", NULL, 0},
         {"use_dora", NULL, "DoRA is not built yet; remove it", 0},

@@ -68,6 +68,7 @@ struct rh_saved {
 	struct rh_view router, index, weight, start,
 	        place;                  /* of a mixture of experts, whose gu has a row for each pair of token and expert */
 	struct rh_view low[RH_PROJS];   /* (T,r) x A^T of each adapted module */
+	struct rh_view routed_low[RH_ROUTED], routed_d_low[RH_ROUTED]; /* the same of a mixture of experts, a row for each pair */
 	struct rh_view d_low[RH_PROJS]; /* its gradient, from emit_linear_dx to emit_linear_dw */
 	struct {
 		struct rh_view dy, x;

@@ -266,16 +266,64 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	return end_block(&at);
 }
 
-/* PEFT takes the MLP's names for the experts of a model that has some, and for nothing else. */
-static int is_expert(const struct rh_model_config *config, int proj)
+/* A and B of a linear, of `count` experts one under another, which are then one tensor each in the files. */
+static void place_adapter(struct layout *at, const char *module, struct rh_linear *linear, int64_t count, double scale)
 {
-	return config->experts && proj >= RH_PROJ_GATE && rh_model_names(config)->proj[proj];
+	linear->scale = (float)scale;
+	align(at);
+	linear->lora_a = place(at, module, "lora_A.weight", 2, count * linear->r, linear->in);
+	start_from(at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->in)});
+	align(at);
+	linear->lora_b = place(at, module, "lora_B.weight", 2, count * linear->out, linear->r);
+	start_from(at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
+	if (!at->fault && count > 1)
+		at->block->tensor[linear->lora_b].interleaved = count;
 }
 
-static int refuse_experts(const struct rh_model_config *config)
+/* "mlp.experts.down_proj" of a family, as transformers has it in memory, where all experts' matrices are one parameter. */
+static void parameter_name(const struct rh_family_names *names, enum rh_routed which, char *out, size_t size)
 {
-	return rh_fail(-EINVAL, "lora_target_modules: adapters on the experts of %s are not supported; list q_proj, k_proj, v_proj, o_proj",
-	               config->family->architecture);
+	const char *stacked = which == RH_ROUTED_GATE_UP ? names->experts_gate_up : names->experts_down;
+	if (which == RH_ROUTED_ROUTER)
+		snprintf(out, size, "%s.weight", names->router);
+	else if (stacked)
+		snprintf(out, size, "%s", stacked);
+	else
+		snprintf(out, size, "%s.%s", names->experts, which == RH_ROUTED_GATE_UP ? "gate_up_proj" : "down_proj");
+}
+
+static void size_routed(const struct rh_model_config *config, struct rh_layer *layer)
+{
+	int64_t hidden = config->hidden_size, wide = layer->traits.intermediate;
+	const int64_t in[RH_ROUTED] = {hidden, hidden, wide}, out[RH_ROUTED] = {layer->traits.experts, 2 * wide, hidden};
+	for (int w = 0; w < RH_ROUTED; w++) {
+		layer->routed[w] = (struct rh_linear){.weight = -1, .bias = -1, .lora_a = -1, .lora_b = -1};
+		if (layer->traits.experts)
+			layer->routed[w].in = in[w], layer->routed[w].out = out[w];
+	}
+}
+
+/* PEFT wraps the experts once for each of their parameters: the inner one's tensors are behind "base_layer". */
+static void lay_out_routed_adapters(const struct rh_model_config *config, const struct rh_lora_config *lora, const char *prefix,
+                                    struct rh_layer *layer, struct layout *at)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	double scale[RH_ROUTED] = {0};
+	char name[NAME_BYTES], parameter[64];
+	for (int w = 0; w < RH_ROUTED && !at->fault; w++) {
+		parameter_name(names, (enum rh_routed)w, parameter, sizeof parameter);
+		snprintf(name, sizeof name, "%s%s", prefix, parameter);
+		at->fault = lora->parameter(lora->context, name, &layer->routed[w].r, &scale[w]);
+	}
+	for (int w = 0; w < RH_ROUTED && !at->fault; w++) {
+		if (!layer->routed[w].r)
+			continue;
+		parameter_name(names, (enum rh_routed)w, parameter, sizeof parameter);
+		*strrchr(parameter, '.') = 0;
+		snprintf(name, sizeof name, "%s%s%s", prefix, parameter,
+		         w == RH_ROUTED_GATE_UP && layer->routed[RH_ROUTED_DOWN].r ? ".base_layer" : "");
+		place_adapter(at, name, &layer->routed[w], w == RH_ROUTED_ROUTER ? 1 : layer->traits.experts, scale[w]);
+	}
 }
 
 static int lay_out_adapter(const struct rh_model_config *config, const struct rh_lora_config *lora, int index, struct rh_layer *layer,
@@ -290,24 +338,17 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	for (int p = 0; p < RH_PROJS; p++) {
 		struct rh_linear *linear = &layer->proj[p];
 		double scale = 0;
-		if (linear->weight < 0 && !is_expert(config, p))
+		if (linear->weight < 0)
 			continue;
 		snprintf(module, sizeof module, "%s%s", prefix, rh_model_names(config)->proj[p]);
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
-		if (linear->r && is_expert(config, p))
-			at.fault = refuse_experts(config);
-		if (linear->r == 0 || at.fault)
-			continue;
-		linear->scale = (float)scale;
-		align(&at);
-		linear->lora_a = place(&at, module, "lora_A.weight", 2, linear->r, linear->in);
-		start_from(&at, linear->lora_a, (struct rh_initial){RH_INITIAL_UNIFORM, 1 / sqrtf((float)linear->in)});
-		align(&at);
-		linear->lora_b = place(&at, module, "lora_B.weight", 2, linear->out, linear->r);
-		start_from(&at, linear->lora_b, (struct rh_initial){RH_INITIAL_CONSTANT, 0});
+		if (linear->r && !at.fault)
+			place_adapter(&at, module, linear, 1, scale);
 	}
+	if (layer->traits.experts && lora->parameter)
+		lay_out_routed_adapters(config, lora, prefix, layer, &at);
 	return end_block(&at);
 }
 
@@ -363,6 +404,7 @@ static int lay_out_layer(struct rh_model *model, const struct rh_lora_config *lo
 	layer->cache_column = model->cache_columns;
 	model->cache_columns += 2 * layer->traits.kv_heads * layer->traits.head_dim;
 	size_projections(config, layer);
+	size_routed(config, layer);
 	int rc = lay_out_base(config, index, !lora, layer, &model->block[model->blocks++]);
 	if (rc || !lora)
 		return rc;

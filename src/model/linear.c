@@ -138,6 +138,8 @@ struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_li
 {
 	const struct rh_layer *layer = &emit->model->layer[which.layer];
 	int learns = emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
+	for (int w = 0; which.first >= RH_PROJ_GATE && w < RH_ROUTED; w++)
+		learns |= layer->routed[w].r != 0;
 	return emit->late && learns ? emit->late : emit->arena;
 }
 

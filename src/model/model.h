@@ -19,6 +19,8 @@ struct rh_lora_config {
 	/* 0 or negative errno. Rank (0: not targeted) and scale (alpha/r or alpha/sqrt(r)) of a module such as
 	 * "model.layers.0.self_attn.q_proj". */
 	int (*module)(const void *context, const char *name, int64_t *r, double *scale);
+	/* The same of a parameter of experts or of their router, such as "model.layers.0.mlp.experts.down_proj"; NULL: of none. */
+	int (*parameter)(const void *context, const char *name, int64_t *r, double *scale);
 	const void *context;
 };
 
@@ -35,6 +37,7 @@ struct rh_tensor {
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;         /* in files so many matrices, each transposed, that here lie one under another; 0: as here */
 	int stacked;                /* in files they are one tensor of rank 3 */
+	int64_t interleaved;        /* in files one matrix, in which columns of so many that here lie one under another take turns; 0: as here */
 	struct rh_initial initial;
 };
 
@@ -65,6 +68,9 @@ struct rh_linear {
 	float scale;
 	int site; /* 0..6: which module of the layer, for dropout's counter */
 };
+
+/* What of a mixture of experts may have an adapter; of experts each has its own part of it, one under another as their matrices. */
+enum rh_routed { RH_ROUTED_ROUTER, RH_ROUTED_GATE_UP, RH_ROUTED_DOWN, RH_ROUTED };
 
 enum rh_layer_kind { RH_LAYER_EMBEDDING, RH_LAYER_BLOCK, RH_LAYER_HEAD };
 enum rh_proj { RH_PROJ_Q, RH_PROJ_K, RH_PROJ_V, RH_PROJ_O, RH_PROJ_GATE, RH_PROJ_UP, RH_PROJ_DOWN, RH_PROJS };
@@ -99,6 +105,7 @@ struct rh_layer {
 	int q_norm, k_norm;
 	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
 	int router, experts_gate_up, experts_down; /* (E,H), (E * 2I,H), (E * H,I): the first expert's; -1: one MLP */
+	struct rh_linear routed[RH_ROUTED];        /* of one expert: in, out and its adapter; weight and bias are the tensors above */
 	int router_bias, gate_up_bias, down_bias;  /* (1,E), (E,2I), (E,H) */
 	int sinks;                                 /* (1,heads) */
 	int64_t cache_column;                      /* of its keys, then its values, in a row of all layers' keys and values */

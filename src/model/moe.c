@@ -1,5 +1,6 @@
 /* The experts of a transformer layer, each a gated MLP:
  *   y = x2 + sum over the experts chosen of weight_j Down_j(act(Gate_j h) * Up_j h),   weights = softmax of Router h
+ * An adapter of the experts is one of each expert, so that it too is two products of all experts.
  * Rows are sorted by expert, so that a product of all experts is one op. Kept for the backward: the router's logits, choice and weights,
  * the order of rows, and gate|up. What Down makes is read by nothing but y: a routing weight's gradient comes of act(gate)*up (op.h,
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
@@ -18,15 +19,29 @@ static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *
 	                      emit->shape.tokens * traits->experts_per_token};
 }
 
-static int learns(const struct rh_emit *emit, int index)
+static int is_full(const struct rh_emit *emit, int index)
 {
 	return emit->model->block[emit->model->layer[index].block[0]].trainable;
+}
+
+static int learns(const struct rh_emit *emit, int index)
+{
+	int learns = is_full(emit, index);
+	for (int w = 0; w < RH_ROUTED; w++)
+		learns |= emit->model->layer[index].routed[w].r != 0;
+	return learns;
 }
 
 /* Where operands of weight gradients belong. */
 static struct rh_arena *late_or(const struct rh_emit *emit, int index, struct rh_arena *arena)
 {
 	return emit->late && learns(emit, index) ? emit->late : arena;
+}
+
+/* Rows of what an adapter reads and makes: a token's, or a pair's. */
+static int64_t rows_of(struct sizes n, int which)
+{
+	return which == RH_ROUTED_ROUTER ? n.tokens : n.pairs;
 }
 
 void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int index, struct rh_saved *saved)
@@ -39,18 +54,35 @@ void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int i
 	saved->weight = emit_take(arena, RH_F32, n.tokens, top);
 	saved->place = emit_take(arena, RH_I32, n.tokens, top);
 	saved->start = emit_take(late_or(emit, index, arena), RH_I32, n.experts + 1, 1);
+	for (int w = 0; w < RH_ROUTED; w++)
+		if (layer->routed[w].r)
+			saved->routed_low[w] =
+			        emit_take(emit->late ? emit->late : arena, emit->model->dtype, rows_of(n, w), layer->routed[w].r);
 }
 
-/* d = a times each row's expert's matrix of b, (n,k) when trans_b, + its row of bias, or absent. */
-static void grouped(struct rh_emit *emit, struct rh_view a, struct rh_view b, int trans_b, struct rh_view start, struct rh_view bias,
-                    struct rh_view d)
+/* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
+ * rows are one expert's. */
+struct product {
+	struct rh_view a, b, start, c, bias, d;
+	int trans_b;
+	float alpha; /* 0: 1 */
+};
+
+static void multiply(struct rh_emit *emit, const struct product *p)
 {
-	struct rh_op op = {.kind = RH_OP_GROUPED_GEMM, .grouped_gemm = {trans_b, 1}};
-	op.operand[RH_GROUPED_GEMM_A] = a;
-	op.operand[RH_GROUPED_GEMM_B] = b;
-	op.operand[RH_GROUPED_GEMM_START] = start;
-	op.operand[RH_GROUPED_GEMM_BIAS] = bias;
-	op.operand[RH_GROUPED_GEMM_D] = d;
+	struct rh_op op = {.kind = RH_OP_GROUPED_GEMM, .grouped_gemm = {p->trans_b, p->alpha == 0 ? 1 : p->alpha}};
+	if (!p->start.data) {
+		emit_gemm(emit,
+		          &(struct emit_product){
+		                  .a = p->a, .b = p->b, .c = p->c, .bias = p->bias, .d = p->d, .trans_b = p->trans_b, .alpha = p->alpha});
+		return;
+	}
+	op.operand[RH_GROUPED_GEMM_A] = p->a;
+	op.operand[RH_GROUPED_GEMM_B] = p->b;
+	op.operand[RH_GROUPED_GEMM_START] = p->start;
+	op.operand[RH_GROUPED_GEMM_C] = p->c;
+	op.operand[RH_GROUPED_GEMM_BIAS] = p->bias;
+	op.operand[RH_GROUPED_GEMM_D] = p->d;
 	emit_op(emit, &op);
 }
 
@@ -66,9 +98,11 @@ static void grouped_sum(struct rh_emit *emit, struct rh_view dy, struct rh_view 
 	emit_op(emit, &op);
 }
 
-static void grouped_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view x, struct rh_view start, struct rh_view dw)
+/* dw += alpha dy^T x of each expert. */
+static void grouped_gradient(struct rh_emit *emit, struct rh_view dy, struct rh_view x, struct rh_view start, float alpha,
+                             struct rh_view dw)
 {
-	struct rh_op op = {.kind = RH_OP_GROUPED_GEMM_GRADIENT, .grouped_gemm = {0, 1}};
+	struct rh_op op = {.kind = RH_OP_GROUPED_GEMM_GRADIENT, .grouped_gemm = {0, alpha}};
 	op.operand[RH_GROUPED_GEMM_GRADIENT_A] = dy;
 	op.operand[RH_GROUPED_GEMM_GRADIENT_B] = x;
 	op.operand[RH_GROUPED_GEMM_GRADIENT_START] = start;
@@ -124,16 +158,90 @@ static struct rh_view down_bias(const struct rh_emit *emit, const struct rh_laye
 	return emit_weight(emit, layer, 0, layer->down_bias, n.experts, n.hidden);
 }
 
+/* An adapter's matrices, of all experts one under another, or their gradients. */
+struct factors {
+	struct rh_view a, b;
+};
+
+static struct factors factors_of(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which,
+                                 struct rh_view (*view)(const struct rh_emit *, const struct rh_layer *, int, int, int64_t, int64_t))
+{
+	const struct rh_linear *of = &layer->routed[which];
+	int64_t count = which == RH_ROUTED_ROUTER ? 1 : layer->traits.experts;
+	return (struct factors){view(emit, layer, 1, of->lora_a, count * of->r, of->in),
+	                        view(emit, layer, 1, of->lora_b, count * of->out, of->r)};
+}
+
+static struct rh_view start_of(const struct rh_saved *s, enum rh_routed which)
+{
+	return which == RH_ROUTED_ROUTER ? (struct rh_view){0} : s->start;
+}
+
+/* d = p's product and the adapter's part, which comes first, as in linear.c: what is rounded is the whole sum. Without d only x A^T is
+ * made, which the backward needs. */
+static void forward(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+{
+	p.start = start_of(s, which);
+	p.trans_b = 1;
+	if (layer->routed[which].r) {
+		struct factors of = factors_of(emit, layer, which, emit_weight);
+		multiply(emit, &(struct product){.a = p.a, .b = of.a, .trans_b = 1, .start = p.start, .d = s->routed_low[which]});
+		if (p.d.data)
+			multiply(emit, &(struct product){.a = s->routed_low[which],
+			                                 .b = of.b,
+			                                 .trans_b = 1,
+			                                 .start = p.start,
+			                                 .alpha = layer->routed[which].scale,
+			                                 .d = p.d});
+		p.c = p.d;
+	}
+	if (p.d.data)
+		multiply(emit, &p);
+}
+
+/* dx = dy W and the adapter's part, likewise; it leaves d_low in s->routed_d_low. */
+static void backward(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct product p, struct rh_saved *s)
+{
+	struct rh_view d_low = s->routed_d_low[which];
+	p.start = start_of(s, which);
+	if (layer->routed[which].r) {
+		struct factors of = factors_of(emit, layer, which, emit_weight);
+		multiply(emit, &(struct product){.a = p.a, .b = of.b, .start = p.start, .alpha = layer->routed[which].scale, .d = d_low});
+		multiply(emit, &(struct product){.a = d_low, .b = of.a, .start = p.start, .d = p.d});
+		p.c = p.d;
+	}
+	multiply(emit, &p);
+}
+
+/* The gradients of an adapter of what turned x into what has the gradient dy. */
+static void learn_adapter(struct rh_emit *emit, const struct rh_layer *layer, enum rh_routed which, struct rh_view dy, struct rh_view x,
+                          const struct rh_saved *s)
+{
+	struct rh_view start = start_of(s, which), low = s->routed_low[which], d_low = s->routed_d_low[which];
+	float scale = layer->routed[which].scale;
+	if (!layer->routed[which].r)
+		return;
+	struct factors d = factors_of(emit, layer, which, emit_gradient);
+	if (start.data) {
+		grouped_gradient(emit, d_low, x, start, 1, d.a);
+		grouped_gradient(emit, dy, low, start, scale, d.b);
+		return;
+	}
+	emit_gemm(emit, &(struct emit_product){.a = d_low, .trans_a = 1, .b = x, .c = d.a, .d = d.a});
+	emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = low, .alpha = scale, .c = d.b, .d = d.b});
+}
+
 void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
 	struct sizes n = sizes_of(emit, layer);
 	int64_t mark = emit->arena->used;
-	emit_gemm(emit, &(struct emit_product){.a = h,
-	                                       .b = router_weight(emit, layer),
-	                                       .trans_b = 1,
-	                                       .bias = emit_weight(emit, layer, 0, layer->router_bias, 1, n.experts),
-	                                       .d = s->router});
+	forward(emit, layer, RH_ROUTED_ROUTER,
+	        (struct product){.a = h,
+	                         .b = router_weight(emit, layer),
+	                         .bias = emit_weight(emit, layer, 0, layer->router_bias, 1, n.experts),
+	                         .d = s->router},
+	        s);
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
 	op.operand[RH_ROUTER_LOGITS] = s->router;
 	op.operand[RH_ROUTER_INDEX] = s->index;
@@ -141,14 +249,20 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 	emit_op(emit, &op);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
 	permute(emit, s, h, rows);
-	grouped(emit, rows, gate_up_weight(emit, layer), 1, s->start,
-	        emit_weight(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide), s->gu);
-	if (y.data) {
-		struct rh_view a = emit_act(emit, n.pairs, n.wide);
+	forward(emit, layer, RH_ROUTED_GATE_UP,
+	        (struct product){.a = rows,
+	                         .b = gate_up_weight(emit, layer),
+	                         .bias = emit_weight(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide),
+	                         .d = s->gu},
+	        s);
+	if (y.data || layer->routed[RH_ROUTED_DOWN].r) {
+		struct rh_view a = emit_act(emit, n.pairs, n.wide), made = y.data ? rows : y;
 		emit_glu(emit, layer->traits.activation, s->gu, a);
-		grouped(emit, a, down_weight(emit, layer), 1, s->start, down_bias(emit, layer), rows);
-		unpermute(emit, rows, s, s->weight, s->x2, y);
+		forward(emit, layer, RH_ROUTED_DOWN,
+		        (struct product){.a = a, .b = down_weight(emit, layer), .bias = down_bias(emit, layer), .d = made}, s);
 	}
+	if (y.data)
+		unpermute(emit, rows, s, s->weight, s->x2, y);
 	rh_arena_reset(emit->arena, mark);
 }
 
@@ -195,8 +309,9 @@ static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 	if (dw.data)
-		grouped_gradient(emit, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s->start, dw);
+		grouped_gradient(emit, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s->start, 1, dw);
 	grouped_sum(emit, s->late[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
+	learn_adapter(emit, layer, RH_ROUTED_DOWN, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s);
 }
 
 static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s)
@@ -206,7 +321,7 @@ static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->router, n.experts, n.hidden);
 	if (dw.data)
-		grouped_gradient(emit, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s->start, dw);
+		grouped_gradient(emit, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s->start, 1, dw);
 	grouped_sum(emit, s->late[RH_JOINT_GATE_UP].dy, s->start,
 	            emit_gradient(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide));
 	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->router_bias, 1, n.experts);
@@ -216,6 +331,8 @@ static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s
 		emit_gemm(emit,
 		          &(struct emit_product){
 		                  .a = s->late[LATE_ROUTER].dy, .trans_a = 1, .b = s->late[LATE_ROUTER].x, .c = drouter, .d = drouter});
+	learn_adapter(emit, layer, RH_ROUTED_GATE_UP, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s);
+	learn_adapter(emit, layer, RH_ROUTED_ROUTER, s->late[LATE_ROUTER].dy, s->late[LATE_ROUTER].x, s);
 }
 
 void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh)
@@ -225,11 +342,14 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_arena *operands = late_or(emit, index, emit->arena);
 	struct rh_view dlogits = emit_take(operands, act, n.tokens, n.experts);
+	for (int w = 0; w < RH_ROUTED; w++)
+		if (layer->routed[w].r)
+			s->routed_d_low[w] = emit_take(operands, act, rows_of(n, w), layer->routed[w].r);
 	int64_t mark = emit->arena->used;
 	struct rh_view dot = emit_take(emit->arena, RH_F32, n.pairs, 1), rows = emit_take(operands, act, n.pairs, n.hidden);
 	struct rh_view a = emit_take(operands, act, n.pairs, n.wide); /* first its gradient */
 	unpermute_backward(emit, s, dy, rows);
-	grouped(emit, rows, down_weight(emit, layer), 0, s->start, (struct rh_view){0}, a);
+	backward(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
 	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
 	router_backward(emit, layer, s, dot, more_of(emit, layer, dy), dlogits);
 	s->late[RH_JOINT_DOWN].dy = rows;
@@ -241,20 +361,23 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	rh_arena_reset(emit->arena, mark);
 
 	struct rh_view back = emit_act(emit, n.pairs, n.hidden);
-	grouped(emit, s->gu, gate_up_weight(emit, layer), 0, s->start, (struct rh_view){0}, back);
-	emit_gemm(emit, &(struct emit_product){.a = dlogits, .b = router_weight(emit, layer), .d = dh});
+	backward(emit, layer, RH_ROUTED_GATE_UP, (struct product){.a = s->gu, .b = gate_up_weight(emit, layer), .d = back}, s);
+	backward(emit, layer, RH_ROUTED_ROUTER, (struct product){.a = dlogits, .b = router_weight(emit, layer), .d = dh}, s);
 	unpermute(emit, back, s, (struct rh_view){0}, dh, dh);
 	rh_arena_reset(emit->arena, mark);
 }
 
 void emit_experts_learn(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view h)
 {
-	struct sizes n = sizes_of(emit, &emit->model->layer[index]);
+	const struct rh_layer *layer = &emit->model->layer[index];
+	struct sizes n = sizes_of(emit, layer);
 	if (!learns(emit, index))
 		return;
-	struct rh_view rows = emit_take(late_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
-	permute(emit, s, h, rows);
-	s->late[RH_JOINT_GATE_UP].x = rows;
+	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r) {
+		struct rh_view rows = emit_take(late_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
+		permute(emit, s, h, rows);
+		s->late[RH_JOINT_GATE_UP].x = rows;
+	}
 	s->late[LATE_ROUTER].x = h;
 	if (!emit->late)
 		learn_rest(emit, index, s);

@@ -24,6 +24,20 @@ static int module_rank(const void *context, const char *name, int64_t *r, double
 	return 0;
 }
 
+static int parameter_rank(const void *context, const char *name, int64_t *r, double *scale)
+{
+	const struct rh_peft_config *peft = context;
+	double alpha = 0;
+	*r = 0;
+	if (!rh_peft_matches_parameter(peft, name))
+		return 0;
+	int rc = rh_peft_module(peft, name, r, &alpha);
+	if (rc < 0 || *r == 0)
+		return rc;
+	*scale = peft->use_rslora ? alpha / sqrt((double)*r) : alpha / (double)*r;
+	return 0;
+}
+
 static const char *base_of(const struct rh_config *config)
 {
 	return config->base_model_name_or_path ? config->base_model_name_or_path : config->model_name_or_path;
@@ -49,13 +63,15 @@ static int from_keys(const struct rh_config *config, const struct rh_model_confi
 	const char *base = base_of(config);
 	if (base && !(peft->base_model_name_or_path = rh_strdup(base)))
 		return -ENOMEM;
-	return adapter_targets(config, model, peft);
+	int rc = adapter_targets(config, model, peft);
+	return rc ? rc : adapter_check_dropout(config, peft);
 }
 
 /* Keys that the user wrote must say what the adapter says. */
 static int contradiction(const struct rh_config *config, const struct rh_model_config *model, const struct rh_peft_config *peft)
 {
-	int given = config->lora_keys_given, same = given & RH_LORA_TARGETS ? adapter_same_targets(config, model, peft) : 1;
+	int given = config->lora_keys_given,
+	    same = given & (RH_LORA_TARGETS | RH_LORA_PARAMETERS) ? adapter_same_targets(config, model, peft) : 1;
 	const char *key = NULL;
 	if (same < 0)
 		return same;
@@ -66,7 +82,7 @@ static int contradiction(const struct rh_config *config, const struct rh_model_c
 	else if ((given & RH_LORA_RSLORA) && config->use_rslora != peft->use_rslora)
 		key = "use_rslora";
 	else if (!same)
-		key = "lora_target_modules";
+		key = given & RH_LORA_TARGETS ? "lora_target_modules" : "lora_target_parameters";
 	if (key)
 		return rh_fail(-EINVAL, "%s: contradicts %s/adapter_config.json, which the run goes on from; leave the key out", key,
 		               config->adapter_name_or_path);
@@ -136,6 +152,8 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 		if (!rc && (config->lora_keys_given & RH_LORA_DROPOUT))
 			out->peft.lora_dropout = config->lora_dropout; /* how one trains, not what the adapter is */
 		if (!rc)
+			rc = adapter_check_dropout(config, &out->peft);
+		if (!rc)
 			rc = tell_base(config, &out->peft);
 	} else {
 		rc = from_keys(config, model, &out->peft);
@@ -145,7 +163,8 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 		return rc;
 	}
 	out->peft.fan_in_fan_out = model->family->transposes_linears;
-	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout, .module = module_rank, .context = &out->peft};
+	out->lora = (struct rh_lora_config){
+	        .dropout = out->peft.lora_dropout, .module = module_rank, .parameter = parameter_rank, .context = &out->peft};
 	return 0;
 }
 
@@ -176,11 +195,14 @@ static int has_module(const struct rh_model *model, const char *target)
 int rh_adapter_check_targets(const struct rh_config *config, const struct rh_model *model)
 {
 	const struct rh_list *given = &config->lora_target_modules;
+	int rc = config->adapter_name_or_path ? 0 : adapter_check_parameters(config, model->config);
+	if (rc)
+		return rc;
 	if (config->adapter_name_or_path || config->lora_targets_pattern || !config->lora_targets_given ||
 	    (given->count == 1 && !strcmp(given->item[0], "all-linear")))
 		return 0;
 	for (size_t i = 0; i < given->count; i++)
-		if (!has_module(model, given->item[i]))
+		if (!adapter_is_of_experts(model->config, given->item[i]) && !has_module(model, given->item[i]))
 			return rh_fail(
 			        -EINVAL,
 			        "lora_target_modules: '%.100s' names no linear module of a layer of this model; leave it out (all-linear "

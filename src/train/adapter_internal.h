@@ -11,4 +11,12 @@ int adapter_targets(const struct rh_config *config, const struct rh_model_config
 /* 1 if the keys mean what *peft targets, 0 or negative errno. */
 int adapter_same_targets(const struct rh_config *config, const struct rh_model_config *model, const struct rh_peft_config *peft) RH_MUST;
 
+/* Does a name of lora_target_modules mean the experts or the router of this model? transformers keeps them as parameters, and PEFT turns
+ * the names that they had as modules into those. */
+int adapter_is_of_experts(const struct rh_model_config *model, const char *name);
+/* Each of lora_target_parameters is a parameter of the model's experts or routers. */
+int adapter_check_parameters(const struct rh_config *config, const struct rh_model_config *model) RH_MUST;
+/* Adapters of parameters have no dropout: unset it is 0, and above 0 an error, as in PEFT. */
+int adapter_check_dropout(const struct rh_config *config, struct rh_peft_config *peft) RH_MUST;
+
 #endif

@@ -94,6 +94,80 @@ static int write_values(const struct rh_tensor_place *place, float *values, int6
 	return write(file, values, rh_dtype_bytes(place->dtype, count));
 }
 
+/* In place, from the last: `buffer` holds `count` halves at its front. */
+static void widen(enum rh_dtype dtype, int64_t count, float *buffer)
+{
+	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
+		uint16_t half;
+		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
+		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
+	}
+}
+
+/* What files hold as one matrix whose columns are those of many of ours in turn: a band of its rows at a time, in one half of `buffer`,
+ * each of our matrices' part of it in the other. `pass` moves the band to or from the file. */
+struct band {
+	float *rows, *part;
+	int64_t first, count; /* rows */
+};
+
+static int each_band(const struct rh_tensor *tensor, float *buffer, int (*pass)(void *user, const struct band *band), void *user)
+{
+	int64_t rows = tensor->rows / tensor->interleaved, wide = tensor->cols * tensor->interleaved, most = PIECE / 2 / wide;
+	int rc = most ? 0 : rh_fail(-EINVAL, "%s: rows of %lld elements are too long", tensor->name, (long long)wide);
+	for (int64_t first = 0; !rc && first < rows; first += most) {
+		struct band band = {buffer, buffer + PIECE / 2, first, rh_min(most, rows - first)};
+		rc = pass(user, &band);
+	}
+	return rc;
+}
+
+/* Of `move`'s fields those of one direction are used. */
+struct interleaved_move {
+	struct rh_store *store;
+	const struct rh_tensor *tensor;
+	const struct rh_tensor_place *place;
+	int (*write)(void *file, const void *bytes, int64_t length);
+	void *out;
+	const struct rh_safetensors *in;
+	const struct rh_safetensor *found;
+};
+
+static int write_band(void *user, const struct band *band)
+{
+	const struct interleaved_move *move = user;
+	int64_t n = move->tensor->interleaved, cols = move->tensor->cols, rows = move->tensor->rows / n;
+	for (int64_t m = 0; m < n; m++) {
+		int rc = rh_store_get(move->store, move->place->block, move->place->tensor, (m * rows + band->first) * cols,
+		                      band->count * cols, band->part);
+		if (rc)
+			return rc;
+		for (int64_t i = 0; i < band->count * cols; i++)
+			band->rows[i * n + m] = band->part[i];
+	}
+	return write_values(move->place, band->rows, band->count * cols * n, move->write, move->out);
+}
+
+static int read_band(void *user, const struct band *band)
+{
+	const struct interleaved_move *move = user;
+	int64_t n = move->tensor->interleaved, cols = move->tensor->cols, rows = move->tensor->rows / n;
+	enum rh_dtype dtype = move->found->dtype;
+	int64_t wide = cols * n;
+	int rc = rh_safetensors_read(move->in, move->found, rh_dtype_bytes(dtype, band->first * wide), band->rows,
+	                             rh_dtype_bytes(dtype, band->count * wide));
+	if (rc)
+		return rc;
+	widen(dtype, band->count * wide, band->rows);
+	for (int64_t m = 0; !rc && m < n; m++) {
+		for (int64_t i = 0; i < band->count * cols; i++)
+			band->part[i] = band->rows[i * n + m];
+		rc = rh_store_set(move->store, move->place->block, move->place->tensor, (m * rows + band->first) * cols, band->count * cols,
+		                  band->part);
+	}
+	return rc;
+}
+
 /* A tensor's elements handed to `write` in the model's order, converted; `buffer` holds PIECE floats. */
 static int stream_out(struct rh_store *store, const struct rh_model *model, const struct rh_tensor_place *place, float *buffer,
                       int (*write)(void *file, const void *bytes, int64_t length), void *file)
@@ -101,6 +175,9 @@ static int stream_out(struct rh_store *store, const struct rh_model *model, cons
 	const struct rh_tensor *tensor = tensor_of(model, place);
 	int64_t total = tensor->rows * tensor->cols;
 	int rc = 0;
+	if (place->part == RH_TENSOR_WEIGHT && tensor->interleaved)
+		return each_band(tensor, buffer, write_band,
+		                 &(struct interleaved_move){.store = store, .tensor = tensor, .place = place, .write = write, .out = file});
 	if (place->part != RH_TENSOR_WEIGHT) {
 		struct rh_state state = state_of(store, place);
 		total = state.rows * state.cols;
@@ -161,6 +238,10 @@ static int shape_of(const struct rh_tensor_place *place, const struct rh_model *
 {
 	const struct rh_tensor *tensor = tensor_of(model, place);
 	struct rh_state as = {.rank = tensor->rank, .rows = tensor->rows, .cols = tensor->cols};
+	if (tensor->interleaved) {
+		as.rows /= tensor->interleaved;
+		as.cols *= tensor->interleaved;
+	}
 	if (place->part != RH_TENSOR_WEIGHT)
 		as = state_of(store, place);
 	shape[0] = as.rank == 2 ? as.rows : as.cols;
@@ -197,23 +278,16 @@ int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const s
 	return rc;
 }
 
-/* In place, from the last: `buffer` holds `count` halves at its front. */
-static void widen(enum rh_dtype dtype, int64_t count, float *buffer)
-{
-	for (int64_t i = count; dtype != RH_F32 && i-- > 0;) {
-		uint16_t half;
-		memcpy(&half, (const char *)buffer + 2 * i, sizeof half);
-		buffer[i] = dtype == RH_BF16 ? rh_bf16_to_f32(half) : rh_f16_to_f32(half);
-	}
-}
-
 static int load_weights(const struct rh_safetensors *file, const struct rh_safetensor *found, const struct rh_tensor_place *place,
-                        struct rh_store *store, int64_t total, float *buffer)
+                        const struct rh_tensor *tensor, struct rh_store *store, int64_t total, float *buffer)
 {
 	const char *path = rh_file_path(rh_safetensors_file(file));
 	if (found->dtype != RH_F32 && found->dtype != RH_BF16 && found->dtype != RH_F16)
 		return rh_fail(-EINVAL, "%s: tensor %s has dtype %s; F32, BF16 or F16 can be read", path, place->name,
 		               rh_dtype_name(found->dtype));
+	if (tensor->interleaved)
+		return each_band(tensor, buffer, read_band,
+		                 &(struct interleaved_move){.store = store, .tensor = tensor, .place = place, .in = file, .found = found});
 	for (int64_t first = 0; first < total; first += PIECE) {
 		int64_t count = total - first < PIECE ? total - first : PIECE;
 		int rc = rh_safetensors_read(file, found, rh_dtype_bytes(found->dtype, first), buffer, rh_dtype_bytes(found->dtype, count));
@@ -261,7 +335,8 @@ static int load_one(const struct rh_safetensors *file, const struct rh_safetenso
 		return rh_fail(-EINVAL, "%s: tensor %s has %d dimension%s with %lld elements first, this model needs %d with %lld", path,
 		               place->name, found->rank, found->rank == 1 ? "" : "s", found->rank ? (long long)found->shape[0] : 0, rank,
 		               (long long)shape[0]);
-	return place->part == RH_TENSOR_WEIGHT ? load_weights(file, found, place, store, rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
+	return place->part == RH_TENSOR_WEIGHT ? load_weights(file, found, place, tensor_of(model, place), store,
+	                                                      rank == 2 ? shape[0] * shape[1] : shape[0], buffer)
 	                                       : load_state(file, found, place, store, buffer);
 }
 

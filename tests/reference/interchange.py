@@ -180,6 +180,7 @@ def check(program, only):
         world = World(program, folder)
         llama, qwen2 = world.directory("gguf-llama"), world.directory("gguf-qwen2")
         gemma, mistral = world.made("gemma3-vision"), world.made("mistral3")
+        experts, oss = world.made("qwen3-moe"), world.made("gpt-oss")
         quantised = {name: MODELS / name / "model.gguf" for name in ("gguf-llama", "gguf-qwen2")}
         good = True
         loras = [
@@ -190,6 +191,9 @@ def check(program, only):
             ("LoRA by a pattern in bf16", qwen2, qwen2, dict(lora_r=4, lora_target_modules=r".*layers\.1\..*(up|v)_proj", bf16=True)),
             ("LoRA on a text model inside a larger one, gemma3", gemma, gemma, dict(lora_r=4)),
             ("LoRA on a text model inside a larger one, mistral3", mistral, mistral, dict(lora_r=4, lora_target_modules="all-linear")),
+            ("LoRA on experts and routers, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="all-linear")),
+            ("LoRA on experts' down_proj, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="[q_proj,down_proj]")),
+            ("LoRA on experts, gpt-oss", oss, oss, dict(lora_r=4, lora_target_parameters="[mlp.experts.gate_up_proj,mlp.experts.down_proj]")),
         ]
         for i, (name, model, base, keys) in enumerate(case for case in loras if only in case[0]):
             adapter = world.train(f"lora-{i}", model_name_or_path=model, **keys)

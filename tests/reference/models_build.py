@@ -183,7 +183,13 @@ ADAPTERS_OF = {
     "gguf-gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True)},
     "gemma3-vision": TEXT_ONLY,
     "mistral3": TEXT_ONLY,
-    "qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"])},
+    # experts and routers; gate and up of twice the rank. Then experts alone, of which one parameter has a rank of its own
+    "qwen3-moe": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], use_rslora=True,
+                                     rank_pattern={"down_proj": 3}, alpha_pattern={"layers.2.mlp.experts.down_proj": 6})},
+    "gpt-oss": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "o_proj", "q_proj", "v_proj"],
+                                target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+                "adapter-rs": dict(r=3, lora_alpha=8, target_modules=[], use_rslora=True,
+                                   target_parameters=["mlp.experts.gate_up_proj", "mlp.router.weight"])},
     "phi3": {"adapter-rs": dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "down_proj"], use_rslora=True,
                                 rank_pattern={"qkv_proj": 2, "layers.1.mlp.down_proj": 6},
                                 alpha_pattern={"layers.0.self_attn.qkv_proj": 6, "down_proj": 12})},
@@ -309,8 +315,9 @@ def write_adapters(name, directory):
         (target / "README.md").unlink(missing_ok=True)
         path = target / "adapter_config.json"
         config = json.loads(path.read_text())
-        if not isinstance(config["target_modules"], str):
-            config["target_modules"] = sorted(config["target_modules"])  # a set in PEFT: its order changes from run to run
+        for key in ("target_modules", "target_parameters"):
+            if isinstance(config[key], list):
+                config[key] = sorted(config[key])  # a set in PEFT: its order changes from run to run
         config["peft_version"] = "0.21.0"
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 

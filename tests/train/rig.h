@@ -230,6 +230,10 @@ static inline double rig_step(struct rig *rig, const struct rig_input *in, int64
 /* Where element i of a file's tensor lies in the model's: files hold some matrices transposed. */
 static inline int64_t rig_element(const struct rh_tensor *tensor, int64_t i)
 {
+	if (tensor->interleaved) {
+		int64_t n = tensor->interleaved, wide = tensor->cols * n, row = i / wide, column = i % wide;
+		return (column % n * (tensor->rows / n) + row) * tensor->cols + column / n;
+	}
 	if (!tensor->transposed)
 		return i;
 	int64_t of_one = tensor->rows / tensor->transposed, size = of_one * tensor->cols;
