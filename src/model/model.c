@@ -63,28 +63,50 @@ void rh_model_destroy(struct rh_model *model)
 	rh_free(model);
 }
 
-void rh_model_keep(struct rh_model *model, int lo, int hi)
+/* Blocks that stay are told by `stays`; layers name them by their new numbers. */
+static void keep_blocks(struct rh_model *model, int (*stays)(const struct rh_model *model, int block))
 {
-	RH_ASSERT(lo >= 0 && lo < hi && hi <= model->layers && !model->first_layer);
 	int blocks = model->blocks, kept = 0;
-	model->layers = hi - lo;
-	model->first_layer = lo;
-	model->first_trained -= lo;
-	memmove(model->layer, model->layer + lo, (size_t)model->layers * sizeof *model->layer);
 	for (int b = 0; b < blocks; b++) {
-		int is_used = 0;
+		int is_kept = stays(model, b);
 		for (int l = 0; l < model->layers; l++)
 			for (int which = 0; which < 2; which++)
-				if (model->layer[l].block[which] == b) {
-					model->layer[l].block[which] = kept; /* at most b: no later block's number */
-					is_used = 1;
-				}
-		if (is_used)
+				if (model->layer[l].block[which] == b) /* what is kept is at most b: no later block's number */
+					model->layer[l].block[which] = is_kept ? kept : -1;
+		if (is_kept)
 			model->block[kept++] = model->block[b];
 		else
 			free_block(&model->block[b]);
 	}
 	model->blocks = kept;
+}
+
+static int is_used(const struct rh_model *model, int block)
+{
+	int is = 0;
+	for (int l = 0; l < model->layers; l++)
+		is |= model->layer[l].block[0] == block || model->layer[l].block[1] == block;
+	return is;
+}
+
+static int is_trained(const struct rh_model *model, int block)
+{
+	return model->block[block].trainable;
+}
+
+void rh_model_keep(struct rh_model *model, int lo, int hi)
+{
+	RH_ASSERT(lo >= 0 && lo < hi && hi <= model->layers && !model->first_layer);
+	model->layers = hi - lo;
+	model->first_layer = lo;
+	model->first_trained -= lo;
+	memmove(model->layer, model->layer + lo, (size_t)model->layers * sizeof *model->layer);
+	keep_blocks(model, is_used);
+}
+
+void rh_model_keep_trained(struct rh_model *model)
+{
+	keep_blocks(model, is_trained);
 }
 
 void rh_model_freeze(struct rh_model *model)

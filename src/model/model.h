@@ -152,6 +152,8 @@ int rh_model_cut_finer(struct rh_model *model);
 /* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
  * table stays where either of its uses does, with both in `uses`. After creation. */
 void rh_model_keep(struct rh_model *model, int lo, int hi);
+/* Only trainable blocks stay: for their files, not to run. */
+void rh_model_keep_trained(struct rh_model *model);
 static inline int rh_model_has_embedding(const struct rh_model *model)
 {
 	return model->layer[0].kind == RH_LAYER_EMBEDDING;

@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "data/chat.h"
+#include "train/box_output.h"
 #include "train/box_step.h"
 #include "train/disk_room.h"
 #include "train/judge.h"
@@ -244,17 +245,20 @@ static int finish(struct training *run)
 	int rc = rh_trainer_state_log_end(&run->trainer, &end);
 	if (!rc)
 		rc = best_load(run);
+	int collects = rh_box_is_linked(&run->session.box) && run->session.lora, is_written = !collects || !run->session.box.number;
 	if (!rc)
-		rc = rh_output_save(&run->session, config->output_dir);
-	if (!rc)
+		rc = collects ? box_output_save(&run->session, config->output_dir) : rh_output_save(&run->session, config->output_dir);
+	if (!rc && is_written)
 		rc = rh_verify_write_sums(config->output_dir);
 	char *path = rh_path_join(config->output_dir, "trainer_state.json");
 	if (!rc)
 		rc = path ? rh_trainer_state_save(&run->trainer, path) : -ENOMEM;
 	rh_free(path);
-	if (!rc)
+	if (!rc && !is_written)
+		rh_note("the adapter is written by box 1");
+	else if (!rc)
 		rh_note("written to %s", config->output_dir);
-	if (!rc && run->session.lora)
+	if (!rc && is_written && run->session.lora)
 		rh_adapter_tell_base(config);
 	return rc;
 }

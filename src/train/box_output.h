@@ -1,0 +1,10 @@
+/* A linked run's adapter, in one piece on box 1. */
+#ifndef RH_TRAIN_BOX_OUTPUT_H
+#define RH_TRAIN_BOX_OUTPUT_H
+
+#include "train/session.h"
+
+/* What all boxes have trained of an adapter comes down to box 1, which writes it to `dir` as one box would; the others write nothing. */
+int box_output_save(struct rh_session *session, const char *dir) RH_MUST;
+
+#endif
