@@ -346,6 +346,8 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 		rc = settle_head(source, json_object_get(root, "weight_map"));
 	if (!rc)
 		rc = source_expect(&source->config, SOURCE_SAFETENSORS, &source->entries);
+	if (!rc && source->part)
+		source_entries_keep(&source->entries, source->part);
 	for (size_t i = 0; !rc && i < source->entries.count; i++)
 		rc = settle_in_shard(source, &source->entries.entry[i], json_object_get(root, "weight_map"));
 	json_decref(root);
@@ -364,8 +366,15 @@ static int open_directory(struct rh_source *source)
 
 int rh_source_open(const char *path, struct rh_source **out)
 {
+	return rh_source_open_part(path, NULL, out);
+}
+
+int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out)
+{
 	struct rh_source *source = rh_alloc(1, sizeof *source);
 	int rc = source && (source->path = rh_strdup(path)) ? 0 : -ENOMEM;
+	if (source)
+		source->part = part;
 	if (!rc && rh_dir_exists(path))
 		rc = open_directory(source);
 	else if (!rc && rh_file_exists(path))

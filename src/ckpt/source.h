@@ -7,12 +7,15 @@
 #include "model/config.h"
 #include "token/tokenizer.h"
 
+struct rh_model;
 struct rh_source;
 
 /* Everything is checked here: every tensor that the configuration asks for is there, in a type that can be read and in the right shape, and
  * every shard is whole. Tensors that the model does not need are ignored; unknown ones are counted in a note. A GGUF's configuration is
  * made from its metadata. */
 int rh_source_open(const char *path, struct rh_source **out) RH_MUST;
+/* Of a directory that holds this part of a model alone, as one of several boxes saves it. `part`: borrowed during the call. */
+int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out) RH_MUST;
 void rh_source_close(struct rh_source *source);
 
 /* All has been read that a run needs: the files' pages no longer count as this process's memory. */

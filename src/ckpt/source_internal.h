@@ -39,6 +39,8 @@ struct source_entries {
  * unknown. The head is left out if tied. */
 enum source_form { SOURCE_SAFETENSORS, SOURCE_GGUF };
 int source_expect(const struct rh_model_config *config, enum source_form form, struct source_entries *out) RH_MUST;
+/* Those of the part's tensors alone. */
+void source_entries_keep(struct source_entries *entries, const struct rh_model *part);
 void source_entries_free(struct source_entries *entries);
 /* NULL: the model has none of that name; no lm_head.weight where the head is tied. */
 struct source_entry *source_entries_find(const struct source_entries *entries, const char *name);
@@ -60,6 +62,7 @@ const char *rh_gguf_epsilon_key(const struct rh_family *family);
 int gguf_save_tokenizer(const char *path, const char *dir) RH_MUST;
 
 struct rh_source {
+	const struct rh_model *part; /* while it is opened: the tensors that are to be there; NULL: all of the model's */
 	char *path;
 	struct rh_model_config config;
 	struct source_entries entries;

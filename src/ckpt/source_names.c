@@ -132,6 +132,29 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 	return rc;
 }
 
+static int is_of(const struct rh_model *part, const char *name)
+{
+	for (int b = 0; b < part->blocks; b++)
+		for (int t = 0; t < part->block[b].tensors; t++)
+			if (!strcmp(part->block[b].tensor[t].name, name))
+				return 1;
+	return 0;
+}
+
+void source_entries_keep(struct source_entries *entries, const struct rh_model *part)
+{
+	size_t kept = 0;
+	for (size_t i = 0; i < entries->count; i++) {
+		if (is_of(part, entries->entry[i].name)) {
+			entries->entry[kept++] = entries->entry[i];
+			continue;
+		}
+		rh_free(entries->entry[i].name);
+		rh_free(entries->entry[i].stored);
+	}
+	entries->count = kept;
+}
+
 void source_entries_free(struct source_entries *entries)
 {
 	for (size_t i = 0; i < entries->count; i++) {

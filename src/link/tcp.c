@@ -202,7 +202,7 @@ static int promote(struct tcp_link *link)
 	}
 	pthread_mutex_unlock(&link->lock);
 	if (!is_same)
-		return rh_fail(-ESTALE, "the peer was started anew: all boxes go on from their common checkpoint");
+		return rh_fail(-ESTALE, "the box at the other end was started anew: start this one again, too, with resume_from_checkpoint: true");
 	if (link->live.stream)
 		disconnect(link);
 	link->live = link->greeting;

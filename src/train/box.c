@@ -55,41 +55,72 @@ static int greeting_of(const struct rh_config *config, const char *model, int lo
 	return rc ? rc : rh_config_print_shared(config, out);
 }
 
+/* Letters of a link that is closed. */
+static void forget_link(struct rh_box *box, const struct rh_link *link)
+{
+	for (struct rh_box_letter **at = &box->letter, *letter; (letter = *at);) {
+		if (letter->link != link) {
+			at = &letter->next;
+			continue;
+		}
+		*at = letter->next;
+		rh_free(letter);
+	}
+}
+
 /* A byte each way: both ends are there, and greet alike. */
-static int await_neighbour(struct rh_box *box, struct rh_link *link)
+static int meet(struct rh_box *box, struct rh_link *link)
 {
 	char hello = 1, theirs;
-	if (!link)
-		return 0;
 	int rc = rh_link_receive(link, 0, &theirs, 1);
 	rc = rc ? rc : rh_box_give(box, link, 0, &hello, 1);
 	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
 }
 
+/* What a link in that direction needs: from below, or above. */
+struct side {
+	const char *address, *peer;
+	int lower; /* box of the two */
+	struct rh_link **link;
+};
+
+/* A neighbour that is started again while this box waits is met anew. */
+static int meet_neighbour(const struct rh_config *config, const char *model, const struct side *side, struct rh_box *box)
+{
+	struct rh_text greeting = {0};
+	int rc = greeting_of(config, model, side->lower, &greeting);
+	for (int again = !rc; again;) {
+		rc = open_link(config, side->address, side->peer, greeting.bytes, side->link);
+		rc = rc ? rc : meet(box, *side->link);
+		again = rc == -ESTALE || rc == -ECONNRESET;
+		if (again) {
+			rh_link_close(*side->link);
+			forget_link(box, *side->link);
+			*side->link = NULL;
+		}
+	}
+	rh_text_free(&greeting);
+	return rc;
+}
+
 int rh_box_open(const struct rh_config *config, int layers, const char *model, struct rh_box *out)
 {
-	struct rh_text below = {0}, above = {0};
 	int number = (int)config->box - 1, boxes = (int)config->boxes;
 	int *first = rh_alloc((size_t)boxes + 1, sizeof *first);
 	*out = (struct rh_box){.boxes = boxes, .number = number};
+	const struct side below = {config->link_below, config->link_peer_below, number - 1, &out->below},
+	                  above = {config->link_above, config->link_peer_above, number, &out->above};
 	int rc = first ? rh_box_cuts(config, layers, first) : -ENOMEM;
 	if (!rc) {
 		out->lo = first[number];
 		out->hi = first[number + 1];
-		rc = greeting_of(config, model, number - 1, &below);
-	}
-	rc = rc ? rc : greeting_of(config, model, number, &above);
-	if (!rc && number)
-		rc = open_link(config, config->link_below, config->link_peer_below, below.bytes, &out->below);
-	if (!rc && number + 1 < boxes)
-		rc = open_link(config, config->link_above, config->link_peer_above, above.bytes, &out->above);
-	if (!rc)
 		rh_note("box %d of %d: layers %d to %d; waiting for its neighbour%s", number + 1, boxes, out->lo, out->hi - 1,
-		        out->below && out->above ? "s" : "");
-	rc = rc ? rc : await_neighbour(out, out->below);
-	rc = rc ? rc : await_neighbour(out, out->above);
-	rh_text_free(&below);
-	rh_text_free(&above);
+		        number && number + 1 < boxes ? "s" : "");
+	}
+	if (!rc && number)
+		rc = meet_neighbour(config, model, &below, out);
+	if (!rc && number + 1 < boxes)
+		rc = meet_neighbour(config, model, &above, out);
 	rh_free(first);
 	if (rc)
 		rh_box_close(out, rc);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
-enum message { RUN, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
+enum message { NEWEST, RUN, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
 
 static uint64_t tag_of(int64_t step, enum message message)
 {
@@ -48,6 +48,16 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	                                       .head_rows = facts.micro_head_rows},
 	                             .train_micro_batches = facts.micro_batches};
 	return 0;
+}
+
+int box_share_newest(struct training *run, int64_t own, int64_t *common)
+{
+	struct rh_box *box = &run->session.box;
+	int64_t below = own;
+	int rc = rh_box_take(box->below, tag_of(-1, NEWEST), &below, sizeof below);
+	*common = rh_min(below, own);
+	rc = rc ? rc : rh_box_give(box, box->above, tag_of(-1, NEWEST), common, sizeof *common);
+	return rc ? rc : rh_box_pass_down(box, tag_of(-1, NEWEST), common, sizeof *common);
 }
 
 /* A micro-batch's arrays of 32-bit integers, one after the other. */

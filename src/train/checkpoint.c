@@ -324,7 +324,7 @@ static int load_weights(const char *dir, struct rh_session *session)
 	if (session->lora)
 		return rh_adapter_load(dir, session->model, session->store);
 	struct rh_source *source;
-	int rc = rh_source_open(dir, &source);
+	int rc = rh_source_open_part(dir, rh_model_is_part(session->model) ? session->model : NULL, &source);
 	if (rc)
 		return rc;
 	rc = rh_weights_load(source, session->config->seed, session->model, session->store);

@@ -297,6 +297,27 @@ static void look_for_work(struct training *run, const char *checkpoint)
 	run->nothing_left = 1;
 }
 
+/* Several boxes go on from one step: a box that was ended while others saved has the checkpoint before. */
+static int agree_on_checkpoint(struct training *run, char **checkpoint)
+{
+	int64_t own = *checkpoint ? run->state.step : -1, common = own;
+	int rc = rh_box_is_linked(&run->session.box) ? box_share_newest(run, own, &common) : 0;
+	if (rc || common == own)
+		return rc;
+	if (common < 0)
+		return rh_fail(-EINVAL,
+		               "resume_from_checkpoint: this box has one of step %" PRId64
+		               " to go on from, but another has none: all go on, or all begin anew",
+		               own);
+	rh_free(*checkpoint);
+	rh_trainer_state_free(&run->trainer);
+	*checkpoint = rh_checkpoint_path(run->config->output_dir, common);
+	rc = *checkpoint ? rh_checkpoint_verify(*checkpoint) : -ENOMEM;
+	if (rc)
+		return rh_fail_in(rc, "step %" PRId64 ", from which other boxes go on", common);
+	return rh_checkpoint_state(*checkpoint, run->config, &run->state, &run->trainer);
+}
+
 static int prepare(struct training *run, char **checkpoint)
 {
 	int rc = rh_output_lock(run->config->output_dir, &run->output);
@@ -311,6 +332,8 @@ static int prepare(struct training *run, char **checkpoint)
 		                 : rh_trainer_state_create(&run->trainer);
 	if (!rc)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
+	if (!rc)
+		rc = agree_on_checkpoint(run, checkpoint);
 	if (!rc)
 		rc = rh_session_check_length(&run->session);
 	if (!rc)

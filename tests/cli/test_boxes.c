@@ -48,7 +48,7 @@ static void write_config(const struct scratch *scratch, const char *keys, int bo
 	char text[2048];
 	int used = snprintf(text, sizeof text,
 	                    "config_name: %s/hf\noutput_dir: %s/out%d\nmax_length: 64\nmax_steps: 6\nper_device_train_batch_size: 1\n"
-	                    "gradient_accumulation_steps: 4\nlearning_rate: 1.0e-3\nlogging_steps: 1\nsave_strategy: \"no\"\n"
+	                    "gradient_accumulation_steps: 4\nlearning_rate: 1.0e-3\nlogging_steps: 1\n"
 	                    "allow: [duplicates, overlap]\n%s",
 	                    scratch->dir, scratch->dir, box, keys);
 	if (box < 2)
@@ -128,6 +128,61 @@ static void check_metrics(const struct scratch *scratch, int box)
 	fclose(file[1]);
 }
 
+/* Keys of a run that saves every second step. */
+#define SAVES "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nlink_timeout: 2\nlink_give_up: 60\n"
+
+static int is_there(const struct scratch *scratch, int box, int64_t step)
+{
+	return rh_file_exists(path_of("%s/out%d/checkpoint-%d/run_state.json", scratch->dir, box, (int)step));
+}
+
+/* One box is killed when it has a checkpoint, and started again; the other, told so, is started again, too. */
+static void check_killed(const char *keys, int victim)
+{
+	struct scratch scratch;
+	struct ran ran[2], again[2];
+	int port = free_port();
+	make_files(&scratch);
+	write_config(&scratch, keys, 2, 0, NULL);
+	for (int k = 1; k <= 2; k++) {
+		write_config(&scratch, keys, 2, k, &port);
+		run_start(&scratch, path_of("train %s/run%d.yaml --max_steps 16", scratch.dir, k), 0, &ran[k - 1]);
+	}
+	for (int i = 0; i < 60000 && !is_there(&scratch, victim, 2); i++)
+		usleep(1000);
+	kill(ran[victim - 1].pid, SIGKILL);
+	run_wait(&ran[victim - 1]);
+	run_start(&scratch, path_of("train %s/run%d.yaml --max_steps 16 --resume_from_checkpoint true", scratch.dir, victim), 0,
+	          &again[victim - 1]);
+	run_wait(&ran[2 - victim]);
+	assert_int_equal(ran[2 - victim].status, 1);
+	assert_non_null(strstr(ran[2 - victim].err, "resume_from_checkpoint: true"));
+	run_start(&scratch, path_of("train %s/run%d.yaml --max_steps 16 --resume_from_checkpoint true", scratch.dir, 3 - victim), 0,
+	          &again[2 - victim]);
+	for (int k = 0; k < 2; k++) {
+		run_wait(&again[k]);
+		if (again[k].status)
+			print_error("box %d: %s\n", k + 1, again[k].err);
+		assert_int_equal(again[k].status, 0);
+	}
+	struct ran whole = run_line(&scratch, "train %s/run0.yaml --max_steps 16", scratch.dir);
+	assert_int_equal(whole.status, 0);
+	check_weights(&scratch, "model.safetensors", 2);
+	run_free(&whole);
+	for (int k = 0; k < 2; k++) {
+		run_free(&ran[k]);
+		run_free(&again[k]);
+	}
+	scratch_close(&scratch);
+}
+
+static void test_a_killed_box_is_started_again(void **state)
+{
+	(void)state;
+	check_killed(SAVES, 1);
+	check_killed(SAVES, 2);
+}
+
 static void check_runs(const char *keys, int adapters)
 {
 	const char *file = adapters ? "adapter_model.safetensors" : "model.safetensors";
@@ -153,19 +208,19 @@ static void check_runs(const char *keys, int adapters)
 static void test_all_weights(void **state)
 {
 	(void)state;
-	check_runs("device: cpu:1\n", 0);
+	check_runs("save_strategy: \"no\"\ndevice: cpu:1\n", 0);
 }
 
 static void test_all_weights_without_clipping(void **state)
 {
 	(void)state;
-	check_runs("device: cpu:2\nmax_grad_norm: 0\n", 0);
+	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nmax_grad_norm: 0\n", 0);
 }
 
 static void test_adapters(void **state)
 {
 	(void)state;
-	check_runs("device: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", 1);
+	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", 1);
 }
 
 int main(void)
@@ -174,6 +229,7 @@ int main(void)
 	        cmocka_unit_test(test_all_weights),
 	        cmocka_unit_test(test_all_weights_without_clipping),
 	        cmocka_unit_test(test_adapters),
+	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
