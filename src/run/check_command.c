@@ -1,4 +1,5 @@
 /* What each kind of command needs to find, and what it leaves. */
+#include "run/boundary.h"
 #include "run/check_internal.h"
 
 enum arena_piece { ARENA_KEPT, ARENA_RUNNING }; /* the two pieces that the checker knows of a device's arena */
@@ -195,6 +196,19 @@ static void leave_results(struct rh_check *check)
 		          &result);
 }
 
+/* Keys and values of the call join those of the calls before it. */
+static void go_on_with_cache(struct rh_check *check)
+{
+	struct check_content before = {.what = CHECK_CACHE, .step = check->command->step + 1}, after = before;
+	if (check_failed(check))
+		return;
+	struct check_range cache = check_resolve(check, &check->command->to);
+	after.step = check->command->step;
+	if (before.step < 0)
+		check_need(check, cache, &before);
+	check_put(check, cache, &after);
+}
+
 static void run_forward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
@@ -202,11 +216,8 @@ static void run_forward(struct rh_check *check)
 	need_weights(check);
 	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
 		keep(check, kept_range(check, &command->to));
-	if (command->to.room == RH_ROOM_CACHE && !check_failed(check)) {
-		struct check_range cache = check_resolve(check, &command->to);
-		if (!check_failed(check))
-			check_touch(check, cache, CHECK_WRITES);
-	}
+	if (command->to.room == RH_ROOM_CACHE)
+		go_on_with_cache(check);
 	if (command->kind == RH_COMMAND_FORWARD && command->at.y >= 0)
 		leave_boundary(check, CHECK_ACTIVATION, command->at.y, command->hi);
 	else
@@ -410,6 +421,25 @@ static void run_copy(struct rh_check *check)
 	check_touch(check, from, CHECK_READS);
 	check_touch(check, to, CHECK_WRITES);
 	check_carry(check, from, to);
+	check_boundary(check);
+}
+
+/* A boundary of the command's micro-batch goes to the box beside this one, or comes from there. */
+static void run_message(struct rh_check *check)
+{
+	const struct rh_command *command = check->command;
+	int sends = command->kind == RH_COMMAND_SEND;
+	enum rh_queue queue = check->on->lane[command->lane].queue;
+	enum check_what what = command->block == RH_BOUNDARY_ACTIVATION ? CHECK_ACTIVATION : CHECK_BOUNDARY_GRADIENT;
+	struct check_content content = of_micro_batch(check, what, command->lo);
+	struct check_range range = check_resolve(check, sends ? &command->from : &command->to);
+	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))
+		check_fault(check, -1, "is not on a link's lane for it");
+	if (sends)
+		check_need(check, range, &content);
+	else
+		check_put(check, range, &content);
+	check_boundary(check);
 }
 
 static void run_input(struct rh_check *check)
@@ -470,6 +500,10 @@ void check_command(struct rh_check *check)
 	case RH_COMMAND_READ:
 	case RH_COMMAND_WRITE:
 		run_copy(check);
+		break;
+	case RH_COMMAND_SEND:
+	case RH_COMMAND_RECEIVE:
+		run_message(check);
 		break;
 	default:
 		check_fault(check, -1, "is of a kind that the checker does not know");

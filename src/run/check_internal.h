@@ -21,6 +21,7 @@ enum check_what {
 	CHECK_RUNNING_GRADIENT, /* likewise */
 	CHECK_SCALE,            /* the norm of a step's gradients */
 	CHECK_MASTER,           /* which: block; step: updates */
+	CHECK_CACHE,            /* keys and values of layers, of all calls up to `step`: -1, -2, ... */
 	CHECK_ARRIVED           /* the optimizer knows that a gradient is there. which: block */
 };
 struct check_content {
@@ -64,6 +65,8 @@ struct rh_check {
 	struct check_piece *piece;
 	int pieces, first_piece[RH_ROOMS]; /* a device's pieces of a room, and the next device's, follow one another */
 	int64_t *master;                   /* updates of each block's master */
+	int *readers;                      /* of each boundary in memory: reads that are to come */
+	int live;                          /* boundaries that have some */
 	int64_t *offset;                   /* scratch: layouts */
 	struct check_call *call;           /* in order of steps */
 	size_t calls, call_capacity;
@@ -105,6 +108,8 @@ const char *check_content_name(const struct check_content *content, char *text, 
 
 /* check_command.c */
 void check_command(struct rh_check *check);
+/* check_boundary.c: a boundary comes to the host's memory, or is read there. */
+void check_boundary(struct rh_check *check);
 /* The command finds this there, and reads it; it leaves this there. */
 void check_need(struct rh_check *check, struct check_range range, const struct check_content *content);
 void check_put(struct rh_check *check, struct check_range range, const struct check_content *content);

@@ -337,6 +337,9 @@ const char *check_content_name(const struct check_content *content, char *text, 
 	case CHECK_MASTER:
 		snprintf(text, bytes, "master of block %d after %lld updates", which, step);
 		break;
+	case CHECK_CACHE:
+		snprintf(text, bytes, "keys and values of %lld calls", -step);
+		break;
 	case CHECK_ARRIVED:
 		snprintf(text, bytes, "that the gradient of block %d, step %lld, has arrived", which, step);
 		break;

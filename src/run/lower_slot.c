@@ -171,6 +171,27 @@ static struct rh_place late_place(const struct micro *micro)
 	return place;
 }
 
+/* Where layers keep keys and values for the calls after this one; no room: they keep none. */
+static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
+{
+	const struct rh_executor_options *options = micro->slot->to->options;
+	const struct rh_model *model = options->model;
+	struct rh_place none = {.device = -1};
+	int64_t row = rh_dtype_bytes(model->dtype, options->cache_rows), first = -1, end = 0;
+	for (int l = lo; options->cache_rows && l < hi; l++) {
+		if (model->layer[l].kind != RH_LAYER_BLOCK)
+			continue;
+		first = first < 0 ? model->layer[l].cache_column * row : first;
+		end = l + 1 < model->layers && model->layer[l + 1].kind == RH_LAYER_BLOCK ? model->layer[l + 1].cache_column * row
+		                                                                          : model->cache_columns * row;
+	}
+	if (first < 0)
+		return none;
+	struct rh_place place = here(micro, RH_ROOM_CACHE, 0, end - first);
+	place.first = first;
+	return place;
+}
+
 /* A command for each run of layers at whose end a later slot's input is made. */
 static void forward(struct micro *micro, int x)
 {
@@ -187,8 +208,7 @@ static void forward(struct micro *micro, int x)
 		command.hi = l;
 		command.at.x = x;
 		command.at.y = buffer;
-		if (trains)
-			command.to = saved_place(micro);
+		command.to = trains ? saved_place(micro) : cache_place(micro, from, l);
 		int64_t made = lower_add(slot->to, &command);
 		if (x >= 0)
 			slot->on->boundary.read[x] = made;
@@ -207,6 +227,7 @@ static void infer_top(struct micro *micro, int x)
 	struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
 	command.at.result = take(slot, &slot->on->result, RH_STREAM_COMPUTE);
 	command.at.x = x;
+	command.to = cache_place(micro, command.lo, command.hi);
 	int64_t made = lower_add(slot->to, &command);
 	if (x >= 0)
 		slot->on->boundary.read[x] = made;

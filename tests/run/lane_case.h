@@ -24,7 +24,10 @@ static inline int64_t lane_pick(struct lane_random *random, int64_t count)
 
 struct lane_case {
 	const char *model, *schedule;
-	int layers, devices, lora, bf16, stale, clips, tied, evaluates;
+	int layers, devices, lora, bf16, stale, clips, tied, evaluates, generates;
+	int spill;         /* bits of enum rh_spill */
+	int64_t cap_bytes; /* of a device; 0: all of it */
+	int room;          /* eighths of the memory that boundaries take, where they go to NVMe */
 	int64_t micro_batches, last_micro_batches, round;
 	int64_t forward_cut[16], backward_cut[16];
 	int forward_cuts, backward_cuts; /* -1: chosen */
@@ -34,11 +37,11 @@ struct lane_case {
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s\n",
+	       "%d%s%s, spill %d, cap %lld\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
-	       is->evaluates ? ", evaluates" : "");
+	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->spill, (long long)is->cap_bytes);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -49,6 +52,24 @@ static inline int lane_cuts(struct lane_random *random, int layers, int64_t *cut
 		if (lane_pick(random, 2))
 			cut[cuts++] = l;
 	return cuts;
+}
+
+/* Mixtures of experts and layers that differ, caps, what goes to NVMe, and sessions that generate. */
+static inline void lane_case_tiers(struct lane_random *random, struct lane_case *is)
+{
+	static const char *const others[] = {"qwen3-moe", "gpt-oss", "gemma3", "mistral", "phi3"};
+	if (!lane_pick(random, 6)) {
+		is->model = others[lane_pick(random, 5)];
+		is->tied = !strcmp(is->model, "gemma3");
+	}
+	if (!lane_pick(random, 3))
+		is->cap_bytes = (int64_t)64 << (10 + lane_pick(random, 7));
+	if (!lane_pick(random, 3))
+		is->spill |= RH_SPILL_ACTIVATIONS;
+	if (is->lora && lane_pick(random, 2))
+		is->spill |= RH_SPILL_WEIGHTS;
+	is->room = (int)lane_pick(random, 8);
+	is->generates = !lane_pick(random, 10) && is->cap_bytes == 0 && !(is->spill & RH_SPILL_ACTIVATIONS);
 }
 
 static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micros)
@@ -84,6 +105,7 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	}
 	is.tied = !strcmp(is.model, "qwen2") || !strcmp(is.model, "smollm2");
 	is.evaluates = !lane_pick(&random, 4);
+	lane_case_tiers(&random, &is);
 	return is;
 }
 
@@ -139,6 +161,9 @@ static inline void lane_configure(struct lane_run *run)
 	config->per_device_train_batch_size = 1;
 	config->max_length = LANE_TOKENS;
 	config->gradient_accumulation_steps = is->micro_batches;
+	config->max_vram = is->cap_bytes;
+	config->spill = is->spill;
+	config->max_nvme = is->spill ? (int64_t)1 << 40 : 0;
 	if (is->lora) {
 		static char *targets[] = {(char *)(uintptr_t) "all-linear"};
 		config->use_lora = 1;
@@ -156,6 +181,41 @@ static inline void lane_configure(struct lane_run *run)
 	}
 }
 
+static inline struct rh_workload lane_workload(const struct lane_case *is)
+{
+	struct rh_workload work = {.train = lane_limits(),
+	                           .infer = is->evaluates ? lane_limits() : (struct rh_micro_shape){0},
+	                           .train_micro_batches = is->micro_batches,
+	                           .infer_micro_batches = is->evaluates ? is->micro_batches : 0};
+	if (is->generates) {
+		work = (struct rh_workload){.infer = lane_limits(), .infer_micro_batches = 1, .infer_logits = 1, .cache_rows = LANE_TOKENS};
+		work.infer.head_rows = 1;
+		work.infer.keys = LANE_TOKENS;
+	}
+	return work;
+}
+
+static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
+{
+	const struct rh_workload work = lane_workload(run->is);
+	run->deep.rig.config.max_ram = most_ram;
+	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
+	return rc ? rc : rh_session_start(&run->session, &work);
+}
+
+/* Less memory, so that activations go to NVMe. */
+static inline int lane_session_squeeze(struct lane_run *run)
+{
+	int64_t total = run->session.plan.bytes.total, boundaries = run->session.plan.bytes.boundaries;
+	int rc = -ENOMEM;
+	for (int room = run->is->room; rc && room <= 8; room++) {
+		rh_error_clear();
+		rh_session_close(&run->session);
+		rc = lane_session_open(run, room < 8 ? total - boundaries * (8 - room) / 8 : 0);
+	}
+	return rc;
+}
+
 /* 0; or what says that there is no such run. */
 static inline int lane_run_open(struct lane_run *run, const struct lane_case *is)
 {
@@ -164,12 +224,9 @@ static inline int lane_run_open(struct lane_run *run, const struct lane_case *is
 	check_ok(rh_hardware_find("examples/hardware/rtx4090x8.yaml", &run->hardware));
 	run->machine = (struct rh_session_machine){.hardware = &run->hardware, .devices = is->devices, .ram_bytes = run->hardware.host.ram};
 	lane_configure(run);
-	const struct rh_workload work = {.train = lane_limits(),
-	                                 .infer = is->evaluates ? lane_limits() : (struct rh_micro_shape){0},
-	                                 .train_micro_batches = is->micro_batches,
-	                                 .infer_micro_batches = is->evaluates ? is->micro_batches : 0};
-	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
-	rc = rc ? rc : rh_session_start(&run->session, &work);
+	int rc = lane_session_open(run, 0);
+	if (!rc && is->spill & RH_SPILL_ACTIVATIONS && run->session.plan.bytes.boundaries)
+		rc = lane_session_squeeze(run);
 	if (!rc)
 		rc = rh_recorder_create(run->session.executor, &run->recorder);
 	return rc;
@@ -249,6 +306,20 @@ static inline int lane_stretch_end(void *context, int64_t step)
 	return rh_updater_norm(run->session.updater, &norm);
 }
 
+/* A prompt, then token after token. */
+static inline void lane_generate(struct lane_run *run)
+{
+	int64_t keys = 0;
+	for (int call = 0; call < 2 * LANE_STEPS; call++) {
+		int64_t tokens = call ? 1 : LANE_TOKENS / 2;
+		keys += tokens;
+		const struct rh_micro_shape shape = {.tokens = tokens, .documents = 1, .longest = tokens, .head_rows = 1, .keys = keys};
+		run->micro[0] = rh_micro_batch_of(shape, run->zeros);
+		lane_expect(run, (struct rh_check_call){.step = -1 - call, .micro_batches = 1});
+		check_ok(rh_executor_infer(run->session.executor, run->micro, 1));
+	}
+}
+
 static inline void lane_run_steps(struct lane_run *run)
 {
 	const struct rh_stretch stretch = {.steps = LANE_STEPS,
@@ -256,6 +327,10 @@ static inline void lane_run_steps(struct lane_run *run)
 	                                   .begin = lane_stretch_begin,
 	                                   .end = lane_stretch_end,
 	                                   .context = run};
+	if (run->is->generates) {
+		lane_generate(run);
+		return;
+	}
 	lane_infer(run, 0);
 	if (run->session.plan.schedule->update == RH_UPDATE_LOCAL)
 		check_ok(rh_executor_train_stretch(run->session.executor, &stretch));

@@ -1,5 +1,6 @@
 /* Lanes run in any legal order on values that are hashes: what is read is hashed, what is written is the hash. Two runs have done the
- * same if what they tell the caller, the weights and the masters have the same hashes at the end. It knows nothing of what a command
+ * same if what they tell the caller, what commands find in their integers, all weights that were ever published and the masters have the
+ * same hashes at the end. It knows nothing of what a command
  * should find: that is the checker's part, which it judges. */
 #ifndef RH_TESTS_RUN_LANE_INTERPRETER_H
 #define RH_TESTS_RUN_LANE_INTERPRETER_H
@@ -71,8 +72,8 @@ static inline void lane_machine_open(struct lane_machine *machine, const struct 
 	for (int r = 0; r < RH_ROOMS; r++)
 		for (int i = 0; i < options->room[r].count * (lane_of_device(r) ? options->devices : 1); i++)
 			machine->piece[machine->first_piece[r] + i].bytes = options->room[r].bytes;
-	const int blocks[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_HOST_GRADIENT, RH_ROOM_HOST_SUM};
-	for (int r = 0; r < 3; r++)
+	const int blocks[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_HOST_GRADIENT, RH_ROOM_HOST_SUM, RH_ROOM_PAGES};
+	for (int r = 0; r < 4; r++)
 		for (int i = 0; i < options->room[blocks[r]].count; i++)
 			machine->piece[machine->first_piece[blocks[r]] + i].bytes = lane_block_bytes(model, blocks[r], i);
 	for (int i = machine->masters; i < machine->pieces; i++)
@@ -276,6 +277,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	uint64_t hash = lane_mix(lane_mix(lane_mix(command->kind, (uint64_t)command->lo), (uint64_t)command->hi), (uint64_t)command->step);
 	hash = lane_mix(hash, (uint64_t)command->micro_batch);
 	hash = lane_read(machine, hash, lane_own(machine, command, RH_ROOM_MICRO, command->at.micro, 0, 1));
+	machine->told += hash; /* a weight gradient may have no use for them, nor for anything else */
 	if (command->kind == RH_COMMAND_WEIGHT_GRADIENT) {
 		if (command->from.bytes) /* of the head nothing is put off */
 			hash = lane_read(machine, hash, lane_range(machine, command->from));
@@ -305,6 +307,11 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		hash = lane_read(machine, hash, command->at.x >= 0 ? lane_buffer(machine, command, command->at.x) : running);
 	if (command->kind == RH_COMMAND_RECOMPUTE || command->to.room == RH_ROOM_SAVED)
 		lane_write(machine, kept, first ? hash : lane_read(machine, hash, kept));
+	if (command->to.room == RH_ROOM_CACHE) {
+		struct lane_range cache = lane_range(machine, command->to);
+		hash = command->step < -1 ? lane_read(machine, hash, cache) : hash;
+		lane_write(machine, cache, hash);
+	}
 	if (command->at.y >= 0)
 		lane_write(machine, lane_buffer(machine, command, command->at.y), hash);
 	else
@@ -357,11 +364,12 @@ static inline void lane_update(struct lane_machine *machine, const struct rh_com
 		                    machine->scale[command->step % LANE_NORMS]));
 	else if (!is_ready) /* the moments */
 		machine->told += lane_mix(lane_read_gradient(machine, b, hash), (uint64_t)b);
-	if (is_ready)
-		lane_write(machine,
-		           lane_range(machine,
-		                      (struct rh_place){RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)}),
-		           lane_read(machine, 7, master));
+	if (is_ready) { /* perhaps for a step that does not come */
+		struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)};
+		uint64_t published = lane_read(machine, 7, master);
+		lane_write(machine, lane_range(machine, place), published);
+		machine->told += lane_mix(published, (uint64_t)b);
+	}
 }
 
 static inline void lane_do(struct lane_machine *machine, const struct rh_command *command)
@@ -465,8 +473,10 @@ static inline void lane_machine_reset(struct lane_machine *machine, const struct
 	machine->broken = 0;
 	for (int i = 0; i < machine->pieces; i++)
 		machine->piece[i].values = 0;
-	for (int b = 0; b < model->blocks; b++) {
-		struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, lane_block_bytes(model, RH_ROOM_HOST_WEIGHTS, b)};
+	const enum rh_room rooms[] = {RH_ROOM_HOST_WEIGHTS, RH_ROOM_PAGES};
+	for (int i = 0; i < 2 * model->blocks; i++) {
+		int b = i / 2;
+		struct rh_place place = {rooms[i % 2], -1, b, 0, lane_block_bytes(model, rooms[i % 2], b)};
 		lane_write(machine, lane_range(machine, place), lane_mix(17, (uint64_t)b));
 	}
 }
@@ -498,9 +508,11 @@ static inline uint64_t lane_run_in_order(struct lane_machine *machine, const str
 enum { LANE_MOST_LANES = 256 };
 
 /* In a random legal order: lanes have random priorities, of which the one that runs loses its own now and then (Burckhardt et al., ASPLOS
- * 2010); a command begins and ends, and half of them end only when no other lane can go on. hurried: a position whose lane comes first, -1:
- * none. *seed moves on. Waits that keep a pace alone are not heeded. */
-static inline uint64_t lane_run_randomly(struct lane_machine *machine, const struct rh_lanes *lanes, int64_t hurried, uint64_t *seed)
+ * 2010); a command begins and ends, and half of them end only when no other lane can go on. hurried: a position whose lane comes first;
+ * delayed: one whose lane comes last, and which ends only when no other lane can go on; -1: none. *seed moves on. Waits that keep a pace
+ * alone are not heeded. */
+static inline uint64_t lane_run_randomly(struct lane_machine *machine, const struct rh_lanes *lanes, int64_t hurried, int64_t delayed,
+                                         uint64_t *seed)
 {
 	enum { CHANGES = 4 };
 	int64_t next[LANE_MOST_LANES], change[CHANGES], done = 0, priority[LANE_MOST_LANES], lowest = 0;
@@ -523,6 +535,8 @@ static inline uint64_t lane_run_randomly(struct lane_machine *machine, const str
 	}
 	if (hurried >= 0)
 		priority[lanes->command[hurried].lane] = INT64_MAX;
+	if (delayed >= 0)
+		priority[lanes->command[delayed].lane] = INT64_MIN;
 	for (int i = 0; i < CHANGES; i++) {
 		*seed = *seed * 6364136223846793005u + 1442695040888963407u;
 		change[i] = (int64_t)((*seed >> 33) % (uint64_t)(lanes->commands + 1));
@@ -547,7 +561,7 @@ static inline uint64_t lane_run_randomly(struct lane_machine *machine, const str
 		}
 		if (!runs[best]) {
 			*seed = *seed * 6364136223846793005u + 1442695040888963407u;
-			runs[best] = 1 + (char)(*seed >> 40 & 1);
+			runs[best] = next[best] == delayed ? 2 : 1 + (char)(*seed >> 40 & 1);
 			lane_begin_command(machine, &lanes->command[next[best]]);
 			continue;
 		}

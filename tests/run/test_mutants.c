@@ -1,5 +1,8 @@
 /* The checker judged: lanes of recorded runs are spoilt, and run in random legal orders by an interpreter that knows nothing of it. What it
- * passes never fails; what it refuses fails. */
+ * passes never fails; what it refuses fails in one of 200 orders.
+ *
+ * Some failures need a rare order: of the two commands that the checker found at odds the one has to wait for all others, while the other
+ * runs ahead. A third of the orders do so. Uploads for a step that does not come are not spoilt: nobody reads what they bring. */
 #include "run/lane_case.h"
 #include "run/lane_interpreter.h"
 
@@ -57,12 +60,12 @@ static int comes_after(const struct rh_lanes *lanes, int64_t position, int64_t o
 	return is;
 }
 
-/* Orders until one comes to something else; `orders` if none does. */
-static int orders_until_failure(struct lane_machine *machine, const struct rh_lanes *lanes, uint64_t expected, int64_t hurried, int orders,
-                                uint64_t *seed)
+/* Orders until one comes to something else; `orders` if none does. hurried, delayed: positions that are at odds, or -1. */
+static int orders_until_failure(struct lane_machine *machine, const struct rh_lanes *lanes, uint64_t expected, int64_t hurried,
+                                int64_t delayed, int orders, uint64_t *seed)
 {
 	int i = 0;
-	while (i < orders && lane_run_randomly(machine, lanes, i % 2 ? hurried : -1, seed) == expected)
+	while (i < orders && lane_run_randomly(machine, lanes, i % 3 ? hurried : -1, i % 3 == 2 ? delayed : -1, seed) == expected)
 		i++;
 	return i;
 }
@@ -86,7 +89,8 @@ static void remove_every_wait(const struct lane_run *run, struct lane_machine *m
 			if (fault.position < 0 && comes_after(&without, i, other)) {
 				tally->implied++;
 			} else if (fault.position < 0) {
-				assert_int_equal(orders_until_failure(machine, &without, expected, i, ORDERS_PASSED, seed), ORDERS_PASSED);
+				assert_int_equal(orders_until_failure(machine, &without, expected, i, other, ORDERS_PASSED, seed),
+				                 ORDERS_PASSED);
 				tally->harmless++;
 			}
 			lanes_drop(&without);
@@ -205,11 +209,12 @@ static void spoil(const struct lane_run *run, struct lane_machine *machine, cons
 		int64_t position = lane_pick(&random, lanes->commands);
 		struct rh_lanes spoilt;
 		lanes_copy(lanes, &spoilt);
-		if (mutate(&spoilt, position, mutation, trainable, &random)) {
+		if (lanes->command[position].step < LANE_STEPS && mutate(&spoilt, position, mutation, trainable, &random)) {
 			struct tally *tally = &by_mutation[mutation];
 			struct rh_check_fault fault = lane_check(run, &spoilt);
 			int orders = fault.position < 0 ? ORDERS_PASSED : ORDERS_REFUSED;
-			int fails = orders_until_failure(machine, &spoilt, expected, position, orders, seed) < orders;
+			int64_t hurried = fault.other < 0 ? position : fault.position;
+			int fails = orders_until_failure(machine, &spoilt, expected, hurried, fault.other, orders, seed) < orders;
 			char text[512];
 			rh_command_describe(lanes, &lanes->command[position], text, sizeof text);
 			if (fault.position < 0 && fails) {
@@ -218,7 +223,7 @@ static void spoil(const struct lane_run *run, struct lane_machine *machine, cons
 			}
 			if (fault.position >= 0 && !fails)
 				printf("refused, and fails in no order: %s: %s\n  %s\n", mutation_names[mutation], text, fault.text);
-			assert_true(fault.position >= 0 || !fails);
+			assert_true((fault.position >= 0) == fails);
 			tally->refused += fault.position >= 0;
 			tally->failed += fault.position >= 0 && fails;
 			tally->passed += fault.position < 0;
@@ -254,7 +259,7 @@ static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 		machine.clips = is.clips;
 		uint64_t expected = lane_run_in_order(&machine, lanes);
 		assert_true(expected != 0);
-		assert_int_equal(orders_until_failure(&machine, lanes, expected, -1, ORDERS_PASSED, &seed), ORDERS_PASSED);
+		assert_int_equal(orders_until_failure(&machine, lanes, expected, -1, -1, ORDERS_PASSED, &seed), ORDERS_PASSED);
 		remove_every_wait(&run, &machine, lanes, expected, &seed, &waits_removed);
 		spoil(&run, &machine, lanes, expected, &seed);
 		lane_machine_close(&machine);
@@ -270,6 +275,7 @@ static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 int main(void)
 {
 	setenv(RH_HOOK_PIECE_BYTES, "16384", 1);
+	setenv(RH_HOOK_SPILL_ELEMENTS, "8192", 1);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutants_that_pass_never_fail_and_those_refused_do)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

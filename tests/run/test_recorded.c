@@ -17,6 +17,24 @@ static void dump(const struct rh_lanes *lanes, int64_t end)
 	}
 }
 
+static int has_command(const struct rh_lanes *lanes, enum rh_command_kind kind, enum rh_room from)
+{
+	for (int64_t i = 0; i < lanes->commands; i++)
+		if (lanes->command[i].kind == kind && lanes->command[i].from.room == from)
+			return 1;
+	return 0;
+}
+
+static int reads_pages(const struct rh_lanes *lanes)
+{
+	return has_command(lanes, RH_COMMAND_READ, RH_ROOM_PAGES);
+}
+
+static int writes_records(const struct rh_lanes *lanes)
+{
+	return has_command(lanes, RH_COMMAND_WRITE, RH_ROOM_HOST_BOUNDARY);
+}
+
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
 	const char *text = getenv(name);
@@ -30,6 +48,9 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t first = from_environment("RH_LANE_SEED", 1), count = from_environment("RH_LANE_CASES", is_long ? 10000 : 500);
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
+	struct {
+		int capped, weights, activations, generating;
+	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
 		static struct lane_run run;
@@ -52,6 +73,10 @@ static void test_recorded_runs_pass_the_checker(void **state)
 			faults++;
 		}
 		ran++;
+		kinds.capped += is.cap_bytes > 0;
+		kinds.generating += is.generates;
+		kinds.weights += reads_pages(lanes);
+		kinds.activations += writes_records(lanes);
 		commands += lanes->commands;
 		waits += lanes->waits;
 		longest = lanes->commands > longest ? lanes->commands : longest;
@@ -59,10 +84,12 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	}
 	printf("seeds %lld to %lld: %d runs of %d steps, %lld commands (%lld at most), %lld waits; %d configurations that there are not\n",
 	       (long long)first, (long long)seed - 1, ran, LANE_STEPS, (long long)commands, (long long)longest, (long long)waits, absent);
-	printf("1 to 8 layers of 6 models, LoRA and full, fp32 and bf16, tied or not, 1 to 8 devices, 1 to %d micro-batches, a last step "
-	       "of "
-	       "fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation\n",
-	       most);
+	printf("1 to 8 layers of 11 models (one of experts, one of windows), LoRA and full, fp32 and bf16, tied or not, 1 to 8 devices, 1 "
+	       "to "
+	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
+	       "4 "
+	       "MiB, %d with weights and %d with activations on NVMe, %d that generate\n",
+	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
 }
@@ -70,6 +97,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 int main(void)
 {
 	setenv(RH_HOOK_PIECE_BYTES, "1024", 1); /* these models are small: several pieces all the same */
+	setenv(RH_HOOK_SPILL_ELEMENTS, "1024", 1);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_recorded_runs_pass_the_checker)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
