@@ -42,6 +42,12 @@ int64_t rh_cuda_searches(const struct rh_device *device)
 	return 0;
 }
 
+int64_t rh_cuda_evictions(const struct rh_device *device)
+{
+	(void)device;
+	return 0;
+}
+
 int64_t rh_cuda_launches(void)
 {
 	return 0;

@@ -204,3 +204,8 @@ int64_t blas_searches(const struct blas *blas)
 {
 	return choices_searched(blas->choices);
 }
+
+int64_t blas_evictions(const struct blas *blas)
+{
+	return choices_evicted(blas->choices);
+}

@@ -12,17 +12,24 @@ enum { BEST_ALIGNMENT = 256 };
 struct choice {
 	struct choice_key key;
 	char algorithm[CHOICE_BYTES];
-	int known;
 };
 
+/* Tags and times lie apart from the choices, so that a look-up reads few cache lines. */
 struct set {
+	uint64_t tag[CHOICE_WAYS];    /* the key's hash; 0: an empty place */
+	int64_t used_at[CHOICE_WAYS]; /* look-up number of the latest use */
 	struct choice way[CHOICE_WAYS];
-	int oldest;
 };
 
 struct choices {
-	int64_t searched;
+	int64_t lookups, searched, evicted;
 	struct set set[CHOICE_SETS];
+};
+
+/* Where a choice stands. */
+struct place {
+	struct set *set;
+	int way;
 };
 
 static int32_t alignment_of(const void *data)
@@ -56,42 +63,88 @@ void choices_destroy(struct choices *choices)
 	rh_free(choices);
 }
 
-static struct set *set_of(struct choices *choices, const struct choice_key *key)
+static uint64_t tag_of(const struct choice_key *key)
 {
-	return &choices->set[XXH3_64bits(key, sizeof *key) % CHOICE_SETS];
+	uint64_t hash = XXH3_64bits(key, sizeof *key);
+	return hash ? hash : 1;
 }
 
-static struct choice *known_one(struct set *set, const struct choice_key *key)
+/* The two sets that a key may stand in, by the two ends of its hash. */
+static void sets_of(struct choices *choices, uint64_t tag, struct set *sets[2])
 {
-	for (int way = 0; way < CHOICE_WAYS; way++)
-		if (set->way[way].known && !memcmp(&set->way[way].key, key, sizeof *key))
-			return &set->way[way];
-	return NULL;
+	sets[0] = &choices->set[tag % CHOICE_SETS];
+	sets[1] = &choices->set[(tag >> 40) % CHOICE_SETS];
+}
+
+static struct place find(struct set *const sets[2], uint64_t tag, const struct choice_key *key)
+{
+	for (int s = 0; s < 2; s++)
+		for (int way = 0; way < CHOICE_WAYS; way++)
+			if (sets[s]->tag[way] == tag && !memcmp(&sets[s]->way[way].key, key, sizeof *key))
+				return (struct place){sets[s], way};
+	return (struct place){NULL, 0};
+}
+
+static int empty_places(const struct set *set, int *first)
+{
+	int count = 0;
+	for (int way = CHOICE_WAYS - 1; way >= 0; way--)
+		if (!set->tag[way]) {
+			*first = way;
+			count++;
+		}
+	return count;
+}
+
+/* An empty place in the emptier set, so that both fill evenly and hardly one is full before all are; else the least recently used one. */
+static struct place make_room(struct choices *choices, struct set *const sets[2])
+{
+	int first[2] = {0, 0}, empty[2] = {empty_places(sets[0], &first[0]), empty_places(sets[1], &first[1])};
+	int emptier = empty[1] > empty[0];
+	if (empty[emptier])
+		return (struct place){sets[emptier], first[emptier]};
+	struct place oldest = {sets[0], 0};
+	for (int s = 0; s < 2; s++)
+		for (int way = 0; way < CHOICE_WAYS; way++)
+			if (sets[s]->used_at[way] < oldest.set->used_at[oldest.way])
+				oldest = (struct place){sets[s], way};
+	choices->evicted++;
+	return oldest;
 }
 
 void *choices_find(struct choices *choices, const struct choice_key *key, int *known)
 {
-	struct set *set = set_of(choices, key);
-	struct choice *choice = known_one(set, key);
-	*known = choice != NULL;
-	if (choice)
-		return choice->algorithm;
-	choices->searched++;
-	choice = &set->way[set->oldest];
-	set->oldest = (set->oldest + 1) % CHOICE_WAYS;
-	choice->key = *key;
-	choice->known = 1;
-	return choice->algorithm;
+	struct set *sets[2];
+	uint64_t tag = tag_of(key);
+	sets_of(choices, tag, sets);
+	struct place at = find(sets, tag, key);
+	*known = at.set != NULL;
+	if (!at.set) {
+		choices->searched++;
+		at = make_room(choices, sets);
+		at.set->tag[at.way] = tag;
+		at.set->way[at.way].key = *key;
+	}
+	at.set->used_at[at.way] = ++choices->lookups;
+	return at.set->way[at.way].algorithm;
 }
 
 void choices_forget(struct choices *choices, const struct choice_key *key)
 {
-	struct choice *choice = known_one(set_of(choices, key), key);
-	if (choice)
-		choice->known = 0;
+	struct set *sets[2];
+	uint64_t tag = tag_of(key);
+	sets_of(choices, tag, sets);
+	struct place at = find(sets, tag, key);
+	if (at.set)
+		at.set->tag[at.way] = 0;
 }
 
 int64_t choices_searched(const struct choices *choices)
 {
 	return choices->searched;
+}
+
+int64_t choices_evicted(const struct choices *choices)
+{
+	return choices->evicted;
 }

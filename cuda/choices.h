@@ -15,8 +15,9 @@ struct choice_key choice_key_of(const struct blas_product *product);
 
 enum { CHOICE_BYTES = 64 }; /* of an algorithm */
 
-/* Sets of CHOICE_WAYS places. A run of unpacked rows sees thousands of lengths, each with some 25 products. They fit; a set that is
- * full gives up its oldest choice. Memory is touched as sets fill: 16 MiB at most. */
+/* Sets of CHOICE_WAYS places; a key may stand in either of two sets, so that the table is nearly full before anything is evicted. Unpacked
+ * rows make a new shape of each number of tokens, with some 25 products: 2200 numbers fit, and of more the least recently used go. Memory
+ * is touched as sets fill: 14 MiB at most. */
 enum { CHOICE_SETS = 4096, CHOICE_WAYS = 16 };
 
 struct choices;
@@ -28,7 +29,8 @@ void choices_destroy(struct choices *choices);
 void *choices_find(struct choices *choices, const struct choice_key *key, int *known);
 void choices_forget(struct choices *choices, const struct choice_key *key);
 
-/* How often none stood there. */
+/* How often no algorithm stood there, and how often a new one took the place of another. */
 int64_t choices_searched(const struct choices *choices);
+int64_t choices_evicted(const struct choices *choices);
 
 #endif

@@ -290,3 +290,8 @@ int64_t rh_cuda_searches(const struct rh_device *device)
 {
 	return blas_searches(((const struct cuda_device *)device)->launch.blas);
 }
+
+int64_t rh_cuda_evictions(const struct rh_device *device)
+{
+	return blas_evictions(((const struct cuda_device *)device)->launch.blas);
+}

@@ -29,8 +29,10 @@ struct rh_device_grain rh_cuda_grain(void);
 /* Workers on one GPU are devices of their own, each opened with its share as cap. */
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out) RH_MUST;
 
-/* Of a device of rh_cuda_kind(): how often a product's algorithm was looked for. The compute stream's owner asks. */
+/* Of a device of rh_cuda_kind(): how often it searched for a product's algorithm, and how many it had to forget for others. The compute
+ * stream's owner asks. */
 int64_t rh_cuda_searches(const struct rh_device *device);
+int64_t rh_cuda_evictions(const struct rh_device *device);
 
 /* Kernels and products that this process has launched on all of its devices. */
 int64_t rh_cuda_launches(void);

@@ -35,6 +35,7 @@ struct spans {
 	/* of all steps but the first */
 	int64_t steps, ops, copies, launches;                                      /* launches: of kernels and products */
 	int64_t searches;                                                          /* of products' algorithms, with cuBLASLt's heuristics */
+	int64_t evictions;                                                         /* of algorithms from their table */
 	double wall, compute, up, down, up_hidden, down_hidden, idle[SPAN_CAUSES]; /* seconds */
 	double bytes_up, bytes_down, bulk_bytes[2], bulk_seconds[2];               /* bulk: copies of a MiB or more, up and down; seconds
 	                                                                              in which any was under way */

@@ -33,9 +33,9 @@ struct traced {
 	size_t timed;           /* spans that have their times */
 	struct rh_event **pool; /* two a span, made as they are needed and kept */
 	size_t pool_count, pool_capacity;
-	int64_t searches;           /* of products' algorithms, so far */
-	int64_t last[RH_STREAMS];   /* span; -1 */
-	int64_t waited[RH_STREAMS]; /* the span that the stream's next command waits for; -1 */
+	int64_t searches, evictions; /* of products' algorithms, so far */
+	int64_t last[RH_STREAMS];    /* span; -1 */
+	int64_t waited[RH_STREAMS];  /* the span that the stream's next command waits for; -1 */
 	enum span_cause cause[RH_STREAMS];
 	struct mark *mark;
 	size_t marks, mark_capacity;
@@ -175,11 +175,14 @@ static void count_launches(struct traced *on)
 	static int64_t before;
 	int64_t launches = rh_cuda_launches();
 	int64_t searches = is_cuda(on->inner) ? rh_cuda_searches(on->inner) : 0;
+	int64_t evictions = is_cuda(on->inner) ? rh_cuda_evictions(on->inner) : 0;
 	if (on->spans.seen) {
 		on->spans.launches += launches - before;
 		on->spans.searches += searches - on->searches;
+		on->spans.evictions += evictions - on->evictions;
 	}
 	on->searches = searches;
+	on->evictions = evictions;
 	before = launches;
 }
 

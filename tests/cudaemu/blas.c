@@ -37,6 +37,11 @@ int64_t blas_searches(const struct blas *blas)
 	return choices_searched(blas->choices);
 }
 
+int64_t blas_evictions(const struct blas *blas)
+{
+	return choices_evicted(blas->choices);
+}
+
 /* Row `row`, column `col` of a matrix by columns. */
 static float at(const void *data, int64_t ld, enum rh_dtype dtype, int64_t row, int64_t col)
 {
