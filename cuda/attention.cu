@@ -7,7 +7,8 @@
  * There an mma takes 32 cycles, and nothing else counts. It is 2 on larger SMs (sm_80, sm_90), whose mma takes 8 and less: a fragment of
  * keys or values, 4 cycles of the SM's shared memory, would serve two mma, which is all of its bandwidth; so it serves four. Queries are
  * then read from shared memory too: 512 D bytes a block (64 KB for D 128), and for D 128 80 fragments for 256 mma, where M 1 wants 128.
- * D 256 (Gemma 3) has M 1 and its queries in shared memory, as 128 registers hold o: 96 KB, one block an SM of 100 KB.
+ * D 256 (Gemma 3) has M 1 and its queries in shared memory, as 128 registers hold o, and walks 16 keys at a time: 48 KB, so that two blocks
+ * find room on an SM of 100 KB.
  * Memory: reads q, writes o once: 4 Tq heads D bytes. Keys and values are read once for each tile of queries, heads of a group one after
  * another, mostly from L2: 4 D bytes a key for 64 M queries.
  * FLOPs: 4 D a pair of query and key (that is 2 T^2 D heads where a document of T is causal), and an exponential. That is 64 M FLOPs a byte
@@ -18,8 +19,6 @@
  * are rounded to bf16 for the second product; the denominator is the sum of the unrounded ones. */
 #include "cuda/attention_mma.h"
 #include "cuda/kernels.h"
-
-enum { KEYS = 64 }; /* a tile */
 
 /* A lane's two rows: the largest score so far, times scale / ln 2, and its own columns' share of the denominator. */
 struct softmax {
@@ -65,15 +64,17 @@ RH_DEVICE void finish(const struct softmax *row, float (&factor)[2], float (&lse
 	}
 }
 
-/* In elements: keys, values, and queries, which pass through the values' place where registers then hold them. */
+/* In elements: a tile of keys, one of values, and queries, which pass through the values' place where registers then hold them. */
 template <int D, int M> struct forward_layout {
 	static constexpr bool held = M == 1 && D <= 128;
-	static constexpr int rows = ATTENTION_ROWS * M, queries = held ? 0 : rows * D, bytes = (2 * KEYS * D + queries) * 2;
+	static constexpr int rows = ATTENTION_ROWS * M, keys = D > 128 ? 16 : 64, queries = held ? 0 : rows * D;
+	static constexpr int bytes = (2 * keys * D + queries) * 2;
 };
 
 template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct attention_args a)
 {
 	typedef struct forward_layout<D, M> layout;
+	constexpr int KEYS = layout::keys;
 	RH_DYNAMIC_SHARED(rh_bf16, keys, 0, KEYS * D);
 	RH_DYNAMIC_SHARED(rh_bf16, values, KEYS * D * sizeof(rh_bf16), KEYS * D + layout::queries);
 	struct attention_block at;
@@ -239,6 +240,7 @@ extern "C" int cuda_attention_backward(const struct rh_op *op, CUstream_st *stre
 	a.dk = op->operand[RH_ATTENTION_BACKWARD_DK];
 	a.dv = op->operand[RH_ATTENTION_BACKWARD_DV];
 	a.dsink = (float *)op->operand[RH_ATTENTION_BACKWARD_DSINK].data;
+	a.space = op->operand[RH_ATTENTION_BACKWARD_SPACE];
 	if (!a.documents)
 		return 0;
 	int rc = can_mma(&a) ? attention_mma_backward(&a, stream) : attention_plain_backward(&a, stream);

@@ -1,51 +1,29 @@
-/* Attention, backward. With p = exp(scale q k^T - lse), dp = dO v^T, delta = rowsum(dO o), ds = p (dp - delta):
- * dv = p^T dO, dq = scale ds k, dk = scale ds^T q. Two kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
+/* Attention, backward. With p = exp(scale q k^T - lse), dp = dO v^T, delta = rowsum(dO o), ds = p (dp - delta): dv = p^T dO, dq = scale ds
+ * k, dk = scale ds^T q. Two kernels, no atomics: who owns a row of a gradient adds up all of it, in order.
  *
  * dq     makes delta of its rows first, of dO and o. A block takes 64 M queries of one head (16 M a warp) and walks the keys that they
  *        see, 32 at a time (64 for D 64 and M 1), two tiles in shared memory, the next one on its way: 24 KB for D 96, else 32. q and
  *        dO stay in D M / 2 registers a lane or, where those are more than 64, in shared memory: 96 KB for D 128. M is 2 on SMs with
  *        room for it, 1 elsewhere, as of the forward. FLOPs 6 D a pair; reads 4 D bytes a key and 64 M queries, mostly from L2. For D
  *        128 80 fragments from shared memory for 192 mma.
- * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, head after head of its group, 32 (64)
- *        at a time. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
+ * dk dv  a block takes 64 M keys of one key head (16 M a warp) and walks the queries that see them, 32 (64) at a time, all heads of its
+ *        group. Scores are computed transposed, so that p^T and ds^T are left operands as they come. k and v stay in D M / 2 registers
  *        a lane, q and dO pass through shared memory, two tiles on turn: 24 KB for D 96, else 33. M is 2 for D 64 on SMs whose mma is so
  *        fast that fragments must serve four of them, as of the forward; else 1.
  *        FLOPs 8 D a pair; reads 4 D bytes a query and 64 M keys, mostly from L2. Scores are in registers for 16 queries at once, for
  *        D below 128 and M 1 for 32. A fragment from shared memory serves two mma, for M 2 four.
  *
- * Together 14 D FLOPs a pair where 10 D are needed (p and dp twice): the price of a fixed order of sums without O(T^2) memory, or
- * O(T) fp32 copies of dq for each tile of keys. The roofline is mma's, as of the forward (attention.cu).
+ * Together 14 D FLOPs a pair where attention_one_pass.cu takes 10 D, as p and dp are made twice. These kernels are for SMs whose mma is
+ * fast (sm_80, sm_90), where fragments from shared memory bound both ways: of 16 keys by 16 queries and D 128 these read 20 (dq, M 2) and
+ * 32, which take 208 cycles of the SM's shared memory, and the pass 50, which take 200. Of mma these have 112 (224 cycles on sm_80, some
+ * 180 on sm_90), the pass 80. It would save 4 to 11 %, less what its sums cost in L2: which is more is for a GPU to say. dk dv with M 2
+ * for D 128 is not to be had: its sums alone would take 256 registers.
  *
  * D 256: dq walks 16 keys at a time with q and dO in shared memory, 96 KB; dk and dv have a kernel each (attention_wide.cu).
  *
- * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then ascending tiles, heads outermost. */
+ * p and ds are rounded to bf16 for the products that take them. Sums: mma's within 16 rows, then tiles, of dq in ascending order, of dk
+ * and dv in the walk's (attention_walk.h). */
 #include "cuda/attention_walk.h"
-
-/* Of an own row of dq, and delta kept for attention_dk_dv: the four lanes that share a row add up dO o, 16 bytes a lane and load. */
-template <int D> RH_DEVICE struct row_sums own_row_sums(const struct attention_args &a, int64_t row, int head, int there)
-{
-	int lane = (int)threadIdx.x % 4;
-	struct row_sums sums = {INFINITY, 0};
-	RH_UNROLL
-	for (int c = lane * 8; c < D; c += 32) {
-		rh_vec<rh_bf16> o = {}, d_o = {};
-		if (there) {
-			o = rh_load16(attention_at<rh_bf16>(a.o, row, (int64_t)head * D + c));
-			d_o = rh_load16(attention_at<rh_bf16>(a.d_o, row, (int64_t)head * D + c));
-		}
-		RH_UNROLL
-		for (int e = 0; e < 8; e++)
-			sums.delta += rh_to_float(o.v[e]) * rh_to_float(d_o.v[e]);
-	}
-	sums.delta += rh_shuffle_xor(sums.delta, 1);
-	sums.delta += rh_shuffle_xor(sums.delta, 2);
-	if (!there)
-		return sums;
-	sums.lse_log2 = *attention_at<float>(a.lse, row, head) * 1.442695040888963f;
-	if (lane == 0)
-		*attention_at<float>(a.delta, row, head) = sums.delta;
-	return sums;
-}
 
 /* In elements of an array: two tiles of N streamed rows, and the own rows of M 2 behind them, those of M 1 before in their place. */
 template <int D, int M> struct dq_layout {
@@ -162,31 +140,13 @@ template <int D, int N, int M>
 RH_DEVICE void key_rows_add(struct key_rows<D, M> *own, const struct attention_args &a, const struct attention_tile &t,
                             const struct query_part &queries)
 {
-	int lane = (int)threadIdx.x % RH_WARP, i = queries.first;
 	float p[M][N / 8][4] = {}, ds[M][N / 8][4] = {};
 	RH_UNROLL
 	for (int k = 0; k < D / 16; k++) {
 		tile_scores<D, N, M>(p, own->keys[k], queries.q, queries.right, k);
 		tile_scores<D, N, M>(ds, own->values[k], queries.d_o, queries.right, k);
 	}
-	/* whether the first query misses the warp's last key, or the last one its first */
-	int edge = attention_end_key(t, i) < own->first + 16 * M || attention_first_key(a, t, i + N - 1) > own->first;
-	RH_UNROLL
-	for (int m = 0; m < M; m++) {
-		RH_UNROLL
-		for (int e = 0; e < N / 2; e++) {
-			struct row_sums sum = queries.sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
-			float *at = &p[m][e / 4][e % 4], *grad = &ds[m][e / 4][e % 4];
-			*at = rh_exp2(*at * a.scale_log2 - sum.lse_log2);
-			*grad = *at * (*grad - sum.delta);
-		}
-		RH_UNROLL
-		for (int half = 0; edge && half < 2; half++) { /* which of the queries see the lane's key */
-			int first = own->first + m * 16 + half * 8 + lane / 4 - (t.lk - t.lq) - (i + lane % 4 * 2);
-			tile_hide<N>(p[m], half, first, a.window ? first + a.window : N, 0);
-			tile_hide<N>(ds[m], half, first, a.window ? first + a.window : N, 0);
-		}
-	}
+	query_weights<N, M>(p, ds, a, t, queries.sums, queries.first, own->first);
 	tile_weighted_sum<D, N, M>(own->dv, p, queries.d_o, queries.left);
 	tile_weighted_sum<D, N, M>(own->dk, ds, queries.q, queries.left);
 }
@@ -203,7 +163,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	struct attention_tile t;
 	if (!attention_find<layout::rows>(a, a.start_k, (int)blockIdx.x, &t))
 		return;
-	struct query_walk walk = query_walk_of(a, t);
+	struct query_walk walk = query_walk_of<N>(a, t, (int)blockIdx.y);
 	tile_copy<layout::rows, D>(q, a.k, t.k0 + t.first, col, t.rows);
 	tile_copy<layout::rows, D>(d_o, a.v, t.k0 + t.first, col, t.rows);
 	rh_copy_async_commit();
@@ -220,20 +180,20 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dk_dv(struct a
 	for (int i = 0; i < M * D / 2; i++)
 		own.dk[i / (D / 2)][i / 4 % (D / 8)][i % 4] = own.dv[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
 	__syncthreads(); /* keys and values make room */
-	if (walk.head < walk.end_head) {
+	if (!query_walk_is_over(walk)) {
 		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
 		if (thread < N)
 			sums[thread] = first;
 	}
 	rh_copy_async_commit();
-	for (int at = 0; walk.head < walk.end_head; at = N - at) { /* at: the tile's first row in shared memory */
+	for (int at = 0; !query_walk_is_over(walk); at = N - at) { /* at: the tile's first row in shared memory */
 		int i = walk.i;
 		struct row_sums coming = {0, 0};
 		left = rh_opaque(left), right = rh_opaque(right);
 		query_walk_on<N>(&walk);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* this tile is there, and nobody reads the one before */
-		if (walk.head < walk.end_head)
+		if (!query_walk_is_over(walk))
 			coming = query_tile_copy<D, N>(a, t, walk, q + (N - at) * D, d_o + (N - at) * D);
 		rh_copy_async_commit();
 		RH_UNROLL
@@ -283,5 +243,7 @@ int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 		int rc = dq<256, 1>(a, stream);
 		return rc < 0 ? rc : attention_wide_dk_dv(a, stream);
 	}
+	if (a->space.data && !attention_mma_is_fast())
+		return attention_one_pass(a, stream);
 	return a->dim == 64 ? backward<64>(a, stream) : a->dim == 96 ? backward<96>(a, stream) : backward<128>(a, stream);
 }

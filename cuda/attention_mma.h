@@ -69,11 +69,17 @@ template <int D> RH_DEVICE void tile_left(uint32_t (&a)[4], const rh_bf16 *tile,
 	rh_ldmatrix_x4(a, tile + tile_on<D>(place, row, depth));
 }
 
-/* Whether warps are to take 32 rows: on SMs whose mma is so fast that they must, which are those of 160 KB and more (sm_80, sm_90, sm_100),
- * where two blocks of `bytes` find room. 1 KB of each is the system's. */
+/* Whether the SM's mma is so fast (8 cycles and less) that shared memory must feed it with care: those with 160 KB and more (sm_80, sm_90,
+ * sm_100). */
+static inline int attention_mma_is_fast(void)
+{
+	return rh_shared_bytes() >= 160 << 10;
+}
+
+/* Whether warps are to take 32 rows: on such SMs, where two blocks of `bytes` find room. 1 KB of each is the system's. */
 static inline int attention_wide(int bytes)
 {
-	return rh_shared_bytes() >= 160 << 10 && rh_shared_bytes() >= 2 * (bytes + 1024);
+	return attention_mma_is_fast() && rh_shared_bytes() >= 2 * (bytes + 1024);
 }
 
 RH_DEVICE void mma_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4])

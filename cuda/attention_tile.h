@@ -8,6 +8,7 @@ struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse;
 	const void *sink;                      /* (heads) of q's dtype, or NULL */
 	struct rh_view d_o, delta, dq, dk, dv; /* of the backward alone */
+	struct rh_view space;                  /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
 	float *dsink;                          /* (heads), or NULL */
 	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
 	int documents, window;                 /* window: 0 if every query sees all the keys before it */
@@ -16,7 +17,7 @@ struct attention_args {
 
 /* A block's rows: `rows` of them, from row `first` of a document of lq queries and lk keys, which begin at rows q0 of q and k0 of k. */
 struct attention_tile {
-	int first, rows, lq, lk, q0, k0;
+	int first, rows, lq, lk, q0, k0, document;
 };
 
 /* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96, 128
@@ -57,6 +58,7 @@ RH_DEVICE int attention_find(const struct attention_args &a, const struct rh_vie
 	int begin = *attention_at<int32_t>(start, low, 0), end = *attention_at<int32_t>(start, low + 1, 0);
 	t->first = (number - begin / SIZE - low) * SIZE;
 	t->rows = end - begin - t->first < SIZE ? end - begin - t->first : SIZE;
+	t->document = low;
 	t->q0 = *attention_at<int32_t>(a.start_q, low, 0);
 	t->k0 = *attention_at<int32_t>(a.start_k, low, 0);
 	t->lq = *attention_at<int32_t>(a.start_q, low + 1, 0) - t->q0;

@@ -69,28 +69,28 @@ template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(
 	if (!attention_find<rows>(a, a.start_k, (int)blockIdx.x, &t))
 		return;
 	struct wide_part at = {keys, NULL, NULL, NULL, NULL, tile_left_place<D>(), tile_right_place<D>(), warp_row, t.first + warp_row, 0};
-	struct query_walk walk = query_walk_of(a, t);
+	struct query_walk walk = query_walk_of<N>(a, t, (int)blockIdx.y);
 	tile_copy<rows, D>(keys, a.k, t.k0 + t.first, col, t.rows);
 	if constexpr (OF_KEYS) {
 		RH_DYNAMIC_SHARED(rh_bf16, values, layout::values, rows * D);
 		tile_copy<rows, D>(values, a.v, t.k0 + t.first, col, t.rows);
 		at.values = values;
 	}
-	if (walk.head < walk.end_head) {
+	if (!query_walk_is_over(walk)) {
 		struct row_sums first = query_tile_copy<D, N>(a, t, walk, q, d_o);
 		if (thread < N)
 			sums[thread] = first;
 	}
 	rh_copy_async_commit();
 	float gradient[1][D / 8][4] = {};
-	for (int row = 0; walk.head < walk.end_head; row = N - row) { /* row: the tile's first in shared memory */
+	for (int row = 0; !query_walk_is_over(walk); row = N - row) { /* row: the tile's first in shared memory */
 		struct row_sums coming = {0, 0};
 		at.first_query = walk.i;
 		at.left = rh_opaque(at.left), at.right = rh_opaque(at.right);
 		query_walk_on<N>(&walk);
 		rh_copy_async_wait<0>();
 		__syncthreads(); /* this tile is there, and nobody reads the one before */
-		if (walk.head < walk.end_head)
+		if (!query_walk_is_over(walk))
 			coming = query_tile_copy<D, N>(a, t, walk, q + (N - row) * D, d_o + (N - row) * D);
 		rh_copy_async_commit();
 		float p[1][2][4] = {};

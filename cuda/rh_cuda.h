@@ -237,6 +237,31 @@ RH_DEVICE float rh_exp2(float x)
 	return y;
 }
 
+/* What the counter was before this call raised it by one: each caller of any block gets another number. */
+RH_DEVICE int rh_draw(int *counter)
+{
+	return atomicAdd(counter, 1);
+}
+
+/* Blocks that hand over to one another. A whole warp calls these. rh_release: what the warp wrote before is seen by a warp of another block
+ * whose rh_await of that value returns, if it reads by rh_load16_fresh. Only a block that is sure to run may be waited for. */
+RH_DEVICE void rh_release(int *counter, int value)
+{
+	__syncwarp();
+	if (threadIdx.x % RH_WARP == 0)
+		asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+RH_DEVICE void rh_await(const int *counter, int value)
+{
+	int seen = value;
+	if (threadIdx.x % RH_WARP == 0)
+		do {
+			asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+		} while (seen != value);
+	__syncwarp();
+}
+
 RH_DEVICE uint32_t rh_float_bits(float x)
 {
 	return __float_as_uint(x);
@@ -292,6 +317,18 @@ template <typename T> RH_DEVICE void rh_store16(T *at, const rh_vec<T> &value)
 {
 	RH_CHECK_ALIGNED(at);
 	*reinterpret_cast<rh_vec<T> *>(at) = value;
+}
+
+/* The same past the SM's own cache, which does not see what other blocks write. */
+RH_DEVICE rh_vec<float> rh_load16_fresh(const float *at)
+{
+	RH_CHECK_ALIGNED(at);
+#ifdef RH_CUDA_EMULATED
+	return rh_load16(at);
+#else
+	float4 got = __ldcg(reinterpret_cast<const float4 *>(at));
+	return {{got.x, got.y, got.z, got.w}};
+#endif
 }
 
 /* Two 16-bit elements as mma takes them, `low` in the low half. */

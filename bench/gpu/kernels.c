@@ -227,6 +227,9 @@ static int attention_of(struct bench *bench, const struct shape *s, int64_t leng
 	back.operand[RH_ATTENTION_BACKWARD_DQ] = bench_view(bench, RH_BF16, tokens, s->heads * s->head_dim);
 	back.operand[RH_ATTENTION_BACKWARD_DK] = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim);
 	back.operand[RH_ATTENTION_BACKWARD_DV] = bench_view(bench, RH_BF16, tokens, s->kv_heads * s->head_dim);
+	if (rh_attention_uses_space(s->head_dim))
+		back.operand[RH_ATTENTION_BACKWARD_SPACE] =
+		        bench_view(bench, RH_F32, rh_attention_space_rows(tokens, documents, s->head_dim), s->heads * s->head_dim);
 	if (!rc)
 		rc = bench_op(bench, &op, 1, &forward);
 	if (!rc)

@@ -6,8 +6,9 @@
 Roofline: bytes over DRAM bandwidth, FLOPs over the tensor cores' rate, the longer. The model adds what occupancy allows: an SM keeps as many
 bytes on their way as its resident threads have asked for, and a byte comes LATENCY later; its tensor cores are kept busy by WARPS warps that have
 independent products ready, fewer warps in proportion; a launch is 3 us. Shapes: Llama-3.1-8B, one layer, 8192 tokens of one document, LoRA of
-rank 16 with dropout.
+rank 16 with dropout. What the blocks of attention_pass wait for one another is simulated (pass_waits).
 """
+import heapq
 import re
 import sys
 
@@ -41,6 +42,8 @@ KERNELS = {
     "attention_dq<128, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_dq<128, 2>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_dk_dv<128, 1>": (8 * T * (HEADS + KV) * D, 8 * D * PAIRS, "mma", 128),
+    "attention_delta<128>": (4 * T * HEADS * D, 2 * T * HEADS * D, "fp32", 128),
+    "attention_pass<128>": (8 * T * (HEADS + KV) * D + 8 * T * HEADS * D * T / 64 / 2 / 32, 10 * D * PAIRS, "mma", 128),
     "attention_forward<256, 1>": (4 * T * (HEADS + KV) * D, 4 * D * PAIRS, "mma", 128),
     "attention_dq<256, 1>": (8 * T * HEADS * D, 6 * D * PAIRS, "mma", 128),
     "attention_wide_gradient<true>": (8 * T * (HEADS + KV) * D, 6 * D * PAIRS, "mma", 128),
@@ -71,6 +74,24 @@ def model(gpu, occupancy, cost):
     return max(moved / bandwidth, flops / peak), LAUNCH + max(moved / reach, flops / (peak * busy))
 
 
+def pass_waits(tokens, step=4.06e-6, add=2e-6, rows=64, tile=32, slots=256):
+    """Blocks of keys in the order in which they are drawn: seconds of the whole, and the share that the order of sums adds to it. A step of two
+    blocks on an SM is 160 mma of 32 cycles each; `add` is from one block's counter to the next one's: three trips to L2 and 32 mma."""
+    ends = []
+    for ordered in (True, False):
+        done = [[0.0] * (tokens // tile * (HEADS // KV)) for _ in range(KV)]
+        free, end = [0.0] * slots, 0.0
+        for ticket in range(tokens // rows * KV):
+            block, sums = ticket // KV, done[ticket % KV]
+            at = heapq.heappop(free)
+            for i in range(len(sums) - 1, block * rows // tile * (HEADS // KV) - 1, -1):
+                at = sums[i] = max(at + step, sums[i] + add if ordered and block else 0)
+            heapq.heappush(free, at)
+            end = max(end, at)
+        ends.append(end)
+    return ends[0], ends[0] / ends[1] - 1
+
+
 def main():
     table = occupancies(sys.argv[1])
     print("Expected before any GPU has run these kernels (bench/gpu/model.py: Llama-3.1-8B, a layer, 8192 tokens of one document, LoRA of rank 16)")
@@ -85,6 +106,9 @@ def main():
             low, expected = model(gpu, max(row.get(gpu, 0), 0.01), cost)
             cells.append(f"{low * 1e6:>20.0f} {expected * 1e6:>13.0f}")
         print(f"{name:<44}" + "".join(cells))
+    for tokens in (2048, 8192, 32768):
+        seconds, waits = pass_waits(tokens)
+        print(f"attention_pass<128>, {tokens} tokens, RTX 4090, its blocks one by one: {seconds * 1e6:.0f} us, of which waits for sums {waits:.1%}")
 
 
 main()

@@ -25,6 +25,7 @@ struct rh_device_grain {
 	/* Rows of logits made at once where the head's matrix is trained, whose gradient is read and written for each such chunk, and where
 	 * it is frozen. 0: any. */
 	int64_t head_rows_trained, head_rows_frozen;
+	int has_attention_space; /* attention's backward gets workspace, as large as q in fp32 */
 };
 
 /* Of a GPU: a product of fewer rows waits for the memory that its other operand comes from. */
@@ -33,6 +34,7 @@ static inline struct rh_device_grain rh_device_gpu_grain(void)
 	struct rh_device_grain grain;
 	grain.head_rows_trained = 1024;
 	grain.head_rows_frozen = 512;
+	grain.has_attention_space = 1;
 	return grain;
 }
 

@@ -125,7 +125,8 @@ enum {
 };
 
 /* ATTENTION_BACKWARD: dq, dk, dv = gradients, shaped as q, k, v. delta (Tq,heads) F32 is workspace. Where there are sinks: dsink (1,heads)
- * F32 += their gradient, or absent. */
+ * F32 += their gradient, or absent. space (rh_attention_space_rows or more, heads*D) F32 is workspace, or absent: with it some GPUs compute
+ * scores once and not twice. They do so in BF16 for the D of rh_attention_uses_space. */
 enum {
 	RH_ATTENTION_BACKWARD_Q,
 	RH_ATTENTION_BACKWARD_K,
@@ -140,8 +141,17 @@ enum {
 	RH_ATTENTION_BACKWARD_DK,
 	RH_ATTENTION_BACKWARD_DV,
 	RH_ATTENTION_BACKWARD_SINK,
-	RH_ATTENTION_BACKWARD_DSINK
+	RH_ATTENTION_BACKWARD_DSINK,
+	RH_ATTENTION_BACKWARD_SPACE
 };
+static inline int rh_attention_uses_space(int64_t head_dim)
+{
+	return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+static inline int64_t rh_attention_space_rows(int64_t q_rows, int64_t documents, int64_t head_dim)
+{
+	return q_rows + (q_rows / 32 + documents) * 4 / head_dim + 2;
+}
 
 /* f(x), and where they come from: x sigmoid(x); x times the share of a normal distribution below x; its approximation 0.5 x (1 +
  * tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016); gpt-oss's x sigmoid(1.702 x) of a gate of at most 7, times 1 + an up
@@ -352,7 +362,7 @@ enum {
 enum { RH_LORA_C = RH_LORA_SPACE };
 
 /* The most operands of an op. */
-enum { RH_OP_OPERANDS = 14 };
+enum { RH_OP_OPERANDS = 15 };
 
 struct rh_op {
 	enum rh_op_kind kind;

@@ -361,6 +361,7 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
 	const struct rh_layer *of = &emit->model->layer[layer];
+	int64_t mark = emit->arena->used;
 	struct rh_op op = attention_op(emit, layer, RH_OP_ATTENTION_BACKWARD);
 	op.operand[RH_ATTENTION_BACKWARD_Q] = in.q;
 	op.operand[RH_ATTENTION_BACKWARD_K] = in.k;
@@ -376,7 +377,11 @@ static void attention_backward(struct rh_emit *emit, int layer, const struct rh_
 	op.operand[RH_ATTENTION_BACKWARD_DV] = out.v;
 	op.operand[RH_ATTENTION_BACKWARD_SINK] = sinks_of(emit, layer);
 	op.operand[RH_ATTENTION_BACKWARD_DSINK] = emit_gradient(emit, of, 0, of->sinks, 1, of->traits.heads);
+	if (emit->model->has_attention_space && emit->model->dtype == RH_BF16 && rh_attention_uses_space(of->traits.head_dim))
+		op.operand[RH_ATTENTION_BACKWARD_SPACE] = emit_take(
+		        emit->arena, RH_F32, rh_attention_space_rows(in.q.rows, op.attention.documents, of->traits.head_dim), in.q.cols);
 	emit_op(emit, &op);
+	rh_arena_reset(emit->arena, mark);
 }
 
 /* dqkv (T, q+2kv), before rope and before the q and k norms. */

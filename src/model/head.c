@@ -21,6 +21,7 @@ void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain)
 	int table = layer->block[model->config->tie_word_embeddings ? 1 : 0];
 	model->head_rows_wanted = model->block[table].trainable ? grain->head_rows_trained : grain->head_rows_frozen;
 	model->head_rows = model->head_rows_wanted;
+	model->has_attention_space = grain->has_attention_space;
 }
 
 int rh_model_cut_finer(struct rh_model *model)

@@ -128,6 +128,7 @@ struct rh_model {
 	enum rh_multiply multiply; /* set after creation, before anything is emitted; other than BF16 with dtype BF16 alone */
 	int64_t chunk;
 	int64_t head_rows, head_rows_wanted; /* of logits to be made at once, 0: few; and as rh_model_cut set it */
+	int has_attention_space;             /* as of struct rh_device_grain */
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */

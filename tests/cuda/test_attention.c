@@ -97,6 +97,7 @@ static struct op_case backward_case(const struct shape *s, enum rh_dtype dtype, 
 	case_operand(&c, RH_ATTENTION_BACKWARD_DQ, dtype, q_rows, wide, pad, FILL_POISON);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DK, dtype, k_rows, narrow, pad, FILL_POISON);
 	case_operand(&c, RH_ATTENTION_BACKWARD_DV, dtype, k_rows, narrow, pad, FILL_POISON);
+	case_operand(&c, RH_ATTENTION_BACKWARD_SPACE, RH_F32, rh_attention_space_rows(q_rows, s->documents, s->dim), wide, 0, FILL_POISON);
 	c.tolerance[RH_ATTENTION_BACKWARD_DELTA] = 0x1p-15;
 	c.tolerance[RH_ATTENTION_BACKWARD_DQ] = dtype == RH_BF16 ? 0x1p-8 : 0x1p-15;
 	c.tolerance[RH_ATTENTION_BACKWARD_DK] = c.tolerance[RH_ATTENTION_BACKWARD_DV] = dtype == RH_BF16 ? 0x1p-7 : 0x1p-15;
@@ -136,13 +137,16 @@ static const struct shape plain_shapes[] = {
 
 enum { MMA_SHAPES = sizeof mma_shapes / sizeof mma_shapes[0], PLAIN_SHAPES = sizeof plain_shapes / sizeof plain_shapes[0] };
 
-/* On SMs of both sizes, an sm_89's and an H100's, whose blocks take 64 and 128 rows. */
+/* On SMs of both sizes, an sm_89's and an H100's, whose blocks take 64 and 128 rows; on the former the backward also without the space that
+ * its one pass needs. */
 static void every_shape(struct op_case make(const struct shape *, enum rh_dtype, int64_t, int, uint64_t *), kernel_entry *kernel)
 {
 	uint64_t seed = check_seed();
-	for (int i = 0; i < 2 * MMA_SHAPES; i++) {
-		struct op_case c = make(&mma_shapes[i / 2], RH_BF16, i / 2 % 2 * 8, i / 2 % 3 > 0, &seed);
-		cudaemu_set_shared_bytes(i % 2 ? 228 << 10 : 100 << 10);
+	for (int i = 0; i < 3 * MMA_SHAPES; i++) {
+		struct op_case c = make(&mma_shapes[i / 3], RH_BF16, i / 3 % 2 * 8, i / 3 % 3 > 0, &seed);
+		cudaemu_set_shared_bytes(i % 3 == 1 ? 228 << 10 : 100 << 10);
+		if (i % 3 == 2 && c.op.kind == RH_OP_ATTENTION_BACKWARD)
+			c.op.operand[RH_ATTENTION_BACKWARD_SPACE] = (struct rh_view){0};
 		kernel_check(&c, kernel, &seed);
 	}
 	cudaemu_set_shared_bytes(100 << 10);
@@ -261,7 +265,7 @@ static void test_attention_of_a_packed_document_equals_it_alone(void **state)
 	cudaemu_release();
 }
 
-/* Blocks of 64 rows and of 128 give the same bits, but for windows, whose first key is the block's. */
+/* One pass, and two kernels of blocks of 64 rows or of 128, give the same bits, but for windows, where the first key is the block's. */
 static void test_attention_backward_is_the_same_on_large_sms(void **state)
 {
 	(void)state;
@@ -280,6 +284,30 @@ static void test_attention_backward_is_the_same_on_large_sms(void **state)
 	cudaemu_set_shared_bytes(100 << 10);
 	case_free(&small);
 	case_free(&large);
+	cudaemu_release();
+}
+
+/* Blocks of keys that run at once add to dq in the order of their keys, whichever is first. */
+static void test_attention_backward_is_the_same_with_blocks_at_once(void **state)
+{
+	(void)state;
+#ifdef RH_ON_GPU
+	check_skip("a GPU runs all blocks at once; device_case_check compares two runs");
+#endif
+	uint64_t seed = check_seed();
+	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}}, {2, 1, 96, 100, 0, 1, {400}, {400}}};
+	for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+		struct op_case alone = backward_case(&shapes[i / 2], RH_BF16, 0, 0, &seed), beside = case_clone(&alone);
+		check_ok(cuda_attention_backward(&alone.op, NULL));
+		cudaemu_set_order(CUDAEMU_RANDOM, check_random(&seed));
+		cudaemu_set_blocks_at_once(6);
+		check_ok(cuda_attention_backward(&beside.op, NULL));
+		cudaemu_set_blocks_at_once(1);
+		for (int k = RH_ATTENTION_BACKWARD_DELTA; k <= RH_ATTENTION_BACKWARD_DV; k++)
+			assert_memory_equal(alone.buffer[k].bytes, beside.buffer[k].bytes, alone.buffer[k].size);
+		case_free(&alone);
+		case_free(&beside);
+	}
 	cudaemu_release();
 }
 
@@ -317,6 +345,7 @@ int main(void)
 	        cmocka_unit_test(test_attention_reads_a_fused_projection),
 	        cmocka_unit_test(test_attention_of_a_packed_document_equals_it_alone),
 	        cmocka_unit_test(test_attention_backward_is_the_same_on_large_sms),
+	        cmocka_unit_test(test_attention_backward_is_the_same_with_blocks_at_once),
 	        cmocka_unit_test(test_attention_of_huge_scores_stays_finite),
 	        cmocka_unit_test(test_attention_without_documents_writes_nothing),
 	};

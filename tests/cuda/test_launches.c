@@ -63,6 +63,8 @@ static void rig_open(struct rig *rig, const char *family, int lora)
 	struct rh_cuda_options options = {.gpu = 0, .cap_bytes = DEVICE_BYTES};
 	void *base;
 	check_ok(rh_model_create(&rig->config, RH_BF16, lora ? &adapters : NULL, &rig->model));
+	struct rh_device_grain grain = rh_cuda_grain();
+	rh_model_cut(rig->model, &grain);
 	check_ok(rh_cuda_open(0, &options, &rig->device));
 	check_ok(rig->device->ops->reserve(rig->device, DEVICE_BYTES, &base));
 	rig->base = base;

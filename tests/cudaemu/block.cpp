@@ -12,6 +12,7 @@ enum {
 	MAX_THREADS = 1024,
 	MAX_ARRAYS = 64,
 	MAX_GRID_YZ = 65535,
+	MAX_AT_ONCE = 16,
 	SHARED_BYTES_MAX = 99 << 10, /* of a block on sm_89 and sm_120 */
 	STATIC_SHARED_BYTES_MAX = 48 << 10,
 };
@@ -112,7 +113,6 @@ int cudaemu_shared_bytes(void)
 {
 	return shared_bytes;
 }
-
 
 void *cudaemu_keep(const void *launch, size_t bytes)
 {
@@ -341,36 +341,94 @@ static void place_threads(dim3 size)
 	machine->placed = size;
 }
 
-void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument)
+/* A launch; its blocks, in the order of `sequence`, are taken one after another by the OS threads that run them. */
+struct launch {
+	const char *signature;
+	dim3 grid, block;
+	size_t dynamic_bytes, blocks, next; /* next: changed by atomic operations alone */
+	void (*body)(void *);
+	void *argument;
+	const unsigned *sequence;
+	enum cudaemu_order order;
+	uint64_t seed;
+};
+
+static void begin_launch(const struct launch *launch)
 {
 	this_machine();
-	machine->signature = signature;
+	machine->signature = launch->signature;
 	machine->current = 0;
-	machine->threads = (int)(block.x * block.y * block.z);
-	machine->dynamic_bytes = dynamic_bytes;
-	machine->body = body;
-	machine->argument = argument;
-	cudaemu_here.block_dim = block;
-	cudaemu_here.grid_dim = grid;
-	cudaemu_here.block = dim3(0, 0, 0);
-	size_t blocks = (size_t)grid.x * grid.y * grid.z;
-	if (!blocks || grid.y > MAX_GRID_YZ || grid.z > MAX_GRID_YZ || grid.x > INT32_MAX)
-		cudaemu_abort("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
-	if (machine->threads < 32 || machine->threads > MAX_THREADS || machine->threads % 32)
-		cudaemu_abort("a block of %d threads", machine->threads);
-	place_threads(block);
+	machine->threads = (int)(launch->block.x * launch->block.y * launch->block.z);
+	machine->dynamic_bytes = launch->dynamic_bytes;
+	machine->body = launch->body;
+	machine->argument = launch->argument;
 	machine->static_bytes = 0; /* what is left of the kernel before */
-	check_shared_limit("(dynamic)");
-	cudaemu_note_kernel(signature, machine->threads, (int64_t)dynamic_bytes);
-	unsigned *sequence = (unsigned *)malloc(blocks * sizeof *sequence);
-	if (!sequence)
-		cudaemu_abort("no memory for the order of %zu blocks", blocks);
-	make_sequence(sequence, (unsigned)blocks);
-	for (size_t i = 0; i < blocks; i++) {
-		unsigned b = sequence[i];
+	cudaemu_here.block_dim = launch->block;
+	cudaemu_here.grid_dim = launch->grid;
+	cudaemu_here.block = dim3(0, 0, 0);
+}
+
+static void run_blocks(struct launch *launch)
+{
+	dim3 grid = launch->grid;
+	place_threads(launch->block);
+	for (size_t i; (i = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED)) < launch->blocks;) {
+		unsigned b = launch->sequence[i];
 		cudaemu_here.block = dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);
 		run_block();
 	}
+}
+
+static void *run_beside(void *argument)
+{
+	struct launch *launch = (struct launch *)argument;
+	begin_launch(launch);
+	machine->order = launch->order;
+	machine->seed = launch->seed;
+	run_blocks(launch);
+	return NULL;
+}
+
+static __thread int at_once = 1;
+static int most_at_once = 1; /* of any thread so far; changed by atomic operations alone */
+
+void cudaemu_set_blocks_at_once(int blocks)
+{
+	at_once = blocks < MAX_AT_ONCE ? blocks : MAX_AT_ONCE;
+	if (at_once > __atomic_load_n(&most_at_once, __ATOMIC_RELAXED))
+		__atomic_store_n(&most_at_once, at_once, __ATOMIC_RELAXED);
+}
+
+int cudaemu_blocks_may_run_at_once(void)
+{
+	return __atomic_load_n(&most_at_once, __ATOMIC_RELAXED) > 1;
+}
+
+void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument)
+{
+	struct launch launch = {signature,         grid, block, dynamic_bytes, (size_t)grid.x * grid.y * grid.z, 0, body, argument, NULL,
+	                        CUDAEMU_ASCENDING, 0};
+	begin_launch(&launch);
+	if (!launch.blocks || grid.y > MAX_GRID_YZ || grid.z > MAX_GRID_YZ || grid.x > INT32_MAX)
+		cudaemu_abort("a grid of (%u,%u,%u)", grid.x, grid.y, grid.z);
+	if (machine->threads < 32 || machine->threads > MAX_THREADS || machine->threads % 32)
+		cudaemu_abort("a block of %d threads", machine->threads);
+	check_shared_limit("(dynamic)");
+	cudaemu_note_kernel(signature, machine->threads, (int64_t)dynamic_bytes);
+	unsigned *sequence = (unsigned *)malloc(launch.blocks * sizeof *sequence);
+	if (!sequence)
+		cudaemu_abort("no memory for the order of %zu blocks", launch.blocks);
+	make_sequence(sequence, (unsigned)launch.blocks);
+	launch.sequence = sequence;
+	launch.order = machine->order;
+	launch.seed = machine->seed;
+	pthread_t beside[MAX_AT_ONCE];
+	for (int i = 1; i < at_once; i++)
+		if (pthread_create(&beside[i], NULL, run_beside, &launch))
+			cudaemu_abort("no thread for a block");
+	run_blocks(&launch);
+	for (int i = 1; i < at_once; i++)
+		pthread_join(beside[i], NULL);
 	free(sequence);
 }
 

@@ -17,6 +17,7 @@ struct copies {
 };
 
 struct copies *cudaemu_copies(void);
+int cudaemu_blocks_may_run_at_once(void);
 void cudaemu_note_kernel(const char *signature, int threads, int64_t dynamic_bytes);
 [[noreturn]] void cudaemu_abort(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -1,4 +1,4 @@
-/* CUDA's side of cuda/rh_cuda.h on the CPU. Blocks run one after another; the threads of a block are fibers, switched at barriers and at
+/* CUDA's side of cuda/rh_cuda.h on the CPU. Blocks run one after another unless a test asks for several at once; the threads of a block are fibers, switched at barriers and at
  * warp-wide functions, which the last lane to come performs for all. A run's threads (and blocks) go in ascending, descending or random
  * order: a kernel whose results differ between orders lacks a barrier or depends on the order of blocks.
  *
@@ -183,6 +183,11 @@ RH_DEVICE float rh_exp2(float x)
 {
 	return x < -126 ? 0 : exp2f(x);
 }
+
+/* Where blocks run one after another, what a block waits for is there or never comes, and that aborts. */
+int rh_draw(int *counter);
+void rh_release(int *counter, int value);
+void rh_await(const int *counter, int value);
 
 RH_DEVICE uint32_t rh_float_bits(float x)
 {

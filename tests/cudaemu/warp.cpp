@@ -1,6 +1,7 @@
 /* What a warp does as one, as the PTX manual says it. */
 #include "block.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 struct ballot {
@@ -32,6 +33,26 @@ static void perform_sync(void *const lane[32])
 void rh_warp_sync(void)
 {
 	cudaemu_warp(perform_sync, NULL);
+}
+
+int rh_draw(int *counter)
+{
+	return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
+
+void rh_release(int *counter, int value)
+{
+	rh_warp_sync();
+	if (cudaemu_lane() == 0)
+		__atomic_store_n(counter, value, __ATOMIC_RELEASE);
+}
+
+void rh_await(const int *counter, int value)
+{
+	for (int seen; (seen = __atomic_load_n(counter, __ATOMIC_ACQUIRE)) != value; sched_yield())
+		if (!cudaemu_blocks_may_run_at_once())
+			cudaemu_abort("waits until a counter is %d, which is %d: no block before it raised it", value, seen);
+	rh_warp_sync();
 }
 
 void rh_copy_async(void *shared, const void *global, int bytes)

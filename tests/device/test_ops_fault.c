@@ -92,7 +92,8 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                                      {act, 7, 8},
 	                                      {act, 7, 8},
 	                                      {act, 1, 4},
-	                                      {RH_F32, 1, 4}},
+	                                      {RH_F32, 1, 4},
+	                                      {RH_F32, 10, 16}}, /* as rh_attention_space_rows says */
 	        [RH_OP_GLU] = {{act, 6, 8}, {act, 6, 4}},
 	        [RH_OP_GLU_BACKWARD] = {{act, 6, 8}, {act, 6, 4}, {act, 6, 8}, {act, 6, 4}, {RH_F32, 6, 1}},
 	        [RH_OP_EMBEDDING] = {{RH_I32, 6, 1}, {act, 9, 8}, {act, 6, 8}},

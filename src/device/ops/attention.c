@@ -229,6 +229,12 @@ static void check_attention_backward(struct check *check)
 	shape(check, RH_ATTENTION_BACKWARD_DV, q.dtype, k.rows, k.cols, "attention_backward: dv is not shaped and typed as v");
 	shape(check, RH_ATTENTION_BACKWARD_SINK, q.dtype, 1, heads, "attention_backward: sink is not (1,heads) of q's dtype");
 	shape(check, RH_ATTENTION_BACKWARD_DSINK, RH_F32, 1, heads, "attention_backward: dsink is not (1,heads) F32");
+	struct rh_view space = view[RH_ATTENTION_BACKWARD_SPACE];
+	if (!space.data || check->fault)
+		return;
+	int64_t rows = rh_attention_space_rows(q.rows, check->op->attention.documents, q.cols / heads);
+	require(check, space.dtype == RH_F32 && space.rows >= rows && space.cols == q.cols,
+	        "attention_backward: space is not (rh_attention_space_rows,heads*D) F32");
 }
 
 static void oracle_attention_backward(const struct rh_op *op)
@@ -254,9 +260,9 @@ static void cost_attention_backward(const struct rh_op *op, struct rh_op_cost *c
 
 const struct op_def op_attention_backward = {
         .info = {"attention_backward",
-                 14,
+                 15,
                  {IN("q"), IN("k"), IN("v"), IN("start_q"), IN("start_k"), IN("o"), IN("lse"), IN("do"), OUT("delta"), OUT("dq"), OUT("dk"),
-                  OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink")}},
+                  OUT("dv"), MAYBE("sink"), ADD_TO_IF("dsink"), SPACE_IF("space")}},
         .check = check_attention_backward,
         .oracle = oracle_attention_backward,
         .cost = cost_attention_backward,
