@@ -40,7 +40,9 @@ $(filter-out %.cu.o,$(CUDA_OBJ)): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 CUDA_CODE = arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=[$(subst $(space),$(comma),$(strip $(CUDA_ARCHS:%=sm_%) compute_$(firstword $(CUDA_ARCHS))))]
 
 # What ptxas says of registers and shared memory stays beside each object: tests/cuda/test_resources.c judges it, and writes the table
-# $(B)/cuda/kernels.txt; bench/cuda-kernels.txt is a copy of it.
+# $(B)/cuda/kernels.txt. After the tests, `make kernel-table` makes bench/cuda-kernels.txt of it, with what a model expects of each kernel.
+kernel-table:
+	@{ cat $(B)/cuda/kernels.txt; echo; bench/gpu/model.py $(B)/cuda/kernels.txt; } >bench/cuda-kernels.txt
 $(B)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "nvcc $<"; $(NVCC) -std=c++17 -O3 -lineinfo -Isrc -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra -Xptxas -v \
@@ -116,13 +118,15 @@ $(B)/gpu-tools-cuda12: $(call gpu_objects,gpu12) $(B)/gpu/no_emulation.o $(CUDA1
 
 # The programs with all that a bare machine with a GPU lacks.
 # Both kinds where clang-19 is; `make cuda`, a part of `make test`, packs that of nvcc alone.
-CLANG12      ?= $(shell command -v clang++-19)
-GPU_PROGRAMS := $(foreach name,roundhouse roundhouse-emu gpu-tools gpu-tools-emu $(if $(CLANG12),roundhouse-cuda12 gpu-tools-cuda12),$(B)/$(name))
+CUDA12_PACKAGES := clang-19 python3-pip
+CLANG12         ?= $(shell command -v clang++-19)
+CUDA12_MISSING  := $(if $(CLANG12),,clang-19)
+GPU_PROGRAMS    := $(foreach name,roundhouse roundhouse-emu gpu-tools gpu-tools-emu $(if $(CLANG12),roundhouse-cuda12 gpu-tools-cuda12),$(B)/$(name))
 gpu-bundle: $(GPU_PROGRAMS)
-	$(if $(CLANG12),,@echo "skipped: no programs for drivers before 580 are packed: clang++-19 is not here (apt install clang-19)")
+	$(if $(CLANG12),,@echo "skipped: no programs for drivers before 580 are packed: clang++-19 is not here (apt install $(CUDA12_PACKAGES))")
 	$(if $(CUDA_OBJ),,$(error gpu-bundle: nvcc is not here, and the programs would know no GPU; install the CUDA toolkit or set NVCC=))
 	@bench/gpu/bundle.sh $(B) "$(strip $(CUDA_ARCHS:%=sm_%))" $(notdir $(GPU_PROGRAMS))
 ifeq ($(VARIANT),release)
 tests-built: $(B)/gpu-tools-emu
 endif
-.PHONY: cuda emu gpu-bundle
+.PHONY: cuda emu gpu-bundle kernel-table
