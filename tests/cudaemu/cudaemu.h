@@ -1,6 +1,6 @@
-/* CUDA's side of cuda/rh_cuda.h on the CPU. Blocks run one after another unless a test asks for several at once; the threads of a block are fibers, switched at barriers and at
- * warp-wide functions, which the last lane to come performs for all. A run's threads (and blocks) go in ascending, descending or random
- * order: a kernel whose results differ between orders lacks a barrier or depends on the order of blocks.
+/* CUDA's side of cuda/rh_cuda.h on the CPU. Blocks run one after another unless a test asks for several at once; the threads of a block are
+ * fibers, switched at barriers and at warp-wide functions, which the last lane to come performs for all. A run's threads (and blocks) go in
+ * ascending, descending or random order: a kernel whose results differ between orders lacks a barrier or depends on the order of blocks.
  *
  * These abort with a message: threads of a block at different barriers, or at one that others never reach; lanes of a warp at different
  * warp-wide functions; misaligned vectors; shared memory beyond what a launch or an sm_89 has; an empty grid.

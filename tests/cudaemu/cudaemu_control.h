@@ -17,8 +17,8 @@ void cudaemu_set_order(enum cudaemu_order order, uint64_t seed);
 void cudaemu_set_shared_bytes(int bytes);
 int cudaemu_shared_bytes(void);
 
-/* How many blocks of the calling thread's launches run at once, on OS threads of their own; 1 at first. For kernels whose blocks hand over to
- * one another. */
+/* How many blocks of the calling thread's launches run at once, on OS threads of their own; 1 at first. For kernels whose blocks hand over
+ * to one another. */
 void cudaemu_set_blocks_at_once(int blocks);
 
 /* Frees what the calling thread holds, before it ends. */
