@@ -1,13 +1,13 @@
 /* Gated activations (SwiGLU, GeGLU, gpt-oss's) and plain ones (SiLU, GELU), forward and backward. With T rows of I results of e bytes:
  *
  * glu                  reads 2 T I e bytes, writes T I e; about 20 FLOPs an element of the result, 40 with erf.
- * glu_backward         reads 3 T I e, writes 2 T I e, and T I e more where the forward's output is wanted once more; 30 to 60 FLOPs. With
+ * glu_backward         reads 3 T I e, writes 2 T I e, and T I e more where it makes the forward's output again; 30 to 60 FLOPs. With
  *                      dot a warp a row, 8 rows a block: a lane's chunks in order, then over the warp.
  * activation           reads T I e, writes T I e.
  * activation_backward  reads 2 T I e, writes T I e, and T I e more with the output.
  *
  * At 3 to 20 FLOPs a byte all are bound by memory: the roofline is bytes / DRAM bandwidth.
- * Tile: 8 results a thread, 32 such by 8 rows a block. gpt-oss's gates and ups alternate: a thread reads the 16 that its results are of. */
+ * Tile: 8 results a thread, 32 such by 8 rows a block. gpt-oss's gates and ups alternate: a thread reads 16 for its 8 results. */
 #include "cuda/chunk.h"
 #include "cuda/kernels.h"
 

@@ -1,4 +1,4 @@
-/* What products leave undone. */
+/* The bias of a product, where cuBLASLt cannot add it. */
 #ifndef RH_CUDA_BIAS_H
 #define RH_CUDA_BIAS_H
 

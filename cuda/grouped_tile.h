@@ -28,7 +28,7 @@ struct grouped_tile {
 };
 
 struct grouped_walk {
-	int number, expert, before; /* the tile to come; the expert looked at, and the tiles of those before it */
+	int number, expert, before; /* the next tile; the current expert, and the tiles of the experts before it */
 };
 
 /* Rows of an expert's product. */

@@ -1,5 +1,5 @@
 /* HEAD_LOSS: chunks of rows, so that the logits never exist whole. A chunk's logits become its gradient in place, and dh and dw follow by
- * products. Chunks are taken in order: dw's sums have one order. */
+ * products. Chunks go in order, so dw's sums have one order. */
 #include "cuda/head_loss.h"
 #include "cuda/launch.h"
 

@@ -5,7 +5,7 @@
 #include "cuda/blas.h"
 #include "device/op.h"
 
-/* What ops of the compute stream run with. */
+/* What a device launches its ops with. */
 struct launch {
 	struct blas *blas;
 	void *workspace;            /* of products and of norms' gradients, this stream's */

@@ -3,8 +3,8 @@
  * Reads the wide operand once from DRAM (once more from L2 for each further module that sees it, or 64 of a rank), 2 T N bytes; 2 T N r
  * FLOPs a module: bound by memory as lora_low.cu is. Tile: 64 columns of one module by 16 or 64 of its rank a block, 16 columns a warp,
  * rows 64 at a time in ascending order: a sum is one block's. Three stages of 10 or 16 KB. 4096 columns are 64 blocks: half of an RTX
- * 4090's SMs, which have 24 KB each on their way, 3 MB/us in all. Sums are added when all is done; what is there is loaded before the
- * first store. */
+ * 4090's SMs, with 24 KB in flight each, 3 MB/us in all. The sums are added at the end; all old values are loaded before the first
+ * store. */
 #include "cuda/lora_tile.h"
 
 template <int M> struct gradient_layout {

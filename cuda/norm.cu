@@ -12,9 +12,9 @@
  * both, whose 256 blocks (512 of short vectors), two an SM (four) and always as many, take every 256th; what each sums of dw goes to
  * memory, and a second kernel adds the blocks' parts in order. dw alone gives 32
  * columns to a block, which sums all rows in a fixed order: 64 threads a column group, each every 64th vector, then their sums in order.
- * With n = 4096 that is 128 blocks, one an SM. Of a QK-norm's n = 128 that were 4: up to as many, 8 go to a block of 1024 threads,
- * each every 1024th vector, whose sums are added 32 by 32: 16 blocks for 128 columns, each with as much on its way as an SM holds threads
- * for. Sums are fp32, their order a function of the shapes alone. */
+ * With n = 4096 that is 128 blocks, one an SM. With a QK-norm's n = 128 it would be 4. So where columns are few a block of 1024 threads
+ * takes 8 of them, a thread every 1024th vector, and adds the threads' sums 32 by 32: 16 blocks for 128 columns, each with as many loads
+ * in flight as an SM has threads. Sums are fp32, their order a function of the shapes alone. */
 #include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
 

@@ -156,7 +156,7 @@ static int sort(const struct rh_op *op, CUstream_st *stream)
 	return RH_LAUNCH(permute_sort, (unsigned)a.experts, THREADS, 0, stream, a);
 }
 
-/* x and y are rows of experts or of tokens, whichever the op has there; T is place's. */
+/* x and y are rows of experts or of tokens, as the op has them; T is the number of rows of place. */
 static struct permute_args args_of(const struct rh_view *x, const struct rh_view *place, const struct rh_view *y)
 {
 	struct permute_args a = {};

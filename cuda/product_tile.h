@@ -2,7 +2,7 @@
  * files only.
  *
  * M x 128 a block of 8 warps, 2 by 4, each M/2 x 32 by mma.m16n8k16 (64 sums a lane for M 128), 32 deep. Shared memory: 3 stages of 16 KB
- * (M 64: 4 of 12) in 48 KB, filled by cp.async two (three) stages ahead; the first stages of the next tile are on their way while this
+ * (M 64: 4 of 12) in 48 KB, filled by cp.async two (three) stages ahead; the first stages of the next tile are in flight while this
  * one's sums are stored. The 16-byte vectors of a row are permuted so that the eight rows that ldmatrix reads together lie in different
  * banks, for operands whose rows run along k and across it alike. No transposed copy is ever made: operands that lie across k are turned by
  * ldmatrix.
@@ -270,7 +270,7 @@ RH_DEVICE void tile_each(const struct grouped_args &a, const struct grouped_tile
 	}
 }
 
-/* What is added is read before anything is stored: d may be add, so that a load behind a store would wait for memory once a row. */
+/* All of add is loaded before anything is stored: add may be d, and a load behind a store would wait for memory once a row. */
 template <int BLOCK_M, bool F16_SUMS>
 RH_DEVICE void tile_epilogue(const struct grouped_args &a, const struct grouped_tile &t, float (&sum)[BLOCK_M / 32][4][4], int warp_row,
                              int warp_col)
