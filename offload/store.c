@@ -500,6 +500,32 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	return splits ? move_pieces(store, block, &move) : 0;
 }
 
+int rh_store_is_behind(const struct rh_store *store, int block)
+{
+	const struct store_block *from = at(store, block);
+	return from->published && from->published_version != from->version;
+}
+
+int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values)
+{
+	const char *published = at(store, block)->published;
+	int64_t start = locate(store, block, tensor, first, count);
+	RH_ASSERT(published);
+	memcpy(values, published + rh_dtype_bytes(store->dtype, start), (size_t)rh_dtype_bytes(store->dtype, count));
+	return 0;
+}
+
+int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const void *values)
+{
+	struct store_block *to = at(store, block);
+	int64_t start = locate(store, block, tensor, first, count);
+	RH_ASSERT(to->published);
+	memcpy((char *)to->published + rh_dtype_bytes(store->dtype, start), values, (size_t)rh_dtype_bytes(store->dtype, count));
+	to->published_version = to->version + 1;
+	to->version += 2;
+	return 0;
+}
+
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
 {
 	const struct store_block *from = at(store, block);

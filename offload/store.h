@@ -87,6 +87,12 @@ int rh_store_settle(struct rh_store *store) RH_MUST;
 /* Copies a block's newest weights to where devices read them, if it has been updated since. Nobody may be reading. Without the option
  * nothing needs it. */
 void rh_store_publish(struct rh_store *store, int block);
+/* 1: the block has been updated since it was published. */
+int rh_store_is_behind(const struct rh_store *store, int block);
+/* Elements [first, first+count) of a tensor in the published copy, of the store's dtype, for checkpoints. Setting leaves the newest weights
+ * as they are, and the block behind. */
+int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values) RH_MUST;
+int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const void *values) RH_MUST;
 
 /* Where devices download: the stored gradient (elements) of the store's dtype, or NULL for a frozen block; and the fp32 running sum
  * (elements) of one use, or NULL where none is kept. */

@@ -439,9 +439,50 @@ int rh_updater_spoilt(const struct rh_updater *updater, int *block, int *tensor)
 	return updater->bad_block >= 0;
 }
 
+void rh_updater_hold(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	for (int b = 0; b < updater->blocks; b++) {
+		struct updater_block *block = &updater->block[b];
+		RH_ASSERT(!block->held && (block->state == FREE || rh_fault_code(&updater->fault)));
+		block->held = rh_store_block(updater->store, b)->trainable != 0;
+		updater->held += block->held;
+	}
+	pthread_mutex_unlock(&updater->lock);
+}
+
+void rh_updater_release(struct rh_updater *updater, int block)
+{
+	pthread_mutex_lock(&updater->lock);
+	updater->held -= updater->block[block].held;
+	updater->block[block].held = 0;
+	updater_tell(updater);
+	pthread_mutex_unlock(&updater->lock);
+}
+
+double rh_updater_held_seconds(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	double seconds = updater->held_s;
+	pthread_mutex_unlock(&updater->lock);
+	return seconds;
+}
+
+/* Whoever reads its published weights, too, has read them. */
+static void await_release(struct rh_updater *updater, int block)
+{
+	pthread_mutex_lock(&updater->lock);
+	while (updater->block[block].held)
+		pthread_cond_wait(&updater->changed, &updater->lock);
+	pthread_mutex_unlock(&updater->lock);
+}
+
 int rh_updater_flush(struct rh_updater *updater)
 {
 	int rc = rh_updater_finish(updater);
+	for (int b = 0; !rc && b < updater->blocks; b++)
+		if (rh_store_is_behind(updater->store, b))
+			await_release(updater, b);
 	rc = rc ? rc : await(updater, READY, -1);
 	for (int b = 0; !rc && updater_is_stale(updater) && b < updater->blocks; b++)
 		rh_store_publish(updater->store, b);

@@ -100,6 +100,14 @@ double rh_updater_seconds(const struct rh_updater *updater);
 void rh_updater_pause(struct rh_updater *updater);
 void rh_updater_resume(struct rh_updater *updater);
 
+/* For a checkpoint that is written beside the training: every trainable block keeps its weights, published ones too, and its state until it
+ * is released; its gradients are taken, and its updates wait. Finished, and no block is held. Not in virtual time. */
+void rh_updater_hold(struct rh_updater *updater);
+/* Whoever has read the block: from any thread. Nothing where it is not held. */
+void rh_updater_release(struct rh_updater *updater, int block);
+/* Seconds that updates have waited for held blocks, and for nothing else. */
+double rh_updater_held_seconds(struct rh_updater *updater);
+
 /* Told from now on of the updates that a step hides (counted from 0): the step before's, and its own where they do not wait for the last
  * gradient. NULL: no more, and none is being told of any more. */
 void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, int64_t step);

@@ -25,7 +25,7 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 	for (int b = updater->low; b <= updater->high; b++) {
 		const struct updater_block *block = &updater->block[b];
 		int rc = 0;
-		if (!block->publishes || block->behind)
+		if (!block->publishes || block->behind || (block->held && rh_store_is_behind(updater->store, b)))
 			continue;
 		struct rh_event *event = still_uploading(block, &rc);
 		if (!event)
@@ -62,8 +62,20 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block)
 {
-	return block->state == WAITING && (!block->publishes || block->behind) &&
+	return block->state == WAITING && !block->held && (!block->publishes || block->behind) &&
 	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
+}
+
+int updater_waits_for_held(const struct rh_updater *updater)
+{
+	for (int b = updater->low; updater->held && b <= updater->high; b++) {
+		struct updater_block block = updater->block[b];
+		int publishes = block.publishes && !block.behind && rh_store_is_behind(updater->store, b), held = block.held;
+		block.held = 0;
+		if (held && (publishes || updater_may_update(updater, &block)))
+			return 1;
+	}
+	return 0;
 }
 
 /* Blocks by how urgent their updates are. */

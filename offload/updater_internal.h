@@ -40,6 +40,7 @@ struct updater_block {
 	int uploads;
 	int64_t upload_number;
 	int64_t updated; /* steps that it has been updated by */
+	int held;        /* somebody reads its weights and its state: it is not updated */
 	/* Of its update, the thread's own. */
 	int named;                /* it may be updated, and is known to */
 	enum rh_update_pass pass; /* that it is in, where piece > 0 */
@@ -77,6 +78,8 @@ struct rh_updater {
 	int low, high;  /* these are of them; low > high: none */
 	int in[STATES]; /* blocks in each state but FREE */
 	int ahead;      /* there may be something to be read ahead, by whoever has nothing else to do */
+	int held;       /* blocks that are */
+	double held_s;  /* that updates have waited for them */
 	struct rh_watch watch;
 	int64_t watched_step;
 	double task_began; /* of a virtual clock */
@@ -142,5 +145,7 @@ struct updater_task updater_next_task(const struct rh_updater *updater);
 int updater_in_order(const struct rh_updater *updater, int i);
 /* Its gradient waits, and nothing that it has to wait for is missing. */
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block);
+/* Something would be done, were the block not held. */
+int updater_waits_for_held(const struct rh_updater *updater);
 
 #endif

@@ -275,7 +275,7 @@ static void give_up(struct rh_updater *updater, int rc)
 {
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
-		updater->block[b] = (struct updater_block){0};
+		updater->block[b] = (struct updater_block){.held = updater->block[b].held};
 	for (int i = 0; i < updater->steps; i++)
 		updater->step[i].left = 0;
 	memset(updater->in, 0, sizeof updater->in);
@@ -285,6 +285,15 @@ static void give_up(struct rh_updater *updater, int rc)
 	updater_tell(updater);
 }
 
+/* The lock is held, and given away meanwhile. */
+static void wait_for_task(struct rh_updater *updater)
+{
+	int waits = updater_waits_for_held(updater);
+	double began = waits ? rh_clock_seconds() : 0;
+	pthread_cond_wait(&updater->changed, &updater->lock);
+	updater->held_s += waits ? rh_clock_seconds() - began : 0;
+}
+
 void *updater_work(void *context)
 {
 	struct rh_updater *updater = context;
@@ -292,7 +301,7 @@ void *updater_work(void *context)
 		struct updater_task task;
 		pthread_mutex_lock(&updater->lock);
 		while ((task = updater_next_task(updater)).what == NOTHING && !updater->ending)
-			pthread_cond_wait(&updater->changed, &updater->lock);
+			wait_for_task(updater);
 		pthread_mutex_unlock(&updater->lock);
 		if (task.what == NOTHING)
 			return NULL;

@@ -33,17 +33,18 @@ enum fs_kind {
 static struct {
 	enum fs_fault what;
 	unsigned kinds;
-	int code;         /* positive errno of a failure */
-	long at, asked;   /* calls of these kinds: the faulty one, from 1; since fs_fault_set */
-	const char *full; /* no room for files whose path holds this; NULL: there is */
-	const char *only; /* opening and reading: only of names that hold this; NULL: all */
+	int code;           /* positive errno of a failure */
+	long at;            /* of these kinds' calls: the faulty one, from 1 */
+	_Atomic long asked; /* since fs_fault_set */
+	const char *full;   /* no room for files whose path holds this; NULL: there is */
+	const char *only;   /* opening and reading: only of names that hold this; NULL: all */
 } fs_faults;
 
 /* Counts a call; a negative errno: it is to fail. */
 static inline int fs_fault_due(enum fs_kind kind)
 {
 	if (fs_faults.what == FS_NONE || !(fs_faults.kinds & kind) || ++fs_faults.asked != fs_faults.at || fs_faults.what == FS_SHORT)
-		return 0;
+		return 0; /* from any thread: each call has a number of its own */
 	if (fs_faults.what == FS_KILLED)
 		_exit(FS_KILLED_STATUS);
 	return -fs_faults.code;
@@ -153,7 +154,7 @@ static const struct rh_fs_ops fs_faulty_ops = {fs_faulty_open,   fs_faulty_close
 static struct rh_fs fs_faulty = {&fs_faulty_ops};
 
 /* The n-th call of `kinds` from now on ends the process with FS_KILLED_STATUS, or fails with `code`; FS_SHORT: all reads and writes move a
- * third. For programs in which one thread uses files. */
+ * third. Set while no other thread uses files. */
 static inline void fs_fault_set_kinds(enum fs_fault what, unsigned kinds, long at, int code)
 {
 	fs_faults.what = what;

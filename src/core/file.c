@@ -390,3 +390,20 @@ int rh_path_move(const char *from, const char *to)
 	place_close(&here);
 	return rc;
 }
+
+int rh_file_link(const char *from, const char *to)
+{
+	struct place here, there;
+	int rc = place_of(from, PLACE_CHANGE, &here);
+	if (rc)
+		return rc;
+	rc = place_of(to, PLACE_CHANGE, &there);
+	if (!rc) {
+		rc = rh_fs()->ops->link(rh_fs(), here.dir, here.name, there.dir, there.name);
+		place_close(&there);
+		if (rc)
+			rc = rh_fail(rc, "%s: cannot be linked to %s: %s", from, to, strerror(-rc));
+	}
+	place_close(&here);
+	return rc;
+}

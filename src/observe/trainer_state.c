@@ -195,30 +195,27 @@ static int make_file(const struct rh_trainer_state *state, json_t **out)
 }
 
 /* jansson forgets a fault of its callback here and there, and goes on: this one stays. */
-struct dump {
-	struct rh_text text;
-	int rc;
-};
-
-static int append_bytes(const char *bytes, size_t length, void *context)
+static int append_bytes(const char *bytes, size_t length, void *text)
 {
-	struct dump *dump = context;
-	if (!dump->rc)
-		dump->rc = rh_text_append(&dump->text, bytes, length);
-	return dump->rc;
+	return rh_text_append(text, bytes, length);
+}
+
+int rh_trainer_state_print(const struct rh_trainer_state *state, struct rh_text *out)
+{
+	json_t *file = NULL;
+	int rc = make_file(state, &file);
+	if (!rc && json_dump_callback(file, append_bytes, out, JSON_INDENT(2) | JSON_SORT_KEYS))
+		rc = no_memory();
+	json_decref(file);
+	return rc ? rc : rh_text_append(out, "\n", 1);
 }
 
 int rh_trainer_state_save(const struct rh_trainer_state *state, const char *path)
 {
-	struct dump dump = {0};
-	json_t *file = NULL;
-	int rc = make_file(state, &file);
-	if (!rc && json_dump_callback(file, append_bytes, &dump, JSON_INDENT(2) | JSON_SORT_KEYS))
-		rc = no_memory();
-	rc = rc ? rc : dump.rc;
-	rc = rc ? rc : rh_text_append(&dump.text, "\n", 1);
-	rc = rc ? rc : rh_file_write_whole(path, dump.text.bytes, dump.text.length);
-	rh_text_free(&dump.text);
-	json_decref(file);
+	struct rh_text text = {0};
+	int rc = rh_trainer_state_print(state, &text);
+	if (!rc)
+		rc = rh_file_write_whole(path, text.bytes, text.length);
+	rh_text_free(&text);
 	return rc;
 }

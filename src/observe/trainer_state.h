@@ -3,6 +3,7 @@
 #define RH_OBSERVE_TRAINER_STATE_H
 
 #include "core/json.h"
+#include "core/text.h"
 #include "observe/report.h"
 
 struct rh_trainer_state {
@@ -34,6 +35,8 @@ int rh_trainer_state_log_step(struct rh_trainer_state *state, const struct rh_st
 int rh_trainer_state_log_eval(struct rh_trainer_state *state, const struct rh_eval_report *report) RH_MUST;
 int rh_trainer_state_log_end(struct rh_trainer_state *state, const struct rh_run_report *report) RH_MUST;
 
+/* The file's text, appended to `out`. */
+int rh_trainer_state_print(const struct rh_trainer_state *state, struct rh_text *out) RH_MUST;
 /* Whole or not at all. */
 int rh_trainer_state_save(const struct rh_trainer_state *state, const char *path) RH_MUST;
 

@@ -72,7 +72,9 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->data = planning->data_bytes;
 	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
 	bytes->program = program_bytes(planning) + beside.heap;
-	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program;
+	bytes->checkpoints = planning->request->work->train_micro_batches ? RH_RUN_CHECKPOINT_BYTES : 0;
+	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
+	               bytes->checkpoints;
 	return 0;
 }
 

@@ -21,6 +21,10 @@ struct rh_workload {
 	int64_t data_bytes;  /* held by the caller beside all this: datasets */
 };
 
+/* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays, and no copy
+ * of a block is made. */
+#define RH_RUN_CHECKPOINT_BYTES ((int64_t)4 << 20)
+
 struct rh_run_bytes {
 	int64_t store, boundaries, device, data, total; /* bytes of host memory reserved; device: of one device */
 	int64_t nvme;                                   /* reserved there */
@@ -29,6 +33,7 @@ struct rh_run_bytes {
 	int64_t nvme_step;                              /* written to it in a whole step */
 	int64_t device_budget, total_budget;            /* INT64_MAX: no limit */
 	int64_t program;                                /* allowed for all that is not reserved: program, libraries, threads, tokenizer */
+	int64_t checkpoints;                            /* to write them beside the training */
 	int host_devices;                               /* devices whose memory counts in total: none with memory of its own */
 };
 

@@ -174,6 +174,8 @@ int lower_ahead(struct lowering *lowering) RH_MUST;
 void lower_forget_weights(struct lowering *lowering, int block);
 /* Between steps, of stale updates: all that was updated is published by hand, up to this step's. */
 int lower_flush(struct lowering *lowering, int64_t step) RH_MUST;
+/* Stale, no step in flight: the block's newest update is published only after the next call's uploads. */
+void lower_behind(struct lowering *lowering, int block);
 
 /* ---- inside: lower*.c ---- */
 

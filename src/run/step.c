@@ -206,12 +206,15 @@ static int is_on_its_way(const struct rh_executor *executor, int b)
 	return is;
 }
 
-/* Weights may have been set by hand since devices were given them. */
+/* Weights may have been set by hand since devices were given them, and an update may wait to be published that is no step's of this run. */
 static void forget_changed(struct rh_executor *executor)
 {
-	for (int b = 0; b < executor->options.model->blocks; b++)
+	for (int b = 0; b < executor->options.model->blocks; b++) {
+		if (executor->trains && rh_store_is_behind(executor->options.store, b))
+			lower_behind(&executor->lowering, b);
 		if (executor->version[b] != rh_store_version(executor->options.store, b) && !is_on_its_way(executor, b))
 			lower_forget_weights(&executor->lowering, b);
+	}
 }
 
 int run_begin(struct rh_executor *executor, const struct lower_call *call)

@@ -245,15 +245,13 @@ int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_sto
 	return rc;
 }
 
-int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, struct rh_store *store)
+int rh_adapter_out_open(const char *dir, const struct rh_model *model, struct rh_store *store, struct rh_tensors_out **out)
 {
 	struct rh_tensor_list list = {0};
 	char *path;
 	int rc = adapter_file(dir, model, &list, &path);
 	if (!rc)
-		rc = rh_tensors_save(path, &list, model, store);
-	if (!rc)
-		rc = rh_peft_config_save(&adapter->peft, dir);
+		rc = rh_tensors_out_open(path, &list, model, store, out);
 	rh_tensor_list_free(&list);
 	rh_free(path);
 	return rc;

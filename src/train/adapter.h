@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "model/model.h"
 #include "offload/store.h"
+#include "train/tensors_out.h"
 
 struct rh_adapter {
 	struct rh_peft_config peft;
@@ -23,10 +24,9 @@ int rh_adapter_check_targets(const struct rh_config *config, const struct rh_mod
 
 /* Loads every adapter tensor of the model from dir/adapter_model.safetensors; missing, unknown or misshapen ones are -EINVAL. */
 int rh_adapter_load(const char *dir, const struct rh_model *model, struct rh_store *store) RH_MUST;
-/* Writes adapter_config.json and adapter_model.safetensors into dir. */
+/* Begins adapter_model.safetensors in dir. */
+int rh_adapter_out_open(const char *dir, const struct rh_model *model, struct rh_store *store, struct rh_tensors_out **out) RH_MUST;
 /* Says where the base that the adapter names is none that PEFT loads: a GGUF file. */
 void rh_adapter_tell_base(const struct rh_config *config);
-
-int rh_adapter_save(const char *dir, const struct rh_adapter *adapter, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

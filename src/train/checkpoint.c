@@ -20,23 +20,8 @@ int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name)
 	return length < PATH_MAX ? 0 : rh_fail(-ENAMETOOLONG, "%s/%s: the path is too long", dir, name);
 }
 
-int rh_output_save(const struct rh_session *session, const char *dir)
-{
-	int rc = rh_dir_make(dir);
-	if (rc)
-		return rc;
-	const struct rh_config *config = session->config;
-	rc = session->lora ? rh_adapter_save(dir, &session->adapter, session->model, session->store)
-	                   : rh_weights_save(dir, session->source, session->model, session->store);
-	if (!rc)
-		rc = rh_source_copy_tokenizer(session->source ? config->model_name_or_path : config->config_name, dir);
-	if (!rc && session->chat_jinja)
-		rc = rh_source_set_chat_template(dir, session->chat_jinja);
-	return rc ? rc : rh_prompting_save(dir, session->chat_trained, config->chat_template_date);
-}
-
 /* Tensors of optimizer.safetensors. */
-static int optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list)
+int checkpoint_optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list)
 {
 	const struct rh_model *model = session->model;
 	int rc = rh_tensor_list_add_state(list, model, session->store);
@@ -47,41 +32,23 @@ static int optimizer_tensors(const struct rh_session *session, struct rh_tensor_
 
 #define MOST_COUNTED (INT64_C(1) << 60) /* sums of it and of what a run adds do not overflow */
 
-static const char *const optim_names[RH_OPTIMS] = {"adamw_torch", "lion_32bit", "sgd", "adafactor"};
-static const char *const layout_names[RH_LAYOUTS] = {"split", "plain", "split8"};
+const char *const checkpoint_optim_names[RH_OPTIMS] = {"adamw_torch", "lion_32bit", "sgd", "adafactor"};
+const char *const checkpoint_layout_names[RH_LAYOUTS] = {"split", "plain", "split8"};
 
 /* State of one optimizer means nothing to another; that of one layout is not laid out anew, so that runs that go on stay bit-equal. */
 static int check_optimizer(const char *path, const struct rh_config *config, const char *optim, const char *layout)
 {
-	const char *now = optim_names[config->optim];
+	const char *now = checkpoint_optim_names[config->optim];
 	if (optim && strcmp(optim, now))
 		return rh_fail(
 		        -EINVAL,
 		        "%s: was saved by optim: %s, this run has %s; resume with the checkpoint's, or begin a new run from its weights",
 		        path, optim, now);
-	now = layout_names[config->state_layout];
+	now = checkpoint_layout_names[config->state_layout];
 	if (layout && strcmp(layout, now))
 		return rh_fail(-EINVAL, "%s: was saved with state_layout: %s, this run has %s; resume with the checkpoint's", path, layout,
 		               now);
 	return 0;
-}
-
-/* Doubles as C99 hexadecimal: read back bit for bit. */
-static int save_run_state(const char *path, const struct rh_config *config, const struct rh_run_state *state)
-{
-	struct rh_text text = {0};
-	int rc = rh_text_printf(&text,
-	                        "{\n  \"version\": 1,\n  \"step\": %" PRId64 ",\n  \"loss_since_log\": \"%a\",\n  \"run_loss\": \"%a\",\n"
-	                        "  \"steps_since_log\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"trained_tokens\": %" PRId64 ",\n"
-	                        "  \"skipped_steps\": %" PRId64 ",\n  \"data_rows\": %" PRId64 ",\n  \"data_tokens\": %" PRId64 ",\n"
-	                        "  \"optim\": \"%s\",\n  \"state_layout\": \"%s\",\n  \"chat_template_date\": \"%s\"\n}\n",
-	                        state->step, state->loss_since_log, state->run_loss, state->steps_since_log, state->tokens,
-	                        state->trained_tokens, state->skipped_steps, state->data_rows, state->data_tokens,
-	                        optim_names[config->optim], layout_names[config->state_layout], config->chat_template_date);
-	if (!rc)
-		rc = rh_file_write_whole(path, text.bytes, text.length);
-	rh_text_free(&text);
-	return rc;
 }
 
 static int read_loss(const json_t *json, const char *key, const char *path, double *out)
@@ -162,7 +129,7 @@ int rh_checkpoint_state(const char *dir, const struct rh_config *config, struct 
 	return rc;
 }
 
-static int checksum(const char *path, char *hex, size_t bytes)
+int checkpoint_checksum(const char *path, char *hex, size_t bytes)
 {
 	enum { PIECE = 1 << 18 };
 	struct rh_file_in *file = NULL;
@@ -184,35 +151,6 @@ static int checksum(const char *path, char *hex, size_t bytes)
 	rh_file_close(file);
 	XXH3_freeState(state);
 	rh_free(piece);
-	return rc;
-}
-
-static int save_checksums(const char *dir)
-{
-	struct rh_names names;
-	char path[PATH_MAX];
-	int rc = rh_dir_list(dir, &names);
-	json_t *sums = json_object();
-	if (!rc && !sums)
-		rc = -ENOMEM;
-	for (size_t i = 0; !rc && i < names.count; i++) {
-		char hex[33];
-		if (*names.name[i] == '.')
-			continue;
-		rc = checkpoint_in(path, dir, names.name[i]);
-		if (!rc)
-			rc = checksum(path, hex, sizeof hex);
-		if (!rc && json_object_set_new(sums, names.name[i], json_string(hex)))
-			rc = -ENOMEM;
-	}
-	rh_names_free(&names);
-	char *text = rc ? NULL : json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
-	json_decref(sums);
-	if (!rc)
-		rc = text ? checkpoint_in(path, dir, "checksums.json") : -ENOMEM;
-	if (!rc)
-		rc = rh_file_write_whole(path, text, strlen(text));
-	free(text);
 	return rc;
 }
 
@@ -253,70 +191,12 @@ int rh_checkpoint_verify(const char *dir)
 			continue;
 		rc = checkpoint_in(path, dir, name);
 		if (!rc)
-			rc = checksum(path, hex, sizeof hex);
+			rc = checkpoint_checksum(path, hex, sizeof hex);
 		if (!rc && (!expected || strcmp(hex, expected)))
 			rc = rh_fail(-EINVAL, "%s/%s: does not match its checksum: the file was damaged or changed", dir, name);
 	}
 	json_decref(sums);
 	return rc;
-}
-
-static int save_parts(const struct rh_session *session, const char *dir, const struct rh_run_state *state,
-                      const struct rh_trainer_state *trainer)
-{
-	struct rh_tensor_list list = {0};
-	struct rh_text yaml = {0};
-	char path[PATH_MAX];
-	int rc = rh_output_save(session, dir);
-	if (!rc)
-		rc = optimizer_tensors(session, &list);
-	if (!rc)
-		rc = checkpoint_in(path, dir, "optimizer.safetensors");
-	if (!rc)
-		rc = rh_tensors_save(path, &list, session->model, session->store);
-	rh_tensor_list_free(&list);
-	if (!rc)
-		rc = checkpoint_in(path, dir, "trainer_state.json");
-	if (!rc)
-		rc = rh_trainer_state_save(trainer, path);
-	if (!rc)
-		rc = checkpoint_in(path, dir, "run_state.json");
-	if (!rc)
-		rc = save_run_state(path, session->config, state);
-	if (!rc)
-		rc = rh_config_print(session->config, &yaml);
-	if (!rc)
-		rc = checkpoint_in(path, dir, "config.yaml");
-	if (!rc)
-		rc = rh_file_write_whole(path, yaml.bytes, yaml.length);
-	rh_text_free(&yaml);
-	return rc ? rc : save_checksums(dir);
-}
-
-int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer)
-{
-	const struct rh_config *config = session->config;
-	char temporary[PATH_MAX];
-	int rc = checkpoint_temporary(temporary, config->output_dir, state->step);
-	if (!rc)
-		rc = rh_dir_remove(temporary);
-	if (rc)
-		return rc;
-	rc = rh_dir_make(temporary);
-	if (!rc)
-		rc = save_parts(session, temporary, state, trainer);
-	if (!rc)
-		rc = rh_dir_sync(temporary);
-	if (!rc)
-		rc = checkpoint_place(config->output_dir, state->step);
-	if (rc) {
-		struct rh_fault first = {0}; /* cleaning up must not hide what went wrong */
-		rh_fault_keep(&first, rc);
-		int left = rh_dir_remove(temporary);
-		rc = rh_fault_get(&first);
-		return left ? rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary) : rc;
-	}
-	return checkpoint_remove_oldest(config, state->step, trainer->best_checkpoint ? trainer->best_step : -1);
 }
 
 static int load_weights(const char *dir, struct rh_session *session)
@@ -374,6 +254,25 @@ static int tell_differences(const char *path, const struct rh_config *config)
 	return 0;
 }
 
+/* A run of stale weights that stopped between two saves: its next step computes with weights that lack the last gradient. */
+static int load_published(const char *dir, struct rh_session *session)
+{
+	struct rh_tensor_list list = {0};
+	char path[PATH_MAX];
+	int rc = checkpoint_in(path, dir, CHECKPOINT_PUBLISHED);
+	if (rc || !rh_file_exists(path))
+		return rc;
+	if (!rh_store_options(session->store)->published) {
+		rh_note("%s is passed over: optimizer_staleness is 0 now, and all weights are the newest", path);
+		return 0;
+	}
+	rc = rh_tensor_list_add(&list, session->model, RH_TENSORS_PUBLISHED, session->model->dtype, "");
+	if (!rc)
+		rc = rh_tensors_load(path, &list, session->model, session->store);
+	rh_tensor_list_free(&list);
+	return rc;
+}
+
 int rh_checkpoint_load(const char *dir, struct rh_session *session)
 {
 	struct rh_tensor_list list = {0};
@@ -384,11 +283,11 @@ int rh_checkpoint_load(const char *dir, struct rh_session *session)
 	if (!rc)
 		rc = load_weights(dir, session);
 	if (!rc)
-		rc = optimizer_tensors(session, &list);
+		rc = checkpoint_optimizer_tensors(session, &list);
 	if (!rc) /* after the weights: masters hold more than their files */
 		rc = checkpoint_in(path, dir, "optimizer.safetensors");
 	if (!rc)
 		rc = rh_tensors_load(path, &list, session->model, session->store);
 	rh_tensor_list_free(&list);
-	return rc;
+	return rc ? rc : load_published(dir, session);
 }

@@ -2,6 +2,7 @@
  *
  *   adapter_model.safetensors + adapter_config.json, or model*.safetensors + config.json + tokenizer files
  *   optimizer.safetensors   the optimizer's state; fp32 masters too where the weights' own file holds less (full fine-tuning in bf16)
+ *   published.safetensors   of a run of stale weights that stopped between two saves: the weights that its next step computes with
  *   trainer_state.json      for Hugging Face readers
  *   run_state.json          what no other file holds, exactly
  *   config.yaml             the resolved configuration
@@ -21,9 +22,6 @@ struct rh_run_state {
 	int64_t skipped_steps;          /* whose gradient was not finite: in no sum */
 	int64_t data_rows, data_tokens; /* of the rows trained on; 0 where a checkpoint of an earlier version does not say */
 };
-
-/* Writes checkpoint-N and then removes the oldest beyond save_total_limit. */
-int rh_checkpoint_save(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer) RH_MUST;
 
 /* What resume_from_checkpoint names, verified: *path (rh_free), NULL when the key is not set. `true` is the newest whole one in output_dir:
  * those that are not are told of and passed over; -ENOENT if there is none. */

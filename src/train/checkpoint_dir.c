@@ -71,9 +71,9 @@ static int is_checkpoint(const char *path)
 	               kind == RH_PATH_LINK ? "link" : "file");
 }
 
-int checkpoint_place(const char *dir, int64_t step)
+int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX])
 {
-	char path[PATH_MAX], temporary[PATH_MAX], aside[PATH_MAX];
+	char temporary[PATH_MAX], aside[PATH_MAX];
 	int rc = path_of(path, dir, step, "");
 	if (!rc)
 		rc = checkpoint_temporary(temporary, dir, step);

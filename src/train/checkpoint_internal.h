@@ -2,7 +2,10 @@
 #ifndef RH_TRAIN_CHECKPOINT_INTERNAL_H
 #define RH_TRAIN_CHECKPOINT_INTERNAL_H
 
+#include "core/file.h"
+#include "core/text.h"
 #include "train/checkpoint.h"
+#include "train/tensors.h"
 
 #include <limits.h>
 
@@ -12,12 +15,45 @@ int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name) RH_MUS
 /* Where step N's is made, out of sight: dir/.checkpoint-N.tmp. */
 int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step) RH_MUST;
 
-/* Puts it there, whole and flushed as it must be, under its name; the one that had the name goes. A kill at any moment leaves one of the
- * two whole, under its name or where rh_checkpoint_put_back finds it. */
-int checkpoint_place(const char *dir, int64_t step) RH_MUST;
+/* Puts it there, whole and flushed as it must be, under its name, `path`; the one that had the name goes. A kill at any moment leaves one of
+ * the two whole, under its name or where rh_checkpoint_put_back finds it. */
+int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX]) RH_MUST;
 
 /* Removes the oldest beyond save_total_limit. Never those of steps `kept` and `best` (-1: none), even where a run that went on from an
  * older one left newer ones behind. */
 int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64_t best) RH_MUST;
+
+/* XXH3-128 of a file, as 32 digits. */
+int checkpoint_checksum(const char *path, char *hex, size_t bytes) RH_MUST;
+
+/* Tensors of optimizer.safetensors. */
+int checkpoint_optimizer_tensors(const struct rh_session *session, struct rh_tensor_list *list) RH_MUST;
+extern const char *const checkpoint_optim_names[RH_OPTIMS], *const checkpoint_layout_names[RH_LAYOUTS];
+/* What devices read, where it lacks the last update. */
+#define CHECKPOINT_PUBLISHED "published.safetensors"
+
+/* Files of this run's last checkpoint that are the same in each; those after it share them (hard links). Zeroed: there is none. */
+enum { CHECKPOINT_FIXED = 16 };
+struct checkpoint_fixed {
+	char dir[PATH_MAX]; /* "": there is no checkpoint to share with */
+	struct rh_names names;
+	char hex[CHECKPOINT_FIXED][33];
+};
+void checkpoint_fixed_forget(struct checkpoint_fixed *fixed);
+
+/* A checkpoint to be written: what of it changes while training goes on, but for the tensors. */
+struct checkpoint_job {
+	const struct rh_session *session;
+	int64_t step, best; /* best: the other step whose checkpoint must stay; -1: none */
+	struct rh_text trainer, run, config;
+	struct checkpoint_fixed *fixed;
+	void (*written)(void *context, int block); /* nothing of the block is read any more; NULL: nobody asks */
+	void *context;
+};
+int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,
+                        struct checkpoint_fixed *fixed, struct checkpoint_job *out) RH_MUST;
+/* checkpoint-N, whole or not at all; then the oldest beyond save_total_limit go. */
+int checkpoint_job_write(const struct checkpoint_job *job) RH_MUST;
+void checkpoint_job_free(struct checkpoint_job *job);
 
 #endif

@@ -45,11 +45,12 @@ static void report_details(const struct rh_session *session)
 	if (session->plan.train_round > 0 && session->config->gradient_accumulation_steps > session->plan.train_round &&
 	    rh_schedule_is_roundpipe(session->plan.schedule))
 		rh_note("rounds: at most %lld micro-batches each", (long long)session->plan.train_round);
-	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f)",
+	rh_note("host: %.1f MiB (weights and optimizer %.1f, boundaries %.1f, devices %.1f, data %.1f, program %.1f, checkpoints %.1f)",
 	        (double)session->plan.bytes.total / 1048576, (double)session->plan.bytes.store / 1048576,
 	        (double)session->plan.bytes.boundaries / 1048576,
 	        (double)(session->plan.bytes.device * session->plan.bytes.host_devices) / 1048576,
-	        (double)session->plan.bytes.data / 1048576, (double)session->plan.bytes.program / 1048576);
+	        (double)session->plan.bytes.data / 1048576, (double)session->plan.bytes.program / 1048576,
+	        (double)session->plan.bytes.checkpoints / 1048576);
 }
 
 void rh_session_report(const struct rh_session *session)

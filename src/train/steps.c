@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "train/box_step.h"
-#include "train/disk_room.h"
 #include "train/evaluate.h"
 #include "train/lr.h"
 #include "train/update.h"
@@ -81,22 +80,10 @@ static void report_peaks(struct training *run, struct rh_step_report *report)
 	run->result->ram_peak_bytes = report->ram_peak_bytes;
 }
 
-/* Others may fill a disk in mid-run, and make room again: no reason to throw away what was trained. */
-static int is_full(int rc)
-{
-	return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
-}
-
-/* Nor is something in a checkpoint's place that is not this program's. */
-static int is_passing(int rc)
-{
-	return is_full(rc) || rc == -EEXIST || rc == -ENOTDIR;
-}
-
 /* A line of metrics that has no room is left out. */
 static int line_or_none(int rc)
 {
-	if (!is_full(rc))
+	if (!saving_is_full(rc))
 		return rc;
 	rh_warn_once("%s; lines are left out where there is no room", rh_error(rc));
 	rh_error_clear();
@@ -249,31 +236,6 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	return rc ? rc : rh_trainer_state_log_step(&run->trainer, report);
 }
 
-static int save(struct training *run)
-{
-	run->trainer.global_step = run->state.step;
-	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
-	run->trainer.num_input_tokens_seen = run->state.tokens;
-	double began = rh_clock_seconds();
-	int rc = rh_disk_room_check_one(&run->session);
-	if (!rc)
-		rc = rh_checkpoint_save(&run->session, &run->state, &run->trainer);
-	run->saves += !rc;
-	run->save_seconds += rh_clock_seconds() - began;
-	if (!is_passing(rc) || run->stopping || (is_full(rc) && run->state.step == run->data.steps))
-		return rc;
-	if (run->state.step == run->data.steps || !run->save_every) {
-		rh_note("warning: no checkpoint of step %" PRId64 ": %s", run->state.step, rh_error(rc));
-		rh_error_clear();
-		return 0;
-	}
-	int64_t next = (run->state.step / run->save_every + 1) * run->save_every;
-	rh_note("warning: no checkpoint of step %" PRId64 ": %s; going on, the next is tried at step %" PRId64, run->state.step,
-	        rh_error(rc), next < run->data.steps ? next : run->data.steps);
-	rh_error_clear();
-	return 0;
-}
-
 /* The latest step's times; `between`: what its end took, where the optimizer has the host. */
 static void book_times(struct training *run, double between)
 {
@@ -304,23 +266,6 @@ static int say_squeezed(const struct training *run)
 	        "began; raise memory.max and memory.high, or end what else takes memory there, or lower max_ram, and go on with "
 	        "resume_from_checkpoint: true",
 	        run->state.step, (double)rh_machine_group_room() / 1048576, (double)run->room_at_start / 1048576);
-}
-
-/* output_dir was renamed or removed. What it still takes goes there, by its descriptor, wherever it is now. */
-static int stop_without_directory(struct training *run)
-{
-	int rc = save(run);
-	if (!rc)
-		return rh_fail(-ENOENT,
-		               "output_dir: %s was renamed while this run wrote to it; stopped after step %" PRId64
-		               ", whose checkpoint is in the renamed directory",
-		               run->config->output_dir, run->state.step);
-	char line[RH_ERROR_LINE / 2];
-	snprintf(line, sizeof line, "%s", rh_error(rc));
-	return rh_fail(-ENOENT,
-	               "output_dir: %s was renamed or removed while this run wrote to it; stopped after step %" PRId64
-	               ", no checkpoint of it was written: %s",
-	               run->config->output_dir, run->state.step, line);
 }
 
 /* Books and tells of the step that run->state.step has just counted. */
@@ -357,50 +302,30 @@ static int step_done(struct training *run, double loss, double norm)
 	return 0;
 }
 
-/* Whoever wants a checkpoint now puts a file SAVE into output_dir; it goes when the checkpoint is there. */
-static char *save_path(const struct training *run)
+/* Updates are over. Between the steps of stale weights the last one stays unpublished: a run that goes on from here, or from the checkpoint
+ * of here, computes what it would have without the pause. */
+static int rest(struct training *run)
 {
-	return rh_path_join(run->config->output_dir, "SAVE");
-}
-
-static int is_save_asked(struct training *run)
-{
-	char *path = run->save_asked ? NULL : save_path(run);
-	run->save_asked |= path && rh_file_exists(path);
-	rh_free(path);
-	return run->save_asked;
-}
-
-static int save_answered(struct training *run)
-{
-	char *path = save_path(run);
-	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", run->state.step); /* told before the file goes */
-	int rc = path ? rh_file_remove(path) : -ENOMEM;
-	rh_free(path);
-	run->save_asked = 0;
-	return rc == -ENOENT ? 0 : rc;
+	return is_local(run) ? rh_updater_flush(run->session.updater) : rh_updater_finish(run->session.updater);
 }
 
 /* Between steps: what is due now. */
 static int pause_steps(struct training *run)
 {
 	double now = rh_clock_seconds();
-	(void)is_save_asked(run);
+	int asked = saving_is_asked(run);
 	int rc = evaluates_at(run, run->state.step) ? evaluate(run, (double)run->state.step / (double)run->data.steps_per_epoch) : 0;
 	int squeezed = run->state.step < run->data.steps && is_squeezed(run), bad = trouble_is_too_much(run),
 	    lost = !rh_dir_bound_is_there();
 	run->stopping = (run->asked && run->state.step < run->data.steps) || squeezed || bad ||
 	                lost; /* read once: a signal that comes later is for the next step */
-	if (!rc && run->stopping)
-		rc = rh_updater_flush(run->session.updater);
+	int saves = saves_at(run, run->state.step) || run->stopping || asked || (run->stopped_early && run->save_every);
+	if (!rc && saves)
+		rc = rest(run);
 	if (!rc && lost)
-		return stop_without_directory(run);
-	if (!rc && (run->save_asked || run->stopped_early))
-		rc = rh_updater_flush(run->session.updater);
-	if (!rc && (saves_at(run, run->state.step) || run->stopping || run->save_asked || (run->stopped_early && run->save_every)))
-		rc = save(run);
-	if (!rc && run->save_asked)
-		rc = save_answered(run);
+		return saving_without_directory(run);
+	if (!rc && saves)
+		rc = saving_save(run, asked);
 	if (!rc)
 		rc = trace_step_write(run);
 	if (!rc && squeezed)
@@ -459,12 +384,14 @@ static int joins_next(struct training *run)
 {
 	int64_t next = run->begun;
 	return run->held > 1 && next < run->data.steps && !rests_at(run, next) && !asked_to_stop && !is_squeezed(run) &&
-	       !is_save_asked(run);
+	       !saving_is_asked(run);
 }
 
 static int one_step(struct training *run)
 {
-	int rc = run->begun == run->state.step ? begin_one(run) : 0;
+	int rc = saving_collect(run, RH_CHECKPOINT_LOOK);
+	if (!rc && run->begun == run->state.step)
+		rc = begin_one(run);
 	if (!rc && joins_next(run))
 		rc = begin_one(run);
 	rc = rc ? rc : finish_one(run);
@@ -478,7 +405,7 @@ static int one_step(struct training *run)
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
-	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || is_save_asked(run)) && step > run->state.step)
+	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run)) && step > run->state.step)
 		return 1;
 	int64_t count = fill_step(run, step);
 	if (count < 0)
@@ -497,7 +424,8 @@ static int end_step(void *context, int64_t step)
 	int rc = rh_updater_norm(run->session.updater, &norm);
 	rc = rc ? rc : trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
-	return rc ? rc : step_done(run, loss, norm);
+	rc = rc ? rc : step_done(run, loss, norm);
+	return rc ? rc : saving_collect(run, RH_CHECKPOINT_LOOK);
 }
 
 static int64_t micro_batches_at(const struct training *run, int64_t step)
@@ -520,6 +448,7 @@ static int one_stretch(struct training *run)
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
 	rc = rc ? rc : rh_updater_flush(run->session.updater); /* all stages at rest */
+	run->asked = asked_to_stop;
 	trace_step_end(run);
 	return rc ? rc : pause_steps(run);
 }

@@ -6,37 +6,37 @@
 #include "model/model.h"
 #include "offload/store.h"
 
-/* What of a tensor goes into a file: its master weights, or (RH_TENSOR_STATE + n) array n of its optimizer state, as it lies in memory. */
-enum rh_tensor_part { RH_TENSOR_WEIGHT, RH_TENSOR_STATE };
+/* What of a tensor goes into a file: its master weights, or (RH_TENSOR_STATE + n) array n of its optimizer state, as it lies in memory;
+ * or the published copy that devices read, which the newest update may not have reached. */
+enum rh_tensor_part { RH_TENSOR_PUBLISHED = -1, RH_TENSOR_WEIGHT, RH_TENSOR_STATE };
+
+#define RH_TENSORS_BUFFER_BYTES (1 << 20) /* that reading or writing a file of tensors takes */
 
 /* A tensor of the model on its way: where it lies, and what it is called there. */
 struct rh_tensor_place {
 	int block, tensor;
 	int part;            /* enum rh_tensor_part */
-	enum rh_dtype dtype; /* in the file: F32 or BF16; of state its own */
+	enum rh_dtype dtype; /* in the file: F32 or BF16; of state and published copies their own */
 	char *name;
+	size_t order; /* in the list as it was made */
 };
 struct rh_tensor_list {
 	struct rh_tensor_place *place;
 	size_t count, capacity;
 };
 void rh_tensor_list_free(struct rh_tensor_list *list);
-/* Appends the weights of trainable blocks, of adapters, or of all blocks, named as the model names them with `suffix` behind. */
-enum rh_tensor_scope { RH_TENSORS_TRAINABLE, RH_TENSORS_ADAPTERS, RH_TENSORS_ALL };
+/* Appends the weights of trainable blocks, of adapters, of all blocks, or the published copies of trainable blocks, named as the model names
+ * them with `suffix` behind. */
+enum rh_tensor_scope { RH_TENSORS_TRAINABLE, RH_TENSORS_ADAPTERS, RH_TENSORS_ALL, RH_TENSORS_PUBLISHED };
 int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
                        const char *suffix) RH_MUST;
 /* Appends all optimizer state of trainable blocks. */
 int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model *model, const struct rh_store *store) RH_MUST;
 
-/* One safetensors file of the list. */
-int rh_tensors_save(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
 /* Fills the store from a file that must hold exactly these tensors (F32 or BF16 or F16; state as it was saved). */
 int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 /* Every base tensor from the model's files, or (source NULL) its initial value; adapters always start from their initial value. */
 int rh_weights_load(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store) RH_MUST;
-/* A Hugging Face directory's config.json and model*.safetensors, in the store's dtype; with what `source`, which may be NULL, has beside
- * the model, as it is. */
-int rh_weights_save(const char *dir, const struct rh_source *source, const struct rh_model *model, struct rh_store *store) RH_MUST;
 
 #endif

@@ -265,6 +265,7 @@ static int finish(struct training *run)
 
 static void close_run(struct training *run)
 {
+	rh_checkpoint_writer_destroy(run->saving.writer); /* it reads the session */
 	rh_progress_close(run->progress);
 	rh_metrics_close(run->metrics);
 	rh_reports_close(run->reports);
@@ -352,7 +353,9 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = start_session(run);
 	if (!rc)
 		rh_session_report(&run->session);
-	return rc ? rc : open_outputs(run, *checkpoint);
+	if (!rc)
+		rc = open_outputs(run, *checkpoint);
+	return rc ? rc : rh_checkpoint_writer_create(&run->session, &run->saving.writer);
 }
 
 int rh_train(const struct rh_config *config, struct rh_train_result *out)
@@ -382,6 +385,8 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 	}
 	while (!rc && run.state.step < run.data.steps && !run.stopping && !run.stopped_early)
 		rc = train_steps(&run);
+	if (run.saving.writer)
+		rc = saving_end(&run, rc);
 	if (!rc) {
 		out->steps = run.state.step;
 		out->seconds = rh_clock_seconds() - run.began;
@@ -391,9 +396,7 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;
 		rh_progress_close(run.progress); /* the last bar stays above what is said now */
 		run.progress = NULL;
-		if (run.saves)
-			rh_note("%" PRId64 " checkpoint%s saved; training stood still %.2f s for %s", run.saves, run.saves == 1 ? "" : "s",
-			        run.save_seconds, run.saves == 1 ? "it" : "them");
+		saving_report(&run);
 		if (out->interrupted)
 			rh_note("stopped by a signal after step %" PRId64 "; go on with resume_from_checkpoint: true", run.state.step);
 		else

@@ -5,7 +5,7 @@
 #include "observe/metrics.h"
 #include "observe/progress.h"
 #include "observe/reports.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_writer.h"
 #include "train/trace_step.h"
 #include "train/train.h"
 #include "train/training_data.h"
@@ -19,6 +19,18 @@ struct trouble {
 	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
 	double usual_loss, apart; /* running means: of the loss, of its distance from that */
 	int64_t steps, told;      /* that these are of; the step of the last warning */
+};
+
+/* A file SAVE in output_dir: UNASKED --it is seen--> ASKED --a save begins--> ANSWERED --that is over, the file goes--> UNASKED */
+enum saving_asked { SAVING_UNASKED, SAVING_ASKED, SAVING_ANSWERED };
+
+struct saving {
+	struct rh_checkpoint_writer *writer;
+	enum saving_asked asked;
+	int64_t count;      /* checkpoints written */
+	double seconds;     /* that writing them took */
+	double stood_still; /* that steps did not begin for them, besides what updates waited */
+	double end_seconds; /* that the run waited for its last one */
 };
 
 /* All of one run. */
@@ -52,9 +64,7 @@ struct training {
 	int asked;             /* to stop: this box by a signal, or any of several */
 	int stopping;          /* a signal asked for it, or memory: the checkpoint of that step is written */
 	int stopped_early;     /* evaluations got no better: the run is over */
-	int64_t saves;
-	double save_seconds; /* that training stood still for checkpoints */
-	int save_asked;      /* a file SAVE lies in output_dir */
+	struct saving saving;
 	struct trouble trouble;
 	struct trace_step traced;
 	struct rh_train_result *result;
@@ -78,6 +88,21 @@ int best_check(const struct training *run) RH_MUST;
 int best_judge(struct training *run, const struct rh_evaluation *eval, int saves) RH_MUST;
 /* load_best_model_at_end: the session holds the best checkpoint's weights. */
 int best_load(struct training *run) RH_MUST;
+
+/* saving.c */
+/* A disk, or a quota, has no room. */
+int saving_is_full(int rc);
+/* A file SAVE asks for a checkpoint that is not begun yet. */
+int saving_is_asked(struct training *run);
+/* Begins the checkpoint of run->state.step, all updates being finished; where the run ends there, waits for it. */
+int saving_save(struct training *run, int asked) RH_MUST;
+/* Books the end of what was begun; -EIO and the like stop the run, want of room does not. */
+int saving_collect(struct training *run, enum rh_checkpoint_wait wait) RH_MUST;
+/* output_dir was renamed or removed: the error, after a last checkpoint. */
+int saving_without_directory(struct training *run) RH_MUST;
+/* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
+int saving_end(struct training *run, int rc) RH_MUST;
+void saving_report(const struct training *run);
 
 /* The next step; or, where stages update themselves, all steps until a flush is wanted. */
 int train_steps(struct training *run) RH_MUST;

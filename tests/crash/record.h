@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 
 enum { RECORD_FILES = 4096, RECORD_ENTRIES = 4096, RECORD_DESCRIPTORS = 1024 };
@@ -250,8 +251,31 @@ static inline int record_unlink(struct rh_fs *fs, int at, const char *name, int 
 	return rc;
 }
 
-static const struct rh_fs_ops record_ops = {record_open,   record_close,    record_read,   record_write, record_sync,  record_truncate,
-                                            record_status, record_make_dir, record_rename, record_link,  record_unlink};
+/* Training and its checkpoints use files side by side: what the disk sees is one order of their calls. */
+static pthread_mutex_t record_lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define RECORD_LOCKED(type, name, parameters, ...)                                                                                         \
+	static inline type record_locked_##name parameters                                                                                 \
+	{                                                                                                                                  \
+		pthread_mutex_lock(&record_lock);                                                                                          \
+		type result = record_##name(__VA_ARGS__);                                                                                  \
+		pthread_mutex_unlock(&record_lock);                                                                                        \
+		return result;                                                                                                             \
+	}
+RECORD_LOCKED(int, open, (struct rh_fs * fs, int at, const char *name, int flags, mode_t mode), fs, at, name, flags, mode)
+RECORD_LOCKED(int, close, (struct rh_fs * fs, int file), fs, file)
+RECORD_LOCKED(int64_t, write, (struct rh_fs * fs, int file, const void *bytes, size_t length, int64_t offset), fs, file, bytes, length,
+              offset)
+RECORD_LOCKED(int, sync, (struct rh_fs * fs, int file), fs, file)
+RECORD_LOCKED(int, truncate, (struct rh_fs * fs, int file, int64_t length), fs, file, length)
+RECORD_LOCKED(int, make_dir, (struct rh_fs * fs, int at, const char *name), fs, at, name)
+RECORD_LOCKED(int, rename, (struct rh_fs * fs, int from_at, const char *from, int to_at, const char *to), fs, from_at, from, to_at, to)
+RECORD_LOCKED(int, link, (struct rh_fs * fs, int from_at, const char *from, int to_at, const char *to), fs, from_at, from, to_at, to)
+RECORD_LOCKED(int, unlink, (struct rh_fs * fs, int at, const char *name, int flags), fs, at, name, flags)
+
+static const struct rh_fs_ops record_ops = {record_locked_open,   record_locked_close,    record_read,         record_locked_write,
+                                            record_locked_sync,   record_locked_truncate, record_status,       record_locked_make_dir,
+                                            record_locked_rename, record_locked_link,     record_locked_unlink};
 static struct rh_fs record_fs = {&record_ops};
 
 /* What lies below a directory when the recording begins: on the disk for certain. */

@@ -49,8 +49,8 @@ static void train(const struct scratch *scratch, const struct kind *kind, const 
 	rh_config_free(&config);
 }
 
-/* What the run had told of after so many changes. A checkpoint is finished when the run has gone on, which the next line of its log
- * shows. */
+/* What the run had promised after so many changes. A checkpoint is written beside the training; it is finished when the next one begins, and
+ * at the end. */
 struct promise {
 	int step, result;
 };
@@ -61,13 +61,14 @@ static struct promise promised(int cut, int begun_with)
 	int made = -1;
 	for (int i = 0; i < cut; i++) {
 		const struct record_change *change = &record.change[i];
-		int step;
+		int step, next;
 		char rest;
 		for (int n = 0; change->kind == RECORD_NAMES && n < change->names; n++)
 			if (change->name[n].inode && sscanf(change->name[n].name, "checkpoint-%d%c", &step, &rest) == 1)
 				made = step > made ? step : made;
-		if (change->kind == RECORD_WRITE && !strcmp(record.inode[change->inode].label, "metrics.jsonl") && made >= 0)
-			promise.step = made;
+		for (int n = 0; change->kind == RECORD_NAMES && n < change->names; n++)
+			if (change->name[n].inode && sscanf(change->name[n].name, ".checkpoint-%d.tm%c", &next, &rest) == 2 && next > made)
+				promise.step = made > promise.step ? made : promise.step;
 	}
 	if (promise.result && made >= 0)
 		promise.step = made;

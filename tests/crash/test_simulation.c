@@ -146,9 +146,6 @@ static void simulate(const struct scratch *scratch, uint64_t number, int count[T
 	check_ok(rh_dir_make(path_of("%s/nvme", scratch->dir)));
 	while (!finished && rounds++ < MOST_ROUNDS) {
 		enum trouble trouble = rounds > 8 ? NOTHING : (enum trouble)(check_random(&seed) % TROUBLES);
-		if (trouble == TOLD &&
-		    strstr(kind->keys, "staleness")) /* a stop between saves lets the optimizer catch up: other weights */
-			trouble = KILLED_LATER;
 		int resumes = has_checkpoint(scratch);
 		if (!resumes)
 			begin_anew(scratch);

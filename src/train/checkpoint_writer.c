@@ -1,0 +1,146 @@
+#include "train/checkpoint_writer.h"
+
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/fault.h"
+#include "core/log.h"
+#include "core/thread.h"
+#include "train/checkpoint_internal.h"
+
+#include <string.h>
+
+/* IDLE --begin--> WRITING --the thread: it is over--> WRITTEN --collect--> IDLE */
+enum writer_state { IDLE, WRITING, WRITTEN };
+
+struct rh_checkpoint_writer {
+	const struct rh_session *session;
+	pthread_t thread;
+	int started;
+	pthread_mutex_t lock; /* of all that follows */
+	pthread_cond_t changed;
+	enum writer_state state;
+	int ending;
+	struct checkpoint_job job;     /* the thread's own while it is WRITING */
+	struct checkpoint_fixed fixed; /* likewise */
+	struct rh_fault fault;         /* of the job */
+	double seconds;                /* that it took */
+	struct rh_log_kept said;       /* meanwhile: told when it is collected, by the thread that draws the status line */
+};
+
+static void release(void *context, int block)
+{
+	const struct rh_checkpoint_writer *writer = context;
+	rh_updater_release(writer->session->updater, block);
+}
+
+static void *work(void *context)
+{
+	struct rh_checkpoint_writer *writer = context;
+	pthread_mutex_lock(&writer->lock);
+	for (;;) {
+		while (writer->state != WRITING && !writer->ending)
+			pthread_cond_wait(&writer->changed, &writer->lock);
+		if (writer->state != WRITING)
+			break;
+		pthread_mutex_unlock(&writer->lock);
+		double began = rh_clock_seconds();
+		struct rh_log_kept *before = rh_log_keep(&writer->said);
+		rh_error_clear();
+		int rc = checkpoint_job_write(&writer->job);
+		for (int b = 0; b < writer->session->model->blocks; b++) /* after a fault some are held */
+			release(writer, b);
+		rh_fault_keep(&writer->fault, rc);
+		(void)rh_log_keep(before);
+		pthread_mutex_lock(&writer->lock);
+		writer->seconds = rh_clock_seconds() - began;
+		writer->state = WRITTEN;
+		pthread_cond_broadcast(&writer->changed);
+	}
+	pthread_mutex_unlock(&writer->lock);
+	return NULL;
+}
+
+int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_checkpoint_writer **out)
+{
+	struct rh_checkpoint_writer *writer = rh_alloc(1, sizeof *writer);
+	if (!writer)
+		return -ENOMEM;
+	writer->session = session;
+	pthread_mutex_init(&writer->lock, NULL);
+	rh_cond_init(&writer->changed);
+	int rc = rh_thread_start(&writer->thread, work, writer);
+	writer->started = !rc;
+	if (rc) {
+		rh_checkpoint_writer_destroy(writer);
+		return rh_fail(rc, "cannot start the thread that writes checkpoints: %s", strerror(-rc));
+	}
+	*out = writer;
+	return 0;
+}
+
+void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer)
+{
+	if (!writer)
+		return;
+	pthread_mutex_lock(&writer->lock);
+	writer->ending = 1;
+	pthread_cond_broadcast(&writer->changed);
+	pthread_mutex_unlock(&writer->lock);
+	if (writer->started)
+		pthread_join(writer->thread, NULL);
+	checkpoint_job_free(&writer->job);
+	checkpoint_fixed_forget(&writer->fixed);
+	rh_log_forget(&writer->said);
+	pthread_cond_destroy(&writer->changed);
+	pthread_mutex_destroy(&writer->lock);
+	rh_free(writer);
+}
+
+/* The lock is held, and given away meanwhile. */
+static void wait_written(struct rh_checkpoint_writer *writer)
+{
+	while (writer->state == WRITING)
+		pthread_cond_wait(&writer->changed, &writer->lock);
+}
+
+int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
+                               const struct rh_trainer_state *trainer)
+{
+	RH_ASSERT(writer->state == IDLE); /* then the thread touches nothing */
+	int rc = checkpoint_job_make(writer->session, state, trainer, &writer->fixed, &writer->job);
+	if (rc)
+		return rc;
+	int stands_still = rh_store_options(writer->session->store)->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS);
+	writer->fault = (struct rh_fault){0};
+	if (!stands_still) {
+		writer->job.written = release;
+		writer->job.context = writer;
+		rh_updater_hold(writer->session->updater);
+	}
+	pthread_mutex_lock(&writer->lock);
+	writer->state = WRITING;
+	pthread_cond_broadcast(&writer->changed);
+	if (stands_still)
+		wait_written(writer);
+	pthread_mutex_unlock(&writer->lock);
+	return 0;
+}
+
+int rh_checkpoint_writer_collect(struct rh_checkpoint_writer *writer, enum rh_checkpoint_wait wait, int64_t *step, double *seconds)
+{
+	*step = -1;
+	*seconds = 0;
+	pthread_mutex_lock(&writer->lock);
+	if (wait == RH_CHECKPOINT_WAIT)
+		wait_written(writer);
+	int over = writer->state == WRITTEN;
+	writer->state = over ? IDLE : writer->state;
+	pthread_mutex_unlock(&writer->lock);
+	if (!over)
+		return 0;
+	*step = writer->job.step;
+	*seconds = writer->seconds;
+	checkpoint_job_free(&writer->job);
+	rh_log_say(&writer->said);
+	return rh_fault_get(&writer->fault);
+}

@@ -1,0 +1,27 @@
+/* Checkpoints written beside the training, by a thread of their own. Every trainable block is held (rh_updater_hold) until it has been
+ * written; then its next update may begin. What is on NVMe is written while training stands still: its cache has one user at a time.
+ *
+ * The files' bytes go to the page cache at first: blocks are released by then, and only the thread waits for the disk. */
+#ifndef RH_TRAIN_CHECKPOINT_WRITER_H
+#define RH_TRAIN_CHECKPOINT_WRITER_H
+
+#include "train/checkpoint.h"
+
+struct rh_checkpoint_writer;
+
+/* Borrows the session until it is destroyed. */
+int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_checkpoint_writer **out) RH_MUST;
+/* Lets what is being written become whole. NULL is legal. */
+void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer);
+
+/* Begins to write checkpoint-N; afterwards the oldest beyond save_total_limit go. All updates are finished (rh_updater_finish), and the
+ * checkpoint before has been collected. State and trainer may change when it returns. */
+int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
+                               const struct rh_trainer_state *trainer) RH_MUST;
+
+/* The end of what was begun: *step is its step, *seconds what it took, and the result is its own; *step -1: nothing was begun, or it is not
+ * over and `wait` is RH_CHECKPOINT_LOOK. */
+enum rh_checkpoint_wait { RH_CHECKPOINT_LOOK, RH_CHECKPOINT_WAIT };
+int rh_checkpoint_writer_collect(struct rh_checkpoint_writer *writer, enum rh_checkpoint_wait wait, int64_t *step, double *seconds) RH_MUST;
+
+#endif

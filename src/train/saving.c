@@ -1,0 +1,145 @@
+/* When a run saves, and what follows from a save that fails. A checkpoint is written beside the steps after it; training waits for it only
+ * where the run ends there, and where the next one is due before it is whole. */
+#include "train/training.h"
+
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/fault.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "train/disk_room.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* Others may fill a disk in mid-run, and make room again: no reason to throw away what was trained. */
+int saving_is_full(int rc)
+{
+	return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
+}
+
+/* Nor is something in a checkpoint's place that is not this program's. */
+static int is_passing(int rc)
+{
+	return saving_is_full(rc) || rc == -EEXIST || rc == -ENOTDIR;
+}
+
+/* Whoever wants a checkpoint now puts a file SAVE into output_dir; it goes when the checkpoint is there. */
+static char *save_path(const struct training *run)
+{
+	return rh_path_join(run->config->output_dir, "SAVE");
+}
+
+int saving_is_asked(struct training *run)
+{
+	char *path = run->saving.asked == SAVING_UNASKED ? save_path(run) : NULL;
+	if (path && rh_file_exists(path))
+		run->saving.asked = SAVING_ASKED;
+	rh_free(path);
+	return run->saving.asked == SAVING_ASKED;
+}
+
+static int answer(struct training *run, int64_t step)
+{
+	char *path = save_path(run);
+	rh_note("a checkpoint of step %" PRId64 " was asked for by the file SAVE", step); /* told before the file goes */
+	int rc = path ? rh_file_remove(path) : -ENOMEM;
+	rh_free(path);
+	run->saving.asked = SAVING_UNASKED;
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/* What the end of step `step`'s save means for the run. */
+static int judge(struct training *run, int64_t step, int rc)
+{
+	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
+	run->saving.count += !rc;
+	if (!is_passing(rc) || (run->stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
+		return rc;
+	if (step == steps || !run->save_every)
+		rh_note("warning: no checkpoint of step %" PRId64 ": %s", step, rh_error(rc));
+	else
+		rh_note("warning: no checkpoint of step %" PRId64 ": %s; going on, the next is tried at step %" PRId64, step, rh_error(rc),
+		        next < steps ? next : steps);
+	rh_error_clear();
+	return 0;
+}
+
+int saving_collect(struct training *run, enum rh_checkpoint_wait wait)
+{
+	int64_t step;
+	double seconds;
+	int rc = rh_checkpoint_writer_collect(run->saving.writer, wait, &step, &seconds);
+	if (step < 0)
+		return 0;
+	run->saving.seconds += seconds;
+	rc = judge(run, step, rc);
+	return !rc && run->saving.asked == SAVING_ANSWERED ? answer(run, step) : rc;
+}
+
+static int begin(struct training *run)
+{
+	run->trainer.global_step = run->state.step;
+	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
+	run->trainer.num_input_tokens_seen = run->state.tokens;
+	int rc = rh_disk_room_check_one(&run->session);
+	return rc ? rc : rh_checkpoint_writer_begin(run->saving.writer, &run->state, &run->trainer);
+}
+
+int saving_save(struct training *run, int asked)
+{
+	double start = rh_clock_seconds();
+	int ends = run->stopping || run->stopped_early || run->state.step == run->data.steps;
+	int rc = saving_collect(run, RH_CHECKPOINT_WAIT);
+	if (asked)
+		run->saving.asked = SAVING_ANSWERED;
+	if (!rc && (rc = begin(run))) {
+		rc = judge(run, run->state.step, rc);
+		return !rc && asked ? answer(run, run->state.step) : rc;
+	}
+	double begun = rh_clock_seconds();
+	run->saving.stood_still += begun - start;
+	if (!rc && ends)
+		rc = saving_collect(run, RH_CHECKPOINT_WAIT);
+	run->saving.end_seconds += rh_clock_seconds() - begun;
+	return rc;
+}
+
+/* What it still takes goes there, by its descriptor, wherever it is now. */
+int saving_without_directory(struct training *run)
+{
+	int rc = saving_save(run, 0);
+	if (!rc)
+		return rh_fail(-ENOENT,
+		               "output_dir: %s was renamed while this run wrote to it; stopped after step %" PRId64
+		               ", whose checkpoint is in the renamed directory",
+		               run->config->output_dir, run->state.step);
+	char line[RH_ERROR_LINE / 2];
+	snprintf(line, sizeof line, "%s", rh_error(rc));
+	return rh_fail(-ENOENT,
+	               "output_dir: %s was renamed or removed while this run wrote to it; stopped after step %" PRId64
+	               ", no checkpoint of it was written: %s",
+	               run->config->output_dir, run->state.step, line);
+}
+
+int saving_end(struct training *run, int rc)
+{
+	struct rh_fault first = {0};
+	rh_fault_keep(&first, rc);
+	rh_fault_keep(&first, saving_collect(run, RH_CHECKPOINT_WAIT));
+	return rh_fault_get(&first);
+}
+
+void saving_report(const struct training *run)
+{
+	const struct saving *saving = &run->saving;
+	double held = rh_updater_held_seconds(run->session.updater), stood = saving->stood_still + held;
+	int64_t steps = run->state.step - run->first_step;
+	double step_seconds = steps > 0 ? (rh_clock_seconds() - run->began) / (double)steps : 0;
+	if (!saving->count)
+		return;
+	rh_note("%" PRId64
+	        " checkpoint%s saved in %.2f s beside the training, which stood still for %.2f s (%.2f of a step for each)%s%.2f s",
+	        saving->count, saving->count == 1 ? "" : "s", saving->seconds, stood,
+	        step_seconds > 0 ? stood / step_seconds / (double)saving->count : 0, "; at its end it waited for ", saving->end_seconds);
+}
