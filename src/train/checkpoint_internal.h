@@ -15,8 +15,8 @@ int checkpoint_in(char path[PATH_MAX], const char *dir, const char *name) RH_MUS
 /* Where step N's is made, out of sight: dir/.checkpoint-N.tmp. */
 int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step) RH_MUST;
 
-/* Puts it there, whole and flushed as it must be, under its name, `path`; the one that had the name goes. A kill at any moment leaves one of
- * the two whole, under its name or where rh_checkpoint_put_back finds it. */
+/* Puts it there, whole and flushed as it must be, under its name, `path`; the one that had the name goes. A kill at any moment leaves one
+ * of the two whole, under its name or where rh_checkpoint_put_back finds it. */
 int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX]) RH_MUST;
 
 /* Removes the oldest beyond save_total_limit. Never those of steps `kept` and `best` (-1: none), even where a run that went on from an

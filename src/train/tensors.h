@@ -25,8 +25,8 @@ struct rh_tensor_list {
 	size_t count, capacity;
 };
 void rh_tensor_list_free(struct rh_tensor_list *list);
-/* Appends the weights of trainable blocks, of adapters, of all blocks, or the published copies of trainable blocks, named as the model names
- * them with `suffix` behind. */
+/* Appends the weights of trainable blocks, of adapters, of all blocks, or the published copies of trainable blocks, named as the model
+ * names them with `suffix` behind. */
 enum rh_tensor_scope { RH_TENSORS_TRAINABLE, RH_TENSORS_ADAPTERS, RH_TENSORS_ALL, RH_TENSORS_PUBLISHED };
 int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
                        const char *suffix) RH_MUST;

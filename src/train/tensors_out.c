@@ -154,7 +154,8 @@ static void turn_entry(const struct rh_tensor *tensor, struct rh_safetensors_ent
 }
 
 /* Takes the list; with room for `others` entries behind its own. */
-static int make_out(struct rh_tensor_list *list, int64_t others, const struct rh_model *model, struct rh_store *store, struct rh_tensors_out **out)
+static int make_out(struct rh_tensor_list *list, int64_t others, const struct rh_model *model, struct rh_store *store,
+                    struct rh_tensors_out **out)
 {
 	struct rh_tensors_out *made = rh_alloc(1, sizeof *made);
 	if (!made) {

@@ -49,8 +49,8 @@ static void train(const struct scratch *scratch, const struct kind *kind, const 
 	rh_config_free(&config);
 }
 
-/* What the run had promised after so many changes. A checkpoint is written beside the training; it is finished when the next one begins, and
- * at the end. */
+/* What the run had promised after so many changes. A checkpoint is written beside the training; it is finished when the next one begins,
+ * and at the end. */
 struct promise {
 	int step, result;
 };

@@ -23,7 +23,8 @@ build() { make -s CUDA=0 -j"$(nproc)" build/release/roundhouse "${programs[@]/#/
 # The first of the named programs that fails; empty: none does.
 finder() {
 	for program in "${programs[@]}"; do
-		timeout -k 5 "${RH_TIMEOUT:-120}" "build/release/tests/$program" >build/mutant.out 2>&1 || {
+		timeout -k 5 "${RH_TIMEOUT:-600}" "build/release/tests/$program" >build/mutant.out 2>&1 || {
+			[ $? -ge 124 ] && echo -n "no end, or ended by a signal, "
 			echo "$program: $(grep -m 1 '^\[  FAILED  \] [a-z_0-9A-Z]*$' build/mutant.out | cut -c14- || true)"
 			return
 		}
