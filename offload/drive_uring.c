@@ -66,6 +66,9 @@ static void prepare(const struct uring *uring, struct io_uring_sqe *sqe, struct 
 		sqe->flags |= IOSQE_FIXED_FILE;
 }
 
+/* What an entry becomes that the kernel did not take: its request is told of at once, and the entry may still go with a later one. */
+static struct rh_drive_request nothing;
+
 static int enter(struct uring *uring)
 {
 	int sent;
@@ -84,6 +87,10 @@ static void pump(struct uring *uring, struct drive_line *refused)
 		if (sqe) {
 			prepare(uring, sqe, request);
 			uring->broken = enter(uring);
+			if (uring->broken) {
+				io_uring_prep_nop(sqe);
+				io_uring_sqe_set_data(sqe, &nothing);
+			}
 		} else if (!uring->broken) {
 			uring->broken = -EIO; /* the ring is as deep as the queue: there is always an entry */
 		}
@@ -173,6 +180,8 @@ static void *reap(void *context)
 		io_uring_cqe_seen(&uring->ring, cqe);
 		if (!request)
 			break; /* close() says so */
+		if (request == &nothing)
+			continue;
 		pthread_mutex_lock(&uring->lock);
 		stand_late(uring, request);
 		int abandoned = uring->abandoned; /* then the request may be gone */
@@ -235,7 +244,7 @@ static void uring_close(struct rh_drive *drive, double seconds)
 	struct uring *uring = uring_of(drive);
 	pthread_mutex_lock(&uring->lock);
 	int idle = wait_idle(uring, seconds);
-	struct io_uring_sqe *sqe = idle && !uring->broken ? io_uring_get_sqe(&uring->ring) : NULL;
+	struct io_uring_sqe *sqe = idle ? io_uring_get_sqe(&uring->ring) : NULL; /* also where it broke: that may have passed */
 	if (sqe) {
 		io_uring_prep_nop(sqe);
 		io_uring_sqe_set_data(sqe, NULL);

@@ -308,6 +308,33 @@ static void test_a_checkpoint_that_has_no_room_is_not_begun(void **state)
 	scratch_close(&scratch);
 }
 
+/* A loss far above those before it is told of, once in 50 steps; the first steps, whose loss falls steeply, are no reason. */
+static void test_a_spike_of_the_loss_is_told_of(void **state)
+{
+	(void)state;
+	static const int spikes[] = {110, 120, 175}; /* the second is too near to the first */
+	struct scratch scratch;
+	make_good(&scratch);
+	FILE *rows = fopen(path_of("%s/rows.jsonl", scratch.dir), "w");
+	assert_non_null(rows);
+	for (int row = 1, next = 0; row <= 200; row++) {
+		int is_spike = next < 3 && row == spikes[next];
+		next += is_spike;
+		fprintf(rows, "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", is_spike ? "red " : "the cat ",
+		        is_spike ? "green blue three" : "sat here");
+	}
+	assert_int_equal(fclose(rows), 0);
+	struct ran ran = run_line(&scratch,
+	                          "train %s/run.yaml --per_device_train_batch_size 1 --train_sampling_strategy sequential --max_steps 200 "
+	                          "--lr_scheduler_type constant --learning_rate 3e-3 --save_strategy no --logging_steps 50",
+	                          scratch.dir);
+	if (ran.status || count_of(ran.err, "far above the") != 2 || !strstr(ran.err, "warning: step 110: the loss is ") ||
+	    !strstr(ran.err, "warning: step 175: the loss is "))
+		fail_msg("exit %d: %s", ran.status, ran.err);
+	run_free(&ran);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -319,6 +346,7 @@ int main(void)
 	        cmocka_unit_test(test_what_cannot_be_judged_is_refused),
 	        cmocka_unit_test(test_a_file_SAVE_asks_for_a_checkpoint),
 	        cmocka_unit_test(test_a_checkpoint_that_has_no_room_is_not_begun),
+	        cmocka_unit_test(test_a_spike_of_the_loss_is_told_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
