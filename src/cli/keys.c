@@ -22,6 +22,6 @@ int verb_keys(const struct rh_config *config)
 		return verb_print_json(json_pack("{s:s, s:s}", "link_identity", path, "certificate_hash", hash));
 	rh_note("%s: %s; keep it on this box", path, is_new ? "a new key" : "this box's key");
 	printf("%s\n", hash);
-	rh_note("Other boxes name this hash as link_peer.");
+	rh_note("The boxes beside this one name this hash as link_peer_above or link_peer_below.");
 	return 0;
 }

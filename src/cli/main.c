@@ -26,6 +26,7 @@ static const struct {
         {"chat", "a conversation with a model, with or without an adapter, in the terminal", verb_chat},
         {"merge", "an adapter merged into its model: a Hugging Face directory or a GGUF file", verb_merge},
         {"export", "a model, or an adapter alone, as a GGUF file that llama.cpp reads", verb_export},
+        {"join", "one model out of the parts that several boxes have trained", verb_join},
         {"doctor", "measure this machine, say what is wrong with it, save it as a hardware profile", verb_doctor},
         {"keys", "make this box's key for links to other boxes, and print the hash by which they know it", verb_keys},
 };

@@ -15,6 +15,7 @@ int verb_chat(const struct rh_config *config) RH_MUST;
 int verb_merge(const struct rh_config *config) RH_MUST;
 int verb_export(const struct rh_config *config) RH_MUST;
 int verb_inspect(const struct rh_config *config) RH_MUST;
+int verb_join(const struct rh_config *config) RH_MUST;
 int verb_keys(const struct rh_config *config) RH_MUST;
 int verb_doctor(const struct rh_config *config) RH_MUST;
 

@@ -124,9 +124,10 @@ void rh_config_free(struct rh_config *config)
 		memcpy(&owned, (char *)draft + key->offset, sizeof owned);
 		rh_free(owned);
 	}
-	struct rh_list *const lists[] = {&config->lora_target_modules, &config->nvme_dirs,    &config->train_file,
-	                                 &config->validation_file,     &config->data_columns, &config->data_weights,
-	                                 &config->rope_scaling,        &config->box_cuts,     &config->lora_target_parameters};
+	struct rh_list *const lists[] = {
+	        &config->lora_target_modules,    &config->nvme_dirs,    &config->train_file,   &config->validation_file,
+	        &config->data_columns,           &config->data_weights, &config->rope_scaling, &config->box_cuts,
+	        &config->lora_target_parameters, &config->parts};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		config_list_free(lists[i]);
 	*config = (struct rh_config){0};

@@ -121,6 +121,7 @@ struct rh_config {
 	enum rh_mode mode;
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
+	struct rh_list parts;                    /* join: directories */
 	char *link_identity;                     /* this box's key file */
 	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
 	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */

@@ -37,6 +37,7 @@ static const struct {
         {VERB_EXPORT, "Needs model_name_or_path, and outfile (a .gguf) or output_dir. With adapter_name_or_path it writes that adapter "
                       "alone, as a GGUF\n"
                       "file for llama.cpp's --lora.\n"},
+        {VERB_JOIN, "Needs parts and output_dir.\n"},
         {VERB_DOCTOR, "Needs no configuration: it measures the device and the drives named below.\n"},
         {VERB_KEYS, "Needs no configuration. A key that is there already stays, and its hash is printed.\n"},
 };

@@ -50,7 +50,7 @@ const struct config_key config_keys[] = {
 	    .help = "faults of the data in spite of which train goes on (more than 1 row in 100 stops it; inspect shows them)"),
 	KEY(KEY_REAL, eval_split, VERB_DATA, .most = 1, .bounds = BOUND_ABOVE_LEAST | BOUND_BELOW_MOST,
 	    .help = "share of train_file held out for evaluation"),
-	KEY(KEY_STRING, output_dir, VERB_RUNS | VERB_WRITES, .own = 1, .help = "directory that the run writes to"),
+	KEY(KEY_STRING, output_dir, VERB_RUNS | VERB_WRITES | VERB_JOIN, .own = 1, .help = "directory that the run writes to"),
 
 	KEY(KEY_STRING, chat_template, VERB_DATA | VERB_SPEAKS, .heading = "Text to tokens",
 	    .help = "a built-in chat template's name, or a file of Jinja text (or .json that holds chat_template); none: prompts as they "
@@ -223,6 +223,7 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .own = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: even shares"),
+	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .own = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .own = 1, .help = "where the box after this one is, likewise"),
@@ -344,7 +345,7 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 unsigned config_verb_bit(const char *verb)
 {
 	static const char *const names[] = {"train", "plan",    "doctor", "generate", "eval",
-	                                    "keys",  "inspect", "chat",   "merge",    "export"}; /* in the order of the bits */
+	                                    "keys",  "inspect", "chat",   "merge",    "export", "join"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

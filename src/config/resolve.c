@@ -274,6 +274,8 @@ static int check_required(struct resolving *r)
 	        {VERB_TRAIN | VERB_PLAN, "model_name_or_path", "config_name"},
 	        {VERB_SPEAKS | VERB_EVAL | VERB_WRITES, "model_name_or_path", NULL},
 	        {VERB_MERGE, "adapter_name_or_path", NULL},
+        {VERB_JOIN, "parts", NULL},
+        {VERB_JOIN, "output_dir", NULL},
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", "prompt_file"},

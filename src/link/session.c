@@ -56,6 +56,11 @@ static void send_again(struct session *session, int64_t now_ns)
 	session->progress_ns = now_ns;
 }
 
+int session_is_unused(const struct session *session)
+{
+	return !session->out.done && !session->out.offset && !session->in.done && !session->in.offset;
+}
+
 void session_rewind(struct session *session, int64_t now_ns)
 {
 	send_again(session, now_ns);

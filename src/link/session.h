@@ -54,6 +54,8 @@ void session_close(struct session *session);
 int session_send(struct session *session, uint64_t tag, const void *bytes, int64_t size) RH_MUST;
 int session_receive(struct session *session, uint64_t tag, void *bytes, int64_t size) RH_MUST;
 
+/* Has no byte of a message come or been acknowledged? */
+int session_is_unused(const struct session *session);
 /* A connection begins: all that is unacknowledged is sent again, and the peer learns what has arrived. */
 void session_rewind(struct session *session, int64_t now_ns);
 /* 1: *out is the next frame, whose payload is borrowed until the message is done; 0: nothing to say before session_deadline. */

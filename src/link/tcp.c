@@ -194,7 +194,8 @@ static int broken(struct tcp_link *link)
 static int promote(struct tcp_link *link)
 {
 	pthread_mutex_lock(&link->lock);
-	int is_same = !link->session.peer || link->session.peer == link->greets.peer;
+	/* another process there is no matter while nothing has passed: both may be meeting anew */
+	int is_same = link->session.peer == link->greets.peer || session_is_unused(&link->session);
 	if (is_same) {
 		link->session.peer = link->greets.peer;
 		session_rewind(&link->session, rh_clock_ns());

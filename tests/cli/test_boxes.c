@@ -63,14 +63,38 @@ static void write_config(const struct scratch *scratch, const char *keys, int bo
 	write_text(path_of("%s/run%d.yaml", scratch->dir, box), text);
 }
 
-static void run_boxes(const struct scratch *scratch, const char *keys, int boxes)
+/* Keys of the boxes, made by the program: what each box writes into its configuration is in secret[box - 1]. */
+static void make_keys(const struct scratch *scratch, int boxes, char secret[BOXES_MOST][512])
 {
+	char hash[BOXES_MOST][80];
+	for (int k = 0; k < boxes; k++) {
+		struct ran ran = run_line(scratch, "keys --link_identity %s/box%d.pem", scratch->dir, k + 1);
+		assert_int_equal(ran.status, 0);
+		snprintf(hash[k], sizeof hash[k], "%.64s", ran.out);
+		run_free(&ran);
+	}
+	for (int k = 0; k < boxes; k++) {
+		int used = snprintf(secret[k], 512, "link_identity: %s/box%d.pem\n", scratch->dir, k + 1);
+		if (k)
+			used += snprintf(secret[k] + used, 512 - (size_t)used, "link_peer_below: \"%s\"\n", hash[k - 1]);
+		if (k + 1 < boxes)
+			snprintf(secret[k] + used, 512 - (size_t)used, "link_peer_above: \"%s\"\n", hash[k + 1]);
+	}
+}
+
+static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, int encrypts)
+{
+	char secret[BOXES_MOST][512] = {0};
+	if (encrypts)
+		make_keys(scratch, boxes, secret);
 	struct ran ran[BOXES_MOST];
 	int port[BOXES_MOST];
 	for (int k = 0; k + 1 < boxes; k++)
 		port[k] = free_port();
 	for (int k = 1; k <= boxes; k++) {
-		write_config(scratch, keys, boxes, k, port);
+		char all[1024];
+		snprintf(all, sizeof all, "%s%s", keys, secret[k - 1]);
+		write_config(scratch, all, boxes, k, port);
 		run_start(scratch, path_of("train %s/run%d.yaml", scratch->dir, k), 0, &ran[k - 1]);
 	}
 	for (int k = 0; k < boxes; k++)
@@ -126,6 +150,37 @@ static void check_metrics(const struct scratch *scratch, int box)
 	assert_true(lines >= 6);
 	fclose(file[0]);
 	fclose(file[1]);
+}
+
+/* The parts put together are the one box's model. */
+static void check_joined(const struct scratch *scratch, int boxes)
+{
+	const char *parts = path_of("%s/out1,%s/out2%s%s%s", scratch->dir, scratch->dir, boxes > 2 ? "," : "",
+	                            boxes > 2 ? scratch->dir : "", boxes > 2 ? "/out3" : "");
+	struct ran ran = run_line(scratch, "join --parts %s --output_dir %s/joined", parts, scratch->dir);
+	if (ran.status)
+		print_error("%s\n", ran.err);
+	assert_int_equal(ran.status, 0);
+	run_free(&ran);
+	struct rh_safetensors *whole, *joined;
+	check_ok(rh_safetensors_open(path_of("%s/out0/model.safetensors", scratch->dir), &whole));
+	check_ok(rh_safetensors_open(path_of("%s/joined/model.safetensors", scratch->dir), &joined));
+	assert_int_equal(rh_safetensors_count(joined), rh_safetensors_count(whole));
+	for (int64_t i = 0; i < rh_safetensors_count(joined); i++) {
+		const struct rh_safetensor *tensor = rh_safetensors_at(joined, i), *same = rh_safetensors_find(whole, tensor->name);
+		assert_non_null(same);
+		assert_memory_equal(tensor_bytes(joined, tensor), tensor_bytes(whole, same), (size_t)same->bytes);
+	}
+	rh_safetensors_close(whole);
+	rh_safetensors_close(joined);
+	assert_true(same_file(path_of("%s/out0/config.json", scratch->dir), path_of("%s/joined/config.json", scratch->dir)));
+	assert_true(same_file(path_of("%s/out0/tokenizer.json", scratch->dir), path_of("%s/joined/tokenizer.json", scratch->dir)));
+	check_ok(rh_dir_remove(path_of("%s/joined", scratch->dir)));
+	ran = run_line(scratch, "join --parts %s/out1 --output_dir %s/joined", scratch->dir, scratch->dir);
+	assert_int_equal(ran.status, 1);
+	assert_non_null(strstr(ran.err, "give all boxes' directories"));
+	assert_false(rh_dir_exists(path_of("%s/joined", scratch->dir)));
+	run_free(&ran);
 }
 
 /* Keys of a run that saves every second step. */
@@ -195,8 +250,10 @@ static void check_runs(const char *keys, int adapters)
 	assert_int_equal(alone.status, 0);
 	run_free(&alone);
 	for (int boxes = 2; boxes <= BOXES_MOST; boxes++) {
-		run_boxes(&scratch, keys, boxes);
+		run_boxes(&scratch, keys, boxes, adapters);
 		check_weights(&scratch, file, adapters ? 1 : boxes); /* box 1 has the adapter in one piece */
+		if (!adapters)
+			check_joined(&scratch, boxes);
 		for (int k = 1; k <= boxes; k++) {
 			check_metrics(&scratch, k);
 			check_ok(rh_dir_remove(path_of("%s/out%d", scratch.dir, k)));
@@ -223,8 +280,15 @@ static void test_adapters(void **state)
 	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", 1);
 }
 
+/* Boxes that wait for one another for ever fail, in place of the whole test. */
+static void limit_time(void)
+{
+	alarm(120);
+}
+
 int main(void)
 {
+	run_prepare = limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_all_weights),
 	        cmocka_unit_test(test_all_weights_without_clipping),

@@ -43,6 +43,7 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                                    {&x.data_weights, &y.data_weights},
 	                                    {&x.rope_scaling, &y.rope_scaling},
 	                                    {&x.box_cuts, &y.box_cuts},
+	                                    {&x.parts, &y.parts},
 	                                    {&x.lora_target_parameters, &y.lora_target_parameters}};
 	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
 		assert_int_equal(lists[l][0]->count, lists[l][1]->count);
