@@ -58,7 +58,7 @@ static int find_text(const char *named, const char *own, struct rh_chat_template
 			own = chat_text[i].text;
 		}
 	if (!named)
-		chat->name = "the model's own";
+		chat->name = "of the model";
 	if (chat->name)
 		return (chat->text = rh_strdup(own)) ? 0 : -ENOMEM;
 	chat->name = named;

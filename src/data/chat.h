@@ -16,7 +16,7 @@ struct rh_chat_template;
  * may be NULL too: then -EINVAL lists the names. `named` is borrowed until the template is closed. */
 int rh_chat_template_open(const char *named, const char *own, struct rh_chat_template **out) RH_MUST;
 void rh_chat_template_close(struct rh_chat_template *chat);
-/* The built-in's name, the file's path, or "the model's own": static, or `named`. */
+/* The built-in's name, the file's path, or "of the model": static, or `named`. */
 const char *rh_chat_template_name(const struct rh_chat_template *chat);
 const char *rh_chat_template_text(const struct rh_chat_template *chat);
 /* `chat_template: none`: a prompt as it stands. No template is named so. */

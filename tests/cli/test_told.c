@@ -179,16 +179,16 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	struct ran ran = run_line(&scratch, "train %s/run.yaml", scratch.dir);
 	assert_int_equal(ran.status, 0);
 	assert_non_null(
-	        strstr(ran.err, "conversations go through chat template the model's own (every token is trained, also the user's; "));
+	        strstr(ran.err, "conversations go through chat template of the model (every token is trained, also the user's; "));
 	run_free(&ran);
 	ran = run_line(&scratch, "eval --model_name_or_path %s/out --validation_file %s/rows.jsonl --max_length 64 --assistant_only_loss",
 	               scratch.dir, scratch.dir);
 	assert_int_equal(ran.status, 0);
-	assert_non_null(strstr(ran.err, "conversations go through chat template the model's own\n"));
+	assert_non_null(strstr(ran.err, "conversations go through chat template of the model\n"));
 	run_free(&ran);
 	/* a model trained here on conversations is prompted with their template by itself */
 	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the",
-	     "prompt put through chat template the model's own, as in training (chat_template: none for raw text)");
+	     "prompt put through chat template of the model, as in training (chat_template: none for raw text)");
 	SAYS(&scratch, "generate --model_name_or_path @/out --max_new_tokens 2 --prompt the --chat_template none", "!template");
 	/* the template trained with goes with the model: in place of another, wherever that stood */
 	const char *const jinja = "src/data/templates/chatml.jinja";
@@ -216,7 +216,7 @@ static void test_the_chat_template_in_use_is_named(void **state)
 	}
 	SAYS(&scratch, "train @/run.yaml --output_dir @/full --chat_template chatml", "in place of the base's");
 	SAYS(&scratch, "eval --model_name_or_path @/full --validation_file @/rows.jsonl --max_length 64",
-	     "conversations go through chat template the model's own");
+	     "conversations go through chat template of the model");
 	scratch_close(&scratch);
 }
 

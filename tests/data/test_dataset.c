@@ -196,7 +196,7 @@ static void test_content_takes_the_form_that_the_template_reads(void **state)
 	assert_int_equal(lists.tokens, strings.tokens);
 	assert_memory_equal(lists.ids, strings.ids, (size_t)lists.tokens * sizeof *lists.ids);
 	assert_memory_equal(lists.trained, strings.trained, (size_t)lists.tokens);
-	assert_string_equal(lists.chat_template, "the model's own");
+	assert_string_equal(lists.chat_template, "of the model");
 	rh_dataset_free(&strings);
 	rh_dataset_free(&lists);
 }
