@@ -14,14 +14,16 @@ struct data_encoder {
 	const struct rh_config *config;
 	const struct rh_tokenizer *tokenizer;
 	struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
-	int is_chat_checked;                 /* a conversation asked, and its tokens are there */
-	const char *eos;                     /* text appended, NULL: none */
+	int is_chat_checked;           /* a conversation asked, and its tokens are there */
+	const char *eos;               /* text appended, NULL: none */
 	struct rh_ids ids;
 	uint8_t *trained; /* (ids.count) */
 	size_t trained_capacity;
 	enum data_kind kind; /* of the row */
 	int is_masked;       /* only a part counts: an answer */
 	int is_prefix_mismatch;
+	size_t most;           /* ids that are wanted of the row, its first; 0: all */
+	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
 	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
 	/* scratch */

@@ -55,9 +55,10 @@ static int find_template(struct data_encoder *encoder, const char *where)
 }
 
 /* Encodes text[first, end) at the end of `ids`. */
-static int encode(const struct data_encoder *encoder, size_t first, size_t end, enum rh_tokens mode, const char *where, struct rh_ids *ids)
+static int encode(struct data_encoder *encoder, size_t first, size_t end, enum rh_tokens mode, const char *where, struct rh_ids *ids)
 {
-	int rc = rh_tokenizer_encode(encoder->tokenizer, encoder->text.bytes + first, end - first, mode, ids);
+	int rc = rh_tokenizer_encode_first(encoder->tokenizer, encoder->text.bytes + first, end - first, mode, encoder->most, ids,
+	                                   &encoder->is_cut);
 	return rc ? rh_fail_in(rc, "%s", where) : 0;
 }
 
@@ -76,6 +77,7 @@ static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const
 /* How many tokens the text's first `bytes` make, and how many of these are the first of the whole's; where not all, that is counted. */
 static int count_prefix(struct data_encoder *encoder, size_t bytes, enum rh_tokens mode, const char *where, size_t *tokens, size_t *common)
 {
+	int was_cut = encoder->is_cut;
 	encoder->part.count = 0;
 	int rc = encode(encoder, 0, bytes, mode, where, &encoder->part);
 	if (rc)
@@ -84,8 +86,9 @@ static int count_prefix(struct data_encoder *encoder, size_t bytes, enum rh_toke
 	*tokens = count < whole ? count : whole;
 	for (*common = 0; *common < *tokens && encoder->part.id[*common] == encoder->ids.id[*common];)
 		++*common;
-	if (*common < count)
+	if (*common < (encoder->is_cut ? *tokens : count))
 		encoder->is_prefix_mismatch = 1;
+	encoder->is_cut |= was_cut;
 	return 0;
 }
 
@@ -421,6 +424,13 @@ static int encode_completion_chat(struct data_encoder *encoder, const json_t *ro
 	return rc;
 }
 
+/* Ids of a plain row that anybody looks at: what lies beyond max_length is cut off. */
+static size_t wanted_ids(const struct rh_config *config)
+{
+	int is_split = config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT;
+	return is_split ? 0 : (size_t)config->max_length + 1;
+}
+
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where)
 {
 	encoder->text.length = 0;
@@ -428,6 +438,8 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->is_masked = encoder->is_prefix_mismatch = encoder->lacks_end = 0;
 	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;
+	encoder->is_cut = 0;
+	encoder->most = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
 	if (kind == DATA_TEXT)
 		return encode_text(encoder, row, where);
 	if (kind == DATA_COMPLETION)

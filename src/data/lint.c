@@ -78,7 +78,8 @@ void data_hashes_free(struct data_hashes *hashes)
 
 uint64_t data_hash_row(const struct data_encoder *encoder)
 {
-	uint64_t hash = XXH3_64bits(encoder->ids.id, encoder->ids.count * sizeof *encoder->ids.id);
+	uint64_t hash = encoder->is_cut ? XXH3_64bits(encoder->text.bytes, encoder->text.length)
+	                                : XXH3_64bits(encoder->ids.id, encoder->ids.count * sizeof *encoder->ids.id);
 	return hash ? hash : 1;
 }
 

@@ -272,6 +272,7 @@ static size_t walk(const char *text, size_t at, size_t letters)
 int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, struct spans *out)
 {
 	out->count = 0;
+	out->is_cut = 0;
 	if (!bytes)
 		return add_span(out, 0, 0, 0);
 	size_t letters = 0;
@@ -279,6 +280,10 @@ int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch,
 	size_t from = 0, ended = SIZE_MAX; /* letters: where to look on, and where the last match ended */
 	size_t done = 0, done_bytes = 0;   /* covered so far */
 	while (!rc && from <= letters) {
+		if (out->most && out->count >= out->most) {
+			out->is_cut = 1;
+			return 0;
+		}
 		int found = match(pattern, scratch, letters, from);
 		if (found <= 0) {
 			rc = found;

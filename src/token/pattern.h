@@ -27,6 +27,8 @@ struct span {
 struct spans {
 	struct span *span;
 	size_t count, capacity;
+	size_t most; /* stop a search at so many, 0: never */
+	int is_cut;  /* it stopped: the last one may lack its neighbours */
 };
 
 /* What one thread needs to match; zero to begin with. */

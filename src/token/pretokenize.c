@@ -58,6 +58,8 @@ static int cut(const struct spans *spans, enum pre_behaviour behaviour, int inve
 			next += !delimiter && next < spans->count && spans->span[next].match != invert;
 		else if (behaviour == PRE_WITH_NEXT)
 			next += delimiter && next < spans->count && spans->span[next].match == invert;
+		if (spans->is_cut && next == spans->count)
+			break; /* what would follow might join it */
 		size_t first = spans->span[i].first, end = spans->span[next - 1].end;
 		if (behaviour != PRE_REMOVED || !delimiter)
 			rc = pieces_add(out, text + first, end - first, -1, piece_leading(leading, first, end));
@@ -82,7 +84,12 @@ static int find_characters(struct spans *spans, const char *text, size_t bytes, 
 	size_t done = 0;
 	int rc = 0;
 	spans->count = 0;
+	spans->is_cut = 0;
 	for (size_t i = 0; i < bytes && !rc;) {
+		if (spans->most && spans->count >= spans->most) {
+			spans->is_cut = 1;
+			return 0;
+		}
 		uint32_t point;
 		size_t length = utf8_next(text + i, &point);
 		if (wanted ? point == wanted : unicode_is_numeric(point)) {
@@ -165,18 +172,24 @@ static int run_step(const struct pre_step *step, struct pre_scratch *scratch, co
 	return run_metaspace(step, scratch, text, bytes, leading, out);
 }
 
-int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, struct pieces *pieces, struct pieces *other)
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, size_t most, struct pieces *pieces, struct pieces *other,
+                int *is_cut)
 {
 	int rc = 0;
+	scratch->spans.most = most ? 2 * most + 2 : 0; /* what matched and what lies between */
+	scratch->spans.is_cut = *is_cut = 0;
 	for (size_t s = 0; s < steps->count && !rc; s++) {
+		int ends = 0;
 		pieces_clear(other);
-		for (size_t i = 0; i < pieces->count && !rc; i++) {
+		for (size_t i = 0; i < pieces->count && !rc && !ends; i++) {
 			const struct piece *piece = &pieces->piece[i];
 			const char *text = pieces->text.bytes + piece->first;
 			if (piece->id >= 0)
 				rc = pieces_add(other, text, piece->end - piece->first, piece->id, 0);
 			else
 				rc = run_step(&steps->step[s], scratch, text, piece->end - piece->first, piece->leading, other);
+			ends = scratch->spans.is_cut || (most && other->count >= most && i + 1 < pieces->count);
+			*is_cut |= ends;
 		}
 		struct pieces done = *other;
 		*other = *pieces;

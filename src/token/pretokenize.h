@@ -40,8 +40,10 @@ struct pre_scratch {
 };
 void pre_scratch_free(struct pre_scratch *scratch);
 
-/* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. */
-int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, struct pieces *pieces, struct pieces *other) RH_MUST;
+/* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. `most`: about so many
+ * pieces are wanted, the first of them (0: all); *is_cut: there are more. */
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, size_t most, struct pieces *pieces, struct pieces *other,
+                int *is_cut) RH_MUST;
 
 /* The byte that a character of GPT-2's alphabet stands for; -1: for none. */
 int point_to_byte(uint32_t point);

@@ -116,7 +116,9 @@ static int normalize_pieces(const struct rh_tokenizer *t, struct encoding *e)
 	return rc;
 }
 
-static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const char *text, size_t bytes, struct rh_ids *out)
+/* `most`: so many pieces at most, 0: all; *is_cut: there are more. */
+static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const char *text, size_t bytes, size_t most, struct rh_ids *out,
+                       int *is_cut)
 {
 	uint32_t point;
 	size_t leading = bytes ? utf8_next(text, &point) : 0;
@@ -124,7 +126,7 @@ static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const c
 	if (!rc)
 		rc = normalize_pieces(t, e);
 	if (!rc)
-		rc = pretokenize(&t->pre, &e->pre, &e->b, &e->a);
+		rc = pretokenize(&t->pre, &e->pre, most, &e->b, &e->a, is_cut);
 	for (size_t i = 0; i < e->b.count && !rc; i++) {
 		const struct piece *piece = &e->b.piece[i];
 		if (piece->id >= 0)
@@ -135,14 +137,14 @@ static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const c
 	return rc;
 }
 
-int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+static int encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
+                  struct rh_ids *out, int *is_cut)
 {
-	if (bytes && !utf8_valid(text, bytes))
-		return rh_fail(-EINVAL, "a text of %zu bytes is not UTF-8", bytes);
 	struct encoding encoding = {0};
 	size_t before = out->count, parts = mode == RH_TOKENS_WITH_SPECIAL ? tokenizer->template.count : 0;
 	int rc = 0;
-	for (size_t i = 0; i < (parts ? parts : 1) && !rc; i++) {
+	*is_cut = 0;
+	for (size_t i = 0; i < (parts ? parts : 1) && !rc && !*is_cut; i++) {
 		int32_t part = parts ? tokenizer->template.id[i] : TEMPLATE_TEXT;
 		if (part != TEMPLATE_TEXT) {
 			rc = ids_add(out, part);
@@ -150,11 +152,32 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 		}
 		pieces_clear(&encoding.a);
 		pieces_clear(&encoding.b);
-		rc = encode_text(tokenizer, &encoding, text, bytes, out);
+		rc = encode_text(tokenizer, &encoding, text, bytes, most, out, is_cut);
 	}
 	encoding_free(&encoding);
 	if (rc)
 		out->count = before;
+	return rc;
+}
+
+int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+{
+	int is_cut;
+	return rh_tokenizer_encode_first(tokenizer, text, bytes, mode, 0, out, &is_cut);
+}
+
+int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
+                              struct rh_ids *out, int *is_cut)
+{
+	size_t before = out->count;
+	if (bytes && !utf8_valid(text, bytes))
+		return rh_fail(-EINVAL, "a text of %zu bytes is not UTF-8", bytes);
+	int rc = encode(tokenizer, text, bytes, mode, most, out, is_cut);
+	for (size_t pieces = most; !rc && *is_cut && out->count - before < most;) { /* pieces without a token */
+		out->count = before;
+		pieces *= 4;
+		rc = encode(tokenizer, text, bytes, mode, pieces, out, is_cut);
+	}
 	return rc;
 }
 

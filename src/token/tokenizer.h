@@ -53,6 +53,11 @@ enum rh_tokens { RH_TOKENS_PLAIN, RH_TOKENS_WITH_SPECIAL };
 int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode,
                         struct rh_ids *out) RH_MUST;
 
+/* The first of these ids: at least `most` of them where the text has so many, perhaps some more; 0: all. *is_cut: the text has
+ * further ones. Takes memory for so many words, not for all of the text's. */
+int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
+                              struct rh_ids *out, int *is_cut) RH_MUST;
+
 /* Appends the text of `ids`. Ids that are not in the vocabulary are -EINVAL. */
 enum rh_specials { RH_SPECIALS_KEEP, RH_SPECIALS_SKIP };
 int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids, size_t count, enum rh_specials specials,

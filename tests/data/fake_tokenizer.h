@@ -43,10 +43,13 @@ static int fake_push(struct rh_ids *ids, int32_t id)
 	return rc;
 }
 
-int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
+                              struct rh_ids *out, int *is_cut)
 {
+	size_t before = out->count;
 	int rc = tokenizer->adds_bos && mode == RH_TOKENS_WITH_SPECIAL ? fake_push(out, FAKE_BOS) : 0;
-	for (size_t at = 0; !rc && at < bytes;) {
+	*is_cut = 0;
+	for (size_t at = 0; !rc && !*is_cut && at < bytes;) {
 		size_t taken = 1;
 		int32_t id = (unsigned char)text[at];
 		if (at + 1 < bytes && !memcmp(text + at, "\n\n", 2)) {
@@ -61,8 +64,15 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 			}
 		rc = fake_push(out, id);
 		at += taken;
+		*is_cut = most && out->count - before >= most && at < bytes;
 	}
 	return rc;
+}
+
+int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
+{
+	int is_cut;
+	return rh_tokenizer_encode_first(tokenizer, text, bytes, mode, 0, out, &is_cut);
 }
 
 int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)

@@ -31,6 +31,19 @@ static int next_string(const struct corpus *corpus, size_t *at, const char **tex
 	return 1;
 }
 
+/* The first ids alone, as many as a number drawn from the ids says, are the first of all. */
+static void check_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, const struct rh_ids *all, uint32_t drawn)
+{
+	struct rh_ids ids = {0};
+	size_t most = 1 + drawn % (all->count + 2);
+	int is_cut;
+	check_ok(rh_tokenizer_encode_first(tokenizer, text, bytes, RH_TOKENS_WITH_SPECIAL, most, &ids, &is_cut));
+	if (ids.count > all->count || ids.count < (most < all->count ? most : all->count) || (ids.count < all->count && !is_cut) ||
+	    (ids.count && memcmp(ids.id, all->id, ids.count * sizeof *ids.id)))
+		fail_msg("the first %zu of %zu ids differ, or are %zu: '%.*s'", most, all->count, ids.count, (int)bytes, text);
+	rh_ids_free(&ids);
+}
+
 /* The two figures of token_reference.py. */
 static void figures(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, uint32_t out[2])
 {
@@ -38,6 +51,7 @@ static void figures(const struct rh_tokenizer *tokenizer, const char *text, size
 	struct rh_text decoded = {0};
 	check_ok(rh_tokenizer_encode(tokenizer, text, bytes, RH_TOKENS_WITH_SPECIAL, &ids));
 	out[0] = crc32_of(0, ids.id, ids.count * sizeof *ids.id);
+	check_first(tokenizer, text, bytes, &ids, out[0]);
 	check_ok(rh_tokenizer_decode(tokenizer, ids.id, ids.count, RH_SPECIALS_KEEP, &decoded));
 	check_ok(rh_text_append(&decoded, "\xff", 1));
 	check_ok(rh_tokenizer_decode(tokenizer, ids.id, ids.count, RH_SPECIALS_SKIP, &decoded));
