@@ -147,10 +147,11 @@ RH_DEVICE void pass_add_queries(const struct pass<D> *own, const rh_bf16 *ds, co
 			if (row >= t.lq)
 				continue;
 			int64_t col = (int64_t)own->head * D + quarter.col + n * 16 + lane % 4 * 4;
-			rh_vec<float> sum = rh_load16_fresh(attention_at<float>(a.space, t.q0 + row, col));
+			float sum[4];
+			rh_load16_fresh(sum, attention_at<float>(a.space, t.q0 + row, col));
 			RH_UNROLL
 			for (int e = 0; e < 4; e++)
-				d[2 * n + e / 2][2 * half + e % 2] = sum.v[e];
+				d[2 * n + e / 2][2 * half + e % 2] = sum[e];
 		}
 	}
 	constexpr int folds = D % 64 == 0; /* the quarter's column passes the permutation of chunks by */

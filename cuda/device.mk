@@ -105,7 +105,7 @@ $(CUDA12)/bin/ptxas: bench/gpu/cuda12.sh
 $(B)/cuda12/%.cu.o: %.cu $(CUDA12)/bin/ptxas
 	@mkdir -p $(@D)
 	@echo "clang++ $< (cuda 12)"; clang++-19 -x cuda --cuda-path=$(CUDA12) $(addprefix --cuda-gpu-arch=sm_,80 89 90) --no-cuda-include-ptx=all -std=c++17 -O3 \
-		-Isrc -I. -D_GNU_SOURCE -Wall -Wextra -Wno-unknown-cuda-version -Wno-missing-field-initializers -Wno-unused-function -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+		-isystem $(CUDA12)/include -Isrc -I. -D_GNU_SOURCE -Wall -Wextra -Wno-unknown-cuda-version -Wno-missing-field-initializers -Wno-unused-function -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(B)/cuda12/%.c.o: %.c $(CUDA12)/bin/ptxas
 	@mkdir -p $(@D)
 	@echo "cc $< (cuda 12)"; $(CC) $(ALL_CFLAGS) -isystem $(CUDA12)/include -c -o $@ $<

@@ -252,6 +252,12 @@ RH_DEVICE void rh_release(int *counter, int value)
 		asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+/* 16 bytes past the SM's own cache, which does not see what other blocks write. */
+RH_DEVICE void rh_load16_fresh(float (&out)[4], const float *at)
+{
+	asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3]) : "l"(at));
+}
+
 RH_DEVICE void rh_await(const int *counter, int value)
 {
 	int seen = value;
@@ -317,18 +323,6 @@ template <typename T> RH_DEVICE void rh_store16(T *at, const rh_vec<T> &value)
 {
 	RH_CHECK_ALIGNED(at);
 	*reinterpret_cast<rh_vec<T> *>(at) = value;
-}
-
-/* The same past the SM's own cache, which does not see what other blocks write. */
-RH_DEVICE rh_vec<float> rh_load16_fresh(const float *at)
-{
-	RH_CHECK_ALIGNED(at);
-#ifdef RH_CUDA_EMULATED
-	return rh_load16(at);
-#else
-	float4 got = __ldcg(reinterpret_cast<const float4 *>(at));
-	return {{got.x, got.y, got.z, got.w}};
-#endif
 }
 
 /* Two 16-bit elements as mma takes them, `low` in the low half. */

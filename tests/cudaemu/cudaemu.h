@@ -68,7 +68,7 @@ void cudaemu_barrier(const char *file, int line);
 void cudaemu_check_aligned(const void *at, const char *file, int line);
 void *cudaemu_shared(const char *key, const char *name, size_t bytes);
 void *cudaemu_dynamic(const char *key, const char *name, size_t offset, size_t bytes);
-extern "C" void cuda_count_launch(void); /* cuda/launch.c */
+extern "C" void cuda_count_launch(void);              /* cuda/launch.c */
 void *cudaemu_keep(const void *launch, size_t bytes); /* a copy, by malloc */
 void cudaemu_run(const char *signature, dim3 grid, dim3 block, size_t dynamic_bytes, void (*body)(void *), void *argument);
 
@@ -188,6 +188,12 @@ RH_DEVICE float rh_exp2(float x)
 int rh_draw(int *counter);
 void rh_release(int *counter, int value);
 void rh_await(const int *counter, int value);
+
+RH_DEVICE void rh_load16_fresh(float (&out)[4], const float *at)
+{
+	RH_CHECK_ALIGNED(at);
+	memcpy(out, at, sizeof out);
+}
 
 RH_DEVICE uint32_t rh_float_bits(float x)
 {
