@@ -6,6 +6,11 @@ void cudaemu_set_order(enum cudaemu_order order, uint64_t seed)
 	(void)order, (void)seed;
 }
 
+void cudaemu_set_blocks_at_once(int blocks)
+{
+	(void)blocks;
+}
+
 void cudaemu_release(void)
 {
 }
