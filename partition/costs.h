@@ -1,26 +1,26 @@
-/* What each layer costs: seconds for one micro-batch, and bytes. From emitting the model's ops and a machine's rates. Partitioners,
- * schedules and predictions read this and nothing else. Pure: no I/O, no clock. */
+/* The cost of each layer: seconds of one micro-batch, and bytes. They follow from the ops that the model emits and from a machine's rates.
+ * Partitioners, schedules and predictions read nothing else. Pure: no I/O, no clock. */
 #ifndef RH_PARTITION_COSTS_H
 #define RH_PARTITION_COSTS_H
 
 #include "config/hardware.h"
 #include "model/emit.h"
 
-/* Effective rates of one device: what is reached, not what a data sheet promises. An op takes launch_s + the longer of its arithmetic
- * (products and the rest one after the other) and its memory traffic. */
+/* Effective rates of one device, not those of its data sheet. An op takes launch_s plus the longer of its arithmetic (matrix products, then
+ * the rest) and its memory traffic. */
 struct rh_rates {
 	double product_flops_per_s, other_flops_per_s, memory_bytes_per_s, launch_s;
-	/* given: an op takes what a device that is `share` of this one takes for it (rh_sim_op_seconds), and the four above are not read */
+	/* If given, rh_sim_op_seconds times each op on `share` of this device, and the four rates above are ignored. */
 	const struct rh_hardware_device *device;
 	double share;
 };
 
 struct rh_layer_cost {
 	double forward_s;
-	double recompute_s;                   /* inside a backward stage; 0 for a head, whose loss is made once */
+	double recompute_s;                   /* inside a backward stage; 0 for a head, whose loss is computed once */
 	double recompute_spared_s;            /* part of recompute_s that the topmost layer of a backward stage does not need */
 	double backward_s;                    /* both gradients */
-	double weight_gradient_s;             /* the part of backward_s that schedules with a split backward can put off */
+	double weight_gradient_s;             /* the part of backward_s that schedules with a split backward can defer */
 	double forward_flops, backward_flops; /* of matrix products */
 	int64_t upload_bytes;                 /* weights on the device */
 	int64_t gradient_bytes;               /* on the device: fp32 sums and their rounded copy */
@@ -35,18 +35,18 @@ struct rh_costs {
 	struct rh_layer_cost *layer;
 	int layers, first_trained; /* no backward below first_trained */
 	double hop_s;              /* one boundary activation from device to device through the host */
-	int64_t tokens;            /* of the micro-batch that the figures are for; 0: not said */
+	int64_t tokens;            /* of the micro-batch that was measured; 0: not known */
 };
 
-/* By emitting: each layer alone. host_bytes_per_parameter: of trainable ones, by the state's layout. */
+/* Measures by emitting each layer alone. host_bytes_per_parameter: of trainable parameters, by the state's layout. */
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,
                      double host_bytes_per_parameter, struct rh_costs *out) RH_MUST;
 void rh_costs_free(struct rh_costs *costs);
 
 enum rh_pass { RH_PASS_FORWARD, RH_PASS_BACKWARD, RH_PASS_FUSED, RH_PASSES };
 
-/* Seconds of layers [lo, hi) for one micro-batch in one go, by prefix sums that rh_costs_sum makes. Layers below first_trained have no
- * backward, whatever their figures say. */
+/* Prefix sums, for the seconds of layers [lo, hi) with one micro-batch. Layers below first_trained have no backward, whatever their figures
+ * say. */
 struct rh_cost_sums {
 	const struct rh_costs *costs;
 	double *forward, *recompute, *backward, *weight_gradient; /* (layers + 1) each */
@@ -56,7 +56,7 @@ void rh_cost_sums_free(struct rh_cost_sums *sums);
 double rh_cost_forward(const struct rh_cost_sums *sums, int lo, int hi);
 double rh_cost_recompute(const struct rh_cost_sums *sums, int lo, int hi);
 double rh_cost_backward(const struct rh_cost_sums *sums, int lo, int hi);        /* both gradients */
-double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi); /* of them */
+double rh_cost_weight_gradient(const struct rh_cost_sums *sums, int lo, int hi); /* the weight gradients' part */
 /* Forward; recompute and backward; forward and backward. */
 double rh_cost_stage(const struct rh_cost_sums *sums, enum rh_pass pass, int lo, int hi);
 

@@ -96,9 +96,9 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 
 static int64_t total_bytes(const struct rh_plan *plan)
 {
-	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes + plan->late_bytes +
-	       rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) + RH_PLAN_MICRO_BUFFERS * plan->micro_bytes +
-	       RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
+	return plan->weight_bytes + plan->gradient_bytes + plan->rounded_bytes + plan->arena_bytes + plan->saved_bytes +
+	       plan->deferred_bytes + rh_bytes_times(plan->boundary_bytes, plan->boundary_buffers) +
+	       RH_PLAN_MICRO_BUFFERS * plan->micro_bytes + RH_PLAN_RESULT_BUFFERS * plan->result_bytes + plan->cache_bytes;
 }
 
 /* The plan widened by this stage, with the try's room for weights. */
@@ -284,33 +284,33 @@ static int64_t two_in_turn(const struct planner *at, const struct rh_plan *plan)
 }
 
 /* Each split stage's places on its device, one stage's behind another's; the fullest device's bytes are all devices'. */
-static void place_late(struct planner *at, struct rh_plan *plan)
+static void place_deferred(struct planner *at, struct rh_plan *plan)
 {
-	const struct rh_put_off *put_off = at->request->put_off;
+	const struct rh_deferral *deferral = at->request->deferral;
 	for (int i = 0; i < plan->backward_stages; i++) {
 		struct rh_stage stage = plan->backward[i];
-		plan->late[i] = (struct rh_late_place){0};
-		if (!put_off)
+		plan->deferred[i] = (struct rh_deferred_place){0};
+		if (!deferral)
 			continue;
-		plan->late[i].bytes =
-		        rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : plan_top_pass(at), stage.lo, stage.hi).late, RH_ALIGN);
-		plan->late[i].places = put_off[i].micro_batches;
+		plan->deferred[i].bytes =
+		        rh_align_up(plan_stage_bytes(at, i ? PASS_BACKWARD : plan_top_pass(at), stage.lo, stage.hi).deferred, RH_ALIGN);
+		plan->deferred[i].places = deferral[i].micro_batches;
 		for (int k = 0; k < i; k++)
-			if (put_off[k].device == put_off[i].device)
-				plan->late[i].at += rh_bytes_times(plan->late[k].bytes, plan->late[k].places);
-		int64_t bytes = rh_bytes_times(plan->late[i].bytes, plan->late[i].places);
-		plan->late_bytes = rh_max(plan->late_bytes, rh_min(plan->late[i].at + bytes, RH_BYTES_MOST));
+			if (deferral[k].device == deferral[i].device)
+				plan->deferred[i].at += rh_bytes_times(plan->deferred[k].bytes, plan->deferred[k].places);
+		int64_t bytes = rh_bytes_times(plan->deferred[i].bytes, plan->deferred[i].places);
+		plan->deferred_bytes = rh_max(plan->deferred_bytes, rh_min(plan->deferred[i].at + bytes, RH_BYTES_MOST));
 	}
 }
 
-static int late_does_not_fit(const struct planner *at, const struct rh_plan *plan)
+static int deferred_does_not_fit(const struct planner *at, const struct rh_plan *plan)
 {
 	const char *key = at->request->cap_key;
 	return rh_fail(RH_DOES_NOT_FIT,
-	               "the device's %.1f MiB cannot hold what put-off weight gradients are made of, %.1f MiB beside %.1f; %s%s%slower "
-	               "per_device_train_batch_size, or choose a schedule that puts off less (zb-1p) or nothing (1f1b)",
-	               (double)at->request->device_cap_bytes / 1048576, (double)plan->late_bytes / 1048576,
-	               (double)(plan->device_bytes - plan->late_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
+	               "the device's %.1f MiB cannot hold what deferred weight gradients are made of, %.1f MiB beside %.1f; %s%s%slower "
+	               "per_device_train_batch_size, or choose a schedule that defers less (zb-1p) or nothing (1f1b)",
+	               (double)at->request->device_cap_bytes / 1048576, (double)plan->deferred_bytes / 1048576,
+	               (double)(plan->device_bytes - plan->deferred_bytes) / 1048576, key ? "raise " : "", key ? key : "", key ? ", " : "");
 }
 
 /* The plan whose backward stages are there and of which `saving` below the fused one save: its forward stages and all its bytes. */
@@ -320,7 +320,8 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	struct rh_stage *forward = plan->forward, *backward = plan->backward;
 	struct rh_saved_place *saved = plan->saved;
 	int stages = plan->backward_stages;
-	*plan = (struct rh_plan){.forward = forward, .backward = backward, .saved = saved, .late = plan->late, .backward_stages = stages};
+	*plan = (struct rh_plan){
+	        .forward = forward, .backward = backward, .saved = saved, .deferred = plan->deferred, .backward_stages = stages};
 	fixed_sizes(request, plan);
 	for (int i = 0, like = 0; i < stages; i++) {
 		enum pass pass = i == 0 ? plan_top_pass(at) : i <= saving ? PASS_SAVED : PASS_BACKWARD;
@@ -340,12 +341,12 @@ static int finish(struct planner *at, struct rh_plan *plan, int saving)
 	}
 	if (rc)
 		return rc;
-	place_late(at, plan);
+	place_deferred(at, plan);
 	int64_t room = two_in_turn(at, plan);
 	plan->weight_bytes = rh_max(plan->weight_bytes, room < at->weight_room ? room : at->weight_room);
 	plan->device_bytes = total_bytes(plan);
-	if (plan->device_bytes > request->device_cap_bytes && plan->late_bytes)
-		return late_does_not_fit(at, plan);
+	if (plan->device_bytes > request->device_cap_bytes && plan->deferred_bytes)
+		return deferred_does_not_fit(at, plan);
 	return plan->device_bytes <= request->device_cap_bytes ? 0 : RH_DOES_NOT_FIT;
 }
 
@@ -367,7 +368,7 @@ static int choose_saving(struct planner *at, struct rh_plan *plan)
 static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .late = plan->late};
+	*plan = (struct rh_plan){.forward = plan->forward, .backward = plan->backward, .saved = plan->saved, .deferred = plan->deferred};
 	fixed_sizes(request, plan);
 	at->upload_limit = limit;
 	at->weight_room = rh_max(limit, at->largest) + limit;
@@ -491,7 +492,7 @@ static int whole(struct planner *at, struct rh_plan *plan)
 	widen(at, plan, PASS_FUSED, 0, at->layers);
 	plan->backward[0] = (struct rh_stage){0, at->layers};
 	plan->backward_stages = 1;
-	place_late(at, plan);
+	place_deferred(at, plan);
 	plan->device_bytes = total_bytes(plan);
 	return plan->device_bytes <= request->device_cap_bytes;
 }

@@ -2,28 +2,27 @@
  *
  * Stages are packed greedily under the device's cap, or cut where the user says: the fused stage from the top (its recompute, loss and
  * backward run as one), then the other backward stages, then the forward stages over the layers below the fused one. A device holds
- *   weights: room for a stage and for the one that the device runs next, whose weights are on their way meanwhile; the two lie at the
- *     room's two ends
+ *   weights: one stage's, and those of the device's next stage, which are prefetched meanwhile (a double buffer, filled from both ends)
  *   the largest stage's gradient sums, fp32, and their rounded copy in bf16
  *   the arena: the largest stage's activations and workspace for one micro-batch
- *   boundary slots: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
+ *   boundary buffers: inputs and outputs of two micro-batches; the micro-batches' integers and results likewise
  *   the KV cache, when generating
- *   saved activations, where one device trains alone and has memory to spare: of the backward stages next below the fused one, as many as
- *     fit, for every micro-batch of a round. These stages keep in their forward what the others recompute in their backward
- *   what put-off weight gradients are made of, where backwards are split: of each of the device's stages, for as many micro-batches as the
- *     schedule has waiting at once */
+ *   saved activations, where one device trains alone and has memory to spare: of as many backward stages below the fused one as fit, for
+ *     every micro-batch of a round. These stages save in their forward what the others recompute in their backward
+ *   operands of deferred weight gradients, where backwards are split: of each of the device's stages, for as many micro-batches as the
+ *     schedule defers at once */
 #ifndef RH_PARTITION_PLAN_H
 #define RH_PARTITION_PLAN_H
 
 #include "model/emit.h"
 
-/* Of a stage whose backwards are split: where it runs, and the most micro-batches whose weight gradients are put off at once. */
-struct rh_put_off {
+/* A stage whose backwards are split: its device, and the most micro-batches whose weight gradients are deferred at once. */
+struct rh_deferral {
 	int device;
 	int64_t micro_batches;
 };
 
-/* What stages were found to take, for the next request that has the same model and the same micro-batches. Zeroed before the first. */
+/* A memo of stages' bytes, for further requests with the same model and micro-batches. Zero it before the first. */
 struct rh_plan_found {
 	struct plan_stage_bytes *stage; /* NULL: nothing yet */
 	int64_t head_rows;              /* of the model as it was cut then */
@@ -37,15 +36,15 @@ struct rh_plan_request {
 	int infer_logits;                   /* forward-only results are whole rows of logits */
 	int64_t cache_rows;                 /* of the KV cache, 0: none */
 	int64_t device_cap_bytes;
-	const char *cap_key; /* what would raise it; NULL: nothing */
+	const char *cap_key; /* the key that would raise the cap; NULL: none would */
 	int devices;
 	int64_t train_round; /* micro-batches in a round */
-	int crosses_rounds;  /* a step has several */
+	int crosses_rounds;  /* a step has several rounds */
 	/* first layer of each stage but the first, ascending; -1: choose */
 	const int64_t *forward_cuts, *backward_cuts;
 	int64_t forward_cut_count, backward_cut_count;
-	const struct rh_put_off *put_off; /* of each backward stage, as the cuts make them, top down; NULL: none is split */
-	struct rh_plan_found *found;      /* NULL: nothing is remembered */
+	const struct rh_deferral *deferral; /* of each backward stage, as the cuts make them, top down; NULL: none is split */
+	struct rh_plan_found *found;        /* NULL: no memo */
 };
 
 struct rh_stage {
@@ -57,13 +56,13 @@ static inline int rh_stage_has_head(const struct rh_model *model, struct rh_stag
 	return model->layer[stage.hi - 1].kind == RH_LAYER_HEAD;
 }
 
-/* Where a device keeps the activations of a stage: of the round's first micro-batch at `at`, `bytes` for each. 0 bytes: not kept. */
+/* Where a device saves a stage's activations: the round's first micro-batch at `at`, `bytes` for each. 0 bytes: they are recomputed. */
 struct rh_saved_place {
 	int64_t at, bytes;
 };
 
-/* Where a device keeps what a stage's put-off weight gradients are made of: micro-batch m at `at` + m % `places` * `bytes`. */
-struct rh_late_place {
+/* Where a device keeps the operands of a stage's deferred weight gradients: micro-batch m at `at` + m % `places` * `bytes`. */
+struct rh_deferred_place {
 	int64_t at, bytes, places;
 };
 
@@ -71,7 +70,7 @@ struct rh_plan {
 	struct rh_stage *forward;     /* bottom up, covering [0, backward[0].lo) */
 	struct rh_stage *backward;    /* top down; [0] is fused */
 	struct rh_saved_place *saved; /* of each backward stage */
-	struct rh_late_place *late;   /* likewise */
+	struct rh_deferred_place *deferred; /* likewise */
 	int forward_stages, backward_stages;
 
 	/* Of a box's part: its input at layer 0 comes from the box below, which wants its gradient back; the output of its last layer goes to
@@ -80,7 +79,7 @@ struct rh_plan {
 
 	int crosses_rounds; /* the request's: the store has a place for every sum */
 	int boundary_buffers;
-	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, late_bytes, boundary_bytes, micro_bytes,
+	int64_t weight_bytes, gradient_bytes, rounded_bytes, arena_bytes, saved_bytes, deferred_bytes, boundary_bytes, micro_bytes,
 	        result_bytes, cache_bytes; /* of one each */
 	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
@@ -93,11 +92,11 @@ static inline int rh_plan_top(const struct rh_plan *cuts)
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
 
-/* A verdict, no fault: the budgets are too little. Where memory is refused in earnest the code is -ENOMEM. */
+/* A verdict, not a fault: a budget is too small. -ENOMEM is an allocation that failed. */
 enum { RH_DOES_NOT_FIT = -E2BIG };
 
-/* Bytes of cuts before they are a plan, for a search that tries many: exactly what a plan with these cuts reserves of a device. The
- * request's own cuts are not looked at; its devices are several. */
+/* For a search over many cuts: the bytes that a plan with these cuts would reserve on a device, exactly. The request's own cuts are
+ * ignored; it has several devices. */
 struct rh_stages {
 	struct rh_stage *stage; /* borrowed; as in struct rh_plan */
 	int count;
@@ -107,17 +106,17 @@ int rh_plan_sizer_create(const struct rh_plan_request *request, struct rh_plan_s
 void rh_plan_sizer_destroy(struct rh_plan_sizer *sizer);
 int64_t rh_plan_sizer_bytes(struct rh_plan_sizer *sizer, struct rh_stages forward, struct rh_stages backward);
 
-/* RH_DOES_NOT_FIT with the layer that does not and what it would need; -EINVAL for cuts that are not layers. */
+/* RH_DOES_NOT_FIT: the error line names the layer and what it needs. -EINVAL: a cut is not a layer. */
 int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out) RH_MUST;
 void rh_plan_free(struct rh_plan *plan);
 /* The caller's (rh_plan_free), also where it failed. */
 int rh_plan_copy(const struct rh_plan *plan, struct rh_plan *out) RH_MUST;
 
-/* Of the stage [lo, hi), NULL if its activations are not kept. */
+/* Of the stage [lo, hi); NULL: its activations are recomputed. */
 const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, int hi);
 
 /* Of the stage [lo, hi), whose backwards are split. */
-const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi);
+const struct rh_deferred_place *rh_plan_deferred(const struct rh_plan *plan, int lo, int hi);
 
 /* Where the weights of a stage lie in its upload, each block once: offset[b], for each block of the model, in bytes; -1 where the stage
  * does not use it. Returns the total. The backward of the embedding alone reads no weights. */
@@ -128,7 +127,7 @@ int64_t rh_plan_gradient_layout(const struct rh_model *model, int lo, int hi, in
 int64_t rh_plan_layer_upload(const struct rh_model *model, int l);
 int64_t rh_plan_layer_gradients(const struct rh_model *model, int l);
 
-/* The first layers of all of `stages` (at most one a layer) but the first, for stages of about equal weights: cut has stages - 1 places. */
+/* Cuts for `stages` (at most one a layer) stages of about equal weights: the first layer of each but the first. cut: (stages - 1). */
 void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);
 
 /* Where a result slot's parts lie: loss, hit, then choices or logits. */

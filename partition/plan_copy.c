@@ -9,8 +9,8 @@ int plan_reserve(size_t layers, struct rh_plan *out)
 	*out = (struct rh_plan){.forward = rh_alloc(layers, sizeof *out->forward),
 	                        .backward = rh_alloc(layers, sizeof *out->backward),
 	                        .saved = rh_alloc(layers, sizeof *out->saved),
-	                        .late = rh_alloc(layers, sizeof *out->late)};
-	return out->forward && out->backward && out->saved && out->late ? 0 : -ENOMEM;
+	                        .deferred = rh_alloc(layers, sizeof *out->deferred)};
+	return out->forward && out->backward && out->saved && out->deferred ? 0 : -ENOMEM;
 }
 
 int rh_plan_copy(const struct rh_plan *plan, struct rh_plan *out)
@@ -23,11 +23,11 @@ int rh_plan_copy(const struct rh_plan *plan, struct rh_plan *out)
 	copy.forward = out->forward;
 	copy.backward = out->backward;
 	copy.saved = out->saved;
-	copy.late = out->late;
+	copy.deferred = out->deferred;
 	memcpy(copy.forward, plan->forward, forward * sizeof *copy.forward);
 	memcpy(copy.backward, plan->backward, backward * sizeof *copy.backward);
 	memcpy(copy.saved, plan->saved, backward * sizeof *copy.saved);
-	memcpy(copy.late, plan->late, backward * sizeof *copy.late);
+	memcpy(copy.deferred, plan->deferred, backward * sizeof *copy.deferred);
 	*out = copy;
 	return 0;
 }
@@ -37,6 +37,6 @@ void rh_plan_free(struct rh_plan *plan)
 	rh_free(plan->forward);
 	rh_free(plan->backward);
 	rh_free(plan->saved);
-	rh_free(plan->late);
+	rh_free(plan->deferred);
 	*plan = (struct rh_plan){0};
 }

@@ -6,21 +6,21 @@
 /* PASS_SAVED: forward that saves, and backward without recompute. */
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_FUSED, PASS_SAVED, PASSES };
 
-/* What one stage takes in one pass. */
+/* Bytes of one stage in one pass. */
 struct plan_stage_bytes {
-	int64_t arena; /* the peak of either kind of micro-batch; -1: not measured yet */
+	int64_t arena; /* the larger peak of the two kinds of micro-batch; -1: not measured yet */
 	int64_t train, infer;
-	int64_t saved; /* what one micro-batch saves, in PASS_SAVED */
-	int64_t late;  /* what its weight gradients are made of, where they are put off */
+	int64_t saved;    /* that one micro-batch saves, in PASS_SAVED */
+	int64_t deferred; /* operands of its weight gradients, where they are deferred */
 };
 
-/* What a plan costs, to be made least: first what one device recomputes, in bytes of weights; then the number of stages. */
+/* What the search minimises: first the bytes of weights whose layers one device recomputes, then the number of stages. */
 struct plan_cost {
 	int64_t recomputed;
 	int stages;
 };
 
-/* A request while it is being worked on. */
+/* The state of one request. */
 struct planner {
 	const struct rh_plan_request *request;
 	int layers;
@@ -29,13 +29,13 @@ struct planner {
 	struct rh_stage_state state;
 	struct rh_view *boundary;         /* scratch: (layers + 1), absent */
 	int64_t *offset;                  /* scratch: 2 per block */
-	int64_t *below;                   /* (layers + 1) bytes of weights that the layers below upload, each for itself */
+	int64_t *below;                   /* (layers + 1) bytes of weights that the layers below upload, shared blocks counted each time */
 	int64_t *gradients_below;         /* (layers + 1) the same of the elements of their gradients */
 	int *cuts_below;                  /* (layers + 1) how many backward stages begin below a layer */
-	int64_t largest, largest_between; /* upload of one layer; of one that is neither the first nor the last */
-	int64_t upload_limit;             /* of a stage of several layers, in this try */
-	int64_t weight_room;              /* in this try */
-	int64_t given_room;               /* that weights take where all stages are cut, 0: they are not */
+	int64_t largest, largest_between; /* the largest upload of one layer; of one that is neither the first nor the last */
+	int64_t upload_limit;             /* most bytes that a stage of several layers uploads, in the present packing */
+	int64_t weight_room;              /* bytes for weights in the present packing */
+	int64_t given_room;               /* bytes for weights where the user cut all stages; 0: the user did not */
 };
 
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
@@ -44,16 +44,16 @@ int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int 
 enum pass plan_top_pass(const struct planner *at);
 /* The layer above the topmost forward stage. */
 int plan_forward_top(const struct planner *at, const struct rh_plan *plan);
-/* All but the stages, for a request. plan_close frees what plan_open allocated, also where that failed. */
+/* Allocates and measures what every packing needs. plan_close frees it, also after plan_open failed. */
 int plan_open(struct planner *at) RH_MUST;
 void plan_close(struct planner *at);
-/* What a device reserves for these stages, none of which saves: sets the plan's sizes, as plan_pack would. */
+/* Sets the sizes of a plan with these stages, none of which saves activations, as plan_pack would. */
 void plan_size(struct planner *at, struct rh_plan *plan);
-/* One packing under an upload limit. */
+/* Packs the stages under one upload limit. */
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan) RH_MUST;
-/* What that costs at least, which takes far less time to know. Fails where the packing does, if not always. */
+/* Lower bound on the cost of that packing, found much sooner. Some packings that do not fit are only found by plan_pack. */
 int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, struct plan_cost *out) RH_MUST;
-/* The largest upload of the stages of several layers that are given, 0: none. Where all are, at->given_room is what weights take. */
+/* The largest upload of the user's stages of several layers; 0: there are none. Sets at->given_room. */
 int64_t plan_given_limit(struct planner *at, struct rh_plan *scratch);
 /* The cheapest packing under any limit. */
 int plan_search(struct planner *at, struct rh_plan *out) RH_MUST;
@@ -63,9 +63,9 @@ int plan_reserve(size_t layers, struct rh_plan *out) RH_MUST;
 
 int plan_measure_open(struct planner *at) RH_MUST;
 void plan_measure_close(struct planner *at);
-/* Measured once; of stages of many alike layers gone on with from shorter ones, as each layer more adds as much as the one before. */
+/* Bytes of a stage, measured once. Stages of many alike layers are extrapolated linearly from two shorter ones. */
 struct plan_stage_bytes plan_stage_bytes(struct planner *at, enum pass pass, int lo, int hi);
-/* What a layer of any stage saves of a micro-batch at least; 0: not known. */
+/* Lower bound on the bytes that one layer saves of a micro-batch; 0: not known. */
 int64_t plan_least_saved(struct planner *at);
 
 #endif

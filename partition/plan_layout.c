@@ -9,13 +9,13 @@ const struct rh_saved_place *rh_plan_saved(const struct rh_plan *plan, int lo, i
 	return NULL;
 }
 
-const struct rh_late_place *rh_plan_late(const struct rh_plan *plan, int lo, int hi)
+const struct rh_deferred_place *rh_plan_deferred(const struct rh_plan *plan, int lo, int hi)
 {
 	int i = 0;
 	while (i < plan->backward_stages && (plan->backward[i].lo != lo || plan->backward[i].hi != hi))
 		i++;
-	RH_ASSERT(i < plan->backward_stages && plan->late[i].places > 0);
-	return &plan->late[i];
+	RH_ASSERT(i < plan->backward_stages && plan->deferred[i].places > 0);
+	return &plan->deferred[i];
 }
 
 static int64_t block_upload(const struct rh_model *model, int b)

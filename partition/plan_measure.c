@@ -75,11 +75,11 @@ static int64_t emit_stage(struct planner *at, enum pass pass, int lo, int hi, in
 {
 	const struct rh_model *model = at->request->model;
 	const struct rh_micro_shape *shape = infer ? &at->request->infer : &at->request->train;
-	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), late = rh_arena_measuring();
+	struct rh_arena arena = rh_arena_measuring(), saved = rh_arena_measuring(), deferred = rh_arena_measuring();
 	struct rh_emit emit = {.model = model,
 	                       .arena = &arena,
 	                       .saved = pass == PASS_SAVED ? &saved : &arena,
-	                       .late = at->request->put_off && !infer && pass != PASS_FORWARD ? &late : NULL,
+	                       .deferred = at->request->deferral && !infer && pass != PASS_FORWARD ? &deferred : NULL,
 	                       .shape = *shape,
 	                       .dropout = infer ? 0 : model->dropout,
 	                       .loss_scale = 1,
@@ -100,9 +100,9 @@ static int64_t emit_stage(struct planner *at, enum pass pass, int lo, int hi, in
 		rc = rh_stage_save(&emit, lo, hi, any, y, &at->state, &head);
 		if (!rc)
 			rc = rh_stage_backward(&emit, lo, hi, &at->state, any, any);
-		if (!rc && emit.late)
+		if (!rc && emit.deferred)
 			rc = rh_stage_weights(&emit, lo, hi, &at->state);
-		out->late = late.peak;
+		out->deferred = deferred.peak;
 		out->saved = saved.peak;
 	}
 	RH_ASSERT(rc == 0); /* nothing is launched, so nothing can fail */
@@ -147,7 +147,7 @@ struct plan_stage_bytes plan_stage_bytes(struct planner *at, enum pass pass, int
 	few.infer = on(fewer.infer, few.infer, more);
 	few.arena = rh_max(few.train, few.infer);
 	few.saved = on(fewer.saved, few.saved, more);
-	few.late = on(fewer.late, few.late, more);
+	few.deferred = on(fewer.deferred, few.deferred, more);
 	return few;
 }
 

@@ -45,11 +45,11 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 	sizes.forward = best->forward;
 	sizes.backward = best->backward;
 	sizes.saved = best->saved;
-	sizes.late = best->late;
+	sizes.deferred = best->deferred;
 	memcpy(best->forward, now->forward, (size_t)now->forward_stages * sizeof *now->forward);
 	memcpy(best->backward, now->backward, (size_t)now->backward_stages * sizeof *now->backward);
 	memcpy(best->saved, now->saved, (size_t)now->backward_stages * sizeof *now->saved);
-	memcpy(best->late, now->late, (size_t)now->backward_stages * sizeof *now->late);
+	memcpy(best->deferred, now->deferred, (size_t)now->backward_stages * sizeof *now->deferred);
 	*best = sizes;
 }
 

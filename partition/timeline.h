@@ -1,5 +1,5 @@
-/* When slots run: the recurrence of compute and hops, no device. Slots stand in an order in which they may be enqueued; each device works
- * off its own in that order. Pure. */
+/* The slot recurrence: when each slot runs, from compute times and hops alone. The caller gives the slots in an order in which they may be
+ * enqueued; each device runs its own slots in that order. Pure. */
 #ifndef RH_PARTITION_TIMELINE_H
 #define RH_PARTITION_TIMELINE_H
 
@@ -8,20 +8,20 @@
 #include <stdint.h>
 
 /* Micro-batches [first, first + count), one after the other; each in two parts (recompute, then the rest), the first of which may run while
- * the input of the second is on its way. `from` names an earlier slot that holds the same micro-batch, -1 none; hop: its output has to
- * travel. */
+ * the input of the second is in flight. `from` names an earlier slot with the same micro-batches, -1: none; hop: seconds that its output
+ * travels. */
 struct rh_timeline_slot {
 	int device;
 	int64_t first, count;
 	double part_s[2];
 	int64_t from[2];
 	double hop_s[2];
-	int64_t after; /* the slot that must have ended as a whole, -1 none: gradient sums that go on */
-	/* Gradient sums: what they take to come up from the host before the slot, and to go down after it; a device has one room for them.
-	 * -1: the slot has none. */
+	int64_t after; /* the slot that must have ended with all its micro-batches, because this one adds to its gradient sums; -1: none */
+	/* Gradient sums: seconds to upload them before the slot, and to download them after it. A device holds one stage's sums at a time.
+	 * -1: the slot adds to none. */
 	double sums_s[2];
 	int64_t barrier; /* all slots before this one must have ended; 0: none */
-	double upload_s; /* of its weights: begins when the device's slot before the last has ended, one at a time */
+	double upload_s; /* of its weights; begins when the device's slot before the last has ended; one upload at a time */
 };
 
 struct rh_timeline {

@@ -1,8 +1,7 @@
-/* RoundPipe's slot recurrence by the first and the last micro-batch of each slot alone, which is exact: all micro-batches of a slot take
- * the same, so what they wait for never lets one between the two end later than both allow (each end is a maximum of lines in the number
- * of the micro-batch, and less any line it is largest at one of its ends). Of the alike rounds in the middle of a step at most 24 are run;
- * the others are taken to last as long as these did in the mean, so that any number of rounds takes the same time. The recurrence of every
- * micro-batch is timeline.h. */
+/* RoundPipe's slot recurrence, computed for the first and the last micro-batch of each slot only. That is exact: all micro-batches of a
+ * slot take the same time, so each end time is a maximum of lines in the micro-batch's number, and a maximum of lines is bounded by its
+ * two ends. At most 24 of a step's alike middle rounds are run; the others are taken to last as long as these did on average, so the cost
+ * does not grow with the number of rounds. timeline.h computes every micro-batch. */
 #ifndef RH_PARTITION_WAVES_H
 #define RH_PARTITION_WAVES_H
 
@@ -10,9 +9,9 @@
 
 struct wave_stage {
 	double recompute_s, rest_s, sums_s;
-	double upload_s;     /* of its weights: begins when the device's slot before the last has ended */
-	double activation_s; /* of each micro-batch: its boundary inputs, which go up before the weights of the device's next slot */
-	int saved;           /* the stage whose output is what is recomputed from, -1: none */
+	double upload_s;     /* of its weights; begins when the device's slot before the last has ended */
+	double activation_s; /* to upload one micro-batch's boundary inputs, which go before the weights of the device's next slot */
+	int saved;           /* the stage whose output is the input of the recompute; -1: none */
 };
 
 struct waves {
@@ -34,14 +33,14 @@ struct waves {
 int waves_create(const struct rh_partition_request *request, struct waves *out) RH_MUST;
 void waves_free(struct waves *waves);
 
-/* These stages from now on. below_s: (layers + 1) what the sums of the layers below take, one way; NULL: nothing. */
+/* Sets the stages. below_s: (layers + 1) seconds that the gradient sums of the layers below take, one way; NULL: 0. */
 void waves_set(struct waves *waves, const struct rh_cost_sums *sums, const double *below_s, const struct rh_partition *cuts);
 
-/* Seconds from the first slot's begin to the last one's end of so many steps; of those after the first where `after_first`. Given up, with
- * what it is by then, where it is more than `most`. */
+/* Seconds from the first slot's begin to the last slot's end; with `after_first`, only what the steps after the first add. Stops early,
+ * with the time so far, once it exceeds `most`. */
 double waves_run(struct waves *waves, int64_t steps, int after_first, double most);
 
-/* Of a micro-batch, all stages. */
+/* Seconds of computation of one micro-batch, over all stages. */
 double waves_busy(const struct waves *waves);
 
 #endif

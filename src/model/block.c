@@ -4,7 +4,7 @@
  * without Gate where the MLP has none, Down(act(Up h2)); with a norm behind O and Down too where the residual is a sandwich; or, of a
  * mixture of experts, y = x2 + the sum of weight_j Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
- * gradients are put off, both operands of each lie apart, in emit->late: those of a product's input and of its output's gradient. */
+ * gradients are put off, both operands of each lie apart, in emit->deferred: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
 
 #include <assert.h>
@@ -106,8 +106,8 @@ static void attention(struct rh_emit *emit, int layer, struct parts in, struct r
 /* Where the operands of weight gradients go that are kept from the recompute on: where the others do, unless they are put off. */
 static struct rh_arena *operands(const struct rh_emit *emit, struct rh_arena *arena, struct emit_linears which)
 {
-	struct rh_arena *late = emit_linear_operands(emit, which);
-	return late == emit->arena ? arena : late;
+	struct rh_arena *deferred = emit_linear_operands(emit, which);
+	return deferred == emit->arena ? arena : deferred;
 }
 
 /* Of each head. */
@@ -173,7 +173,7 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 		emit_experts_keep(emit, arena, index, saved);
 	for (int p = 0; p < RH_PROJS; p++)
 		if (layer->proj[p].r)
-			saved->low[p] = emit_take(emit->late ? emit->late : arena, act, tokens, layer->proj[p].r);
+			saved->low[p] = emit_take(emit->deferred ? emit->deferred : arena, act, tokens, layer->proj[p].r);
 }
 
 static struct rh_op norm_and_rope(const struct rh_emit *emit, const struct rh_layer *layer, enum rh_op_kind kind)
@@ -293,10 +293,10 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 /* Weight gradients of projections that share a product: now, or their operands are noted. */
 static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct rh_view dy, struct rh_view x, struct rh_saved *s)
 {
-	if (!emit->late)
+	if (!emit->deferred)
 		emit_linear_dw(emit, joint(index, which), dy, x, s->low, s->d_low);
-	s->late[which].dy = dy;
-	s->late[which].x = x;
+	s->deferred[which].dy = dy;
+	s->deferred[which].x = x;
 }
 
 static int is_sandwich(const struct rh_emit *emit, int index)
@@ -455,5 +455,5 @@ void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *
 	if (experts)
 		emit_experts_weights(emit, index, s);
 	for (int which = experts ? RH_JOINT_O : RH_JOINT_DOWN; which >= 0; which--) /* in the order of the backward */
-		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->late[which].dy, s->late[which].x, s->low, s->d_low);
+		emit_linear_dw(emit, joint(index, (enum rh_joint)which), s->deferred[which].dy, s->deferred[which].x, s->low, s->d_low);
 }

@@ -5,7 +5,7 @@
  *   rh_stage_save       runs them keeping what their backward needs: before the backward (recompute; the forward half of a fused stage),
  *                       or in place of rh_stage_forward where that is not to be recomputed;
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
- *   rh_stage_weights    adds what rh_stage_backward put off, where emit->late is given: the gradients of linears and of the embedding.
+ *   rh_stage_weights    adds what rh_stage_backward put off, where emit->deferred is given: the gradients of linears and of the embedding.
  * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
@@ -35,7 +35,7 @@ struct rh_emit {
 	void *sink;
 	struct rh_arena *arena;                    /* activations and workspace */
 	struct rh_arena *saved;                    /* what rh_stage_save keeps: the same, or one apart */
-	struct rh_arena *late; /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
+	struct rh_arena *deferred; /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
 	int rc;                /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
@@ -72,7 +72,7 @@ struct rh_saved {
 	struct rh_view d_low[RH_PROJS]; /* its gradient, from emit_linear_dx to emit_linear_dw */
 	struct {
 		struct rh_view dy, x;
-	} late[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
+	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
 	struct rh_view dh;     /* kind HEAD: gradient at the gathered rows */
 	struct rh_view rows;   /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
 };
@@ -124,7 +124,7 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
                            struct rh_view dy, struct rh_view dx) RH_MUST;
 /* The lowest layer of a stage from `lo` on that has a backward: a fused stage may hold frozen layers below. */
 int rh_stage_lowest(const struct rh_model *model, int lo);
-/* After rh_stage_backward with the same `late`, or both calls before it again without launching. */
+/* After rh_stage_backward with the same `deferred`, or both calls before it again without launching. */
 int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage_state *state) RH_MUST;
 
 /* Rows of logits made at once: model->head_rows, and no fewer than fit here. */

@@ -1,7 +1,7 @@
-/* Inside model/: the small verbs that layer kinds are written with. All take the arena's and the sink's faults on themselves.
+/* Inside model/: the verbs that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing.
  *
- * What is taken from emit->saved and emit->late, and in which order, is a function of model, layers, shape and emit->late alone. Not of
- * launch, y or head: run/slots.c emits again without launching to find the addresses of what an earlier call left. */
+ * What is taken from emit->saved and emit->deferred, and in which order, follows from model, layers, shape and emit->deferred alone; launch,
+ * y and head have no part in it. run/issue.c emits a second time without launching, to find the addresses of what an earlier call left. */
 #ifndef RH_MODEL_EMIT_INTERNAL_H
 #define RH_MODEL_EMIT_INTERNAL_H
 
@@ -81,7 +81,7 @@ struct rh_view emit_linear_apart(struct rh_emit *emit, struct emit_linears which
 void emit_linear_dx(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view dx, struct rh_view *d_low);
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,
                     const struct rh_view *d_low);
-/* Where an operand of emit_linear_dw belongs: emit->late if that is put off and there is something to put off. */
+/* Where an operand of emit_linear_dw belongs: emit->deferred if that is put off and there is something to put off. */
 struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_linears which);
 
 /* block.c: a transformer layer. saved NULL: nothing is kept. y absent: only what the backward needs is made. */

@@ -140,7 +140,7 @@ struct rh_arena *emit_linear_operands(const struct rh_emit *emit, struct emit_li
 	int learns = emit->model->block[layer->block[0]].trainable || any_adapted(layer, which);
 	for (int w = 0; which.first >= RH_PROJ_GATE && w < RH_ROUTED; w++)
 		learns |= layer->routed[w].r != 0;
-	return emit->late && learns ? emit->late : emit->arena;
+	return emit->deferred && learns ? emit->deferred : emit->arena;
 }
 
 void emit_linear_dw(struct rh_emit *emit, struct emit_linears which, struct rh_view dy, struct rh_view x, const struct rh_view *low,

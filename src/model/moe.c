@@ -6,7 +6,7 @@
  * ROUTER_BACKWARD), so where a layer's output is not wanted neither is made again. */
 #include "model/emit_internal.h"
 
-enum { LATE_ROUTER = RH_JOINTS };
+enum { DEFERRED_ROUTER = RH_JOINTS };
 
 struct sizes {
 	int64_t tokens, hidden, wide, experts, pairs;
@@ -33,9 +33,9 @@ static int learns(const struct rh_emit *emit, int index)
 }
 
 /* Where operands of weight gradients belong. */
-static struct rh_arena *late_or(const struct rh_emit *emit, int index, struct rh_arena *arena)
+static struct rh_arena *deferred_or(const struct rh_emit *emit, int index, struct rh_arena *arena)
 {
-	return emit->late && learns(emit, index) ? emit->late : arena;
+	return emit->deferred && learns(emit, index) ? emit->deferred : arena;
 }
 
 /* Rows of what an adapter reads and makes: a token's, or a pair's. */
@@ -53,11 +53,11 @@ void emit_experts_keep(const struct rh_emit *emit, struct rh_arena *arena, int i
 	saved->index = emit_take(arena, RH_I32, n.tokens, top);
 	saved->weight = emit_take(arena, RH_F32, n.tokens, top);
 	saved->place = emit_take(arena, RH_I32, n.tokens, top);
-	saved->start = emit_take(late_or(emit, index, arena), RH_I32, n.experts + 1, 1);
+	saved->start = emit_take(deferred_or(emit, index, arena), RH_I32, n.experts + 1, 1);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
 			saved->routed_low[w] =
-			        emit_take(emit->late ? emit->late : arena, emit->model->dtype, rows_of(n, w), layer->routed[w].r);
+			        emit_take(emit->deferred ? emit->deferred : arena, emit->model->dtype, rows_of(n, w), layer->routed[w].r);
 }
 
 /* d = alpha a times each row's expert's matrix of b, (n,k) when trans_b, + c + its row of bias, both perhaps absent. Without starts all
@@ -309,9 +309,9 @@ static void learn_down(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct sizes n = sizes_of(emit, layer);
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_down, n.experts * n.hidden, n.wide);
 	if (dw.data)
-		grouped_gradient(emit, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s->start, 1, dw);
-	grouped_sum(emit, s->late[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
-	learn_adapter(emit, layer, RH_ROUTED_DOWN, s->late[RH_JOINT_DOWN].dy, s->late[RH_JOINT_DOWN].x, s);
+		grouped_gradient(emit, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s->start, 1, dw);
+	grouped_sum(emit, s->deferred[RH_JOINT_DOWN].dy, s->start, emit_gradient(emit, layer, 0, layer->down_bias, n.experts, n.hidden));
+	learn_adapter(emit, layer, RH_ROUTED_DOWN, s->deferred[RH_JOINT_DOWN].dy, s->deferred[RH_JOINT_DOWN].x, s);
 }
 
 static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s)
@@ -321,18 +321,20 @@ static void learn_rest(struct rh_emit *emit, int index, const struct rh_saved *s
 	struct rh_view dw = emit_gradient(emit, layer, 0, layer->experts_gate_up, n.experts * 2 * n.wide, n.hidden);
 	struct rh_view drouter = emit_gradient(emit, layer, 0, layer->router, n.experts, n.hidden);
 	if (dw.data)
-		grouped_gradient(emit, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s->start, 1, dw);
-	grouped_sum(emit, s->late[RH_JOINT_GATE_UP].dy, s->start,
+		grouped_gradient(emit, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s->start, 1, dw);
+	grouped_sum(emit, s->deferred[RH_JOINT_GATE_UP].dy, s->start,
 	            emit_gradient(emit, layer, 0, layer->gate_up_bias, n.experts, 2 * n.wide));
 	struct rh_view dbias = emit_gradient(emit, layer, 0, layer->router_bias, 1, n.experts);
 	if (dbias.data)
-		emit_column_sum(emit, s->late[LATE_ROUTER].dy, dbias);
+		emit_column_sum(emit, s->deferred[DEFERRED_ROUTER].dy, dbias);
 	if (drouter.data)
-		emit_gemm(emit,
-		          &(struct emit_product){
-		                  .a = s->late[LATE_ROUTER].dy, .trans_a = 1, .b = s->late[LATE_ROUTER].x, .c = drouter, .d = drouter});
-	learn_adapter(emit, layer, RH_ROUTED_GATE_UP, s->late[RH_JOINT_GATE_UP].dy, s->late[RH_JOINT_GATE_UP].x, s);
-	learn_adapter(emit, layer, RH_ROUTED_ROUTER, s->late[LATE_ROUTER].dy, s->late[LATE_ROUTER].x, s);
+		emit_gemm(emit, &(struct emit_product){.a = s->deferred[DEFERRED_ROUTER].dy,
+		                                       .trans_a = 1,
+		                                       .b = s->deferred[DEFERRED_ROUTER].x,
+		                                       .c = drouter,
+		                                       .d = drouter});
+	learn_adapter(emit, layer, RH_ROUTED_GATE_UP, s->deferred[RH_JOINT_GATE_UP].dy, s->deferred[RH_JOINT_GATE_UP].x, s);
+	learn_adapter(emit, layer, RH_ROUTED_ROUTER, s->deferred[DEFERRED_ROUTER].dy, s->deferred[DEFERRED_ROUTER].x, s);
 }
 
 void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, struct rh_view dy, struct rh_view dh)
@@ -340,7 +342,7 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	const struct rh_layer *layer = &emit->model->layer[index];
 	enum rh_dtype act = emit->model->dtype;
 	struct sizes n = sizes_of(emit, layer);
-	struct rh_arena *operands = late_or(emit, index, emit->arena);
+	struct rh_arena *operands = deferred_or(emit, index, emit->arena);
 	struct rh_view dlogits = emit_take(operands, act, n.tokens, n.experts);
 	for (int w = 0; w < RH_ROUTED; w++)
 		if (layer->routed[w].r)
@@ -352,11 +354,11 @@ void emit_experts_backward(struct rh_emit *emit, int index, struct rh_saved *s, 
 	backward(emit, layer, RH_ROUTED_DOWN, (struct product){.a = rows, .b = down_weight(emit, layer), .d = a}, s);
 	emit_glu_backward(emit, layer->traits.activation, s->gu, a, dot);
 	router_backward(emit, layer, s, dot, more_of(emit, layer, dy), dlogits);
-	s->late[RH_JOINT_DOWN].dy = rows;
-	s->late[RH_JOINT_DOWN].x = a;
-	s->late[RH_JOINT_GATE_UP].dy = s->gu;
-	s->late[LATE_ROUTER].dy = dlogits;
-	if (!emit->late)
+	s->deferred[RH_JOINT_DOWN].dy = rows;
+	s->deferred[RH_JOINT_DOWN].x = a;
+	s->deferred[RH_JOINT_GATE_UP].dy = s->gu;
+	s->deferred[DEFERRED_ROUTER].dy = dlogits;
+	if (!emit->deferred)
 		learn_down(emit, index, s);
 	rh_arena_reset(emit->arena, mark);
 
@@ -374,12 +376,12 @@ void emit_experts_learn(struct rh_emit *emit, int index, struct rh_saved *s, str
 	if (!learns(emit, index))
 		return;
 	if (is_full(emit, index) || layer->routed[RH_ROUTED_GATE_UP].r) {
-		struct rh_view rows = emit_take(late_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
+		struct rh_view rows = emit_take(deferred_or(emit, index, emit->arena), emit->model->dtype, n.pairs, n.hidden);
 		permute(emit, s, h, rows);
-		s->late[RH_JOINT_GATE_UP].x = rows;
+		s->deferred[RH_JOINT_GATE_UP].x = rows;
 	}
-	s->late[LATE_ROUTER].x = h;
-	if (!emit->late)
+	s->deferred[DEFERRED_ROUTER].x = h;
+	if (!emit->deferred)
 		learn_rest(emit, index, s);
 }
 

@@ -88,26 +88,26 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 	return emit->rc;
 }
 
-/* Where the gradient at a layer's upper end belongs: emit->late if the layer puts something off that reads it. */
+/* Where the gradient at a layer's upper end belongs: emit->deferred if the layer puts something off that reads it. */
 static struct rh_arena *gradient_arena(const struct rh_emit *emit, int l)
 {
 	const struct rh_model *model = emit->model;
-	if (!emit->late || l < model->first_trained)
+	if (!emit->deferred || l < model->first_trained)
 		return emit->arena;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_BLOCK:
 		return emit_block_dy(emit, l);
 	case RH_LAYER_EMBEDDING:
-		return emit->late;
+		return emit->deferred;
 	case RH_LAYER_HEAD:
 		break;
 	}
 	return emit->arena;
 }
 
-static struct rh_view late_hidden(struct rh_emit *emit)
+static struct rh_view deferred_hidden(struct rh_emit *emit)
 {
-	return emit_take(emit->late, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
+	return emit_take(emit->deferred, emit->model->dtype, emit->shape.tokens, emit->model->config->hidden_size);
 }
 
 /* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
@@ -118,7 +118,7 @@ static void begin_backward(struct rh_emit *emit, int hi, struct rh_view dy, stru
 	pass->spare[1] = hidden_act(emit);
 	if (gradient_arena(emit, hi - 1) == emit->arena)
 		return;
-	pass->x = late_hidden(emit);
+	pass->x = deferred_hidden(emit);
 	emit_cast(emit, dy, pass->x);
 }
 
@@ -127,7 +127,7 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 	const struct rh_model *model = emit->model;
 	struct rh_view dy = pass->x, out = l == lo ? dx : pass->spare[pass->turn];
 	if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
-		out = late_hidden(emit);
+		out = deferred_hidden(emit);
 	if (l == model->first_trained)
 		out = (struct rh_view){0};
 	switch (model->layer[l].kind) {
@@ -138,9 +138,9 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		emit_block_backward(emit, l, &state->ropes, &state->layer[l], dy, out);
 		break;
 	case RH_LAYER_EMBEDDING:
-		if (!emit->late)
+		if (!emit->deferred)
 			emit_embedding_backward(emit, dy);
-		state->layer[l].late[0].dy = dy;
+		state->layer[l].deferred[0].dy = dy;
 		break;
 	}
 	pass->x = out;
@@ -179,7 +179,7 @@ int rh_stage_weights(struct rh_emit *emit, int lo, int hi, const struct rh_stage
 			emit_block_weights(emit, l, &state->layer[l]);
 			break;
 		case RH_LAYER_EMBEDDING:
-			emit_embedding_backward(emit, state->layer[l].late[0].dy);
+			emit_embedding_backward(emit, state->layer[l].deferred[0].dy);
 			break;
 		case RH_LAYER_HEAD:
 			break; /* its gradients are made with its loss */

@@ -1,5 +1,5 @@
-/* Stages of a RoundPipe run on several devices: chosen by the partitioner from what each layer takes on this kind of device, where that is
- * predicted to end a step sooner than stages packed as full as memory allows. */
+/* Cuts RoundPipe's stages for several devices by time. The partitioner cuts them from the cost of each layer on this kind of device; its
+ * cuts are used where the recurrence predicts a shorter step than with stages packed as full as memory allows. */
 #ifndef RH_PLAN_BALANCE_H
 #define RH_PLAN_BALANCE_H
 
@@ -8,24 +8,24 @@
 #include "plan/run_plan.h"
 
 struct rh_balance {
-	const struct rh_plan_request *request; /* no cuts */
+	const struct rh_plan_request *request; /* without cuts */
 	const struct rh_costs *costs;
-	int64_t micro_batches, steps; /* of a step; that join without a flush */
-	/* of a device's link; 0: not known, or there is none: copies take no time */
+	int64_t micro_batches; /* of a step */
+	int64_t steps;         /* that follow each other without a flush; 1: each step is flushed */
+	/* Of a device's link. 0: unknown, or the device has no link: copies are free. */
 	double up_bytes_per_s, down_bytes_per_s;
-	double *sum_s;   /* (layers) what a layer's gradient sum takes over it, one way; the caller's */
-	int long_rounds; /* by the partitioner for those (roundpipe_long.h) */
-	int stages_most; /* of it; 0: any number */
+	double *sum_s;   /* (layers) seconds that a layer's gradient sum takes over the link, one way; the caller owns it */
+	int long_rounds; /* cut by the partitioner for long rounds (roundpipe_long.h) */
+	int stages_most; /* limit for that partitioner; 0: any number */
 };
 
-/* What each layer takes on one of so many devices of the profile. The caller's (rh_costs_free). */
+/* The cost of each layer on one of the request's devices. The caller frees it (rh_costs_free). */
 int rh_balance_costs(const struct rh_plan_request *request, const struct rh_hardware *hardware, struct rh_costs *out) RH_MUST;
 
-/* Replaces a plan that was packed by the request, if there is a better one that fits the same cap. *out: of what *plan then is, by the slot
- * recurrence. */
+/* Replaces *plan, which was packed, by a faster one that fits the same cap, if there is one. *out: the step of the resulting *plan. */
 int rh_balance_plan(const struct rh_balance *balance, struct rh_plan *plan, struct rh_balanced *out) RH_MUST;
 
-/* What a step takes with a plan made for this request, weights and sums over the link included and the update not. Sets step_s and idle. */
+/* The time of a step of a plan that was made for this request, with weights and gradient sums on the link. Sets step_s and idle. */
 int rh_balance_step(const struct rh_balance *balance, const struct rh_plan_request *request, int joined, const struct rh_plan *plan,
                     struct rh_balanced *out) RH_MUST;
 

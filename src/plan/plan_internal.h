@@ -1,4 +1,4 @@
-/* Inside the planner: a request while it is being worked on, and the candidates that it compares. */
+/* Inside the planner: the state of one request, and the candidates that it compares. */
 #ifndef RH_PLAN_PLAN_INTERNAL_H
 #define RH_PLAN_PLAN_INTERNAL_H
 
@@ -6,20 +6,20 @@
 #include "plan/balance.h"
 #include "plan/run_plan.h"
 
-/* What is decided before stages are made. */
+/* What the planner decides before it cuts stages. */
 struct choice {
 	int64_t round;   /* micro-batches in a round */
-	int long_rounds; /* cuts by the partitioner for long rounds */
-	int stages_most; /* by the host's memory; 0: any number */
-	int kinds;       /* on NVMe: bits of enum rh_spill */
+	int long_rounds; /* which partitioner cuts: rh_partition_long_rounds, else rh_partition_make */
+	int stages_most; /* most stages that host memory allows; 0: any number */
+	int kinds;       /* what lies on NVMe: bits of enum rh_spill */
 };
 
-/* A plan with the choice that it follows from. Nothing in it points into itself. */
+/* A choice and the plan that follows from it. It may be moved: nothing in it points into itself. */
 struct candidate {
 	struct choice choice;
-	int64_t cap_bytes; /* of a device; below 0: there are no stages yet */
-	int joined;        /* steps are */
-	int unfit;         /* no stages fit the cap, whatever goes to NVMe */
+	int64_t cap_bytes; /* of a device; below 0: stages are not cut yet */
+	int joined;        /* steps overlap (rh_executor_begin) */
+	int unfit;         /* no stages fit the cap, so spilling more cannot help */
 	struct rh_plan stages;
 	struct rh_balanced balanced;
 	int64_t head_rows;
@@ -29,44 +29,44 @@ struct candidate {
 
 struct planning {
 	const struct rh_run_request *request;
-	struct rh_plan_request stages; /* but for cap and round, which candidates have */
+	struct rh_plan_request stages; /* without cap and round, which each candidate has of its own */
 	struct rh_executor_options options;
 	struct rh_store_options store;
-	struct rh_costs costs; /* costs.layers: what layers take is known */
+	struct rh_costs costs; /* costs.layers 0: the costs of layers are not known */
 	struct rh_balance balance;
-	int balances; /* stages are chosen by time */
+	int balances; /* stages are cut by time */
 	struct rh_plan_found found;
 	int64_t *cuts;
-	struct rh_put_off *put_off;
+	struct rh_deferral *deferral;
 	struct rh_boxes boxes; /* of options.boxes, where there are several */
 	int64_t data_bytes;
 };
 
 void candidate_free(struct candidate *candidate);
-/* What follows from a choice, into the request's options: rounds, tiers. */
+/* Writes what follows from a choice, rounds and tiers, into the options. */
 void planning_apply(struct planning *planning, const struct choice *choice);
-/* The plan of a choice within every budget. *out is zeroed, or what an earlier call for other kinds left: its stages are taken where they
- * are the same. RH_DOES_NOT_FIT where max_vram or max_ram are too little. */
+/* Plans a choice within every budget. *out is zeroed, or the result of an earlier call that spilled other kinds: stages that stay the same
+ * are not cut again. RH_DOES_NOT_FIT where max_vram or max_ram is too small. */
 int planning_fit(struct planning *planning, const struct choice *choice, struct candidate *out) RH_MUST;
 
-/* The best few plans of different numbers of rounds, where devices have memory of their own: out[0] is the choice by the recurrence, the
- * others follow, the fastest first. *count 0: nothing has been planned. The caller frees what there is, also after an error. */
+/* The best few plans with different numbers of rounds, for devices with memory of their own. out[0] is the recurrence's choice; the others
+ * follow, fastest first. *count 0: this run has no choice of rounds. The caller frees the candidates, also after an error. */
 int planning_rounds(struct planning *planning, struct candidate out[RH_RUN_PLANS_MOST], int *count) RH_MUST;
 
-/* Which schedule training follows, and what follows from one that is not RoundPipe: its cuts, how much of each backward is put off, sums
- * that cross rounds. */
+/* Finds the schedule that training follows. For one other than RoundPipe it also sets the cuts, how many weight gradients each stage
+ * defers, and whether gradient sums cross rounds. */
 int planning_schedule(struct planning *planning) RH_MUST;
 
-/* settle.c: the plan that a candidate is, and what executor and store are created with. The candidate's stages are then the plan's. */
+/* settle.c: makes a candidate the plan, with the options that executor and store are created with. The plan takes over its stages. */
 void planning_settle(struct planning *planning, struct candidate *candidate, struct rh_run_plan *out);
-/* run_plan.c: a request, but for its schedule. */
+/* run_plan.c: everything of a request but its schedule. */
 void planning_describe(const struct rh_run_request *request, struct planning *out);
-/* What planning allocated beside its candidates. */
+/* Frees what planning allocated, candidates excepted. */
 void planning_close(struct planning *planning);
 
-/* plan_bytes.c: bytes of a candidate whose stages are made, by tier. */
+/* plan_bytes.c: counts the bytes of a candidate whose stages are cut, by tier. */
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate) RH_MUST;
-/* What the memory is for, in a line that a person reads. */
+/* The error line that says what host memory is needed for. */
 int planning_refuse_ram(const struct candidate *candidate);
 
 #endif

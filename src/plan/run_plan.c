@@ -252,7 +252,7 @@ void planning_close(struct planning *planning)
 	rh_costs_free(&planning->costs);
 	rh_free(planning->balance.sum_s);
 	rh_free(planning->cuts);
-	rh_free(planning->put_off);
+	rh_free(planning->deferral);
 	rh_plan_found_free(&planning->found);
 }
 

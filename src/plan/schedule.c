@@ -1,5 +1,5 @@
-/* What a schedule other than RoundPipe asks of a plan: stages that forward and backward share, as many on each device, and what they put
- * off. */
+/* What a schedule other than RoundPipe asks of a plan: stages that forward and backward share, the same number on each device, and how many
+ * weight gradients each defers. */
 #include "plan/plan_internal.h"
 
 #include "core/alloc.h"
@@ -72,25 +72,25 @@ static int cut_for(const struct rh_schedule *schedule, struct planning *planning
 	return 0;
 }
 
-/* How much a schedule that splits backwards puts off: of each stage, top down, as the plan wants it. */
-static int find_put_off(const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
+/* How many weight gradients a schedule that splits backwards defers: for each stage, top down, as the plan wants it. */
+static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batches, struct planning *planning)
 {
 	const struct rh_plan_request *request = &planning->stages;
 	int stages = (int)request->backward_cut_count + 1;
 	struct rh_stage *stage = rh_alloc((size_t)stages, sizeof *stage);
-	struct rh_put_off *upward = rh_alloc((size_t)stages, sizeof *upward);
+	struct rh_deferral *upward = rh_alloc((size_t)stages, sizeof *upward);
 	struct rh_program program = {0};
-	planning->put_off = rh_alloc((size_t)stages, sizeof *planning->put_off);
+	planning->deferral = rh_alloc((size_t)stages, sizeof *planning->deferral);
 	struct rh_schedule_request asked = {
 	        .devices = request->devices, .micro_batches = micro_batches, .steps = 1, .stage = stage, .stages = stages};
 	int64_t period;
-	int rc = stage && upward && planning->put_off ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
-	rc = rc ? rc : rh_schedule_make(schedule, &asked, &program); /* has as much put off */
+	int rc = stage && upward && planning->deferral ? rh_schedule_fewer(schedule, &asked, &asked.micro_batches, &period) : -ENOMEM;
+	rc = rc ? rc : rh_schedule_make(schedule, &asked, &program); /* defers as many as the whole step */
 	if (!rc)
-		rh_program_put_off(&program, stages, upward);
+		rh_program_deferrals(&program, stages, upward);
 	for (int s = 0; !rc && s < stages; s++)
-		planning->put_off[s] = upward[stages - 1 - s];
-	planning->stages.put_off = planning->put_off;
+		planning->deferral[s] = upward[stages - 1 - s];
+	planning->stages.deferral = planning->deferral;
 	rh_program_free(&program);
 	rh_free(stage);
 	rh_free(upward);
@@ -141,8 +141,8 @@ int planning_schedule(struct planning *planning)
 	/* a device of one stage keeps its sums until they are whole */
 	int loops = planning->stages.backward_cut_count + 1 > planning->stages.devices;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = loops && count > 1;
-	planning->options.window = request->window;
+	planning->options.admission_limit = request->admission_limit;
 	if (!rc && schedule->splits_backward)
-		rc = find_put_off(schedule, count, planning);
+		rc = find_deferrals(schedule, count, planning);
 	return rc;
 }

@@ -109,7 +109,7 @@ static void need_weights(struct rh_check *check)
 }
 
 /* What a command adds to its layers' sums: micro-batch after micro-batch. 0: it touches them. */
-enum part { PART_AT_ONCE = 1, PART_LATE = 2 };
+enum part { PART_AT_ONCE = 1, PART_DEFERRED = 2 };
 
 static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 {
@@ -119,10 +119,10 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < 2 && !check_failed(check); which++) {
 			int b = model->layer[l].block[which], is_head = model->layer[l].kind == RH_LAYER_HEAD, added = parts;
-			if (b < 0 || !model->block[b].trainable || (is_head && parts == PART_LATE))
+			if (b < 0 || !model->block[b].trainable || (is_head && parts == PART_DEFERRED))
 				continue;
 			if (is_head && parts) /* nothing of it is put off */
-				added = PART_AT_ONCE | PART_LATE;
+				added = PART_AT_ONCE | PART_DEFERRED;
 			int sum = 2 * b + model->layer[l].use[which];
 			int64_t first = command->at.sums + 4 * check->offset[sum];
 			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
@@ -131,10 +131,10 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			struct check_content content = {.what = CHECK_SUM, .which = sum, .step = command->step, .base = first};
 			const struct check_content *is = check_first(&range);
 			content.micro_batch = added & PART_AT_ONCE ? command->micro_batch : is->micro_batch;
-			content.late = added & PART_LATE ? command->micro_batch : is->late;
+			content.deferred = added & PART_DEFERRED ? command->micro_batch : is->deferred;
 			check_need(check, range, &content);
 			content.micro_batch += added & PART_AT_ONCE ? 1 : 0;
-			content.late += added & PART_LATE ? 1 : 0;
+			content.deferred += added & PART_DEFERRED ? 1 : 0;
 			check_put(check, range, &content);
 		}
 }
@@ -239,9 +239,9 @@ static void need_gradient_above(struct rh_check *check)
 }
 
 /* Put-off gradients of layers down to this one. */
-static struct check_content put_off(const struct rh_check *check, struct check_range range, int depth)
+static struct check_content deferred_content(const struct rh_check *check, struct check_range range, int depth)
 {
-	struct check_content content = of_micro_batch(check, CHECK_LATE, check->command->stage.lo);
+	struct check_content content = of_micro_batch(check, CHECK_DEFERRED, check->command->stage.lo);
 	content.depth = depth;
 	content.base = range.first;
 	return content;
@@ -250,7 +250,7 @@ static struct check_content put_off(const struct rh_check *check, struct check_r
 static void run_backward(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	int puts_off = command->to.room == RH_ROOM_LATE && (command->to.bytes || command->stage.lo < model_of(check)->layers - 1);
+	int puts_off = command->to.room == RH_ROOM_DEFERRED && (command->to.bytes || command->stage.lo < model_of(check)->layers - 1);
 	need_gradient_above(check);
 	need_weights(check);
 	int reads_input = model_of(check)->layer[command->lo].kind == RH_LAYER_BLOCK; /* the head keeps the rows that it needs */
@@ -261,15 +261,16 @@ static void run_backward(struct rh_check *check)
 		struct check_content content = kept(check, range, command->stage.hi);
 		check_need(check, range, &content);
 	}
-	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_LATE);
+	add_to_sums(check, command->lo, command->hi, puts_off ? PART_AT_ONCE : PART_AT_ONCE | PART_DEFERRED);
 	if (puts_off && !check_failed(check)) {
-		struct check_range late = check_resolve(check, &command->to);
+		struct check_range deferred = check_resolve(check, &command->to);
 		if (check_failed(check))
 			return;
-		struct check_content before = put_off(check, late, command->hi), after = put_off(check, late, command->lo);
+		struct check_content before = deferred_content(check, deferred, command->hi),
+		                     after = deferred_content(check, deferred, command->lo);
 		if (command->hi < command->stage.hi)
-			check_need(check, late, &before);
-		check_put(check, late, &after);
+			check_need(check, deferred, &before);
+		check_put(check, deferred, &after);
 	}
 	if (command->at.dx >= 0)
 		leave_boundary(check, CHECK_BOUNDARY_GRADIENT, command->at.dx, command->lo);
@@ -280,15 +281,15 @@ static void run_backward(struct rh_check *check)
 static void run_weight_gradient(struct rh_check *check)
 {
 	const struct rh_command *command = check->command;
-	struct check_range late = {0};
+	struct check_range deferred = {0};
 	if (command->from.bytes || command->stage.lo < model_of(check)->layers - 1) /* of the head nothing is put off */
-		late = check_resolve(check, &command->from);
-	if (!late.piece || check_failed(check))
+		deferred = check_resolve(check, &command->from);
+	if (!deferred.piece || check_failed(check))
 		return;
-	int depth = check_first(&late)->depth; /* of frozen layers below nothing was put off */
-	struct check_content content = put_off(check, late, depth < command->lo ? depth : command->lo);
-	check_need(check, late, &content);
-	add_to_sums(check, command->lo, command->hi, PART_LATE);
+	int depth = check_first(&deferred)->depth; /* of frozen layers below nothing was put off */
+	struct check_content content = deferred_content(check, deferred, depth < command->lo ? depth : command->lo);
+	check_need(check, deferred, &content);
+	add_to_sums(check, command->lo, command->hi, PART_DEFERRED);
 }
 
 static void run_compute(struct rh_check *check)
@@ -323,7 +324,7 @@ struct check_content check_whole_sum(const struct rh_check *check, int sum, int6
 {
 	int64_t count = check_call_of(check, check->command->step)->call.micro_batches;
 	return (struct check_content){
-	        .what = CHECK_SUM, .which = sum, .step = check->command->step, .micro_batch = count, .late = count, .base = base};
+	        .what = CHECK_SUM, .which = sum, .step = check->command->step, .micro_batch = count, .deferred = count, .base = base};
 }
 
 struct check_content check_gradient(const struct rh_check *check, int b, int64_t base)

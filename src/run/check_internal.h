@@ -9,14 +9,14 @@
 enum check_what {
 	CHECK_NOTHING,
 	CHECK_WEIGHTS,    /* which: block; step: updates that it has had */
-	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of put-off gradients [0, late) */
+	CHECK_SUM,        /* which: 2 * block + use; of micro-batches [0, count), and of put-off gradients [0, deferred) */
 	CHECK_GRADIENT,   /* which: block: whole, in the store's dtype */
 	CHECK_ACTIVATION, /* which: layer boundary */
 	CHECK_BOUNDARY_GRADIENT,
 	CHECK_MICRO,
 	CHECK_RESULT,
 	CHECK_KEPT,             /* what a backward needs. which: the stage's first layer; depth: kept up to this layer */
-	CHECK_LATE,             /* of put-off weight gradients. which: the stage's first layer; depth: down to this layer */
+	CHECK_DEFERRED,         /* of deferred weight gradients. which: the stage's first layer; depth: down to this layer */
 	CHECK_RUNNING,          /* the arena's activation inside a stage; which: layer boundary */
 	CHECK_RUNNING_GRADIENT, /* likewise */
 	CHECK_SCALE,            /* the norm of a step's gradients */
@@ -28,7 +28,7 @@ struct check_content {
 	enum check_what what;
 	int which, depth;
 	int64_t step, micro_batch; /* of SUM micro_batch is the count */
-	int64_t late, base;
+	int64_t deferred, base;
 };
 
 struct check_interval {

@@ -41,7 +41,7 @@ void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)
 	room[RH_ROOM_RESULT] = (struct rh_check_room){RH_PLAN_RESULT_BUFFERS, plan->result_bytes};
 	room[RH_ROOM_ARENA] = (struct rh_check_room){2, 1}; /* what is kept, and what runs through a stage: see check_command.c */
 	room[RH_ROOM_SAVED] = (struct rh_check_room){1, plan->saved_bytes};
-	room[RH_ROOM_LATE] = (struct rh_check_room){1, plan->late_bytes};
+	room[RH_ROOM_DEFERRED] = (struct rh_check_room){1, plan->deferred_bytes};
 	room[RH_ROOM_CACHE] = (struct rh_check_room){1, plan->cache_bytes};
 	room[RH_ROOM_HOST_WEIGHTS].count = room[RH_ROOM_HOST_GRADIENT].count = room[RH_ROOM_PAGES].count = blocks;
 	room[RH_ROOM_HOST_SUM].count = 2 * blocks;
@@ -183,7 +183,7 @@ void check_touch(struct rh_check *check, struct check_range range, enum check_mo
 static int is_alike(const struct check_content *a, const struct check_content *b)
 {
 	return a->what == b->what && a->which == b->which && a->depth == b->depth && a->step == b->step &&
-	       a->micro_batch == b->micro_batch && a->late == b->late && a->base == b->base;
+	       a->micro_batch == b->micro_batch && a->deferred == b->deferred && a->base == b->base;
 }
 
 /* Number of the first interval that ends after `first`. */
@@ -310,7 +310,7 @@ const char *check_content_name(const struct check_content *content, char *text, 
 		break;
 	case CHECK_SUM:
 		snprintf(text, bytes, "sum of block %d use %d, step %lld, of %lld and %lld micro-batches", which / 2, which % 2, step, m,
-		         (long long)content->late);
+		         (long long)content->deferred);
 		break;
 	case CHECK_GRADIENT:
 		snprintf(text, bytes, "gradient of block %d, step %lld", which, step);
@@ -330,7 +330,7 @@ const char *check_content_name(const struct check_content *content, char *text, 
 		snprintf(text, bytes, "results of micro-batch %lld, step %lld", m, step);
 		break;
 	case CHECK_KEPT:
-	case CHECK_LATE:
+	case CHECK_DEFERRED:
 		snprintf(text, bytes, "%s of layers from %d to %d, step %lld micro-batch %lld",
 		         content->what == CHECK_KEPT ? "activations" : "put-off gradients", which, content->depth, step, m);
 		break;

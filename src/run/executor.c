@@ -26,7 +26,7 @@ struct rh_dispatch run_dispatch(const struct rh_executor_options *options)
 	                            .train_micro_batches = options->train_micro_batches,
 	                            .train_round = options->train_round,
 	                            .infer_round = run_infer_round(options),
-	                            .window = options->window,
+	                            .admission_limit = options->admission_limit,
 	                            .boxes = options->boxes};
 }
 
@@ -202,7 +202,7 @@ static void cut_memory(const struct rh_plan *plan, void *base, struct run_device
 	out->result = take_ring(&memory, RH_PLAN_RESULT_BUFFERS, plan->result_bytes);
 	out->emit.cache = rh_arena_take(&memory, plan->cache_bytes);
 	out->saved = rh_arena_take(&memory, plan->saved_bytes);
-	out->late = rh_arena_take(&memory, plan->late_bytes);
+	out->deferred = rh_arena_take(&memory, plan->deferred_bytes);
 	out->arena = (struct rh_arena){.base = rh_arena_take(&memory, plan->arena_bytes), .capacity = plan->arena_bytes};
 	RH_ASSERT(memory.used == plan->device_bytes);
 }

@@ -25,7 +25,7 @@ struct rh_executor_options {
 	const struct rh_plan *plan;
 	struct rh_store *store;
 	const struct rh_schedule *schedule; /* this and what else programs are made of is handed on: struct rh_dispatch */
-	const int64_t *window;
+	const int64_t *admission_limit;
 	struct rh_updater *updater; /* NULL: the store's weights change between calls only */
 	int stale;                  /* a step lacks the update of the one before: optimizer_staleness, and the store has published copies */
 	struct rh_device *const *device;

@@ -30,10 +30,10 @@ struct run_device {
 	struct run_flight flight[RUN_FLIGHT];
 	char *weights, *sums, *rounded, *boundary, *micro, *result; /* rings of buffers of one size lie back to back */
 	char *saved;                                                /* activations that stay from a stage's forward to its backward */
-	char *late;                                                 /* what put-off weight gradients are made of */
+	char *deferred;                                             /* what deferred weight gradients are made of */
 	struct rh_event **downloaded;                               /* [block]: this device's latest download of its gradient */
 	struct rh_event **uploaded; /* [block]: its latest upload here; stale updates: of trainable blocks, else NULL */
-	struct rh_arena arena, put_off;
+	struct rh_arena arena, deferred_arena;
 	struct rh_stage_state state;
 	struct rh_stage_pass pass;
 	struct rh_emit emit;

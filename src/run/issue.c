@@ -352,7 +352,7 @@ static struct rh_head_out results(struct run_device *on, int number)
 
 static struct rh_arena arena_of(const struct run_device *on, struct rh_place place)
 {
-	char *base = (place.room == RH_ROOM_SAVED ? on->saved : on->late) + place.first;
+	char *base = (place.room == RH_ROOM_SAVED ? on->saved : on->deferred) + place.first;
 	return (struct rh_arena){.base = base, .capacity = place.bytes};
 }
 
@@ -375,23 +375,23 @@ static int forward(struct run_device *on, const struct rh_command *command)
 }
 
 /* Where what weight gradients are made of is kept from here on, if they are put off. */
-static void begin_late(struct run_device *on, struct rh_place place)
+static void begin_deferred(struct run_device *on, struct rh_place place)
 {
-	on->emit.late = NULL;
-	if (place.room != RH_ROOM_LATE)
+	on->emit.deferred = NULL;
+	if (place.room != RH_ROOM_DEFERRED)
 		return;
-	on->put_off = arena_of(on, place);
-	on->emit.late = &on->put_off;
+	on->deferred_arena = arena_of(on, place);
+	on->emit.deferred = &on->deferred_arena;
 }
 
 static int recompute(struct run_device *on, const struct rh_command *command)
 {
 	struct rh_head_out head = results(on, command->at.result);
-	begin_late(on, command->from);
+	begin_deferred(on, command->from);
 	on->emit.saved = on->emit.arena;
 	int rc = rh_stage_save(&on->emit, command->lo, command->hi, boundary_view(on, command->at.x), (struct rh_view){0}, &on->state,
 	                       &head);
-	on->emit.late = NULL;
+	on->emit.deferred = NULL;
 	return rc;
 }
 
@@ -399,7 +399,7 @@ static int backward(struct run_device *on, const struct rh_command *command)
 {
 	int is_first = command->hi == command->stage.hi, rc = 0;
 	if (is_first && command->from.room == RH_ROOM_SAVED) { /* named again: it was computed by the stage's forward */
-		begin_late(on, command->to);
+		begin_deferred(on, command->to);
 		struct rh_emit naming = on->emit;
 		struct rh_arena saved = arena_of(on, command->from);
 		naming.launch = NULL;
@@ -407,11 +407,11 @@ static int backward(struct run_device *on, const struct rh_command *command)
 		rc = rh_stage_save(&naming, command->stage.lo, command->stage.hi, boundary_view(on, command->at.x), (struct rh_view){0},
 		                   &on->state, NULL);
 	}
-	on->emit.late = command->to.room == RH_ROOM_LATE ? &on->put_off : NULL;
+	on->emit.deferred = command->to.room == RH_ROOM_DEFERRED ? &on->deferred_arena : NULL;
 	if (!rc)
 		rc = rh_stage_backward_part(&on->emit, part_of(command), &on->state, &on->pass, boundary_view(on, command->at.dy),
 		                            boundary_view(on, command->at.dx));
-	on->emit.late = NULL;
+	on->emit.deferred = NULL;
 	return rc;
 }
 
@@ -422,12 +422,12 @@ static int weight_gradients(struct run_device *on, const struct rh_command *comm
 	const struct rh_model *model = on->executor->options.model;
 	struct rh_view x = rh_view_of(on->arena.base, model->dtype, on->emit.shape.tokens, model->config->hidden_size);
 	struct rh_head_out head = {.loss = x};
-	struct rh_arena late = arena_of(on, command->from);
+	struct rh_arena deferred = arena_of(on, command->from);
 	struct rh_emit naming = on->emit;
 	int rc = 0;
 	naming.launch = NULL;
 	naming.saved = naming.arena;
-	naming.late = &late;
+	naming.deferred = &deferred;
 	if (command->hi == stage->hi)
 		rc = rh_stage_save(&naming, stage->lo, stage->hi, x, (struct rh_view){0}, &on->state, &head);
 	if (!rc && command->hi == stage->hi)

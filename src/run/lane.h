@@ -46,7 +46,7 @@ enum rh_room {
 	RH_ROOM_RESULT,   /* ring of losses, hits and scores */
 	RH_ROOM_ARENA,    /* what one micro-batch's recompute keeps for its backward, and workspace */
 	RH_ROOM_SAVED,    /* activations kept from a stage's forward to its backward; first: in the room */
-	RH_ROOM_LATE,     /* what put-off weight gradients are made of; first: in the room */
+	RH_ROOM_DEFERRED, /* what deferred weight gradients are made of; first: in the room */
 	RH_ROOM_CACHE,    /* keys and values of layers */
 	/* of the host. In these `first` counts from the piece's begin */
 	RH_ROOM_HOST_WEIGHTS,  /* the upload form. number: block */

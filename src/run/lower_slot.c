@@ -162,12 +162,12 @@ static struct rh_place saved_place(const struct micro *micro)
 }
 
 /* Where a split backward keeps what its weight gradients are made of. */
-static struct rh_place late_place(const struct micro *micro)
+static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
-	const struct rh_late_place *late = rh_plan_late(micro->slot->to->options->plan, slot->lo, slot->hi);
-	struct rh_place place = here(micro, RH_ROOM_LATE, 0, late->bytes);
-	place.first = late->at + micro->place % late->places * late->bytes;
+	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->to->options->plan, slot->lo, slot->hi);
+	struct rh_place place = here(micro, RH_ROOM_DEFERRED, 0, deferred->bytes);
+	place.first = deferred->at + micro->place % deferred->places * deferred->bytes;
 	return place;
 }
 
@@ -265,16 +265,16 @@ static void backward(struct micro *micro, int x)
 	int fused = !rh_slot_reads_gradient(slot->to->options->plan, of), sends = of->lo > model->first_trained, result = -1, dx = -1;
 	int above = fused ? -1 : fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
 	int64_t above_up = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-	struct rh_place saved = saved_place(micro), late = {.device = -1};
+	struct rh_place saved = saved_place(micro), deferred = {.device = -1};
 	if (of->kind == RH_SLOT_INPUT_GRADIENT)
-		late = late_place(micro);
+		deferred = deferred_place(micro);
 	if (fused)
 		result = take(slot, &on->result, RH_STREAM_COMPUTE);
 	if (saved.room == RH_ROOM_NONE) {
 		struct rh_command command = command_of(micro, RH_COMMAND_RECOMPUTE, RH_STREAM_COMPUTE);
 		command.at.x = x;
 		command.at.result = result;
-		command.from = late; /* operands of linears lie apart already */
+		command.from = deferred; /* operands of linears lie apart already */
 		command.to = here(micro, RH_ROOM_ARENA, 0, 0);
 		lower_add(slot->to, &command);
 	}
@@ -287,7 +287,7 @@ static void backward(struct micro *micro, int x)
 	command.at.dy = above;
 	command.at.result = result;
 	command.from = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0) : saved;
-	command.to = late;
+	command.to = deferred;
 	int64_t made = run_down(micro, &command, dx);
 	if (fused)
 		send_results(micro, result, made);
@@ -304,7 +304,7 @@ static void backward(struct micro *micro, int x)
 static void weight_gradients(struct micro *micro)
 {
 	struct rh_command command = command_of(micro, RH_COMMAND_WEIGHT_GRADIENT, RH_STREAM_COMPUTE);
-	command.from = late_place(micro);
+	command.from = deferred_place(micro);
 	(void)run_down(micro, &command, -1);
 }
 

@@ -2,7 +2,7 @@
  * not before the step that had its place has ended. */
 #include "run/executor_internal.h"
 
-/* Of a stretch: a micro-batch enters when the one that entered `window` before it has left: so many, and a whole step more. */
+/* Of a stretch: a micro-batch enters when the one that entered so many before it has left: so many, and a whole step more. */
 int64_t run_steps_held(const struct rh_executor_options *options)
 {
 	const struct rh_dispatch dispatch = run_dispatch(options);
@@ -10,8 +10,8 @@ int64_t run_steps_held(const struct rh_executor_options *options)
 	if (!rh_dispatch_is_local(&dispatch))
 		return run_flights(options);
 	for (int s = 0; s < options->devices; s++) {
-		int64_t window = rh_dispatch_window(&dispatch, s);
-		most = window > most ? window : most;
+		int64_t in_flight = rh_dispatch_in_flight(&dispatch, s);
+		most = in_flight > most ? in_flight : most;
 	}
 	return (most + count - 1) / count + 1;
 }
@@ -25,7 +25,7 @@ int run_stretch_boundaries(const struct rh_executor_options *options)
 	int64_t count = 0;
 	for (int s = 0; rh_dispatch_is_local(&dispatch) && s < plan->forward_stages; s++)
 		for (int l = plan->forward[s].lo + 1; l <= plan->forward[s].hi; l++)
-			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_window(&dispatch, s) + 1 : 0;
+			count += rh_boundary_readers(plan, 1, l) ? rh_dispatch_in_flight(&dispatch, s) + 1 : 0;
 	return (int)count;
 }
 

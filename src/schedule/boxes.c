@@ -11,8 +11,12 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 {
 	int boxes = dispatch->boxes->boxes;
 	struct rh_stage *stage = rh_alloc((size_t)boxes, sizeof *stage);
-	struct rh_schedule_request request = {
-	        .devices = boxes, .micro_batches = units, .steps = steps, .stage = stage, .stages = boxes, .window = dispatch->window};
+	struct rh_schedule_request request = {.devices = boxes,
+	                                      .micro_batches = units,
+	                                      .steps = steps,
+	                                      .stage = stage,
+	                                      .stages = boxes,
+	                                      .admission_limit = dispatch->admission_limit};
 	for (int k = 0; stage && k < boxes; k++)
 		stage[k] = (struct rh_stage){k, k + 1};
 	int rc = stage ? rh_schedule_make(dispatch->schedule, &request, out) : -ENOMEM;
@@ -59,7 +63,7 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
 	struct dealing deal = {.dispatch = dispatch, .count = count, .units = rh_round_count(count, boxes->unit), .turn = turn, .out = out};
-	/* a schedule that splits backwards has room for what its longest step puts off: a shorter one leaves units out of it */
+	/* a schedule that splits backwards has room for what its longest step defers: a shorter step leaves units out of it */
 	int64_t longest = dispatch->schedule->splits_backward ? dispatch->train_micro_batches : count;
 	struct rh_program order = {0};
 	int rc = order_units(dispatch, rh_round_count(longest, boxes->unit), steps, &order);

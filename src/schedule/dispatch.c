@@ -54,7 +54,7 @@ static void note_sums(struct rh_program *program)
 	}
 }
 
-/* Schedules that split backwards have room for what the longest step puts off: a shorter one goes the longest's way, without the micro-
+/* Schedules that split backwards have room for what the longest step defers: a shorter step runs the longest's program, without the micro-
  * batches that it does not have. */
 static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out)
 {
@@ -68,7 +68,7 @@ static int make_scheduled(const struct rh_dispatch *dispatch, int64_t count, int
 	                                      .steps = steps,
 	                                      .stage = stage,
 	                                      .stages = stages,
-	                                      .window = dispatch->window};
+	                                      .admission_limit = dispatch->admission_limit};
 	int rc = rh_schedule_make(schedule, &request, out);
 	if (rc == RH_NO_ORDER) {
 		snprintf(out->instead, sizeof out->instead, "%s", rh_error(rc));
@@ -116,8 +116,11 @@ int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t
 	int stages = model_stages(dispatch->plan, &stage);
 	if (stages < 0)
 		return stages;
-	const struct rh_schedule_request request = {
-	        .devices = dispatch->devices, .micro_batches = count, .stage = stage, .stages = stages, .window = dispatch->window};
+	const struct rh_schedule_request request = {.devices = dispatch->devices,
+	                                            .micro_batches = count,
+	                                            .stage = stage,
+	                                            .stages = stages,
+	                                            .admission_limit = dispatch->admission_limit};
 	int rc = rh_schedule_fewer(dispatch->schedule, &request, fewer, period);
 	if (rc == RH_NO_ORDER) { /* what takes its place has all micro-batches in each slot */
 		rh_error_clear();
@@ -170,8 +173,8 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 	return rc;
 }
 
-int64_t rh_dispatch_window(const struct rh_dispatch *dispatch, int stage)
+int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage)
 {
 	int64_t own = dispatch->devices - stage;
-	return dispatch->window && dispatch->window[stage] > own ? dispatch->window[stage] : own;
+	return dispatch->admission_limit && dispatch->admission_limit[stage] > own ? dispatch->admission_limit[stage] : own;
 }

@@ -1,4 +1,5 @@
-/* The programs of a run, call by call: its schedule's, as devices run them. What the executor walks is made here alone. */
+/* The programs of a run, call by call: the schedule's program, completed with what devices need to know. Every program that the executor
+ * lowers comes from here. */
 #ifndef RH_SCHEDULE_DISPATCH_H
 #define RH_SCHEDULE_DISPATCH_H
 
@@ -14,40 +15,41 @@ struct rh_dispatch {
 	const struct rh_model *model; /* all pointers are borrowed */
 	const struct rh_plan *plan;
 	const struct rh_schedule
-	        *schedule; /* of training, NULL: nothing is. Others than RoundPipe run the stages of a plan whose cuts all agree */
+	        *schedule; /* of training; NULL: no training. One other than RoundPipe needs a plan whose forward and backward cuts agree */
 	int devices;
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
-	const int64_t *window;            /* of PACI: rh_schedule_request's */
+	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
 	const struct rh_boxes *boxes;     /* NULL: this box alone. Then the schedule is one of units over boxes */
 };
 
-/* Of `count` micro-batches. *turn: of RoundPipe's round robin, moved on. Other schedules' model stages are the plan's; their top stage
- * computes its loss and its gradient at once, in the place of its backward. Forward-only calls go RoundPipe's way.
- * Where the schedule has no order for so many micro-batches looped-bfs's is taken, with the same results, and out->instead says why. */
+/* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are
+ * the plan's; their top stage computes loss and gradient at once, in its backward slot. Forward-only calls always use RoundPipe's order.
+ * Where the schedule has no order for this number of micro-batches looped-bfs's replaces it, with the same results, and out->instead says
+ * why. */
 int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t count, int *turn, struct rh_program *out) RH_MUST;
 
-/* What a step under a schedule other than RoundPipe keeps, told by the program of a shorter one: each of its micro-batches stands for
- * `each` of the step's in every slot; and the step has `periods` more of so many micro-batches than it. */
+/* A shorter step that shows how much a step keeps in flight, for schedules other than RoundPipe. Each of its micro-batches stands for
+ * `each` of the step's; the step has `periods` more periods of `period` micro-batches. */
 struct rh_dispatch_brief {
 	int64_t count, each, period, periods;
 };
 /* rh_schedule_fewer. */
 int rh_dispatch_fewer(const struct rh_dispatch *dispatch, int64_t count, int64_t *fewer, int64_t *period) RH_MUST;
 int rh_dispatch_brief(const struct rh_dispatch *dispatch, int64_t count, struct rh_dispatch_brief *brief, struct rh_program *out) RH_MUST;
-/* Such a shorter step alone, of so many micro-batches. */
+/* The program of that shorter step. */
 int rh_dispatch_shorter(const struct rh_dispatch *dispatch, int64_t count, struct rh_program *out) RH_MUST;
 
 /* This box's slots of so many steps, of `count` micro-batches each; dispatch->boxes is there. */
 int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, int *turn, struct rh_program *out) RH_MUST;
 
-/* Calls of `longest` micro-batches or fewer: so many of the longest among them have a program that no other is a part of. */
+/* Among calls of up to `longest` micro-batches: how many of the longest have a program that is no part of another's. */
 int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int64_t longest);
 
-/* Do stages update themselves? Then several steps are one program without a flush, of `count` micro-batches a step. */
+/* 1: each stage updates its own blocks. Then several steps, of `count` micro-batches each, are one program without a flush. */
 int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
-/* The most micro-batches that a stage (bottom up) has in flight there. */
-int64_t rh_dispatch_window(const struct rh_dispatch *dispatch, int stage);
+/* The most micro-batches that a stage (bottom up) has in flight in such a program. */
+int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
 
 #endif

@@ -146,11 +146,11 @@ void rh_program_in_flight(const struct rh_program *program, int devices, int64_t
 	}
 }
 
-void rh_program_put_off(const struct rh_program *program, int stages, struct rh_put_off *out)
+void rh_program_deferrals(const struct rh_program *program, int stages, struct rh_deferral *out)
 {
 	for (int s = 0; s < stages; s++) {
 		int64_t held = 0;
-		out[s] = (struct rh_put_off){0};
+		out[s] = (struct rh_deferral){0};
 		for (size_t i = 0; i < program->slots; i++) {
 			const struct rh_slot *slot = &program->slot[i];
 			if (slot->stage != s)

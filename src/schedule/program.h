@@ -1,5 +1,5 @@
-/* A schedule is a pure function: (plan, devices, micro-batches) -> program, the slots of one step in an order in which they may be
- * enqueued: whatever a slot reads was written by an earlier one. The executor walks programs and knows no schedule. */
+/* A schedule is a pure function from (plan, devices, micro-batches) to a program: the slots of one step, in an order in which they may be
+ * enqueued. Whatever a slot reads, an earlier slot has written. Lowering reads programs and knows no schedule. */
 #ifndef RH_SCHEDULE_PROGRAM_H
 #define RH_SCHEDULE_PROGRAM_H
 
@@ -11,8 +11,8 @@ enum rh_slot_kind {
 	RH_SLOT_FUSED,          /* forward, loss and backward of the top layers */
 	RH_SLOT_BACKWARD,       /* recompute and backward */
 	RH_SLOT_INFER,          /* forward of the top layers with loss or logits, no backward */
-	RH_SLOT_INPUT_GRADIENT, /* a backward split in two: recompute and the gradient that the stage below waits for */
-	RH_SLOT_WEIGHT_GRADIENT /* what is put off */
+	RH_SLOT_INPUT_GRADIENT, /* first part of a split backward: recompute, and the gradient that the stage below waits for */
+	RH_SLOT_WEIGHT_GRADIENT /* its second part: the deferred weight gradients */
 };
 
 /* One stage of one round on one device: micro-batches [first, first + count), in order. */
@@ -20,10 +20,11 @@ struct rh_slot {
 	enum rh_slot_kind kind;
 	int lo, hi; /* layers */
 	int device;
-	/* Is its round the step's first, or last: gradient sums begin, or are rounded. RoundPipe's by its maker, the others' by the dispatch. */
+	/* 1: its round is the step's first (gradient sums begin at zero) or last (they are rounded). RoundPipe's maker sets them, for other
+	 * schedules dispatch.c does. */
 	int first_round, last_round;
-	/* Of slots that add to gradient sums, set by the dispatch: the device has the stage's sums from its slot before; they stay for its
-	 * next. */
+	/* Set by dispatch.c for slots that add to gradient sums. sums_there: the device still has the stage's sums from its slot before;
+	 * sums_stay: they stay for its next slot. */
 	int sums_there, sums_stay;
 	int64_t first, count;
 	int stage;    /* its number in the schedule: RoundPipe's place in the round; the others' model stage, bottom up */
@@ -64,11 +65,11 @@ static inline int rh_slot_gives_gradient(const struct rh_plan *cuts, const struc
 struct rh_program {
 	struct rh_slot *slot;
 	size_t slots, capacity; /* reused from step to step */
-	char instead[160];      /* why a run follows looped-bfs's order here, its schedule having none; "": it follows its own */
+	char instead[160];      /* why looped-bfs's order replaces the schedule's, which has none here; "": it does not */
 };
 void rh_program_free(struct rh_program *program);
 
-/* Micro-batches of a round where nobody says: min(M, max(8, 2N)). */
+/* The default number of micro-batches in a round: min(M, max(8, 2N)). */
 int64_t rh_roundpipe_default_round(int64_t micro_batches, int devices);
 
 /* RoundPipe: slot i of a step runs on device (*turn + i) mod devices; *turn moves on by the step's slots. trains 0: forward slots, then

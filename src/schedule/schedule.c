@@ -61,7 +61,7 @@ static int64_t find_period(const struct rh_program *program, int64_t micro_batch
 	return 0;
 }
 
-/* The longest way to the steady state, and out of it, is that of windows which fill one after the other: less than three times as long; and
+/* The longest fill and drain are those of admission limits that fill one after the other: less than three times as long; and
  * no period is twice as long. */
 int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedule_request *request, int64_t *fewer, int64_t *period)
 {
@@ -71,8 +71,8 @@ int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedu
 	int64_t filled = request->devices, count = request->micro_batches;
 	*fewer = count;
 	*period = 1;
-	for (int s = 0; request->window && s < request->stages; s++)
-		filled = rh_min(filled + request->window[s], count);
+	for (int s = 0; request->admission_limit && s < request->stages; s++)
+		filled = rh_min(filled + request->admission_limit[s], count);
 	probe.micro_batches = LONG * rh_align_up(filled, request->devices) + count % request->devices; /* interleaved-1f1b goes by groups */
 	probe.steps = 1;
 	if (count <= probe.micro_batches)

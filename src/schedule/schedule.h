@@ -1,4 +1,5 @@
-/* All schedules under one form: what is asked of them, and the table that lists them. Adding one is its file and its row. */
+/* All schedules behind one interface: the request, and the table of schedules. To add one, write its file and its row
+ * (schedule_internal.h). */
 #ifndef RH_SCHEDULE_SCHEDULE_H
 #define RH_SCHEDULE_SCHEDULE_H
 
@@ -15,19 +16,19 @@ struct rh_schedule_request {
 	 * d) */
 	const struct rh_stage *stage;
 	int stages;
-	/* Those that look for an order, or admit as things arrive, need times: of the stages' layers, and of a hop between devices. NULL:
-	 * forward, input gradient and weight gradient take 1 each. */
+	/* For schedules that search for an order, or take what is ready first: seconds of the stages' layers, and of a hop between devices.
+	 * NULL: forward, input gradient and weight gradient take 1 each. */
 	const struct rh_cost_sums *sums;
 	double hop_s;
-	/* PACI: the most micro-batches in flight, for each stage bottom up; NULL: its own, stages - stage (0-based) */
-	const int64_t *window;
+	/* PACI: each stage's admission limit, bottom up: its most micro-batches in flight. NULL: the paper's, stages - stage (0-based) */
+	const int64_t *admission_limit;
 };
 
 enum rh_schedule_update {
 	RH_UPDATE_FLUSHES, /* a step begins when the step before has ended on all devices */
 	RH_UPDATE_STALE,   /* a step begins when the step before the last has ended */
-	/* Each stage updates by itself, nobody waits: steps are one stretch. Of stage s no more than devices - s micro-batches are in flight,
-	 * or its `window` if that is more: there is room for these (rh_dispatch_window). */
+	/* Each stage updates its own blocks, and no stage waits for another's update: steps run without a flush between them. Stage s has at
+	 * most devices - s micro-batches in flight, or its admission limit if that is more (rh_dispatch_in_flight). */
 	RH_UPDATE_LOCAL
 };
 
@@ -35,21 +36,22 @@ struct rh_schedule {
 	const char *name, *source; /* of the paper */
 	enum rh_schedule_update update;
 	int stages_least, stages_most; /* model stages a device; 0, 0: RoundPipe's */
-	/* Backwards are INPUT_GRADIENT and WEIGHT_GRADIENT slots. A step of fewer micro-batches than the longest runs the longest's program
-	 * without the slots of those that it lacks. */
+	/* Backwards are split into INPUT_GRADIENT and WEIGHT_GRADIENT slots. A step with fewer micro-batches than the longest step runs the
+	 * longest step's program without the slots of the missing micro-batches. */
 	int splits_backward;
 	int swaps; /* weights are uploaded for each slot; a boundary passes through the host even on one device */
-	/* Appends the slots of all steps, in an order in which whatever a slot reads was written by one before it, and a stage's backwards in
-	 * ascending micro-batches: gradients are summed in that order. RH_NO_ORDER: none for so many micro-batches, and a run takes
-	 * looped-bfs's. Two ways to one: weave_steps, where each device's order is known; listing_make, where devices take what is ready. */
+	/* Appends the slots of all steps. Whatever a slot reads, an earlier slot has written; a stage's backwards come in ascending
+	 * micro-batches, because gradients are summed in that order. RH_NO_ORDER: the schedule has no order for this number of micro-batches,
+	 * and the run uses looped-bfs's. Two helpers: weave_steps, where each device's order is known; listing_make, where a device takes what
+	 * is ready. */
 	int (*make)(const struct rh_schedule_request *request, struct rh_program *out);
 };
 
-/* A verdict, no fault. */
+/* A verdict, not a fault. */
 enum { RH_NO_ORDER = -EDOM };
 
-/* RoundPipe's rounds of a plan's stages; else model stages that forward and backward share. NULL, where nothing is trained, or named:
- * RoundPipe. */
+/* 1: rounds over a plan's stages; 0: model stages that forward and backward share. NULL, which is no training or the default, is RoundPipe.
+ */
 static inline int rh_schedule_is_roundpipe(const struct rh_schedule *schedule)
 {
 	return !schedule || !schedule->stages_least;
@@ -57,17 +59,17 @@ static inline int rh_schedule_is_roundpipe(const struct rh_schedule *schedule)
 
 extern const struct rh_schedule rh_schedules[];
 extern const int rh_schedule_count;
-/* Those that the key `schedule` may name, as a list to be read: all but asynchronous RoundPipe, which optimizer_staleness makes of it. */
+/* For messages: the names that the key `schedule` may have. Asynchronous RoundPipe is not among them: optimizer_staleness selects it. */
 const char *rh_schedule_names(void);
 /* NULL when there is none of that name. */
 const struct rh_schedule *rh_schedule_find(const char *name);
 
-/* The program of all steps. -EINVAL names what does not go together (stages and devices, micro-batches). */
+/* The program of all steps. -EINVAL names what does not match (stages and devices, micro-batches). */
 int rh_schedule_make(const struct rh_schedule *schedule, const struct rh_schedule_request *request, struct rh_program *out) RH_MUST;
 
-/* Not of RoundPipe. From some number of micro-batches on a step is only longer: its program has more of the same periods between its two
- * ends. *fewer: of so many micro-batches, and a multiple of *period more, there are the same ends and periods as of all of them, so that as
- * much is in flight at once, in the same order. */
+/* For schedules other than RoundPipe. Beyond some number of micro-batches a step's program only has more copies of one period between its
+ * fill and its drain. *fewer: a smaller number of micro-batches, a multiple of *period below the given one, whose program has the same
+ * fill, period and drain, so that as much is in flight at once, in the same order. */
 int rh_schedule_fewer(const struct rh_schedule *schedule, const struct rh_schedule_request *request, int64_t *fewer,
                       int64_t *period) RH_MUST;
 

@@ -1,4 +1,4 @@
-/* Inside src/schedule: the makers, and the two ways to a program: weaving orders that are known, and letting devices take what is ready. */
+/* Inside src/schedule: the table of schedules, and helpers to weave the known orders of several devices into one program. */
 #ifndef RH_SCHEDULE_SCHEDULE_INTERNAL_H
 #define RH_SCHEDULE_SCHEDULE_INTERNAL_H
 
@@ -28,8 +28,8 @@
 SCHEDULES(SCHEDULE_MAKER)
 #undef SCHEDULE_MAKER
 
-/* Each device's slots in its own order, one device after the other; woven into one order in which every slot comes after those it reads.
- * Micro-batches count on over all steps of the program. */
+/* Collects each device's slots in that device's order, one device after the other, and weaves them into one order in which every slot comes
+ * after the slots that it reads. Micro-batches are numbered over all steps of the program. */
 struct weaving {
 	const struct rh_schedule_request *request;
 	struct rh_slot *slot;
@@ -39,10 +39,10 @@ struct weaving {
 	int64_t micro_batches; /* in all */
 };
 int weaving_open(const struct rh_schedule_request *request, int64_t micro_batches, struct weaving *out) RH_MUST;
-/* The next slot of the device; faults stay in `rc`. */
+/* Adds the device's next slot. A fault is kept in `rc`. */
 void weaving_add(struct weaving *weaving, enum rh_slot_kind kind, int stage, int64_t first, int64_t count);
 void weaving_next_device(struct weaving *weaving);
-/* Ends the weaving whatever happened, and appends to *out. An order that waits for itself is our own mistake. */
+/* Appends the woven slots to *out and frees everything, also after a fault. An order that deadlocks is our own mistake: it asserts. */
 int weaving_close(struct weaving *weaving, struct rh_program *out) RH_MUST;
 
 /* `make` for each step in turn, with a weaving of its own; for schedules that flush. */

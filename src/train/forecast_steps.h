@@ -7,27 +7,27 @@
 struct rh_trace;
 struct forecast_check;
 
-/* What goes on beside the steps; each may be NULL. */
+/* Observers of the steps; each may be NULL. */
 struct forecast_beside {
 	struct rh_trace *trace;
 	struct forecast_check *check;
 };
 
-/* Of the steps that count: the first ones begin with nothing in flight. Zeroed before. */
+/* Sums over the counted steps. The first steps are not counted, because they begin with idle devices. Zero it before. */
 struct forecast_steps {
-	double seconds, busy_s; /* all of them; devices computed, in their mean */
+	double seconds, busy_s; /* duration; the devices' mean computing time */
 	int64_t tokens;
 	struct rh_step_times times; /* of one step */
 };
 
-/* Steps that end, or are joined, as training with a common update has them. */
+/* Steps with one optimizer update for all stages, joined where updates are stale. */
 int forecast_run_steps(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                        struct forecast_beside beside, struct forecast_steps *out) RH_MUST;
-/* Steps of a schedule whose stages update themselves: no flush between them. */
+/* Steps of a schedule whose stages update their own blocks: no flush between them. */
 int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_input *input, const int32_t *zeros,
                          struct forecast_beside beside, struct forecast_steps *out) RH_MUST;
 
-/* Step s of the input into `micro`, whose integers nobody reads; its tokens. */
+/* Writes step s of the input to `micro`, whose integers are never read. Returns its tokens. */
 int64_t forecast_fill(const struct rh_forecast_input *input, int s, const int32_t *zeros, struct rh_micro_batch *micro);
 
 #endif

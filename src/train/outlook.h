@@ -1,5 +1,5 @@
-/* A prediction with its reasons: what limits the run, which change would help most, how long a sequence may be, and, where it does not fit,
- * the changes after which it would. */
+/* A forecast with reasons: which resource limits the run, which change would help most, and how long a sequence may be. Where the run does
+ * not fit, the changes after which it would. */
 #ifndef RH_TRAIN_OUTLOOK_H
 #define RH_TRAIN_OUTLOOK_H
 
@@ -9,7 +9,7 @@ enum rh_bottleneck { RH_LIMIT_COMPUTE, RH_LIMIT_UPLOAD, RH_LIMIT_DOWNLOAD, RH_LI
 const char *rh_bottleneck_name(enum rh_bottleneck limit);
 
 struct rh_advice {
-	char text[256]; /* "optimizer_staleness: 1"; empty: none was found */
+	char text[256]; /* for example "optimizer_staleness: 1"; empty: no change helps */
 	double gain;    /* in tokens/s: 0.1 is a tenth more */
 };
 
@@ -17,11 +17,11 @@ enum { RH_MENDS_MOST = 8 };
 
 struct rh_outlook {
 	int fits;
-	char why[512];                        /* where it does not */
-	struct rh_advice mend[RH_MENDS_MOST]; /* then: what would, each alone enough, what is dearest last */
+	char why[512];                        /* the error line, where the run does not fit */
+	struct rh_advice mend[RH_MENDS_MOST]; /* changes after which it fits, each alone enough; those that cost memory come last */
 	int mends;
-	int64_t spilled_ram_bytes; /* host memory that it needs with all on NVMe that may lie there, too much still; 0: not that */
-	int64_t ram_needed_bytes;  /* max_ram with which it would, to a hundredth; 0: no max_ram alone helps */
+	int64_t spilled_ram_bytes; /* host memory needed even with everything spilled that can be; 0: spilling is enough, or was not tried */
+	int64_t ram_needed_bytes; /* the least max_ram with which it fits, to one percent; 0: no max_ram alone helps */
 	struct rh_forecast forecast;
 	double speed_of_light; /* share of the tokens/s at the devices' product peak alone */
 	enum rh_bottleneck bottleneck;

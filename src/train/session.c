@@ -255,7 +255,7 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	                                           .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
 	                                           .cores = machine ? machine->hardware->host.cores : rh_machine_cores(),
 	                                           .hardware = machine ? machine->hardware : local},
-	                               .window = session->window,
+	                               .admission_limit = session->admission_limit,
 	                               .space = session->space,
 	                               .stages = stages};
 	int rc = ask_devices(session, &out->machine);

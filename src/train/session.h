@@ -13,7 +13,7 @@
 #include "train/adapter.h"
 #include "train/box.h"
 
-/* A machine that is not this one, or this one in virtual time. */
+/* A machine to simulate: another one, or this one in virtual time. */
 struct rh_session_machine {
 	const struct rh_hardware *hardware;
 	int devices;
@@ -22,7 +22,7 @@ struct rh_session_machine {
 
 struct rh_session {
 	const struct rh_config *config;           /* borrowed */
-	const struct rh_session_machine *machine; /* borrowed; NULL: this one, and work is done */
+	const struct rh_session_machine *machine; /* borrowed. NULL: run on this machine. Otherwise only simulate. */
 	struct rh_source *source;                 /* NULL: random initialisation */
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
@@ -38,10 +38,10 @@ struct rh_session {
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */
 	struct rh_store *store;
 	struct rh_updater *updater; /* of a session that trains */
-	const int64_t *window;      /* of PACI, borrowed: set before rh_session_start; NULL: its own */
+	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	struct rh_run_plan plan;    /* what the run follows */
 	int planned;                /* there is a plan */
-	int rates_assumed;          /* of this machine, for the plan */
+	int rates_assumed;          /* this machine's rates are guesses */
 	struct rh_devices devices;
 	struct rh_executor *executor;
 };
@@ -51,7 +51,7 @@ struct rh_session {
 enum rh_session_purpose { RH_SESSION_TRAINS, RH_SESSION_INFERS };
 int rh_session_open(const struct rh_config *config, enum rh_session_purpose purpose, struct rh_session *out) RH_MUST;
 
-/* A session that trains on a simulated machine: no weights are read and none are held, updates and copies take time alone. */
+/* A session that trains on a simulated machine. It reads and holds no weights; updates and copies only take virtual time. */
 int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out) RH_MUST;
 
 /* The tokenizer that belongs to the model, into session->tokenizer. */

@@ -15,7 +15,7 @@ struct rig {
 	struct rh_model *model;
 	char *weights[4], *memory[3], *micro;
 	float *gradient[4][2];
-	struct rh_arena arena, saved, late;
+	struct rh_arena arena, saved, deferred;
 	struct rh_emit emit;
 	struct rh_stage_state state;
 	uint64_t seed, choice; /* choice: what the routers have chosen, hashed */
@@ -100,7 +100,7 @@ static void rig_open(struct rig *rig, enum rh_dtype dtype, int64_t experts)
 			randomise(rh_view_of(at, dtype, tensor->rows, tensor->cols), &rig->seed, bound, tensor->rank == 1 ? 1 : 0);
 		}
 	}
-	struct rh_arena *arena[] = {&rig->arena, &rig->saved, &rig->late};
+	struct rh_arena *arena[] = {&rig->arena, &rig->saved, &rig->deferred};
 	for (int i = 0; i < 3; i++)
 		*arena[i] = (struct rh_arena){rig->memory[i] = malloc(BUFFER), BUFFER, 0, 0};
 	rig->emit = (struct rh_emit){.model = rig->model,
@@ -133,15 +133,15 @@ static struct rh_view hidden(enum rh_dtype dtype)
 }
 
 /* Recompute and backward from clean sums; y absent: as the top layer of a stage has it. */
-static void backward(struct rig *rig, struct rh_view x, struct rh_view y, struct rh_view dy, struct rh_view dx, int late)
+static void backward(struct rig *rig, struct rh_view x, struct rh_view y, struct rh_view dy, struct rh_view dx, int deferred)
 {
 	memset(rig->gradient[LAYER][0], 0, (size_t)rig->model->block[LAYER].elements * 4);
 	memset(rig->ran, 0, sizeof rig->ran);
-	rig->emit.late = late ? &rig->late : NULL;
-	rig->arena.used = rig->saved.used = rig->late.used = 0;
+	rig->emit.deferred = deferred ? &rig->deferred : NULL;
+	rig->arena.used = rig->saved.used = rig->deferred.used = 0;
 	check_ok(rh_stage_save(&rig->emit, LAYER, LAYER + 1, x, y, &rig->state, NULL));
 	check_ok(rh_stage_backward(&rig->emit, LAYER, LAYER + 1, &rig->state, dy, dx));
-	if (late)
+	if (deferred)
 		check_ok(rh_stage_weights(&rig->emit, LAYER, LAYER + 1, &rig->state));
 }
 
@@ -237,14 +237,14 @@ static void test_what_no_backward_reads_is_not_made_again(void **state)
 		backward(&rig, x, y, dy, dx, 0);
 		memcpy(kept, rig.gradient[LAYER][0], bytes);
 		memcpy(whole, rig.ran, sizeof whole);
-		for (int late = 0; late < 2; late++) {
-			backward(&rig, x, (struct rh_view){0}, dy, dx_spared, late);
+		for (int deferred = 0; deferred < 2; deferred++) {
+			backward(&rig, x, (struct rh_view){0}, dy, dx_spared, deferred);
 			assert_memory_equal(rig.gradient[LAYER][0], kept, bytes);
 			assert_memory_equal(dx_spared.data, dx.data, hidden_bytes);
 			for (int kind = 0; kind < RH_OP_KINDS; kind++) {
 				int spared = kind == RH_OP_GLU || kind == (experts ? RH_OP_GROUPED_GEMM : RH_OP_GEMM) ||
 				             (experts && kind == RH_OP_UNPERMUTE);
-				int added = kind == RH_OP_CAST ? late : 0; /* dy is kept with what is put off */
+				int added = kind == RH_OP_CAST ? deferred : 0; /* dy is kept with what is put off */
 				assert_int_equal(rig.ran[kind], whole[kind] - spared + added);
 			}
 		}

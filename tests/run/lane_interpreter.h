@@ -286,7 +286,7 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 	}
 	hash = lane_read_weights(machine, command, hash);
 	if (backward) {
-		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_LATE && command->to.bytes;
+		int has_above = command->at.dy >= 0, puts_off = command->to.room == RH_ROOM_DEFERRED && command->to.bytes;
 		if (has_above || command->hi < command->stage.hi)
 			hash = lane_read(machine, hash, has_above ? lane_buffer(machine, command, command->at.dy) : running);
 		if (first && model->layer[command->lo].kind == RH_LAYER_BLOCK)
@@ -294,8 +294,8 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		hash = lane_read(machine, hash, kept);
 		lane_add_sums(machine, command, command->lo, hash);
 		if (puts_off) {
-			struct lane_range late = lane_range(machine, command->to);
-			lane_write(machine, late, command->hi < command->stage.hi ? lane_read(machine, hash, late) : hash);
+			struct lane_range deferred = lane_range(machine, command->to);
+			lane_write(machine, deferred, command->hi < command->stage.hi ? lane_read(machine, hash, deferred) : hash);
 		}
 		if (command->at.dx >= 0)
 			lane_write(machine, lane_buffer(machine, command, command->at.dx), hash);

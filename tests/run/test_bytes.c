@@ -90,7 +90,7 @@ static int64_t check_run(const struct what *what)
 		check_host_bytes(&rig.session);
 		bytes = rig.session.plan.stages.device_bytes;
 		assert_true(!what->cap || bytes <= what->cap);
-		assert_int_equal(rig.session.plan.stages.late_bytes > 0, what->schedule && !strncmp(what->schedule, "zb", 2));
+		assert_int_equal(rig.session.plan.stages.deferred_bytes > 0, what->schedule && !strncmp(what->schedule, "zb", 2));
 	}
 	assert_true(!rc || (rc == RH_DOES_NOT_FIT && what->cap));
 	rig_close(&rig);

@@ -331,7 +331,7 @@ static double period_of(const struct rig *rig)
 	return (last - first) / (double)count;
 }
 
-/* PACI (arXiv 2606.07881): its own window pays 2L(N-1)/N a micro-batch, the latency-aware one hides the latency; asynchronous 1F1B
+/* PACI (arXiv 2606.07881): its own admission limit pays 2L(N-1)/N a micro-batch, the latency-aware one hides the latency; asynchronous 1F1B
  * likewise. */
 static void test_paci_period_is_as_the_window_allows(void **state)
 {
@@ -340,7 +340,7 @@ static void test_paci_period_is_as_the_window_allows(void **state)
 		for (int l = 0; l < 5; l++) {
 			double latency = (const double[]){0, 0.5, 1, 3, 10}[l];
 			const struct times now = {1, 1.5, 0.5, latency};
-			int64_t window[8], step = 1 + (int64_t)ceil(2 * latency / 3);
+			int64_t admission_limit[8], step = 1 + (int64_t)ceil(2 * latency / 3);
 			struct rig rig;
 			rig_open(&rig, "paci", n, n, 8, 60, now);
 			rig_run(&rig);
@@ -351,13 +351,13 @@ static void test_paci_period_is_as_the_window_allows(void **state)
 			rig_close(&rig);
 			rig_open(&rig, "paci", n, n, 8, 60, now);
 			for (int s = 0; s < n; s++)
-				window[s] = 1 + (n - 1 - s) * step;
-			rig.request.window = window;
+				admission_limit[s] = 1 + (n - 1 - s) * step;
+			rig.request.admission_limit = admission_limit;
 			rig_run(&rig);
 			check_program(&rig);
 			check_near(period_of(&rig), 3, 1e-9);
 			for (int d = 0; d < n; d++)
-				assert_true(rig.peak[d] <= window[d]);
+				assert_true(rig.peak[d] <= admission_limit[d]);
 			rig_close(&rig);
 			rig_open(&rig, "1f1b-async", n, n, 8, 60, now);
 			rig_run(&rig);
@@ -366,24 +366,24 @@ static void test_paci_period_is_as_the_window_allows(void **state)
 		}
 }
 
-/* Versions crossed by a micro-batch at a stage with window w under an update every a backwards: at most ceil((w-1)/a). */
+/* Versions crossed by a micro-batch at a stage with admission limit w under an update every a backwards: at most ceil((w-1)/a). */
 static void test_paci_crosses_no_more_versions_than_bounded(void **state)
 {
 	(void)state;
 	uint64_t random = check_seed();
 	for (int round = 0; round < 200; round++) {
 		int n = 1 + (int)(check_random(&random) % 7);
-		int64_t all = 120, updates = 1 + check_random(&random) % 6, window[8];
+		int64_t all = 120, updates = 1 + check_random(&random) % 6, admission_limit[8];
 		struct rig rig;
 		rig_open(&rig, "paci", n, n, all, 1, (struct times){1, 1, 1, check_random(&random) % 4});
 		for (int s = 0; s < n; s++) {
 			rig.layer[s].forward_s = 1 + check_random(&random) % 4;
 			rig.layer[s].backward_s = 2 + check_random(&random) % 4;
-			window[s] = 1 + (n - 1 - s) + (int64_t)(check_random(&random) % 3);
+			admission_limit[s] = 1 + (n - 1 - s) + (int64_t)(check_random(&random) % 3);
 		}
 		rh_cost_sums_free(&rig.sums);
 		check_ok(rh_costs_sum(&rig.costs, &rig.sums));
-		rig.request.window = window;
+		rig.request.admission_limit = admission_limit;
 		rig_run(&rig);
 		check_program(&rig);
 		for (int s = 0; s < n; s++) {
@@ -396,7 +396,7 @@ static void test_paci_crosses_no_more_versions_than_bounded(void **state)
 					version_at[slot->first] = backwards / updates;
 				else
 					assert_true(backwards++ / updates - version_at[slot->first] <=
-					            (window[s] - 1 + updates - 1) / updates);
+					            (admission_limit[s] - 1 + updates - 1) / updates);
 			}
 		}
 		rig_close(&rig);
@@ -454,7 +454,7 @@ static void test_requests_that_do_not_go_together_are_refused(void **state)
 	static const struct {
 		const char *name;
 		int devices, stages;
-		int64_t micro_batches, window;
+		int64_t micro_batches, admission_limit;
 		const char *line;
 		int code;
 	} cases[] = {
@@ -464,13 +464,13 @@ static void test_requests_that_do_not_go_together_are_refused(void **state)
 	        {"interleaved-1f1b", 4, 8, 6, 0, "6 micro-batches are no multiple of 4 devices", RH_NO_ORDER},
 	        {"1f1b", 4, 4, 0, 0, "counts from 1", -EINVAL},
 	        {"roundpipe", 4, 4, 4, 0, "needs a plan", -EINVAL},
-	        {"paci", 2, 2, 4, -1, "stage 0's window is -1", -EINVAL},
+	        {"paci", 2, 2, 4, -1, "stage 0's admission limit is -1", -EINVAL},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct rig rig;
-		const int64_t window[] = {cases[i].window, 1};
+		const int64_t admission_limit[] = {cases[i].admission_limit, 1};
 		rig_open(&rig, cases[i].name, cases[i].devices, cases[i].stages, cases[i].micro_batches, 1, (struct times){1, 1, 1, 0});
-		rig.request.window = cases[i].window ? window : NULL;
+		rig.request.admission_limit = cases[i].admission_limit ? admission_limit : NULL;
 		int code = cases[i].code;
 		assert_int_equal(rh_schedule_make(rig.schedule, &rig.request, &rig.program), code);
 		if (!strstr(rh_error(code), cases[i].line))

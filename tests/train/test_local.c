@@ -12,14 +12,14 @@ struct what {
 	enum rh_dtype dtype;
 	int64_t lora_r; /* 0: full */
 	double dropout;
-	const int64_t *window; /* NULL: the schedule's own */
+	const int64_t *admission_limit; /* NULL: the schedule's own */
 };
 
 static const int64_t wide[] = {9, 5, 4, 2};
 static const struct what cases[] = {
         {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:4", .stages = 4},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:4", .stages = 4},
-        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .window = wide},
+        {.schedule = "paci", .model = "llama2", .device = "cpu:4", .stages = 4, .admission_limit = wide},
         {.schedule = "paci", .model = "qwen3", .device = "cpu:2", .stages = 2, .dtype = RH_BF16},
         {.schedule = "paci", .model = "smollm2", .device = "cpu:4", .stages = 4, .lora_r = 3, .dropout = 0.1},
         {.schedule = "1f1b-async", .model = "qwen3", .device = "cpu:1", .stages = 1},
@@ -60,7 +60,7 @@ static void start(struct deep *deep, const struct what *what, const char *device
 	*in = rig_input(rig, "train");
 	struct rh_workload work = {.train = rig_limits(in, 0), .train_micro_batches = MICROS};
 	check_ok(rh_session_open(&rig->config, RH_SESSION_TRAINS, &rig->session));
-	rig->session.window = what->window;
+	rig->session.admission_limit = what->admission_limit;
 	check_ok(rh_session_start(&rig->session, &work));
 }
 
@@ -279,11 +279,11 @@ struct clock {
 
 static int64_t window_of(const struct what *what, int stage)
 {
-	return what->window ? what->window[stage] : what->stages - stage;
+	return what->admission_limit ? what->admission_limit[stage] : what->stages - stage;
 }
 
-/* A forward takes 1, a backward 2. PACI: a backward that has come, else a forward while fewer than the window are unresolved. 1F1B: as many
- * forwards ahead as there are stages above, then in turn. 1: something was begun. */
+/* A forward takes 1, a backward 2. PACI: a backward that has come, else a forward while fewer than the admission limit are unresolved.
+ * 1F1B: as many forwards ahead as there are stages above, then in turn. 1: something was begun. */
 static int begin_one(struct plain *at, struct clock *clock, int stage, int64_t now, int64_t until)
 {
 	int stages = at->what->stages, paci = !strcmp(at->what->schedule, "paci");

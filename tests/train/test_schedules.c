@@ -14,7 +14,7 @@ struct what {
 struct outcome {
 	double loss[STEPS], norm[STEPS];
 	uint64_t weights;
-	int64_t late_bytes;
+	int64_t deferred_bytes;
 };
 
 static struct outcome run(const struct what *what, const char *schedule)
@@ -43,7 +43,7 @@ static struct outcome run(const struct what *what, const char *schedule)
 		out.norm[step] = rig_update(rig, 3e-3, step);
 	}
 	out.weights = rig_weights_hash(&rig->session);
-	out.late_bytes = rig->session.plan.stages.late_bytes;
+	out.deferred_bytes = rig->session.plan.stages.deferred_bytes;
 	deep_close(&deep);
 	return out;
 }
@@ -62,7 +62,7 @@ static void check_all(const struct what *what)
 				fail_msg("%s, %s, step %d: loss %.9g norm %.9g, expected %.9g %.9g", what->model, schedule->name, step,
 				         got.loss[step], got.norm[step], expected.loss[step], expected.norm[step]);
 		assert_true(got.weights == expected.weights);
-		assert_int_equal(got.late_bytes > 0, schedule->splits_backward);
+		assert_int_equal(got.deferred_bytes > 0, schedule->splits_backward);
 	}
 }
 
