@@ -27,6 +27,7 @@ struct rh_list {
 	size_t count, capacity;
 };
 
+/* One field a key, as a flat list: the table in keys.c reads, prints and compares fields by their offset. */
 struct rh_config {
 	/* model and files; strings are owned, NULL when unset */
 	char *model_name_or_path, *config_name, *adapter_name_or_path;
@@ -96,10 +97,10 @@ struct rh_config {
 	int64_t save_total_limit;     /* 0: all */
 	char *resume_from_checkpoint; /* NULL, "true" or a path */
 
-	/* where it runs */
+	/* devices, stages and budgets */
 	char *device;                                  /* "cpu:2" */
-	int64_t round_micro_batches;                   /* 0: chosen */
-	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: chosen */
+	int64_t round_micro_batches;                   /* 0: the plan chooses */
+	int64_t *forward_cuts, *backward_cuts;         /* first layer of each stage but the first, ascending; NULL: the plan chooses */
 	int64_t forward_cut_count, backward_cut_count; /* -1 unset: distinguishes "[]" (one stage) */
 	int64_t max_vram, max_ram;                     /* bytes; 0: all free (max_ram: less 2 GiB) */
 	int spill;                                     /* bits of enum rh_spill; 0: nothing */
@@ -131,7 +132,7 @@ struct rh_config {
 	int json;    /* --json */
 	char *gantt; /* of plan: --gantt FILE.svg, borrowed from the command line */
 	int compare; /* of plan: --compare, all schedules */
-	int check;   /* of plan: --check, its steps on lanes are checked */
+	int check;   /* of plan: --check, prove the plan's lanes (run/check.h) */
 	int gpus;    /* of plan: --gpus N of the profile's, 0: all */
 	int help;    /* --help: nothing else is set */
 };
@@ -147,9 +148,8 @@ enum rh_lora_key {
 
 /* argv[0] is the first word after the verb: an optional CONFIG.yaml (its first word, or one that ends in .yaml or .yml), and
  * --key value, --key=value or --flag pairs. The command line wins over the file; the file may hold keys of other verbs. Checked: names,
- * values, contradictions, keys that `verb` needs, files that it will read. Keys without effect are told of by rh_note once all is well.
- * -EINVAL with one line otherwise; *out is then empty. default_device names the device for those who name none, and is asked for those
- * only; NULL: cpu:1. */
+ * values, contradictions, keys that `verb` needs, files that it will read. If all is well, rh_note names the keys without effect; else
+ * -EINVAL with one line, and *out is empty. default_device is called only where no device is named, and names one; NULL: cpu:1. */
 int rh_config_load(const char *verb, int argc, char **argv, const char *(*default_device)(void), struct rh_config *out) RH_MUST;
 void rh_config_free(struct rh_config *config);
 
@@ -160,8 +160,8 @@ int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST
 /* The keys in which boxes that train one model must agree, as name=value lines. */
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;
 
-/* The keys that `verb` has a use for, with meaning, allowed values and defaults. schedules: what the key of this name may be, which is not
- * known here. */
+/* The keys that `verb` uses, with meaning, allowed values and defaults. schedules: the allowed values of the key `schedule`, which this
+ * room does not know. */
 int rh_config_help(const char *verb, const char *schedules, struct rh_text *out) RH_MUST;
 
 #endif

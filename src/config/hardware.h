@@ -1,4 +1,4 @@
-/* A machine as `plan` and simulated devices see it: effective rates, each section with where they come from. One YAML file:
+/* A machine as `plan` and simulated devices see it: effective rates, and the source of each section. One YAML file:
  *
  *   name: rtx4090x8
  *   source: RoundPipe's box (arXiv 2604.27085), vendor data sheets
@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Operands and what products are summed in. */
+/* Dtype of a product's operands, and of its sums. */
 enum rh_product {
 	RH_PRODUCT_F32,     /* "f32": fp32 in fp32, no TF32 */
 	RH_PRODUCT_BF16,    /* "bf16": in fp32 */
@@ -44,9 +44,9 @@ enum rh_product {
 };
 const char *rh_product_name(enum rh_product product);
 
-/* Which operands lie transposed: their strides, and so a product's speed, differ. */
+/* Which operands are transposed. Their strides differ, and so does the product's speed. */
 enum rh_gemm_form {
-	RH_GEMM_ANY, /* not told */
+	RH_GEMM_ANY, /* not given */
 	RH_GEMM_NN,  /* "nn": none, as a linear's dx = dy w */
 	RH_GEMM_NT,  /* "nt": b, as its y = x w^T */
 	RH_GEMM_TN,  /* "tn": a, as its dw += dy^T x, into sums */
@@ -55,7 +55,7 @@ enum rh_gemm_form {
 };
 const char *rh_gemm_form_name(enum rh_gemm_form form); /* "" of any */
 
-/* A measured product d (m,n) = a (m,k) b (k,n): this share of the peak is reached. */
+/* A measured product d (m,n) = a (m,k) b (k,n), and the share of the peak that it reached. */
 struct rh_hardware_gemm {
 	enum rh_product product;
 	enum rh_gemm_form form;
@@ -63,9 +63,9 @@ struct rh_hardware_gemm {
 	double fraction;
 };
 
-/* The rate of one kind of op that the general do not meet: an op takes launch_s + the longer of (product and other FLOPs) / flops_per_s
- * and bytes / bytes_per_s; 0 limits nothing. Its name is that of device/op.c's table; of head_loss and rmsnorm_backward that make weights'
- * gradients too it has _dw behind it (where there is none of these, the other counts). */
+/* Rates of one kind of op that the device's general rates do not describe: it takes launch_s + the longer of (product and other FLOPs) /
+ * flops_per_s and bytes / bytes_per_s; 0 limits nothing. Its name is that of device/op.c's table; of head_loss and rmsnorm_backward that
+ * make weights' gradients too it has _dw behind it (where there is none of these, the other counts). */
 struct rh_hardware_op {
 	char *op;
 	enum rh_product product; /* the operands that it was measured with */
@@ -74,11 +74,11 @@ struct rh_hardware_op {
 	double flops_per_s, bytes_per_s;
 };
 
-/* Bytes per second one way alone, and in sum while both ways are busy. */
+/* Bytes per second in one direction alone, and the sum of both while both are busy. */
 struct rh_hardware_link {
 	double up_bytes_per_s, down_bytes_per_s, both_bytes_per_s;
 	double latency_s; /* of a copy, before its first byte; of a link alone */
-	int64_t devices;  /* of a switch alone: how many share one; 0: there is none */
+	int64_t devices;  /* of a switch alone: devices that share it; 0: no switch */
 	char *source;
 };
 

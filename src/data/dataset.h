@@ -34,7 +34,7 @@ struct rh_origin {
 	int32_t file;
 };
 
-/* Documents one after another; a row is one document, or several when packed. */
+/* Documents one after another; a row is one document, or several when packed. Its many fields are counts that reports print. */
 struct rh_dataset {
 	int32_t *ids;             /* (tokens) */
 	uint8_t *trained;         /* (tokens) 1: a target that counts; a document's first token never does */

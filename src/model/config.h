@@ -8,12 +8,13 @@
 
 enum { RH_MOST_LAYERS = 1024, RH_ROPES = 2 };
 
-/* In what a transformer layer differs from others of its model. */
+/* How a transformer layer differs from other layers of its model. */
 struct rh_layer_config {
-	unsigned char windowed; /* its queries see config->window keys at most */
-	unsigned char dense;    /* one MLP of intermediate_size, though the model has experts */
+	unsigned char windowed; /* its queries see at most config->window keys */
+	unsigned char dense;    /* it has one MLP of intermediate_size, although the model has experts */
 };
 
+/* The words of config.json that a model is built from. One flat struct: each is read and written by its own word. */
 struct rh_model_config {
 	const struct rh_family *family;
 	int wrapped; /* it is the text_config of the family's wrapper */
@@ -26,16 +27,16 @@ struct rh_model_config {
 	int attention_bias;            /* on q, k, v */
 	int attention_output_bias;     /* on o */
 	int mlp_bias, qk_norm, tie_word_embeddings;
-	/* Mixture of experts: so many MLPs in each layer that is not dense, of which each token goes through some; 0: one MLP. */
+	/* Mixture of experts: the MLPs of a layer that is not dense, and how many of them a token uses. 0: one MLP. */
 	int64_t experts, experts_per_token;
 	int64_t expert_size; /* of each, 0: intermediate_size */
 	enum rh_router_softmax router_softmax;
 	double attention_scalar; /* scores are divided by its root; 0: head_dim */
 	double embedding_scale;  /* 0: 1 */
-	int64_t window;          /* keys that a query of a windowed layer sees at most */
+	int64_t window;          /* most keys that a query of a windowed layer sees */
 	struct rh_layer_config layer[RH_MOST_LAYERS];
 	int64_t bos_token_id, eos_token_id[8], eos_token_ids; /* bos -1: none */
-	json_t *source; /* the config.json as read, or NULL: keys that this struct does not hold are written back from it */
+	json_t *source; /* the config.json as read, from which keys without a field are written back; NULL: none */
 };
 
 /* `where` names the file. Unknown architectures, unknown rope types, disagreeing spellings and impossible sizes are -EINVAL.
@@ -43,20 +44,20 @@ struct rh_model_config {
 int rh_model_config_parse(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 /* The same for a file, or for config.json in a directory. */
 int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out) RH_MUST;
-/* How the model's modules are called, in memory and in adapters. */
+/* The names of the model's modules, in memory and in adapters. */
 const struct rh_family_names *rh_model_names(const struct rh_model_config *config);
 void rh_model_config_free(struct rh_model_config *config);
 
-/* Makes `scaling`, an object as config.json's rope_scaling, the scaling of *config in place of its own; theta and the share of heads that
- * is rotated stay, where the object does not say them. -EINVAL leaves *config as it was. */
+/* Replaces the scaling of *config by `scaling`, an object in the form of config.json's rope_scaling. Theta and the rotated share of heads
+ * stay unless the object names them. -EINVAL leaves *config unchanged. */
 int rh_model_config_scale_rope(struct rh_model_config *config, const json_t *scaling) RH_MUST;
 
-/* Sizes that no arithmetic on them can overflow, heads that divide, numbers that are finite: what parse checks at its end, for
- * configurations that come from elsewhere (a GGUF file). -EINVAL names `where`. */
+/* Checks that sizes cannot overflow, heads divide evenly and numbers are finite. Parsing ends with it; other sources (a GGUF file) call it.
+ * -EINVAL names `where`. */
 int rh_model_config_check(const struct rh_model_config *config, const char *where) RH_MUST;
 
-/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller's (json_decref).
- * -EINVAL for what no config.json can say: rope_divisor that is not Llama-3's scaling, biases that the family does not have. */
+/* A config.json that loads in transformers 4 and 5; `torch_dtype` "float32" or "bfloat16". The caller frees it (json_decref).
+ * -EINVAL for what no config.json can express: a rope_divisor that is not Llama-3's scaling, biases that the family does not have. */
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out) RH_MUST;
 
 #endif

@@ -1,12 +1,13 @@
-/* Model code emits ops here and never knows the device: the sink launches them, or, without one, only the arena's peak is measured.
+/* Model code emits ops here and never knows the device. The sink launches them; without a sink, only the arena's peak is measured.
  *
  * A stage is layers [lo, hi). For one micro-batch:
- *   rh_stage_forward    runs them keeping nothing but the boundaries asked for;
- *   rh_stage_save       runs them keeping what their backward needs: before the backward (recompute; the forward half of a fused stage),
- *                       or in place of rh_stage_forward where that is not to be recomputed;
+ *   rh_stage_forward    runs them and keeps only the requested boundaries;
+ *   rh_stage_save       runs them and saves what their backward needs: right before the backward (recompute; the forward half of a fused
+ *                       stage), or in place of rh_stage_forward, so that nothing is recomputed;
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
- *   rh_stage_weights    adds what rh_stage_backward put off, where emit->deferred is given: the gradients of linears and of the embedding.
- * A fused stage (hi is the model's end) makes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
+ *   rh_stage_weights    adds the weight gradients that rh_stage_backward deferred, where emit->deferred is given: those of linears and of
+ *                       the embedding.
+ * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
 
@@ -14,7 +15,7 @@
 #include "device/op.h"
 #include "model/model.h"
 
-/* Sizes of one micro-batch, or the largest of many, each for itself. */
+/* Sizes of one micro-batch, or the maximum of each size over many. */
 struct rh_micro_shape {
 	int64_t tokens, documents, longest;
 	int64_t head_rows; /* tokens whose logits are needed */
@@ -34,8 +35,8 @@ struct rh_emit {
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
 	struct rh_arena *arena;                    /* activations and workspace */
-	struct rh_arena *saved;                    /* what rh_stage_save keeps: the same, or one apart */
-	struct rh_arena *deferred; /* NULL: all gradients are made at once; else what those that rh_stage_weights makes are made of */
+	struct rh_arena *saved;                    /* what rh_stage_save saves: the same arena, or another one */
+	struct rh_arena *deferred;                 /* operands of the weight gradients that rh_stage_weights adds; NULL: none is deferred */
 	int rc;                /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
@@ -61,7 +62,8 @@ struct rh_ropes {
 	struct rh_view table[RH_ROPES];
 };
 
-/* What a stage keeps between recompute and backward; allocated once for the model's layers. */
+/* What a stage saves between recompute and backward, allocated once for the model's layers. One struct for all kinds of layers: each fills
+ * the views that its backward reads. */
 struct rh_saved {
 	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
 	struct rh_view attended, transformed; /* what attention and the MLP made, where a norm is behind them */

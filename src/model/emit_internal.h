@@ -1,7 +1,8 @@
 /* Inside model/: the verbs that layer kinds are written with. After a fault of the arena or of the sink each of them does nothing.
  *
- * What is taken from emit->saved and emit->deferred, and in which order, follows from model, layers, shape and emit->deferred alone; launch,
- * y and head have no part in it. run/issue.c emits a second time without launching, to find the addresses of what an earlier call left. */
+ * What is taken from emit->saved and emit->deferred, and in which order, follows from model, layers, shape and emit->deferred alone;
+ * launch, y and head have no part in it. run/issue.c emits a second time without launching, to find the addresses of what an earlier call
+ * left. */
 #ifndef RH_MODEL_EMIT_INTERNAL_H
 #define RH_MODEL_EMIT_INTERNAL_H
 

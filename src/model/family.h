@@ -1,5 +1,5 @@
-/* Families of models, and in what they differ. Each is described in a file of its own in families/; layout.c and traits.c make
- * its layers of that, and the shared kinds of layers (block.c, moe.c, head.c) emit them. */
+/* Families of models, and how they differ. Each is described in its own file in families/. layout.c and traits.c build its layers from the
+ * description; the shared kinds of layers (block.c, moe.c, head.c) emit them. */
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 

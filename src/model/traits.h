@@ -1,4 +1,4 @@
-/* What a layer is, beside its tensors. Each layer of a model has traits of its own; whoever emits, measures or compares it asks these. */
+/* A layer's attributes, beside its tensors. Each layer of a model has its own; code that emits, measures or compares layers reads these. */
 #ifndef RH_MODEL_TRAITS_H
 #define RH_MODEL_TRAITS_H
 
@@ -24,10 +24,10 @@ struct rh_traits {
 	float epsilon;
 	/* attention */
 	int64_t heads, kv_heads, head_dim;
-	int64_t window; /* keys that a query sees at most; 0: all */
+	int64_t window; /* most keys that a query sees; 0: all */
 	float scale;    /* of scores */
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
-	int64_t rotary; /* so many of each head's first elements are rotated */
+	int64_t rotary; /* how many of each head's first elements are rotated */
 	int qk_norm;
 	int sinks; /* each head has a logit of one more key, whose value is zero */
 	/* MLP */

@@ -21,8 +21,8 @@ struct rh_workload {
 	int64_t data_bytes;  /* that datasets take; the caller reserves them */
 };
 
-/* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays and copies no
- * block. */
+/* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays and copies
+ * no block. */
 #define RH_RUN_CHECKPOINT_BYTES ((int64_t)4 << 20)
 
 /* Bytes of a plan, by tier. */

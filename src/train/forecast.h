@@ -7,7 +7,7 @@
 struct rh_tasks;
 struct rh_trace;
 
-/* The result of one simulation. An input without steps gives the plan alone. */
+/* The result of one simulation: flat, because `plan --json` prints it field by field. An input without steps gives the plan alone. */
 struct rh_forecast {
 	double step_seconds, tokens_per_second;
 	double bubble;               /* share of all devices' time in which they compute nothing */

@@ -20,6 +20,7 @@ struct rh_session_machine {
 	int64_t ram_bytes; /* free for the run where max_ram is not given; 0: no limit */
 };
 
+/* All that a verb holds open, from files to executor; rh_session_close releases it in reverse order. */
 struct rh_session {
 	const struct rh_config *config;           /* borrowed */
 	const struct rh_session_machine *machine; /* borrowed. NULL: run on this machine. Otherwise only simulate. */

@@ -33,7 +33,7 @@ struct saving {
 	double end_seconds; /* that the run waited for its last one */
 };
 
-/* All of one run. */
+/* All of one run: the state that steps, evaluation, checkpoints and messages share. */
 struct training {
 	const struct rh_config *config;
 	struct rh_session session;

@@ -88,6 +88,7 @@ struct sim_host_queue {
 
 enum { SIM_DEVICES_MAX = 64, SIM_RESOURCES = 6 * SIM_DEVICES_MAX + 8 };
 
+/* The simulated machine: its clock, its queues, and one entry a resource that flows share. */
 struct rh_sim {
 	int references; /* of the creator, devices, events and host queues */
 	double now_s;
