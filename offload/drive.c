@@ -58,18 +58,26 @@ struct rh_drive_request *drive_line_take(struct drive_line *line)
 	return request;
 }
 
+#define DRIVE_ROW(name) {#name, drive_##name##_open},
+static const struct {
+	const char *name;
+	int (*open)(const struct rh_drive_options *options, struct rh_drive **out);
+} drives[] = {DRIVES(DRIVE_ROW)};
+#undef DRIVE_ROW
+
 int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out)
 {
 	const char *wanted = getenv(RH_HOOK_NVME);
 	struct rh_drive *drive = NULL;
-	int threads = options->engine == RH_DRIVE_THREADS || (wanted && !strcmp(wanted, "threads"));
-	int rc = threads ? -ENOSYS : drive_uring_open(options, &drive);
-	if (rc && rc != -ENOMEM) {
-		if (!threads)
+	int rc = -ENOSYS, threads = options->engine == RH_DRIVE_THREADS || (wanted && !strcmp(wanted, "threads"));
+	for (size_t i = 0; rc && rc != -ENOMEM && i < sizeof drives / sizeof *drives; i++) {
+		if (threads && strcmp(drives[i].name, "threads"))
+			continue;
+		rc = drives[i].open(options, &drive);
+		if (rc && rc != -ENOMEM && !strcmp(drives[i].name, "uring"))
 			rh_warn_once("io_uring is not to be had here (%s): NVMe is read and written by threads, at more cost of the "
 			             "processor; where a container forbids it, allow io_uring_setup",
 			             strerror(-rc));
-		rc = drive_threads_open(options, &drive);
 	}
 	if (rc)
 		return rh_fail(rc, "cannot start the queue of an NVMe drive: %s", strerror(-rc));

@@ -6,9 +6,15 @@
 
 #include <time.h>
 
-/* -EPERM, -ENOSYS and the like: io_uring is not to be had. No line is made. */
-int drive_uring_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
-int drive_threads_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
+/* The instances, best first. To add one, write its file and its row. An open that fails makes no line: -EPERM, -ENOSYS and the like mean
+ * that this machine cannot have it, and the next one is tried. */
+/* clang-format off */
+#define DRIVES(ROW) ROW(uring) ROW(threads)
+/* clang-format on */
+#define DRIVE_OPEN(name) int drive_##name##_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
+DRIVES(DRIVE_OPEN)
+#undef DRIVE_OPEN
+
 /* Takes `inner` over. */
 int drive_fault_open(struct rh_drive *inner, struct rh_drive **out) RH_MUST;
 
