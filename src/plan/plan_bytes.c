@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 /* What is allowed beside all that is reserved, but for the executor's part. Measured on CPU devices; what a GPU's driver takes of the host
  * has not been, nor what more than two cores do. */
@@ -47,6 +48,17 @@ static int spares_too_many(const struct planning *planning, const struct candida
 	       rh_bytes_times(candidate->stages.boundary_bytes, candidate->spare) > candidate->bytes.total_budget;
 }
 
+/* What the thread that writes checkpoints takes beside the run. Of a GGUF base it reads the vocabulary once more, and writes it as
+ * tokenizer.json: 270 bytes an entry were seen. */
+static int64_t checkpoint_bytes(const struct rh_run_request *request)
+{
+	enum { SAVED_ENTRY = 320 };
+	const char *base = request->config->model_name_or_path;
+	size_t length = base ? strlen(base) : 0;
+	int is_gguf = length > 5 && !strcasecmp(base + length - 5, ".gguf");
+	return RH_RUN_CHECKPOINT_BYTES + (is_gguf ? request->model->config->vocab_size * SAVED_ENTRY : 0);
+}
+
 int planning_count_bytes(const struct planning *planning, struct candidate *candidate)
 {
 	const struct rh_model *model = planning->request->model;
@@ -72,7 +84,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->data = planning->data_bytes;
 	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
 	bytes->program = program_bytes(planning) + beside.heap;
-	bytes->checkpoints = planning->request->work->train_micro_batches ? RH_RUN_CHECKPOINT_BYTES : 0;
+	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;
 	return 0;

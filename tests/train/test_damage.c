@@ -13,7 +13,7 @@ static int train(const struct scratch *scratch, const char *keys)
 	char line[2048], filled[1024];
 	char *argv[64], *rest = line;
 	int argc = 0;
-	struct rh_config config;
+	struct rh_config config = {0};
 	struct rh_train_result result;
 	fill_in(scratch, keys, filled, sizeof filled);
 	snprintf(line, sizeof line,
@@ -22,8 +22,9 @@ static int train(const struct scratch *scratch, const char *keys)
 	for (char *word; (word = strsep(&rest, " "));)
 		if (*word)
 			argv[argc++] = word;
-	check_ok(rh_config_load("train", argc, argv, NULL, &config));
-	int rc = rh_train(&config, &result);
+	int rc = rh_config_load("train", argc, argv, NULL, &config);
+	if (!rc)
+		rc = rh_train(&config, &result);
 	rh_config_free(&config);
 	return rc;
 }
