@@ -42,7 +42,7 @@ CUDA_CODE = arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=[$(subst $(space
 # What ptxas says of registers and shared memory stays beside each object: tests/cuda/test_resources.c judges it, and writes the table
 # $(B)/cuda/kernels.txt. After the tests, `make kernel-table` makes bench/cuda-kernels.txt of it, with what a model expects of each kernel.
 kernel-table:
-	@{ cat $(B)/cuda/kernels.txt; echo; bench/gpu/model.py $(B)/cuda/kernels.txt; } >bench/cuda-kernels.txt
+	@{ cat $(B)/cuda/kernels.txt; echo; python3 bench/gpu/model.py $(B)/cuda/kernels.txt; } >bench/cuda-kernels.txt
 $(B)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "nvcc $<"; $(NVCC) -std=c++17 -O3 -lineinfo -Isrc -I. -D_GNU_SOURCE -Xcompiler -Wall,-Wextra -Xptxas -v \
