@@ -10,24 +10,25 @@ enum { BURST = 16, SERVE_EACH = 64 };
 
 /* ---- what has been lowered ---- */
 
-static void open_lane(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes, int lane, int64_t position)
+static void open_lane(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes, int lane, struct ring_command *command)
 {
-	dispatcher->head[lane] = position;
+	dispatcher->head[lane] = command;
 	dispatcher->blocked[lane] = -1;
 	if (lanes->lane[lane].queue == RH_QUEUE_OPTIMIZER)
 		dispatcher->serving[dispatcher->served++] = lane;
 }
 
 /* Somebody waits for these positions. */
-static void want(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes, const struct rh_command *command)
+static void want(const struct lowering *lowering, const struct rh_command *command)
 {
-	int asks = lanes->lane[command->lane].queue != RH_QUEUE_STREAM;
+	int asks = lowering->lanes.lane[command->lane].queue != RH_QUEUE_STREAM;
+	const int64_t *wait = ring_waits(&lowering->ring, command);
 	for (int i = 0; i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		if (position < lanes->first)
+		struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		if (!other)
 			continue;
-		dispatch_at(dispatcher, position)->is_wanted = 1;
-		dispatch_at(dispatcher, position)->is_asked |= (char)asks;
+		other->is_wanted = 1;
+		other->is_asked |= (char)asks;
 	}
 }
 
@@ -39,32 +40,35 @@ static int is_read_later(const struct rh_lanes *lanes, const struct rh_command *
 	return lane->queue == RH_QUEUE_STREAM && lane->stream == RH_STREAM_ACTIVATIONS_DOWN;
 }
 
+void dispatcher_end(struct rh_executor *executor, struct ring_command *command)
+{
+	command->sequence = 1;
+	ring_end(&executor->lowering.ring, command);
+}
+
 int dispatcher_take(struct rh_executor *executor, int place)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	const struct lowering *lowering = &executor->lowering;
+	struct lowering *lowering = &executor->lowering;
 	const struct rh_lanes *lanes = &lowering->lanes;
-	int64_t end = lanes->first + lanes->commands;
-	int rc = rh_grow(&dispatcher->command, &dispatcher->capacity, (size_t)lanes->commands + 1, sizeof *dispatcher->command);
-	if (rc)
-		return rc;
-	for (; dispatcher->taken < end; dispatcher->taken++) {
-		const struct rh_command *command = rh_command_at(lanes, dispatcher->taken);
-		int lane = command->lane;
-		*dispatch_at(dispatcher, dispatcher->taken) = (struct dispatch_command){.next = -1,
-		                                                                        .slot = dispatcher->present_slot,
-		                                                                        .place = (signed char)place,
-		                                                                        .is_wanted = (char)is_read_later(lanes, command)};
-		want(dispatcher, lanes, command);
-		if (place == DISPATCH_DONE || (lane == lowering->caller && command->kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
-			dispatch_at(dispatcher, dispatcher->taken)->sequence = 1;
+	int rc = 0;
+	for (; !rc && dispatcher->taken < lowering->ring.end; dispatcher->taken++) {
+		struct ring_command *command = ring_find(&lowering->ring, dispatcher->taken);
+		int lane = command->is.lane;
+		command->slot = dispatcher->present_slot;
+		command->place = (signed char)place;
+		command->is_wanted = (char)is_read_later(lanes, &command->is);
+		want(lowering, &command->is);
+		if (place == DISPATCH_DONE ||
+		    (lane == lowering->caller && command->is.kind != RH_COMMAND_HOST_ADD)) { /* the caller's own */
+			dispatcher_end(executor, command);
 			continue;
 		}
-		if (dispatcher->head[lane] < 0)
-			open_lane(dispatcher, lanes, lane, dispatcher->taken);
+		if (!dispatcher->head[lane])
+			open_lane(dispatcher, lanes, lane, command);
 		else
-			dispatch_at(dispatcher, dispatcher->tail[lane])->next = dispatcher->taken;
-		dispatcher->tail[lane] = dispatcher->taken;
+			dispatcher->tail[lane]->next = command;
+		dispatcher->tail[lane] = command;
 		if (lanes->lane[lane].queue == RH_QUEUE_SENDS || lanes->lane[lane].queue == RH_QUEUE_RECEIVES) {
 			dispatcher->left++;
 			dispatcher->left_of[place]++;
@@ -76,23 +80,30 @@ int dispatcher_take(struct rh_executor *executor, int place)
 		dispatcher->device[lanes->lane[lane].owner].blocks_left += lane >= lowering->free;
 	}
 	dispatcher->is_due = 1;
-	return 0;
+	return rc;
 }
 
 void dispatcher_advance(struct run_dispatcher *dispatcher, int lane)
 {
-	dispatcher->head[lane] = dispatch_at(dispatcher, dispatcher->head[lane])->next;
+	dispatcher->head[lane] = dispatcher->head[lane]->next;
 	dispatcher->blocked[lane] = -1;
 }
 
-/* The first wait of a command that is not over, -1: none. */
-static int64_t find_block(const struct rh_executor *executor, const struct rh_command *command)
+void dispatcher_end_head(struct rh_executor *executor, int lane)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	struct ring_command *command = executor->dispatcher.head[lane];
+	dispatcher_advance(&executor->dispatcher, lane);
+	dispatcher_end(executor, command);
+}
+
+/* The first wait of a command that is not over, -1: none. */
+static int64_t find_block(const struct run_ring *ring, const struct rh_command *command)
+{
+	const int64_t *wait = ring_waits(ring, command);
 	for (int i = 0; i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		if (position >= lanes->first && !dispatch_at(&executor->dispatcher, position)->sequence)
-			return position;
+		const struct ring_command *other = ring_find(ring, wait[i]);
+		if (other && !other->sequence)
+			return wait[i];
 	}
 	return -1;
 }
@@ -100,9 +111,11 @@ static int64_t find_block(const struct rh_executor *executor, const struct rh_co
 int dispatcher_is_ready(struct rh_executor *executor, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	if (dispatcher->blocked[lane] >= dispatcher->first && !dispatch_at(dispatcher, dispatcher->blocked[lane])->sequence)
+	const struct run_ring *ring = &executor->lowering.ring;
+	const struct ring_command *other = ring_find(ring, dispatcher->blocked[lane]);
+	if (other && !other->sequence)
 		return 0;
-	dispatcher->blocked[lane] = find_block(executor, rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]));
+	dispatcher->blocked[lane] = find_block(ring, &dispatcher->head[lane]->is);
 	return dispatcher->blocked[lane] < 0;
 }
 
@@ -115,9 +128,8 @@ static int is_full(const struct rh_executor *executor, int d)
 }
 
 /* A boundary that stays in memory needs a buffer of the host's. */
-static int may_copy(struct rh_executor *executor, int64_t position)
+static int may_copy(struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
 	return executor->lowering.drives.down || command->to.room != RH_ROOM_HOST_BOUNDARY || dispatcher_has_buffer(executor, command);
 }
 
@@ -130,29 +142,40 @@ static int choose_lane(struct rh_executor *executor, int d)
 	for (int i = 0; i < RH_STREAMS + blocks; i++) {
 		int lane = i < RH_STREAMS ? lower_lane(d, (enum rh_stream)i)
 		                          : executor->lowering.free + d * executor->options.model->blocks + i - RH_STREAMS;
-		int64_t head = dispatcher->head[lane];
-		if (head < 0 || (best >= 0 && head > dispatcher->head[best]) || (i == RH_STREAM_COMPUTE && is_full(executor, d)))
+		const struct ring_command *head = dispatcher->head[lane];
+		if (!head || (best >= 0 && head->is.position > dispatcher->head[best]->is.position) ||
+		    (i == RH_STREAM_COMPUTE && is_full(executor, d)))
 			continue;
 		if (i == RH_STREAM_WEIGHTS &&
 		    device->blocks_left) /* what goes behind activations must not stand in their way on the stream */
 			continue;
 		int is_critical = i == RH_STREAM_ACTIVATIONS_UP || i == RH_STREAM_ACTIVATIONS_DOWN;
-		if (dispatcher_is_ready(executor, lane) && (!is_critical || may_copy(executor, head)))
+		if (dispatcher_is_ready(executor, lane) && (!is_critical || may_copy(executor, &head->is)))
 			best = lane;
 	}
 	return best;
 }
 
+/* Until it is over it is among those of its stream. */
+static void note_issued(struct rh_executor *executor, struct ring_command *command)
+{
+	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->is.lane];
+	struct dispatch_stream *stream = &executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)];
+	command->next = NULL;
+	*(stream->oldest ? &stream->latest->next : &stream->oldest) = command;
+	stream->latest = command;
+}
+
 static int issue_head(struct rh_executor *executor, int d, int lane)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	struct dispatch_command *at = dispatch_at(dispatcher, dispatcher->head[lane]);
-	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]);
-	int rc = issue_command(executor, command);
+	struct ring_command *command = dispatcher->head[lane];
+	int rc = issue_command(executor, &command->is);
 	dispatcher->left--;
-	*(at->place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[at->place]) -= 1;
-	dispatcher->is_due |= at->is_asked;
+	*(command->place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[command->place]) -= 1;
+	dispatcher->is_due |= command->is_asked;
 	dispatcher_advance(dispatcher, lane);
+	note_issued(executor, command);
 	if (lane >= executor->lowering.free)
 		dispatcher->device[d].blocks_left--;
 	return rc;
@@ -173,6 +196,16 @@ static int issue_to(struct rh_executor *executor, int d)
 	return any;
 }
 
+/* 1: devices have so many slots that are not over. */
+static int has_slots_enough(struct rh_executor *executor, int d)
+{
+	const struct dispatch_device *device = &executor->dispatcher.device[d];
+	if (device->slots < DISPATCH_SLOTS)
+		return 0;
+	int rc = dispatcher_has_ended(executor, device->end_of[device->slots % DISPATCH_SLOTS]);
+	return rc < 0 ? rc : !rc;
+}
+
 /* One slot more where a device has no more than the one that it is being given. */
 static int lower_more(struct rh_executor *executor)
 {
@@ -182,11 +215,12 @@ static int lower_more(struct rh_executor *executor)
 	for (int again = 1; !rc && again && !lower_is_over(lowering);) {
 		again = 0;
 		for (int d = 0; d < executor->options.devices; d++) {
-			int64_t head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
+			const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
 			again |= lowering->on[d].last_slot >= (int64_t)lowering->next_slot &&
-			         (head < 0 || head >= dispatcher->device[d].lowered);
+			         (!head || head->is.position >= dispatcher->device[d].lowered);
 		}
-		rc = again ? run_lower_slot(executor, place) : 0;
+		rc = again ? has_slots_enough(executor, executor->program.slot[lowering->next_slot].device) : 0;
+		rc = rc || !again ? rc : run_lower_slot(executor, place);
 	}
 	dispatcher->is_lowering_later = rc > 0;
 	return rc < 0 ? rc : 0;
@@ -216,50 +250,95 @@ static int book_holds(struct rh_executor *executor)
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
-		if (dispatcher->head[lane] < 0 || dispatcher->device[d].is_held || dispatcher_is_ready(executor, lane))
+		if (!dispatcher->head[lane] || dispatcher->device[d].is_held || dispatcher_is_ready(executor, lane))
 			continue;
-		const struct rh_command *command = rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]);
-		const struct rh_command *other = rh_command_at(&executor->lowering.lanes, dispatcher->blocked[lane]);
-		rc = run_waits_hold(run_waits_of(executor, command), executor->options.device[d], dispatcher_wait_kind(other));
+		const struct ring_command *other = ring_find(&executor->lowering.ring, dispatcher->blocked[lane]);
+		rc = run_waits_hold(run_waits_of(executor, &dispatcher->head[lane]->is), executor->options.device[d],
+		                    dispatcher_wait_kind(&other->is));
 		dispatcher->device[d].is_held = 1;
 	}
 	return rc;
 }
 
-static void finish_marker(struct dispatch_device *device)
+/* Commands of a stream up to this record are over. */
+static void finish_record(struct rh_executor *executor, int stream, int64_t record)
 {
-	device->finished = device->marker[device->first_marker].launched;
-	device->first_marker = (device->first_marker + 1) % DISPATCH_MARKERS;
-	device->markers--;
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	struct dispatch_device *device = &executor->dispatcher.device[stream / RH_STREAMS];
+	int64_t sequence = at->record[record % DISPATCH_EVENTS].sequence;
+	at->reached = record + 1;
+	at->over = sequence;
+	if (stream % RH_STREAMS == RH_STREAM_COMPUTE)
+		device->finished = at->record[record % DISPATCH_EVENTS].launched;
+	while (at->oldest && at->oldest->sequence <= sequence) {
+		struct ring_command *command = at->oldest;
+		at->oldest = command->next;
+		ring_end(&executor->lowering.ring, command);
+	}
 }
 
-/* Markers that have been reached. */
-static int finish_markers(struct rh_executor *executor, int d)
+/* The oldest record of a stream that can be told apart and is not known to have been reached; -1: there is none. */
+static int64_t oldest_record(const struct dispatch_stream *at)
 {
-	struct dispatch_device *device = &executor->dispatcher.device[d];
+	int64_t oldest = rh_max(at->reached, at->records - DISPATCH_EVENTS);
+	return oldest < at->records ? oldest : -1;
+}
+
+/* Looks how far a stream has come: at one record in so many, then at those before it. 1: farther than was known. */
+static int look_at(struct rh_executor *executor, int stream)
+{
+	enum { STRIDE = 8 };
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	int any = 0;
-	while (device->markers) {
-		struct rh_event *event = device->marker[device->first_marker].event;
+	for (int64_t oldest, stride = STRIDE; (oldest = oldest_record(at)) >= 0;) {
+		int64_t record = rh_min(oldest + stride, at->records) - 1;
+		struct rh_event *event = at->record[record % DISPATCH_EVENTS].event;
 		int done = event->ops->event_query(event);
-		if (done <= 0)
-			return done < 0 ? done : any;
-		finish_marker(device);
-		any = 1;
+		if (done < 0)
+			return done;
+		if (!done && record == oldest)
+			break;
+		if (!done)
+			stride = 1;
+		else
+			finish_record(executor, stream, record);
+		any |= done;
 	}
 	return any;
 }
 
 int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
-	struct rh_event *event;
-	int64_t sequence;
-	if (position < lanes->first)
+	const struct ring_command *command = ring_find(&executor->lowering.ring, position);
+	if (!command || !command->sequence)
+		return !command;
+	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->is.lane];
+	if (lane->queue != RH_QUEUE_STREAM)
 		return 1;
-	if (!dispatch_at(&executor->dispatcher, position)->sequence)
-		return 0;
-	int rc = issue_event(executor, rh_command_at(lanes, position), &event, &sequence);
-	return rc ? rc : event->ops->event_query(event);
+	int stream = lower_lane(lane->owner, lane->stream);
+	int64_t sequence = command->sequence;
+	int rc = sequence > executor->dispatcher.stream[stream].over ? look_at(executor, stream) : 0;
+	return rc < 0 ? rc : sequence <= executor->dispatcher.stream[stream].over;
+}
+
+int dispatcher_look(struct rh_executor *executor, int d)
+{
+	int rc = 0;
+	for (int s = 0; rc >= 0 && s < RH_STREAMS; s++)
+		rc = look_at(executor, lower_lane(d, (enum rh_stream)s));
+	return rc < 0 ? rc : 0;
+}
+
+/* Until the oldest record that is not known to have been reached is. */
+static int await_record(struct rh_executor *executor, int stream)
+{
+	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
+	int64_t record = oldest_record(at);
+	RH_ASSERT(record >= 0);
+	struct rh_event *event = at->record[record % DISPATCH_EVENTS].event;
+	int rc = event->ops->event_sync(event);
+	finish_record(executor, stream, record);
+	return rc;
 }
 
 /* Until a device that is full has room, or the optimizer has something new. 1: so it is; 0: no device is full. */
@@ -268,15 +347,16 @@ static int await_room(struct rh_executor *executor)
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int oldest = -1, full = 0, any = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
-		int lane = lower_lane(d, RH_STREAM_COMPUTE);
-		if (!is_full(executor, d) || dispatcher->head[lane] < 0)
+		const struct ring_command *head = dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)];
+		if (!is_full(executor, d) || !head)
 			continue;
-		oldest = oldest < 0 || dispatcher->head[lane] < dispatcher->head[lower_lane(oldest, RH_STREAM_COMPUTE)] ? d : oldest;
+		if (oldest < 0 || head->is.position < dispatcher->head[lower_lane(oldest, RH_STREAM_COMPUTE)]->is.position)
+			oldest = d;
 		full++;
 	}
 	int others = dispatcher->served || dispatcher_drives_are_busy(dispatcher);
 	for (int d = 0; (full > 1 || others) && any >= 0 && d < executor->options.devices; d++) {
-		int rc = is_full(executor, d) ? finish_markers(executor, d) : 0;
+		int rc = is_full(executor, d) ? look_at(executor, lower_lane(d, RH_STREAM_COMPUTE)) : 0;
 		any = rc < 0 ? rc : any | rc;
 	}
 	if (any || !full)
@@ -286,11 +366,7 @@ static int await_room(struct rh_executor *executor)
 		dispatcher->is_due = 1;
 		return 1;
 	}
-	struct dispatch_device *device = &dispatcher->device[oldest];
-	struct rh_event *event = device->marker[device->first_marker].event;
-	RH_ASSERT(device->markers > 0);
-	int rc = event->ops->event_sync(event);
-	finish_marker(device);
+	int rc = await_record(executor, lower_lane(oldest, RH_STREAM_COMPUTE));
 	return rc ? rc : 1;
 }
 
@@ -337,11 +413,9 @@ static int is_arriving(const struct rh_executor *executor, int64_t step)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	for (int i = 0; i < dispatcher->served; i++)
-		for (int64_t at = dispatcher->head[dispatcher->serving[i]]; at >= 0; at = dispatch_at(dispatcher, at)->next) {
-			const struct rh_command *command = rh_command_at(&executor->lowering.lanes, at);
-			if (command->kind == RH_COMMAND_GRADIENT_ARRIVED && command->step <= step)
+		for (const struct ring_command *at = dispatcher->head[dispatcher->serving[i]]; at; at = at->next)
+			if (at->is.kind == RH_COMMAND_GRADIENT_ARRIVED && at->is.step <= step)
 				return 1;
-		}
 	return 0;
 }
 
@@ -349,7 +423,7 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	const struct lowering *lowering = &executor->lowering;
-	int waits = dispatcher->head[lowering->caller] >= 0;
+	int waits = dispatcher->head[lowering->caller] != NULL;
 	if (until == DISPATCH_ALL)
 		return lower_is_over(lowering) && dispatcher->left == dispatcher->left_ahead && !waits;
 	if (until == DISPATCH_STEP)
@@ -358,7 +432,7 @@ static int is_over(struct rh_executor *executor, enum dispatch_until until, int 
 	if (!lower_is_over(lowering))
 		return 0;
 	for (int d = 0; d < executor->options.devices; d++)
-		if (dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)] < 0)
+		if (!dispatcher->head[lower_lane(d, RH_STREAM_COMPUTE)])
 			return 1;
 	return 0;
 }
@@ -420,10 +494,8 @@ int dispatcher_run_ahead(struct rh_executor *executor)
 
 static void drop_lane(struct rh_executor *executor, int lane)
 {
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	for (; dispatcher->head[lane] >= 0; dispatcher_advance(dispatcher, lane))
-		dispatch_at(dispatcher, dispatcher->head[lane])->sequence = 1;
-	dispatcher->tail[lane] = -1;
+	while (executor->dispatcher.head[lane])
+		dispatcher_end_head(executor, lane);
 }
 
 void dispatcher_drop_ahead(struct rh_executor *executor, int device)
@@ -452,28 +524,20 @@ void dispatcher_drop(struct rh_executor *executor)
 	dispatcher->left = dispatcher->left_ahead = dispatcher->left_of[0] = dispatcher->left_of[1] = 0;
 }
 
-void dispatcher_rest(struct rh_executor *executor)
+void dispatcher_rest(struct rh_executor *executor, int64_t before)
 {
-	for (int d = 0; d < executor->options.devices; d++) {
-		struct dispatch_device *device = &executor->dispatcher.device[d];
-		device->finished = device->launched;
-		device->markers = 0;
+	for (int i = 0; i < executor->options.devices * RH_STREAMS; i++) {
+		struct dispatch_stream *at = &executor->dispatcher.stream[i];
+		while (at->oldest && at->oldest->is.position < before) {
+			struct ring_command *command = at->oldest;
+			at->oldest = command->next;
+			at->over = command->sequence;
+			ring_end(&executor->lowering.ring, command);
+		}
 	}
-}
-
-void dispatcher_forget(struct rh_executor *executor, int64_t before)
-{
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	for (int i = 0; i < dispatcher->served; i++)
-		before = rh_min(before, dispatcher->head[dispatcher->serving[i]]);
-	before = dispatcher_first_of_drives(dispatcher, before);
-	int64_t gone = before - dispatcher->first;
-	if (gone <= 0 || executor->lowering.keeps)
-		return;
-	rh_lanes_forget_before(&executor->lowering.lanes, before);
-	memmove(dispatcher->command, dispatcher->command + gone, (size_t)(dispatcher->taken - before) * sizeof *dispatcher->command);
-	dispatcher->first = before;
-	dispatcher_forget_slots(dispatcher);
+	for (int d = 0; d < executor->options.devices; d++)
+		executor->dispatcher.device[d].finished = executor->dispatcher.device[d].launched;
+	dispatcher_forget_slots(&executor->dispatcher);
 }
 
 /* ---- creation ---- */
@@ -483,7 +547,7 @@ static int create_stream(struct rh_device *device, int streams, struct dispatch_
 	out->seen = rh_alloc((size_t)streams, sizeof *out->seen);
 	int rc = out->seen ? 0 : -ENOMEM;
 	for (int i = 0; !rc && i < DISPATCH_EVENTS; i++)
-		rc = device->ops->event_create(device, RH_EVENT_HOST, &out->event[i]);
+		rc = device->ops->event_create(device, RH_EVENT_HOST, &out->record[i].event);
 	return rc;
 }
 
@@ -491,8 +555,8 @@ int dispatcher_create(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int devices = executor->options.devices, lanes = executor->lowering.lanes.lanes, rc = 0;
-	dispatcher->head = rh_alloc((size_t)lanes, sizeof *dispatcher->head);
-	dispatcher->tail = rh_alloc((size_t)lanes, sizeof *dispatcher->tail);
+	dispatcher->head = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
+	dispatcher->tail = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
 	dispatcher->blocked = rh_alloc((size_t)lanes, sizeof *dispatcher->blocked);
 	dispatcher->serving = rh_alloc((size_t)lanes, sizeof *dispatcher->serving);
 	dispatcher->stream = rh_alloc((size_t)(devices * RH_STREAMS), sizeof *dispatcher->stream);
@@ -504,14 +568,12 @@ int dispatcher_create(struct rh_executor *executor)
 	    !dispatcher->stream || !dispatcher->device)
 		return -ENOMEM;
 	for (int i = 0; i < lanes; i++)
-		dispatcher->head[i] = dispatcher->tail[i] = dispatcher->blocked[i] = -1;
+		dispatcher->blocked[i] = -1;
 	for (int d = 0; !rc && d < devices; d++) {
 		struct rh_device *device = executor->options.device[d];
 		dispatcher->device[d].lowered = -1;
 		for (int s = 0; !rc && s < RH_STREAMS; s++)
 			rc = create_stream(device, devices * RH_STREAMS, &dispatcher->stream[lower_lane(d, (enum rh_stream)s)]);
-		for (int i = 0; !rc && i < DISPATCH_MARKERS; i++)
-			rc = device->ops->event_create(device, RH_EVENT_HOST, &dispatcher->device[d].marker[i].event);
 	}
 	return rc ? rc : dispatcher_create_drives(executor);
 }
@@ -522,15 +584,11 @@ void dispatcher_destroy(struct rh_executor *executor)
 	int devices = executor->options.devices;
 	for (int i = 0; dispatcher->stream && i < devices * RH_STREAMS; i++) {
 		for (int e = 0; e < DISPATCH_EVENTS; e++)
-			rh_event_free(dispatcher->stream[i].event[e]);
+			rh_event_free(dispatcher->stream[i].record[e].event);
 		rh_free(dispatcher->stream[i].seen);
 	}
-	for (int d = 0; dispatcher->device && d < devices; d++)
-		for (int i = 0; i < DISPATCH_MARKERS; i++)
-			rh_event_free(dispatcher->device[d].marker[i].event);
 	rh_free(dispatcher->stream);
 	rh_free(dispatcher->device);
-	rh_free(dispatcher->command);
 	rh_free(dispatcher->head);
 	rh_free(dispatcher->tail);
 	rh_free(dispatcher->blocked);

@@ -14,27 +14,22 @@
 
 enum {
 	DISPATCH_EVENTS = 128, /* of a stream: records that can still be told apart */
-	DISPATCH_MARKERS = 32, /* of a device */
+	DISPATCH_SLOTS = 16,   /* of a device that are lowered and not over, at most */
 	DISPATCH_LAUNCHES =
 	        640 /* that a device may have ahead of it: a stream of a GPU takes about a thousand commands, then the call waits */
 };
 
-/* Beside the command of the same number. */
-struct dispatch_command {
-	int64_t next;      /* position in its lane, -1: none yet */
-	int64_t sequence;  /* 0: to be issued; of those issued on its stream; elsewhere 1, once it is done */
-	int64_t slot;      /* of those lowered, by number */
-	signed char place; /* of its step among those in flight; DISPATCH_AHEAD */
-	char is_wanted;    /* somebody waits for it */
-	char is_asked;     /* the optimizer is told of it */
-};
-
-/* A stream's events are recorded in turn. */
+/* A stream's events are recorded in turn: record i is in event i mod DISPATCH_EVENTS, until that is recorded again. */
 struct dispatch_stream {
-	struct rh_event *event[DISPATCH_EVENTS];
-	int64_t recorded[DISPATCH_EVENTS]; /* sequence */
+	struct {
+		struct rh_event *event;
+		int64_t sequence; /* of the latest command before it */
+		int64_t launched; /* by then, on the device's stream of computation */
+	} record[DISPATCH_EVENTS];
 	int64_t records, issued;
-	int64_t *seen; /* of each stream: sequence that this one comes after */
+	int64_t reached, over;                /* records, and the sequence of a command, that are known to be */
+	struct ring_command *oldest, *latest; /* issued, and not known to be over */
+	int64_t *seen;                        /* of each stream: sequence that this one comes after */
 	struct rh_trace_span *span;
 };
 
@@ -45,13 +40,10 @@ struct dispatch_end {
 };
 
 struct dispatch_device {
-	int64_t launched, finished; /* at least */
-	struct {
-		struct rh_event *event;
-		int64_t launched;
-	} marker[DISPATCH_MARKERS];
-	int markers, first_marker;
-	int64_t lowered;               /* position at which its latest slot begins */
+	int64_t launched, finished;     /* at least */
+	int64_t lowered;                /* position at which its latest slot begins */
+	int64_t end_of[DISPATCH_SLOTS]; /* its latest slots' last computations; slot i's is number i mod DISPATCH_SLOTS */
+	int64_t slots;
 	int blocks_left;               /* lanes of uploads in any order that have something */
 	int is_held;                   /* its computation: a wait has been begun */
 	struct dispatch_end end[2][3]; /* [flight]: of computation, results, gradients */
@@ -66,13 +58,15 @@ struct dispatch_slot {
 /* A lane's messages that the link has, oldest first: commands, and their numbers on the link. */
 enum { DISPATCH_MESSAGES = 16 };
 struct dispatch_link {
-	int64_t position[DISPATCH_MESSAGES], number[DISPATCH_MESSAGES];
+	struct ring_command *command[DISPATCH_MESSAGES];
+	int64_t number[DISPATCH_MESSAGES];
 	int first, posted;
 };
 
 /* A command that a drive's queue has been given. */
 struct dispatch_job {
-	int64_t position, ticket;
+	struct ring_command *command;
+	int64_t ticket;
 	struct rh_event *after; /* not before; NULL: at once */
 	int record;
 	char *memory;
@@ -94,11 +88,10 @@ struct dispatch_drive {
 enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_DRIVES };
 
 struct run_dispatcher {
-	struct dispatch_command *command;
-	size_t capacity;
-	int64_t first, taken;           /* positions of command[0], and of the next to be taken over */
-	int64_t *head, *tail, *blocked; /* of each lane */
-	int *serving;                   /* lanes of the optimizer with something to do */
+	int64_t taken;                      /* position of the next command to be taken over */
+	struct ring_command **head, **tail; /* of each lane: what is to be issued; NULL: nothing */
+	int64_t *blocked;                   /* of each lane: a position that its head waits for; -1: none is known */
+	int *serving;                       /* lanes of the optimizer with something to do */
 	int served;
 	struct dispatch_stream *stream;
 	struct dispatch_device *device;
@@ -111,7 +104,7 @@ struct run_dispatcher {
 	int64_t step;             /* of the command that is issued, or was last */
 	int is_ending;            /* the last step that was begun is being finished */
 	int is_due;               /* the optimizer is to be told something */
-	int is_lowering_later;    /* the next slot begins a step whose place is taken */
+	int is_lowering_later;    /* the next slot begins a step whose place is taken, or its device has slots enough */
 	int64_t changes;          /* of the updater's, when it was asked last */
 	int64_t left, left_ahead; /* commands of streams to be issued; of them for a step that has not begun */
 	int64_t left_of[2];       /* of each step in flight */
@@ -141,10 +134,10 @@ int dispatcher_settle(struct rh_executor *executor) RH_MUST;
 /* What is not issued never will be: uploads for a step that comes otherwise, or all after a fault. */
 void dispatcher_drop(struct rh_executor *executor);
 void dispatcher_drop_ahead(struct rh_executor *executor, int device);
-/* All devices have finished what was launched: nothing counts as ahead of them. */
-void dispatcher_rest(struct rh_executor *executor);
-/* Commands before this position are over on devices; of the optimizer's some may not be, and what comes from them on stays. */
-void dispatcher_forget(struct rh_executor *executor, int64_t before);
+/* Devices have finished all commands before this position. */
+void dispatcher_rest(struct rh_executor *executor, int64_t before);
+/* Looks which of a device's commands are over. */
+int dispatcher_look(struct rh_executor *executor, int device) RH_MUST;
 
 /* Nothing is on its way to or from a drive any more, whatever happened before. */
 int dispatcher_rest_drives(struct rh_executor *executor) RH_MUST;
@@ -163,11 +156,6 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 struct rh_op;
 int issue_launch(void *sink, const struct rh_op *op) RH_MUST;
 /* One event of its stream that stands for the command, perhaps with more. */
-int issue_event(struct rh_executor *executor, const struct rh_command *command, struct rh_event **out, int64_t *sequence) RH_MUST;
-
-static inline struct dispatch_command *dispatch_at(const struct run_dispatcher *dispatcher, int64_t position)
-{
-	return &dispatcher->command[position - dispatcher->first];
-}
+int issue_event(struct rh_executor *executor, const struct ring_command *command, struct rh_event **out, int64_t *sequence) RH_MUST;
 
 #endif

@@ -48,7 +48,7 @@ static void pass_slots(struct run_dispatcher *dispatcher)
 int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	int64_t own = dispatch_at(dispatcher, command->position)->slot - dispatcher->first_slot;
+	int64_t own = ring_of(command)->slot - dispatcher->first_slot;
 	int64_t unused = executor->boundaries.free_count;
 	if (!unused)
 		return 0;
@@ -70,7 +70,7 @@ int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command 
 void dispatcher_count_buffer(struct rh_executor *executor, const struct rh_command *command, int is_taken, int is_given)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	struct dispatch_slot *slot = &dispatcher->slot[dispatch_at(dispatcher, command->position)->slot - dispatcher->first_slot];
+	struct dispatch_slot *slot = &dispatcher->slot[ring_of(command)->slot - dispatcher->first_slot];
 	slot->taken -= is_taken;
 	slot->given -= is_given;
 }

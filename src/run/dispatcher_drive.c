@@ -37,9 +37,10 @@ static int run_job(void *context, int64_t number)
 static int make_job(struct rh_executor *executor, const struct dispatch_drive *drive, const struct rh_command *command,
                     struct dispatch_job *out)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	const struct lowering *lowering = &executor->lowering;
+	const int64_t *wait = ring_waits(&lowering->ring, command);
 	struct rh_place disk = drive->is_write ? command->to : command->from, host = drive->is_write ? command->from : command->to;
-	*out = (struct dispatch_job){.position = command->position};
+	*out = (struct dispatch_job){.command = ring_of(command)};
 	if (host.room == RH_ROOM_HOST_FRAME) {
 		out->record = rh_store_pages(executor->options.store, disk.number) + (int)(disk.first / drive->bytes);
 		out->memory = executor->frame_memory.base + host.number * drive->bytes;
@@ -48,9 +49,9 @@ static int make_job(struct rh_executor *executor, const struct dispatch_drive *d
 		out->memory = executor->boundaries.buffer[host.number].memory;
 	}
 	for (int i = 0; i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i], sequence;
-		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
-		if (!other || lanes->lane[other->lane].queue != RH_QUEUE_STREAM)
+		const struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		int64_t sequence;
+		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
 			continue;
 		RH_ASSERT(!out->after);
 		int rc = issue_event(executor, other, &out->after, &sequence);
@@ -81,10 +82,10 @@ static int submit_ready(struct rh_executor *executor, struct dispatch_drive *dri
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int any = 0;
-	for (; dispatcher->head[drive->lane] >= 0 && drive->submitted - drive->done < drive->capacity &&
+	for (; dispatcher->head[drive->lane] && drive->submitted - drive->done < drive->capacity &&
 	       dispatcher_is_ready(executor, drive->lane);
 	     any = 1) {
-		int rc = submit(executor, drive, rh_command_at(&executor->lowering.lanes, dispatcher->head[drive->lane]));
+		int rc = submit(executor, drive, &dispatcher->head[drive->lane]->is);
 		if (rc)
 			return rc;
 		dispatcher_advance(dispatcher, drive->lane);
@@ -97,7 +98,7 @@ static int end_job(struct rh_executor *executor, struct dispatch_drive *drive)
 	const struct dispatch_job *job = &drive->job[drive->done % drive->capacity];
 	int rc = drive->queue->ops->await(drive->queue, job->ticket);
 	drive->done++;
-	dispatch_at(&executor->dispatcher, job->position)->sequence = 1;
+	dispatcher_end(executor, job->command);
 	return rc;
 }
 
@@ -158,18 +159,6 @@ int dispatcher_await_drives(struct rh_executor *executor)
 		rh_space_waited(waited->space, waited->queue->ops->seconds(waited->queue) - began);
 	dispatcher->is_due = 1;
 	return rc ? rc : 1;
-}
-
-int64_t dispatcher_first_of_drives(const struct run_dispatcher *dispatcher, int64_t before)
-{
-	for (int i = 0; i < DISPATCH_DRIVES; i++) {
-		const struct dispatch_drive *drive = &dispatcher->drive[i];
-		int64_t first = is_busy(drive) ? drive->job[drive->done % drive->capacity].position
-		                : drive->queue ? dispatcher->head[drive->lane]
-		                               : -1;
-		before = first >= 0 && first < before ? first : before;
-	}
-	return before;
 }
 
 int dispatcher_rest_drives(struct rh_executor *executor)

@@ -6,8 +6,11 @@
 
 /* Nothing that the lane's next command waits for is still to be issued, told or answered. */
 int dispatcher_is_ready(struct rh_executor *executor, int lane);
-/* The lane's next command is done with. */
+/* The lane's next command is issued, or over. */
 void dispatcher_advance(struct run_dispatcher *dispatcher, int lane);
+/* Of a lane that is no stream's: it is over. */
+void dispatcher_end(struct rh_executor *executor, struct ring_command *command);
+void dispatcher_end_head(struct rh_executor *executor, int lane);
 
 /* dispatcher_serve.c. 1: something was done; 0: nothing, for now; or a fault. may_wait: what the host waits for itself, of which one is
  * done at most. */
@@ -23,14 +26,12 @@ int dispatcher_is_linked(const struct rh_executor *executor);
 /* dispatcher_drive.c.
  *
  * serve    1: something was submitted or is over; 0: nothing, for now; or a fault
- * await    until a job is over or, where there is an updater, it has something new: 1; 0: no drive is busy
- * first    the first of these positions and the drives' commands that are not done */
+ * await    until a job is over or, where there is an updater, it has something new: 1; 0: no drive is busy */
 int dispatcher_create_drives(struct rh_executor *executor) RH_MUST;
 void dispatcher_destroy_drives(struct run_dispatcher *dispatcher);
 int dispatcher_serve_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_await_drives(struct rh_executor *executor) RH_MUST;
 int dispatcher_drives_are_busy(const struct run_dispatcher *dispatcher);
-int64_t dispatcher_first_of_drives(const struct run_dispatcher *dispatcher, int64_t before);
 
 /* dispatcher_buffers.c: whether there is a buffer for the boundary that a command sends; slots that are over are forgotten. */
 int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command *command);

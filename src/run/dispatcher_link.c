@@ -22,18 +22,6 @@ static uint64_t tag_of(const struct rh_command *command)
 	       (uint64_t)command->block;
 }
 
-/* Has the device's stream reached the command? */
-static int is_reached(struct rh_executor *executor, int64_t position)
-{
-	struct rh_event *event;
-	int64_t sequence;
-	if (position < executor->dispatcher.first)
-		return 1;
-	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
-	int rc = issue_event(executor, command, &event, &sequence);
-	return rc ? rc : event->ops->event_query(event);
-}
-
 /* A buffer whose last readers are through with it. 1: *out is the command's; 0: not yet. */
 static int take_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
 {
@@ -44,7 +32,7 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 		return 0;
 	int64_t *read = &executor->dispatcher.read[boundaries->queue[boundaries->head] * devices];
 	for (int d = 0; rc > 0 && d < devices; d++)
-		rc = is_reached(executor, read[d]);
+		rc = dispatcher_has_ended(executor, read[d]);
 	if (rc <= 0)
 		return rc;
 	for (int d = 0; d < devices; d++)
@@ -58,10 +46,10 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 /* What the device sends has to be there. */
 static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	const int64_t *wait = ring_waits(&executor->lowering.ring, command);
 	int rc = 1;
 	for (int i = 0; rc > 0 && i < command->waits; i++)
-		rc = is_reached(executor, lanes->wait[command->first_wait + i]);
+		rc = dispatcher_has_ended(executor, wait[i]);
 	if (rc <= 0)
 		return rc;
 	*out = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
@@ -75,9 +63,9 @@ static int post(struct rh_executor *executor, int which)
 	struct dispatch_link *link = &dispatcher->link[which];
 	struct rh_boundary_buffer *buffer;
 	int lane = executor->lowering.links + which;
-	if (dispatcher->head[lane] < 0 || link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(executor, lane))
+	if (!dispatcher->head[lane] || link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(executor, lane))
 		return 0;
-	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]);
+	const struct rh_command *command = &dispatcher->head[lane]->is;
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, command->tokens * executor->options.model->config->hidden_size);
 	struct rh_link *end = link_of(executor, which);
 	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
@@ -88,7 +76,7 @@ static int post(struct rh_executor *executor, int which)
 	if (rc)
 		return rc;
 	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;
-	link->position[at] = command->position;
+	link->command[at] = ring_of(command);
 	link->number[at] = receives(which) ? end->receives : end->sends;
 	dispatcher_advance(dispatcher, lane);
 	return 1;
@@ -101,18 +89,18 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	struct dispatch_link *link = &dispatcher->link[which];
 	if (!link->posted || link->number[link->first] > (receives(which) ? progress->received : progress->sent))
 		return 0;
-	int64_t position = link->position[link->first];
-	const struct rh_command *command = rh_command_at(&executor->lowering.lanes, position);
-	struct dispatch_command *at = dispatch_at(dispatcher, position);
+	struct ring_command *at = link->command[link->first];
+	const struct rh_command *command = &at->is;
 	link->first = (link->first + 1) % DISPATCH_MESSAGES;
 	link->posted--;
-	at->sequence = 1;
 	dispatcher->left--;
 	dispatcher->left_of[at->place]--;
-	if (receives(which))
-		return 1;
-	rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
-	dispatcher_count_buffer(executor, command, 0, 1);
+	if (!receives(which)) {
+		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
+		                    run_place(executor, command));
+		dispatcher_count_buffer(executor, command, 0, 1);
+	}
+	dispatcher_end(executor, at);
 	return 1;
 }
 
@@ -121,7 +109,7 @@ int dispatcher_is_linked(const struct rh_executor *executor)
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int is = 0;
 	for (int which = 0; executor->lowering.links >= 0 && which < LOWER_LINKS; which++)
-		is |= dispatcher->link[which].posted || dispatcher->head[executor->lowering.links + which] >= 0;
+		is |= dispatcher->link[which].posted || dispatcher->head[executor->lowering.links + which];
 	return is;
 }
 

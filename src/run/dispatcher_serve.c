@@ -1,18 +1,17 @@
 /* What lanes tell the optimizer and ask it, and what the host adds itself. */
 #include "run/dispatcher_internal.h"
 
-#include <limits.h>
-
 /* Its waits are over on the host, too. */
 static int await_issued(struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	const struct lowering *lowering = &executor->lowering;
+	const int64_t *wait = ring_waits(&lowering->ring, command);
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i], sequence;
-		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		const struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		int64_t sequence;
 		struct rh_event *event;
-		if (!other || lanes->lane[other->lane].queue != RH_QUEUE_STREAM)
+		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
 			continue;
 		rc = issue_event(executor, other, &event, &sequence);
 		rc = rc ? rc : event->ops->event_sync(event);
@@ -29,25 +28,11 @@ static void arrives_staged(void *context, int which)
 	atomic_store_explicit(&executor->arriving[block], 0, memory_order_release);
 }
 
-/* The device that sends the gradient down; -1: several do, or none. */
-static int sender(const struct rh_executor *executor, const struct rh_command *command)
-{
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
-	int device = -1;
-	for (int i = 0; i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		const struct rh_lane *lane = position < lanes->first ? NULL : &lanes->lane[rh_command_at(lanes, position)->lane];
-		if (lane && lane->queue == RH_QUEUE_STREAM)
-			device = device < 0 ? lane->owner : INT_MAX;
-	}
-	return device == INT_MAX ? -1 : device;
-}
-
 /* 1: told; 0: not yet; or a fault. */
 static int tell_arrived(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	const struct rh_executor_options *options = &executor->options;
-	int b = command->block, device = sender(executor, command);
+	int b = command->block, device = command->to.number;
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
 		int rc = may_wait ? await_issued(executor, command) : 0;
@@ -70,19 +55,14 @@ int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block
 	return rh_staging_then(executor->staging, arrives_staged, executor, device * executor->options.model->blocks + block);
 }
 
+/* Of devices that have not uploaded it the events are of an earlier step. */
 static int tell_uploads_over(struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct lowering *lowering = &executor->lowering;
-	int devices = executor->options.devices, b = command->block, count = 0;
+	int devices = executor->options.devices, b = command->block;
 	struct rh_event **event = &executor->uploading[b * devices];
-	const struct rh_lanes *lanes = &lowering->lanes;
-	for (int i = 0; i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		const struct rh_lane *lane = position < lanes->first ? NULL : &lanes->lane[rh_command_at(lanes, position)->lane];
-		if (lane && lane->queue == RH_QUEUE_STREAM)
-			event[count++] = executor->on[lane->owner].uploaded[b];
-	}
-	rh_updater_uploaded(executor->options.updater, b, event, count);
+	for (int d = 0; d < devices; d++)
+		event[d] = executor->on[d].uploaded[b];
+	rh_updater_uploaded(executor->options.updater, b, event, devices);
 	return 1;
 }
 
@@ -127,17 +107,16 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 		return any;
 	for (int i = 0; i < dispatcher->served; i++) {
 		int lane = dispatcher->serving[i], rc = 1;
-		while (rc > 0 && dispatcher->head[lane] >= 0 && dispatcher_is_ready(executor, lane)) {
-			rc = serve(executor, rh_command_at(&executor->lowering.lanes, dispatcher->head[lane]), may_wait && !any);
+		while (rc > 0 && dispatcher->head[lane] && dispatcher_is_ready(executor, lane)) {
+			rc = serve(executor, &dispatcher->head[lane]->is, may_wait && !any);
 			if (rc <= 0)
 				break;
-			dispatch_at(dispatcher, dispatcher->head[lane])->sequence = 1;
-			dispatcher_advance(dispatcher, lane);
+			dispatcher_end_head(executor, lane);
 			any = 1;
 		}
 		if (rc < 0)
 			return rc;
-		if (dispatcher->head[lane] < 0)
+		if (!dispatcher->head[lane])
 			dispatcher->serving[i--] = dispatcher->serving[--dispatcher->served];
 	}
 	return any;
@@ -147,16 +126,14 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 int dispatcher_add_pieces(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
 	int lane = executor->lowering.caller, any = 0;
-	while (dispatcher->head[lane] >= 0 && dispatcher_is_ready(executor, lane)) {
-		const struct rh_command *command = rh_command_at(lanes, dispatcher->head[lane]);
+	while (dispatcher->head[lane] && dispatcher_is_ready(executor, lane)) {
+		const struct rh_command *command = &dispatcher->head[lane]->is;
 		int rc = await_issued(executor, command);
 		if (rc)
 			return rc;
 		run_add_use(executor, command);
-		dispatch_at(dispatcher, dispatcher->head[lane])->sequence = 1;
-		dispatcher_advance(dispatcher, lane);
+		dispatcher_end_head(executor, lane);
 		dispatcher->is_due = any = 1;
 	}
 	return any;

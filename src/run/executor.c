@@ -118,34 +118,53 @@ static int64_t all_waits(const struct rh_executor_options *options)
 	return run_flights(options) * rh_min(waits, (int64_t)options->devices * WAITS_MOST);
 }
 
-/* Commands of a step, at most: of each micro-batch in each slot; and of bulk copies, sums and the optimizer, in each round. */
-static int64_t lane_commands(const struct rh_executor_options *options)
+/* Of a plan's longest stage. */
+static int64_t longest_stage(const struct rh_plan *plan)
 {
+	int64_t longest = 1;
+	for (int s = 0; s < plan->forward_stages; s++)
+		longest = rh_max(longest, plan->forward[s].hi - plan->forward[s].lo);
+	for (int s = 0; s < plan->backward_stages; s++)
+		longest = rh_max(longest, plan->backward[s].hi - plan->backward[s].lo);
+	return longest;
+}
+
+/* Of a slot of so many micro-batches, at most: of each, and of bulk copies, sums and updates. */
+static int64_t slot_commands(const struct rh_executor_options *options, int64_t micro_batches)
+{
+	enum { OF_MICRO_BATCH = 10, OF_LAYER = 12 };
 	const struct rh_plan *plan = options->plan;
-	int64_t count = rh_max(options->train_micro_batches, options->infer_micro_batches), blocks = options->model->blocks, bytes = 0;
-	int64_t forward = plan->forward_stages, backward = plan->backward_stages, layers = options->model->layers;
-	int64_t slots_a_micro =
-	        rh_schedule_is_roundpipe(options->schedule) ? rh_round_count(rh_max(count, 1), rh_max(options->train_round, 1)) : count;
-	for (int b = 0; b < blocks; b++)
-		bytes += rh_block_bytes(&options->model->block[b], options->model->dtype);
-	int64_t pieces = 6 * blocks + (options->page_bytes ? 6 : 4) * (bytes / piece_limits(options).most) + layers;
-	int64_t drives = options->spills_boundaries ? 2 * (forward + backward) : 0;
-	return count * (6 * forward + 10 * backward + drives) + rh_max(slots_a_micro, 1) * pieces + 8 * blocks;
+	int64_t layers = longest_stage(plan), copies = options->page_bytes ? 2 : 1;
+	int64_t pieces = (copies * plan->weight_bytes + plan->rounded_bytes + 2 * plan->gradient_bytes) / piece_limits(options).most;
+	return micro_batches * (OF_MICRO_BATCH + 2 * layers) + pieces + OF_LAYER * layers;
+}
+
+/* Of commands in flight, at most. A device has DISPATCH_SLOTS slots, or as many as make its launches and a few more; and each command that
+ * waits for the optimizer keeps its chunk. */
+static int64_t lane_bytes(const struct rh_executor_options *options)
+{
+	enum { AHEAD = 3, LEAST_LAUNCHES = 12, WAITS = 4 };
+	int64_t train = options->train_micro_batches, infer = options->infer_micro_batches;
+	if (rh_schedule_is_roundpipe(options->schedule))
+		train = rh_min(train, options->train_round);
+	int64_t long_slot = rh_max(rh_max(train, rh_min(infer, run_infer_round(options))), 1);
+	int64_t commands = rh_max(DISPATCH_SLOTS * slot_commands(options, 1),
+	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
+	int64_t chunks = options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
+	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * 8);
 }
 
 /* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */
 static int64_t heap_bytes(const struct rh_executor_options *options)
 {
-	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS + DISPATCH_MARKERS, WAITS = 3 };
+	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS };
 	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
-	int64_t command = (int64_t)sizeof(struct rh_command) + (int64_t)sizeof(struct dispatch_command) + WAITS * 8;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
-	int64_t commands = run_steps_held(options) * lane_commands(options);
 	return all_waits(options) * ((int64_t)sizeof(struct run_wait) + 2 * EVENT_BYTES) +
 	       options->devices * (events * EVENT_BYTES + layers * (int64_t)sizeof(struct rh_saved) + 3 * micro_batches * 8) +
-	       commands * command * 3 / 2 + lanes * 128 + boundaries * 8;
+	       lane_bytes(options) + lanes * 128 + boundaries * 8;
 }
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
@@ -301,9 +320,8 @@ static int host_create(struct rh_executor *executor)
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
 	executor->version = rh_alloc(blocks, sizeof *executor->version);
 	executor->arriving = rh_alloc(blocks, sizeof *executor->arriving);
-	executor->stretch.first = rh_alloc((size_t)executor->steps_held, sizeof *executor->stretch.first);
-	if (!executor->batch || !executor->loss_scale || !executor->stretch.first || !executor->micro || !executor->result ||
-	    !executor->uploading || !executor->offset || !executor->version || !executor->arriving)
+	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->uploading ||
+	    !executor->offset || !executor->version || !executor->arriving)
 		return -ENOMEM;
 	for (int i = 0; i < 2; i++)
 		executor->fold[i] = rh_arena_take(&executor->micro_memory, fold_elements(options) * 4);
@@ -381,7 +399,6 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_host_release(&executor->micro_memory);
 	rh_free(executor->batch);
 	rh_free(executor->loss_scale);
-	rh_free(executor->stretch.first);
 	rh_free(executor->micro);
 	rh_free(executor->result);
 	rh_free(executor->uploading);

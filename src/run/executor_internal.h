@@ -49,8 +49,7 @@ enum run_pin { RUN_PIN_BOUNDARIES, RUN_PIN_MICRO, RUN_PIN_FRAMES, RUN_PIN_STORE,
 struct run_stretch {
 	const struct rh_stretch *is;
 	int64_t begun, ended;
-	int64_t until;  /* no step begins from this one on */
-	int64_t *first; /* (steps_held): position of each step's first command */
+	int64_t until; /* no step begins from this one on */
 };
 
 /* boundary_room.c: what boundaries take, for the worst of all programs that the run may ask for. */
@@ -92,7 +91,6 @@ struct rh_executor {
 	int64_t first; /* place of the step that is being enqueued; of a stretch's first: 0 */
 	struct {
 		int64_t step, count;
-		int64_t end;      /* position after its commands */
 		double awaited_s; /* for updates, by the host */
 	} flight[RUN_FLIGHT];
 	struct rh_event **uploading; /* (blocks, devices): what the updater is told of a step's uploads */

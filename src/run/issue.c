@@ -5,7 +5,7 @@
 
 #include "core/minmax.h"
 
-enum { MARKER_LAUNCHES = 24 };
+enum { RECORD_LAUNCHES = 24 }; /* after which a record is worth it: by these the dispatcher knows how far a device has come */
 
 static const struct rh_lane *lane_of(const struct rh_executor *executor, const struct rh_command *command)
 {
@@ -24,53 +24,53 @@ static int record_event(struct rh_executor *executor, int stream)
 {
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	struct rh_device *device = executor->options.device[stream / RH_STREAMS];
-	int i = (int)(at->records % DISPATCH_EVENTS);
-	at->recorded[i] = at->issued;
-	at->records++;
-	return device->ops->record(device, (enum rh_stream)(stream % RH_STREAMS), at->event[i]);
+	int i = (int)(at->records++ % DISPATCH_EVENTS);
+	at->record[i].sequence = at->issued;
+	at->record[i].launched = executor->dispatcher.device[stream / RH_STREAMS].launched;
+	return device->ops->record(device, (enum rh_stream)(stream % RH_STREAMS), at->record[i].event);
 }
 
-int issue_event(struct rh_executor *executor, const struct rh_command *command, struct rh_event **out, int64_t *sequence)
+int issue_event(struct rh_executor *executor, const struct ring_command *command, struct rh_event **out, int64_t *sequence)
 {
-	int stream = stream_of(executor, command), rc = 0;
+	int stream = stream_of(executor, &command->is), rc = 0;
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int64_t wanted = dispatch_at(&executor->dispatcher, command->position)->sequence, oldest = rh_max(at->records - DISPATCH_EVENTS, 0);
+	int64_t wanted = command->sequence, oldest = rh_max(at->records - DISPATCH_EVENTS, 0);
 	int64_t i = at->records;
 	RH_ASSERT(wanted > 0);
-	while (i > oldest && at->recorded[(i - 1) % DISPATCH_EVENTS] >= wanted)
+	while (i > oldest && at->record[(i - 1) % DISPATCH_EVENTS].sequence >= wanted)
 		i--;
 	if (i == at->records)
 		rc = record_event(executor, stream);
-	*out = at->event[i % DISPATCH_EVENTS];
-	*sequence = at->recorded[i % DISPATCH_EVENTS];
+	*out = at->record[i % DISPATCH_EVENTS].event;
+	*sequence = at->record[i % DISPATCH_EVENTS].sequence;
 	return rc;
 }
 
-static int wait_for(struct rh_executor *executor, const struct rh_command *command, const struct rh_command *other)
+static int wait_for(struct rh_executor *executor, const struct rh_command *command, const struct ring_command *other)
 {
-	int own = stream_of(executor, command), stream = stream_of(executor, other), rc;
+	int own = stream_of(executor, command), stream = stream_of(executor, &other->is), rc;
 	struct rh_device *device = executor->options.device[own / RH_STREAMS];
 	int64_t *seen = &executor->dispatcher.stream[own].seen[stream], sequence;
 	struct rh_event *event;
-	if (own == stream || *seen >= dispatch_at(&executor->dispatcher, other->position)->sequence)
+	if (own == stream || *seen >= other->sequence)
 		return 0;
 	rc = issue_event(executor, other, &event, &sequence);
 	if (rc)
 		return rc;
 	*seen = sequence;
 	if (own % RH_STREAMS == RH_STREAM_COMPUTE)
-		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(other), event);
+		return run_waits_for(run_waits_of(executor, command), device, dispatcher_wait_kind(&other->is), event);
 	return device->ops->wait(device, (enum rh_stream)(own % RH_STREAMS), event);
 }
 
 static int wait_for_all(struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	const struct run_ring *ring = &executor->lowering.ring;
+	const int64_t *wait = ring_waits(ring, command);
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
-		if (other && lane_of(executor, other)->queue == RH_QUEUE_STREAM)
+		const struct ring_command *other = ring_find(ring, wait[i]);
+		if (other && lane_of(executor, &other->is)->queue == RH_QUEUE_STREAM)
 			rc = wait_for(executor, command, other);
 	}
 	return rc;
@@ -130,8 +130,8 @@ static int end_span(struct rh_executor *executor, const struct rh_command *comma
 {
 	int stream = stream_of(executor, command);
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
-	int64_t next = dispatch_at(&executor->dispatcher, command->position)->next;
-	if (!at->span || goes_on(executor, at->span, next < 0 ? NULL : rh_command_at(&executor->lowering.lanes, next)))
+	const struct ring_command *next = ring_of(command)->next;
+	if (!at->span || goes_on(executor, at->span, next ? &next->is : NULL))
 		return 0;
 	struct rh_trace_span *span = at->span;
 	at->span = NULL;
@@ -201,14 +201,14 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 /* A sum of an earlier round that goes through the staging is read here and now, not by the device. */
 static int await_sum(struct rh_executor *executor, const struct rh_command *command)
 {
-	const struct rh_lanes *lanes = &executor->lowering.lanes;
+	const struct run_ring *ring = &executor->lowering.ring;
+	const int64_t *wait = ring_waits(ring, command);
 	int64_t sequence;
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		int64_t position = lanes->wait[command->first_wait + i];
-		const struct rh_command *other = position < lanes->first ? NULL : rh_command_at(lanes, position);
+		const struct ring_command *other = ring_find(ring, wait[i]);
 		struct rh_event *event;
-		if (!other || lane_of(executor, other)->stream != RH_STREAM_GRADIENTS)
+		if (!other || lane_of(executor, &other->is)->stream != RH_STREAM_GRADIENTS)
 			continue;
 		rc = issue_event(executor, other, &event, &sequence);
 		rc = rc ? rc : event->ops->event_sync(event);
@@ -238,8 +238,9 @@ static int copy_boundary(struct rh_executor *executor, struct rh_device *device,
 	}
 	dispatcher_count_buffer(executor, command, 1, 0);
 	for (int d = 0; !rc && d < devices; d++) {
-		if (read[d] >= executor->dispatcher.first)
-			rc = wait_for(executor, command, rh_command_at(&executor->lowering.lanes, read[d]));
+		const struct ring_command *other = ring_find(&executor->lowering.ring, read[d]);
+		if (other)
+			rc = wait_for(executor, command, other);
 		read[d] = LOWER_NEVER;
 	}
 	return rc ? rc
@@ -252,7 +253,7 @@ static int note_gradient(struct rh_executor *executor, struct rh_device *device,
 {
 	struct rh_store *store = executor->options.store;
 	int b = command->block;
-	if (!dispatch_at(&executor->dispatcher, command->position)->is_asked || command->to.room != RH_ROOM_HOST_GRADIENT)
+	if (!ring_of(command)->is_asked || command->to.room != RH_ROOM_HOST_GRADIENT)
 		return 0;
 	int rc = device->ops->record(device, RH_STREAM_GRADIENTS, executor->on[device->index].downloaded[b]);
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, executor->options.model->block[b].elements);
@@ -470,17 +471,11 @@ static int compute(struct run_device *on, const struct rh_command *command)
 	}
 }
 
-/* By markers the dispatcher knows how far a device has come. */
-static int mark(struct rh_executor *executor, struct rh_device *device)
+static int is_worth_a_record(const struct rh_executor *executor, const struct rh_lane *lane)
 {
-	struct dispatch_device *at = &executor->dispatcher.device[device->index];
-	int last = (at->first_marker + at->markers + DISPATCH_MARKERS - 1) % DISPATCH_MARKERS;
-	int64_t marked = at->markers ? at->marker[last].launched : at->finished;
-	if (at->launched - marked < MARKER_LAUNCHES || at->markers == DISPATCH_MARKERS)
-		return 0;
-	int next = (at->first_marker + at->markers++) % DISPATCH_MARKERS;
-	at->marker[next].launched = at->launched;
-	return device->ops->record(device, RH_STREAM_COMPUTE, at->marker[next].event);
+	const struct dispatch_stream *at = &executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)];
+	int64_t before = at->records ? at->record[(at->records - 1) % DISPATCH_EVENTS].launched : 0;
+	return lane->stream == RH_STREAM_COMPUTE && executor->dispatcher.device[lane->owner].launched - before >= RECORD_LAUNCHES;
 }
 
 static int begin_compute(struct rh_executor *executor, struct rh_device *device, const struct rh_command *command)
@@ -517,7 +512,7 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 {
 	const struct rh_lane *lane = lane_of(executor, command);
 	struct rh_device *device = executor->options.device[lane->owner];
-	struct dispatch_command *at = dispatch_at(&executor->dispatcher, command->position);
+	struct ring_command *at = ring_of(command);
 	executor->dispatcher.step = command->step;
 	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
 	rc = rc ? rc : wait_for_all(executor, command);
@@ -530,9 +525,7 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 		rc = copy(executor, device, lane->stream, command);
 	rc = rc ? rc : end_span(executor, command);
 	at->sequence = ++executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)].issued;
-	if (!rc && at->is_wanted)
+	if (!rc && (at->is_wanted || is_worth_a_record(executor, lane)))
 		rc = record_event(executor, lower_lane(lane->owner, lane->stream));
-	if (!rc && lane->stream == RH_STREAM_COMPUTE)
-		rc = mark(executor, device);
 	return rc ? rc : note_ends(executor, lane->owner, lane->stream, command->position);
 }

@@ -70,25 +70,6 @@ int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why
 	return 0;
 }
 
-void rh_lanes_forget_before(struct rh_lanes *lanes, int64_t position)
-{
-	int64_t gone = position - lanes->first, kept = lanes->commands - gone;
-	RH_ASSERT(gone >= 0 && kept >= 0);
-	int64_t waits = kept ? lanes->command[gone].first_wait : lanes->waits;
-	memmove(lanes->command, lanes->command + gone, (size_t)kept * sizeof *lanes->command);
-	memmove(lanes->wait, lanes->wait + waits, (size_t)(lanes->waits - waits) * sizeof *lanes->wait);
-	for (int64_t i = 0; i < kept; i++)
-		lanes->command[i].first_wait -= waits;
-	lanes->first = position;
-	lanes->commands = kept;
-	lanes->waits -= waits;
-}
-
-void rh_lanes_forget(struct rh_lanes *lanes)
-{
-	rh_lanes_forget_before(lanes, lanes->first + lanes->commands);
-}
-
 void rh_lanes_free(struct rh_lanes *lanes)
 {
 	rh_free(lanes->lane);

@@ -107,7 +107,7 @@ enum rh_command_kind {
 	RH_COMMAND_OUTPUT, /* the caller reads results; from: HOST_RESULT */
 
 	/* The optimizer, of one block and step. The first two announce, and are done at once; the others are done when the server says so.
-	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient
+	 *   GRADIENT_ARRIVED  waits for the downloads of the step's gradient. to: no room; number: the device that sends it, -1: several
 	 *   UPLOADS_OVER      waits for the step's uploads; of stale updates alone, before the step's GRADIENT_ARRIVED
 	 *   NORM              of steps that clip: waits for GRADIENT_ARRIVED of every trainable block. block -1
 	 *   WEIGHTS_READY     HOST_WEIGHTS hold the update by this step's gradient. Waits for GRADIENT_ARRIVED, and NORM where there is one;
@@ -132,8 +132,8 @@ struct rh_command {
 	enum rh_command_kind kind;
 	int lane;
 	int64_t position;
-	int64_t first_wait;  /* in struct rh_lanes: `waits` positions, of which the last `paces` keep an order that no result needs */
-	int waits, paces;    /* (a bulk copy behind an activation's): the dispatcher heeds them, the checker does not count on them */
+	int64_t first_wait;  /* where its waits begin, in struct rh_lanes or a chunk of run/ring.h. The last `paces` of its `waits` positions */
+	int waits, paces;    /* keep an order that no result needs (a bulk copy behind an activation's): the checker does not count on them */
 	int64_t step;        /* of the run: an update's is that of its gradient; an upload's that of the slot that computes with it */
 	int64_t micro_batch; /* within the step */
 	int64_t tokens;      /* of the micro-batch: compute, and copies of boundaries */
@@ -144,8 +144,8 @@ struct rh_command {
 	struct rh_place from, to;
 };
 
-/* Commands in the order of their positions: command[i] has position first + i. Positions count on over calls; what lies before `first` is
- * forgotten, and done. */
+/* Commands in the order of their positions: command[i] has position first + i. Positions count on over calls; what comes before `first` is
+ * done. */
 struct rh_lanes {
 	struct rh_lane *lane;
 	int lanes;
@@ -168,10 +168,6 @@ int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, struc
  * RH_WAIT_PACES come after all others. */
 enum rh_wait_for { RH_WAIT_NEEDS, RH_WAIT_PACES };
 int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why) RH_MUST;
-/* All commands are done: they are forgotten, positions count on. Lanes stay. */
-void rh_lanes_forget(struct rh_lanes *lanes);
-/* Those before this position are. */
-void rh_lanes_forget_before(struct rh_lanes *lanes, int64_t position);
 void rh_lanes_free(struct rh_lanes *lanes);
 
 const char *rh_command_name(enum rh_command_kind kind);

@@ -3,32 +3,68 @@
 #include "core/alloc.h"
 #include "core/minmax.h"
 
+#include <string.h>
+
 void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_for why)
 {
 	struct lower_pending *pending = &to->pending[lane];
-	if (position < to->lanes.first || to->rc) /* forgotten: it is done */
+	const struct ring_command *other = ring_find(&to->ring, position);
+	if (!other || other->is.lane == lane || to->rc)
 		return;
+	/* of two on one lane the smaller is needless, unless it is needed and the other only paces */
+	for (int i = 0; i < pending->waits; i++) {
+		const struct lower_wait *wait = &pending->wait[i];
+		if (wait->lane != other->is.lane)
+			continue;
+		if (wait->position >= position && (wait->why == RH_WAIT_NEEDS || why == RH_WAIT_PACES))
+			return;
+		if (wait->position <= position && (wait->why == RH_WAIT_PACES || why == RH_WAIT_NEEDS)) {
+			pending->waits--;
+			memmove(&pending->wait[i], &pending->wait[i + 1], (size_t)(pending->waits - i) * sizeof *wait);
+			i--;
+		}
+	}
 	to->rc = rh_grow(&pending->wait, &pending->capacity, (size_t)pending->waits + 1, sizeof *pending->wait);
-	if (to->rc)
-		return;
-	pending->wait[pending->waits].position = position;
-	pending->wait[pending->waits++].why = why;
+	if (!to->rc)
+		pending->wait[pending->waits++] = (struct lower_wait){position, other->is.lane, why};
+}
+
+/* Needs first. Returns how many only pace. */
+static int order_waits(struct lowering *to, const struct lower_pending *pending)
+{
+	int count = 0, paces = 0;
+	to->rc = rh_grow(&to->scratch, &to->scratch_capacity, (size_t)pending->waits + 1, sizeof *to->scratch);
+	for (int why = RH_WAIT_NEEDS; !to->rc && why <= RH_WAIT_PACES; why++)
+		for (int i = 0; i < pending->waits; i++)
+			if ((int)pending->wait[i].why == why) {
+				to->scratch[count++] = pending->wait[i].position;
+				paces += why == RH_WAIT_PACES;
+			}
+	return paces;
+}
+
+static void record(struct lowering *to, const struct ring_command *from)
+{
+	struct rh_command *added;
+	to->rc = rh_lanes_add(&to->lanes, &from->is, &added);
+	for (int i = 0; !to->rc && i < from->is.waits; i++)
+		to->rc = rh_lanes_wait(&to->lanes, to->scratch[i], i < from->is.waits - from->is.paces ? RH_WAIT_NEEDS : RH_WAIT_PACES);
 }
 
 int64_t lower_add(struct lowering *to, const struct rh_command *command)
 {
 	struct lower_pending *pending = &to->pending[command->lane];
-	struct rh_command *added;
+	struct ring_command *added;
+	int paces = to->rc ? 0 : order_waits(to, pending);
 	if (!to->rc)
-		to->rc = rh_lanes_add(&to->lanes, command, &added);
+		to->rc = ring_add(&to->ring, command, to->scratch, pending->waits, &added);
 	if (to->rc)
 		return LOWER_NEVER;
-	int64_t position = added->position;
-	for (int i = 0; !to->rc && i < pending->waits; i++)
-		to->rc = rh_lanes_wait(&to->lanes, pending->wait[i].position, pending->wait[i].why);
+	added->is.paces = paces;
+	if (to->ring.keeps)
+		record(to, added);
 	pending->waits = 0;
-	to->last[command->lane] = position;
-	return position;
+	return to->last[command->lane] = added->is.position;
 }
 
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream)
@@ -112,6 +148,7 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 {
 	int64_t blocks = options->model->blocks, devices = options->devices;
 	*to = (struct lowering){.options = options, .left = {.block = -1}, .fold = {LOWER_NEVER, LOWER_NEVER}};
+	to->rc = ring_create(&to->ring);
 	make_lanes(to);
 	if (!to->rc)
 		to->rc = lower_drives_create(to, limits);
@@ -172,6 +209,8 @@ void lower_destroy(struct lowering *to)
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
 	lower_drives_destroy(to);
+	rh_free(to->scratch);
+	ring_destroy(&to->ring);
 	rh_lanes_free(&to->lanes);
 }
 

@@ -9,7 +9,7 @@
 #include "offload/transfer.h"
 #include "run/course.h"
 #include "run/executor.h"
-#include "run/lane.h"
+#include "run/ring.h"
 
 enum { LOWER_NEVER = -1 };    /* a position: of no command */
 enum { LOWER_GIVEN_UP = -2 }; /* in place of a kind of slots: what is not issued of its upload is to be dropped */
@@ -101,16 +101,19 @@ struct lowering {
 	const struct rh_program *program;
 	struct rh_transfer_limits pieces;
 	int64_t steps_held;
-	struct rh_lanes lanes;
-	int keeps; /* commands stay when they are over, for the checker */
+	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
+	struct run_ring ring;
 	struct lower_pending {
-		struct {
+		struct lower_wait {
 			int64_t position;
+			int lane;
 			enum rh_wait_for why;
 		} * wait;
 		int waits;
 		size_t capacity;
-	} * pending;                 /* of each lane: what its next command waits for */
+	} * pending;      /* of each lane: what its next command waits for */
+	int64_t *scratch; /* waits of one command */
+	size_t scratch_capacity;
 	int64_t *last;               /* of each lane */
 	int caller, optimizer, free; /* first lanes */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
@@ -221,8 +224,8 @@ void lower_bulk_left(struct lowering *lowering, int device);
 void lower_bulk_ahead(struct lowering *lowering, int device, const struct rh_slot *expected);
 void lower_bulk_keep(struct lowering *lowering, int device, const struct rh_slot *first);
 
-/* lower_update.c: what the optimizer is told and asked. */
-void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded);
+/* lower_update.c: what the optimizer is told and asked. device: that sends the block's gradient down; -1: several do. */
+void lower_arrived(struct lowering *lowering, int block, int64_t step, int64_t downloaded, int device);
 void lower_uploads_over(struct lowering *lowering, int block, int64_t step);
 /* A tied table's two sums are put together. */
 void lower_fold(struct lowering *lowering, int64_t step);

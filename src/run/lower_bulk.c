@@ -296,7 +296,7 @@ static void send_sum(struct lower_slot *slot, int sum)
 		slot->on->sums_sent = send_down(slot, sum, from, where, first, rh_min(all - first, to->pieces.most));
 	to->summed[sum] = slot->on->sums_sent;
 	if (is_final) /* a block of two uses arrives when the step is over */
-		lower_arrived(to, sum / 2, slot->step, to->summed[sum]);
+		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
 }
 
 /* Where a finished sum goes: the stored gradient, rounded to its dtype, after the last round; the running sum before, or when two uses meet
@@ -403,7 +403,7 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		                             there(RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, piece->bytes);
 		from->left -= piece->bytes;
 		if (!from->left)
-			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent);
+			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent, slot->device);
 	}
 	if (on->next_piece == on->pieces && on->pieces)
 		on->pieces = on->downloads = on->next_piece = 0;

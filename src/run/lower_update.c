@@ -10,11 +10,17 @@
 
 #include "core/minmax.h"
 
-static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
+static int64_t tell_of(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step, int device)
 {
 	struct rh_command command = {.kind = kind, .lane = lane, .step = step, .micro_batch = -1, .block = block};
 	command.from.device = command.to.device = -1;
+	command.to.number = device;
 	return lower_add(to, &command);
+}
+
+static int64_t tell(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step)
+{
+	return tell_of(to, lane, kind, block, step, -1);
 }
 
 static int gradient_lane(const struct lowering *to, int block)
@@ -65,14 +71,14 @@ static void make_norm(struct lowering *to, int64_t step)
 			answer(to, b, step, norm);
 }
 
-void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded)
+void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded, int device)
 {
 	int lane = gradient_lane(to, block);
 	if (!to->options->updater && !to->call.is_local)
 		return;
 	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
 	lower_await(to, lane, to->uploads_over[block], RH_WAIT_NEEDS);
-	to->arrival[block] = tell(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step);
+	to->arrival[block] = tell_of(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step, device);
 	to->arrived[block] = 1;
 	int is_last = --to->coming == 0;
 	to->coming = is_last ? to->trainable : to->coming;
@@ -147,7 +153,7 @@ void lower_fold(struct lowering *to, int64_t step)
 			whole = fold_pieces(to, step);
 		else
 			lower_await(to, gradient_lane(to, b), to->summed[2 * b], RH_WAIT_NEEDS);
-		lower_arrived(to, b, step, whole);
+		lower_arrived(to, b, step, whole, -1);
 	}
 	to->left.block = -1;
 }

@@ -13,7 +13,8 @@ int rh_recorder_create(struct rh_executor *executor, struct rh_recorder **out)
 	if (!recorder)
 		return -ENOMEM;
 	recorder->executor = executor;
-	executor->lowering.keeps = 1;
+	executor->lowering.ring.keeps = 1;
+	executor->lowering.lanes.first = executor->lowering.ring.end;
 	*out = recorder;
 	return 0;
 }
@@ -21,7 +22,7 @@ int rh_recorder_create(struct rh_executor *executor, struct rh_recorder **out)
 void rh_recorder_destroy(struct rh_recorder *recorder)
 {
 	if (recorder)
-		recorder->executor->lowering.keeps = 0;
+		recorder->executor->lowering.ring.keeps = 0;
 	rh_free(recorder);
 }
 

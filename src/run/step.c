@@ -119,7 +119,7 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 
 int run_flight_of(const struct rh_executor *executor, const struct rh_command *command)
 {
-	int place = dispatch_at(&executor->dispatcher, command->position)->place;
+	int place = ring_of(command)->place;
 	return executor->is_stretch || place < 0 ? 0 : place;
 }
 
@@ -162,7 +162,8 @@ static int note_ends(struct rh_executor *executor, int d, int place)
 		int64_t last = executor->lowering.last[lower_lane(d, streams[i])];
 		struct dispatch_end *end = &executor->dispatcher.device[d].end[place][i];
 		*end = (struct dispatch_end){.position = last, .is_open = 1};
-		if (last >= executor->dispatcher.first && !dispatch_at(&executor->dispatcher, last)->sequence)
+		const struct ring_command *command = ring_find(&executor->lowering.ring, last);
+		if (command && !command->sequence)
 			continue;
 		end->is_open = 0;
 		rc = run_device_ended(executor, d, streams[i], place);
@@ -172,7 +173,16 @@ static int note_ends(struct rh_executor *executor, int d, int place)
 
 static int64_t next_position(const struct rh_executor *executor)
 {
-	return executor->lowering.lanes.first + executor->lowering.lanes.commands;
+	return executor->lowering.ring.end;
+}
+
+/* The device's latest slot is over when its last computation is. */
+static void note_slot(struct rh_executor *executor, int d)
+{
+	struct dispatch_device *device = &executor->dispatcher.device[d];
+	int64_t last = executor->lowering.last[lower_lane(d, RH_STREAM_COMPUTE)];
+	ring_find(&executor->lowering.ring, last)->is_wanted = 1;
+	device->end_of[device->slots++ % DISPATCH_SLOTS] = last;
 }
 
 int run_lower_slot(struct rh_executor *executor, int place)
@@ -189,7 +199,9 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
 	rc = rc ? rc : lower_next_slot(lowering);
 	rc = rc ? rc : dispatcher_take(executor, place);
-	executor->flight[place].end = next_position(executor);
+	rc = rc ? rc : dispatcher_look(executor, d);
+	if (!rc)
+		note_slot(executor, d);
 	if (!rc && executor->trains && !executor->is_stretch && lowering->on[d].last_slot == number)
 		rc = note_ends(executor, d, place);
 	return rc;
@@ -200,8 +212,8 @@ static int is_on_its_way(const struct rh_executor *executor, int b)
 {
 	int is = 0;
 	for (int d = 0; d < executor->options.devices; d++) {
-		int64_t sent = executor->lowering.on[d].weights.sent[b];
-		is |= sent >= executor->dispatcher.first && !dispatch_at(&executor->dispatcher, sent)->sequence;
+		const struct ring_command *sent = ring_find(&executor->lowering.ring, executor->lowering.on[d].weights.sent[b]);
+		is |= sent && !sent->sequence;
 	}
 	return is;
 }
@@ -319,10 +331,8 @@ int run_end(struct rh_executor *executor, int rc)
 	rc = come_to_rest(executor, ends, rc);
 	if (executor->trace)
 		rh_trace_settle(executor->trace);
-	if (!rc) {
-		dispatcher_rest(executor);
-		dispatcher_forget(executor, end);
-	}
+	if (!rc)
+		dispatcher_rest(executor, end);
 	return rc;
 }
 
@@ -347,8 +357,6 @@ static int await_slots(struct rh_executor *executor, int64_t place)
 		rc = await_device(executor, d, place);
 	if (executor->trace && executor->traced_step == executor->flight[place].step)
 		rh_trace_settle(executor->trace);
-	if (!rc)
-		dispatcher_forget(executor, executor->flight[place].end);
 	return rc;
 }
 

@@ -50,8 +50,7 @@ static int end_step(struct rh_executor *executor)
 	rc = rc ? rc : dispatcher_take(executor, 0);
 	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
 		run_collect_result(executor, first + m);
-	if (++stretch->ended < stretch->begun) /* what comes before the next step's first command is of steps that are over */
-		dispatcher_forget(executor, stretch->first[stretch->ended % executor->steps_held]);
+	stretch->ended++;
 	return rc ? rc : stretch->is->end(stretch->is->context, step);
 }
 
@@ -67,7 +66,7 @@ static int begin_step(struct rh_executor *executor)
 	}
 	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
 		run_stage_micro(executor, first + m, &batch[m]);
-	stretch->first[stretch->begun++ % executor->steps_held] = executor->lowering.lanes.first + executor->lowering.lanes.commands;
+	stretch->begun++;
 	rc = rc ? rc : lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
 	return rc ? rc : dispatcher_take(executor, 0);
 }

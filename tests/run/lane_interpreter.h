@@ -509,7 +509,8 @@ enum { LANE_MOST_LANES = 256 };
 
 /* In a random legal order: lanes have random priorities, of which the one that runs loses its own now and then (Burckhardt et al., ASPLOS
  * 2010); a command begins and ends, and half of them end only when no other lane can go on. hurried: a position whose lane comes first;
- * delayed: one whose lane comes last, and which ends only when no other lane can go on; -1: none. *seed moves on. Waits that keep a pace
+ * delayed: one whose lane comes last, and which ends, and in half of
+ * the orders begins, only when no other lane can go on; -1: none. *seed moves on. Waits that keep a pace
  * alone are not heeded. */
 static inline uint64_t lane_run_randomly(struct lane_machine *machine, const struct rh_lanes *lanes, int64_t hurried, int64_t delayed,
                                          uint64_t *seed)
@@ -541,11 +542,13 @@ static inline uint64_t lane_run_randomly(struct lane_machine *machine, const str
 		*seed = *seed * 6364136223846793005u + 1442695040888963407u;
 		change[i] = (int64_t)((*seed >> 33) % (uint64_t)(lanes->commands + 1));
 	}
+	int begins_late = (int)(*seed >> 45 & 1);
 	lane_machine_reset(machine, lanes);
 	while (done < lanes->commands && !machine->broken) {
 		int best = -1;
 		for (int l = 0; l < lanes->lanes; l++) {
-			int is_slow = runs[l] == 2, best_is_slow = best >= 0 && runs[best] == 2;
+			int is_slow = runs[l] == 2 || (begins_late && next[l] == delayed);
+			int best_is_slow = best >= 0 && (runs[best] == 2 || (begins_late && next[best] == delayed));
 			if (next[l] < 0 || (best >= 0 && (is_slow != best_is_slow ? is_slow : priority[l] <= priority[best])))
 				continue;
 			const struct rh_command *command = &lanes->command[next[l]];

@@ -74,7 +74,7 @@ static void check_host_bytes(const struct rh_session *session)
 		assert_true(executor->boundaries.least_free <= executor->options.spare_boundaries + 1);
 	assert_int_equal(session->plan.bytes.total - session->plan.bytes.store - session->plan.bytes.boundaries - session->plan.bytes.data -
 	                         session->plan.bytes.host_devices * session->plan.bytes.device,
-	                 session->plan.bytes.program); /* the allowance that is printed */
+	                 session->plan.bytes.program + session->plan.bytes.checkpoints); /* the allowance that is printed */
 }
 
 /* The device's bytes; 0: refused. */

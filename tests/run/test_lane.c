@@ -1,4 +1,4 @@
-/* Lanes as storage: positions, waits, what is forgotten. The checker has test_check.c, today's executor on lanes test_recorded.c. */
+/* Lanes as storage: positions, waits. The checker has test_check.c, today's executor on lanes test_recorded.c. */
 #include "check.h"
 
 #include "run/lane.h"
@@ -44,19 +44,6 @@ static void test_lane_wait_keeps_the_latest_of_each_other_lane(void **state)
 	rh_lanes_free(&lanes);
 }
 
-static void test_lane_forget_counts_on(void **state)
-{
-	(void)state;
-	struct rh_lanes lanes = {0};
-	int64_t a = add(&lanes, 0);
-	rh_lanes_forget(&lanes);
-	int64_t b = add(&lanes, 1);
-	assert_int_equal(b, a + 1);
-	check_ok(rh_lanes_wait(&lanes, a, RH_WAIT_NEEDS)); /* done */
-	assert_int_equal(rh_command_at(&lanes, b)->waits, 0);
-	rh_lanes_free(&lanes);
-}
-
 static void test_lane_describe_names_every_kind(void **state)
 {
 	(void)state;
@@ -81,7 +68,6 @@ static void test_lane_describe_names_every_kind(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_lane_wait_keeps_the_latest_of_each_other_lane),
-	                                   cmocka_unit_test(test_lane_forget_counts_on),
 	                                   cmocka_unit_test(test_lane_describe_names_every_kind)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

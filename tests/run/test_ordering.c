@@ -19,7 +19,8 @@ static struct recorder {
 	pthread_mutex_t lock;
 	struct rh_event *event[TOKENS]; /* protected by lock, as is events */
 	int events, devices, blocks;
-	int64_t step; /* that is enqueued */
+	int64_t step;                          /* that is enqueued */
+	int64_t reached[DEVICES * RH_STREAMS]; /* records that the dispatcher has seen reached */
 	/* Bytes of each block's gradients, in one step and so far, tell whose a download is: a step's last ones leave in the next. */
 	int64_t down_each[BLOCKS], down[BLOCKS];
 } rec;
@@ -73,9 +74,21 @@ static void note_download(int lane, int b, int64_t bytes)
 	rec.down[b] += bytes;
 }
 
+/* The dispatcher asks events how far streams have come, and waits for nothing that is over. */
+static void note_reached(void)
+{
+	for (int i = 0; i < rec.devices * RH_STREAMS; i++) {
+		const struct dispatch_stream *stream = &rec.executor->dispatcher.stream[i];
+		if (stream->reached > rec.reached[i])
+			note(RH_ORDER_WAIT, host(), event_token(stream->record[(stream->reached - 1) % DISPATCH_EVENTS].event));
+		rec.reached[i] = stream->reached;
+	}
+}
+
 /* What is enqueued comes after all that the host did before. */
 static void enqueue(int lane)
 {
+	note_reached();
 	note(RH_ORDER_SIGNAL, host(), lane_token(host()));
 	note(RH_ORDER_WAIT, lane, lane_token(host()));
 }

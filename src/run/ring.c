@@ -1,0 +1,108 @@
+#include "run/ring.h"
+
+#include "core/alloc.h"
+
+#include <string.h>
+
+enum { CHUNKS = 256, WAITS = 2 * RING_CHUNK };
+
+int ring_create(struct run_ring *out)
+{
+	*out = (struct run_ring){.chunks = CHUNKS};
+	out->chunk = rh_alloc(out->chunks, sizeof(struct ring_chunk *));
+	return out->chunk ? 0 : -ENOMEM;
+}
+
+void ring_destroy(struct run_ring *ring)
+{
+	for (struct ring_chunk *chunk = ring->made, *next; chunk; chunk = next) {
+		next = chunk->next_made;
+		rh_free(chunk->wait);
+		rh_free(chunk);
+	}
+	rh_free(ring->chunk);
+	*ring = (struct run_ring){0};
+}
+
+/* A chunk is still in use whose place the next one wants: places for twice as many. */
+static int spread(struct run_ring *ring)
+{
+	struct ring_chunk **wider = rh_alloc(2 * ring->chunks, sizeof(struct ring_chunk *));
+	if (!wider)
+		return -ENOMEM;
+	for (size_t i = 0; i < ring->chunks; i++)
+		if (ring->chunk[i])
+			wider[(size_t)ring->chunk[i]->number & (2 * ring->chunks - 1)] = ring->chunk[i];
+	rh_free(ring->chunk);
+	ring->chunk = wider;
+	ring->chunks *= 2;
+	return 0;
+}
+
+static struct ring_chunk *make_chunk(struct run_ring *ring)
+{
+	struct ring_chunk *chunk = rh_alloc(1, sizeof *chunk);
+	if (!chunk || rh_grow(&chunk->wait, &chunk->wait_capacity, WAITS, sizeof *chunk->wait)) {
+		rh_free(chunk);
+		return NULL;
+	}
+	chunk->next_made = ring->made;
+	ring->made = chunk;
+	ring->most++;
+	return chunk;
+}
+
+static int begin_chunk(struct run_ring *ring, int64_t number)
+{
+	int rc = 0;
+	while (!rc && ring->chunk[(size_t)number & (ring->chunks - 1)])
+		rc = spread(ring);
+	if (rc)
+		return rc;
+	struct ring_chunk *chunk = ring->unused;
+	if (chunk)
+		ring->unused = chunk->next_unused;
+	else
+		chunk = make_chunk(ring);
+	if (!chunk)
+		return -ENOMEM;
+	chunk->number = number;
+	chunk->left = RING_CHUNK;
+	chunk->waits = 0;
+	ring->chunk[(size_t)number & (ring->chunks - 1)] = chunk;
+	return 0;
+}
+
+int ring_add(struct run_ring *ring, const struct rh_command *command, const int64_t *wait, int waits, struct ring_command **out)
+{
+	int64_t position = ring->end;
+	int rc = position % RING_CHUNK ? 0 : begin_chunk(ring, position / RING_CHUNK);
+	struct ring_chunk *chunk = rc ? NULL : ring_chunk_of(ring, position);
+	rc = rc ? rc : rh_grow(&chunk->wait, &chunk->wait_capacity, (size_t)(chunk->waits + waits), sizeof *chunk->wait);
+	if (rc)
+		return rc;
+	struct ring_command *added = &chunk->command[position % RING_CHUNK];
+	*added = (struct ring_command){.is = *command};
+	added->is.position = ring->end++;
+	added->is.first_wait = chunk->waits;
+	added->is.waits = waits;
+	if (waits)
+		memcpy(chunk->wait + chunk->waits, wait, (size_t)waits * sizeof *wait);
+	chunk->waits += waits;
+	*out = added;
+	return 0;
+}
+
+void ring_end(struct run_ring *ring, struct ring_command *command)
+{
+	struct ring_chunk *chunk = ring_chunk_of(ring, command->is.position);
+	RH_ASSERT(chunk && !command->is_over);
+	if (ring->keeps)
+		return;
+	command->is_over = 1;
+	if (--chunk->left)
+		return;
+	ring->chunk[(size_t)chunk->number & (ring->chunks - 1)] = NULL;
+	chunk->next_unused = ring->unused;
+	ring->unused = chunk;
+}

@@ -1,0 +1,76 @@
+/* The commands in flight: those that have been lowered, and are not over yet. They lie in chunks, which are used again when all of their
+ * commands are over; so what a run keeps of its lanes is bounded by what is in flight, however long a step is. Who asks for a position that
+ * is not here asks for a command that is over. */
+#ifndef RH_RUN_RING_H
+#define RH_RUN_RING_H
+
+#include "run/lane.h"
+
+#include <stddef.h>
+
+enum { RING_CHUNK = 32 };
+
+struct ring_command {
+	struct rh_command is;      /* first: ring_of */
+	struct ring_command *next; /* in its lane; of those issued, on its stream */
+	int64_t sequence;          /* 0: to be issued; of those issued on its stream; elsewhere 1 */
+	int64_t slot;              /* of those lowered, by number */
+	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD */
+	char is_wanted;            /* somebody waits for it */
+	char is_asked;             /* the optimizer is told of it */
+	char is_over;
+};
+
+struct ring_chunk {
+	int64_t number; /* of positions from number * RING_CHUNK on */
+	int left;       /* commands that are not over, those to be lowered included */
+	int waits;
+	int64_t *wait;
+	size_t wait_capacity;
+	struct ring_chunk *next_unused, *next_made;
+	struct ring_command command[RING_CHUNK];
+};
+
+struct run_ring {
+	struct ring_chunk **chunk; /* by number mod chunks, a power of two; NULL: over */
+	size_t chunks;
+	struct ring_chunk *unused, *made;
+	int64_t end;  /* position of the next command */
+	int64_t most; /* chunks that were in use at once */
+	int keeps;    /* nothing is ever over: for a recording */
+};
+
+static inline struct ring_chunk *ring_chunk_of(const struct run_ring *ring, int64_t position)
+{
+	struct ring_chunk *chunk = ring->chunk[(size_t)(position / RING_CHUNK) & (ring->chunks - 1)];
+	return chunk && chunk->number == position / RING_CHUNK ? chunk : NULL;
+}
+
+/* NULL: it is over, or there never was one (a negative position). */
+static inline struct ring_command *ring_find(const struct run_ring *ring, int64_t position)
+{
+	struct ring_chunk *chunk = position < 0 ? NULL : ring_chunk_of(ring, position);
+	struct ring_command *command = chunk ? &chunk->command[position % RING_CHUNK] : NULL;
+	return command && !command->is_over ? command : NULL;
+}
+
+/* Positions that a command of the ring waits for: command->waits of them. */
+static inline const int64_t *ring_waits(const struct run_ring *ring, const struct rh_command *command)
+{
+	return ring_chunk_of(ring, command->position)->wait + command->first_wait;
+}
+
+/* Of a command of the ring. */
+static inline struct ring_command *ring_of(const struct rh_command *command)
+{
+	return (struct ring_command *)(uintptr_t)command;
+}
+
+int ring_create(struct run_ring *out) RH_MUST;
+void ring_destroy(struct run_ring *ring);
+/* `command` gets the next position, and these waits. *out: good until the command is over. -ENOMEM. */
+int ring_add(struct run_ring *ring, const struct rh_command *command, const int64_t *wait, int waits, struct ring_command **out) RH_MUST;
+/* Nobody need wait for it any more. */
+void ring_end(struct run_ring *ring, struct ring_command *command);
+
+#endif
