@@ -247,6 +247,10 @@ static int check_model(struct resolving *r)
 
 static int resolve_boxes(struct resolving *r)
 {
+	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL)
+		return config_entry_fail(given(r, "mode"),
+		                         "several boxes are not forecast yet: train says what each box takes when it begins; "
+		                         "--mode local plans one box alone");
 	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given) : 0;
 }
 
@@ -274,8 +278,8 @@ static int check_required(struct resolving *r)
 	        {VERB_TRAIN | VERB_PLAN, "model_name_or_path", "config_name"},
 	        {VERB_SPEAKS | VERB_EVAL | VERB_WRITES, "model_name_or_path", NULL},
 	        {VERB_MERGE, "adapter_name_or_path", NULL},
-        {VERB_JOIN, "parts", NULL},
-        {VERB_JOIN, "output_dir", NULL},
+	        {VERB_JOIN, "parts", NULL},
+	        {VERB_JOIN, "output_dir", NULL},
 	        {VERB_TRAIN, "train_file", NULL},
 	        {VERB_TRAIN, "output_dir", NULL},
 	        {VERB_GENERATE, "prompt", "prompt_file"},

@@ -224,6 +224,30 @@ static void test_load_contradictions_are_refused(void **state)
 	refused_by("generate", NULL, "--learning_rate 1", "learning_rate: this verb has no use for it");
 }
 
+static void test_load_several_boxes(void **state)
+{
+	(void)state;
+	static const char two[] = "mode: sync-pp\nboxes: 2\nbox: 1\n";
+	char yaml[512];
+	const struct {
+		const char *more, *words;
+	} cases[] = {{"", "link_above: box 1 of 2 is linked with box 2"},
+	             {"link_above: a:1\nlink_below: a:2\n", "link_below: box 1 of 2 has no neighbour there"},
+	             {"link_above: a:1\nbox_cuts: [3, 5]\n", "box_cuts: 2 layers for 2 boxes"},
+	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x' is not a layer's number"},
+	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp computes what one box would"},
+	             {"link_above: a:1\nsave_total_limit: 1\n", "save_total_limit: several boxes need 2 or more"},
+	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(yaml, sizeof yaml, "%s%s", two, cases[i].more);
+		refused(yaml, NULL, cases[i].words);
+	}
+	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");
+	refused("mode: sync-pp\nboxes: 2\nbox: 3\n", NULL, "box: 3 of 2 boxes");
+	refused("boxes: 2\n", NULL, "boxes: has no effect in mode local");
+	refused_by("plan", "mode: sync-pp\nboxes: 2\nbox: 1\nlink_above: a:1\n", "--model_name_or_path model", "mode: several boxes");
+}
+
 static void test_load_what_a_verb_needs(void **state)
 {
 	(void)state;
@@ -299,6 +323,7 @@ int main(void)
 	        cmocka_unit_test(test_load_values_out_of_range_name_key_value_and_range),
 	        cmocka_unit_test(test_load_what_is_not_built_says_so),
 	        cmocka_unit_test(test_load_contradictions_are_refused),
+	        cmocka_unit_test(test_load_several_boxes),
 	        cmocka_unit_test(test_load_what_a_verb_needs),
 	        cmocka_unit_test(test_yaml_what_is_no_plain_mapping_is_refused),
 	        cmocka_unit_test(test_load_tells_each_key_without_effect_once),
