@@ -1,4 +1,4 @@
-/* Gated activations (SwiGLU, GeGLU, gpt-oss's) and plain ones (SiLU, GELU), forward and backward. With T rows of I results of e bytes:
+/* Gated activations (SwiGLU, GeGLU, gpt-oss's) and plain ones (SiLU, GELU, tanh), forward and backward. T rows of I results of e bytes:
  *
  * glu                  reads 2 T I e bytes, writes T I e; about 20 FLOPs an element of the result, 40 with erf.
  * glu_backward         reads 3 T I e, writes 2 T I e, and T I e more where it makes the forward's output again; 30 to 60 FLOPs. With
@@ -29,6 +29,9 @@ template <int ACT> RH_DEVICE struct curve curve_of(float x)
 	if constexpr (ACT == RH_ACT_GELU) {
 		float below = 0.5f * erfcf(x * -0.70710678f);
 		return {x * below, below + x * expf(-0.5f * x * x) * 0.39894228f};
+	} else if constexpr (ACT == RH_ACT_TANH) {
+		float value = tanhf(x);
+		return {value, 1 - value * value};
 	} else {
 		float bend = x, slope = 1;
 		if constexpr (ACT == RH_ACT_GPT_OSS) {
@@ -182,14 +185,16 @@ enum pass { GLU_FORWARD, GLU_GRADIENT, FORWARD, GRADIENT };
 template <typename T, int ACT> static int run_curve(const struct activation_args *a, enum pass pass, CUstream_st *stream)
 {
 	dim3 grid = chunk_grid(a->rows, chunks_of(a->cols)), block = chunk_block();
-	if (pass == GLU_FORWARD)
-		return RH_LAUNCH((glu_forward<T, ACT>), grid, block, 0, stream, *a);
-	if (pass == GLU_GRADIENT && a->dot)
-		return RH_LAUNCH((glu_gradient_dot<T, ACT>), dim3(1, grid.y, 1), block, 0, stream, *a);
-	if (pass == GLU_GRADIENT)
-		return RH_LAUNCH((glu_gradient<T, ACT>), grid, block, 0, stream, *a);
+	if constexpr (ACT != RH_ACT_TANH) { /* of ACTIVATION only, as rh_op_fault sees to */
+		if (pass == GLU_FORWARD)
+			return RH_LAUNCH((glu_forward<T, ACT>), grid, block, 0, stream, *a);
+		if (pass == GLU_GRADIENT && a->dot)
+			return RH_LAUNCH((glu_gradient_dot<T, ACT>), dim3(1, grid.y, 1), block, 0, stream, *a);
+		if (pass == GLU_GRADIENT)
+			return RH_LAUNCH((glu_gradient<T, ACT>), grid, block, 0, stream, *a);
+	}
 	if constexpr (ACT == RH_ACT_GPT_OSS) {
-		return 0; /* of GLU only, as rh_op_fault sees to */
+		return 0; /* of GLU only */
 	} else {
 		if (pass == FORWARD)
 			return RH_LAUNCH((activation_forward<T, ACT>), grid, block, 0, stream, *a);
@@ -206,6 +211,8 @@ template <typename T> static int run_dtype(const struct activation_args *a, enum
 		return run_curve<T, RH_ACT_GELU_TANH>(a, pass, stream);
 	case RH_ACT_GPT_OSS:
 		return run_curve<T, RH_ACT_GPT_OSS>(a, pass, stream);
+	case RH_ACT_TANH:
+		return run_curve<T, RH_ACT_TANH>(a, pass, stream);
 	default:
 		return run_curve<T, RH_ACT_SILU>(a, pass, stream);
 	}

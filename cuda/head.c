@@ -3,23 +3,41 @@
 #include "cuda/head_loss.h"
 #include "cuda/launch.h"
 
-static int product(const struct launch *launch, struct rh_view a, int trans_a, struct rh_view b, int trans_b, struct rh_view c,
-                   struct rh_view d)
+/* d = op(a) b + c + bias; trans: of a, of b. */
+struct product {
+	struct rh_view a, b, c, bias, d;
+	int trans_a, trans_b;
+};
+
+static int multiply(const struct launch *launch, const struct product *product)
 {
-	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {trans_a, trans_b, 1}};
-	op.operand[RH_GEMM_A] = a;
-	op.operand[RH_GEMM_B] = b;
-	op.operand[RH_GEMM_C] = c;
-	op.operand[RH_GEMM_D] = d;
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, 1}};
+	op.operand[RH_GEMM_A] = product->a;
+	op.operand[RH_GEMM_B] = product->b;
+	op.operand[RH_GEMM_C] = product->c;
+	op.operand[RH_GEMM_BIAS] = product->bias;
+	op.operand[RH_GEMM_D] = product->d;
 	return launch_gemm(launch, &op);
+}
+
+/* dbias += sums over the chunk's rows. */
+static int bias_gradient(const struct launch *launch, struct rh_view logits, struct rh_view dbias)
+{
+	struct rh_op op = {.kind = RH_OP_COLUMN_SUM};
+	op.operand[RH_COLUMN_SUM_X] = logits;
+	op.operand[RH_COLUMN_SUM_Y] = dbias;
+	return launch_op(launch, &op);
 }
 
 int launch_head(const struct launch *launch, const struct rh_op *op)
 {
-	const struct rh_view *view = op->operand, none = {0};
+	const struct rh_view *view = op->operand;
 	struct rh_view h = view[RH_HEAD_LOSS_H], w = view[RH_HEAD_LOSS_W], space = view[RH_HEAD_LOSS_LOGITS];
 	struct rh_view dh = view[RH_HEAD_LOSS_DH], dw = view[RH_HEAD_LOSS_DW];
-	enum head_gradient gradient = !dh.data && !dw.data ? HEAD_LOSS_ONLY : h.dtype == RH_F32 ? HEAD_GRADIENT_F32 : HEAD_GRADIENT_BF16;
+	struct rh_view bias = view[RH_HEAD_LOSS_BIAS], dbias = view[RH_HEAD_LOSS_DBIAS];
+	enum head_gradient gradient = !dh.data && !dw.data && !dbias.data ? HEAD_LOSS_ONLY
+	                              : h.dtype == RH_F32                 ? HEAD_GRADIENT_F32
+	                                                                  : HEAD_GRADIENT_BF16;
 	int rc = 0;
 	for (int64_t first = 0, rows; !rc && first < h.rows; first += rows) {
 		rows = h.rows - first < space.rows ? h.rows - first : space.rows;
@@ -30,7 +48,7 @@ int launch_head(const struct launch *launch, const struct rh_op *op)
 		                         .hit = rh_view_rows(view[RH_HEAD_LOSS_HIT], first, rows),
 		                         .scale = op->head_loss.scale,
 		                         .gradient = gradient};
-		rc = product(launch, part, 0, w, 1, none, logits);
+		rc = multiply(launch, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
 		if (!rc)
 			rc = cuda_head_rows(&head, launch->stream);
 		if (gradient == HEAD_GRADIENT_BF16) {
@@ -38,9 +56,11 @@ int launch_head(const struct launch *launch, const struct rh_op *op)
 			logits.stride *= 2;
 		}
 		if (!rc && dh.data)
-			rc = product(launch, logits, 0, w, 0, none, rh_view_rows(dh, first, rows));
+			rc = multiply(launch, &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, first, rows)});
 		if (!rc && dw.data)
-			rc = product(launch, logits, 1, part, 0, dw, dw);
+			rc = multiply(launch, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw});
+		if (!rc && dbias.data)
+			rc = bias_gradient(launch, logits, dbias);
 	}
 	return rc;
 }

@@ -225,7 +225,7 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 
 int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out)
 {
-	*out = (struct rh_model_config){.rope[0].theta = 10000, .rotary_share = 1, .initializer_range = 0.02};
+	*out = (struct rh_model_config){.rope[0].theta = 10000, .rotary_share = 1, .initializer_range = 0.02, .num_labels = 2};
 	int rc = read_all(gguf, out);
 	if (rc)
 		rh_model_config_free(out);

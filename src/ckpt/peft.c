@@ -29,10 +29,11 @@ static int is_set(const json_t *value)
 /* All that changes what an adapter computes and is not built. */
 static int refuse_features(const json_t *json, const char *where)
 {
-	static const char *const keys[] = {
-	        "use_dora",    "modules_to_save",         "layers_to_transform", "layer_replication", "exclude_modules",
-	        "lora_bias",   "trainable_token_indices", "use_qalora",          "use_bdlora",        "alora_invocation_tokens",
-	        "kasa_config", "monteclora_config",       "velora_config",       "arrow_config",      "megatron_config"};
+	static const char *const keys[] = {"use_dora",        "layers_to_transform", "layer_replication",
+	                                   "exclude_modules", "lora_bias",           "trainable_token_indices",
+	                                   "use_qalora",      "use_bdlora",          "alora_invocation_tokens",
+	                                   "kasa_config",     "monteclora_config",   "velora_config",
+	                                   "arrow_config",    "megatron_config"};
 	static const char *const starts[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (is_set(json_object_get(json, keys[i])))
@@ -70,6 +71,22 @@ static int parse_names(const json_t *json, const char *key, const char *where, c
 		if (!((*out)[*count] = rh_strdup(name)))
 			return -ENOMEM;
 	}
+	return 0;
+}
+
+/* PEFT names a classifier after either of two usual names. */
+static int parse_saved(const json_t *json, const char *where, struct rh_peft_config *out)
+{
+	const json_t *list = json_object_get(json, "modules_to_save");
+	if (!is_set(list))
+		return 0;
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const char *name = plain_string(json_array_get(list, i));
+		if (!name || (strcmp(name, "classifier") && strcmp(name, "score")))
+			return rh_fail(-EINVAL, "%s: 'modules_to_save' has '%.40s', which is not supported (classifier is)", where,
+			               name ? name : "");
+	}
+	out->saves_classifier = 1;
 	return 0;
 }
 
@@ -160,6 +177,8 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 		rc = -ENOMEM;
 	if (!rc)
 		rc = parse_names(json, "target_parameters", where, &out->parameter, &out->parameters);
+	if (!rc)
+		rc = parse_saved(json, where, out);
 	if (!rc)
 		rc = parse_targets(json, where, out);
 	if (!rc)

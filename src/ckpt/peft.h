@@ -14,7 +14,9 @@ struct rh_peft_config {
 	int target_is_pattern, all_linear;
 	char **parameter; /* names of parameters, of experts and routers, that are targeted beside modules */
 	size_t parameters;
-	int fan_in_fan_out; /* as the base stores its matrices; the adapter's files are the same. Written, not read */
+	int saves_classifier;  /* modules_to_save: a classifier goes with the adapter, whole */
+	const char *task_type; /* PEFT's, static; NULL: CAUSAL_LM, "": none. Written, not read */
+	int fan_in_fan_out;    /* as the base stores its matrices; the adapter's files are the same. Written, not read */
 	char *base_model_name_or_path;
 	struct rh_peft_override {
 		char *pattern; /* PEFT's key: a module's name or suffix, may be a regular expression */

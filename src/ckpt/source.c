@@ -49,8 +49,8 @@ static int missing(const char *where, const char *name)
 /* Tensors that some exporters add and no model reads. */
 static int needless(const struct rh_source *source, const char *name)
 {
-	static const char *const suffixes[] = {"rotary_emb.inv_freq", "rope_freqs.weight", "attn.bias", "attn.masked_bias",
-	                                       "attn_rot_embd.weight"};
+	static const char *const suffixes[] = {"rotary_emb.inv_freq", "rope_freqs.weight",       "attn.bias",
+	                                       "attn.masked_bias",    "embeddings.position_ids", "attn_rot_embd.weight"};
 	size_t length = strlen(name);
 	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
 		size_t suffix = strlen(suffixes[i]);
@@ -184,19 +184,48 @@ static const char *without_base(const struct rh_source *source, const char *name
 	return base && !strncmp(name, base, strlen(base)) ? name + strlen(base) : NULL;
 }
 
+/* LayerNorm's parts as TensorFlow called them, in BERT's first files. */
+static const struct {
+	const char *now, *then;
+} layer_norm[] = {{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}};
+
+/* `from` at the end of a name becomes `to`; 0: it does not end so. */
+static int exchange_end(const char *name, const char *from, const char *to, char *out, size_t size)
+{
+	size_t length = strlen(name), end = strlen(from);
+	if (length < end || strcmp(name + length - end, from))
+		return 0;
+	snprintf(out, size, "%.*s%s", (int)(length - end), name, to);
+	return 1;
+}
+
+static int old_name(const char *name, char *out, size_t size)
+{
+	return exchange_end(name, layer_norm[0].now, layer_norm[0].then, out, size) ||
+	       exchange_end(name, layer_norm[1].now, layer_norm[1].then, out, size);
+}
+
 static int find_in_shards(struct rh_source *source, const char *name, const json_t *map, struct rh_safetensors **shard,
                           const struct rh_safetensor **out)
 {
+	char old[256];
 	const char *other = without_base(source, name);
 	int rc = find_named(source, name, map, shard, out);
-	return rc || *out || !other ? rc : find_named(source, other, map, shard, out);
+	if (!rc && !*out && other)
+		rc = find_named(source, other, map, shard, out);
+	if (!rc && !*out && old_name(name, old, sizeof old))
+		rc = find_named(source, old, map, shard, out);
+	return rc;
 }
 
 /* Is a tensor of the files one of the model's, under either of its names? */
 static int is_known(const struct rh_source *source, const char *name)
 {
-	char whole[256];
+	char whole[256], fresh[256];
 	const char *base = source->config.family->names->base;
+	for (int i = 0; i < 2; i++)
+		if (exchange_end(name, layer_norm[i].then, layer_norm[i].now, fresh, sizeof fresh))
+			return is_known(source, fresh);
 	if (source_entries_find(&source->entries, name))
 		return 1;
 	snprintf(whole, sizeof whole, "%s%s", base ? base : "", name);
@@ -271,6 +300,10 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 		return rc;
 	if (!tensor && entry->matrices && source->config.family->reads_mxfp4)
 		return settle_mxfp4(source, entry, map);
+	if (!tensor && rh_model_may_lack(&source->config, entry->name)) {
+		source->fresh++;
+		return 0;
+	}
 	if (!tensor)
 		return missing(source->path, entry->name);
 	if (tensor->dtype != RH_F32 && tensor->dtype != RH_F16 && tensor->dtype != RH_BF16)
@@ -333,6 +366,8 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 {
 	json_t *root = NULL;
 	int rc = rh_model_config_load(source->path, &source->config);
+	if (!rc)
+		rc = rh_model_config_set_task(&source->config, source->task, source->num_labels, source->path);
 	if (!rc && !rh_file_exists(single)) {
 		if (rh_file_exists(index))
 			rc = load_index(source, index, &root);
@@ -351,7 +386,11 @@ static int read_directory(struct rh_source *source, const char *single, const ch
 	for (size_t i = 0; !rc && i < source->entries.count; i++)
 		rc = settle_in_shard(source, &source->entries.entry[i], json_object_get(root, "weight_map"));
 	json_decref(root);
-	return rc ? rc : note_others(source);
+	rc = rc ? rc : note_others(source);
+	if (!rc && source->fresh)
+		rh_note("%s: the files are of %s; %lld tensors of %s's head are not in them and start at random", source->path,
+		        source->config.architecture, (long long)source->fresh, rh_model_architecture(&source->config));
+	return rc;
 }
 
 static int open_directory(struct rh_source *source)
@@ -364,17 +403,13 @@ static int open_directory(struct rh_source *source)
 	return rc;
 }
 
-int rh_source_open(const char *path, struct rh_source **out)
-{
-	return rh_source_open_part(path, NULL, out);
-}
-
-int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out)
+/* `wanted`: the task, or the part, asked for. */
+static int open_as(const char *path, const struct rh_source *wanted, struct rh_source **out)
 {
 	struct rh_source *source = rh_alloc(1, sizeof *source);
-	int rc = source && (source->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (source)
-		source->part = part;
+		*source = *wanted;
+	int rc = source && (source->path = rh_strdup(path)) ? 0 : -ENOMEM;
 	if (!rc && rh_dir_exists(path))
 		rc = open_directory(source);
 	else if (!rc && rh_file_exists(path))
@@ -386,6 +421,27 @@ int rh_source_open_part(const char *path, const struct rh_model *part, struct rh
 	else
 		*out = source;
 	return rc;
+}
+
+int rh_source_open(const char *path, struct rh_source **out)
+{
+	return open_as(path, &(struct rh_source){.task = RH_TASK_UNSET}, out);
+}
+
+int rh_source_open_for(const char *path, enum rh_task_kind task, int64_t num_labels, struct rh_source **out)
+{
+	return open_as(path, &(struct rh_source){.task = task, .num_labels = num_labels}, out);
+}
+
+int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out)
+{
+	return open_as(path, &(struct rh_source){.task = RH_TASK_UNSET, .part = part}, out);
+}
+
+int rh_source_has(const struct rh_source *source, const char *name)
+{
+	const struct source_entry *entry = source_entries_find(&source->entries, name);
+	return entry && entry->file;
 }
 
 void rh_source_close(struct rh_source *source)

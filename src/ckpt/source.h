@@ -16,6 +16,10 @@ struct rh_source;
 int rh_source_open(const char *path, struct rh_source **out) RH_MUST;
 /* Of a directory that holds this part of a model alone, as one of several boxes saves it. `part`: borrowed during the call. */
 int rh_source_open_part(const char *path, const struct rh_model *part, struct rh_source **out) RH_MUST;
+/* For a task; RH_TASK_UNSET or 0 labels: as the files have it. Of another task than theirs the head's tensors may be missing: those start
+ * at random (rh_source_has). */
+int rh_source_open_for(const char *path, enum rh_task_kind task, int64_t num_labels, struct rh_source **out) RH_MUST;
+int rh_source_has(const struct rh_source *source, const char *name);
 void rh_source_close(struct rh_source *source);
 
 /* All has been read that a run needs: the files' pages no longer count as this process's memory. */

@@ -65,6 +65,8 @@ struct rh_source {
 	const struct rh_model *part; /* while it is opened: the tensors that are to be there; NULL: all of the model's */
 	char *path;
 	struct rh_model_config config;
+	enum rh_task_kind task;    /* asked for */
+	int64_t num_labels, fresh; /* fresh: tensors that are not there and start at random */
 	struct source_entries entries;
 	struct rh_gguf *gguf; /* or */
 	struct rh_safetensors **shard;

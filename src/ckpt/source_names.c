@@ -120,9 +120,12 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 	int rc = rh_model_create(config, RH_F32, NULL, &model);
 	for (int l = 0; !rc && l < model->layers; l++) {
 		const struct rh_layer *layer = &model->layer[l];
-		const struct rh_block *block = &model->block[layer->block[0]];
-		for (int t = 0; !rc && t < block->tensors; t++)
-			rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
+		int has_classifier = layer->kind == RH_LAYER_HEAD && layer->bias_table == 1;
+		for (int which = 0; which <= has_classifier; which++) {
+			const struct rh_block *block = &model->block[layer->block[which]];
+			for (int t = 0; !rc && t < block->tensors; t++)
+				rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
+		}
 	}
 	rh_model_destroy(model);
 	if (rc)

@@ -110,7 +110,9 @@ int verb_chat(const struct rh_config *config)
 	int rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_load_tokenizer(&session);
+	rc = rh_session_check_speaks(&session);
+	if (!rc)
+		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = rh_prompting_open(config, session.tokenizer, &talk.prompting);
 	if (!rc && !talk.prompting.chat)

@@ -103,7 +103,9 @@ int verb_generate(const struct rh_config *config)
 	int rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_load_tokenizer(&session);
+	rc = rh_session_check_speaks(&session);
+	if (!rc)
+		rc = rh_session_load_tokenizer(&session);
 	if (!rc)
 		rc = encode_prompt(config, &session, &prompt);
 	if (!rc && (int64_t)prompt.count + config->max_new_tokens > session.model_config->max_position_embeddings)

@@ -5,6 +5,7 @@
 
 #include "config/optim.h"
 #include "config/spill.h"
+#include "config/task.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -40,7 +41,10 @@ struct rh_config {
 	int64_t max_samples; /* 0: all rows */
 	int allow;           /* bits of enum rh_lint (data/dataset.h) */
 	char *chat_template, *chat_template_date, *dataset_text_field, *eos_token;
-	double eval_split; /* 0: none */
+	double eval_split;      /* 0: none */
+	enum rh_task_kind task; /* RH_TASK_UNSET: as config.json's architectures say */
+	int64_t num_labels;     /* 0: as config.json has it */
+	double mlm_probability;
 
 	/* batches and steps */
 	int64_t per_device_train_batch_size, per_device_eval_batch_size, gradient_accumulation_steps;
@@ -77,8 +81,8 @@ struct rh_config {
 	int use_rslora;
 	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
 	int lora_dropout_given;                /* the user wrote lora_dropout */
-	int lora_targets_given; /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
-	int lora_keys_given;    /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
+	int lora_targets_given;                /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
+	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
 
 	/* evaluation, logging, saving */
 	enum rh_when eval_strategy, save_strategy;
@@ -109,8 +113,8 @@ struct rh_config {
 
 	/* generate */
 	char *prompt, *prompt_file; /* of generate; one of them */
-	char *outfile; /* of merge and export */
-	int outtype;   /* in the order of its words */
+	char *outfile;              /* of merge and export */
+	int outtype;                /* in the order of its words */
 	int64_t max_new_tokens;
 	double temperature, top_p;
 

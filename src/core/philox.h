@@ -32,6 +32,7 @@ enum rh_philox_site {
 	RH_PHILOX_SPLIT,
 	RH_PHILOX_WEIGHT, /* a: data file */
 	RH_PHILOX_SAMPLE, /* generation; a: token */
+	RH_PHILOX_HIDE,   /* tokens of masked_lm; a: epoch + 1, 0: evaluation */
 };
 
 /* Uniform in [0, 1) with 24 bits, from one word. */

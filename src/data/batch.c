@@ -1,5 +1,6 @@
 /* Rows laid end to end as a micro-batch, and the most that any batch of an epoch can hold: memory is planned by it. */
 #include "core/alloc.h"
+#include "core/philox.h"
 #include "data/dataset.h"
 
 #include <stdlib.h>
@@ -53,12 +54,12 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 	for (int64_t row = 0; row < rows; row++) {
 		size[row] = 0;
 		for (int64_t at = row_first(dataset, row); at < row_first(dataset, row + 1); at++)
-			size[row] += dataset->trained[at];
+			size[row] += dataset->trained[at] == RH_MARK_TRAINED;
 	}
 	out->trained = largest_sum(size, rows, batch);
 	out->longest = 0;
 	for (int64_t i = 0; i < dataset->documents; i++) {
-		int64_t length = dataset->document_start[i + 1] - dataset->document_start[i];
+		int64_t length = dataset->document_start[i + 1] - dataset->document_start[i] - rh_task_classifies(dataset->objective.task);
 		out->longest = length > out->longest ? length : out->longest;
 	}
 	rh_free(size);
@@ -79,23 +80,88 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 		rc = rh_grow(&batch->head_row, &batch->capacity[3], trained, sizeof *batch->head_row);
 	if (!rc)
 		rc = rh_grow(&batch->target, &batch->capacity[4], trained, sizeof *batch->target);
+	if (!rc)
+		rc = rh_grow(&batch->type, &batch->capacity[5], tokens, sizeof *batch->type);
 	return rc;
+}
+
+static void add_target(struct rh_batch *batch, int64_t row, int32_t target)
+{
+	batch->head_row[batch->trained] = (int32_t)row;
+	batch->target[batch->trained++] = target;
+}
+
+static void next_tokens(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first, int64_t length)
+{
+	for (int64_t i = 0; i < length; i++) {
+		if (dataset->trained[first + i] != RH_MARK_TRAINED)
+			continue;
+		RH_ASSERT(i > 0);
+		add_target(batch, batch->tokens + i - 1, dataset->ids[first + i]);
+	}
+}
+
+static struct rh_philox_block drawn(const struct rh_batch *batch, const struct rh_dataset *dataset, int64_t at)
+{
+	return rh_philox(dataset->objective.seed, (uint32_t)at, (uint32_t)(at >> 32), batch->draw, RH_PHILOX_HIDE);
+}
+
+/* A token to be found: 8 in 10 are hidden, 1 in 10 is any other token, 1 in 10 stays. */
+static void hide(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first, int64_t i, struct rh_philox_block bits)
+{
+	float way = rh_philox_unit(bits.word[1]);
+	add_target(batch, batch->tokens + i, dataset->ids[first + i]);
+	if (way < 0.8f)
+		batch->ids[batch->tokens + i] = dataset->special.mask;
+	else if (way < 0.9f)
+		batch->ids[batch->tokens + i] = (int32_t)((uint64_t)bits.word[2] * (uint64_t)dataset->vocabulary >> 32);
+}
+
+/* Each token that may be is hidden by lot, a document's own; one of a document of which none would be. */
+static void hide_tokens(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first, int64_t length)
+{
+	int64_t before = batch->trained, candidates = 0;
+	for (int64_t i = 0; i < length; i++) {
+		if (dataset->trained[first + i] != RH_MARK_TRAINED)
+			continue;
+		struct rh_philox_block bits = drawn(batch, dataset, first + i);
+		candidates++;
+		if ((double)rh_philox_unit(bits.word[0]) < dataset->objective.hidden_share)
+			hide(batch, dataset, first, i, bits);
+	}
+	if (batch->trained > before || !candidates)
+		return;
+	struct rh_philox_block bits = drawn(batch, dataset, first);
+	int64_t wanted = (int64_t)((uint64_t)bits.word[3] * (uint64_t)candidates >> 32);
+	for (int64_t i = 0; i < length; i++)
+		if (dataset->trained[first + i] == RH_MARK_TRAINED && wanted-- == 0)
+			hide(batch, dataset, first, i, bits);
 }
 
 /* Lays the tokens [first, end) of the dataset, one document, at the end of the batch. */
 static void add_document(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first, int64_t end)
 {
-	int64_t length = end - first, base = batch->tokens;
+	int64_t length = end - first - rh_task_classifies(dataset->objective.task), base = batch->tokens; /* without the label */
 	if (length > batch->longest)
 		batch->longest = length;
 	memcpy(batch->ids + base, dataset->ids + first, (size_t)length * sizeof *batch->ids);
 	for (int64_t i = 0; i < length; i++) {
 		batch->position[base + i] = (int32_t)i;
-		if (!dataset->trained[first + i])
-			continue;
-		RH_ASSERT(i > 0);
-		batch->head_row[batch->trained] = (int32_t)(base + i - 1);
-		batch->target[batch->trained++] = dataset->ids[first + i];
+		batch->type[base + i] = dataset->trained[first + i] == RH_MARK_SECOND;
+	}
+	switch (dataset->objective.task) {
+	case RH_TASK_UNSET:
+	case RH_TASKS:
+	case RH_TASK_CAUSAL_LM:
+		next_tokens(batch, dataset, first, length);
+		break;
+	case RH_TASK_MASKED_LM:
+		hide_tokens(batch, dataset, first, length);
+		break;
+	case RH_TASK_SEQUENCE_CLASSIFICATION:
+	case RH_TASK_IMAGE_CLASSIFICATION:
+		add_target(batch, base, dataset->ids[first + length]);
+		break;
 	}
 	batch->tokens += length;
 	batch->start[++batch->documents] = (int32_t)batch->tokens;
@@ -110,12 +176,13 @@ int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t
 		need.tokens += end - first;
 		need.documents += dataset->row_document[rows[i] + 1] - dataset->row_document[rows[i]];
 		for (int64_t at = first; at < end; at++)
-			need.trained += dataset->trained[at];
+			need.trained += dataset->trained[at] == RH_MARK_TRAINED;
 	}
 	int rc = rh_batch_reserve(batch, &need);
 	if (rc)
 		return rc;
 	batch->tokens = batch->documents = batch->trained = batch->longest = 0;
+	batch->is_typed = dataset->objective.is_typed;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++)
 		for (int64_t d = dataset->row_document[rows[i]]; d < dataset->row_document[rows[i] + 1]; d++)
@@ -160,5 +227,6 @@ void rh_batch_free(struct rh_batch *batch)
 	rh_free(batch->start);
 	rh_free(batch->head_row);
 	rh_free(batch->target);
+	rh_free(batch->type);
 	*batch = (struct rh_batch){0};
 }

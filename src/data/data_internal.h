@@ -13,6 +13,9 @@
 struct data_encoder {
 	const struct rh_config *config;
 	const struct rh_tokenizer *tokenizer;
+	struct rh_objective objective;
+	struct rh_task_tokens special;
+	int is_truncated;              /* a labelled row lost tokens to max_length */
 	struct rh_chat_template *chat; /* the named one; else NULL until a conversation asks for it */
 	int is_chat_checked;           /* a conversation asked, and its tokens are there */
 	const char *eos;               /* text appended, NULL: none */
@@ -34,6 +37,9 @@ struct data_encoder {
 int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct data_encoder *out) RH_MUST;
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
+
+/* For objectives other than next tokens (labelled.c): the row's ids, cut to max_length, and its label behind them. */
+int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;
 
 /* Whether conversations have a template to go through: chat_template names one, or the model brings one. */
 int data_encoder_has_template(const struct data_encoder *encoder);

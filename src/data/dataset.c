@@ -45,7 +45,7 @@ static int64_t count_trained(const uint8_t *trained, size_t count)
 {
 	int64_t sum = 0;
 	for (size_t i = 1; i < count; i++)
-		sum += trained[i];
+		sum += trained[i] == RH_MARK_TRAINED;
 	return sum;
 }
 
@@ -76,6 +76,8 @@ static int check_row(struct builder *builder, const struct data_encoder *row, ui
 	if (known)
 		data_find(set, RH_LINT_DUPLICATE, where);
 	int plain = row->kind == DATA_TEXT || row->kind == DATA_COMPLETION;
+	if (row->kind == DATA_LABELLED)
+		return 0;
 	set->conversation_rows += !plain;
 	if (plain ? !row->eos : row->lacks_end)
 		data_find(set, RH_LINT_NO_END, where);
@@ -91,7 +93,8 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
                    struct rh_origin origin, int64_t copies)
 {
 	struct rh_dataset *set = builder->set;
-	size_t count = row->ids.count, max_length = (size_t)config->max_length;
+	int has_label = rh_task_classifies(row->objective.task);
+	size_t count = row->ids.count, max_length = (size_t)config->max_length + (size_t)has_label;
 	int64_t all = count_trained(row->trained, count);
 	int is_split = config->packing && config->packing_strategy == RH_PACKING_BFD_SPLIT && all;
 	size_t kept = count < max_length || is_split ? count : max_length;
@@ -111,7 +114,7 @@ static int add_row(struct builder *builder, struct data_encoder *row, const stru
 	if (lost)
 		data_find(set, RH_LINT_CUT_ANSWER, where);
 	set->split_rows += is_split && count > max_length;
-	set->cut_rows += kept < count;
+	set->cut_rows += kept < count || row->is_truncated;
 	set->cut_answers += lost;
 	for (int64_t i = 0; !rc && i < copies; i++)
 		rc = is_split ? add_pieces(builder, row, max_length, origin)
@@ -139,6 +142,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 	int rc = data_reader_open(source, config->dataset_text_field, data_encoder_has_template(encoder), &reader);
 	if (rc)
 		return rc;
+	reader.is_labelled = encoder->objective.task != RH_TASK_CAUSAL_LM;
 	if (config->max_ram) /* what is planned beside it takes most */
 		reader.records.row_most = (size_t)config->max_ram / (4 * DATA_ROW_COST);
 	while (!rc) {
@@ -155,7 +159,7 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 		origin.hash = data_hash_row(encoder);
 		rc = add_row(builder, encoder, config, where, origin,
 		             count_copies(config, source->weight, (uint32_t)file, reader.rows - 1));
-		set->has_answers |= reader.kind != DATA_TEXT;
+		set->has_answers |= reader.kind != DATA_TEXT && reader.kind != DATA_LABELLED;
 		set->whole_conversations |=
 		        reader.kind == DATA_MESSAGES && config->assistant_only_loss != RH_YES && config->completion_only_loss != RH_YES;
 	}
@@ -181,8 +185,22 @@ static int name_files(struct rh_dataset *set, const struct data_sources *sources
 	return 0;
 }
 
-static int read_files(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
-                      struct rh_dataset *out)
+static int set_objective(struct data_encoder *encoder, const struct rh_objective *objective, struct rh_dataset *out)
+{
+	if (objective->task == RH_TASK_CAUSAL_LM)
+		return 0;
+	if (encoder->config->packing && rh_task_classifies(objective->task))
+		return rh_fail(-EINVAL, "packing: rows with a label each cannot be packed; leave it out");
+	out->objective = encoder->objective = *objective;
+	out->objective.label_ids = NULL;
+	out->vocabulary = rh_tokenizer_size(encoder->tokenizer);
+	int rc = rh_task_tokens_find(encoder->tokenizer, &encoder->special);
+	out->special = encoder->special;
+	return rc;
+}
+
+static int read_files(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,
+                      const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
 	const struct rh_list *files = part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
 	struct data_sources sources;
@@ -193,6 +211,8 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 		return rc;
 	rc = name_files(out, &sources);
 	rc = rc ? rc : data_encoder_open(config, tokenizer, &encoder);
+	if (!rc && objective)
+		rc = set_objective(&encoder, objective, out);
 	for (size_t i = 0; !rc && i < sources.count; i++)
 		rc = read_file(&builder, &encoder, &sources.source[i], (int32_t)i);
 	if (!rc && encoder.chat && !encoder.is_chat_checked && out->read_rows)
@@ -216,6 +236,9 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 {
 	struct builder builder = {.set = out};
 	int rc = 0;
+	out->objective = from->objective;
+	out->special = from->special;
+	out->vocabulary = from->vocabulary;
 	out->row_document = rh_alloc((size_t)rows + 1, sizeof *out->row_document);
 	if (!out->row_document)
 		return -ENOMEM;
@@ -227,7 +250,7 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 		                  from->origin ? &from->origin[order[i]] : NULL);
 	}
 	for (int64_t i = 0; i < out->tokens; i++)
-		out->trained_tokens += out->trained[i];
+		out->trained_tokens += out->trained[i] == RH_MARK_TRAINED;
 	return rc;
 }
 
@@ -283,15 +306,21 @@ static int number_rows(struct rh_dataset *set)
 		set->row_document[i] = i;
 	set->rows = set->documents;
 	for (int64_t i = 0; i < set->tokens; i++)
-		set->trained_tokens += set->trained[i];
+		set->trained_tokens += set->trained[i] == RH_MARK_TRAINED;
 	return 0;
 }
 
 int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
 {
+	return rh_dataset_load_for(part, config, NULL, tokenizer, out);
+}
+
+int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,
+                        const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+{
 	RH_ASSERT(config->max_length > 0);
 	struct rh_dataset set = {0};
-	int rc = read_files(part, config, tokenizer, &set);
+	int rc = read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
 		rc = config->packing ? pack_rows(&set, config->max_length) : number_rows(&set);
 	if (rc)

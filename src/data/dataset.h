@@ -8,6 +8,7 @@
 #define RH_DATA_DATASET_H
 
 #include "config/config.h"
+#include "core/json.h"
 #include "token/tokenizer.h"
 
 /* Faults of data that a person should know of before a run; the bits of config->allow are 1 << these, in this order. */
@@ -34,10 +35,29 @@ struct rh_origin {
 	int32_t file;
 };
 
-/* Documents one after another; a row is one document, or several when packed. Its many fields are counts that reports print. */
+/* What a run's rows are made into. Zeros: next tokens are trained. */
+struct rh_objective {
+	enum rh_task_kind task;
+	int64_t labels;          /* of a classification */
+	const json_t *label_ids; /* config.json's label2id, borrowed, or NULL */
+	int is_typed;            /* the model has token types */
+	double hidden_share;     /* of tokens, RH_TASK_MASKED_LM */
+	uint64_t seed;
+};
+/* Tokens that BERT's tasks put in. */
+struct rh_task_tokens {
+	int32_t cls, sep, mask;
+};
+int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tokens *out) RH_MUST;
+
+/* Of a token: it is a target (of masked_lm: it may be hidden); it belongs to the second text of two. */
+enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND };
+
+/* Documents one after another; a row is one document, or several when packed. Of a classification the last of a document's ids is its
+ * label, and no token. */
 struct rh_dataset {
 	int32_t *ids;             /* (tokens) */
-	uint8_t *trained;         /* (tokens) 1: a target that counts; a document's first token never does */
+	uint8_t *trained;         /* (tokens) enum rh_mark; a document's first token is never trained */
 	int64_t *document_start;  /* (documents + 1) into ids */
 	int64_t *row_document;    /* (rows + 1) into documents */
 	struct rh_origin *origin; /* (documents), until rh_dataset_check; pieces but a row's first have none: hash 0 */
@@ -46,9 +66,12 @@ struct rh_dataset {
 	char name[RH_PLACE_BYTES]; /* of its file, or of the first of them */
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
-	const char *chat_template; /* the name of that of its conversations (static), NULL where there are none */
-	int whole_conversations;   /* `messages`, of which every token is trained */
-	int has_answers;           /* completions or conversations, not plain text */
+	struct rh_objective objective;
+	struct rh_task_tokens special; /* where the objective is not next tokens */
+	int32_t vocabulary;            /* ids that may take a hidden token's place */
+	const char *chat_template;     /* the name of that of its conversations (static), NULL where there are none */
+	int whole_conversations;       /* `messages`, of which every token is trained */
+	int has_answers;               /* completions or conversations, not plain text */
 	/* counted while reading, reported by rh_dataset_report */
 	struct rh_finding finding[RH_LINTS];
 	int64_t read_rows;         /* in the files, blank lines apart */
@@ -68,6 +91,9 @@ struct rh_dataset {
 enum rh_dataset_part { RH_DATASET_TRAIN, RH_DATASET_VALIDATION };
 int rh_dataset_load(enum rh_dataset_part part, const struct rh_config *config, const struct rh_tokenizer *tokenizer,
                     struct rh_dataset *out) RH_MUST;
+/* The same for an objective; NULL: next tokens. */
+int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,
+                        const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
 void rh_dataset_free(struct rh_dataset *dataset);
 /* Host memory that it holds. */
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
@@ -114,7 +140,10 @@ struct rh_batch {
 	int32_t *start;     /* (documents + 1) first token of each */
 	int32_t *head_row;  /* (trained) the token whose logits are needed: the one before the target */
 	int32_t *target;    /* (trained) */
-	size_t capacity[5]; /* of the five arrays, in items */
+	int32_t *type;      /* (tokens) of the token: 0, or 1 in the second of two texts */
+	int is_typed;       /* the model has types */
+	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
+	size_t capacity[6]; /* of the six arrays, in items */
 };
 /* Makes room once, so that rh_batch_make never allocates for batches within the limits. */
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;

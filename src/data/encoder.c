@@ -440,6 +440,8 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->kind = kind;
 	encoder->is_cut = 0;
 	encoder->most = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
+	if (kind == DATA_LABELLED)
+		return data_encode_labelled(encoder, row, where);
 	if (kind == DATA_TEXT)
 		return encode_text(encoder, row, where);
 	if (kind == DATA_COMPLETION)

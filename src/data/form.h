@@ -12,7 +12,7 @@
 
 #include "core/json.h"
 
-enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT };
+enum data_kind { DATA_COMPLETION, DATA_COMPLETION_CHAT, DATA_MESSAGES, DATA_TEXT, DATA_LABELLED };
 enum data_form { FORM_COMPLETION, FORM_MESSAGES, FORM_SHAREGPT, FORM_ALPACA, FORM_QUESTION, FORM_INPUT, FORM_TEXT };
 
 /* What ShareGPT's turns call their parts, as LLaMA-Factory's dataset_info.json may say. NULL: as everybody does. */

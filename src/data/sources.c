@@ -170,6 +170,10 @@ static int convert(struct data_reader *reader, json_t **row)
 	if (!rc && !json_is_object(*row))
 		rc = rh_fail(-EINVAL, "%s: expected one JSON object on the line, such as {\"prompt\": ..., \"completion\": ...}", where);
 	rc = rc ? rc : data_columns_rename(source->columns, where, row);
+	if (!rc && reader->is_labelled) {
+		reader->kind = DATA_LABELLED;
+		return 0;
+	}
 	if (!rc && !reader->rows)
 		rc = data_form_find(*row, source->columns, reader->text_key, where, &reader->form);
 	return rc ? rc : data_form_convert(reader->form, &source->tags, reader->has_template, where, row, &reader->kind);

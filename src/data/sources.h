@@ -29,6 +29,7 @@ struct data_reader {
 	const struct data_source *source;
 	const char *text_key; /* dataset_text_field */
 	int has_template;
+	int is_labelled; /* set after opening: rows are as they are, of kind DATA_LABELLED */
 	struct data_records records;
 	enum data_form form; /* of the whole file, once a row was read */
 	enum data_kind kind; /* of the row last returned */

@@ -107,11 +107,12 @@ enum { RH_ROPE_MAX_HALF = 128 };
 enum { RH_ROPE_X, RH_ROPE_TABLE_IN };
 
 /* ATTENTION: documents are runs of rows: document d has query rows [start_q[d], start_q[d+1]) and key rows [start_k[d], start_k[d+1]).
- * Query i of lq sees keys j <= i + lk - lq (and j > i + lk - lq - window where window > 0) of its own document; query head h reads key head
- * h / (heads / kv_heads). q (Tq,heads*D), k and v (Tk,kv_heads*D) act; start_q, start_k (documents+1,1) I32;
- * o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the softmax's denominator, scores scaled. O(T) memory. D is at
+ * Query i of lq is at p = i + lk - lq and sees keys j <= p (and j > p - window where window > 0) of its document; in both directions all
+ * (|j - p| < window); query head h reads key head h / (heads / kv_heads). q (Tq,heads*D), k, v (Tk,kv_heads*D) act; start_q, start_k
+ * (documents+1,1) I32; o (Tq,heads*D) act = softmax(scale q k^T) v; lse (Tq,heads) F32 = log of the scaled scores' sum of e^. D is at
  * most 256. A query that sees no key has o = 0 and lse = -infinity. Rows that are no document's are left alone, here and in the backward.
  * sink (1,heads) act or absent: a head's logit of one more key, unscaled, whose value is 0; every query sees it (gpt-oss). */
+enum rh_attention_direction { RH_ATTENTION_CAUSAL, RH_ATTENTION_BOTH };
 enum { RH_OP_MAX_HEAD_DIM = 256 };
 enum {
 	RH_ATTENTION_Q,
@@ -153,10 +154,10 @@ static inline int64_t rh_attention_space_rows(int64_t q_rows, int64_t documents,
 	return q_rows + (q_rows / 32 + documents) * 4 / head_dim + 2;
 }
 
-/* f(x), and where they come from: x sigmoid(x); x times the share of a normal distribution below x; its approximation 0.5 x (1 +
- * tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016); gpt-oss's x sigmoid(1.702 x) of a gate of at most 7, times 1 + an up
- * within -7 and 7, gates in even columns and ups in odd ones: of GLU only. */
-enum rh_activation { RH_ACT_SILU, RH_ACT_GELU, RH_ACT_GELU_TANH, RH_ACT_GPT_OSS, RH_ACTS };
+/* f(x): x sigmoid(x); x times the share of a normal distribution below x; its approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715
+ * x^3))) (Hendrycks and Gimpel 2016); of GLU only gpt-oss's x sigmoid(1.702 x) of a gate of at most 7, times 1 + an up within -7 and 7,
+ * gates in even columns and ups in odd ones; of ACTIVATION only tanh(x). */
+enum rh_activation { RH_ACT_SILU, RH_ACT_GELU, RH_ACT_GELU_TANH, RH_ACT_GPT_OSS, RH_ACT_TANH, RH_ACTS };
 #define RH_GPT_OSS_ALPHA 1.702f
 #define RH_GPT_OSS_LIMIT 7.0f
 
@@ -206,9 +207,11 @@ enum { RH_SCATTER_ROWS_X, RH_SCATTER_ROWS_INDEX, RH_SCATTER_ROWS_Y };
  * word e%4 of Philox(seed; e/4, site, micro_batch, step), as a fraction, is >= p. Its gradient is the same op on the gradient. */
 enum { RH_DROPOUT_X, RH_DROPOUT_ADD, RH_DROPOUT_Y };
 
-/* HEAD_LOSS: logits = h w^T, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H) act; target (n,1) I32.
+/* HEAD_LOSS: logits = h w^T + bias, chunk rows at a time (chunk = logits.rows). h (n,H), w (V,H), bias (1,V) or absent, act; target (n,1)
+ * I32.
  * loss (n,1) F32 = -log softmax at the target; hit (n,1) I32 = 1 where the target is the (first) largest logit.
- * dh (n,H) act = scale * gradient, or absent; dw (V,H) F32 += scale * gradient, or absent. logits (chunk,V) F32 is workspace. */
+ * dh (n,H) act = scale * gradient, or absent; dw (V,H), dbias (1,V) F32 += scale * gradient, or absent. logits (chunk,V) F32 is
+ * workspace. */
 enum {
 	RH_HEAD_LOSS_H,
 	RH_HEAD_LOSS_W,
@@ -217,7 +220,9 @@ enum {
 	RH_HEAD_LOSS_LOSS,
 	RH_HEAD_LOSS_HIT,
 	RH_HEAD_LOSS_DH,
-	RH_HEAD_LOSS_DW
+	RH_HEAD_LOSS_DW,
+	RH_HEAD_LOSS_BIAS,
+	RH_HEAD_LOSS_DBIAS
 };
 
 /* ADD: y (r,c) act = a + b, both (r,c) of y's dtype; y may be either. */
@@ -390,6 +395,7 @@ struct rh_op {
 		struct {
 			int64_t heads, kv_heads, documents, longest, window; /* longest: query rows of the longest document */
 			float scale;
+			enum rh_attention_direction direction;
 		} attention; /* and its backward */
 		struct {
 			uint64_t seed;

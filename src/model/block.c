@@ -1,8 +1,9 @@
-/* A transformer layer with its norms before its halves:
+/* A transformer layer:
  *   x2 = x + O(attention(rope(norm_q(Q h)), rope(norm_k(K h)), V h)),  h = norm1(x)
  *   y  = x2 + Down(act(Gate h2) * Up h2),                             h2 = norm2(x2)
- * without Gate where the MLP has none, Down(act(Up h2)); with a norm behind O and Down too where the residual is a sandwich; or, of a
- * mixture of experts, y = x2 + the sum of weight_j Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
+ * or with norms behind the sums instead, x2 = norm1(x + O(...)), y = norm2(x2 + Down(...)); with a norm behind O and Down too where the
+ * residual is a sandwich; without Gate where the MLP has none, Down(act(Up h2)); or, of a mixture of experts, y = x2 + the sum of weight_j
+ * Down_j(act(Gate_j h2) * Up_j h2) over the experts chosen (moe.c).
  * Kept for the backward: qkv, o, lse, x2, gate|up and the norms' rstd; h, h2 and act(gate)*up are made again on the way. Where weight
  * gradients are put off, both operands of each lie apart, in emit->deferred: those of a product's input and of its output's gradient. */
 #include "model/emit_internal.h"
@@ -64,6 +65,7 @@ static struct rh_op attention_op(const struct rh_emit *emit, int layer, enum rh_
 	op.attention.longest = emit->shape.longest;
 	op.attention.window = traits->window;
 	op.attention.scale = traits->scale;
+	op.attention.direction = traits->direction;
 	return op;
 }
 
@@ -154,7 +156,7 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 	for (int n = 0; n < RH_NORMS; n++)
 		if (layer->norm[n] >= 0)
 			saved->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, index, (enum rh_norm_place)n), tokens);
-	if (traits->residual == RH_RESIDUAL_SANDWICH) {
+	if (traits->residual != RH_RESIDUAL_PRE) {
 		saved->attended = emit_take(arena, act, tokens, emit->model->config->hidden_size);
 		saved->transformed = emit_take(arena, act, tokens, emit->model->config->hidden_size);
 	}
@@ -165,7 +167,9 @@ static void take_saved(const struct rh_emit *emit, struct rh_arena *arena, int i
 		saved->norm_qk = emit_norm_stats(arena, norm_qk(layer), tokens);
 	}
 	saved->o = emit_take(operands(emit, arena, joint(index, RH_JOINT_O)), act, tokens, q);
-	saved->x2 = emit_take(arena, act, tokens, emit->model->config->hidden_size);
+	int feeds = traits->residual == RH_RESIDUAL_POST; /* the MLP itself */
+	saved->x2 = emit_take(feeds ? operands(emit, arena, joint(index, RH_JOINT_GATE_UP)) : arena, act, tokens,
+	                      emit->model->config->hidden_size);
 	int64_t rows = traits->experts ? tokens * traits->experts_per_token : tokens;
 	saved->gu = emit_take(operands(emit, arena, joint(index, RH_JOINT_GATE_UP)), act, rows,
 	                      (traits->ungated ? 1 : 2) * traits->intermediate);
@@ -268,11 +272,16 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	int64_t inner = emit->arena->used;
 
 	struct rh_view h = emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
-	emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
-	emit_linear(emit, joint(index, RH_JOINT_QKV), h, (struct rh_view){0}, s->qkv, s->low);
+	int is_post = traits->residual == RH_RESIDUAL_POST;
+	if (!is_post)
+		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_ATTENTION), x, h, s->norm[RH_NORM_ATTENTION]);
+	emit_linear(emit, joint(index, RH_JOINT_QKV), is_post ? x : h, (struct rh_view){0}, s->qkv, s->low);
 	turn(emit, layer, ropes, s);
 	attention(emit, index, attended(traits, s), s->o, s->lse);
-	if (traits->residual == RH_RESIDUAL_SANDWICH) {
+	if (is_post) {
+		emit_linear(emit, joint(index, RH_JOINT_O), s->o, x, s->attended, s->low);
+		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_AFTER_ATTENTION), s->attended, s->x2, s->norm[RH_NORM_AFTER_ATTENTION]);
+	} else if (traits->residual == RH_RESIDUAL_SANDWICH) {
 		emit_linear(emit, joint(index, RH_JOINT_O), s->o, (struct rh_view){0}, s->attended, s->low);
 		add_normed(emit, index, RH_NORM_AFTER_ATTENTION, s->attended, x, s->x2, s);
 		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_MLP), s->x2, h, s->norm[RH_NORM_MLP]);
@@ -281,6 +290,9 @@ void emit_block(struct rh_emit *emit, int index, const struct rh_ropes *ropes, s
 	}
 	if (traits->experts) {
 		emit_experts(emit, index, h, y, s);
+	} else if (is_post) {
+		mlp(emit, index, s->x2, s->x2, s->transformed, s);
+		emit_norm(emit, emit_norm_of(emit, index, RH_NORM_AFTER_MLP), s->transformed, y.data ? y : h, s->norm[RH_NORM_AFTER_MLP]);
 	} else if (traits->residual == RH_RESIDUAL_SANDWICH) {
 		mlp(emit, index, h, (struct rh_view){0}, s->transformed, s);
 		add_normed(emit, index, RH_NORM_AFTER_MLP, s->transformed, s->x2, y, s);
@@ -299,9 +311,15 @@ static void learn(struct rh_emit *emit, int index, enum rh_joint which, struct r
 	s->deferred[which].x = x;
 }
 
-static int is_sandwich(const struct rh_emit *emit, int index)
+/* Norms behind the halves: a gradient goes through one before it reaches what a half made. */
+static int has_norms_behind(const struct rh_emit *emit, int index)
 {
-	return emit->model->layer[index].traits.residual == RH_RESIDUAL_SANDWICH;
+	return emit->model->layer[index].traits.residual != RH_RESIDUAL_PRE;
+}
+
+static int is_post(const struct rh_emit *emit, int index)
+{
+	return emit->model->layer[index].traits.residual == RH_RESIDUAL_POST;
 }
 
 /* An operand of a weight gradient. */
@@ -339,12 +357,18 @@ static void upper_half_backward(struct rh_emit *emit, int index, struct rh_saved
 {
 	int64_t experts = emit->model->layer[index].traits.experts, mark = emit->arena->used;
 	struct rh_view d = dy;
-	if (is_sandwich(emit, index))
+	if (has_norms_behind(emit, index))
 		d = through_norm(emit, index, RH_NORM_AFTER_MLP, RH_JOINT_DOWN, s->transformed, dy, s);
 	if (experts)
 		emit_experts_backward(emit, index, s, d, dx2);
 	else
 		mlp_backward(emit, index, s, d, dx2);
+	if (is_post(emit, index)) { /* x2 is the MLP's input, and d the gradient of its residual */
+		emit_add(emit, dx2, d, dx2);
+		learn(emit, index, RH_JOINT_GATE_UP, s->gu, s->x2, s);
+		rh_arena_reset(emit->arena, mark);
+		return;
+	}
 	struct rh_view h2 = operand(emit, index, RH_JOINT_GATE_UP, emit->model->config->hidden_size);
 	emit_norm_backward(
 	        emit, emit_norm_of(emit, index, RH_NORM_MLP),
@@ -417,10 +441,10 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
                          struct rh_view dx)
 {
 	int64_t hidden = emit->model->config->hidden_size, mark = emit->arena->used;
-	int sandwich = is_sandwich(emit, index);
-	struct rh_view dx2 = sandwich ? emit_act(emit, emit->shape.tokens, hidden) : operand(emit, index, RH_JOINT_O, hidden), d = dx2;
+	int behind = has_norms_behind(emit, index);
+	struct rh_view dx2 = behind ? emit_act(emit, emit->shape.tokens, hidden) : operand(emit, index, RH_JOINT_O, hidden), d = dx2;
 	upper_half_backward(emit, index, s, dy, dx2);
-	if (sandwich)
+	if (behind)
 		d = through_norm(emit, index, RH_NORM_AFTER_ATTENTION, RH_JOINT_O, s->attended, dx2, s);
 
 	struct rh_view dqkv = operand(emit, index, RH_JOINT_QKV, s->qkv.cols);
@@ -431,10 +455,16 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 	qkv_backward(emit, index, ropes, s, d_o, dqkv);
 	rh_arena_reset(emit->arena, inner);
 
-	struct rh_view h = operand(emit, index, RH_JOINT_QKV, hidden), stats = s->norm[RH_NORM_ATTENTION];
+	int keeps_x = is_post(emit, index) && emit_linear_operands(emit, joint(index, RH_JOINT_QKV)) == emit->arena;
+	struct rh_view h = keeps_x ? s->x : operand(emit, index, RH_JOINT_QKV, hidden), stats = s->norm[RH_NORM_ATTENTION];
 	struct emit_norm norm = emit_norm_of(emit, index, RH_NORM_ATTENTION);
 	emit_linear_dx(emit, joint(index, RH_JOINT_QKV), dqkv, dx, s->d_low);
-	if (dx.data) {
+	if (is_post(emit, index)) { /* d is that of the sum which x is part of */
+		if (dx.data)
+			emit_add(emit, dx, d, dx);
+		if (!keeps_x)
+			emit_cast(emit, s->x, h);
+	} else if (dx.data) {
 		emit_norm_backward(emit, norm,
 		                   &(struct emit_norm_gradient){.x = s->x, .stats = stats, .dy = dx, .add = dx2, .dx = dx, .y = h});
 	} else { /* nothing below is trained: only the norm's output is needed once more */
@@ -446,7 +476,7 @@ void emit_block_backward(struct rh_emit *emit, int index, const struct rh_ropes 
 
 struct rh_arena *emit_block_dy(const struct rh_emit *emit, int index)
 {
-	return is_sandwich(emit, index) ? emit->arena : emit_linear_operands(emit, joint(index, RH_JOINT_DOWN));
+	return has_norms_behind(emit, index) ? emit->arena : emit_linear_operands(emit, joint(index, RH_JOINT_DOWN));
 }
 
 void emit_block_weights(struct rh_emit *emit, int index, const struct rh_saved *s)

@@ -62,15 +62,20 @@ static int parse_family(const json_t *json, const char *where, struct rh_model_c
 	if (rc)
 		return rc;
 	for (size_t i = 0; (family = rh_family_at(i)); i++) {
+		enum rh_task_kind task = RH_TASK_CAUSAL_LM;
 		const struct rh_family_wrapper *wrapper = family->wrapper;
 		int wrapped = wrapper && !strcmp(name ? name : model_type, name ? wrapper->architecture : wrapper->model_type);
 		const char *expected = wrapped ? wrapper->model_type : family->model_type;
-		if (!wrapped && strcmp(name ? name : model_type, name ? family->architecture : family->model_type))
+		if (!wrapped && (name ? !config_is_architecture(family, name, &task) : strcmp(model_type, family->model_type) != 0))
 			continue;
+		if (!name)
+			(void)config_is_architecture(family, family->architecture, &task);
 		if (model_type && strcmp(model_type, expected))
 			return rh_fail(-EINVAL, "%s: 'architectures' says %s, but 'model_type' says %s", where, name, model_type);
 		out->family = family;
 		out->wrapped = wrapped;
+		out->task = task;
+		out->architecture = task == RH_TASK_UNSET ? family->bare : family->task[task].architecture;
 		return wrapped ? parse_text_type(json, where, family) : 0;
 	}
 	char what[128];
@@ -107,6 +112,7 @@ static const struct {
         {"n_routed_experts", 0},
         {"scale_attn_by_inverse_layer_idx", 0},
         {"add_cross_attention", 0},
+        {"is_decoder", 0},
 };
 
 /* And those that change it by being false. */
@@ -176,6 +182,7 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 	out->num_hidden_layers = family->layers ? family->layers : 32;
 	out->num_attention_heads = family->heads ? family->heads : 32;
 	out->head_dim = family->head_dim;
+	out->types = family->types;
 	out->max_position_embeddings = family->max_position;
 	struct {
 		const char *key;
@@ -189,11 +196,12 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 	        {"num_key_value_heads", &out->num_key_value_heads},
 	        {"head_dim", &out->head_dim},
 	        {"max_position_embeddings", &out->max_position_embeddings},
+	        {"type_vocab_size", &out->types},
 	};
 	int said_heads = json_object_get(json, "num_key_value_heads") != NULL, rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++) {
 		const char *key = rh_family_key(family, sizes[i].key);
-		if (!key)
+		if (!key || (sizes[i].value == &out->types && !family->names->types))
 			continue;
 		rc = rh_json_int(json, key, where, RH_JSON_OPTIONAL, sizes[i].value);
 		const json_t *value = json_object_get(json, key);
@@ -317,6 +325,7 @@ int rh_model_config_check(const struct rh_model_config *config, const char *wher
 	        {"head_dim", config->head_dim, RH_OP_MAX_HEAD_DIM},
 	        {"moe_intermediate_size", config->expert_size ? config->expert_size : 1, MOST_WIDTH},
 	        {"max_position_embeddings", config->max_position_embeddings, INT32_MAX},
+	        {"type_vocab_size", config->types ? config->types : 1, INT32_MAX},
 	};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		if (sizes[i].value <= 0 || sizes[i].value > sizes[i].most)
@@ -380,6 +389,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 		rc = config_parse_windows(json, where, out);
 	if (!rc)
 		rc = config_parse_experts(json, where, out);
+	if (!rc)
+		rc = config_parse_labels(json, where, out);
 	if (!rc && out->family->activation == RH_ACT_GPT_OSS)
 		rc = check_swiglu(json, where);
 	return rc ? rc : refuse_foreign(json, where, out->family);

@@ -2,6 +2,7 @@
 #ifndef RH_MODEL_CONFIG_H
 #define RH_MODEL_CONFIG_H
 
+#include "config/task.h"
 #include "core/json.h"
 #include "model/family.h"
 #include "model/rope.h"
@@ -17,10 +18,14 @@ struct rh_layer_config {
 /* The words of config.json that a model is built from. One flat struct: each is read and written by its own word. */
 struct rh_model_config {
 	const struct rh_family *family;
-	int wrapped; /* it is the text_config of the family's wrapper */
+	int wrapped;            /* it is the text_config of the family's wrapper */
+	enum rh_task_kind task; /* UNSET: of files without a head, until rh_model_config_set_task */
+	int64_t num_labels;
+	const char *architecture; /* that the files were written as */
 	int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
 	int64_t num_attention_heads, num_key_value_heads, head_dim;
 	int64_t max_position_embeddings;
+	int64_t types; /* of tokens; 0: they have none */
 	double rms_norm_eps, initializer_range;
 	struct rh_rope rope[RH_ROPES]; /* by rh_traits' rope */
 	double rotary_share;           /* of each head's elements; 0 and 1: all */
@@ -46,6 +51,18 @@ int rh_model_config_parse(const json_t *json, const char *where, struct rh_model
 int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out) RH_MUST;
 /* The names of the model's modules, in memory and in adapters. */
 const struct rh_family_names *rh_model_names(const struct rh_model_config *config);
+/* The task that a run asks for, and its number of labels (0: as the files have it, else 2). RH_TASK_UNSET: what the files were written for.
+ * -EINVAL where the family does not do it, or files without a head leave it open. */
+int rh_model_config_set_task(struct rh_model_config *config, enum rh_task_kind task, int64_t num_labels, const char *where) RH_MUST;
+const struct rh_family_task *rh_model_task(const struct rh_model_config *config); /* zeros for RH_TASK_CAUSAL_LM of most families */
+/* The architecture that is written: of the task. */
+const char *rh_model_architecture(const struct rh_model_config *config);
+/* Rows of the head's matrix: the vocabulary, or the labels. And whether that matrix is the embedding's. */
+int64_t rh_model_outputs(const struct rh_model_config *config);
+int rh_model_ties(const struct rh_model_config *config);
+/* Whether files of another task, or without a head, may lack this tensor: it then starts at random. */
+int rh_model_may_lack(const struct rh_model_config *config, const char *tensor);
+
 void rh_model_config_free(struct rh_model_config *config);
 
 /* Replaces the scaling of *config by `scaling`, an object in the form of config.json's rope_scaling. Theta and the rotated share of heads

@@ -5,6 +5,7 @@
 #include "core/log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Llama-3's divisor of one frequency (transformers: _compute_llama3_parameters), as a GGUF converter stores it. */
@@ -102,7 +103,7 @@ static json_t *eos_json(const struct rh_model_config *config)
 static int set_biases(const struct rh_model_config *config, json_t *out)
 {
 	const struct rh_family *family = config->family;
-	const char *name = family->architecture;
+	const char *name = rh_model_architecture(config);
 	int always = family->attention_bias == RH_BIAS_QKV;
 	if (family->attention_bias == RH_BIAS_ALL)
 		return 0;
@@ -132,13 +133,31 @@ static int set_key(const struct rh_family *family, json_t *out, const char *key,
 	return value ? 0 : -ENOMEM;
 }
 
+/* Their names stay where there are as many. */
+static int set_labels(const struct rh_model_config *c, json_t *out)
+{
+	const json_t *names = json_object_get(out, "id2label");
+	if (!rh_task_classifies(c->task) || (json_is_object(names) && (int64_t)json_object_size(names) == c->num_labels))
+		return 0;
+	json_t *by_id = json_object(), *by_label = json_object();
+	int failed = !by_id || !by_label;
+	for (int64_t i = 0; !failed && i < c->num_labels; i++) {
+		char id[24], label[32];
+		snprintf(id, sizeof id, "%lld", (long long)i);
+		snprintf(label, sizeof label, "LABEL_%lld", (long long)i);
+		failed = json_object_set_new(by_id, id, json_string(label)) | json_object_set_new(by_label, label, json_integer(i));
+	}
+	failed |= json_object_set_new(out, "id2label", by_id);
+	return failed | json_object_set_new(out, "label2id", by_label);
+}
+
 static int set_all(const struct rh_model_config *c, const char *torch_dtype, json_t *out)
 {
 	const struct {
 		const char *key;
 		json_t *value;
 	} pairs[] = {
-	        {"architectures", json_pack("[s]", c->family->architecture)},
+	        {"architectures", json_pack("[s]", rh_model_architecture(c))},
 	        {"model_type", json_string(c->family->model_type)},
 	        {"vocab_size", json_integer(c->vocab_size)},
 	        {"hidden_size", json_integer(c->hidden_size)},
@@ -157,7 +176,7 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"torch_dtype", json_string(torch_dtype)},
 	        {"dtype", json_string(torch_dtype)},
 	};
-	int failed = set_rope(c, out);
+	int failed = set_rope(c, out) | set_labels(c, out);
 	if (!json_object_del(out, "quantization_config"))
 		rh_warn_once("experts that are stored in MXFP4 are written in %s when all weights are trained", torch_dtype);
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)

@@ -21,11 +21,12 @@ struct rh_micro_shape {
 	int64_t head_rows; /* tokens whose logits are needed */
 	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
 	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
+	int64_t typed;     /* tokens that come with a type: all, or 0 */
 };
 
 /* The integers that travel with a micro-batch lie in one buffer, I32, each run aligned. */
 struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice; /* byte offsets */
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type; /* byte offsets */
 	int64_t bytes;
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
@@ -68,15 +69,16 @@ struct rh_saved {
 	struct rh_view x, norm[RH_NORMS], qkv, qk, norm_qk, o, lse, x2, gu; /* kind BLOCK; norm: their statistics */
 	struct rh_view attended, transformed; /* what attention and the MLP made, where a norm is behind them */
 	struct rh_view router, index, weight, start,
-	        place;                  /* of a mixture of experts, whose gu has a row for each pair of token and expert */
-	struct rh_view low[RH_PROJS];   /* (T,r) x A^T of each adapted module */
+	        place;                /* of a mixture of experts, whose gu has a row for each pair of token and expert */
+	struct rh_view low[RH_PROJS]; /* (T,r) x A^T of each adapted module */
 	struct rh_view routed_low[RH_ROUTED], routed_d_low[RH_ROUTED]; /* the same of a mixture of experts, a row for each pair */
-	struct rh_view d_low[RH_PROJS]; /* its gradient, from emit_linear_dx to emit_linear_dw */
+	struct rh_view d_low[RH_PROJS];                                /* its gradient, from emit_linear_dx to emit_linear_dw */
 	struct {
 		struct rh_view dy, x;
 	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
 	struct rh_view dh;     /* kind HEAD: gradient at the gathered rows */
 	struct rh_view rows;   /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
+	struct rh_view dense;  /* kind HEAD: what the dense part makes of them, before its activation; norm[RH_NORM_DENSE] */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */

@@ -3,6 +3,7 @@
 #ifndef RH_MODEL_FAMILY_H
 #define RH_MODEL_FAMILY_H
 
+#include "config/task.h"
 #include "model/traits.h"
 
 #include <stddef.h>
@@ -30,6 +31,8 @@ enum { RH_FAMILY_KEYS = 8, RH_FAMILY_RENAMES = 12 };
 /* Names of modules as files have them: a tensor is a module's "weight" or "bias". */
 struct rh_family_names {
 	const char *embedding, *layers, *final_norm, *head; /* layers: before the layer's number */
+	const char *types;                                  /* a table of token types, or NULL */
+	const char *embedding_norm;                         /* over the sum of the embeddings, or NULL */
 	const char *positions;                              /* a table of learned positions; NULL: they are rotated */
 	const char *base; /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
 	/* behind "<layers><number>." */
@@ -50,15 +53,26 @@ struct rh_family_wrapper {
 	const struct rh_family_names *names; /* of the text model's modules there */
 };
 
+/* How a family ends for a task: final_norm where it has one, then these. */
+struct rh_family_task {
+	const char *architecture; /* NULL: the family does not do this task */
+	const char *dense, *norm; /* a linear with its activation, and a norm behind it; or NULL */
+	const char *classifier;   /* a linear with a row for each label; NULL: the head over the vocabulary */
+	const char *bias;         /* module of the vocabulary head's bias, or NULL */
+	enum rh_activation activation;
+};
+
 /* What a GGUF calls a module of a layer. */
 struct rh_gguf_name {
 	const char *module, *stored;
 };
 
 struct rh_family {
-	const char *architecture; /* config.json's "architectures" */
-	const char *model_type;   /* its "model_type" */
-	const char *gguf;         /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
+	const char *architecture;             /* config.json's "architectures"; where `task` names some, the first of them */
+	const char *bare;                     /* that of files without a head, or NULL */
+	struct rh_family_task task[RH_TASKS]; /* none: RH_TASK_CAUSAL_LM, which ends with final_norm and head */
+	const char *model_type;               /* its "model_type" */
+	const char *gguf;                     /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
 	const struct rh_family_names *names;
 	const struct rh_family_wrapper *wrapper; /* NULL: no larger model is known to hold it */
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
@@ -67,6 +81,8 @@ struct rh_family {
 	double rms_norm_eps;                /* 0: 1e-6 */
 	enum rh_norm_kind norm;
 	enum rh_residual residual;
+	enum rh_attention_direction direction;
+	int64_t types;                  /* of tokens, where type_vocab_size is silent */
 	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
 	const char *activation_key;     /* NULL: hidden_act */
 	const char *activation_name;    /* what config.json calls it; NULL: as rh_activation_name */

@@ -5,7 +5,7 @@
 
 static int64_t least_rows(const struct rh_model *model)
 {
-	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * model->config->vocab_size);
+	int64_t rows = RH_HEAD_CHUNK_BYTES / (4 * rh_model_outputs(model->config));
 	return rows < 16 ? 16 : rows;
 }
 
@@ -18,7 +18,7 @@ int64_t rh_head_chunk(const struct rh_model *model, int64_t head_rows)
 void rh_model_cut(struct rh_model *model, const struct rh_device_grain *grain)
 {
 	const struct rh_layer *layer = &model->layer[model->layers - 1];
-	int table = layer->block[model->config->tie_word_embeddings ? 1 : 0];
+	int table = layer->block[layer->table];
 	model->head_rows_wanted = model->block[table].trainable ? grain->head_rows_trained : grain->head_rows_frozen;
 	model->head_rows = model->head_rows_wanted;
 	model->has_attention_space = grain->has_attention_space;
@@ -32,18 +32,24 @@ int rh_model_cut_finer(struct rh_model *model)
 	return 1;
 }
 
+/* The embedding's table, or the head's matrix. */
 static struct rh_view table_of(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	const struct rh_model_config *config = emit->model->config;
-	int tied = layer->kind == RH_LAYER_HEAD && config->tie_word_embeddings;
-	return emit_weight(emit, layer, tied, layer->kind == RH_LAYER_HEAD ? layer->head : 0, config->vocab_size, config->hidden_size);
+	int64_t rows = layer->kind == RH_LAYER_HEAD ? rh_model_outputs(config) : config->vocab_size;
+	return emit_weight(emit, layer, layer->table, layer->head, rows, config->hidden_size);
 }
 
 static struct rh_view table_gradient(const struct rh_emit *emit, const struct rh_layer *layer)
 {
 	const struct rh_model_config *config = emit->model->config;
-	int tied = layer->kind == RH_LAYER_HEAD && config->tie_word_embeddings;
-	return emit_gradient(emit, layer, tied, layer->kind == RH_LAYER_HEAD ? layer->head : 0, config->vocab_size, config->hidden_size);
+	int64_t rows = layer->kind == RH_LAYER_HEAD ? rh_model_outputs(config) : config->vocab_size;
+	return emit_gradient(emit, layer, layer->table, layer->head, rows, config->hidden_size);
+}
+
+static struct rh_view head_bias(const struct rh_emit *emit, const struct rh_layer *layer)
+{
+	return emit_weight(emit, layer, layer->bias_table, layer->head_bias, 1, rh_model_outputs(emit->model->config));
 }
 
 static void gather(struct rh_emit *emit, struct rh_view x, struct rh_view index, struct rh_view y)
@@ -55,75 +61,162 @@ static void gather(struct rh_emit *emit, struct rh_view x, struct rh_view index,
 	emit_op(emit, &op);
 }
 
-static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh, struct rh_view dw)
+static void head_loss(struct rh_emit *emit, struct rh_view h, const struct rh_head_out *out, struct rh_view dh, int learns)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	int64_t mark = emit->arena->used, vocabulary = emit->model->config->vocab_size;
+	int64_t mark = emit->arena->used, outputs = rh_model_outputs(emit->model->config);
 	struct rh_op op = {.kind = RH_OP_HEAD_LOSS};
 	op.operand[RH_HEAD_LOSS_H] = h;
 	op.operand[RH_HEAD_LOSS_W] = table_of(emit, layer);
 	op.operand[RH_HEAD_LOSS_TARGET] = emit_micro(emit, at.target, h.rows);
-	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit->arena, RH_F32, rh_head_chunk(emit->model, h.rows), vocabulary);
+	op.operand[RH_HEAD_LOSS_LOGITS] = emit_take(emit->arena, RH_F32, rh_head_chunk(emit->model, h.rows), outputs);
 	op.operand[RH_HEAD_LOSS_LOSS] = out->loss;
 	op.operand[RH_HEAD_LOSS_HIT] = out->hit;
 	op.operand[RH_HEAD_LOSS_DH] = dh;
-	op.operand[RH_HEAD_LOSS_DW] = dw;
+	op.operand[RH_HEAD_LOSS_BIAS] = head_bias(emit, layer);
+	if (learns) {
+		op.operand[RH_HEAD_LOSS_DW] = table_gradient(emit, layer);
+		op.operand[RH_HEAD_LOSS_DBIAS] = emit_gradient(emit, layer, layer->bias_table, layer->head_bias, 1, outputs);
+	}
 	op.head_loss.scale = emit->loss_scale;
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
 }
 
-/* Logits of a few vocabulary entries, the same for every row. */
+/* Logits of a few vocabulary entries, the same for every row; of labels all. */
 static void choice_logits(struct rh_emit *emit, struct rh_view h, struct rh_view out)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	if (rh_task_classifies(emit->model->config->task)) {
+		emit_gemm(emit, &(struct emit_product){
+		                        .a = h, .b = table_of(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out});
+		return;
+	}
 	struct rh_view rows = emit_act(emit, emit->shape.choices, h.cols);
 	gather(emit, table_of(emit, layer), emit_micro(emit, at.choice, emit->shape.choices), rows);
 	emit_gemm(emit, &(struct emit_product){.a = h, .b = rows, .trans_b = 1, .d = out});
+}
+
+static int dense_out(const struct rh_layer *layer)
+{
+	return layer->proj[RH_PROJ_O].out != 0;
+}
+
+static struct emit_linears dense_of(const struct rh_emit *emit)
+{
+	return (struct emit_linears){emit->model->layers - 1, RH_PROJ_O, 1};
+}
+
+static void activate(struct rh_emit *emit, const struct rh_layer *layer, struct rh_view x, struct rh_view y)
+{
+	struct rh_op op = {.kind = RH_OP_ACTIVATION, .activation.act = layer->traits.activation};
+	op.operand[RH_ACTIVATION_X] = x;
+	op.operand[RH_ACTIVATION_Y] = y;
+	emit_op(emit, &op);
+}
+
+static void emit_final_norm(struct rh_emit *emit, struct rh_view h, const struct rh_saved *s)
+{
+	int head = emit->model->layers - 1;
+	if (emit->model->layer[head].norm[RH_NORM_FINAL] >= 0)
+		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_FINAL), s->rows, h, s->norm[RH_NORM_FINAL]);
+	else
+		emit_cast(emit, s->rows, h);
+}
+
+/* What the table is multiplied with, from the gathered rows: their norm, then the dense part with its activation and norm. */
+static void head_rows(struct rh_emit *emit, struct rh_view h, const struct rh_saved *s)
+{
+	int head = emit->model->layers - 1;
+	const struct rh_layer *layer = &emit->model->layer[head];
+	emit_final_norm(emit, h, s);
+	if (!dense_out(layer))
+		return;
+	emit_linear(emit, dense_of(emit), h, (struct rh_view){0}, s->dense, NULL);
+	activate(emit, layer, s->dense, h);
+	if (layer->norm[RH_NORM_DENSE] >= 0)
+		emit_norm(emit, emit_norm_of(emit, head, RH_NORM_DENSE), h, h, s->norm[RH_NORM_DENSE]);
+}
+
+static void take_head(const struct rh_emit *emit, struct rh_arena *arena, int keeps, struct rh_saved *s)
+{
+	int head = emit->model->layers - 1;
+	const struct rh_layer *layer = &emit->model->layer[head];
+	enum rh_dtype act = emit->model->dtype;
+	int64_t rows = emit->shape.head_rows, hidden = emit->model->config->hidden_size;
+	s->rows = emit_take(arena, act, rows, hidden);
+	for (int n = 0; n < RH_NORMS; n++)
+		if (layer->norm[n] >= 0)
+			s->norm[n] = emit_norm_stats(arena, emit_norm_of(emit, head, (enum rh_norm_place)n), rows);
+	if (dense_out(layer))
+		s->dense = emit_take(arena, act, rows, hidden);
+	if (keeps)
+		s->dh = emit_take(arena, act, rows, hidden);
 }
 
 void emit_head(struct rh_emit *emit, struct rh_view x, const struct rh_head_out *out, struct rh_saved *keep)
 {
 	const struct rh_layer *layer = &emit->model->layer[emit->model->layers - 1];
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	int64_t rows = emit->shape.head_rows, hidden = emit->model->config->hidden_size, outer = emit->arena->used;
+	int64_t rows = emit->shape.head_rows, outer = emit->arena->used;
 	struct rh_saved local, *s = keep ? keep : &local;
 	*s = (struct rh_saved){0};
 	if (rows == 0)
 		return;
-	struct rh_arena *arena = keep ? emit->saved : emit->arena;
-	s->rows = emit_take(arena, emit->model->dtype, rows, hidden);
-	struct emit_norm norm = emit_norm_of(emit, emit->model->layers - 1, RH_NORM_FINAL);
-	s->norm[RH_NORM_FINAL] = emit_norm_stats(arena, norm, rows);
-	if (keep)
-		s->dh = emit_take(arena, emit->model->dtype, rows, hidden);
+	take_head(emit, keep ? emit->saved : emit->arena, keep != NULL, s);
 	int64_t inner = emit->arena->used;
-	struct rh_view h = emit_act(emit, rows, hidden);
+	struct rh_view h = emit_act(emit, rows, emit->model->config->hidden_size);
 	gather(emit, x, emit_micro(emit, at.head_row, rows), s->rows);
-	emit_norm(emit, norm, s->rows, h, s->norm[RH_NORM_FINAL]);
+	head_rows(emit, h, s);
 	if (out->logits.data)
-		emit_gemm(emit, &(struct emit_product){.a = h, .b = table_of(emit, layer), .trans_b = 1, .d = out->logits});
+		emit_gemm(emit,
+		          &(struct emit_product){
+		                  .a = h, .b = table_of(emit, layer), .trans_b = 1, .bias = head_bias(emit, layer), .d = out->logits});
 	else
-		head_loss(emit, h, out, s->dh, keep ? table_gradient(emit, layer) : (struct rh_view){0});
+		head_loss(emit, h, out, s->dh, keep != NULL);
 	if (out->choice.data)
 		choice_logits(emit, h, out->choice);
 	rh_arena_reset(emit->arena, keep ? inner : outer);
 }
 
+/* dh, of what the dense part made, becomes that of its input; its gradients. */
+static void dense_backward(struct rh_emit *emit, const struct rh_saved *s)
+{
+	int head = emit->model->layers - 1;
+	const struct rh_layer *layer = &emit->model->layer[head];
+	int64_t mark = emit->arena->used;
+	struct rh_op op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation.act = layer->traits.activation};
+	struct rh_view h = emit_act(emit, s->rows.rows, s->rows.cols);
+	if (layer->norm[RH_NORM_DENSE] >= 0) {
+		activate(emit, layer, s->dense, h);
+		emit_norm_backward(emit, emit_norm_of(emit, head, RH_NORM_DENSE),
+		                   &(struct emit_norm_gradient){.x = h, .stats = s->norm[RH_NORM_DENSE], .dy = s->dh, .dx = s->dh});
+	}
+	op.operand[RH_ACTIVATION_BACKWARD_X] = op.operand[RH_ACTIVATION_BACKWARD_DX] = s->dense;
+	op.operand[RH_ACTIVATION_BACKWARD_DY] = s->dh;
+	emit_op(emit, &op);
+	emit_final_norm(emit, h, s);
+	emit_linear_dw(emit, dense_of(emit), s->dense, h, NULL, NULL);
+	emit_linear_dx(emit, dense_of(emit), s->dense, s->dh, NULL);
+	rh_arena_reset(emit->arena, mark);
+}
+
 void emit_head_backward(struct rh_emit *emit, const struct rh_saved *s, struct rh_view dx)
 {
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int head = emit->model->layers - 1;
 	if (emit->shape.head_rows == 0) {
-		struct rh_op fill = {.kind = RH_OP_FILL};
-		fill.operand[RH_FILL_Y] = dx;
 		if (dx.data)
-			emit_op(emit, &fill);
+			emit_fill(emit, dx);
 		return;
 	}
+	if (dense_out(&emit->model->layer[head]))
+		dense_backward(emit, s);
 	const struct emit_norm_gradient gradient = {.x = s->rows, .stats = s->norm[RH_NORM_FINAL], .dy = s->dh, .dx = s->dh};
-	emit_norm_backward(emit, emit_norm_of(emit, emit->model->layers - 1, RH_NORM_FINAL), &gradient);
+	if (emit->model->layer[head].norm[RH_NORM_FINAL] >= 0)
+		emit_norm_backward(emit, emit_norm_of(emit, head, RH_NORM_FINAL), &gradient);
 	if (!dx.data)
 		return;
 	struct rh_op scatter = {.kind = RH_OP_SCATTER_ROWS};
@@ -140,54 +233,89 @@ static float embedding_scale(const struct rh_model *model)
 	return model->dtype == RH_BF16 ? rh_bf16_to_f32(rh_f32_to_bf16(scale)) : scale;
 }
 
-/* y += the table of positions. */
-static void add_positions(struct rh_emit *emit, struct rh_view y)
+/* One of the embedding's tables, as rows of it for each token. */
+struct table {
+	int tensor;
+	int64_t rows, index; /* byte offset of the indices in the micro-batch */
+	float scale;
+};
+enum { TABLES = 3 };
+
+/* Those that the model has; their number. */
+static int tables_of(const struct rh_emit *emit, struct table out[TABLES])
 {
-	const struct rh_model_config *config = emit->model->config;
 	const struct rh_layer *layer = &emit->model->layer[0];
+	const struct rh_model_config *config = emit->model->config;
 	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
+	int count = 0;
+	out[count++] = (struct table){0, config->vocab_size, at.ids, embedding_scale(emit->model)};
+	if (layer->types >= 0)
+		out[count++] = (struct table){layer->types, config->types, at.type, 1};
+	if (layer->positions >= 0)
+		out[count++] = (struct table){layer->positions, config->max_position_embeddings, at.position, 1};
+	return count;
+}
+
+/* y = the sum of a token's rows. */
+static void sum_tables(struct rh_emit *emit, struct rh_view y)
+{
+	const struct rh_layer *layer = &emit->model->layer[0];
+	struct table table[TABLES];
+	int count = tables_of(emit, table);
 	int64_t mark = emit->arena->used;
-	struct rh_op op = {.kind = RH_OP_EMBEDDING};
-	struct rh_view rows = emit_act(emit, y.rows, y.cols);
-	op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, at.position, emit->shape.tokens);
-	op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, 0, layer->positions, config->max_position_embeddings, y.cols);
-	op.operand[RH_EMBEDDING_Y] = rows;
-	emit_op(emit, &op);
-	emit_add(emit, y, rows, y);
+	struct rh_view rows = count > 1 ? emit_act(emit, y.rows, y.cols) : y;
+	for (int i = 0; i < count; i++) {
+		struct rh_op op = {.kind = RH_OP_EMBEDDING, .embedding.scale = table[i].scale};
+		op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
+		op.operand[RH_EMBEDDING_TABLE] = emit_weight(emit, layer, 0, table[i].tensor, table[i].rows, y.cols);
+		op.operand[RH_EMBEDDING_Y] = i ? rows : y;
+		emit_op(emit, &op);
+		if (i)
+			emit_add(emit, y, rows, y);
+	}
 	rh_arena_reset(emit->arena, mark);
 }
 
 void emit_embedding(struct rh_emit *emit, struct rh_view y)
 {
-	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_op op = {.kind = RH_OP_EMBEDDING};
-	op.operand[RH_EMBEDDING_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
-	op.operand[RH_EMBEDDING_TABLE] = table_of(emit, &emit->model->layer[0]);
-	op.operand[RH_EMBEDDING_Y] = y;
-	op.embedding.scale = embedding_scale(emit->model);
-	emit_op(emit, &op);
-	if (emit->model->layer[0].positions >= 0)
-		add_positions(emit, y);
+	int64_t mark = emit->arena->used;
+	RH_ASSERT(!emit->model->config->types || emit->shape.typed == emit->shape.tokens);
+	sum_tables(emit, y);
+	if (emit->model->layer[0].norm[RH_NORM_FINAL] >= 0) {
+		struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
+		emit_norm(emit, norm, y, y, emit_norm_stats(emit->arena, norm, y.rows));
+	}
+	rh_arena_reset(emit->arena, mark);
+}
+
+/* The gradient of the sum, in the arena: through the norm, whose input is made again. */
+static struct rh_view through_norm(struct rh_emit *emit, struct rh_view dy)
+{
+	struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
+	struct rh_view sum = emit_act(emit, dy.rows, dy.cols), normed = emit_act(emit, dy.rows, dy.cols);
+	struct rh_view stats = emit_norm_stats(emit->arena, norm, dy.rows);
+	sum_tables(emit, sum);
+	emit_norm(emit, norm, sum, normed, stats);
+	emit_norm_backward(emit, norm, &(struct emit_norm_gradient){.x = sum, .stats = stats, .dy = dy, .dx = normed});
+	return normed;
 }
 
 void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 {
-	struct rh_micro_layout at = rh_micro_layout(&emit->shape);
-	struct rh_view gradient = table_gradient(emit, &emit->model->layer[0]);
-	if (!gradient.data)
-		return;
-	struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD};
-	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, at.ids, emit->shape.tokens);
-	op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
-	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = gradient;
-	op.embedding.scale = embedding_scale(emit->model);
-	emit_op(emit, &op);
 	const struct rh_layer *layer = &emit->model->layer[0];
-	if (layer->positions < 0)
+	struct table table[TABLES];
+	int count = tables_of(emit, table);
+	int64_t mark = emit->arena->used;
+	if (!emit->model->block[layer->block[0]].trainable)
 		return;
-	op.embedding.scale = 1;
-	op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, at.position, emit->shape.tokens);
-	op.operand[RH_EMBEDDING_BACKWARD_DTABLE] =
-	        emit_gradient(emit, layer, 0, layer->positions, emit->model->config->max_position_embeddings, dy.cols);
-	emit_op(emit, &op);
+	if (layer->norm[RH_NORM_FINAL] >= 0)
+		dy = through_norm(emit, dy);
+	for (int i = 0; i < count; i++) {
+		struct rh_op op = {.kind = RH_OP_EMBEDDING_BACKWARD, .embedding.scale = table[i].scale};
+		op.operand[RH_EMBEDDING_BACKWARD_IDS] = emit_micro(emit, table[i].index, emit->shape.tokens);
+		op.operand[RH_EMBEDDING_BACKWARD_DY] = dy;
+		op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = emit_gradient(emit, layer, 0, table[i].tensor, table[i].rows, dy.cols);
+		emit_op(emit, &op);
+	}
+	rh_arena_reset(emit->arena, mark);
 }

@@ -358,33 +358,81 @@ static int lay_out_embedding(struct rh_model *model)
 	struct layout at;
 	const struct rh_family_names *names = rh_model_names(config);
 	begin_block(config, &at, &model->block[model->blocks], !model->lora, "embedding", 0);
-	at.block->uses = config->tie_word_embeddings ? 2 : 1;
+	at.block->uses = rh_model_ties(config) ? 2 : 1;
 	place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
-	model->layer[0] = (struct rh_layer){.kind = RH_LAYER_EMBEDDING, .block = {model->blocks++, -1}, .positions = -1};
-	if (names->positions) {
-		align(&at);
-		model->layer[0].positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, config->hidden_size);
-	}
+	struct rh_layer *layer = &model->layer[0];
+	*layer = (struct rh_layer){.kind = RH_LAYER_EMBEDDING,
+	                           .block = {model->blocks++, -1},
+	                           .traits = rh_traits_of(config, 0),
+	                           .norm = {-1, -1, -1, -1},
+	                           .positions = -1,
+	                           .types = -1};
+	align(&at);
+	if (names->positions)
+		layer->positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, config->hidden_size);
+	align(&at);
+	if (names->types)
+		layer->types = place(&at, names->types, "weight", 2, config->types, config->hidden_size);
+	if (names->embedding_norm)
+		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->embedding_norm, layer->traits.norm, config->hidden_size);
+	return end_block(&at);
+}
+
+/* A linear of the head, its weights here and its bias behind them. */
+static void place_dense(const struct rh_model_config *config, struct layout *at, const char *module, struct rh_linear *linear)
+{
+	align(at);
+	linear->in = linear->out = config->hidden_size;
+	linear->weight = place(at, module, "weight", 2, linear->out, linear->in);
+	linear->bias = place_bias(at, module, "bias", 1, 1, linear->out);
+}
+
+/* Adapters leave a classifier trainable: it is new, or its labels are. */
+static int lay_out_classifier(struct rh_model *model, struct rh_layer *layer)
+{
+	const struct rh_model_config *config = model->config;
+	const char *module = rh_model_task(config)->classifier;
+	struct layout at;
+	begin_block(config, &at, &model->block[model->blocks], 1, "classifier", 0);
+	layer->block[1] = model->blocks++;
+	layer->table = layer->bias_table = 1;
+	layer->head = place(&at, module, "weight", 2, rh_model_outputs(config), config->hidden_size);
+	layer->head_bias = place_bias(&at, module, "bias", 1, 1, rh_model_outputs(config));
 	return end_block(&at);
 }
 
 static int lay_out_head(struct rh_model *model)
 {
 	const struct rh_model_config *config = model->config;
+	const struct rh_family_names *names = rh_model_names(config);
+	const struct rh_family_task *task = rh_model_task(config);
 	struct rh_layer *layer = &model->layer[model->layers - 1];
 	struct layout at;
 	begin_block(config, &at, &model->block[model->blocks], !model->lora, "head", 0);
-	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD, .block = {model->blocks++, -1}, .traits = layer[-1].traits};
-	layer->norm[RH_NORM_FINAL] = place_norm(&at, rh_model_names(config)->final_norm, layer->traits.norm, config->hidden_size);
-	if (config->tie_word_embeddings) {
-		layer->block[1] = model->layer[0].block[0];
-		layer->use[1] = 1;
-		layer->head = 0;
-	} else {
-		align(&at);
-		layer->head = place(&at, rh_model_names(config)->head, "weight", 2, config->vocab_size, config->hidden_size);
+	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD,
+	                           .block = {model->blocks++, -1},
+	                           .traits = layer[-1].traits,
+	                           .norm = {-1, -1, -1, -1},
+	                           .head_bias = -1};
+	if (names->final_norm)
+		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->final_norm, layer->traits.norm, config->hidden_size);
+	if (task->dense) {
+		place_dense(config, &at, task->dense, &layer->proj[RH_PROJ_O]);
+		layer->traits.activation = task->activation;
 	}
-	return end_block(&at);
+	if (task->norm)
+		layer->norm[RH_NORM_DENSE] = place_norm(&at, task->norm, layer->traits.norm, config->hidden_size);
+	if (task->bias)
+		layer->head_bias = place_bias(&at, task->bias, "bias", 1, 1, rh_model_outputs(config));
+	if (rh_model_ties(config)) {
+		layer->block[1] = model->layer[0].block[0];
+		layer->use[1] = layer->table = 1;
+	} else if (!task->classifier) {
+		align(&at);
+		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, config->hidden_size);
+	}
+	int rc = end_block(&at);
+	return rc || !task->classifier ? rc : lay_out_classifier(model, layer);
 }
 
 /* A layer without a targeted module has no adapter block. */

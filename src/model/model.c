@@ -142,7 +142,8 @@ int rh_layers_alike(const struct rh_model *model, int a, int b)
 	       !memcmp(x->routed, y->routed, sizeof x->routed) && !memcmp(x->proj, y->proj, sizeof x->proj) && x->router == y->router &&
 	       x->experts_gate_up == y->experts_gate_up && x->experts_down == y->experts_down && x->router_bias == y->router_bias &&
 	       x->gate_up_bias == y->gate_up_bias && x->down_bias == y->down_bias && x->sinks == y->sinks && x->head == y->head &&
-	       x->positions == y->positions;
+	       x->head_bias == y->head_bias && x->table == y->table && x->bias_table == y->bias_table && x->positions == y->positions &&
+	       x->types == y->types;
 }
 
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)

@@ -37,7 +37,7 @@ struct rh_tensor {
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;         /* in files so many matrices, each transposed, that here lie one under another; 0: as here */
 	int stacked;                /* in files they are one tensor of rank 3 */
-	int64_t interleaved;        /* in files one matrix, in which columns of so many that here lie one under another take turns; 0: as here */
+	int64_t interleaved; /* in files one matrix, in which columns of so many that here lie one under another take turns; 0: as here */
 	struct rh_initial initial;
 };
 
@@ -89,7 +89,8 @@ enum rh_norm_place {
 	RH_NORM_AFTER_ATTENTION,
 	RH_NORM_AFTER_MLP,
 	RH_NORMS,
-	RH_NORM_FINAL = RH_NORM_ATTENTION
+	RH_NORM_FINAL = RH_NORM_ATTENTION,
+	RH_NORM_DENSE = RH_NORM_MLP /* the head's, behind its dense part */
 };
 
 struct rh_layer {
@@ -99,8 +100,8 @@ struct rh_layer {
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
 	/* numbers of tensors in the base block, -1 absent */
-	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
-	int positions;      /* kind EMBEDDING: (positions,H) */
+	int norm[RH_NORMS];   /* of a LayerNorm the bias is the next tensor */
+	int positions, types; /* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum */
 	/* kind BLOCK */
 	int q_norm, k_norm;
 	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */
@@ -110,7 +111,9 @@ struct rh_layer {
 	int sinks;                                 /* (1,heads) */
 	int64_t cache_column;                      /* of its keys, then its values, in a row of all layers' keys and values */
 	/* kind HEAD */
-	int head; /* in block[1] when tied, else in block[0] */
+	int head;              /* in block[table] */
+	int head_bias;         /* in block[bias_table], -1 absent; proj[RH_PROJ_O] is the dense part, if it has an out */
+	int table, bias_table; /* 1: the tied table, or a classifier, which adapters do not freeze; 0 */
 };
 
 /* How the products of linears, y, dx and dW, are made of bf16 operands; adapters', the head's and attention's are always summed in fp32. */

@@ -25,6 +25,7 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
 	                           .scale = 1.0f / sqrtf((float)width),
+	                           .direction = config->family->direction,
 	                           .rope = rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
@@ -44,8 +45,8 @@ int rh_traits_equal(const struct rh_traits *a, const struct rh_traits *b)
 {
 	return a->norm == b->norm && a->residual == b->residual && a->epsilon == b->epsilon && a->heads == b->heads &&
 	       a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->window == b->window && a->scale == b->scale &&
-	       a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm && a->activation == b->activation &&
-	       a->ungated == b->ungated && a->intermediate == b->intermediate && a->experts == b->experts &&
-	       a->experts_per_token == b->experts_per_token && a->softmax == b->softmax && a->sinks == b->sinks &&
-	       a->expert_bias == b->expert_bias;
+	       a->direction == b->direction && a->rope == b->rope && a->rotary == b->rotary && a->qk_norm == b->qk_norm &&
+	       a->activation == b->activation && a->ungated == b->ungated && a->intermediate == b->intermediate &&
+	       a->experts == b->experts && a->experts_per_token == b->experts_per_token && a->softmax == b->softmax &&
+	       a->sinks == b->sinks && a->expert_bias == b->expert_bias;
 }

@@ -14,8 +14,9 @@ enum rh_norm_kind {
 
 /* How a layer's two halves, attention and MLP, join the residual. */
 enum rh_residual {
-	RH_RESIDUAL_PRE,     /* x + f(norm(x)) */
-	RH_RESIDUAL_SANDWICH /* x + norm'(f(norm(x))) */
+	RH_RESIDUAL_PRE,      /* x + f(norm(x)) */
+	RH_RESIDUAL_SANDWICH, /* x + norm'(f(norm(x))) */
+	RH_RESIDUAL_POST      /* norm(x + f(x)) */
 };
 
 struct rh_traits {
@@ -26,6 +27,7 @@ struct rh_traits {
 	int64_t heads, kv_heads, head_dim;
 	int64_t window; /* most keys that a query sees; 0: all */
 	float scale;    /* of scores */
+	enum rh_attention_direction direction;
 	int rope;       /* which of the model's tables; -1: positions are not rotated */
 	int64_t rotary; /* how many of each head's first elements are rotated */
 	int qk_norm;

@@ -215,19 +215,19 @@ void planning_describe(const struct rh_run_request *request, struct planning *ou
 	                                       .backward_cuts = config->backward_cuts,
 	                                       .forward_cut_count = config->forward_cut_count,
 	                                       .backward_cut_count = config->backward_cut_count};
-	out->options =
-	        (struct rh_executor_options){.model = request->model,
-	                                     .devices = devices,
-	                                     .registers = request->machine.device_room > 0,
-	                                     .train_micro_batches = work->train_micro_batches,
-	                                     .infer_micro_batches = work->infer_micro_batches,
-	                                     .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
-	                                     .score_cols = work->infer_logits ? request->model->config->vocab_size : work->infer.choices,
-	                                     .infer_logits = work->infer_logits,
-	                                     .cache_rows = work->cache_rows,
-	                                     .space = request->space,
-	                                     .stale = trains && config->optimizer_staleness > 0,
-	                                     .seed = config->seed};
+	out->options = (struct rh_executor_options){.model = request->model,
+	                                            .devices = devices,
+	                                            .registers = request->machine.device_room > 0,
+	                                            .train_micro_batches = work->train_micro_batches,
+	                                            .infer_micro_batches = work->infer_micro_batches,
+	                                            .infer_round = rh_roundpipe_default_round(work->infer_micro_batches, devices),
+	                                            .score_cols = work->infer_logits ? rh_model_outputs(request->model->config)
+	                                                                             : work->infer.choices,
+	                                            .infer_logits = work->infer_logits,
+	                                            .cache_rows = work->cache_rows,
+	                                            .space = request->space,
+	                                            .stale = trains && config->optimizer_staleness > 0,
+	                                            .seed = config->seed};
 	out->store = (struct rh_store_options){.dtype = config->dtype,
 	                                       .layout = config->state_layout,
 	                                       .optim = config->optim,

@@ -56,7 +56,7 @@ struct rh_executor_options {
 /* One micro-batch: what goes in, and where the results are put (NULL: not wanted). Arrays are read and written during calls only. */
 struct rh_micro_batch {
 	struct rh_micro_shape shape;
-	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice;
+	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
 	float *loss;   /* (head_rows) */
 	int32_t *hit;  /* (head_rows) */
 	float *scores; /* (head_rows, score_cols): forward-only */
@@ -66,7 +66,7 @@ struct rh_micro_batch {
 static inline struct rh_micro_batch rh_micro_batch_of(struct rh_micro_shape shape, const int32_t *any)
 {
 	return (struct rh_micro_batch){
-	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any};
+	        .shape = shape, .ids = any, .position = any, .start_q = any, .start_k = any, .head_row = any, .target = any, .type = any};
 }
 
 /* Bytes beside the store's. host: what rh_executor_create maps, to the byte: boundary buffers, staging of integers and results; at most,

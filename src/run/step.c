@@ -22,6 +22,8 @@ void run_stage_micro(struct rh_executor *executor, int64_t place, const struct r
 	memcpy(to + at.head_row, batch->head_row, (size_t)batch->shape.head_rows * 4);
 	if (batch->target)
 		memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
+	if (batch->shape.typed)
+		memcpy(to + at.type, batch->type, (size_t)batch->shape.typed * 4);
 	if (batch->choice)
 		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
 }

@@ -171,6 +171,45 @@ static int run_strip(const struct decoder *step, const struct pieces *in, struct
 	return rc;
 }
 
+/* `text` with every `from` replaced by `to`, which is no longer. Returns its length. */
+static size_t shorten(char *text, size_t length, const char *from, const char *to)
+{
+	size_t wide = strlen(from), narrow = strlen(to), out = 0;
+	for (size_t i = 0; i < length;) {
+		if (length - i >= wide && !memcmp(text + i, from, wide)) {
+			memcpy(text + out, to, narrow);
+			out += narrow;
+			i += wide;
+		} else {
+			text[out++] = text[i++];
+		}
+	}
+	return out;
+}
+
+/* Tokens but the first begin with a blank, unless they go on a word. */
+static int run_word_piece(const struct decoder *step, const struct pieces *in, struct pieces *out)
+{
+	static const char *const clean[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+	                                       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+	                                       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+	int rc = 0;
+	for (size_t i = 0; i < in->count && !rc; i++) {
+		const char *text = in->text.bytes + in->piece[i].first;
+		size_t bytes = in->piece[i].end - in->piece[i].first, prefix = step->content.length, first = out->text.length;
+		int goes_on = i && bytes >= prefix && !memcmp(text, step->content.bytes, prefix);
+		if (i && !goes_on)
+			rc = rh_text_append(&out->text, " ", 1);
+		if (!rc)
+			rc = rh_text_append(&out->text, text + (goes_on ? prefix : 0), bytes - (goes_on ? prefix : 0));
+		for (size_t c = 0; !rc && step->cleans && c < sizeof clean / sizeof *clean; c++)
+			out->text.length = first + shorten(out->text.bytes + first, out->text.length - first, clean[c][0], clean[c][1]);
+		if (!rc)
+			rc = pieces_close(out, first, KEPT, 0);
+	}
+	return rc;
+}
+
 static int run_step(const struct decoder *step, const struct pieces *in, struct pieces *out)
 {
 	switch (step->kind) {
@@ -184,6 +223,8 @@ static int run_step(const struct decoder *step, const struct pieces *in, struct 
 		return run_replace(step, in, out);
 	case DECODER_STRIP:
 		return run_strip(step, in, out);
+	case DECODER_WORD_PIECE:
+		return run_word_piece(step, in, out);
 	case DECODER_FUSE:
 		break;
 	}

@@ -12,12 +12,14 @@ enum decoder_kind {
 	DECODER_FUSE,
 	DECODER_REPLACE,
 	DECODER_STRIP,
+	DECODER_WORD_PIECE,
 };
 
 struct decoder {
 	enum decoder_kind kind;
 	struct pattern *pattern; /* REPLACE */
-	struct rh_text content;  /* REPLACE */
+	struct rh_text content;  /* REPLACE; WORD_PIECE: the prefix of what goes on a word */
+	int cleans;              /* WORD_PIECE: no blanks before punctuation and behind apostrophes */
 	uint32_t point;          /* METASPACE: its replacement; STRIP: what to strip */
 	int drop_first;          /* METASPACE: the first token's replacements vanish instead of becoming blanks */
 	int64_t start, stop;     /* STRIP: at most so many of them */

@@ -76,29 +76,58 @@ struct document {
 	json_t *rest;
 };
 
-static int load_vocabulary(struct bpe *bpe, const struct document *document)
+static int load_vocabulary(struct bpe *bpe, const struct document *document, int has_merges)
 {
 	struct scan scan = {.start = document->file.bytes, .where = document->where};
-	if (!document->vocab.first || !document->merges.first)
-		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab' or its 'merges'", document->where);
+	if (!document->vocab.first || (has_merges && !document->merges.first))
+		return rh_fail(-EINVAL, "%s: the model lacks its 'vocab'%s", document->where, has_merges ? " or its 'merges'" : "");
 	scan.at = document->vocab.first;
 	scan.end = document->vocab.end;
 	int rc = load_tokens(bpe, &scan);
 	scan.at = document->merges.first;
 	scan.end = document->merges.end;
-	if (!rc)
+	if (!rc && has_merges)
 		rc = load_merges(bpe, &scan);
 	scan_free(&scan);
 	return rc;
 }
 
-static int load_model(struct bpe *bpe, const struct document *document)
+static int load_word_piece(struct rh_tokenizer *tokenizer, const struct document *document)
 {
+	const json_t *model = json_object_get(document->rest, "model");
+	const char *where = document->where, *unknown = "[UNK]", *prefix = "##";
+	struct word_piece *words = &tokenizer->words;
+	*words = (struct word_piece){.is_used = 1, .most = 100};
+	int rc = rh_json_string(model, "unk_token", where, RH_JSON_OPTIONAL, &unknown);
+	if (!rc)
+		rc = rh_json_string(model, "continuing_subword_prefix", where, RH_JSON_OPTIONAL, &prefix);
+	if (!rc)
+		rc = rh_json_int(model, "max_input_chars_per_word", where, RH_JSON_OPTIONAL, &words->most);
+	if (!rc && strlen(prefix) > WORD_PIECE_PREFIX_MOST)
+		rc = rh_fail(-EINVAL, "%s: continuing_subword_prefix '%.40s' is longer than %d bytes", where, prefix,
+		             WORD_PIECE_PREFIX_MOST);
+	if (rc)
+		return rc;
+	memcpy(words->prefix, prefix, strlen(prefix) + 1);
+	if (!(tokenizer->bpe.unknown = rh_strdup(unknown)))
+		return -ENOMEM;
+	rc = load_vocabulary(&tokenizer->bpe, document, 0);
+	if (!rc)
+		bpe_finish(&tokenizer->bpe);
+	return rc;
+}
+
+static int load_model(struct rh_tokenizer *tokenizer, const struct document *document)
+{
+	struct bpe *bpe = &tokenizer->bpe;
+
 	const json_t *model = json_object_get(document->rest, "model");
 	const char *where = document->where;
 	const char *type = "BPE", *unknown = NULL, *prefix = "", *suffix = "";
 	double dropout = 0;
 	int rc = rh_json_string(model, "type", where, RH_JSON_OPTIONAL, &type);
+	if (!rc && !strcmp(type, "WordPiece"))
+		return load_word_piece(tokenizer, document);
 	if (!rc && strcmp(type, "BPE"))
 		return rh_fail(-EINVAL, "%s: a model of type '%s' is not supported", where, type);
 	if (!rc)
@@ -124,7 +153,7 @@ static int load_model(struct bpe *bpe, const struct document *document)
 		               *prefix ? "continuing_subword_prefix" : "end_of_word_suffix");
 	if (unknown && !(bpe->unknown = rh_strdup(unknown)))
 		return -ENOMEM;
-	rc = load_vocabulary(bpe, document);
+	rc = load_vocabulary(bpe, document, 1);
 	if (!rc)
 		bpe_finish(bpe);
 	return rc;
@@ -177,7 +206,7 @@ static int load_tokenizer(struct rh_tokenizer *tokenizer, const struct document 
 	if (!rc)
 		rc = load_decoder(tokenizer, json_object_get(root, "decoder"), where, 0);
 	if (!rc)
-		rc = load_model(&tokenizer->bpe, document);
+		rc = load_model(tokenizer, document);
 	for (size_t i = 0; i < json_array_size(added) && !rc; i++)
 		rc = load_added_token(tokenizer, json_array_get(added, i), where);
 	if (!rc)
@@ -316,11 +345,14 @@ int rh_tokenizer_load(const char *dir, struct rh_tokenizer **out)
 	struct document document = {0};
 	char *path = rh_path_join(dir, "tokenizer.json");
 	int rc = path ? tokenizer_create(&tokenizer) : -ENOMEM;
-	if (!rc)
+	int is_list = 0;
+	if (!rc && !rh_file_exists(path))
+		rc = load_vocabulary_list(tokenizer, dir, &is_list);
+	if (!rc && !is_list)
 		rc = look_for_older(dir, path);
-	if (!rc)
+	if (!rc && !is_list)
 		rc = open_document(path, &document);
-	if (!rc)
+	if (!rc && !is_list)
 		rc = load_tokenizer(tokenizer, &document);
 	close_document(&document);
 	if (!rc)

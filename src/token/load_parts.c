@@ -72,6 +72,20 @@ static int pattern_member(const json_t *part, const char *where, struct pattern 
 	return rh_fail(-EINVAL, "%s: 'pattern' must be {\"String\": text} or {\"Regex\": expression}", where);
 }
 
+static int load_bert_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const char *where)
+{
+	int cleans = 1, parts_chinese = 1, lowers = 1;
+	int rc = rh_json_bool(part, "clean_text", where, RH_JSON_OPTIONAL, &cleans);
+	if (!rc)
+		rc = rh_json_bool(part, "handle_chinese_chars", where, RH_JSON_OPTIONAL, &parts_chinese);
+	if (!rc)
+		rc = rh_json_bool(part, "lowercase", where, RH_JSON_OPTIONAL, &lowers);
+	int strips = lowers; /* null: as lowercase */
+	if (!rc)
+		rc = rh_json_bool(part, "strip_accents", where, RH_JSON_OPTIONAL, &strips);
+	return rc ? rc : add_bert_normalizer(tokenizer, cleans, parts_chinese, strips, lowers);
+}
+
 int load_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth)
 {
 	static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD", "Replace", "Prepend", "Strip", "Lowercase"};
@@ -81,6 +95,8 @@ int load_normalizer(struct rh_tokenizer *tokenizer, const json_t *part, const ch
 		return rc;
 	if (!strcmp(type, "Sequence"))
 		return load_sequence(tokenizer, part, "normalizers", where, depth, load_normalizer);
+	if (!strcmp(type, "BertNormalizer"))
+		return load_bert_normalizer(tokenizer, part, where);
 	size_t count = sizeof names / sizeof *names, kind = place_of(type, names, count);
 	if (kind == count)
 		return unsupported(where, "a normalizer", type);
@@ -176,6 +192,8 @@ int load_pre_tokenizer(struct rh_tokenizer *tokenizer, const json_t *part, const
 		rc = add_pre_step(tokenizer, PRE_SPLIT, &step);
 		return rc ? rc : load_split(step, part, where);
 	}
+	if (!strcmp(type, "BertPreTokenizer"))
+		return add_pre_step(tokenizer, PRE_BERT, &step);
 	if (!strcmp(type, "Digits")) {
 		int individual = 0;
 		rc = rh_json_bool(part, "individual_digits", where, RH_JSON_REQUIRED, &individual);
@@ -199,7 +217,7 @@ int load_pre_tokenizer(struct rh_tokenizer *tokenizer, const json_t *part, const
 
 int load_decoder(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth)
 {
-	static const char *const names[] = {"ByteLevel", "Metaspace", "ByteFallback", "Fuse", "Replace", "Strip"};
+	static const char *const names[] = {"ByteLevel", "Metaspace", "ByteFallback", "Fuse", "Replace", "Strip", "WordPiece"};
 	const char *type;
 	int rc = type_of(part, where, "decoder", depth, &type);
 	if (rc || !type)
@@ -223,6 +241,11 @@ int load_decoder(struct rh_tokenizer *tokenizer, const json_t *part, const char 
 		if (!rc)
 			rc = rh_json_int(part, "start", where, RH_JSON_REQUIRED, &step->start);
 		return rc ? rc : rh_json_int(part, "stop", where, RH_JSON_REQUIRED, &step->stop);
+	}
+	if (step->kind == DECODER_WORD_PIECE) {
+		rc = text_member(part, "prefix", where, &step->content);
+		step->cleans = 1;
+		return rc ? rc : rh_json_bool(part, "cleanup", where, RH_JSON_OPTIONAL, &step->cleans);
 	}
 	if (step->kind == DECODER_METASPACE) {
 		enum pre_scheme scheme = PRE_ALWAYS;
@@ -275,6 +298,21 @@ static int load_template(struct rh_tokenizer *tokenizer, const json_t *part, con
 	return rc;
 }
 
+/* {"cls": ["[CLS]", 101], "sep": ["[SEP]", 102]}: of a single text cls, text, sep. */
+static int load_bert_post(struct rh_tokenizer *tokenizer, const json_t *part, const char *where)
+{
+	static const char *const keys[] = {"cls", "sep"};
+	int32_t id[2];
+	for (int i = 0; i < 2; i++) {
+		const json_t *number = json_array_get(json_object_get(part, keys[i]), 1);
+		json_int_t value = json_is_integer(number) ? json_integer_value(number) : -1;
+		if (value < 0 || value >= VOCAB_IDS || !rh_tokenizer_text(tokenizer, (int32_t)value))
+			return rh_fail(-EINVAL, "%s: a BertProcessing's '%s' is no token of the vocabulary with its id", where, keys[i]);
+		id[i] = (int32_t)value;
+	}
+	return set_template(tokenizer, id[0], id[1]);
+}
+
 int load_post_processor(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth)
 {
 	const char *type;
@@ -283,6 +321,8 @@ int load_post_processor(struct rh_tokenizer *tokenizer, const json_t *part, cons
 		return rc;
 	if (!strcmp(type, "Sequence"))
 		return load_sequence(tokenizer, part, "processors", where, depth, load_post_processor);
+	if (!strcmp(type, "BertProcessing"))
+		return load_bert_post(tokenizer, part, where);
 	if (!strcmp(type, "TemplateProcessing"))
 		return load_template(tokenizer, part, where);
 	if (!strcmp(type, "ByteLevel")) /* moves offsets only, which nobody here reads */

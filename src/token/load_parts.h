@@ -12,4 +12,7 @@ int load_decoder(struct rh_tokenizer *tokenizer, const json_t *part, const char 
 /* After the vocabulary and the added tokens. */
 int load_post_processor(struct rh_tokenizer *tokenizer, const json_t *part, const char *where, int depth) RH_MUST;
 
+/* The tokenizer of dir/vocab.txt, BERT's; *found 0: there is no such file. */
+int load_vocabulary_list(struct rh_tokenizer *tokenizer, const char *dir, int *found) RH_MUST;
+
 #endif

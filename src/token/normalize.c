@@ -202,6 +202,9 @@ int normalize(const struct normalizers *normalizers, struct normalize_scratch *s
 		case NORMALIZER_STRIP:
 			rc = run_strip(step, text, bytes, to, leading);
 			break;
+		case NORMALIZER_BERT:
+			rc = bert_normalize(step->bert, text, bytes, to, leading);
+			break;
 		case NORMALIZER_LOWERCASE:
 			rc = run_lowercase(text, bytes, to, leading);
 			break;

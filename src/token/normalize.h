@@ -3,6 +3,7 @@
 #define RH_TOKEN_NORMALIZE_H
 
 #include "core/text.h"
+#include "token/bert.h"
 #include "token/pattern.h"
 
 enum normalizer_kind {
@@ -14,6 +15,7 @@ enum normalizer_kind {
 	NORMALIZER_PREPEND,
 	NORMALIZER_STRIP,
 	NORMALIZER_LOWERCASE,
+	NORMALIZER_BERT, /* one of enum bert_step */
 };
 
 struct normalizer {
@@ -21,6 +23,7 @@ struct normalizer {
 	struct pattern *pattern; /* REPLACE */
 	struct rh_text content;  /* REPLACE, PREPEND */
 	int left, right;         /* STRIP */
+	enum bert_step bert;     /* BERT */
 };
 
 struct normalizers {

@@ -1,6 +1,7 @@
 #include "token/pretokenize.h"
 
 #include "core/alloc.h"
+#include "token/bert.h"
 
 #include <string.h>
 
@@ -166,6 +167,8 @@ static int run_step(const struct pre_step *step, struct pre_scratch *scratch, co
 		return rc ? rc : pieces_close(out, first, -1, leading);
 	case PRE_BYTES:
 		return run_bytes(text, bytes, leading, out);
+	case PRE_BERT:
+		return bert_cut(text, bytes, leading, out);
 	case PRE_METASPACE:
 		break;
 	}

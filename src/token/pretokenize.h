@@ -11,6 +11,7 @@ enum pre_kind {
 	PRE_BYTES,        /* the part that comes after: each byte as a character of its own */
 	PRE_DIGITS,
 	PRE_METASPACE,
+	PRE_BERT, /* bert_cut */
 };
 
 /* What becomes of the delimiters that a split finds. */

@@ -46,6 +46,30 @@ int add_normalizer(struct rh_tokenizer *tokenizer, enum normalizer_kind kind, st
 	return 0;
 }
 
+static int add_bert_step(struct rh_tokenizer *tokenizer, enum bert_step kind)
+{
+	struct normalizer *step;
+	int rc = add_normalizer(tokenizer, NORMALIZER_BERT, &step);
+	if (!rc)
+		step->bert = kind;
+	return rc;
+}
+
+int add_bert_normalizer(struct rh_tokenizer *tokenizer, int cleans, int parts_chinese, int strips, int lowers)
+{
+	struct normalizer *step;
+	int rc = cleans ? add_bert_step(tokenizer, BERT_CLEAN) : 0;
+	if (!rc && parts_chinese)
+		rc = add_bert_step(tokenizer, BERT_CHINESE);
+	if (!rc && strips)
+		rc = add_normalizer(tokenizer, NORMALIZER_NFD, &step);
+	if (!rc && strips)
+		rc = add_bert_step(tokenizer, BERT_MARKS);
+	if (!rc && lowers)
+		rc = add_normalizer(tokenizer, NORMALIZER_LOWERCASE, &step);
+	return rc;
+}
+
 int add_pre_step(struct rh_tokenizer *tokenizer, enum pre_kind kind, struct pre_step **out)
 {
 	struct pre_steps *list = &tokenizer->pre;
@@ -131,6 +155,8 @@ static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const c
 		const struct piece *piece = &e->b.piece[i];
 		if (piece->id >= 0)
 			rc = ids_add(out, piece->id);
+		else if (t->words.is_used)
+			rc = word_piece_encode(&t->words, &t->bpe, e->b.text.bytes + piece->first, piece->end - piece->first, out);
 		else
 			rc = bpe_encode(&t->bpe, &e->bpe, e->b.text.bytes + piece->first, piece->end - piece->first, out);
 	}

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "schedule/program.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The trained run of a document: [first, end) in tokens; 0 if it is not one run. */
@@ -30,6 +31,8 @@ struct rh_choices rh_choices_find(const struct rh_dataset *dataset)
 	int64_t known[RH_CHOICES_MAX][2], first, end;
 	const struct rh_choices none = {0};
 	struct rh_choices found = none;
+	if (dataset->objective.task != RH_TASK_CAUSAL_LM)
+		return none;
 	for (int64_t d = 0; d < dataset->documents; d++) {
 		if (!answer_of(dataset, d, &first, &end))
 			return none;
@@ -51,23 +54,25 @@ struct rh_choices rh_choices_find(const struct rh_dataset *dataset)
 	return found.count >= 2 && 2 * found.count <= dataset->documents ? found : none;
 }
 
-int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out)
+int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
+                     struct rh_dataset *out)
 {
 	struct rh_config unpacked = *config;
 	struct rh_dataset train = {0};
 	unpacked.packing = 0;
 	if (config->validation_file.count) {
-		int rc = rh_dataset_load(RH_DATASET_VALIDATION, &unpacked, tokenizer, out);
+		int rc = rh_dataset_load_for(RH_DATASET_VALIDATION, &unpacked, objective, tokenizer, out);
 		if (!rc)
 			rh_dataset_report(out);
 		return rc;
 	}
-	int rc = rh_dataset_load(RH_DATASET_TRAIN, config, tokenizer, &train);
+	int rc = rh_dataset_load_for(RH_DATASET_TRAIN, config, objective, tokenizer, &train);
 	if (!rc)
 		rh_dataset_report(&train);
 	rc = rc ? rc : rh_dataset_split(&train, config->eval_split, config->data_seed, out);
 	if (!rc)
-		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file.item[0], (long long)out->rows);
+		rh_note("%s: evaluated are the %lld of its rows that eval_split holds out", config->train_file.item[0],
+		        (long long)out->rows);
 	rh_dataset_free(&train);
 	return rc;
 }
@@ -83,7 +88,10 @@ int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *
 	                               .documents = limits.documents,
 	                               .longest = limits.longest,
 	                               .head_rows = limits.trained,
-	                               .choices = choices ? choices->count : 0};
+	                               .choices = choices ? choices->count : 0,
+	                               .typed = dataset->objective.is_typed ? limits.tokens : 0};
+	if (rh_task_classifies(dataset->objective.task))
+		out->choices = dataset->objective.labels;
 	return 0;
 }
 
@@ -148,7 +156,16 @@ static int wave_create(const struct rh_micro_shape *shape, int64_t micro_batches
 struct tally {
 	double loss;
 	int64_t hits, trained, tokens, right, documents;
+	int64_t labels, *pair; /* of a classification: (labels, labels) rows of a label, columns of a prediction; else NULL */
 };
+
+static void count_pair(const float *score, int32_t label, struct tally *tally)
+{
+	int64_t best = 0;
+	for (int64_t c = 1; c < tally->labels; c++)
+		best = score[c] > score[best] ? c : best;
+	tally->pair[label * tally->labels + best]++;
+}
 
 static void count_micro(const struct wave *wave, int64_t m, const struct rh_choices *choices, struct tally *tally)
 {
@@ -159,6 +176,8 @@ static void count_micro(const struct wave *wave, int64_t m, const struct rh_choi
 	for (int64_t i = 0, d = 0; i < batch->trained; i++) {
 		tally->loss += (double)wave->loss[m][i];
 		tally->hits += wave->hit[m][i];
+		if (tally->pair)
+			count_pair(wave->score[m] + i * wave->scores, batch->target[i], tally);
 		while (batch->start[d + 1] <= batch->head_row[i])
 			d++;
 		if (!choices || !choices->count || d == document)
@@ -188,7 +207,10 @@ static int run_wave(struct rh_session *session, const struct rh_dataset *dataset
 		*micro = rh_micro_of(&wave->batch[count]);
 		micro->loss = wave->loss[count];
 		micro->hit = wave->hit[count];
-		if (choices && choices->count) {
+		if (tally->pair) {
+			micro->shape.choices = tally->labels;
+			micro->scores = wave->score[count];
+		} else if (choices && choices->count) {
 			micro->shape.choices = choices->count;
 			micro->choice = choices->token;
 			micro->scores = wave->score[count];
@@ -200,12 +222,60 @@ static int run_wave(struct rh_session *session, const struct rh_dataset *dataset
 	return rc;
 }
 
+/* F1 of one label: of its rows, and of the rows taken for it. */
+static double f1_of(const struct tally *tally, int64_t label)
+{
+	int64_t right = tally->pair[label * tally->labels + label], rows = 0, taken = 0;
+	for (int64_t c = 0; c < tally->labels; c++) {
+		rows += tally->pair[label * tally->labels + c];
+		taken += tally->pair[c * tally->labels + label];
+	}
+	return rows + taken ? 2.0 * (double)right / (double)(rows + taken) : 0;
+}
+
+/* Matthews' correlation of labels and predictions, of two labels or more (Gorodkin 2004); 0 where either has one value alone. */
+static double correlation(const struct tally *tally, double all, double right)
+{
+	double cross = 0, rows_squared = 0, taken_squared = 0;
+	for (int64_t k = 0; k < tally->labels; k++) {
+		double rows = 0, taken = 0;
+		for (int64_t c = 0; c < tally->labels; c++) {
+			rows += (double)tally->pair[k * tally->labels + c];
+			taken += (double)tally->pair[c * tally->labels + k];
+		}
+		cross += rows * taken;
+		rows_squared += rows * rows;
+		taken_squared += taken * taken;
+	}
+	double spread = sqrt((all * all - rows_squared) * (all * all - taken_squared));
+	return spread > 0 ? (right * all - cross) / spread : 0;
+}
+
+static void judge_pairs(const struct tally *tally, struct rh_evaluation *out)
+{
+	double all = 0, right = 0, most = 0, f1 = 0;
+	for (int64_t k = 0; k < tally->labels; k++) {
+		double rows = 0;
+		for (int64_t c = 0; c < tally->labels; c++)
+			rows += (double)tally->pair[k * tally->labels + c];
+		all += rows;
+		right += (double)tally->pair[k * tally->labels + k];
+		most = rows > most ? rows : most;
+		f1 += f1_of(tally, k) / (double)tally->labels;
+	}
+	out->classifies = 1;
+	out->choice_accuracy = right / all;
+	out->majority = most / all;
+	out->f1 = tally->labels == 2 ? f1_of(tally, 1) : f1;
+	out->matthews = correlation(tally, all, right);
+}
+
 int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, const struct rh_choices *choices,
                 struct rh_progress *progress, struct rh_evaluation *out)
 {
 	struct rh_micro_shape shape;
 	struct wave wave;
-	struct tally tally = {0};
+	struct tally tally = {.labels = rh_task_classifies(dataset->objective.task) ? dataset->objective.labels : 0};
 	double began = rh_clock_seconds();
 	int rc = rh_evaluate_shape(dataset, session->config, choices, &shape);
 	if (!rc)
@@ -213,14 +283,18 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		                 session->config->per_device_eval_batch_size, &wave);
 	if (rc)
 		return rc;
+	if (tally.labels && !(tally.pair = rh_alloc((size_t)(tally.labels * tally.labels), sizeof *tally.pair)))
+		rc = -ENOMEM;
 	for (int64_t row = 0; !rc && row < dataset->rows;) {
 		rc = run_wave(session, dataset, choices, &wave, &row, &tally);
 		double now = rh_clock_seconds();
 		rh_progress_rows(progress, row, dataset->rows, (now - began) / (double)row * (double)(dataset->rows - row), now);
 	}
 	wave_free(&wave);
-	if (rc)
+	if (rc) {
+		rh_free(tally.pair);
 		return rc;
+	}
 	*out = (struct rh_evaluation){.loss = tally.loss / (double)tally.trained,
 	                              .token_accuracy = (double)tally.hits / (double)tally.trained,
 	                              .choice_accuracy = -1,
@@ -236,5 +310,8 @@ int rh_evaluate(struct rh_session *session, const struct rh_dataset *dataset, co
 		out->choice_accuracy = (double)tally.right / (double)tally.documents;
 		out->majority = (double)most / (double)tally.documents;
 	}
+	if (tally.pair)
+		judge_pairs(&tally, out);
+	rh_free(tally.pair);
 	return 0;
 }

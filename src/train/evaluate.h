@@ -22,13 +22,16 @@ struct rh_evaluation {
 	double loss;                      /* mean over trained tokens */
 	double token_accuracy;            /* share of trained tokens that are the likeliest */
 	double choice_accuracy, majority; /* shares of documents; -1 where the rows are no choice. majority: of the commonest answer */
+	double f1, matthews;              /* of a classification: F1 of label 1, of more than two labels their mean; and the correlation */
+	int classifies;
 	int64_t rows, tokens, trained;
 	double seconds;
 };
 
 /* validation_file, never packed: order and number of the rows are the file's; else what training with eval_split holds out of
  * train_file. */
-int rh_evaluate_load(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_dataset *out) RH_MUST;
+int rh_evaluate_load(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
+                     struct rh_dataset *out) RH_MUST;
 
 /* Every row once, in file order, per_device_eval_batch_size rows a micro-batch. `choices` may be NULL; its count is the executor's
  * score_cols. `progress` shows how far it is; NULL: nobody looks. */

@@ -129,13 +129,25 @@ static int find_uncounted(const struct rh_config *config, struct rh_session *ses
 	return 0;
 }
 
+/* Rows that nobody has read, of a task other than next tokens. */
+static void shape_for_task(const struct rh_model_config *model, int64_t rows, struct rh_forecast_input *out)
+{
+	struct rh_micro_shape *const shapes[] = {out->micro, &out->work.train};
+	for (int i = 0; i < 2; i++) {
+		shapes[i]->typed = model->types ? shapes[i]->tokens : 0;
+		if (rh_task_classifies(model->task))
+			shapes[i]->head_rows = rows;
+	}
+}
+
 static int of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
 {
 	struct rh_training_data data = {0};
 	struct rh_workload work;
-	int rc = rh_dataset_load(RH_DATASET_TRAIN, config, session->tokenizer, &data.train);
+	struct rh_objective objective = rh_session_objective(session);
+	int rc = rh_dataset_load_for(RH_DATASET_TRAIN, config, &objective, session->tokenizer, &data.train);
 	if (!rc)
-		rc = rh_training_data_arrange(config, session->tokenizer, &data);
+		rc = rh_training_data_arrange(config, &objective, session->tokenizer, &data);
 	if (!rc)
 		rc = rh_training_data_workload(config, &data, session->device_count, &work);
 	if (!rc)
@@ -157,6 +169,8 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 	if (rc)
 		return rc;
 	rc = why ? rh_forecast_input_synthetic(config, 2, out) : of_files(config, session, steps, out);
+	if (!rc && why)
+		shape_for_task(session->model_config, config->per_device_train_batch_size, out);
 	out->uncounted = why;
 	out->layers = session->model->layers;
 	out->positions = session->model_config->max_position_embeddings;

@@ -49,13 +49,15 @@ static int open_files(struct rh_session *session)
 		int rc = config->verify_base ? rh_verify_base(config->model_name_or_path) : 0;
 		if (rc)
 			return rc;
-		rc = rh_source_open(config->model_name_or_path, &session->source);
+		rc = rh_source_open_for(config->model_name_or_path, config->task, config->num_labels, &session->source);
 		if (rc)
 			return rc;
 		session->model_config = rh_source_config(session->source);
 		return 0;
 	}
 	int rc = rh_model_config_load(config->config_name, &session->own);
+	if (!rc)
+		rc = rh_model_config_set_task(&session->own, config->task, config->num_labels, config->config_name);
 	if (rc)
 		return rc;
 	session->model_config = &session->own;
@@ -70,6 +72,24 @@ int rh_session_load_tokenizer(struct rh_session *session)
 		rc = rh_fail(-EINVAL, "the tokenizer has %d entries, the model's embedding only %lld; they do not belong together",
 		             rh_tokenizer_size(session->tokenizer), (long long)session->model_config->vocab_size);
 	return rc;
+}
+
+struct rh_objective rh_session_objective(const struct rh_session *session)
+{
+	const struct rh_model_config *model = session->model_config;
+	return (struct rh_objective){.task = model->task,
+	                             .labels = model->num_labels,
+	                             .label_ids = json_object_get(model->source, "label2id"),
+	                             .is_typed = model->types > 0,
+	                             .hidden_share = session->config->mlm_probability,
+	                             .seed = session->config->data_seed};
+}
+
+int rh_session_check_speaks(const struct rh_session *session)
+{
+	if (session->model_config->task == RH_TASK_CAUSAL_LM)
+		return 0;
+	return rh_fail(-EINVAL, "%s does not continue texts; eval judges it", rh_model_architecture(session->model_config));
 }
 
 int rh_session_check_length(const struct rh_session *session)
@@ -113,6 +133,23 @@ static int join_boxes(struct rh_session *session)
 	return rc;
 }
 
+/* What of the task stands in an adapter. */
+static int check_task(struct rh_session *session)
+{
+	enum rh_task_kind task = session->model_config->task;
+	struct rh_peft_config *peft = &session->adapter.peft;
+	if (session->lora && peft->saves_classifier && !rh_task_classifies(task))
+		return rh_fail(-EINVAL, "%s: modules_to_save has a classifier, which %s does not", session->config->adapter_name_or_path,
+		               rh_model_architecture(session->model_config));
+	peft->saves_classifier = rh_task_classifies(task);
+	if (task != RH_TASK_CAUSAL_LM)
+		peft->task_type = task == RH_TASK_SEQUENCE_CLASSIFICATION ? "SEQ_CLS" : "";
+	if (task == RH_TASK_CAUSAL_LM || strncmp(session->config->device, "cuda", 4))
+		return 0;
+	return rh_fail(-EINVAL, "device: attention in both directions, which %s has, is not there on cuda yet; use cpu:1",
+	               rh_model_architecture(session->model_config));
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -124,6 +161,8 @@ static int open_session(int trains, struct rh_session *out)
 		rc = scale_rope(out);
 	if (!rc && out->lora)
 		rc = rh_adapter_resolve(config, out->model_config, &out->adapter);
+	if (!rc)
+		rc = check_task(out);
 	if (!rc)
 		rc = rh_model_create(out->model_config, config->dtype, out->lora ? &out->adapter.lora : NULL, &out->model);
 	if (!rc && config->fp8 && !out->machine) /* a simulated one has the rate or falls back on another */
@@ -390,8 +429,10 @@ struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)
 	                               .start_q = batch->start,
 	                               .start_k = batch->start,
 	                               .head_row = batch->head_row,
-	                               .target = batch->target};
+	                               .target = batch->target,
+	                               .type = batch->type};
 	micro.shape = (struct rh_micro_shape){
 	        .tokens = batch->tokens, .documents = batch->documents, .longest = batch->longest, .head_rows = batch->trained};
+	micro.shape.typed = batch->is_typed ? batch->tokens : 0;
 	return micro;
 }

@@ -6,6 +6,7 @@
 #include "ckpt/source.h"
 #include "config/config.h"
 #include "config/hardware.h"
+#include "data/dataset.h"
 #include "offload/store.h"
 #include "plan/run_plan.h"
 #include "run/executor.h"
@@ -57,6 +58,12 @@ int rh_session_simulate(const struct rh_config *config, const struct rh_session_
 
 /* The tokenizer that belongs to the model, into session->tokenizer. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
+
+/* What the session's rows are made into; borrows from its model's configuration. */
+struct rh_objective rh_session_objective(const struct rh_session *session);
+
+/* -EINVAL where the model does not continue texts. */
+int rh_session_check_speaks(const struct rh_session *session) RH_MUST;
 
 /* max_length against the positions that the model knows. */
 int rh_session_check_length(const struct rh_session *session) RH_MUST;

@@ -120,9 +120,12 @@ static int evaluate(struct training *run, double epoch)
 	                                .seconds = eval.seconds};
 	run->result->has_eval = 1;
 	run->result->eval = eval;
-	char accuracy[64] = "";
+	char accuracy[128] = "";
 	if (eval.choice_accuracy >= 0)
 		snprintf(accuracy, sizeof accuracy, ", accuracy %.4f (commonest answer %.4f)", eval.choice_accuracy, eval.majority);
+	size_t used = strlen(accuracy);
+	if (eval.classifies)
+		snprintf(accuracy + used, sizeof accuracy - used, ", F1 %.4f, Matthews %.4f", eval.f1, eval.matthews);
 	rh_note("step %" PRId64 ": eval_loss %.6f (weighted by token), token accuracy %.4f%s", run->state.step, eval.loss,
 	        eval.token_accuracy, accuracy);
 	rc = line_or_none(rh_metrics_eval(run->metrics, &report));
@@ -143,6 +146,7 @@ static int64_t fill_own(struct training *run, int64_t step)
 	for (int64_t m = 0; m < flight->count; m++) {
 		const int64_t *rows;
 		int64_t n = rh_sampler_rows(run->data.sampler, epoch, within, m, &rows);
+		run->batch[m].draw = (uint32_t)epoch + 1;
 		int rc = rh_batch_make(&run->data.train, rows, n, &run->batch[m]);
 		if (rc)
 			return rc;

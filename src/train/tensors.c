@@ -21,17 +21,25 @@ static int is_adapter(const struct rh_tensor *tensor)
 	return !strncmp(tensor->name, "base_model.", 11);
 }
 
-static int add_place(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place, const char *suffix)
+static int add_place(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place, const char *prefix,
+                     const char *suffix)
 {
 	struct rh_text name = {0};
 	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
 	if (!rc)
-		rc = rh_text_printf(&name, "%s%s", model->block[place.block].tensor[place.tensor].name, suffix);
+		rc = rh_text_printf(&name, "%s%s%s", prefix, model->block[place.block].tensor[place.tensor].name, suffix);
 	if (rc)
 		return rc;
 	place.name = name.bytes;
 	list->place[list->count++] = place;
 	return 0;
+}
+
+/* A classifier, which goes with the adapter: PEFT's modules_to_save. */
+static int is_saved_whole(const struct rh_model *model, int block)
+{
+	const struct rh_layer *head = &model->layer[model->layers - 1];
+	return head->kind == RH_LAYER_HEAD && head->bias_table == 1 && head->block[1] == block;
 }
 
 int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
@@ -43,9 +51,11 @@ int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model
 			int part = scope == RH_TENSORS_PUBLISHED ? RH_TENSOR_PUBLISHED : RH_TENSOR_WEIGHT;
 			if ((scope == RH_TENSORS_TRAINABLE || scope == RH_TENSORS_PUBLISHED) && !model->block[b].trainable)
 				continue;
-			if (scope == RH_TENSORS_ADAPTERS && !is_adapter(&model->block[b].tensor[t]))
+			int adapts = is_adapter(&model->block[b].tensor[t]), whole = !adapts && is_saved_whole(model, b);
+			if (scope == RH_TENSORS_ADAPTERS && !adapts && !whole)
 				continue;
-			rc = add_place(list, model, (struct rh_tensor_place){.block = b, .tensor = t, .part = part, .dtype = dtype},
+			const char *prefix = scope == RH_TENSORS_ADAPTERS && whole ? "base_model.model." : "";
+			rc = add_place(list, model, (struct rh_tensor_place){.block = b, .tensor = t, .part = part, .dtype = dtype}, prefix,
 			               suffix);
 		}
 	return rc;
@@ -65,7 +75,7 @@ int rh_tensor_list_add_state(struct rh_tensor_list *list, const struct rh_model 
 				rc = add_place(list, model,
 				               (struct rh_tensor_place){
 				                       .block = b, .tensor = t, .part = RH_TENSOR_STATE + n, .dtype = state.dtype},
-				               state.suffix);
+				               "", state.suffix);
 			}
 		}
 	return rc;
@@ -236,7 +246,7 @@ static int load_tensor(const struct rh_source *source, uint64_t seed, const stru
 	int64_t rows = PIECE / tensor->cols < 1 ? 1 : PIECE / tensor->cols, total = tensor->rows * tensor->cols;
 	for (int64_t first = 0; !rc && first < total; first += rows * tensor->cols) {
 		int64_t count = total - first < rows * tensor->cols ? total - first : rows * tensor->cols;
-		if (source && !is_adapter(tensor))
+		if (source && !is_adapter(tensor) && rh_source_has(source, tensor->name))
 			rc = rh_source_read(source, tensor->name, first, count, RH_F32, buffer);
 		else
 			rh_model_initial(model, seed, b, t, first, count, buffer);

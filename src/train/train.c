@@ -58,13 +58,14 @@ static int load_data(struct training *run)
 {
 	const struct rh_config *config = run->config;
 	struct rh_training_data *data = &run->data;
-	int rc = rh_dataset_load(RH_DATASET_TRAIN, config, run->session.tokenizer, &data->train);
+	struct rh_objective objective = rh_session_objective(&run->session);
+	int rc = rh_dataset_load_for(RH_DATASET_TRAIN, config, &objective, run->session.tokenizer, &data->train);
 	if (rc)
 		return rc;
 	rh_dataset_report(&data->train);
 	rc = choose_template(run);
 	if (!rc)
-		rc = rh_training_data_arrange(config, run->session.tokenizer, data);
+		rc = rh_training_data_arrange(config, &objective, run->session.tokenizer, data);
 	rc = rc ? rc : rh_dataset_check(&data->train, &data->held_out, config);
 	if (!rc && config->eval_strategy != RH_WHEN_NO && !data->held_out.rows)
 		rc = rh_fail(-EINVAL, "eval_strategy: there is nothing to evaluate on; give validation_file or eval_split");

@@ -4,11 +4,12 @@
 
 #include <math.h>
 
-int rh_training_data_arrange(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_training_data *data)
+int rh_training_data_arrange(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
+                             struct rh_training_data *data)
 {
 	int rc = 0;
 	if (config->validation_file.count)
-		rc = rh_evaluate_load(config, tokenizer, &data->held_out);
+		rc = rh_evaluate_load(config, objective, tokenizer, &data->held_out);
 	else if (config->eval_split > 0)
 		rc = rh_dataset_split(&data->train, config->eval_split, config->data_seed, &data->held_out);
 	if (rc)
@@ -30,11 +31,15 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	int rc = rh_dataset_limits(&data->train, config->per_device_train_batch_size, &limits);
 	if (rc)
 		return rc;
-	*out = (struct rh_workload){
-	        .train = {.tokens = limits.tokens, .documents = limits.documents, .longest = limits.longest, .head_rows = limits.trained},
-	        .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
-	        .train_steps = data->steps,                                        /* of a run that begins */
-	        .data_bytes = rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
+	*out = (struct rh_workload){.train = {.tokens = limits.tokens,
+	                                      .documents = limits.documents,
+	                                      .longest = limits.longest,
+	                                      .head_rows = limits.trained,
+	                                      .typed = data->train.objective.is_typed ? limits.tokens : 0},
+	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
+	                            .train_steps = data->steps,                                        /* of a run that begins */
+	                            .data_bytes =
+	                                    rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;
 	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);

@@ -14,7 +14,8 @@ struct rh_training_data {
 
 /* `train` has been loaded (rh_dataset_load) and all else is zero: holds rows out as configured (validation_file or eval_split) and counts
  * the steps. On an error too, rh_training_data_free frees what there is. */
-int rh_training_data_arrange(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct rh_training_data *data) RH_MUST;
+int rh_training_data_arrange(const struct rh_config *config, const struct rh_objective *objective, const struct rh_tokenizer *tokenizer,
+                             struct rh_training_data *data) RH_MUST;
 
 /* What a session of so many devices must be ready for. */
 int rh_training_data_workload(const struct rh_config *config, const struct rh_training_data *data, int devices,

@@ -146,9 +146,9 @@ static void test_source_configurations_of_gguf_and_directory_agree(void **state)
 static void test_source_reads_every_reference_model(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"llama2",     "llama3", "llama-bias", "smollm2",       "qwen2",   "qwen3",
-	                                    "mistral",    "phi3",   "gemma3",     "qwen3-moe",     "gpt-oss", "gguf-llama",
-	                                    "gguf-qwen2", "gpt2",   "gguf-gpt2",  "gemma3-vision", "mistral3"};
+	static const char *const names[] = {"llama2",    "llama3",        "llama-bias", "smollm2",  "qwen2",      "qwen3",      "mistral",
+	                                    "phi3",      "gemma3",        "qwen3-moe",  "gpt-oss",  "gguf-llama", "gguf-qwen2", "gpt2",
+	                                    "gguf-gpt2", "gemma3-vision", "mistral3",   "bert-mlm", "bert-cls"};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		char dir[128], path[128], weights[160];
 		struct rh_model_config old;
@@ -203,6 +203,26 @@ static void test_source_reads_names_without_the_models_prefix(void **state)
 	rh_free(path);
 	rh_free(config);
 	check_ok(rh_dir_remove(dir));
+}
+
+/* Files of another task lack a head, which starts at random; nothing else may be missing. */
+static void test_source_opens_files_for_another_task(void **state)
+{
+	(void)state;
+	struct rh_source *source;
+	check_ok(rh_source_open_for("tests/reference/models/bert-mlm", RH_TASK_SEQUENCE_CLASSIFICATION, 5, &source));
+	assert_int_equal(rh_source_config(source)->num_labels, 5);
+	assert_true(rh_source_has(source, "bert.embeddings.LayerNorm.bias"));
+	assert_false(rh_source_has(source, "classifier.weight"));
+	assert_false(rh_source_has(source, "bert.pooler.dense.weight"));
+	assert_null(source_entries_find(&source->entries, "cls.predictions.bias"));
+	rh_source_close(source);
+	check_refused(rh_source_open_for("tests/reference/models/bert-mlm", RH_TASK_CAUSAL_LM, 0, &source),
+	              "task: causal_lm is nothing that models of type bert do here (masked_lm, sequence_classification)");
+	check_refused(rh_source_open_for("tests/reference/models/llama2", RH_TASK_MASKED_LM, 0, &source),
+	              "task: masked_lm is nothing that models of type llama do here (causal_lm)");
+	check_refused(rh_source_open_for("tests/reference/models/bert-cls", RH_TASK_SEQUENCE_CLASSIFICATION, 4, &source),
+	              "tensor 'classifier.bias' has shape (3), but the model's configuration makes it (4)");
 }
 
 /* A copy of a reference model's directory to spoil. */
@@ -622,6 +642,7 @@ int main(void)
 	        cmocka_unit_test(test_source_configurations_of_gguf_and_directory_agree),
 	        cmocka_unit_test(test_source_reads_every_reference_model),
 	        cmocka_unit_test(test_source_reads_names_without_the_models_prefix),
+	        cmocka_unit_test(test_source_opens_files_for_another_task),
 	        cmocka_unit_test(test_source_reads_experts_in_mxfp4),
 	        cmocka_unit_test(test_source_refuses_directories_that_contradict_themselves),
 	        cmocka_unit_test(test_source_refuses_what_is_not_there),

@@ -75,6 +75,12 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 	return rh_tokenizer_encode_first(tokenizer, text, bytes, mode, 0, out, &is_cut);
 }
 
+int32_t rh_tokenizer_size(const struct rh_tokenizer *tokenizer)
+{
+	(void)tokenizer;
+	return FAKE_END;
+}
+
 int32_t rh_tokenizer_id(const struct rh_tokenizer *tokenizer, const char *token)
 {
 	const char *name;

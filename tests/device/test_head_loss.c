@@ -34,7 +34,8 @@ static struct rh_view fill(char **at, enum rh_dtype dtype, int64_t rows, int64_t
 static void setup(struct problem *p, float spread)
 {
 	int64_t n = p->rows, width = p->hidden, v = p->vocabulary;
-	p->memory = aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 3 * n) + 64 * 8) / 64 * 64 + 64);
+	p->memory =
+	        aligned_alloc(64, (size_t)(4 * (2 * n * width + 2 * v * width + p->chunk * v + 3 * n + 2 * v) + 64 * 10) / 64 * 64 + 64);
 	char *at = p->memory;
 	p->op = (struct rh_op){.kind = RH_OP_HEAD_LOSS, .head_loss = {.scale = 0.125f}};
 	struct rh_view *operand = p->op.operand;
@@ -46,9 +47,12 @@ static void setup(struct problem *p, float spread)
 	operand[RH_HEAD_LOSS_LOGITS] = fill(&at, RH_F32, p->chunk, v, NAN);
 	operand[RH_HEAD_LOSS_LOSS] = fill(&at, RH_F32, n, 1, NAN);
 	operand[RH_HEAD_LOSS_HIT] = fill(&at, RH_I32, n, 1, NAN);
+	if (p->rows != 40) /* one shape goes without */
+		operand[RH_HEAD_LOSS_BIAS] = fill(&at, p->act, 1, v, spread);
 	if (p->gradient) {
 		operand[RH_HEAD_LOSS_DH] = fill(&at, p->act, n, width, 1);
 		operand[RH_HEAD_LOSS_DW] = fill(&at, RH_F32, v, width, 0.01f);
+		operand[RH_HEAD_LOSS_DBIAS] = fill(&at, RH_F32, 1, v, 0);
 	}
 }
 
@@ -83,12 +87,13 @@ static void compare(const struct problem *p, const float *dw_before)
 	const struct rh_view *operand = p->op.operand;
 	double tolerance = p->act == RH_F32 ? 3e-6 : 4e-3;
 	double *logit = malloc((size_t)p->vocabulary * 8), *dw = calloc((size_t)(p->vocabulary * p->hidden), 8);
+	double *dbias = calloc((size_t)p->vocabulary, 8);
 	struct distance dh_off = {0}, dw_off = {0};
 	for (int64_t i = 0; i < p->rows; i++) {
 		int32_t target = ((int32_t *)operand[RH_HEAD_LOSS_TARGET].data)[i], best = 0;
 		double sum = 0;
 		for (int64_t v = 0; v < p->vocabulary; v++) {
-			logit[v] = 0;
+			logit[v] = operand[RH_HEAD_LOSS_BIAS].data ? at(operand[RH_HEAD_LOSS_BIAS], 0, v) : 0;
 			for (int64_t j = 0; j < p->hidden; j++)
 				logit[v] += at(operand[RH_HEAD_LOSS_H], i, j) * at(operand[RH_HEAD_LOSS_W], v, j);
 			best = logit[v] > logit[best] ? (int32_t)v : best;
@@ -104,8 +109,10 @@ static void compare(const struct problem *p, const float *dw_before)
 		assert_int_equal(((int32_t *)operand[RH_HEAD_LOSS_HIT].data)[i], best == target);
 		if (!p->gradient)
 			continue;
-		for (int64_t v = 0; v < p->vocabulary; v++)
+		for (int64_t v = 0; v < p->vocabulary; v++) {
 			logit[v] = (exp(logit[v] - largest) / sum - (v == target)) * (double)p->op.head_loss.scale;
+			dbias[v] += logit[v];
+		}
 		for (int64_t j = 0; j < p->hidden; j++) {
 			double dh = 0;
 			for (int64_t v = 0; v < p->vocabulary; v++) {
@@ -117,6 +124,8 @@ static void compare(const struct problem *p, const float *dw_before)
 	}
 	for (int64_t i = 0; p->gradient && i < p->vocabulary * p->hidden; i++)
 		collect(&dw_off, at(operand[RH_HEAD_LOSS_DW], 0, i) - (double)dw_before[i], dw[i]);
+	for (int64_t v = 0; p->gradient && v < p->vocabulary; v++)
+		collect(&dw_off, at(operand[RH_HEAD_LOSS_DBIAS], 0, v), dbias[v]);
 	if (!(sqrt(dh_off.off) <= tolerance * sqrt(dh_off.size)) || !(sqrt(dw_off.off) <= tolerance * sqrt(dw_off.size) + 1e-7)) {
 		print_error("%s, %ld rows, vocabulary %ld: dh off by %g of %g, dw by %g of %g\n", rh_dtype_name(p->act), (long)p->rows,
 		            (long)p->vocabulary, sqrt(dh_off.off), sqrt(dh_off.size), sqrt(dw_off.off), sqrt(dw_off.size));
@@ -124,6 +133,7 @@ static void compare(const struct problem *p, const float *dw_before)
 	}
 	free(logit);
 	free(dw);
+	free(dbias);
 }
 
 static void check_problem(struct problem p, float spread, enum rh_cpu_isa isa)

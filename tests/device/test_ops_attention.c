@@ -6,6 +6,8 @@ struct shape {
 	int lq[8], lk[8];
 };
 
+static enum rh_attention_direction direction; /* of the cases made */
+
 /* Sinks from -1 to 3: from little to most of what a query sees. */
 static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype)
 {
@@ -27,6 +29,7 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 	c->op.attention.kv_heads = s->kv_heads;
 	c->op.attention.documents = s->documents;
 	c->op.attention.window = s->window;
+	c->op.attention.direction = direction;
 	c->op.attention.scale = 2.0f / sqrtf((float)s->dim); /* sharper than usual: neighbours differ more */
 	case_operand(c, RH_ATTENTION_START_Q, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
 	case_operand(c, RH_ATTENTION_START_K, RH_I32, s->documents + 1, 1, 0, FILL_NONE);
@@ -115,11 +118,13 @@ static void test_attention_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-		for (int bf16 = 0; bf16 < 2; bf16++) {
-			struct op_case c = forward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
+		for (int k = 0; k < 4; k++) {
+			direction = k / 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+			struct op_case c = forward_case(&shapes[i], k % 2 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
 			case_check(&c);
 		}
 	}
+	direction = RH_ATTENTION_CAUSAL;
 }
 
 static void test_attention_backward_equals_the_oracle(void **state)
@@ -127,11 +132,13 @@ static void test_attention_backward_equals_the_oracle(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-		for (int bf16 = 0; bf16 < 2; bf16++) {
-			struct op_case c = backward_case(&shapes[i], bf16 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
+		for (int k = 0; k < 4; k++) {
+			direction = k / 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+			struct op_case c = backward_case(&shapes[i], k % 2 ? RH_BF16 : RH_F32, i % 3 ? 0 : 5, i % 3 != 1, &seed);
 			case_check(&c);
 		}
 	}
+	direction = RH_ATTENTION_CAUSAL;
 }
 
 /* q, k and v as columns of one wide buffer, as a fused projection leaves them. */

@@ -109,7 +109,9 @@ static struct op_case right(enum rh_op_kind kind, enum rh_dtype act)
 	                             {RH_F32, 6, 1},
 	                             {RH_I32, 6, 1},
 	                             {act, 6, 8},
-	                             {RH_F32, 9, 8}},
+	                             {RH_F32, 9, 8},
+	                             {act, 1, 9},
+	                             {RH_F32, 1, 9}},
 	        [RH_OP_ROUTER] = {{act, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 6, 3}},
 	        [RH_OP_ROUTER_BACKWARD] =
 	                {{act, 6, 5}, {RH_I32, 6, 3}, {RH_F32, 6, 3}, {RH_I32, 6, 3}, {RH_F32, 18, 1}, {RH_F32, 6, 5}, {act, 6, 5}},
@@ -299,6 +301,14 @@ static void test_fault_is_found_in_parameters(void **state)
 	op = c.op, op.activation.act = RH_ACT_GPT_OSS;
 	assert_non_null(rh_op_fault(&op));
 	case_free(&c);
+	c = right(RH_OP_GLU, RH_F32);
+	op = c.op, op.activation.act = RH_ACT_TANH;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
+	c = right(RH_OP_ATTENTION, RH_F32);
+	op = c.op, op.attention.direction = (enum rh_attention_direction)2;
+	assert_non_null(rh_op_fault(&op));
+	case_free(&c);
 	c = right(RH_OP_DEQUANTISE, RH_F32);
 	op = c.op, op.dequantise.run = 60;
 	assert_non_null(rh_op_fault(&op));
@@ -369,9 +379,9 @@ static void test_cost_of_hand_computed_cases(void **state)
 	/* 6 rows of the table, not 9. */
 	assert_true(cost_of(RH_OP_EMBEDDING, RH_F32).bytes == 4 * (6 + 48 + 48));
 	assert_true(cost_of(RH_OP_EMBEDDING_BACKWARD, RH_F32).bytes == 4 * (6 + 48 + 2 * 48));
-	/* Three products of 6 x 9 x 8; logits are workspace; dw is read and written. */
+	/* Three products of 6 x 9 x 8; logits are workspace; dw and dbias are read and written. */
 	struct rh_op_cost head = cost_of(RH_OP_HEAD_LOSS, RH_F32);
-	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 && head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72));
+	assert_true(head.product_flops == 3 * 2 * 6 * 9 * 8 && head.bytes == 4 * (48 + 72 + 6 + 6 + 6 + 48 + 2 * 72 + 9 + 2 * 9));
 	/* 6 queries that see 4 / 2 of their own keys and (7 - 6) / 2 cached ones; 4 heads of 4; scores and outputs. */
 	struct rh_op_cost attention = cost_of(RH_OP_ATTENTION, RH_F32);
 	assert_true(attention.product_flops == 2 * 2 * 6 * 2.5 * 16);

@@ -37,7 +37,7 @@ static void test_glu_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	for (enum rh_activation act = 0; act < RH_ACTS; act++) {
+	for (enum rh_activation act = 0; act < RH_ACT_TANH; act++) {
 		struct op_case f = {.seed = &seed, .op = {.kind = RH_OP_GLU, .activation = {act}}},
 		               b = {.seed = &seed, .op = {.kind = RH_OP_GLU_BACKWARD, .activation = {act}}};
 		struct rh_view gu = case_operand(&f, RH_GLU_GU, RH_F32, 4, 22, 0, FILL_RANDOM);
@@ -66,7 +66,9 @@ static void test_activation_backward_is_the_derivative(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	double cotangent[MOST];
-	for (enum rh_activation act = 0; act < RH_ACT_GPT_OSS; act++) {
+	for (enum rh_activation act = 0; act < RH_ACTS; act++) {
+		if (act == RH_ACT_GPT_OSS)
+			continue;
 		struct op_case f = {.seed = &seed, .op = {.kind = RH_OP_ACTIVATION, .activation = {act}}},
 		               b = {.seed = &seed, .op = {.kind = RH_OP_ACTIVATION_BACKWARD, .activation = {act}}};
 		struct rh_view x = case_operand(&f, RH_ACTIVATION_X, RH_F32, 4, 22, 0, FILL_RANDOM);

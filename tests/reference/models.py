@@ -66,16 +66,49 @@ def inputs(name, vocabulary):
     return docs, step, training
 
 
+def bert_document(rng, vocabulary, length, labels):
+    """Tokens with types 0 and then 1. Of masked tokens some targets, half of them other tokens than stand there; of classes one at the
+    first token, which the second token mostly tells."""
+    ids, mask = document(rng, vocabulary, length, masked=0.7)
+    second = int(rng.integers(1, length + 1))
+    types = [int(i >= second) for i in range(length)]
+    if labels:
+        label = ids[-1] % labels if rng.random() < 0.9 else int(rng.integers(labels))
+        return ids, [1] + [0] * (length - 1), [label] + [0] * (length - 1), types
+    target = [int(t) for t in ids]
+    ids = [int(rng.integers(vocabulary)) if m and rng.random() < 0.5 else t for t, m in zip(ids, mask)]
+    return ids, mask, target, types
+
+
+def bert_inputs(name, vocabulary, labels):
+    rng = generator(name, "documents")
+    docs = [[bert_document(rng, vocabulary, n, labels) for n in (11, 1, 40)]]
+    step = [[bert_document(rng, vocabulary, n, labels) for n in lengths] for lengths in ((5, 1, 9), (14,), (7, 3))]
+    if not labels:
+        d = step[2][0]
+        step[2][0] = (d[0], [0] * 7, d[2], d[3])
+    rng = generator(name, "training")
+    training = [[bert_document(rng, vocabulary, int(rng.integers(2, 15)), labels) for _ in range(rng.integers(1, 4))]
+                for _ in range(run.STEPS * run.ACCUMULATION)]
+    return docs, step, training
+
+
+def inputs_of(name, model):
+    if model.config.model_type == "bert":
+        return bert_inputs(name, model.config.vocab_size, model.config.num_labels if name.endswith("cls") else 0)
+    return inputs(name, model.config.get_text_config().vocab_size)
+
+
 def pack(prefix, micro_batches, out):
     """Documents end to end; `start` has one entry more than there are documents, `micro` one more than there are micro-batches."""
     documents = [d for m in micro_batches for d in m]
     ends, sizes = [0], [0]
-    for ids, _ in documents:
-        ends.append(ends[-1] + len(ids))
+    for d in documents:
+        ends.append(ends[-1] + len(d[0]))
     for m in micro_batches:
         sizes.append(sizes[-1] + len(m))
-    out[f"{prefix}.ids"] = torch.tensor([i for ids, _ in documents for i in ids], dtype=torch.int32)
-    out[f"{prefix}.mask"] = torch.tensor([m for _, mask in documents for m in mask], dtype=torch.int32)
+    for part, key in enumerate(("ids", "mask", "target", "type")[:len(documents[0])]):
+        out[f"{prefix}.{key}"] = torch.tensor([i for d in documents for i in d[part]], dtype=torch.int32)
     out[f"{prefix}.start"] = torch.tensor(ends, dtype=torch.int32)
     out[f"{prefix}.micro"] = torch.tensor(sizes, dtype=torch.int32)
 
@@ -84,8 +117,8 @@ def record(prefix, model, micro_batches, out, logits=False, every_gradient=True)
     """Loss, trained tokens and gradient norm of one step; also the logits of every position, each gradient tensor."""
     if logits:
         with torch.no_grad():
-            out[f"{prefix}.logits"] = torch.cat([run.document_logits(model, ids, run.longest_of(model, m)) for m in micro_batches
-                                                 for ids, _ in m])
+            out[f"{prefix}.logits"] = torch.cat([run.target_logits(model, d) if len(d) == 4 else
+                                                 run.document_logits(model, d[0], run.longest_of(model, m)) for m in micro_batches for d in m])
     loss, gradients = run.step_gradients(model, micro_batches)
     out[f"{prefix}.loss"] = torch.tensor([loss], dtype=torch.float64)
     out[f"{prefix}.trained"] = torch.tensor([run.trained_tokens(micro_batches)], dtype=torch.int32)
@@ -119,7 +152,7 @@ def curve(prefix, directory, adapter, steps, out, bf16=False):
 def make_reference(name, directory):
     out = {}
     model = load(directory)
-    docs, step, training = inputs(name, model.config.get_text_config().vocab_size)
+    docs, step, training = inputs_of(name, model)
     pack("docs", docs, out)
     record("docs", model, docs, out, logits=True, every_gradient=name in MODELS)
     for adapter in adapters_of(name):
@@ -133,6 +166,9 @@ def make_reference(name, directory):
             curve(prefix, directory, adapter, steps, out)
             if name in BF16_MODELS:
                 curve(prefix + "_bf16", directory, adapter, steps, out, bf16=True)
+    if model.config.model_type == "bert":
+        save_file(out, directory / "reference.safetensors")
+        return
     for first in range(6):  # the first prompt whose text hangs on no difference that rounding could turn round
         prompt = docs[0][0][0][first:first + 5]
         ids, gap = run.greedy(model.eval(), prompt, 64)

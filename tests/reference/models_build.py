@@ -12,7 +12,9 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
+                          BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config,
+                          Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -143,6 +145,20 @@ def config_mistral3():
                           vision_config=dict(head_dim=4, **VISION), tie_word_embeddings=False)
 
 
+def bert(vocabulary, **more):
+    return BertConfig(vocab_size=vocabulary, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=64, pad_token_id=None,
+                      type_vocab_size=2, **more)
+
+
+def config_bert_mlm():
+    # heads of 11 elements
+    return bert(93, hidden_size=33, intermediate_size=52, num_hidden_layers=3, num_attention_heads=3)
+
+
+def config_bert_cls():
+    return bert(83, hidden_size=36, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, num_labels=3)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -159,6 +175,8 @@ MODELS = {
     "gpt2": (config_gpt2, torch.float32, "50KB"),
     "gemma3-vision": (config_gemma3_vision, torch.float32, "1GB"),
     "mistral3": (config_mistral3, torch.float32, "40KB"),
+    "bert-mlm": (config_bert_mlm, torch.float32, "1GB"),
+    "bert-cls": (config_bert_cls, torch.float32, "1GB"),
 }
 GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
@@ -176,7 +194,15 @@ TEXT_ONLY = dict(adapter=dict(r=4, lora_alpha=8, target_modules=r"model\.languag
 TEXT_ONLY["adapter-rs"] = dict(ADAPTERS["adapter-rs"], target_modules=r"model\.language_model\..*\.(?:q_proj|v_proj)")
 
 # In place of q_proj and v_proj, where a family has other modules.
+BERT_ADAPTERS = {
+    "adapter": dict(r=4, lora_alpha=8, target_modules=["query", "key", "value", "intermediate.dense", "output.dense"]),
+    "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["query", "value"], use_rslora=True,
+                       rank_pattern={"query": 2, "layer.1.attention.self.value": 6},
+                       alpha_pattern={"layer.0.attention.self.query": 6, "value": 12}),
+}
 ADAPTERS_OF = {
+    "bert-mlm": BERT_ADAPTERS,
+    "bert-cls": BERT_ADAPTERS,
     "gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
              "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], use_rslora=True, fan_in_fan_out=True,
                                 rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},
@@ -210,13 +236,18 @@ def generator(*words):
 
 
 def is_norm(name):
-    return "norm" in name or ".ln_" in name
+    return "norm" in name.lower() or ".ln_" in name
 
 
 def is_conv1d(model, name):
     """GPT-2 keeps its matrices as (in, out)."""
     return model.config.model_type == "gpt2" and ".h." in name and name.endswith("weight") and not is_norm(name)
-def auto_class(config):
+AUTO = {"bert-mlm": AutoModelForMaskedLM, "bert-cls": AutoModelForSequenceClassification}  # others: by their configuration
+
+
+def auto_class(name, config):
+    if name in AUTO:
+        return AUTO[name]
     return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
 
@@ -234,7 +265,7 @@ def random_weights(model, rng):
             value = rng.standard_normal(shape)
         elif name.endswith("bias"):
             value = 0.3 * rng.standard_normal(shape)
-        elif any(table in name for table in ("embed_tokens", "wte", "wpe")):
+        elif any(table in name for table in ("embed_tokens", "wte", "wpe", "_embeddings")):
             value = (0.25 if model.config.tie_word_embeddings else 1.0) * rng.standard_normal(shape)
         else:
             width = shape[0] if is_conv1d(model, name) else shape[-1]
@@ -283,7 +314,7 @@ def write_config(directory):
 def write_model(name, directory):
     make_config, dtype, shard = MODELS[name]
     config = make_config()
-    model = auto_class(config).from_config(config)
+    model = auto_class(name, config).from_config(config)
     random_weights(model, generator(name, "weights"))
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
     write_config(directory)
@@ -292,17 +323,20 @@ def write_model(name, directory):
 def load_model(directory, dtype=torch.float32):
     # eager in fp32 is the plainest arithmetic; in bf16 sdpa keeps scores and probabilities in fp32, as a fused kernel does
     attention = "eager" if dtype == torch.float32 else "sdpa"
-    model = auto_class(AutoConfig.from_pretrained(directory)).from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
+    model = auto_class(directory.name, AutoConfig.from_pretrained(directory)).from_pretrained(directory, dtype=dtype, attn_implementation=attention, experts_implementation="eager")
     for key, parameter in model.named_parameters():
         parameter.requires_grad_(is_text(key))
     assert all(b.dtype == torch.float32 for n, b in model.named_buffers() if n.endswith("inv_freq"))
     return model.train()
 
 
+TASK_TYPES = {"bert-mlm": None, "bert-cls": "SEQ_CLS"}
+
+
 def write_adapters(name, directory):
     """Makes each adapter with PEFT on a fresh copy of the model in `directory`, fills it and saves it below that directory."""
     for adapter in adapters_of(name):
-        model = get_peft_model(load_model(directory), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **adapter_settings(name, adapter)))
+        model = get_peft_model(load_model(directory), LoraConfig(task_type=TASK_TYPES.get(name, "CAUSAL_LM"), lora_dropout=0.0, **adapter_settings(name, adapter)))
         rng = generator(name, adapter)
         for key, parameter in model.named_parameters():
             if "lora_" in key:
@@ -315,7 +349,7 @@ def write_adapters(name, directory):
         (target / "README.md").unlink(missing_ok=True)
         path = target / "adapter_config.json"
         config = json.loads(path.read_text())
-        for key in ("target_modules", "target_parameters"):
+        for key in ("target_modules", "target_parameters", "modules_to_save"):
             if isinstance(config[key], list):
                 config[key] = sorted(config[key])  # a set in PEFT: its order changes from run to run
         config["peft_version"] = "0.21.0"

@@ -1,6 +1,7 @@
 """Logits, losses, gradients and training curves of one model, written out by hand in torch (no Trainer): the sums and their order are said below.
 
-A document is a pair (ids, mask) of equal length; a micro-batch is a list of documents; a step is a list of micro-batches. Every document
+A document is a pair (ids, mask) of equal length, or of BERT (ids, mask, target, type): a token whose mask is 1 is trained on the target that
+stands at it, not on the token behind it; a micro-batch is a list of documents; a step is a list of micro-batches. Every document
 runs through the model by itself, positions from 0: packing without leakage must give the same.
 """
 
@@ -18,15 +19,16 @@ CURVES = {
 }
 
 
-def trained(mask):
-    """Targets of a document that count: not masked, and never its first token."""
-    counts = torch.tensor(mask, dtype=torch.bool)
-    counts[0] = False
+def trained(document):
+    """Targets of a document that count: not masked, and never its first token where they are the tokens themselves."""
+    counts = torch.tensor(document[1], dtype=torch.bool)
+    if len(document) == 2:
+        counts[0] = False
     return counts
 
 
 def trained_tokens(micro_batches):
-    return sum(int(trained(mask).sum()) for documents in micro_batches for _, mask in documents)
+    return sum(int(trained(d).sum()) for documents in micro_batches for d in documents)
 
 
 def rope_varies(model):
@@ -35,7 +37,7 @@ def rope_varies(model):
 
 
 def longest_of(model, documents):
-    return max(len(ids) for ids, _ in documents) if rope_varies(model) else 0
+    return max(len(d[0]) for d in documents) if rope_varies(model) else 0
 
 
 def document_logits(model, ids, longest=0):
@@ -44,18 +46,32 @@ def document_logits(model, ids, longest=0):
     return model(input_ids=torch.tensor([row]), use_cache=False).logits[0][:len(ids)]
 
 
-def document_loss(model, ids, mask, longest):
+def target_logits(model, document):
+    """BERT: of the tokens that are trained; of classes the document's one row."""
+    ids, _, _, types = document
+    logits = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
+    return logits[0][trained(document)] if logits.dim() == 3 else logits
+
+
+def document_loss(model, document, longest):
     """Sum, not mean, of the cross-entropy over the document's trained tokens; logits are taken to fp32 first."""
-    target = trained(mask)
+    ids = document[0]
+    target = trained(document)
     if not target.any():
         return None
+    if len(document) == 4:
+        return torch.nn.functional.cross_entropy(target_logits(model, document).float(), torch.tensor(document[2])[target], reduction="sum")
     logits = document_logits(model, ids, longest).float()
     return torch.nn.functional.cross_entropy(logits[:-1][target[1:]], torch.tensor(ids)[target], reduction="sum")
 
 
 def parameters(model):
     """Trainable parameters by the name that files use: PEFT's adapter name is not in it."""
-    return {name.replace(".default.", "."): p for name, p in model.named_parameters() if p.requires_grad}
+    def in_files(name):
+        name = name.replace(".modules_to_save.default.", ".").replace(".default.", ".")
+        return name if "lora_" in name else name.removeprefix("base_model.model.")
+
+    return {in_files(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def step_gradients(model, micro_batches):
@@ -69,7 +85,7 @@ def step_gradients(model, micro_batches):
     loss = 0.0
     for documents in micro_batches:
         single = next(model.parameters()).dtype == torch.float32
-        losses = [document_loss(model, ids, mask, longest_of(model, documents)) for ids, mask in documents]
+        losses = [document_loss(model, d, longest_of(model, documents)) for d in documents]
         losses = [x for x in losses if x is not None]
         if single and losses:
             losses = [sum(losses)]
@@ -109,7 +125,7 @@ def round_to_bf16(x):
 
 
 def decays(name):
-    return "bias" not in name and "norm" not in name and ".ln_" not in name
+    return "bias" not in name and "norm" not in name.lower() and ".ln_" not in name
 
 
 def train(model, masters, steps, settings, count):

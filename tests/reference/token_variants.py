@@ -156,6 +156,16 @@ def variants():
         variant("merges as strings", "strings", pre=byte_level(), decoder=byte_decoder),
         variant("no merges", "chars"),
     ]
+    specials = [("[CLS]", "s"), ("[SEP]", "s"), ("[MASK]", "sl"), ("[UNK]", "s")]
+    for clean in (False, True):
+        for chinese in (False, True):
+            for accents in (None, False, True):
+                for lower in (False, True):
+                    out.append(variant(f"BERT {clean} {chinese} {accents} {lower}", "words", normalizer={"type": "BertNormalizer", "clean_text": clean,
+                               "handle_chinese_chars": chinese, "strip_accents": accents, "lowercase": lower}, pre={"type": "BertPreTokenizer"},
+                               decoder={"type": "WordPiece", "prefix": "##", "cleanup": lower}, tokens=specials,
+                               post={"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}))
+    out.append(variant("WordPiece alone", "few_words", decoder={"type": "WordPiece", "prefix": "@", "cleanup": True}))
     return out
 
 
@@ -183,7 +193,18 @@ def shared_models(texts):
     some_bytes = [t for i, t in enumerate(all_bytes) if i % 16 < 13]
     letters = [chr(c) for c in range(0x20, 0x17F)] + ["é", "e\u0301", "\u0301", "\u0323", "你", "好", "i\u0307", "ß"]
     letters = list(dict.fromkeys(t for t in letters if len(t) == 1))
+    # WordPiece: letters, their continuations, and runs of letters that the byte-pair model found
+    runs = [t.replace(SPACE, "") for t in plain if len(t.replace(SPACE, "")) > 1]
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"] + letters + ["##" + t for t in letters] + [p + t for t in runs for p in ("", "##")]
+    pieces = list(dict.fromkeys(pieces))
+    words = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+             "vocab": {t: i for i, t in enumerate(pieces)}}
+    few = ["[UNK]", "a", "@b", "ab", "@c", "the", "@re", "@e", "t", "h", "@h", " ", "@ "]
+    few_words = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "@", "max_input_chars_per_word": 9,
+                 "vocab": {t: i for i, t in enumerate(few)}}
     return {
+        "words": words,
+        "few_words": few_words,
         "byte": model(tokens, merges),
         "strings": model(tokens, [a + " " + b for a, b in merges]),
         "ignore": model(tokens, merges[::2][:200] and [m for m in merges if len(m[0]) + len(m[1]) < 4], ignore_merges=True),

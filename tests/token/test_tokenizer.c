@@ -49,8 +49,9 @@ static void test_load_unsupported_part_is_named(void **state)
 	refuses(load_parts("{\"type\":\"Precompiled\"}", "null", "null", "null", "", &t), "a normalizer of type 'Precompiled'");
 	refuses(load_parts("null", "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Whitespace\"}]}", "null", "null", "", &t),
 	        "a pre_tokenizer of type 'Whitespace'");
-	refuses(load_parts("null", "null", "{\"type\":\"BertProcessing\"}", "null", "", &t), "a post_processor of type 'BertProcessing'");
-	refuses(load_parts("null", "null", "null", "{\"type\":\"WordPiece\"}", "", &t), "a decoder of type 'WordPiece'");
+	refuses(load_parts("null", "null", "{\"type\":\"RobertaProcessing\"}", "null", "", &t),
+	        "a post_processor of type 'RobertaProcessing'");
+	refuses(load_parts("null", "null", "null", "{\"type\":\"CTC\"}", "", &t), "a decoder of type 'CTC'");
 	refuses(load_parts("null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}", "null", "null", "", &t),
 	        "'Odd'");
 	refuses(load_parts("null", "{\"type\":\"Metaspace\",\"replacement\":\"__\"}", "null", "null", "", &t), "'replacement'");

@@ -24,7 +24,7 @@ struct rig {
 	struct rh_config config;
 	struct rh_session session;
 	struct rh_safetensors *reference;
-	int32_t *ints[16]; /* handed out by rig_input; freed with the rig */
+	int32_t *ints[24]; /* handed out by rig_input; freed with the rig */
 	int held;
 };
 
@@ -47,6 +47,7 @@ static inline double rig_double(const struct rig *rig, const char *name, int64_t
 /* An input list: documents with masks, in micro-batches. */
 struct rig_input {
 	const int32_t *ids, *mask, *start, *micro;
+	const int32_t *target, *type; /* of BERT: what is to be found where the mask is 1; else NULL, and it is the next token */
 	int64_t micros;
 };
 
@@ -58,7 +59,7 @@ static inline const int32_t *rig_ints(struct rig *rig, const char *prefix, const
 	if (count)
 		*count = tensor->shape[0];
 	int32_t *copy = malloc((size_t)tensor->bytes);
-	assert_true(rig->held < 16);
+	assert_true(rig->held < 24);
 	rig->ints[rig->held++] = copy;
 	check_ok(rh_safetensors_read(rig->reference, tensor, 0, copy, tensor->bytes));
 	return copy;
@@ -66,13 +67,19 @@ static inline const int32_t *rig_ints(struct rig *rig, const char *prefix, const
 
 static inline struct rig_input rig_input(struct rig *rig, const char *prefix)
 {
-	struct rig_input in;
+	struct rig_input in = {0};
+	char key[64];
 	int64_t count;
 	in.ids = rig_ints(rig, prefix, "ids", NULL);
 	in.mask = rig_ints(rig, prefix, "mask", NULL);
 	in.start = rig_ints(rig, prefix, "start", NULL);
 	in.micro = rig_ints(rig, prefix, "micro", &count);
 	in.micros = count - 1;
+	snprintf(key, sizeof key, "%s.target", prefix);
+	if (rh_safetensors_find(rig->reference, key)) {
+		in.target = rig_ints(rig, prefix, "target", NULL);
+		in.type = rig_ints(rig, prefix, "type", NULL);
+	}
 	return in;
 }
 
@@ -96,13 +103,20 @@ static inline void rig_micro_make(const struct rig_input *in, int64_t m, int eve
 		for (int32_t i = 0; i < length; i++) {
 			int32_t at = out->start[d] + i;
 			out->position[at] = i;
-			if (every_token || (i + 1 < length && in->mask[base + at + 1])) {
+			if (in->target) {
+				if (!in->mask[base + at])
+					continue;
+				out->head_row[shape.head_rows] = at;
+				out->target[shape.head_rows++] = in->target[base + at];
+			} else if (every_token || (i + 1 < length && in->mask[base + at + 1])) {
 				out->head_row[shape.head_rows] = at;
 				out->target[shape.head_rows++] = every_token ? 0 : in->ids[base + at + 1];
 			}
 		}
 	}
+	shape.typed = in->type ? shape.tokens : 0;
 	out->batch = (struct rh_micro_batch){.shape = shape,
+	                                     .type = in->type ? in->type + base : NULL,
 	                                     .ids = in->ids + base,
 	                                     .position = out->position,
 	                                     .start_q = out->start,
@@ -119,10 +133,10 @@ static inline struct rh_micro_shape rig_limits(const struct rig_input *in, int e
 	struct rh_micro_shape most = {0};
 	for (int64_t m = 0; m < in->micros; m++) {
 		rig_micro_make(in, m, every_token, &micro);
-		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows};
+		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows, &most.typed};
 		const int64_t b[] = {micro.batch.shape.tokens, micro.batch.shape.documents, micro.batch.shape.longest,
-		                     micro.batch.shape.head_rows};
-		for (int i = 0; i < 4; i++)
+		                     micro.batch.shape.head_rows, micro.batch.shape.typed};
+		for (int i = 0; i < 5; i++)
 			*a[i] = b[i] > *a[i] ? b[i] : *a[i];
 	}
 	return most;
@@ -142,6 +156,7 @@ static inline void rig_open(struct rig *rig, const char *name, const char *adapt
 	rig->config = (struct rh_config){.model_name_or_path = rig->model,
 	                                 .adapter_name_or_path = adapter ? rig->adapter : NULL,
 	                                 .use_lora = adapter != NULL,
+	                                 .task = RH_TASK_UNSET,
 	                                 .dtype = RH_F32,
 	                                 .seed = 42,
 	                                 .device = (char *)(uintptr_t) "cpu:1",

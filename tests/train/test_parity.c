@@ -2,8 +2,8 @@
  * measured between two correct fp32 implementations (models.py --spread), with room. */
 #include "rig.h"
 
-static const char *const models[] = {"llama2", "llama3", "llama-bias", "smollm2", "qwen2",         "qwen3",    "mistral",
-                                     "phi3",   "gemma3", "qwen3-moe",  "gpt-oss", "gemma3-vision", "mistral3", "gpt2"};
+static const char *const models[] = {"llama2", "llama3",    "llama-bias", "smollm2",       "qwen2",    "qwen3", "mistral",  "phi3",
+                                     "gemma3", "qwen3-moe", "gpt-oss",    "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls"};
 static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2"};
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
 

@@ -22,30 +22,46 @@ static void row_task(void *context, int64_t i)
 	 (float *)loss->data + row * loss->stride, (int32_t *)hit->data + row * hit->stride);
 }
 
-static int product(struct cpu_context *context, struct rh_view a, int trans_a, struct rh_view b, int trans_b, struct rh_view c,
-                   struct rh_view d)
+/* d = op(a) b + c + bias; trans: of a, of b. */
+struct product {
+	struct rh_view a, b, c, bias, d;
+	int trans_a, trans_b;
+};
+
+static int multiply(struct cpu_context *context, const struct product *product)
 {
-	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {trans_a, trans_b, 1}};
-	op.operand[RH_GEMM_A] = a;
-	op.operand[RH_GEMM_B] = b;
-	op.operand[RH_GEMM_C] = c;
-	op.operand[RH_GEMM_D] = d;
+	struct rh_op op = {.kind = RH_OP_GEMM, .gemm = {product->trans_a, product->trans_b, 1}};
+	op.operand[RH_GEMM_A] = product->a;
+	op.operand[RH_GEMM_B] = product->b;
+	op.operand[RH_GEMM_C] = product->c;
+	op.operand[RH_GEMM_BIAS] = product->bias;
+	op.operand[RH_GEMM_D] = product->d;
 	return cpu_gemm(context, &op);
+}
+
+/* dbias += sums over the chunk's rows. */
+static int bias_gradient(struct cpu_context *context, struct rh_view logits, struct rh_view dbias)
+{
+	struct rh_op op = {.kind = RH_OP_COLUMN_SUM};
+	op.operand[RH_COLUMN_SUM_X] = logits;
+	op.operand[RH_COLUMN_SUM_Y] = dbias;
+	return cpu_run(context, &op);
 }
 
 int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 {
-	const struct rh_view *operand = op->operand, none = {0};
+	const struct rh_view *operand = op->operand;
 	struct rh_view h = operand[RH_HEAD_LOSS_H], w = operand[RH_HEAD_LOSS_W], space = operand[RH_HEAD_LOSS_LOGITS];
 	struct rh_view dh = operand[RH_HEAD_LOSS_DH], dw = operand[RH_HEAD_LOSS_DW];
+	struct rh_view bias = operand[RH_HEAD_LOSS_BIAS], dbias = operand[RH_HEAD_LOSS_DBIAS];
 	struct chunk chunk = {.op = op, .isa = context->isa};
-	if (dh.data || dw.data)
+	if (dh.data || dw.data || dbias.data)
 		chunk.gradient = h.dtype == RH_F32 ? SOFTMAX_F32 : SOFTMAX_BF16;
 	int rc = 0;
 	for (int64_t rows; !rc && chunk.first < h.rows; chunk.first += rows) {
 		rows = h.rows - chunk.first < space.rows ? h.rows - chunk.first : space.rows;
 		struct rh_view part = rh_view_rows(h, chunk.first, rows), logits = rh_view_rows(space, 0, rows);
-		rc = product(context, part, 0, w, 1, none, logits);
+		rc = multiply(context, &(struct product){.a = part, .b = w, .bias = bias, .d = logits, .trans_b = 1});
 		if (rc)
 			break;
 		rh_pool_run(context->pool, row_task, &chunk, rows);
@@ -54,9 +70,11 @@ int cpu_head_loss(struct cpu_context *context, const struct rh_op *op)
 			logits.stride *= 2;
 		}
 		if (dh.data)
-			rc = product(context, logits, 0, w, 0, none, rh_view_rows(dh, chunk.first, rows));
+			rc = multiply(context, &(struct product){.a = logits, .b = w, .d = rh_view_rows(dh, chunk.first, rows)});
 		if (!rc && dw.data)
-			rc = product(context, logits, 1, part, 0, dw, dw);
+			rc = multiply(context, &(struct product){.a = logits, .trans_a = 1, .b = part, .c = dw, .d = dw});
+		if (!rc && dbias.data)
+			rc = bias_gradient(context, logits, dbias);
 	}
 	return rc;
 }

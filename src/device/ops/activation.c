@@ -3,9 +3,11 @@
 
 #include <math.h>
 
-static void check_act(struct check *check, enum rh_activation end)
+/* `other`: that which the op does not have. */
+static void check_act(struct check *check, enum rh_activation other)
 {
-	require(check, check->op->activation.act >= 0 && check->op->activation.act < end, "glu, activation: no such function");
+	enum rh_activation act = check->op->activation.act;
+	require(check, act >= 0 && act < RH_ACTS && act != other, "glu, activation: no such function");
 }
 
 /* f(x), and in *slope f'(x). */
@@ -15,6 +17,10 @@ static double curve(enum rh_activation act, double x, double *slope)
 		double below = erfc(-x / sqrt(2)) / 2;
 		*slope = below + x * exp(-x * x / 2) / sqrt(2 * acos(-1));
 		return x * below;
+	}
+	if (act == RH_ACT_TANH) {
+		*slope = 1 - tanh(x) * tanh(x);
+		return tanh(x);
 	}
 	double bend = x, bend_slope = 1;
 	if (act == RH_ACT_GPT_OSS) {
@@ -55,7 +61,7 @@ static struct unit unit_at(const struct rh_op *op, struct rh_view gu, int64_t t,
 
 static void check_glu(struct check *check)
 {
-	check_act(check, RH_ACTS);
+	check_act(check, RH_ACT_TANH);
 	struct rh_view gu = check->op->operand[RH_GLU_GU];
 	require(check, is_act(gu.dtype), "glu: gu is neither F32 nor BF16");
 	require(check, gu.cols % 2 == 0, "glu: gu is not 2I wide");
@@ -83,7 +89,7 @@ const struct op_def op_glu = {
 
 static void check_glu_backward(struct check *check)
 {
-	check_act(check, RH_ACTS);
+	check_act(check, RH_ACT_TANH);
 	struct rh_view gu = check->op->operand[RH_GLU_BACKWARD_GU];
 	require(check, is_act(gu.dtype), "glu_backward: gu is neither F32 nor BF16");
 	require(check, gu.cols % 2 == 0, "glu_backward: gu is not 2I wide");

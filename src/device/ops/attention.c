@@ -17,21 +17,25 @@ static void check_attention_inputs(struct check *check, const int at[5])
 	require(check, dim <= RH_OP_MAX_HEAD_DIM, "attention: D is above 256");
 	require(check, k.dtype == q.dtype && k.cols == kv_heads * dim, "attention: k is not (Tk,kv_heads*D) of q's dtype");
 	shape(check, at[2], q.dtype, k.rows, k.cols, "attention: v is not shaped and typed as k");
+	require(check, check->op->attention.direction == RH_ATTENTION_CAUSAL || check->op->attention.direction == RH_ATTENTION_BOTH,
+	        "attention: no such direction");
 	require(check, documents >= 0 && check->op->attention.window >= 0, "attention: documents or window is negative");
 	require(check, check->op->attention.longest >= 0 && check->op->attention.longest <= q.rows, "attention: longest is not in [0, Tq]");
 	shape(check, at[3], RH_I32, documents + 1, 1, "attention: start_q is not (documents+1,1) I32");
 	shape(check, at[4], RH_I32, documents + 1, 1, "attention: start_k is not (documents+1,1) I32");
 }
 
-/* Pairs of query and key, of one head: half the square of a document's queries, the keys that were there before them, at most a window. */
+/* Pairs of query and key, of one head: half the square of a document's queries (in both directions all of it), the keys that were there
+ * before them, at most a window (a window on each side). */
 static double attention_pairs(const struct rh_op *op)
 {
 	double queries = (double)op->operand[RH_ATTENTION_Q].rows, keys = (double)op->operand[RH_ATTENTION_K].rows;
-	double seen = (double)op->attention.longest / 2;
+	int sides = op->attention.direction == RH_ATTENTION_BOTH ? 2 : 1;
+	double seen = (double)op->attention.longest * sides / 2;
 	if (op->attention.documents > 0 && keys > queries)
 		seen += (keys - queries) / (double)op->attention.documents;
-	if (op->attention.window > 0 && seen > (double)op->attention.window)
-		seen = (double)op->attention.window;
+	if (op->attention.window > 0 && seen > (double)(sides * op->attention.window))
+		seen = (double)(sides * op->attention.window);
 	return queries * seen;
 }
 
@@ -66,6 +70,8 @@ static struct query query_at(const struct rh_op *op, const struct document *docu
 {
 	int64_t window = op->attention.window, dim = op->operand[RH_ATTENTION_Q].cols / op->attention.heads;
 	int64_t end = i + document->lk - document->lq + 1, first = window > 0 ? end - window : 0;
+	if (op->attention.direction == RH_ATTENTION_BOTH)
+		end = window > 0 && end - 1 + window < document->lk ? end - 1 + window : document->lk;
 	end = end < 0 ? 0 : end;
 	first = first < 0 ? 0 : first;
 	int64_t kv_head = head / (op->attention.heads / op->attention.kv_heads);

@@ -63,6 +63,8 @@ static void check_head_loss(struct check *check)
 	shape(check, RH_HEAD_LOSS_HIT, RH_I32, h.rows, 1, "head_loss: hit is not (n,1) I32");
 	shape(check, RH_HEAD_LOSS_DH, h.dtype, h.rows, h.cols, "head_loss: dh is not shaped and typed as h");
 	shape(check, RH_HEAD_LOSS_DW, RH_F32, w.rows, w.cols, "head_loss: dw is not (V,H) F32");
+	shape(check, RH_HEAD_LOSS_BIAS, h.dtype, 1, w.rows, "head_loss: bias is not (1,V) of h's dtype");
+	shape(check, RH_HEAD_LOSS_DBIAS, RH_F32, 1, w.rows, "head_loss: dbias is not (1,V) F32");
 }
 
 static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row_b)
@@ -77,9 +79,10 @@ static double dot(struct rh_view a, int64_t row_a, struct rh_view b, int64_t row
 static void head_loss_row(const struct rh_op *op, int64_t row)
 {
 	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
+	struct rh_view bias = op->operand[RH_HEAD_LOSS_BIAS];
 	int64_t target = get_index(op->operand[RH_HEAD_LOSS_TARGET], row), best = 0;
 	for (int64_t v = 0; v < w.rows; v++) {
-		put(logits, 0, v, dot(h, row, w, v));
+		put(logits, 0, v, dot(h, row, w, v) + (bias.data ? get(bias, 0, v) : 0));
 		best = get(logits, 0, v) > get(logits, 0, best) ? v : best;
 	}
 	double largest = get(logits, 0, best), sum = 0;
@@ -94,9 +97,11 @@ static void head_loss_row(const struct rh_op *op, int64_t row)
 static void oracle_head_loss(const struct rh_op *op)
 {
 	struct rh_view h = op->operand[RH_HEAD_LOSS_H], w = op->operand[RH_HEAD_LOSS_W], logits = op->operand[RH_HEAD_LOSS_LOGITS];
-	struct rh_view dh = op->operand[RH_HEAD_LOSS_DH], dw = op->operand[RH_HEAD_LOSS_DW];
+	struct rh_view dh = op->operand[RH_HEAD_LOSS_DH], dw = op->operand[RH_HEAD_LOSS_DW], dbias = op->operand[RH_HEAD_LOSS_DBIAS];
 	for (int64_t row = 0; row < h.rows; row++) {
 		head_loss_row(op, row);
+		for (int64_t v = 0; v < w.rows && dbias.data; v++)
+			put(dbias, 0, v, get(dbias, 0, v) + get(logits, 0, v));
 		for (int64_t i = 0; i < h.cols && dh.data; i++) {
 			double sum = 0;
 			for (int64_t v = 0; v < w.rows; v++)
@@ -115,7 +120,7 @@ static void cost_head_loss(const struct rh_op *op, struct rh_op_cost *cost)
 	double logits = (double)op->operand[RH_HEAD_LOSS_H].rows * (double)op->operand[RH_HEAD_LOSS_W].rows;
 	int products = 1 + (op->operand[RH_HEAD_LOSS_DH].data != NULL) + (op->operand[RH_HEAD_LOSS_DW].data != NULL);
 	cost->product_flops = 2 * logits * (double)op->operand[RH_HEAD_LOSS_H].cols * products;
-	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2));
+	cost->other_flops = logits * (SPECIAL + (products > 1 ? 4 : 2) + (op->operand[RH_HEAD_LOSS_DBIAS].data != NULL));
 }
 
 static int64_t head_loss_touched(const struct rh_op *op, int operand)
@@ -124,7 +129,10 @@ static int64_t head_loss_touched(const struct rh_op *op, int operand)
 }
 
 const struct op_def op_head_loss = {
-        .info = {"head_loss", 8, {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw")}},
+        .info = {"head_loss",
+                 10,
+                 {IN("h"), IN("w"), IN("target"), OUT("logits"), OUT("loss"), OUT("hit"), OUT_IF("dh"), ADD_TO_IF("dw"), MAYBE("bias"),
+                  ADD_TO_IF("dbias")}},
         .check = check_head_loss,
         .oracle = oracle_head_loss,
         .cost = cost_head_loss,

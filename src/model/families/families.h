@@ -13,7 +13,8 @@
 	ROW(gemma3)                                                                                                                        \
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(gpt_oss)                                                                                                                       \
-	ROW(gpt2)
+	ROW(gpt2)                                                                                                                          \
+	ROW(bert)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

@@ -22,6 +22,7 @@ typedef float panel[DEPTH][LANES] __attribute__((aligned(64)));
 struct attention_task {
 	int64_t q0, lq, k0, lk;
 	int64_t kv_head, dim, group, window;
+	int both;             /* directions */
 	int64_t first, count; /* the lanes' positions (or keys) within the document */
 	int64_t head, heads;  /* query heads in the lanes */
 };
@@ -48,6 +49,7 @@ static inline int attention_find(const struct rh_op *op, int64_t slot, int64_t p
 	task->group = op->attention.heads / op->attention.kv_heads;
 	task->dim = op->operand[RH_ATTENTION_Q].cols / op->attention.heads;
 	task->window = op->attention.window;
+	task->both = op->attention.direction == RH_ATTENTION_BOTH;
 	int64_t rows = keys ? task->lk : task->lq, begin = keys ? task->k0 : task->q0;
 	task->first = (slot - begin / positions - low) * positions;
 	task->count = rows - task->first < positions ? rows - task->first : positions;
@@ -160,19 +162,34 @@ struct attention_sight {
 	int64_t first, end, all_first, all_end;
 };
 
+/* Position i sees keys in (above, upto] of its document. */
+static inline int64_t attention_upto(const struct attention_task *task, int64_t i)
+{
+	int64_t own = i + task->lk - task->lq, last = task->lk - 1;
+	if (!task->both)
+		return own;
+	return task->window > 0 && own + task->window - 1 < last ? own + task->window - 1 : last;
+}
+
+static inline int64_t attention_above(const struct attention_task *task, int64_t i)
+{
+	return task->window > 0 ? i + task->lk - task->lq - task->window : -1;
+}
+
 static inline void attention_look(const struct attention_task *task, struct attention_sight *sight)
 {
-	int64_t shift = task->lk - task->lq, last = task->first + task->count - 1;
+	int64_t last = task->first + task->count - 1, first_above = attention_above(task, task->first),
+	        last_above = attention_above(task, last);
 	for (int64_t lane = 0; lane < LANES; lane++) {
 		int64_t i = task->first + lane / task->heads;
 		i = i < last ? i : last; /* lanes beyond the block: like the last */
-		sight->upto[lane] = (int32_t)(i + shift);
-		sight->above[lane] = task->window > 0 ? (int32_t)(i + shift - task->window) : -1;
+		sight->upto[lane] = (int32_t)attention_upto(task, i);
+		sight->above[lane] = (int32_t)attention_above(task, i);
 	}
-	sight->end = last + shift + 1;
-	sight->all_end = task->first + shift + 1;
-	sight->first = task->window > 0 && task->first + shift - task->window + 1 > 0 ? task->first + shift - task->window + 1 : 0;
-	sight->all_first = task->window > 0 && last + shift - task->window + 1 > 0 ? last + shift - task->window + 1 : 0;
+	sight->end = attention_upto(task, last) + 1;
+	sight->all_end = attention_upto(task, task->first) + 1;
+	sight->first = first_above + 1 > 0 ? first_above + 1 : 0;
+	sight->all_first = last_above + 1 > 0 ? last_above + 1 : 0;
 }
 
 #endif

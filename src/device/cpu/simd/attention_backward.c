@@ -119,15 +119,15 @@ SIMD_INLINE void key_gradient(struct by_key *s, int64_t key, int64_t count, int6
 SIMD_INLINE void query_rows(const struct rh_op *op, const struct attention_task *task, struct by_key *s, int64_t first, int64_t begin,
                             int64_t count, const int bf16)
 {
-	int64_t dim = task->dim, shift = task->lk - task->lq;
+	int64_t dim = task->dim;
 	for (int64_t r = 0; r < count; r++) {
 		int64_t i = first + (begin + r) / task->heads, row = task->q0 + i, head = task->head + (begin + r) % task->heads;
 		row_load(s->q + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_Q], row, head, dim), dim, op->attention.scale, bf16);
 		row_load(s->d_o + r * dim, head_at(op->operand[RH_ATTENTION_BACKWARD_DO], row, head, dim), dim, 1, bf16);
 		s->lse[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_LSE], row))[head];
 		s->delta[r] = ((const float *)row_at(op->operand[RH_ATTENTION_BACKWARD_DELTA], row))[head];
-		s->upto[r] = (int32_t)(i + shift);
-		s->above[r] = task->window > 0 ? (int32_t)(i + shift - task->window) : -1;
+		s->upto[r] = (int32_t)attention_upto(task, i);
+		s->above[r] = (int32_t)attention_above(task, i);
 	}
 }
 
@@ -153,7 +153,10 @@ SIMD_INLINE void dk_dv_task(const struct rh_op *op, const struct attention_task 
 {
 	struct by_key s;
 	int64_t dim = task->dim, shift = task->lk - task->lq, vectors = (task->count + VF - 1) / VF;
-	int64_t first = task->first - shift > 0 ? task->first - shift : 0, end = task->lq; /* positions that see a key of the block */
+	int64_t first = task->first - shift, end = task->lq; /* positions that see a key of the block */
+	if (task->both)
+		first = task->window > 0 ? first - task->window + 1 : 0;
+	first = first > 0 ? first : 0;
 	if (task->window > 0 && task->first + task->count - 1 - shift + task->window < end)
 		end = task->first + task->count - 1 - shift + task->window;
 	int64_t rows = end > first ? (end - first) * task->heads : 0;

@@ -1,0 +1,18 @@
+/* What BERT's normalizer and pre-tokenizer do to a text, to the code point as `tokenizers` does it (bert_table.inc). */
+#ifndef RH_TOKEN_BERT_H
+#define RH_TOKEN_BERT_H
+
+#include "token/pieces.h"
+
+/* Each appends to `out`; *leading, of struct piece, is kept up. */
+enum bert_step {
+	BERT_CLEAN,   /* control characters vanish, white space becomes blanks */
+	BERT_CHINESE, /* ideographs stand between blanks */
+	BERT_MARKS    /* combining marks vanish; after NFD */
+};
+int bert_normalize(enum bert_step step, const char *text, size_t bytes, struct rh_text *out, size_t *leading) RH_MUST;
+
+/* Cuts at white space, which vanishes, and around punctuation. */
+int bert_cut(const char *text, size_t bytes, size_t leading, struct pieces *out) RH_MUST;
+
+#endif
