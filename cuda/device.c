@@ -132,22 +132,16 @@ static int device_copy_up(struct rh_device *base, enum rh_stream stream, void *d
 {
 	struct cuda_device *device = cuda_device_of(base);
 	check_range(device, device_dst, bytes);
-	int rc = cuda_enter(device);
-	if (rc)
-		return rc;
-	cudaError_t error = cudaMemcpyAsync(device_dst, host_src, (size_t)bytes, cudaMemcpyHostToDevice, device->stream[stream]);
-	return cuda_check(device, error, "copying to the GPU");
+	int rc = rh_fault_get(&device->fault);
+	return rc ? rc : cuda_queue_copy(device, 1, stream, device_dst, host_src, bytes);
 }
 
 static int device_copy_down(struct rh_device *base, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes)
 {
 	struct cuda_device *device = cuda_device_of(base);
 	check_range(device, device_src, bytes);
-	int rc = cuda_enter(device);
-	if (rc)
-		return rc;
-	cudaError_t error = cudaMemcpyAsync(host_dst, device_src, (size_t)bytes, cudaMemcpyDeviceToHost, device->stream[stream]);
-	return cuda_check(device, error, "copying from the GPU");
+	int rc = rh_fault_get(&device->fault);
+	return rc ? rc : cuda_queue_copy(device, 0, stream, host_dst, device_src, bytes);
 }
 
 static int device_launch(struct rh_device *base, enum rh_stream stream, const struct rh_op *op)
@@ -160,22 +154,14 @@ static int device_launch(struct rh_device *base, enum rh_stream stream, const st
 	for (int i = 0; i < RH_OP_OPERANDS; i++)
 		if (op->operand[i].data)
 			check_view(device, &op->operand[i]);
-	int rc = cuda_enter(device);
-	if (rc)
-		return rc;
-	struct launch launch = device->launch;
-	launch.stream = device->stream[stream];
-	const char *name = rh_op_info(op->kind)->name;
-	rc = launch_op(&launch, op);
-	cudaError_t error = cudaPeekAtLastError(); /* perhaps an earlier launch's: it says more than what failed because of it */
-	if (error != cudaSuccess)
-		return keep(device, error, name);
-	return rc ? cuda_keep_fault(device, rh_fail_in(rc, "%s", name)) : 0;
+	int rc = rh_fault_get(&device->fault);
+	return rc ? rc : cuda_queue_launch(device, stream, op);
 }
 
 static int device_synchronize(struct rh_device *base)
 {
 	struct cuda_device *device = cuda_device_of(base);
+	rh_worker_drain(device->worker);
 	int rc = cuda_enter(device);
 	for (int i = 0; !rc && i < RH_STREAMS; i++)
 		rc = cuda_check(device, cudaStreamSynchronize(device->stream[i]), "waiting for the GPU");
@@ -189,6 +175,7 @@ static void device_close(struct rh_device *base)
 	if (!base)
 		return;
 	struct cuda_device *device = cuda_device_of(base);
+	rh_worker_close(device->worker);
 	(void)cudaSetDevice(device->gpu); /* after a fault everything below fails at once: the end of the process frees the rest */
 	for (int i = 0; i < RH_STREAMS; i++)
 		if (device->stream[i])
@@ -255,7 +242,7 @@ static int open_device(struct cuda_device *device)
 	if (rc)
 		return rc;
 	rc = blas_create(&device->launch.blas);
-	return rc ? rh_fail_in(rc, "device %s:%d", kind, device->gpu) : 0;
+	return rc ? rh_fail_in(rc, "device %s:%d", kind, device->gpu) : cuda_queue_open(device);
 }
 
 int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_device **out)
@@ -283,11 +270,13 @@ int rh_cuda_open(int index, const struct rh_cuda_options *options, struct rh_dev
 
 void *rh_cuda_stream(const struct rh_device *device, enum rh_stream stream)
 {
+	rh_worker_drain(((const struct cuda_device *)device)->worker); /* what comes next on the stream comes after what was enqueued */
 	return ((const struct cuda_device *)device)->stream[stream];
 }
 
 int64_t rh_cuda_searches(const struct rh_device *device)
 {
+	rh_worker_drain(((const struct cuda_device *)device)->worker);
 	return blas_searches(((const struct cuda_device *)device)->launch.blas);
 }
 

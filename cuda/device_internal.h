@@ -1,13 +1,18 @@
-/* Inside the CUDA device: its struct, its faults, and what its three files call of each other. device.c has memory, commands and opening;
- * device_event.c events and the GPU's clock; gpus.c which GPUs this machine has. */
+/* Inside the CUDA device: its struct, its faults, and what its files call of each other. device.c has memory, what commands are checked
+ * for, and opening; device_queue.c the worker that carries commands out; device_event.c events and the GPU's clock; gpus.c which GPUs this
+ * machine has. */
 #ifndef RH_CUDA_DEVICE_INTERNAL_H
 #define RH_CUDA_DEVICE_INTERNAL_H
 
 #include "core/fault.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
+#include "device/worker.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
 
 #ifdef RH_CUDA_EMULATED
 #define CUDA_KIND "emu"
@@ -20,6 +25,7 @@ enum { CUDA_ANCHORS = 3 };
 /* The clock of a GPU against the host's. CUDA tells the time between two events in fp32 milliseconds: exact enough only if the earlier one
  * is young. So an event, the anchor, is recorded now and then, and its time on CLOCK_MONOTONIC kept. */
 struct cuda_clock {
+	pthread_mutex_t lock; /* of all: the worker renews it while others ask for times */
 	/* Anchor number i lies at i % CUDA_ANCHORS; the latest two of `count` are valid, and the next may be on its way. */
 	cudaEvent_t anchor[CUDA_ANCHORS];
 	int64_t anchor_ns[CUDA_ANCHORS], count;
@@ -36,7 +42,22 @@ struct cuda_device {
 	cudaStream_t stream[RH_STREAMS];
 	struct launch launch;
 	struct cuda_clock clock;
-	struct rh_fault fault; /* other threads ask for events too */
+	struct rh_worker *worker; /* makes all calls that enqueue */
+	struct rh_fault fault;    /* other threads ask for events too */
+};
+
+struct cuda_event {
+	struct rh_event base;
+	struct cuda_device *device;
+	cudaEvent_t event;
+	enum rh_event_use use;
+	_Atomic int references; /* the owner's, and one for each command of it that is not over */
+	uint64_t recorded;      /* command of the device's worker that records it last; 0: none */
+	uint64_t waits;         /* by other devices that were enqueued, and those of them that were carried out */
+	_Atomic uint64_t waits_done;
+	/* the worker's */
+	int is_recorded;
+	int64_t anchor; /* number of the latest anchor at the latest record */
 };
 
 static inline struct cuda_device *cuda_device_of(struct rh_device *device)
@@ -70,8 +91,19 @@ int device_wait(struct rh_device *base, enum rh_stream stream, struct rh_event *
 int device_event_sync(struct rh_event *event);
 int device_event_query(struct rh_event *event);
 int64_t device_event_time_ns(struct rh_event *event);
+/* On the worker's thread. */
+void cuda_event_record(struct cuda_device *device, enum rh_stream stream, struct cuda_event *event);
+void cuda_event_wait(struct cuda_device *device, enum rh_stream stream, struct cuda_event *event);
+void cuda_event_release(struct cuda_event *event);
 int cuda_clock_start(struct cuda_device *device) RH_MUST;
 int cuda_clock_idle(struct cuda_device *device) RH_MUST; /* all streams are idle: renews an old anchor */
 void cuda_clock_stop(struct cuda_device *device);
+
+/* device_queue.c: the worker, which rh_worker_close ends; commands to it. They return the device's fault. */
+int cuda_queue_open(struct cuda_device *device) RH_MUST;
+int cuda_queue_copy(struct cuda_device *device, int is_up, enum rh_stream stream, void *to, const void *from, int64_t bytes) RH_MUST;
+int cuda_queue_launch(struct cuda_device *device, enum rh_stream stream, const struct rh_op *op) RH_MUST;
+int cuda_queue_record(struct cuda_device *device, enum rh_stream stream, struct cuda_event *event) RH_MUST;
+int cuda_queue_wait(struct cuda_device *device, enum rh_stream stream, struct cuda_event *event) RH_MUST;
 
 #endif

@@ -275,8 +275,8 @@ static void test_streams_wait_for_events_and_for_nothing_else(void **state)
 	assert_int_equal(runtime_held(), 0);
 }
 
-/* A stream holds so many commands; who enqueues more waits, and what a GPU beside has to do is done meanwhile. */
-static void test_a_full_stream_keeps_its_caller(void **state)
+/* A stream holds so many commands; the GPU's worker, which enqueues more, waits, and what a GPU beside has to do is done meanwhile. */
+static void test_a_full_stream_keeps_its_worker(void **state)
 {
 	(void)state;
 	enum { HOLDS = 16, FILLS = 200 };
@@ -287,6 +287,7 @@ static void test_a_full_stream_keeps_its_caller(void **state)
 	(void)runtime_queues();
 	for (int i = 0; i < FILLS; i++)
 		check_ok(on.device->ops->launch(on.device, RH_STREAM_COMPUTE, &op));
+	check_ok(on.device->ops->synchronize(on.device));
 	struct runtime_queues queues = runtime_queues();
 	assert_int_equal(queues.deepest, HOLDS);
 	assert_true(queues.full > 0 && !queues.starved); /* there is no other GPU */
@@ -367,7 +368,7 @@ int main(void)
 	        cmocka_unit_test(test_a_fault_of_one_device_is_not_blamed_on_another),
 	        cmocka_unit_test(test_a_time_is_the_same_when_read_later),
 	        cmocka_unit_test(test_streams_wait_for_events_and_for_nothing_else),
-	        cmocka_unit_test(test_a_full_stream_keeps_its_caller),
+	        cmocka_unit_test(test_a_full_stream_keeps_its_worker),
 	        cmocka_unit_test(test_a_fault_at_any_call_is_kept_and_nothing_leaks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

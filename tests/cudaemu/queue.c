@@ -59,6 +59,8 @@ static struct CUstream_st *streams;
 static uint64_t seed = 1;
 static int ring = RING, pace, calls;
 static struct runtime_queues counted;
+static int64_t epoch = 1;         /* of counting */
+static _Thread_local int64_t own; /* in which this thread was counted */
 
 void runtime_set_queues(uint64_t wanted, int commands)
 {
@@ -73,6 +75,7 @@ struct runtime_queues runtime_queues(void)
 	pthread_mutex_lock(&lock);
 	struct runtime_queues was = counted;
 	counted = (struct runtime_queues){0};
+	epoch++;
 	pthread_mutex_unlock(&lock);
 	return was;
 }
@@ -210,6 +213,8 @@ static void pass(void)
 static cudaError_t enqueue(struct CUstream_st *stream, const struct command *command)
 {
 	pthread_mutex_lock(&lock);
+	counted.threads += own != epoch;
+	own = epoch;
 	counted.full += stream->count == stream->capacity;
 	while (stream->count == stream->capacity) {
 		counted.starved += one_starves(stream->gpu);

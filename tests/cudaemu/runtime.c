@@ -16,7 +16,7 @@ struct allocation {
 
 static const struct runtime_machine usual = {GPUS_MAX, 13000, 8, 9, (int64_t)24 << 30, 0};
 
-/* One thread enqueues on the emulated GPUs at a time; others ask and wait for events. */
+/* Each GPU's worker enqueues on it; other threads ask and wait for events. */
 static pthread_mutex_t entering = PTHREAD_MUTEX_INITIALIZER; /* of calls, fail_at and ruined */
 static _Thread_local cudaError_t last;                       /* as CUDA has it */
 static _Thread_local int current_gpu;                        /* likewise */
@@ -66,12 +66,14 @@ __attribute__((constructor)) static void read_environment(void)
 
 uint64_t runtime_fail_nth(uint64_t n, const char *prefix, cudaError_t error)
 {
+	pthread_mutex_lock(&entering);
 	uint64_t calls = now.calls;
 	now.calls = 0;
 	now.fail_at = n;
 	now.error = error;
 	last = now.ruined = cudaSuccess;
 	snprintf(now.prefix, sizeof now.prefix, "%s", prefix);
+	pthread_mutex_unlock(&entering);
 	return calls;
 }
 
@@ -122,7 +124,9 @@ int runtime_current_gpu(void)
 
 void runtime_count_object(int more)
 {
+	pthread_mutex_lock(&entering);
 	now.objects += more;
+	pthread_mutex_unlock(&entering);
 }
 
 const char *cudaGetErrorString(cudaError_t error)

@@ -30,6 +30,7 @@ struct runtime_queues {
 	int64_t starved;  /* commands run while such a call waited and a GPU beside had been given nothing */
 	int64_t pageable; /* copies to host memory that is not registered: each kept its caller until it was done */
 	int deepest;      /* the most commands that a stream held */
+	int threads;      /* that enqueued something */
 };
 struct runtime_queues runtime_queues(void);
 

@@ -1,4 +1,4 @@
-/* Streams and events of the CPU device. A stream is a thread with a bounded ring of commands; the n-th command enqueued on it is done when
+/* Streams and events of the CPU device. A stream is a worker (device/worker.h); the n-th command enqueued on it is done when
  * its `done` has reached n. An event is no more than such a number on a stream, so that recording it again moves it while whoever waits for
  * the earlier record still waits for exactly that. */
 #ifndef RH_DEVICE_CPU_QUEUE_H
