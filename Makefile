@@ -145,7 +145,7 @@ install: all
 
 deps:
 	@tests/deps.sh $(PACKAGES)
-	$(if $(and $(CUDA_OBJ),$(CUDA12_MISSING)),@echo "not installed: $(CUDA12_PACKAGES) (apt), with which make gpu-bundle also packs programs for drivers 525 to 579")
+	$(if $(and $(CUDA_OBJ),$(CUDA12_MISSING)),@echo "not installed: $(CUDA12_PACKAGES) (apt): with them make gpu-bundle also packs programs for drivers 525 to 579")
 
 fmt:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
