@@ -3,8 +3,8 @@
  * halves or masters, then moments or codes. Where they come to be used: cache.c. A trainable block in memory is cut too, into larger pieces
  * without either: between two of them the updater may turn to what is more urgent. */
 #include "core/alloc.h"
-#include "core/minmax.h"
 #include "core/hooks.h"
+#include "core/minmax.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
@@ -68,12 +68,11 @@ int64_t rh_store_page_bytes(const struct rh_block *specs, int count, const struc
 	return round_up(options, largest < most ? largest : most);
 }
 
-/* A frozen block's pages. */
-static void cut_pages(int64_t elements, int block, int64_t page_elements, void (*add)(void *context, struct store_piece piece),
-                      void *context)
+/* A frozen block's pages, by bytes. */
+static void cut_pages(int64_t bytes, int block, int64_t page_bytes, void (*add)(void *context, struct store_piece piece), void *context)
 {
-	for (int64_t at = 0; at < elements; at += page_elements) {
-		int64_t end = elements - at < page_elements ? elements : at + page_elements;
+	for (int64_t at = 0; at < bytes; at += page_bytes) {
+		int64_t end = bytes - at < page_bytes ? bytes : at + page_bytes;
 		add(context, (struct store_piece){.block = block, .first = at, .end = end, .record = -1, .frame = -1});
 	}
 }
@@ -114,25 +113,19 @@ static void cut_spans(const struct rh_block *spec, int block, const struct rh_st
 		add(context, piece);
 }
 
-static void cut_block(const struct rh_block *spec, int block, int64_t page_elements, const struct rh_store_options *options,
+static void cut_block(const struct rh_block *spec, int block, int64_t page_bytes, const struct rh_store_options *options,
                       void (*add)(void *context, struct store_piece piece), void *context)
 {
 	if (spec->trainable)
 		cut_spans(spec, block, options, add, context);
-	else if (page_elements)
-		cut_pages(rh_block_bytes(spec, options->dtype) / rh_dtype_bytes(options->dtype, 1), block, page_elements, add, context);
-}
-
-static int64_t page_elements(const struct rh_block *specs, int count, const struct rh_store_options *options)
-{
-	return rh_store_page_bytes(specs, count, options) / rh_dtype_bytes(options->dtype, 1);
+	else if (page_bytes)
+		cut_pages(rh_block_bytes(spec, options->dtype), block, page_bytes, add, context);
 }
 
 struct spill_parts spill_parts(const struct rh_store_options *options, const struct store_piece *piece)
 {
-	int64_t elements = piece->end - piece->first;
-	return piece->span_count ? record_parts(options, elements)
-	                         : (struct spill_parts){{round_up(options, rh_dtype_bytes(options->dtype, elements))}};
+	int64_t length = piece->end - piece->first;
+	return piece->span_count ? record_parts(options, length) : (struct spill_parts){{round_up(options, length)}};
 }
 
 struct measuring {
@@ -192,7 +185,7 @@ static int are_alike(const struct rh_block *one, const struct rh_block *other)
 struct spill_sizes spill_measure(const struct rh_block *specs, int count, const struct rh_store_options *options)
 {
 	enum { KEPT = 2 };
-	int64_t page = page_elements(specs, count, options);
+	int64_t page = rh_store_page_bytes(specs, count, options);
 	struct measuring all = {.options = options}, kept[KEPT];
 	for (int b = 0; b < count; b++) {
 		struct measuring *measuring = &kept[b % KEPT];
@@ -261,7 +254,7 @@ int spill_create(struct rh_store *store)
 	store->piece = rh_alloc((size_t)sizes.pieces, sizeof *store->piece);
 	if (!store->piece)
 		return -ENOMEM;
-	int64_t page = page_elements(store->spec, store->count, &store->options);
+	int64_t page = rh_store_page_bytes(store->spec, store->count, &store->options);
 	for (int b = 0; b < store->count; b++)
 		cut_block(&store->spec[b], b, page, &store->options, add_piece, store);
 	int rc = sizes.cache_bytes ? cache_create(store, &sizes) : 0;

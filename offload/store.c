@@ -402,7 +402,7 @@ static int64_t locate(const struct rh_store *store, int block, int tensor, int64
 	return spec->tensor[tensor].offset + first;
 }
 
-/* What elements [start, start+count) and a piece have in common. */
+/* What [start, start+count), elements or bytes, and a piece have in common. */
 static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t count, int64_t *from)
 {
 	int64_t end = start + count < piece->end ? start + count : piece->end;
@@ -410,18 +410,29 @@ static int64_t overlap(const struct store_piece *piece, int64_t start, int64_t c
 	return end > *from ? end - *from : 0;
 }
 
-/* Elements of a block, and their values in fp32, which come or go. */
+/* Elements of a tensor, and their values in fp32, which come or go. */
 struct move {
 	enum store_direction direction;
-	int64_t start, count;
+	int64_t start, count; /* elements of the block */
 	float *values;
+	enum rh_dtype dtype; /* in the upload form, in which they begin at byte `at` */
+	int64_t at;
 };
 
+static struct move make_move(enum store_direction direction, const struct rh_store *store, int block, int tensor, int64_t first,
+                             int64_t count, float *values)
+{
+	struct rh_tensor_form form = rh_block_tensor(&store->spec[block], tensor, store->dtype);
+	int64_t at = form.offset + rh_dtype_bytes(form.dtype, first);
+	RH_ASSERT(form.dtype == RH_F32 || form.dtype == RH_BF16); /* others do not come as fp32 values */
+	return (struct move){direction, locate(store, block, tensor, first, count), count, values, form.dtype, at};
+}
+
 /* What is stored rounded, or as it is. */
-static void move_weights(const struct move *move, enum rh_dtype dtype, void *stored)
+static void move_weights(const struct move *move, void *stored)
 {
 	uint16_t *half = stored;
-	if (dtype == RH_F32)
+	if (move->dtype == RH_F32)
 		store_copy(move->direction, stored, move->values, move->count * 4);
 	else if (move->direction == STORE_IN)
 		for (int64_t i = 0; i < move->count; i++)
@@ -445,6 +456,19 @@ static void move_masters(const struct move *move, const struct store_view *view,
 			move->values[i] = rh_bits_f32(rh_split_join(upper[move->start + i], view->lower[first + i]));
 }
 
+/* Of a move: what lies in this piece. Pages are cut by bytes, at borders of elements. */
+static struct move part_of(const struct move *move, const struct store_piece *piece, int is_page)
+{
+	int64_t width = is_page ? rh_dtype_bytes(move->dtype, 1) : 1, begin = is_page ? move->at : move->start, from;
+	struct move part = *move;
+	part.count = overlap(piece, begin, move->count * width, &from) / width;
+	int64_t passed = (from - begin) / width;
+	part.start += passed;
+	part.values += passed;
+	part.at += rh_dtype_bytes(move->dtype, passed);
+	return part;
+}
+
 /* Piece by piece: a frozen block's weights on NVMe, a trainable one's masters. */
 static int move_pieces(struct rh_store *store, int block, const struct move *move)
 {
@@ -452,16 +476,14 @@ static int move_pieces(struct rh_store *store, int block, const struct move *mov
 	int rc = 0;
 	for (int p = of->piece; !rc && p < of->piece + of->piece_count; p++) {
 		struct store_view view;
-		struct move part = *move;
-		part.count = overlap(&store->piece[p], move->start, move->count, &part.start);
-		part.values += part.start - move->start;
-		rc = part.count ? store_hold(store, p, STORE_WEIGHTS, &view) : 0;
-		if (rc || !part.count)
+		struct move part = part_of(move, &store->piece[p], !of->weights);
+		rc = part.count > 0 ? store_hold(store, p, STORE_WEIGHTS, &view) : 0;
+		if (rc || part.count <= 0)
 			continue;
 		if (of->weights)
 			move_masters(&part, &view, of->weights);
 		else
-			move_weights(&part, store->dtype, (char *)view.weights + rh_dtype_bytes(store->dtype, part.start - view.first));
+			move_weights(&part, (char *)view.weights + part.at - view.first);
 		store_release(store, p, STORE_WEIGHTS, move->direction == STORE_IN ? STORE_CHANGED : STORE_UNCHANGED);
 	}
 	return rc;
@@ -470,7 +492,7 @@ static int move_pieces(struct rh_store *store, int block, const struct move *mov
 int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, const float *values)
 {
 	struct store_block *to = at(store, block);
-	int64_t start = locate(store, block, tensor, first, count);
+	const struct move move = make_move(STORE_IN, store, block, tensor, first, count, (float *)(uintptr_t)values);
 	uint32_t bad = 0;
 	for (int64_t i = 0; i < count; i++)
 		bad |= (rh_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
@@ -485,18 +507,16 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 	}
 	to->version++;
 	to->published_version = to->version;
-	struct move move = {STORE_IN, start, count, (float *)(uintptr_t)values};
 	if (!to->weights)
 		return move_pieces(store, block, &move);
-	int64_t before = rh_dtype_bytes(store->dtype, start);
-	char *stored = (char *)to->weights + before;
+	char *stored = (char *)to->weights + move.at;
 	int splits = store->dtype != RH_F32 && store->spec[block].trainable;
 	for (int64_t i = 0; splits && i < count; i++)
 		((uint16_t *)(void *)stored)[i] = rh_split_upper(rh_f32_bits(values[i]));
 	if (!splits)
-		move_weights(&move, store->dtype, stored);
+		move_weights(&move, stored);
 	if (to->published)
-		memcpy((char *)to->published + before, stored, (size_t)rh_dtype_bytes(store->dtype, count));
+		memcpy((char *)to->published + move.at, stored, (size_t)rh_dtype_bytes(move.dtype, count));
 	return splits ? move_pieces(store, block, &move) : 0;
 }
 
@@ -529,9 +549,9 @@ int rh_store_published_set(struct rh_store *store, int block, int tensor, int64_
 int rh_store_get(struct rh_store *store, int block, int tensor, int64_t first, int64_t count, float *values)
 {
 	const struct store_block *from = at(store, block);
-	struct move move = {STORE_OUT, locate(store, block, tensor, first, count), count, values};
+	const struct move move = make_move(STORE_OUT, store, block, tensor, first, count, values);
 	if (!from->weights || (store->dtype != RH_F32 && store->spec[block].trainable))
 		return move_pieces(store, block, &move);
-	move_weights(&move, store->dtype, (char *)from->weights + rh_dtype_bytes(store->dtype, move.start));
+	move_weights(&move, (char *)from->weights + move.at);
 	return 0;
 }

@@ -43,7 +43,7 @@ struct store_block {
 struct store_piece {
 	int block;
 	int64_t span, span_count;
-	int64_t first, end; /* elements of the block */
+	int64_t first, end; /* elements of the block; of a page: bytes of its weights as devices read them */
 	int record;         /* of the space; -1: nothing of it is spilled */
 	int frame;          /* of the cache, -1: none */
 	int ahead;          /* read ahead, or to be: its turn comes */

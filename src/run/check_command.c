@@ -103,7 +103,7 @@ static void need_weights(struct rh_check *check)
 				continue;
 			int64_t first = command->at.weights + check->offset[b];
 			struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version_of(check, b), .base = first};
-			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_dtype_bytes(model->dtype, model->block[b].elements)),
+			check_need(check, resolve(check, RH_ROOM_WEIGHTS, b, first, rh_block_bytes(&model->block[b], model->dtype)),
 			           &weights);
 		}
 }

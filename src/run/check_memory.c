@@ -24,8 +24,10 @@ static int is_of_blocks(enum rh_room room)
 
 static int64_t block_bytes(const struct rh_model *model, enum rh_room room, int number)
 {
-	int b = room == RH_ROOM_HOST_SUM ? number / 2 : number;
-	return rh_dtype_bytes(room == RH_ROOM_HOST_SUM ? RH_F32 : model->dtype, model->block[b].elements);
+	const struct rh_block *block = &model->block[room == RH_ROOM_HOST_SUM ? number / 2 : number];
+	if (room == RH_ROOM_HOST_SUM || room == RH_ROOM_HOST_GRADIENT)
+		return rh_dtype_bytes(room == RH_ROOM_HOST_SUM ? RH_F32 : model->dtype, block->elements);
+	return rh_block_bytes(block, model->dtype);
 }
 
 void rh_check_rooms(struct rh_check_options *options, int64_t micro_batches)

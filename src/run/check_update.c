@@ -97,7 +97,7 @@ static void publish(struct rh_check *check, int b)
 	const struct rh_model *model = check->options.model;
 	const struct rh_check_call *call = &check_call_of(check, check->command->step)->call;
 	int64_t version = call->version >= 0 ? check->command->step + 1 : check->master[b];
-	struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, rh_dtype_bytes(model->dtype, model->block[b].elements)};
+	struct rh_place place = {RH_ROOM_HOST_WEIGHTS, -1, b, 0, rh_block_bytes(&model->block[b], model->dtype)};
 	struct check_content master = {.what = CHECK_MASTER, .which = b, .step = version};
 	struct check_content weights = {.what = CHECK_WEIGHTS, .which = b, .step = version};
 	check_need(check, master_range(check, b), &master);

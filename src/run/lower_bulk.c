@@ -57,7 +57,7 @@ static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_plac
 
 static int64_t block_bytes(const struct lowering *to, int b)
 {
-	return rh_dtype_bytes(to->options->model->dtype, to->options->model->block[b].elements);
+	return rh_block_bytes(&to->options->model->block[b], to->options->model->dtype);
 }
 
 static int wants_backward_alone(const struct rh_model *model, const struct rh_slot *slot)
