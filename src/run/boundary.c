@@ -126,51 +126,51 @@ static int find_facts(const struct rh_boundary_walk *walk, struct program_facts 
 	return 0;
 }
 
-static int touch(const struct rh_boundary_walk *walk, struct rh_boundary_touch touch, enum rh_boundary_act act, enum rh_boundary_kind kind,
-                 int layer)
+static int access(const struct rh_boundary_walk *walk, struct rh_boundary_access access, enum rh_boundary_verb verb,
+                  enum rh_boundary_kind kind, int layer)
 {
-	touch.act = act;
-	touch.kind = kind;
-	touch.layer = layer;
-	return walk->touch(walk->context, &touch);
+	access.verb = verb;
+	access.kind = kind;
+	access.layer = layer;
+	return walk->access(walk->context, &access);
 }
 
 static int walk_outputs(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
-                        struct rh_boundary_touch at)
+                        struct rh_boundary_access at)
 {
 	int rc = 0;
 	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++)
 		if ((at.readers = facts->readers[l]))
-			rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
+			rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
 	at.readers = 1;
 	if (!rc && slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER && slot->lo > facts->lowest)
-		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->lo);
+		rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->lo);
 	/* what goes to another box */
 	if (!rc && rh_slot_gives_output(walk->plan, slot))
-		rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_ACTIVATION, slot->hi);
+		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->hi);
 	if (!rc && rh_slot_gives_gradient(walk->plan, slot))
-		rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_GRADIENT, 0);
+		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, 0);
 	return rc;
 }
 
 /* What comes from another box is written as the first slot begins that reads it. */
 static int walk_arrivals(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot,
-                         struct rh_boundary_touch at)
+                         struct rh_boundary_access at)
 {
 	int rc = 0;
 	at.readers = facts->readers[0];
 	if (rh_slot_takes_input(walk->plan, slot))
-		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, 0);
+		rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, 0);
 	at.readers = 1;
 	if (!rc && rh_slot_takes_gradient(walk->plan, slot))
-		rc = touch(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->hi);
+		rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->hi);
 	return rc;
 }
 
 /* One slot as the executor does it: for each micro-batch inputs are read, outputs written, then inputs given back. */
 static int walk_slot(const struct rh_boundary_walk *walk, const struct program_facts *facts, const struct rh_slot *slot)
 {
-	struct rh_boundary_touch at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
+	struct rh_boundary_access at = {.step = slot->step, .slot = (size_t)(slot - walk->program->slot)};
 	int from_above = rh_slot_reads_gradient(walk->plan, slot), reads = slot->lo > 0 || walk->plan->is_fed, rc = 0;
 	if (slot->kind == RH_SLOT_WEIGHT_GRADIENT)
 		return 0;
@@ -178,14 +178,14 @@ static int walk_slot(const struct rh_boundary_walk *walk, const struct program_f
 		at.micro_batch = m + slot->step % walk->steps_held * walk->step_micro_batches;
 		rc = walk_arrivals(walk, facts, slot, at);
 		if (!rc && reads)
-			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
+			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
-			rc = touch(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
+			rc = access(walk, at, RH_BOUNDARY_READ, RH_BOUNDARY_GRADIENT, slot->hi);
 		rc = rc ? rc : walk_outputs(walk, facts, slot, at);
 		if (!rc && reads)
-			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_ACTIVATION, slot->lo);
+			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->lo);
 		if (!rc && from_above)
-			rc = touch(walk, at, RH_BOUNDARY_LEAVE, RH_BOUNDARY_GRADIENT, slot->hi);
+			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, slot->hi);
 	}
 	return rc;
 }
@@ -207,13 +207,13 @@ int rh_boundary_walk(const struct rh_boundary_walk *walk)
 	return rc;
 }
 
-static int book(void *context, const struct rh_boundary_touch *touch)
+static int book(void *context, const struct rh_boundary_access *access)
 {
 	struct rh_boundaries *books = context;
-	if (touch->act == RH_BOUNDARY_WRITE)
-		(void)rh_boundary_acquire(books, touch->kind, touch->layer, touch->micro_batch, touch->readers);
-	if (touch->act == RH_BOUNDARY_LEAVE)
-		rh_boundary_release(books, touch->kind, touch->layer, touch->micro_batch);
+	if (access->verb == RH_BOUNDARY_WRITE)
+		(void)rh_boundary_acquire(books, access->kind, access->layer, access->micro_batch, access->readers);
+	if (access->verb == RH_BOUNDARY_RELEASE)
+		rh_boundary_release(books, access->kind, access->layer, access->micro_batch);
 	return 0;
 }
 
@@ -233,7 +233,7 @@ int rh_boundaries_needed(const struct rh_plan *plan, int layers, const struct rh
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_walk walk = {
-	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .touch = book, .context = &books};
+	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
 	struct program_facts facts;
 	int rc = find_facts(&walk, &facts);
 	rc = rc ? rc : open_books(&walk, &facts, micro_batches, &books);
@@ -248,7 +248,7 @@ int rh_boundaries_needed_in_round(const struct rh_plan *plan, int layers, const 
 {
 	struct rh_boundaries books = {0};
 	struct rh_boundary_walk walk = {
-	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .touch = book, .context = &books};
+	        .plan = plan, .layers = layers, .program = program, .steps_held = 1, .access = book, .context = &books};
 	struct program_facts facts;
 	int64_t held = 0, most = 0;
 	int rc = find_facts(&walk, &facts);

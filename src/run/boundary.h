@@ -26,9 +26,9 @@ struct rh_boundaries {
 };
 
 /* What a program does with boundaries, in the executor's order: it reads a boundary, writes one, is done with one. */
-enum rh_boundary_act { RH_BOUNDARY_READ, RH_BOUNDARY_WRITE, RH_BOUNDARY_LEAVE };
-struct rh_boundary_touch {
-	enum rh_boundary_act act;
+enum rh_boundary_verb { RH_BOUNDARY_READ, RH_BOUNDARY_WRITE, RH_BOUNDARY_RELEASE };
+struct rh_boundary_access {
+	enum rh_boundary_verb verb;
 	enum rh_boundary_kind kind;
 	int layer;
 	int64_t micro_batch; /* its place: as the executor counts them */
@@ -42,7 +42,7 @@ struct rh_boundary_walk {
 	const struct rh_program *program;
 	int64_t steps_held,
 	        step_micro_batches; /* of a program of several steps: micro-batch m of step s has place s % held * micro-batches + m */
-	int (*touch)(void *context, const struct rh_boundary_touch *touch); /* nonzero ends the walk */
+	int (*access)(void *context, const struct rh_boundary_access *access); /* nonzero ends the walk */
 	void *context;
 };
 int rh_boundary_walk(const struct rh_boundary_walk *walk) RH_MUST;

@@ -169,17 +169,17 @@ static int64_t heap_bytes(const struct rh_executor_options *options)
 
 int rh_executor_bytes(const struct rh_executor_options *options, struct rh_executor_bytes *out)
 {
-	struct run_boundary_room room;
+	struct run_boundary_needs needs;
 	int64_t staging = options->registers ? rh_host_round(rh_staging_bytes(piece_limits(options).most)) : 0;
-	int rc = run_boundary_room(options, &room);
+	int rc = run_boundary_needs(options, &needs);
 	if (rc)
 		return rc;
 	*out = (struct rh_executor_bytes){.heap = heap_bytes(options),
-	                                  .host = rh_host_round(rh_bytes_times(room.bytes_each, room.count)) +
+	                                  .host = rh_host_round(rh_bytes_times(needs.bytes_each, needs.count)) +
 	                                          rh_host_round(micro_memory_bytes(options)) +
 	                                          rh_host_round(LOWER_FRAMES * options->page_bytes) + staging,
-	                                  .nvme = rh_bytes_times(room.bytes_each, room.records),
-	                                  .nvme_step = rh_bytes_times(room.bytes_each, room.step_writes)};
+	                                  .nvme = rh_bytes_times(needs.bytes_each, needs.records),
+	                                  .nvme_step = rh_bytes_times(needs.bytes_each, needs.step_writes)};
 	return 0;
 }
 
@@ -297,10 +297,10 @@ static int host_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct rh_plan *plan = options->plan;
-	int rc = run_boundary_room(options, &executor->room);
-	const struct run_boundary_room room = executor->room;
+	int rc = run_boundary_needs(options, &executor->needs);
+	const struct run_boundary_needs needs = executor->needs;
 	if (!rc)
-		rc = reserve(options, room.count * room.bytes_each, "boundary activations", &executor->boundary_memory);
+		rc = reserve(options, needs.count * needs.bytes_each, "boundary activations", &executor->boundary_memory);
 	if (!rc)
 		rc = rh_host_reserve_near(options->device, options->devices, micro_memory_bytes(options), "staging of micro-batches",
 		                          &executor->micro_memory);
@@ -329,10 +329,10 @@ static int host_create(struct rh_executor *executor)
 		executor->micro[m] = rh_arena_take(&executor->micro_memory, plan->micro_bytes);
 		executor->result[m] = rh_arena_take(&executor->micro_memory, plan->result_bytes);
 	}
-	const struct rh_boundaries_options boundaries = {.count = room.count,
+	const struct rh_boundaries_options boundaries = {.count = needs.count,
 	                                                 .layers = options->model->layers,
 	                                                 .micro_batches = executor->micro_batches,
-	                                                 .bytes_each = room.bytes_each,
+	                                                 .bytes_each = needs.bytes_each,
 	                                                 .memory = &executor->boundary_memory};
 	return rh_boundaries_create(&boundaries, &executor->boundaries);
 }
@@ -343,9 +343,9 @@ static int lanes_create(struct rh_executor *executor)
 	const struct lower_limits limits = {.micro_batches = executor->micro_batches,
 	                                    .gaps = windows_most(options),
 	                                    .pieces = pieces_most(options),
-	                                    .down = executor->room.down,
-	                                    .up = executor->room.up,
-	                                    .records = executor->room.records};
+	                                    .down = executor->needs.down,
+	                                    .up = executor->needs.up,
+	                                    .records = executor->needs.records};
 	int rc = lower_create(options, &limits, &executor->lowering);
 	executor->lowering.batch = executor->batch;
 	executor->lowering.program = &executor->program;

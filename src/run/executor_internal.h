@@ -52,8 +52,8 @@ struct run_stretch {
 	int64_t until; /* no step begins from this one on */
 };
 
-/* boundary_room.c: what boundaries take, for the worst of all programs that the run may ask for. */
-struct run_boundary_room {
+/* boundary_needs.c: what boundaries take, for the worst of all programs that the run may ask for. */
+struct run_boundary_needs {
 	int count;           /* buffers in host memory; none where everything is one stage */
 	int64_t bytes_each;  /* of a buffer, and of a record */
 	int down, up;        /* of the buffers, the two rings to and from NVMe; 0: all stay in memory */
@@ -69,7 +69,7 @@ struct rh_executor {
 	struct rh_boundaries boundaries;
 	struct rh_arena boundary_memory, micro_memory;
 	struct rh_arena frame_memory; /* of pages of weights on NVMe */
-	struct run_boundary_room room;
+	struct run_boundary_needs needs;
 	struct rh_host_pin pin[RUN_PINS]; /* by enum run_pin: by the first device, which does it for all */
 	struct rh_staging *staging;       /* for what is not registered of the store; NULL: all is, or nothing can be */
 	struct rh_arena staging_memory;
@@ -138,8 +138,8 @@ void run_rest(struct rh_executor *executor);
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch);
 void run_collect_result(struct rh_executor *executor, int64_t place);
 
-/* boundary_room.c */
-int run_boundary_room(const struct rh_executor_options *options, struct run_boundary_room *out) RH_MUST;
+/* boundary_needs.c */
+int run_boundary_needs(const struct rh_executor_options *options, struct run_boundary_needs *out) RH_MUST;
 /* Micro-batches of a forward-only round. */
 int64_t run_infer_round(const struct rh_executor_options *options);
 

@@ -7,8 +7,8 @@
 #define RH_RUN_LOWER_H
 
 #include "offload/transfer.h"
-#include "run/course.h"
 #include "run/executor.h"
+#include "run/reload.h"
 #include "run/ring.h"
 
 enum { LOWER_NEVER = -1 };    /* a position: of no command */
@@ -74,13 +74,13 @@ struct lower_drives {
 	int64_t *freed;  /* (buffers, devices + 1): the latest copies from it; the WRITE of it */
 	int64_t *reread; /* of each record: the latest READ */
 	/* of the call */
-	struct run_course course;
-	size_t at;                     /* touch of the course that comes next */
+	struct run_reloads reloads;
+	size_t at;                     /* the next of its accesses */
 	int64_t write;                 /* the latest */
 	int64_t next_read, first_held; /* reloads: to be read next; the first whose buffer may still be read */
 	struct {
 		int64_t position, bytes;
-	} * written; /* of each write of the course: its WRITE */
+	} * written; /* of each write of the call: its WRITE */
 	size_t written_capacity;
 };
 

@@ -4,7 +4,7 @@
  *   boundaries       COPY of boundary n from a device -> ring of writes, buffer n mod `down` -> WRITE, where a reload is to come.
  *                    READ of reload r -> ring of reads, buffer r mod `up` -> COPY to a device. READ r + up waits for that copy.
  *
- * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (run/course.h). A READ is placed
+ * Which boundaries are written, and which of the program's reads are reloads, is known when a call begins (run/reload.h). A READ is placed
  * as soon as its WRITE has been, and the copy out of its buffer: so drives read ahead as far as the buffers go. */
 #include "run/lower.h"
 
@@ -38,7 +38,7 @@ int lower_drives_create(struct lowering *to, const struct lower_limits *limits)
 void lower_drives_destroy(struct lowering *to)
 {
 	struct lower_drives *drives = &to->drives;
-	run_course_free(&drives->course);
+	run_reloads_free(&drives->reloads);
 	rh_free(drives->copied);
 	rh_free(drives->filled);
 	rh_free(drives->freed);
@@ -88,9 +88,9 @@ int lower_drives_begin(struct lowering *to)
 	                                      .step_micro_batches = to->options->train_micro_batches};
 	if (!drives->down)
 		return 0;
-	int rc = run_course_make(&drives->course, &walk, to->micro_batches, drives->down);
-	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->course.writes + 1, sizeof *drives->written);
-	for (size_t i = 0; !rc && i < drives->course.writes; i++)
+	int rc = run_reloads_find(&drives->reloads, &walk, to->micro_batches, drives->down);
+	rc = rc ? rc : rh_grow(&drives->written, &drives->written_capacity, drives->reloads.writes + 1, sizeof *drives->written);
+	for (size_t i = 0; !rc && i < drives->reloads.writes; i++)
 		drives->written[i].position = LOWER_NEVER;
 	drives->at = 0;
 	drives->next_read = drives->first_held = 0;
@@ -98,13 +98,13 @@ int lower_drives_begin(struct lowering *to)
 }
 
 /* Where the program stands. A program of many steps may end before the last one: the slots that it drops are passed over. */
-static const struct run_touch *next_touch(struct lowering *to, int is_write, enum rh_boundary_kind kind, int layer, int64_t place)
+static const struct run_access *next_access(struct lowering *to, int is_write, enum rh_boundary_kind kind, int layer, int64_t place)
 {
 	struct lower_drives *drives = &to->drives;
-	while (drives->at < drives->course.touches) {
-		const struct run_touch *touch = &drives->course.touch[drives->at++];
-		if (touch->is_write == is_write && touch->kind == (int)kind && touch->layer == layer && touch->micro_batch == place)
-			return touch;
+	while (drives->at < drives->reloads.accesses) {
+		const struct run_access *access = &drives->reloads.access[drives->at++];
+		if (access->is_write == is_write && access->kind == (int)kind && access->layer == layer && access->micro_batch == place)
+			return access;
 	}
 	RH_ASSERT(!"a boundary that the program does not have");
 	return NULL;
@@ -124,8 +124,8 @@ static void await_buffer(struct lowering *to, int lane, int buffer)
 static void read_back(struct lowering *to, int64_t reload, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
-	int64_t write = drives->course.reload[reload];
-	int record = drives->course.write[write].record, buffer = drives->down + (int)(reload % drives->up);
+	int64_t write = drives->reloads.reload[reload];
+	int record = drives->reloads.write[write].record, buffer = drives->down + (int)(reload % drives->up);
 	int64_t bytes = drives->written[write].bytes;
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
 	await_buffer(to, drives->reads, buffer);
@@ -137,16 +137,16 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 static void read_ahead(struct lowering *to, int64_t step)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct run_course *course = &drives->course;
-	while (!to->rc && drives->next_read < (int64_t)course->reloads && drives->next_read < drives->first_held + drives->up &&
-	       drives->written[course->reload[drives->next_read]].position != LOWER_NEVER)
+	const struct run_reloads *reloads = &drives->reloads;
+	while (!to->rc && drives->next_read < (int64_t)reloads->count && drives->next_read < drives->first_held + drives->up &&
+	       drives->written[reloads->reload[drives->next_read]].position != LOWER_NEVER)
 		read_back(to, drives->next_read++, step);
 }
 
 int lower_ring_buffer(struct lowering *to, int lane, enum rh_boundary_kind kind, int layer, int64_t place)
 {
 	struct lower_drives *drives = &to->drives;
-	drives->write = next_touch(to, 1, kind, layer, place)->write;
+	drives->write = next_access(to, 1, kind, layer, place)->write;
 	int buffer = (int)(drives->write % drives->down);
 	await_buffer(to, lane, buffer);
 	return buffer;
@@ -156,7 +156,7 @@ void lower_ring_filled(struct lowering *to, int64_t step, int64_t copy, int64_t 
 {
 	struct lower_drives *drives = &to->drives;
 	int64_t write = drives->write;
-	int buffer = (int)(write % drives->down), record = drives->course.write[write].record;
+	int buffer = (int)(write % drives->down), record = drives->reloads.write[write].record;
 	drives->filled[buffer] = copy;
 	if (record < 0)
 		return;
@@ -173,14 +173,14 @@ void lower_ring_filled(struct lowering *to, int64_t step, int64_t copy, int64_t 
 int lower_ring_find(struct lowering *to, int lane, int64_t step, enum rh_boundary_kind kind, int layer, int64_t place)
 {
 	struct lower_drives *drives = &to->drives;
-	const struct run_touch *touch = next_touch(to, 0, kind, layer, place);
-	int buffer = (int)(touch->write % drives->down);
-	if (touch->reload >= 0) {
-		buffer = drives->down + (int)(touch->reload % drives->up);
-		drives->first_held = touch->reload;
-		if (drives->next_read <= touch->reload) { /* those before it were dropped */
-			drives->next_read = touch->reload + 1;
-			read_back(to, touch->reload, step);
+	const struct run_access *access = next_access(to, 0, kind, layer, place);
+	int buffer = (int)(access->write % drives->down);
+	if (access->reload >= 0) {
+		buffer = drives->down + (int)(access->reload % drives->up);
+		drives->first_held = access->reload;
+		if (drives->next_read <= access->reload) { /* those before it were dropped */
+			drives->next_read = access->reload + 1;
+			read_back(to, access->reload, step);
 		}
 		drives->first_held++;
 	}

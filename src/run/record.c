@@ -44,10 +44,10 @@ void rh_recorder_rooms(const struct rh_recorder *recorder, struct rh_check_optio
 	                                 .crosses_rounds = rh_store_options(options->store)->crosses_rounds};
 	rh_check_rooms(out, executor->micro_batches);
 	out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){(int)boundaries, options->plan->boundary_bytes};
-	out->boundary_buffers = executor->room.records ? 0 : executor->room.count;
-	if (executor->room.records) {
-		out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->room.count, executor->room.bytes_each};
-		out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->room.records, executor->room.bytes_each};
+	out->boundary_buffers = executor->needs.records ? 0 : executor->needs.count;
+	if (executor->needs.records) {
+		out->room[RH_ROOM_HOST_BOUNDARY] = (struct rh_check_room){executor->needs.count, executor->needs.bytes_each};
+		out->room[RH_ROOM_RECORD] = (struct rh_check_room){executor->needs.records, executor->needs.bytes_each};
 	}
 	if (options->page_bytes)
 		out->room[RH_ROOM_HOST_FRAME] = (struct rh_check_room){LOWER_FRAMES, options->page_bytes};

@@ -120,12 +120,12 @@ static void test_no_step_of_any_schedule_needs_more(void **state)
 					                                            .train_micro_batches = count,
 					                                            .train_round = count};
 					const struct rh_dispatch dispatch = run_dispatch(&options);
-					struct run_boundary_room room;
+					struct run_boundary_needs room;
 					int turn = 0;
 					check_ok(rh_dispatch_call(&dispatch, 1, count, &turn, &program));
 					check_ok(rh_boundaries_needed(&cut, DEEP, &program, count, &needed[count]));
 					needed[count] = needed[count] > needed[count - 1] ? needed[count] : needed[count - 1];
-					check_ok(run_boundary_room(&options, &room));
+					check_ok(run_boundary_needs(&options, &room));
 					assert_int_equal(room.count, needed[count]);
 					rh_program_free(&program);
 					compared++;

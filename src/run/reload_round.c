@@ -1,6 +1,5 @@
-/* What the course of a round takes, each of whose slots has many micro-batches that all do the same: by what one of them does, whatever
- * their number. */
-#include "run/course.h"
+/* Counts of a round whose slots each have many micro-batches that all do the same: found from one micro-batch, whatever their number. */
+#include "run/reload.h"
 
 #include "core/alloc.h"
 #include "core/minmax.h"
@@ -23,16 +22,16 @@ struct run_round_slot {
 	int64_t written; /* before it begins, of all micro-batches */
 };
 
-/* A touch of the round's only micro-batch. */
-static int note(void *context, const struct rh_boundary_touch *touch)
+/* A access of the round's only micro-batch. */
+static int note(void *context, const struct rh_boundary_access *access)
 {
-	struct run_course_counts *counts = context;
-	int64_t *at = &counts->where[(int64_t)touch->kind * counts->layers + touch->layer];
-	if (touch->act == RH_BOUNDARY_LEAVE)
+	struct run_reload_counts *counts = context;
+	int64_t *at = &counts->latest[(int64_t)access->kind * counts->layers + access->layer];
+	if (access->verb == RH_BOUNDARY_RELEASE)
 		return 0;
-	if (touch->act == RH_BOUNDARY_READ) {
+	if (access->verb == RH_BOUNDARY_READ) {
 		RH_ASSERT(*at >= 0);
-		counts->stream[*at].last = touch->slot;
+		counts->stream[*at].last = access->slot;
 		return 0;
 	}
 	int rc = rh_grow(&counts->stream, &counts->stream_capacity, counts->streams + 1, sizeof *counts->stream);
@@ -40,11 +39,11 @@ static int note(void *context, const struct rh_boundary_touch *touch)
 		return rc;
 	*at = (int64_t)counts->streams;
 	counts->stream[counts->streams++] =
-	        (struct run_stream){.slot = touch->slot, .last = touch->slot, .nth = counts->round[touch->slot].writes++};
+	        (struct run_stream){.slot = access->slot, .last = access->slot, .nth = counts->round[access->slot].writes++};
 	return 0;
 }
 
-static void number_slots(struct run_course_counts *counts, size_t slots, int64_t micro_batches)
+static void number_slots(struct run_reload_counts *counts, size_t slots, int64_t micro_batches)
 {
 	int64_t streams = 0;
 	for (size_t s = 0; s < slots; s++) {
@@ -64,7 +63,7 @@ static void number_slots(struct run_course_counts *counts, size_t slots, int64_t
 
 /* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
  * m * slot.writes + nth. It is reloaded if that is more than `down` before. */
-static void find_reloaded(struct run_course_counts *counts, struct run_stream *stream, int64_t micro_batches, int down)
+static void find_reloaded(struct run_reload_counts *counts, struct run_stream *stream, int64_t micro_batches, int down)
 {
 	const struct run_round_slot *from = &counts->round[stream->slot], *to = &counts->round[stream->last];
 	int64_t beyond = to->written - from->written - stream->nth - down, slope = to->writes - from->writes;
@@ -88,7 +87,7 @@ static int is_reloaded(const struct run_stream *stream, int64_t m, int64_t *unti
 
 /* Records in use while a slot runs: a micro-batch gives back those of which it is the last to read, then takes as many as it writes that
  * are reloaded. *in_use goes on with it. */
-static void run_slot(struct run_course_counts *counts, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
+static void run_slot(struct run_reload_counts *counts, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
 {
 	const struct run_round_slot *slot = &counts->round[s];
 	for (int64_t m = 0, until; m < micro_batches; m = until) {
@@ -104,21 +103,21 @@ static void run_slot(struct run_course_counts *counts, size_t s, int64_t micro_b
 	}
 }
 
-int run_course_count_round(struct run_course_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int run_reload_count_round(struct run_reload_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
 	struct rh_boundary_walk own = *walk;
 	int64_t in_use = 0, most = 0;
-	own.touch = note;
+	own.access = note;
 	own.context = counts;
 	counts->layers = walk->layers + 1;
 	counts->streams = 0;
 	counts->step_writes = 0;
-	int rc = rh_grow(&counts->where, &counts->where_capacity, places, sizeof *counts->where);
+	int rc = rh_grow(&counts->latest, &counts->latest_capacity, places, sizeof *counts->latest);
 	rc = rc ? rc : rh_grow(&counts->round, &counts->round_capacity, slots, sizeof *counts->round);
 	if (rc)
 		return rc;
-	memset(counts->where, -1, places * sizeof *counts->where);
+	memset(counts->latest, -1, places * sizeof *counts->latest);
 	memset(counts->round, 0, slots * sizeof *counts->round);
 	rc = rh_boundary_walk(&own);
 	if (rc)

@@ -1,5 +1,5 @@
-/* The way of boundaries through rings and NVMe: every read finds what was written, wherever the course says that it is, and no record is
- * another's too early; for many programs and rings. And the thread that carries it out. */
+/* Boundaries through rings and NVMe: every read finds what was written where run/reload.h says that it is, and no record is overwritten too
+ * early; for many programs and rings. And the thread that carries it out. */
 #include "check.h"
 #include "eight_layers.h"
 
@@ -7,50 +7,50 @@
 #include "device/device.h"
 #include "offload/host_thread.h"
 #include "offload/space.h"
-#include "run/course.h"
 #include "run/executor_internal.h"
+#include "run/reload.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
 enum { MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 
-/* Carries the course out with numbers of writes in place of bytes. */
-static void check_course(const struct run_course *course, const struct run_course_counts *counts, int down)
+/* Carries the reloads out with numbers of writes in place of bytes. */
+static void check_contents(const struct run_reloads *reloads, const struct run_reload_counts *counts, int down)
 {
-	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloads = 0, records = 0;
+	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloaded = 0, records = 0;
 	memset(ring, -1, sizeof ring);
 	memset(record, -1, sizeof record);
-	for (size_t i = 0; i < course->touches; i++) {
-		const struct run_touch *touch = &course->touch[i];
-		int at = course->write[touch->write].record;
-		if (touch->is_write) {
-			assert_int_equal(touch->write, writes++);
-			ring[touch->write % down] = touch->write;
-			assert_true(at < course->records);
+	for (size_t i = 0; i < reloads->accesses; i++) {
+		const struct run_access *access = &reloads->access[i];
+		int at = reloads->write[access->write].record;
+		if (access->is_write) {
+			assert_int_equal(access->write, writes++);
+			ring[access->write % down] = access->write;
+			assert_true(at < reloads->records);
 			if (at >= 0)
-				record[at] = touch->write;
+				record[at] = access->write;
 			records += at >= 0;
-		} else if (touch->reload < 0) {
-			assert_int_equal(ring[touch->write % down], touch->write);
+		} else if (access->reload < 0) {
+			assert_int_equal(ring[access->write % down], access->write);
 		} else {
-			assert_int_equal(touch->reload, reloads++);
-			assert_int_equal(course->reload[touch->reload], touch->write);
-			assert_int_equal(record[at], touch->write);
-			assert_int_not_equal(ring[touch->write % down], touch->write); /* else it need not have gone there */
+			assert_int_equal(access->reload, reloaded++);
+			assert_int_equal(reloads->reload[access->reload], access->write);
+			assert_int_equal(record[at], access->write);
+			assert_int_not_equal(ring[access->write % down], access->write); /* else it need not have gone there */
 		}
 	}
-	assert_int_equal(writes, course->writes);
-	assert_int_equal(reloads, course->reloads);
+	assert_int_equal(writes, reloads->writes);
+	assert_int_equal(reloaded, reloads->count);
 	assert_int_equal(records, counts->step_writes);
-	assert_int_equal(course->records, counts->records);
+	assert_int_equal(reloads->records, counts->records);
 }
 
 static void test_every_read_finds_what_was_written(void **state)
 {
 	(void)state;
-	struct run_course course = {0};
-	struct run_course_counts counts = {0};
+	struct run_reloads reloads = {0};
+	struct run_reload_counts counts = {0};
 	struct rh_program program = {0};
 	for (int trains = 0; trains < 2; trains++)
 		for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -60,26 +60,26 @@ static void test_every_read_finds_what_was_written(void **state)
 					struct rh_boundary_walk walk = {
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
-					check_ok(run_course_make(&course, &walk, m, down));
-					check_ok(run_course_count(&counts, &walk, m, down));
-					check_course(&course, &counts, down);
-					assert_true(trains || down < round || !course.records); /* so short rounds write nothing */
+					check_ok(run_reloads_find(&reloads, &walk, m, down));
+					check_ok(run_reload_count(&counts, &walk, m, down));
+					check_contents(&reloads, &counts, down);
+					assert_true(trains || down < round || !reloads.records); /* so short rounds write nothing */
 				}
 	rh_program_free(&program);
-	run_course_free(&course);
-	run_course_counts_free(&counts);
+	run_reloads_free(&reloads);
+	run_reload_counts_free(&counts);
 }
 
 /* Boundaries written to NVMe in the step that writes the most. */
-static int64_t most_writes(const struct run_course *course)
+static int64_t most_writes(const struct run_reloads *reloads)
 {
 	int64_t most = 0, steps = 1;
 	for (int64_t step = 0; step < steps; step++) {
 		int64_t of_step = 0;
-		for (size_t i = 0; i < course->touches; i++) {
-			const struct run_touch *touch = &course->touch[i];
-			steps = rh_max(steps, touch->step + 1);
-			of_step += touch->is_write && touch->step == step && course->write[touch->write].record >= 0;
+		for (size_t i = 0; i < reloads->accesses; i++) {
+			const struct run_access *access = &reloads->access[i];
+			steps = rh_max(steps, access->step + 1);
+			of_step += access->is_write && access->step == step && reloads->write[access->write].record >= 0;
 		}
 		most = rh_max(most, of_step);
 	}
@@ -87,11 +87,11 @@ static int64_t most_writes(const struct run_course *course)
 }
 
 /* Of programs whose slots are of several steps, in turns. */
-static void test_counts_of_several_steps_are_the_courses(void **state)
+static void test_counts_of_several_steps_are_those_of_the_lists(void **state)
 {
 	(void)state;
-	struct run_course course = {0};
-	struct run_course_counts counts = {0};
+	struct run_reloads reloads = {0};
+	struct run_reload_counts counts = {0};
 	struct rh_program program = {0};
 	int64_t written = 0;
 	for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -102,23 +102,23 @@ static void test_counts_of_several_steps_are_the_courses(void **state)
 				check_ok(rh_roundpipe_program(&plan, 1, 2, m, (m + 1) / 2, &turn, &program));
 				for (size_t i = 0; i < program.slots; i++)
 					program.slot[i].step = (int64_t)i % steps;
-				check_ok(run_course_make(&course, &walk, m, down));
-				check_ok(run_course_count(&counts, &walk, m, down));
-				assert_int_equal(counts.records, course.records);
-				assert_int_equal(counts.step_writes, most_writes(&course));
+				check_ok(run_reloads_find(&reloads, &walk, m, down));
+				check_ok(run_reload_count(&counts, &walk, m, down));
+				assert_int_equal(counts.records, reloads.records);
+				assert_int_equal(counts.step_writes, most_writes(&reloads));
 				written += counts.step_writes;
 			}
 	assert_true(written > 100);
 	rh_program_free(&program);
-	run_course_free(&course);
-	run_course_counts_free(&counts);
+	run_reloads_free(&reloads);
+	run_reload_counts_free(&counts);
 }
 
 /* Rounds of many micro-batches, by one. */
 static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 {
 	(void)state;
-	struct run_course_counts counts = {0}, by_one = {0};
+	struct run_reload_counts counts = {0}, by_one = {0};
 	struct rh_program program = {0}, one = {0};
 	int spilled = 0;
 	for (int p = 0; p < PLANS; p++)
@@ -130,9 +130,9 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, m, m, &turn, &program));
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, 1, 1, &turn, &one));
-					check_ok(run_course_count(&counts, &walk, m, ring));
+					check_ok(run_reload_count(&counts, &walk, m, ring));
 					walk.program = &one;
-					check_ok(run_course_count_round(&by_one, &walk, m, ring));
+					check_ok(run_reload_count_round(&by_one, &walk, m, ring));
 					assert_int_equal(by_one.records, counts.records);
 					assert_int_equal(by_one.step_writes, counts.step_writes);
 					spilled += counts.records > 0;
@@ -141,8 +141,8 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 	assert_true(spilled > 1000);
 	rh_program_free(&program);
 	rh_program_free(&one);
-	run_course_counts_free(&counts);
-	run_course_counts_free(&by_one);
+	run_reload_counts_free(&counts);
+	run_reload_counts_free(&by_one);
 }
 
 /* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
@@ -151,7 +151,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	(void)state;
 	const struct rh_model model = {.layers = LAYERS};
 	struct rh_plan large = plan;
-	struct run_course course = {0};
+	struct run_reloads reloads = {0};
 	struct rh_program program = {0};
 	int spilled = 0;
 	large.boundary_bytes = RH_SPACE_UNIT;
@@ -166,17 +166,17 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 				                                            .train_round = round,
 				                                            .spare_boundaries = spare,
 				                                            .spills_boundaries = 1};
-				struct run_boundary_room room;
+				struct run_boundary_needs room;
 				int64_t writes = 0, records = 0;
-				check_ok(run_boundary_room(&options, &room));
+				check_ok(run_boundary_needs(&options, &room));
 				for (int64_t m = count; m > count - round; m--) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, 1, 2, m, round < m ? round : m, &turn, &program));
-					check_ok(run_course_make(&course, &walk, m, 4 + (int)spare));
-					writes = rh_max(writes, most_writes(&course));
-					records = rh_max(records, course.records);
+					check_ok(run_reloads_find(&reloads, &walk, m, 4 + (int)spare));
+					writes = rh_max(writes, most_writes(&reloads));
+					records = rh_max(records, reloads.records);
 				}
 				if (!room.records)
 					continue;
@@ -187,7 +187,7 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 	printf("%d of them spill\n", spilled);
 	assert_true(spilled > 50);
 	rh_program_free(&program);
-	run_course_free(&course);
+	run_reloads_free(&reloads);
 }
 
 /* What a program takes that is made whole. */
@@ -199,16 +199,16 @@ struct whole {
 static void walk_whole(const struct rh_executor_options *options, const struct rh_program *program, int64_t held, int64_t count,
                        struct whole *out)
 {
-	struct run_course_counts counts = {0};
+	struct run_reload_counts counts = {0};
 	const struct rh_boundary_walk walk = {.plan = options->plan,
 	                                      .layers = options->model->layers,
 	                                      .program = program,
 	                                      .steps_held = held,
 	                                      .step_micro_batches = options->train_micro_batches};
-	check_ok(run_course_count(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
+	check_ok(run_reload_count(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
 	out->writes = rh_max(out->writes, counts.step_writes);
 	out->records = (int)rh_max(out->records, counts.records);
-	run_course_counts_free(&counts);
+	run_reload_counts_free(&counts);
 }
 
 /* A step, all that a run may ask for in its place, and where steps are not flushed many of them. */
@@ -263,15 +263,15 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 					                                      .train_round = count,
 					                                      .spare_boundaries = spare,
 					                                      .window = windows ? window : NULL};
-					struct run_boundary_room room;
+					struct run_boundary_needs room;
 					struct whole whole;
 					for (int s = 0; s < stages; s++)
 						up[s] = down[stages - 1 - s] = (struct rh_stage){s, s + 1 < stages ? s + 1 : DEEP};
 					ask_whole(&options, &whole);
-					check_ok(run_boundary_room(&options, &room));
+					check_ok(run_boundary_needs(&options, &room));
 					assert_int_equal(room.count, whole.needed ? whole.needed + (devices > 1 ? spare : 0) : 0);
 					options.spills_boundaries = 1;
-					check_ok(run_boundary_room(&options, &room));
+					check_ok(run_boundary_needs(&options, &room));
 					if (!room.records)
 						continue;
 					assert_int_equal(room.records, whole.records);
@@ -327,7 +327,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_read_finds_what_was_written),
-	        cmocka_unit_test(test_counts_of_several_steps_are_the_courses),
+	        cmocka_unit_test(test_counts_of_several_steps_are_those_of_the_lists),
 	        cmocka_unit_test(test_a_rounds_counts_are_known_by_one_micro_batch),
 	        cmocka_unit_test(test_rounds_are_reserved_for_as_all_their_programs_ask),
 	        cmocka_unit_test(test_long_steps_are_known_by_shorter_ones),
