@@ -11,12 +11,12 @@
 
 enum rh_drive_kind { RH_DRIVE_READ, RH_DRIVE_WRITE };
 
-/* The caller's, and in its hands again when `done` is called. memory, offset and bytes are multiples of the drive's unit. */
+/* Owned by the caller; the drive's from submit to `done`. memory, offset and bytes are multiples of the drive's unit. */
 struct rh_drive_request {
 	enum rh_drive_kind kind;
 	void *memory;
 	int64_t offset, bytes;
-	/* On a thread of the drive's, or on the caller's within submit; it may not wait for the drive. */
+	/* Called on a thread of the drive, or on the caller's within submit; must not wait for the drive. */
 	void (*done)(struct rh_drive_request *request);
 	void *context;
 	int rc; /* 0, or a negative errno without a line; all bytes or an error */
@@ -24,7 +24,7 @@ struct rh_drive_request {
 	int64_t moved;
 	/* for the instance that injects faults */
 	int64_t first_bytes; /* of the first call, 0: all */
-	int late_ms;         /* the kernel's answer takes so much longer */
+	int delay_ms;        /* the kernel's answer is delayed by so much */
 	struct rh_drive_request *next;
 };
 
@@ -41,8 +41,8 @@ struct rh_drive_ops {
 	 * 1 GiB; where that is refused they work all the same, and it is said once. Waits for requests under way. The memory stays until
 	 * close. */
 	void (*attach)(struct rh_drive *drive, void *memory, int64_t bytes);
-	/* Waits for all requests, at most the seconds given; what stalls longer is abandoned: once close has returned no `done` runs, and
-	 * no request is looked at any more. Nobody submits meanwhile but `done`. The descriptor is the caller's. */
+	/* Waits for all requests, for so many seconds at most. Requests that stall longer are abandoned: after close returns no `done` runs
+	 * and no request is touched. Only `done` may submit meanwhile. The descriptor stays open: it is the caller's. */
 	void (*close)(struct rh_drive *drive, double seconds);
 };
 
@@ -58,15 +58,15 @@ struct rh_drive_options {
 /* RH_NVME=threads in the environment stands for RH_DRIVE_THREADS (tests). */
 int rh_drive_open(const struct rh_drive_options *options, struct rh_drive **out) RH_MUST;
 
-/* Tests: what goes wrong with the n-th call from now on (requests of all drives opened after this, and reservations of space), once;
- * of writes alone where one is to be torn. nth 0: nothing, and no counting. Returns how many there were since the last call. */
+/* Tests: injects one fault into the n-th call from now on. Calls are requests of all drives opened after this, and reservations of space;
+ * for RH_FAULT_TORN writes alone. nth 0: no fault, and no counting. Returns the number of calls since the last time. */
 enum rh_drive_fault {
 	RH_FAULT_FAIL,  /* negative errno `code` */
 	RH_FAULT_SHORT, /* the first call moves half of it, as a kernel may */
 	RH_FAULT_TORN,  /* a write says that all is written, and half is */
 	RH_FAULT_FLIP,  /* a bit of what was read, or of what is written */
 	RH_FAULT_STALL, /* never done */
-	RH_FAULT_LATE   /* done `code` milliseconds late */
+	RH_FAULT_DELAY  /* done after `code` more milliseconds */
 };
 int64_t rh_drive_fail_nth(int64_t nth, enum rh_drive_fault fault, int code);
 

@@ -112,8 +112,8 @@ static void faulty_submit(struct rh_drive *drive, struct rh_drive_request *reque
 		break;
 	case RH_FAULT_STALL:
 		break;
-	case RH_FAULT_LATE:
-		request->late_ms = code;
+	case RH_FAULT_DELAY:
+		request->delay_ms = code;
 		faulty->inner->ops->submit(faulty->inner, request);
 		break;
 	}

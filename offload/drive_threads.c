@@ -41,8 +41,8 @@ static int64_t call(struct threads *threads, struct rh_drive_request request)
 	int reads = request.kind == RH_DRIVE_READ;
 	ssize_t moved = reads ? pread(descriptor, memory, bytes, offset) : pwrite(descriptor, memory, bytes, offset);
 	int64_t result = moved < 0 ? -errno : moved;
-	if (request.late_ms)
-		drive_be_late(request.late_ms);
+	if (request.delay_ms)
+		drive_be_late(request.delay_ms);
 	pthread_mutex_lock(&threads->lock);
 	return result;
 }

@@ -123,7 +123,7 @@ static void uring_submit(struct rh_drive *drive, struct rh_drive_request *reques
 /* A fault injected: the lock is given away meanwhile. */
 static void stand_late(struct uring *uring, const struct rh_drive_request *request)
 {
-	int ms = uring->abandoned ? 0 : request->late_ms;
+	int ms = uring->abandoned ? 0 : request->delay_ms;
 	if (!ms)
 		return;
 	pthread_mutex_unlock(&uring->lock);

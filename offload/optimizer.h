@@ -27,8 +27,8 @@ struct rh_update {
 /* Makes one trainable block's stored gradient final (a block of two uses: use 1 + use 0 in fp32, rounded once; use 1 is the head) and sums
  * its squares. Once in a step, when all of the gradient is down: it uses up the sums of a block of two uses. */
 void rh_optimizer_take(struct rh_store *store, int block);
-/* The 2-norm of the gradients of all blocks, or of one, as they were last taken: fp64, per tensor in fixed blocks of elements, then in
- * tensor order. A non-finite norm is returned as it is, not an error. */
+/* The 2-norm of the gradients of all blocks, or of one, as last taken: in fp64, per tensor in fixed blocks of elements, then in tensor
+ * order. A norm that is not finite is no error. */
 double rh_optimizer_taken_norm(const struct rh_store *store);
 double rh_optimizer_block_norm(const struct rh_store *store, int block);
 /* `before` and the squares of all blocks' gradients, tensor by tensor: where other stores hold the model's lower layers, `before` is
@@ -47,18 +47,18 @@ double rh_optimizer_clip(double norm, double max_norm);
  * -EINVAL naming block and tensor if a weight became non-finite (the run must stop: its master is lost for the split layout); or a fault of
  * NVMe. */
 int rh_optimizer_update(struct rh_store *store, int block, const struct rh_update *update) RH_MUST;
-/* The same may be made in two passes, each of fewer bytes than the one: weights, in their upload form and as masters, from moments that are
- * not kept; then the moments, from the gradient once more. Nothing else changes the block in between. Where rh_optimizer_has_passes alone:
- * AdamW whose moments are fp32 and, with the masters, in memory. */
+/* The same update in two passes, each of which moves fewer bytes than the whole: first the weights (upload form and masters), with new
+ * moments that are not stored; then the moments, computed from the gradient once more. Nothing else may change the block in between. Legal
+ * where rh_optimizer_has_passes: AdamW whose moments are fp32 and lie, with the masters, in memory. */
 enum rh_update_pass { RH_UPDATE_WHOLE, RH_UPDATE_WEIGHTS, RH_UPDATE_MOMENTS };
 int rh_optimizer_has_passes(const struct rh_store *store);
-/* The update, or a pass of it, piece after piece, for who has other things to do between two of them: where the block's state lies on NVMe
- * an update takes as long as the drive does. Pieces in their order, each once; those of several blocks may come in turn. */
+/* The update, or a pass of it, piece by piece, so that the caller can do other work in between: where a block's state lies on NVMe its
+ * update takes as long as the drive. Pieces in ascending order, each once; pieces of several blocks may alternate. */
 int rh_optimizer_update_piece(struct rh_store *store, int block, int piece, const struct rh_update *update,
                               enum rh_update_pass pass) RH_MUST;
 /* 0 of a block without tensors. */
 int rh_optimizer_pieces(const struct rh_store *store, int block);
-/* 0: what of the piece is on NVMe is in memory; 1: on its way; 2: neither. Has the pool. */
+/* State of the piece that is spilled: 0: in memory; 1: being read; 2: on NVMe. Only for whoever holds the pool. */
 int rh_optimizer_distance(const struct rh_store *store, int block, int piece);
 
 #endif

@@ -1,4 +1,4 @@
-/* Host memory made fast to copy from and to: registered with the device, where it has such a thing; else kept from being swapped out. */
+/* Host memory that devices copy fast: registered with the device where it can register memory, else locked against swapping. */
 #ifndef RH_OFFLOAD_PIN_H
 #define RH_OFFLOAD_PIN_H
 
@@ -9,17 +9,17 @@ struct rh_host_pin {
 	int is_locked;            /* in memory, by mlock */
 	char *memory;
 	int64_t bytes;
-	int64_t pinned_bytes; /* of them, from the start */
-	int64_t piece_bytes;  /* registered so many at a time; equal to bytes: all at once */
-	char why[192];        /* the device's reason for what is left out, "" where nothing is */
+	int64_t pinned_bytes; /* registered, from the start */
+	int64_t piece_bytes;  /* of one registration; equal to bytes: all at once */
+	char why[192];        /* the device's reason for refusing the rest, "" where it did not */
 };
 
-/* All of it at once; where that is refused (registration caps, memlock), in pieces of 1 GiB, 256, 64 or 16 MiB (of small memory smaller
- * ones), as many as are taken; else pageable. Nothing is refused for it; whoever copies says what was left out. For a device that registers
- * nothing, locked where RLIMIT_MEMLOCK lets it be, and not a word where not: its copies are as fast. `device` is asked for all devices (a
- * registration counts for all of a kind). Memory and device stay until rh_host_unpin. */
+/* Registers all of it at once. Where the system refuses (registration caps, memlock): as many pieces as it accepts, of 1 GiB, 256, 64 or
+ * 16 MiB (smaller ones of small memory); the rest stays pageable. This never fails; the caller reports what was left out. For a device that
+ * registers nothing the memory is locked if RLIMIT_MEMLOCK allows it, and nothing is said if not: its copies are as fast. A registration
+ * counts for all devices of a kind, so one device is enough. Memory and device stay until rh_host_unpin. */
 void rh_host_pin(struct rh_device *device, void *memory, int64_t bytes, struct rh_host_pin *out);
-/* A zeroed pin is legal, and one that was undone. */
+/* A zeroed pin is legal, and one that was unpinned before. */
 void rh_host_unpin(struct rh_host_pin *pin);
 
 /* 1 where `at` is registered, or need not be. */

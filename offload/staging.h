@@ -1,8 +1,9 @@
-/* A bounded ring of registered memory through which copies of unregistered memory go: what a run does where the system registers too little
- * of its store. Devices copy from and to the ring at full speed and beside their work; the bytes are moved between ring and store by the
- * processor: upwards by the caller, downwards by a thread, once the device's copy is done.
+/* A ring of registered memory, through which copies of unregistered memory go where the system refuses to register the whole store.
+ * Devices copy to and from the ring at full speed, beside their work. The processor moves the bytes between ring and store: the caller for
+ * uploads, a thread for downloads, once the device's copy is done.
  *
- * The thread that enqueues on the devices drives. Whatever a full ring waits for was enqueued before, so it cannot hang. */
+ * One thread calls: the one that enqueues on the devices. A full ring waits only for copies that are enqueued already, so it cannot hang.
+ */
 #ifndef RH_OFFLOAD_STAGING_H
 #define RH_OFFLOAD_STAGING_H
 
@@ -11,24 +12,24 @@
 
 struct rh_staging;
 
-/* Bytes that a ring is cut from whose copies take so many at a time: eight of them. */
+/* Bytes of a ring of eight slots. */
 int64_t rh_staging_bytes(int64_t slot_bytes);
 
-/* `memory` has that many, and stays until rh_staging_destroy; devices are named by their index. */
+/* `memory` has rh_staging_bytes, and is borrowed until rh_staging_destroy. Devices are told apart by their index. */
 int rh_staging_create(struct rh_device *const *device, int devices, int64_t slot_bytes, struct rh_arena *memory,
                       struct rh_staging **out) RH_MUST;
-/* Lets copies downwards end. NULL is legal. */
+/* Waits for downloads. NULL is legal. */
 void rh_staging_destroy(struct rh_staging *staging);
 
-/* Copies as the device's own, in its stream's order; upwards the host's bytes are read before it returns. */
+/* Like the device's own copies, in its stream's order. An upload has read the host's bytes when it returns. */
 int rh_staging_up(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from,
                   int64_t bytes) RH_MUST;
 int rh_staging_down(struct rh_staging *staging, struct rh_device *device, enum rh_stream stream, void *to, const void *from,
                     int64_t bytes) RH_MUST;
-/* `done` is called when all copies downwards so far are where they belong; not after a fault, which comes back here or from
- * rh_staging_finish. By the ring's thread, which holds no lock. It is short, and does not call the ring. */
+/* The ring's thread calls `done`, holding no lock, when all downloads so far have reached the store; after a fault it does not, and this
+ * call or rh_staging_finish returns the fault. `done` must be short and must not call the ring. */
 int rh_staging_then(struct rh_staging *staging, void (*done)(void *context, int argument), void *context, int argument) RH_MUST;
-/* Waits until all copies downwards are where they belong. The first fault of a device. */
+/* Waits until all downloads have reached the store. The first fault of a device. */
 int rh_staging_finish(struct rh_staging *staging) RH_MUST;
 
 #endif

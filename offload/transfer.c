@@ -2,17 +2,17 @@
 
 #include "core/arena.h"
 
-int64_t rh_transfer_piece_bytes(struct rh_transfer_limits limits, int64_t total_bytes, int windows)
+int64_t rh_transfer_piece_bytes(struct rh_transfer_limits limits, int64_t total_bytes, int gaps)
 {
-	int64_t share = rh_align_up((total_bytes + windows - 1) / windows, RH_ALIGN);
+	int64_t share = rh_align_up((total_bytes + gaps - 1) / gaps, RH_ALIGN);
 	return share < limits.least ? limits.least : share > limits.most ? limits.most : share;
 }
 
-int64_t rh_transfer_pieces_most(struct rh_transfer_limits limits, int64_t total_bytes, int items, int windows)
+int64_t rh_transfer_pieces_most(struct rh_transfer_limits limits, int64_t total_bytes, int items, int gaps)
 {
-	/* cutting leaves less than a whole piece of each item; whole ones are a window's share, or the most */
+	/* cutting leaves less than a whole piece of each item; whole ones are a gap's share, or the most */
 	int64_t largest = total_bytes / limits.most;
-	return items + (largest > windows ? largest : windows);
+	return items + (largest > gaps ? largest : gaps);
 }
 
 static int by_size(const struct rh_transfer_piece *a, const struct rh_transfer_piece *b)
@@ -24,10 +24,10 @@ static int by_size(const struct rh_transfer_piece *a, const struct rh_transfer_p
 	return a->first < b->first ? -1 : 1;
 }
 
-static int by_window(const struct rh_transfer_piece *a, const struct rh_transfer_piece *b)
+static int by_gap(const struct rh_transfer_piece *a, const struct rh_transfer_piece *b)
 {
-	if (a->window != b->window)
-		return a->window < b->window ? -1 : 1;
+	if (a->gap != b->gap)
+		return a->gap < b->gap ? -1 : 1;
 	if (a->item != b->item)
 		return a->item < b->item ? -1 : 1;
 	return a->first < b->first ? -1 : 1;
@@ -37,15 +37,15 @@ static int by_window(const struct rh_transfer_piece *a, const struct rh_transfer
 static void sort(struct rh_transfer_piece *piece, int count,
                  int (*compare)(const struct rh_transfer_piece *, const struct rh_transfer_piece *))
 {
-	int gap = 1;
-	while (gap < count / 3)
-		gap = 3 * gap + 1;
-	for (; gap > 0; gap /= 3)
-		for (int i = gap; i < count; i++) {
+	int stride = 1;
+	while (stride < count / 3)
+		stride = 3 * stride + 1;
+	for (; stride > 0; stride /= 3)
+		for (int i = stride; i < count; i++) {
 			struct rh_transfer_piece moved = piece[i];
 			int at = i;
-			for (; at >= gap && compare(&moved, &piece[at - gap]) < 0; at -= gap)
-				piece[at] = piece[at - gap];
+			for (; at >= stride && compare(&moved, &piece[at - stride]) < 0; at -= stride)
+				piece[at] = piece[at - stride];
 			piece[at] = moved;
 		}
 }
@@ -57,7 +57,7 @@ struct whole {
 	int item;
 };
 
-/* The next of them; its window is the caller's. */
+/* The next of them; its gap is the caller's. */
 static struct rh_transfer_piece next_whole(struct whole *at)
 {
 	while (at->bytes[at->item] - at->first < at->most) {
@@ -70,34 +70,34 @@ static struct rh_transfer_piece next_whole(struct whole *at)
 }
 
 /* LPT deals equal pieces out in turn; which goes where is free, so the first ones go first. */
-static int share_of(int whole, int window, int windows)
+static int share_of(int whole, int gap, int gaps)
 {
-	return whole / windows + (window < whole % windows);
+	return whole / gaps + (gap < whole % gaps);
 }
 
-/* Smaller ones, the largest first, each to the window with the least. */
-static void pack(struct rh_transfer_piece *piece, int count, int windows, int64_t *load)
+/* Smaller ones, the largest first, each to the gap with the least. */
+static void pack(struct rh_transfer_piece *piece, int count, int gaps, int64_t *load)
 {
 	sort(piece, count, by_size);
 	for (int i = 0; i < count; i++) {
 		int least = 0;
-		for (int w = 1; w < windows; w++)
+		for (int w = 1; w < gaps; w++)
 			least = load[w] < load[least] ? w : least;
-		piece[i].window = least;
+		piece[i].gap = least;
 		load[least] += piece[i].bytes;
 	}
-	sort(piece, count, by_window);
+	sort(piece, count, by_gap);
 }
 
-int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int items, int windows, struct rh_transfer_piece *piece,
+int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int items, int gaps, struct rh_transfer_piece *piece,
                     int64_t *load)
 {
-	RH_ASSERT(items >= 0 && windows >= 1);
+	RH_ASSERT(items >= 0 && gaps >= 1);
 	int64_t total = 0;
 	int whole = 0, count = 0;
 	for (int i = 0; i < items; i++)
 		total += bytes[i];
-	int64_t most = rh_transfer_piece_bytes(limits, total, windows);
+	int64_t most = rh_transfer_piece_bytes(limits, total, gaps);
 	for (int i = 0; i < items; i++)
 		whole += (int)(bytes[i] / most);
 	struct rh_transfer_piece *rest = piece + whole; /* at the end, while whole ones come between them */
@@ -105,16 +105,16 @@ int rh_transfer_lay(struct rh_transfer_limits limits, const int64_t *bytes, int 
 		if (bytes[i] % most)
 			rest[count++] =
 			        (struct rh_transfer_piece){.item = i, .first = bytes[i] - bytes[i] % most, .bytes = bytes[i] % most};
-	for (int w = 0; w < windows; w++)
-		load[w] = share_of(whole, w, windows) * most;
-	pack(rest, count, windows, load);
+	for (int w = 0; w < gaps; w++)
+		load[w] = share_of(whole, w, gaps) * most;
+	pack(rest, count, gaps, load);
 	struct whole wholes = {.bytes = bytes, .most = most};
 	int placed = 0, used = 0;
-	for (int w = 0; w < windows; w++)
-		for (int share = share_of(whole, w, windows); share > 0; share--) {
+	for (int w = 0; w < gaps; w++)
+		for (int share = share_of(whole, w, gaps); share > 0; share--) {
 			struct rh_transfer_piece next = next_whole(&wholes);
-			next.window = w;
-			for (; used < count && by_window(&rest[used], &next) < 0; used++)
+			next.gap = w;
+			for (; used < count && by_gap(&rest[used], &next) < 0; used++)
 				piece[placed++] = rest[used];
 			piece[placed++] = next;
 		}

@@ -1,10 +1,10 @@
-/* The optimizer on a thread of its own, block after block, while devices work.
+/* The optimizer on a thread of its own, block after block, while devices compute.
  *
- * Gradients are taken as they arrive (rh_updater_open). Without clipping each block is updated then, while lower layers still make theirs;
- * with it all wait for the last one, whose arrival makes the norm known. Either way the next step may run already.
+ * It takes gradients as they arrive (rh_updater_open). Without clipping it updates each block then, while lower layers still compute their
+ * gradients. With clipping all blocks wait for the last gradient, which completes the norm. Either way the next step may run meanwhile.
  *
  * Synchronous (staleness 0): each block is released as soon as it is updated, the lowest waiting one first, so that the next step's forward
- * starts while deep layers are still being updated. Weights may be made before moments (rh_updater_weights_first).
+ * starts while deep layers are still being updated. Weights may be updated before moments (rh_updater_weights_first).
  * Asynchronous (staleness 1; the store has published copies): a step runs with weights that lack the gradient of the step before it. When
  * its uploads of a block are over nobody reads the published weights any more: what the update before made is published, and the next step
  * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
@@ -32,9 +32,9 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 /* Lets updates in progress end, so that the events of arrivals must still be there. NULL is legal. */
 void rh_updater_destroy(struct rh_updater *updater);
 
-/* From now on, where the next step would wait, a block's weights are made first and its moments while that step runs: synchronous AdamW
- * without spilled state, and steps that leave the host time for it; else does nothing. More bytes are moved, so it is not for devices that
- * compute on the host's cores. Before the first update is opened. */
+/* From now on a block's weights are updated first where the next step would wait for them, and its moments while that step runs. For
+ * synchronous AdamW without spilled state, in steps that leave the host time for it; else it does nothing. Two passes move more bytes, so
+ * it is not for devices that compute on the host's cores. Call it before the first update is opened. */
 void rh_updater_weights_first(struct rh_updater *updater);
 
 /* Blocks are updated apart from one another: of up to `steps` steps whose norm was not asked for, gradients come in any order, and none
@@ -75,22 +75,22 @@ int rh_updater_await_weights(struct rh_updater *updater, int block) RH_MUST;
 int rh_updater_is_open(struct rh_updater *updater);
 /* 1: the latest update waits for all gradients. */
 int rh_updater_clips(struct rh_updater *updater);
-/* Moves on with whatever rh_updater_has_weights and rh_updater_has_gradient may hang on; and waits until it is no longer `seen`. */
+/* A counter that changes whenever an answer of rh_updater_has_weights or _has_gradient may; and a wait until it is no longer `seen`. */
 int64_t rh_updater_changes(struct rh_updater *updater);
 int rh_updater_await_change(struct rh_updater *updater, int64_t seen) RH_MUST;
 /* Whoever waits for a change goes on. From any thread. */
 void rh_updater_wake(struct rh_updater *updater);
-/* Waits until it is no longer `seen`, or a moment: who waits for something else, too. */
+/* Waits until it is no longer `seen`, but only a moment: for callers that poll something else as well. */
 void rh_updater_pass(struct rh_updater *updater, int64_t seen);
-/* 1: gradients that were announced are still to come. */
+/* 1: announced gradients have not all been taken. */
 int rh_updater_is_taking(struct rh_updater *updater);
-/* 1 where that would not wait. */
+/* 1: rh_updater_await_weights would not wait. */
 int rh_updater_has_weights(struct rh_updater *updater, int block);
 /* Waits until the block's gradient has been taken and may be overwritten. */
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
-/* 1 where that would not wait. */
+/* 1: rh_updater_await_gradient would not wait. */
 int rh_updater_has_gradient(struct rh_updater *updater, int block);
-/* Waits for all that was begun or has been announced. */
+/* Waits until everything announced has been taken and updated. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */
 int rh_updater_flush(struct rh_updater *updater) RH_MUST;

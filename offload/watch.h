@@ -1,4 +1,4 @@
-/* Whoever wants to know when the host did what of a run's work. */
+/* A listener to the host's share of a run's work: updates, reads and writes. */
 #ifndef RH_OFFLOAD_WATCH_H
 #define RH_OFFLOAD_WATCH_H
 
@@ -7,10 +7,10 @@
 enum rh_watched { RH_WATCHED_UPDATE, RH_WATCHED_READ, RH_WATCHED_WRITE };
 
 struct rh_watch {
-	/* It is done. block: of an update, else -1; bytes: of a transfer, else 0. Seconds on the clock of rh_updater_seconds. Called from
-	 * any thread, with locks held: it must be short, and must not call back. */
+	/* Called after the work, from any thread, with locks held: it must be short and must not call back. block: of an update, else -1;
+	 * bytes: of a transfer, else 0. Seconds are those of rh_updater_seconds. */
 	void (*did)(void *context, enum rh_watched what, int block, int64_t bytes, double began_s, double ended_s);
-	void *context; /* did NULL: nobody wants to know */
+	void *context; /* did NULL: nobody listens */
 };
 
 #endif

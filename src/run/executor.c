@@ -98,7 +98,7 @@ static struct rh_transfer_limits piece_limits(const struct rh_executor_options *
 }
 
 /* The most micro-batches of one slot. */
-static int64_t windows_most(const struct rh_executor_options *options)
+static int64_t gaps_most(const struct rh_executor_options *options)
 {
 	return rh_max(rh_max(options->train_micro_batches, options->infer_micro_batches), 1);
 }
@@ -158,7 +158,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 static int64_t heap_bytes(const struct rh_executor_options *options)
 {
 	enum { DEVICE_EVENTS = RH_STREAMS * DISPATCH_EVENTS };
-	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = windows_most(options);
+	int64_t layers = options->model->layers, blocks = options->model->blocks, micro_batches = gaps_most(options);
 	int64_t events = 2 * blocks + 2 * RUN_FLIGHT + DEVICE_EVENTS;
 	int64_t lanes = options->devices * (RH_STREAMS + blocks) + 2 * blocks + 2,
 	        boundaries = 2 * (layers + 1) * staged_micro_batches(options);
@@ -187,7 +187,7 @@ int rh_executor_bytes(const struct rh_executor_options *options, struct rh_execu
 static size_t pieces_most(const struct rh_executor_options *options)
 {
 	int64_t bytes = rh_max(options->plan->weight_bytes, options->plan->rounded_bytes);
-	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)windows_most(options));
+	return (size_t)rh_transfer_pieces_most(piece_limits(options), bytes, 2 * options->model->blocks, (int)gaps_most(options));
 }
 
 /* What each step in flight needs of its own. */
@@ -341,7 +341,7 @@ static int lanes_create(struct rh_executor *executor)
 {
 	const struct rh_executor_options *options = &executor->options;
 	const struct lower_limits limits = {.micro_batches = executor->micro_batches,
-	                                    .gaps = windows_most(options),
+	                                    .gaps = gaps_most(options),
 	                                    .pieces = pieces_most(options),
 	                                    .down = executor->needs.down,
 	                                    .up = executor->needs.up,

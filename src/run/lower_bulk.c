@@ -163,9 +163,9 @@ static void send_in_gaps(struct lower_slot *slot)
 	if (pieces)
 		await_room(slot, lane);
 	for (int p = 0; p < pieces; p++) {
-		if (gap != to->piece[p].window)
-			lower_await(to, lane, on->up[to->piece[p].window], RH_WAIT_PACES);
-		gap = to->piece[p].window;
+		if (gap != to->piece[p].gap)
+			lower_await(to, lane, on->up[to->piece[p].gap], RH_WAIT_PACES);
+		gap = to->piece[p].gap;
 		send_piece(slot, lane, to->piece[p].item, to->piece[p].first, to->piece[p].bytes);
 	}
 }
@@ -394,7 +394,7 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 {
 	struct lower_device *on = slot->on;
 	int first = on->next_piece;
-	for (; on->next_piece < on->pieces && on->piece[on->next_piece].window == k; on->next_piece++) {
+	for (; on->next_piece < on->pieces && on->piece[on->next_piece].gap == k; on->next_piece++) {
 		const struct rh_transfer_piece *piece = &on->piece[on->next_piece];
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)

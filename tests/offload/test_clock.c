@@ -35,7 +35,7 @@ static void test_a_clock_that_is_set_declares_no_drive_dead(void **state)
 				struct rh_space_io *io;
 				int record;
 				drives_make(&drives);
-				rh_drive_fail_nth(late, RH_FAULT_LATE, LATE_MS); /* so that somebody waits for it */
+				rh_drive_fail_nth(late, RH_FAULT_DELAY, LATE_MS); /* so that somebody waits for it */
 				check_ok(rh_space_open(
 				        &(struct rh_space_options){
 				                .dir = drives.name, .dirs = 1, .engine = (enum rh_drive_engine)engine, .stall_seconds = 30},

@@ -350,7 +350,7 @@ static void check_close(enum rh_drive_engine engine, double patience)
 	assert_true(file >= 0 && !unlink(path) && !ftruncate(file, BYTES));
 	struct rh_drive_options options = {.descriptor = file, .depth = 1, .unit = 4096, .engine = engine};
 	double began = rh_clock_seconds();
-	rh_drive_fail_nth(1, RH_FAULT_LATE, LATE_MS);
+	rh_drive_fail_nth(1, RH_FAULT_DELAY, LATE_MS);
 	check_ok(rh_drive_open(&options, &drive));
 	for (int i = 0; i < 2; i++) {
 		request[i] = (struct rh_drive_request){.kind = i ? RH_DRIVE_WRITE : RH_DRIVE_READ,
@@ -383,7 +383,7 @@ static void test_nothing_is_heard_of_a_drive_that_is_closed(void **state)
 		struct world world;
 		struct rh_space_io *io;
 		world_open(&world, "build");
-		rh_drive_fail_nth(12, RH_FAULT_LATE, 1500);
+		rh_drive_fail_nth(12, RH_FAULT_DELAY, 1500);
 		check_ok(space_open(&world, (struct rh_space_options){
 		                                    .dirs = 1, .depth = 2, .engine = (enum rh_drive_engine)engine, .stall_seconds = 0.2}));
 		check_ok(rh_space_io_create(world.space, sizes[4], &io));
