@@ -1,6 +1,7 @@
 #include "run/reload.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
 #include <string.h>
 
@@ -67,28 +68,42 @@ static int give_records(struct run_reloads *reloads)
 	return rc;
 }
 
-/* Walks with an entry for each boundary's latest write, none at first. */
-static int walk_boundaries(const struct rh_boundary_walk *walk, int64_t micro_batches, int64_t **latest, size_t *capacity,
-                           int (*access)(void *context, const struct rh_boundary_access *access), void *context)
+/* Writes to NVMe of the step that has the most: slots of several steps may alternate. */
+static int count_writes(struct run_reloads *reloads)
 {
-	size_t places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
-	struct rh_boundary_walk own = *walk;
-	own.access = access;
-	own.context = context;
-	int rc = rh_grow(latest, capacity, places, sizeof **latest);
+	int64_t steps = 1;
+	for (size_t i = 0; i < reloads->accesses; i++)
+		steps = rh_max(steps, reloads->access[i].step + 1);
+	int rc = rh_grow(&reloads->of_step, &reloads->step_capacity, (size_t)steps, sizeof *reloads->of_step);
 	if (rc)
 		return rc;
-	memset(*latest, -1, places * sizeof **latest);
-	return rh_boundary_walk(&own);
+	memset(reloads->of_step, 0, (size_t)steps * sizeof *reloads->of_step);
+	for (size_t i = 0; i < reloads->accesses; i++) {
+		const struct run_access *access = &reloads->access[i];
+		int64_t *writes = &reloads->of_step[access->step];
+		*writes += access->is_write && reloads->write[access->write].record >= 0;
+		reloads->step_writes = rh_max(reloads->step_writes, *writes);
+	}
+	return 0;
 }
 
 int run_reloads_find(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	struct finding finding = {.reloads = reloads, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
+	size_t boundaries = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1) * micro_batches);
+	struct rh_boundary_walk own = *walk;
+	own.access = note;
+	own.context = &finding;
 	reloads->accesses = reloads->writes = reloads->count = 0;
 	reloads->records = 0;
-	int rc = walk_boundaries(walk, micro_batches, &reloads->latest, &reloads->latest_capacity, note, &finding);
-	return rc ? rc : give_records(reloads);
+	reloads->step_writes = 0;
+	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, boundaries, sizeof *reloads->latest);
+	if (rc)
+		return rc;
+	memset(reloads->latest, -1, boundaries * sizeof *reloads->latest);
+	rc = rh_boundary_walk(&own);
+	rc = rc ? rc : give_records(reloads);
+	return rc ? rc : count_writes(reloads);
 }
 
 void run_reloads_free(struct run_reloads *reloads)
@@ -98,96 +113,8 @@ void run_reloads_free(struct run_reloads *reloads)
 	rh_free(reloads->reload);
 	rh_free(reloads->latest);
 	rh_free(reloads->free_record);
+	rh_free(reloads->of_step);
+	rh_free(reloads->stream);
+	rh_free(reloads->round);
 	*reloads = (struct run_reloads){0};
-}
-
-/* A write, where only counts are wanted. */
-struct run_counted {
-	int64_t step, gone; /* writes that there are when its last reload comes; 0: none comes */
-	int64_t free;       /* records that are free before it, of those that went before */
-};
-
-struct counting {
-	struct run_reload_counts *counts;
-	int layers, down;
-	int64_t micro_batches;
-};
-
-static int count(void *context, const struct rh_boundary_access *access)
-{
-	struct counting *counting = context;
-	struct run_reload_counts *counts = counting->counts;
-	if (access->verb == RH_BOUNDARY_RELEASE)
-		return 0;
-	RH_ASSERT(access->micro_batch >= 0 && access->micro_batch < counting->micro_batches);
-	int64_t row = (int64_t)access->kind * (counting->layers + 1) + access->layer;
-	int64_t *at = &counts->latest[row * counting->micro_batches + access->micro_batch];
-	if (access->verb == RH_BOUNDARY_WRITE) {
-		int rc = rh_grow(&counts->write, &counts->write_capacity, counts->writes + 1, sizeof *counts->write);
-		if (rc)
-			return rc;
-		*at = (int64_t)counts->writes;
-		counts->write[counts->writes++] = (struct run_counted){.step = access->step};
-		return 0;
-	}
-	RH_ASSERT(*at >= 0);
-	if ((int64_t)counts->writes > *at + counting->down)
-		counts->write[*at].gone = (int64_t)counts->writes;
-	return 0;
-}
-
-/* As give_records: there are as many records as are in use at once. */
-static void count_records(struct run_reload_counts *counts)
-{
-	int in_use = 0;
-	counts->records = 0;
-	for (size_t n = 0; n < counts->writes; n++) {
-		const struct run_counted *write = &counts->write[n];
-		in_use -= (int)write->free;
-		if (!write->gone)
-			continue;
-		if (++in_use > counts->records)
-			counts->records = in_use;
-		if (write->gone < (int64_t)counts->writes)
-			counts->write[write->gone].free++;
-	}
-}
-
-static int count_writes(struct run_reload_counts *counts)
-{
-	int64_t steps = 0;
-	for (size_t n = 0; n < counts->writes; n++)
-		steps = counts->write[n].step >= steps ? counts->write[n].step + 1 : steps;
-	int rc = rh_grow(&counts->of_step, &counts->step_capacity, (size_t)steps + 1, sizeof *counts->of_step);
-	if (rc)
-		return rc;
-	memset(counts->of_step, 0, (size_t)(steps + 1) * sizeof *counts->of_step);
-	counts->step_writes = 0;
-	for (size_t n = 0; n < counts->writes; n++) {
-		int64_t *of_step = &counts->of_step[counts->write[n].step];
-		*of_step += counts->write[n].gone > 0;
-		counts->step_writes = *of_step > counts->step_writes ? *of_step : counts->step_writes;
-	}
-	return 0;
-}
-
-int run_reload_count(struct run_reload_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
-{
-	struct counting counting = {.counts = counts, .layers = walk->layers, .down = down, .micro_batches = micro_batches};
-	counts->writes = 0;
-	int rc = walk_boundaries(walk, micro_batches, &counts->latest, &counts->latest_capacity, count, &counting);
-	if (rc)
-		return rc;
-	count_records(counts);
-	return count_writes(counts);
-}
-
-void run_reload_counts_free(struct run_reload_counts *counts)
-{
-	rh_free(counts->write);
-	rh_free(counts->latest);
-	rh_free(counts->of_step);
-	rh_free(counts->stream);
-	rh_free(counts->round);
-	*counts = (struct run_reload_counts){0};
 }

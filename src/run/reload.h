@@ -27,35 +27,23 @@ struct run_reloads {
 	int64_t *reload;                /* the write that each reload reads */
 	size_t accesses, writes, count; /* count: of reloads */
 	int records;                    /* on NVMe at once, at most */
+	int64_t step_writes;            /* to NVMe, in the step that has the most */
 	/* scratch */
 	int64_t *latest; /* (kinds, layers + 1, micro_batches): the latest write of each boundary */
 	int *free_record;
-	size_t access_capacity, write_capacity, reload_capacity, latest_capacity, free_capacity;
+	int64_t *of_step;
+	struct run_stream *stream;
+	struct run_round_slot *round;
+	int layers;
+	size_t access_capacity, write_capacity, reload_capacity, latest_capacity, free_capacity, step_capacity;
+	size_t streams, stream_capacity, round_capacity;
 };
 
 /* Memory of an earlier program is used again. walk->access is not used; micro_batches: places. */
 int run_reloads_find(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
+/* `records` and `step_writes` alone, of a program of one step in which each slot has `micro_batches`, not the one that it has in
+ * walk->program. Its time does not grow with their number. */
+int run_reloads_count_round(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
 void run_reloads_free(struct run_reloads *reloads);
-
-/* The counts alone, without the lists, which are long: planning asks for many programs. */
-struct run_reload_counts {
-	int records;         /* as struct run_reloads' */
-	int64_t step_writes; /* boundaries written to NVMe in the step that writes the most */
-	/* scratch */
-	struct run_counted *write;
-	int64_t *latest, *of_step;
-	size_t writes, write_capacity, latest_capacity, step_capacity;
-	struct run_stream *stream;
-	struct run_round_slot *round;
-	size_t streams, stream_capacity, round_capacity;
-	int layers;
-};
-
-/* Arguments as of run_reloads_find. */
-int run_reload_count(struct run_reload_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-/* The same for a program of one step in which each slot has `micro_batches`, not the one that it has in walk->program. Its time does not
- * grow with their number. */
-int run_reload_count_round(struct run_reload_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down) RH_MUST;
-void run_reload_counts_free(struct run_reload_counts *counts);
 
 #endif

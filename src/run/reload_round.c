@@ -25,37 +25,37 @@ struct run_round_slot {
 /* A access of the round's only micro-batch. */
 static int note(void *context, const struct rh_boundary_access *access)
 {
-	struct run_reload_counts *counts = context;
-	int64_t *at = &counts->latest[(int64_t)access->kind * counts->layers + access->layer];
+	struct run_reloads *reloads = context;
+	int64_t *at = &reloads->latest[(int64_t)access->kind * reloads->layers + access->layer];
 	if (access->verb == RH_BOUNDARY_RELEASE)
 		return 0;
 	if (access->verb == RH_BOUNDARY_READ) {
 		RH_ASSERT(*at >= 0);
-		counts->stream[*at].last = access->slot;
+		reloads->stream[*at].last = access->slot;
 		return 0;
 	}
-	int rc = rh_grow(&counts->stream, &counts->stream_capacity, counts->streams + 1, sizeof *counts->stream);
+	int rc = rh_grow(&reloads->stream, &reloads->stream_capacity, reloads->streams + 1, sizeof *reloads->stream);
 	if (rc)
 		return rc;
-	*at = (int64_t)counts->streams;
-	counts->stream[counts->streams++] =
-	        (struct run_stream){.slot = access->slot, .last = access->slot, .nth = counts->round[access->slot].writes++};
+	*at = (int64_t)reloads->streams;
+	reloads->stream[reloads->streams++] =
+	        (struct run_stream){.slot = access->slot, .last = access->slot, .nth = reloads->round[access->slot].writes++};
 	return 0;
 }
 
-static void number_slots(struct run_reload_counts *counts, size_t slots, int64_t micro_batches)
+static void number_slots(struct run_reloads *reloads, size_t slots, int64_t micro_batches)
 {
 	int64_t streams = 0;
 	for (size_t s = 0; s < slots; s++) {
-		struct run_round_slot *slot = &counts->round[s];
+		struct run_round_slot *slot = &reloads->round[s];
 		slot->before = streams;
 		slot->written = streams * micro_batches;
 		slot->read = -1;
 		streams += slot->writes;
 	}
-	for (size_t i = 0; i < counts->streams; i++) {
-		struct run_stream *stream = &counts->stream[i];
-		int64_t *first = &counts->round[stream->last].read;
+	for (size_t i = 0; i < reloads->streams; i++) {
+		struct run_stream *stream = &reloads->stream[i];
+		int64_t *first = &reloads->round[stream->last].read;
 		stream->next = stream->last == stream->slot ? -1 : *first;
 		*first = stream->last == stream->slot ? *first : (int64_t)i;
 	}
@@ -63,9 +63,9 @@ static void number_slots(struct run_reload_counts *counts, size_t slots, int64_t
 
 /* When micro-batch m is read last there have been last.written + m * last.writes writes, and its boundary was number slot.written +
  * m * slot.writes + nth. It is reloaded if that is more than `down` before. */
-static void find_reloaded(struct run_reload_counts *counts, struct run_stream *stream, int64_t micro_batches, int down)
+static void find_reloaded(struct run_reloads *reloads, struct run_stream *stream, int64_t micro_batches, int down)
 {
-	const struct run_round_slot *from = &counts->round[stream->slot], *to = &counts->round[stream->last];
+	const struct run_round_slot *from = &reloads->round[stream->slot], *to = &reloads->round[stream->last];
 	int64_t beyond = to->written - from->written - stream->nth - down, slope = to->writes - from->writes;
 	stream->first = 0;
 	stream->end = stream->last == stream->slot || (beyond <= 0 && slope <= 0) ? 0 : micro_batches;
@@ -87,48 +87,48 @@ static int is_reloaded(const struct run_stream *stream, int64_t m, int64_t *unti
 
 /* Records in use while a slot runs: a micro-batch gives back those of which it is the last to read, then takes as many as it writes that
  * are reloaded. *in_use goes on with it. */
-static void run_slot(struct run_reload_counts *counts, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
+static void run_slot(struct run_reloads *reloads, size_t s, int64_t micro_batches, int64_t *in_use, int64_t *most)
 {
-	const struct run_round_slot *slot = &counts->round[s];
+	const struct run_round_slot *slot = &reloads->round[s];
 	for (int64_t m = 0, until; m < micro_batches; m = until) {
 		int64_t more = 0;
 		until = micro_batches;
 		for (int64_t i = slot->before; i < slot->before + slot->writes; i++)
-			more += is_reloaded(&counts->stream[i], m, &until);
-		for (int64_t i = slot->read; i >= 0; i = counts->stream[i].next)
-			more -= is_reloaded(&counts->stream[i], m, &until);
+			more += is_reloaded(&reloads->stream[i], m, &until);
+		for (int64_t i = slot->read; i >= 0; i = reloads->stream[i].next)
+			more -= is_reloaded(&reloads->stream[i], m, &until);
 		*in_use += more * (until - m);
 		*most = rh_max(*most, *in_use);
 		*most = rh_max(*most, *in_use - more * (until - m) + more);
 	}
 }
 
-int run_reload_count_round(struct run_reload_counts *counts, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
+int run_reloads_count_round(struct run_reloads *reloads, const struct rh_boundary_walk *walk, int64_t micro_batches, int down)
 {
 	size_t slots = walk->program->slots, places = (size_t)(RH_BOUNDARY_KINDS * (walk->layers + 1));
 	struct rh_boundary_walk own = *walk;
 	int64_t in_use = 0, most = 0;
 	own.access = note;
-	own.context = counts;
-	counts->layers = walk->layers + 1;
-	counts->streams = 0;
-	counts->step_writes = 0;
-	int rc = rh_grow(&counts->latest, &counts->latest_capacity, places, sizeof *counts->latest);
-	rc = rc ? rc : rh_grow(&counts->round, &counts->round_capacity, slots, sizeof *counts->round);
+	own.context = reloads;
+	reloads->layers = walk->layers + 1;
+	reloads->streams = 0;
+	reloads->step_writes = 0;
+	int rc = rh_grow(&reloads->latest, &reloads->latest_capacity, places, sizeof *reloads->latest);
+	rc = rc ? rc : rh_grow(&reloads->round, &reloads->round_capacity, slots, sizeof *reloads->round);
 	if (rc)
 		return rc;
-	memset(counts->latest, -1, places * sizeof *counts->latest);
-	memset(counts->round, 0, slots * sizeof *counts->round);
+	memset(reloads->latest, -1, places * sizeof *reloads->latest);
+	memset(reloads->round, 0, slots * sizeof *reloads->round);
 	rc = rh_boundary_walk(&own);
 	if (rc)
 		return rc;
-	number_slots(counts, slots, micro_batches);
-	for (size_t i = 0; i < counts->streams; i++) {
-		find_reloaded(counts, &counts->stream[i], micro_batches, down);
-		counts->step_writes += counts->stream[i].end - counts->stream[i].first;
+	number_slots(reloads, slots, micro_batches);
+	for (size_t i = 0; i < reloads->streams; i++) {
+		find_reloaded(reloads, &reloads->stream[i], micro_batches, down);
+		reloads->step_writes += reloads->stream[i].end - reloads->stream[i].first;
 	}
 	for (size_t s = 0; s < slots; s++)
-		run_slot(counts, s, micro_batches, &in_use, &most);
-	counts->records = (int)rh_min(most, INT_MAX / 4);
+		run_slot(reloads, s, micro_batches, &in_use, &most);
+	reloads->records = (int)rh_min(most, INT_MAX / 4);
 	return 0;
 }

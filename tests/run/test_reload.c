@@ -16,7 +16,7 @@
 enum { MICROS_MOST = 9, DOWN_MOST = 24, WRITES_MOST = 1000 };
 
 /* Carries the reloads out with numbers of writes in place of bytes. */
-static void check_contents(const struct run_reloads *reloads, const struct run_reload_counts *counts, int down)
+static void check_contents(const struct run_reloads *reloads, int down)
 {
 	int64_t ring[DOWN_MOST], record[WRITES_MOST], writes = 0, reloaded = 0, records = 0;
 	memset(ring, -1, sizeof ring);
@@ -42,15 +42,13 @@ static void check_contents(const struct run_reloads *reloads, const struct run_r
 	}
 	assert_int_equal(writes, reloads->writes);
 	assert_int_equal(reloaded, reloads->count);
-	assert_int_equal(records, counts->step_writes);
-	assert_int_equal(reloads->records, counts->records);
+	assert_int_equal(records, reloads->step_writes);
 }
 
 static void test_every_read_finds_what_was_written(void **state)
 {
 	(void)state;
 	struct run_reloads reloads = {0};
-	struct run_reload_counts counts = {0};
 	struct rh_program program = {0};
 	for (int trains = 0; trains < 2; trains++)
 		for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -61,13 +59,11 @@ static void test_every_read_finds_what_was_written(void **state)
 					        .plan = &plan, .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(&plan, trains, 2, m, round, &turn, &program));
 					check_ok(run_reloads_find(&reloads, &walk, m, down));
-					check_ok(run_reload_count(&counts, &walk, m, down));
-					check_contents(&reloads, &counts, down);
+					check_contents(&reloads, down);
 					assert_true(trains || down < round || !reloads.records); /* so short rounds write nothing */
 				}
 	rh_program_free(&program);
 	run_reloads_free(&reloads);
-	run_reload_counts_free(&counts);
 }
 
 /* Boundaries written to NVMe in the step that writes the most. */
@@ -87,11 +83,10 @@ static int64_t most_writes(const struct run_reloads *reloads)
 }
 
 /* Of programs whose slots are of several steps, in turns. */
-static void test_counts_of_several_steps_are_those_of_the_lists(void **state)
+static void test_writes_are_counted_by_step(void **state)
 {
 	(void)state;
 	struct run_reloads reloads = {0};
-	struct run_reload_counts counts = {0};
 	struct rh_program program = {0};
 	int64_t written = 0;
 	for (int64_t m = 1; m <= MICROS_MOST; m++)
@@ -103,22 +98,19 @@ static void test_counts_of_several_steps_are_those_of_the_lists(void **state)
 				for (size_t i = 0; i < program.slots; i++)
 					program.slot[i].step = (int64_t)i % steps;
 				check_ok(run_reloads_find(&reloads, &walk, m, down));
-				check_ok(run_reload_count(&counts, &walk, m, down));
-				assert_int_equal(counts.records, reloads.records);
-				assert_int_equal(counts.step_writes, most_writes(&reloads));
-				written += counts.step_writes;
+				assert_int_equal(reloads.step_writes, most_writes(&reloads));
+				written += reloads.step_writes;
 			}
 	assert_true(written > 100);
 	rh_program_free(&program);
 	run_reloads_free(&reloads);
-	run_reload_counts_free(&counts);
 }
 
 /* Rounds of many micro-batches, by one. */
 static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 {
 	(void)state;
-	struct run_reload_counts counts = {0}, by_one = {0};
+	struct run_reloads counts = {0}, by_one = {0};
 	struct rh_program program = {0}, one = {0};
 	int spilled = 0;
 	for (int p = 0; p < PLANS; p++)
@@ -130,9 +122,9 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 					        .plan = all_plans[p], .layers = LAYERS, .program = &program, .steps_held = 1};
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, m, m, &turn, &program));
 					check_ok(rh_roundpipe_program(all_plans[p], trains, 2, 1, 1, &turn, &one));
-					check_ok(run_reload_count(&counts, &walk, m, ring));
+					check_ok(run_reloads_find(&counts, &walk, m, ring));
 					walk.program = &one;
-					check_ok(run_reload_count_round(&by_one, &walk, m, ring));
+					check_ok(run_reloads_count_round(&by_one, &walk, m, ring));
 					assert_int_equal(by_one.records, counts.records);
 					assert_int_equal(by_one.step_writes, counts.step_writes);
 					spilled += counts.records > 0;
@@ -141,8 +133,8 @@ static void test_a_rounds_counts_are_known_by_one_micro_batch(void **state)
 	assert_true(spilled > 1000);
 	rh_program_free(&program);
 	rh_program_free(&one);
-	run_reload_counts_free(&counts);
-	run_reload_counts_free(&by_one);
+	run_reloads_free(&counts);
+	run_reloads_free(&by_one);
 }
 
 /* What is reserved for rounds, by one or two of them, against all programs of as many micro-batches or fewer. */
@@ -166,9 +158,9 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 				                                            .train_round = round,
 				                                            .spare_boundaries = spare,
 				                                            .spills_boundaries = 1};
-				struct run_boundary_needs room;
+				struct run_boundary_needs needs;
 				int64_t writes = 0, records = 0;
-				check_ok(run_boundary_needs(&options, &room));
+				check_ok(run_boundary_needs(&options, &needs));
 				for (int64_t m = count; m > count - round; m--) {
 					int turn = 0;
 					struct rh_boundary_walk walk = {
@@ -178,10 +170,10 @@ static void test_rounds_are_reserved_for_as_all_their_programs_ask(void **state)
 					writes = rh_max(writes, most_writes(&reloads));
 					records = rh_max(records, reloads.records);
 				}
-				if (!room.records)
+				if (!needs.records)
 					continue;
-				assert_int_equal(room.records, records);
-				assert_int_equal(room.step_writes, writes);
+				assert_int_equal(needs.records, records);
+				assert_int_equal(needs.step_writes, writes);
 				spilled++;
 			}
 	printf("%d of them spill\n", spilled);
@@ -199,16 +191,16 @@ struct whole {
 static void walk_whole(const struct rh_executor_options *options, const struct rh_program *program, int64_t held, int64_t count,
                        struct whole *out)
 {
-	struct run_reload_counts counts = {0};
+	struct run_reloads counts = {0};
 	const struct rh_boundary_walk walk = {.plan = options->plan,
 	                                      .layers = options->model->layers,
 	                                      .program = program,
 	                                      .steps_held = held,
 	                                      .step_micro_batches = options->train_micro_batches};
-	check_ok(run_reload_count(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
+	check_ok(run_reloads_find(&counts, &walk, held * count, 4 + (int)options->spare_boundaries));
 	out->writes = rh_max(out->writes, counts.step_writes);
 	out->records = (int)rh_max(out->records, counts.records);
-	run_reload_counts_free(&counts);
+	run_reloads_free(&counts);
 }
 
 /* A step, all that a run may ask for in its place, and where steps are not flushed many of them. */
@@ -263,19 +255,19 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 					                                      .train_round = count,
 					                                      .spare_boundaries = spare,
 					                                      .window = windows ? window : NULL};
-					struct run_boundary_needs room;
+					struct run_boundary_needs needs;
 					struct whole whole;
 					for (int s = 0; s < stages; s++)
 						up[s] = down[stages - 1 - s] = (struct rh_stage){s, s + 1 < stages ? s + 1 : DEEP};
 					ask_whole(&options, &whole);
-					check_ok(run_boundary_needs(&options, &room));
-					assert_int_equal(room.count, whole.needed ? whole.needed + (devices > 1 ? spare : 0) : 0);
+					check_ok(run_boundary_needs(&options, &needs));
+					assert_int_equal(needs.count, whole.needed ? whole.needed + (devices > 1 ? spare : 0) : 0);
 					options.spills_boundaries = 1;
-					check_ok(run_boundary_needs(&options, &room));
-					if (!room.records)
+					check_ok(run_boundary_needs(&options, &needs));
+					if (!needs.records)
 						continue;
-					assert_int_equal(room.records, whole.records);
-					assert_int_equal(room.step_writes, whole.writes);
+					assert_int_equal(needs.records, whole.records);
+					assert_int_equal(needs.step_writes, whole.writes);
 					with_windows += windows;
 					spilled++;
 				}
@@ -327,7 +319,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_read_finds_what_was_written),
-	        cmocka_unit_test(test_counts_of_several_steps_are_those_of_the_lists),
+	        cmocka_unit_test(test_writes_are_counted_by_step),
 	        cmocka_unit_test(test_a_rounds_counts_are_known_by_one_micro_batch),
 	        cmocka_unit_test(test_rounds_are_reserved_for_as_all_their_programs_ask),
 	        cmocka_unit_test(test_long_steps_are_known_by_shorter_ones),
