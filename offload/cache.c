@@ -10,7 +10,6 @@
  * No lock: whoever has the store's pool has its pieces. A piece is nowhere twice, and its record is read only while no write of it is under
  * way, since until then it is in its frame. */
 #include "core/alloc.h"
-#include "offload/frame_choice.h"
 #include "offload/memory.h"
 #include "offload/optimizer.h"
 #include "offload/store_internal.h"
@@ -109,13 +108,17 @@ static int cost_of(const struct rh_store *store, const struct frame *frame)
 static struct frame *choose(const struct rh_store *store, int most)
 {
 	struct store_cache *cache = store->cache;
-	struct rh_frame_choice best = {.frame = -1};
+	struct frame *best = NULL;
+	int least = 0;
 	for (int i = 0; i < cache->frames; i++) {
-		int cost = cost_of(store, &cache->frame[i]);
-		if (cost >= 0 && cost <= most)
-			rh_frame_offer(&best, i, cost, cache->frame[i].used);
+		struct frame *frame = &cache->frame[i];
+		int cost = cost_of(store, frame);
+		if (cost < 0 || cost > most || (best && (cost > least || (cost == least && frame->used >= best->used))))
+			continue;
+		best = frame;
+		least = cost;
 	}
-	return best.frame < 0 ? NULL : &cache->frame[best.frame];
+	return best;
 }
 
 static void begin_write(struct rh_store *store, struct frame *frame)

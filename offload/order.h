@@ -1,16 +1,15 @@
-/* Who reads and writes a block's weights and gradients when: recorded while a run is enqueued, and checked afterwards.
+/* Reads and writes of blocks' weights and gradients: recorded while a run is enqueued, checked afterwards.
  *
- * A lane is whatever runs in order: a stream of a device, a host thread. On it lie operations on blocks, and signals and waits of tokens (a
- * device's event, a condition of the host's), which order lanes among themselves. An operation comes before another only if the lanes and
- * tokens say so; when they happened to run does not count, so a missing wait is found even where no harm came of it.
+ * A lane is anything that runs in order: a device's stream, a host thread. It holds operations on blocks, and signals of and waits for
+ * tokens (a device's event, a condition of the host), which order lanes among themselves. An operation comes before another only if lanes
+ * and tokens say so. The time at which they happened to run does not count: so a missing wait is found even when it did no harm.
  *
  * The five orderings, for each block that is not only uploaded, steps counted from 0, staleness s (0 sync, 1 async):
  *   1  PUBLISH p      comes after every UPLOAD of steps up to p + s, which want the weights before
  *   2  UPLOAD t       comes after PUBLISH t - 1 - s, if that is a step
  *   3  TAKE t         comes after every DOWNLOAD t, of which there is one at least
  *   4  DOWNLOAD t     comes after TAKE of the last earlier step that downloaded
- *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t (the first: moments may be made later) and PUBLISH t - 1 before UPDATE t
- */
+ *   5  TAKE t and PUBLISH t - 1 come after UPDATE t - 1; TAKE t (the first: moments may be made later) and PUBLISH t - 1 before UPDATE t */
 #ifndef RH_OFFLOAD_ORDER_H
 #define RH_OFFLOAD_ORDER_H
 

@@ -67,7 +67,7 @@ int rh_store_create(const struct rh_block *blocks, int count, const struct rh_st
                     struct rh_store **out) RH_MUST;
 void rh_store_destroy(struct rh_store *store);
 
-/* At most so many threads update from now on; 0: all. While weights stream, which then have more of the memory's bandwidth. */
+/* Limits the threads that update from now on; 0: all. While weights stream, this leaves them more of the memory's bandwidth. */
 void rh_store_throttle(struct rh_store *store, int threads);
 
 /* The one mapping that holds all arrays in memory: for devices to pin. */
@@ -136,7 +136,7 @@ void rh_store_expect(struct rh_store *store, const int *block, int count);
 /* For who has nothing else to do: waits for a little of what is being written, and reads ahead in its place. 1: there is more to do; 0: for
  * now not; or a fault of NVMe. Both belong to whoever has the pool. */
 int rh_store_advance(struct rh_store *store) RH_MUST;
-/* The options that the store was made with. */
+/* The options of rh_store_create. */
 const struct rh_store_options *rh_store_options(const struct rh_store *store);
 
 #endif
