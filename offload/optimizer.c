@@ -253,8 +253,8 @@ int rh_optimizer_update_piece(struct rh_store *store, int block, int at, const s
 	const struct rh_block *spec = rh_store_block(store, block);
 	RH_ASSERT(spec->trainable && update->step >= 1 && (update->settings.momentum != 0) == (store->options.momentum != 0));
 	RH_ASSERT(at >= 0 && at < rh_optimizer_pieces(store, block) && (pass == RH_UPDATE_WHOLE || rh_optimizer_has_passes(store)));
-	if (pass != RH_UPDATE_MOMENTS) /* devices may be reading the weights by then */
-		store->block[block].version++;
+	if (pass != RH_UPDATE_MOMENTS)                                                 /* devices may be reading the weights by then */
+		__atomic_fetch_add(&store->block[block].version, 1, __ATOMIC_RELAXED); /* rh_store_version may be asked meanwhile */
 	if (store->options.addresses_only)
 		return 0;
 	int number = store->block[block].piece + at, by_tensor = store->options.optim == RH_OPTIM_ADAFACTOR;

@@ -293,7 +293,8 @@ const void *rh_store_weights(const struct rh_store *store, int block)
 uint64_t rh_store_version(const struct rh_store *store, int block)
 {
 	const struct store_block *from = at(store, block);
-	return from->published ? from->published_version : from->version;
+	/* an update may be running: relaxed is enough, as whoever uses its weights waits for it (rh_updater_await_weights) */
+	return __atomic_load_n(from->published ? &from->published_version : &from->version, __ATOMIC_RELAXED);
 }
 
 struct publish {
@@ -319,7 +320,7 @@ void rh_store_publish(struct rh_store *store, int block)
 	struct publish publish = {from, rh_block_bytes(&store->spec[block], store->dtype)};
 	if (!store->options.addresses_only)
 		rh_pool_run(store->pool, publish_piece, &publish, (publish.bytes + PUBLISH_PIECE - 1) / PUBLISH_PIECE);
-	from->published_version = from->version;
+	__atomic_store_n(&from->published_version, from->version, __ATOMIC_RELAXED);
 }
 
 void *rh_store_gradient(const struct rh_store *store, int block)
