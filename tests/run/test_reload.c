@@ -234,14 +234,14 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 	enum { DEEP = 13 };
 	struct rh_stage up[DEEP], down[DEEP];
 	const struct rh_model model = {.layers = DEEP};
-	const int64_t window[4] = {9, 6, 3, 4};
-	int spilled = 0, with_windows = 0;
+	const int64_t limit[4] = {9, 6, 3, 4};
+	int spilled = 0, with_limits = 0;
 	for (int i = 0; i < rh_schedule_count; i++)
 		for (int devices = 1; devices <= 4; devices++)
 			for (int each = rh_schedules[i].stages_least; each && each <= 3 && each <= rh_schedules[i].stages_most; each++)
 				for (int64_t n = 0; n < 30; n++) {
-					int stages = each * devices, windows = !strcmp(rh_schedules[i].name, "paci") && n % 2;
-					int64_t count = (windows ? 430 : 15 * devices) + 3 * n, spare = windows ? n % 4 : 7 * n % 40;
+					int stages = each * devices, is_limited = !strcmp(rh_schedules[i].name, "paci") && n % 2;
+					int64_t count = (is_limited ? 430 : 15 * devices) + 3 * n, spare = is_limited ? n % 4 : 7 * n % 40;
 					struct rh_plan cut = {.forward = up,
 					                      .backward = down,
 					                      .forward_stages = stages - 1,
@@ -254,7 +254,7 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 					                                      .train_micro_batches = count,
 					                                      .train_round = count,
 					                                      .spare_boundaries = spare,
-					                                      .window = windows ? window : NULL};
+					                                      .admission_limit = is_limited ? limit : NULL};
 					struct run_boundary_needs needs;
 					struct whole whole;
 					for (int s = 0; s < stages; s++)
@@ -268,11 +268,11 @@ static void test_long_steps_are_known_by_shorter_ones(void **state)
 						continue;
 					assert_int_equal(needs.records, whole.records);
 					assert_int_equal(needs.step_writes, whole.writes);
-					with_windows += windows;
+					with_limits += is_limited;
 					spilled++;
 				}
 	printf("%d of them spill\n", spilled);
-	assert_true(spilled > 200 && with_windows > 10);
+	assert_true(spilled > 200 && with_limits > 10);
 }
 
 /* ---- the host's thread ---- */
