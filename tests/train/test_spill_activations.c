@@ -74,7 +74,7 @@ static struct rig_input open_run(struct deep *deep, const struct what *what, str
 	*work = (struct rh_workload){
 	        .train = rig_limits(&in, 0), .train_micro_batches = what->micros ? what->micros : MICROS, .train_steps = what->steps};
 	check_ok(rh_session_open(config, RH_SESSION_TRAINS, &deep->rig.session));
-	deep->rig.session.window = what->window;
+	deep->rig.session.admission_limit = what->window;
 	return in;
 }
 
