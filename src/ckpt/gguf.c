@@ -45,7 +45,7 @@ static const struct {
         [30] = {"BF16", 1, RH_BF16},
         [34] = {"TQ1_0", 0, 0},
         [35] = {"TQ2_0", 0, 0},
-        [39] = {"MXFP4", 0, 0},
+        [39] = {"MXFP4", 1, RH_MXFP4},
         [40] = {"NVFP4", 0, 0},
         [41] = {"Q1_0", 0, 0},
 };
@@ -61,7 +61,7 @@ static int take_dtype(struct gguf_cursor *cursor, const char *name, enum rh_dtyp
 	if (!ggml_types[type].readable)
 		return rh_fail(-EINVAL,
 		               "%s: tensor '%s' has type %s, which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to "
-		               "Q6_K, IQ4_NL are)",
+		               "Q6_K, IQ4_NL, MXFP4 are)",
 		               cursor->path, name, ggml_types[type].name);
 	*out = ggml_types[type].dtype;
 	return 0;

@@ -7,15 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum need { OPTIONAL, REQUIRED };
-
-/* A whole number under "<architecture>.<key>". */
-static int arch_int(const struct rh_gguf *gguf, const char *arch, const char *key, enum need need, int64_t *out)
+int gguf_arch_int(const struct rh_gguf *gguf, const char *arch, const char *key, enum gguf_need need, int64_t *out)
 {
 	char name[128];
 	snprintf(name, sizeof name, "%s.%s", arch, key);
 	int rc = rh_gguf_int(gguf, name, out);
-	if (rc == 0 && need == REQUIRED)
+	if (rc == 0 && need == GGUF_REQUIRED)
 		rc = rh_fail(-EINVAL, "%s: metadata '%s' is missing", rh_gguf_path(gguf), name);
 	return rc < 0 ? rc : 0;
 }
@@ -33,14 +30,14 @@ static double shortest_decimal(double value)
 	return value;
 }
 
-static int arch_real(const struct rh_gguf *gguf, const char *arch, const char *key, enum need need, double *out)
+int gguf_arch_real(const struct rh_gguf *gguf, const char *arch, const char *key, enum gguf_need need, double *out)
 {
 	char name[128];
 	snprintf(name, sizeof name, "%s.%s", arch, key);
 	int rc = rh_gguf_real(gguf, name, out);
 	if (rc > 0)
 		*out = shortest_decimal(*out);
-	if (rc == 0 && need == REQUIRED)
+	if (rc == 0 && need == GGUF_REQUIRED)
 		rc = rh_fail(-EINVAL, "%s: metadata '%s' is missing", rh_gguf_path(gguf), name);
 	return rc < 0 ? rc : 0;
 }
@@ -69,27 +66,26 @@ static int read_family(const struct rh_gguf *gguf, const char **arch, const stru
 
 static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
-	int64_t value_length = 0, rotary = 0, experts = 0, window = 0;
+	int64_t value_length = 0, rotary = 0, experts = 0;
 	const struct {
 		const char *key;
-		enum need need;
+		enum gguf_need need;
 		int64_t *value;
 	} sizes[] = {
-	        {"embedding_length", REQUIRED, &out->hidden_size},
-	        {"feed_forward_length", REQUIRED, &out->intermediate_size},
-	        {"block_count", REQUIRED, &out->num_hidden_layers},
-	        {"attention.head_count", REQUIRED, &out->num_attention_heads},
-	        {"attention.head_count_kv", OPTIONAL, &out->num_key_value_heads},
-	        {"attention.key_length", OPTIONAL, &out->head_dim},
-	        {"attention.value_length", OPTIONAL, &value_length},
-	        {"context_length", REQUIRED, &out->max_position_embeddings},
-	        {"rope.dimension_count", OPTIONAL, &rotary},
-	        {"expert_count", OPTIONAL, &experts},
-	        {"attention.sliding_window", OPTIONAL, &window},
+	        {"embedding_length", GGUF_REQUIRED, &out->hidden_size},
+	        {"feed_forward_length", GGUF_REQUIRED, &out->intermediate_size},
+	        {"block_count", GGUF_REQUIRED, &out->num_hidden_layers},
+	        {"attention.head_count", GGUF_REQUIRED, &out->num_attention_heads},
+	        {"attention.head_count_kv", GGUF_OPTIONAL, &out->num_key_value_heads},
+	        {"attention.key_length", GGUF_OPTIONAL, &out->head_dim},
+	        {"attention.value_length", GGUF_OPTIONAL, &value_length},
+	        {"context_length", GGUF_REQUIRED, &out->max_position_embeddings},
+	        {"rope.dimension_count", GGUF_OPTIONAL, &rotary},
+	        {"expert_count", GGUF_OPTIONAL, &experts},
 	};
 	int rc = 0;
 	for (size_t i = 0; !rc && i < sizeof sizes / sizeof *sizes; i++)
-		rc = arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
+		rc = gguf_arch_int(gguf, arch, sizes[i].key, sizes[i].need, sizes[i].value);
 	if (rc)
 		return rc;
 	const char *path = rh_gguf_path(gguf);
@@ -107,15 +103,34 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	if (value_length && value_length != out->head_dim)
 		return rh_fail(-EINVAL, "%s: attention heads have keys of %lld and values of %lld; different lengths are not supported",
 		               path, (long long)out->head_dim, (long long)value_length);
-	if (rotary && rotary != out->head_dim)
+	if (rotary > 0 && rotary < out->head_dim && out->family->may_rotate_part)
+		out->rotary_share = (double)rotary / (double)out->head_dim;
+	else if (rotary && rotary != out->head_dim)
 		return rh_fail(-EINVAL, "%s: rotary embeddings on %lld of %lld elements of a head are not supported", path,
 		               (long long)rotary, (long long)out->head_dim);
-	if (experts)
-		return rh_fail(-EINVAL, "%s: the model is a mixture of %lld experts, which is not supported", path, (long long)experts);
-	if (window > 0 && window < out->max_position_embeddings)
-		return rh_fail(-EINVAL, "%s: the model uses sliding-window attention (%lld), which is not supported", path,
-		               (long long)window);
+	if (experts && !out->family->experts)
+		return rh_fail(-EINVAL, "%s: the model is a mixture of %lld experts, which %s is not", path, (long long)experts, arch);
 	return 0;
+}
+
+/* The file does not say whether the ramp's ends are rounded to whole pairs: the family does. */
+static int read_yarn(const struct rh_gguf *gguf, const char *arch, double factor, struct rh_model_config *out)
+{
+	struct rh_rope *rope = &out->rope[0];
+	double temperature = 0;
+	rope->type = RH_ROPE_YARN;
+	rope->factor = factor;
+	rope->plain_ramp = out->family->yarn_plain_ramp;
+	int rc = gguf_arch_int(gguf, arch, "rope.scaling.original_context_length", GGUF_REQUIRED, &rope->original_max_position);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_beta_fast", GGUF_OPTIONAL, &rope->beta_fast);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_beta_slow", GGUF_OPTIONAL, &rope->beta_slow);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "attention.temperature_scale", GGUF_OPTIONAL, &temperature);
+	if (!rc && temperature != 0)
+		rc = rh_fail(-EINVAL, "%s: %s.attention.temperature_scale %g is not supported", rh_gguf_path(gguf), arch, temperature);
+	return rc;
 }
 
 static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
@@ -127,22 +142,24 @@ static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_
 	if (rc < 0)
 		return rc;
 	double factor = 0, old_factor = 0, attention = 1;
-	rc = arch_real(gguf, arch, "rope.scaling.factor", OPTIONAL, &factor);
+	rc = gguf_arch_real(gguf, arch, "rope.scaling.factor", GGUF_OPTIONAL, &factor);
 	if (!rc)
-		rc = arch_real(gguf, arch, "rope.scale_linear", OPTIONAL, &old_factor);
+		rc = gguf_arch_real(gguf, arch, "rope.scale_linear", GGUF_OPTIONAL, &old_factor);
 	if (!rc)
-		rc = arch_real(gguf, arch, "rope.scaling.attn_factor", OPTIONAL, &attention);
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.attn_factor", GGUF_OPTIONAL, &attention);
 	if (rc)
 		return rc;
-	if (attention != 1)
+	if (attention != 1 && !out->family->may_rotate_part) /* LongRoPE's is read with its factors */
 		return rh_fail(-EINVAL, "%s: rope.scaling.attn_factor %g is not supported", rh_gguf_path(gguf), attention);
 	if (factor && old_factor && factor != old_factor)
 		return rh_fail(-EINVAL, "%s: rope.scaling.factor %g and rope.scale_linear %g disagree", rh_gguf_path(gguf), factor,
 		               old_factor);
 	if (!factor)
 		factor = old_factor;
-	if (strcmp(type, "none") && strcmp(type, "linear"))
-		return rh_fail(-EINVAL, "%s: rope scaling '%.32s' is not supported (none and linear are)", rh_gguf_path(gguf), type);
+	if (!strcmp(type, "yarn"))
+		return read_yarn(gguf, arch, factor, out);
+	if (strcmp(type, "none") && strcmp(type, "linear") && !(out->family->may_rotate_part && !strcmp(type, "longrope")))
+		return rh_fail(-EINVAL, "%s: rope scaling '%.32s' is not supported (none, linear and yarn are)", rh_gguf_path(gguf), type);
 	if (!strcmp(type, "linear") || old_factor) {
 		out->rope[0].type = factor && factor != 1 ? RH_ROPE_LINEAR : RH_ROPE_DEFAULT;
 		out->rope[0].factor = out->rope[0].type == RH_ROPE_LINEAR ? factor : 0;
@@ -197,11 +214,13 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	if (!rc)
 		rc = read_sizes(gguf, arch, out);
 	if (!rc)
-		rc = arch_real(gguf, arch, rh_gguf_epsilon_key(out->family), REQUIRED, &out->rms_norm_eps);
+		rc = gguf_arch_real(gguf, arch, rh_gguf_epsilon_key(out->family), GGUF_REQUIRED, &out->rms_norm_eps);
 	if (!rc)
-		rc = arch_real(gguf, arch, "rope.freq_base", OPTIONAL, &out->rope[0].theta);
+		rc = gguf_arch_real(gguf, arch, "rope.freq_base", GGUF_OPTIONAL, &out->rope[0].theta);
 	if (!rc)
 		rc = read_scaling(gguf, arch, out);
+	if (!rc)
+		rc = gguf_read_layers(gguf, arch, out);
 	if (!rc)
 		rc = read_tokens(gguf, out);
 	if (rc)

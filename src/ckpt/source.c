@@ -49,8 +49,9 @@ static int missing(const char *where, const char *name)
 /* Tensors that some exporters add and no model reads. */
 static int needless(const struct rh_source *source, const char *name)
 {
-	static const char *const suffixes[] = {"rotary_emb.inv_freq", "rope_freqs.weight",       "attn.bias",
-	                                       "attn.masked_bias",    "embeddings.position_ids", "attn_rot_embd.weight"};
+	static const char *const suffixes[] = {
+	        "rotary_emb.inv_freq", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight",
+	        "attn.bias",           "attn.masked_bias",  "embeddings.position_ids",  "attn_rot_embd.weight"};
 	size_t length = strlen(name);
 	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
 		size_t suffix = strlen(suffixes[i]);
@@ -78,6 +79,35 @@ static void note_unknown(const struct rh_source *source, int64_t unknown, const 
 		rh_note("%s: %lld tensors are not part of the model and are ignored, '%s' first", source->path, (long long)unknown, first);
 }
 
+/* Where the GGUF has a tensor of this name, of the shape that the entry has. */
+static int find_in_gguf(const struct rh_source *source, const struct source_entry *entry, const char *name,
+                        const struct rh_gguf_tensor **out)
+{
+	struct source_entry shape = *entry; /* settle writes into it */
+	*out = rh_gguf_find(source->gguf, name);
+	if (!*out)
+		return missing(source->path, name);
+	return settle(&shape, source->path, name, (*out)->dtype, (*out)->rank, (*out)->shape);
+}
+
+static int settle_in_gguf(struct rh_source *source, struct source_entry *entry)
+{
+	const struct rh_gguf_tensor *tensor, *second = NULL;
+	int rc = find_in_gguf(source, entry, entry->stored, &tensor);
+	if (!rc && entry->stored2)
+		rc = find_in_gguf(source, entry, entry->stored2, &second);
+	if (rc)
+		return rc;
+	entry->file = rh_gguf_file(source->gguf);
+	entry->tensor.dtype = tensor->dtype;
+	entry->offset = tensor->offset + (entry->slabs ? tensor->bytes / entry->slabs * entry->slab : 0);
+	if (second) {
+		entry->dtype2 = second->dtype;
+		entry->offset2 = second->offset;
+	}
+	return 0;
+}
+
 static int open_gguf(struct rh_source *source)
 {
 	int rc = rh_gguf_open(source->path, &source->gguf);
@@ -88,14 +118,8 @@ static int open_gguf(struct rh_source *source)
 	int64_t used = 0, unknown = 0;
 	for (size_t i = 0; !rc && i < source->entries.count; i++) {
 		struct source_entry *entry = &source->entries.entry[i];
-		const struct rh_gguf_tensor *tensor = rh_gguf_find(source->gguf, entry->stored);
-		used++;
-		if (!tensor)
-			rc = missing(source->path, entry->stored);
-		else
-			rc = settle(entry, source->path, entry->stored, tensor->dtype, tensor->rank, tensor->shape);
-		entry->file = rh_gguf_file(source->gguf);
-		entry->offset = tensor ? tensor->offset : 0;
+		used += !entry->slab + (entry->stored2 != NULL);
+		rc = settle_in_gguf(source, entry);
 	}
 	if (rc)
 		return rc;

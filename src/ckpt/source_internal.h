@@ -21,6 +21,12 @@ struct source_entry {
 	int64_t head_dim;   /* rows are permuted within heads of so many rows; 0: they are not */
 	int64_t rows, cols; /* as the model has it */
 	int64_t matrices;   /* the file has so many, each transposed, where the model has them one under another; 0: as the model */
+	/* of a GGUF */
+	int64_t slab, slabs; /* the file's tensor is so many of these one under another, of which this is one; slabs 0: it is alone */
+	char *stored2;       /* another tensor of the same shape, whose rows (a bias's elements) take turns with those of `stored` */
+	enum rh_dtype dtype2;
+	int64_t offset2;
+	int has_one_added;              /* a norm's weights are stored as 1 + w */
 	const struct rh_file_in *scale; /* MXFP4: of the scales, and where they begin; tensor.dtype is RH_FP4. NULL: it is not */
 	int64_t scale_offset;
 };
@@ -57,6 +63,13 @@ int gguf_model_config(const struct rh_gguf *gguf, struct rh_model_config *out) R
 
 /* The key of the norms' epsilon behind the architecture's name. */
 const char *rh_gguf_epsilon_key(const struct rh_family *family);
+
+/* A number under "<architecture>.<key>": *out stays where it is optional and absent. */
+enum gguf_need { GGUF_OPTIONAL, GGUF_REQUIRED };
+int gguf_arch_int(const struct rh_gguf *gguf, const char *arch, const char *key, enum gguf_need need, int64_t *out) RH_MUST;
+int gguf_arch_real(const struct rh_gguf *gguf, const char *arch, const char *key, enum gguf_need need, double *out) RH_MUST;
+/* gguf_layers.c: experts, windows and rotary tables of their own, of a family that has such; sizes and scaling are read before. */
+int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out) RH_MUST;
 
 /* The tokenizer of the GGUF file at `path`, as files in `dir`. */
 int gguf_save_tokenizer(const char *path, const char *dir) RH_MUST;

@@ -5,6 +5,8 @@
 #include "core/text.h"
 #include "model/model.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +28,50 @@ static const char *module_in_gguf(const struct rh_family *family, const char *mo
 		if (strlen(modules[i].module) == length && !strncmp(modules[i].module, module, length))
 			return modules[i].stored;
 	return NULL;
+}
+
+static char *printed(const char *format, ...)
+{
+	char text[96];
+	va_list args;
+	va_start(args, format);
+	vsnprintf(text, sizeof text, format, args);
+	va_end(args);
+	return rh_strdup(text);
+}
+
+/* A tensor of layer `layer` that is no module's weight or bias, or one expert's: what it is called, and of which part. 0: it is none. */
+static int gguf_special(const struct rh_model_config *config, long layer, const char *rest, struct source_entry *out)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	static const char *const kinds[] = {"gate", "up", "down"};
+	size_t length = names->experts ? strlen(names->experts) : 0;
+	char *end;
+	for (int i = 0; i < RH_FAMILY_KEYS && config->family->gguf_names[i].module; i++)
+		if (!strcmp(config->family->gguf_names[i].module, rest)) {
+			out->stored = printed("blk.%ld.%s", layer, config->family->gguf_names[i].stored);
+			return 1;
+		}
+	if (length && !strncmp(rest, names->experts, length) && rest[length] == '.') {
+		out->slab = strtol(rest + length + 1, &end, 10);
+		out->slabs = config->experts;
+		for (int k = 0; k < 3; k++)
+			if (!strncmp(end + 1, kinds[k], strlen(kinds[k])))
+				out->stored = printed("blk.%ld.ffn_%s_exps.weight", layer, kinds[k]);
+		return 1;
+	}
+	const char *both[] = {names->experts_gate_up, names->experts_down};
+	for (int i = 0; i < 2; i++) {
+		size_t whole = both[i] ? strlen(both[i]) : 0;
+		if (!whole || strncmp(rest, both[i], whole))
+			continue;
+		const char *kind = strcmp(rest + whole, "_bias") ? "weight" : "bias";
+		out->stored = printed("blk.%ld.ffn_%s_exps.%s", layer, kinds[2 * i], kind);
+		if (i == 0 && !(out->stored2 = printed("blk.%ld.ffn_up_exps.%s", layer, kind)))
+			return -ENOMEM;
+		return 1;
+	}
+	return 0;
 }
 
 /* "model.layers.3.self_attn.q_proj.weight" as a GGUF names it; NULL when out of memory. What no GGUF has keeps its name. */
@@ -58,7 +104,7 @@ static struct source_tensor in_files(const struct rh_tensor *tensor, int64_t tra
 	int64_t rows = tensor->rows, cols = tensor->cols;
 	if (tensor->rank == 1)
 		return (struct source_tensor){.rank = 1, .shape = {cols}};
-	if (tensor->stacked)
+	if (tensor->stacked && transposed)
 		return (struct source_tensor){.rank = 3, .shape = {transposed, cols, rows / transposed}};
 	return (struct source_tensor){.rank = tensor->rank, .shape = {transposed ? cols : rows, transposed ? rows : cols}};
 }
@@ -74,27 +120,59 @@ char *source_wrapped_name(const char *name)
 	               : text.bytes;
 }
 
+/* How a GGUF holds a tensor: its name there, and its shape. Experts are one tensor, each matrix as the model has it. */
+static int describe_in_gguf(const struct rh_model_config *config, const struct rh_tensor *tensor, struct source_entry *out)
+{
+	const char *layers = rh_model_names(config)->layers;
+	char *rest = NULL;
+	long layer = strncmp(tensor->name, layers, strlen(layers)) ? -1 : strtol(tensor->name + strlen(layers), &rest, 10);
+	int found = layer < 0 ? 0 : gguf_special(config, layer, rest + 1, out);
+	if (found < 0)
+		return found;
+	if (!found)
+		out->stored = gguf_name(config, tensor->name);
+	out->tensor = in_files(tensor, 0);
+	int64_t matrices = tensor->stacked ? tensor->transposed : out->slabs;
+	if (tensor->stacked)
+		out->tensor = (struct source_tensor){.rank = 3, .shape = {matrices, tensor->rows / matrices, tensor->cols}};
+	else if (out->slabs)
+		out->tensor = (struct source_tensor){.rank = 3, .shape = {matrices, tensor->rows, tensor->cols}};
+	if (out->stored2)
+		out->tensor.shape[1] /= 2; /* gates' and ups' rows, or a bias's elements, are two tensors there */
+	out->has_one_added = config->family->norm == RH_NORM_RMS_PLUS_ONE && tensor->rank == 1 && strstr(tensor->name, "norm");
+	return out->stored ? 0 : -ENOMEM;
+}
+
+static void free_entry(struct source_entry *entry)
+{
+	rh_free(entry->name);
+	rh_free(entry->stored);
+	rh_free(entry->stored2);
+}
+
 static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form,
                int64_t head_dim)
 {
 	const struct rh_model_config *config = model->config;
-	char *name = rh_strdup(tensor->name);
-	char *stored = config->wrapped && form != SOURCE_GGUF ? source_wrapped_name(tensor->name) : gguf_name(config, tensor->name);
-	int rc = name && stored ? rh_grow(&list->entry, &list->capacity, list->count + 1, sizeof *list->entry) : -ENOMEM;
+	int64_t transposed = form == SOURCE_GGUF ? 0 : tensor->transposed; /* a GGUF has each matrix as the model has it */
+	struct source_entry entry = {.name = rh_strdup(tensor->name),
+	                             .tensor = in_files(tensor, transposed),
+	                             .head_dim = head_dim,
+	                             .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
+	                             .cols = tensor->rank == 1 ? 1 : tensor->cols,
+	                             .matrices = transposed};
+	int rc = entry.name ? 0 : -ENOMEM;
+	if (!rc && form == SOURCE_GGUF)
+		rc = describe_in_gguf(config, tensor, &entry);
+	else if (!rc)
+		rc = (entry.stored = config->wrapped ? source_wrapped_name(tensor->name) : rh_strdup(tensor->name)) ? 0 : -ENOMEM;
+	if (!rc)
+		rc = rh_grow(&list->entry, &list->capacity, list->count + 1, sizeof *list->entry);
 	if (rc) {
-		rh_free(name);
-		rh_free(stored);
+		free_entry(&entry);
 		return rc;
 	}
-	/* a GGUF has each matrix as the model has it */
-	int64_t transposed = form == SOURCE_GGUF && !tensor->stacked ? 0 : tensor->transposed;
-	list->entry[list->count++] = (struct source_entry){.name = name,
-	                                                   .stored = stored,
-	                                                   .tensor = in_files(tensor, transposed),
-	                                                   .head_dim = head_dim,
-	                                                   .rows = tensor->rank == 1 ? tensor->cols : tensor->rows,
-	                                                   .cols = tensor->rank == 1 ? 1 : tensor->cols,
-	                                                   .matrices = transposed};
+	list->entry[list->count++] = entry;
 	return 0;
 }
 
@@ -160,10 +238,8 @@ void source_entries_keep(struct source_entries *entries, const struct rh_model *
 
 void source_entries_free(struct source_entries *entries)
 {
-	for (size_t i = 0; i < entries->count; i++) {
-		rh_free(entries->entry[i].name);
-		rh_free(entries->entry[i].stored);
-	}
+	for (size_t i = 0; i < entries->count; i++)
+		free_entry(&entries->entry[i]);
 	rh_free(entries->entry);
 	*entries = (struct source_entries){0};
 }

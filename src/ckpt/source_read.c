@@ -93,6 +93,61 @@ static int read_mxfp4(const struct source_entry *entry, int64_t first, int64_t c
 	return 0;
 }
 
+/* Rows [first, first + count) of what the file holds as two tensors whose rows take turns; of a bias the elements of each row do. */
+static int read_paired(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	int is_bias = entry->tensor.rank == 2;
+	int64_t of_one = entry->tensor.shape[1], cols = is_bias ? 1 : entry->cols, width = rh_dtype_bytes(dtype, cols);
+	char piece[2][CHUNK / 2 * sizeof(float)];
+	if (!is_bias) {
+		for (int64_t r = first; r < first + count; r++) {
+			int64_t row = (r / (2 * of_one) * of_one + r % (2 * of_one) / 2) * cols;
+			enum rh_dtype from = r % 2 ? entry->dtype2 : entry->tensor.dtype;
+			int rc = convert(entry->file, (r % 2 ? entry->offset2 : entry->offset) + rh_dtype_bytes(from, row), from, cols,
+			                 dtype, (char *)out + (r - first) * width);
+			if (rc)
+				return rc;
+		}
+		return 0;
+	}
+	for (int64_t r = first; r < first + count; r++)
+		for (int64_t done = 0, now; done < of_one; done += now) {
+			now = rh_min(of_one - done, CHUNK / 2);
+			int64_t at = r * of_one + done;
+			int rc = convert(entry->file, entry->offset + rh_dtype_bytes(entry->tensor.dtype, at), entry->tensor.dtype, now,
+			                 dtype, piece[0]);
+			if (!rc)
+				rc = convert(entry->file, entry->offset2 + rh_dtype_bytes(entry->dtype2, at), entry->dtype2, now, dtype,
+				             piece[1]);
+			if (rc)
+				return rc;
+			char *to = (char *)out + ((r - first) * of_one + done) * 2 * width;
+			for (int64_t i = 0; i < 2 * now; i++)
+				memcpy(to + i * width, piece[i % 2] + i / 2 * width, (size_t)width);
+		}
+	return 0;
+}
+
+/* Weights of a norm that are stored with 1 added. */
+static int read_less_one(const struct source_entry *entry, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
+{
+	float chunk[CHUNK];
+	for (int64_t done = 0, now; done < count; done += now) {
+		now = rh_min(count - done, CHUNK);
+		enum rh_dtype from = entry->tensor.dtype;
+		int rc = convert(entry->file, entry->offset + rh_dtype_bytes(from, first + done), from, now, RH_F32, chunk);
+		if (rc)
+			return rc;
+		for (int64_t i = 0; i < now; i++)
+			chunk[i] -= 1;
+		if (dtype == RH_F32)
+			memcpy((float *)out + done, chunk, (size_t)now * sizeof *chunk);
+		else
+			to_bf16(chunk, now, (uint16_t *)out + done);
+	}
+	return 0;
+}
+
 int rh_source_read(const struct rh_source *source, const char *name, int64_t first, int64_t count, enum rh_dtype dtype, void *out)
 {
 	RH_ASSERT(dtype == RH_F32 || dtype == RH_BF16);
@@ -109,6 +164,10 @@ int rh_source_read(const struct rh_source *source, const char *name, int64_t fir
 		               source->path, (long long)first, (long long)(first + count), name, (long long)all, (long long)cols);
 	if (entry->scale)
 		return read_mxfp4(entry, first, count, dtype, out);
+	if (entry->stored2)
+		return read_paired(entry, first / cols, count / cols, dtype, out);
+	if (entry->has_one_added)
+		return read_less_one(entry, first, count, dtype, out);
 	if (entry->matrices)
 		return read_transposed(entry, first / cols, count / cols, dtype, out);
 	int rc = permuted ? 0 : convert(entry->file, entry->offset + rh_dtype_bytes(from, first), from, count, dtype, out);

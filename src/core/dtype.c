@@ -12,7 +12,7 @@ static const struct {
         [RH_E4M3] = {"F8_E4M3", 1, 1},    [RH_E5M2] = {"F8_E5M2", 1, 1},  [RH_Q4_0] = {"Q4_0", 32, 18},   [RH_Q4_1] = {"Q4_1", 32, 20},
         [RH_Q5_0] = {"Q5_0", 32, 22},     [RH_Q5_1] = {"Q5_1", 32, 24},   [RH_Q8_0] = {"Q8_0", 32, 34},   [RH_Q2_K] = {"Q2_K", 256, 84},
         [RH_Q3_K] = {"Q3_K", 256, 110},   [RH_Q4_K] = {"Q4_K", 256, 144}, [RH_Q5_K] = {"Q5_K", 256, 176}, [RH_Q6_K] = {"Q6_K", 256, 210},
-        [RH_IQ4_NL] = {"IQ4_NL", 32, 18},
+        [RH_IQ4_NL] = {"IQ4_NL", 32, 18}, [RH_MXFP4] = {"MXFP4", 32, 17},
 };
 
 const char *rh_dtype_name(enum rh_dtype dtype)

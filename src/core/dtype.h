@@ -30,6 +30,7 @@ enum rh_dtype {
 	RH_Q5_K,
 	RH_Q6_K,
 	RH_IQ4_NL,
+	RH_MXFP4, /* of files alone: no kernel reads it */
 	RH_DTYPE_COUNT
 };
 

@@ -197,6 +197,11 @@ static int set_outer(const struct rh_model_config *c, const char *torch_dtype, j
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
+	if (!config->source && config->family->gguf_only_read)
+		return rh_fail(
+		        -EINVAL,
+		        "a config.json for %s is not made of a GGUF file's metadata; train a LoRA adapter, or take the model's directory",
+		        config->family->architecture);
 	if (config->rope[0].divisor && !infer_llama3(config, &said))
 		return rh_fail(-EINVAL,
 		               "rope_freqs.weight of the GGUF file follows no known scaling; no config.json can describe this model "

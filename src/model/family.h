@@ -104,6 +104,8 @@ struct rh_family {
 	enum rh_family_bias attention_bias;
 	int may_bias_mlp;  /* if config.json says mlp_bias */
 	int qk_norm;       /* an RMSNorm on each head's q and k */
+	int yarn_plain_ramp; /* YaRN's ramp where a GGUF has it: its ends are not rounded to whole pairs */
+	int gguf_only_read;  /* no GGUF of the family is written */
 	int gguf_permuted; /* GGUF files hold the rows of q and k in the order of pairs that are rotated together */
 	enum rh_family_windows windows;
 	int64_t window, window_period;                   /* where config.json is silent; window 0: none */

@@ -1,5 +1,6 @@
 """What ckpt.py and models_gguf.py write into GGUF files in the same way: as llama.cpp's converter does."""
 
+import gguf
 import numpy as np
 
 BLOCK_NAMES = {
@@ -7,6 +8,54 @@ BLOCK_NAMES = {
     "mlp.down_proj": "ffn_down", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }
+
+
+ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}  # of others it is their model_type
+# Where an architecture names a part otherwise than most do.
+OWN_NAMES = {
+    "gemma3_text": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                    "post_feedforward_layernorm": "post_ffw_norm"},
+    "qwen3_moe": {"mlp.gate": "ffn_gate_inp"},
+    "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"},
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+}
+
+
+def parts_of(kind, name, value):
+    """The tensors of a GGUF that hold a parameter: (name, array) each. Experts' gates and ups lie apart there, and matrices are (out, in)."""
+    layer = name.split(".")[2] if name.startswith("model.layers.") else None
+    if name.endswith("self_attn.sinks"):
+        return [(f"blk.{layer}.attn_sinks.weight", value)]
+    if ".mlp.experts." in name:
+        part = name.rsplit(".", 1)[1]
+        suffix = "bias" if part.endswith("_bias") else "weight"
+        if kind == "gpt_oss" and suffix == "weight":
+            value = value.swapaxes(1, 2)
+        if part.startswith("down"):
+            return [(f"blk.{layer}.ffn_down_exps.{suffix}", value)]
+        half = value.shape[1] // 2
+        gate, up = (value[:, ::2], value[:, 1::2]) if kind == "gpt_oss" else (value[:, :half], value[:, half:])
+        return [(f"blk.{layer}.ffn_gate_exps.{suffix}", gate), (f"blk.{layer}.ffn_up_exps.{suffix}", up)]
+    if kind == "gemma3_text" and "norm" in name:
+        value = value + np.float32(1)
+    stem, last = name.rsplit(".", 1)
+    part = stem.removeprefix(f"model.layers.{layer}.")
+    own = OWN_NAMES.get(kind, {})
+    return [(f"blk.{layer}.{own[part]}.{last}" if part in own else gguf_name(name), value)]
+
+
+def joined(kind, name, parts):
+    """The parameter that parts_of took apart."""
+    if ".mlp.experts." in name:
+        value = parts[0]
+        if len(parts) == 2 and kind == "gpt_oss":
+            value = np.stack(parts, axis=2).reshape(parts[0].shape[0], -1, *parts[0].shape[2:])
+        elif len(parts) == 2:
+            value = np.concatenate(parts, axis=1)
+        return value.swapaxes(1, 2) if kind == "gpt_oss" and not name.endswith("_bias") else value
+    if kind == "gemma3_text" and "norm" in name:
+        return parts[0] - np.float32(1)
+    return parts[0]
 
 
 GPT2_NAMES = {
@@ -68,7 +117,33 @@ def add_lengths(writer, config):
         return
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if config.model_type not in ("gemma3_text", "qwen3_moe", "gpt_oss", "phi3"):
+        return
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type == "qwen3_moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "gpt_oss":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    if config.model_type in ("qwen3_moe", "gpt_oss"):
+        writer.add_expert_count(config.num_local_experts if config.model_type == "gpt_oss" else config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if rope["rope_type"] == "longrope":
+        factor = config.max_position_embeddings / config.original_max_position_embeddings
+        writer.add_rope_dimension_count(int(config.head_dim * rope["partial_rotary_factor"]))
+        writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
+        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(config.original_max_position_embeddings))))
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
 
 
 def write_and_close(writer):

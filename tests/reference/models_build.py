@@ -178,7 +178,38 @@ MODELS = {
     "bert-mlm": (config_bert_mlm, torch.float32, "1GB"),
     "bert-cls": (config_bert_cls, torch.float32, "1GB"),
 }
-GGUF_MODELS = {"gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
+def config_gguf_gemma3():
+    # the sixth layer sees all, with linear scaling; heads divided by their own root, as every size but one has it
+    return Gemma3TextConfig(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=2,
+                            num_key_value_heads=1, head_dim=32, tie_word_embeddings=True, sliding_window=6, query_pre_attn_scalar=32,
+                            rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+                                                 sliding_attention=dict(rope_type="default", rope_theta=10000.0)), **COMMON)
+
+
+def config_gguf_qwen3_moe():
+    return Qwen3MoeConfig(vocab_size=288, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=3,
+                          num_attention_heads=2, num_key_value_heads=1, head_dim=32, num_experts=5, num_experts_per_tok=2,
+                          mlp_only_layers=[1], norm_topk_prob=True, tie_word_embeddings=False,
+                          rope_parameters=dict(rope_type="default", rope_theta=1000000.0), **COMMON)
+
+
+def config_gguf_gpt_oss():
+    return GptOssConfig(vocab_size=288, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                        num_key_value_heads=1, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
+                        tie_word_embeddings=False,
+                        rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                                             truncate=False, original_max_position_embeddings=16), **COMMON)
+
+
+def config_gguf_phi3():
+    return Phi3Config(vocab_size=288, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                      num_key_value_heads=2, tie_word_embeddings=False, sliding_window=9, original_max_position_embeddings=12,
+                      rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                           short_factor=[1.0, 1.1], long_factor=[1.05, 2.5]), **COMMON)
+
+
+GGUF_MODELS = {"gguf-gemma3": config_gguf_gemma3, "gguf-qwen3-moe": config_gguf_qwen3_moe, "gguf-gpt-oss": config_gguf_gpt_oss,
+               "gguf-phi3": config_gguf_phi3, "gguf-llama": config_gguf_llama, "gguf-qwen2": config_gguf_qwen2, "gguf-gpt2": config_gguf_gpt2}
 
 # The two adapters of each model. rank_pattern and alpha_pattern hold a plain suffix and a longer one.
 ADAPTERS = {
@@ -203,6 +234,7 @@ BERT_ADAPTERS = {
 ADAPTERS_OF = {
     "bert-mlm": BERT_ADAPTERS,
     "bert-cls": BERT_ADAPTERS,
+    "gguf-qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "q_proj"])},
     "gpt2": {"adapter": dict(r=4, lora_alpha=8, target_modules="all-linear", fan_in_fan_out=True),
              "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], use_rslora=True, fan_in_fan_out=True,
                                 rank_pattern={"c_attn": 2, "h.1.mlp.c_proj": 6}, alpha_pattern={"h.0.attn.c_attn": 6, "c_proj": 12})},

@@ -8,7 +8,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import AutoModelForCausalLM
 
-from gguf_parts import add_lengths, gguf_name, permute, rope_factors, unpermute, write_and_close
+from gguf_parts import ARCHITECTURES, add_lengths, joined, parts_of, permute, rope_factors, unpermute, write_and_close
 from models_build import GGUF_MODELS, generator, is_conv1d, random_weights, write_config
 
 # A different mix in each layer; vectors are always F32
@@ -73,6 +73,20 @@ def rope_type(config):
     return (getattr(config, "rope_parameters", None) or {}).get("rope_type")
 
 
+def kind_of(config, target, value):
+    """Of matrices and of experts one after the other; vectors and biases are F32."""
+    if value.ndim == 1 or target.endswith("bias"):
+        return T.F32
+    if config.model_type == "gpt_oss" and "_exps" in target:
+        return T.MXFP4
+    types = GPT2_TYPES if config.model_type == "gpt2" else TYPES
+    if config.model_type in ("llama", "qwen2", "gpt2"):
+        return types[target.rsplit(".", 1)[0]]
+    if "gate_inp" in target:
+        return T.F32
+    return (T.Q8_0, T.F16, T.BF16, T.Q4_0)[sum(map(ord, target)) % 4]
+
+
 def quantised(value, kind):
     if kind == T.F32:
         return value
@@ -82,15 +96,14 @@ def quantised(value, kind):
 def write_gguf_model(name, directory):
     """Writes model.gguf, and config.json + model.safetensors with the same weights dequantised."""
     config = GGUF_MODELS[name]()
-    if config.model_type != "gpt2":
+    if config.model_type in ("llama", "qwen2", "phi3"):
         config.head_dim = config.hidden_size // config.num_attention_heads
     model = AutoModelForCausalLM.from_config(config)
     random_weights(model, generator(name, "weights"))
     config.bos_token_id, config.eos_token_id = 286, 287
-    writer = gguf.GGUFWriter(directory / "model.gguf", config.model_type)
+    writer = gguf.GGUFWriter(directory / "model.gguf", ARCHITECTURES.get(config.model_type, config.model_type))
     add_metadata(writer, config, name)
     add_vocabulary(writer)
-    types = GPT2_TYPES if config.model_type == "gpt2" else TYPES
     if rope_type(config) == "llama3":
         factors = rope_factors(config)
         own = model.model.rotary_emb.inv_freq.numpy()
@@ -104,11 +117,13 @@ def write_gguf_model(name, directory):
             value = permute(value, heads)
         if is_conv1d(model, key):
             value = value.T
-        target = gguf_name(key)
-        kind = types[target.rsplit(".", 1)[0]] if value.ndim == 2 else T.F32
-        stored = quantised(np.ascontiguousarray(value), kind)
-        writer.add_tensor(target, stored, raw_dtype=kind)
-        plain = gguf.quants.dequantize(stored, kind).astype(np.float32)
+        plain = []
+        for target, part in parts_of(config.model_type, key, value):
+            kind = kind_of(config, target, part)
+            stored = quantised(np.ascontiguousarray(part), kind)
+            writer.add_tensor(target, stored, raw_dtype=kind)
+            plain.append(gguf.quants.dequantize(stored, kind).astype(np.float32))
+        plain = joined(config.model_type, key, plain)
         if heads:
             plain = unpermute(plain, heads)
         if is_conv1d(model, key):

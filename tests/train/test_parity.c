@@ -4,7 +4,7 @@
 
 static const char *const models[] = {"llama2", "llama3",    "llama-bias", "smollm2",       "qwen2",    "qwen3", "mistral",  "phi3",
                                      "gemma3", "qwen3-moe", "gpt-oss",    "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls"};
-static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2"};
+static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2", "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3"};
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
 
 static void logits_are(const char *name, const char *adapter, const char *reference)

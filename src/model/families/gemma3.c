@@ -20,6 +20,11 @@ static const struct rh_family_wrapper wrapper = {"Gemma3ForConditionalGeneration
 
 const struct rh_family family_gemma3 = {.architecture = "Gemma3ForCausalLM",
                                         .model_type = "gemma3_text",
+                                        .gguf = "gemma3",
+                                        .gguf_only_read = 1,
+                                        .gguf_names = {{"post_attention_layernorm", "post_attention_norm"},
+                                                       {"pre_feedforward_layernorm", "ffn_norm"},
+                                                       {"post_feedforward_layernorm", "post_ffw_norm"}},
                                         .names = &names,
                                         .wrapper = &wrapper,
                                         .vocab_size = 262208,

@@ -14,6 +14,9 @@ static const struct rh_family_wrapper wrapper = {"Mistral3ForConditionalGenerati
 
 const struct rh_family family_mistral = {.architecture = "MistralForCausalLM",
                                          .model_type = "mistral",
+                                         .gguf = "mistral3",
+                                         .gguf_only_read = 1,
+                                         .gguf_permuted = 1,
                                          .names = &family_names_llama,
                                          .wrapper = &wrapper,
                                          .vocab_size = 32000,

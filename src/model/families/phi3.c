@@ -11,6 +11,8 @@ static const struct rh_family_names names = {
 
 const struct rh_family family_phi3 = {.architecture = "Phi3ForCausalLM",
                                       .model_type = "phi3",
+                                      .gguf = "phi3",
+                                      .gguf_only_read = 1,
                                       .names = &names,
                                       .vocab_size = 32064,
                                       .hidden_size = 3072,

@@ -1,0 +1,108 @@
+/* What a GGUF's metadata tells of layers that are not all alike or not plain: experts, attention windows, rotary tables of their own. */
+#include "ckpt/source_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static int has_expert_layer(const struct rh_gguf *gguf, int64_t layer)
+{
+	char name[64];
+	snprintf(name, sizeof name, "blk.%lld.ffn_gate_inp.weight", (long long)layer);
+	return rh_gguf_find(gguf, name) != NULL;
+}
+
+static int64_t layers_of(const struct rh_model_config *config)
+{
+	return config->num_hidden_layers < RH_MOST_LAYERS ? config->num_hidden_layers : RH_MOST_LAYERS; /* more are refused later */
+}
+
+/* Routing weights are those of the experts chosen: no file says otherwise, and no model that has these files does. */
+static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	const struct rh_family *family = out->family;
+	int64_t wide = 0;
+	int rc = gguf_arch_int(gguf, arch, "expert_count", GGUF_REQUIRED, &out->experts);
+	if (!rc)
+		rc = gguf_arch_int(gguf, arch, "expert_used_count", GGUF_REQUIRED, &out->experts_per_token);
+	if (!rc)
+		rc = gguf_arch_int(gguf, arch, "expert_feed_forward_length", GGUF_REQUIRED, &wide);
+	if (rc)
+		return rc;
+	*(family->expert_size ? &out->expert_size : &out->intermediate_size) = wide;
+	out->router_softmax = RH_ROUTER_OVER_CHOSEN;
+	for (int64_t i = 0; i < layers_of(out); i++)
+		out->layer[i].dense = !has_expert_layer(gguf, i);
+	return 0;
+}
+
+static int read_windows(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	const struct rh_family *family = out->family;
+	int64_t window = 0, period = family->windows == RH_WINDOWS_PERIOD ? family->window_period : 0;
+	int rc = gguf_arch_int(gguf, arch, "attention.sliding_window", GGUF_OPTIONAL, &window);
+	if (!rc && period)
+		rc = gguf_arch_int(gguf, arch, "attention.sliding_window_pattern", GGUF_OPTIONAL, &period);
+	if (rc || window <= 0 || (!period && window >= out->max_position_embeddings))
+		return rc;
+	if (family->windows != RH_WINDOWS_ALL && !period)
+		return rh_fail(-EINVAL, "%s: the model uses sliding-window attention (%lld), which is not supported", rh_gguf_path(gguf),
+		               (long long)window);
+	out->window = window;
+	for (int64_t i = 0; i < layers_of(out); i++)
+		out->layer[i].windowed = !period || (i + 1) % period != 0;
+	return 0;
+}
+
+/* LongRoPE's factors, a tensor for each of the two. */
+static int read_factors(const struct rh_gguf *gguf, const char *name, int64_t count, float *out)
+{
+	const struct rh_gguf_tensor *tensor = rh_gguf_find(gguf, name);
+	if (!tensor || tensor->dtype != RH_F32 || tensor->rank != 1 || tensor->shape[0] != count || count > RH_ROPE_MAX_HALF)
+		return rh_fail(-EINVAL, "%s: %s must hold %lld F32 numbers, one for each rotated pair", rh_gguf_path(gguf), name,
+		               (long long)count);
+	return rh_file_read(rh_gguf_file(gguf), tensor->offset, out, (size_t)tensor->bytes);
+}
+
+static int read_longrope(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	struct rh_rope *rope = &out->rope[0];
+	int64_t pairs = (int64_t)((double)out->head_dim * out->rotary_share) / 2;
+	if (!rh_gguf_find(gguf, "rope_factors_long.weight"))
+		return 0;
+	rope->type = RH_ROPE_LONGROPE;
+	int rc = gguf_arch_int(gguf, arch, "rope.scaling.original_context_length", GGUF_REQUIRED, &rope->original_max_position);
+	if (!rc)
+		rc = gguf_arch_real(gguf, arch, "rope.scaling.attn_factor", GGUF_OPTIONAL, &rope->attention_factor);
+	if (!rc && rope->original_max_position > 0)
+		rope->factor = (double)out->max_position_embeddings / (double)rope->original_max_position;
+	if (!rc)
+		rc = read_factors(gguf, "rope_factors_long.weight", pairs, rope->long_factor);
+	return rc ? rc : read_factors(gguf, "rope_factors_short.weight", pairs, rope->short_factor);
+}
+
+static int read_windowed_rope(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	out->rope[1] = (struct rh_rope){.theta = out->family->rope_theta_windowed};
+	return gguf_arch_real(gguf, arch, "rope.freq_base_swa", GGUF_OPTIONAL, &out->rope[1].theta);
+}
+
+/* Gemma 3's 27B alone, known by its layers, divides scores by the root of another width than its heads' (as llama.cpp has it). */
+enum { GEMMA3_27B_LAYERS = 62 };
+
+int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
+{
+	const struct rh_family *family = out->family;
+	int rc = family->experts ? read_experts(gguf, arch, out) : 0;
+	if (!rc)
+		rc = read_windows(gguf, arch, out);
+	if (!rc && family->may_rotate_part)
+		rc = read_longrope(gguf, arch, out);
+	if (!rc && family->rope_theta_windowed)
+		rc = read_windowed_rope(gguf, arch, out);
+	if (family->scales_embedding)
+		out->embedding_scale = sqrt((double)out->hidden_size);
+	if (family->attention_scalar && out->num_attention_heads > 0)
+		out->attention_scalar =
+		        (double)(out->num_hidden_layers == GEMMA3_27B_LAYERS ? out->hidden_size / out->num_attention_heads : out->head_dim);
+	return rc;
+}
