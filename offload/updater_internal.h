@@ -70,12 +70,12 @@ struct rh_updater {
 	int *line;                 /* those that may be updated now, and what comes after them; the thread's own */
 	int which;                 /* the latest */
 	int untold;                /* updates whose norm is to be asked for, the latest ones */
-	double apart;              /* bytes of updates in two passes, over those of one; 0: they may not be */
+	double apart;              /* bytes of an update in two passes over bytes of one; 0: one pass only */
 	int in_two;                /* now they are */
 	double opened_s, worked_s; /* when the latest update was opened; what was done since took so long */
 	int64_t announced;
 	int busy;       /* blocks that are not FREE, and those to be published */
-	int low, high;  /* these are of them; low > high: none */
+	int low, high;  /* bounds of them; low > high: none */
 	int in[STATES]; /* blocks in each state but FREE */
 	int ahead;      /* there may be something to be read ahead, by whoever has nothing else to do */
 	int held;       /* blocks that are */

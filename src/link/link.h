@@ -8,7 +8,7 @@
  *
  * Instances: pair.h (both ends in one process, with faults), tcp.h (TCP with TLS 1.3, or plain TCP on this machine).
  *
- * One host thread posts and waits on an end; `notify` is called from the link's own thread. */
+ * One host thread posts and waits on an end. */
 #ifndef RH_LINK_LINK_H
 #define RH_LINK_LINK_H
 

@@ -1,11 +1,11 @@
 /* The executor walks a program over devices: weights up, activations up and down, ops launched, gradients down, ordered by events alone.
- * One host thread enqueues a whole step; nothing is allocated in it. The same code runs on every kind of device.
+ * One host thread enqueues a whole step; after the first steps nothing is allocated in it. The same code runs on every kind of device.
  *
  * Steps are joined where updates are a step late: a step begins before the one before it is finished, its first forward slots run beside
  * that one's last backward slots, and devices are idle between steps no more than within one. What orders them, beside the data:
  *   - a block goes up for the next step once the step's own uploads of it are over and the newest weights are published
  *     (rh_updater_uploaded, rh_updater_await_weights);
- *   - its gradient comes down once the one before was taken (rh_updater_await_gradient). The last slots' gradients leave in the windows of
+ *   - its gradient comes down once the one before was taken (rh_updater_await_gradient). The last slots' gradients leave in the gaps of
  *     the next step's first slots, and are announced before that step makes its own;
  *   - micro-batches and results of two steps have places of their own. */
 #ifndef RH_RUN_EXECUTOR_H

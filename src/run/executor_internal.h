@@ -1,4 +1,4 @@
-/* What a device of the executor holds, and the verbs that slots.c is written with. */
+/* The executor, its devices, and what the files of src/run share. */
 #ifndef RH_RUN_EXECUTOR_INTERNAL_H
 #define RH_RUN_EXECUTOR_INTERNAL_H
 

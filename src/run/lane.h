@@ -89,9 +89,9 @@ enum rh_command_kind {
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
 	 *   FORWARD          to: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
 	 *   RECOMPUTE        forward that keeps what the backward needs; with the loss where hi is the model's end. to: ARENA
-	 *   BACKWARD         from: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. to: LATE, where
-	 *                    weight gradients of linears are put off, and are not added
-	 *   WEIGHT_GRADIENT  what was put off. from: LATE */
+	 *   BACKWARD         from: ARENA or SAVED; also reads x where lo is the stage's first. Adds to the sums of its layers. to:
+	 *                    DEFERRED, where weight gradients of linears wait, not added
+	 *   WEIGHT_GRADIENT  what waits. from: DEFERRED */
 	RH_COMMAND_FORWARD,
 	RH_COMMAND_RECOMPUTE,
 	RH_COMMAND_BACKWARD,
@@ -122,12 +122,12 @@ enum rh_command_kind {
 
 	RH_COMMAND_READ,    /* from: RECORD, PAGES; to: HOST_BOUNDARY, HOST_FRAME */
 	RH_COMMAND_WRITE,   /* from: HOST_BOUNDARY; to: RECORD */
-	RH_COMMAND_SEND,    /* from: HOST_BOUNDARY; the lane's link. block: the tag */
+	RH_COMMAND_SEND,    /* from: HOST_BOUNDARY; by the lane's link. block: the boundary's kind */
 	RH_COMMAND_RECEIVE, /* to: HOST_BOUNDARY; likewise */
 	RH_COMMANDS
 };
 
-/* Fields that a kind has no use for are 0; block, micro_batch -1. */
+/* Fields that a kind has no use for are 0; block, micro_batch -1. Copies of boundaries have their kind in `block`. */
 struct rh_command {
 	enum rh_command_kind kind;
 	int lane;

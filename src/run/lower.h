@@ -115,7 +115,7 @@ struct lowering {
 	int64_t *scratch; /* waits of one command */
 	size_t scratch_capacity;
 	int64_t *last;               /* of each lane */
-	int caller, optimizer, free; /* first lanes */
+	int caller, optimizer, free; /* first lanes; from `free` on those of uploads in any order */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
 	struct lower_device *on;
 	struct lower_drives drives;

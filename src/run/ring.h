@@ -13,9 +13,9 @@ enum { RING_CHUNK = 32 };
 struct ring_command {
 	struct rh_command is;      /* first: ring_of */
 	struct ring_command *next; /* in its lane; of those issued, on its stream */
-	int64_t sequence;          /* 0: to be issued; of those issued on its stream; elsewhere 1 */
-	int64_t slot;              /* of those lowered, by number */
-	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD */
+	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
+	int64_t slot;              /* the number of its slot, of all that were lowered */
+	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
 	char is_wanted;            /* somebody waits for it */
 	char is_asked;             /* the optimizer is told of it */
 	char is_over;

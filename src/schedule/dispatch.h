@@ -20,7 +20,7 @@ struct rh_dispatch {
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
-	const struct rh_boxes *boxes;     /* NULL: this box alone. Then the schedule is one of units over boxes */
+	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes */
 };
 
 /* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are
