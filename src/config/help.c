@@ -29,9 +29,9 @@ static const struct {
          "  The file that a run was trained with serves: what it says of training is no matter here.\n"},
         {VERB_INSPECT, "Needs model_name_or_path, of which only the tokenizer is read, and train_file or validation_file.\n"
                        "Exit status: 0 train would go on, 1 it would stop at faults of the data.\n"},
-        {VERB_GENERATE, "Needs model_name_or_path, and prompt or prompt_file; chat_template puts the prompt through a template: give it "
-                        "where the training rows were\n"
-                        "messages.\n"},
+        {VERB_GENERATE,
+         "Needs model_name_or_path, and prompt or prompt_file. The prompt goes through the template that the model was trained\n"
+         "with; chat_template names another one, or none.\n"},
         {VERB_CHAT, "Needs model_name_or_path, of a model that brings a chat template or was trained with one. Reads a line a turn.\n"},
         {VERB_MERGE, "Needs model_name_or_path, adapter_name_or_path, and output_dir or outfile.\n"},
         {VERB_EXPORT, "Needs model_name_or_path, and outfile (a .gguf) or output_dir. With adapter_name_or_path it writes that adapter "

@@ -102,7 +102,7 @@ static const struct {
         {"peft_use_rslora", "use_rslora", NULL, 0},
         {"use_dora", NULL, "DoRA is not built yet; remove it", 0},
         {"peft_use_dora", NULL, "DoRA is not built yet; remove it", 0},
-        {"merge_lora", NULL, "merging is not built yet; the adapter loads in PEFT, whose merge_and_unload does it", 0},
+        {"merge_lora", NULL, "the verb merge does it; remove it", 0},
         {"lora_bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"lora_modules_to_save", NULL, NOT_BUILT, 0},

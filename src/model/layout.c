@@ -401,7 +401,21 @@ static int lay_out_classifier(struct rh_model *model, struct rh_layer *layer)
 	return end_block(&at);
 }
 
-static int lay_out_head(struct rh_model *model)
+/* The head's own linear has no adapter: a target that means it is refused, as PEFT would expect one in the file. */
+static int check_dense(const struct rh_lora_config *lora, const char *dense)
+{
+	int64_t r = 0;
+	double scale;
+	int rc = lora && dense ? lora->module(lora->context, dense, &r, &scale) : 0;
+	if (rc || !r)
+		return rc;
+	return rh_fail(-EINVAL,
+	               "lora_target_modules means %s too, a layer of the head, whose adapter is not built yet; name others, such as query "
+	               "and value",
+	               dense);
+}
+
+static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	const struct rh_model_config *config = model->config;
 	const struct rh_family_names *names = rh_model_names(config);
@@ -432,6 +446,7 @@ static int lay_out_head(struct rh_model *model)
 		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, config->hidden_size);
 	}
 	int rc = end_block(&at);
+	rc = rc ? rc : check_dense(lora, task->dense);
 	return rc || !task->classifier ? rc : lay_out_classifier(model, layer);
 }
 
@@ -484,7 +499,7 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 			model->first_trained = i + 1;
 	}
 	if (!rc)
-		rc = lay_out_head(model);
+		rc = lay_out_head(model, lora);
 	if (!rc && lora && !model->first_trained) {
 		char modules[256];
 		list_modules(rh_model_names(model->config), modules, sizeof modules);

@@ -128,7 +128,7 @@ static void test_load_says_what_other_trainers_values_are_called_here(void **sta
 	assert_int_equal(c.dtype, RH_F32);
 	rh_config_free(&c);
 	refused("train_on_responses_only: true\n", NULL, "here it is assistant_only_loss");
-	refused("merge_lora: true\n", NULL, "merge_and_unload");
+	refused("merge_lora: true\n", NULL, "the verb merge does it");
 	refused("lora_bias: none\n", NULL, "remove it");
 }
 
