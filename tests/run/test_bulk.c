@@ -1,6 +1,7 @@
 /* What the executor really asks of its devices: weights and gradients in pieces, in the windows that the activations of the slot beside
  * them leave, no window with much more than its share. */
 #include "offload/transfer.h"
+#include "run/record.h"
 #include "train/rig.h"
 
 #include <stdlib.h>
@@ -148,8 +149,11 @@ static void test_bulk_goes_in_pieces_between_activations(void **state)
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = MICROS};
 		assert_true(in.micros >= MICROS);
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
+		struct rh_recorder *recorder; /* while it is there no command is over, so that every wait is seen */
+		check_ok(rh_recorder_create(rig.session.executor, &recorder));
 		listen(&rig);
 		(void)rig_step(&rig, &in, 0, MICROS, 0);
+		rh_recorder_destroy(recorder);
 		struct found up = {0}, down = {0};
 		for (int d = 0; d < devices; d++) {
 			struct found u = check_stream(d, RH_STREAM_WEIGHTS, RH_STREAM_ACTIVATIONS_UP);
