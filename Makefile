@@ -126,8 +126,8 @@ $(patsubst bench/%.sh,bench-%,$(wildcard bench/*.sh)): bench-%: bench/%.sh all
 
 # Each header alone, as C11 (codes_avx512.h is a part of codes.c); cuda/'s, and those that CUDA files may include, as C++17 on the emulation.
 HEADERS_C := $(filter-out offload/simd/codes_avx512.h,$(wildcard src/*/*.h src/*/*/*.h src/*/*/*/*.h offload/*.h offload/*/*.h partition/*.h)) \
-             $(addprefix cuda/,blas.h blas_library.h choices.h device.h kernels.h)
-HEADERS_CUDA := $(wildcard src/device/*.h src/core/*.h cuda/*.h cuda/*.cuh)
+             $(addprefix cuda/,blas.h blas_library.h choices.h device.h device_internal.h kernels.h)
+HEADERS_CUDA := $(filter-out cuda/device_internal.h,$(wildcard src/device/*.h src/core/*.h cuda/*.h cuda/*.cuh))
 HEADER_FLAGS := -Isrc -I. -Itests -Itests/cudaemu -Wall -Wextra -Wno-missing-field-initializers -Wno-unused-function -Werror -DRH_CUDA_EMULATED -DRH_ISA=base -D_GNU_SOURCE -fsyntax-only
 headers:
 	@for h in $(HEADERS_C); do $(CC) -std=c11 $(HEADER_FLAGS) -x c $$h || exit 1; done
