@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* Writes to `dir`, which is made, what the directories hold together: weights, and the first one's config.json and tokenizer. *tensors:
- * how many. -EINVAL: two hold one tensor, or none holds one that config.json asks for. Nothing is written then. */
+/* Makes `dir` and writes one model to it: the tensors of all directories, with config.json and tokenizer of the first. *tensors: their
+ * number. -EINVAL: two hold one tensor, or none holds one that config.json asks for. Nothing is written then. */
 int rh_join(const char *const *part, int parts, const char *dir, int64_t *tensors) RH_MUST;
 
 #endif

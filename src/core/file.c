@@ -374,7 +374,8 @@ void rh_file_discard(const char *path)
 		(void)rh_fail_copy(-EIO, line);
 }
 
-int rh_path_move(const char *from, const char *to)
+/* One name's file gets another: in place of the first, or beside it. */
+static int name_again(const char *from, const char *to, int is_link)
 {
 	struct place here, there;
 	int rc = place_of(from, PLACE_CHANGE, &here);
@@ -382,28 +383,22 @@ int rh_path_move(const char *from, const char *to)
 		return rc;
 	rc = place_of(to, PLACE_CHANGE, &there);
 	if (!rc) {
-		rc = rh_fs()->ops->rename(rh_fs(), here.dir, here.name, there.dir, there.name);
+		const struct rh_fs_ops *ops = rh_fs()->ops;
+		rc = (is_link ? ops->link : ops->rename)(rh_fs(), here.dir, here.name, there.dir, there.name);
 		place_close(&there);
 		if (rc)
-			rc = rh_fail(rc, "%s: cannot rename it to %s: %s", from, to, strerror(-rc));
+			rc = rh_fail(rc, "%s: cannot %s %s: %s", from, is_link ? "be linked to" : "rename it to", to, strerror(-rc));
 	}
 	place_close(&here);
 	return rc;
 }
 
+int rh_path_move(const char *from, const char *to)
+{
+	return name_again(from, to, 0);
+}
+
 int rh_file_link(const char *from, const char *to)
 {
-	struct place here, there;
-	int rc = place_of(from, PLACE_CHANGE, &here);
-	if (rc)
-		return rc;
-	rc = place_of(to, PLACE_CHANGE, &there);
-	if (!rc) {
-		rc = rh_fs()->ops->link(rh_fs(), here.dir, here.name, there.dir, there.name);
-		place_close(&there);
-		if (rc)
-			rc = rh_fail(rc, "%s: cannot be linked to %s: %s", from, to, strerror(-rc));
-	}
-	place_close(&here);
-	return rc;
+	return name_again(from, to, 1);
 }

@@ -1,6 +1,6 @@
-/* Boundaries that stay in memory: the dispatcher gives out their buffers, so a boundary has a number of its own. In the order of positions
- * there must be no more at once than there are buffers: then a dispatcher that keeps what is missing to the oldest slot can always go on
- * (run/dispatcher_buffers.c). */
+/* Boundaries that stay in memory. The dispatcher gives each a buffer when its copy is issued, so lanes name boundaries by number, not by
+ * buffer. Proved here: in the order of positions there are never more boundaries than buffers. Then the dispatcher, which keeps buffers
+ * back for the oldest slot (run/dispatcher_buffers.c), can always go on. */
 #include "run/boundary.h"
 #include "run/check_internal.h"
 

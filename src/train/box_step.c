@@ -213,7 +213,8 @@ int box_share_results(struct training *run, int64_t step, int *stopping)
 	squares.stopping |= *stopping;
 	rc = rc ? rc : rh_updater_add_squares(run->session.updater, &squares.sum);
 	rc = rc ? rc : rh_box_give(box, box->above, tag_of(step, SQUARES), &squares, sizeof squares);
-	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping}; /* of the last box alone */
+	/* on the last box that is all boxes' sum; the others get the last one's results */
+	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping};
 	rc = rc ? rc : share_losses(run, step, &results);
 	if (rc)
 		return rc;
