@@ -1,86 +1,8 @@
 /* Several boxes, each a process of its own with a directory of its own, linked over this machine's TCP: together they compute what one box
  * does, bit for bit. */
-#include "cli/runner.h"
+#include "cli/boxes.h"
 
-#include "ckpt/safetensors.h"
-#include "tensor_bytes.h"
-
-#include <arpa/inet.h>
 #include <jansson.h>
-#include <netinet/in.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-
-enum { BOXES_MOST = 3 };
-
-#define ROWS                                                                                                                               \
-	"{\"prompt\": \"the cat \", \"completion\": \"sat here\"}\n{\"prompt\": \"a dog \", \"completion\": \"ran away\"}\n"               \
-	"{\"prompt\": \"one two \", \"completion\": \"three\"}\n{\"prompt\": \"red \", \"completion\": \"green blue\"}\n"                  \
-	"{\"prompt\": \"I saw \", \"completion\": \"nobody at all\"}\n{\"prompt\": \"rain \", \"completion\": \"falls\"}\n"                \
-	"{\"prompt\": \"go \", \"completion\": \"on\"}\n"
-
-/* A port that nobody listens on. */
-static int free_port(void)
-{
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t length = sizeof address;
-	int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-	assert_true(descriptor >= 0);
-	assert_int_equal(bind(descriptor, (struct sockaddr *)&address, length), 0);
-	assert_int_equal(getsockname(descriptor, (struct sockaddr *)&address, &length), 0);
-	close(descriptor);
-	return ntohs(address.sin_port);
-}
-
-static void make_files(struct scratch *scratch)
-{
-	scratch_open(scratch);
-	copy_model(scratch->dir);
-	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
-	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 5");
-	edit_file(path_of("%s/hf/config.json", scratch->dir), "\"layer_types\"", "\"unused\"");
-	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS);
-}
-
-/* box 0: one box alone. `keys`: more lines. */
-static void write_config(const struct scratch *scratch, const char *keys, int boxes, int box, const int *port)
-{
-	char text[2048];
-	int used = snprintf(text, sizeof text,
-	                    "config_name: %s/hf\noutput_dir: %s/out%d\nmax_length: 64\nmax_steps: 6\nper_device_train_batch_size: 1\n"
-	                    "gradient_accumulation_steps: 4\nlearning_rate: 1.0e-3\nlogging_steps: 1\n"
-	                    "allow: [duplicates, overlap]\n%s",
-	                    scratch->dir, scratch->dir, box, keys);
-	if (box < 2)
-		used += snprintf(text + used, sizeof text - (size_t)used, "train_file: %s/rows.jsonl\n", scratch->dir);
-	if (box)
-		used += snprintf(text + used, sizeof text - (size_t)used, "mode: sync-pp\nboxes: %d\nbox: %d\n", boxes, box);
-	if (box > 1)
-		used += snprintf(text + used, sizeof text - (size_t)used, "link_below: 127.0.0.1:%d\n", port[box - 2]);
-	if (box && box < boxes)
-		used += snprintf(text + used, sizeof text - (size_t)used, "link_above: listen:127.0.0.1:%d\n", port[box - 1]);
-	assert_true(used < (int)sizeof text);
-	write_text(path_of("%s/run%d.yaml", scratch->dir, box), text);
-}
-
-/* Keys of the boxes, made by the program: what each box writes into its configuration is in secret[box - 1]. */
-static void make_keys(const struct scratch *scratch, int boxes, char secret[BOXES_MOST][512])
-{
-	char hash[BOXES_MOST][80];
-	for (int k = 0; k < boxes; k++) {
-		struct ran ran = run_line(scratch, "keys --link_identity %s/box%d.pem", scratch->dir, k + 1);
-		assert_int_equal(ran.status, 0);
-		snprintf(hash[k], sizeof hash[k], "%.64s", ran.out);
-		run_free(&ran);
-	}
-	for (int k = 0; k < boxes; k++) {
-		int used = snprintf(secret[k], 512, "link_identity: %s/box%d.pem\n", scratch->dir, k + 1);
-		if (k)
-			used += snprintf(secret[k] + used, 512 - (size_t)used, "link_peer_below: \"%s\"\n", hash[k - 1]);
-		if (k + 1 < boxes)
-			snprintf(secret[k] + used, 512 - (size_t)used, "link_peer_above: \"%s\"\n", hash[k + 1]);
-	}
-}
 
 static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, int encrypts)
 {
@@ -88,13 +10,13 @@ static void run_boxes(const struct scratch *scratch, const char *keys, int boxes
 	if (encrypts)
 		make_keys(scratch, boxes, secret);
 	struct ran ran[BOXES_MOST];
-	int port[BOXES_MOST];
+	struct box_wire wire[BOXES_MOST];
 	for (int k = 0; k + 1 < boxes; k++)
-		port[k] = free_port();
+		wire[k] = free_wire();
 	for (int k = 1; k <= boxes; k++) {
 		char all[1024];
 		snprintf(all, sizeof all, "%s%s", keys, secret[k - 1]);
-		write_config(scratch, all, boxes, k, port);
+		write_config(scratch, all, boxes, k, wire);
 		run_start(scratch, path_of("train %s/run%d.yaml", scratch->dir, k), 0, &ran[k - 1]);
 	}
 	for (int k = 0; k < boxes; k++)
@@ -106,28 +28,6 @@ static void run_boxes(const struct scratch *scratch, const char *keys, int boxes
 	}
 	for (int k = 0; k < boxes; k++)
 		run_free(&ran[k]);
-}
-
-/* Each tensor of the files of so many boxes is the one box's, and together they have all of them. */
-static void check_weights(const struct scratch *scratch, const char *file, int boxes)
-{
-	struct rh_safetensors *whole, *part;
-	int64_t found = 0;
-	check_ok(rh_safetensors_open(path_of("%s/out0/%s", scratch->dir, file), &whole));
-	for (int k = 1; k <= boxes; k++) {
-		check_ok(rh_safetensors_open(path_of("%s/out%d/%s", scratch->dir, k, file), &part));
-		for (int64_t i = 0; i < rh_safetensors_count(part); i++) {
-			const struct rh_safetensor *tensor = rh_safetensors_at(part, i), *same = rh_safetensors_find(whole, tensor->name);
-			assert_non_null(same);
-			assert_int_equal(tensor->bytes, same->bytes);
-			if (memcmp(tensor_bytes(part, tensor), tensor_bytes(whole, same), (size_t)same->bytes))
-				fail_msg("%s of box %d of %d differs", tensor->name, k, boxes);
-			found++;
-		}
-		rh_safetensors_close(part);
-	}
-	assert_int_equal(found, rh_safetensors_count(whole));
-	rh_safetensors_close(whole);
 }
 
 /* The lines of metrics.jsonl: the same losses and norms. */
@@ -186,21 +86,16 @@ static void check_joined(const struct scratch *scratch, int boxes)
 /* Keys of a run that saves every second step. */
 #define SAVES "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nlink_timeout: 2\nlink_give_up: 60\n"
 
-static int is_there(const struct scratch *scratch, int box, int64_t step)
-{
-	return rh_file_exists(path_of("%s/out%d/checkpoint-%d/run_state.json", scratch->dir, box, (int)step));
-}
-
 /* One box is killed when it has a checkpoint, and started again; the other, told so, is started again, too. */
 static void check_killed(const char *keys, int victim)
 {
 	struct scratch scratch;
 	struct ran ran[2], again[2];
-	int port = free_port();
+	struct box_wire wire = free_wire();
 	make_files(&scratch);
 	write_config(&scratch, keys, 2, 0, NULL);
 	for (int k = 1; k <= 2; k++) {
-		write_config(&scratch, keys, 2, k, &port);
+		write_config(&scratch, keys, 2, k, &wire);
 		run_start(&scratch, path_of("train %s/run%d.yaml --max_steps 16", scratch.dir, k), 0, &ran[k - 1]);
 	}
 	for (int i = 0; i < 60000 && !is_there(&scratch, victim, 2); i++)

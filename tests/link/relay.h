@@ -1,10 +1,12 @@
-/* A relay on loopback between the two ends of a TCP link: cuts all that passes through it, on demand or after so many bytes. */
+/* A relay on loopback between the two ends of a TCP link, by a thread of its own: shapes the bytes that pass, and cuts connections, on
+ * demand or after so many bytes. */
 #ifndef RH_TESTS_LINK_RELAY_H
 #define RH_TESTS_LINK_RELAY_H
 
-#include "check.h"
+#include "shape.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,9 +15,11 @@
 struct relay {
 	int listener, port, to_port;
 	pthread_t thread;
-	atomic_int stops, cuts, is_mute; /* cuts: how often it has cut; mute: takes bytes and passes none */
+	atomic_int stops, cuts, is_mute, is_down; /* cuts: how often it has cut; mute: takes bytes and passes none; down: passes nobody */
+	int most_cuts;                            /* 0: without end */
 	uint64_t seed;
-	int64_t most_bytes; /* between two cuts, drawn evenly; 0: never */
+	int64_t most_bytes;    /* between two cuts, drawn evenly; 0: never */
+	struct shape shape[2]; /* from who connects, and to it */
 };
 
 static inline int relay_socket(int port, int listens)
@@ -38,32 +42,63 @@ static inline void relay_reset(int descriptor)
 	close(descriptor);
 }
 
-/* Until it is cut or an end closes. */
-static inline void relay_pass(struct relay *relay, int a, int b)
+/* Bytes that have come, into the queue. 0: the connection is over. */
+static inline int relay_take(struct relay *relay, int from, struct shape_queue *queue, int64_t *left)
 {
-	static char bytes[65536];
-	int64_t left = relay->most_bytes ? (int64_t)(check_random(&relay->seed) % (uint64_t)relay->most_bytes) : INT64_MAX;
-	while (!relay->stops) {
-		struct pollfd polls[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
-		poll(polls, 2, 20);
-		for (int i = 0; i < 2; i++) {
-			if (!polls[i].revents)
-				continue;
-			ssize_t got = recv(polls[i].fd, bytes, sizeof bytes, 0);
-			if (got <= 0)
-				return;
-			if (relay->is_mute)
-				continue;
-			left -= got;
-			if (left < 0) {
-				relay->cuts++;
-				return;
-			}
-			for (ssize_t sent = 0, now; sent < got; sent += now)
-				if ((now = send(polls[!i].fd, bytes + sent, (size_t)(got - sent), MSG_NOSIGNAL)) <= 0)
-					return;
+	char bytes[16384];
+	double in_a_millisecond = queue->shape.mbit * 125;
+	size_t most = queue->shape.mbit > 0 && in_a_millisecond < sizeof bytes ? (size_t)fmax(in_a_millisecond, 1448) : sizeof bytes;
+	ssize_t got = recv(from, bytes, most, MSG_DONTWAIT);
+	if (got <= 0)
+		return got < 0 && errno == EAGAIN;
+	*left -= got;
+	if (*left < 0) {
+		relay->cuts++;
+		return 0;
+	}
+	if (!relay->is_mute)
+		shape_put(queue, bytes, (size_t)got);
+	return 1;
+}
+
+static inline int relay_give(struct shape_queue *queue, int to)
+{
+	int64_t now_ns = shape_now();
+	for (struct shape_piece *piece; (piece = shape_due(queue, now_ns));) {
+		ssize_t sent = send(to, piece->bytes + piece->sent, piece->size - piece->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (sent < 0)
+			return errno == EAGAIN;
+		piece->sent += (size_t)sent;
+		if (piece->sent == piece->size)
+			shape_drop(queue);
+	}
+	return 1;
+}
+
+/* Until it is cut or an end closes. */
+static inline void relay_pass(struct relay *relay, const int end[2])
+{
+	struct shape_queue queue[2]; /* from end[0], from end[1] */
+	int ends_cutting = relay->most_cuts && relay->cuts >= relay->most_cuts, goes_on = 1;
+	int64_t left = relay->most_bytes && !ends_cutting ? (int64_t)(check_random(&relay->seed) % (uint64_t)relay->most_bytes) : INT64_MAX;
+	for (int i = 0; i < 2; i++)
+		shape_open(&queue[i], &relay->shape[i], check_random(&relay->seed));
+	while (goes_on && !relay->stops && !relay->is_down) {
+		struct pollfd polls[2];
+		int64_t now_ns = shape_now();
+		for (int i = 0; i < 2; i++)
+			polls[i] = (struct pollfd){.fd = end[i],
+			                           .events = (short)((queue[i].bytes < shape_room(&queue[i]) ? POLLIN : 0) |
+			                                             (shape_due(&queue[!i], now_ns) ? POLLOUT : 0))};
+		struct timespec wait = shape_wait(queue, 20);
+		ppoll(polls, 2, &wait, NULL);
+		for (int i = 0; goes_on && i < 2; i++) {
+			goes_on = !(polls[i].revents & ~POLLOUT) || relay_take(relay, end[i], &queue[i], &left);
+			goes_on = goes_on && relay_give(&queue[!i], end[i]);
 		}
 	}
+	for (int i = 0; i < 2; i++)
+		shape_close(&queue[i]);
 }
 
 static inline void *relay_run(void *context)
@@ -73,12 +108,14 @@ static inline void *relay_run(void *context)
 		struct pollfd waits = {.fd = relay->listener, .events = POLLIN};
 		if (poll(&waits, 1, 20) <= 0)
 			continue;
-		int from = accept(relay->listener, NULL, NULL), to = relay_socket(relay->to_port, 0);
-		if (to >= 0)
-			relay_pass(relay, from, to);
-		relay_reset(from);
-		if (to >= 0)
-			relay_reset(to);
+		int one = 1, end[2] = {accept(relay->listener, NULL, NULL), relay->is_down ? -1 : relay_socket(relay->to_port, 0)};
+		for (int i = 0; i < 2; i++)
+			setsockopt(end[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+		if (end[1] >= 0)
+			relay_pass(relay, end);
+		for (int i = 0; i < 2; i++)
+			if (end[i] >= 0)
+				relay_reset(end[i]);
 	}
 	return NULL;
 }
