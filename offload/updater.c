@@ -357,6 +357,32 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block)
 	return await(updater, TAKEN, block);
 }
 
+/* The first update whose norm was not asked for. The lock is held. */
+static int first_untold(const struct rh_updater *updater)
+{
+	RH_ASSERT(updater->untold > 0);
+	return (updater->which + updater->steps + 1 - updater->untold) % updater->steps;
+}
+
+/* Gradients that have arrived, or are about to, are taken and not used; others do not arrive any more. */
+int rh_updater_abandon(struct rh_updater *updater)
+{
+	pthread_mutex_lock(&updater->lock);
+	for (; updater->untold; updater->untold--) {
+		int which = first_untold(updater);
+		struct updater_step *step = &updater->step[which];
+		RH_ASSERT(updater->is_part && step->max_norm > 0 && (step->left || rh_fault_code(&updater->fault)));
+		step->spoilt = 1;
+		step->bad_block = step->bad_tensor = -1;
+		step->left = 0;
+		for (int b = 0; b < updater->blocks; b++)
+			step->left += updater->block[b].state == COMING && updater->block[b].which == which;
+	}
+	updater_tell(updater);
+	pthread_mutex_unlock(&updater->lock);
+	return rh_updater_finish(updater);
+}
+
 int rh_updater_finish(struct rh_updater *updater)
 {
 	int rc = await(updater, TAKEN, -1);
@@ -366,13 +392,6 @@ int rh_updater_finish(struct rh_updater *updater)
 	rh_updater_pause(updater); /* the store and its pool are the caller's from now on: no reading ahead is in progress */
 	rh_updater_resume(updater);
 	return rc;
-}
-
-/* The first update whose norm was not asked for. The lock is held. */
-static int first_untold(const struct rh_updater *updater)
-{
-	RH_ASSERT(updater->untold > 0);
-	return (updater->which + updater->steps + 1 - updater->untold) % updater->steps;
 }
 
 int rh_updater_has_norm(struct rh_updater *updater)

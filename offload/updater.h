@@ -90,6 +90,9 @@ int rh_updater_has_weights(struct rh_updater *updater, int block);
 int rh_updater_await_gradient(struct rh_updater *updater, int block) RH_MUST;
 /* 1: rh_updater_await_gradient would not wait. */
 int rh_updater_has_gradient(struct rh_updater *updater, int block);
+/* Gives up the opened updates whose norm was not asked for, of a part (rh_updater_is_of_several) with clipping: no block has been changed
+ * by them. Nothing that could announce a gradient is running. Then as rh_updater_finish. */
+int rh_updater_abandon(struct rh_updater *updater) RH_MUST;
 /* Waits until everything announced has been taken and updated. */
 int rh_updater_finish(struct rh_updater *updater) RH_MUST;
 /* Finishes, and publishes: from now on devices read the newest weights. Nothing may be uploading. */

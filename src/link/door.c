@@ -15,6 +15,7 @@
 #define FIRST_WAIT_NS (100 * 1000000ll)
 #define LAST_WAIT_NS  (5 * 1000000000ll)
 #define NOTE_EVERY_NS (60 * 1000000000ll)
+#define CROWDED_NS    (1000000000ll) /* a greeting takes two ways there and back */
 
 static int split_address(const char *address, char *host, size_t bytes, const char **port)
 {
@@ -140,7 +141,7 @@ static int admit(struct door *door, int descriptor, int is_connecting, int64_t n
 		return rc;
 	pending->is_connecting = is_connecting;
 	pending->wants = is_connecting ? POLLOUT : POLLIN;
-	pending->deadline_ns = now_ns + door->patience_ns;
+	pending->since_ns = now_ns;
 	return 0;
 }
 
@@ -183,22 +184,38 @@ static int connect_to(struct door *door, int64_t now_ns)
 
 int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns)
 {
-	int count = 0, pending = count_pending(door);
-	if (door->listener >= 0 && pending < DOOR_PENDING)
+	int count = 0, pending = count_pending(door), is_full = pending == DOOR_PENDING;
+	if (door->listener >= 0 && !is_full)
 		polls[count++] = (struct pollfd){.fd = door->listener, .events = POLLIN};
 	for (int i = 0; i < DOOR_PENDING; i++) {
 		if (!door->pending[i].stream)
 			continue;
 		polls[count++] = (struct pollfd){.fd = door->pending[i].stream->descriptor, .events = door->pending[i].wants};
-		*deadline_ns = rh_min(*deadline_ns, door->pending[i].deadline_ns);
+		*deadline_ns = rh_min(*deadline_ns, door->pending[i].since_ns + (is_full ? CROWDED_NS : door->patience_ns));
 	}
 	if (!door->listens && is_wanted && !pending)
 		*deadline_ns = rh_min(*deadline_ns, rh_max(door->next_try_ns, now_ns));
 	return count;
 }
 
+/* A crowd of connections that do not greet: the oldest gives its place to the next. */
+static void make_place(struct door *door, int64_t now_ns)
+{
+	struct door_pending *oldest = NULL;
+	for (struct door_pending *at = door->pending; at < door->pending + DOOR_PENDING; at++) {
+		if (!at->stream)
+			return;
+		oldest = !oldest || at->since_ns < oldest->since_ns ? at : oldest;
+	}
+	if (now_ns - oldest->since_ns < CROWDED_NS)
+		return;
+	stream_close(oldest->stream);
+	oldest->stream = NULL;
+}
+
 static void accept_all(struct door *door, int64_t now_ns)
 {
+	make_place(door, now_ns);
 	for (int pending = count_pending(door); pending < DOOR_PENDING; pending++) {
 		int descriptor = accept4(door->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (descriptor < 0)
@@ -224,12 +241,12 @@ static int greet(struct door_pending *pending)
 	return pending->stream->ops->greet(pending->stream, &pending->wants);
 }
 
-static void note_refusal(struct door *door, int code, int64_t now_ns)
+void door_note_refusal(struct door *door, int rc, int64_t now_ns)
 {
 	if (now_ns < door->next_note_ns)
 		return;
 	door->next_note_ns = now_ns + NOTE_EVERY_NS;
-	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(code));
+	rh_note("link: a connection to %s was refused: %s", door->address, rh_error(rc));
 }
 
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out)
@@ -243,7 +260,7 @@ int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **
 	for (int i = 0; i < DOOR_PENDING && !rc && !*out; i++) {
 		struct door_pending *pending = &door->pending[i];
 		int code = pending->stream ? greet(pending) : -EAGAIN;
-		int is_late = code == -EAGAIN && pending->stream && now_ns >= pending->deadline_ns;
+		int is_late = code == -EAGAIN && pending->stream && now_ns - pending->since_ns >= door->patience_ns;
 		if (code == -EAGAIN && !is_late)
 			continue;
 		if (!code) {
@@ -254,7 +271,7 @@ int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **
 			if (code == -EACCES && !door->listens)
 				rc = code;
 			else if (code == -EACCES)
-				note_refusal(door, code, now_ns);
+				door_note_refusal(door, code, now_ns);
 		}
 		pending->stream = NULL;
 	}

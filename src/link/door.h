@@ -8,8 +8,8 @@
 
 #include <poll.h>
 
-/* Strangers may hold this many connections half open, each for patience_ns; an honest peer needs one. */
-enum { DOOR_PENDING = 8, DOOR_POLLS = DOOR_PENDING + 1 };
+/* Strangers may hold this many connections half open, each for patience_ns, or for a second where others wait; an honest peer needs one. */
+enum { DOOR_PENDING = 64, DOOR_POLLS = DOOR_PENDING + 1 };
 
 struct door {
 	const char *address;   /* borrowed */
@@ -20,7 +20,7 @@ struct door {
 		struct stream *stream; /* NULL: free */
 		int is_connecting;
 		short wants;
-		int64_t deadline_ns;
+		int64_t since_ns;
 	} pending[DOOR_PENDING];
 	int64_t next_try_ns, wait_ns; /* of one that connects */
 	unsigned tries;
@@ -38,5 +38,8 @@ int door_port(const struct door *door);
 int door_polls(struct door *door, int is_wanted, int64_t now_ns, struct pollfd *polls, int64_t *deadline_ns);
 /* Moves all on. *out: a stream with the right peer, NULL: none yet. -EACCES of a door that connects: the wrong peer, or refused. */
 int door_step(struct door *door, int is_wanted, int64_t now_ns, struct stream **out) RH_MUST;
+
+/* Logs that a connection was refused, with the line of `rc`; not each of many. */
+void door_note_refusal(struct door *door, int rc, int64_t now_ns);
 
 #endif

@@ -55,7 +55,7 @@ int rh_link_receive(struct rh_link *link, uint64_t tag, void *bytes, int64_t siz
 
 /* How a link behaves in time; 0: the default. */
 struct rh_link_timing {
-	int64_t heartbeat_ns; /* 5 s: silence after which an end says that it is alive */
+	int64_t heartbeat_ns; /* 5 s, or a quarter of the timeout: silence after which an end says that it is alive */
 	int64_t timeout_ns;   /* 60 s: silence after which the connection counts as broken (`link_timeout`) */
 	int64_t give_up_ns;   /* 1 h: time without a connection after which the link is at fault (`link_give_up`) */
 };

@@ -203,13 +203,21 @@ static int promote(struct tcp_link *link)
 	}
 	pthread_mutex_unlock(&link->lock);
 	if (!is_same)
-		return rh_fail(-ESTALE, "the box at the other end was started anew: start this one again, too, with resume_from_checkpoint: true");
+		return rh_fail(-ESTALE,
+		               "the box at the other end was started anew: start this one again, too, with resume_from_checkpoint: true");
 	if (link->live.stream)
 		disconnect(link);
 	link->live = link->greeting;
 	link->greeting.stream = NULL;
 	link->has_connected = 1;
 	return 0;
+}
+
+/* Who connects to a listening end and does not greet as the peer would is refused: on a plain link it may be anybody of this machine. Before
+ * the boxes have met, another greeting is the peer's own, and the difference ends both. */
+static int is_stranger(const struct tcp_link *link, int rc)
+{
+	return link->options.listens && (rc == -EPROTO || rc == -ECONNABORTED || (rc == -EINVAL && link->has_connected));
 }
 
 static int step_greeting(struct tcp_link *link, int64_t now_ns)
@@ -223,7 +231,9 @@ static int step_greeting(struct tcp_link *link, int64_t now_ns)
 	int is_greeted = link->greets.has_heard && !link->greeting.out.is_open && (!rc || rc == -EAGAIN);
 	if (is_greeted)
 		return promote(link);
-	if (rc && rc != -EAGAIN && is_fatal(rc))
+	if (is_stranger(link, rc))
+		door_note_refusal(&link->door, rc, now_ns);
+	else if (rc && rc != -EAGAIN && is_fatal(rc))
 		return rc;
 	if ((rc && rc != -EAGAIN) || now_ns >= link->greets.deadline_ns)
 		conn_close(&link->greeting);
@@ -235,8 +245,8 @@ static int step_live(struct tcp_link *link, int64_t now_ns)
 	if (!link->live.stream)
 		return now_ns - link->without_ns < link->timing.give_up_ns
 		               ? 0
-		               : rh_fail(-ETIMEDOUT, "%s: no connection for %lld s", link->options.address,
-		                         (long long)(link->timing.give_up_ns / SECOND_NS));
+		               : rh_fail(-ETIMEDOUT, "%s: no connection for %g s (link_give_up)", link->options.address,
+		                         (double)link->timing.give_up_ns / SECOND_NS);
 	struct conn_peer peer = live_peer(link);
 	int rc = conn_read(&link->live, &peer, FRAMES_A_TURN);
 	if (!rc || rc == -EAGAIN)
@@ -456,9 +466,11 @@ static int prepare(struct tcp_link *link, const struct rh_tcp_options *options)
 	link->options.greeting = rh_strdup(options->greeting);
 	if (!link->options.address || !link->options.greeting)
 		return -ENOMEM;
-	link->timing = (struct rh_link_timing){.heartbeat_ns = or_default(options->timing.heartbeat_ns, 5 * SECOND_NS),
-	                                       .timeout_ns = or_default(options->timing.timeout_ns, 60 * SECOND_NS),
-	                                       .give_up_ns = or_default(options->timing.give_up_ns, 3600 * SECOND_NS)};
+	int64_t timeout_ns = or_default(options->timing.timeout_ns, 60 * SECOND_NS);
+	link->timing =
+	        (struct rh_link_timing){.heartbeat_ns = or_default(options->timing.heartbeat_ns, rh_min(5 * SECOND_NS, timeout_ns / 4)),
+	                                .timeout_ns = timeout_ns,
+	                                .give_up_ns = or_default(options->timing.give_up_ns, 3600 * SECOND_NS)};
 	if (getrandom(&id, sizeof id, 0) != sizeof id)
 		return rh_fail(-EIO, "the system gives no random numbers");
 	int rc = session_open(&link->session, id | 1, options->messages, link->timing.heartbeat_ns, INT64_MAX);

@@ -50,14 +50,21 @@ int box_share_run(struct training *run, struct rh_workload *work)
 	return 0;
 }
 
-int box_share_newest(struct training *run, int64_t own, int64_t *common)
+struct newest {
+	int64_t least, differ;
+};
+
+int box_share_newest(struct training *run, int64_t own, int64_t *least)
 {
 	struct rh_box *box = &run->session.box;
-	int64_t below = own;
-	int rc = rh_box_take(box->below, tag_of(-1, NEWEST), &below, sizeof below);
-	*common = rh_min(below, own);
-	rc = rc ? rc : rh_box_give(box, box->above, tag_of(-1, NEWEST), common, sizeof *common);
-	return rc ? rc : rh_box_pass_down(box, tag_of(-1, NEWEST), common, sizeof *common);
+	struct newest all = {.least = own};
+	int rc = rh_box_take(box->below, tag_of(-1, NEWEST), &all, sizeof all);
+	all.differ |= all.least != own;
+	all.least = rh_min(all.least, own);
+	rc = rc ? rc : rh_box_give(box, box->above, tag_of(-1, NEWEST), &all, sizeof all);
+	rc = rc ? rc : rh_box_pass_down(box, tag_of(-1, NEWEST), &all, sizeof all);
+	*least = all.least;
+	return rc ? rc : !all.differ;
 }
 
 /* A micro-batch's arrays of 32-bit integers, one after the other. */
@@ -177,12 +184,13 @@ int64_t box_share_step(struct training *run, int64_t step, int64_t count)
 struct squares {
 	double sum;
 	int64_t stopping;
+	int64_t saved; /* the newest checkpoint that all of them have */
 };
 
 /* Then down again, with the losses behind it. */
 struct results {
 	double norm;
-	int64_t stopping;
+	int64_t stopping, saved;
 };
 
 static int share_losses(struct training *run, int64_t step, struct results *results)
@@ -208,17 +216,19 @@ static int share_losses(struct training *run, int64_t step, struct results *resu
 int box_share_results(struct training *run, int64_t step, int *stopping)
 {
 	struct rh_box *box = &run->session.box;
-	struct squares squares = {.stopping = 0};
+	struct squares squares = {.saved = run->saving.newest};
 	int rc = rh_box_take(box->below, tag_of(step, SQUARES), &squares, sizeof squares);
 	squares.stopping |= *stopping;
+	squares.saved = rh_min(squares.saved, run->saving.newest);
 	rc = rc ? rc : rh_updater_add_squares(run->session.updater, &squares.sum);
 	rc = rc ? rc : rh_box_give(box, box->above, tag_of(step, SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
-	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping};
+	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
 	rc = rc ? rc : share_losses(run, step, &results);
 	if (rc)
 		return rc;
 	*stopping = results.stopping != 0;
+	run->saving.common = results.saved;
 	rh_updater_give_norm(run->session.updater, results.norm);
 	return 0;
 }

@@ -7,8 +7,8 @@
 /* Once, before the session starts: how many steps there are, and how large micro-batches may be. *work: of box 0; filled elsewhere. */
 int box_share_run(struct training *run, struct rh_workload *work) RH_MUST;
 
-/* The step of the newest checkpoint that every box has, by each one's newest; -1: a box has none. */
-int box_share_newest(struct training *run, int64_t own, int64_t *common) RH_MUST;
+/* The least of the boxes' steps. 1: all are this step; 0: some have another. */
+int box_share_newest(struct training *run, int64_t own, int64_t *least) RH_MUST;
 
 /* The step's micro-batches, which box 0 has filled, are in run->batch and run->micro of every box, with their counts in `flight`. Returns
  * their number, or a fault. */

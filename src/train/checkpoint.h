@@ -27,6 +27,10 @@ struct rh_run_state {
  * those that are not are told of and passed over; -ENOENT if there is none. */
 int rh_checkpoint_find(const struct rh_config *config, char **path) RH_MUST;
 
+/* The newest whole one of a step below `below`, verified: *path (rh_free), NULL: there is none. Those that are not whole are told of and
+ * passed over. */
+int rh_checkpoint_newest(const char *output_dir, int64_t below, char **path) RH_MUST;
+
 /* Whether a directory holds any, whole or not: 1, 0 (also if there is no directory) or negative errno. */
 int rh_checkpoint_any(const char *output_dir) RH_MUST;
 

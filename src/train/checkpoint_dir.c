@@ -99,8 +99,8 @@ struct found {
 	int64_t oldest, newest, count; /* steps, -1: there is none; how many */
 };
 
-/* Checkpoints, by their names, of steps below `below` and other than `except` and `best`. No directory: none. */
-static int scan(const char *dir, int64_t below, int64_t except, int64_t best, struct found *found)
+/* Checkpoints, by their names, of steps below `below` that need not stay (kept NULL: of all). No directory: none. */
+static int scan(const char *dir, int64_t below, const struct checkpoint_kept *kept, struct found *found)
 {
 	struct rh_names names;
 	*found = (struct found){-1, -1, 0};
@@ -108,7 +108,7 @@ static int scan(const char *dir, int64_t below, int64_t except, int64_t best, st
 	for (size_t i = 0; !rc && i < names.count; i++) {
 		char path[PATH_MAX];
 		int64_t step = step_of(names.name[i], "");
-		if (step < 0 || step >= below || step == except || step == best)
+		if (step < 0 || step >= below || (kept && (step == kept->newest || step == kept->best || step == kept->common)))
 			continue;
 		rc = checkpoint_in(path, dir, names.name[i]);
 		int is = rc ? rc : is_checkpoint(path);
@@ -129,19 +129,20 @@ static int scan(const char *dir, int64_t below, int64_t except, int64_t best, st
 	return rc == -ENOENT ? 0 : rc;
 }
 
-int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64_t best)
+int checkpoint_remove_oldest(const struct rh_config *config, const struct checkpoint_kept *kept)
 {
 	const char *dir = config->output_dir;
-	int64_t held = (kept >= 0) + (best >= 0 && best != kept);
+	int64_t held = (kept->newest >= 0) + (kept->best >= 0 && kept->best != kept->newest) +
+	               (kept->common >= 0 && kept->common != kept->newest && kept->common != kept->best);
 	struct found others;
-	int rc = scan(dir, INT64_MAX, kept, best, &others);
+	int rc = scan(dir, INT64_MAX, kept, &others);
 	while (!rc && config->save_total_limit > 0 && others.count && others.count + held > config->save_total_limit) {
 		char aside[PATH_MAX];
 		rc = set_aside(dir, others.oldest, aside);
 		if (!rc)
 			rc = rh_dir_remove(aside);
 		if (!rc)
-			rc = scan(dir, INT64_MAX, kept, best, &others);
+			rc = scan(dir, INT64_MAX, kept, &others);
 	}
 	return rc;
 }
@@ -149,7 +150,7 @@ int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64
 int rh_checkpoint_any(const char *dir)
 {
 	struct found found;
-	int rc = scan(dir, INT64_MAX, -1, -1, &found);
+	int rc = scan(dir, INT64_MAX, NULL, &found);
 	return rc ? rc : found.count > 0;
 }
 
@@ -233,22 +234,18 @@ int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t 
 			rc = remove_left_behind(path, *names.name[i] == '.');
 	}
 	rh_names_free(&names);
-	return rc ? rc : checkpoint_remove_oldest(config, resumed, best);
+	const struct checkpoint_kept kept = {.newest = resumed, .best = best, .common = -1};
+	return rc ? rc : checkpoint_remove_oldest(config, &kept);
 }
 
-static int find_newest(const char *dir, char **path)
+int rh_checkpoint_newest(const char *dir, int64_t below, char **path)
 {
-	for (int64_t below = INT64_MAX;;) {
+	for (*path = NULL;;) {
 		struct found found;
 		char at[PATH_MAX];
-		int rc = scan(dir, below, -1, -1, &found), fresh = rc ? rc : rh_output_fresh(dir);
-		if (fresh < 0)
-			return fresh;
-		if (!found.count)
-			return rh_fail(
-			        -ENOENT,
-			        "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
-			        dir, fresh ? "" : "remove what is in it, or choose another output_dir, and ");
+		int rc = scan(dir, below, NULL, &found);
+		if (rc || !found.count)
+			return rc;
 		rc = path_of(at, dir, found.newest, "");
 		if (!rc)
 			rc = rh_checkpoint_verify(at);
@@ -262,6 +259,15 @@ static int find_newest(const char *dir, char **path)
 		rh_error_clear();
 		below = found.newest;
 	}
+}
+
+static int find_newest(const char *dir, char **path)
+{
+	int rc = rh_checkpoint_newest(dir, INT64_MAX, path), fresh = rc || *path ? rc : rh_output_fresh(dir);
+	if (fresh < 0 || *path)
+		return fresh < 0 ? fresh : 0;
+	return rh_fail(-ENOENT, "resume_from_checkpoint: there is no complete checkpoint in %s; to begin a new run %sleave the key out",
+	               dir, fresh ? "" : "remove what is in it, or choose another output_dir, and ");
 }
 
 int rh_checkpoint_find(const struct rh_config *config, char **path)

@@ -19,9 +19,14 @@ int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step) RH_
  * of the two whole, under its name or where rh_checkpoint_put_back finds it. */
 int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX]) RH_MUST;
 
-/* Removes the oldest beyond save_total_limit. Never those of steps `kept` and `best` (-1: none), even where a run that went on from an
- * older one left newer ones behind. */
-int checkpoint_remove_oldest(const struct rh_config *config, int64_t kept, int64_t best) RH_MUST;
+/* Steps whose checkpoints must stay, -1: none. */
+struct checkpoint_kept {
+	int64_t newest, best, common; /* common: the newest that all of several boxes have */
+};
+
+/* Removes the oldest beyond save_total_limit. Never those that must stay, even where a run that went on from an older one left newer ones
+ * behind. */
+int checkpoint_remove_oldest(const struct rh_config *config, const struct checkpoint_kept *kept) RH_MUST;
 
 /* XXH3-128 of a file, as 32 digits. */
 int checkpoint_checksum(const char *path, char *hex, size_t bytes) RH_MUST;
@@ -44,14 +49,14 @@ void checkpoint_fixed_forget(struct checkpoint_fixed *fixed);
 /* A checkpoint to be written: what of it changes while training goes on, but for the tensors. */
 struct checkpoint_job {
 	const struct rh_session *session;
-	int64_t step, best; /* best: the other step whose checkpoint must stay; -1: none */
+	struct checkpoint_kept kept; /* newest: this one's step */
 	struct rh_text trainer, run, config;
 	struct checkpoint_fixed *fixed;
 	void (*written)(void *context, int block); /* nothing of the block is read any more; NULL: nobody asks */
 	void *context;
 };
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,
-                        struct checkpoint_fixed *fixed, struct checkpoint_job *out) RH_MUST;
+                        struct checkpoint_fixed *fixed, struct checkpoint_job *out) RH_MUST; /* kept.common: -1 */
 /* checkpoint-N, whole or not at all; then the oldest beyond save_total_limit go. */
 int checkpoint_job_write(const struct checkpoint_job *job) RH_MUST;
 void checkpoint_job_free(struct checkpoint_job *job);

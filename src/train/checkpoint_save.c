@@ -134,7 +134,9 @@ int checkpoint_job_make(const struct rh_session *session, const struct rh_run_st
                         struct checkpoint_fixed *fixed, struct checkpoint_job *out)
 {
 	*out = (struct checkpoint_job){
-	        .session = session, .step = state->step, .best = trainer->best_checkpoint ? trainer->best_step : -1, .fixed = fixed};
+	        .session = session,
+	        .kept = {.newest = state->step, .best = trainer->best_checkpoint ? trainer->best_step : -1, .common = -1},
+	        .fixed = fixed};
 	int rc = rh_trainer_state_print(trainer, &out->trainer);
 	if (!rc)
 		rc = print_run_state(session->config, state, &out->run);
@@ -262,7 +264,7 @@ int checkpoint_job_write(const struct checkpoint_job *job)
 {
 	const struct rh_config *config = job->session->config;
 	char temporary[PATH_MAX], path[PATH_MAX];
-	int rc = checkpoint_temporary(temporary, config->output_dir, job->step);
+	int rc = checkpoint_temporary(temporary, config->output_dir, job->kept.newest);
 	if (!rc)
 		rc = rh_dir_remove(temporary);
 	if (rc)
@@ -273,7 +275,7 @@ int checkpoint_job_write(const struct checkpoint_job *job)
 	if (!rc)
 		rc = rh_dir_sync(temporary);
 	if (!rc)
-		rc = checkpoint_place(config->output_dir, job->step, path);
+		rc = checkpoint_place(config->output_dir, job->kept.newest, path);
 	if (rc) {
 		struct rh_fault first = {0}; /* cleaning up must not hide what went wrong */
 		rh_fault_keep(&first, rc);
@@ -282,5 +284,5 @@ int checkpoint_job_write(const struct checkpoint_job *job)
 		return left ? rh_fail(rc, "%s (and %s was left behind)", rh_error(rc), temporary) : rc;
 	}
 	snprintf(job->fixed->dir, sizeof job->fixed->dir, "%s", path);
-	return checkpoint_remove_oldest(config, job->step, job->best);
+	return checkpoint_remove_oldest(config, &job->kept);
 }

@@ -104,12 +104,13 @@ static void wait_written(struct rh_checkpoint_writer *writer)
 }
 
 int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
-                               const struct rh_trainer_state *trainer)
+                               const struct rh_trainer_state *trainer, int64_t common)
 {
 	RH_ASSERT(writer->state == IDLE); /* then the thread touches nothing */
 	int rc = checkpoint_job_make(writer->session, state, trainer, &writer->fixed, &writer->job);
 	if (rc)
 		return rc;
+	writer->job.kept.common = common;
 	int stands_still = rh_store_options(writer->session->store)->spill & (RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS);
 	writer->fault = (struct rh_fault){0};
 	if (!stands_still) {
@@ -138,7 +139,7 @@ int rh_checkpoint_writer_collect(struct rh_checkpoint_writer *writer, enum rh_ch
 	pthread_mutex_unlock(&writer->lock);
 	if (!over)
 		return 0;
-	*step = writer->job.step;
+	*step = writer->job.kept.newest;
 	*seconds = writer->seconds;
 	checkpoint_job_free(&writer->job);
 	rh_log_say(&writer->said);

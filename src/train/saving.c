@@ -54,6 +54,7 @@ static int judge(struct training *run, int64_t step, int rc)
 {
 	int64_t steps = run->data.steps, next = run->save_every ? (run->state.step / run->save_every + 1) * run->save_every : 0;
 	run->saving.count += !rc;
+	run->saving.newest = rc ? run->saving.newest : step;
 	if (!is_passing(rc) || (run->stopping && step == run->state.step) || (saving_is_full(rc) && step == steps))
 		return rc;
 	if (step == steps || !run->save_every)
@@ -83,7 +84,7 @@ static int begin(struct training *run)
 	run->trainer.epoch = (double)run->state.step / (double)run->data.steps_per_epoch;
 	run->trainer.num_input_tokens_seen = run->state.tokens;
 	int rc = rh_disk_room_check_one(&run->session);
-	return rc ? rc : rh_checkpoint_writer_begin(run->saving.writer, &run->state, &run->trainer);
+	return rc ? rc : rh_checkpoint_writer_begin(run->saving.writer, &run->state, &run->trainer, run->saving.common);
 }
 
 int saving_save(struct training *run, int asked)
@@ -120,6 +121,35 @@ int saving_without_directory(struct training *run)
 	               "output_dir: %s was renamed or removed while this run wrote to it; stopped after step %" PRId64
 	               ", no checkpoint of it was written: %s",
 	               run->config->output_dir, run->state.step, line);
+}
+
+/* No block was updated by the step in flight: with clipping that waits for the norm, which all boxes make together. */
+static int save_last_step(struct training *run)
+{
+	int rc = rh_updater_abandon(run->session.updater);
+	run->stopping = 1;
+	return rc ? rc : saving_save(run, 0);
+}
+
+int saving_without_link(struct training *run, int rc)
+{
+	int64_t done = run->state.step;
+	char line[RH_ERROR_LINE / 2], why[RH_ERROR_LINE / 4] = "";
+	/* a neighbour that was started again, or has ended, goes on from what it has */
+	if (rc != -ETIMEDOUT && rc != -ECONNABORTED)
+		return rc;
+	snprintf(line, sizeof line, "%s", rh_error(rc));
+	int failed = saving_collect(run, RH_CHECKPOINT_WAIT);
+	if (!failed && run->config->max_grad_norm > 0 && done > run->first_step && done > run->saving.newest)
+		failed = save_last_step(run);
+	if (failed)
+		snprintf(why, sizeof why, ", but no checkpoint of it was written: %s", rh_error(failed));
+	else if (run->saving.newest == done)
+		snprintf(why, sizeof why, ", whose checkpoint is written");
+	if (rc == -ECONNABORTED) /* the peer's line says how to go on */
+		return rh_fail(rc, "%s; this box stopped after step %" PRId64 "%s", line, done, why);
+	return rh_fail(rc, "%s; stopped after step %" PRId64 "%s: start all boxes again with resume_from_checkpoint: true", line, done,
+	               why);
 }
 
 int saving_end(struct training *run, int rc)

@@ -399,8 +399,10 @@ static int one_step(struct training *run)
 	if (!rc && joins_next(run))
 		rc = begin_one(run);
 	rc = rc ? rc : finish_one(run);
-	if (rc)
-		return rh_executor_abandon(run->session.executor, rc);
+	if (rc) {
+		rc = rh_executor_abandon(run->session.executor, rc);
+		return rh_box_is_linked(&run->session.box) ? saving_without_link(run, rc) : rc;
+	}
 	return run->begun > run->state.step ? trace_step_write(run) : pause_steps(run);
 }
 

@@ -299,25 +299,36 @@ static void look_for_work(struct training *run, const char *checkpoint)
 	run->nothing_left = 1;
 }
 
-/* Several boxes go on from one step: a box that was ended while others saved has the checkpoint before. */
+/* The newest checkpoint that all of several boxes have: one that was ended while others saved has that before, and one that went on by a step
+ * when a line broke for good has one that the others lack. */
 static int agree_on_checkpoint(struct training *run, char **checkpoint)
 {
-	int64_t own = *checkpoint ? run->state.step : -1, common = own;
-	int rc = rh_box_is_linked(&run->session.box) ? box_share_newest(run, own, &common) : 0;
-	if (rc || common == own)
-		return rc;
-	if (common < 0)
+	const int64_t own = *checkpoint ? run->state.step : -1;
+	int64_t step = own, least = own;
+	int agrees = !rh_box_is_linked(&run->session.box);
+	while (!agrees) {
+		agrees = box_share_newest(run, step, &least);
+		if (agrees || step == least)
+			continue;
+		rh_free(*checkpoint);
+		*checkpoint = NULL;
+		int rc = rh_checkpoint_newest(run->config->output_dir, least + 1, checkpoint);
+		rh_trainer_state_free(&run->trainer);
+		if (!rc)
+			rc = *checkpoint ? rh_checkpoint_state(*checkpoint, run->config, &run->state, &run->trainer)
+			                 : rh_trainer_state_create(&run->trainer);
+		if (rc)
+			return rc;
+		step = *checkpoint ? run->state.step : -1;
+	}
+	if (agrees > 0 && step < 0 && own >= 0)
 		return rh_fail(-EINVAL,
 		               "resume_from_checkpoint: this box has one of step %" PRId64
-		               " to go on from, but another has none: all go on, or all begin anew",
+		               " to go on from, but another has none, or none of a step that this one has: all go on, or all begin anew",
 		               own);
-	rh_free(*checkpoint);
-	rh_trainer_state_free(&run->trainer);
-	*checkpoint = rh_checkpoint_path(run->config->output_dir, common);
-	rc = *checkpoint ? rh_checkpoint_verify(*checkpoint) : -ENOMEM;
-	if (rc)
-		return rh_fail_in(rc, "step %" PRId64 ", from which other boxes go on", common);
-	return rh_checkpoint_state(*checkpoint, run->config, &run->state, &run->trainer);
+	run->saving.newest = step;
+	run->saving.common = rh_box_is_linked(&run->session.box) ? step : -1;
+	return agrees < 0 ? agrees : 0;
 }
 
 static int prepare(struct training *run, char **checkpoint)

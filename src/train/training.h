@@ -28,6 +28,8 @@ struct saving {
 	struct rh_checkpoint_writer *writer;
 	enum saving_asked asked;
 	int64_t count;      /* checkpoints written */
+	int64_t newest;     /* step of this box's newest whole checkpoint, which may be the one that it went on from; -1: none */
+	int64_t common;     /* the newest that all of several boxes have; -1: none */
 	double seconds;     /* that writing them took */
 	double stood_still; /* that steps did not begin for them, besides what updates waited */
 	double end_seconds; /* that the run waited for its last one */
@@ -100,6 +102,8 @@ int saving_save(struct training *run, int asked) RH_MUST;
 int saving_collect(struct training *run, enum rh_checkpoint_wait wait) RH_MUST;
 /* output_dir was renamed or removed: the error, after a last checkpoint. */
 int saving_without_directory(struct training *run) RH_MUST;
+/* A link's fault, which comes back, ends the run: what is done is saved where the boxes can go on from it. */
+int saving_without_link(struct training *run, int rc) RH_MUST;
 /* The run is over, with this result: what is still being written becomes whole. Returns the first fault. */
 int saving_end(struct training *run, int rc) RH_MUST;
 void saving_report(const struct training *run);
