@@ -11,6 +11,11 @@ struct asking {
 	const struct config_entry *const *given;
 };
 
+static const char *mode_name(enum rh_mode mode)
+{
+	return mode == RH_MODE_PACI ? "paci" : "sync-pp";
+}
+
 static const struct config_entry *given(const struct asking *at, const char *name)
 {
 	const struct config_entry *entry = at->given[config_key_find(name)];
@@ -79,7 +84,8 @@ static int check_rest(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
 	if (config->optimizer_staleness)
-		return config_entry_fail(given(at, "optimizer_staleness"), "mode sync-pp computes what one box would: leave it 0");
+		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
+		                         mode_name(config->mode));
 	if (config->save_total_limit == 1)
 		return config_entry_fail(given(at, "save_total_limit"),
 		                         "several boxes need 2 or more: one may be ended before it has saved what the others have");
@@ -103,18 +109,19 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	size_t keys = sizeof idle / sizeof *idle - (config->box_cuts.count ? 0 : 1); /* an empty list is the default */
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < keys; i++)
 		if (given(&at, idle[i]))
-			return config_entry_fail(given(&at, idle[i]), "has no effect in mode local; write mode: sync-pp, or remove it");
+			return config_entry_fail(given(&at, idle[i]), "has no effect in mode local; write mode: sync-pp or paci, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
 	ask_launchers(config);
 	if (!config->boxes || !config->box)
-		return rh_fail(-EINVAL, "mode sync-pp needs boxes (how many there are) and box (which one this is, from 1)");
+		return rh_fail(-EINVAL, "mode %s needs boxes (how many there are) and box (which one this is, from 1)",
+		               mode_name(config->mode));
 	if (config->box > config->boxes)
 		return config_entry_fail(given(&at, "box"), "%lld of %lld boxes: count from 1", (long long)config->box,
 		                         (long long)config->boxes);
 	if (!given(&at, "schedule")) { /* within a box it would be RoundPipe */
 		rh_free(config->schedule);
-		config->schedule = rh_strdup("1f1b");
+		config->schedule = rh_strdup(config->mode == RH_MODE_PACI ? "paci" : "1f1b");
 		if (!config->schedule)
 			return -ENOMEM;
 	}

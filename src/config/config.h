@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 /* How boxes cooperate: each alone, or one pipeline that computes what one box would. */
-enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP };
+enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI };
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };

@@ -221,9 +221,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, measure_seconds, VERB_DOCTOR, .fallback = "36", .least = 1, .most = 3600,
 	    .help = "how long a model's products and other operations are timed; where others share the machine, longer says more"),
 
-	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS("local", "sync-pp"), .heading = "Several boxes",
+	KEY(KEY_CHOICE, mode, VERB_RUNS, .fallback = "local", .choices = WORDS("local", "sync-pp", "paci"), .heading = "Several boxes",
 	    .help = "how boxes cooperate: local, each alone; sync-pp, one pipeline with the results of one box, in which schedule "
-	            "orders the boxes"),
+	            "orders the boxes; paci, one pipeline without a flush, in which each box updates itself"),
 	KEY(KEY_INTEGER, boxes, VERB_RUNS, .least = 2, .most = 64,
 	    .help = "how many there are; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .own = 1,

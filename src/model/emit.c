@@ -150,7 +150,7 @@ static int64_t positions(const struct rh_micro_shape *shape)
 	return shape->keys > shape->longest ? shape->keys : shape->longest;
 }
 
-/* The elements of a head that a table turns: the same in all layers that ask for it. */
+/* The elements of a head that a table turns: the same in all layers that ask for it; 0: none does. */
 static int64_t rotary_of(const struct rh_model *model, int rope)
 {
 	for (int l = 0; l < model->layers; l++)
@@ -176,6 +176,8 @@ struct rh_ropes emit_rope_tables(struct rh_emit *emit, struct rh_arena *arena)
 	struct rh_ropes ropes = {{{0}}};
 	for (int i = 0; i < model->ropes; i++) {
 		int64_t rotary = rotary_of(model, i);
+		if (!rotary) /* of layers that other boxes have */
+			continue;
 		struct rh_rope_table table = chosen_table(emit, i, rotary);
 		struct rh_op op = {.kind = RH_OP_ROPE_TABLE};
 		ropes.table[i] = emit_take(arena, RH_F32, emit->shape.tokens, rotary);

@@ -103,12 +103,15 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 {
 	const struct rh_run_request *request = planning->request;
 	const struct rh_config *config = request->config;
-	int devices = planning->stages.devices;
-	if (rh_schedule_is_roundpipe(schedule) || schedule->update != RH_UPDATE_FLUSHES || schedule->splits_backward ||
-	    schedule->stages_least > 1)
-		return rh_fail(-EINVAL,
-		               "schedule: '%s' does not order boxes in mode sync-pp; choose gpipe, 1f1b, interleaved-1f1b or looped-bfs",
-		               schedule->name);
+	int devices = planning->stages.devices, is_local = config->mode == RH_MODE_PACI;
+	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
+	    schedule->splits_backward || schedule->stages_least > 1)
+		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
+		               is_local ? "paci; choose paci or 1f1b-async"
+		                        : "sync-pp; choose gpipe, 1f1b, interleaved-1f1b or looped-bfs");
+	int rc = is_local ? check_local(request, schedule) : 0;
+	if (rc)
+		return rc;
 	for (int b = 0; b < request->model->blocks; b++)
 		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
 			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter, or write "

@@ -281,9 +281,12 @@ int lower_next_slot(struct lowering *to)
 	struct lower_device *on = &to->on[slot->device];
 	struct lower_slot present = {.to = to, .on = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
 	RH_ASSERT(slot->count > 0);
-	if (on->owes)
-		lower_bulk_left(to, slot->device);
-	on->owes = 0;
+	/* of several boxes each is a stage whatever its devices: the update that one owes comes before any slot that follows */
+	for (int d = 0; d < to->options->devices; d++)
+		if (to->on[d].owes && (d == slot->device || (to->options->boxes && slot->kind == RH_SLOT_FORWARD))) {
+			lower_bulk_left(to, d);
+			to->on[d].owes = 0;
+		}
 	if (rh_slot_makes_gradients(slot) && !to->makes_gradients && !to->call.is_local)
 		send_left(to, slot->device);
 	to->makes_gradients |= rh_slot_makes_gradients(slot);

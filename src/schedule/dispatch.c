@@ -175,6 +175,10 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage)
 {
-	int64_t own = dispatch->devices - stage;
-	return dispatch->admission_limit && dispatch->admission_limit[stage] > own ? dispatch->admission_limit[stage] : own;
+	const struct rh_boxes *boxes = dispatch->boxes;
+	int at = boxes ? boxes->box : stage;
+	int64_t own = (boxes ? boxes->boxes : dispatch->devices) - at;
+	if (dispatch->admission_limit && dispatch->admission_limit[at] > own)
+		own = dispatch->admission_limit[at];
+	return boxes ? own * boxes->unit : own;
 }

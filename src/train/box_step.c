@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The messages of a step; a step's number is in the tag's upper part, so that boxes that are not at the same step find out at once. */
-enum message { NEWEST, RUN, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
+enum message { NEWEST, RUN, STRETCH, SHAPES, BATCHES, SQUARES, RESULTS, MESSAGES };
 
 static uint64_t tag_of(int64_t step, enum message message)
 {
@@ -67,6 +67,18 @@ int box_share_newest(struct training *run, int64_t own, int64_t *least)
 	return rc ? rc : !all.differ;
 }
 
+int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count)
+{
+	int64_t both[2] = {*steps, *count};
+	int rc = rh_box_pass_up(&run->session.box, tag_of(first, STRETCH), both, sizeof both);
+	*steps = both[0];
+	*count = both[1];
+	if (!rc && (*steps < 1 || *steps > run->held || *count < 1 || *count > run->micro_batches))
+		rc = rh_fail(-EPROTO, "box 1 speaks of %lld steps of %lld micro-batches, of at most %lld and %lld", (long long)*steps,
+		             (long long)*count, (long long)run->held, (long long)run->micro_batches);
+	return rc;
+}
+
 /* A micro-batch's arrays of 32-bit integers, one after the other. */
 enum { ARRAYS = 5 };
 struct array {
@@ -111,66 +123,92 @@ static void pack(const struct rh_batch *batch, int64_t count, char *message, int
 /* Of each micro-batch: tokens, documents, longest, trained. */
 enum { SHAPE = 4 };
 
-static int share_shapes(struct training *run, int64_t step, int64_t *count)
+int box_data_reserve(struct training *run)
 {
-	int64_t items = 1 + SHAPE * run->micro_batches;
-	int64_t *shapes = rh_alloc((size_t)items, sizeof *shapes);
-	if (!shapes)
-		return -ENOMEM;
-	shapes[0] = *count;
-	for (int64_t m = 0; !run->session.box.number && m < *count; m++) {
-		const struct rh_batch *batch = &run->batch[m];
-		const int64_t shape[SHAPE] = {batch->tokens, batch->documents, batch->longest, batch->trained};
-		memcpy(shapes + 1 + SHAPE * m, shape, sizeof shape);
+	run->box_data = rh_alloc((size_t)run->held, sizeof *run->box_data);
+	for (int64_t i = 0; run->box_data && i < run->held; i++)
+		if (!(run->box_data[i].shapes = rh_alloc((size_t)(1 + SHAPE * run->micro_batches), sizeof(int64_t))))
+			return -ENOMEM;
+	return run->box_data ? 0 : -ENOMEM;
+}
+
+void box_data_free(struct training *run)
+{
+	for (int64_t i = 0; run->box_data && i < run->held; i++) {
+		rh_free(run->box_data[i].shapes);
+		rh_free(run->box_data[i].batches);
 	}
-	int rc = rh_box_pass_up(&run->session.box, tag_of(step, SHAPES), shapes, items * (int64_t)sizeof *shapes);
-	if (!rc && (shapes[0] < 0 || shapes[0] > run->micro_batches))
-		rc = rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches in a step of at most %lld", (long long)shapes[0],
-		             (long long)run->micro_batches);
-	*count = shapes[0];
-	for (int64_t m = 0; !rc && run->session.box.number && m < *count; m++) {
+	rh_free(run->box_data);
+}
+
+/* The shapes that box 1 spoke of become those of run->batch. */
+static int set_shapes(struct training *run, const int64_t *shapes)
+{
+	if (shapes[0] < 0 || shapes[0] > run->micro_batches)
+		return rh_fail(-EPROTO, "box 1 speaks of %lld micro-batches in a step of at most %lld", (long long)shapes[0],
+		               (long long)run->micro_batches);
+	for (int64_t m = 0; m < shapes[0]; m++) {
 		struct rh_batch *batch = &run->batch[m];
 		const int64_t *shape = shapes + 1 + SHAPE * m;
 		batch->tokens = shape[0];
 		batch->documents = shape[1];
 		batch->longest = shape[2];
 		batch->trained = shape[3];
-		rc = rh_batch_has_room(batch) ? 0 : rh_fail(-EPROTO, "box 1 speaks of a micro-batch that is larger than it said");
+		if (!rh_batch_has_room(batch))
+			return rh_fail(-EPROTO, "box 1 speaks of a micro-batch that is larger than it said");
 	}
-	rh_free(shapes);
-	return rc;
+	return 0;
 }
 
-static int share_batches(struct training *run, int64_t step, int64_t count)
+static int share_shapes(struct training *run, int64_t step, int64_t count, int64_t *shapes)
 {
-	int64_t bytes = bytes_of(run->batch, count);
-	char *message = rh_alloc((size_t)rh_max(bytes, 1), 1);
+	int64_t items = 1 + SHAPE * run->micro_batches;
+	shapes[0] = count;
+	for (int64_t m = 0; !run->session.box.number && m < count; m++) {
+		const struct rh_batch *batch = &run->batch[m];
+		const int64_t shape[SHAPE] = {batch->tokens, batch->documents, batch->longest, batch->trained};
+		memcpy(shapes + 1 + SHAPE * m, shape, sizeof shape);
+	}
+	int rc = rh_box_pass_up(&run->session.box, tag_of(step, SHAPES), shapes, items * (int64_t)sizeof *shapes);
+	return rc || !run->session.box.number ? rc : set_shapes(run, shapes);
+}
+
+int box_share_data(struct training *run, int64_t step, int64_t count)
+{
+	struct box_data *data = &run->box_data[step % run->held];
 	int is_first = !run->session.box.number;
-	if (!message)
+	int rc = share_shapes(run, step, count, data->shapes);
+	if (rc)
+		return rc;
+	int64_t bytes = bytes_of(run->batch, data->shapes[0]);
+	rh_free(data->batches);
+	data->batches = rh_alloc((size_t)rh_max(bytes, 1), 1);
+	if (!data->batches)
 		return -ENOMEM;
 	if (is_first)
-		pack(run->batch, count, message, 1);
-	int rc = rh_box_pass_up(&run->session.box, tag_of(step, BATCHES), message, bytes);
-	if (!rc && !is_first)
-		pack(run->batch, count, message, 0);
-	for (int64_t m = 0; !rc && !is_first && m < count; m++)
-		if (!rh_batch_is_sound(&run->batch[m], run->session.model_config->vocab_size))
-			rc = rh_fail(-EPROTO, "micro-batch %lld of step %lld from box 1 is not one of this model's", (long long)m,
-			             (long long)step);
-	rh_free(message);
+		pack(run->batch, count, data->batches, 1);
+	rc = rh_box_pass_up(&run->session.box, tag_of(step, BATCHES), data->batches, bytes);
+	if (is_first) { /* which makes them anew when the step begins */
+		rh_free(data->batches);
+		data->batches = NULL;
+	}
 	return rc;
 }
 
-int64_t box_share_step(struct training *run, int64_t step, int64_t count)
+int64_t box_take_data(struct training *run, int64_t step)
 {
-	int rc = share_shapes(run, step, &count);
-	rc = rc || !count ? rc : share_batches(run, step, count);
-	if (rc || !run->session.box.number)
-		return rc ? rc : count;
-	int64_t first = step % run->held * run->micro_batches;
+	const struct box_data *data = &run->box_data[step % run->held];
+	int64_t first = step % run->held * run->micro_batches, count = data->shapes[0];
 	struct train_step *flight = &run->flight[step % run->held];
+	int rc = set_shapes(run, data->shapes);
+	if (rc)
+		return rc;
+	pack(run->batch, count, data->batches, 0);
 	*flight = (struct train_step){.count = count};
 	for (int64_t m = 0; m < count; m++) {
+		if (!rh_batch_is_sound(&run->batch[m], run->session.model_config->vocab_size))
+			return rh_fail(-EPROTO, "micro-batch %lld of step %lld from box 1 is not one of this model's", (long long)m,
+			               (long long)step);
 		run->micro[m] = rh_micro_of(&run->batch[m]);
 		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
 		run->targets[first + m] = run->batch[m].trained;
@@ -213,22 +251,47 @@ static int share_losses(struct training *run, int64_t step, struct results *resu
 	return rc;
 }
 
-int box_share_results(struct training *run, int64_t step, int *stopping)
+/* Boxes that update themselves are several models to their updaters, and each knows the norm of its own gradients. */
+static int add_squares(struct training *run, int64_t step, double *sum)
+{
+	double own = run->flight[step % run->held].norm;
+	if (!training_is_local(run))
+		return rh_updater_add_squares(run->session.updater, sum);
+	*sum += own * own;
+	return 0;
+}
+
+static int share_squares(struct training *run, int64_t step, int stopping, struct results *out)
 {
 	struct rh_box *box = &run->session.box;
 	struct squares squares = {.saved = run->saving.newest};
 	int rc = rh_box_take(box->below, tag_of(step, SQUARES), &squares, sizeof squares);
-	squares.stopping |= *stopping;
+	squares.stopping |= stopping;
 	squares.saved = rh_min(squares.saved, run->saving.newest);
-	rc = rc ? rc : rh_updater_add_squares(run->session.updater, &squares.sum);
+	rc = rc ? rc : add_squares(run, step, &squares.sum);
 	rc = rc ? rc : rh_box_give(box, box->above, tag_of(step, SQUARES), &squares, sizeof squares);
 	/* on the last box that is all boxes' sum; the others get the last one's results */
-	struct results results = {.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
-	rc = rc ? rc : share_losses(run, step, &results);
+	*out = (struct results){.norm = sqrt(squares.sum), .stopping = squares.stopping, .saved = squares.saved};
+	return rc;
+}
+
+int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping)
+{
+	struct results results[BOX_STRETCH];
+	int rc = 0;
+	RH_ASSERT(steps <= BOX_STRETCH);
+	for (int64_t i = 0; !rc && i < steps; i++)
+		rc = share_squares(run, first + i, *stopping, &results[i]);
+	for (int64_t i = 0; !rc && i < steps; i++) {
+		rc = share_losses(run, first + i, &results[i]);
+		if (!rc && training_is_local(run))
+			run->flight[(first + i) % run->held].norm = results[i].norm;
+		else if (!rc)
+			rh_updater_give_norm(run->session.updater, results[i].norm);
+	}
 	if (rc)
 		return rc;
-	*stopping = results.stopping != 0;
-	run->saving.common = results.saved;
-	rh_updater_give_norm(run->session.updater, results.norm);
+	*stopping = results[steps - 1].stopping != 0;
+	run->saving.common = results[steps - 1].saved;
 	return 0;
 }

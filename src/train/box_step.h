@@ -10,12 +10,27 @@ int box_share_run(struct training *run, struct rh_workload *work) RH_MUST;
 /* The least of the boxes' steps. 1: all are this step; 0: some have another. */
 int box_share_newest(struct training *run, int64_t own, int64_t *least) RH_MUST;
 
-/* The step's micro-batches, which box 0 has filled, are in run->batch and run->micro of every box, with their counts in `flight`. Returns
- * their number, or a fault. */
-int64_t box_share_step(struct training *run, int64_t step, int64_t count);
+/* A step's micro-batches as they travel. */
+struct box_data {
+	int64_t *shapes; /* (1 + 4 a micro-batch): how many micro-batches; tokens, documents, longest and targets of each */
+	char *batches;   /* arrays of 32-bit integers, one after the other */
+};
+enum { BOX_STRETCH = 8 }; /* the most steps of a stretch over boxes, whose data waits in memory and whose results come at its end */
+/* Data of up to run->held steps is kept. Freed with the run. */
+int box_data_reserve(struct training *run) RH_MUST;
+void box_data_free(struct training *run);
 
-/* After the executor has finished the step: the norm of all boxes' gradients is known everywhere, and each of the step's losses. 1 in
- * *stopping: a box was asked to stop. */
-int box_share_results(struct training *run, int64_t step, int *stopping) RH_MUST;
+/* Box 0 has filled the step's `count` micro-batches in run->batch: they go to all boxes, and are kept there. */
+int box_share_data(struct training *run, int64_t step, int64_t count) RH_MUST;
+/* Puts kept micro-batches into run->batch and run->micro, with their counts in `flight`. Returns their number, or a fault. Not for box 0. */
+int64_t box_take_data(struct training *run, int64_t step);
+
+/* A stretch: from box 0 all learn how many steps it has, and how many micro-batches each. */
+int box_share_stretch(struct training *run, int64_t first, int64_t *steps, int64_t *count) RH_MUST;
+
+/* After the executor has finished `steps` steps, one unless they were a stretch: the norm of all boxes' gradients is known everywhere, and
+ * each step's losses. Of a stretch the norms are in `flight`, before and after; of a step the updater has them. 1 in *stopping: a box was
+ * asked to stop. */
+int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping) RH_MUST;
 
 #endif

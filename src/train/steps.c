@@ -159,11 +159,16 @@ static int64_t fill_own(struct training *run, int64_t step)
 	return flight->count;
 }
 
+/* Box 0 makes the step's batches, and all boxes get them. */
+static int share_data(struct training *run, int64_t step)
+{
+	int64_t count = run->session.box.number ? 0 : fill_own(run, step);
+	return count < 0 ? (int)count : box_share_data(run, step, count);
+}
+
 static int64_t fill_step(struct training *run, int64_t step)
 {
-	const struct rh_box *box = &run->session.box;
-	int64_t count = box->number ? 0 : fill_own(run, step);
-	return count < 0 || !rh_box_is_linked(box) ? count : box_share_step(run, step, count);
+	return run->session.box.number ? box_take_data(run, step) : fill_own(run, step);
 }
 
 /* Per micro-batch, then in index order. */
@@ -207,12 +212,6 @@ static void report_nvme(struct training *run, struct rh_step_report *report, int
 	run->nvme_logged = now;
 }
 
-/* Stages update themselves, and several steps are on their way: those of a stretch. */
-static int is_local(const struct training *run)
-{
-	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
-}
-
 static int log_step(struct training *run, struct rh_step_report *report, double now)
 {
 	int64_t steps = rh_max(1, run->state.steps_since_log);
@@ -222,7 +221,7 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->activations_seconds = run->times_since_log.activations / (double)steps;
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
-	if (is_local(run)) /* no time is one step's alone */
+	if (training_is_local(run)) /* no time is one step's alone */
 		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
 		        report->optimizer_seconds = NAN;
 	run->times_since_log = (struct rh_step_times){0};
@@ -310,7 +309,7 @@ static int step_done(struct training *run, double loss, double norm)
  * of here, computes what it would have without the pause. */
 static int rest(struct training *run)
 {
-	return is_local(run) ? rh_updater_flush(run->session.updater) : rh_updater_finish(run->session.updater);
+	return training_is_local(run) ? rh_updater_flush(run->session.updater) : rh_updater_finish(run->session.updater);
 }
 
 /* Between steps: what is due now. */
@@ -344,8 +343,10 @@ static int pause_steps(struct training *run)
 
 static int begin_one(struct training *run)
 {
-	int64_t step = run->begun, count = fill_step(run, step);
-	int rc = count < 0 ? (int)count : trace_step_begin(run, step);
+	int64_t step = run->begun;
+	int rc = rh_box_is_linked(&run->session.box) ? share_data(run, step) : 0;
+	int64_t count = rc ? rc : fill_step(run, step);
+	rc = count < 0 ? (int)count : trace_step_begin(run, step);
 	if (!rc && !rests_at(run, step + 1)) /* else its update is over before the next step */
 		rc = trace_step_begin(run, step + 1);
 	if (rc)
@@ -364,7 +365,7 @@ static int finish_one(struct training *run)
 	int rc = rh_executor_finish(run->session.executor);
 	run->asked = asked_to_stop;
 	if (!rc && rh_box_is_linked(&run->session.box))
-		rc = box_share_results(run, step, &run->asked);
+		rc = box_share_results(run, step, 1, &run->asked);
 	if (rc)
 		return rc;
 	double loss = step_loss(run, step), computed = rh_clock_seconds();
@@ -411,7 +412,8 @@ static int one_step(struct training *run)
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
-	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run)) && step > run->state.step)
+	if ((asked_to_stop || is_squeezed(run) || !rh_dir_bound_is_there() || saving_is_asked(run)) && step > run->state.step &&
+	    !rh_box_is_linked(&run->session.box)) /* boxes stop between two stretches, together */
 		return 1;
 	int64_t count = fill_step(run, step);
 	if (count < 0)
@@ -423,15 +425,21 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	return 0;
 }
 
-static int end_step(void *context, int64_t step)
+/* Its losses and its norm are known. */
+static int tell_step(struct training *run, int64_t step)
 {
-	struct training *run = context;
-	double loss = step_loss(run, step), norm;
-	int rc = rh_updater_norm(run->session.updater, &norm);
-	rc = rc ? rc : trouble_judge(run, step, loss, norm);
+	double loss = step_loss(run, step), norm = run->flight[step % run->held].norm;
+	int rc = trouble_judge(run, step, loss, norm);
 	run->state.step = step + 1;
 	rc = rc ? rc : step_done(run, loss, norm);
 	return rc ? rc : saving_collect(run, RH_CHECKPOINT_LOOK);
+}
+
+static int end_step(void *context, int64_t step)
+{
+	struct training *run = context;
+	int rc = rh_updater_norm(run->session.updater, &run->flight[step % run->held].norm);
+	return rc || rh_box_is_linked(&run->session.box) ? rc : tell_step(run, step);
 }
 
 static int64_t micro_batches_at(const struct training *run, int64_t step)
@@ -440,26 +448,60 @@ static int64_t micro_batches_at(const struct training *run, int64_t step)
 }
 
 /* Until something wants all stages at rest, or a step is short: that runs alone. */
-static int one_stretch(struct training *run)
+static void choose_stretch(const struct training *run, int64_t *steps, int64_t *count)
 {
 	enum { MOST = 256 }; /* bounds the program in memory; a flush in so many steps costs next to nothing */
-	int64_t first = run->state.step, count = micro_batches_at(run, first), next = first + 1;
-	while (next < run->data.steps && next - first < MOST && !rests_at(run, next) && count == run->micro_batches &&
-	       micro_batches_at(run, next) == count)
+	int64_t first = run->state.step, next = first + 1, most = rh_box_is_linked(&run->session.box) ? run->held : MOST;
+	*count = micro_batches_at(run, first);
+	while (next < run->data.steps && next - first < most && !rests_at(run, next) && *count == run->micro_batches &&
+	       micro_batches_at(run, next) == *count)
 		next++;
+	*steps = next - first;
+}
+
+static int share_stretch(struct training *run, int64_t *steps, int64_t *count)
+{
+	int64_t first = run->state.step;
+	int rc = box_share_stretch(run, first, steps, count);
+	for (int64_t step = first; !rc && step < first + *steps; step++)
+		rc = share_data(run, step);
+	return rc;
+}
+
+/* What each box could not tell alone. */
+static int end_stretch(struct training *run, int64_t steps)
+{
+	int64_t first = run->state.step;
+	int rc = box_share_results(run, first, steps, &run->asked);
+	for (int64_t step = first; !rc && step < first + steps; step++)
+		rc = tell_step(run, step);
+	return rc;
+}
+
+static int one_stretch(struct training *run)
+{
+	int is_linked = rh_box_is_linked(&run->session.box), rc = 0;
+	int64_t first = run->state.step, steps = 0, count = 0;
+	if (!run->session.box.number)
+		choose_stretch(run, &steps, &count);
+	if (is_linked)
+		rc = share_stretch(run, &steps, &count);
 	const struct rh_stretch stretch = {
-	        .first_step = first, .steps = next - first, .micro_batches = count, .begin = begin_step, .end = end_step, .context = run};
+	        .first_step = first, .steps = steps, .micro_batches = count, .begin = begin_step, .end = end_step, .context = run};
 	int64_t recorded = run->config->trace_step - 1;
-	int rc = recorded >= first && recorded < next ? trace_step_begin(run, recorded) : 0;
+	if (!rc && recorded >= first && recorded < first + steps)
+		rc = trace_step_begin(run, recorded);
 	if (!rc)
 		rc = rh_executor_train_stretch(run->session.executor, &stretch);
 	rc = rc ? rc : rh_updater_flush(run->session.updater); /* all stages at rest */
 	run->asked = asked_to_stop;
+	if (!rc && is_linked)
+		rc = end_stretch(run, steps);
 	trace_step_end(run);
 	return rc ? rc : pause_steps(run);
 }
 
 int train_steps(struct training *run)
 {
-	return is_local(run) ? one_stretch(run) : one_step(run);
+	return training_is_local(run) ? one_stretch(run) : one_step(run);
 }

@@ -86,7 +86,8 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	                                       .trained = work->train.head_rows,
 	                                       .longest = work->train.longest};
 	run->micro_batches = work->train_micro_batches;
-	run->held = rh_executor_steps_in_flight(run->session.executor);
+	int is_linked = rh_box_is_linked(&run->session.box);
+	run->held = is_linked && training_is_local(run) ? BOX_STRETCH : rh_executor_steps_in_flight(run->session.executor);
 	const char *unjoined = rh_executor_unjoined(run->session.executor);
 	if (unjoined)
 		rh_note("optimizer_staleness: each step ends before the next one begins, as %s: slower, the same result", unjoined);
@@ -97,6 +98,8 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	run->loss = rh_alloc(all, sizeof *run->loss);
 	run->targets = rh_alloc(all, sizeof *run->targets);
 	int rc = run->batch && run->micro && run->flight && run->loss && run->targets ? 0 : -ENOMEM;
+	if (!rc && is_linked)
+		rc = box_data_reserve(run);
 	for (size_t m = 0; !rc && m < micros; m++)
 		rc = rh_batch_reserve(&run->batch[m], &limits);
 	for (size_t m = 0; !rc && m < all; m++)
@@ -275,6 +278,7 @@ static void close_run(struct training *run)
 		rh_batch_free(&run->batch[m]);
 	for (int64_t m = 0; run->loss && m < run->held * run->micro_batches; m++)
 		rh_free(run->loss[m]);
+	box_data_free(run);
 	rh_free(run->batch);
 	rh_free(run->micro);
 	rh_free(run->flight);

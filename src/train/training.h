@@ -12,6 +12,7 @@
 
 struct train_step {
 	int64_t count, tokens, trained; /* micro-batches; tokens; targets */
+	double norm;                    /* of several boxes that update themselves: of this one's gradients */
 };
 
 /* Numbers in trouble: what is known of them. */
@@ -51,6 +52,7 @@ struct training {
 	int64_t *targets;
 	int64_t held, micro_batches; /* the most of a step */
 	int64_t begun;               /* steps; those from state.step on are in flight. Not of stages that update themselves */
+	struct box_data *box_data;   /* (held) of several boxes: box_step.h */
 	struct rh_run_state state;
 	struct rh_trainer_state trainer;
 	struct rh_progress *progress;
@@ -75,6 +77,12 @@ struct training {
 /* From now on a first SIGINT, SIGTERM, SIGHUP or SIGXCPU asks the run to stop, and says so at once; a second of the same ends the process
  * as usual. Those that were ignored stay so. */
 void train_watch_signals(void);
+
+/* Stages update themselves, and several steps are on their way: those of a stretch. */
+static inline int training_is_local(const struct training *run)
+{
+	return run->session.plan.schedule->update == RH_UPDATE_LOCAL;
+}
 
 /* A step whose loss or norm is not finite: 1: it was skipped, and nothing of it counts; negative errno: the run cannot go on. */
 int trouble_judge(struct training *run, int64_t step, double loss, double norm) RH_MUST;

@@ -57,7 +57,7 @@ static inline void make_files(struct scratch *scratch)
 	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS);
 }
 
-/* box 0: one box alone. `keys`: more lines. wire[k]: from box k + 1 to the next. */
+/* box 0: one box alone. `keys`: more lines; those of boxes name a mode unless it is sync-pp. wire[k]: from box k + 1 to the next. */
 static inline void write_config(const struct scratch *scratch, const char *keys, int boxes, int box, const struct box_wire *wire)
 {
 	char text[2048];
@@ -69,7 +69,8 @@ static inline void write_config(const struct scratch *scratch, const char *keys,
 	if (box < 2)
 		used += snprintf(text + used, sizeof text - (size_t)used, "train_file: %s/rows.jsonl\n", scratch->dir);
 	if (box)
-		used += snprintf(text + used, sizeof text - (size_t)used, "mode: sync-pp\nboxes: %d\nbox: %d\n", boxes, box);
+		used += snprintf(text + used, sizeof text - (size_t)used, "%sboxes: %d\nbox: %d\n",
+		                 strstr(keys, "mode: ") ? "" : "mode: sync-pp\n", boxes, box);
 	if (box > 1)
 		used += snprintf(text + used, sizeof text - (size_t)used, "link_below: %s\n", wire[box - 2].connects);
 	if (box && box < boxes)
