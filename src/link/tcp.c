@@ -213,7 +213,7 @@ static int promote(struct tcp_link *link)
 	return 0;
 }
 
-/* Who connects to a listening end and does not greet as the peer would is refused: on a plain link it may be anybody of this machine. Before
+/* Who connects to a listening end and does not greet as the peer would is refused: on a plain link it may be anyone of this machine. Before
  * the boxes have met, another greeting is the peer's own, and the difference ends both. */
 static int is_stranger(const struct tcp_link *link, int rc)
 {

@@ -46,16 +46,12 @@ static struct side eight(struct rh_emit *emit, struct rh_view x, enum rh_dtype d
 	return quantise(emit, x, dtype == RH_E5M2 ? RH_E5M2_LARGEST : RH_E4M3_LARGEST, across ? none : to, across ? to : none);
 }
 
-void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
+static void emit_scaled_product(struct rh_emit *emit, const struct emit_product *p)
 {
 	const struct rh_model *model = emit->model;
 	struct rh_op op = {.kind = RH_OP_SCALED_GEMM};
 	struct side a, b;
 	int64_t mark = emit->arena->used;
-	if (!fits(p, model->multiply)) {
-		emit_gemm(emit, p);
-		return;
-	}
 	op.scaled_gemm.alpha = p->alpha == 0 ? 1 : p->alpha;
 	if (model->multiply == RH_MULTIPLY_F8) {
 		a = eight(emit, p->a, p->trans_b ? RH_E4M3 : RH_E5M2, p->trans_a);
@@ -78,6 +74,14 @@ void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
 	op.operand[RH_SCALED_GEMM_D] = p->d;
 	emit_op(emit, &op);
 	rh_arena_reset(emit->arena, mark);
+}
+
+void emit_linear_product(struct rh_emit *emit, const struct emit_product *p)
+{
+	if (fits(p, emit->model->multiply))
+		emit_scaled_product(emit, p);
+	else
+		emit_gemm(emit, p);
 }
 
 /* Of a block's projections, how many have a length that is no multiple of `unit`. */

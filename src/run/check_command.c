@@ -35,7 +35,8 @@ static struct check_content of_micro_batch(const struct rh_check *check, enum ch
 
 static struct check_range resolve(struct rh_check *check, enum rh_room room, int number, int64_t first, int64_t bytes)
 {
-	struct rh_place place = {.room = room, .device = device_of(check), .number = number, .first = first, .bytes = bytes};
+	struct rh_place place = {
+	        .room = room, .device = rh_int16(device_of(check)), .number = number, .first = first, .bytes = bytes};
 	return check_resolve(check, &place);
 }
 
@@ -124,7 +125,7 @@ static void add_to_sums(struct rh_check *check, int lo, int hi, int parts)
 			if (is_head && parts) /* nothing of it is put off */
 				added = PART_AT_ONCE | PART_DEFERRED;
 			int sum = 2 * b + model->layer[l].use[which];
-			int64_t first = command->at.sums + 4 * check->offset[sum];
+			int64_t first = 4 * check->offset[sum];
 			struct check_range range = resolve(check, RH_ROOM_SUMS, sum, first, 4 * model->block[b].elements);
 			if (check_failed(check))
 				return;

@@ -10,21 +10,77 @@ enum { BURST = 16, SERVE_EACH = 64 };
 
 /* ---- what has been lowered ---- */
 
-static void open_lane(struct run_dispatcher *dispatcher, const struct rh_lanes *lanes, int lane, struct ring_command *command)
+/* NULL: lanes of this queue are looked at one by one. */
+static struct dispatch_ready *ready_of(struct rh_executor *executor, int lane)
 {
-	dispatcher->head[lane] = command;
-	dispatcher->blocked[lane] = -1;
-	if (lanes->lane[lane].queue == RH_QUEUE_OPTIMIZER)
-		dispatcher->serving[dispatcher->served++] = lane;
+	const struct rh_lane *is = &executor->lowering.lanes.lane[lane];
+	if (is->queue == RH_QUEUE_STREAM)
+		return &executor->dispatcher.ready[is->owner];
+	return is->queue == RH_QUEUE_OPTIMIZER ? &executor->dispatcher.ready[executor->options.devices] : NULL;
+}
+
+static void list_ready(struct rh_executor *executor, int lane)
+{
+	struct dispatch_ready *ready = ready_of(executor, lane);
+	if (!ready || executor->dispatcher.is_listed[lane])
+		return;
+	executor->dispatcher.is_listed[lane] = 1;
+	ready->lane[ready->count++] = lane;
+}
+
+void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i)
+{
+	dispatcher->is_listed[ready->lane[i]] = 0;
+	ready->lane[i] = ready->lane[--ready->count];
+}
+
+/* Notes the first wait of the lane's head that is not over, there too: wake_waiters asks again. */
+static void find_block(struct rh_executor *executor, int lane)
+{
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	const struct ring_command *head = dispatcher->head[lane];
+	dispatcher->blocked[lane] = NULL;
+	for (int i = 0; head && i < head->is.waits; i++) {
+		struct ring_command *other = ring_wait(&executor->lowering.ring, &head->is, i);
+		if (!other || other->sequence)
+			continue;
+		dispatcher->blocked[lane] = other;
+		dispatcher->next_waiter[lane] = other->waiter;
+		other->waiter = lane;
+		return;
+	}
+	if (head)
+		list_ready(executor, lane);
+}
+
+/* The command is issued, or over. */
+static void wake_waiters(struct rh_executor *executor, struct ring_command *command)
+{
+	for (int lane = command->waiter, next; lane >= 0; lane = next) {
+		next = executor->dispatcher.next_waiter[lane];
+		find_block(executor, lane);
+	}
+	command->waiter = -1;
+}
+
+/* The lane's head does not wait any more: it is given up. */
+static void forget_block(struct run_dispatcher *dispatcher, int lane)
+{
+	struct ring_command *other = dispatcher->blocked[lane];
+	if (!other)
+		return;
+	int *at = &other->waiter;
+	while (*at != lane)
+		at = &dispatcher->next_waiter[*at];
+	*at = dispatcher->next_waiter[lane];
 }
 
 /* Somebody waits for these positions. */
 static void want(const struct lowering *lowering, const struct rh_command *command)
 {
 	int asks = lowering->lanes.lane[command->lane].queue != RH_QUEUE_STREAM;
-	const int64_t *wait = ring_waits(&lowering->ring, command);
 	for (int i = 0; i < command->waits; i++) {
-		struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		struct ring_command *other = ring_wait(&lowering->ring, command, i);
 		if (!other)
 			continue;
 		other->is_wanted = 1;
@@ -43,6 +99,7 @@ static int is_read_later(const struct rh_lanes *lanes, const struct rh_command *
 void dispatcher_end(struct rh_executor *executor, struct ring_command *command)
 {
 	command->sequence = 1;
+	wake_waiters(executor, command);
 	ring_end(&executor->lowering.ring, command);
 }
 
@@ -64,16 +121,20 @@ int dispatcher_take(struct rh_executor *executor, int place)
 			dispatcher_end(executor, command);
 			continue;
 		}
-		if (!dispatcher->head[lane])
-			open_lane(dispatcher, lanes, lane, command);
-		else
+		if (dispatcher->head[lane]) {
 			dispatcher->tail[lane]->next = command;
+		} else {
+			dispatcher->head[lane] = command;
+			find_block(executor, lane);
+		}
 		dispatcher->tail[lane] = command;
-		if (lanes->lane[lane].queue == RH_QUEUE_SENDS || lanes->lane[lane].queue == RH_QUEUE_RECEIVES) {
+		enum rh_queue queue = lanes->lane[lane].queue;
+		dispatcher->to_serve += queue == RH_QUEUE_OPTIMIZER;
+		if (queue == RH_QUEUE_SENDS || queue == RH_QUEUE_RECEIVES) {
 			dispatcher->left++;
 			dispatcher->left_of[place]++;
 		}
-		if (lanes->lane[lane].queue != RH_QUEUE_STREAM)
+		if (queue != RH_QUEUE_STREAM)
 			continue;
 		dispatcher->left++;
 		*(place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[place]) += 1;
@@ -83,40 +144,20 @@ int dispatcher_take(struct rh_executor *executor, int place)
 	return rc;
 }
 
-void dispatcher_advance(struct run_dispatcher *dispatcher, int lane)
+void dispatcher_advance(struct rh_executor *executor, int lane)
 {
+	struct run_dispatcher *dispatcher = &executor->dispatcher;
+	forget_block(dispatcher, lane);
 	dispatcher->head[lane] = dispatcher->head[lane]->next;
-	dispatcher->blocked[lane] = -1;
+	find_block(executor, lane);
 }
 
 void dispatcher_end_head(struct rh_executor *executor, int lane)
 {
 	struct ring_command *command = executor->dispatcher.head[lane];
-	dispatcher_advance(&executor->dispatcher, lane);
+	executor->dispatcher.to_serve -= executor->lowering.lanes.lane[lane].queue == RH_QUEUE_OPTIMIZER;
+	dispatcher_advance(executor, lane);
 	dispatcher_end(executor, command);
-}
-
-/* The first wait of a command that is not over, -1: none. */
-static int64_t find_block(const struct run_ring *ring, const struct rh_command *command)
-{
-	const int64_t *wait = ring_waits(ring, command);
-	for (int i = 0; i < command->waits; i++) {
-		const struct ring_command *other = ring_find(ring, wait[i]);
-		if (other && !other->sequence)
-			return wait[i];
-	}
-	return -1;
-}
-
-int dispatcher_is_ready(struct rh_executor *executor, int lane)
-{
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	const struct run_ring *ring = &executor->lowering.ring;
-	const struct ring_command *other = ring_find(ring, dispatcher->blocked[lane]);
-	if (other && !other->sequence)
-		return 0;
-	dispatcher->blocked[lane] = find_block(ring, &dispatcher->head[lane]->is);
-	return dispatcher->blocked[lane] < 0;
 }
 
 /* ---- devices ---- */
@@ -133,24 +174,36 @@ static int may_copy(struct rh_executor *executor, const struct rh_command *comma
 	return executor->lowering.drives.down || command->to.room != RH_ROOM_HOST_BOUNDARY || dispatcher_has_buffer(executor, command);
 }
 
+/* Nothing that the command waits for stands in its way; does anything else? */
+static int may_issue(struct rh_executor *executor, int d, int lane, const struct rh_command *command)
+{
+	switch (lane - lower_lane(d, (enum rh_stream)0)) {
+	case RH_STREAM_COMPUTE:
+		return !is_full(executor, d);
+	case RH_STREAM_WEIGHTS: /* what goes behind activations must not stand in the way of uploads in any order on the stream */
+		return !executor->dispatcher.device[d].blocks_left;
+	case RH_STREAM_ACTIVATIONS_UP:
+	case RH_STREAM_ACTIVATIONS_DOWN:
+		return may_copy(executor, command);
+	default:
+		return 1;
+	}
+}
+
 /* The device's next lane, -1: none has a command that may be issued. */
 static int choose_lane(struct rh_executor *executor, int d)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	const struct dispatch_device *device = &dispatcher->device[d];
-	int best = -1, blocks = device->blocks_left ? executor->options.model->blocks : 0;
-	for (int i = 0; i < RH_STREAMS + blocks; i++) {
-		int lane = i < RH_STREAMS ? lower_lane(d, (enum rh_stream)i)
-		                          : executor->lowering.free + d * executor->options.model->blocks + i - RH_STREAMS;
+	struct dispatch_ready *ready = &dispatcher->ready[d];
+	int best = -1;
+	for (int i = 0; i < ready->count; i++) {
+		int lane = ready->lane[i];
+		if (!dispatcher_is_ready(dispatcher, lane)) {
+			dispatcher_unlist(dispatcher, ready, i--);
+			continue;
+		}
 		const struct ring_command *head = dispatcher->head[lane];
-		if (!head || (best >= 0 && head->is.position > dispatcher->head[best]->is.position) ||
-		    (i == RH_STREAM_COMPUTE && is_full(executor, d)))
-			continue;
-		if (i == RH_STREAM_WEIGHTS &&
-		    device->blocks_left) /* what goes behind activations must not stand in their way on the stream */
-			continue;
-		int is_critical = i == RH_STREAM_ACTIVATIONS_UP || i == RH_STREAM_ACTIVATIONS_DOWN;
-		if (dispatcher_is_ready(executor, lane) && (!is_critical || may_copy(executor, &head->is)))
+		if ((best < 0 || head->is.position < dispatcher->head[best]->is.position) && may_issue(executor, d, lane, &head->is))
 			best = lane;
 	}
 	return best;
@@ -174,8 +227,9 @@ static int issue_head(struct rh_executor *executor, int d, int lane)
 	dispatcher->left--;
 	*(command->place == DISPATCH_AHEAD ? &dispatcher->left_ahead : &dispatcher->left_of[command->place]) -= 1;
 	dispatcher->is_due |= command->is_asked;
-	dispatcher_advance(dispatcher, lane);
+	dispatcher_advance(executor, lane);
 	note_issued(executor, command);
+	wake_waiters(executor, command);
 	if (lane >= executor->lowering.free)
 		dispatcher->device[d].blocks_left--;
 	return rc;
@@ -250,11 +304,10 @@ static int book_holds(struct rh_executor *executor)
 	int rc = 0;
 	for (int d = 0; !rc && d < executor->options.devices; d++) {
 		int lane = lower_lane(d, RH_STREAM_COMPUTE);
-		if (!dispatcher->head[lane] || dispatcher->device[d].is_held || dispatcher_is_ready(executor, lane))
+		if (!dispatcher->head[lane] || dispatcher->device[d].is_held || dispatcher_is_ready(dispatcher, lane))
 			continue;
-		const struct ring_command *other = ring_find(&executor->lowering.ring, dispatcher->blocked[lane]);
 		rc = run_waits_hold(run_waits_of(executor, &dispatcher->head[lane]->is), executor->options.device[d],
-		                    dispatcher_wait_kind(&other->is));
+		                    dispatcher_wait_kind(&dispatcher->blocked[lane]->is));
 		dispatcher->device[d].is_held = 1;
 	}
 	return rc;
@@ -354,7 +407,7 @@ static int await_room(struct rh_executor *executor)
 			oldest = d;
 		full++;
 	}
-	int others = dispatcher->served || dispatcher_drives_are_busy(dispatcher);
+	int others = dispatcher->to_serve || dispatcher_drives_are_busy(dispatcher);
 	for (int d = 0; (full > 1 || others) && any >= 0 && d < executor->options.devices; d++) {
 		int rc = is_full(executor, d) ? look_at(executor, lower_lane(d, RH_STREAM_COMPUTE)) : 0;
 		any = rc < 0 ? rc : any | rc;
@@ -397,7 +450,7 @@ static int sleep_until_served(struct rh_executor *executor)
 		rc = rc ? rc : dispatcher_await_drives(executor);
 		return rc < 0 ? rc : 0;
 	}
-	RH_ASSERT(updater && executor->dispatcher.served); /* else what is lowered waits for what is not */
+	RH_ASSERT(updater && executor->dispatcher.to_serve); /* else what is lowered waits for what is not */
 	rc = book_holds(executor);
 	double began = rh_updater_seconds(updater);
 	rc = rc ? rc : rh_updater_await_change(updater, executor->dispatcher.changes);
@@ -412,8 +465,8 @@ static int sleep_until_served(struct rh_executor *executor)
 static int is_arriving(const struct rh_executor *executor, int64_t step)
 {
 	const struct run_dispatcher *dispatcher = &executor->dispatcher;
-	for (int i = 0; i < dispatcher->served; i++)
-		for (const struct ring_command *at = dispatcher->head[dispatcher->serving[i]]; at; at = at->next)
+	for (int b = 0; dispatcher->to_serve && b < executor->options.model->blocks; b++)
+		for (const struct ring_command *at = dispatcher->head[executor->lowering.optimizer + b]; at; at = at->next)
 			if (at->is.kind == RH_COMMAND_GRADIENT_ARRIVED && at->is.step <= step)
 				return 1;
 	return 0;
@@ -520,7 +573,6 @@ void dispatcher_drop(struct rh_executor *executor)
 		dispatcher->device[d].blocks_left = dispatcher->device[d].is_held = 0;
 		memset(dispatcher->device[d].end, 0, sizeof dispatcher->device[d].end);
 	}
-	dispatcher->served = 0;
 	dispatcher->left = dispatcher->left_ahead = dispatcher->left_of[0] = dispatcher->left_of[1] = 0;
 }
 
@@ -557,21 +609,25 @@ int dispatcher_create(struct rh_executor *executor)
 	int devices = executor->options.devices, lanes = executor->lowering.lanes.lanes, rc = 0;
 	dispatcher->head = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
 	dispatcher->tail = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
-	dispatcher->blocked = rh_alloc((size_t)lanes, sizeof *dispatcher->blocked);
-	dispatcher->serving = rh_alloc((size_t)lanes, sizeof *dispatcher->serving);
+	dispatcher->blocked = rh_alloc((size_t)lanes, sizeof(struct ring_command *));
+	dispatcher->next_waiter = rh_alloc((size_t)lanes, sizeof *dispatcher->next_waiter);
+	dispatcher->is_listed = rh_alloc((size_t)lanes, sizeof *dispatcher->is_listed);
+	dispatcher->ready = rh_alloc((size_t)devices + 1, sizeof *dispatcher->ready);
+	for (int i = 0; dispatcher->ready && i <= devices; i++)
+		if (!(dispatcher->ready[i].lane = rh_alloc((size_t)(RH_STREAMS + 2 * executor->options.model->blocks + 1), sizeof(int))))
+			return -ENOMEM;
 	dispatcher->stream = rh_alloc((size_t)(devices * RH_STREAMS), sizeof *dispatcher->stream);
 	dispatcher->device = rh_alloc((size_t)devices, sizeof *dispatcher->device);
 	dispatcher->read = rh_alloc((size_t)(executor->boundaries.count * devices) + 1, sizeof *dispatcher->read);
 	for (int i = 0; dispatcher->read && i < executor->boundaries.count * devices; i++)
 		dispatcher->read[i] = LOWER_NEVER;
-	if (!dispatcher->read || !dispatcher->head || !dispatcher->tail || !dispatcher->blocked || !dispatcher->serving ||
-	    !dispatcher->stream || !dispatcher->device)
+	if (!dispatcher->read || !dispatcher->head || !dispatcher->tail || !dispatcher->blocked || !dispatcher->next_waiter ||
+	    !dispatcher->is_listed || !dispatcher->ready || !dispatcher->stream || !dispatcher->device)
 		return -ENOMEM;
-	for (int i = 0; i < lanes; i++)
-		dispatcher->blocked[i] = -1;
 	for (int d = 0; !rc && d < devices; d++) {
 		struct rh_device *device = executor->options.device[d];
 		dispatcher->device[d].lowered = -1;
+		executor->on[d].launched = &dispatcher->device[d].launched;
 		for (int s = 0; !rc && s < RH_STREAMS; s++)
 			rc = create_stream(device, devices * RH_STREAMS, &dispatcher->stream[lower_lane(d, (enum rh_stream)s)]);
 	}
@@ -592,7 +648,11 @@ void dispatcher_destroy(struct rh_executor *executor)
 	rh_free(dispatcher->head);
 	rh_free(dispatcher->tail);
 	rh_free(dispatcher->blocked);
-	rh_free(dispatcher->serving);
+	rh_free(dispatcher->next_waiter);
+	for (int i = 0; dispatcher->ready && i <= devices; i++)
+		rh_free(dispatcher->ready[i].lane);
+	rh_free(dispatcher->ready);
+	rh_free(dispatcher->is_listed);
 	rh_free(dispatcher->slot);
 	dispatcher_destroy_drives(dispatcher);
 	rh_free(dispatcher->read);

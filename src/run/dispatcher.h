@@ -44,7 +44,7 @@ struct dispatch_device {
 	int64_t lowered;                /* position at which its latest slot begins */
 	int64_t end_of[DISPATCH_SLOTS]; /* its latest slots' last computations; slot i's is number i mod DISPATCH_SLOTS */
 	int64_t slots;
-	int blocks_left;               /* lanes of uploads in any order that have something */
+	int blocks_left;               /* commands of lanes of uploads in any order */
 	int is_held;                   /* its computation: a wait has been begun */
 	struct dispatch_end end[2][3]; /* [flight]: of computation, results, gradients */
 };
@@ -90,9 +90,15 @@ enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_D
 struct run_dispatcher {
 	int64_t taken;                      /* position of the next command to be taken over */
 	struct ring_command **head, **tail; /* of each lane: what is to be issued; NULL: nothing */
-	int64_t *blocked;                   /* of each lane: a position that its head waits for; -1: none is known */
-	int *serving;                       /* lanes of the optimizer with something to do */
-	int served;
+	struct ring_command **blocked;      /* of each lane: what its head waits for; NULL: nothing, it may be issued */
+	int *next_waiter;                   /* of each lane: the next whose head waits for the same command, -1: none */
+	/* Of each device, and last of the optimizer: lanes whose head waits for nothing, and perhaps others. */
+	struct dispatch_ready {
+		int *lane;
+		int count;
+	} * ready;
+	char *is_listed; /* of each lane: there */
+	int to_serve;    /* commands of the optimizer that are not over */
 	struct dispatch_stream *stream;
 	struct dispatch_device *device;
 	struct dispatch_slot *slot; /* in the order of the program */

@@ -38,7 +38,6 @@ static int make_job(struct rh_executor *executor, const struct dispatch_drive *d
                     struct dispatch_job *out)
 {
 	const struct lowering *lowering = &executor->lowering;
-	const int64_t *wait = ring_waits(&lowering->ring, command);
 	struct rh_place disk = drive->is_write ? command->to : command->from, host = drive->is_write ? command->from : command->to;
 	*out = (struct dispatch_job){.command = ring_of(command)};
 	if (host.room == RH_ROOM_HOST_FRAME) {
@@ -49,7 +48,7 @@ static int make_job(struct rh_executor *executor, const struct dispatch_drive *d
 		out->memory = executor->boundaries.buffer[host.number].memory;
 	}
 	for (int i = 0; i < command->waits; i++) {
-		const struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
 		int64_t sequence;
 		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
 			continue;
@@ -82,13 +81,11 @@ static int submit_ready(struct rh_executor *executor, struct dispatch_drive *dri
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int any = 0;
-	for (; dispatcher->head[drive->lane] && drive->submitted - drive->done < drive->capacity &&
-	       dispatcher_is_ready(executor, drive->lane);
-	     any = 1) {
+	for (; drive->submitted - drive->done < drive->capacity && dispatcher_is_ready(dispatcher, drive->lane); any = 1) {
 		int rc = submit(executor, drive, &dispatcher->head[drive->lane]->is);
 		if (rc)
 			return rc;
-		dispatcher_advance(dispatcher, drive->lane);
+		dispatcher_advance(executor, drive->lane);
 	}
 	return any;
 }

@@ -4,10 +4,15 @@
 
 #include "run/executor_internal.h"
 
-/* Nothing that the lane's next command waits for is still to be issued, told or answered. */
-int dispatcher_is_ready(struct rh_executor *executor, int lane);
+/* The lane has a next command, and nothing that it waits for is still to be issued, told or answered. */
+static inline int dispatcher_is_ready(const struct run_dispatcher *dispatcher, int lane)
+{
+	return dispatcher->head[lane] && !dispatcher->blocked[lane];
+}
+/* Takes lane number i from the list. */
+void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i);
 /* The lane's next command is issued, or over. */
-void dispatcher_advance(struct run_dispatcher *dispatcher, int lane);
+void dispatcher_advance(struct rh_executor *executor, int lane);
 /* Of a lane that is no stream's: it is over. */
 void dispatcher_end(struct rh_executor *executor, struct ring_command *command);
 void dispatcher_end_head(struct rh_executor *executor, int lane);

@@ -46,10 +46,11 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 /* What the device sends has to be there. */
 static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
 {
-	const int64_t *wait = ring_waits(&executor->lowering.ring, command);
 	int rc = 1;
-	for (int i = 0; rc > 0 && i < command->waits; i++)
-		rc = dispatcher_has_ended(executor, wait[i]);
+	for (int i = 0; rc > 0 && i < command->waits; i++) {
+		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
+		rc = other ? dispatcher_has_ended(executor, other->is.position) : 1;
+	}
 	if (rc <= 0)
 		return rc;
 	*out = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
@@ -63,7 +64,7 @@ static int post(struct rh_executor *executor, int which)
 	struct dispatch_link *link = &dispatcher->link[which];
 	struct rh_boundary_buffer *buffer;
 	int lane = executor->lowering.links + which;
-	if (!dispatcher->head[lane] || link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(executor, lane))
+	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->head[lane]->is;
 	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, command->tokens * executor->options.model->config->hidden_size);
@@ -78,7 +79,7 @@ static int post(struct rh_executor *executor, int which)
 	int at = (link->first + link->posted++) % DISPATCH_MESSAGES;
 	link->command[at] = ring_of(command);
 	link->number[at] = receives(which) ? end->receives : end->sends;
-	dispatcher_advance(dispatcher, lane);
+	dispatcher_advance(executor, lane);
 	return 1;
 }
 

@@ -5,10 +5,9 @@
 static int await_issued(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct lowering *lowering = &executor->lowering;
-	const int64_t *wait = ring_waits(&lowering->ring, command);
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		const struct ring_command *other = ring_find(&lowering->ring, wait[i]);
+		const struct ring_command *other = ring_wait(&lowering->ring, command, i);
 		int64_t sequence;
 		struct rh_event *event;
 		if (!other || lowering->lanes.lane[other->is.lane].queue != RH_QUEUE_STREAM)
@@ -105,9 +104,10 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 	int any = dispatcher_serve_drives(executor);
 	if (any < 0)
 		return any;
-	for (int i = 0; i < dispatcher->served; i++) {
-		int lane = dispatcher->serving[i], rc = 1;
-		while (rc > 0 && dispatcher->head[lane] && dispatcher_is_ready(executor, lane)) {
+	struct dispatch_ready *ready = &dispatcher->ready[executor->options.devices];
+	for (int i = 0; i < ready->count; i++) {
+		int lane = ready->lane[i], rc = 1;
+		while (rc > 0 && dispatcher_is_ready(dispatcher, lane)) {
 			rc = serve(executor, &dispatcher->head[lane]->is, may_wait && !any);
 			if (rc <= 0)
 				break;
@@ -116,8 +116,8 @@ int dispatcher_serve(struct rh_executor *executor, int may_wait)
 		}
 		if (rc < 0)
 			return rc;
-		if (!dispatcher->head[lane])
-			dispatcher->serving[i--] = dispatcher->serving[--dispatcher->served];
+		if (!dispatcher_is_ready(dispatcher, lane))
+			dispatcher_unlist(dispatcher, ready, i--);
 	}
 	return any;
 }
@@ -127,7 +127,7 @@ int dispatcher_add_pieces(struct rh_executor *executor)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
 	int lane = executor->lowering.caller, any = 0;
-	while (dispatcher->head[lane] && dispatcher_is_ready(executor, lane)) {
+	while (dispatcher_is_ready(dispatcher, lane)) {
 		const struct rh_command *command = &dispatcher->head[lane]->is;
 		int rc = await_issued(executor, command);
 		if (rc)

@@ -151,7 +151,7 @@ static int64_t lane_bytes(const struct rh_executor_options *options)
 	int64_t commands = rh_max(DISPATCH_SLOTS * slot_commands(options, 1),
 	                          (AHEAD + DISPATCH_LAUNCHES / (LEAST_LAUNCHES * long_slot)) * slot_commands(options, long_slot));
 	int64_t chunks = 2 * options->devices * (commands / RING_CHUNK + 1) + options->model->blocks;
-	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * 8);
+	return chunks * ((int64_t)sizeof(struct ring_chunk) + RING_CHUNK * WAITS * (int64_t)sizeof(uint32_t));
 }
 
 /* What is allocated and grows with stages, micro-batches or devices. Arrays that grow take half more than they need. */

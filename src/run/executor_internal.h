@@ -27,6 +27,7 @@ struct run_device {
 	struct rh_device *device;
 	struct rh_executor *executor;
 	int index;
+	int64_t *launched; /* of the dispatcher's */
 	struct run_flight flight[RUN_FLIGHT];
 	char *weights, *sums, *rounded, *boundary, *micro, *result; /* rings of buffers of one size lie back to back */
 	char *saved;                                                /* activations that stay from a stage's forward to its backward */

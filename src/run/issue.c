@@ -66,10 +66,9 @@ static int wait_for(struct rh_executor *executor, const struct rh_command *comma
 static int wait_for_all(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct run_ring *ring = &executor->lowering.ring;
-	const int64_t *wait = ring_waits(ring, command);
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		const struct ring_command *other = ring_find(ring, wait[i]);
+		const struct ring_command *other = ring_wait(ring, command, i);
 		if (other && lane_of(executor, &other->is)->queue == RH_QUEUE_STREAM)
 			rc = wait_for(executor, command, other);
 	}
@@ -105,16 +104,17 @@ static int goes_on(const struct rh_executor *executor, const struct rh_trace_spa
 	return span_kind(executor, next) == span->kind && next->micro_batch == span->micro_batch && next->kind != RH_COMMAND_CLEAR;
 }
 
-static int begin_span(struct rh_executor *executor, const struct rh_command *command)
+static int begin_span(struct rh_executor *executor, const struct rh_command *command, int stream)
 {
-	int stream = stream_of(executor, command);
+	if (!executor->trace)
+		return 0;
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	int bulk = stream % RH_STREAMS == RH_STREAM_WEIGHTS || stream % RH_STREAMS == RH_STREAM_GRADIENTS;
 	int64_t bytes = rh_max(command->from.bytes, command->to.bytes) * (command->kind == RH_COMMAND_COPY);
 	if (at->span)
 		at->span->bytes += bytes;
-	if (at->span || !executor->trace || !executor->trains || command->step != executor->traced_step ||
-	    command->kind == RH_COMMAND_CLEAR || command->kind == RH_COMMAND_ROUND || (command->kind == RH_COMMAND_COPY && !bytes))
+	if (at->span || !executor->trains || command->step != executor->traced_step || command->kind == RH_COMMAND_CLEAR ||
+	    command->kind == RH_COMMAND_ROUND || (command->kind == RH_COMMAND_COPY && !bytes))
 		return 0;
 	struct rh_trace_span span = {.kind = span_kind(executor, command),
 	                             .device = stream / RH_STREAMS,
@@ -126,9 +126,8 @@ static int begin_span(struct rh_executor *executor, const struct rh_command *com
 	return rh_trace_begin(executor->trace, executor->options.device[stream / RH_STREAMS], &span, &at->span);
 }
 
-static int end_span(struct rh_executor *executor, const struct rh_command *command)
+static int end_span(struct rh_executor *executor, const struct rh_command *command, int stream)
 {
-	int stream = stream_of(executor, command);
 	struct dispatch_stream *at = &executor->dispatcher.stream[stream];
 	const struct ring_command *next = ring_of(command)->next;
 	if (!at->span || goes_on(executor, at->span, next ? &next->is : NULL))
@@ -202,11 +201,10 @@ static int copy_weights(struct rh_executor *executor, struct rh_device *device, 
 static int await_sum(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct run_ring *ring = &executor->lowering.ring;
-	const int64_t *wait = ring_waits(ring, command);
 	int64_t sequence;
 	int rc = 0;
 	for (int i = 0; !rc && i < command->waits; i++) {
-		const struct ring_command *other = ring_find(ring, wait[i]);
+		const struct ring_command *other = ring_wait(ring, command, i);
 		struct rh_event *event;
 		if (!other || lane_of(executor, &other->is)->stream != RH_STREAM_GRADIENTS)
 			continue;
@@ -284,8 +282,8 @@ static int copy(struct rh_executor *executor, struct rh_device *device, enum rh_
 
 int issue_launch(void *sink, const struct rh_op *op)
 {
-	struct run_device *on = sink;
-	on->executor->dispatcher.device[on->index].launched++;
+	const struct run_device *on = sink;
+	(*on->launched)++;
 	return on->device->ops->launch(on->device, RH_STREAM_COMPUTE, op);
 }
 
@@ -512,20 +510,18 @@ int issue_command(struct rh_executor *executor, const struct rh_command *command
 {
 	const struct rh_lane *lane = lane_of(executor, command);
 	struct rh_device *device = executor->options.device[lane->owner];
+	int stream = lower_lane(lane->owner, lane->stream);
 	struct ring_command *at = ring_of(command);
 	executor->dispatcher.step = command->step;
 	int rc = lane->stream == RH_STREAM_COMPUTE ? begin_compute(executor, device, command) : 0;
 	rc = rc ? rc : wait_for_all(executor, command);
-	rc = rc ? rc : begin_span(executor, command);
-	if (rc)
-		return rc;
-	if (lane->stream == RH_STREAM_COMPUTE)
-		rc = compute(&executor->on[lane->owner], command);
-	else
-		rc = copy(executor, device, lane->stream, command);
-	rc = rc ? rc : end_span(executor, command);
-	at->sequence = ++executor->dispatcher.stream[lower_lane(lane->owner, lane->stream)].issued;
+	rc = rc ? rc : begin_span(executor, command, stream);
+	if (!rc)
+		rc = lane->stream == RH_STREAM_COMPUTE ? compute(&executor->on[lane->owner], command)
+		                                       : copy(executor, device, lane->stream, command);
+	rc = rc ? rc : end_span(executor, command, stream);
+	at->sequence = ++executor->dispatcher.stream[stream].issued;
 	if (!rc && (at->is_wanted || is_worth_a_record(executor, lane)))
-		rc = record_event(executor, lower_lane(lane->owner, lane->stream));
+		rc = record_event(executor, stream);
 	return rc ? rc : note_ends(executor, lane->owner, lane->stream, command->position);
 }

@@ -14,59 +14,60 @@ int rh_lanes_add_lane(struct rh_lanes *lanes, struct rh_lane lane)
 	return lanes->lanes++;
 }
 
-int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, struct rh_command **out)
+int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, const struct rh_waits *waits)
 {
 	RH_ASSERT(command->lane >= 0 && command->lane < lanes->lanes);
 	int rc = rh_grow(&lanes->command, &lanes->command_capacity, (size_t)lanes->commands + 1, sizeof *lanes->command);
+	rc = rc ? rc : rh_grow(&lanes->wait, &lanes->wait_capacity, (size_t)(lanes->waits + waits->count), sizeof *lanes->wait);
 	if (rc)
 		return rc;
 	struct rh_command *added = &lanes->command[lanes->commands];
 	*added = *command;
 	added->position = lanes->first + lanes->commands++;
-	added->first_wait = lanes->waits;
-	added->waits = added->paces = 0;
-	*out = added;
+	added->first_wait = rh_int32(lanes->waits);
+	added->paces = 0;
+	for (int i = 0; i < waits->count; i++) {
+		RH_ASSERT(waits->wait[i].position < added->position);
+		if (waits->wait[i].position < lanes->first)
+			continue;
+		lanes->wait[lanes->waits++] = waits->wait[i].position;
+		added->paces = rh_int16(added->paces + (waits->wait[i].why == RH_WAIT_PACES));
+	}
+	added->waits = rh_int16(lanes->waits - added->first_wait);
 	return 0;
 }
 
-/* Takes wait `at` out of those of the command added last. */
-static void drop_wait(struct rh_lanes *lanes, struct rh_command *command, int at)
+/* Does whoever waits for `one` need no wait for `other`? */
+static int covers(const struct rh_wait *one, const struct rh_wait *other)
 {
-	int64_t *wait = &lanes->wait[command->first_wait];
-	command->paces -= at >= command->waits - command->paces;
-	memmove(wait + at, wait + at + 1, (size_t)(command->waits - at - 1) * sizeof *wait);
-	command->waits--;
-	lanes->waits--;
+	return one->lane == other->lane && one->position >= other->position && (one->why == RH_WAIT_NEEDS || other->why == RH_WAIT_PACES);
 }
 
-int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why)
+static void drop_covered(struct rh_waits *waits, const struct rh_wait *by)
 {
-	RH_ASSERT(lanes->commands > 0);
-	struct rh_command *command = &lanes->command[lanes->commands - 1];
-	RH_ASSERT(position >= 0 && position < command->position);
-	if (position < lanes->first || rh_command_at(lanes, position)->lane == command->lane)
-		return 0;
-	int lane = rh_command_at(lanes, position)->lane;
-	for (int i = 0; i < command->waits; i++) {
-		int64_t other = lanes->wait[command->first_wait + i];
-		int paces = i >= command->waits - command->paces;
-		if (rh_command_at(lanes, other)->lane != lane)
-			continue;
-		if (other >= position && (!paces || why == RH_WAIT_PACES))
+	int kept = 0;
+	for (int i = 0; i < waits->count; i++)
+		if (covers(by, &waits->wait[i]))
+			waits->paces -= waits->wait[i].why == RH_WAIT_PACES;
+		else
+			waits->wait[kept++] = waits->wait[i];
+	waits->count = kept;
+}
+
+int rh_waits_add(struct rh_waits *waits, struct rh_wait wait)
+{
+	for (int i = 0; i < waits->count; i++)
+		if (covers(&waits->wait[i], &wait))
 			return 0;
-		if (other <= position && (paces || why == RH_WAIT_NEEDS))
-			drop_wait(lanes, command, i--);
-	}
-	int rc = rh_grow(&lanes->wait, &lanes->wait_capacity, (size_t)lanes->waits + 1, sizeof *lanes->wait);
+	drop_covered(waits, &wait);
+	int rc = rh_grow(&waits->wait, &waits->capacity, (size_t)waits->count + 1, sizeof *waits->wait);
 	if (rc)
 		return rc;
-	int needs = command->waits - command->paces, at = why == RH_WAIT_NEEDS ? needs : command->waits;
-	int64_t *wait = &lanes->wait[command->first_wait];
-	memmove(wait + at + 1, wait + at, (size_t)(command->waits - at) * sizeof *wait);
-	wait[at] = position;
-	command->waits++;
-	command->paces += why == RH_WAIT_PACES;
-	lanes->waits++;
+	int at = waits->count++, first_pace = at - waits->paces;
+	for (; wait.why == RH_WAIT_NEEDS && at > first_pace; at--)
+		waits->wait[at] = waits->wait[at - 1];
+	waits->wait[at] = wait;
+	waits->paces += wait.why == RH_WAIT_PACES;
 	return 0;
 }
 

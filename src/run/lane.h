@@ -11,6 +11,7 @@
 #ifndef RH_RUN_LANE_H
 #define RH_RUN_LANE_H
 
+#include "core/narrow.h"
 #include "device/device.h"
 #include "partition/plan.h"
 
@@ -35,7 +36,7 @@ struct rh_lane {
 
 /* Where bytes are. A room is one piece of memory in which offsets count; else `number` tells pieces of one kind
  * apart. */
-enum rh_room {
+enum __attribute__((packed)) rh_room {
 	RH_ROOM_NONE,
 	/* of a device */
 	RH_ROOM_WEIGHTS,  /* number: the block that lies there; first: in the room */
@@ -67,24 +68,23 @@ enum rh_room {
 /* Bytes [first, first + bytes). */
 struct rh_place {
 	enum rh_room room;
-	int device; /* -1: none */
+	int16_t device; /* -1: none */
 	int number;
 	int64_t first, bytes;
 };
 
 /* What a compute command works on beside its layers' own state. Buffers are numbers in the device's rings, -1: none. */
 struct rh_operands {
-	int64_t weights,
-	        sums; /* offsets in the device's rooms at which the layouts of the stage begin (rh_plan_upload_layout, ..gradient..) */
-	int micro;
-	int x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
-	int y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
-	int dy;     /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
-	int dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
-	int result; /* of the head's loss or scores */
+	int64_t weights; /* offset in the device's room at which the layout of the stage begins (rh_plan_upload_layout) */
+	int16_t micro;
+	int16_t x;      /* activation at `lo`; -1 where lo is 0, or inside the stage: then it is in the arena */
+	int16_t y;      /* FORWARD: activation at `hi`, where anybody reads it; else it stays in the arena */
+	int16_t dy;     /* BACKWARD: gradient at `hi`; -1: the head's own, or inside the stage */
+	int16_t dx;     /* BACKWARD: gradient at `lo`; -1: inside the stage, or nothing below is trained */
+	int16_t result; /* of the head's loss or scores */
 };
 
-enum rh_command_kind {
+enum __attribute__((packed)) rh_command_kind {
 	/* On a device's compute stream. Layers [lo, hi) of `stage`, one or several of them, for one micro-batch. A boundary that somebody else
 	 * reads is made at `hi` alone, and a layer's gradients are final only at a command's end: there a command has to end.
 	 *   FORWARD          to: SAVED, where the stage keeps its activations; CACHE, where it attends to keys and values of calls before
@@ -130,19 +130,22 @@ enum rh_command_kind {
 /* Fields that a kind has no use for are 0; block, micro_batch -1. Copies of boundaries have their kind in `block`. */
 struct rh_command {
 	enum rh_command_kind kind;
+	int16_t waits,
+	        paces; /* positions that it waits for. The last `paces` of them keep an order that no result needs (a bulk copy behind
+	                       * an activation's): the checker does not count on them */
 	int lane;
+	int first_wait; /* where its waits begin, in struct rh_lanes or a chunk of run/ring.h */
 	int64_t position;
-	int64_t first_wait;  /* where its waits begin, in struct rh_lanes or a chunk of run/ring.h. The last `paces` of its `waits` positions */
-	int waits, paces;    /* keep an order that no result needs (a bulk copy behind an activation's): the checker does not count on them */
-	int64_t step;        /* of the run: an update's is that of its gradient; an upload's that of the slot that computes with it */
-	int64_t micro_batch; /* within the step */
-	int64_t tokens;      /* of the micro-batch: compute, and copies of boundaries */
+	int step;        /* of the run: an update's is that of its gradient; an upload's that of the slot that computes with it */
+	int micro_batch; /* within the step */
+	int tokens;      /* of the micro-batch: compute, and copies of boundaries */
 	int block;
 	int lo, hi; /* layers */
 	struct rh_stage stage;
 	struct rh_operands at;
 	struct rh_place from, to;
 };
+_Static_assert(sizeof(struct rh_command) <= 128, "a run keeps thousands of commands");
 
 /* Commands in the order of their positions: command[i] has position first + i. Positions count on over calls; what comes before `first` is
  * done. */
@@ -160,14 +163,25 @@ static inline struct rh_command *rh_command_at(const struct rh_lanes *lanes, int
 	return &lanes->command[position - lanes->first];
 }
 
+/* What a command that is still to be made waits for. RH_WAIT_PACES: an order that no result needs. */
+enum rh_wait_for { RH_WAIT_NEEDS, RH_WAIT_PACES };
+struct rh_wait {
+	int64_t position;
+	int lane;
+	enum rh_wait_for why;
+};
+struct rh_waits {
+	struct rh_wait *wait; /* the last `paces` only pace */
+	int count, paces;
+	size_t capacity;
+};
+/* Of two on one lane the smaller is dropped, unless it is needed and the other only paces. -ENOMEM. */
+int rh_waits_add(struct rh_waits *waits, struct rh_wait wait) RH_MUST;
+
 /* Its number. -ENOMEM. */
 int rh_lanes_add_lane(struct rh_lanes *lanes, struct rh_lane lane) RH_MUST;
-/* `command` gets the next position, and no waits; *out: borrowed until the next is added. */
-int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, struct rh_command **out) RH_MUST;
-/* The command added last waits for this position, too. Positions of its own lane are dropped, and of two on one lane the smaller.
- * RH_WAIT_PACES come after all others. */
-enum rh_wait_for { RH_WAIT_NEEDS, RH_WAIT_PACES };
-int rh_lanes_wait(struct rh_lanes *lanes, int64_t position, enum rh_wait_for why) RH_MUST;
+/* `command` gets the next position. Waits for what comes before lanes->first are dropped. */
+int rh_lanes_add(struct rh_lanes *lanes, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;
 void rh_lanes_free(struct rh_lanes *lanes);
 
 const char *rh_command_name(enum rh_command_kind kind);

@@ -7,76 +7,32 @@
 
 void lower_await(struct lowering *to, int lane, int64_t position, enum rh_wait_for why)
 {
-	struct lower_pending *pending = &to->pending[lane];
 	const struct ring_command *other = ring_find(&to->ring, position);
-	if (!other || other->is.lane == lane || to->rc)
-		return;
-	/* of two on one lane the smaller is needless, unless it is needed and the other only paces */
-	for (int i = 0; i < pending->waits; i++) {
-		const struct lower_wait *wait = &pending->wait[i];
-		if (wait->lane != other->is.lane)
-			continue;
-		if (wait->position >= position && (wait->why == RH_WAIT_NEEDS || why == RH_WAIT_PACES))
-			return;
-		if (wait->position <= position && (wait->why == RH_WAIT_PACES || why == RH_WAIT_NEEDS)) {
-			pending->waits--;
-			memmove(&pending->wait[i], &pending->wait[i + 1], (size_t)(pending->waits - i) * sizeof *wait);
-			i--;
-		}
-	}
-	to->rc = rh_grow(&pending->wait, &pending->capacity, (size_t)pending->waits + 1, sizeof *pending->wait);
-	if (!to->rc)
-		pending->wait[pending->waits++] = (struct lower_wait){position, other->is.lane, why};
-}
-
-/* Needs first. Returns how many only pace. */
-static int order_waits(struct lowering *to, const struct lower_pending *pending)
-{
-	int count = 0, paces = 0;
-	to->rc = rh_grow(&to->scratch, &to->scratch_capacity, (size_t)pending->waits + 1, sizeof *to->scratch);
-	for (int why = RH_WAIT_NEEDS; !to->rc && why <= RH_WAIT_PACES; why++)
-		for (int i = 0; i < pending->waits; i++)
-			if ((int)pending->wait[i].why == why) {
-				to->scratch[count++] = pending->wait[i].position;
-				paces += why == RH_WAIT_PACES;
-			}
-	return paces;
-}
-
-static void record(struct lowering *to, const struct ring_command *from)
-{
-	struct rh_command *added;
-	to->rc = rh_lanes_add(&to->lanes, &from->is, &added);
-	for (int i = 0; !to->rc && i < from->is.waits; i++)
-		to->rc = rh_lanes_wait(&to->lanes, to->scratch[i], i < from->is.waits - from->is.paces ? RH_WAIT_NEEDS : RH_WAIT_PACES);
+	if (other && other->is.lane != lane && !to->rc)
+		to->rc = rh_waits_add(&to->pending[lane], (struct rh_wait){position, other->is.lane, why});
 }
 
 int64_t lower_add(struct lowering *to, const struct rh_command *command)
 {
-	struct lower_pending *pending = &to->pending[command->lane];
-	struct ring_command *added;
-	int paces = to->rc ? 0 : order_waits(to, pending);
-	if (!to->rc)
-		to->rc = ring_add(&to->ring, command, to->scratch, pending->waits, &added);
+	struct rh_waits *pending = &to->pending[command->lane];
 	if (to->rc)
 		return LOWER_NEVER;
-	added->is.paces = paces;
-	if (to->ring.keeps)
-		record(to, added);
-	pending->waits = 0;
-	return to->last[command->lane] = added->is.position;
+	to->last[command->lane] = to->ring.end;
+	to->rc = ring_add(&to->ring, command, pending);
+	if (to->ring.keeps && !to->rc)
+		to->rc = rh_lanes_add(&to->lanes, command, pending);
+	pending->count = pending->paces = 0;
+	return to->last[command->lane];
 }
 
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream)
 {
-	struct rh_command command = {
-	        .kind = kind, .lane = lower_lane(slot->device, stream), .step = slot->step, .micro_batch = -1, .block = -1};
+	struct rh_command command = lower_plain(kind, lower_lane(slot->device, stream), slot->step);
 	if (slot->slot) {
 		command.lo = command.stage.lo = slot->slot->lo;
 		command.hi = command.stage.hi = slot->slot->hi;
 	}
 	command.at = (struct rh_operands){.weights = slot->weights, .micro = -1, .x = -1, .y = -1, .dy = -1, .dx = -1, .result = -1};
-	command.from.device = command.to.device = -1;
 	return command;
 }
 
@@ -209,7 +165,6 @@ void lower_destroy(struct lowering *to)
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
 	lower_drives_destroy(to);
-	rh_free(to->scratch);
 	ring_destroy(&to->ring);
 	rh_lanes_free(&to->lanes);
 }
@@ -219,10 +174,9 @@ void lower_destroy(struct lowering *to)
 int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	for (int64_t place = first; place < first + count; place++) {
-		struct rh_command command = {
-		        .kind = RH_COMMAND_INPUT, .lane = to->caller, .step = step, .micro_batch = place - first, .block = -1};
-		command.from.device = -1;
-		command.to = (struct rh_place){RH_ROOM_HOST_MICRO, -1, (int)place, 0, rh_micro_layout(&to->batch[place].shape).bytes};
+		struct rh_command command = lower_plain(RH_COMMAND_INPUT, to->caller, step);
+		command.micro_batch = rh_int32(place - first);
+		command.to = lower_place(-1, RH_ROOM_HOST_MICRO, place, 0, rh_micro_layout(&to->batch[place].shape).bytes);
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
 		to->input[place] = lower_add(to, &command);
@@ -234,11 +188,9 @@ int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count
 {
 	int64_t cols = to->call.trains ? 0 : to->options->score_cols;
 	for (int64_t place = first; place < first + count; place++) {
-		struct rh_command command = {
-		        .kind = RH_COMMAND_OUTPUT, .lane = to->caller, .step = step, .micro_batch = place - first, .block = -1};
-		command.to.device = -1;
-		command.from = (struct rh_place){RH_ROOM_HOST_RESULT, -1, (int)place, 0,
-		                                 rh_plan_result_layout(&to->batch[place].shape, cols).bytes};
+		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
+		command.micro_batch = rh_int32(place - first);
+		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, rh_plan_result_layout(&to->batch[place].shape, cols).bytes);
 		lower_await(to, to->caller, to->output[place], RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}

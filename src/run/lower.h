@@ -103,17 +103,7 @@ struct lowering {
 	int64_t steps_held;
 	struct rh_lanes lanes; /* and of a recording (ring.keeps) all commands */
 	struct run_ring ring;
-	struct lower_pending {
-		struct lower_wait {
-			int64_t position;
-			int lane;
-			enum rh_wait_for why;
-		} * wait;
-		int waits;
-		size_t capacity;
-	} * pending;      /* of each lane: what its next command waits for */
-	int64_t *scratch; /* waits of one command */
-	size_t scratch_capacity;
+	struct rh_waits *pending;    /* of each lane: what its next command waits for */
 	int64_t *last;               /* of each lane */
 	int caller, optimizer, free; /* first lanes; from `free` on those of uploads in any order */
 	int links;                   /* likewise, by enum lower_link; -1: no other box */
@@ -203,8 +193,24 @@ static inline int lower_lane(int device, enum rh_stream stream)
 void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_wait_for why);
 /* Its position. After a fault nothing is added. */
 int64_t lower_add(struct lowering *lowering, const struct rh_command *command);
+/* A command on this lane, without operands. */
+static inline struct rh_command lower_plain(enum rh_command_kind kind, int lane, int64_t step)
+{
+	return (struct rh_command){
+	        .kind = kind, .lane = lane, .step = rh_int32(step), .micro_batch = -1, .block = -1, .from.device = -1, .to.device = -1};
+}
 /* A command of the slot on one of its device's streams, with what all of them have. */
 struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_kind kind, enum rh_stream stream);
+
+/* Bytes of a room of this device, -1: of the host or a drive. */
+static inline struct rh_place lower_place(int device, enum rh_room room, int64_t number, int64_t first, int64_t bytes)
+{
+	return (struct rh_place){.room = room, .device = rh_int16(device), .number = rh_int32(number), .first = first, .bytes = bytes};
+}
+static inline struct rh_place lower_nowhere(void)
+{
+	return (struct rh_place){.device = -1};
+}
 
 /* lower_bulk.c: weights up and gradients down, among the activations of lower_slot.c.
  *

@@ -32,16 +32,6 @@ static void compute_after(struct lower_slot *slot, int64_t position)
 	lower_await(slot->to, lane_of(slot, RH_STREAM_COMPUTE), position, RH_WAIT_NEEDS);
 }
 
-static struct rh_place here(const struct lower_slot *slot, enum rh_room room, int number, int64_t first, int64_t bytes)
-{
-	return (struct rh_place){.room = room, .device = slot->device, .number = number, .first = first, .bytes = bytes};
-}
-
-static struct rh_place there(enum rh_room room, int number, int64_t first, int64_t bytes)
-{
-	return (struct rh_place){.room = room, .device = -1, .number = number, .first = first, .bytes = bytes};
-}
-
 /* A bulk copy on this lane. */
 static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_place from, struct rh_place to)
 {
@@ -136,14 +126,14 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 {
 	struct lowering *to = slot->to;
 	struct lower_weights *weights = &slot->on->weights;
-	struct rh_place from = there(RH_ROOM_HOST_WEIGHTS, b, first, bytes);
+	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
 	if (rh_store_pages(to->options->store, b) >= 0) {
 		from.room = RH_ROOM_PAGES;
 		from = lower_page(to, lane, slot->step, from);
 	}
-	weights->sent[b] = copy(slot, lane, b, from, here(slot, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
+	weights->sent[b] = copy(slot, lane, b, from, lower_place(slot->device, RH_ROOM_WEIGHTS, b, weights->offset[b] + first, bytes));
 	if (from.room == RH_ROOM_HOST_FRAME)
 		to->drives.copied[from.number] = weights->sent[b];
 	if (to->uploaded_step[b] != to->call.number)
@@ -224,7 +214,7 @@ void lower_bulk_ahead(struct lowering *to, int device, const struct rh_slot *exp
 	slot.on->ahead.kind = (int)expected->kind;
 	slot.on->ahead.lo = expected->lo;
 	slot.on->ahead.hi = expected->hi;
-	slot.on->ahead.first = to->lanes.first + to->lanes.commands;
+	slot.on->ahead.first = to->ring.end;
 	send_weights(&slot);
 	slot.on->ahead.at = slot.weights;
 }
@@ -277,8 +267,8 @@ static void round_sum(struct lower_slot *slot, int sum)
 	if (!on->downloads)
 		compute_after(slot, on->rounded_sent);
 	command.block = sum / 2;
-	command.from = here(slot, RH_ROOM_SUMS, sum, at, elements * 4);
-	command.to = here(slot, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
+	command.from = lower_place(slot->device, RH_ROOM_SUMS, sum, at, elements * 4);
+	command.to = lower_place(slot->device, RH_ROOM_ROUNDED, sum, at / 2, elements * 2);
 	on->rounded = on->sums_read = lower_add(slot->to, &command);
 	on->download[on->downloads++] = (struct lower_download){.sum = sum, .step = slot->step, .at = at / 2, .bytes = elements * 2};
 }
@@ -289,8 +279,9 @@ static void send_sum(struct lower_slot *slot, int sum)
 	const struct rh_block *block = &to->options->model->block[sum / 2];
 	int is_final = slot->slot->last_round && block->uses == 1;
 	int64_t at = sum_at(slot, sum), all = block->elements * 4;
-	struct rh_place from = here(slot, RH_ROOM_SUMS, sum, at, 0);
-	struct rh_place where = is_final ? there(RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : there(RH_ROOM_HOST_SUM, sum, 0, 0);
+	struct rh_place from = lower_place(slot->device, RH_ROOM_SUMS, sum, at, 0);
+	struct rh_place where =
+	        is_final ? lower_place(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
 	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
 	for (int64_t first = 0; first < all; first += to->pieces.most)
 		slot->on->sums_sent = send_down(slot, sum, from, where, first, rh_min(all - first, to->pieces.most));
@@ -331,7 +322,7 @@ static void clear_sum(struct lower_slot *slot, int sum, int64_t at, int64_t byte
 {
 	struct rh_command clear = lower_command(slot, RH_COMMAND_CLEAR, RH_STREAM_COMPUTE);
 	clear.block = sum / 2;
-	clear.to = here(slot, RH_ROOM_SUMS, sum, at, bytes);
+	clear.to = lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes);
 	lower_add(slot->to, &clear);
 }
 
@@ -345,8 +336,8 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
 	for (int64_t first = 0; first < bytes; first += to->pieces.most) {
 		int64_t length = rh_min(bytes - first, to->pieces.most);
-		last = copy(slot, lane, sum / 2, there(RH_ROOM_HOST_SUM, sum, first, length),
-		            here(slot, RH_ROOM_SUMS, sum, at + first, length));
+		last = copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, first, length),
+		            lower_place(slot->device, RH_ROOM_SUMS, sum, at + first, length));
 	}
 	return last;
 }
@@ -399,8 +390,8 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
 			lower_await(slot->to, lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
-		on->rounded_sent = send_down(slot, from->sum, here(slot, RH_ROOM_ROUNDED, from->sum, from->at, 0),
-		                             there(RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, piece->bytes);
+		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->at, 0),
+		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, piece->bytes);
 		from->left -= piece->bytes;
 		if (!from->left)
 			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent, slot->device);

@@ -46,20 +46,11 @@ void lower_drives_destroy(struct lowering *to)
 	rh_free(drives->written);
 }
 
-static struct rh_place there(enum rh_room room, int number, int64_t first, int64_t bytes)
-{
-	return (struct rh_place){.room = room, .device = -1, .number = number, .first = first, .bytes = bytes};
-}
-
 static int64_t transfer(struct lowering *to, int lane, int64_t step, struct rh_place from, struct rh_place where)
 {
-	const struct rh_command command = {.kind = lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ,
-	                                   .lane = lane,
-	                                   .step = step,
-	                                   .micro_batch = -1,
-	                                   .block = -1,
-	                                   .from = from,
-	                                   .to = where};
+	struct rh_command command = lower_plain(lane == to->drives.writes ? RH_COMMAND_WRITE : RH_COMMAND_READ, lane, step);
+	command.from = from;
+	command.to = where;
 	return lower_add(to, &command);
 }
 
@@ -70,7 +61,7 @@ struct rh_place lower_page(struct lowering *to, int lane, int64_t step, struct r
 	struct lower_drives *drives = &to->drives;
 	int frame = (int)(drives->next_page++ % LOWER_FRAMES);
 	RH_ASSERT(page.first % to->options->page_bytes == 0 && page.bytes <= to->options->page_bytes);
-	struct rh_place where = there(RH_ROOM_HOST_FRAME, frame, 0, page.bytes);
+	struct rh_place where = lower_place(-1, RH_ROOM_HOST_FRAME, frame, 0, page.bytes);
 	lower_await(to, drives->pages, drives->copied[frame], RH_WAIT_NEEDS);
 	lower_await(to, lane, transfer(to, drives->pages, step, page, where), RH_WAIT_NEEDS);
 	return where;
@@ -130,7 +121,8 @@ static void read_back(struct lowering *to, int64_t reload, int64_t step)
 	lower_await(to, drives->reads, drives->written[write].position, RH_WAIT_NEEDS);
 	await_buffer(to, drives->reads, buffer);
 	drives->reread[record] = drives->filled[buffer] =
-	        transfer(to, drives->reads, step, there(RH_ROOM_RECORD, record, 0, bytes), there(RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
+	        transfer(to, drives->reads, step, lower_place(-1, RH_ROOM_RECORD, record, 0, bytes),
+	                 lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes));
 }
 
 /* Reloads in the order of the program, each once it has a buffer and has been written. */
@@ -162,8 +154,8 @@ void lower_ring_filled(struct lowering *to, int64_t step, int64_t copy, int64_t 
 		return;
 	lower_await(to, drives->writes, copy, RH_WAIT_NEEDS);
 	lower_await(to, drives->writes, drives->reread[record], RH_WAIT_NEEDS);
-	int64_t position =
-	        transfer(to, drives->writes, step, there(RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes), there(RH_ROOM_RECORD, record, 0, bytes));
+	int64_t position = transfer(to, drives->writes, step, lower_place(-1, RH_ROOM_HOST_BOUNDARY, buffer, 0, bytes),
+	                            lower_place(-1, RH_ROOM_RECORD, record, 0, bytes));
 	drives->freed[(int64_t)buffer * (to->options->devices + 1) + to->options->devices] = position;
 	drives->written[write].position = position;
 	drives->written[write].bytes = bytes;

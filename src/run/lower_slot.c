@@ -20,9 +20,9 @@ static int64_t last_of(const struct lower_slot *slot, enum rh_stream stream)
 }
 
 /* The next buffer of a ring, not to be written by `writer` before its last reader is done. */
-static int take(struct lower_slot *slot, struct lower_ring *ring, enum rh_stream writer)
+static int16_t take(struct lower_slot *slot, struct lower_ring *ring, enum rh_stream writer)
 {
-	int buffer = ring->next;
+	int16_t buffer = rh_int16(ring->next);
 	ring->next = (ring->next + 1) % ring->count;
 	lower_await(slot->to, lane_of(slot, writer), ring->freed[buffer], RH_WAIT_NEEDS);
 	lower_await(slot->to, lane_of(slot, writer), ring->read[buffer], RH_WAIT_NEEDS);
@@ -35,27 +35,27 @@ struct micro {
 	int64_t number, place; /* within the step; among the books */
 	const struct rh_micro_shape *shape;
 	int64_t boundary_bytes;
-	int buffer;
+	int16_t buffer;
 	int is_last; /* of the slot */
 };
 
 static struct rh_command command_of(const struct micro *micro, enum rh_command_kind kind, enum rh_stream stream)
 {
 	struct rh_command command = lower_command(micro->slot, kind, stream);
-	command.micro_batch = micro->number;
-	command.tokens = micro->shape->tokens;
+	command.micro_batch = rh_int32(micro->number);
+	command.tokens = rh_int32(micro->shape->tokens);
 	command.at.micro = micro->buffer;
 	return command;
 }
 
-static struct rh_place here(const struct micro *micro, enum rh_room room, int number, int64_t bytes)
+static struct rh_place here(const struct micro *micro, enum rh_room room, int64_t number, int64_t first, int64_t bytes)
 {
-	return (struct rh_place){.room = room, .device = micro->slot->device, .number = number, .bytes = bytes};
+	return lower_place(micro->slot->device, room, number, first, bytes);
 }
 
 static struct rh_place there(enum rh_room room, int64_t number, int64_t bytes)
 {
-	return (struct rh_place){.room = room, .device = -1, .number = (int)number, .bytes = bytes};
+	return lower_place(-1, room, number, 0, bytes);
 }
 
 /* A boundary's number among all there may be. Where boundaries stay in memory the dispatcher knows which buffer of the host's it is in. */
@@ -66,12 +66,13 @@ static int64_t number_of(const struct micro *micro, enum rh_boundary_kind kind, 
 }
 
 /* Brings a boundary from the host; the compute stream must still wait for the copy. */
-static int fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
+static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lowering *to = slot->to;
 	int64_t number = number_of(micro, kind, layer);
-	int buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP), lane = lane_of(slot, RH_STREAM_ACTIVATIONS_UP);
+	int16_t buffer = take(slot, &slot->on->boundary, RH_STREAM_ACTIVATIONS_UP);
+	int lane = lane_of(slot, RH_STREAM_ACTIVATIONS_UP);
 	if (to->drives.down)
 		number = lower_ring_find(to, lane, slot->step, kind, layer, micro->place);
 	else
@@ -80,7 +81,7 @@ static int fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
 	copy.from = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
-	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
+	copy.to = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
 	int64_t position = lower_add(to, &copy);
 	if (to->drives.down)
 		lower_ring_read(to, slot->step, slot->device, (int)number, position);
@@ -99,7 +100,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.lo = copy.hi = layer;
 	copy.block = (int)kind;
-	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, micro->boundary_bytes);
+	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
 	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
 	slot->on->boundary.freed[buffer] = *written = lower_add(to, &copy);
@@ -143,7 +144,7 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	int64_t cols = slot->to->call.trains ? 0 : slot->to->options->score_cols;
 	int64_t bytes = rh_plan_result_layout(micro->shape, cols).bytes;
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
-	copy.from = here(micro, RH_ROOM_RESULT, buffer, bytes);
+	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
 	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
 	slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
@@ -155,10 +156,8 @@ static struct rh_place saved_place(const struct micro *micro)
 	const struct rh_slot *slot = micro->slot->slot;
 	const struct rh_saved_place *saved = rh_plan_saved(micro->slot->to->options->plan, slot->lo, slot->hi);
 	if (!saved)
-		return (struct rh_place){.device = -1};
-	struct rh_place place = here(micro, RH_ROOM_SAVED, 0, saved->bytes);
-	place.first = saved->at + (micro->number - slot->first) * saved->bytes;
-	return place;
+		return lower_nowhere();
+	return here(micro, RH_ROOM_SAVED, 0, saved->at + (micro->number - slot->first) * saved->bytes, saved->bytes);
 }
 
 /* Where a split backward keeps what its weight gradients are made of. */
@@ -166,9 +165,7 @@ static struct rh_place deferred_place(const struct micro *micro)
 {
 	const struct rh_slot *slot = micro->slot->slot;
 	const struct rh_deferred_place *deferred = rh_plan_deferred(micro->slot->to->options->plan, slot->lo, slot->hi);
-	struct rh_place place = here(micro, RH_ROOM_DEFERRED, 0, deferred->bytes);
-	place.first = deferred->at + micro->place % deferred->places * deferred->bytes;
-	return place;
+	return here(micro, RH_ROOM_DEFERRED, 0, deferred->at + micro->place % deferred->places * deferred->bytes, deferred->bytes);
 }
 
 /* Where layers keep keys and values for the calls after this one; no room: they keep none. */
@@ -176,7 +173,6 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 {
 	const struct rh_executor_options *options = micro->slot->to->options;
 	const struct rh_model *model = options->model;
-	struct rh_place none = {.device = -1};
 	int64_t row = rh_dtype_bytes(model->dtype, options->cache_rows), first = -1, end = 0;
 	for (int l = lo; options->cache_rows && l < hi; l++) {
 		if (model->layer[l].kind != RH_LAYER_BLOCK)
@@ -186,14 +182,12 @@ static struct rh_place cache_place(const struct micro *micro, int lo, int hi)
 		                                                                          : model->cache_columns * row;
 	}
 	if (first < 0)
-		return none;
-	struct rh_place place = here(micro, RH_ROOM_CACHE, 0, end - first);
-	place.first = first;
-	return place;
+		return lower_nowhere();
+	return here(micro, RH_ROOM_CACHE, 0, first, end - first);
 }
 
 /* A command for each run of layers at whose end a later slot's input is made. */
-static void forward(struct micro *micro, int x)
+static void forward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
 	const struct rh_executor_options *options = slot->to->options;
@@ -202,7 +196,9 @@ static void forward(struct micro *micro, int x)
 		int readers = rh_boundary_readers(options->plan, trains, l);
 		if (!readers && l < hi)
 			continue;
-		int buffer = readers ? take(slot, &slot->on->boundary, RH_STREAM_COMPUTE) : -1;
+		int16_t buffer = -1;
+		if (readers)
+			buffer = take(slot, &slot->on->boundary, RH_STREAM_COMPUTE);
 		struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
 		command.lo = from;
 		command.hi = l;
@@ -221,7 +217,7 @@ static void forward(struct micro *micro, int x)
 	}
 }
 
-static void infer_top(struct micro *micro, int x)
+static void infer_top(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
 	struct rh_command command = command_of(micro, RH_COMMAND_FORWARD, RH_STREAM_COMPUTE);
@@ -235,7 +231,7 @@ static void infer_top(struct micro *micro, int x)
 }
 
 /* Layers from the top down: at once, or, where their gradients become final, one by one. Returns the last command. */
-static int64_t run_down(struct micro *micro, const struct rh_command *all, int dx)
+static int64_t run_down(struct micro *micro, const struct rh_command *all, int16_t dx)
 {
 	struct lower_slot *slot = micro->slot;
 	const struct rh_model *model = slot->to->options->model;
@@ -256,16 +252,18 @@ static int64_t run_down(struct micro *micro, const struct rh_command *all, int d
 	return last;
 }
 
-static void backward(struct micro *micro, int x)
+static void backward(struct micro *micro, int16_t x)
 {
 	struct lower_slot *slot = micro->slot;
 	struct lower_device *on = slot->on;
 	const struct rh_slot *of = slot->slot;
 	const struct rh_model *model = slot->to->options->model;
-	int fused = !rh_slot_reads_gradient(slot->to->options->plan, of), sends = of->lo > model->first_trained, result = -1, dx = -1;
-	int above = fused ? -1 : fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
+	int fused = !rh_slot_reads_gradient(slot->to->options->plan, of), sends = of->lo > model->first_trained;
+	int16_t result = -1, dx = -1, above = -1;
+	if (!fused)
+		above = fetch(micro, RH_BOUNDARY_GRADIENT, of->hi);
 	int64_t above_up = last_of(slot, RH_STREAM_ACTIVATIONS_UP);
-	struct rh_place saved = saved_place(micro), deferred = {.device = -1};
+	struct rh_place saved = saved_place(micro), deferred = lower_nowhere();
 	if (of->kind == RH_SLOT_INPUT_GRADIENT)
 		deferred = deferred_place(micro);
 	if (fused)
@@ -275,7 +273,7 @@ static void backward(struct micro *micro, int x)
 		command.at.x = x;
 		command.at.result = result;
 		command.from = deferred; /* operands of linears lie apart already */
-		command.to = here(micro, RH_ROOM_ARENA, 0, 0);
+		command.to = here(micro, RH_ROOM_ARENA, 0, 0, 0);
 		lower_add(slot->to, &command);
 	}
 	if (above >= 0)
@@ -286,7 +284,7 @@ static void backward(struct micro *micro, int x)
 	command.at.x = x;
 	command.at.dy = above;
 	command.at.result = result;
-	command.from = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0) : saved;
+	command.from = saved.room == RH_ROOM_NONE ? here(micro, RH_ROOM_ARENA, 0, 0, 0) : saved;
 	command.to = deferred;
 	int64_t made = run_down(micro, &command, dx);
 	if (fused)
@@ -316,7 +314,7 @@ static void input(struct micro *micro)
 	micro->buffer = take(slot, &slot->on->micro, RH_STREAM_ACTIVATIONS_UP);
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_UP);
 	copy.from = there(RH_ROOM_HOST_MICRO, micro->place, bytes);
-	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, bytes);
+	copy.to = here(micro, RH_ROOM_MICRO, micro->buffer, 0, bytes);
 	lower_await(to, lane_of(slot, RH_STREAM_ACTIVATIONS_UP), to->input[micro->place], RH_WAIT_NEEDS);
 	lower_add(to, &copy);
 }
@@ -337,7 +335,9 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 		receive(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
 	if (rh_slot_takes_gradient(options->plan, of))
 		receive(&micro, RH_BOUNDARY_GRADIENT, of->hi);
-	int x = reads ? fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo) : -1;
+	int16_t x = -1;
+	if (reads)
+		x = fetch(&micro, RH_BOUNDARY_ACTIVATION, of->lo);
 	lower_await(to, lane_of(slot, RH_STREAM_COMPUTE), last_of(slot, RH_STREAM_ACTIVATIONS_UP), RH_WAIT_NEEDS);
 	if (of->kind == RH_SLOT_FORWARD)
 		forward(&micro, x);

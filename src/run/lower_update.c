@@ -12,8 +12,8 @@
 
 static int64_t tell_of(struct lowering *to, int lane, enum rh_command_kind kind, int block, int64_t step, int device)
 {
-	struct rh_command command = {.kind = kind, .lane = lane, .step = step, .micro_batch = -1, .block = block};
-	command.from.device = command.to.device = -1;
+	struct rh_command command = lower_plain(kind, lane, step);
+	command.block = block;
 	command.to.number = device;
 	return lower_add(to, &command);
 }
@@ -121,18 +121,20 @@ static int64_t fold_pieces(struct lowering *to, int64_t step)
 {
 	int device = to->left.device, block = to->left.block, lane = lower_lane(device, RH_STREAM_GRADIENTS);
 	int64_t elements = to->options->model->block[block].elements;
+	enum rh_dtype dtype = to->options->model->dtype;
 	for (int64_t first = 0, turn = 0; first < elements; first += LOWER_FOLD_ELEMENTS, turn ^= 1) {
 		int64_t count = rh_min(elements - first, LOWER_FOLD_ELEMENTS);
-		struct rh_command copy = {.kind = RH_COMMAND_COPY, .lane = lane, .step = step, .micro_batch = -1, .block = block};
-		copy.from = (struct rh_place){RH_ROOM_SUMS, device, 2 * block, to->left.first + first * 4, count * 4};
-		copy.to = (struct rh_place){RH_ROOM_HOST_FOLD, -1, (int)turn, 0, count * 4};
+		struct rh_command copy = lower_plain(RH_COMMAND_COPY, lane, step);
+		copy.block = block;
+		copy.from = lower_place(device, RH_ROOM_SUMS, 2 * block, to->left.first + first * 4, count * 4);
+		copy.to = lower_place(-1, RH_ROOM_HOST_FOLD, turn, 0, count * 4);
 		lower_await(to, lane, to->last[lower_lane(device, RH_STREAM_COMPUTE)], RH_WAIT_NEEDS);
 		lower_await(to, lane, to->fold[turn], RH_WAIT_NEEDS);
 		to->on[device].sums_sent = lower_add(to, &copy);
-		struct rh_command add = {.kind = RH_COMMAND_HOST_ADD, .lane = to->caller, .step = step, .micro_batch = -1, .block = block};
+		struct rh_command add = lower_plain(RH_COMMAND_HOST_ADD, to->caller, step);
+		add.block = block;
 		add.from = copy.to;
-		add.to = (struct rh_place){RH_ROOM_HOST_GRADIENT, -1, block, first * rh_dtype_bytes(to->options->model->dtype, 1),
-		                           rh_dtype_bytes(to->options->model->dtype, count)};
+		add.to = lower_place(-1, RH_ROOM_HOST_GRADIENT, block, rh_dtype_bytes(dtype, first), rh_dtype_bytes(dtype, count));
 		lower_await(to, to->caller, to->on[device].sums_sent, RH_WAIT_NEEDS);
 		lower_await(to, to->caller, to->summed[2 * block + 1], RH_WAIT_NEEDS);
 		lower_await(to, to->caller, to->taken[block], RH_WAIT_NEEDS);

@@ -2,8 +2,6 @@
 
 #include "core/alloc.h"
 
-#include <string.h>
-
 enum { CHUNKS = 256, WAITS = 2 * RING_CHUNK };
 
 int ring_create(struct run_ring *out)
@@ -73,23 +71,35 @@ static int begin_chunk(struct run_ring *ring, int64_t number)
 	return 0;
 }
 
-int ring_add(struct run_ring *ring, const struct rh_command *command, const int64_t *wait, int waits, struct ring_command **out)
+static void set_waits(struct ring_chunk *chunk, struct rh_command *command, const struct rh_waits *waits)
+{
+	command->first_wait = chunk->waits;
+	command->waits = rh_int16(waits->count);
+	command->paces = rh_int16(waits->paces);
+	for (int i = 0; i < waits->count; i++) {
+		int64_t back = command->position - waits->wait[i].position;
+		RH_ASSERT(back > 0 && back <= UINT32_MAX);
+		chunk->wait[chunk->waits++] = (uint32_t)back;
+	}
+}
+
+int ring_add(struct run_ring *ring, const struct rh_command *command, const struct rh_waits *waits)
 {
 	int64_t position = ring->end;
 	int rc = position % RING_CHUNK ? 0 : begin_chunk(ring, position / RING_CHUNK);
 	struct ring_chunk *chunk = rc ? NULL : ring_chunk_of(ring, position);
-	rc = rc ? rc : rh_grow(&chunk->wait, &chunk->wait_capacity, (size_t)(chunk->waits + waits), sizeof *chunk->wait);
+	if (chunk && (size_t)(chunk->waits + waits->count) > chunk->wait_capacity)
+		rc = rh_grow(&chunk->wait, &chunk->wait_capacity, (size_t)(chunk->waits + waits->count), sizeof *chunk->wait);
 	if (rc)
 		return rc;
 	struct ring_command *added = &chunk->command[position % RING_CHUNK];
-	*added = (struct ring_command){.is = *command};
+	added->is = *command;
 	added->is.position = ring->end++;
-	added->is.first_wait = chunk->waits;
-	added->is.waits = waits;
-	if (waits)
-		memcpy(chunk->wait + chunk->waits, wait, (size_t)waits * sizeof *wait);
-	chunk->waits += waits;
-	*out = added;
+	added->next = NULL;
+	added->sequence = 0;
+	added->waiter = -1;
+	added->is_wanted = added->is_asked = added->is_over = 0;
+	set_waits(chunk, &added->is, waits);
 	return 0;
 }
 

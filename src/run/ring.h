@@ -15,6 +15,7 @@ struct ring_command {
 	struct ring_command *next; /* in its lane; of those issued, on its stream */
 	int64_t sequence;          /* 0: not issued; then its number on the stream; off streams 1 */
 	int64_t slot;              /* the number of its slot, of all that were lowered */
+	int waiter;                /* a lane whose next command waits for it, -1: none. Others: next_waiter of struct run_dispatcher */
 	signed char place;         /* of its step among those in flight; DISPATCH_AHEAD (dispatcher.h) */
 	char is_wanted;            /* somebody waits for it */
 	char is_asked;             /* the optimizer is told of it */
@@ -25,7 +26,7 @@ struct ring_chunk {
 	int64_t number; /* of positions from number * RING_CHUNK on */
 	int left;       /* commands that are not over, those to be lowered included */
 	int waits;
-	int64_t *wait;
+	uint32_t *wait; /* how many positions before its own a command waits for */
 	size_t wait_capacity;
 	struct ring_chunk *next_unused, *next_made;
 	struct ring_command command[RING_CHUNK];
@@ -54,10 +55,10 @@ static inline struct ring_command *ring_find(const struct run_ring *ring, int64_
 	return command && !command->is_over ? command : NULL;
 }
 
-/* Positions that a command of the ring waits for: command->waits of them. */
-static inline const int64_t *ring_waits(const struct run_ring *ring, const struct rh_command *command)
+/* Wait number i of a command of the ring; NULL: it is over. */
+static inline struct ring_command *ring_wait(const struct run_ring *ring, const struct rh_command *command, int i)
 {
-	return ring_chunk_of(ring, command->position)->wait + command->first_wait;
+	return ring_find(ring, command->position - ring_chunk_of(ring, command->position)->wait[command->first_wait + i]);
 }
 
 /* Of a command of the ring. */
@@ -68,8 +69,8 @@ static inline struct ring_command *ring_of(const struct rh_command *command)
 
 int ring_create(struct run_ring *out) RH_MUST;
 void ring_destroy(struct run_ring *ring);
-/* `command` gets the next position, and these waits. *out: good until the command is over. -ENOMEM. */
-int ring_add(struct run_ring *ring, const struct rh_command *command, const int64_t *wait, int waits, struct ring_command **out) RH_MUST;
+/* `command` gets the next position, and these waits. Whoever takes it over sets slot and place. -ENOMEM. */
+int ring_add(struct run_ring *ring, const struct rh_command *command, const struct rh_waits *waits) RH_MUST;
 /* Nobody need wait for it any more. */
 void ring_end(struct run_ring *ring, struct ring_command *command);
 

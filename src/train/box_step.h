@@ -22,7 +22,7 @@ void box_data_free(struct training *run);
 
 /* Box 0 has filled the step's `count` micro-batches in run->batch: they go to all boxes, and are kept there. */
 int box_share_data(struct training *run, int64_t step, int64_t count) RH_MUST;
-/* Puts kept micro-batches into run->batch and run->micro, with their counts in `flight`. Returns their number, or a fault. Not for box 0. */
+/* Puts kept micro-batches into run->batch and run->micro, with their counts in `flight`. Their number, or a fault. Not for box 0. */
 int64_t box_take_data(struct training *run, int64_t step);
 
 /* A stretch: from box 0 all learn how many steps it has, and how many micro-batches each. */

@@ -303,7 +303,7 @@ static void look_for_work(struct training *run, const char *checkpoint)
 	run->nothing_left = 1;
 }
 
-/* The newest checkpoint that all of several boxes have: one that was ended while others saved has that before, and one that went on by a step
+/* The newest checkpoint that all boxes have: one that was ended while others saved has that before, and one that went on by a step
  * when a line broke for good has one that the others lack. */
 static int agree_on_checkpoint(struct training *run, char **checkpoint)
 {

@@ -1,4 +1,4 @@
-/* PACI over boxes: each box is one stage that updates itself, and a run over N boxes is, bit for bit, the run of one box whose N devices have
+/* PACI over boxes: each box is one stage that updates itself. A run over N boxes is, bit for bit, that of one box whose N devices have
  * the same stages under schedule paci; which tests/train/test_local.c compares with a plain loop. */
 #include "cli/boxes.h"
 

@@ -213,7 +213,7 @@ static inline void lane_carry(struct lane_machine *machine, struct lane_range fr
 static inline struct lane_range lane_own(struct lane_machine *machine, const struct rh_command *command, enum rh_room room, int number,
                                          int64_t first, int64_t bytes)
 {
-	return lane_range(machine, (struct rh_place){room, machine->lanes->lane[command->lane].owner, number, first, bytes});
+	return lane_range(machine, (struct rh_place){room, rh_int16(machine->lanes->lane[command->lane].owner), number, first, bytes});
 }
 
 static inline int64_t lane_boundary_bytes(const struct lane_machine *machine, const struct rh_command *command)
@@ -254,7 +254,7 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 			    (command->kind == RH_COMMAND_WEIGHT_GRADIENT && model->layer[l].kind == RH_LAYER_HEAD))
 				continue;
 			sum = 2 * b + model->layer[l].use[which];
-			struct lane_range range = lane_own(machine, command, RH_ROOM_SUMS, sum, command->at.sums + 4 * machine->offset[sum],
+			struct lane_range range = lane_own(machine, command, RH_ROOM_SUMS, sum, 4 * machine->offset[sum],
 			                                   4 * model->block[b].elements);
 			lane_write(machine, range, lane_mix(lane_read(machine, 3, range), lane_mix(hash, (uint64_t)sum)));
 		}

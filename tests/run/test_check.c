@@ -2,6 +2,7 @@
  * test_mutants.c.) */
 #include "run/lane_case.h"
 
+#include "core/alloc.h"
 #include "run/boundary.h"
 
 enum { RECEIVES, SENDS, READS, WRITES, UP, DOWN, LANES };
@@ -22,7 +23,7 @@ static struct rh_place host(enum rh_room room, int number, int64_t bytes)
 }
 
 /* `before`: numbers of the commands that this one waits for, -1: none. */
-static void add(struct hand *hand, enum rh_command_kind kind, int lane, int64_t micro_batch, struct rh_place from, struct rh_place to,
+static void add(struct hand *hand, enum rh_command_kind kind, int lane, int micro_batch, struct rh_place from, struct rh_place to,
                 const int before[2])
 {
 	struct rh_command command = {.kind = kind,
@@ -33,13 +34,17 @@ static void add(struct hand *hand, enum rh_command_kind kind, int lane, int64_t 
 	                             .hi = 1,
 	                             .tokens = 1,
 	                             .from = from,
-	                             .to = to},
-	                  *added;
-	check_ok(rh_lanes_add(&hand->lanes, &command, &added));
-	hand->at[hand->added++] = added->position;
+	                             .to = to};
+	struct rh_waits waits = {0};
 	for (int i = 0; i < 2; i++)
-		if (before[i] >= 0)
-			check_ok(rh_lanes_wait(&hand->lanes, hand->at[before[i]], RH_WAIT_NEEDS));
+		if (before[i] >= 0) {
+			int64_t position = hand->at[before[i]];
+			check_ok(rh_waits_add(&waits,
+			                      (struct rh_wait){position, rh_command_at(&hand->lanes, position)->lane, RH_WAIT_NEEDS}));
+		}
+	hand->at[hand->added++] = hand->lanes.first + hand->lanes.commands;
+	check_ok(rh_lanes_add(&hand->lanes, &command, &waits));
+	rh_free(waits.wait);
 }
 
 static void make(struct hand *hand, int64_t bytes)

@@ -1,46 +1,62 @@
 /* Lanes as storage: positions, waits. The checker has test_check.c, today's executor on lanes test_recorded.c. */
 #include "check.h"
 
+#include "core/alloc.h"
 #include "run/lane.h"
 
 #include <string.h>
 
-/* Three lanes; `lane` gets a command without operands, whose position comes back. */
-static int64_t add(struct rh_lanes *lanes, int lane)
+static void expect_waits(const struct rh_waits *waits, const int64_t *position, int count, int paces)
 {
-	struct rh_command command = {.kind = RH_COMMAND_COPY, .lane = lane, .block = -1, .micro_batch = -1}, *added;
-	while (lanes->lanes < 3)
-		assert_true(rh_lanes_add_lane(lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER}) >= 0);
-	check_ok(rh_lanes_add(lanes, &command, &added));
-	return added->position;
+	assert_int_equal(waits->count, count);
+	assert_int_equal(waits->paces, paces);
+	for (int i = 0; i < count; i++) {
+		assert_int_equal(waits->wait[i].position, position[i]);
+		assert_int_equal(waits->wait[i].why, i < count - paces ? RH_WAIT_NEEDS : RH_WAIT_PACES);
+	}
 }
 
-static void expect_waits(const struct rh_lanes *lanes, int64_t position, const int64_t *wait, int waits, int paces)
+static void await(struct rh_waits *waits, int64_t position, int lane, enum rh_wait_for why)
 {
-	const struct rh_command *command = rh_command_at(lanes, position);
-	assert_int_equal(command->waits, waits);
-	assert_int_equal(command->paces, paces);
-	assert_memory_equal(lanes->wait + command->first_wait, wait, (size_t)waits * sizeof *wait);
+	check_ok(rh_waits_add(waits, (struct rh_wait){position, lane, why}));
 }
 
 static void test_lane_wait_keeps_the_latest_of_each_other_lane(void **state)
 {
 	(void)state;
-	struct rh_lanes lanes = {0};
-	int64_t a = add(&lanes, 0), b = add(&lanes, 0), c = add(&lanes, 1), d = add(&lanes, 2);
-	check_ok(rh_lanes_wait(&lanes, a, RH_WAIT_NEEDS));
-	check_ok(rh_lanes_wait(&lanes, c, RH_WAIT_PACES));
-	check_ok(rh_lanes_wait(&lanes, b, RH_WAIT_NEEDS));
-	check_ok(rh_lanes_wait(&lanes, a, RH_WAIT_NEEDS));
-	expect_waits(&lanes, d, (int64_t[]){b, c}, 2, 1);
-	check_ok(rh_lanes_wait(&lanes, c, RH_WAIT_NEEDS)); /* now a result needs it */
-	expect_waits(&lanes, d, (int64_t[]){b, c}, 2, 0);
-	int64_t e = add(&lanes, 2);
-	check_ok(rh_lanes_wait(&lanes, d, RH_WAIT_NEEDS)); /* its own lane's order needs none */
-	check_ok(rh_lanes_wait(&lanes, b, RH_WAIT_PACES));
-	check_ok(rh_lanes_wait(&lanes, a, RH_WAIT_NEEDS)); /* the later one may be forgotten by the checker: both stay */
-	expect_waits(&lanes, e, (int64_t[]){a, b}, 2, 1);
-	expect_waits(&lanes, d, (int64_t[]){b, c}, 2, 0);
+	enum { A = 10, B, C, D };
+	struct rh_waits waits = {0};
+	await(&waits, A, 0, RH_WAIT_NEEDS);
+	await(&waits, C, 1, RH_WAIT_PACES);
+	await(&waits, B, 0, RH_WAIT_NEEDS);
+	await(&waits, A, 0, RH_WAIT_NEEDS);
+	expect_waits(&waits, (int64_t[]){B, C}, 2, 1);
+	await(&waits, C, 1, RH_WAIT_NEEDS); /* now a result needs it */
+	expect_waits(&waits, (int64_t[]){B, C}, 2, 0);
+	waits.count = waits.paces = 0;
+	await(&waits, B, 0, RH_WAIT_PACES);
+	await(&waits, A, 0, RH_WAIT_NEEDS); /* the later one may be forgotten by the checker: both stay */
+	expect_waits(&waits, (int64_t[]){A, B}, 2, 1);
+	await(&waits, D, 0, RH_WAIT_NEEDS);
+	expect_waits(&waits, (int64_t[]){D}, 1, 0);
+	rh_free(waits.wait);
+}
+
+static void test_lane_add_drops_waits_for_what_is_over(void **state)
+{
+	(void)state;
+	struct rh_lanes lanes = {.first = 20};
+	const struct rh_command command = {.kind = RH_COMMAND_COPY};
+	assert_int_equal(rh_lanes_add_lane(&lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER}), 0);
+	struct rh_waits old = {.count = 2, .paces = 1, .wait = (struct rh_wait[]){{19, 1, RH_WAIT_NEEDS}, {3, 2, RH_WAIT_PACES}}};
+	struct rh_waits new = {.count = 2, .paces = 1, .wait = (struct rh_wait[]){{19, 1, RH_WAIT_NEEDS}, {20, 0, RH_WAIT_PACES}}};
+	check_ok(rh_lanes_add(&lanes, &command, &old));
+	check_ok(rh_lanes_add(&lanes, &command, &new));
+	const struct rh_command *first = rh_command_at(&lanes, 20), *second = rh_command_at(&lanes, 21);
+	assert_int_equal(first->waits + first->paces, 0);
+	assert_int_equal(second->waits, 1);
+	assert_int_equal(second->paces, 1);
+	assert_int_equal(lanes.wait[second->first_wait], 20);
 	rh_lanes_free(&lanes);
 }
 
@@ -49,15 +65,14 @@ static void test_lane_describe_names_every_kind(void **state)
 	(void)state;
 	struct rh_lanes lanes = {0};
 	char text[256];
-	int64_t a = add(&lanes, 0);
-	struct rh_command *command = rh_command_at(&lanes, a);
-	*command = (struct rh_command){.kind = RH_COMMAND_COPY,
-	                               .block = 3,
-	                               .step = 2,
-	                               .micro_batch = -1,
-	                               .from = {.room = RH_ROOM_HOST_WEIGHTS, .device = -1, .number = 3, .first = 0, .bytes = 256},
-	                               .to = {.room = RH_ROOM_WEIGHTS, .device = 1, .number = 3, .first = 512, .bytes = 256}};
-	rh_command_describe(&lanes, command, text, sizeof text);
+	assert_int_equal(rh_lanes_add_lane(&lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER}), 0);
+	const struct rh_command command = {.kind = RH_COMMAND_COPY,
+	                                   .block = 3,
+	                                   .step = 2,
+	                                   .micro_batch = -1,
+	                                   .from = {.room = RH_ROOM_HOST_WEIGHTS, .device = -1, .number = 3, .first = 0, .bytes = 256},
+	                                   .to = {.room = RH_ROOM_WEIGHTS, .device = 1, .number = 3, .first = 512, .bytes = 256}};
+	rh_command_describe(&lanes, &command, text, sizeof text);
 	assert_string_equal(
 	        text, "0 copy of block 3, step 2, from host weights 3 at 0+256, to device 1's weights 3 at 512+256 (lane 0, queue 1)");
 	for (int kind = 0; kind < RH_COMMANDS; kind++)
@@ -68,6 +83,7 @@ static void test_lane_describe_names_every_kind(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_lane_wait_keeps_the_latest_of_each_other_lane),
+	                                   cmocka_unit_test(test_lane_add_drops_waits_for_what_is_over),
 	                                   cmocka_unit_test(test_lane_describe_names_every_kind)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

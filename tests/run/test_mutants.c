@@ -156,7 +156,7 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 		return 1;
 	}
 	case OPERAND: {
-		int *const operand[] = {&command->at.micro, &command->at.x,  &command->at.y,
+		int16_t *const operand[] = {&command->at.micro, &command->at.x,  &command->at.y,
 		                        &command->at.dy,    &command->at.dx, &command->at.result};
 		int which = (int)lane_pick(random, 7);
 		if (!is_compute(command) || (which < 6 && *operand[which] < 0))
@@ -164,7 +164,7 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 		if (which == 6)
 			command->at.weights += up * RH_ALIGN;
 		else
-			*operand[which] += up;
+			*operand[which] = rh_int16(*operand[which] + up);
 		return which != 6 || command->kind != RH_COMMAND_WEIGHT_GRADIENT;
 	}
 	case LABEL:
