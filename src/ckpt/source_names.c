@@ -102,6 +102,11 @@ static char *gguf_name(const struct rh_model_config *config, const char *name)
 static struct source_tensor in_files(const struct rh_tensor *tensor, int64_t transposed)
 {
 	int64_t rows = tensor->rows, cols = tensor->cols;
+	struct source_tensor out = {0};
+	for (int d = 0; d < 4 && tensor->file_shape[d]; d++)
+		out.shape[out.rank++] = tensor->file_shape[d];
+	if (out.rank)
+		return out;
 	if (tensor->rank == 1)
 		return (struct source_tensor){.rank = 1, .shape = {cols}};
 	if (tensor->stacked && transposed)

@@ -201,7 +201,7 @@ static int put_speed(struct rh_text *out, const struct rh_config *config, const 
 		                    rh_bottleneck_name(look->bottleneck), 100 * look->bottleneck_gain);
 	if (!rc && *look->advice.text)
 		rc = rh_text_printf(out, "helps most   %s: %.1f %% more tokens/s\n", look->advice.text, 100 * look->advice.gain);
-	return rc ? rc : put_longest(out, input->positions, look, config->per_device_train_batch_size);
+	return rc || input->of_images ? rc : put_longest(out, input->positions, look, config->per_device_train_batch_size);
 }
 
 static int put_head(struct rh_text *out, const struct rh_machine_found *found, const struct rh_forecast_input *input)
@@ -209,8 +209,9 @@ static int put_head(struct rh_text *out, const struct rh_machine_found *found, c
 	int rc = rh_text_printf(out, "machine      %s, %d device%s%s\n", found->hardware.name, found->machine.devices,
 	                        found->machine.devices == 1 ? "" : "s",
 	                        found->assumed ? " (rates are guesses: roundhouse doctor --save measures them)" : "");
+	const char *taken = input->of_images ? "are images" : "taken to be max_length tokens each, all of them trained";
 	if (!rc && input->synthetic)
-		rc = rh_text_printf(out, "rows         taken to be max_length tokens each, all of them trained (%s)\n", input->uncounted);
+		rc = rh_text_printf(out, "rows         %s (%s)\n", taken, input->uncounted);
 	return rc;
 }
 
@@ -248,7 +249,7 @@ static int put_plan(struct rh_text *out, const struct rh_machine_found *found, c
 {
 	int64_t max_length = config->max_length;
 	int rc = put_answer(out, look);
-	if (!rc && input->positions && max_length > input->positions)
+	if (!rc && input->positions && !input->of_images && max_length > input->positions)
 		rc = rh_text_printf(out,
 		                    "warning      max_length %lld is above the %lld positions that the model knows: train refuses it\n",
 		                    (long long)max_length, (long long)input->positions);

@@ -257,8 +257,9 @@ static int tell_dropout(const json_t *json, const char *where, const struct rh_f
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const char *own = rh_family_activation(out->family), *act = own, *old = NULL, *fresh = NULL;
-	out->attention_output_bias = out->mlp_bias = out->family->attention_bias == RH_BIAS_ALL;
-	out->attention_bias = out->attention_output_bias || out->family->attention_bias == RH_BIAS_QKV || out->family->biases_attention;
+	enum rh_family_bias bias = out->family->attention_bias;
+	out->attention_output_bias = out->mlp_bias = bias == RH_BIAS_ALL || bias == RH_BIAS_ALL_BUT_QKV_AS_SAID;
+	out->attention_bias = bias == RH_BIAS_ALL || bias == RH_BIAS_QKV || out->family->biases_attention;
 	out->qk_norm = out->family->qk_norm;
 	out->tie_word_embeddings = out->family->ties;
 	out->attention_scalar = out->family->attention_scalar_silent;
@@ -279,6 +280,8 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 		rc = rh_json_bool(json, "attention_bias", where, RH_JSON_OPTIONAL, &out->attention_bias);
 		out->attention_output_bias = out->attention_bias;
 	}
+	if (!rc && bias == RH_BIAS_ALL_BUT_QKV_AS_SAID)
+		rc = rh_json_bool(json, rh_family_key(out->family, "attention_bias"), where, RH_JSON_OPTIONAL, &out->attention_bias);
 	if (!rc && out->family->may_bias_mlp)
 		rc = rh_json_bool(json, "mlp_bias", where, RH_JSON_OPTIONAL, &out->mlp_bias);
 	if (!rc)
@@ -382,6 +385,8 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 {
 	int rc = parse_sizes(json, where, out);
 	if (!rc)
+		rc = config_parse_images(json, where, out);
+	if (!rc)
 		rc = parse_kinds(json, where, out);
 	if (!rc)
 		rc = config_parse_rope(json, where, out);
@@ -432,6 +437,11 @@ int rh_model_config_load(const char *path_or_dir, struct rh_model_config *out)
 const struct rh_family_names *rh_model_names(const struct rh_model_config *config)
 {
 	return config->wrapped ? config->family->wrapper->names : config->family->names;
+}
+
+const struct rh_family_names *rh_model_modules(const struct rh_model_config *config)
+{
+	return config->family->modules ? config->family->modules : rh_model_names(config);
 }
 
 void rh_model_config_free(struct rh_model_config *config)

@@ -15,6 +15,9 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 /* And of a family with experts: how many, how large, in which layers. */
 int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
 
+/* config_image.c: of a family of images their sizes, which give the number of tokens. */
+int config_parse_images(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;
+
 /* config_task.c: whether an architecture is the family's, and then its task; the number of labels. */
 int config_is_architecture(const struct rh_family *family, const char *name, enum rh_task_kind *task);
 int config_parse_labels(const json_t *json, const char *where, struct rh_model_config *out) RH_MUST;

@@ -105,7 +105,7 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 	const struct rh_family *family = config->family;
 	const char *name = rh_model_architecture(config);
 	int always = family->attention_bias == RH_BIAS_QKV;
-	if (family->attention_bias == RH_BIAS_ALL)
+	if (family->attention_bias == RH_BIAS_ALL || family->attention_bias == RH_BIAS_ALL_BUT_QKV_AS_SAID) /* as it was read */
 		return 0;
 	if (always ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases on %s; no config.json can describe this model", name,

@@ -22,11 +22,12 @@ struct rh_micro_shape {
 	int64_t keys;      /* rows of the KV cache that attention reads; 0: no cache */
 	int64_t choices;   /* vocabulary entries whose logits come back beside the loss */
 	int64_t typed;     /* tokens that come with a type: all, or 0 */
+	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
 };
 
-/* The integers that travel with a micro-batch lie in one buffer, I32, each run aligned. */
+/* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images, F32, each run aligned. */
 struct rh_micro_layout {
-	int64_t ids, position, start_q, start_k, head_row, target, choice, type; /* byte offsets */
+	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel; /* byte offsets */
 	int64_t bytes;
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);

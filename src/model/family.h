@@ -14,7 +14,8 @@ enum rh_family_bias {
 	RH_BIAS_AS_SAID, /* q, k, v and o, if config.json says attention_bias */
 	RH_BIAS_QKV,     /* q, k and v always, o never */
 	RH_BIAS_NONE,
-	RH_BIAS_ALL /* always, and those of the MLP too */
+	RH_BIAS_ALL, /* always, and those of the MLP too */
+	RH_BIAS_ALL_BUT_QKV_AS_SAID /* the same, but q, k and v if config.json says attention_bias */
 };
 
 /* How config.json says which layers have attention windows. */
@@ -34,6 +35,7 @@ struct rh_family_names {
 	const char *types;                                  /* a table of token types, or NULL */
 	const char *embedding_norm;                         /* over the sum of the embeddings, or NULL */
 	const char *positions;                              /* a table of learned positions; NULL: they are rotated */
+	const char *patches; /* the linear of an image's patches, beside which `embedding` is the class token; NULL: no images */
 	const char *base; /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
@@ -74,6 +76,7 @@ struct rh_family {
 	const char *model_type;               /* its "model_type" */
 	const char *gguf;                     /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
 	const struct rh_family_names *names;
+	const struct rh_family_names *modules; /* `layers` and `proj` as transformers has them in memory, and so adapters; NULL: as files */
 	const struct rh_family_wrapper *wrapper; /* NULL: no larger model is known to hold it */
 	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
 	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
@@ -83,6 +86,7 @@ struct rh_family {
 	enum rh_residual residual;
 	enum rh_attention_direction direction;
 	int64_t types;                  /* of tokens, where type_vocab_size is silent */
+	int64_t image_size, patch_size, num_channels; /* where config.json is silent; 0: texts */
 	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
 	const char *activation_key;     /* NULL: hidden_act */
 	const char *activation_name;    /* what config.json calls it; NULL: as rh_activation_name */

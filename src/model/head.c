@@ -276,11 +276,38 @@ static void sum_tables(struct rh_emit *emit, struct rh_view y)
 	rh_arena_reset(emit->arena, mark);
 }
 
+/* What the patches' linear reads: (T, a patch), zeros at the class tokens; in the arena where the model's dtype is another. */
+static struct rh_view patches(struct rh_emit *emit)
+{
+	int64_t at = rh_micro_layout(&emit->shape).pixel;
+	struct rh_view pixels = rh_view_of(emit->micro + at, RH_F32, emit->shape.tokens, emit->shape.pixels);
+	if (emit->model->dtype == RH_F32)
+		return pixels;
+	struct rh_view narrow = emit_act(emit, pixels.rows, pixels.cols);
+	emit_cast(emit, pixels, narrow);
+	return narrow;
+}
+
+/* Patches times their matrix, and to them their rows of the tables, among which is the linear's bias. */
+static void embed_patches(struct rh_emit *emit, struct rh_view y)
+{
+	struct rh_view sum = emit_act(emit, y.rows, y.cols);
+	sum_tables(emit, sum);
+	const struct rh_layer *layer = &emit->model->layer[0];
+	const struct rh_linear *linear = &layer->proj[RH_PROJ_O];
+	struct rh_view weight = emit_weight(emit, layer, 0, linear->weight, linear->out, linear->in);
+	emit_gemm(emit, &(struct emit_product){.a = patches(emit), .b = weight, .trans_b = 1, .c = sum, .d = y});
+}
+
 void emit_embedding(struct rh_emit *emit, struct rh_view y)
 {
 	int64_t mark = emit->arena->used;
 	RH_ASSERT(!emit->model->config->types || emit->shape.typed == emit->shape.tokens);
-	sum_tables(emit, y);
+	RH_ASSERT(emit->shape.pixels == rh_model_patch(emit->model->config));
+	if (emit->shape.pixels)
+		embed_patches(emit, y);
+	else
+		sum_tables(emit, y);
 	if (emit->model->layer[0].norm[RH_NORM_FINAL] >= 0) {
 		struct emit_norm norm = emit_norm_of(emit, 0, RH_NORM_FINAL);
 		emit_norm(emit, norm, y, y, emit_norm_stats(emit->arena, norm, y.rows));
@@ -300,6 +327,14 @@ static struct rh_view through_norm(struct rh_emit *emit, struct rh_view dy)
 	return normed;
 }
 
+static void learn_patches(struct rh_emit *emit, struct rh_view dy)
+{
+	const struct rh_layer *layer = &emit->model->layer[0];
+	const struct rh_linear *linear = &layer->proj[RH_PROJ_O];
+	struct rh_view sum = emit_gradient(emit, layer, 0, linear->weight, linear->out, linear->in);
+	emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = patches(emit), .c = sum, .d = sum});
+}
+
 void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 {
 	const struct rh_layer *layer = &emit->model->layer[0];
@@ -317,5 +352,7 @@ void emit_embedding_backward(struct rh_emit *emit, struct rh_view dy)
 		op.operand[RH_EMBEDDING_BACKWARD_DTABLE] = emit_gradient(emit, layer, 0, table[i].tensor, table[i].rows, dy.cols);
 		emit_op(emit, &op);
 	}
+	if (emit->shape.pixels)
+		learn_patches(emit, dy);
 	rh_arena_reset(emit->arena, mark);
 }

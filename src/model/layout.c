@@ -129,9 +129,9 @@ static void size_projections(const struct rh_model_config *config, struct rh_lay
 	}
 }
 
-static void layer_prefix(const struct rh_model_config *config, int index, char *out, size_t size)
+static void layer_prefix(const struct rh_family_names *names, int index, char *out, size_t size)
 {
-	snprintf(out, size, "%s%d.", rh_model_names(config)->layers, index);
+	snprintf(out, size, "%s%d.", names->layers, index);
 }
 
 /* One expert's matrix; `proj` names it. */
@@ -237,7 +237,7 @@ static int lay_out_base(const struct rh_model_config *config, int index, int tra
 	struct layout at;
 	char name[32], prefix[64];
 	snprintf(name, sizeof name, "layer %d", index);
-	layer_prefix(config, index, prefix, sizeof prefix);
+	layer_prefix(names, index, prefix, sizeof prefix);
 	begin_block(config, &at, block, trainable, name, layer->traits.experts);
 	at.prefix = prefix;
 	lay_out_norms(config, layer, &at);
@@ -334,13 +334,13 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	snprintf(name, sizeof name, "adapter %d", index);
 	begin_block(config, &at, block, 1, name, 0);
 	at.prefix = "base_model.model.";
-	layer_prefix(config, index, prefix, sizeof prefix);
+	layer_prefix(rh_model_modules(config), index, prefix, sizeof prefix);
 	for (int p = 0; p < RH_PROJS; p++) {
 		struct rh_linear *linear = &layer->proj[p];
 		double scale = 0;
 		if (linear->weight < 0)
 			continue;
-		snprintf(module, sizeof module, "%s%s", prefix, rh_model_names(config)->proj[p]);
+		snprintf(module, sizeof module, "%s%s", prefix, rh_model_modules(config)->proj[p]);
 		int rc = lora->module(lora->context, module, &linear->r, &scale);
 		if (rc)
 			at.fault = rc;
@@ -352,6 +352,34 @@ static int lay_out_adapter(const struct rh_model_config *config, const struct rh
 	return end_block(&at);
 }
 
+/* One tensor of the files, (rows,cols) here. */
+static int place_shaped(struct layout *at, const char *module, const char *kind, int64_t rows, int64_t cols, const int64_t file_shape[4])
+{
+	align(at);
+	int tensor = place(at, module, kind, 2, rows, cols);
+	if (!at->fault)
+		memcpy(at->block->tensor[tensor].file_shape, file_shape, sizeof at->block->tensor[tensor].file_shape);
+	return tensor;
+}
+
+/* The table of an image's tokens: the class token, and right behind it the bias of the patches' linear, for those that are patches. */
+static void place_image_tokens(const struct rh_model_config *config, struct layout *at)
+{
+	const struct rh_family_names *names = rh_model_names(config);
+	int64_t hidden = config->hidden_size;
+	(void)place_shaped(at, names->embedding, NULL, 1, hidden, (int64_t[4]){1, 1, hidden});
+	start_from(at, place(at, names->patches, "bias", 1, 1, hidden), (struct rh_initial){RH_INITIAL_CONSTANT, 0});
+}
+
+/* The patches' linear, in files a convolution whose strides are the patch's sides. */
+static void place_patches(const struct rh_model_config *config, struct layout *at, struct rh_linear *linear)
+{
+	int64_t side = config->patch_size;
+	*linear = (struct rh_linear){.in = rh_model_patch(config), .out = config->hidden_size, .bias = -1, .lora_a = -1, .lora_b = -1};
+	linear->weight = place_shaped(at, rh_model_names(config)->patches, "weight", linear->out, linear->in,
+	                              (int64_t[4]){linear->out, config->num_channels, side, side});
+}
+
 static int lay_out_embedding(struct rh_model *model)
 {
 	const struct rh_model_config *config = model->config;
@@ -359,7 +387,10 @@ static int lay_out_embedding(struct rh_model *model)
 	const struct rh_family_names *names = rh_model_names(config);
 	begin_block(config, &at, &model->block[model->blocks], !model->lora, "embedding", 0);
 	at.block->uses = rh_model_ties(config) ? 2 : 1;
-	place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
+	if (names->patches)
+		place_image_tokens(config, &at);
+	else
+		place(&at, names->embedding, "weight", 2, config->vocab_size, config->hidden_size);
 	struct rh_layer *layer = &model->layer[0];
 	*layer = (struct rh_layer){.kind = RH_LAYER_EMBEDDING,
 	                           .block = {model->blocks++, -1},
@@ -368,11 +399,16 @@ static int lay_out_embedding(struct rh_model *model)
 	                           .positions = -1,
 	                           .types = -1};
 	align(&at);
-	if (names->positions)
+	if (names->patches)
+		layer->positions = place_shaped(&at, names->positions, NULL, config->max_position_embeddings, config->hidden_size,
+		                                (int64_t[4]){1, config->max_position_embeddings, config->hidden_size});
+	else if (names->positions)
 		layer->positions = place(&at, names->positions, "weight", 2, config->max_position_embeddings, config->hidden_size);
 	align(&at);
 	if (names->types)
 		layer->types = place(&at, names->types, "weight", 2, config->types, config->hidden_size);
+	if (names->patches)
+		place_patches(config, &at, &layer->proj[RH_PROJ_O]);
 	if (names->embedding_norm)
 		layer->norm[RH_NORM_FINAL] = place_norm(&at, names->embedding_norm, layer->traits.norm, config->hidden_size);
 	return end_block(&at);
@@ -502,7 +538,7 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		rc = lay_out_head(model, lora);
 	if (!rc && lora && !model->first_trained) {
 		char modules[256];
-		list_modules(rh_model_names(model->config), modules, sizeof modules);
+		list_modules(rh_model_modules(model->config), modules, sizeof modules);
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
 	return rc;

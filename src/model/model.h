@@ -37,6 +37,7 @@ struct rh_tensor {
 	int rank;                   /* in files: 1 or 2 */
 	int64_t transposed;         /* in files so many matrices, each transposed, that here lie one under another; 0: as here */
 	int stacked;                /* in files they are one tensor of rank 3 */
+	int64_t file_shape[4];      /* in files, where they give it more dimensions than rank says; [0] 0: they do not */
 	int64_t interleaved; /* in files one matrix, in which columns of so many that here lie one under another take turns; 0: as here */
 	struct rh_initial initial;
 };
@@ -101,7 +102,8 @@ struct rh_layer {
 	struct rh_traits traits;
 	/* numbers of tensors in the base block, -1 absent */
 	int norm[RH_NORMS];   /* of a LayerNorm the bias is the next tensor */
-	int positions, types; /* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum */
+	/* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum. Of images proj[RH_PROJ_O] is the patches' linear. */
+	int positions, types;
 	/* kind BLOCK */
 	int q_norm, k_norm;
 	struct rh_linear proj[RH_PROJS];           /* of a mixture of experts those of the attention; the others' out is 0 */

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The integers of a micro-batch, laid out as devices expect them. */
+/* The integers of a micro-batch, and the pixels of one of images, laid out as devices expect them. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
 	char *to = executor->micro[place];
@@ -24,6 +24,8 @@ void run_stage_micro(struct rh_executor *executor, int64_t place, const struct r
 		memcpy(to + at.target, batch->target, (size_t)batch->shape.head_rows * 4);
 	if (batch->shape.typed)
 		memcpy(to + at.type, batch->type, (size_t)batch->shape.typed * 4);
+	if (batch->pixel)
+		memcpy(to + at.pixel, batch->pixel, (size_t)(batch->shape.tokens * batch->shape.pixels) * sizeof *batch->pixel);
 	if (batch->choice)
 		memcpy(to + at.choice, batch->choice, (size_t)batch->shape.choices * 4);
 }

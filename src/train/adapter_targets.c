@@ -9,11 +9,11 @@
 /* The names that "all-linear" stands for. */
 static size_t every_linear(const struct rh_model_config *model, const char *names[RH_PROJS + 1])
 {
-	const struct rh_family_names *all = model->family->names;
+	const struct rh_family_names *all = model->family->names, *modules = rh_model_modules(model);
 	size_t count = 0;
 	for (int p = 0; p < RH_PROJS; p++)
-		if (all->proj[p])
-			names[count++] = strrchr(all->proj[p], '.') + 1;
+		if (modules->proj[p])
+			names[count++] = strrchr(modules->proj[p], '.') + 1;
 	if (model->experts && all->experts)
 		names[count++] = strrchr(all->router, '.') + 1;
 	return count;

@@ -129,15 +129,21 @@ static int find_uncounted(const struct rh_config *config, struct rh_session *ses
 	return 0;
 }
 
-/* Rows that nobody has read, of a task other than next tokens. */
-static void shape_for_task(const struct rh_model_config *model, int64_t rows, struct rh_forecast_input *out)
+void rh_forecast_input_suit(const struct rh_model_config *model, struct rh_forecast_input *input)
 {
-	struct rh_micro_shape *const shapes[] = {out->micro, &out->work.train};
+	struct rh_micro_shape *const shapes[] = {input->micro, &input->work.train};
+	RH_ASSERT(input->alike);
 	for (int i = 0; i < 2; i++) {
+		if (rh_model_patch(model)) {
+			shapes[i]->pixels = rh_model_patch(model);
+			shapes[i]->longest = model->max_position_embeddings;
+			shapes[i]->tokens = shapes[i]->documents * shapes[i]->longest;
+		}
 		shapes[i]->typed = model->types ? shapes[i]->tokens : 0;
 		if (rh_task_classifies(model->task))
-			shapes[i]->head_rows = rows;
+			shapes[i]->head_rows = shapes[i]->documents;
 	}
+	input->tokens_a_step = (double)input->micro->tokens * (double)input->work.train_micro_batches;
 }
 
 static int of_files(const struct rh_config *config, struct rh_session *session, int steps, struct rh_forecast_input *out)
@@ -170,10 +176,11 @@ int rh_forecast_input_make(const struct rh_config *config, struct rh_session *se
 		return rc;
 	rc = why ? rh_forecast_input_synthetic(config, 2, out) : of_files(config, session, steps, out);
 	if (!rc && why)
-		shape_for_task(session->model_config, config->per_device_train_batch_size, out);
+		rh_forecast_input_suit(session->model_config, out);
 	out->uncounted = why;
 	out->layers = session->model->layers;
 	out->positions = session->model_config->max_position_embeddings;
+	out->of_images = rh_model_patch(session->model_config) > 0;
 	return rc;
 }
 

@@ -153,7 +153,7 @@ static int look(struct comparison *at, struct rh_tasks *tasks, struct rh_trace *
 		return at->rc;
 	finish_comparison(at, out);
 	rc = rh_task_finish(&longest->task);
-	out->longest_sequence = longest->tokens;
+	out->longest_sequence = at->input->of_images ? 0 : longest->tokens;
 	return rc;
 }
 

@@ -27,7 +27,7 @@ struct rh_outlook {
 	enum rh_bottleneck bottleneck;
 	double bottleneck_gain; /* by a quarter more of it */
 	struct rh_advice advice;
-	int64_t longest_sequence;   /* max_length at per_device_train_batch_size 1, all else as it is; 0: none fits */
+	int64_t longest_sequence;   /* max_length at per_device_train_batch_size 1, all else as it is; 0: none fits, or rows are images */
 	double run_seconds;         /* 0: not known */
 	int64_t nvme_written_bytes; /* by the whole run */
 };

@@ -145,6 +145,10 @@ static void sort_by_block(struct rh_tensor_list *list)
 /* The shape that Hugging Face's files have. */
 static void turn_entry(const struct rh_tensor *tensor, struct rh_safetensors_entry *entry)
 {
+	for (int d = 0; d < 4 && tensor->file_shape[d]; d++) {
+		entry->shape[d] = tensor->file_shape[d];
+		entry->rank = d + 1;
+	}
 	if (!tensor->transposed)
 		return;
 	int64_t rows = tensor->rows / tensor->transposed;

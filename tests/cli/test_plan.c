@@ -4,6 +4,7 @@
 #include "config/config_internal.h"
 #include "core/json.h"
 
+#include <math.h>
 #include <sched.h>
 
 #define ROWS "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"a dog ran\"}\n{\"text\": \"the end\"}\n{\"text\": \"it is so\"}\n"
@@ -385,6 +386,27 @@ static void test_plan_checks_the_steps_commands(void **state)
 	scratch_close(&scratch);
 }
 
+/* Models of other tasks than next tokens, whose rows nobody has read. */
+static void test_plan_of_a_classifier_needs_no_data(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	scratch_open(&scratch);
+	struct ran texts = run_line(&scratch, "plan examples/models/bert-large.yaml --hardware rtx4090x1 --json");
+	struct ran images = run_line(&scratch, "plan examples/models/vit-large.yaml --hardware rtx4090x1 --json");
+	json_t *of_texts = result_of(&texts), *of_images = result_of(&images);
+	assert_true(json_integer_value(json_object_get(of_texts, "longest_sequence")) > 512);
+	assert_int_equal(json_integer_value(json_object_get(of_images, "longest_sequence")), 0);
+	double seconds = json_real_value(json_object_get(of_images, "step_seconds"));
+	double speed = json_real_value(json_object_get(of_images, "tokens_per_second"));
+	assert_true(fabs(seconds * speed / (256 * 197) - 1) < 1e-6); /* tokens of 256 images */
+	json_decref(of_texts);
+	json_decref(of_images);
+	run_free(&texts);
+	run_free(&images);
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -400,6 +422,7 @@ int main(void)
 	        cmocka_unit_test(test_the_recipe_for_one_card_fits_it),
 	        cmocka_unit_test(test_plan_knows_what_products_are_made_of),
 	        cmocka_unit_test(test_plan_checks_the_steps_commands),
+	        cmocka_unit_test(test_plan_of_a_classifier_needs_no_data),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

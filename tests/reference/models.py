@@ -27,6 +27,7 @@ import warnings
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="")
+import numpy as np
 import torch
 import transformers
 from safetensors import safe_open
@@ -93,7 +94,34 @@ def bert_inputs(name, vocabulary, labels):
     return docs, step, training
 
 
+def image_document(rng, config, templates):
+    """An image as its tokens: the class token, whose row of pixels is zero, and the patches, by channel, row and column. Noise over its
+    label's template, nine times in ten."""
+    label = int(rng.integers(len(templates)))
+    image = (templates[label] + rng.standard_normal(templates[label].shape)).astype(np.float32)
+    if rng.random() > 0.9:
+        label = int(rng.integers(len(templates)))
+    side, across = config.patch_size, config.image_size // config.patch_size
+    patches = image.reshape(-1, across, side, across, side).transpose(1, 3, 0, 2, 4).reshape(across * across, -1)
+    pixels = np.concatenate([np.zeros((1, patches.shape[1]), np.float32), patches])
+    rest = [0] * len(patches)
+    return [0] + [1] * len(patches), [1] + rest, [label] + rest, (pixels, image)
+
+
+def image_inputs(name, config):
+    rng = generator(name, "documents")
+    shape = (config.num_channels, config.image_size, config.image_size)
+    templates = rng.standard_normal((config.num_labels, *shape))
+    docs = [[image_document(rng, config, templates) for _ in range(3)]]
+    step = [[image_document(rng, config, templates) for _ in range(n)] for n in (3, 1, 2)]
+    rng = generator(name, "training")
+    training = [[image_document(rng, config, templates) for _ in range(rng.integers(1, 4))] for _ in range(run.STEPS * run.ACCUMULATION)]
+    return docs, step, training
+
+
 def inputs_of(name, model):
+    if model.config.model_type == "vit":
+        return image_inputs(name, model.config)
     if model.config.model_type == "bert":
         return bert_inputs(name, model.config.vocab_size, model.config.num_labels if name.endswith("cls") else 0)
     return inputs(name, model.config.get_text_config().vocab_size)
@@ -107,8 +135,11 @@ def pack(prefix, micro_batches, out):
         ends.append(ends[-1] + len(d[0]))
     for m in micro_batches:
         sizes.append(sizes[-1] + len(m))
-    for part, key in enumerate(("ids", "mask", "target", "type")[:len(documents[0])]):
+    of_images = len(documents[0]) == 4 and isinstance(documents[0][3], tuple)
+    for part, key in enumerate(("ids", "mask", "target", "type")[:3 if of_images else len(documents[0])]):
         out[f"{prefix}.{key}"] = torch.tensor([i for d in documents for i in d[part]], dtype=torch.int32)
+    if of_images:
+        out[f"{prefix}.pixel"] = torch.tensor(np.concatenate([d[3][0] for d in documents]))
     out[f"{prefix}.start"] = torch.tensor(ends, dtype=torch.int32)
     out[f"{prefix}.micro"] = torch.tensor(sizes, dtype=torch.int32)
 
@@ -166,7 +197,7 @@ def make_reference(name, directory):
             curve(prefix, directory, adapter, steps, out)
             if name in BF16_MODELS:
                 curve(prefix + "_bf16", directory, adapter, steps, out, bf16=True)
-    if model.config.model_type == "bert":
+    if model.config.model_type in ("bert", "vit"):
         save_file(out, directory / "reference.safetensors")
         return
     for first in range(6):  # the first prompt whose text hangs on no difference that rounding could turn round

@@ -12,9 +12,9 @@ import zlib
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForImageTextToText, AutoModelForMaskedLM, AutoModelForSequenceClassification,
                           BertConfig, Gemma3Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, Mistral3Config, MistralConfig, Phi3Config,
-                          Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+                          Qwen2Config, Qwen3Config, Qwen3MoeConfig, ViTConfig)
 
 COMMON = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None, max_position_embeddings=128)
 
@@ -159,6 +159,12 @@ def config_bert_cls():
     return bert(83, hidden_size=36, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, num_labels=3)
 
 
+def config_vit():
+    # heads of 11 elements; an image is a class token and nine patches
+    return ViTConfig(hidden_size=33, intermediate_size=52, num_hidden_layers=3, num_attention_heads=3, image_size=6, patch_size=2, num_channels=3,
+                     num_labels=4, tie_word_embeddings=False)
+
+
 # name -> (config, dtype of the saved weights, largest shard)
 MODELS = {
     "llama2": (config_llama2, torch.float32, "1GB"),
@@ -177,6 +183,7 @@ MODELS = {
     "mistral3": (config_mistral3, torch.float32, "40KB"),
     "bert-mlm": (config_bert_mlm, torch.float32, "1GB"),
     "bert-cls": (config_bert_cls, torch.float32, "1GB"),
+    "vit": (config_vit, torch.float32, "1GB"),
 }
 def config_gguf_gemma3():
     # the sixth layer sees all, with linear scaling; heads divided by their own root, as every size but one has it
@@ -231,7 +238,15 @@ BERT_ADAPTERS = {
                        rank_pattern={"query": 2, "layer.1.attention.self.value": 6},
                        alpha_pattern={"layer.0.attention.self.query": 6, "value": 12}),
 }
+# The classifier is trained whole, which PEFT does by itself for classes of texts alone.
+VIT_ADAPTERS = {
+    "adapter": dict(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "o_proj", "fc1", "fc2"], modules_to_save=["classifier"]),
+    "adapter-rs": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], use_rslora=True, modules_to_save=["classifier"],
+                       rank_pattern={"q_proj": 2, "layers.1.attention.v_proj": 6},
+                       alpha_pattern={"layers.0.attention.q_proj": 6, "v_proj": 12}),
+}
 ADAPTERS_OF = {
+    "vit": VIT_ADAPTERS,
     "bert-mlm": BERT_ADAPTERS,
     "bert-cls": BERT_ADAPTERS,
     "gguf-qwen3-moe": {"adapter": dict(r=4, lora_alpha=8, target_modules=["k_proj", "q_proj"])},
@@ -274,7 +289,7 @@ def is_norm(name):
 def is_conv1d(model, name):
     """GPT-2 keeps its matrices as (in, out)."""
     return model.config.model_type == "gpt2" and ".h." in name and name.endswith("weight") and not is_norm(name)
-AUTO = {"bert-mlm": AutoModelForMaskedLM, "bert-cls": AutoModelForSequenceClassification}  # others: by their configuration
+AUTO = {"bert-mlm": AutoModelForMaskedLM, "bert-cls": AutoModelForSequenceClassification, "vit": AutoModelForImageClassification}  # others: by their configuration
 
 
 def auto_class(name, config):
@@ -362,7 +377,7 @@ def load_model(directory, dtype=torch.float32):
     return model.train()
 
 
-TASK_TYPES = {"bert-mlm": None, "bert-cls": "SEQ_CLS"}
+TASK_TYPES = {"bert-mlm": None, "bert-cls": "SEQ_CLS", "vit": None}
 
 
 def write_adapters(name, directory):

@@ -1,6 +1,6 @@
 """Logits, losses, gradients and training curves of one model, written out by hand in torch (no Trainer): the sums and their order are said below.
 
-A document is a pair (ids, mask) of equal length, or of BERT (ids, mask, target, type): a token whose mask is 1 is trained on the target that
+A document is a pair (ids, mask) of equal length, or of BERT (ids, mask, target, type), of ViT (ids, mask, target, (pixels, image)): a token whose mask is 1 is trained on the target that
 stands at it, not on the token behind it; a micro-batch is a list of documents; a step is a list of micro-batches. Every document
 runs through the model by itself, positions from 0: packing without leakage must give the same.
 """
@@ -47,8 +47,11 @@ def document_logits(model, ids, longest=0):
 
 
 def target_logits(model, document):
-    """BERT: of the tokens that are trained; of classes the document's one row."""
+    """BERT: of the tokens that are trained; of classes the document's one row. Of images: the same, of the image that is beside the pixels by
+    token."""
     ids, _, _, types = document
+    if isinstance(types, tuple):
+        return model(pixel_values=torch.tensor(types[1])[None].to(next(model.parameters()).dtype)).logits
     logits = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
     return logits[0][trained(document)] if logits.dim() == 3 else logits
 
@@ -100,9 +103,21 @@ def step_gradients(model, micro_batches):
     return loss, rounded
 
 
+VIT_FILES = {"vit.layers.": "vit.encoder.layer.", "attention.q_proj": "attention.attention.query", "attention.k_proj": "attention.attention.key",
+             "attention.v_proj": "attention.attention.value", "attention.o_proj": "attention.output.dense", "mlp.fc1": "intermediate.dense",
+             "mlp.fc2": "output.dense"}
+
+
 def file_gradients(model, gradients):
-    """Gradients by the names that files use: transformers holds all experts of a Qwen3-MoE layer in one tensor, its files do not."""
+    """Gradients by the names that files use: transformers holds all experts of a Qwen3-MoE layer in one tensor, its files do not; and it names
+    ViT's modules otherwise than its files."""
     out = {}
+    if model.config.model_type == "vit":
+        for name, g in gradients.items():
+            for module, stored in VIT_FILES.items() if "lora_" not in name else ():
+                name = name.replace(module, stored)
+            out[name] = g
+        return out
     for name, g in gradients.items():
         if model.config.model_type != "qwen3_moe" or ".experts." not in name or "lora_" in name:
             out[name] = g

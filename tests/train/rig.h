@@ -48,7 +48,8 @@ static inline double rig_double(const struct rig *rig, const char *name, int64_t
 struct rig_input {
 	const int32_t *ids, *mask, *start, *micro;
 	const int32_t *target, *type; /* of BERT: what is to be found where the mask is 1; else NULL, and it is the next token */
-	int64_t micros;
+	const float *pixel;           /* of images: (tokens, pixels); else NULL */
+	int64_t micros, pixels;
 };
 
 static inline const int32_t *rig_ints(struct rig *rig, const char *prefix, const char *part, int64_t *count)
@@ -76,9 +77,16 @@ static inline struct rig_input rig_input(struct rig *rig, const char *prefix)
 	in.micro = rig_ints(rig, prefix, "micro", &count);
 	in.micros = count - 1;
 	snprintf(key, sizeof key, "%s.target", prefix);
-	if (rh_safetensors_find(rig->reference, key)) {
+	if (rh_safetensors_find(rig->reference, key))
 		in.target = rig_ints(rig, prefix, "target", NULL);
+	snprintf(key, sizeof key, "%s.type", prefix);
+	if (rh_safetensors_find(rig->reference, key))
 		in.type = rig_ints(rig, prefix, "type", NULL);
+	snprintf(key, sizeof key, "%s.pixel", prefix);
+	const struct rh_safetensor *pixel = rh_safetensors_find(rig->reference, key);
+	if (pixel) { /* 4 bytes each too */
+		in.pixel = (const float *)rig_ints(rig, prefix, "pixel", NULL);
+		in.pixels = pixel->shape[1];
 	}
 	return in;
 }
@@ -115,8 +123,10 @@ static inline void rig_micro_make(const struct rig_input *in, int64_t m, int eve
 		}
 	}
 	shape.typed = in->type ? shape.tokens : 0;
+	shape.pixels = in->pixels;
 	out->batch = (struct rh_micro_batch){.shape = shape,
 	                                     .type = in->type ? in->type + base : NULL,
+	                                     .pixel = in->pixel ? in->pixel + base * in->pixels : NULL,
 	                                     .ids = in->ids + base,
 	                                     .position = out->position,
 	                                     .start_q = out->start,
@@ -133,10 +143,10 @@ static inline struct rh_micro_shape rig_limits(const struct rig_input *in, int e
 	struct rh_micro_shape most = {0};
 	for (int64_t m = 0; m < in->micros; m++) {
 		rig_micro_make(in, m, every_token, &micro);
-		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows, &most.typed};
+		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows, &most.typed, &most.pixels};
 		const int64_t b[] = {micro.batch.shape.tokens, micro.batch.shape.documents, micro.batch.shape.longest,
-		                     micro.batch.shape.head_rows, micro.batch.shape.typed};
-		for (int i = 0; i < 5; i++)
+		                     micro.batch.shape.head_rows, micro.batch.shape.typed,  micro.batch.shape.pixels};
+		for (int i = 0; i < 6; i++)
 			*a[i] = b[i] > *a[i] ? b[i] : *a[i];
 	}
 	return most;

@@ -3,7 +3,8 @@
 #include "rig.h"
 
 static const char *const models[] = {"llama2", "llama3",    "llama-bias", "smollm2",       "qwen2",    "qwen3", "mistral",  "phi3",
-                                     "gemma3", "qwen3-moe", "gpt-oss",    "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls"};
+                                     "gemma3", "qwen3-moe", "gpt-oss",    "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls",
+                                     "vit"};
 static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2", "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3"};
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
 

@@ -14,7 +14,8 @@
 	ROW(qwen3_moe)                                                                                                                     \
 	ROW(gpt_oss)                                                                                                                       \
 	ROW(gpt2)                                                                                                                          \
-	ROW(bert)
+	ROW(bert)                                                                                                                          \
+	ROW(vit)
 
 #define RH_FAMILY_DECLARE(name) extern const struct rh_family family_##name;
 RH_FAMILIES(RH_FAMILY_DECLARE)

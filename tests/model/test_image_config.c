@@ -1,0 +1,75 @@
+/* What a config.json says of a model of images. */
+#include "check.h"
+
+#include "core/log.h"
+#include "model/config.h"
+#include "model/model.h"
+
+#include <string.h>
+
+static int parse(const char *text, struct rh_model_config *out)
+{
+	json_t *json = NULL;
+	int rc = rh_json_parse(text, strlen(text), "config.json", &json);
+	if (!rc)
+		rc = rh_model_config_parse(json, "config.json", out);
+	json_decref(json);
+	return rc;
+}
+
+static void check_line(const char *text, const char *part)
+{
+	struct rh_model_config c;
+	int rc = parse(text, &c);
+	assert_int_equal(rc, -EINVAL);
+	if (!strstr(rh_error(rc), part))
+		fail_msg("the line '%s' does not hold '%s'", rh_error(rc), part);
+}
+
+/* transformers 5.23: ViTConfig(). */
+static void test_left_out_keys_take_transformers_defaults(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	check_ok(parse("{\"model_type\":\"vit\"}", &c));
+	assert_int_equal(c.task, RH_TASK_IMAGE_CLASSIFICATION);
+	assert_true(c.image_size == 224 && c.patch_size == 16 && c.num_channels == 3 && rh_model_patch(&c) == 768);
+	assert_int_equal(c.max_position_embeddings, 197);
+	assert_true(c.hidden_size == 768 && c.num_hidden_layers == 12 && c.num_attention_heads == 12 && c.intermediate_size == 3072);
+	assert_true(c.rms_norm_eps == 1e-12);
+	assert_true(c.attention_bias && c.attention_output_bias && c.mlp_bias);
+	rh_model_config_free(&c);
+}
+
+static void test_qkv_bias_is_that_of_q_k_and_v_alone(void **state)
+{
+	(void)state;
+	struct rh_model_config c;
+	struct rh_model *model;
+	check_ok(parse("{\"model_type\":\"vit\",\"qkv_bias\":false,\"num_hidden_layers\":1,\"image_size\":32,\"num_channels\":1}", &c));
+	assert_int_equal(c.max_position_embeddings, 5);
+	check_ok(rh_model_create(&c, RH_F32, NULL, &model));
+	const struct rh_layer *layer = &model->layer[1];
+	assert_true(layer->proj[RH_PROJ_Q].bias < 0 && layer->proj[RH_PROJ_V].bias < 0);
+	assert_true(layer->proj[RH_PROJ_O].bias >= 0 && layer->proj[RH_PROJ_GATE].bias >= 0 && layer->proj[RH_PROJ_DOWN].bias >= 0);
+	rh_model_destroy(model);
+	rh_model_config_free(&c);
+}
+
+static void test_sizes_that_make_no_sense_are_one_line(void **state)
+{
+	(void)state;
+	check_line("{\"model_type\":\"vit\",\"image_size\":30}", "image_size 30 is no multiple of patch_size 16");
+	check_line("{\"model_type\":\"vit\",\"patch_size\":0}", "patch_size is 0; it must be 1 to 16384");
+	check_line("{\"model_type\":\"vit\",\"image_size\":[224,224]}", "'image_size' must be");
+	check_line("{\"model_type\":\"vit\",\"hidden_act\":\"relu\"}", "hidden_act 'relu' is not supported (gelu is)");
+}
+
+int main(void)
+{
+	rh_log_quiet(1);
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_out_keys_take_transformers_defaults),
+	                                   cmocka_unit_test(test_qkv_bias_is_that_of_q_k_and_v_alone),
+	                                   cmocka_unit_test(test_sizes_that_make_no_sense_are_one_line)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
