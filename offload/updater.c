@@ -208,7 +208,7 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
 	look_back(updater);
-	RH_ASSERT(updater->untold < updater->steps - 1 && !(updater->is_apart && max_norm > 0));
+	RH_ASSERT(updater->untold < updater->steps - 1);
 	updater->untold++;
 	updater->which = (updater->which + 1) % updater->steps;
 	for (int b = 0; b < updater->blocks; b++)

@@ -20,7 +20,7 @@ static int check_local(const struct rh_run_request *request, const struct rh_sch
 {
 	const struct rh_config *config = request->config;
 	const struct rh_model *model = request->model;
-	if (config->max_grad_norm > 0)
+	if (config->max_grad_norm > 0 && config->mode == RH_MODE_LOCAL)
 		return rh_fail(-EINVAL,
 		               "max_grad_norm: under schedule %s each stage updates itself, and there is no norm of all gradients to clip "
 		               "by; set max_grad_norm: 0",

@@ -275,6 +275,15 @@ static int share_squares(struct training *run, int64_t step, int stopping, struc
 	return rc;
 }
 
+/* A norm of zero or none says nothing of shares. */
+static void note_norm(struct training *run, int64_t step, double norm)
+{
+	double *own = &run->flight[step % run->held].norm;
+	if (norm > 0 && isfinite(norm) && *own > 0)
+		run->state.norm_share = *own / norm;
+	*own = norm;
+}
+
 int box_share_results(struct training *run, int64_t first, int64_t steps, int *stopping)
 {
 	struct results results[BOX_STRETCH];
@@ -285,7 +294,7 @@ int box_share_results(struct training *run, int64_t first, int64_t steps, int *s
 	for (int64_t i = 0; !rc && i < steps; i++) {
 		rc = share_losses(run, first + i, &results[i]);
 		if (!rc && training_is_local(run))
-			run->flight[(first + i) % run->held].norm = results[i].norm;
+			note_norm(run, first + i, results[i].norm);
 		else if (!rc)
 			rh_updater_give_norm(run->session.updater, results[i].norm);
 	}

@@ -51,12 +51,12 @@ static int check_optimizer(const char *path, const struct rh_config *config, con
 	return 0;
 }
 
-static int read_loss(const json_t *json, const char *key, const char *path, double *out)
+static int read_number(const json_t *json, const char *key, const char *path, enum rh_json_need need, double *out)
 {
 	const char *text = NULL;
 	char *end;
-	int rc = rh_json_string(json, key, path, RH_JSON_REQUIRED, &text);
-	if (rc)
+	int rc = rh_json_string(json, key, path, need, &text);
+	if (rc || !text)
 		return rc;
 	*out = strtod(text, &end);
 	return *text && !*end && isfinite(*out) ? 0 : rh_fail(-EINVAL, "%s: '%s' must be a finite number", path, key);
@@ -88,9 +88,11 @@ static int read_run_state(const json_t *json, const char *path, const struct rh_
 	if (!rc && version != 1)
 		rc = rh_fail(-EINVAL, "%s: version %" PRId64 " is not known to this program", path, version);
 	if (!rc)
-		rc = read_loss(json, "loss_since_log", path, &out->loss_since_log);
+		rc = read_number(json, "loss_since_log", path, RH_JSON_REQUIRED, &out->loss_since_log);
 	if (!rc)
-		rc = read_loss(json, "run_loss", path, &out->run_loss);
+		rc = read_number(json, "run_loss", path, RH_JSON_REQUIRED, &out->run_loss);
+	if (!rc)
+		rc = read_number(json, "norm_share", path, RH_JSON_OPTIONAL, &out->norm_share);
 	if (!rc)
 		rc = rh_json_string(json, "optim", path, RH_JSON_OPTIONAL, &optim);
 	if (!rc)

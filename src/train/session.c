@@ -10,6 +10,7 @@
 #include "train/tensors.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -128,9 +129,14 @@ static int join_boxes(struct rh_session *session)
 	snprintf(line, sizeof line, "config.json=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)));
 	free(text);
 	rc = rh_box_open(session->config, session->model->layers, line, &session->box);
-	if (!rc)
-		rh_model_keep(session->model, session->box.lo, session->box.hi);
-	return rc;
+	if (rc)
+		return rc;
+	int64_t trained, trained_here, parameters;
+	rh_model_parameters(session->model, &trained, &parameters);
+	rh_model_keep(session->model, session->box.lo, session->box.hi);
+	rh_model_parameters(session->model, &trained_here, &parameters);
+	session->box.norm_share = sqrt((double)trained_here / (double)trained);
+	return 0;
 }
 
 /* What of the task stands in an adapter. */

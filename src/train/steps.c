@@ -409,6 +409,13 @@ static int one_step(struct training *run)
 
 /* ---- stages that update themselves ---- */
 
+/* A box that updates itself clips by its share of the norm of all, as that was last known. */
+static double own_max_norm(const struct training *run)
+{
+	double share = run->state.norm_share > 0 ? run->state.norm_share : run->session.box.norm_share;
+	return run->config->max_grad_norm * share;
+}
+
 static int begin_step(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
 {
 	struct training *run = context;
@@ -419,7 +426,7 @@ static int begin_step(void *context, int64_t step, const struct rh_micro_batch *
 	if (count < 0)
 		return (int)count;
 	struct rh_update update = rh_update_of(run->config, step, rate_at(run, step), 1);
-	rh_updater_open(run->session.updater, &update, 0);
+	rh_updater_open(run->session.updater, &update, own_max_norm(run));
 	*batch = run->micro;
 	*loss_scale = 1.0f / (float)run->flight[step % run->held].trained;
 	return 0;

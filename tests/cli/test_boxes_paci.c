@@ -5,8 +5,6 @@
 #include <jansson.h>
 #include <math.h>
 
-#define COMMON "max_grad_norm: 0\n"
-
 /* Starts all boxes and waits for them. */
 static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, const char *options)
 {
@@ -80,10 +78,11 @@ static void check_shape(const struct shape *shape, const char *keys, const char 
 	make_files(&scratch);
 	snprintf(options, sizeof options, "--max_steps %d", steps);
 	if (steps == 1)
-		snprintf(alone, sizeof alone, COMMON "%sdevice: cpu:1\n", keys);
+		snprintf(alone, sizeof alone, "%sdevice: cpu:1\nmax_grad_norm: 0\n", keys);
 	else
-		snprintf(alone, sizeof alone, COMMON "%sschedule: paci\ndevice: %s\nforward_cuts: %s\n", keys, shape->device, shape->cuts);
-	snprintf(linked, sizeof linked, COMMON "%smode: paci\ndevice: %s\nround_micro_batches: 1\nbox_cuts: %s\n", keys, device, shape->cuts);
+		snprintf(alone, sizeof alone, "%smax_grad_norm: 0\nschedule: paci\ndevice: %s\nforward_cuts: %s\n", keys, shape->device, shape->cuts);
+	snprintf(linked, sizeof linked, "%smax_grad_norm: 0\nmode: paci\ndevice: %s\nround_micro_batches: 1\nbox_cuts: %s\n", keys,
+	         device, shape->cuts);
 	run_alone(&scratch, alone, options);
 	run_boxes(&scratch, linked, shape->boxes, options);
 	check_weights(&scratch, adapters ? "adapter_model.safetensors" : "model.safetensors", adapters ? 1 : shape->boxes);
@@ -119,6 +118,110 @@ static void test_adapters(void **state)
 	check_shape(&shapes[2], keys, "cpu:1", STEPS, 1);
 }
 
+/* ---- clipping ---- */
+
+/* Renames what boxes 1 and 2 have written. */
+static void put_aside(const struct scratch *scratch, const char *name)
+{
+	for (int k = 1; k <= 2; k++) {
+		char from[512];
+		snprintf(from, sizeof from, "%s/out%d", scratch->dir, k);
+		assert_int_equal(rename(from, path_of("%s/%s%d", scratch->dir, name, k)), 0);
+	}
+}
+
+/* The norm of what a box's weights differ by in two runs. */
+static double distance(const struct scratch *scratch, const char *a, const char *b, int box)
+{
+	struct rh_safetensors *one, *two;
+	double squares = 0;
+	check_ok(rh_safetensors_open(path_of("%s/%s%d/model.safetensors", scratch->dir, a, box), &one));
+	check_ok(rh_safetensors_open(path_of("%s/%s%d/model.safetensors", scratch->dir, b, box), &two));
+	for (int64_t i = 0; i < rh_safetensors_count(one); i++) {
+		const struct rh_safetensor *tensor = rh_safetensors_at(one, i), *other = rh_safetensors_find(two, tensor->name);
+		const float *x = tensor_bytes(one, tensor), *y = tensor_bytes(two, other);
+		assert_int_equal(tensor->dtype, RH_F32);
+		for (int64_t e = 0; e < tensor->bytes / 4; e++)
+			squares += ((double)x[e] - (double)y[e]) * ((double)x[e] - (double)y[e]);
+	}
+	rh_safetensors_close(one);
+	rh_safetensors_close(two);
+	return sqrt(squares);
+}
+
+static double elements(const struct scratch *scratch, int box)
+{
+	struct rh_safetensors *file;
+	double count = 0;
+	check_ok(rh_safetensors_open(path_of("%s/still%d/model.safetensors", scratch->dir, box), &file));
+	for (int64_t i = 0; i < rh_safetensors_count(file); i++)
+		count += (double)rh_safetensors_at(file, i)->bytes / 4;
+	rh_safetensors_close(file);
+	return count;
+}
+
+#define TWO "mode: paci\ndevice: cpu:1\nbox_cuts: [3]\nsave_strategy: \"no\"\noptim: sgd\n"
+
+/* By sgd a step is the gradient times the learning rate: the first one's length is what the box's share of max_grad_norm lets it be. fp32
+ * weights near 1 round by 6e-8 each, some hundred times less than the tolerance. */
+static void test_each_box_clips_by_its_share(void **state)
+{
+	(void)state;
+	enum { CLIPPED = 4 }; /* max_grad_norm is 1 over it */
+	struct scratch scratch;
+	make_files(&scratch);
+	run_boxes(&scratch, TWO "max_grad_norm: 0\n", 2, "--max_steps 1 --learning_rate 0");
+	put_aside(&scratch, "still");
+	run_boxes(&scratch, TWO "max_grad_norm: 0\n", 2, "--max_steps 1 --learning_rate 1");
+	put_aside(&scratch, "free");
+	run_boxes(&scratch, TWO "max_grad_norm: 1000000\n", 2, "--max_steps 1 --learning_rate 1");
+	put_aside(&scratch, "loose");
+	run_boxes(&scratch, TWO "max_grad_norm: 0.25\n", 2, "--max_steps 1 --learning_rate 1");
+	double all = elements(&scratch, 1) + elements(&scratch, 2);
+	for (int k = 1; k <= 2; k++) {
+		double share = sqrt(elements(&scratch, k) / all), moved = distance(&scratch, "still", "out", k);
+		assert_true(distance(&scratch, "still", "free", k) > 1.1 * share / CLIPPED); /* else nothing was clipped */
+		assert_true(fabs(moved - share / CLIPPED) < 1e-4 * moved);
+		assert_true(distance(&scratch, "free", "loose", k) == 0);
+	}
+	scratch_close(&scratch);
+}
+
+/* A box is killed when it has a checkpoint; both are started again, and end as boxes that were left alone, their shares of the norm too. */
+static void test_a_killed_box_is_started_again(void **state)
+{
+	(void)state;
+	static const char keys[] = "mode: paci\ndevice: cpu:1\nmax_grad_norm: 0.25\nsave_strategy: steps\nsave_steps: 6\n"
+	                           "link_timeout: 2\nlink_give_up: 60\n";
+	static const char options[] = "--max_steps 40";
+	struct scratch scratch;
+	struct box_wire wire = free_wire();
+	struct ran ran[2];
+	make_files(&scratch);
+	run_boxes(&scratch, keys, 2, options);
+	put_aside(&scratch, "whole");
+	for (int k = 1; k <= 2; k++) {
+		write_config(&scratch, keys, 2, k, &wire);
+		run_start(&scratch, path_of("train %s/run%d.yaml %s", scratch.dir, k, options), 0, &ran[k - 1]);
+	}
+	for (int i = 0; i < 60000 && !is_there(&scratch, 2, 12); i++)
+		usleep(1000);
+	kill(ran[1].pid, SIGKILL);
+	for (int k = 1; k >= 0; k--) {
+		run_wait(&ran[k]);
+		run_free(&ran[k]);
+		run_start(&scratch, path_of("train %s/run%d.yaml %s --resume_from_checkpoint true", scratch.dir, k + 1, options), 0, &ran[k]);
+	}
+	for (int k = 1; k <= 2; k++) {
+		run_wait(&ran[k - 1]);
+		if (ran[k - 1].status)
+			fail_msg("box %d: exit %d: %s", k, ran[k - 1].status, ran[k - 1].err);
+		run_free(&ran[k - 1]);
+		assert_true(distance(&scratch, "whole", "out", k) == 0);
+	}
+	scratch_close(&scratch);
+}
+
 /* Boxes that wait for one another for ever fail, in place of the whole test. */
 static void limit_time(void)
 {
@@ -133,6 +236,8 @@ int main(void)
 	        cmocka_unit_test(test_the_first_update_is_a_flushed_steps),
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),
+	        cmocka_unit_test(test_each_box_clips_by_its_share),
+	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
