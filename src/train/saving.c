@@ -140,7 +140,8 @@ int saving_without_link(struct training *run, int rc)
 		return rc;
 	snprintf(line, sizeof line, "%s", rh_error(rc));
 	int failed = saving_collect(run, RH_CHECKPOINT_WAIT);
-	if (!failed && run->config->max_grad_norm > 0 && done > run->first_step && done > run->saving.newest)
+	int is_whole = run->config->max_grad_norm > 0 && !training_is_local(run);
+	if (!failed && is_whole && done > run->first_step && done > run->saving.newest)
 		failed = save_last_step(run);
 	if (failed)
 		snprintf(why, sizeof why, ", but no checkpoint of it was written: %s", rh_error(failed));

@@ -400,10 +400,8 @@ static int one_step(struct training *run)
 	if (!rc && joins_next(run))
 		rc = begin_one(run);
 	rc = rc ? rc : finish_one(run);
-	if (rc) {
-		rc = rh_executor_abandon(run->session.executor, rc);
-		return rh_box_is_linked(&run->session.box) ? saving_without_link(run, rc) : rc;
-	}
+	if (rc)
+		return rh_executor_abandon(run->session.executor, rc);
 	return run->begun > run->state.step ? trace_step_write(run) : pause_steps(run);
 }
 
@@ -510,5 +508,6 @@ static int one_stretch(struct training *run)
 
 int train_steps(struct training *run)
 {
-	return training_is_local(run) ? one_stretch(run) : one_step(run);
+	int rc = training_is_local(run) ? one_stretch(run) : one_step(run);
+	return rc && rh_box_is_linked(&run->session.box) ? saving_without_link(run, rc) : rc;
 }
