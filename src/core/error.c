@@ -61,6 +61,14 @@ void rh_error_clear(void)
 	line[0] = 0;
 }
 
+void rh_error_swap(char other[RH_ERROR_LINE])
+{
+	char mine[RH_ERROR_LINE];
+	memcpy(mine, line, sizeof mine);
+	memcpy(line, other, sizeof line);
+	memcpy(other, mine, sizeof mine);
+}
+
 void rh_assert_failed(const char *condition, const char *file, int number)
 {
 	fprintf(stderr, "roundhouse: internal error: %s does not hold (%s:%d)\n", condition, file, number);

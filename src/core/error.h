@@ -29,6 +29,9 @@ int rh_fail_copy(int code, const char *line);
 
 void rh_error_clear(void);
 
+/* Exchanges the thread's line for this one, "": none. What is done on the way out then leaves the line alone. */
+void rh_error_swap(char other[RH_ERROR_LINE]);
+
 /* Assertions are for our own mistakes and stay on in every build; never for input. */
 #define RH_ASSERT(condition) ((condition) ? (void)0 : rh_assert_failed(#condition, __FILE__, __LINE__))
 void rh_assert_failed(const char *condition, const char *file, int line) __attribute__((noreturn));

@@ -65,7 +65,7 @@ struct rh_device {
 /* Every slot is required unless marked optional. */
 struct rh_device_ops {
 	const char *kind;                        /* "cpu", "cuda", "sim" */
-	void (*close)(struct rh_device *device); /* waits for all streams first */
+	void (*close)(struct rh_device *device); /* waits for all streams first; no other device's still waits for its events */
 
 	void (*memory)(struct rh_device *device, struct rh_device_memory *out);
 	/* Once, before the first launch: all memory that the run will use. -ENOMEM when `bytes` is above the cap, or not to be had. */

@@ -16,14 +16,16 @@ static int64_t program_bytes(const struct planning *planning)
 		DEVICE = 5 << 19,   /* threads and queues of another: 1 to 2.4 MiB */
 		THREAD = 1 << 20,   /* its stack, scratch and part of the allocator, assumed */
 		DRIVER = 192 << 20, /* of GPUs, assumed */
+		WORKER = 17 << 16,  /* of a GPU: its queue of 1 MiB (cuda/device_queue.c), and the stack that it touches, assumed */
 		ENTRY = 192,        /* of a vocabulary: up to 175 */
 		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
 	};
 	const struct rh_run_machine *machine = &planning->request->machine;
 	const struct rh_model *model = planning->request->model;
-	int64_t cores = machine->cores;
-	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD + (machine->device_room ? DRIVER : (int64_t)(machine->devices - 1) * DEVICE) +
-	       model->config->vocab_size * ENTRY + model->layers * LAYER;
+	int64_t cores = machine->cores, devices = machine->devices;
+	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD +
+	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) + model->config->vocab_size * ENTRY +
+	       model->layers * LAYER;
 }
 
 /* What is written to NVMe before the first step: weights as they come, adapters again where they are given, and by a run that goes on the

@@ -285,8 +285,14 @@ int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_s
 	return rc;
 }
 
+/* After a fault a device may still wait for an event of another's, whose queue must be there: all come to rest first. */
 void rh_devices_close(struct rh_devices *devices)
 {
+	char line[RH_ERROR_LINE] = "";
+	rh_error_swap(line);
+	for (int i = 0; i < devices->count; i++)
+		(void)devices->device[i]->ops->synchronize(devices->device[i]);
+	rh_error_swap(line);
 	for (int i = 0; i < devices->count; i++)
 		devices->device[i]->ops->close(devices->device[i]);
 	rh_free(devices->device);

@@ -1,6 +1,7 @@
 /* Free memory under control groups, on made-up /proc and /sys. */
 #include "made_up.h"
 
+#include "core/alloc.h"
 #include "run/machine.h"
 
 #include <string.h>
@@ -94,6 +95,38 @@ static void test_free_ram_of_this_machine_is_something(void **state)
 	assert_true(rh_machine_free_ram() > 0);
 }
 
+/* ---- closing ---- */
+
+static char calls[16];
+
+static int note_rest(struct rh_device *device)
+{
+	strcat(calls, device->index ? "r1 " : "r0 ");
+	return rh_fail(-EIO, "a device's fault");
+}
+
+static void note_close(struct rh_device *device)
+{
+	strcat(calls, device->index ? "c1 " : "c0 ");
+}
+
+/* One that was closed while another's queue still waits for it would be read after its end. */
+static void test_devices_close_comes_to_rest_before_any_is_closed(void **state)
+{
+	(void)state;
+	const struct rh_device_ops ops = {.close = note_close, .synchronize = note_rest};
+	struct rh_device device[2] = {{.ops = &ops, .index = 0}, {.ops = &ops, .index = 1}};
+	struct rh_devices devices = {.device = rh_alloc(2, sizeof(struct rh_device *)), .count = 2};
+	assert_non_null(devices.device);
+	devices.device[0] = &device[0];
+	devices.device[1] = &device[1];
+	int rc = rh_fail(-EINVAL, "the fault that ends the run");
+	rh_devices_close(&devices);
+	assert_string_equal(calls, "r0 r1 c0 c1 ");
+	assert_string_equal(rh_error(rc), "the fault that ends the run");
+	assert_int_equal(devices.count, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -101,6 +134,7 @@ int main(void)
 	        cmocka_unit_test(test_free_ram_is_the_least_of_nested_groups),
 	        cmocka_unit_test(test_free_ram_reads_version_1_too),
 	        cmocka_unit_test(test_free_ram_of_this_machine_is_something),
+	        cmocka_unit_test(test_devices_close_comes_to_rest_before_any_is_closed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
