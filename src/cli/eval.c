@@ -65,8 +65,8 @@ int verb_eval(const struct rh_config *config)
 	if (devices < 0)
 		rc = devices;
 	if (!rc) {
-		work.data_bytes = rh_dataset_bytes(&dataset);
 		work.infer_micro_batches = rh_evaluate_micro_batches(&dataset, config, devices);
+		work.data_bytes = rh_dataset_bytes(&dataset) + rh_micro_shape_pixel_bytes(&work.infer) * work.infer_micro_batches;
 		rc = rh_session_start(&session, &work);
 	}
 	if (!rc)

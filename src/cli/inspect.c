@@ -137,7 +137,9 @@ int verb_inspect(const struct rh_config *config)
 	int verdict = 0, rc = rh_session_open(config, RH_SESSION_INFERS, &session);
 	if (rc)
 		return rc;
-	rc = rh_session_load_tokenizer(&session);
+	if (session.model_config->image_size)
+		rc = rh_fail(-EINVAL, "inspect shows rows of text; %s reads images", rh_model_architecture(session.model_config));
+	rc = rc ? rc : rh_session_load_tokenizer(&session);
 	rc = rc ? rc : load(config, session.tokenizer, &set, &held_out);
 	rc = rc ? rc : measure(&set, &summary);
 	if (!rc)

@@ -34,7 +34,8 @@ const struct config_key config_keys[] = {
 	    .help = "directory of a PEFT adapter: train goes on from it, other verbs run the model with it"),
 	KEY(KEY_PATHS, train_file, VERB_DATA, .own = 1,
 	    .help = "rows to train on, a file or a list: JSONL, a JSON array, CSV or TSV, also in gzip or zstd; messages, prompt and completion, "
-	            "text, Alpaca, ShareGPT, question and answer, input and output"),
+	            "text, Alpaca, ShareGPT, question and answer, input and output; of images a directory with a folder for each class, or an "
+	            "IDX file"),
 	KEY(KEY_PATHS, validation_file, VERB_DATA, .own = 1, .help = "rows to evaluate on, files like train_file's"),
 	KEY(KEY_STRING, dataset_info, VERB_DATA, .own = 1,
 	    .help = "LLaMA-Factory's dataset_info.json, in which train_file and validation_file are names"),
@@ -44,7 +45,8 @@ const struct config_key config_keys[] = {
 	    .help = "columns of other names, such as {prompt: title, completion: body}"),
 	KEY(KEY_LIST, data_weights, VERB_DATA,
 	    .help = "one number for each train_file: how often its rows are in an epoch, such as [1, 0.5, 3]; unset: once"),
-	KEY(KEY_INTEGER, max_samples, VERB_DATA, .most = 1e12, .help = "rows taken of each file, its first; unset: all"),
+	KEY(KEY_INTEGER, max_samples, VERB_DATA, .most = 1e12,
+	    .help = "rows taken of each file, or images of each folder, the first ones; unset: all"),
 	KEY(KEY_WORDS, allow, VERB_DATA, .fallback = "none",
 	    .choices = WORDS("untrained-rows", "no-end-of-turn", "cut-answers", "duplicates", "overlap", "dropped-role"),
 	    .help = "faults of the data in spite of which train goes on (more than 1 row in 100 stops it; inspect shows them)"),

@@ -48,6 +48,7 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 	for (int64_t row = 0; row < rows; row++)
 		size[row] = row_first(dataset, row + 1) - row_first(dataset, row);
 	out->tokens = largest_sum(size, rows, batch);
+	out->pixels = 0;
 	for (int64_t row = 0; row < rows; row++)
 		size[row] = dataset->row_document[row + 1] - dataset->row_document[row];
 	out->documents = largest_sum(size, rows, batch);
@@ -61,6 +62,11 @@ int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh
 	for (int64_t i = 0; i < dataset->documents; i++) {
 		int64_t length = dataset->document_start[i + 1] - dataset->document_start[i] - rh_task_classifies(dataset->objective.task);
 		out->longest = length > out->longest ? length : out->longest;
+	}
+	if (dataset->images) {
+		out->longest = rh_images_tokens(dataset->images);
+		out->tokens = out->documents * out->longest;
+		out->pixels = rh_images_pixels(dataset->images);
 	}
 	rh_free(size);
 	return rh_batch_check_tokens(out->tokens);
@@ -82,6 +88,8 @@ int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limit
 		rc = rh_grow(&batch->target, &batch->capacity[4], trained, sizeof *batch->target);
 	if (!rc)
 		rc = rh_grow(&batch->type, &batch->capacity[5], tokens, sizeof *batch->type);
+	if (!rc && limits->pixels)
+		rc = rh_grow(&batch->pixel, &batch->capacity[6], tokens * (size_t)limits->pixels, sizeof *batch->pixel);
 	return rc;
 }
 
@@ -159,7 +167,7 @@ static void add_document(struct rh_batch *batch, const struct rh_dataset *datase
 		hide_tokens(batch, dataset, first, length);
 		break;
 	case RH_TASK_SEQUENCE_CLASSIFICATION:
-	case RH_TASK_IMAGE_CLASSIFICATION:
+	case RH_TASK_IMAGE_CLASSIFICATION: /* add_image */
 		add_target(batch, base, dataset->ids[first + length]);
 		break;
 	}
@@ -167,7 +175,42 @@ static void add_document(struct rh_batch *batch, const struct rh_dataset *datase
 	batch->start[++batch->documents] = (int32_t)batch->tokens;
 }
 
+/* The class token, then the patches. */
+static void add_image(struct rh_batch *batch, const struct rh_dataset *dataset, int64_t first)
+{
+	int64_t tokens = rh_images_tokens(dataset->images), base = batch->tokens;
+	for (int64_t i = 0; i < tokens; i++) {
+		batch->ids[base + i] = i > 0;
+		batch->position[base + i] = (int32_t)i;
+		batch->type[base + i] = 0;
+	}
+	add_target(batch, base, dataset->ids[first + 1]);
+	batch->longest = tokens;
+	batch->tokens += tokens;
+	batch->start[++batch->documents] = (int32_t)batch->tokens;
+}
+
+static int read_pixels(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch)
+{
+	int64_t each = rh_images_tokens(dataset->images) * batch->pixels;
+	int rc = 0;
+	for (int64_t i = 0; !rc && i < count; i++) /* each row is one image */
+		rc = rh_images_read(dataset->images, dataset->ids[row_first(dataset, rows[i])], batch->pixel + i * each);
+	return rc;
+}
+
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch)
+{
+	int rc = rh_batch_outline(dataset, rows, count, batch);
+	if (rc || !dataset->images)
+		return rc;
+	struct rh_batch_limits need = {
+	        .tokens = batch->tokens, .documents = batch->documents, .trained = batch->trained, .pixels = batch->pixels};
+	rc = rh_batch_reserve(batch, &need);
+	return rc ? rc : read_pixels(dataset, rows, count, batch);
+}
+
+int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch)
 {
 	struct rh_batch_limits need = {0};
 	for (int64_t i = 0; i < count; i++) {
@@ -178,15 +221,21 @@ int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t
 		for (int64_t at = first; at < end; at++)
 			need.trained += dataset->trained[at] == RH_MARK_TRAINED;
 	}
+	if (dataset->images)
+		need.tokens = need.documents * rh_images_tokens(dataset->images);
 	int rc = rh_batch_reserve(batch, &need);
 	if (rc)
 		return rc;
 	batch->tokens = batch->documents = batch->trained = batch->longest = 0;
 	batch->is_typed = dataset->objective.is_typed;
+	batch->pixels = dataset->images ? rh_images_pixels(dataset->images) : 0;
 	batch->start[0] = 0;
 	for (int64_t i = 0; i < count; i++)
 		for (int64_t d = dataset->row_document[rows[i]]; d < dataset->row_document[rows[i] + 1]; d++)
-			add_document(batch, dataset, dataset->document_start[d], dataset->document_start[d + 1]);
+			if (dataset->images)
+				add_image(batch, dataset, dataset->document_start[d]);
+			else
+				add_document(batch, dataset, dataset->document_start[d], dataset->document_start[d + 1]);
 	return 0;
 }
 
@@ -228,5 +277,6 @@ void rh_batch_free(struct rh_batch *batch)
 	rh_free(batch->head_row);
 	rh_free(batch->target);
 	rh_free(batch->type);
+	rh_free(batch->pixel);
 	*batch = (struct rh_batch){0};
 }

@@ -8,6 +8,9 @@
 #include <math.h>
 #include <string.h>
 
+/* The most that an image may take once decoded: a share of max_ram, or without it so much. */
+enum { IMAGE_SHARE = 8, IMAGE_BYTES = 512 << 20 };
+
 /* A dataset that grows by documents. */
 struct builder {
 	struct rh_dataset *set;
@@ -231,6 +234,38 @@ static int read_files(enum rh_dataset_part part, const struct rh_config *config,
 	return rc;
 }
 
+/* Images name themselves, so that no row is read here. */
+static int read_images(enum rh_dataset_part part, const struct rh_config *config, const struct rh_objective *objective,
+                       struct rh_dataset *out)
+{
+	const struct rh_list *paths = part == RH_DATASET_TRAIN ? &config->train_file : &config->validation_file;
+	struct builder builder = {.set = out};
+	if (config->packing || config->dataset_info || config->data_weights.count)
+		return rh_fail(-EINVAL, "%s: has no meaning for images; leave it out",
+		               config->packing        ? "packing"
+		               : config->dataset_info ? "dataset_info"
+		                                      : "data_weights");
+	int rc = rh_images_open(&(struct rh_images_options){.paths = paths,
+	                                                    .form = objective->image,
+	                                                    .most = config->max_samples,
+	                                                    .labels = objective->labels,
+	                                                    .label_ids = objective->label_ids,
+	                                                    .image_bytes = config->max_ram ? config->max_ram / IMAGE_SHARE : IMAGE_BYTES},
+	                        &out->images);
+	if (rc)
+		return rc;
+	out->objective = *objective;
+	out->objective.label_ids = NULL;
+	out->objective.image = NULL;
+	snprintf(out->name, sizeof out->name, "%.140s%s", paths->item[0], paths->count > 1 ? " and more" : "");
+	out->read_rows = rh_images_count(out->images);
+	for (int64_t i = 0; !rc && i < out->read_rows; i++) {
+		const int32_t ids[] = {(int32_t)i, rh_images_label(out->images, i)};
+		rc = add_document(&builder, ids, (const uint8_t[]){RH_MARK_NONE, RH_MARK_TRAINED}, 2, NULL);
+	}
+	return rc;
+}
+
 /* A dataset with `order`'s documents of `from`, rows beginning at each first[row] (rows + 1). */
 static int gather(const struct rh_dataset *from, const int64_t *order, const int64_t *first, int64_t rows, struct rh_dataset *out)
 {
@@ -239,6 +274,7 @@ static int gather(const struct rh_dataset *from, const int64_t *order, const int
 	out->objective = from->objective;
 	out->special = from->special;
 	out->vocabulary = from->vocabulary;
+	out->images = rh_images_share(from->images);
 	out->row_document = rh_alloc((size_t)rows + 1, sizeof *out->row_document);
 	if (!out->row_document)
 		return -ENOMEM;
@@ -271,6 +307,7 @@ static void replace(struct rh_dataset *set, const struct rh_dataset *fresh)
 	set->documents = fresh->documents;
 	set->rows = fresh->rows;
 	set->trained_tokens = fresh->trained_tokens;
+	rh_images_close(fresh->images); /* the set has them already */
 }
 
 static int pack_rows(struct rh_dataset *set, int64_t max_length)
@@ -320,7 +357,8 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 {
 	RH_ASSERT(config->max_length > 0);
 	struct rh_dataset set = {0};
-	int rc = read_files(part, config, objective, tokenizer, &set);
+	int is_of_images = objective && objective->task == RH_TASK_IMAGE_CLASSIFICATION;
+	int rc = is_of_images ? read_images(part, config, objective, &set) : read_files(part, config, objective, tokenizer, &set);
 	if (!rc)
 		rc = config->packing ? pack_rows(&set, config->max_length) : number_rows(&set);
 	if (rc)
@@ -333,7 +371,13 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset)
 {
 	return dataset->tokens * (int64_t)(sizeof *dataset->ids + sizeof *dataset->trained) +
-	       (dataset->documents + dataset->rows) * (int64_t)sizeof *dataset->row_document;
+	       (dataset->documents + dataset->rows) * (int64_t)sizeof *dataset->row_document +
+	       (dataset->images ? rh_images_bytes(dataset->images) : 0);
+}
+
+int64_t rh_dataset_tokens(const struct rh_dataset *dataset)
+{
+	return dataset->images ? dataset->documents * rh_images_tokens(dataset->images) : dataset->tokens;
 }
 
 void rh_dataset_free(struct rh_dataset *dataset)
@@ -346,12 +390,18 @@ void rh_dataset_free(struct rh_dataset *dataset)
 	for (size_t i = 0; i < dataset->files; i++)
 		rh_free(dataset->file[i]);
 	rh_free(dataset->file);
+	rh_images_close(dataset->images);
 	*dataset = (struct rh_dataset){0};
 }
 
 void rh_dataset_report(const struct rh_dataset *dataset)
 {
 	const char *path = dataset->name;
+	if (dataset->images) {
+		rh_note("%s: %lld images of %lld classes, %lld tokens each", path, (long long)dataset->documents,
+		        (long long)dataset->objective.labels, (long long)rh_images_tokens(dataset->images));
+		return;
+	}
 	rh_note("%s: %lld rows read, %lld documents in %lld rows, %lld tokens, %lld of them trained", path, (long long)dataset->read_rows,
 	        (long long)dataset->documents, (long long)dataset->rows, (long long)dataset->tokens, (long long)dataset->trained_tokens);
 	if (dataset->chat_template)

@@ -9,6 +9,7 @@
 
 #include "config/config.h"
 #include "core/json.h"
+#include "data/images.h"
 #include "token/tokenizer.h"
 
 /* Faults of data that a person should know of before a run; the bits of config->allow are 1 << these, in this order. */
@@ -38,10 +39,11 @@ struct rh_origin {
 /* What a run's rows are made into. Zeros: next tokens are trained. */
 struct rh_objective {
 	enum rh_task_kind task;
-	int64_t labels;          /* of a classification */
-	const json_t *label_ids; /* config.json's label2id, borrowed, or NULL */
-	int is_typed;            /* the model has token types */
-	double hidden_share;     /* of tokens, RH_TASK_MASKED_LM */
+	int64_t labels;                    /* of a classification */
+	const json_t *label_ids;           /* config.json's label2id, borrowed, or NULL */
+	const struct rh_image_form *image; /* of a classification of images, borrowed while loading */
+	int is_typed;                      /* the model has token types */
+	double hidden_share;               /* of tokens, RH_TASK_MASKED_LM */
 	uint64_t seed;
 };
 /* Tokens that BERT's tasks put in. */
@@ -54,7 +56,7 @@ int rh_task_tokens_find(const struct rh_tokenizer *tokenizer, struct rh_task_tok
 enum rh_mark { RH_MARK_NONE, RH_MARK_TRAINED, RH_MARK_SECOND };
 
 /* Documents one after another; a row is one document, or several when packed. Of a classification the last of a document's ids is its
- * label, and no token. */
+ * label, and no token. Of images a document is the image's number in `images` and its label. */
 struct rh_dataset {
 	int32_t *ids;             /* (tokens) */
 	uint8_t *trained;         /* (tokens) enum rh_mark; a document's first token is never trained */
@@ -67,6 +69,7 @@ struct rh_dataset {
 	int64_t tokens, documents, rows;
 	int64_t trained_tokens;
 	struct rh_objective objective;
+	struct rh_images *images;      /* shared with what is split from it; NULL: texts */
 	struct rh_task_tokens special; /* where the objective is not next tokens */
 	int32_t vocabulary;            /* ids that may take a hidden token's place */
 	const char *chat_template;     /* the name of that of its conversations (static), NULL where there are none */
@@ -97,6 +100,8 @@ int rh_dataset_load_for(enum rh_dataset_part part, const struct rh_config *confi
 void rh_dataset_free(struct rh_dataset *dataset);
 /* Host memory that it holds. */
 int64_t rh_dataset_bytes(const struct rh_dataset *dataset);
+/* As a model counts them: of images the class token and the patches of each. */
+int64_t rh_dataset_tokens(const struct rh_dataset *dataset);
 void rh_dataset_report(const struct rh_dataset *dataset);
 
 /* Compares what is trained on with what is held out (which may be empty), and forgets the origins of both. Each finding of the two is told
@@ -128,6 +133,7 @@ int rh_batch_check_tokens(int64_t tokens) RH_MUST;
 /* What no micro-batch of `batch` rows can exceed: sums over the `batch` largest rows, whatever the order. For plans and reservations. */
 struct rh_batch_limits {
 	int64_t tokens, documents, trained, longest;
+	int64_t pixels; /* numbers that come with each token; 0: texts */
 };
 int rh_dataset_limits(const struct rh_dataset *dataset, int64_t batch, struct rh_batch_limits *out) RH_MUST;
 
@@ -142,13 +148,18 @@ struct rh_batch {
 	int32_t *target;    /* (trained) */
 	int32_t *type;      /* (tokens) of the token: 0, or 1 in the second of two texts */
 	int is_typed;       /* the model has types */
+	float *pixel;       /* (tokens, pixels) */
+	int64_t pixels;     /* 0: texts */
 	uint32_t draw;      /* set by the caller: of hidden tokens, epoch + 1; 0: an evaluation, always the same */
-	size_t capacity[6]; /* of the six arrays, in items */
+	size_t capacity[7]; /* of the seven arrays, in items */
 };
 /* Makes room once, so that rh_batch_make never allocates for batches within the limits. */
 int rh_batch_reserve(struct rh_batch *batch, const struct rh_batch_limits *limits) RH_MUST;
-/* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. -EINVAL when the rows hold 2^31 tokens or more. */
+/* `batch` is reused: its arrays grow as needed and are freed with rh_batch_free. -EINVAL when the rows hold 2^31 tokens or more, or one is
+ * a damaged image. */
 int rh_batch_make(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
+/* The same but for the pixels of images, which are not read: for who asks for its sizes alone. */
+int rh_batch_outline(const struct rh_dataset *dataset, const int64_t *rows, int64_t count, struct rh_batch *batch) RH_MUST;
 /* Of a batch that comes from elsewhere: do its counts fit its arrays; are its numbers such as rh_batch_make would write for them? */
 int rh_batch_has_room(const struct rh_batch *batch);
 int rh_batch_is_sound(const struct rh_batch *batch, int64_t vocabulary);

@@ -7,11 +7,10 @@
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 {
 	struct rh_micro_layout at = {0};
-	int64_t *const offset[] = {&at.ids, &at.position, &at.start_q, &at.start_k, &at.head_row, &at.target, &at.choice, &at.type,
-	                           &at.pixel};
-	const int64_t count[] = {shape->tokens,    shape->tokens,    shape->documents + 1, shape->documents + 1,
-	                         shape->head_rows, shape->head_rows, shape->choices,       shape->typed,
-	                         shape->tokens * shape->pixels};
+	int64_t *const offset[] = {&at.ids,    &at.position, &at.start_q, &at.start_k, &at.head_row,
+	                           &at.target, &at.choice,   &at.type,    &at.pixel};
+	const int64_t count[] = {shape->tokens,    shape->tokens,  shape->documents + 1, shape->documents + 1,         shape->head_rows,
+	                         shape->head_rows, shape->choices, shape->typed,         shape->tokens * shape->pixels};
 	for (int i = 0; i < 9; i++) {
 		*offset[i] = at.bytes;
 		at.bytes += rh_align_up(count[i] * 4, RH_ALIGN);

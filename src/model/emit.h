@@ -25,6 +25,12 @@ struct rh_micro_shape {
 	int64_t pixels;    /* of images: numbers that come with each token, a patch or zeros; else 0 */
 };
 
+/* Of all tokens' pixels. */
+static inline int64_t rh_micro_shape_pixel_bytes(const struct rh_micro_shape *shape)
+{
+	return shape->tokens * shape->pixels * (int64_t)sizeof(float);
+}
+
 /* What travels with a micro-batch lies in one buffer: integers, I32, and the pixels of images, F32, each run aligned. */
 struct rh_micro_layout {
 	int64_t ids, position, start_q, start_k, head_row, target, choice, type, pixel; /* byte offsets */
@@ -36,10 +42,10 @@ struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
 	void *sink;
-	struct rh_arena *arena;                    /* activations and workspace */
-	struct rh_arena *saved;                    /* what rh_stage_save saves: the same arena, or another one */
-	struct rh_arena *deferred;                 /* operands of the weight gradients that rh_stage_weights adds; NULL: none is deferred */
-	int rc;                /* first fault of the sink; nothing is launched after it */
+	struct rh_arena *arena;    /* activations and workspace */
+	struct rh_arena *saved;    /* what rh_stage_save saves: the same arena, or another one */
+	struct rh_arena *deferred; /* operands of the weight gradients that rh_stage_weights adds; NULL: none is deferred */
+	int rc;                    /* first fault of the sink; nothing is launched after it */
 
 	/* this micro-batch, on the device */
 	struct rh_micro_shape shape;
@@ -77,9 +83,9 @@ struct rh_saved {
 	struct {
 		struct rh_view dy, x;
 	} deferred[RH_JOINTS + 1]; /* by enum rh_joint, then a router's; an embedding's dy: the first */
-	struct rh_view dh;     /* kind HEAD: gradient at the gathered rows */
-	struct rh_view rows;   /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
-	struct rh_view dense;  /* kind HEAD: what the dense part makes of them, before its activation; norm[RH_NORM_DENSE] */
+	struct rh_view dh;         /* kind HEAD: gradient at the gathered rows */
+	struct rh_view rows;       /* kind HEAD: the gathered rows; norm[RH_NORM_FINAL] goes with them */
+	struct rh_view dense;      /* kind HEAD: what the dense part makes of them, before its activation; norm[RH_NORM_DENSE] */
 };
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */

@@ -89,7 +89,8 @@ int rh_evaluate_shape(const struct rh_dataset *dataset, const struct rh_config *
 	                               .longest = limits.longest,
 	                               .head_rows = limits.trained,
 	                               .choices = choices ? choices->count : 0,
-	                               .typed = dataset->objective.is_typed ? limits.tokens : 0};
+	                               .typed = dataset->objective.is_typed ? limits.tokens : 0,
+	                               .pixels = limits.pixels};
 	if (rh_task_classifies(dataset->objective.task))
 		out->choices = dataset->objective.labels;
 	return 0;

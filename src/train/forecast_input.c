@@ -50,12 +50,12 @@ static int steps_of(const struct rh_training_data *data, int steps, struct rh_fo
 		for (int64_t m = 0; !rc && m < input->count[s]; m++, at++) {
 			const int64_t *rows;
 			int64_t n = rh_sampler_rows(data->sampler, s / each, s % each, m, &rows);
-			rc = rh_batch_make(&data->train, rows, n, &batch);
+			rc = rh_batch_outline(&data->train, rows, n, &batch);
 			input->micro[at] = rh_micro_of(&batch).shape;
 		}
 	}
 	input->run_steps = data->steps;
-	input->tokens_a_step = (double)data->train.tokens / (double)each;
+	input->tokens_a_step = (double)rh_dataset_tokens(&data->train) / (double)each;
 	rh_batch_free(&batch);
 	return rc;
 }

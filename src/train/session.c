@@ -67,6 +67,13 @@ static int open_files(struct rh_session *session)
 
 int rh_session_load_tokenizer(struct rh_session *session)
 {
+	const struct rh_model_config *model = session->model_config;
+	if (model->image_size) {
+		session->image =
+		        (struct rh_image_form){.size = model->image_size, .patch = model->patch_size, .channels = model->num_channels};
+		return rh_image_form_load(session->source ? session->config->model_name_or_path : session->config->config_name,
+		                          &session->image);
+	}
 	int rc = session->source ? rh_source_tokenizer(session->source, &session->tokenizer)
 	                         : rh_tokenizer_load(session->config->config_name, &session->tokenizer);
 	if (!rc && rh_tokenizer_size(session->tokenizer) > session->model_config->vocab_size)
@@ -81,6 +88,7 @@ struct rh_objective rh_session_objective(const struct rh_session *session)
 	return (struct rh_objective){.task = model->task,
 	                             .labels = model->num_labels,
 	                             .label_ids = json_object_get(model->source, "label2id"),
+	                             .image = model->image_size ? &session->image : NULL,
 	                             .is_typed = model->types > 0,
 	                             .hidden_share = session->config->mlm_probability,
 	                             .seed = session->config->data_seed};
@@ -121,6 +129,8 @@ static int join_boxes(struct rh_session *session)
 {
 	char line[80];
 	json_t *json = NULL;
+	if (session->model_config->image_size)
+		return rh_fail(-EINVAL, "mode: several boxes do not send one another images yet; train a model of images with mode: local");
 	int rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
@@ -440,5 +450,7 @@ struct rh_micro_batch rh_micro_of(const struct rh_batch *batch)
 	micro.shape = (struct rh_micro_shape){
 	        .tokens = batch->tokens, .documents = batch->documents, .longest = batch->longest, .head_rows = batch->trained};
 	micro.shape.typed = batch->is_typed ? batch->tokens : 0;
+	micro.shape.pixels = batch->pixels;
+	micro.pixel = batch->pixel;
 	return micro;
 }

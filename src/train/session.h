@@ -28,7 +28,8 @@ struct rh_session {
 	struct rh_source *source;                 /* NULL: random initialisation */
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
-	struct rh_tokenizer *tokenizer; /* NULL until loaded */
+	struct rh_tokenizer *tokenizer; /* NULL until loaded, and of a model of images */
+	struct rh_image_form image;     /* of a model of images, loaded with it */
 	int chat_trained;               /* on conversations: the output's prompts go through its template */
 	const char *chat_jinja;         /* the template trained with, which the output carries; NULL: the base's own stays */
 	int device_count;
@@ -56,7 +57,7 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 /* A session that trains on a simulated machine. It reads and holds no weights; updates and copies only take virtual time. */
 int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out) RH_MUST;
 
-/* The tokenizer that belongs to the model, into session->tokenizer. */
+/* What turns rows into the model's input: the tokenizer that belongs to it, or of a model of images how they are prepared. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 
 /* What the session's rows are made into; borrows from its model's configuration. */

@@ -42,10 +42,11 @@ static int is_same_text(const char *left, const char *right)
 /* A model that is trained with a named template must be prompted with it, whatever its base brings. */
 static int choose_template(struct training *run)
 {
-	const char *name = run->data.train.chat_template, *own = rh_tokenizer_chat_template(run->session.tokenizer);
+	const char *name = run->data.train.chat_template;
 	run->session.chat_trained = name != NULL;
 	if (!name || !run->config->chat_template)
 		return 0;
+	const char *own = rh_tokenizer_chat_template(run->session.tokenizer);
 	int rc = rh_chat_template_open(run->config->chat_template, NULL, &run->chat);
 	if (rc || (own && is_same_text(own, rh_chat_template_text(run->chat))))
 		return rc;
@@ -84,7 +85,8 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	const struct rh_batch_limits limits = {.tokens = work->train.tokens,
 	                                       .documents = work->train.documents,
 	                                       .trained = work->train.head_rows,
-	                                       .longest = work->train.longest};
+	                                       .longest = work->train.longest,
+	                                       .pixels = work->train.pixels};
 	run->micro_batches = work->train_micro_batches;
 	int is_linked = rh_box_is_linked(&run->session.box);
 	run->held = is_linked && training_is_local(run) ? BOX_STRETCH : rh_executor_steps_in_flight(run->session.executor);

@@ -35,15 +35,19 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	                                      .documents = limits.documents,
 	                                      .longest = limits.longest,
 	                                      .head_rows = limits.trained,
-	                                      .typed = data->train.objective.is_typed ? limits.tokens : 0},
+	                                      .typed = data->train.objective.is_typed ? limits.tokens : 0,
+	                                      .pixels = limits.pixels},
 	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	                            .train_steps = data->steps,                                        /* of a run that begins */
 	                            .data_bytes =
 	                                    rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
+	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;
 	out->infer_micro_batches = rh_evaluate_micro_batches(&data->held_out, config, devices);
-	return rh_evaluate_shape(&data->held_out, config, &data->choices, &out->infer);
+	rc = rh_evaluate_shape(&data->held_out, config, &data->choices, &out->infer);
+	out->data_bytes += rc ? 0 : rh_micro_shape_pixel_bytes(&out->infer) * out->infer_micro_batches;
+	return rc;
 }
 
 void rh_training_data_free(struct rh_training_data *data)
