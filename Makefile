@@ -41,11 +41,12 @@ ISA_base   := -march=x86-64
 .SECONDARY: # objects of tests stay
 include cuda/rules.mk
 include cuda/device.mk
+include mpi/rules.mk
 include tests/fuzz/rules.mk
 include tests/crash/rules.mk
 include tests/mutants/rules.mk
 
-all: $(B)/roundhouse
+all: $(B)/roundhouse $(MPI_CALLS)
 
 # One line where a package is missing, before a compiler says it file by file.
 HEADERS_USED := yaml.h jansson.h utf8proc.h xxhash.h liburing.h hwloc.h openssl/ssl.h zlib.h zstd.h png.h jpeglib.h
@@ -86,7 +87,7 @@ $(B)/tests/%.o: tests/%.c
 $(B)/tests/%: $(B)/tests/%.o $(B)/libroundhouse.a
 	@$(CC) $(SAN_$(VARIANT)) $(CFLAGS) -pthread -o $@ $(filter %.o %.a,$^) $(LIBS) -lcmocka
 
-tests-built: $(TESTBIN) $(B)/roundhouse
+tests-built: $(TESTBIN) $(B)/roundhouse $(MPI_CALLS)
 
 test: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) tests-built
@@ -142,6 +143,7 @@ PREFIX ?= /usr/local
 install: all
 	install -D $(B)/roundhouse $(DESTDIR)$(PREFIX)/bin/roundhouse
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/roundhouse/hardware examples/hardware/*.yaml
+	$(if $(MPI_CALLS),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/roundhouse $(MPI_CALLS))
 
 deps:
 	@tests/deps.sh $(PACKAGES)

@@ -67,7 +67,12 @@ static int check_neighbours(const struct asking *at)
 		int is_there, box;
 	} sides[] = {{"link_below", config->link_below, config->box > 1, (int)config->box - 1},
 	             {"link_above", config->link_above, config->box < config->boxes, (int)config->box + 1}};
-	for (int i = 0; i < 2; i++) {
+	static const char *const of_tcp[] = {"link_below", "link_above", "link_peer_below", "link_peer_above"};
+	for (int i = 0; i < 4 && config->link_transport == RH_TRANSPORT_MPI; i++)
+		if (given(at, of_tcp[i]))
+			return config_entry_fail(given(at, of_tcp[i]), "has no effect with link_transport: mpi, which knows who is where; "
+			                                               "remove it");
+	for (int i = 0; i < 2 && config->link_transport == RH_TRANSPORT_TCP; i++) {
 		if (sides[i].is_there && !sides[i].text)
 			return rh_fail(-EINVAL,
 			               "%s: box %lld of %lld is linked with box %d; write HOST:PORT, or listen:PORT to wait for it",
@@ -109,7 +114,11 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	size_t keys = sizeof idle / sizeof *idle - (config->box_cuts.count ? 0 : 1); /* an empty list is the default */
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < keys; i++)
 		if (given(&at, idle[i]))
-			return config_entry_fail(given(&at, idle[i]), "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+			return config_entry_fail(given(&at, idle[i]),
+			                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+	if (config->mode == RH_MODE_LOCAL && config->link_transport != RH_TRANSPORT_TCP)
+		return config_entry_fail(given(&at, "link_transport"),
+		                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
 	ask_launchers(config);

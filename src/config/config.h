@@ -11,6 +11,8 @@
 
 #include <stddef.h>
 
+enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
+
 /* How boxes cooperate: each alone, or one pipeline that computes what one box would. */
 enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI };
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
@@ -127,6 +129,7 @@ struct rh_config {
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
 	struct rh_list parts;                    /* join: directories */
+	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */
 	char *link_identity;                     /* this box's key file */
 	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
 	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */

@@ -232,6 +232,9 @@ const struct config_key config_keys[] = {
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: even shares"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
+	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
+	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "
+	            "without addresses and keys, on a network that is trusted"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .own = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .own = 1, .help = "where the box after this one is, likewise"),
@@ -352,8 +355,8 @@ void config_key_describe(const struct config_key *key, char *out, size_t bytes)
 
 unsigned config_verb_bit(const char *verb)
 {
-	static const char *const names[] = {"train", "plan",    "doctor", "generate", "eval",
-	                                    "keys",  "inspect", "chat",   "merge",    "export", "join"}; /* in the order of the bits */
+	static const char *const names[] = {"train",   "plan", "doctor", "generate", "eval", "keys",
+	                                    "inspect", "chat", "merge",  "export",   "join"}; /* in the order of the bits */
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		if (!strcmp(verb, names[i]))
 			return 1u << i;

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "link/identity.h"
+#include "link/mpi.h"
 #include "link/tcp.h"
 
 #include <stdio.h>
@@ -33,19 +34,45 @@ int rh_box_cuts(const struct rh_config *config, int layers, int *first)
 	return 0;
 }
 
-static int open_link(const struct rh_config *config, const char *address, const char *peer, const char *greeting, struct rh_link **out)
+/* What a link in that direction needs: from below, or above. */
+struct side {
+	const char *address, *peer;
+	int lower; /* box of the two */
+	struct rh_link **link;
+};
+
+static struct rh_link_timing timing_of(const struct rh_config *config)
+{
+	return (struct rh_link_timing){.timeout_ns = (int64_t)(config->link_timeout * 1e9),
+	                               .give_up_ns = (int64_t)(config->link_give_up * 1e9)};
+}
+
+static int open_mpi(const struct rh_config *config, const struct side *side, const char *greeting)
+{
+	int number = (int)config->box - 1, is_upper = side->lower != number;
+	const struct rh_mpi_options options = {.rank = number,
+	                                       .peer = is_upper ? side->lower : number + 1,
+	                                       .is_upper = is_upper,
+	                                       .greeting = greeting,
+	                                       .messages = RH_BOX_MESSAGES,
+	                                       .timing = timing_of(config)};
+	return rh_mpi_open(&options, side->link);
+}
+
+static int open_link(const struct rh_config *config, const struct side *side, const char *greeting)
 {
 	static const char listen[] = "listen:";
-	int listens = !strncmp(address, listen, sizeof listen - 1);
-	const struct rh_tcp_options options = {
-	        .address = address + (listens ? sizeof listen - 1 : 0),
-	        .listens = listens,
-	        .identity = peer ? config->link_identity : NULL,
-	        .peer = peer,
-	        .greeting = greeting,
-	        .messages = RH_BOX_MESSAGES,
-	        .timing = {.timeout_ns = (int64_t)(config->link_timeout * 1e9), .give_up_ns = (int64_t)(config->link_give_up * 1e9)}};
-	return rh_tcp_open(&options, out);
+	if (config->link_transport == RH_TRANSPORT_MPI)
+		return open_mpi(config, side, greeting);
+	int listens = !strncmp(side->address, listen, sizeof listen - 1);
+	const struct rh_tcp_options options = {.address = side->address + (listens ? sizeof listen - 1 : 0),
+	                                       .listens = listens,
+	                                       .identity = side->peer ? config->link_identity : NULL,
+	                                       .peer = side->peer,
+	                                       .greeting = greeting,
+	                                       .messages = RH_BOX_MESSAGES,
+	                                       .timing = timing_of(config)};
+	return rh_tcp_open(&options, side->link);
 }
 
 /* Both ends greet alike, so both name the same link by its lower box. */
@@ -77,20 +104,13 @@ static int meet(struct rh_box *box, struct rh_link *link)
 	return rc ? rc : link->ops->wait(link, link->sends, link->receives);
 }
 
-/* What a link in that direction needs: from below, or above. */
-struct side {
-	const char *address, *peer;
-	int lower; /* box of the two */
-	struct rh_link **link;
-};
-
 /* A neighbour that is started again while this box waits is met anew. */
 static int meet_neighbour(const struct rh_config *config, const char *model, const struct side *side, struct rh_box *box)
 {
 	struct rh_text greeting = {0};
 	int rc = greeting_of(config, model, side->lower, &greeting);
 	for (int again = !rc; again;) {
-		rc = open_link(config, side->address, side->peer, greeting.bytes, side->link);
+		rc = open_link(config, side, greeting.bytes);
 		rc = rc ? rc : meet(box, *side->link);
 		again = rc == -ESTALE || rc == -ECONNRESET;
 		if (again) {

@@ -1,7 +1,10 @@
 /* What every instance of the link seam owes its user: the same cases over each. */
 #include "ends.h"
+#include "mpi_stand_in.h"
 
+#include "core/hooks.h"
 #include "link/frame.h"
+#include "link/mpi.h"
 
 #include <pthread.h>
 
@@ -10,6 +13,7 @@ enum { LARGE = 5 * RH_LINK_FRAME_BYTES + 17 };
 static const struct instance {
 	const char *name;
 	int is_pair, is_secure;
+	enum { NO_MPI, STAND_IN, REAL_MPI } mpi;
 	struct rh_pair_options pair;
 } instances[] = {
         {.name = "pair", .is_pair = 1},
@@ -18,8 +22,22 @@ static const struct instance {
          .pair = {.latency_ns = 200000, .jitter_ns = 200000, .lost = 0.05, .doubled = 0.05, .overtaken = 0.1, .retry_ns = 5000000}},
         {.name = "tcp"},
         {.name = "tls", .is_secure = 1},
+        {.name = "mpi, stand-in", .mpi = STAND_IN},
+        {.name = "mpi", .mpi = REAL_MPI},
 };
-enum { INSTANCES = sizeof instances / sizeof *instances };
+/* The last one only where MPI is: main counts. */
+static int instance_count = sizeof instances / sizeof *instances;
+
+/* Both in this process, which is a world of one rank to MPI. */
+static void open_mpi(int is_real, struct ends *ends)
+{
+	for (int i = 0; i < 2; i++)
+		check_ok(rh_mpi_open(&(struct rh_mpi_options){.calls = is_real ? NULL : &stand_in_calls,
+		                                              .is_upper = i,
+		                                              .greeting = "build=1\nmodel=tiny\n",
+		                                              .messages = ENDS_MESSAGES},
+		                     &ends->end[i]));
+}
 
 static void open_ends(const struct instance *instance, struct ends *ends)
 {
@@ -28,6 +46,8 @@ static void open_ends(const struct instance *instance, struct ends *ends)
 	pair.seed = check_seed();
 	if (instance->is_pair)
 		check_ok(rh_pair_open(&pair, ends->end));
+	else if (instance->mpi)
+		open_mpi(instance->mpi == REAL_MPI, ends);
 	else
 		ends_tcp(instance->is_secure ? &ends_keys : NULL, &(struct rh_tcp_options){0}, NULL, ends);
 }
@@ -82,7 +102,7 @@ static void exchange(struct ends *ends)
 static void test_link_both_ways_full_arrive_once_and_in_order(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		printf("%s\n", instances[i].name);
 		open_ends(&instances[i], &ends);
@@ -95,7 +115,7 @@ static void test_link_both_ways_full_arrive_once_and_in_order(void **state)
 static void test_link_without_a_receive_sends_no_payload(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		struct rh_link_progress progress;
 		char small = 0, back = 0, *large = calloc(1, LARGE), *there = calloc(1, LARGE);
@@ -123,7 +143,7 @@ static void test_link_without_a_receive_sends_no_payload(void **state)
 static void test_link_more_than_it_was_opened_for_is_refused(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		char byte = 0;
 		open_ends(&instances[i], &ends);
@@ -137,7 +157,7 @@ static void test_link_more_than_it_was_opened_for_is_refused(void **state)
 static void test_link_another_tag_than_expected_ends_it_at_both_ends(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		char byte = 0, there = 0;
 		printf("%s\n", instances[i].name);
@@ -157,7 +177,7 @@ static void test_link_another_tag_than_expected_ends_it_at_both_ends(void **stat
 static void test_link_an_abort_tells_the_peer_why(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		char byte = 0;
 		if (instances[i].pair.lost > 0)
@@ -177,7 +197,7 @@ static void test_link_an_abort_tells_the_peer_why(void **state)
 static void test_link_a_farewell_comes_after_all_that_was_sent(void **state)
 {
 	(void)state;
-	for (int i = 0; i < INSTANCES; i++) {
+	for (int i = 0; i < instance_count; i++) {
 		struct ends ends;
 		char *out = calloc(1, LARGE), *in = calloc(1, LARGE);
 		if (instances[i].pair.lost > 0) { /* the farewell may be lost too */
@@ -200,8 +220,48 @@ static void test_link_a_farewell_comes_after_all_that_was_sent(void **state)
 	}
 }
 
+static void test_mpi_boxes_that_differ_or_have_another_rank_are_told(void **state)
+{
+	(void)state;
+	struct rh_mpi_options options = {.calls = &stand_in_calls, .greeting = "build=1\nseed=1\n", .messages = 1};
+	struct rh_link *ends[2], *none;
+	check_ok(rh_mpi_open(&options, &ends[0]));
+	options.greeting = "build=1\nseed=2\n";
+	options.is_upper = 1;
+	check_ok(rh_mpi_open(&options, &ends[1]));
+	for (int i = 0; i < 2; i++) {
+		int rc = ends[i]->ops->wait(ends[i], 1, 0);
+		assert_true(rc == -EINVAL || rc == -ECONNABORTED);
+		assert_non_null(strstr(rh_error(rc), "seed"));
+	}
+	for (int i = 0; i < 2; i++)
+		rh_link_close(ends[i]);
+	options.rank = 1;
+	assert_int_equal(rh_mpi_open(&options, &none), -EINVAL);
+	assert_non_null(strstr(rh_error(-EINVAL), "to MPI this process is 1 of 1"));
+	options = (struct rh_mpi_options){.calls = &stand_in_calls, .greeting = "", .messages = 1, .timing = {.give_up_ns = 100000000}};
+	check_ok(rh_mpi_open(&options, &none)); /* nobody is there */
+	assert_int_equal(none->ops->wait(none, 1, 0), -ETIMEDOUT);
+	rh_link_close(none);
+}
+
+/* Where it was built. */
+static int has_mpi(void)
+{
+	char path[512];
+	const char *build = getenv("RH_BUILD");
+	snprintf(path, sizeof path, "%s/roundhouse-mpi.so", build ? build : "build/release");
+	setenv(RH_HOOK_MPI, path, 1);
+	return !access(path, R_OK);
+}
+
 int main(void)
 {
+	alarm(200);
+	if (!has_mpi()) {
+		printf("skipped: the cases over MPI, which is not installed here (libopenmpi-dev); its stand-in runs\n");
+		instance_count--;
+	}
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_link_both_ways_full_arrive_once_and_in_order),
 	        cmocka_unit_test(test_link_without_a_receive_sends_no_payload),
@@ -209,6 +269,7 @@ int main(void)
 	        cmocka_unit_test(test_link_another_tag_than_expected_ends_it_at_both_ends),
 	        cmocka_unit_test(test_link_an_abort_tells_the_peer_why),
 	        cmocka_unit_test(test_link_a_farewell_comes_after_all_that_was_sent),
+	        cmocka_unit_test(test_mpi_boxes_that_differ_or_have_another_rank_are_told),
 	};
 	return cmocka_run_group_tests(tests, ends_open_keys, ends_remove_keys);
 }
