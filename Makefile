@@ -9,7 +9,7 @@ CC      ?= gcc
 
 PACKAGES := gcc make libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev liburing-dev libjemalloc-dev libhwloc-dev zlib1g-dev libzstd-dev libpng-dev libjpeg62-turbo-dev libssl-dev libcmocka-dev
 DEMO_PACKAGES  := python3 python3-pip
-BENCH_PACKAGES := libdnnl-dev fio # the peers of bench/gemm-cpu and bench/nvme
+BENCH_PACKAGES := libdnnl-dev fio iperf3 # the peers of bench/gemm-cpu, bench/nvme and bench/links
 
 WARN   := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wstrict-prototypes -Wvla -Wno-format-truncation $(if $(WERROR),-Werror)
 CFLAGS ?= -O3 -g
