@@ -119,6 +119,9 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	if (config->mode == RH_MODE_LOCAL && config->link_transport != RH_TRANSPORT_TCP)
 		return config_entry_fail(given(&at, "link_transport"),
 		                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
+	if (config->mode == RH_MODE_LOCAL && config->link_dtype != RH_LINK_DTYPE_SAME)
+		return config_entry_fail(given(&at, "link_dtype"),
+		                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
 	if (config->mode == RH_MODE_LOCAL)
 		return 0;
 	ask_launchers(config);

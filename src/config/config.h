@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 
+enum rh_link_dtype { RH_LINK_DTYPE_SAME, RH_LINK_DTYPE_BF16, RH_LINK_DTYPE_INT8 };
 enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
 
 /* How boxes cooperate: each alone, or one pipeline that computes what one box would. */
@@ -129,6 +130,7 @@ struct rh_config {
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
 	struct rh_list parts;                    /* join: directories */
+	enum rh_link_dtype link_dtype;
 	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */
 	char *link_identity;                     /* this box's key file */
 	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */

@@ -235,6 +235,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "
 	            "without addresses and keys, on a network that is trusted"),
+	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
+	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
+	            "and rounding at random that is exact in the mean. The last two change the results"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .own = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .own = 1, .help = "where the box after this one is, likewise"),

@@ -57,7 +57,31 @@ static int find_buffer(struct rh_executor *executor, const struct rh_command *co
 	return 1;
 }
 
-/* 1: the lane's next message is posted. */
+static int64_t columns(const struct rh_executor *executor)
+{
+	return executor->options.model->config->hidden_size;
+}
+
+static void code(const struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer *buffer)
+{
+	const struct rh_executor_options *options = &executor->options;
+	const struct rh_wire_draw draw = {.seed = options->seed,
+	                                  .box = (uint32_t)options->boxes->box,
+	                                  .step = (uint32_t)command->step,
+	                                  .micro_batch = (uint32_t)command->micro_batch,
+	                                  .kind = (uint32_t)command->block};
+	rh_wire_code(options->wire, options->model->dtype, command->tokens, columns(executor), &draw, buffer->memory);
+}
+
+static void decode(const struct rh_executor *executor, const struct rh_command *command)
+{
+	const struct rh_executor_options *options = &executor->options;
+	struct rh_boundary_buffer *buffer =
+	        rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
+	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer->memory);
+}
+
+/* 1: the lane's next message is posted. What is sent has no other reader, and is coded where it lies. */
 static int post(struct rh_executor *executor, int which)
 {
 	struct run_dispatcher *dispatcher = &executor->dispatcher;
@@ -67,11 +91,13 @@ static int post(struct rh_executor *executor, int which)
 	if (link->posted == DISPATCH_MESSAGES || !dispatcher_is_ready(dispatcher, lane))
 		return 0;
 	const struct rh_command *command = &dispatcher->head[lane]->is;
-	int64_t bytes = rh_dtype_bytes(executor->options.model->dtype, command->tokens * executor->options.model->config->hidden_size);
+	int64_t bytes = rh_wire_bytes(executor->options.wire, executor->options.model->dtype, command->tokens, columns(executor));
 	struct rh_link *end = link_of(executor, which);
 	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
 	if (rc <= 0)
 		return rc;
+	if (!receives(which))
+		code(executor, command, buffer);
 	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer->memory, bytes)
 	                     : rh_link_send(end, tag_of(command), buffer->memory, bytes);
 	if (rc)
@@ -96,7 +122,9 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	link->posted--;
 	dispatcher->left--;
 	dispatcher->left_of[at->place]--;
-	if (!receives(which)) {
+	if (receives(which)) {
+		decode(executor, command);
+	} else {
 		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
 		                    run_place(executor, command));
 		dispatcher_count_buffer(executor, command, 0, 1);

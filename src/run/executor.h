@@ -15,6 +15,7 @@
 #include "offload/store.h"
 #include "offload/updater.h"
 #include "partition/plan.h"
+#include "run/wire.h"
 #include "schedule/dispatch.h"
 
 struct rh_executor;
@@ -32,6 +33,7 @@ struct rh_executor_options {
 	int devices;
 	/* One of several boxes: the model is its part, the schedule orders units over boxes. NULL: this box alone. */
 	const struct rh_boxes *boxes;
+	enum rh_wire wire;             /* how activations and their gradients travel to other boxes, and come from them */
 	struct rh_link *below, *above; /* to the boxes beside it, NULL: there is none. Between calls the caller may use them, too */
 	int registers;                 /* devices may register host memory: room for a ring is planned, should they refuse */
 	int throttled_threads;         /* of the optimizer while a step's weights stream; 0: all */
@@ -58,9 +60,9 @@ struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
 	const float *pixel; /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
-	float *loss;   /* (head_rows) */
-	int32_t *hit;  /* (head_rows) */
-	float *scores; /* (head_rows, score_cols): forward-only */
+	float *loss;        /* (head_rows) */
+	int32_t *hit;       /* (head_rows) */
+	float *scores;      /* (head_rows, score_cols): forward-only */
 };
 
 /* One whose integers nobody reads, for simulated devices: each array is `any`. */

@@ -9,8 +9,8 @@
 #include "device/sim/sim.h"
 #include "train/tensors.h"
 
-#include <stdio.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -399,6 +399,7 @@ int rh_session_start(struct rh_session *session, const struct rh_workload *work)
 	struct rh_executor_options *options = &session->plan.options;
 	options->plan = &session->plan.stages;
 	options->boxes = rh_box_is_linked(&session->box) ? &session->plan.boxes : NULL;
+	options->wire = (enum rh_wire)session->config->link_dtype;
 	options->below = session->box.below;
 	options->above = session->box.above;
 	rc = rh_pool_create(session->machine ? 1 : rh_machine_cores(), &session->pool);

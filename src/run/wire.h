@@ -1,0 +1,27 @@
+/* How activations and their gradients travel between boxes: as they are, or coded where they lie before they are sent, and decoded where
+ * they have come. Rows of `cols` values, one a token. */
+#ifndef RH_RUN_WIRE_H
+#define RH_RUN_WIRE_H
+
+#include "core/dtype.h"
+
+#include <stdint.h>
+
+/* INT8: a row's values in steps of its largest one's 127th part, rounded up or down at random so that the mean is exact; then the step in
+ * fp32. A row with a value that is not finite comes out as NaNs. */
+enum rh_wire { RH_WIRE_AS_IS, RH_WIRE_BF16, RH_WIRE_INT8 };
+
+/* Whose rounding is drawn: other messages, other numbers, the same in each run. */
+struct rh_wire_draw {
+	uint64_t seed;
+	uint32_t box, step, micro_batch, kind;
+};
+
+/* Bytes of rows on the wire; never more than in memory (cols >= 4). */
+int64_t rh_wire_bytes(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols);
+/* `memory` holds rows of dtype; afterwards it begins with their coded bytes. */
+void rh_wire_code(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, const struct rh_wire_draw *draw, void *memory);
+/* The reverse, as near as that is. */
+void rh_wire_decode(enum rh_wire wire, enum rh_dtype dtype, int64_t rows, int64_t cols, void *memory);
+
+#endif
