@@ -155,10 +155,15 @@ static int fused_floor(const struct rh_plan_request *request)
 	return count > 0 ? (int)request->forward_cuts[count - 1] : 0;
 }
 
+int plan_is_alone(const struct rh_plan_request *request)
+{
+	return request->devices == 1 && !rh_model_is_part(request->model);
+}
+
 /* One device has no use for few stages: the embedding's backward, apart, neither uploads the table nor sums both kinds of gradients. */
 static int alone(const struct planner *at, enum pass pass)
 {
-	return pass == PASS_BACKWARD && at->request->devices == 1;
+	return pass == PASS_BACKWARD && plan_is_alone(at->request);
 }
 
 /* How far down from hi a stage may grow for what it holds, and how far up from lo. Between the ends more layers never fit where fewer do
@@ -381,8 +386,7 @@ static int pack_backward(struct planner *at, int64_t limit, struct rh_plan *plan
 /* May a stage save? Of several devices none does, as others run its forward; nor in a box among others, where rounds overlap. */
 static int saves(const struct rh_plan_request *request)
 {
-	return request->trains && request->devices == 1 && request->backward_cut_count < 0 && request->forward_cut_count < 0 &&
-	       !rh_model_is_part(request->model);
+	return request->trains && plan_is_alone(request) && request->backward_cut_count < 0 && request->forward_cut_count < 0;
 }
 
 int plan_pack(struct planner *at, int64_t limit, struct rh_plan *plan)
@@ -430,7 +434,7 @@ int plan_least_cost(struct planner *at, int64_t limit, struct rh_plan *scratch, 
 	int rc = pack_backward(at, limit, scratch);
 	if (rc)
 		return rc;
-	int several = at->request->devices > 1, stages = scratch->backward_stages;
+	int several = !plan_is_alone(at->request), stages = scratch->backward_stages;
 	out->recomputed = several ? 0 : least_recomputed(at, scratch);
 	/* of one device stages that save stand in both lists */
 	out->stages = stages + (several ? least_forward(at, scratch, plan_forward_top(at, scratch)) : 0);

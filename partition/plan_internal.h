@@ -38,6 +38,9 @@ struct planner {
 	int64_t given_room;               /* bytes for weights where the user cut all stages; 0: the user did not */
 };
 
+/* One device with the whole model: nobody else runs a stage meanwhile. A box among others has neighbours, and few stages are better. */
+int plan_is_alone(const struct rh_plan_request *request);
+
 /* Bytes that a stage uploads, each block once: a tied table is shared when both ends are in. */
 int64_t plan_upload_bytes(const struct planner *at, enum pass pass, int lo, int hi);
 /* Of the topmost backward stage: PASS_FUSED, but in a box that another follows, whose gradients come from there. */

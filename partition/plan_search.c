@@ -56,7 +56,7 @@ static void keep(struct rh_plan *best, const struct rh_plan *now)
 static struct plan_cost cost_of(const struct planner *at, const struct rh_plan *plan)
 {
 	struct plan_cost cost = {0, plan->forward_stages + plan->backward_stages};
-	for (int i = 1; at->request->devices == 1 && i < plan->backward_stages; i++)
+	for (int i = 1; plan_is_alone(at->request) && i < plan->backward_stages; i++)
 		if (!plan->saved[i].bytes)
 			cost.recomputed += plan_upload_bytes(at, PASS_BACKWARD, plan->backward[i].lo, plan->backward[i].hi);
 	return cost;
@@ -78,7 +78,7 @@ static struct plan_cost least_below(struct planner *at, int64_t limit)
 	int64_t least_saved = plan_least_saved(at), saved = backward;
 	if (least_saved && request->train_round)
 		saved = rh_bytes_times(at->largest_between, request->device_cap_bytes / rh_bytes_times(least_saved, request->train_round));
-	return (struct plan_cost){request->devices == 1 ? rh_max(backward - most - saved, 0) : 0,
+	return (struct plan_cost){plan_is_alone(request) ? rh_max(backward - most - saved, 0) : 0,
 	                          (int)((all + most - 1) / most - 1 + (backward + most - 1) / most)};
 }
 

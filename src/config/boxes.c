@@ -22,6 +22,11 @@ static const struct config_entry *given(const struct asking *at, const char *nam
 	return entry && entry->kind != VALUE_NULL ? entry : NULL;
 }
 
+static int is_empty_list(const struct config_entry *entry)
+{
+	return entry->kind == VALUE_LIST && !entry->items.count;
+}
+
 /* A whole number from the environment; -1: it is not there, or none. */
 static int64_t from_environment(const char *name)
 {
@@ -56,6 +61,25 @@ static int check_cuts(const struct asking *at)
 		if (config_parse_integer(cuts->item[i], &cut) || cut <= before)
 			return config_entry_fail(given(at, "box_cuts"), "'%s' is not a layer's number above the one before it",
 			                         config_show(cuts->item[i]).text);
+	return 0;
+}
+
+static int check_limits(const struct asking *at)
+{
+	enum { MOST = 1 << 16 };
+	const struct rh_list *limits = &at->config->admission_limits;
+	int64_t before = MOST, limit = 0;
+	if (limits->count && at->config->mode != RH_MODE_PACI)
+		return config_entry_fail(given(at, "admission_limits"), "has no effect in mode %s; write mode: paci, or remove it",
+		                         mode_name(at->config->mode));
+	if (limits->count && (int64_t)limits->count != at->config->boxes)
+		return config_entry_fail(given(at, "admission_limits"), "%zu limits for %lld boxes; each has one", limits->count,
+		                         (long long)at->config->boxes);
+	for (size_t i = 0; i < limits->count; i++, before = limit)
+		if (config_parse_integer(limits->item[i], &limit) || limit < 1 || limit > before)
+			return config_entry_fail(given(at, "admission_limits"),
+			                         "'%s' is not a number from 1 to the limit of the box before, at most %d",
+			                         config_show(limits->item[i]).text, (int)MOST);
 	return 0;
 }
 
@@ -110,10 +134,10 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
-	static const char *const idle[] = {"boxes", "box", "link_below", "link_above", "link_peer_below", "link_peer_above", "box_cuts"};
-	size_t keys = sizeof idle / sizeof *idle - (config->box_cuts.count ? 0 : 1); /* an empty list is the default */
-	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < keys; i++)
-		if (given(&at, idle[i]))
+	static const char *const idle[] = {"boxes",           "box",      "link_below",      "link_above", "link_peer_below",
+	                                   "link_peer_above", "box_cuts", "admission_limits"};
+	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
+		if (given(&at, idle[i]) && !is_empty_list(given(&at, idle[i])))
 			return config_entry_fail(given(&at, idle[i]),
 			                         "has no effect in mode local; write mode: sync-pp or paci, or remove it");
 	if (config->mode == RH_MODE_LOCAL && config->link_transport != RH_TRANSPORT_TCP)
@@ -138,6 +162,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 			return -ENOMEM;
 	}
 	int rc = check_cuts(&at);
+	rc = rc ? rc : check_limits(&at);
 	rc = rc ? rc : check_neighbours(&at);
 	return rc ? rc : check_rest(&at);
 }

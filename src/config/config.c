@@ -126,7 +126,7 @@ void rh_config_free(struct rh_config *config)
 	}
 	struct rh_list *const lists[] = {
 	        &config->lora_target_modules,    &config->nvme_dirs,    &config->train_file,   &config->validation_file,
-	        &config->data_columns,           &config->data_weights, &config->rope_scaling, &config->box_cuts,
+	        &config->data_columns,           &config->data_weights, &config->rope_scaling, &config->box_cuts, &config->admission_limits,
 	        &config->lora_target_parameters, &config->parts};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		config_list_free(lists[i]);

@@ -231,6 +231,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .own = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: even shares"),
+	KEY(KEY_LIST, admission_limits, VERB_RUNS,
+	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
+	            "need more; unset: [N, N-1, ... 1] of N boxes"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
 	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "

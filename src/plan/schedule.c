@@ -120,6 +120,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	                                    .box = (int)config->box - 1,
 	                                    .unit = config->round_micro_batches ? config->round_micro_batches : devices};
 	planning->options.boxes = &planning->boxes;
+	planning->options.admission_limit = request->admission_limit;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
 	return 0;
 }

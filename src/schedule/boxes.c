@@ -17,6 +17,9 @@ static int order_units(const struct rh_dispatch *dispatch, int64_t units, int64_
 	                                      .stage = stage,
 	                                      .stages = boxes,
 	                                      .admission_limit = dispatch->admission_limit};
+	/* Limits other than PACI's own are for slow links: a box reaches its limit before the first gradient is back. A unit takes 3 s here. */
+	if (dispatch->admission_limit)
+		request.hop_s = 3.0 * (double)dispatch->admission_limit[0];
 	for (int k = 0; stage && k < boxes; k++)
 		stage[k] = (struct rh_stage){k, k + 1};
 	int rc = stage ? rh_schedule_make(dispatch->schedule, &request, out) : -ENOMEM;

@@ -173,12 +173,21 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 	return rc;
 }
 
-int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage)
+static int64_t in_flight(const struct rh_dispatch *dispatch, int at)
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
-	int at = boxes ? boxes->box : stage;
 	int64_t own = (boxes ? boxes->boxes : dispatch->devices) - at;
 	if (dispatch->admission_limit && dispatch->admission_limit[at] > own)
 		own = dispatch->admission_limit[at];
 	return boxes ? own * boxes->unit : own;
+}
+
+int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage)
+{
+	return in_flight(dispatch, dispatch->boxes ? dispatch->boxes->box : stage);
+}
+
+int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch)
+{
+	return in_flight(dispatch, dispatch->boxes->box - 1);
 }

@@ -51,5 +51,6 @@ int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
 /* The most micro-batches that a stage (bottom up) has in flight in such a program; of several boxes the most that this one has. */
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
+int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch); /* in the box below */
 
 #endif

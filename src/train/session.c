@@ -129,8 +129,9 @@ static int join_boxes(struct rh_session *session)
 {
 	char line[80];
 	json_t *json = NULL;
-	if (session->model_config->image_size)
-		return rh_fail(-EINVAL, "mode: several boxes do not send one another images yet; train a model of images with mode: local");
+	if (session->model_config->task != RH_TASK_CAUSAL_LM)
+		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
+		               rh_model_architecture(session->model_config));
 	int rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
@@ -295,12 +296,25 @@ static int64_t allowed_ram(const struct rh_session *session)
 	return room;
 }
 
+static int read_limits(struct rh_session *session)
+{
+	const struct rh_list *limits = &session->config->admission_limits;
+	if (!limits->count || session->box_limits)
+		return 0;
+	session->box_limits = rh_alloc(limits->count, sizeof *session->box_limits);
+	for (size_t i = 0; session->box_limits && i < limits->count; i++)
+		session->box_limits[i] = atoll(limits->item[i]);
+	session->admission_limit = session->box_limits;
+	return session->box_limits ? 0 : -ENOMEM;
+}
+
 /* The request for the plan of a run on this machine, or the simulated one. *local: of this machine, the caller's (rh_hardware_free). */
 static int describe_request(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages,
                             struct rh_hardware *local, struct rh_run_request *out)
 {
 	const struct rh_session_machine *machine = session->machine;
 	*local = (struct rh_hardware){0};
+	int rc = read_limits(session);
 	*out = (struct rh_run_request){.config = session->config,
 	                               .model = session->model,
 	                               .lora = session->lora,
@@ -313,7 +327,7 @@ static int describe_request(struct rh_session *session, const struct rh_workload
 	                               .admission_limit = session->admission_limit,
 	                               .space = session->space,
 	                               .stages = stages};
-	int rc = ask_devices(session, &out->machine);
+	rc = rc ? rc : ask_devices(session, &out->machine);
 	if (!rc && !machine && work->train_micro_batches)
 		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), local, &session->rates_assumed);
 	return rc;
@@ -430,6 +444,7 @@ void rh_session_close(struct rh_session *session)
 	rh_store_destroy(session->store);
 	rh_pool_destroy(session->pool);
 	rh_run_plan_free(&session->plan);
+	rh_free(session->box_limits);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

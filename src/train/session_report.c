@@ -70,6 +70,10 @@ void rh_session_report(const struct rh_session *session)
 		        "are rounded otherwise; raise it, or lower per_device_train_batch_size",
 		        (long long)rh_head_chunk(session->model, INT64_MAX), (long long)session->model->head_rows_wanted);
 	report_kept_boundaries(session);
+	if (session->config->mode == RH_MODE_PACI && session->plan.stages.backward_stages > 1)
+		rh_note("mode paci: this box runs its layers in %d stages, and recomputes each from the input that its forward had: memory "
+		        "limits that lead to other stages lead to slightly other results",
+		        session->plan.stages.backward_stages);
 	if (session->config->verbose)
 		report_details(session);
 	else

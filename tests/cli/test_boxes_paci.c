@@ -1,17 +1,28 @@
 /* PACI over boxes: each box is one stage that updates itself. A run over N boxes is, bit for bit, that of one box whose N devices have
  * the same stages under schedule paci; which tests/train/test_local.c compares with a plain loop. */
 #include "cli/boxes.h"
+#include "link/relay.h"
 
 #include <jansson.h>
 #include <math.h>
 
-/* Starts all boxes and waits for them. */
-static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, const char *options)
+/* Starts all boxes and waits for them. latency_ms > 0: a relay stands in each line. */
+static void run_far_boxes(const struct scratch *scratch, const char *keys, int boxes, double latency_ms, const char *options)
 {
 	struct ran ran[BOXES_MOST];
 	struct box_wire wire[BOXES_MOST];
-	for (int k = 0; k + 1 < boxes; k++)
+	struct relay relay[BOXES_MOST];
+	for (int k = 0; k + 1 < boxes; k++) {
+		int port = free_port();
 		wire[k] = free_wire();
+		if (!latency_ms)
+			continue;
+		relay_open(&relay[k], 0, 1);
+		relay[k].shape[0].latency_ms = relay[k].shape[1].latency_ms = latency_ms;
+		snprintf(wire[k].listens, sizeof wire[k].listens, "127.0.0.1:%d", port);
+		snprintf(wire[k].connects, sizeof wire[k].connects, "127.0.0.1:%d", relay[k].port);
+		relay_start(&relay[k], port);
+	}
 	for (int k = 1; k <= boxes; k++) {
 		write_config(scratch, keys, boxes, k, wire);
 		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
@@ -24,6 +35,13 @@ static void run_boxes(const struct scratch *scratch, const char *keys, int boxes
 		assert_int_equal(ran[k].status, 0);
 		run_free(&ran[k]);
 	}
+	for (int k = 0; latency_ms > 0 && k + 1 < boxes; k++)
+		relay_close(&relay[k]);
+}
+
+static void run_boxes(const struct scratch *scratch, const char *keys, int boxes, const char *options)
+{
+	run_far_boxes(scratch, keys, boxes, 0, options);
 }
 
 static void run_alone(const struct scratch *scratch, const char *keys, const char *options)
@@ -60,62 +78,73 @@ static int check_metrics(const struct scratch *scratch, int box)
 	return lines;
 }
 
-struct shape {
+/* 28 rows, seven steps an epoch: a step that is short would run alone, without another beside it. */
+static void make_rows(struct scratch *scratch)
+{
+	make_files(scratch);
+	write_text(path_of("%s/rows.jsonl", scratch->dir), ROWS ROWS ROWS ROWS);
+}
+
+struct division {
 	const char *device, *cuts;
 	int boxes;
 };
 
 /* Each box has one device, or two between which its layers are dealt out. */
-static const struct shape shapes[] = {{"cpu:2", "[3]", 2}, {"cpu:2", "[1]", 2}, {"cpu:3", "[2, 4]", 3}};
+static const struct division divisions[] = {{"cpu:2", "[3]", 2}, {"cpu:2", "[1]", 2}, {"cpu:3", "[2, 4]", 3}};
 
 enum { STEPS = 20 };
 
 /* The first step's update is that of a step that is flushed: every micro-batch has met the first weights. */
-static void check_shape(const struct shape *shape, const char *keys, const char *device, int steps, int adapters)
+static void check_division(const struct division *division, const char *keys, const char *device, int steps, int adapters)
 {
 	struct scratch scratch;
 	char options[64], alone[512], linked[512];
-	make_files(&scratch);
+	make_rows(&scratch);
 	snprintf(options, sizeof options, "--max_steps %d", steps);
 	if (steps == 1)
 		snprintf(alone, sizeof alone, "%sdevice: cpu:1\nmax_grad_norm: 0\n", keys);
 	else
-		snprintf(alone, sizeof alone, "%smax_grad_norm: 0\nschedule: paci\ndevice: %s\nforward_cuts: %s\n", keys, shape->device, shape->cuts);
+		snprintf(alone, sizeof alone, "%smax_grad_norm: 0\nschedule: paci\ndevice: %s\nforward_cuts: %s\n", keys, division->device,
+		         division->cuts);
 	snprintf(linked, sizeof linked, "%smax_grad_norm: 0\nmode: paci\ndevice: %s\nround_micro_batches: 1\nbox_cuts: %s\n", keys,
-	         device, shape->cuts);
+	         device, division->cuts);
 	run_alone(&scratch, alone, options);
-	run_boxes(&scratch, linked, shape->boxes, options);
-	check_weights(&scratch, adapters ? "adapter_model.safetensors" : "model.safetensors", adapters ? 1 : shape->boxes);
-	for (int k = 1; k <= shape->boxes; k++)
+	run_boxes(&scratch, linked, division->boxes, options);
+	check_weights(&scratch, adapters ? "adapter_model.safetensors" : "model.safetensors", adapters ? 1 : division->boxes);
+	for (int k = 1; k <= division->boxes; k++)
 		assert_int_equal(check_metrics(&scratch, k), steps);
 	scratch_close(&scratch);
 }
 
+/* Boxes come to rest each eight steps, the one box at a checkpoint. */
+#define SAVES "save_strategy: steps\nsave_steps: 8\n"
+
 static void test_boxes_are_stages(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-		check_shape(&shapes[i], "save_strategy: \"no\"\n", "cpu:1", STEPS, 0);
+	for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++)
+		check_division(&divisions[i], SAVES, "cpu:1", STEPS, 0);
 }
 
 static void test_the_first_update_is_a_flushed_steps(void **state)
 {
 	(void)state;
-	check_shape(&shapes[2], "save_strategy: \"no\"\n", "cpu:1", 1, 0);
+	check_division(&divisions[2], SAVES, "cpu:1", 1, 0);
 }
 
 static void test_boxes_of_two_devices_are_stages(void **state)
 {
 	(void)state;
-	check_shape(&shapes[0], "save_strategy: \"no\"\n", "cpu:2", STEPS, 0);
+	check_division(&divisions[0], SAVES, "cpu:2", STEPS, 0);
 }
 
 static void test_adapters(void **state)
 {
 	(void)state;
-	static const char keys[] = "save_strategy: \"no\"\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n";
-	check_shape(&shapes[0], keys, "cpu:1", STEPS, 1);
-	check_shape(&shapes[2], keys, "cpu:1", STEPS, 1);
+	static const char keys[] = SAVES "lora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n";
+	check_division(&divisions[0], keys, "cpu:1", STEPS, 1);
+	check_division(&divisions[2], keys, "cpu:1", STEPS, 1);
 }
 
 /* ---- clipping ---- */
@@ -169,7 +198,7 @@ static void test_each_box_clips_by_its_share(void **state)
 	(void)state;
 	enum { CLIPPED = 4 }; /* max_grad_norm is 1 over it */
 	struct scratch scratch;
-	make_files(&scratch);
+	make_rows(&scratch);
 	run_boxes(&scratch, TWO "max_grad_norm: 0\n", 2, "--max_steps 1 --learning_rate 0");
 	put_aside(&scratch, "still");
 	run_boxes(&scratch, TWO "max_grad_norm: 0\n", 2, "--max_steps 1 --learning_rate 1");
@@ -187,6 +216,25 @@ static void test_each_box_clips_by_its_share(void **state)
 	scratch_close(&scratch);
 }
 
+/* The order of a box's units follows from the limits alone: a slow line changes no bit. Wider limits give other weights. */
+static void test_latency_changes_no_bit(void **state)
+{
+	(void)state;
+	static const char own[] = "mode: paci\ndevice: cpu:1\nsave_strategy: \"no\"\n";
+	static const char wide[] = "mode: paci\ndevice: cpu:1\nsave_strategy: \"no\"\nadmission_limits: [8, 1]\n";
+	struct scratch scratch;
+	make_rows(&scratch);
+	run_boxes(&scratch, own, 2, "--max_steps 10");
+	put_aside(&scratch, "own");
+	run_boxes(&scratch, wide, 2, "--max_steps 10");
+	put_aside(&scratch, "near");
+	run_far_boxes(&scratch, wide, 2, 20, "--max_steps 10");
+	for (int k = 1; k <= 2; k++)
+		assert_true(distance(&scratch, "near", "out", k) == 0);
+	assert_true(distance(&scratch, "near", "own", 1) > 0);
+	scratch_close(&scratch);
+}
+
 /* A box is killed when it has a checkpoint; both are started again, and end as boxes that were left alone, their shares of the norm too. */
 static void test_a_killed_box_is_started_again(void **state)
 {
@@ -197,7 +245,7 @@ static void test_a_killed_box_is_started_again(void **state)
 	struct scratch scratch;
 	struct box_wire wire = free_wire();
 	struct ran ran[2];
-	make_files(&scratch);
+	make_rows(&scratch);
 	run_boxes(&scratch, keys, 2, options);
 	put_aside(&scratch, "whole");
 	for (int k = 1; k <= 2; k++) {
@@ -237,6 +285,7 @@ int main(void)
 	        cmocka_unit_test(test_boxes_of_two_devices_are_stages),
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
+	        cmocka_unit_test(test_latency_changes_no_bit),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

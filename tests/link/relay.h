@@ -83,6 +83,7 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 	int64_t left = relay->most_bytes && !ends_cutting ? (int64_t)(check_random(&relay->seed) % (uint64_t)relay->most_bytes) : INT64_MAX;
 	for (int i = 0; i < 2; i++)
 		shape_open(&queue[i], &relay->shape[i], check_random(&relay->seed));
+	int cuts = relay->cuts;
 	while (goes_on && !relay->stops && !relay->is_down) {
 		struct pollfd polls[2];
 		int64_t now_ns = shape_now();
@@ -97,6 +98,10 @@ static inline void relay_pass(struct relay *relay, const int end[2])
 			goes_on = goes_on && relay_give(&queue[!i], end[i]);
 		}
 	}
+	/* an end has closed: what is on its way arrives */
+	for (int i = 0; i < 2; i++)
+		while (queue[i].first && relay->cuts == cuts && !relay->stops && !relay->is_down && relay_give(&queue[i], end[!i]))
+			usleep(1000);
 	for (int i = 0; i < 2; i++)
 		shape_close(&queue[i]);
 }
