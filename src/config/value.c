@@ -271,8 +271,10 @@ static int set_paths(struct config_draft *draft, const struct config_entry *entr
 	if (!is_one)
 		return set_list(draft, entry);
 	rc = config_list_append(&words, entry->text);
-	if (rc)
+	if (rc) {
+		config_list_free(&words);
 		return rc;
+	}
 	config_list_free(field);
 	*field = words;
 	return 0;

@@ -152,7 +152,7 @@ static void check_line(const struct scratch *scratch, const char *out, const cha
 	run_prepare = enter_group;
 	ran = run_line(scratch, "%s --max_ram %lld", line, (long long)peaks.plan);
 	run_prepare = NULL;
-	if (ran.status)
+	if (ran.status && !strstr(ran.err, "more than a quarter of max_ram")) /* a row is refused by a line, and named */
 		fail_msg("under %lld bytes: exit %d: %s: %s", group_bytes, ran.status, line, ran.err);
 	run_free(&ran);
 	(*held)++;
