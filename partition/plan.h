@@ -85,10 +85,10 @@ struct rh_plan {
 	int64_t device_bytes;              /* all of the above: what a device reserves */
 };
 
-/* The number of layers. */
+/* The number of layers. A box's part in which nothing is trained has no backward stage. */
 static inline int rh_plan_top(const struct rh_plan *cuts)
 {
-	return cuts->backward[0].hi;
+	return cuts->backward_stages ? cuts->backward[0].hi : cuts->forward[cuts->forward_stages - 1].hi;
 }
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };

@@ -34,6 +34,7 @@ struct rh_boundary_buffer *rh_boundary_acquire(struct rh_boundaries *boundaries,
 	if (--boundaries->free_count < boundaries->least_free)
 		boundaries->least_free = boundaries->free_count;
 	boundaries->buffer[*where].readers = readers;
+	boundaries->buffer[*where].slot = -1;
 	return &boundaries->buffer[*where];
 }
 

@@ -12,7 +12,8 @@ enum rh_boundary_kind { RH_BOUNDARY_ACTIVATION, RH_BOUNDARY_GRADIENT, RH_BOUNDAR
 
 struct rh_boundary_buffer {
 	char *memory;
-	int readers; /* slots that have still to read it */
+	int readers;  /* slots that have still to read it */
+	int64_t slot; /* of those that have read it, the latest of the program; -1: none has */
 };
 
 struct rh_boundaries {

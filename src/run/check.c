@@ -174,16 +174,18 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		trainable += check->options.model->block[b].trainable;
 	for (size_t i = 0; out->position < 0 && i < check->calls; i++) {
 		const struct check_call *call = &check->call[i];
-		long long step = call->call.step;
+		const struct rh_plan *plan = check->options.plan;
+		int64_t count = call->call.micro_batches, outputs = plan->feeds ? 0 : count;
+		int64_t sent = count * (plan->feeds + (call->call.trains && plan->owes_gradient));
 		int taken = call->call.updates ? trainable : 0,
 		    is_open = check->options.stale && !call->published; /* the latest step's may come yet */
-		if (call->outputs == call->call.micro_batches && call->trained == taken && (call->published == taken || is_open))
+		if (call->outputs == outputs && call->sent == sent && call->trained == taken && (call->published == taken || is_open))
 			continue;
 		out->position = check->on->first + check->on->commands;
-		snprintf(
-		        out->text, sizeof out->text,
-		        "step %lld ends with the results of %lld of %lld micro-batches read, %lld of %d gradients taken, %lld blocks ready",
-		        step, (long long)call->outputs, (long long)call->call.micro_batches, (long long)call->trained, taken,
-		        (long long)call->published);
+		snprintf(out->text, sizeof out->text,
+		         "step %lld ends with %lld of %lld results read, %lld of %lld boundaries sent, %lld of %d gradients taken, %lld "
+		         "blocks ready",
+		         (long long)call->call.step, (long long)call->outputs, (long long)outputs, (long long)call->sent, (long long)sent,
+		         (long long)call->trained, taken, (long long)call->published);
 	}
 }

@@ -17,9 +17,10 @@ static const struct rh_model *model_of(const struct rh_check *check)
 	return check->options.model;
 }
 
+/* The model's last layer, not that of a box's part with other boxes above. */
 static int ends_model(const struct rh_check *check)
 {
-	return check->command->hi == model_of(check)->layers;
+	return check->command->hi == model_of(check)->layers && !check->options.plan->feeds;
 }
 
 static int device_of(const struct rh_check *check)
@@ -35,8 +36,7 @@ static struct check_content of_micro_batch(const struct rh_check *check, enum ch
 
 static struct check_range resolve(struct rh_check *check, enum rh_room room, int number, int64_t first, int64_t bytes)
 {
-	struct rh_place place = {
-	        .room = room, .device = rh_int16(device_of(check)), .number = number, .first = first, .bytes = bytes};
+	struct rh_place place = {.room = room, .device = rh_int16(device_of(check)), .number = number, .first = first, .bytes = bytes};
 	return check_resolve(check, &place);
 }
 
@@ -437,10 +437,12 @@ static void run_message(struct rh_check *check)
 	struct check_range range = check_resolve(check, sends ? &command->from : &command->to);
 	if (queue != (sends ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES))
 		check_fault(check, -1, "is not on a link's lane for it");
-	if (sends)
+	if (sends) {
 		check_need(check, range, &content);
-	else
+		check_call_of(check, command->step)->sent++;
+	} else {
 		check_put(check, range, &content);
+	}
 	check_boundary(check);
 }
 

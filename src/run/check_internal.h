@@ -57,7 +57,8 @@ struct check_range {
 
 struct check_call {
 	struct rh_check_call call;
-	int64_t outputs, trained, published; /* results that were read; blocks whose gradient was taken; whose weights became ready */
+	int64_t outputs, sent;      /* results that were read; boundaries that were given to other boxes */
+	int64_t trained, published; /* blocks whose gradient was taken; whose weights became ready */
 };
 
 struct rh_check {

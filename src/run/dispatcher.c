@@ -374,6 +374,16 @@ int dispatcher_has_ended(struct rh_executor *executor, int64_t position)
 	return rc < 0 ? rc : sequence <= executor->dispatcher.stream[stream].over;
 }
 
+int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command)
+{
+	int rc = 1;
+	for (int i = 0; rc > 0 && i < command->waits; i++) {
+		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
+		rc = other ? dispatcher_has_ended(executor, other->is.position) : 1;
+	}
+	return rc;
+}
+
 int dispatcher_look(struct rh_executor *executor, int d)
 {
 	int rc = 0;

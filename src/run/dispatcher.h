@@ -153,8 +153,9 @@ enum run_wait_kind dispatcher_wait_kind(const struct rh_command *command);
 /* The device's copy of a gradient that goes through the staging is enqueued: the staging's thread tells the optimizer. */
 int dispatcher_stage_arrival(struct rh_executor *executor, int device, int block) RH_MUST;
 
-/* A host buffer was taken for the boundary that the command sends, or given back by its last reader. */
-void dispatcher_count_buffer(struct rh_executor *executor, const struct rh_command *command, int is_taken, int is_given);
+/* A host buffer was taken for a boundary that this slot writes; or given back, by the latest slot of those that read it: whoever is through
+ * last, the books have it there. */
+void dispatcher_count_buffer(struct run_dispatcher *dispatcher, int64_t slot, int is_taken, int is_given);
 
 /* issue.c: one command on its stream, after all that it waits for. */
 int issue_command(struct rh_executor *executor, const struct rh_command *command) RH_MUST;

@@ -66,13 +66,12 @@ int dispatcher_has_buffer(struct rh_executor *executor, const struct rh_command 
 	return 1;
 }
 
-/* A buffer was taken, or read. */
-void dispatcher_count_buffer(struct rh_executor *executor, const struct rh_command *command, int is_taken, int is_given)
+void dispatcher_count_buffer(struct run_dispatcher *dispatcher, int64_t slot, int is_taken, int is_given)
 {
-	struct run_dispatcher *dispatcher = &executor->dispatcher;
-	struct dispatch_slot *slot = &dispatcher->slot[ring_of(command)->slot - dispatcher->first_slot];
-	slot->taken -= is_taken;
-	slot->given -= is_given;
+	struct dispatch_slot *at = &dispatcher->slot[slot - dispatcher->first_slot];
+	at->taken -= is_taken;
+	at->given -= is_given;
+	RH_ASSERT(at->taken >= 0 && at->given >= 0);
 }
 
 void dispatcher_forget_slots(struct run_dispatcher *dispatcher)

@@ -9,6 +9,8 @@ static inline int dispatcher_is_ready(const struct run_dispatcher *dispatcher, i
 {
 	return dispatcher->head[lane] && !dispatcher->blocked[lane];
 }
+/* dispatcher_has_ended of all that the command waits for. */
+int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command) RH_MUST;
 /* Takes lane number i from the list. */
 void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i);
 /* The lane's next command is issued, or over. */

@@ -39,18 +39,14 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 		read[d] = LOWER_NEVER;
 	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
 	*out = rh_boundary_acquire(boundaries, kind, command->lo, run_place(executor, command), readers);
-	dispatcher_count_buffer(executor, command, 1, 0);
+	dispatcher_count_buffer(&executor->dispatcher, ring_of(command)->slot, 1, 0);
 	return 1;
 }
 
 /* What the device sends has to be there. */
 static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
 {
-	int rc = 1;
-	for (int i = 0; rc > 0 && i < command->waits; i++) {
-		const struct ring_command *other = ring_wait(&executor->lowering.ring, command, i);
-		rc = other ? dispatcher_has_ended(executor, other->is.position) : 1;
-	}
+	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
 		return rc;
 	*out = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
@@ -127,7 +123,7 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	} else {
 		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
 		                    run_place(executor, command));
-		dispatcher_count_buffer(executor, command, 0, 1);
+		dispatcher_count_buffer(dispatcher, at->slot, 0, 1);
 	}
 	dispatcher_end(executor, at);
 	return 1;

@@ -18,6 +18,15 @@ static int await_issued(struct rh_executor *executor, const struct rh_command *c
 	return rc || !executor->staging ? rc : rh_staging_finish(executor->staging);
 }
 
+/* 1: so they are; 0: not yet, and the host may not wait; or a fault. */
+static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)
+{
+	if (!may_wait)
+		return executor->staging ? 0 : dispatcher_waits_have_ended(executor, command);
+	int rc = await_issued(executor, command);
+	return rc ? rc : 1;
+}
+
 /* A copy that went through the staging is there when its thread says so, on that thread. */
 static void arrives_staged(void *context, int which)
 {
@@ -34,11 +43,10 @@ static int tell_arrived(struct rh_executor *executor, const struct rh_command *c
 	int b = command->block, device = command->to.number;
 	int64_t bytes = rh_dtype_bytes(options->model->dtype, options->model->block[b].elements);
 	if (options->model->block[b].uses == 2 || device < 0) {
-		int rc = may_wait ? await_issued(executor, command) : 0;
-		if (rc || !may_wait)
-			return rc;
-		rh_updater_arrives(options->updater, b, NULL);
-		return 1;
+		int rc = has_settled(executor, command, may_wait);
+		if (rc > 0)
+			rh_updater_arrives(options->updater, b, NULL);
+		return rc;
 	}
 	if (!run_is_staged(executor, rh_store_gradient(options->store, b), bytes)) {
 		rh_updater_arrives(options->updater, b, executor->on[device].downloaded[b]);

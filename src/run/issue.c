@@ -219,7 +219,7 @@ static int copy_boundary(struct rh_executor *executor, struct rh_device *device,
 {
 	enum rh_boundary_kind kind = (enum rh_boundary_kind)command->block;
 	struct rh_boundaries *boundaries = &executor->boundaries;
-	int64_t place = run_place(executor, command);
+	int64_t place = run_place(executor, command), slot = ring_of(command)->slot;
 	int devices = executor->options.devices, up = command->to.room == RH_ROOM_BOUNDARY;
 	int readers = kind == RH_BOUNDARY_GRADIENT ? 1 : rh_boundary_readers(executor->options.plan, executor->trains, command->lo);
 	struct rh_boundary_buffer *buffer = up ? rh_boundary_find(boundaries, kind, command->lo, place)
@@ -229,12 +229,13 @@ static int copy_boundary(struct rh_executor *executor, struct rh_device *device,
 	if (up) {
 		int64_t unused = boundaries->free_count;
 		read[device->index] = command->position;
+		buffer->slot = rh_max(buffer->slot, slot);
 		rh_boundary_release(boundaries, kind, command->lo, place);
-		dispatcher_count_buffer(executor, command, 0, boundaries->free_count > unused);
+		dispatcher_count_buffer(&executor->dispatcher, buffer->slot, 0, boundaries->free_count > unused);
 		return run_copy_up(executor, device, RH_STREAM_ACTIVATIONS_UP, device_address(executor, command->to), buffer->memory,
 		                   command->to.bytes);
 	}
-	dispatcher_count_buffer(executor, command, 1, 0);
+	dispatcher_count_buffer(&executor->dispatcher, slot, 1, 0);
 	for (int d = 0; !rc && d < devices; d++) {
 		const struct ring_command *other = ring_find(&executor->lowering.ring, read[d]);
 		if (other)

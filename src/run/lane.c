@@ -123,7 +123,6 @@ static const char *room_name(enum rh_room room)
 	                                            [RH_ROOM_HOST_MICRO] = "host micro-batch",
 	                                            [RH_ROOM_HOST_RESULT] = "host result",
 	                                            [RH_ROOM_HOST_FOLD] = "fold",
-	                                            [RH_ROOM_HOST_STAGING] = "staging",
 	                                            [RH_ROOM_HOST_FRAME] = "page frame",
 	                                            [RH_ROOM_RECORD] = "record",
 	                                            [RH_ROOM_PAGES] = "pages"};

@@ -18,7 +18,6 @@
 enum rh_queue {
 	RH_QUEUE_STREAM,    /* of a device */
 	RH_QUEUE_CALLER,    /* the thread that calls: micro-batches in, results out, what it adds or copies itself */
-	RH_QUEUE_STAGING,   /* copies between unregistered memory and the staging ring */
 	RH_QUEUE_OPTIMIZER, /* a server: which of its ready blocks comes next is its own */
 	RH_QUEUE_READS,     /* of a drive, or a group of drives that acts as one */
 	RH_QUEUE_WRITES,
@@ -57,7 +56,6 @@ enum __attribute__((packed)) rh_room {
 	RH_ROOM_HOST_MICRO,    /* number: the micro-batch's place */
 	RH_ROOM_HOST_RESULT,   /* likewise */
 	RH_ROOM_HOST_FOLD,     /* pieces of a tied embedding's sum */
-	RH_ROOM_HOST_STAGING,  /* the ring of registered memory */
 	RH_ROOM_HOST_FRAME,    /* pages of weights that come from NVMe */
 	/* of a drive */
 	RH_ROOM_RECORD, /* boundaries */

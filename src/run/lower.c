@@ -126,6 +126,8 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	to->written = positions(to, RH_BOUNDARY_KINDS * (options->model->layers + 1) * limits->micro_batches);
 	to->input = positions(to, limits->micro_batches);
 	to->output = positions(to, limits->micro_batches);
+	to->through = positions(to, limits->micro_batches);
+	to->given = positions(to, options->boxes ? RH_BOUNDARY_KINDS * limits->micro_batches : 0);
 	to->computed = positions(to, limits->micro_batches * devices);
 	to->offset = positions(to, 2 * blocks);
 	to->bytes = positions(to, 2 * blocks);
@@ -159,9 +161,10 @@ void lower_destroy(struct lowering *to)
 		free_device(&to->on[d]);
 	for (int i = 0; to->pending && i < to->lanes.lanes; i++)
 		rh_free(to->pending[i].wait);
-	void *const arrays[] = {to->pending,      to->last,     to->on,     to->generation,    to->ready,    to->taken,   to->arrival,
-	                        to->uploads_over, to->arrived,  to->summed, to->uploaded_step, to->uploaded, to->written, to->input,
-	                        to->output,       to->computed, to->offset, to->bytes,         to->load,     to->piece};
+	void *const arrays[] = {to->pending, to->last,         to->on,      to->generation, to->ready,         to->taken,
+	                        to->arrival, to->uploads_over, to->arrived, to->summed,     to->uploaded_step, to->uploaded,
+	                        to->written, to->input,        to->output,  to->through,    to->given,         to->computed,
+	                        to->offset,  to->bytes,        to->load,    to->piece};
 	for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
 		rh_free(arrays[i]);
 	lower_drives_destroy(to);
@@ -180,6 +183,7 @@ int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 		for (int d = 0; d < to->options->devices; d++)
 			lower_await(to, to->caller, to->computed[place * to->options->devices + d], RH_WAIT_NEEDS);
 		to->input[place] = lower_add(to, &command);
+		to->through[place] = LOWER_NEVER;
 	}
 	return to->rc;
 }
@@ -187,6 +191,8 @@ int lower_input(struct lowering *to, int64_t step, int64_t first, int64_t count)
 int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count)
 {
 	int64_t cols = to->call.trains ? 0 : to->options->score_cols;
+	if (to->options->plan->feeds) /* another box has them */
+		count = 0;
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
 		command.micro_batch = rh_int32(place - first);
@@ -233,19 +239,15 @@ int lower_next_slot(struct lowering *to)
 	struct lower_device *on = &to->on[slot->device];
 	struct lower_slot present = {.to = to, .on = on, .device = slot->device, .slot = slot, .step = to->call.step + slot->step};
 	RH_ASSERT(slot->count > 0);
-	/* of several boxes each is a stage whatever its devices: the update that one owes comes before any slot that follows */
-	for (int d = 0; d < to->options->devices; d++)
-		if (to->on[d].owes && (d == slot->device || (to->options->boxes && slot->kind == RH_SLOT_FORWARD))) {
-			lower_bulk_left(to, d);
-			to->on[d].owes = 0;
-		}
 	if (rh_slot_makes_gradients(slot) && !to->makes_gradients && !to->call.is_local)
 		send_left(to, slot->device);
 	to->makes_gradients |= rh_slot_makes_gradients(slot);
 	lower_slot(&present);
-	on->owes = to->call.is_local && rh_slot_makes_gradients(slot) && slot->last_round;
-	if (on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_local && !to->call.is_joined)
-		lower_bulk_left(to, slot->device); /* nothing comes on this device that it could go beside */
+	/* of stages that update themselves the next slot with these layers, on whatever device, is to have the update */
+	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
+	int is_last = on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_joined;
+	if (to->call.is_local ? updates : is_last)
+		lower_bulk_left(to, slot->device); /* else it goes beside what comes next on the device */
 	return to->rc;
 }
 
@@ -267,10 +269,8 @@ int lower_end(struct lowering *to)
 	send_left(to, -1);
 	if (to->call.trains && !to->call.is_local)
 		lower_fold(to, to->call.step);
-	for (int d = 0; d < to->options->devices; d++) {
+	for (int d = 0; d < to->options->devices; d++)
 		to->on[d].gaps = 0;
-		to->on[d].owes = 0;
-	}
 	return to->rc;
 }
 

@@ -60,7 +60,6 @@ struct lower_device {
 		int64_t first; /* command */
 	} ahead;
 	int64_t last_slot; /* of the call's program, -1: it has none */
-	int owes;          /* of stages that update themselves: gradients of its slot before are to be used */
 };
 
 /* lower_drive.c. Positions stay from call to call. */
@@ -125,6 +124,8 @@ struct lowering {
 	int64_t *input;                                  /* of each place: the copy of the micro-batch's integers into staging */
 	int64_t *computed; /* (places, devices): the latest computation with the micro-batch that has the place */
 	int64_t *output;   /* the download of its results */
+	int64_t *through;  /* the last command of its micro-batch in this box, of a step: LOWER_NEVER until it is lowered */
+	int64_t *given;    /* (kinds, places): the latest message that gave such a boundary to another box */
 	int64_t fold[2];   /* the host's latest addition from each piece of staging */
 	struct {
 		int device, block; /* -1: none */

@@ -88,6 +88,12 @@ static int16_t fetch(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	return buffer;
 }
 
+/* The latest SEND of such a boundary of this place. */
+static int64_t *given(const struct micro *micro, enum rh_boundary_kind kind)
+{
+	return &micro->slot->to->given[(int64_t)kind * micro->slot->to->micro_batches + micro->place];
+}
+
 /* Sends a boundary that command `made` leaves in a buffer of the device. */
 static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary_kind kind, int layer)
 {
@@ -103,6 +109,8 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
 	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
+	if (to->options->boxes && (layer == 0 || layer == rh_plan_top(to->options->plan)))
+		lower_await(to, lane, *given(micro, kind), RH_WAIT_NEEDS); /* of the step that had the place before */
 	slot->on->boundary.freed[buffer] = *written = lower_add(to, &copy);
 	if (to->drives.down)
 		lower_ring_filled(to, slot->step, *written, micro->boundary_bytes);
@@ -124,6 +132,9 @@ static void receive(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct lowering *to = micro->slot->to;
 	enum lower_link link = kind == RH_BOUNDARY_ACTIVATION ? LOWER_FROM_BELOW : LOWER_FROM_ABOVE;
 	struct rh_command command = message(micro, RH_COMMAND_RECEIVE, link, kind, layer);
+	lower_await(to, command.lane, to->input[micro->place], RH_WAIT_NEEDS); /* who read what the place had before is through */
+	if (kind == RH_BOUNDARY_GRADIENT)                                      /* made of what this box sent: there is none before */
+		lower_await(to, command.lane, *given(micro, RH_BOUNDARY_ACTIVATION), RH_WAIT_NEEDS);
 	command.to = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
 	to->written[command.to.number] = lower_add(to, &command);
 }
@@ -135,7 +146,9 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	struct rh_command command = message(micro, RH_COMMAND_SEND, link, kind, layer);
 	command.from = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
 	lower_await(to, command.lane, to->written[command.from.number], RH_WAIT_NEEDS);
-	lower_add(to, &command);
+	int64_t position = *given(micro, kind) = lower_add(to, &command);
+	if (kind == RH_BOUNDARY_GRADIENT || !to->options->plan->owes_gradient)
+		to->through[micro->place] = position;
 }
 
 static void send_results(struct micro *micro, int buffer, int64_t made)
@@ -147,7 +160,9 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
 	lower_await(slot->to, lane_of(slot, RH_STREAM_ACTIVATIONS_DOWN), made, RH_WAIT_NEEDS);
-	slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
+	int64_t position = slot->on->result.freed[buffer] = slot->to->output[micro->place] = lower_add(slot->to, &copy);
+	if (!slot->to->options->plan->owes_gradient)
+		slot->to->through[micro->place] = position;
 }
 
 /* Where a saving stage keeps this micro-batch's activations; no room: it saves none. */

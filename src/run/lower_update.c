@@ -71,6 +71,17 @@ static void make_norm(struct lowering *to, int64_t step)
 			answer(to, b, step, norm);
 }
 
+/* What was sent of the block so far in this call: to how many devices. */
+static int await_uploads(struct lowering *to, int lane, int block)
+{
+	int devices = to->options->devices, count = 0;
+	for (int d = 0; d < devices && to->uploaded_step[block] == to->call.number; d++) {
+		lower_await(to, lane, to->uploaded[block * devices + d], RH_WAIT_NEEDS);
+		count += to->uploaded[block * devices + d] != LOWER_NEVER;
+	}
+	return count;
+}
+
 void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloaded, int device)
 {
 	int lane = gradient_lane(to, block);
@@ -78,6 +89,8 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 		return;
 	lower_await(to, lane, downloaded, RH_WAIT_NEEDS);
 	lower_await(to, lane, to->uploads_over[block], RH_WAIT_NEEDS);
+	if (to->call.is_local && await_uploads(to, lane, block) > 1) /* on one device the gradient comes after them */
+		device = -1;
 	to->arrival[block] = tell_of(to, lane, RH_COMMAND_GRADIENT_ARRIVED, block, step, device);
 	to->arrived[block] = 1;
 	int is_last = --to->coming == 0;
@@ -90,11 +103,10 @@ void lower_arrived(struct lowering *to, int block, int64_t step, int64_t downloa
 
 void lower_uploads_over(struct lowering *to, int block, int64_t step)
 {
-	int devices = to->options->devices, lane = weights_lane(to, block);
+	int lane = weights_lane(to, block);
 	if (!to->options->stale || !to->options->updater || to->call.is_local)
 		return;
-	for (int d = 0; d < devices && to->uploaded_step[block] == to->call.number; d++)
-		lower_await(to, lane, to->uploaded[block * devices + d], RH_WAIT_NEEDS);
+	(void)await_uploads(to, lane, block);
 	lower_await(to, lane, to->arrival[block], RH_WAIT_NEEDS);
 	to->uploads_over[block] = tell(to, lane, RH_COMMAND_UPLOADS_OVER, block, step);
 	if (to->arrived[block])

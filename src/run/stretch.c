@@ -36,12 +36,17 @@ static int64_t first_place(const struct rh_executor *executor, int64_t step)
 	return step % executor->steps_held * executor->options.train_micro_batches;
 }
 
-/* Its gradients have been taken, and its results are here: the top stage's last come last. 1, 0, or a device's fault. */
+/* Its micro-batches are through, on whatever devices they were, and its gradients have been taken. 1, 0, or a device's fault. */
 static int is_over(struct rh_executor *executor, int64_t step)
 {
-	int64_t last = first_place(executor, step) + executor->stretch.is->micro_batches - 1;
-	int rc = dispatcher_has_ended(executor, executor->lowering.output[last]);
-	return rc <= 0 ? rc : rh_updater_has_norm(executor->options.updater);
+	int64_t first = first_place(executor, step);
+	for (int64_t m = executor->stretch.is->micro_batches - 1; m >= 0; m--) {
+		int64_t last = executor->lowering.through[first + m];
+		int rc = last == LOWER_NEVER ? 0 : dispatcher_has_ended(executor, last);
+		if (rc <= 0)
+			return rc;
+	}
+	return rh_updater_has_norm(executor->options.updater);
 }
 
 static int end_step(struct rh_executor *executor)

@@ -196,7 +196,9 @@ int rh_box_give(struct rh_box *box, struct rh_link *link, uint64_t tag, const vo
 {
 	if (!link || !size)
 		return 0;
-	int rc = forget_letters(box, link);
+	int64_t before = link->sends + 1 - RH_BOX_MESSAGES; /* as many adapters as a model has are more than a link takes at once */
+	int rc = before > 0 ? link->ops->wait(link, before, 0) : 0;
+	rc = rc ? rc : forget_letters(box, link);
 	struct rh_box_letter *letter = rc ? NULL : rh_alloc(1, sizeof *letter + (size_t)size);
 	if (!letter)
 		return rc ? rc : -ENOMEM;

@@ -175,6 +175,24 @@ static void test_adapters(void **state)
 	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", 1);
 }
 
+/* The first box has the embedding alone: it sends activations, and has no backward. */
+static void test_adapters_above_a_box_that_trains_nothing(void **state)
+{
+	(void)state;
+	static const char keys[] = "save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_target_modules: all-linear\n";
+	char linked[256];
+	struct scratch scratch;
+	make_files(&scratch);
+	write_config(&scratch, keys, 1, 0, NULL);
+	struct ran alone = run_line(&scratch, "train %s/run0.yaml", scratch.dir);
+	assert_int_equal(alone.status, 0);
+	run_free(&alone);
+	snprintf(linked, sizeof linked, "%sbox_cuts: [1]\n", keys);
+	run_boxes(&scratch, linked, 2, 1);
+	check_weights(&scratch, "adapter_model.safetensors", 1);
+	scratch_close(&scratch);
+}
+
 /* Boxes that wait for one another for ever fail, in place of the whole test. */
 static void limit_time(void)
 {
@@ -188,6 +206,7 @@ int main(void)
 	        cmocka_unit_test(test_all_weights),
 	        cmocka_unit_test(test_all_weights_without_clipping),
 	        cmocka_unit_test(test_adapters),
+	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,6 +145,7 @@ static void test_adapters(void **state)
 	static const char keys[] = SAVES "lora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n";
 	check_division(&divisions[0], keys, "cpu:1", STEPS, 1);
 	check_division(&divisions[2], keys, "cpu:1", STEPS, 1);
+	check_division(&divisions[1], keys, "cpu:2", STEPS, 1); /* the first box trains nothing */
 }
 
 /* ---- clipping ---- */

@@ -7,6 +7,7 @@
 #include "config/hardware.h"
 #include "core/hooks.h"
 #include "run/check.h"
+#include "run/lane_box.h"
 #include "run/record.h"
 #include "train/update.h"
 
@@ -31,17 +32,19 @@ struct lane_case {
 	int64_t micro_batches, last_micro_batches, round;
 	int64_t forward_cut[16], backward_cut[16];
 	int forward_cuts, backward_cuts; /* -1: chosen */
+	int boxes, box;                  /* which of how many, from 1; 0: this is no box among several */
 	uint64_t seed;
 };
 
 static inline void lane_case_print(const struct lane_case *is)
 {
 	printf("seed %llu: %s of %d layers%s%s, %s, %d devices, %s%s%s, %d micro-batches, %d in the last step, rounds of %d, cuts %d and "
-	       "%d%s%s, spill %d, cap %lld\n",
+	       "%d%s%s, spill %d, cap %lld, box %d of %d\n",
 	       (unsigned long long)is->seed, is->model, is->layers, is->lora ? ", LoRA" : "", is->tied ? ", tied" : "",
 	       is->bf16 ? "bf16" : "fp32", is->devices, is->schedule, is->stale ? ", stale" : "", is->clips ? ", clips" : "",
 	       (int)is->micro_batches, (int)is->last_micro_batches, (int)is->round, is->forward_cuts, is->backward_cuts,
-	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->spill, (long long)is->cap_bytes);
+	       is->evaluates ? ", evaluates" : "", is->generates ? ", generates" : "", is->spill, (long long)is->cap_bytes, is->box,
+	       is->boxes);
 }
 
 /* Ascending layers in [1, layers), each with one chance in two. */
@@ -70,6 +73,26 @@ static inline void lane_case_tiers(struct lane_random *random, struct lane_case 
 		is->spill |= RH_SPILL_WEIGHTS;
 	is->room = (int)lane_pick(random, 8);
 	is->generates = !lane_pick(random, 10) && is->cap_bytes == 0 && !(is->spill & RH_SPILL_ACTIVATIONS);
+}
+
+/* One box among several: whole units of the schedule go over links. */
+static inline void lane_case_boxes(struct lane_random *random, struct lane_case *is)
+{
+	static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async"};
+	if (lane_pick(random, 6) || is->generates || (is->tied && !is->lora))
+		return;
+	is->boxes = 2 + (int)lane_pick(random, 2);
+	is->box = 1 + (int)lane_pick(random, is->boxes);
+	is->schedule = schedules[lane_pick(random, 6)];
+	is->round = lane_pick(random, 2) ? 0 : 1 + lane_pick(random, is->micro_batches);
+	is->forward_cuts = is->backward_cuts = -1;
+	is->stale = is->evaluates = 0;
+	is->spill &= ~RH_SPILL_ACTIVATIONS; /* which the configuration refuses */
+}
+
+static inline int lane_is_local(const struct lane_case *is)
+{
+	return !strcmp(is->schedule, "paci") || !strcmp(is->schedule, "1f1b-async");
 }
 
 static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micros)
@@ -106,6 +129,7 @@ static inline struct lane_case lane_case_random(uint64_t seed, int64_t most_micr
 	is.tied = !strcmp(is.model, "qwen2") || !strcmp(is.model, "smollm2");
 	is.evaluates = !lane_pick(&random, 4);
 	lane_case_tiers(&random, &is);
+	lane_case_boxes(&random, &is);
 	return is;
 }
 
@@ -116,6 +140,7 @@ struct lane_run {
 	struct rh_session session;
 	struct rh_session_machine machine;
 	struct rh_hardware hardware;
+	struct lane_neighbours neighbours;
 	struct rh_recorder *recorder;
 	struct rh_check_call call[4 * LANE_STEPS];
 	int calls;
@@ -164,6 +189,11 @@ static inline void lane_configure(struct lane_run *run)
 	config->max_vram = is->cap_bytes;
 	config->spill = is->spill;
 	config->max_nvme = is->spill ? (int64_t)1 << 40 : 0;
+	if (is->boxes) {
+		config->mode = lane_is_local(is) ? RH_MODE_PACI : RH_MODE_SYNC_PP;
+		config->boxes = is->boxes;
+		config->box = is->box;
+	}
 	if (is->lora) {
 		static char *targets[] = {(char *)(uintptr_t) "all-linear"};
 		config->use_lora = 1;
@@ -200,6 +230,8 @@ static inline int lane_session_open(struct lane_run *run, int64_t most_ram)
 	const struct rh_workload work = lane_workload(run->is);
 	run->deep.rig.config.max_ram = most_ram;
 	int rc = rh_session_simulate(&run->deep.rig.config, &run->machine, &run->session);
+	if (!rc && run->is->boxes)
+		rc = lane_box_join(&run->session, &run->neighbours);
 	return rc ? rc : rh_session_start(&run->session, &work);
 }
 
@@ -276,6 +308,8 @@ static inline void lane_train(struct lane_run *run)
 		for (; begun < LANE_STEPS && begun < step + most; begun++)
 			lane_begin(run, begun);
 		check_ok(rh_executor_finish(run->session.executor));
+		if (run->is->boxes)
+			check_ok(lane_box_norm(run->session.updater));
 		check_ok(rh_updater_norm(run->session.updater, &norm));
 	}
 	check_ok(rh_updater_flush(run->session.updater));

@@ -254,8 +254,8 @@ static inline void lane_add_sums(struct lane_machine *machine, const struct rh_c
 			    (command->kind == RH_COMMAND_WEIGHT_GRADIENT && model->layer[l].kind == RH_LAYER_HEAD))
 				continue;
 			sum = 2 * b + model->layer[l].use[which];
-			struct lane_range range = lane_own(machine, command, RH_ROOM_SUMS, sum, 4 * machine->offset[sum],
-			                                   4 * model->block[b].elements);
+			struct lane_range range =
+			        lane_own(machine, command, RH_ROOM_SUMS, sum, 4 * machine->offset[sum], 4 * model->block[b].elements);
 			lane_write(machine, range, lane_mix(lane_read(machine, 3, range), lane_mix(hash, (uint64_t)sum)));
 		}
 }
@@ -316,11 +316,12 @@ static inline void lane_compute(struct lane_machine *machine, const struct rh_co
 		lane_write(machine, lane_buffer(machine, command, command->at.y), hash);
 	else
 		lane_write(machine, running, hash);
-	if (command->hi == model->layers)
+	int has_results = command->hi == model->layers && !machine->options->plan->feeds;
+	if (has_results)
 		lane_write(machine,
 		           lane_own(machine, command, RH_ROOM_RESULT, command->at.result, 0, machine->options->room[RH_ROOM_RESULT].bytes),
 		           hash);
-	if (command->hi == model->layers && command->kind == RH_COMMAND_RECOMPUTE)
+	if (has_results && command->kind == RH_COMMAND_RECOMPUTE)
 		lane_add_sums(machine, command, command->hi - 1, hash);
 }
 
@@ -372,6 +373,12 @@ static inline void lane_update(struct lane_machine *machine, const struct rh_com
 	}
 }
 
+/* Between boxes: what another box makes of other steps and micro-batches is other. */
+static inline uint64_t lane_message(const struct rh_command *command)
+{
+	return lane_mix(lane_mix(lane_mix(17, (uint64_t)command->step), (uint64_t)command->micro_batch), (uint64_t)command->block);
+}
+
 static inline void lane_do(struct lane_machine *machine, const struct rh_command *command)
 {
 	switch (command->kind) {
@@ -403,6 +410,12 @@ static inline void lane_do(struct lane_machine *machine, const struct rh_command
 	case RH_COMMAND_INPUT:
 		lane_write(machine, lane_range(machine, command->to),
 		           lane_mix(lane_mix(11, (uint64_t)command->step), (uint64_t)command->micro_batch));
+		break;
+	case RH_COMMAND_RECEIVE:
+		lane_write(machine, lane_range(machine, command->to), lane_message(command));
+		break;
+	case RH_COMMAND_SEND:
+		machine->told += lane_read(machine, lane_message(command), lane_range(machine, command->from));
 		break;
 	case RH_COMMAND_OUTPUT: {
 		struct lane_range range = lane_range(machine, command->from);
@@ -447,6 +460,7 @@ static inline void lane_begin_command(struct lane_machine *machine, const struct
 	case RH_COMMAND_READ:
 	case RH_COMMAND_WRITE:
 	case RH_COMMAND_INPUT:
+	case RH_COMMAND_RECEIVE:
 		lane_spoil(machine, lane_range(machine, command->to), command);
 		break;
 	case RH_COMMAND_WEIGHTS_READY:

@@ -157,7 +157,7 @@ static int mutate(struct rh_lanes *lanes, int64_t position, enum mutation mutati
 	}
 	case OPERAND: {
 		int16_t *const operand[] = {&command->at.micro, &command->at.x,  &command->at.y,
-		                        &command->at.dy,    &command->at.dx, &command->at.result};
+		                            &command->at.dy,    &command->at.dx, &command->at.result};
 		int which = (int)lane_pick(random, 7);
 		if (!is_compute(command) || (which < 6 && *operand[which] < 0))
 			return 0;
@@ -272,10 +272,62 @@ static void test_mutants_that_pass_never_fail_and_those_refused_do(void **state)
 		       by_mutation[i].refused, by_mutation[i].failed, ORDERS_REFUSED, by_mutation[i].passed);
 }
 
+/* Spoils what inference computes last, then the copy of its results: each is told. Returns how many commands were spoilt. */
+static int spoil_inference(const struct lane_run *run, struct lane_machine *machine, const struct rh_lanes *lanes, uint64_t expected)
+{
+	int spoilt = 0;
+	for (int64_t i = 0; i < lanes->commands; i++) {
+		const struct rh_command *command = &lanes->command[i];
+		int is_top = command->kind == RH_COMMAND_FORWARD && command->hi == run->session.model->layers;
+		struct rh_lanes copy;
+		if (command->step >= 0 || (!is_top && command->to.room != RH_ROOM_HOST_RESULT))
+			continue;
+		lanes_copy(lanes, &copy);
+		if (is_top)
+			copy.command[i].at.weights += RH_ALIGN;
+		else
+			copy.command[i].from.number ^= 1;
+		assert_int_not_equal(lane_run_in_order(machine, &copy), expected);
+		lanes_drop(&copy);
+		spoilt++;
+	}
+	return spoilt;
+}
+
+static void test_results_of_inference_are_part_of_the_outcome(void **state)
+{
+	(void)state;
+	int spoilt = 0;
+	for (int i = 0, cases = 0; cases < 8; i++) {
+		static struct lane_run run;
+		struct lane_case is;
+		struct lane_machine machine;
+		struct rh_check_options options;
+		small_case(i, &is);
+		int rc = is.evaluates && !is.boxes ? lane_run_open(&run, &is) : -ENOENT;
+		if (!rc) {
+			lane_run_steps(&run);
+			rh_recorder_rooms(run.recorder, &options);
+			lane_machine_open(&machine, &options);
+			machine.clips = is.clips;
+			const struct rh_lanes *lanes = rh_recorder_lanes(run.recorder);
+			spoilt += spoil_inference(&run, &machine, lanes, lane_run_in_order(&machine, lanes));
+			lane_machine_close(&machine);
+			cases++;
+		}
+		rh_error_clear();
+		if (is.evaluates && !is.boxes)
+			lane_run_close(&run);
+	}
+	printf("%d commands of inference spoilt, each told\n", spoilt);
+	assert_true(spoilt > 0);
+}
+
 int main(void)
 {
 	setenv(RH_HOOK_PIECE_BYTES, "16384", 1);
 	setenv(RH_HOOK_SPILL_ELEMENTS, "8192", 1);
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutants_that_pass_never_fail_and_those_refused_do)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutants_that_pass_never_fail_and_those_refused_do),
+	                                   cmocka_unit_test(test_results_of_inference_are_part_of_the_outcome)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

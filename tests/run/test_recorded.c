@@ -49,7 +49,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	int64_t commands = 0, waits = 0, longest = 0;
 	int ran = 0, absent = 0, faults = 0;
 	struct {
-		int capped, weights, activations, generating;
+		int capped, weights, activations, generating, boxes;
 	} kinds = {0};
 	int64_t seed = first;
 	for (; ran < count; seed++) {
@@ -75,6 +75,7 @@ static void test_recorded_runs_pass_the_checker(void **state)
 		ran++;
 		kinds.capped += is.cap_bytes > 0;
 		kinds.generating += is.generates;
+		kinds.boxes += is.boxes > 0;
 		kinds.weights += reads_pages(lanes);
 		kinds.activations += writes_records(lanes);
 		commands += lanes->commands;
@@ -88,8 +89,8 @@ static void test_recorded_runs_pass_the_checker(void **state)
 	       "to "
 	       "%d micro-batches, a last step of fewer, rounds, cuts, 14 schedules, stale, clipping, evaluation; %d with caps of 64 KiB to "
 	       "4 "
-	       "MiB, %d with weights and %d with activations on NVMe, %d that generate\n",
-	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating);
+	       "MiB, %d with weights and %d with activations on NVMe, %d that generate, %d of one box among 2 or 3\n",
+	       most, kinds.capped, kinds.weights, kinds.activations, kinds.generating, kinds.boxes);
 	assert_int_equal(faults, 0);
 	assert_true(ran > absent);
 }
