@@ -32,46 +32,73 @@ void lora_close(struct lora *lora)
 
 int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out)
 {
-	char name[512];
+	char name[512], module[512];
 	size_t length = strlen(entry->name);
 	*out = (struct lora_pair){0};
 	if (!lora->file || length < 8 || strcmp(entry->name + length - 7, ".weight"))
 		return 0;
-	int module = (int)length - 7;
-	snprintf(name, sizeof name, "base_model.model.%.*s.lora_A.weight", module, entry->name);
+	if (entry->module)
+		snprintf(module, sizeof module, "%s", entry->module);
+	else
+		snprintf(module, sizeof module, "%.*s", (int)length - 7, entry->name);
+	snprintf(name, sizeof name, "base_model.model.%.400s.lora_A.weight", module);
 	const struct rh_safetensor *a = rh_safetensors_find(lora->file, name);
-	snprintf(name, sizeof name, "base_model.model.%.*s.lora_B.weight", module, entry->name);
+	snprintf(name, sizeof name, "base_model.model.%.400s.lora_B.weight", module);
 	const struct rh_safetensor *b = rh_safetensors_find(lora->file, name);
 	if (!a && !b)
 		return 0;
 	int64_t rows = entry->rows, cols = entry->cols;
 	if (!a || !b || a->rank != 2 || b->rank != 2 || a->shape[1] != cols || b->shape[0] != rows || a->shape[0] != b->shape[1])
-		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %.*s do not fit its weight of (%lld, %lld)", lora->dir, module,
-		               entry->name, (long long)rows, (long long)cols);
+		return rh_fail(-EINVAL, "%s: lora_A and lora_B of %s do not fit its weight of (%lld, %lld)", lora->dir, module,
+		               (long long)rows, (long long)cols);
 	double alpha;
 	int64_t r;
-	snprintf(name, sizeof name, "%.*s", module, entry->name);
-	int rc = rh_peft_module(&lora->peft, name, &r, &alpha);
+	int rc = rh_peft_module(&lora->peft, module, &r, &alpha);
 	if (!rc && r != a->shape[0])
-		rc = rh_fail(-EINVAL, "%s: %s has rank %lld, its tensors have %lld", lora->dir, name, (long long)r, (long long)a->shape[0]);
+		rc = rh_fail(-EINVAL, "%s: %s has rank %lld, its tensors have %lld", lora->dir, module, (long long)r,
+		             (long long)a->shape[0]);
 	if (!rc)
 		*out = (struct lora_pair){a, b, r, alpha / (lora->peft.use_rslora ? sqrt((double)r) : (double)r)};
 	return rc;
 }
 
-static int read_factor(const struct lora *lora, const struct rh_safetensor *tensor, float *out)
+/* Elements [first, first + count) as fp32. */
+static int read_elements(const struct lora *lora, const struct rh_safetensor *tensor, int64_t first, int64_t count, float *out)
 {
-	int64_t elements = tensor->shape[0] * tensor->shape[1];
 	if (tensor->dtype != RH_F32 && tensor->dtype != RH_BF16 && tensor->dtype != RH_F16)
 		return rh_fail(-EINVAL, "%s: '%s' is of type %s; F32, F16 and BF16 are read", lora->dir, tensor->name,
 		               rh_dtype_name(tensor->dtype));
-	int rc = rh_safetensors_read(lora->file, tensor, 0, out, tensor->bytes);
+	int64_t at = rh_dtype_bytes(tensor->dtype, first);
+	int rc = rh_safetensors_read(lora->file, tensor, at, out, rh_dtype_bytes(tensor->dtype, count));
 	const uint16_t *half = (const uint16_t *)(const void *)out;
-	for (int64_t i = elements; !rc && tensor->dtype != RH_F32 && i-- > 0;) { /* from the end: the halves lie where the floats go */
+	for (int64_t i = count; !rc && tensor->dtype != RH_F32 && i-- > 0;) { /* from the end: the halves lie where the floats go */
 		float value = tensor->dtype == RH_BF16 ? rh_bf16_to_f32(half[i]) : rh_f16_to_f32(half[i]);
 		memcpy(out + i, &value, sizeof value);
 	}
 	return rc;
+}
+
+static int read_factor(const struct lora *lora, const struct rh_safetensor *tensor, float *out)
+{
+	return read_elements(lora, tensor, 0, tensor->shape[0] * tensor->shape[1], out);
+}
+
+int lora_find_whole(struct lora *lora, const struct source_entry *entry, const struct rh_safetensor **out)
+{
+	char name[512];
+	snprintf(name, sizeof name, "base_model.model.%.400s", entry->name);
+	*out = lora->file ? rh_safetensors_find(lora->file, name) : NULL;
+	if (!*out)
+		return 0;
+	if ((*out)->rank != entry->tensor.rank || memcmp((*out)->shape, entry->tensor.shape, (size_t)(*out)->rank * sizeof *(*out)->shape))
+		return rh_fail(-EINVAL, "%s: '%s' has another shape than the weight that it takes the place of", lora->dir, name);
+	lora->used++;
+	return 0;
+}
+
+int lora_read_whole(const struct lora *lora, const struct rh_safetensor *whole, int64_t first, int64_t count, float *out)
+{
+	return read_elements(lora, whole, first, count, out);
 }
 
 int lora_read(struct lora *lora, const struct lora_pair *pair)

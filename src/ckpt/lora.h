@@ -27,6 +27,10 @@ void lora_close(struct lora *lora);
 int lora_find(const struct lora *lora, const struct source_entry *entry, struct lora_pair *out) RH_MUST;
 /* Both factors as fp32, into lora->a and lora->b. */
 int lora_read(struct lora *lora, const struct lora_pair *pair) RH_MUST;
+/* The tensor that takes the place of this weight, which the adapter's training changed whole (modules_to_save); NULL: there is none. And
+ * its elements [first, first + count) as fp32. */
+int lora_find_whole(struct lora *lora, const struct source_entry *entry, const struct rh_safetensor **out) RH_MUST;
+int lora_read_whole(const struct lora *lora, const struct rh_safetensor *whole, int64_t first, int64_t count, float *out) RH_MUST;
 /* -EINVAL names a tensor that belongs to no weight of `source`, once all its weights were asked for. */
 int lora_check_all_used(const struct lora *lora, const struct rh_source *source) RH_MUST;
 

@@ -97,15 +97,20 @@ static int write_turned(struct merger *merger, const struct source_entry *entry)
 
 static int write_tensor(struct merger *merger, const struct source_entry *entry)
 {
+	const struct rh_safetensor *whole;
 	if (entry->matrices)
 		return write_turned(merger, entry);
-	int is_matrix = entry->tensor.rank == 2;
-	int64_t rows = is_matrix ? entry->tensor.shape[0] : 1, cols = is_matrix ? entry->tensor.shape[1] : entry->tensor.shape[0], rank;
+	int rc = lora_find_whole(&merger->lora, entry, &whole);
+	if (rc)
+		return rc;
+	int is_matrix = entry->tensor.rank != 1, is_plain = entry->tensor.rank == 2; /* others are matrices with more sizes in files */
+	int64_t rows = !is_matrix ? 1 : is_plain ? entry->tensor.shape[0] : entry->rows, rank;
+	int64_t cols = !is_matrix ? entry->tensor.shape[0] : is_plain ? entry->tensor.shape[1] : entry->cols;
 	enum rh_dtype dtype = stored_type(merger, entry);
 	/* a vector of permuted rows (a bias) is one of single elements */
 	int64_t lines = is_matrix ? rows : entry->head_dim ? cols : 1, width = is_matrix ? cols : cols / lines;
 	float scale = 0;
-	int rc = is_matrix ? find_factors(merger, entry, &rank, &scale) : 0;
+	rc = is_matrix ? find_factors(merger, entry, &rank, &scale) : 0;
 	rank = is_matrix ? rank : 0;
 	if (width > PIECE)
 		return rh_fail(-EINVAL, "%s: '%s' has rows of %lld elements, which is not supported", merger->wanted->model, entry->name,
@@ -122,6 +127,8 @@ static int write_tensor(struct merger *merger, const struct source_entry *entry)
 			for (int64_t i = 0; !rc && i < count; i++)
 				rc = rh_source_read(merger->source, entry->name, row_in(merger, entry, first + i) * width, width, RH_F32,
 				                    merger->piece + i * width);
+		} else if (whole) {
+			rc = lora_read_whole(&merger->lora, whole, first * width, count * width, merger->piece);
 		} else {
 			rc = rh_source_read(merger->source, entry->name, first * width, count * width, RH_F32, merger->piece);
 		}

@@ -15,6 +15,7 @@ struct source_tensor {
 struct source_entry {
 	char *name;   /* Hugging Face's */
 	char *stored; /* the file's: a GGUF's, or one that a larger model's files have for it */
+	char *module; /* of a layer's linear: as adapters name it, where that is another name; else NULL */
 	struct source_tensor tensor;
 	const struct rh_file_in *file; /* NULL until found */
 	int64_t offset;

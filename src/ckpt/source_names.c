@@ -151,8 +151,24 @@ static int describe_in_gguf(const struct rh_model_config *config, const struct r
 static void free_entry(struct source_entry *entry)
 {
 	rh_free(entry->name);
+	rh_free(entry->module);
 	rh_free(entry->stored);
 	rh_free(entry->stored2);
+}
+
+/* The name by which adapters call the linear whose weights the tensor is, where a family's files name it otherwise. */
+static int name_module(const struct rh_model *model, int layer, int tensor, char **out)
+{
+	const struct rh_family_names *names = model->config->family->modules;
+	const struct rh_layer *of = &model->layer[layer];
+	struct rh_text text = {0};
+	for (int p = 0; names && of->kind == RH_LAYER_BLOCK && p < RH_PROJS; p++)
+		if (of->proj[p].weight == tensor && names->proj[p]) {
+			int rc = rh_text_printf(&text, "%s%d.%s", names->layers, layer - 1, names->proj[p]);
+			*out = text.bytes;
+			return rc;
+		}
+	return 0;
 }
 
 static int add(struct source_entries *list, const struct rh_model *model, const struct rh_tensor *tensor, enum source_form form,
@@ -206,8 +222,10 @@ int source_expect(const struct rh_model_config *config, enum source_form form, s
 		int has_classifier = layer->kind == RH_LAYER_HEAD && layer->bias_table == 1;
 		for (int which = 0; which <= has_classifier; which++) {
 			const struct rh_block *block = &model->block[layer->block[which]];
-			for (int t = 0; !rc && t < block->tensors; t++)
+			for (int t = 0; !rc && t < block->tensors; t++) {
 				rc = add(out, model, &block->tensor[t], form, permuted(layer, t, config->family));
+				rc = rc || which ? rc : name_module(model, l, t, &out->entry[out->count - 1].module);
+			}
 		}
 	}
 	rh_model_destroy(model);

@@ -137,6 +137,8 @@ static int set_key(const struct rh_family *family, json_t *out, const char *key,
 static int set_labels(const struct rh_model_config *c, json_t *out)
 {
 	const json_t *names = json_object_get(out, "id2label");
+	if (rh_task_classifies(c->task))
+		(void)json_object_del(out, "num_labels"); /* id2label says it, and the run may have changed it */
 	if (!rh_task_classifies(c->task) || (json_is_object(names) && (int64_t)json_object_size(names) == c->num_labels))
 		return 0;
 	json_t *by_id = json_object(), *by_label = json_object();

@@ -72,6 +72,8 @@ int rh_forecast_input_of_data(const struct rh_training_data *data, const struct 
 static int is_small(const char *path)
 {
 	struct rh_file_in *file;
+	if (rh_dir_exists(path)) /* of images, of which names alone are read */
+		return 1;
 	if (!rh_file_exists(path) || rh_file_open(path, &file)) {
 		rh_error_clear();
 		return 0;

@@ -65,11 +65,31 @@ static void test_sizes_that_make_no_sense_are_one_line(void **state)
 	check_line("{\"model_type\":\"vit\",\"hidden_act\":\"relu\"}", "hidden_act 'relu' is not supported (gelu is)");
 }
 
+/* The labels of the run, not those of the file that it began with. */
+static void test_written_labels_are_those_of_the_run(void **state)
+{
+	(void)state;
+	struct rh_model_config c, written;
+	json_t *json;
+	check_ok(parse("{\"model_type\":\"vit\",\"num_labels\":10}", &c));
+	assert_int_equal(c.num_labels, 10);
+	check_ok(rh_model_config_set_task(&c, RH_TASK_UNSET, 3, "here"));
+	check_ok(rh_model_config_write(&c, "float32", &json));
+	check_ok(rh_model_config_parse(json, "written", &written));
+	assert_int_equal(written.num_labels, 3);
+	assert_int_equal(json_object_size(json_object_get(json, "label2id")), 3);
+	assert_null(json_object_get(json, "vocab_size"));
+	json_decref(json);
+	rh_model_config_free(&written);
+	rh_model_config_free(&c);
+}
+
 int main(void)
 {
 	rh_log_quiet(1);
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_out_keys_take_transformers_defaults),
 	                                   cmocka_unit_test(test_qkv_bias_is_that_of_q_k_and_v_alone),
+	                                   cmocka_unit_test(test_written_labels_are_those_of_the_run),
 	                                   cmocka_unit_test(test_sizes_that_make_no_sense_are_one_line)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

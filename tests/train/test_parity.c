@@ -2,16 +2,23 @@
  * measured between two correct fp32 implementations (models.py --spread), with room. */
 #include "rig.h"
 
-static const char *const models[] = {"llama2", "llama3",    "llama-bias", "smollm2",       "qwen2",    "qwen3", "mistral",  "phi3",
-                                     "gemma3", "qwen3-moe", "gpt-oss",    "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls",
-                                     "vit"};
+#include "ckpt/merge.h"
+#include "core/file.h"
+
+#include <unistd.h>
+
+static const char *const models[] = {"llama2",    "llama3",  "llama-bias",    "smollm2",  "qwen2", "qwen3",    "mistral",  "phi3", "gemma3",
+                                     "qwen3-moe", "gpt-oss", "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls", "vit"};
 static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2", "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3"};
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
 
-static void logits_are(const char *name, const char *adapter, const char *reference)
+/* merged: a directory in place of the model's and its adapter, or NULL. */
+static void logits_of(const char *name, const char *adapter, const char *merged, const char *reference)
 {
 	struct rig rig;
 	rig_open(&rig, name, adapter);
+	if (merged)
+		snprintf(rig.model, sizeof rig.model, "%s", merged);
 	struct rig_input in = rig_input(&rig, "docs");
 	struct rh_workload work = {.infer = rig_limits(&in, 1), .infer_micro_batches = 1, .infer_logits = 1};
 	rig_start(&rig, RH_SESSION_INFERS, &work);
@@ -38,6 +45,11 @@ static void logits_are(const char *name, const char *adapter, const char *refere
 	rig_close(&rig);
 }
 
+static void logits_are(const char *name, const char *adapter, const char *reference)
+{
+	logits_of(name, adapter, NULL, reference);
+}
+
 static void test_logits_equal_hugging_face(void **state)
 {
 	(void)state;
@@ -56,6 +68,24 @@ static void test_logits_with_adapters_equal_peft(void **state)
 	}
 	for (int i = 0; i < GGUFS; i++)
 		logits_are(ggufs[i], "adapter", "adapter.logits");
+}
+
+/* Classifiers, which an adapter holds whole; and ViT, whose files name modules otherwise than adapters do. */
+static void test_merged_classifiers_have_the_adapters_logits(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"bert-cls", "vit"};
+	for (int i = 0; i < 2; i++) {
+		char dir[96], model[96], adapter[128];
+		int64_t tensors;
+		snprintf(dir, sizeof dir, "%s/rh-merged-XXXXXX", check_place("/tmp"));
+		assert_non_null(mkdtemp(dir));
+		snprintf(model, sizeof model, "tests/reference/models/%s", names[i]);
+		snprintf(adapter, sizeof adapter, "%s/adapter", model);
+		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .dtype = RH_F32}, &tensors));
+		logits_of(names[i], NULL, dir, "adapter.logits");
+		check_ok(rh_dir_remove(dir));
+	}
 }
 
 /* Gradients of one step over all micro-batches of `input`, against "<reference>.grad.<name>". */
@@ -179,7 +209,7 @@ int main(void)
 	        cmocka_unit_test(test_logits_equal_hugging_face),      cmocka_unit_test(test_logits_with_adapters_equal_peft),
 	        cmocka_unit_test(test_gradients_equal_hugging_face),   cmocka_unit_test(test_adapter_gradients_equal_peft),
 	        cmocka_unit_test(test_lora_curves_equal_peft),         cmocka_unit_test(test_full_curves_equal_hugging_face),
-	        cmocka_unit_test(test_bf16_curves_equal_hugging_face),
+	        cmocka_unit_test(test_bf16_curves_equal_hugging_face), cmocka_unit_test(test_merged_classifiers_have_the_adapters_logits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
