@@ -58,7 +58,7 @@ int cache_create(struct rh_store *store, const struct spill_sizes *sizes)
 	}
 	if (rc)
 		return rc;
-	store->sum = (uint64_t *)(void *)(cache->memory.base + sizes->frames * each);
+	store->checksum = (uint64_t *)(void *)(cache->memory.base + sizes->frames * each);
 	rh_space_attach(store->options.space, cache->memory.base, sizes->frames * each);
 	return 0;
 }

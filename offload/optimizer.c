@@ -22,17 +22,17 @@ static void take_span(void *context, int64_t i)
 	struct store_span *span = &store->span[take->first + i];
 	const struct store_block *block = &store->block[span->block];
 	const struct optimizer_kernels *kernels = store->kernels;
-	int two = block->sum[0] && block->sum[1];
+	int two = block->gradient_sum[0] && block->gradient_sum[1];
 	if (store->dtype == RH_F32) {
 		float *gradient = (float *)block->gradient + span->first;
 		if (two)
-			kernels->add_f32(gradient, block->sum[1] + span->first, block->sum[0] + span->first, span->count);
-		span->sum = kernels->squares_f32(gradient, span->count);
+			kernels->add_f32(gradient, block->gradient_sum[1] + span->first, block->gradient_sum[0] + span->first, span->count);
+		span->squares = kernels->squares_f32(gradient, span->count);
 	} else {
 		uint16_t *gradient = (uint16_t *)block->gradient + span->first;
 		if (two)
-			kernels->add_bf16(gradient, block->sum[1] + span->first, block->sum[0] + span->first, span->count);
-		span->sum = kernels->squares_bf16(gradient, span->count);
+			kernels->add_bf16(gradient, block->gradient_sum[1] + span->first, block->gradient_sum[0] + span->first, span->count);
+		span->squares = kernels->squares_bf16(gradient, span->count);
 	}
 }
 
@@ -53,7 +53,7 @@ static double add_squares(const struct rh_store *store, int64_t first, int64_t e
 		const struct store_span *tensor = &store->span[i];
 		double sum = 0;
 		for (; i < end && store->span[i].block == tensor->block && store->span[i].tensor == tensor->tensor; i++)
-			sum += store->span[i].sum;
+			sum += store->span[i].squares;
 		total += sum;
 	}
 	return total;
@@ -79,7 +79,7 @@ int rh_optimizer_not_finite(const struct rh_store *store, int block)
 {
 	const struct store_block *spans = &store->block[block];
 	for (int64_t i = spans->span; i < spans->span + spans->span_count; i++)
-		if (!isfinite(store->span[i].sum))
+		if (!isfinite(store->span[i].squares))
 			return store->span[i].tensor;
 	return -1;
 }
@@ -91,7 +91,7 @@ void rh_optimizer_spoil(struct rh_store *store, int block)
 		((float *)store->block[block].gradient)[span->first] = NAN;
 	else
 		((uint16_t *)store->block[block].gradient)[span->first] = 0x7fc0;
-	span->sum = NAN;
+	span->squares = NAN;
 }
 
 double rh_optimizer_clip(double norm, double max_norm)

@@ -242,7 +242,7 @@ static int take_records(struct rh_store *store)
 			rc = rh_space_take(store->options.space, parts.bytes[0], "weights", owner, &piece->record);
 		else if (sum_of(parts))
 			rc = rh_space_take_parts(store->options.space, parts.bytes, "optimizer state", owner, &piece->record);
-		piece->sum = sums;
+		piece->first_checksum = sums;
 		sums += piece->span_count ? sums_count(&parts, piece->span_count) : 0;
 	}
 	return rc;

@@ -48,15 +48,15 @@ static void place_block(const struct rh_block *spec, const struct rh_store_optio
 	state_place(spec, options, memory, block);
 	int two = spec->uses == 2, crosses = options->crosses_rounds;
 	if (crosses)
-		block->sum[0] = rh_arena_take(memory, full);
+		block->gradient_sum[0] = rh_arena_take(memory, full);
 	if (two)
-		block->sum[1] = rh_arena_take(memory, full);
+		block->gradient_sum[1] = rh_arena_take(memory, full);
 	/* fp32: a sum becomes the gradient. bf16 of one use: the last round's gradient replaces the sum that it went on from. bf16 of two
 	 * uses: threads could not round two sums into one of them, since halves would land on sums not yet read. */
 	if (wide && (crosses || two))
-		block->gradient = block->sum[crosses ? 0 : 1];
+		block->gradient = block->gradient_sum[crosses ? 0 : 1];
 	else if (crosses && !two)
-		block->gradient = block->sum[0];
+		block->gradient = block->gradient_sum[0];
 	else
 		block->gradient = rh_arena_take(memory, wide ? full : half);
 }
@@ -158,7 +158,7 @@ static void place_on_nodes(const void *context, struct rh_numa *numa, struct rh_
 		for (int k = 0; k < 2; k++) {
 			place_array(numa, block.moment[k], elements, 4);
 			place_array(numa, block.code[k], elements, 1);
-			place_array(numa, block.sum[k] == block.gradient ? NULL : block.sum[k], elements, 4);
+			place_array(numa, block.gradient_sum[k] == block.gradient ? NULL : block.gradient_sum[k], elements, 4);
 		}
 	}
 }
@@ -331,7 +331,7 @@ void *rh_store_gradient(const struct rh_store *store, int block)
 float *rh_store_sum(const struct rh_store *store, int block, int use)
 {
 	RH_ASSERT(use == 0 || use == 1);
-	return at(store, block)->sum[use];
+	return at(store, block)->gradient_sum[use];
 }
 
 struct add_use {
@@ -346,15 +346,16 @@ static void add_use_span(void *context, int64_t i)
 	const struct add_use *add = context;
 	int64_t at = i * STORE_SPAN, count = add->count - at < STORE_SPAN ? add->count - at : STORE_SPAN, first = add->first + at;
 	if (add->store->dtype == RH_F32)
-		add->store->kernels->add_f32((float *)add->block->gradient + first, add->block->sum[1] + first, add->sum + at, count);
+		add->store->kernels->add_f32((float *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at, count);
 	else
-		add->store->kernels->add_bf16((uint16_t *)add->block->gradient + first, add->block->sum[1] + first, add->sum + at, count);
+		add->store->kernels->add_bf16((uint16_t *)add->block->gradient + first, add->block->gradient_sum[1] + first, add->sum + at, count);
 }
 
 void rh_store_add_use(struct rh_store *store, int block, int64_t first, int64_t count, const float *sum)
 {
 	struct add_use add = {store, at(store, block), first, count, sum};
-	RH_ASSERT(add.block->sum[1] && !add.block->sum[0] && first >= 0 && count >= 0 && first <= store->spec[block].elements - count);
+	RH_ASSERT(add.block->gradient_sum[1] && !add.block->gradient_sum[0]);
+	RH_ASSERT(first >= 0 && count >= 0 && first <= store->spec[block].elements - count);
 	if (!store->options.addresses_only)
 		rh_pool_run(store->pool, add_use_span, &add, (count + STORE_SPAN - 1) / STORE_SPAN);
 }

@@ -17,7 +17,7 @@ struct store_span {
 	int64_t first; /* element in the block */
 	int32_t count, block, tensor;
 	uint32_t codes; /* 8-bit moments: which of the block's scales is its first */
-	double sum;     /* of squares */
+	double squares; /* their sum, of the gradient */
 };
 
 /* Pointers into the store's mapping; NULL where the block has none. */
@@ -31,7 +31,7 @@ struct store_block {
 	float *largest[2];
 	float *factor;            /* Adafactor: of each tensor in turn, state_factors() floats */
 	void *gradient;           /* the store's dtype */
-	float *sum[2];            /* by use; may share the gradient's bytes, see store.h */
+	float *gradient_sum[2];   /* by use; may share the gradient's bytes, see store.h */
 	int64_t span, span_count; /* first of the block's in rh_store.span */
 	int piece, piece_count;   /* first of the block's in rh_store.piece; none of frozen blocks in memory */
 	int64_t spilled;          /* bytes on NVMe that an update reads and writes */
@@ -47,7 +47,7 @@ struct store_piece {
 	int record;         /* of the space; -1: nothing of it is spilled */
 	int frame;          /* of the cache, -1: none */
 	int ahead;          /* read ahead, or to be: its turn comes */
-	int64_t sum;        /* of a trainable block's: the first of its checksums */
+	int64_t first_checksum; /* of a trainable block's piece: number of the first of its checksums */
 };
 
 /* The arrays of a piece, each from its first element on, wherever they lie now; NULL as in store_block. */
@@ -77,7 +77,7 @@ struct rh_store {
 	struct store_piece *piece;
 	int pieces;
 	struct store_cache *cache; /* NULL: nothing is spilled */
-	uint64_t *sum;             /* sums.c; in the cache's memory */
+	uint64_t *checksum;        /* sums.c; in the cache's memory */
 	void *scratch;             /* Adafactor's, for one tensor at a time */
 	struct rh_arena memory;
 };

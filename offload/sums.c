@@ -63,7 +63,7 @@ static int each_part(const struct rh_store *store, const struct store_piece *pie
 {
 	struct spill_widths widths = spill_widths(&store->options);
 	struct spill_parts all = spill_parts(&store->options, piece);
-	uint64_t *sum = store->sum + piece->sum;
+	uint64_t *sum = store->checksum + piece->first_checksum;
 	int block = 0;
 	for (int p = 0; p < RH_SPACE_PARTS; p++) {
 		int64_t width = p ? widths.moment + widths.code : widths.lower + widths.master, bytes = all.bytes[p];

@@ -34,13 +34,13 @@ void rh_updater_watch(struct rh_updater *updater, const struct rh_watch *watch, 
 	pthread_mutex_unlock(&updater->lock);
 }
 
-/* There is something to do for a block; the lock is held. */
-static void wake(struct rh_updater *updater, int b)
+/* One block more to work on; the lock is held. */
+static void note_work(struct rh_updater *updater, int b)
 {
 	int none = updater->low > updater->high;
 	updater->low = none || b < updater->low ? b : updater->low;
 	updater->high = none || b > updater->high ? b : updater->high;
-	updater->busy++;
+	updater->busy_blocks++;
 }
 
 /* The lock is held, and given away meanwhile. */
@@ -63,28 +63,28 @@ static void wait_changed(struct rh_updater *updater)
 	}
 }
 
-static int make_steps(struct rh_updater *updater, int untold)
+static int make_steps(struct rh_updater *updater, int norms_pending)
 {
 	rh_free(updater->step);
-	updater->steps = untold + 1;
-	updater->which = updater->steps - 1; /* a block's first gradient is of update 0 */
-	updater->step = rh_alloc((size_t)updater->steps, sizeof *updater->step);
+	updater->step_count = norms_pending + 1;
+	updater->latest_update = updater->step_count - 1; /* a block's first gradient is of update 0 */
+	updater->step = rh_alloc((size_t)updater->step_count, sizeof *updater->step);
 	return updater->step ? 0 : -ENOMEM;
 }
 
-int rh_updater_apart(struct rh_updater *updater, int64_t steps)
+int rh_updater_by_block(struct rh_updater *updater, int64_t steps)
 {
 	size_t blocks = (size_t)updater->blocks;
 	pthread_mutex_lock(&updater->lock);
-	RH_ASSERT(!updater_is_stale(updater) && !updater->untold && !updater->announced);
+	RH_ASSERT(!updater_is_stale(updater) && !updater->norms_pending && !updater->announcements);
 	int rc = make_steps(updater, (int)steps);
 	if (!rc && !updater->block_norms) {
-		updater->block_norms = rh_alloc((size_t)updater->steps * blocks, sizeof *updater->block_norms);
+		updater->block_norms = rh_alloc((size_t)updater->step_count * blocks, sizeof *updater->block_norms);
 		rc = updater->block_norms ? 0 : -ENOMEM;
 	}
-	for (int i = 0; !rc && i < updater->steps; i++)
+	for (int i = 0; !rc && i < updater->step_count; i++)
 		updater->step[i].block_norm = updater->block_norms + (size_t)i * blocks;
-	updater->is_apart = 1;
+	updater->is_by_block = 1;
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
 }
@@ -94,7 +94,7 @@ static void make_order(struct rh_updater *updater)
 {
 	for (int b = updater->blocks - 1; b >= 0; b--)
 		if (rh_store_block(updater->store, b)->trainable)
-			updater->order[updater->ordered++] = b;
+			updater->update_order[updater->update_order_count++] = b;
 }
 
 int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struct rh_updater **out)
@@ -107,29 +107,29 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	}
 	updater->store = store;
 	updater->blocks = rh_store_blocks(store);
-	pthread_mutex_init(&updater->turn, NULL);
+	pthread_mutex_init(&updater->work_lock, NULL);
 	pthread_mutex_init(&updater->lock, NULL);
 	rh_cond_init(&updater->changed);
 	updater->block = rh_alloc((size_t)updater->blocks, sizeof *updater->block);
-	updater->order = rh_alloc((size_t)updater->blocks, sizeof *updater->order);
-	updater->line = rh_alloc((size_t)updater->blocks, sizeof *updater->line);
-	updater->latest = updater->high = -1;
-	int rc = make_steps(updater, STEPS_UNTOLD);
-	rc = updater->block && updater->order && updater->line ? rc : -ENOMEM;
+	updater->update_order = rh_alloc((size_t)updater->blocks, sizeof *updater->update_order);
+	updater->expected = rh_alloc((size_t)updater->blocks, sizeof *updater->expected);
+	updater->last_listed = updater->high = -1;
+	int rc = make_steps(updater, NORMS_PENDING);
+	rc = updater->block && updater->update_order && updater->expected ? rc : -ENOMEM;
 	if (!rc)
 		make_order(updater);
 	const char *spoil = getenv(RH_HOOK_SPOIL_STEPS);
 	if (spoil && !queue && sscanf(spoil, "%" SCNd64 "-%" SCNd64, &updater->spoil_first, &updater->spoil_last) == 1)
 		updater->spoil_last = updater->spoil_first;
-	updater->spoil_block = updater->ordered ? updater->order[updater->ordered - 1] : -1; /* the lowest */
+	updater->spoil_block = updater->update_order_count ? updater->update_order[updater->update_order_count - 1] : -1; /* the lowest */
 	struct rh_host_worker worker = {updater_next_job, updater, &updater->changes};
 	updater->queue = queue;
 	if (queue)
 		queue->ops->serve(queue, &worker);
 	else if (!rc)
-		updater->started = !(rc = rh_thread_start(&updater->thread, updater_work, updater));
+		updater->has_thread = !(rc = rh_thread_start(&updater->thread, updater_work, updater));
 	if (rc) {
-		int told = updater->block && updater->order && updater->line && updater->step;
+		int told = updater->block && updater->update_order && updater->expected && updater->step;
 		rh_updater_destroy(updater);
 		return told ? rh_fail(rc, "cannot start the optimizer's thread: %s", strerror(-rc)) : rc;
 	}
@@ -137,14 +137,14 @@ int rh_updater_create(struct rh_store *store, struct rh_host_queue *queue, struc
 	return 0;
 }
 
-/* What a wait is for. */
+/* 1: a wait for this of the block, or of any (block < 0), would not be over. */
 static int is_pending(struct rh_updater *updater, enum updater_recorded what, int block)
 {
 	int first = block < 0 ? 0 : block, end = block < 0 ? updater->blocks : block + 1;
 	for (int b = first; b < end; b++) {
 		const struct updater_block *at = &updater->block[b];
 		int pending = what == TAKEN               ? at->state != FREE
-		              : updater_is_stale(updater) ? at->publishes
+		              : updater_is_stale(updater) ? at->must_publish
 		                                          : at->state != FREE && at->state != HALF;
 		if (pending)
 			return 1;
@@ -157,19 +157,19 @@ void rh_updater_destroy(struct rh_updater *updater)
 	if (!updater)
 		return;
 	pthread_mutex_lock(&updater->lock);
-	updater->ending = 1;
+	updater->is_ending = 1;
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
-	if (updater->started)
+	if (updater->has_thread)
 		pthread_join(updater->thread, NULL);
 	if (updater->queue)
 		updater->queue->ops->destroy(updater->queue);
 	pthread_cond_destroy(&updater->changed);
 	pthread_mutex_destroy(&updater->lock);
-	pthread_mutex_destroy(&updater->turn);
+	pthread_mutex_destroy(&updater->work_lock);
 	rh_free(updater->block);
-	rh_free(updater->order);
-	rh_free(updater->line);
+	rh_free(updater->update_order);
+	rh_free(updater->expected);
 	rh_free(updater->step);
 	rh_free(updater->block_norms);
 	rh_free(updater);
@@ -185,18 +185,17 @@ void rh_updater_weights_first(struct rh_updater *updater)
 		whole += traffic.take + traffic.update;
 		apart += traffic.take + traffic.weights + traffic.moments;
 	}
-	updater->apart = whole > 0 ? apart / whole : 1;
-	updater->in_two = 1;
+	updater->two_pass_traffic = whole > 0 ? apart / whole : 1;
+	updater->uses_two_passes = 1;
 }
 
-/* A step has gone by. Is there time for two passes in the next one, which will be about as long? Where the host has hardly any left they
- * would take more of the step than they spare at its beginning. */
+/* A step is over. Two passes move more bytes: the next step, which is about as long, has them only if they leave that share of it spare. */
 static void look_back(struct rh_updater *updater)
 {
 	static const double SPARE = 0.05;
-	double now = rh_updater_seconds(updater), worked = updater->worked_s * (updater->in_two ? 1 : updater->apart);
-	if (updater->opened_s > 0 && updater->apart > 0)
-		updater->in_two = worked < (1 - SPARE) * (now - updater->opened_s);
+	double now = rh_updater_seconds(updater), worked = updater->worked_s * (updater->uses_two_passes ? 1 : updater->two_pass_traffic);
+	if (updater->opened_s > 0 && updater->two_pass_traffic > 0)
+		updater->uses_two_passes = worked < (1 - SPARE) * (now - updater->opened_s);
 	updater->opened_s = now;
 	updater->worked_s = 0;
 }
@@ -208,15 +207,15 @@ void rh_updater_open(struct rh_updater *updater, const struct rh_update *update,
 		trained += rh_store_block(updater->store, b)->trainable != 0;
 	pthread_mutex_lock(&updater->lock);
 	look_back(updater);
-	RH_ASSERT(updater->untold < updater->steps - 1);
-	updater->untold++;
-	updater->which = (updater->which + 1) % updater->steps;
+	RH_ASSERT(updater->norms_pending < updater->step_count - 1);
+	updater->norms_pending++;
+	updater->latest_update = (updater->latest_update + 1) % updater->step_count;
 	for (int b = 0; b < updater->blocks; b++)
-		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].which != updater->which);
-	updater->step[updater->which].update = *update;
-	updater->step[updater->which].max_norm = max_norm;
-	updater->step[updater->which].left = rh_fault_code(&updater->fault) ? 0 : trained + updater->is_part;
-	updater->step[updater->which].spoilt = 0;
+		RH_ASSERT(updater->block[b].state == FREE || updater->block[b].update != updater->latest_update);
+	updater->step[updater->latest_update].update = *update;
+	updater->step[updater->latest_update].max_norm = max_norm;
+	updater->step[updater->latest_update].gradients_left = rh_fault_code(&updater->fault) ? 0 : trained + updater->is_part;
+	updater->step[updater->latest_update].spoilt = 0;
 	pthread_mutex_unlock(&updater->lock);
 }
 
@@ -225,13 +224,13 @@ void rh_updater_uploaded(struct rh_updater *updater, int b, struct rh_event *con
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
 	if (updater_is_stale(updater) && !rh_fault_code(&updater->fault)) {
-		if (!block->publishes)
-			wake(updater, b);
-		block->publishes = 1;
-		block->behind = block->state != FREE;
-		block->uploaded = event;
-		block->uploads = events;
-		block->upload_number = updater->announced++;
+		if (!block->must_publish)
+			note_work(updater, b);
+		block->must_publish = 1;
+		block->updates_first = block->state != FREE;
+		block->upload_event = event;
+		block->upload_events = events;
+		block->upload_announcement = updater->announcements++;
 		updater_tell(updater);
 	}
 	pthread_mutex_unlock(&updater->lock);
@@ -242,13 +241,13 @@ void rh_updater_arrives(struct rh_updater *updater, int b, struct rh_event *even
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_lock(&updater->lock);
 	RH_ASSERT(block->state == FREE || rh_fault_code(&updater->fault));
-	int opened = block->next != (updater->which + 1) % updater->steps;
+	int opened = block->next_update != (updater->latest_update + 1) % updater->step_count;
 	if (opened && !rh_fault_code(&updater->fault)) {
-		wake(updater, b);
+		note_work(updater, b);
 		updater_set_state(updater, block, COMING);
-		block->which = block->next;
-		block->next = (block->which + 1) % updater->steps;
-		block->number = updater->announced++;
+		block->update = block->next_update;
+		block->next_update = (block->update + 1) % updater->step_count;
+		block->announcement = updater->announcements++;
 		block->event = event;
 		rh_order_log_add(updater->log, RH_ORDER_SIGNAL, updater->lane + 1, updater_block_token(updater, ANNOUNCED, b), 0);
 		updater_tell(updater);
@@ -268,7 +267,7 @@ static int await(struct rh_updater *updater, enum updater_recorded what, int blo
 	return rc;
 }
 
-static int has(struct rh_updater *updater, enum updater_recorded what, int block)
+static int is_there(struct rh_updater *updater, enum updater_recorded what, int block)
 {
 	pthread_mutex_lock(&updater->lock);
 	int pending = is_pending(updater, what, block);
@@ -278,12 +277,12 @@ static int has(struct rh_updater *updater, enum updater_recorded what, int block
 
 int rh_updater_has_weights(struct rh_updater *updater, int block)
 {
-	return has(updater, READY, block);
+	return is_there(updater, READY, block);
 }
 
 int rh_updater_has_gradient(struct rh_updater *updater, int block)
 {
-	return has(updater, TAKEN, block);
+	return is_there(updater, TAKEN, block);
 }
 
 int rh_updater_await_weights(struct rh_updater *updater, int block)
@@ -294,7 +293,7 @@ int rh_updater_await_weights(struct rh_updater *updater, int block)
 int rh_updater_is_open(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);
-	int is = updater->untold > 0;
+	int is = updater->norms_pending > 0;
 	pthread_mutex_unlock(&updater->lock);
 	return is;
 }
@@ -302,7 +301,7 @@ int rh_updater_is_open(struct rh_updater *updater)
 int rh_updater_clips(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);
-	int clips = updater->untold > 0 && updater->step[updater->which].max_norm > 0;
+	int clips = updater->norms_pending > 0 && updater->step[updater->latest_update].max_norm > 0;
 	pthread_mutex_unlock(&updater->lock);
 	return clips;
 }
@@ -358,25 +357,25 @@ int rh_updater_await_gradient(struct rh_updater *updater, int block)
 }
 
 /* The first update whose norm was not asked for. The lock is held. */
-static int first_untold(const struct rh_updater *updater)
+static int first_pending(const struct rh_updater *updater)
 {
-	RH_ASSERT(updater->untold > 0);
-	return (updater->which + updater->steps + 1 - updater->untold) % updater->steps;
+	RH_ASSERT(updater->norms_pending > 0);
+	return (updater->latest_update + updater->step_count + 1 - updater->norms_pending) % updater->step_count;
 }
 
 /* Gradients that have arrived, or are about to, are taken and not used; others do not arrive any more. */
 int rh_updater_abandon(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);
-	for (; updater->untold; updater->untold--) {
-		int which = first_untold(updater);
-		struct updater_step *step = &updater->step[which];
-		RH_ASSERT(updater->is_part && step->max_norm > 0 && (step->left || rh_fault_code(&updater->fault)));
+	for (; updater->norms_pending; updater->norms_pending--) {
+		int index = first_pending(updater);
+		struct updater_step *step = &updater->step[index];
+		RH_ASSERT(updater->is_part && step->max_norm > 0 && (step->gradients_left || rh_fault_code(&updater->fault)));
 		step->spoilt = 1;
 		step->bad_block = step->bad_tensor = -1;
-		step->left = 0;
+		step->gradients_left = 0;
 		for (int b = 0; b < updater->blocks; b++)
-			step->left += updater->block[b].state == COMING && updater->block[b].which == which;
+			step->gradients_left += updater->block[b].state == COMING && updater->block[b].update == index;
 	}
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
@@ -387,7 +386,7 @@ int rh_updater_finish(struct rh_updater *updater)
 {
 	int rc = await(updater, TAKEN, -1);
 	pthread_mutex_lock(&updater->lock);
-	updater->ahead = 0;
+	updater->may_read_ahead = 0;
 	pthread_mutex_unlock(&updater->lock);
 	rh_updater_pause(updater); /* the store and its pool are the caller's from now on: no reading ahead is in progress */
 	rh_updater_resume(updater);
@@ -397,7 +396,7 @@ int rh_updater_finish(struct rh_updater *updater)
 int rh_updater_has_norm(struct rh_updater *updater)
 {
 	pthread_mutex_lock(&updater->lock);
-	int has = !updater->step[first_untold(updater)].left;
+	int has = !updater->step[first_pending(updater)].gradients_left;
 	pthread_mutex_unlock(&updater->lock);
 	return has;
 }
@@ -410,8 +409,8 @@ void rh_updater_is_of_several(struct rh_updater *updater)
 int rh_updater_add_squares(struct rh_updater *updater, double *squares)
 {
 	pthread_mutex_lock(&updater->lock);
-	int which = first_untold(updater);
-	while (updater->step[which].left > 1)
+	int index = first_pending(updater);
+	while (updater->step[index].gradients_left > 1)
 		wait_changed(updater);
 	*squares = rh_optimizer_add_squares(updater->store, *squares);
 	int rc = rh_fault_get(&updater->fault);
@@ -422,15 +421,15 @@ int rh_updater_add_squares(struct rh_updater *updater, double *squares)
 void rh_updater_give_norm(struct rh_updater *updater, double norm)
 {
 	pthread_mutex_lock(&updater->lock);
-	int which = first_untold(updater);
-	RH_ASSERT(updater->is_part && updater->step[which].left <= 1);
-	updater->step[which].norm = norm;
-	updater->step[which].left = 0;
-	if (updater->step[which].max_norm > 0)
-		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
-	if (!isfinite(norm) && !updater->step[which].spoilt) { /* another part's */
-		updater->step[which].spoilt = 1;
-		updater->step[which].bad_block = updater->step[which].bad_tensor = -1;
+	int index = first_pending(updater);
+	RH_ASSERT(updater->is_part && updater->step[index].gradients_left <= 1);
+	updater->step[index].norm = norm;
+	updater->step[index].gradients_left = 0;
+	if (updater->step[index].max_norm > 0)
+		updater->step[index].update.scale *= rh_optimizer_clip(norm, updater->step[index].max_norm);
+	if (!isfinite(norm) && !updater->step[index].spoilt) { /* another part's */
+		updater->step[index].spoilt = 1;
+		updater->step[index].bad_block = updater->step[index].bad_tensor = -1;
 	}
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
@@ -439,13 +438,13 @@ void rh_updater_give_norm(struct rh_updater *updater, double norm)
 int rh_updater_norm(struct rh_updater *updater, double *norm)
 {
 	pthread_mutex_lock(&updater->lock);
-	int which = first_untold(updater);
-	updater->untold--;
-	while (updater->step[which].left)
+	int index = first_pending(updater);
+	updater->norms_pending--;
+	while (updater->step[index].gradients_left)
 		wait_changed(updater);
-	*norm = rh_fault_code(&updater->fault) ? 0 : updater->step[which].norm;
-	updater->bad_block = updater->step[which].spoilt ? updater->step[which].bad_block : -1;
-	updater->bad_tensor = updater->step[which].bad_tensor;
+	*norm = rh_fault_code(&updater->fault) ? 0 : updater->step[index].norm;
+	updater->bad_block = updater->step[index].spoilt ? updater->step[index].bad_block : -1;
+	updater->bad_tensor = updater->step[index].bad_tensor;
 	int rc = rh_fault_get(&updater->fault);
 	pthread_mutex_unlock(&updater->lock);
 	return rc;
@@ -463,9 +462,9 @@ void rh_updater_hold(struct rh_updater *updater)
 	pthread_mutex_lock(&updater->lock);
 	for (int b = 0; b < updater->blocks; b++) {
 		struct updater_block *block = &updater->block[b];
-		RH_ASSERT(!block->held && (block->state == FREE || rh_fault_code(&updater->fault)));
-		block->held = rh_store_block(updater->store, b)->trainable != 0;
-		updater->held += block->held;
+		RH_ASSERT(!block->is_held && (block->state == FREE || rh_fault_code(&updater->fault)));
+		block->is_held = rh_store_block(updater->store, b)->trainable != 0;
+		updater->held_blocks += block->is_held;
 	}
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -473,8 +472,8 @@ void rh_updater_hold(struct rh_updater *updater)
 void rh_updater_release(struct rh_updater *updater, int block)
 {
 	pthread_mutex_lock(&updater->lock);
-	updater->held -= updater->block[block].held;
-	updater->block[block].held = 0;
+	updater->held_blocks -= updater->block[block].is_held;
+	updater->block[block].is_held = 0;
 	updater_tell(updater);
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -487,11 +486,11 @@ double rh_updater_held_seconds(struct rh_updater *updater)
 	return seconds;
 }
 
-/* Whoever reads its published weights, too, has read them. */
+/* Waits until nobody reads its published weights either. */
 static void await_release(struct rh_updater *updater, int block)
 {
 	pthread_mutex_lock(&updater->lock);
-	while (updater->block[block].held)
+	while (updater->block[block].is_held)
 		pthread_cond_wait(&updater->changed, &updater->lock);
 	pthread_mutex_unlock(&updater->lock);
 }
@@ -510,10 +509,10 @@ int rh_updater_flush(struct rh_updater *updater)
 
 void rh_updater_pause(struct rh_updater *updater)
 {
-	pthread_mutex_lock(&updater->turn);
+	pthread_mutex_lock(&updater->work_lock);
 }
 
 void rh_updater_resume(struct rh_updater *updater)
 {
-	pthread_mutex_unlock(&updater->turn);
+	pthread_mutex_unlock(&updater->work_lock);
 }

@@ -10,8 +10,8 @@
  * may upload it while this one goes on; only then is this step's gradient used. The highest waiting block is updated first: its next
  * gradient is the first to come down.
  *
- * Locks are taken in this order: the turn; the updater's; a trace's, by watches. A space's is taken with none of them but the turn; inside
- * it, a trace's alone. Events are queried under the updater's.
+ * Locks are taken in this order: the updater's work lock, its lock, and by watches a trace's. A space's lock is taken with none of them but
+ * the work lock; inside it, a trace's alone. Events are queried under the updater's lock.
  *
  * One thread drives: open, any number of uploads, arrivals and awaits, norm, and again; but arrivals may come from any thread, one of a
  * block and step (a staging's: offload/staging.h). The orderings (offload/order.h) are held by the
@@ -37,9 +37,9 @@ void rh_updater_destroy(struct rh_updater *updater);
  * it is not for devices that compute on the host's cores. Call it before the first update is opened. */
 void rh_updater_weights_first(struct rh_updater *updater);
 
-/* Blocks are updated apart from one another: of up to `steps` steps whose norm was not asked for, gradients come in any order, and none
- * waits for another block's. Their updates do not clip, and are not stale. Before the first update is opened. -ENOMEM. */
-int rh_updater_apart(struct rh_updater *updater, int64_t steps) RH_MUST;
+/* Blocks are updated one by one: of up to `steps` steps whose norm was not asked for, gradients arrive in any order, and without clipping
+ * no block waits for another. Updates are not stale. Call it before the first update is opened. -ENOMEM. */
+int rh_updater_by_block(struct rh_updater *updater, int64_t steps) RH_MUST;
 
 /* From now on the store holds a part of a model whose other parts have updaters of their own: the norm is that of all. Before the first
  * update is opened. Then, for the first opened update whose norm was not asked for: when all of this part's gradients have been taken their
@@ -50,7 +50,7 @@ void rh_updater_give_norm(struct rh_updater *updater, double norm);
 
 /* A block's next gradient to be announced, after those of the updates opened before, is this update's. max_norm > 0: no block is updated
  * before all have arrived, and update->scale is multiplied by rh_optimizer_clip of their norm. Two at most whose norm was not asked for,
- * unless blocks are apart. */
+ * unless blocks are updated one by one. */
 void rh_updater_open(struct rh_updater *updater, const struct rh_update *update, double max_norm);
 /* Staleness 1: the step's uploads of the block are all enqueued, and over when the latest records of these events are reached; the gradient
  * of the step before has been announced. Array and events are borrowed until the next await of the block's weights, and not recorded again

@@ -1,11 +1,11 @@
 /* What the updater does next. */
 #include "offload/updater_internal.h"
 
-/* Of a block's uploads that are not over; NULL: all are. A device's fault ends them too. */
+/* An upload of the block that is not over; NULL: all are. A device's fault ends them too. */
 static struct rh_event *still_uploading(const struct updater_block *block, int *rc)
 {
-	for (int i = 0; i < block->uploads; i++) {
-		struct rh_event *event = block->uploaded[i];
+	for (int i = 0; i < block->upload_events; i++) {
+		struct rh_event *event = block->upload_event[i];
 		int reached = event->ops->event_query(event);
 		*rc = reached < 0 ? reached : 0;
 		if (reached < 0)
@@ -25,12 +25,12 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 	for (int b = updater->low; b <= updater->high; b++) {
 		const struct updater_block *block = &updater->block[b];
 		int rc = 0;
-		if (!block->publishes || block->behind || (block->held && rh_store_is_behind(updater->store, b)))
+		if (!block->must_publish || block->updates_first || (block->is_held && rh_store_is_behind(updater->store, b)))
 			continue;
 		struct rh_event *event = still_uploading(block, &rc);
 		if (!event)
 			return (struct updater_task){PUBLISH, b, rc, NULL};
-		if (task.block < 0 || block->upload_number < updater->block[task.block].upload_number)
+		if (task.block < 0 || block->upload_announcement < updater->block[task.block].upload_announcement)
 			task = (struct updater_task){LISTEN, b, 0, event};
 	}
 	return task;
@@ -39,22 +39,22 @@ static struct updater_task next_publishing(const struct rh_updater *updater)
 /* The squares of two steps are not mixed, unless each block's are kept. */
 static int may_take(const struct rh_updater *updater, const struct updater_block *block)
 {
-	int before = (block->which + updater->steps - 1) % updater->steps;
-	return block->state == COMING && (updater->is_apart || !updater->step[before].left);
+	int before = (block->update + updater->step_count - 1) % updater->step_count;
+	return block->state == COMING && (updater->is_by_block || !updater->step[before].gradients_left);
 }
 
 static struct updater_task next_taking(const struct rh_updater *updater)
 {
 	struct updater_task task = {.block = -1};
 	const struct updater_block *block = updater->block;
-	for (int b = updater->low, left = updater->in[COMING]; left && b <= updater->high; b++) {
+	for (int b = updater->low, left = updater->count_in[COMING]; left && b <= updater->high; b++) {
 		left -= block[b].state == COMING;
 		if (!may_take(updater, &block[b]))
 			continue;
 		int reached = block[b].event ? block[b].event->ops->event_query(block[b].event) : 1;
 		if (reached)
 			return (struct updater_task){TAKE, b, reached < 0 ? reached : 0, NULL};
-		if (task.block < 0 || block[b].number < block[task.block].number)
+		if (task.block < 0 || block[b].announcement < block[task.block].announcement)
 			task = (struct updater_task){LISTEN, b, 0, block[b].event};
 	}
 	return task;
@@ -62,16 +62,16 @@ static struct updater_task next_taking(const struct rh_updater *updater)
 
 int updater_may_update(const struct rh_updater *updater, const struct updater_block *block)
 {
-	return block->state == WAITING && !block->held && (!block->publishes || block->behind) &&
-	       !(updater->step[block->which].max_norm > 0 && updater->step[block->which].left);
+	return block->state == WAITING && !block->is_held && (!block->must_publish || block->updates_first) &&
+	       !(updater->step[block->update].max_norm > 0 && updater->step[block->update].gradients_left);
 }
 
 int updater_waits_for_held(const struct rh_updater *updater)
 {
-	for (int b = updater->low; updater->held && b <= updater->high; b++) {
+	for (int b = updater->low; updater->held_blocks && b <= updater->high; b++) {
 		struct updater_block block = updater->block[b];
-		int publishes = block.publishes && !block.behind && rh_store_is_behind(updater->store, b), held = block.held;
-		block.held = 0;
+		int publishes = block.must_publish && !block.updates_first && rh_store_is_behind(updater->store, b), held = block.is_held;
+		block.is_held = 0;
 		if (held && (publishes || updater_may_update(updater, &block)))
 			return 1;
 	}
@@ -84,24 +84,24 @@ int updater_in_order(const struct rh_updater *updater, int i)
 	return updater_is_stale(updater) ? updater->blocks - 1 - i : i;
 }
 
-/* Weights alone, where other blocks' wait or no gradient is to come any more: the next step is about to wait for them, and has time for
- * the moments. */
-static int is_in_two(const struct rh_updater *updater, int b)
+/* Weights now and moments later, where other blocks wait for their update or all gradients have arrived: then the next step is about to
+ * wait for weights, and leaves time for the moments. */
+static int updates_weights_first(const struct rh_updater *updater, int b)
 {
 	int waiting = 0;
-	if (updater->block[b].piece)
+	if (updater->block[b].next_piece)
 		return updater->block[b].pass == RH_UPDATE_WEIGHTS;
-	for (int other = updater->low; updater->in_two && waiting < 2 && other <= updater->high; other++)
+	for (int other = updater->low; updater->uses_two_passes && waiting < 2 && other <= updater->high; other++)
 		waiting += updater_may_update(updater, &updater->block[other]);
-	return waiting > 1 || (waiting && !updater->step[updater->block[b].which].left);
+	return waiting > 1 || (waiting && !updater->step[updater->block[b].update].gradients_left);
 }
 
 struct updater_task updater_next_task(const struct rh_updater *updater)
 {
 	struct updater_task none = {.block = -1}, publishing, taking;
 	struct updater_task ahead = {READ_AHEAD, -1, 0, NULL};
-	if (!updater->busy)
-		return updater->ahead && !updater->ending ? ahead : none;
+	if (!updater->busy_blocks)
+		return updater->may_read_ahead && !updater->is_ending ? ahead : none;
 	publishing = next_publishing(updater);
 	if (publishing.what == PUBLISH)
 		return publishing;
@@ -109,16 +109,16 @@ struct updater_task updater_next_task(const struct rh_updater *updater)
 	if (taking.what == TAKE)
 		return taking;
 	int stale = updater_is_stale(updater);
-	for (int i = updater->low; updater->in[WAITING] && i <= updater->high; i++) {
+	for (int i = updater->low; updater->count_in[WAITING] && i <= updater->high; i++) {
 		int b = stale ? updater->high + updater->low - i : i; /* as updater_in_order */
 		if (updater_may_update(updater, &updater->block[b]))
-			return (struct updater_task){is_in_two(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
+			return (struct updater_task){updates_weights_first(updater, b) ? WEIGHTS : UPDATE, b, 0, NULL};
 	}
 	/* the highest block's gradient is the next to come down */
-	for (int b = updater->high; updater->in[HALF] && b >= updater->low; b--)
+	for (int b = updater->high; updater->count_in[HALF] && b >= updater->low; b--)
 		if (updater->block[b].state == HALF)
 			return (struct updater_task){MOMENTS, b, 0, NULL};
-	if (updater->ahead)
+	if (updater->may_read_ahead)
 		return ahead;
 	return publishing.what == LISTEN ? publishing : taking; /* uploads are over long before gradients are down */
 }

@@ -15,77 +15,78 @@
  *   HALF --thread: the moments, likewise--> FREE
  */
 enum updater_state { FREE, COMING, WAITING, HALF, STATES };
-/* Updates at once whose norm was not asked for, unless blocks are apart: of the step that is enqueued, and of the one that is not over. One
- * more is known, for which blocks still wait. */
-enum { STEPS_UNTOLD = 2 };
+/* Opened updates whose norm was not asked for, unless blocks are updated one by one: that of the step that is being enqueued, and that of
+ * the step before. The ring of updates has one place more, for blocks that still wait for an older one. */
+enum { NORMS_PENDING = 2 };
 
 struct updater_step {
 	struct rh_update update;
 	double max_norm, norm;
-	double *block_norm;        /* of blocks that are updated apart; else NULL */
-	int left;                  /* gradients still to be taken, and one more where parts share a norm: then it is known */
-	int spoilt;                /* a gradient was not finite: nothing of the step that is still to be updated is */
-	int bad_block, bad_tensor; /* whose it was, where spoilt */
+	double *block_norm;        /* where blocks are updated one by one; else NULL */
+	int gradients_left;        /* to be taken; where parts share a norm one more, until that is known */
+	int spoilt;                /* a gradient was not finite: blocks that are still to be updated are not */
+	int bad_block, bad_tensor; /* whose gradient that was */
 };
 
 struct updater_block {
 	enum updater_state state;
-	int which, next; /* of the updates: its gradient's, and that of the gradient to be announced next */
-	int64_t number;  /* of the announcement */
-	struct rh_event *event;
-	/* Staleness 1: what is newest is to be published once these events are reached, and uploads must wait. behind: of the step before there
-	 * is a gradient that is to be in it. */
-	int publishes, behind;
-	struct rh_event *const *uploaded;
-	int uploads;
-	int64_t upload_number;
-	int64_t updated; /* steps that it has been updated by */
-	int held;        /* somebody reads its weights and its state: it is not updated */
+	int update, next_update; /* places in the ring: of its gradient's update; of the update that its next announced gradient belongs to */
+	int64_t announcement;    /* number of the gradient's */
+	struct rh_event *event;  /* the gradient is down */
+	/* Staleness 1: the newest weights are published when the uploads of the step are over. updates_first: a gradient of the step before
+	 * belongs into these weights. */
+	int must_publish, updates_first;
+	struct rh_event *const *upload_event;
+	int upload_events;
+	int64_t upload_announcement;
+	int64_t updates_done;
+	int is_held; /* a checkpoint reads its weights and its state: it is not updated */
 	/* Of its update, the thread's own. */
-	int named;                /* it may be updated, and is known to */
-	enum rh_update_pass pass; /* that it is in, where piece > 0 */
-	int piece;                /* the next */
-	double began;
+	int is_listed;            /* in update_order at its place of this step */
+	enum rh_update_pass pass; /* where next_piece > 0 */
+	int next_piece;
+	double began_s;
 };
 
+/* More than 20 members: what a thread and its callers share under one lock. */
 struct rh_updater {
 	struct rh_store *store;
 	int blocks;
 	struct rh_host_queue *queue; /* whose clock is virtual, in place of the thread; else NULL */
 	pthread_t thread;
-	int started;
-	int is_part;          /* other parts of the model have updaters of their own */
-	pthread_mutex_t turn; /* held while a block is worked on: whoever holds it has the store's pool */
-	pthread_mutex_t lock; /* of all that follows; inside turn */
+	int has_thread;
+	int is_part;               /* other parts of the model have updaters of their own */
+	pthread_mutex_t work_lock; /* while a block is worked on: its holder has the store's pool */
+	pthread_mutex_t lock;      /* of all that follows; taken inside work_lock */
 	pthread_cond_t changed;
 	int64_t changes; /* of `changed`, counted */
 	struct updater_block *block;
-	/* A step's gradients may arrive while some of the step before are still to come, and blocks of that one wait. */
-	struct updater_step *step; /* a ring */
-	int steps;
-	double *block_norms; /* of all steps */
-	int is_apart;        /* blocks are updated apart from one another */
-	/* Trainable blocks, a ring: those that could be updated one after the other; latest: of these, -1 before the first. The thread's own */
-	int *order, ordered, latest;
-	int *line;                 /* those that may be updated now, and what comes after them; the thread's own */
-	int which;                 /* the latest */
-	int untold;                /* updates whose norm is to be asked for, the latest ones */
-	double apart;              /* bytes of an update in two passes over bytes of one; 0: one pass only */
-	int in_two;                /* now they are */
-	double opened_s, worked_s; /* when the latest update was opened; what was done since took so long */
-	int64_t announced;
-	int busy;       /* blocks that are not FREE, and those to be published */
-	int low, high;  /* bounds of them; low > high: none */
-	int in[STATES]; /* blocks in each state but FREE */
-	int ahead;      /* there may be something to be read ahead, by whoever has nothing else to do */
-	int held;       /* blocks that are */
-	double held_s;  /* that updates have waited for them */
+	struct updater_step *step; /* the ring of updates: a step's gradients may arrive before the last ones of the step before */
+	int step_count;
+	int latest_update;   /* its place in the ring */
+	double *block_norms; /* of all updates */
+	int is_by_block;     /* blocks are updated one by one, whatever step others are at */
+	int norms_pending;   /* updates whose norm is to be asked for: the latest ones */
+	/* The thread's own. A ring of trainable blocks in the order in which they became ready the last time, the latest one in it (-1: none
+	 * yet); and a list of blocks that may be updated now, followed by those that are expected next. */
+	int *update_order, update_order_count, last_listed;
+	int *expected;
+	double two_pass_traffic;   /* bytes of an update in two passes over bytes of one; 0: one pass only */
+	int uses_two_passes;       /* the current step does */
+	double opened_s, worked_s; /* when the latest update was opened; seconds of work since */
+	int64_t announcements;
+	int busy_blocks;      /* those that are not FREE, and those to be published */
+	int low, high;        /* bounds of them; low > high: none */
+	int count_in[STATES]; /* blocks in each state but FREE */
+	int may_read_ahead;   /* the store may have something to read ahead, when there is nothing else to do */
+	int held_blocks;
+	double held_s; /* seconds that updates have waited for held blocks */
 	struct rh_watch watch;
 	int64_t watched_step;
-	double task_began; /* of a virtual clock */
-	int ending;
+	double task_began_s; /* of a virtual clock */
+	int is_ending;
 	struct rh_fault fault;           /* of a task */
-	int bad_block, bad_tensor;       /* of the update whose norm was told last; -1: none */
+	int bad_block, bad_tensor;       /* of the update whose norm was asked for last; -1: none */
 	int64_t spoil_first, spoil_last; /* RH_HOOK_SPOIL_STEPS; 0: none */
 	int spoil_block;
 	/* recording; changed while nothing works */
@@ -113,8 +114,8 @@ static inline void updater_tell(struct rh_updater *updater)
 /* The lock is held. */
 static inline void updater_set_state(struct rh_updater *updater, struct updater_block *block, enum updater_state state)
 {
-	updater->in[block->state]--;
-	updater->in[block->state = state]++;
+	updater->count_in[block->state]--;
+	updater->count_in[block->state = state]++;
 }
 
 static inline int updater_is_stale(const struct rh_updater *updater)

@@ -13,18 +13,18 @@ static void note(struct rh_updater *updater, enum rh_order_kind kind, int64_t wh
 	rh_order_log_add(updater->log, kind, updater->lane, what, step);
 }
 
-static int rests(const struct updater_block *block)
+static int is_at_rest(const struct updater_block *block)
 {
-	return block->state == FREE && !block->publishes;
+	return block->state == FREE && !block->must_publish;
 }
 
-/* One thing less; the lock is held. */
-static void rest(struct rh_updater *updater)
+/* One block less to work on; the lock is held. */
+static void note_rest(struct rh_updater *updater)
 {
-	updater->busy--;
-	while (updater->low <= updater->high && rests(&updater->block[updater->low]))
+	updater->busy_blocks--;
+	while (updater->low <= updater->high && is_at_rest(&updater->block[updater->low]))
 		updater->low++;
-	while (updater->low <= updater->high && rests(&updater->block[updater->high]))
+	while (updater->low <= updater->high && is_at_rest(&updater->block[updater->high]))
 		updater->high--;
 }
 
@@ -32,20 +32,21 @@ static void publish(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
 	pthread_mutex_unlock(&updater->lock);
-	for (int i = 0; updater->log && i < block->uploads; i++)
-		note(updater, RH_ORDER_WAIT, updater->event_token(block->uploaded[i]), 0);
+	for (int i = 0; updater->log && i < block->upload_events; i++)
+		note(updater, RH_ORDER_WAIT, updater->event_token(block->upload_event[i]), 0);
 	rh_store_publish(updater->store, b);
-	if (block->updated)
-		note(updater, RH_ORDER_PUBLISH, b, block->updated - 1);
+	if (block->updates_done)
+		note(updater, RH_ORDER_PUBLISH, b, block->updates_done - 1);
 	note(updater, RH_ORDER_SIGNAL, updater_block_token(updater, READY, b), 0);
 	pthread_mutex_lock(&updater->lock);
-	block->publishes = 0;
-	rest(updater);
+	block->must_publish = 0;
+	note_rest(updater);
 	updater_tell(updater);
 }
 
-/* Blocks that are updated apart: by when the last gradient of a step is taken the store may hold later squares of others. */
-static double apart_norm(const struct rh_updater *updater, const struct updater_step *step)
+/* Where blocks are updated one by one: when the last gradient of a step is taken, the store may hold other blocks' squares of a later
+ * step. */
+static double norm_of_blocks(const struct rh_updater *updater, const struct updater_step *step)
 {
 	double squares = 0;
 	for (int b = 0; b < updater->blocks; b++)
@@ -56,31 +57,31 @@ static double apart_norm(const struct rh_updater *updater, const struct updater_
 static void take_arrived(struct rh_updater *updater, int b)
 {
 	struct updater_block *block = &updater->block[b];
-	int which = block->which, last = !updater->is_part && updater->step[which].left == 1;
+	int index = block->update, last = !updater->is_part && updater->step[index].gradients_left == 1;
 	pthread_mutex_unlock(&updater->lock);
 	note(updater, RH_ORDER_WAIT, updater_block_token(updater, ANNOUNCED, b), 0);
 	if (block->event && updater->log)
 		note(updater, RH_ORDER_WAIT, updater->event_token(block->event), 0);
 	rh_optimizer_take(updater->store, b);
-	int64_t step = updater->step[which].update.step;
+	int64_t step = updater->step[index].update.step;
 	if (step >= updater->spoil_first && step <= updater->spoil_last && b == updater->spoil_block)
 		rh_optimizer_spoil(updater->store, b);
 	double own = rh_optimizer_block_norm(updater->store, b);
 	int finite = isfinite(own);
-	if (updater->is_apart)
-		updater->step[which].block_norm[b] = own;
-	double norm = !last ? 0 : updater->is_apart ? apart_norm(updater, &updater->step[which]) : rh_optimizer_taken_norm(updater->store);
+	if (updater->is_by_block)
+		updater->step[index].block_norm[b] = own;
+	double norm = !last ? 0 : updater->is_by_block ? norm_of_blocks(updater, &updater->step[index]) : rh_optimizer_taken_norm(updater->store);
 	pthread_mutex_lock(&updater->lock);
-	if (!finite && !updater->step[which].spoilt) {
-		updater->step[which].bad_block = b;
-		updater->step[which].bad_tensor = rh_optimizer_not_finite(updater->store, b);
+	if (!finite && !updater->step[index].spoilt) {
+		updater->step[index].bad_block = b;
+		updater->step[index].bad_tensor = rh_optimizer_not_finite(updater->store, b);
 	}
-	updater->step[which].spoilt |= !finite;
-	updater->step[which].left--;
-	if (last && updater->step[which].max_norm > 0)
-		updater->step[which].update.scale *= rh_optimizer_clip(norm, updater->step[which].max_norm);
+	updater->step[index].spoilt |= !finite;
+	updater->step[index].gradients_left--;
+	if (last && updater->step[index].max_norm > 0)
+		updater->step[index].update.scale *= rh_optimizer_clip(norm, updater->step[index].max_norm);
 	if (last)
-		updater->step[which].norm = norm;
+		updater->step[index].norm = norm;
 	updater_set_state(updater, block, WAITING);
 	updater_tell(updater);
 }
@@ -88,44 +89,44 @@ static void take_arrived(struct rh_updater *updater, int b)
 static int place_of(const struct rh_updater *updater, int block)
 {
 	int place = 0;
-	while (updater->order[place] != block)
+	while (updater->update_order[place] != block)
 		place++;
 	return place;
 }
 
-/* A block may be updated from now on: in the order it comes after the one of which that was found before. */
-static void name(struct rh_updater *updater, int b)
+/* A block may be updated from now on: its place in the order is behind the block that was listed before it. */
+static void list_block(struct rh_updater *updater, int b)
 {
-	int *order = updater->order, at = place_of(updater, b);
-	updater->block[b].named = 1;
-	if (updater->latest >= 0 && updater->latest != b) {
-		memmove(order + at, order + at + 1, (size_t)(updater->ordered - at - 1) * sizeof *order);
-		order[updater->ordered - 1] = -1;
-		int to = place_of(updater, updater->latest) + 1;
-		memmove(order + to + 1, order + to, (size_t)(updater->ordered - to - 1) * sizeof *order);
+	int *order = updater->update_order, at = place_of(updater, b);
+	updater->block[b].is_listed = 1;
+	if (updater->last_listed >= 0 && updater->last_listed != b) {
+		memmove(order + at, order + at + 1, (size_t)(updater->update_order_count - at - 1) * sizeof *order);
+		order[updater->update_order_count - 1] = -1;
+		int to = place_of(updater, updater->last_listed) + 1;
+		memmove(order + to + 1, order + to, (size_t)(updater->update_order_count - to - 1) * sizeof *order);
 		order[to] = b;
 	}
-	updater->latest = b;
+	updater->last_listed = b;
 }
 
-/* What of blocks is on NVMe starts on its way: of those that may be updated, in line, then of those that are likely to come next, which
- * came after these the last time. After a step's last block these are the next step's first ones, which come while it computes. */
+/* Reads from NVMe begin: of the blocks that may be updated, then of those that are expected next, because they followed these the last
+ * time. After a step's last block these are the next step's first ones, whose reads overlap its computation. */
 static void read_ahead(struct rh_updater *updater, int waiting)
 {
-	int count = waiting, from = updater->latest < 0 ? 0 : place_of(updater, updater->latest) + 1;
-	for (int i = 0; i < updater->ordered; i++) {
-		int b = updater->order[(from + i) % updater->ordered];
-		if (!updater->block[b].named)
-			updater->line[count++] = b;
+	int count = waiting, from = updater->last_listed < 0 ? 0 : place_of(updater, updater->last_listed) + 1;
+	for (int i = 0; i < updater->update_order_count; i++) {
+		int b = updater->update_order[(from + i) % updater->update_order_count];
+		if (!updater->block[b].is_listed)
+			updater->expected[count++] = b;
 	}
-	rh_store_expect(updater->store, updater->line, count);
+	rh_store_expect(updater->store, updater->expected, count);
 }
 
-static int is_watched(const struct rh_updater *updater, int which)
+static int is_watched(const struct rh_updater *updater, int index)
 {
-	int64_t step = updater->step[which].update.step - 1;
-	int is_before = step == updater->watched_step - 1 && !updater->is_apart;
-	return is_before || (step == updater->watched_step && updater->step[which].max_norm == 0);
+	int64_t step = updater->step[index].update.step - 1;
+	int is_before = step == updater->watched_step - 1 && !updater->is_by_block;
+	return is_before || (step == updater->watched_step && updater->step[index].max_norm == 0);
 }
 
 static int do_quick(struct rh_updater *updater, struct updater_task task)
@@ -137,23 +138,23 @@ static int do_quick(struct rh_updater *updater, struct updater_task task)
 	return task.rc;
 }
 
-/* The block whose update goes on: what the most urgent one needs is read before anything else, but while it is on its way pieces of others
- * that are there need not wait, whose room it wants. The lock is held at start and end. */
+/* The block to work on: the one whose next piece is nearest to being in memory, the most urgent first. While the most urgent one's piece is
+ * being read, pieces of others that are in memory are updated, which frees their frames. The lock is held at start and end. */
 static int choose_update(struct rh_updater *updater)
 {
 	int count = 0, best = 0, least = INT_MAX;
 	for (int i = 0; i < updater->blocks; i++) {
 		int b = updater_in_order(updater, i);
 		if (updater_may_update(updater, &updater->block[b]))
-			updater->line[count++] = b;
+			updater->expected[count++] = b;
 	}
 	pthread_mutex_unlock(&updater->lock);
 	for (int i = 0; i < count; i++)
-		if (!updater->block[updater->line[i]].named)
-			name(updater, updater->line[i]);
+		if (!updater->block[updater->expected[i]].is_listed)
+			list_block(updater, updater->expected[i]);
 	read_ahead(updater, count);
 	for (int i = 0; i < count && least > 0; i++) {
-		int b = updater->line[i], distance = rh_optimizer_distance(updater->store, b, updater->block[b].piece);
+		int b = updater->expected[i], distance = rh_optimizer_distance(updater->store, b, updater->block[b].next_piece);
 		if (distance < least) {
 			least = distance;
 			best = b;
@@ -165,13 +166,13 @@ static int choose_update(struct rh_updater *updater)
 
 static double task_began(const struct rh_updater *updater)
 {
-	return updater->queue ? updater->task_began : rh_clock_seconds();
+	return updater->queue ? updater->task_began_s : rh_clock_seconds();
 }
 
 /* A block's update, or a pass of it, is over. */
-static void tell(struct rh_updater *updater, int b, double began)
+static void tell_updated(struct rh_updater *updater, int b, double began)
 {
-	if (updater->watch.did && is_watched(updater, updater->block[b].which))
+	if (updater->watch.did && is_watched(updater, updater->block[b].update))
 		updater->watch.did(updater->watch.context, RH_WATCHED_UPDATE, b, 0, began, rh_updater_seconds(updater));
 	updater_tell(updater);
 }
@@ -202,45 +203,45 @@ static void note_end(struct rh_updater *updater, int b, enum rh_update_pass pass
 static int update(struct rh_updater *updater, int b, enum rh_update_pass pass)
 {
 	struct updater_block *block = &updater->block[b];
-	struct rh_update update = updater->step[block->which].update;
-	int spoilt = updater->step[block->which].spoilt, rc = 0;
-	int begins = !block->piece, pieces = rh_optimizer_pieces(updater->store, b);
+	struct rh_update update = updater->step[block->update].update;
+	int spoilt = updater->step[block->update].spoilt, rc = 0;
+	int begins = !block->next_piece, pieces = rh_optimizer_pieces(updater->store, b);
 	block->pass = pass;
 	pthread_mutex_unlock(&updater->lock);
 	if (begins) {
-		block->began = task_began(updater);
+		block->began_s = task_began(updater);
 		note_begin(updater, b, &update, pass);
 	}
 	if (!spoilt && pieces)
-		rc = rh_optimizer_update_piece(updater->store, b, block->piece, &update, pass);
-	int ends = rc || spoilt || ++block->piece >= pieces;
+		rc = rh_optimizer_update_piece(updater->store, b, block->next_piece, &update, pass);
+	int ends = rc || spoilt || ++block->next_piece >= pieces;
 	if (ends)
 		note_end(updater, b, pass);
 	pthread_mutex_lock(&updater->lock);
-	updater->ahead = !updater->queue;
+	updater->may_read_ahead = !updater->queue;
 	if (!ends)
 		return 0;
-	block->piece = block->named = 0;
+	block->next_piece = block->is_listed = 0;
 	updater_set_state(updater, block, pass == RH_UPDATE_WEIGHTS ? HALF : FREE);
 	if (block->state == FREE) {
-		block->behind = 0;
-		block->updated = update.step;
-		rest(updater);
+		block->updates_first = 0;
+		block->updates_done = update.step;
+		note_rest(updater);
 	}
-	tell(updater, b, block->began);
+	tell_updated(updater, b, block->began_s);
 	return rc;
 }
 
 /* Unless somebody has the pool since (rh_updater_finish). */
 static int go_ahead(struct rh_updater *updater)
 {
-	if (!updater->ahead)
+	if (!updater->may_read_ahead)
 		return 0;
 	pthread_mutex_unlock(&updater->lock);
 	read_ahead(updater, 0);
 	int more = rh_store_advance(updater->store);
 	pthread_mutex_lock(&updater->lock);
-	updater->ahead &= more > 0;
+	updater->may_read_ahead &= more > 0;
 	return more < 0 ? more : 0;
 }
 
@@ -275,11 +276,11 @@ static void give_up(struct rh_updater *updater, int rc)
 {
 	rh_fault_keep(&updater->fault, rc);
 	for (int b = 0; b < updater->blocks; b++)
-		updater->block[b] = (struct updater_block){.held = updater->block[b].held};
-	for (int i = 0; i < updater->steps; i++)
-		updater->step[i].left = 0;
-	memset(updater->in, 0, sizeof updater->in);
-	updater->busy = 0;
+		updater->block[b] = (struct updater_block){.is_held = updater->block[b].is_held};
+	for (int i = 0; i < updater->step_count; i++)
+		updater->step[i].gradients_left = 0;
+	memset(updater->count_in, 0, sizeof updater->count_in);
+	updater->busy_blocks = 0;
 	updater->low = 0;
 	updater->high = -1;
 	updater_tell(updater);
@@ -300,20 +301,20 @@ void *updater_work(void *context)
 	for (;;) {
 		struct updater_task task;
 		pthread_mutex_lock(&updater->lock);
-		while ((task = updater_next_task(updater)).what == NOTHING && !updater->ending)
+		while ((task = updater_next_task(updater)).what == NOTHING && !updater->is_ending)
 			wait_for_task(updater);
 		pthread_mutex_unlock(&updater->lock);
 		if (task.what == NOTHING)
 			return NULL;
 		if (task.what != LISTEN)
-			pthread_mutex_lock(&updater->turn);
+			pthread_mutex_lock(&updater->work_lock);
 		pthread_mutex_lock(&updater->lock);
 		int rc = do_task(updater, task);
 		if (rc)
 			give_up(updater, rc);
 		pthread_mutex_unlock(&updater->lock);
 		if (task.what != LISTEN)
-			pthread_mutex_unlock(&updater->turn);
+			pthread_mutex_unlock(&updater->work_lock);
 	}
 }
 
@@ -336,7 +337,7 @@ int updater_next_job(void *context, struct rh_host_job *job)
 {
 	struct rh_updater *updater = context;
 	struct updater_task task = {.what = NOTHING};
-	if (!updater->ending) /* what virtual time is not given for is nobody's */
+	if (!updater->is_ending) /* what virtual time is not given for is nobody's */
 		task = updater_next_task(updater);
 	if (task.what == NOTHING || task.what == LISTEN)
 		return 0;
@@ -347,7 +348,7 @@ int updater_next_job(void *context, struct rh_host_job *job)
 	                        [UPDATE] = traffic.update / pieces,
 	                        [WEIGHTS] = traffic.weights / pieces,
 	                        [MOMENTS] = traffic.moments / pieces};
-	updater->task_began = rh_updater_seconds(updater);
+	updater->task_began_s = rh_updater_seconds(updater);
 	*job = (struct rh_host_job){.work = task.what == PUBLISH || task.what == TAKE ? RH_HOST_MEMORY : RH_HOST_OPTIMIZER,
 	                            .bytes = bytes[task.what],
 	                            .nvme_bytes = task.what == UPDATE ? traffic.nvme / pieces : 0,

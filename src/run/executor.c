@@ -373,7 +373,7 @@ int rh_executor_create(const struct rh_executor_options *options, struct rh_exec
 	if (!rc)
 		rc = run_host_pin(executor);
 	if (!rc && options->updater && rh_dispatch_is_local(&dispatch))
-		rc = rh_updater_apart(options->updater, executor->steps_held);
+		rc = rh_updater_by_block(options->updater, executor->steps_held);
 	if (rc)
 		rh_executor_destroy(executor);
 	else
