@@ -105,7 +105,6 @@ void check_leave(struct rh_check *check, struct check_range range, const struct 
 /* What lies at a range's beginning; CHECK_NOTHING: nothing. */
 const struct check_content *check_first(const struct check_range *range);
 void check_carry(struct rh_check *check, struct check_range from, struct check_range to);
-const char *check_content_name(const struct check_content *content, char *text, size_t bytes);
 
 /* check_command.c */
 void check_command(struct rh_check *check);

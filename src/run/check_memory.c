@@ -210,6 +210,59 @@ const struct check_content *check_first(const struct check_range *range)
 	                                                                                      : &nothing;
 }
 
+static const char *content_name(const struct check_content *content, char *text, size_t bytes)
+{
+	const long long step = content->step, m = content->micro_batch;
+	const int which = content->which;
+	switch (content->what) {
+	case CHECK_NOTHING:
+		snprintf(text, bytes, "nothing");
+		break;
+	case CHECK_WEIGHTS:
+		snprintf(text, bytes, "weights of block %d after %lld updates", which, step);
+		break;
+	case CHECK_SUM:
+		snprintf(text, bytes, "sum of block %d use %d, step %lld, of %lld and %lld micro-batches", which / 2, which % 2, step, m,
+		         (long long)content->deferred);
+		break;
+	case CHECK_GRADIENT:
+		snprintf(text, bytes, "gradient of block %d, step %lld", which, step);
+		break;
+	case CHECK_ACTIVATION:
+	case CHECK_RUNNING:
+		snprintf(text, bytes, "activation at layer %d, step %lld micro-batch %lld", which, step, m);
+		break;
+	case CHECK_BOUNDARY_GRADIENT:
+	case CHECK_RUNNING_GRADIENT:
+		snprintf(text, bytes, "gradient at layer %d, step %lld micro-batch %lld", which, step, m);
+		break;
+	case CHECK_MICRO:
+		snprintf(text, bytes, "micro-batch %lld of step %lld", m, step);
+		break;
+	case CHECK_RESULT:
+		snprintf(text, bytes, "results of micro-batch %lld, step %lld", m, step);
+		break;
+	case CHECK_KEPT:
+	case CHECK_DEFERRED:
+		snprintf(text, bytes, "%s of layers from %d to %d, step %lld micro-batch %lld",
+		         content->what == CHECK_KEPT ? "activations" : "put-off gradients", which, content->depth, step, m);
+		break;
+	case CHECK_MASTER:
+		snprintf(text, bytes, "master of block %d after %lld updates", which, step);
+		break;
+	case CHECK_CACHE:
+		snprintf(text, bytes, "keys and values of %lld calls", -step);
+		break;
+	case CHECK_ARRIVED:
+		snprintf(text, bytes, "that the gradient of block %d, step %lld, has arrived", which, step);
+		break;
+	case CHECK_SCALE:
+		snprintf(text, bytes, "norm of step %lld", step);
+		break;
+	}
+	return text;
+}
+
 void check_find(struct rh_check *check, struct check_range range, const struct check_content *content)
 {
 	int64_t at = range.first;
@@ -221,8 +274,8 @@ void check_find(struct rh_check *check, struct check_range range, const struct c
 		struct check_content nothing = {0};
 		const struct check_content *is = interval && interval->first <= at ? &interval->content : &nothing;
 		if (!is_alike(is, content)) {
-			check_fault(check, -1, "needs %s, and finds %s at byte %lld", check_content_name(content, wanted, sizeof wanted),
-			            check_content_name(is, found, sizeof found), (long long)at);
+			check_fault(check, -1, "needs %s, and finds %s at byte %lld", content_name(content, wanted, sizeof wanted),
+			            content_name(is, found, sizeof found), (long long)at);
 			return;
 		}
 		at = interval->end;
@@ -297,57 +350,4 @@ void check_carry(struct rh_check *check, struct check_range from, struct check_r
 		check_leave(check, (struct check_range){to.piece, at + shift, end + shift}, &interval.content);
 		at = end;
 	}
-}
-
-const char *check_content_name(const struct check_content *content, char *text, size_t bytes)
-{
-	const long long step = content->step, m = content->micro_batch;
-	const int which = content->which;
-	switch (content->what) {
-	case CHECK_NOTHING:
-		snprintf(text, bytes, "nothing");
-		break;
-	case CHECK_WEIGHTS:
-		snprintf(text, bytes, "weights of block %d after %lld updates", which, step);
-		break;
-	case CHECK_SUM:
-		snprintf(text, bytes, "sum of block %d use %d, step %lld, of %lld and %lld micro-batches", which / 2, which % 2, step, m,
-		         (long long)content->deferred);
-		break;
-	case CHECK_GRADIENT:
-		snprintf(text, bytes, "gradient of block %d, step %lld", which, step);
-		break;
-	case CHECK_ACTIVATION:
-	case CHECK_RUNNING:
-		snprintf(text, bytes, "activation at layer %d, step %lld micro-batch %lld", which, step, m);
-		break;
-	case CHECK_BOUNDARY_GRADIENT:
-	case CHECK_RUNNING_GRADIENT:
-		snprintf(text, bytes, "gradient at layer %d, step %lld micro-batch %lld", which, step, m);
-		break;
-	case CHECK_MICRO:
-		snprintf(text, bytes, "micro-batch %lld of step %lld", m, step);
-		break;
-	case CHECK_RESULT:
-		snprintf(text, bytes, "results of micro-batch %lld, step %lld", m, step);
-		break;
-	case CHECK_KEPT:
-	case CHECK_DEFERRED:
-		snprintf(text, bytes, "%s of layers from %d to %d, step %lld micro-batch %lld",
-		         content->what == CHECK_KEPT ? "activations" : "put-off gradients", which, content->depth, step, m);
-		break;
-	case CHECK_MASTER:
-		snprintf(text, bytes, "master of block %d after %lld updates", which, step);
-		break;
-	case CHECK_CACHE:
-		snprintf(text, bytes, "keys and values of %lld calls", -step);
-		break;
-	case CHECK_ARRIVED:
-		snprintf(text, bytes, "that the gradient of block %d, step %lld, has arrived", which, step);
-		break;
-	case CHECK_SCALE:
-		snprintf(text, bytes, "norm of step %lld", step);
-		break;
-	}
-	return text;
 }

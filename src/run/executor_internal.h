@@ -124,9 +124,8 @@ int run_lower_slot(struct rh_executor *executor, int place) RH_MUST;
 int run_device_ended(struct rh_executor *executor, int device, enum rh_stream stream, int place) RH_MUST;
 /* Elements of a tied table's sum have come down: a command of RH_COMMAND_HOST_ADD. */
 void run_add_use(struct rh_executor *executor, const struct rh_command *command);
-/* Where a command's micro-batch has its books and its staging; the place of its step among those in flight; its waits. */
+/* Where a command's micro-batch has its books and its staging; its waits. */
 int64_t run_place(const struct rh_executor *executor, const struct rh_command *command);
-int run_flight_of(const struct rh_executor *executor, const struct rh_command *command);
 float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command);
 struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command);
 /* A call begins with empty books; its program is lowered from then on. */

@@ -30,7 +30,6 @@ struct rh_lane {
 	enum rh_queue queue;
 	enum rh_stream stream; /* of RH_QUEUE_STREAM */
 	int owner;             /* device, drive, or link; 0 where there is one alone */
-	int priority;          /* among the lanes of the queue: the lowest that is ready comes first */
 };
 
 /* Where bytes are. A room is one piece of memory in which offsets count; else `number` tells pieces of one kind

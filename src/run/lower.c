@@ -38,7 +38,7 @@ struct rh_command lower_command(const struct lower_slot *slot, enum rh_command_k
 
 /* ---- what is kept between calls ---- */
 
-static int64_t *positions(struct lowering *to, int64_t count)
+int64_t *lower_positions(struct lowering *to, int64_t count)
 {
 	int64_t *position = rh_alloc((size_t)rh_max(count, 1), sizeof *position);
 	for (int64_t i = 0; position && i < count; i++)
@@ -57,8 +57,8 @@ static void *array(struct lowering *to, int64_t count, size_t size)
 static void make_ring(struct lowering *to, struct lower_ring *ring, int count)
 {
 	ring->count = count;
-	ring->freed = positions(to, count);
-	ring->read = positions(to, count);
+	ring->freed = lower_positions(to, count);
+	ring->read = lower_positions(to, count);
 }
 
 static void make_device(struct lowering *to, struct lower_device *on, const struct lower_limits *limits)
@@ -66,16 +66,16 @@ static void make_device(struct lowering *to, struct lower_device *on, const stru
 	const struct rh_plan *plan = to->options->plan;
 	int64_t blocks = to->options->model->blocks;
 	on->weights.capacity = plan->weight_bytes;
-	on->weights.offset = positions(to, blocks);
+	on->weights.offset = lower_positions(to, blocks);
 	on->weights.generation = array(to, blocks, sizeof(int64_t));
-	on->weights.sent = positions(to, blocks);
+	on->weights.sent = lower_positions(to, blocks);
 	on->weights.end[0].freed = on->weights.end[1].freed = LOWER_NEVER;
 	make_ring(to, &on->boundary, plan->boundary_buffers);
 	make_ring(to, &on->micro, RH_PLAN_MICRO_BUFFERS);
 	make_ring(to, &on->result, RH_PLAN_RESULT_BUFFERS);
 	on->sums_read = on->sums_sent = on->rounded = on->rounded_sent = LOWER_NEVER;
-	on->up = positions(to, limits->gaps);
-	on->down = positions(to, limits->gaps);
+	on->up = lower_positions(to, limits->gaps);
+	on->down = lower_positions(to, limits->gaps);
 	on->download = array(to, 2 * blocks, sizeof *on->download);
 	on->piece = array(to, (int64_t)limits->pieces, sizeof *on->piece);
 	on->ahead.kind = -1;
@@ -86,14 +86,14 @@ static void make_lanes(struct lowering *to)
 	int devices = to->options->devices, blocks = to->options->model->blocks, rc = 0;
 	for (int d = 0; rc >= 0 && d < devices; d++)
 		for (int s = 0; rc >= 0 && s < RH_STREAMS; s++)
-			rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)s, d, 0});
+			rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, (enum rh_stream)s, d});
 	to->caller = rc = rc < 0 ? rc : rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_CALLER});
 	to->optimizer = to->caller + 1;
 	for (int i = 0; rc >= 0 && i <= 2 * blocks; i++)
 		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = RH_QUEUE_OPTIMIZER});
 	to->free = to->optimizer + 2 * blocks + 1;
 	for (int i = 0; rc >= 0 && i < devices * blocks; i++)
-		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, i / blocks, 0});
+		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){RH_QUEUE_STREAM, RH_STREAM_WEIGHTS, i / blocks});
 	to->links = to->options->boxes ? to->free + devices * blocks : -1;
 	for (int i = 0; rc >= 0 && to->options->boxes && i < LOWER_LINKS; i++)
 		rc = rh_lanes_add_lane(&to->lanes, (struct rh_lane){.queue = i % 2 ? RH_QUEUE_SENDS : RH_QUEUE_RECEIVES, .owner = i / 2});
@@ -109,29 +109,29 @@ int lower_create(const struct rh_executor_options *options, const struct lower_l
 	if (!to->rc)
 		to->rc = lower_drives_create(to, limits);
 	to->pending = array(to, to->lanes.lanes, sizeof *to->pending);
-	to->last = positions(to, to->lanes.lanes);
+	to->last = lower_positions(to, to->lanes.lanes);
 	to->on = array(to, devices, sizeof *to->on);
 	for (int64_t d = 0; to->on && d < devices; d++)
 		make_device(to, &to->on[d], limits);
 	to->generation = array(to, blocks, sizeof(int64_t));
-	to->ready = positions(to, blocks);
-	to->taken = positions(to, blocks);
-	to->arrival = positions(to, blocks);
-	to->uploads_over = positions(to, blocks);
+	to->ready = lower_positions(to, blocks);
+	to->taken = lower_positions(to, blocks);
+	to->arrival = lower_positions(to, blocks);
+	to->uploads_over = lower_positions(to, blocks);
 	to->arrived = array(to, blocks, sizeof(int));
-	to->summed = positions(to, 2 * blocks);
-	to->uploaded_step = positions(to, blocks);
-	to->uploaded = positions(to, blocks * devices);
+	to->summed = lower_positions(to, 2 * blocks);
+	to->uploaded_step = lower_positions(to, blocks);
+	to->uploaded = lower_positions(to, blocks * devices);
 	to->micro_batches = limits->micro_batches;
-	to->written = positions(to, RH_BOUNDARY_KINDS * (options->model->layers + 1) * limits->micro_batches);
-	to->input = positions(to, limits->micro_batches);
-	to->output = positions(to, limits->micro_batches);
-	to->through = positions(to, limits->micro_batches);
-	to->given = positions(to, options->boxes ? RH_BOUNDARY_KINDS * limits->micro_batches : 0);
-	to->computed = positions(to, limits->micro_batches * devices);
-	to->offset = positions(to, 2 * blocks);
-	to->bytes = positions(to, 2 * blocks);
-	to->load = positions(to, limits->gaps);
+	to->written = lower_positions(to, RH_BOUNDARY_KINDS * (options->model->layers + 1) * limits->micro_batches);
+	to->input = lower_positions(to, limits->micro_batches);
+	to->output = lower_positions(to, limits->micro_batches);
+	to->through = lower_positions(to, limits->micro_batches);
+	to->given = lower_positions(to, options->boxes ? RH_BOUNDARY_KINDS * limits->micro_batches : 0);
+	to->computed = lower_positions(to, limits->micro_batches * devices);
+	to->offset = lower_positions(to, 2 * blocks);
+	to->bytes = lower_positions(to, 2 * blocks);
+	to->load = lower_positions(to, limits->gaps);
 	to->piece = array(to, (int64_t)limits->pieces, sizeof *to->piece);
 	for (int64_t b = 0; b < blocks; b++)
 		to->trainable += options->model->block[b].trainable != 0;

@@ -190,6 +190,8 @@ static inline int lower_lane(int device, enum rh_stream stream)
 	return device * RH_STREAMS + (int)stream;
 }
 
+/* So many positions, LOWER_NEVER each; NULL, and the fault in to->rc. */
+int64_t *lower_positions(struct lowering *to, int64_t count);
 /* The next command of this lane waits for this position (LOWER_NEVER: no wait). */
 void lower_await(struct lowering *lowering, int lane, int64_t position, enum rh_wait_for why);
 /* Its position. After a fault nothing is added. */

@@ -10,14 +10,6 @@
 
 #include "core/alloc.h"
 
-static int64_t *positions(int64_t count)
-{
-	int64_t *position = rh_alloc((size_t)count, sizeof *position);
-	for (int64_t i = 0; position && i < count; i++)
-		position[i] = LOWER_NEVER;
-	return position;
-}
-
 int lower_drives_create(struct lowering *to, const struct lower_limits *limits)
 {
 	struct lower_drives *drives = &to->drives;
@@ -28,11 +20,11 @@ int lower_drives_create(struct lowering *to, const struct lower_limits *limits)
 		        &to->lanes, (struct rh_lane){.queue = lane[i] == &drives->writes ? RH_QUEUE_WRITES : RH_QUEUE_READS, .owner = i});
 	drives->down = limits->down;
 	drives->up = limits->up;
-	drives->copied = positions(LOWER_FRAMES);
-	drives->filled = positions(buffers + 1);
-	drives->freed = positions((int64_t)buffers * (to->options->devices + 1) + 1);
-	drives->reread = positions(limits->records + 1);
-	return rc < 0 ? rc : drives->copied && drives->filled && drives->freed && drives->reread ? 0 : -ENOMEM;
+	drives->copied = lower_positions(to, LOWER_FRAMES);
+	drives->filled = lower_positions(to, buffers);
+	drives->freed = lower_positions(to, (int64_t)buffers * (to->options->devices + 1));
+	drives->reread = lower_positions(to, limits->records);
+	return rc < 0 ? rc : to->rc;
 }
 
 void lower_drives_destroy(struct lowering *to)

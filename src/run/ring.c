@@ -46,7 +46,6 @@ static struct ring_chunk *make_chunk(struct run_ring *ring)
 	}
 	chunk->next_made = ring->made;
 	ring->made = chunk;
-	ring->most++;
 	return chunk;
 }
 

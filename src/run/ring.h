@@ -36,9 +36,8 @@ struct run_ring {
 	struct ring_chunk **chunk; /* by number mod chunks, a power of two; NULL: over */
 	size_t chunks;
 	struct ring_chunk *unused, *made;
-	int64_t end;  /* position of the next command */
-	int64_t most; /* chunks that were in use at once */
-	int keeps;    /* nothing is ever over: for a recording */
+	int64_t end; /* position of the next command */
+	int keeps;   /* nothing is ever over: for a recording */
 };
 
 static inline struct ring_chunk *ring_chunk_of(const struct run_ring *ring, int64_t position)

@@ -123,7 +123,7 @@ const char *rh_executor_unjoined(const struct rh_executor *executor)
 
 /* ---- commands and steps ---- */
 
-int run_flight_of(const struct rh_executor *executor, const struct rh_command *command)
+static int flight_of(const struct rh_executor *executor, const struct rh_command *command)
 {
 	int place = ring_of(command)->place;
 	return executor->is_stretch || place < 0 ? 0 : place;
@@ -131,7 +131,7 @@ int run_flight_of(const struct rh_executor *executor, const struct rh_command *c
 
 static int64_t place_of_step(const struct rh_executor *executor, const struct rh_command *command)
 {
-	return executor->is_stretch ? (command->step - executor->step) % executor->steps_held : run_flight_of(executor, command);
+	return executor->is_stretch ? (command->step - executor->step) % executor->steps_held : flight_of(executor, command);
 }
 
 int64_t run_place(const struct rh_executor *executor, const struct rh_command *command)
@@ -147,7 +147,7 @@ float run_loss_scale(const struct rh_executor *executor, const struct rh_command
 struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_lane *lane = &executor->lowering.lanes.lane[command->lane];
-	return &executor->on[lane->owner].flight[run_flight_of(executor, command)].waits;
+	return &executor->on[lane->owner].flight[flight_of(executor, command)].waits;
 }
 
 int run_device_ended(struct rh_executor *executor, int d, enum rh_stream stream, int place)
