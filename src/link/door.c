@@ -17,9 +17,15 @@
 #define NOTE_EVERY_NS (60 * 1000000000ll)
 #define CROWDED_NS    (1000000000ll) /* a greeting takes two ways there and back */
 
-static int split_address(const char *address, char *host, size_t bytes, const char **port)
+/* A listener may have a port alone: then it listens on all of its host's addresses. */
+static int split_address(const char *address, int listens, char *host, size_t bytes, const char **port)
 {
 	const char *colon = strrchr(address, ':'), *begin = address;
+	if (listens && *address && strspn(address, "0123456789") == strlen(address)) {
+		*host = 0;
+		*port = address;
+		return 0;
+	}
 	size_t length = colon ? (size_t)(colon - address) : 0;
 	int is_bracketed = length >= 2 && address[0] == '[' && address[length - 1] == ']';
 	*port = NULL;
@@ -46,7 +52,7 @@ static int resolve(const struct door *door, struct addrinfo **out)
 {
 	char host[256];
 	const char *port;
-	int rc = split_address(door->address, host, sizeof host, &port);
+	int rc = split_address(door->address, door->listens, host, sizeof host, &port);
 	if (rc)
 		return rc;
 	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = door->listens ? AI_PASSIVE : 0};
@@ -106,7 +112,7 @@ int door_open(struct door *door, const char *address, int listens, int64_t patie
 	const char *port;
 	*door = (struct door){
 	        .address = address, .tls = tls, .listens = listens, .listener = -1, .patience_ns = patience_ns, .wait_ns = FIRST_WAIT_NS};
-	return listens ? listen_at(door) : split_address(address, host, sizeof host, &port);
+	return listens ? listen_at(door) : split_address(address, 0, host, sizeof host, &port);
 }
 
 void door_close(struct door *door)

@@ -1,5 +1,5 @@
 /* How connections of a TCP link come about: one end listens, the other connects. Either gives streams whose peer is known. Addresses are
- * HOST:PORT, [IPv6]:PORT, and of a listener also :PORT. Owned by the link's thread. */
+ * HOST:PORT, [IPv6]:PORT, and of a listener also PORT. Owned by the link's thread. */
 #ifndef RH_LINK_DOOR_H
 #define RH_LINK_DOOR_H
 

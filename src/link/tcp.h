@@ -6,7 +6,7 @@
 #include "link/link.h"
 
 struct rh_tcp_options {
-	const char *address;  /* HOST:PORT or [IPv6]:PORT; a listener's HOST may be left out */
+	const char *address;  /* HOST:PORT or [IPv6]:PORT; a listener's may be PORT alone */
 	int listens;          /* one end listens, the other connects */
 	const char *identity; /* this box's key file (identity.h); NULL: plain, and only on this machine */
 	const char *peer;     /* the hash of the peer's certificate; NULL with identity */

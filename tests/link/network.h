@@ -54,8 +54,8 @@ static inline void network_enter(const struct network *network, int host)
 static inline void network_addresses(const struct network *network, int k, char listens[64], char connects[64])
 {
 	if (network->is_tun) {
-		snprintf(listens, 64, "10.77.%d.1:4711", k);
-		snprintf(connects, 64, "10.77.%d.1:4711", k);
+		snprintf(listens, 64, "%d", 4711 + k); /* on all addresses of the host */
+		snprintf(connects, 64, "10.77.%d.1:%d", k, 4711 + k);
 	} else {
 		snprintf(listens, 64, "127.0.0.1:%d", network->relay[k].to_port);
 		snprintf(connects, 64, "127.0.0.1:%d", network->relay[k].port);

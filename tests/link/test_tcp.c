@@ -133,6 +133,31 @@ static void test_tcp_strangers_are_refused_and_nothing_else_happens(void **state
 	ends_close(&ends);
 }
 
+/* As README writes it: listen:4711. */
+static void test_tcp_a_listener_may_have_a_port_alone(void **state)
+{
+	(void)state;
+	struct rh_tcp_options options = {.address = "0", .listens = 1, .greeting = "", .messages = 1, .timing = hasty};
+	char address[32], byte = 0;
+	for (int secure = 0; secure < 2; secure++) {
+		struct rh_link *ends[2];
+		for (int i = 0; i < 2; i++) {
+			options.identity = secure ? ends_keys.path[i] : NULL;
+			options.peer = secure ? ends_keys.hash[!i] : NULL;
+			options.listens = !i;
+			options.address = i ? address : "0";
+			check_ok(rh_tcp_open(&options, &ends[i]));
+			snprintf(address, sizeof address, "127.0.0.1:%d", rh_tcp_port(ends[0]));
+		}
+		check_ok(rh_link_receive(ends[0], 1, &byte, 1));
+		check_ok(rh_link_send(ends[1], 1, "z", 1));
+		check_ok(ends[0]->ops->wait(ends[0], 0, 1));
+		assert_int_equal(byte, 'z');
+		for (int i = 0; i < 2; i++)
+			rh_link_close(ends[i]);
+	}
+}
+
 /* The one that connects finds someone else than it was told. */
 static void test_tcp_the_wrong_listener_is_named(void **state)
 {
@@ -263,6 +288,7 @@ int main(void)
 	        cmocka_unit_test(test_tcp_cut_at_random_moments_loses_and_doubles_nothing),
 	        cmocka_unit_test(test_tcp_a_silent_connection_is_made_anew),
 	        cmocka_unit_test(test_tcp_strangers_are_refused_and_nothing_else_happens),
+	        cmocka_unit_test(test_tcp_a_listener_may_have_a_port_alone),
 	        cmocka_unit_test(test_tcp_the_wrong_listener_is_named),
 	        cmocka_unit_test(test_tcp_boxes_that_differ_name_the_first_difference),
 	        cmocka_unit_test(test_tcp_a_peer_started_anew_ends_the_link),
