@@ -126,7 +126,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_forward(struct
 		if (j + KEYS < at.end_key)
 			tile_copy<KEYS, D>(keys, a.k, t.k0 + j + KEYS, at.kv_col, t.lk - j - KEYS);
 		rh_copy_async_commit();
-		int edge = j + KEYS > attention_end_key(t, t.first) || j < attention_first_key(a, t, last);
+		int edge = j + KEYS > attention_end_key(a, t, t.first) || j < attention_first_key(a, t, last);
 		RH_UNROLL
 		for (int m = 0; m < M; m++) {
 			float shrink[2];
@@ -180,6 +180,8 @@ template <int D> static int forward_of(const struct attention_args *a, CUstream_
 int attention_mma_forward(const struct attention_args *a, CUstream_st *stream)
 {
 	switch (a->dim) {
+	case 32:
+		return forward_of<32>(a, stream);
 	case 64:
 		return forward_of<64>(a, stream);
 	case 96:
@@ -208,7 +210,10 @@ static struct attention_args args_of(const struct rh_op *op)
 	a.group = a.heads / a.kv_heads;
 	a.dim = (int)(a.q.cols / a.heads);
 	a.documents = (int)op->attention.documents;
-	a.window = op->attention.window < a.k.rows ? (int)op->attention.window : 0; /* one as wide as the keys hides none */
+	int64_t all = a.q.rows > a.k.rows ? a.q.rows : a.k.rows; /* no key is farther from a query of its document */
+	a.window = op->attention.window < all ? (int)op->attention.window : 0;
+	if (op->attention.direction == RH_ATTENTION_BOTH)
+		a.ahead = (int)(a.window ? a.window - 1 : all);
 	a.scale = op->attention.scale;
 	a.scale_log2 = op->attention.scale * 1.442695040888963f;
 	return a;
@@ -217,7 +222,7 @@ static struct attention_args args_of(const struct rh_op *op)
 static int can_mma(const struct attention_args *a)
 {
 	const struct rh_view views[] = {a->q, a->k, a->v, a->o, a->d_o, a->dq, a->dk, a->dv};
-	int can = a->q.dtype == RH_BF16 && (a->dim == 64 || a->dim == 96 || a->dim == 128 || a->dim == 256);
+	int can = a->q.dtype == RH_BF16 && (a->dim == 32 || a->dim == 64 || a->dim == 96 || a->dim == 128 || a->dim == 256);
 	for (const struct rh_view &view : views)
 		can = can && (!view.data || rh_rows_aligned(view.data, view.stride, sizeof(rh_bf16)));
 	return can;

@@ -89,7 +89,7 @@ template <int D, int M> RH_KERNEL(ATTENTION_THREADS, 2) attention_dq(struct atte
 			tile_scores<D, N, M>(s, q[held ? k : 0], keys + stage, right, k);
 			tile_scores<D, N, M>(dp, d_o[held ? k : 0], values + stage, right, k);
 		}
-		int edge = j + N > attention_end_key(t, t.first) || j < attention_first_key(a, t, last);
+		int edge = j + N > attention_end_key(a, t, t.first) || j < attention_first_key(a, t, last);
 		RH_UNROLL
 		for (int m = 0; m < M; m++) {
 			RH_UNROLL
@@ -243,7 +243,16 @@ int attention_mma_backward(const struct attention_args *a, CUstream_st *stream)
 		int rc = dq<256, 1>(a, stream);
 		return rc < 0 ? rc : attention_wide_dk_dv(a, stream);
 	}
-	if (a->space.data && !attention_mma_is_fast())
+	if (a->space.data && rh_attention_uses_space(a->dim) && !attention_mma_is_fast())
 		return attention_one_pass(a, stream);
-	return a->dim == 64 ? backward<64>(a, stream) : a->dim == 96 ? backward<96>(a, stream) : backward<128>(a, stream);
+	switch (a->dim) {
+	case 32:
+		return backward<32>(a, stream);
+	case 64:
+		return backward<64>(a, stream);
+	case 96:
+		return backward<96>(a, stream);
+	default:
+		return backward<128>(a, stream);
+	}
 }

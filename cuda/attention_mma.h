@@ -8,8 +8,8 @@
 
 enum { ATTENTION_THREADS = 128, ATTENTION_WARPS = ATTENTION_THREADS / RH_WARP, ATTENTION_ROWS = 16 * ATTENTION_WARPS };
 
-/* Element of the tile where a chunk begins. Rows of 64 elements are 8 chunks, one of each bank group; rows of 96 are 12, so that
- * rows two apart collide. D is 64, 96, 128 or 256. */
+/* Element of the tile where a chunk begins. Rows of 64 elements are 8 chunks, one of each bank group; rows of 32 are 4 and rows of 96
+ * are 12, so that rows two apart collide. D is 32, 64, 96, 128 or 256. */
 template <int D> RH_DEVICE int tile_at(int row, int chunk)
 {
 	if constexpr (D % 64 == 0)
@@ -146,7 +146,19 @@ RH_DEVICE void tile_hide_keys(float (&s)[N / 8][4], const struct attention_args 
 {
 	RH_UNROLL
 	for (int half = 0; half < 2; half++)
-		tile_hide<N>(s, half, attention_first_key(a, t, i + half * 8) - j, attention_end_key(t, i + half * 8) - j, value);
+		tile_hide<N>(s, half, attention_first_key(a, t, i + half * 8) - j, attention_end_key(a, t, i + half * 8) - j, value);
+}
+
+/* The lane's rows are keys j and j + 8, its first column query i: which of the queries do not see them. Keys behind the document's last are
+ * seen by none. */
+template <int N>
+RH_DEVICE void tile_hide_queries(float (&s)[N / 8][4], const struct attention_args &a, const struct attention_tile &t, int j, int i)
+{
+	RH_UNROLL
+	for (int half = 0; half < 2; half++) {
+		int key = j + half * 8, first = key < t.lk ? key - (t.lk - t.lq) - a.ahead - i : N;
+		tile_hide<N>(s, half, first, a.window ? first + a.ahead + a.window : N, 0);
+	}
 }
 
 /* The warp's 16 rows of d, each half (rows l/4, rows l/4 + 8) times its factor, to rows [row, row + rows) of `to` at column `col`. They go

@@ -39,8 +39,7 @@ struct key_blocks {
 
 template <int N> RH_DEVICE struct key_blocks key_blocks_of(const struct attention_args &a, const struct attention_tile &t, int i)
 {
-	int end = attention_end_key(t, i + N - 1);
-	end = end < t.lk ? end : t.lk;
+	int end = attention_end_key(a, t, i + N - 1);
 	if (end < 1)
 		return {0, 0};
 	return {attention_first_key(a, t, i) / ATTENTION_ROWS, (end - 1) / ATTENTION_ROWS + 1};

@@ -202,7 +202,7 @@ template <typename T> RH_KERNEL(THREADS, 2) attention_plain_dk_dv(struct attenti
 	struct attention_tile t;
 	if (!attention_find<OWN>(a, a.start_k, (int)blockIdx.x, &t))
 		return;
-	int first = attention_first_query(t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
+	int first = attention_first_query(a, t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
 	load<T, OWN>(tiles.own, a.dim, a.k, t.k0 + t.first, kv_col, t.rows, a.dim);
 	load<T, OWN>(tiles.own2, a.dim, a.v, t.k0 + t.first, kv_col, t.rows, a.dim);
 	float dk[ROWS][COLUMNS] = {}, dv[ROWS][COLUMNS] = {}, s[ROWS], dp[ROWS];

@@ -11,7 +11,8 @@ struct attention_args {
 	struct rh_view space;                  /* of the pass: RH_ATTENTION_BACKWARD_SPACE, or no data */
 	float *dsink;                          /* (heads), or NULL */
 	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
-	int documents, window;                 /* window: 0 if every query sees all the keys before it */
+	int documents;
+	int window, ahead;       /* window: 0 if every query sees all the keys before it; ahead: how many it sees behind its own */
 	float scale, scale_log2;               /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
 };
 
@@ -72,14 +73,15 @@ static inline unsigned attention_tiles(int64_t rows, int size, int documents)
 }
 
 /* Query i sees keys [attention_first_key, attention_end_key), where that is not empty. */
-RH_DEVICE int attention_end_key(const struct attention_tile &t, int i)
+RH_DEVICE int attention_end_key(const struct attention_args &a, const struct attention_tile &t, int i)
 {
-	return i + t.lk - t.lq + 1;
+	int end = i + t.lk - t.lq + 1 + a.ahead;
+	return end < t.lk ? end : t.lk;
 }
 
 RH_DEVICE int attention_first_key(const struct attention_args &a, const struct attention_tile &t, int i)
 {
-	int first = a.window ? attention_end_key(t, i) - a.window : 0;
+	int first = a.window ? i + t.lk - t.lq + 1 - a.window : 0;
 	return first > 0 ? first : 0;
 }
 
@@ -103,20 +105,19 @@ template <int ROWS, int WARP_ROWS> RH_DEVICE int attention_block_find(const stru
 	if (!attention_find<ROWS>(a, a.start_q, (int)(gridDim.x - 1 - blockIdx.x), &at->tile))
 		return 0;
 	at->first_key = attention_first_key(a, at->tile, at->tile.first);
-	at->end_key = attention_end_key(at->tile, at->tile.first + at->tile.rows - 1);
+	at->end_key = attention_end_key(a, at->tile, at->tile.first + at->tile.rows - 1);
 	return 1;
 }
 
 RH_DEVICE int attention_sees(const struct attention_args &a, const struct attention_tile &t, int i, int j)
 {
-	int end = attention_end_key(t, i);
-	return j < end && (!a.window || j >= end - a.window);
+	return j >= attention_first_key(a, t, i) && j < attention_end_key(a, t, i);
 }
 
 /* Key j is seen by queries [attention_first_query, attention_end_query), where that is not empty. */
-RH_DEVICE int attention_first_query(const struct attention_tile &t, int j)
+RH_DEVICE int attention_first_query(const struct attention_args &a, const struct attention_tile &t, int j)
 {
-	int first = j - (t.lk - t.lq);
+	int first = j - (t.lk - t.lq) - a.ahead;
 	return first > 0 ? first : 0;
 }
 

@@ -56,7 +56,7 @@ struct query_walk {
 template <int N> RH_DEVICE struct query_walk query_walk_of(const struct attention_args &a, const struct attention_tile &t, int kv_head)
 {
 	struct query_walk walk;
-	int first = attention_first_query(t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
+	int first = attention_first_query(a, t, t.first), end = attention_end_query(a, t, t.first + t.rows - 1);
 	walk.first = first / N * N;
 	walk.i = (end - 1) / N * N;
 	walk.first_head = walk.head = kv_head * a.group;
@@ -96,21 +96,20 @@ RH_DEVICE void query_weights(float (&p)[M][N / 8][4], float (&dp)[M][N / 8][4], 
 {
 	int lane = (int)threadIdx.x % RH_WARP;
 	/* whether the first query misses the warp's last key, or the last one its first */
-	int edge = attention_end_key(t, i) < first_key + 16 * M || attention_first_key(a, t, i + N - 1) > first_key;
+	int edge = attention_end_key(a, t, i) < first_key + 16 * M || attention_first_key(a, t, i + N - 1) > first_key;
 	RH_UNROLL
 	for (int m = 0; m < M; m++) {
 		RH_UNROLL
 		for (int e = 0; e < N / 2; e++) {
 			struct row_sums sum = sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
-			float *at = &p[m][e / 4][e % 4], *grad = &dp[m][e / 4][e % 4];
-			*at = rh_exp2(*at * a.scale_log2 - sum.lse_log2);
-			*grad = *at * (*grad - sum.delta);
+			p[m][e / 4][e % 4] = rh_exp2(p[m][e / 4][e % 4] * a.scale_log2 - sum.lse_log2);
 		}
+		if (edge)
+			tile_hide_queries<N>(p[m], a, t, first_key + m * 16 + lane / 4, i + lane % 4 * 2);
 		RH_UNROLL
-		for (int half = 0; edge && half < 2; half++) { /* which of the queries see the lane's key */
-			int first = first_key + m * 16 + half * 8 + lane / 4 - (t.lk - t.lq) - (i + lane % 4 * 2);
-			tile_hide<N>(p[m], half, first, a.window ? first + a.window : N, 0);
-			tile_hide<N>(dp[m], half, first, a.window ? first + a.window : N, 0);
+		for (int e = 0; e < N / 2; e++) {
+			struct row_sums sum = sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
+			dp[m][e / 4][e % 4] = p[m][e / 4][e % 4] * (dp[m][e / 4][e % 4] - sum.delta);
 		}
 	}
 }

@@ -40,7 +40,7 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 		}
 	}
 	int i = at.first_query;
-	int edge = attention_end_key(t, i) < at.first_key + 16 || attention_first_key(a, t, i + N - 1) > at.first_key;
+	int edge = attention_end_key(a, t, i) < at.first_key + 16 || attention_first_key(a, t, i + N - 1) > at.first_key;
 	RH_UNROLL
 	for (int e = 0; e < N / 2; e++) {
 		struct row_sums sum = at.sums[e / 4 * 8 + lane % 4 * 2 + e % 2];
@@ -49,11 +49,8 @@ RH_DEVICE void wide_weights(float (&p)[1][2][4], const struct attention_args &a,
 		if constexpr (OF_KEYS)
 			*own *= dp[0][e / 4][e % 4] - sum.delta;
 	}
-	RH_UNROLL
-	for (int half = 0; edge && half < 2; half++) { /* which of the queries see the lane's key */
-		int first = at.first_key + half * 8 + lane / 4 - (t.lk - t.lq) - (i + lane % 4 * 2);
-		tile_hide<N>(p[0], half, first, a.window ? first + a.window : N, 0);
-	}
+	if (edge)
+		tile_hide_queries<N>(p[0], a, t, at.first_key + lane / 4, i + lane % 4 * 2);
 }
 
 template <bool OF_KEYS> RH_KERNEL(ATTENTION_THREADS, 1) attention_wide_gradient(struct attention_args a)

@@ -33,7 +33,7 @@ int64_t rh_plan_upload_layout(const struct rh_model *model, int lo, int hi, int 
 	int64_t bytes = 0;
 	for (int b = 0; b < model->blocks; b++)
 		offset[b] = -1;
-	if (backward_only && hi == 1 && rh_model_has_embedding(model))
+	if (backward_only && hi == 1 && rh_model_has_embedding(model) && !rh_model_embedding_is_normed(model))
 		return 0;
 	for (int l = lo; l < hi; l++)
 		for (int which = 0; which < 2; which++) {

@@ -168,6 +168,11 @@ static inline int rh_model_has_head(const struct rh_model *model)
 {
 	return model->layer[model->layers - 1].kind == RH_LAYER_HEAD;
 }
+/* Does the embedding's backward read its weights? Where a norm is over the sum of its tables, that sum is made again. */
+static inline int rh_model_embedding_is_normed(const struct rh_model *model)
+{
+	return model->layer[0].norm[RH_NORM_FINAL] >= 0;
+}
 /* One box's among several? */
 static inline int rh_model_is_part(const struct rh_model *model)
 {

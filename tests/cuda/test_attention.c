@@ -11,6 +11,8 @@ struct shape {
 	int lq[MAX_DOCUMENTS], lk[MAX_DOCUMENTS];
 };
 
+static enum rh_attention_direction direction; /* of the cases made */
+
 /* Sinks from -1 to 3: from little to most of what a query sees. */
 static void put_sinks(struct op_case *c, int operand, const struct shape *s, enum rh_dtype dtype)
 {
@@ -44,6 +46,7 @@ static void fill_inputs(struct op_case *c, const struct shape *s, enum rh_dtype 
 	c->op.attention.kv_heads = s->kv_heads;
 	c->op.attention.documents = s->documents;
 	c->op.attention.window = s->window;
+	c->op.attention.direction = direction;
 	c->op.attention.scale = 2.0f / sqrtf((float)s->dim); /* sharper than usual: neighbours differ more */
 	for (int d = 0; d < s->documents; d++)
 		if (s->lq[d] > c->op.attention.longest)
@@ -119,6 +122,8 @@ static const struct shape mma_shapes[] = {
         {2, 2, 64, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},     /* a cache and a window */
         {2, 1, 128, 0, 0, 2, {70, 9}, {4, 4}},               /* more queries than keys: some see none, a whole tile too */
         {1, 1, 64, 0, 0, 3, {3, 4, 0}, {0, 4, 5}},           /* no keys at all; no queries at all */
+        {3, 1, 32, 0, 1, 3, {66, 0, 70}, {66, 0, 70}},       /* MiniLM's heads */
+        {2, 1, 32, 40, 0, 2, {20, 90}, {85, 90}},
         {2, 1, 64, 0, 0, 6, {3, 1, 4, 64, 5, 9}, {3, 1, 4, 64, 5, 9}},
 };
 
@@ -129,8 +134,8 @@ static const struct shape plain_shapes[] = {
         {2, 1, 13, 0, 1, 4, {0, 17, 0, 66}, {0, 17, 0, 66}}, /* odd D */
         {1, 1, 255, 0, 0, 1, {35}, {35}},                    /* widest head but that of the tensor cores */
         {4, 2, 16, 24, 0, 2, {100, 11}, {100, 11}},
-        {2, 2, 32, 1, 0, 1, {40}, {40}},
-        {2, 1, 32, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},
+        {2, 2, 40, 1, 0, 1, {40}, {40}},
+        {2, 1, 40, 50, 2, 3, {1, 20, 3}, {130, 90, 64}},
         {2, 1, 8, 0, 0, 2, {70, 40}, {4, 40}},
         {2, 1, 8, 0, 0, 3, {3, 4, 0}, {0, 4, 5}},
 };
@@ -142,13 +147,15 @@ enum { MMA_SHAPES = sizeof mma_shapes / sizeof mma_shapes[0], PLAIN_SHAPES = siz
 static void every_shape(struct op_case make(const struct shape *, enum rh_dtype, int64_t, int, uint64_t *), kernel_entry *kernel)
 {
 	uint64_t seed = check_seed();
-	for (int i = 0; i < 3 * MMA_SHAPES; i++) {
-		struct op_case c = make(&mma_shapes[i / 3], RH_BF16, i / 3 % 2 * 8, i / 3 % 3 > 0, &seed);
+	for (int i = 0; i < 6 * MMA_SHAPES; i++) {
+		direction = i / 3 % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case c = make(&mma_shapes[i / 6], RH_BF16, i / 6 % 2 * 8, i / 6 % 3 > 0, &seed);
 		cudaemu_set_shared_bytes(i % 3 == 1 ? 228 << 10 : 100 << 10);
 		if (i % 3 == 2 && c.op.kind == RH_OP_ATTENTION_BACKWARD)
 			c.op.operand[RH_ATTENTION_BACKWARD_SPACE] = (struct rh_view){0};
 		kernel_check(&c, kernel, &seed);
 	}
+	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_set_shared_bytes(100 << 10);
 	cudaemu_release();
 }
@@ -170,13 +177,15 @@ static void test_attention_plain_equals_the_oracle(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	for (int i = 0; i < PLAIN_SHAPES; i++) {
-		struct op_case single = forward_case(&plain_shapes[i], RH_F32, i % 2 * 5, i % 3 > 0, &seed);
+	for (int i = 0; i < 2 * PLAIN_SHAPES; i++) {
+		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case single = forward_case(&plain_shapes[i / 2], RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention, &seed);
-		struct op_case half = forward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, i % 3 > 0, &seed);
+		struct op_case half = forward_case(&plain_shapes[i / 2], RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		half.tolerance[RH_ATTENTION_O] = 0x1p-17; /* p is not rounded here */
 		kernel_check(&half, cuda_attention, &seed);
 	}
+	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -184,14 +193,16 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 {
 	(void)state;
 	uint64_t seed = check_seed();
-	for (int i = 0; i < PLAIN_SHAPES; i++) {
-		struct op_case single = backward_case(&plain_shapes[i], RH_F32, i % 2 * 5, i % 3 > 0, &seed);
+	for (int i = 0; i < 2 * PLAIN_SHAPES; i++) {
+		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
+		struct op_case single = backward_case(&plain_shapes[i / 2], RH_F32, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		kernel_check(&single, cuda_attention_backward, &seed);
-		struct op_case half = backward_case(&plain_shapes[i], RH_BF16, i % 2 * 5, i % 3 > 0, &seed);
+		struct op_case half = backward_case(&plain_shapes[i / 2], RH_BF16, i / 2 % 2 * 5, i / 2 % 3 > 0, &seed);
 		for (int k = RH_ATTENTION_BACKWARD_DQ; k <= RH_ATTENTION_BACKWARD_DV; k++)
 			half.tolerance[k] = 0x1p-15;
 		kernel_check(&half, cuda_attention_backward, &seed);
 	}
+	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -199,20 +210,22 @@ static void test_attention_plain_backward_equals_the_oracle(void **state)
 static void test_attention_of_random_documents_equals_the_oracle(void **state)
 {
 	(void)state;
-	static const int dims[] = {64, 96, 128, 256};
+	static const int dims[] = {64, 96, 128, 256, 32};
 	uint64_t seed = check_seed();
-	for (int i = 0; i < 6; i++) {
-		struct shape s = {.kv_heads = 1, .dim = dims[i % 4], .documents = (int)case_between(&seed, 1, 4)};
+	for (int i = 0; i < 12; i++) {
+		struct shape s = {.kv_heads = 1, .dim = dims[i % 5], .documents = (int)case_between(&seed, 1, 4)};
 		s.heads = (int)case_between(&seed, 1, 2);
 		s.lead = (int)case_between(&seed, 0, 5);
 		s.window = i % 2 ? (int)case_between(&seed, 1, 90) : 0;
+		direction = i < 6 ? RH_ATTENTION_CAUSAL : RH_ATTENTION_BOTH;
 		for (int d = 0; d < s.documents; d++) {
 			s.lq[d] = (int)case_between(&seed, 0, 200 / s.documents);
-			s.lk[d] = i < 3 ? s.lq[d] : (int)case_between(&seed, 0, 200 / s.documents);
+			s.lk[d] = i % 6 < 3 ? s.lq[d] : (int)case_between(&seed, 0, 200 / s.documents);
 		}
 		struct op_case c = i % 2 ? backward_case(&s, RH_BF16, 0, i / 2 % 2, &seed) : forward_case(&s, RH_BF16, 0, i / 2 % 2, &seed);
 		kernel_check(&c, i % 2 ? cuda_attention_backward : cuda_attention, &seed);
 	}
+	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 
@@ -295,8 +308,11 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	check_skip("a GPU runs all blocks at once; device_case_check compares two runs");
 #endif
 	uint64_t seed = check_seed();
-	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}}, {2, 1, 96, 100, 0, 1, {400}, {400}}};
+	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}}, {2, 1, 96, 100, 0, 1, {400}, {400}},
+	                                      {2, 1, 64, 0, 0, 2, {90, 300}, {90, 300}},
+	                                      {2, 1, 128, 70, 0, 1, {300}, {310}}};
 	for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+		direction = i % 2 ? RH_ATTENTION_BOTH : RH_ATTENTION_CAUSAL;
 		struct op_case alone = backward_case(&shapes[i / 2], RH_BF16, 0, 0, &seed), beside = case_clone(&alone);
 		check_ok(cuda_attention_backward(&alone.op, NULL));
 		cudaemu_set_order(CUDAEMU_RANDOM, check_random(&seed));
@@ -308,6 +324,7 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 		case_free(&alone);
 		case_free(&beside);
 	}
+	direction = RH_ATTENTION_CAUSAL;
 	cudaemu_release();
 }
 

@@ -86,6 +86,23 @@ static void test_bf16_full_losses_are_the_cpu_devices(void **state)
 	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 5e-3, STEPS, 0, 0});
 }
 
+/* Attention in both directions, LayerNorm, GELU; a head for hidden tokens, for labels of texts and for those of images. */
+static void test_fp32_encoder_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"bert-mlm", NULL, RH_F32, 1e-4, STEPS, 0, 0});
+	same_losses(&(struct what){"bert-cls", "adapter", RH_F32, 1e-4, STEPS, 0, 0});
+	same_losses(&(struct what){"vit", NULL, RH_F32, 1e-4, STEPS, 0, 0});
+}
+
+static void test_bf16_encoder_losses_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"bert-mlm", "adapter", RH_BF16, 1e-2, STEPS, 0, 0}); /* one token in seven is trained: twice the noise */
+	same_losses(&(struct what){"bert-cls", NULL, RH_BF16, 5e-3, STEPS, 0, 0});
+	same_losses(&(struct what){"vit", "adapter", RH_BF16, 5e-3, STEPS, 0, 0});
+}
+
 /* fp16 sums and fp8. Under AddressSanitizer they take minutes: there their kernels are tested by test_kernels_scaled, and this with
  * RH_LONG=1. */
 static void same_losses_narrow(const struct what *what)
@@ -328,6 +345,8 @@ int main(void)
 	        cmocka_unit_test(test_fp32_full_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_lora_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_full_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_fp32_encoder_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_bf16_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),

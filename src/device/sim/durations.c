@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { PLACES = 2048, WORDS = 1 + 2 * RH_OP_OPERANDS + 5 };
+enum { PLACES = 2048, WORDS = 1 + 2 * RH_OP_OPERANDS + 6 };
 
 /* Everything that an op's duration depends on: kind, lengths and dtypes of operands, and the parameters that its cost reads. */
 struct key {
@@ -54,6 +54,7 @@ static void make_key(const struct rh_op *op, struct key *key)
 		add(key, op->attention.documents);
 		add(key, op->attention.longest);
 		add(key, op->attention.window);
+		add(key, op->attention.direction);
 		break;
 	case RH_OP_GEMM:
 		add(key, op->gemm.trans_a * 2 + op->gemm.trans_b); /* square operands have equal shapes either way */
