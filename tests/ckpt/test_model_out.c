@@ -1,4 +1,5 @@
 /* A model written over another, killed or failing at each change to the file system: one of the two is there, or none; no mix of them. */
+#include "crash/record.h"
 #include "fs_faults.h"
 #include "scratch.h"
 
@@ -104,10 +105,32 @@ static void test_a_model_replaces_an_earlier_one_whole(void **state)
 	}
 }
 
+/* When a model is told to be there its directory has been flushed after the last change of a name. */
+static void test_names_are_flushed(void **state)
+{
+	(void)state;
+	for (int shards = 1; shards <= 3; shards += 2) {
+		char dir[64];
+		int named = -1, flushed = -1;
+		scratch_make(dir);
+		record_begin(dir);
+		check_ok(save(dir, 'a', 48 / shards));
+		for (int i = 0; i < record.changes; i++) {
+			named = record.change[i].kind == RECORD_NAMES ? i : named;
+			flushed = record.change[i].kind == RECORD_SYNC && record.change[i].inode == 1 ? i : flushed;
+		}
+		record_end();
+		record_free();
+		assert_true(named >= 0 && flushed > named);
+		check_ok(rh_dir_remove(dir));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_model_replaces_an_earlier_one_whole),
+	        cmocka_unit_test(test_names_are_flushed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
