@@ -115,9 +115,6 @@ static int check_rest(const struct asking *at)
 	if (config->optimizer_staleness)
 		return config_entry_fail(given(at, "optimizer_staleness"), "mode %s takes no stale weights of one box: leave it 0",
 		                         mode_name(config->mode));
-	if (config->save_total_limit == 1)
-		return config_entry_fail(given(at, "save_total_limit"),
-		                         "several boxes need 2 or more: one may be ended before it has saved what the others have");
 	if (config->eval_strategy != RH_WHEN_NO)
 		return config_entry_fail(given(at, "eval_strategy"),
 		                         "several boxes do not evaluate yet: write no, and run eval on the result");

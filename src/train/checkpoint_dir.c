@@ -108,7 +108,7 @@ static int scan(const char *dir, int64_t below, const struct checkpoint_kept *ke
 	for (size_t i = 0; !rc && i < names.count; i++) {
 		char path[PATH_MAX];
 		int64_t step = step_of(names.name[i], "");
-		if (step < 0 || step >= below || (kept && (step == kept->newest || step == kept->best || step == kept->common)))
+		if (step < 0 || step >= below || (kept && (step == kept->newest || step == kept->best)))
 			continue;
 		rc = checkpoint_in(path, dir, names.name[i]);
 		int is = rc ? rc : is_checkpoint(path);
@@ -132,17 +132,20 @@ static int scan(const char *dir, int64_t below, const struct checkpoint_kept *ke
 int checkpoint_remove_oldest(const struct rh_config *config, const struct checkpoint_kept *kept)
 {
 	const char *dir = config->output_dir;
-	int64_t held = (kept->newest >= 0) + (kept->best >= 0 && kept->best != kept->newest) +
-	               (kept->common >= 0 && kept->common != kept->newest && kept->common != kept->best);
-	struct found others;
-	int rc = scan(dir, INT64_MAX, kept, &others);
+	struct found all, others;
+	int rc = scan(dir, INT64_MAX, kept, &all);
+	if (!rc)
+		rc = scan(dir, kept->common, kept, &others);
+	if (rc)
+		return rc;
+	int64_t held = (kept->newest >= 0) + (kept->best >= 0 && kept->best != kept->newest) + all.count - others.count;
 	while (!rc && config->save_total_limit > 0 && others.count && others.count + held > config->save_total_limit) {
 		char aside[PATH_MAX];
 		rc = set_aside(dir, others.oldest, aside);
 		if (!rc)
 			rc = rh_dir_remove(aside);
 		if (!rc)
-			rc = scan(dir, INT64_MAX, kept, &others);
+			rc = scan(dir, kept->common, kept, &others);
 	}
 	return rc;
 }
@@ -234,7 +237,7 @@ int rh_checkpoint_tidy(const struct rh_config *config, int64_t resumed, int64_t 
 			rc = remove_left_behind(path, *names.name[i] == '.');
 	}
 	rh_names_free(&names);
-	const struct checkpoint_kept kept = {.newest = resumed, .best = best, .common = -1};
+	const struct checkpoint_kept kept = {.newest = resumed, .best = best, .common = INT64_MAX};
 	return rc ? rc : checkpoint_remove_oldest(config, &kept);
 }
 

@@ -19,9 +19,10 @@ int checkpoint_temporary(char path[PATH_MAX], const char *dir, int64_t step) RH_
  * of the two whole, under its name or where rh_checkpoint_put_back finds it. */
 int checkpoint_place(const char *dir, int64_t step, char path[PATH_MAX]) RH_MUST;
 
-/* Steps whose checkpoints must stay, -1: none. */
+/* Steps whose checkpoints must stay, -1: none. `common` and all later ones stay, too: one of several boxes has to go on from a checkpoint
+ * that all have, and others may lack a later one. INT64_MAX: of one box. */
 struct checkpoint_kept {
-	int64_t newest, best, common; /* common: the newest that all of several boxes have */
+	int64_t newest, best, common;
 };
 
 /* Removes the oldest beyond save_total_limit. Never those that must stay, even where a run that went on from an older one left newer ones
@@ -56,7 +57,7 @@ struct checkpoint_job {
 	void *context;
 };
 int checkpoint_job_make(const struct rh_session *session, const struct rh_run_state *state, const struct rh_trainer_state *trainer,
-                        struct checkpoint_fixed *fixed, struct checkpoint_job *out) RH_MUST; /* kept.common: -1 */
+                        struct checkpoint_fixed *fixed, struct checkpoint_job *out) RH_MUST; /* kept.common: INT64_MAX */
 /* checkpoint-N, whole or not at all; then the oldest beyond save_total_limit go. */
 int checkpoint_job_write(const struct checkpoint_job *job) RH_MUST;
 void checkpoint_job_free(struct checkpoint_job *job);

@@ -14,7 +14,7 @@ int rh_checkpoint_writer_create(const struct rh_session *session, struct rh_chec
 /* Lets what is being written become whole. NULL is legal. */
 void rh_checkpoint_writer_destroy(struct rh_checkpoint_writer *writer);
 
-/* Begins to write checkpoint-N; afterwards the oldest beyond save_total_limit go, but that of step `common` (-1: none) stays. All updates
+/* Begins to write checkpoint-N; afterwards the oldest beyond save_total_limit go, but none from step `common` on. All updates
  * are finished (rh_updater_finish), and the checkpoint before has been collected. State and trainer may change when it returns. */
 int rh_checkpoint_writer_begin(struct rh_checkpoint_writer *writer, const struct rh_run_state *state,
                                const struct rh_trainer_state *trainer, int64_t common) RH_MUST;

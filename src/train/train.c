@@ -333,7 +333,7 @@ static int agree_on_checkpoint(struct training *run, char **checkpoint)
 		               " to go on from, but another has none, or none of a step that this one has: all go on, or all begin anew",
 		               own);
 	run->saving.newest = step;
-	run->saving.common = rh_box_is_linked(&run->session.box) ? step : -1;
+	run->saving.common = rh_box_is_linked(&run->session.box) ? step : INT64_MAX;
 	return agrees < 0 ? agrees : 0;
 }
 

@@ -30,7 +30,7 @@ struct saving {
 	enum saving_asked asked;
 	int64_t count;      /* checkpoints written */
 	int64_t newest;     /* step of this box's newest whole checkpoint, which may be the one that it went on from; -1: none */
-	int64_t common;     /* the newest that all of several boxes have; -1: none */
+	int64_t common;     /* the newest that all of several boxes have, -1: none; of one box INT64_MAX */
 	double seconds;     /* that writing them took */
 	double stood_still; /* that steps did not begin for them, besides what updates waited */
 	double end_seconds; /* that the run waited for its last one */

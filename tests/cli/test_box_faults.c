@@ -236,7 +236,7 @@ static void check_kills(const char *keys, const char *file, int pieces)
 	rig_close(&rig);
 }
 
-#define SAVES_OFTEN "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nsave_total_limit: 2\nlink_timeout: 2\nlink_give_up: 20\n"
+#define SAVES_OFTEN "device: cpu:1\nsave_strategy: steps\nsave_steps: 2\nsave_total_limit: 1\nlink_timeout: 2\nlink_give_up: 20\n"
 
 static void test_boxes_killed_at_random_moments_change_no_bit(void **state)
 {

@@ -236,7 +236,6 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\nbox_cuts: [3, 5]\n", "box_cuts: 2 layers for 2 boxes"},
 	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x' is not a layer's number"},
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp takes no stale weights"},
-	             {"link_above: a:1\nsave_total_limit: 1\n", "save_total_limit: several boxes need 2 or more"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
