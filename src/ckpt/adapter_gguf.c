@@ -83,6 +83,9 @@ static int write_all(struct writer *writer)
 	const struct source_entries *entries = &writer->source->entries;
 	struct lora_pair pair;
 	int rc = put_metadata(writer);
+	if (!rc && writer->lora.peft.saves)
+		rc = rh_fail(-EINVAL, "%s: has %s whole, which a GGUF adapter cannot hold; merge it into the model", writer->wanted->adapter,
+		             writer->lora.peft.saved[0]);
 	if (!rc && !(writer->lora.peft.lora_alpha > 0))
 		rc = rh_fail(-EINVAL, "%s: lora_alpha is %g; llama.cpp needs one above 0", writer->wanted->adapter,
 		             writer->lora.peft.lora_alpha);

@@ -116,7 +116,9 @@ int lora_read(struct lora *lora, const struct lora_pair *pair)
 
 int lora_check_all_used(const struct lora *lora, const struct rh_source *source)
 {
-	if (!lora->file || lora->used == rh_safetensors_count(lora->file))
+	/* a tied table stands in for the embedding, by both its names */
+	int tied = lora->file && lora->peft.ties && rh_safetensors_find(lora->file, "base_model.model.lm_head.weight");
+	if (!lora->file || lora->used + tied == rh_safetensors_count(lora->file))
 		return 0;
 	for (int64_t i = 0; i < rh_safetensors_count(lora->file); i++) {
 		const char *name = rh_safetensors_at(lora->file, i)->name, *end = strstr(name, ".lora_");

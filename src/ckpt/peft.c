@@ -74,22 +74,6 @@ static int parse_names(const json_t *json, const char *key, const char *where, c
 	return 0;
 }
 
-/* PEFT names a classifier after either of two usual names. */
-static int parse_saved(const json_t *json, const char *where, struct rh_peft_config *out)
-{
-	const json_t *list = json_object_get(json, "modules_to_save");
-	if (!is_set(list))
-		return 0;
-	for (size_t i = 0; i < json_array_size(list); i++) {
-		const char *name = plain_string(json_array_get(list, i));
-		if (!name || (strcmp(name, "classifier") && strcmp(name, "score")))
-			return rh_fail(-EINVAL, "%s: 'modules_to_save' has '%.40s', which is not supported (classifier is)", where,
-			               name ? name : "");
-	}
-	out->saves_classifier = 1;
-	return 0;
-}
-
 static int parse_targets(const json_t *json, const char *where, struct rh_peft_config *out)
 {
 	const json_t *targets = json_object_get(json, "target_modules");
@@ -178,7 +162,9 @@ static int parse(const json_t *json, const char *where, struct rh_peft_config *o
 	if (!rc)
 		rc = parse_names(json, "target_parameters", where, &out->parameter, &out->parameters);
 	if (!rc)
-		rc = parse_saved(json, where, out);
+		rc = parse_names(json, "modules_to_save", where, &out->saved, &out->saves);
+	if (!rc)
+		rc = rh_json_bool(json, "ensure_weight_tying", where, RH_JSON_OPTIONAL, &out->ties);
 	if (!rc)
 		rc = parse_targets(json, where, out);
 	if (!rc)
@@ -218,6 +204,9 @@ void rh_peft_config_free(struct rh_peft_config *config)
 	for (size_t i = 0; i < config->parameters; i++)
 		rh_free(config->parameter[i]);
 	rh_free(config->parameter);
+	for (size_t i = 0; i < config->saves; i++)
+		rh_free(config->saved[i]);
+	rh_free(config->saved);
 	free_overrides(config->rank_override, config->rank_overrides);
 	free_overrides(config->alpha_override, config->alpha_overrides);
 	rh_free(config->base_model_name_or_path);

@@ -14,7 +14,9 @@ struct rh_peft_config {
 	int target_is_pattern, all_linear;
 	char **parameter; /* names of parameters, of experts and routers, that are targeted beside modules */
 	size_t parameters;
-	int saves_classifier;  /* modules_to_save: a classifier goes with the adapter, whole */
+	char **saved; /* modules_to_save: names of modules that are trained whole and go with the adapter */
+	size_t saves;
+	int ties;              /* ensure_weight_tying: an embedding that is saved is its head's matrix too */
 	const char *task_type; /* PEFT's, static; NULL: CAUSAL_LM, "": none. Written, not read */
 	int fan_in_fan_out;    /* as the base stores its matrices; the adapter's files are the same. Written, not read */
 	char *base_model_name_or_path;
@@ -25,7 +27,7 @@ struct rh_peft_config {
 	size_t rank_overrides, alpha_overrides;
 };
 
-/* Reads dir/adapter_config.json. -EINVAL: use_dora, modules_to_save, bias other than "none", other peft_types, and every other feature that
+/* Reads dir/adapter_config.json. -EINVAL: use_dora, bias other than "none", other peft_types, and every other feature that
  * would change what the adapter computes; a pattern that is no regular expression. *out is freed with rh_peft_config_free. */
 int rh_peft_config_load(const char *dir, struct rh_peft_config *out) RH_MUST;
 void rh_peft_config_free(struct rh_peft_config *config);
@@ -39,6 +41,9 @@ int rh_peft_module(const struct rh_peft_config *config, const char *module, int6
 /* Does the adapter target this linear module? 1 or 0; -EINVAL as above. A list: equal to an entry, or ends in "." + entry; a pattern:
  * matches the whole name; all-linear: everything but "lm_head". */
 int rh_peft_matches(const struct rh_peft_config *config, const char *module) RH_MUST;
+
+/* Is the module among those that are saved whole: does its name equal an entry, or end in "." + entry? */
+int rh_peft_saves(const struct rh_peft_config *config, const char *module);
 
 /* Does it target this parameter ("model.layers.0.mlp.experts.down_proj")? One that equals an entry, or ends in "." + entry. */
 int rh_peft_matches_parameter(const struct rh_peft_config *config, const char *parameter);

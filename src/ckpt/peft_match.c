@@ -88,6 +88,11 @@ int rh_peft_matches(const struct rh_peft_config *config, const char *module)
 	return ends_in_one_of(module, config->target, config->targets);
 }
 
+int rh_peft_saves(const struct rh_peft_config *config, const char *module)
+{
+	return ends_in_one_of(module, config->saved, config->saves);
+}
+
 int rh_peft_matches_parameter(const struct rh_peft_config *config, const char *parameter)
 {
 	return ends_in_one_of(parameter, config->parameter, config->parameters);

@@ -65,13 +65,14 @@ int rh_peft_config_save(const struct rh_peft_config *config, const char *dir)
 {
 	/* All keys that PEFT 0.21 writes, except its version: it fills that in. */
 	const char *base = config->base_model_name_or_path, *task = config->task_type ? config->task_type : "CAUSAL_LM";
-	json_t *saved = config->saves_classifier ? json_pack("[s]", "classifier") : json_null();
+	json_t *saved = config->saves ? names_json(config->saved, config->saves) : json_null();
 	json_t *json = json_pack(
 	        "{s:n s:o s:n s:n s:o s:s s:n s:b s:n s:n s:b s:b s:b s:n s:n s:n s:n s:{} s:o s:b s:f s:n s:n s:s s:o "
 	        "s:n s:s s:i s:I s:o s:n s:o s:o s:o s:n s:n s:b s:b s:b s:n}",
 	        "alora_invocation_tokens", "alpha_pattern", overrides_json(config->alpha_override, config->alpha_overrides), "arrow_config",
 	        "auto_mapping", "base_model_name_or_path", base ? json_string(base) : json_null(), "bias", "none", "corda_config",
-	        "ensure_weight_tying", 0, "eva_config", "exclude_modules", "fan_in_fan_out", config->fan_in_fan_out, "inference_mode", 1,
+	        "ensure_weight_tying", config->ties,
+	        "eva_config", "exclude_modules", "fan_in_fan_out", config->fan_in_fan_out, "inference_mode", 1,
 	        "init_lora_weights", 1, "kasa_config", "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config",
 	        "lora_alpha", number_json(config->lora_alpha), "lora_bias", 0, "lora_dropout", config->lora_dropout, "lora_ga_config",
 	        "megatron_config", "megatron_core", "megatron.core", "modules_to_save", saved, "monteclora_config", "peft_type", "LORA",

@@ -127,7 +127,7 @@ void rh_config_free(struct rh_config *config)
 	struct rh_list *const lists[] = {
 	        &config->lora_target_modules,    &config->nvme_dirs,    &config->train_file,   &config->validation_file,
 	        &config->data_columns,           &config->data_weights, &config->rope_scaling, &config->box_cuts, &config->admission_limits,
-	        &config->lora_target_parameters, &config->parts};
+	        &config->lora_target_parameters, &config->lora_modules_to_save, &config->parts};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		config_list_free(lists[i]);
 	*config = (struct rh_config){0};

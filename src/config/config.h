@@ -83,6 +83,7 @@ struct rh_config {
 	int lora_targets_pattern;
 	int use_rslora;
 	struct rh_list lora_target_parameters; /* names of parameters of experts and routers */
+	struct rh_list lora_modules_to_save;   /* names of the embedding or the head, trained whole */
 	int lora_dropout_given;                /* the user wrote lora_dropout */
 	int lora_targets_given;                /* the user wrote lora_target_modules; 0: the family's own, which the field does not hold */
 	int lora_keys_given; /* with adapter_name_or_path: which of these keys the user wrote, bits of enum rh_lora_key; else 0 */
@@ -153,7 +154,8 @@ enum rh_lora_key {
 	RH_LORA_DROPOUT = 4,
 	RH_LORA_TARGETS = 8,
 	RH_LORA_RSLORA = 16,
-	RH_LORA_PARAMETERS = 32
+	RH_LORA_PARAMETERS = 32,
+	RH_LORA_SAVED = 64
 };
 
 /* argv[0] is the first word after the verb: an optional CONFIG.yaml (its first word, or one that ends in .yaml or .yml), and

@@ -133,6 +133,8 @@ const struct config_key config_keys[] = {
 	KEY(KEY_LIST, lora_target_parameters, VERB_RUNS, .fallback = "none", .lora = RH_LORA_PARAMETERS,
 	    .help = "parameters of experts and routers that get an adapter, such as [mlp.experts.gate_up_proj, mlp.experts.down_proj]; without "
 	            "lora_target_modules nothing else does"),
+	KEY(KEY_LIST, lora_modules_to_save, VERB_RUNS, .fallback = "none", .lora = RH_LORA_SAVED,
+	    .help = "embedding and head, such as [embed_tokens, lm_head], trained whole and saved with the adapter (also: modules_to_save)"),
 	KEY(KEY_BOOL, use_rslora, VERB_RUNS, .fallback = "false", .lora = RH_LORA_RSLORA,
 	    .help = "scale the adapter by lora_alpha / sqrt(lora_r) instead"),
 

@@ -105,8 +105,7 @@ static const struct {
         {"merge_lora", NULL, "the verb merge does it; remove it", 0},
         {"lora_bias", NULL, "biases are never trained by an adapter here; remove it", 0},
         {"bias", NULL, "biases are never trained by an adapter here; remove it", 0},
-        {"lora_modules_to_save", NULL, NOT_BUILT, 0},
-        {"modules_to_save", NULL, NOT_BUILT, 0},
+        {"modules_to_save", "lora_modules_to_save", NULL, 1},
         {"bnb_4bit_*", NULL, "4-bit weights in training are not built yet; remove it", 0},
         {"quantization*", NULL, "quantised weights in training are not built yet; remove it", 0},
 

@@ -380,12 +380,19 @@ static void place_patches(const struct rh_model_config *config, struct layout *a
 	                              (int64_t[4]){linear->out, config->num_channels, side, side});
 }
 
-static int lay_out_embedding(struct rh_model *model)
+static int saves(const struct rh_lora_config *lora, const char *module)
+{
+	return lora && lora->saves && lora->saves(lora->context, module);
+}
+
+static int lay_out_embedding(struct rh_model *model, const struct rh_lora_config *lora)
 {
 	const struct rh_model_config *config = model->config;
 	struct layout at;
 	const struct rh_family_names *names = rh_model_names(config);
-	begin_block(config, &at, &model->block[model->blocks], !model->lora, "embedding", 0);
+	int is_whole = saves(lora, names->embedding) || (rh_model_ties(config) && saves(lora, names->head));
+	begin_block(config, &at, &model->block[model->blocks], !lora || is_whole, "embedding", 0);
+	at.block->whole = is_whole;
 	at.block->uses = rh_model_ties(config) ? 2 : 1;
 	if (names->patches)
 		place_image_tokens(config, &at);
@@ -423,17 +430,22 @@ static void place_dense(const struct rh_model_config *config, struct layout *at,
 	linear->bias = place_bias(at, module, "bias", 1, 1, linear->out);
 }
 
-/* Adapters leave a classifier trainable: it is new, or its labels are. */
-static int lay_out_classifier(struct rh_model *model, struct rh_layer *layer)
+/* The head's matrix in a block of its own, which adapters leave trainable: one that is trained whole, or a classifier, as it is new, or its
+ * labels are. */
+static int lay_out_own_matrix(struct rh_model *model, struct rh_layer *layer, const char *name, const char *module)
 {
 	const struct rh_model_config *config = model->config;
-	const char *module = rh_model_task(config)->classifier;
+	int is_classifier = rh_model_task(config)->classifier != NULL;
 	struct layout at;
-	begin_block(config, &at, &model->block[model->blocks], 1, "classifier", 0);
+	begin_block(config, &at, &model->block[model->blocks], 1, name, 0);
+	at.block->whole = model->lora;
 	layer->block[1] = model->blocks++;
-	layer->table = layer->bias_table = 1;
+	layer->table = 1;
 	layer->head = place(&at, module, "weight", 2, rh_model_outputs(config), config->hidden_size);
-	layer->head_bias = place_bias(&at, module, "bias", 1, 1, rh_model_outputs(config));
+	if (is_classifier) {
+		layer->bias_table = 1;
+		layer->head_bias = place_bias(&at, module, "bias", 1, 1, rh_model_outputs(config));
+	}
 	return end_block(&at);
 }
 
@@ -458,7 +470,8 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	const struct rh_family_task *task = rh_model_task(config);
 	struct rh_layer *layer = &model->layer[model->layers - 1];
 	struct layout at;
-	begin_block(config, &at, &model->block[model->blocks], !model->lora, "head", 0);
+	int is_whole = !rh_model_ties(config) && !task->classifier && saves(lora, names->head);
+	begin_block(config, &at, &model->block[model->blocks], !lora, "head", 0);
 	*layer = (struct rh_layer){.kind = RH_LAYER_HEAD,
 	                           .block = {model->blocks++, -1},
 	                           .traits = layer[-1].traits,
@@ -477,13 +490,17 @@ static int lay_out_head(struct rh_model *model, const struct rh_lora_config *lor
 	if (rh_model_ties(config)) {
 		layer->block[1] = model->layer[0].block[0];
 		layer->use[1] = layer->table = 1;
-	} else if (!task->classifier) {
+	} else if (!task->classifier && !is_whole) {
 		align(&at);
 		layer->head = place(&at, names->head, "weight", 2, config->vocab_size, config->hidden_size);
 	}
 	int rc = end_block(&at);
 	rc = rc ? rc : check_dense(lora, task->dense);
-	return rc || !task->classifier ? rc : lay_out_classifier(model, layer);
+	if (!rc && task->classifier)
+		rc = lay_out_own_matrix(model, layer, "classifier", task->classifier);
+	if (!rc && is_whole)
+		rc = lay_out_own_matrix(model, layer, "head matrix", names->head);
+	return rc;
 }
 
 /* A layer without a targeted module has no adapter block. */
@@ -526,20 +543,30 @@ static void list_modules(const struct rh_family_names *names, char *out, size_t 
 			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(names->proj[p], '.') + 1);
 }
 
+static int lowest_trained(const struct rh_model *model)
+{
+	int l = 0;
+	while (!model->block[model->layer[l].block[0]].trainable &&
+	       (model->layer[l].block[1] < 0 || !model->block[model->layer[l].block[1]].trainable))
+		l++;
+	return l;
+}
+
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 {
-	int rc = lay_out_embedding(model);
+	int rc = lay_out_embedding(model, lora), is_adapted = !lora;
 	for (int i = 0; !rc && i < (int)model->config->num_hidden_layers; i++) {
 		rc = lay_out_layer(model, lora, i);
-		if (lora && !model->first_trained && model->layer[i + 1].block[1] >= 0)
-			model->first_trained = i + 1;
+		is_adapted |= model->layer[i + 1].block[1] >= 0;
 	}
 	if (!rc)
 		rc = lay_out_head(model, lora);
-	if (!rc && lora && !model->first_trained) {
+	if (!rc && !is_adapted) {
 		char modules[256];
 		list_modules(rh_model_modules(model->config), modules, sizeof modules);
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
+	if (!rc)
+		model->first_trained = lowest_trained(model);
 	return rc;
 }

@@ -2,7 +2,8 @@
  * together).
  *
  * Block 0 is the embedding table; a tied head uses it too. Each transformer layer has a base block and, under LoRA, an adapter block; the
- * head has a block with the final norm and, untied, its matrix. Under LoRA only adapter blocks are trainable.
+ * head has a block with the final norm and, untied, its matrix. Under LoRA adapter blocks are trainable, and blocks of modules that are
+ * trained whole: the embedding, a classifier, or the head's matrix, which then has a block of its own.
  * Tensors that are multiplied together lie together: q, k, v rows follow one another without a gap, and so do gate and up, so that one
  * product computes them all; of experts, each one's gate and up, one expert after the other, and the downs likewise. */
 #ifndef RH_MODEL_MODEL_H
@@ -21,6 +22,8 @@ struct rh_lora_config {
 	int (*module)(const void *context, const char *name, int64_t *r, double *scale);
 	/* The same of a parameter of experts or of their router, such as "model.layers.0.mlp.experts.down_proj"; NULL: of none. */
 	int (*parameter)(const void *context, const char *name, int64_t *r, double *scale);
+	/* Is the module, an embedding or a head, trained whole? NULL: none is. */
+	int (*saves)(const void *context, const char *name);
 	const void *context;
 };
 
@@ -45,6 +48,7 @@ struct rh_tensor {
 struct rh_block {
 	char *name;
 	int64_t elements;
+	int whole;           /* under LoRA: trained as without it, and saved with the adapter: PEFT's modules_to_save */
 	int trainable, uses; /* layers that use it: 1, or 2 when embedding and head are tied */
 	int number;          /* in the whole model, of which this may be a box's part */
 	struct rh_tensor *tensor;
@@ -115,7 +119,7 @@ struct rh_layer {
 	/* kind HEAD */
 	int head;              /* in block[table] */
 	int head_bias;         /* in block[bias_table], -1 absent; proj[RH_PROJ_O] is the dense part, if it has an out */
-	int table, bias_table; /* 1: the tied table, or a classifier, which adapters do not freeze; 0 */
+	int table, bias_table; /* 1: the tied table, or a matrix in a block of its own, which adapters do not freeze; 0 */
 };
 
 /* How the products of linears, y, dx and dW, are made of bf16 operands; adapters', the head's and attention's are always summed in fp32. */

@@ -38,6 +38,11 @@ static int parameter_rank(const void *context, const char *name, int64_t *r, dou
 	return 0;
 }
 
+static int saves_module(const void *context, const char *name)
+{
+	return rh_peft_saves(context, name);
+}
+
 static const char *base_of(const struct rh_config *config)
 {
 	return config->base_model_name_or_path ? config->base_model_name_or_path : config->model_name_or_path;
@@ -158,13 +163,18 @@ int rh_adapter_resolve(const struct rh_config *config, const struct rh_model_con
 	} else {
 		rc = from_keys(config, model, &out->peft);
 	}
+	if (!rc)
+		rc = adapter_saved(config, model, &out->peft);
 	if (rc) {
 		rh_adapter_free(out);
 		return rc;
 	}
 	out->peft.fan_in_fan_out = model->family->transposes_linears;
-	out->lora = (struct rh_lora_config){
-	        .dropout = out->peft.lora_dropout, .module = module_rank, .parameter = parameter_rank, .context = &out->peft};
+	out->lora = (struct rh_lora_config){.dropout = out->peft.lora_dropout,
+	                                    .module = module_rank,
+	                                    .parameter = parameter_rank,
+	                                    .saves = saves_module,
+	                                    .context = &out->peft};
 	return 0;
 }
 

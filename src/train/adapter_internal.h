@@ -11,6 +11,10 @@ int adapter_targets(const struct rh_config *config, const struct rh_model_config
 /* 1 if the keys mean what *peft targets, 0 or negative errno. */
 int adapter_same_targets(const struct rh_config *config, const struct rh_model_config *model, const struct rh_peft_config *peft) RH_MUST;
 
+/* Resolves which modules are trained whole, from the keys or from what *peft was read with; a classifier always is. -EINVAL names one that
+ * cannot be. */
+int adapter_saved(const struct rh_config *config, const struct rh_model_config *model, struct rh_peft_config *peft) RH_MUST;
+
 /* Does a name of lora_target_modules mean the experts or the router of this model? transformers keeps them as parameters, and PEFT turns
  * the names that they had as modules into those. */
 int adapter_is_of_experts(const struct rh_model_config *model, const char *name);

@@ -155,10 +155,6 @@ static int check_task(struct rh_session *session)
 {
 	enum rh_task_kind task = session->model_config->task;
 	struct rh_peft_config *peft = &session->adapter.peft;
-	if (session->lora && peft->saves_classifier && !rh_task_classifies(task))
-		return rh_fail(-EINVAL, "%s: modules_to_save has a classifier, which %s does not", session->config->adapter_name_or_path,
-		               rh_model_architecture(session->model_config));
-	peft->saves_classifier = rh_task_classifies(task);
 	if (task != RH_TASK_CAUSAL_LM)
 		peft->task_type = task == RH_TASK_SEQUENCE_CLASSIFICATION ? "SEQ_CLS" : "";
 	return 0;

@@ -35,28 +35,36 @@ static int add_place(struct rh_tensor_list *list, const struct rh_model *model, 
 	return 0;
 }
 
-/* A classifier, which goes with the adapter: PEFT's modules_to_save. */
-static int is_saved_whole(const struct rh_model *model, int block)
+/* A tied table goes by both its names into an adapter's file, as PEFT writes it. */
+static int add_tied_head(struct rh_tensor_list *list, const struct rh_model *model, struct rh_tensor_place place)
 {
-	const struct rh_layer *head = &model->layer[model->layers - 1];
-	return head->kind == RH_LAYER_HEAD && head->bias_table == 1 && head->block[1] == block;
+	struct rh_text name = {0};
+	int rc = rh_grow(&list->place, &list->capacity, list->count + 1, sizeof *list->place);
+	if (!rc)
+		rc = rh_text_printf(&name, "base_model.model.%s.weight", rh_model_names(model->config)->head);
+	if (rc)
+		return rc;
+	place.name = name.bytes;
+	list->place[list->count++] = place;
+	return 0;
 }
 
 int rh_tensor_list_add(struct rh_tensor_list *list, const struct rh_model *model, enum rh_tensor_scope scope, enum rh_dtype dtype,
                        const char *suffix)
 {
-	int rc = 0;
+	int rc = 0, adapters = scope == RH_TENSORS_ADAPTERS;
+	int part = scope == RH_TENSORS_PUBLISHED ? RH_TENSOR_PUBLISHED : RH_TENSOR_WEIGHT;
 	for (int b = 0; b < model->blocks; b++)
 		for (int t = 0; !rc && t < model->block[b].tensors; t++) {
-			int part = scope == RH_TENSORS_PUBLISHED ? RH_TENSOR_PUBLISHED : RH_TENSOR_WEIGHT;
-			if ((scope == RH_TENSORS_TRAINABLE || scope == RH_TENSORS_PUBLISHED) && !model->block[b].trainable)
+			const struct rh_block *block = &model->block[b];
+			struct rh_tensor_place place = {.block = b, .tensor = t, .part = part, .dtype = dtype};
+			if ((scope == RH_TENSORS_TRAINABLE || scope == RH_TENSORS_PUBLISHED) && !block->trainable)
 				continue;
-			int adapts = is_adapter(&model->block[b].tensor[t]), whole = !adapts && is_saved_whole(model, b);
-			if (scope == RH_TENSORS_ADAPTERS && !adapts && !whole)
+			if (adapters && !block->whole && !is_adapter(&block->tensor[t]))
 				continue;
-			const char *prefix = scope == RH_TENSORS_ADAPTERS && whole ? "base_model.model." : "";
-			rc = add_place(list, model, (struct rh_tensor_place){.block = b, .tensor = t, .part = part, .dtype = dtype}, prefix,
-			               suffix);
+			rc = add_place(list, model, place, adapters && block->whole ? "base_model.model." : "", suffix);
+			if (!rc && adapters && block->whole && block->uses == 2)
+				rc = add_tied_head(list, model, place);
 		}
 	return rc;
 }

@@ -103,7 +103,8 @@ static void test_peft_refuses_what_is_not_built_or_makes_no_sense(void **state)
 #define T ",\"target_modules\":[\"q_proj\"]"
 	struct rh_peft_config config;
 	refused("\"use_dora\":true" T, "'use_dora' is not supported");
-	refused("\"modules_to_save\":[\"lm_head\"]" T, "'modules_to_save' has 'lm_head', which is not supported");
+	refused("\"modules_to_save\":[1]" T, "'modules_to_save' has an entry that is no name");
+	refused("\"ensure_weight_tying\":1" T, "ensure_weight_tying");
 	refused("\"layers_to_transform\":[1]" T, "'layers_to_transform' is not supported");
 	refused("\"layers_to_transform\":0" T, "'layers_to_transform' is not supported");
 	refused("\"exclude_modules\":\"q\"" T, "'exclude_modules' is not supported");

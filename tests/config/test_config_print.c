@@ -44,7 +44,8 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                                    {&x.rope_scaling, &y.rope_scaling},
 	                                    {&x.box_cuts, &y.box_cuts},
 	                                    {&x.parts, &y.parts},
-	                                    {&x.lora_target_parameters, &y.lora_target_parameters}};
+	                                    {&x.lora_target_parameters, &y.lora_target_parameters},
+	                                    {&x.lora_modules_to_save, &y.lora_modules_to_save}};
 	for (size_t l = 0; l < sizeof lists / sizeof *lists; l++) {
 		assert_int_equal(lists[l][0]->count, lists[l][1]->count);
 		for (size_t i = 0; i < lists[l][0]->count; i++)

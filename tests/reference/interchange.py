@@ -91,7 +91,7 @@ class World:
         config = models_build.MODELS[name][0]()
         text = config.get_text_config()
         text.vocab_size, text.bos_token_id, text.eos_token_id = 288, 286, 287
-        model = models_build.auto_class(config).from_config(config)
+        model = models_build.auto_class(name, config).from_config(config)
         models_build.random_weights(model, models_build.generator("interchange", name))
         model.save_pretrained(target)
         for file in (TOKENIZER, TOKENIZER.with_name("tokenizer_config.json")):
@@ -157,7 +157,7 @@ class World:
 
 
 def load(folder):
-    kind = models_build.auto_class(AutoConfig.from_pretrained(folder))
+    kind = models_build.auto_class(folder.name, AutoConfig.from_pretrained(folder))
     model, info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
     return model
@@ -169,7 +169,10 @@ def with_adapter(world, base, adapter):
     before = world.loss(plain)[0]
     model = PeftModel.from_pretrained(plain, adapter)
     stored = load_file(adapter / "adapter_model.safetensors")
-    landed = {key.replace(".default", ""): value for key, value in model.named_parameters() if "lora_" in key}
+    landed = {key.replace(".modules_to_save.default", "").replace(".default", ""): value for key, value in model.named_parameters()
+              if "lora_" in key or "modules_to_save" in key}
+    if model.peft_config["default"].ensure_weight_tying:  # one table, by both its names
+        assert torch.equal(stored.pop("base_model.model.lm_head.weight"), model.get_output_embeddings().weight)
     assert landed.keys() == stored.keys() and all(torch.equal(landed[key], stored[key]) for key in stored)
     assert abs(world.loss(model)[0] / before - 1) > 1e-2
     return model
@@ -193,6 +196,10 @@ def check(program, only):
             ("LoRA on a text model inside a larger one, mistral3", mistral, mistral, dict(lora_r=4, lora_target_modules="all-linear")),
             ("LoRA on experts and routers, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="all-linear")),
             ("LoRA on experts' down_proj, qwen3-moe", experts, experts, dict(lora_r=4, lora_target_modules="[q_proj,down_proj]")),
+            ("LoRA beside a whole embedding and head", llama, llama, dict(lora_r=4, lora_modules_to_save="[embed_tokens,lm_head]")),
+            ("LoRA beside a whole head in bf16", experts, experts, dict(lora_r=4, lora_modules_to_save="lm_head", bf16=True)),
+            ("LoRA beside a whole tied table", qwen2, qwen2, dict(lora_r=4, lora_modules_to_save="embed_tokens")),
+            ("LoRA beside a whole embedding in a larger model, gemma3", gemma, gemma, dict(lora_r=4, lora_modules_to_save="embed_tokens")),
             ("LoRA on experts, gpt-oss", oss, oss, dict(lora_r=4, lora_target_parameters="[mlp.experts.gate_up_proj,mlp.experts.down_proj]")),
         ]
         for i, (name, model, base, keys) in enumerate(case for case in loras if only in case[0]):

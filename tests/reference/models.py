@@ -14,6 +14,7 @@ tests/reference/models/<name>/
     model.safetensors         the weights (llama3: four shards with an index; qwen2: BF16; else F32)
     model.gguf                gguf-* only: the source; model.safetensors then holds its weights dequantised, in Hugging Face order
     adapter/                  PEFT: r 4, alpha 8, all-linear
+    adapter-whole/            PEFT: modules_to_save (llama2, llama-bias and smollm2 alone)
     adapter-rs/               PEFT: rsLoRA on q_proj and v_proj with rank_pattern and alpha_pattern (not for gguf-*)
     reference.safetensors     inputs, logits, losses, gradients and curves; README.md here lists its tensors
 """
@@ -193,7 +194,9 @@ def make_reference(name, directory):
         record("step", model, step, out, every_gradient=name in STEP_GRADIENTS)
         pack("train", training, out)
         steps = [training[i:i + run.ACCUMULATION] for i in range(0, len(training), run.ACCUMULATION)]
-        for prefix, adapter in (("lora", "adapter"), ("full", None)):
+        for prefix, adapter in (("lora", "adapter"), ("whole", "adapter-whole"), ("full", None)):
+            if adapter and adapter not in adapters_of(name):
+                continue
             curve(prefix, directory, adapter, steps, out)
             if name in BF16_MODELS:
                 curve(prefix + "_bf16", directory, adapter, steps, out, bf16=True)
@@ -227,7 +230,7 @@ def difference(name, a, b, scale):
     """How far apart two tensors are, as a multiple of what is allowed between two correct fp32 implementations."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return float("inf")
-    if name.split(".")[0] in ("docs", "step", "adapter", "adapter-rs") and ".grad." in name:
+    if name.split(".")[0] in ("docs", "step", "adapter", "adapter-rs", "adapter-whole") and ".grad." in name:
         if b.norm() <= 1e-6 * scale:
             return 0.0
         return ((a - b).norm() / b.norm() / 1e-4).item()

@@ -269,12 +269,22 @@ ADAPTERS_OF = {
 }
 
 
+# Modules trained whole beside an adapter: both ends of a model whose lowest layer has none; the head alone; a tied table.
+WHOLE = {
+    "llama2": dict(r=4, lora_alpha=8, target_modules=["layers.1.self_attn.v_proj"], modules_to_save=["embed_tokens", "lm_head"]),
+    "llama-bias": dict(r=4, lora_alpha=8, target_modules=["layers.2.mlp.up_proj"], modules_to_save=["lm_head"]),
+    "smollm2": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True),
+}
+
+
 def adapter_settings(name, adapter):
+    if adapter == "adapter-whole":
+        return WHOLE[name]
     return ADAPTERS_OF.get(name, {}).get(adapter, ADAPTERS[adapter])
 
 
 def adapters_of(name):
-    return ["adapter"] if name in GGUF_MODELS else list(ADAPTERS)
+    return ["adapter"] if name in GGUF_MODELS else [*ADAPTERS, *(["adapter-whole"] if name in WHOLE else [])]
 
 
 def generator(*words):
@@ -390,6 +400,8 @@ def write_adapters(name, directory):
                 scale = 1 / np.sqrt(parameter.shape[1]) if "lora_A" in key else 0.2
                 value = scale * rng.standard_normal(tuple(parameter.shape))
                 parameter.data.copy_(torch.from_numpy(value.astype(np.float32)))
+            elif adapter == "adapter-whole" and "modules_to_save" in key:
+                parameter.data += torch.from_numpy(0.05 * rng.standard_normal(tuple(parameter.shape)).astype(np.float32))
         model.peft_config["default"].base_model_name_or_path = name
         target = directory / adapter
         model.save_pretrained(target, save_embedding_layers=False)

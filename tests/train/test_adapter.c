@@ -13,6 +13,7 @@ struct expected {
 	int pattern;
 	const char *modules, *resolved; /* the adapter's */
 	double rank;                    /* that gate_up_proj has in place of r; 0: no pattern */
+	const char *saved;              /* the run's: what is trained whole */
 };
 
 static char *word[16];
@@ -29,7 +30,7 @@ static struct rh_list list_of(const char *text, char *copy, size_t first)
 
 static int resolve(const struct expected *want, struct rh_config *config, struct rh_model_config *model, struct rh_adapter *out)
 {
-	static char targets[256], parameters[256];
+	static char targets[256], parameters[256], saved[256];
 	char path[128];
 	snprintf(path, sizeof path, "tests/reference/models/%s", want->model);
 	check_ok(rh_model_config_load(path, model));
@@ -38,6 +39,7 @@ static int resolve(const struct expected *want, struct rh_config *config, struct
 	config->lora_alpha = 8;
 	config->lora_target_modules = list_of(want->targets ? want->targets : "q_proj v_proj", targets, 0);
 	config->lora_target_parameters = list_of(want->parameters, parameters, 8);
+	config->lora_modules_to_save = list_of(want->saved, saved, 12);
 	config->lora_targets_given = want->targets != NULL;
 	config->lora_targets_pattern = want->pattern;
 	return rh_adapter_resolve(config, model, out);
@@ -63,16 +65,16 @@ static void test_names_of_experts_become_what_peft_makes_of_them(void **state)
 	(void)state;
 	static const char attention[] = "q_proj k_proj v_proj o_proj", both[] = "mlp.experts.gate_up_proj mlp.experts.down_proj";
 	static const struct expected cases[] = {
-	        {"qwen3-moe", "all-linear", NULL, 0, attention, "gate.weight gate_up_proj down_proj", 8},
-	        {"qwen3-moe", "gate_proj up_proj", NULL, 0, "", "gate_up_proj", 8},
-	        {"qwen3-moe", "q_proj mlp.experts.down_proj", NULL, 0, "q_proj", "down_proj", 0},
-	        {"qwen3-moe", "q_proj gate", NULL, 0, "q_proj", "gate.weight", 0},
-	        {"qwen3-moe", ".*\\.q_proj|.*\\.down_proj", NULL, 1, "q_proj", "down_proj", 0},
-	        {"qwen3-moe", "q_proj", "mlp.experts.gate_up_proj", 0, "q_proj", "mlp.experts.gate_up_proj", 0},
-	        {"qwen3-moe", NULL, NULL, 0, "q_proj v_proj", "", 0},
-	        {"gpt-oss", "all-linear", NULL, 0, attention, "", 0},
-	        {"gpt-oss", "q_proj", both, 0, "q_proj", both, 0},
-	        {"gpt-oss", NULL, "mlp.router.weight", 0, "", "mlp.router.weight", 0},
+	        {"qwen3-moe", "all-linear", NULL, 0, attention, "gate.weight gate_up_proj down_proj", 8, NULL},
+	        {"qwen3-moe", "gate_proj up_proj", NULL, 0, "", "gate_up_proj", 8, NULL},
+	        {"qwen3-moe", "q_proj mlp.experts.down_proj", NULL, 0, "q_proj", "down_proj", 0, NULL},
+	        {"qwen3-moe", "q_proj gate", NULL, 0, "q_proj", "gate.weight", 0, NULL},
+	        {"qwen3-moe", ".*\\.q_proj|.*\\.down_proj", NULL, 1, "q_proj", "down_proj", 0, NULL},
+	        {"qwen3-moe", "q_proj", "mlp.experts.gate_up_proj", 0, "q_proj", "mlp.experts.gate_up_proj", 0, NULL},
+	        {"qwen3-moe", NULL, NULL, 0, "q_proj v_proj", "", 0, NULL},
+	        {"gpt-oss", "all-linear", NULL, 0, attention, "", 0, NULL},
+	        {"gpt-oss", "q_proj", both, 0, "q_proj", both, 0, NULL},
+	        {"gpt-oss", NULL, "mlp.router.weight", 0, "", "mlp.router.weight", 0, NULL},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct rh_config config = {.lora_dropout = 0.05};
@@ -124,6 +126,48 @@ static void test_what_peft_refuses_is_refused(void **state)
 	              "'down_proj' is no parameter of experts or of a router of this model (it has none)");
 }
 
+static void test_modules_that_cannot_be_trained_whole_are_refused(void **state)
+{
+	(void)state;
+	const struct rh_config none = {0};
+	check_refused(&(struct expected){.model = "llama2", .saved = "lm_head norm"}, none,
+	              "lora_modules_to_save: 'norm' cannot be trained whole in this model (embed_tokens, lm_head can)");
+	check_refused(&(struct expected){.model = "gpt2", .targets = "c_attn", .saved = "wte"}, none,
+	              "'wte' cannot be trained whole in this model (nothing can)");
+	check_refused(&(struct expected){.model = "bert-cls", .targets = "query", .saved = "word_embeddings"}, none,
+	              "'word_embeddings' cannot be trained whole in this model (classifier can)");
+	check_refused(&(struct expected){.model = "bert-mlm", .targets = "query", .saved = "decoder"}, none, "(nothing can)");
+}
+
+/* PEFT trains two tables apart, unless ensure_weight_tying says that they are one. */
+static void test_a_tied_table_is_saved_as_one(void **state)
+{
+	(void)state;
+	static const char *const words[] = {"embed_tokens", "lm_head", "lm_head embed_tokens"};
+	for (int i = 0; i < 3; i++) {
+		struct rh_config config = {0};
+		struct rh_model_config model;
+		struct rh_adapter adapter;
+		check_ok(resolve(&(struct expected){.model = "smollm2", .saved = words[i]}, &config, &model, &adapter));
+		assert_true(adapter.peft.ties);
+		check_words(adapter.peft.saved, adapter.peft.saves, "embed_tokens");
+		rh_adapter_free(&adapter);
+		config.adapter_name_or_path = (char[]){"tests/reference/models/smollm2/adapter-whole"};
+		config.lora_keys_given = RH_LORA_SAVED;
+		check_ok(rh_adapter_resolve(&config, &model, &adapter));
+		assert_true(adapter.peft.ties);
+		rh_adapter_free(&adapter);
+		config.lora_modules_to_save.count = 0;
+		int rc = rh_adapter_resolve(&config, &model, &adapter);
+		assert_true(rc == -EINVAL && strstr(rh_error(rc), "lora_modules_to_save: contradicts tests/reference"));
+		config.lora_keys_given = 0;
+		config.adapter_name_or_path = (char[]){"tests/reference/models/llama2/adapter-whole"}; /* of a model with two tables */
+		rc = rh_adapter_resolve(&config, &model, &adapter);
+		assert_true(rc == -EINVAL && strstr(rh_error(rc), "PEFT's ensure_weight_tying"));
+		rh_model_config_free(&model);
+	}
+}
+
 static void compare_files(const char *a, const char *b)
 {
 	struct rh_safetensors *x, *y;
@@ -143,14 +187,17 @@ static void compare_files(const char *a, const char *b)
 static void test_saved_adapters_are_what_was_loaded(void **state)
 {
 	(void)state;
-	static const char *const models[] = {"qwen3-moe", "gpt-oss", "gemma3-vision"}, *const adapters[] = {"adapter", "adapter-rs"};
-	for (int m = 0; m < 6; m++) {
+	static const char *const cases[][2] = {
+	        {"qwen3-moe", "adapter"},     {"qwen3-moe", "adapter-rs"},     {"gpt-oss", "adapter"},      {"gpt-oss", "adapter-rs"},
+	        {"gemma3-vision", "adapter"}, {"gemma3-vision", "adapter-rs"}, {"llama2", "adapter-whole"}, {"llama-bias", "adapter-whole"},
+	        {"smollm2", "adapter-whole"}, {"bert-cls", "adapter"}};
+	for (size_t m = 0; m < sizeof cases / sizeof *cases; m++) {
 		struct rig rig;
 		struct rh_peft_config config;
 		char dir[96], saved[160], was[160];
 		snprintf(dir, sizeof dir, "%s/rh-adapter-XXXXXX", check_place("/tmp"));
 		assert_non_null(mkdtemp(dir));
-		rig_open(&rig, models[m / 2], adapters[m % 2]);
+		rig_open(&rig, cases[m][0], cases[m][1]);
 		struct rig_input in = rig_input(&rig, "docs");
 		struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
 		rig_start(&rig, RH_SESSION_TRAINS, &work);
@@ -159,13 +206,17 @@ static void test_saved_adapters_are_what_was_loaded(void **state)
 		check_ok(rh_tensors_out_commit(out));
 		check_ok(rh_peft_config_save(&rig.session.adapter.peft, dir));
 		snprintf(saved, sizeof saved, "%s/adapter_model.safetensors", dir);
-		snprintf(was, sizeof was, "tests/reference/models/%s/%s/adapter_model.safetensors", models[m / 2], adapters[m % 2]);
+		snprintf(was, sizeof was, "tests/reference/models/%s/%s/adapter_model.safetensors", cases[m][0], cases[m][1]);
 		compare_files(was, saved);
 		check_ok(rh_peft_config_load(dir, &config));
 		const struct rh_peft_config *loaded = &rig.session.adapter.peft;
 		assert_int_equal(config.parameters, loaded->parameters);
 		assert_int_equal(config.targets, loaded->targets);
 		assert_int_equal(config.target_is_pattern, loaded->target_is_pattern);
+		assert_int_equal(config.saves, loaded->saves);
+		assert_int_equal(config.ties, loaded->ties);
+		for (size_t i = 0; i < config.saves; i++)
+			assert_true(rh_peft_saves(loaded, config.saved[i]));
 		for (size_t i = 0; i < config.parameters; i++)
 			assert_true(rh_peft_matches_parameter(loaded, config.parameter[i]));
 		rh_peft_config_free(&config);
@@ -180,6 +231,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_names_of_experts_become_what_peft_makes_of_them),
 	        cmocka_unit_test(test_what_peft_refuses_is_refused),
+	        cmocka_unit_test(test_modules_that_cannot_be_trained_whole_are_refused),
+	        cmocka_unit_test(test_a_tied_table_is_saved_as_one),
 	        cmocka_unit_test(test_saved_adapters_are_what_was_loaded),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,6 +121,8 @@ static void test_lora_with_dropout_is_the_same_everywhere(void **state)
 	(void)state;
 	sweep(&(struct what){.model = "smollm2", .adapter = "adapter", .dropout = 0.1, .micro_batches = 7});
 	sweep(&(struct what){.model = "qwen3", .adapter = "adapter-rs", .dropout = 0.25, .micro_batches = 5});
+	sweep(&(struct what){.model = "llama2", .adapter = "adapter-whole", .micro_batches = 5}); /* embedding and head trained whole */
+	sweep(&(struct what){.model = "smollm2", .adapter = "adapter-whole", .dtype = RH_BF16, .micro_batches = 5});
 }
 
 static void test_bf16_training_is_the_same_everywhere(void **state)

@@ -10,6 +10,8 @@
 static const char *const models[] = {"llama2",    "llama3",  "llama-bias",    "smollm2",  "qwen2", "qwen3",    "mistral",  "phi3", "gemma3",
                                      "qwen3-moe", "gpt-oss", "gemma3-vision", "mistral3", "gpt2",  "bert-mlm", "bert-cls", "vit"};
 static const char *const ggufs[] = {"gguf-llama", "gguf-qwen2", "gguf-gpt2", "gguf-gemma3", "gguf-qwen3-moe", "gguf-gpt-oss", "gguf-phi3"};
+static const char *const wholes[] = {"llama2", "llama-bias", "smollm2"}; /* with modules trained whole beside an adapter */
+enum { WHOLES = sizeof wholes / sizeof *wholes };
 enum { MODELS = sizeof models / sizeof *models, GGUFS = sizeof ggufs / sizeof *ggufs };
 
 /* merged: a directory in place of the model's and its adapter, or NULL. */
@@ -68,22 +70,25 @@ static void test_logits_with_adapters_equal_peft(void **state)
 	}
 	for (int i = 0; i < GGUFS; i++)
 		logits_are(ggufs[i], "adapter", "adapter.logits");
+	for (int i = 0; i < WHOLES; i++)
+		logits_are(wholes[i], "adapter-whole", "adapter-whole.logits");
 }
 
-/* Classifiers, which an adapter holds whole; and ViT, whose files name modules otherwise than adapters do. */
+/* Classifiers, embeddings and heads, which an adapter holds whole; and ViT, whose files name modules otherwise than adapters do. */
 static void test_merged_classifiers_have_the_adapters_logits(void **state)
 {
 	(void)state;
-	static const char *const names[] = {"bert-cls", "vit"};
-	for (int i = 0; i < 2; i++) {
+	static const char *const names[] = {"bert-cls", "vit", "llama2", "llama-bias", "smollm2"};
+	for (int i = 0; i < 5; i++) {
+		const char *which = i < 2 ? "adapter" : "adapter-whole";
 		char dir[96], model[96], adapter[128];
 		int64_t tensors;
 		snprintf(dir, sizeof dir, "%s/rh-merged-XXXXXX", check_place("/tmp"));
 		assert_non_null(mkdtemp(dir));
 		snprintf(model, sizeof model, "tests/reference/models/%s", names[i]);
-		snprintf(adapter, sizeof adapter, "%s/adapter", model);
+		snprintf(adapter, sizeof adapter, "%s/%s", model, which);
 		check_ok(rh_merge(&(struct rh_merge){.model = model, .adapter = adapter, .dir = dir, .dtype = RH_F32}, &tensors));
-		logits_of(names[i], NULL, dir, "adapter.logits");
+		logits_of(names[i], NULL, dir, i < 2 ? "adapter.logits" : "adapter-whole.logits");
 		check_ok(rh_dir_remove(dir));
 	}
 }
@@ -140,6 +145,8 @@ static void test_adapter_gradients_equal_peft(void **state)
 		gradients_are(models[i], "adapter", "docs", "adapter");
 		gradients_are(models[i], "adapter-rs", "docs", "adapter-rs");
 	}
+	for (int i = 0; i < WHOLES; i++)
+		gradients_are(wholes[i], "adapter-whole", "docs", "adapter-whole");
 }
 
 struct curve {
@@ -184,6 +191,8 @@ static void test_lora_curves_equal_peft(void **state)
 	(void)state;
 	for (int i = 0; i < MODELS; i++)
 		curve_is(&(struct curve){models[i], "adapter", "lora", RH_F32, 50, 1e-5, 1e-5});
+	for (int i = 0; i < WHOLES; i++)
+		curve_is(&(struct curve){wholes[i], "adapter-whole", "whole", RH_F32, 50, 1e-5, 1e-5});
 }
 
 static void test_full_curves_equal_hugging_face(void **state)

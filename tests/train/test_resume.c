@@ -159,7 +159,7 @@ static int newest(const struct scratch *scratch, const char *out, int *count)
 
 static const char *const kinds[] = {
         "--model_name_or_path @/hf --lora_r 4 --lora_dropout 0.2 --lora_target_modules all-linear",
-        "--model_name_or_path @/hf --lora_r 4 --lora_dropout 0.2 --bf16 true",
+        "--model_name_or_path @/hf --lora_r 4 --lora_dropout 0.2 --bf16 true --lora_modules_to_save embed_tokens",
         "--model_name_or_path @/hf --weight_decay 0.1 --warmup_steps 3 --lr_scheduler_type cosine",
         "--model_name_or_path @/hf --bf16 true --weight_decay 0.1",
         "--config_name @/hf --packing true --max_length 24 --round_micro_batches 1",
