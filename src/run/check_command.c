@@ -185,7 +185,7 @@ static void need_input(struct rh_check *check)
 		need_boundary(check, CHECK_ACTIVATION, command->at.x, command->lo);
 	else if (command->lo > command->stage.lo)
 		running(check, CHECK_RUNNING, command->lo, CHECK_READS);
-	else if (command->lo > 0)
+	else if (command->lo > 0 || check->options.plan->is_fed)
 		check_fault(check, -1, "has no input");
 }
 

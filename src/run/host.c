@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/minmax.h"
 
 /* ulimit -l is no cure: the driver's pages are not counted against it. */
 #define UNPINNED "a container's or the system's limit of pinned memory, a virtual machine, or another run's registration may be why"
@@ -137,12 +138,19 @@ int run_is_staged(const struct rh_executor *executor, const void *host, int64_t 
 	return staging != NULL;
 }
 
+/* Bulk goes to a device in pieces, so that others' copies come between them. */
+static int64_t piece_of(const struct rh_executor *executor, enum rh_stream stream, int64_t bytes)
+{
+	int is_bulk = stream == RH_STREAM_WEIGHTS || stream == RH_STREAM_GRADIENTS;
+	return is_bulk ? rh_min(bytes, executor->pieces.most) : bytes;
+}
+
 int run_copy_up(struct rh_executor *executor, struct rh_device *device, enum rh_stream stream, void *to, const void *from, int64_t bytes)
 {
 	int rc = 0;
 	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
 		struct rh_staging *staging;
-		run = copy_run(executor, (const char *)from + done, bytes - done, &staging);
+		run = copy_run(executor, (const char *)from + done, piece_of(executor, stream, bytes - done), &staging);
 		rc = staging ? rh_staging_up(staging, device, stream, (char *)to + done, (const char *)from + done, run)
 		             : device->ops->copy_up(device, stream, (char *)to + done, (const char *)from + done, run);
 	}
@@ -154,7 +162,7 @@ int run_copy_down(struct rh_executor *executor, struct rh_device *device, enum r
 	int rc = 0;
 	for (int64_t done = 0, run; !rc && done < bytes; done += run) {
 		struct rh_staging *staging;
-		run = copy_run(executor, (const char *)to + done, bytes - done, &staging);
+		run = copy_run(executor, (const char *)to + done, piece_of(executor, stream, bytes - done), &staging);
 		rc = staging ? rh_staging_down(staging, device, stream, (char *)to + done, (const char *)from + done, run)
 		             : device->ops->copy_down(device, stream, (char *)to + done, (const char *)from + done, run);
 	}

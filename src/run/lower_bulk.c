@@ -43,7 +43,28 @@ static int64_t copy(struct lower_slot *slot, int lane, int block, struct rh_plac
 	return lower_add(slot->to, &command);
 }
 
+/* How many of the pieces, from this one on, are one copy: what lies together and goes together. The device gets it piece by piece all the
+ * same (run_copy_up). */
+static int pieces_joined(const struct rh_transfer_piece *piece, int pieces)
+{
+	int joined = 1;
+	while (joined < pieces && piece[joined].gap == piece->gap && piece[joined].item == piece->item &&
+	       piece[joined].first == piece[joined - 1].first + piece[joined - 1].bytes)
+		joined++;
+	return joined;
+}
+
+static int64_t joined_bytes(const struct rh_transfer_piece *piece, int joined)
+{
+	return piece[joined - 1].first + piece[joined - 1].bytes - piece->first;
+}
+
 /* ---- weights ---- */
+
+static int comes_in_pages(const struct lowering *to, int b)
+{
+	return rh_store_pages(to->options->store, b) >= 0;
+}
 
 static int64_t block_bytes(const struct lowering *to, int b)
 {
@@ -121,7 +142,7 @@ static int place_weights(struct lower_slot *slot)
 	return any;
 }
 
-/* One piece; its lane waits for the update that the weights are of. */
+/* One copy; its lane waits for the update that the weights are of. */
 static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, int64_t bytes)
 {
 	struct lowering *to = slot->to;
@@ -129,7 +150,7 @@ static void send_piece(struct lower_slot *slot, int lane, int b, int64_t first, 
 	struct rh_place from = lower_place(-1, RH_ROOM_HOST_WEIGHTS, b, first, bytes);
 	lower_await(to, lane, to->ready[b], RH_WAIT_NEEDS);
 	lower_await(to, lane, weights->sent[b], RH_WAIT_NEEDS); /* another lane's, perhaps: who waits for this one waits for both */
-	if (rh_store_pages(to->options->store, b) >= 0) {
+	if (comes_in_pages(to, b)) {
 		from.room = RH_ROOM_PAGES;
 		from = lower_page(to, lane, slot->step, from);
 	}
@@ -152,11 +173,13 @@ static void send_in_gaps(struct lower_slot *slot)
 	int pieces = rh_transfer_lay(to->pieces, to->bytes, to->options->model->blocks, on->gaps, to->piece, to->load);
 	if (pieces)
 		await_room(slot, lane);
-	for (int p = 0; p < pieces; p++) {
-		if (gap != to->piece[p].gap)
-			lower_await(to, lane, on->up[to->piece[p].gap], RH_WAIT_PACES);
-		gap = to->piece[p].gap;
-		send_piece(slot, lane, to->piece[p].item, to->piece[p].first, to->piece[p].bytes);
+	for (int p = 0, joined; p < pieces; p += joined) {
+		const struct rh_transfer_piece *piece = &to->piece[p];
+		joined = comes_in_pages(to, piece->item) ? 1 : pieces_joined(piece, pieces - p);
+		if (gap != piece->gap)
+			lower_await(to, lane, on->up[piece->gap], RH_WAIT_PACES);
+		gap = piece->gap;
+		send_piece(slot, lane, piece->item, piece->first, joined_bytes(piece, joined));
 	}
 }
 
@@ -170,8 +193,9 @@ static void send_blocks(struct lower_slot *slot)
 		if (!to->bytes[b])
 			continue;
 		await_room(slot, lane);
-		for (int64_t first = 0; first < to->bytes[b]; first += to->pieces.most)
-			send_piece(slot, lane, b, first, rh_min(to->bytes[b] - first, to->pieces.most));
+		int64_t most = comes_in_pages(to, b) ? to->pieces.most : to->bytes[b];
+		for (int64_t first = 0; first < to->bytes[b]; first += most)
+			send_piece(slot, lane, b, first, rh_min(to->bytes[b] - first, most));
 	}
 }
 
@@ -283,9 +307,7 @@ static void send_sum(struct lower_slot *slot, int sum)
 	struct rh_place where =
 	        is_final ? lower_place(-1, RH_ROOM_HOST_GRADIENT, sum / 2, 0, 0) : lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, 0);
 	lower_await(to, lane_of(slot, RH_STREAM_GRADIENTS), last_of(slot, RH_STREAM_COMPUTE), RH_WAIT_NEEDS);
-	for (int64_t first = 0; first < all; first += to->pieces.most)
-		slot->on->sums_sent = send_down(slot, sum, from, where, first, rh_min(all - first, to->pieces.most));
-	to->summed[sum] = slot->on->sums_sent;
+	to->summed[sum] = slot->on->sums_sent = send_down(slot, sum, from, where, 0, all);
 	if (is_final) /* a block of two uses arrives when the step is over */
 		lower_arrived(to, sum / 2, slot->step, to->summed[sum], slot->device);
 }
@@ -331,15 +353,10 @@ static int64_t fetch_sum(struct lower_slot *slot, int sum, int64_t at, int64_t b
 {
 	struct lowering *to = slot->to;
 	int lane = lane_of(slot, RH_STREAM_WEIGHTS);
-	int64_t last = LOWER_NEVER;
 	RH_ASSERT(to->summed[sum] >= 0);
 	lower_await(to, lane, to->summed[sum], RH_WAIT_NEEDS);
-	for (int64_t first = 0; first < bytes; first += to->pieces.most) {
-		int64_t length = rh_min(bytes - first, to->pieces.most);
-		last = copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, first, length),
-		            lower_place(slot->device, RH_ROOM_SUMS, sum, at + first, length));
-	}
-	return last;
+	return copy(slot, lane, sum / 2, lower_place(-1, RH_ROOM_HOST_SUM, sum, 0, bytes),
+	            lower_place(slot->device, RH_ROOM_SUMS, sum, at, bytes));
 }
 
 /* Sums begin at zero in the step's first round; later rounds go on from those before. */
@@ -390,9 +407,12 @@ void lower_bulk_gap(struct lower_slot *slot, int64_t k)
 		struct lower_download *from = &on->download[piece->item];
 		if (k && on->next_piece == first)
 			lower_await(slot->to, lane_of(slot, RH_STREAM_GRADIENTS), on->down[k - 1], RH_WAIT_PACES);
+		int joined = pieces_joined(piece, on->pieces - on->next_piece);
+		int64_t bytes = joined_bytes(piece, joined);
+		on->next_piece += joined - 1;
 		on->rounded_sent = send_down(slot, from->sum, lower_place(slot->device, RH_ROOM_ROUNDED, from->sum, from->at, 0),
-		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, piece->bytes);
-		from->left -= piece->bytes;
+		                             lower_place(-1, RH_ROOM_HOST_GRADIENT, from->sum / 2, 0, 0), piece->first, bytes);
+		from->left -= bytes;
 		if (!from->left)
 			lower_arrived(slot->to, from->sum / 2, from->step, on->rounded_sent, slot->device);
 	}
