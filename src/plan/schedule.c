@@ -114,8 +114,8 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 		return rc;
 	for (int b = 0; b < request->model->blocks; b++)
 		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
-			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter, or write "
-			                        "tie_word_embeddings: false into its config.json");
+			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
+			                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
 	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes,
 	                                    .box = (int)config->box - 1,
 	                                    .unit = config->round_micro_batches ? config->round_micro_batches : devices};

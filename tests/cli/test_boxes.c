@@ -175,6 +175,13 @@ static void test_adapters(void **state)
 	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_dropout: 0.1\nlora_target_modules: all-linear\n", 1);
 }
 
+/* The first box trains the embedding whole, the last one the head's matrix. */
+static void test_adapters_beside_a_whole_embedding_and_head(void **state)
+{
+	(void)state;
+	check_runs("save_strategy: \"no\"\ndevice: cpu:2\nlora_r: 4\nlora_modules_to_save: [embed_tokens, lm_head]\n", 1);
+}
+
 /* The first box has the embedding alone: it sends activations, and has no backward. */
 static void test_adapters_above_a_box_that_trains_nothing(void **state)
 {
@@ -206,6 +213,7 @@ int main(void)
 	        cmocka_unit_test(test_all_weights),
 	        cmocka_unit_test(test_all_weights_without_clipping),
 	        cmocka_unit_test(test_adapters),
+	        cmocka_unit_test(test_adapters_beside_a_whole_embedding_and_head),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
