@@ -146,7 +146,7 @@ static int fail(int rc)
 static void print_row(const char *name, int devices, double us)
 {
 	double each = counted.launches ? 1 / (double)counted.launches : 0;
-	printf("%-16s %7d %10.2f %9lld %9.2f %9.2f\n", name, devices, us, (long long)(counted.launches / (STEPS - 1)),
+	printf("%-16s %7d %10.3f %9lld %9.2f %9.2f\n", name, devices, us, (long long)(counted.launches / (STEPS - 1)),
 	       (double)counted.copies * each, (double)counted.events * each);
 }
 
