@@ -16,7 +16,8 @@ def main():
     source, output = sys.argv[1:3]
     tokens, hidden, wide, experts, top, threads = (int(word) for word in sys.argv[3:])
     torch.set_num_threads(threads)
-    config = Qwen3MoeConfig(hidden_size=hidden, moe_intermediate_size=wide, num_experts=experts, num_experts_per_tok=top, norm_topk_prob=True)
+    sizes = {"hidden_size": hidden, "moe_intermediate_size": wide, "num_experts": experts, "num_experts_per_tok": top}
+    config = Qwen3MoeConfig(**sizes, norm_topk_prob=True)
     config._experts_implementation = "grouped_mm"
     layer = Qwen3MoeSparseMoeBlock(config)
     weights = [layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj]

@@ -197,8 +197,8 @@ static void peer_open(struct peer *peer, const char *input, const char *output, 
 		dup2(down[1], 1);
 		close(up[1]);
 		close(down[0]);
-		execl(python, python, "bench/moe-cpu-peer.py", input, output, number[0], number[1], number[2], number[3], number[4], number[5],
-		      (char *)NULL);
+		execl(python, python, "bench/moe-cpu-peer.py", input, output, number[0], number[1], number[2], number[3], number[4],
+		      number[5], (char *)NULL);
 		_exit(127);
 	}
 	close(up[0]);
@@ -311,11 +311,11 @@ int main(int argc, char **argv)
 		       reference[form] > 0 ? "" : " (build/venv gave no answer)");
 	}
 	bench_machine(machine, sizeof machine);
-	printf("{\"bench\": \"moe-cpu\", \"value\": %.1f, \"unit\": \"ms forward and backward, full, 1024 tokens, 64 experts of 512, top 8, "
-	       "hidden 1024, fp32\", \"reference\": %.1f, \"reference_is\": \"transformers grouped_mm\", \"ratio\": %.3f, "
+	printf("{\"bench\": \"moe-cpu\", \"value\": %.1f, \"unit\": \"ms forward and backward, full, 1024 tokens, 64 experts of 512, "
+	       "top 8, hidden 1024, fp32\", \"reference\": %.1f, \"reference_is\": \"transformers grouped_mm\", \"ratio\": %.3f, "
 	       "\"frozen\": {\"value\": %.1f, \"reference\": %.1f, \"ratio\": %.3f}, \"difference\": %.2g, \"rounds\": %d, "
 	       "\"machine\": \"%s, %d threads\"}\n",
-	       value[FULL], reference[FULL], reference[FULL] / value[FULL], value[FROZEN], reference[FROZEN], reference[FROZEN] / value[FROZEN],
-	       apart, rounds, machine, threads);
+	       value[FULL], reference[FULL], reference[FULL] / value[FULL], value[FROZEN], reference[FROZEN],
+	       reference[FROZEN] / value[FROZEN], apart, rounds, machine, threads);
 	return apart > 1e-4;
 }

@@ -12,7 +12,7 @@ struct attention_args {
 	float *dsink;                          /* (heads), or NULL */
 	int dim, heads, kv_heads, group;       /* group: query heads that read one key head */
 	int documents;
-	int window, ahead;       /* window: 0 if every query sees all the keys before it; ahead: how many it sees behind its own */
+	int window, ahead;                     /* window: 0 if all earlier keys are seen; ahead: how many later ones are */
 	float scale, scale_log2;               /* scale_log2: scale / ln 2, as exponentials are taken to base 2 */
 };
 
@@ -21,8 +21,8 @@ struct attention_tile {
 	int first, rows, lq, lk, q0, k0, document;
 };
 
-/* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 64, 96, 128
- * or 256 whose rows begin on 16 bytes. */
+/* Launchers: 0, or a negative errno. The plain ones take any D up to 256, any strides and both dtypes; the others bf16 of D 32, 64, 96,
+ * 128 or 256 whose rows begin on 16 bytes. */
 int attention_plain_forward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_plain_backward(const struct attention_args *a, struct CUstream_st *stream);
 int attention_mma_forward(const struct attention_args *a, struct CUstream_st *stream);

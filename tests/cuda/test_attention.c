@@ -308,7 +308,8 @@ static void test_attention_backward_is_the_same_with_blocks_at_once(void **state
 	check_skip("a GPU runs all blocks at once; device_case_check compares two runs");
 #endif
 	uint64_t seed = check_seed();
-	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}}, {2, 1, 96, 100, 0, 1, {400}, {400}},
+	static const struct shape shapes[] = {{4, 2, 128, 0, 2, 3, {61, 330, 20}, {61, 350, 20}},
+	                                      {2, 1, 96, 100, 0, 1, {400}, {400}},
 	                                      {2, 1, 64, 0, 0, 2, {90, 300}, {90, 300}},
 	                                      {2, 1, 128, 70, 0, 1, {300}, {310}}};
 	for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
