@@ -6,7 +6,8 @@
  * memory may be reused, and nothing is lost if the connection breaks before that. A broken connection is made anew, and messages continue
  * from the byte that the peer has.
  *
- * Instances: pair.h (both ends in one process, with faults), tcp.h (TCP with TLS 1.3, or plain TCP on this machine).
+ * Instances: pair.h (both ends in one process, with faults), tcp.h (TCP with TLS 1.3, or plain TCP on this machine), virtual.h (both ends
+ * in virtual time).
  *
  * One host thread posts and waits on an end. */
 #ifndef RH_LINK_LINK_H
@@ -18,6 +19,7 @@
 
 struct rh_link {
 	const struct rh_link_ops *ops;
+	int is_virtual;          /* moves no bytes, so what is sent need not be prepared */
 	int64_t sends, receives; /* messages posted by rh_link_send and rh_link_receive: progress counts up to these */
 };
 

@@ -135,6 +135,21 @@ static int count_scheduled(struct counting *counting, int64_t count, struct rh_p
 	return rc;
 }
 
+/* Messages that wait for the boxes beside this one. A gradient leaves when the box below begins its backward, which may come after all
+ * forwards that it has in flight: had this box no buffers for these gradients, each would wait for the other. An activation's buffer is
+ * busy until the box above has it: with one for each in flight a slow link does not hold up the next forward. */
+static int count_messages(const struct rh_executor_options *options, int *out)
+{
+	const struct rh_dispatch dispatch = run_dispatch(options);
+	int64_t below = 0, own = 0;
+	*out = 0;
+	if (!options->boxes || !options->train_micro_batches || rh_dispatch_is_local(&dispatch))
+		return 0;
+	int rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
+	*out = (int)rh_min((options->plan->owes_gradient ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 4);
+	return rc;
+}
+
 /* Any number of micro-batches up to the most: what is live grows with the micro-batches of a round. */
 static int count_all(struct counting *counting, struct rh_program *program)
 {
@@ -160,13 +175,15 @@ int run_boundary_needs(const struct rh_executor_options *options, struct run_bou
 	struct counting counting = {.options = options};
 	struct rh_program program = {0};
 	int64_t spare = options->spare_boundaries, bytes = options->plan->boundary_bytes;
-	int rc = count_all(&counting, &program);
+	int messages = 0, rc = count_messages(options, &messages);
+	if (!rc)
+		rc = count_all(&counting, &program);
 	rh_program_free(&program);
 	run_reloads_free(&counting.reloads);
 	if (rc)
 		return rc;
 	*out = (struct run_boundary_needs){
-	        .count = counting.needed ? counting.needed + (int)(options->devices > 1 || options->boxes ? spare : 0) : 0,
+	        .count = counting.needed ? counting.needed + messages + (int)(options->devices > 1 || options->boxes ? spare : 0) : 0,
 	        .bytes_each = bytes};
 	int down = ring_down(options), up = UP_LEAST + (int)(options->devices > 1 ? spare : 0);
 	int64_t rounded = rh_space_round(options->space, bytes);

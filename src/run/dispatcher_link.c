@@ -92,7 +92,7 @@ static int post(struct rh_executor *executor, int which)
 	int rc = receives(which) ? take_buffer(executor, command, &buffer) : find_buffer(executor, command, &buffer);
 	if (rc <= 0)
 		return rc;
-	if (!receives(which))
+	if (!receives(which) && !end->is_virtual)
 		code(executor, command, buffer);
 	rc = receives(which) ? rh_link_receive(end, tag_of(command), buffer->memory, bytes)
 	                     : rh_link_send(end, tag_of(command), buffer->memory, bytes);
@@ -119,7 +119,8 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 	dispatcher->left--;
 	dispatcher->left_of[at->place]--;
 	if (receives(which)) {
-		decode(executor, command);
+		if (!link_of(executor, which)->is_virtual)
+			decode(executor, command);
 	} else {
 		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
 		                    run_place(executor, command));

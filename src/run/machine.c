@@ -270,10 +270,13 @@ int rh_devices_open(const char *text, int64_t cap_bytes, struct rh_devices *out)
 }
 
 int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
-                        struct rh_devices *out)
+                        struct rh_sim_clock *clock, struct rh_devices *out)
 {
-	struct rh_sim_options options = {
-	        .hardware = hardware, .devices = count, .layout = layout, .stream_capacity = rh_sim_stream_capacity(&hardware->device)};
+	struct rh_sim_options options = {.hardware = hardware,
+	                                 .devices = count,
+	                                 .layout = layout,
+	                                 .clock = clock,
+	                                 .stream_capacity = rh_sim_stream_capacity(&hardware->device)};
 	struct rh_sim *sim = NULL;
 	*out = (struct rh_devices){.device = rh_alloc((size_t)count, sizeof(struct rh_device *))};
 	int rc = out->device ? rh_sim_create(&options, &sim) : -ENOMEM;

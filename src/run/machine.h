@@ -40,10 +40,11 @@ int rh_devices_grain(const char *spec, struct rh_device_grain *out) RH_MUST;
 int rh_devices_check_fp8(const char *spec) RH_MUST;
 /* CPU devices share the cores out: each gets cores / count threads, at least one. */
 int rh_devices_open(const char *spec, int64_t cap_bytes, struct rh_devices *out) RH_MUST;
-/* Those of a simulated machine. `hardware` is read during the call only. */
+/* Those of a simulated machine. `hardware` is read during the call only. clock: NULL, or one that several machines share (sim/clock.h). */
 struct rh_hardware;
+struct rh_sim_clock;
 int rh_devices_simulate(const struct rh_hardware *hardware, int count, enum rh_state_layout layout, int64_t cap_bytes,
-                        struct rh_devices *out) RH_MUST;
+                        struct rh_sim_clock *clock, struct rh_devices *out) RH_MUST;
 void rh_devices_close(struct rh_devices *devices);
 
 #endif

@@ -3,6 +3,7 @@
 #include "schedule/dispatch.h"
 
 #include "core/alloc.h"
+#include "schedule/evaluate.h"
 
 #include <stdio.h>
 
@@ -78,5 +79,21 @@ int rh_dispatch_boxes(const struct rh_dispatch *dispatch, int64_t count, int64_t
 			rc = deal_unit(&deal, slot, u);
 	}
 	rh_program_free(&order);
+	return rc;
+}
+
+int rh_dispatch_boxes_in_flight(const struct rh_dispatch *dispatch, int64_t count, int64_t *below, int64_t *own)
+{
+	const struct rh_boxes *boxes = dispatch->boxes;
+	struct rh_program order = {0};
+	int64_t *peak = rh_alloc((size_t)boxes->boxes, sizeof *peak);
+	int rc = peak ? order_units(dispatch, rh_round_count(count, boxes->unit), 1, &order) : -ENOMEM;
+	if (!rc) {
+		rh_program_in_flight(&order, boxes->boxes, peak);
+		*below = boxes->box ? peak[boxes->box - 1] * boxes->unit : 0;
+		*own = peak[boxes->box] * boxes->unit;
+	}
+	rh_program_free(&order);
+	rh_free(peak);
 	return rc;
 }

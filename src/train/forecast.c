@@ -131,6 +131,8 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 		out->plan = session.plan.stages;
 		session.plan.stages = (struct rh_plan){0};
 	}
+	if (rc)
+		rh_box_close(&session.box, rc); /* tells the boxes beside it */
 	rh_session_close(&session);
 	rh_free(zeros);
 	return rc;

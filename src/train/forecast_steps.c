@@ -16,6 +16,23 @@ static int begin_step(struct rh_session *session, const struct rh_micro_batch *m
 	return rc ? rc : rh_executor_begin(session->executor, micro, count, step, 1);
 }
 
+/* Boxes add up their squares and pass the norm down, as training does (box_step.c); virtual links move no numbers. */
+static int share_norm(struct rh_session *session)
+{
+	struct rh_box *box = &session->box;
+	double squares = 0, norm = 1;
+	int rc = rh_box_take(box->below, 0, &squares, sizeof squares);
+	if (!rc)
+		rc = rh_updater_add_squares(session->updater, &squares);
+	if (!rc)
+		rc = rh_box_give(box, box->above, 0, &squares, sizeof squares);
+	if (!rc)
+		rc = rh_box_pass_down(box, 1, &norm, sizeof norm);
+	if (!rc)
+		rh_updater_give_norm(session->updater, norm);
+	return rc;
+}
+
 /* Of a step that ends before the next begins its update's beginning is part; of joined ones their slots alone, as the rest goes on beside
  * the next. */
 static int finish_step(struct rh_session *session, int joined, double *ended_s)
@@ -25,7 +42,10 @@ static int finish_step(struct rh_session *session, int joined, double *ended_s)
 	*ended_s = rh_executor_times(session->executor)->ended;
 	if (rc)
 		return rc;
-	rc = rh_updater_norm(session->updater, &norm);
+	if (rh_box_is_linked(&session->box))
+		rc = share_norm(session);
+	if (!rc)
+		rc = rh_updater_norm(session->updater, &norm);
 	if (!joined)
 		*ended_s = rh_updater_seconds(session->updater);
 	return rc;

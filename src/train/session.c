@@ -124,14 +124,15 @@ static int check_writable(const struct rh_session *session)
 	return rc;
 }
 
-/* Several boxes: from now on the model is this one's part. */
-static int join_boxes(struct rh_session *session)
+/* The box's links and layers. */
+static int open_box(struct rh_session *session)
 {
 	char line[80];
 	json_t *json = NULL;
-	if (session->model_config->task != RH_TASK_CAUSAL_LM)
-		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
-		               rh_model_architecture(session->model_config));
+	if (session->machine) {
+		session->box = *session->machine->box;
+		return 0;
+	}
 	int rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
@@ -139,7 +140,16 @@ static int join_boxes(struct rh_session *session)
 		return rc ? rc : -ENOMEM;
 	snprintf(line, sizeof line, "config.json=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)));
 	free(text);
-	rc = rh_box_open(session->config, session->model->layers, line, &session->box);
+	return rh_box_open(session->config, session->model->layers, line, &session->box);
+}
+
+/* Several boxes: from now on the model is this one's part. */
+static int join_boxes(struct rh_session *session)
+{
+	if (session->model_config->task != RH_TASK_CAUSAL_LM)
+		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
+		               rh_model_architecture(session->model_config));
+	int rc = open_box(session);
 	if (rc)
 		return rc;
 	int64_t trained, trained_here, parameters;
@@ -187,7 +197,7 @@ static int open_session(int trains, struct rh_session *out)
 		rh_model_freeze(out->model);
 	else if (!rc)
 		rc = out->lora ? rh_adapter_check_targets(config, out->model) : check_writable(out);
-	if (!rc && trains && !out->machine && config->mode != RH_MODE_LOCAL)
+	if (!rc && trains && config->mode != RH_MODE_LOCAL && (!out->machine || out->machine->box))
 		rc = join_boxes(out);
 	if (rc)
 		rh_session_close(out);
@@ -236,7 +246,7 @@ static int open_devices(struct rh_session *session)
 	if (!machine)
 		return rh_devices_open(session->config->device, session->plan.stages.device_bytes, &session->devices);
 	return rh_devices_simulate(machine->hardware, machine->devices, session->config->state_layout, session->plan.stages.device_bytes,
-	                           &session->devices);
+	                           machine->clock, &session->devices);
 }
 
 static int create_updater(struct rh_session *session)

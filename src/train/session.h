@@ -19,6 +19,10 @@ struct rh_session_machine {
 	const struct rh_hardware *hardware;
 	int devices;
 	int64_t ram_bytes; /* free for the run where max_ram is not given; 0: no limit */
+	/* One of several boxes that are simulated together: its place and virtual links, which the session closes; and the common clock, of
+	 * which the session's thread has the turn. NULL: this box alone. */
+	const struct rh_box *box;
+	struct rh_sim_clock *clock;
 };
 
 /* All that a verb holds open, from files to executor; rh_session_close releases it in reverse order. */

@@ -48,6 +48,11 @@ int rh_sim_create(const struct rh_sim_options *options, struct rh_sim **out)
 	sim->share = options->hardware->device.on_host_cores ? 1.0 / options->devices : 1;
 	sim->stream_capacity = options->stream_capacity;
 	sim->ready_end = &sim->ready;
+	sim->clock = options->clock;
+	if (sim->clock) {
+		sim->now_s = rh_sim_clock_seconds(sim->clock);
+		sim_clock_join(sim->clock, sim);
+	}
 	int rc = copy_profile(&options->hardware->device, &sim->profile);
 	rc = rc ? rc : sim_durations_create(&sim->durations);
 	rc = rc ? rc : sim_shares_create(&sim->shares);
@@ -69,6 +74,8 @@ void rh_sim_release(struct rh_sim *sim)
 {
 	if (!sim || --sim->references)
 		return;
+	if (sim->clock)
+		sim_clock_part(sim->clock, sim);
 	for (size_t i = 0; i < sim->profile.ops; i++)
 		rh_free(sim->profile.op[i].op);
 	rh_free(sim->profile.op);

@@ -18,11 +18,13 @@
 #include "device/host_queue.h"
 
 struct rh_sim;
+struct rh_sim_clock;
 
 struct rh_sim_options {
 	const struct rh_hardware *hardware; /* only read during rh_sim_create */
 	int devices;
 	enum rh_state_layout layout; /* selects the optimizer rate of the profile */
+	struct rh_sim_clock *clock;  /* NULL, or a clock that several machines share (clock.h): borrowed; the calling host has the turn */
 	int64_t stream_capacity;     /* most pending commands of a stream, records of timed events not counted; 0: unbounded */
 	/* Where the profile's device is the host itself (on_host_cores), each device has cores / devices of it, at least one core. */
 };

@@ -4,6 +4,7 @@
 #define RH_DEVICE_SIM_INTERNAL_H
 
 #include "core/fault.h"
+#include "device/sim/clock.h"
 #include "device/sim/flow.h"
 #include "device/sim/sim.h"
 
@@ -92,6 +93,7 @@ enum { SIM_DEVICES_MAX = 64, SIM_RESOURCES = 6 * SIM_DEVICES_MAX + 8 };
 struct rh_sim {
 	int references; /* of the creator, devices, events and host queues */
 	double now_s;
+	struct rh_sim_clock *clock; /* NULL: its own */
 	struct sim_queue *ready, **ready_end, *workers;
 	int ask_workers; /* something happened that a worker may wait for */
 	struct sim_point *free_points;
@@ -141,9 +143,17 @@ void sim_serve(struct sim_queue *queue, const struct rh_host_worker *worker);
 int sim_enter(struct rh_sim *sim);
 /* The same for the later calls of one wait. */
 int sim_settle(struct rh_sim *sim);
-/* Advances time to the next end of a task or delay; asserts that there is one. */
+/* Advances time to the next end of a task or delay; asserts that there is one. On a common clock, lets time advance (clock.h). */
 void sim_advance(struct rh_sim *sim);
+/* Its two halves: the next end, HUGE_VAL where nothing runs; and time becomes next_s, at most the next end. */
+double sim_next_end(struct rh_sim *sim);
+void sim_move(struct rh_sim *sim, double next_s);
 int sim_queue_idle(const struct sim_queue *queue);
+
+/* clock.c: the host that has the turn waits until time has advanced; a machine's place on the clock is that host's. */
+void sim_clock_advance(struct rh_sim_clock *clock);
+void sim_clock_join(struct rh_sim_clock *clock, struct rh_sim *sim);
+void sim_clock_part(struct rh_sim_clock *clock, const struct rh_sim *sim);
 
 /* durations.c: a cache of rh_sim_op_seconds by shapes, because a run emits the same few thousand shapes again and again. */
 int sim_durations_create(struct sim_durations **out) RH_MUST;

@@ -156,19 +156,33 @@ static int end_task(struct rh_sim *sim, struct sim_active *active)
 	return 0;
 }
 
-void sim_advance(struct rh_sim *sim)
+double sim_next_end(struct rh_sim *sim)
 {
 	double next = HUGE_VAL;
-	RH_ASSERT(sim->actives > 0); /* else the host waits for something that no command will do */
 	if (sim->rates_are_stale)
 		share(sim);
 	for (int i = 0; i < sim->actives; i++)
 		next = fmin(next, sim->active[i].ends_s);
-	double until = next + SAME_S + SAME * (next - sim->now_s);
-	sim->now_s = next;
+	return next;
+}
+
+void sim_move(struct rh_sim *sim, double next_s)
+{
+	double until = next_s + SAME_S + SAME * (next_s - sim->now_s);
+	sim->now_s = next_s;
 	int left = 0;
 	for (int i = 0; i < sim->actives; i++)
 		if (sim->active[i].ends_s > until || !end_task(sim, &sim->active[i]))
 			sim->active[left++] = sim->active[i];
 	sim->actives = left;
+}
+
+void sim_advance(struct rh_sim *sim)
+{
+	if (sim->clock) {
+		sim_clock_advance(sim->clock);
+		return;
+	}
+	RH_ASSERT(sim->actives > 0); /* else the host waits for something that no command will do */
+	sim_move(sim, sim_next_end(sim));
 }

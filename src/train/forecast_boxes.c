@@ -1,0 +1,179 @@
+#include "train/forecast_boxes.h"
+
+#include "core/alloc.h"
+#include "core/fault.h"
+#include "core/minmax.h"
+#include "core/thread.h"
+
+#include <math.h>
+
+/* Micro-batches times layers times steps that are simulated at once: some tenths of a second. */
+enum { SIMULATED_MOST = 16000 };
+
+struct host {
+	const struct rh_boxes_request *request;
+	const struct rh_forecast_input *input;
+	struct rh_sim_clock *clock;
+	struct rh_box box;
+	struct rh_forecast *out;
+	struct rh_fault fault;
+	pthread_t thread;
+	int has_thread;
+};
+
+static void *simulate(void *context)
+{
+	struct host *host = context;
+	struct rh_config config = *host->request->config;
+	struct rh_session_machine machine = host->request->machine[host->box.number];
+	config.box = host->box.number + 1;
+	machine.box = &host->box;
+	machine.clock = host->clock;
+	rh_sim_clock_enter(host->clock, host->box.number);
+	int rc = rh_forecast(&config, &machine, host->input, NULL, host->out);
+	rh_fault_keep(&host->fault, rc);
+	rh_sim_clock_leave(host->clock, host->box.number, rc);
+	return NULL;
+}
+
+/* The fault that the others' faults are effects of: theirs are of links. */
+static int first_fault(struct host *host, int boxes)
+{
+	int found = -1;
+	for (int k = 0; k < boxes; k++) {
+		int code = rh_fault_code(&host[k].fault);
+		if (code && (found < 0 || (code != -ECONNRESET && code != -ECONNABORTED)))
+			found = k;
+	}
+	if (found < 0)
+		return 0;
+	int rc = rh_fault_get(&host[found].fault);
+	return rh_fail_in(rc, "box %d", found + 1);
+}
+
+static int open_links(const struct rh_boxes_request *request, struct rh_sim_clock *clock, struct host *host)
+{
+	int boxes = (int)request->config->boxes, rc = 0;
+	for (int k = 0; k < boxes; k++)
+		host[k].box = (struct rh_box){.boxes = boxes, .number = k, .lo = request->first[k], .hi = request->first[k + 1]};
+	for (int k = 0; !rc && k + 1 < boxes; k++) {
+		struct rh_link *ends[2];
+		rc = rh_virtual_open(clock, request->line[k], RH_BOX_MESSAGES, ends);
+		if (rc)
+			return rc;
+		host[k].box.above = ends[0];
+		host[k + 1].box.below = ends[1];
+	}
+	return rc;
+}
+
+/* A host that began closes its own ends. */
+static void close_links(struct host *host, int boxes)
+{
+	for (int k = 0; k < boxes; k++) {
+		if (host[k].has_thread)
+			continue;
+		rh_link_close(host[k].box.below);
+		rh_link_close(host[k].box.above);
+	}
+}
+
+static int run_hosts(const struct rh_boxes_request *request, const struct rh_forecast_input *input, struct rh_forecast *out)
+{
+	int boxes = (int)request->config->boxes;
+	struct rh_sim_clock *clock = NULL;
+	struct host *host = rh_alloc((size_t)boxes, sizeof *host);
+	if (!host)
+		return -ENOMEM;
+	int rc = rh_sim_clock_create(boxes, &clock);
+	if (!rc)
+		rc = open_links(request, clock, host);
+	for (int k = 0; k < boxes; k++) {
+		host[k].request = request;
+		host[k].input = input;
+		host[k].clock = clock;
+		host[k].out = &out[k];
+		if (!rc)
+			rc = rh_thread_start(&host[k].thread, simulate, &host[k]);
+		host[k].has_thread = !rc;
+		if (rc && clock)
+			rh_sim_clock_leave(clock, k, rc);
+	}
+	for (int k = 0; k < boxes; k++)
+		if (host[k].has_thread)
+			pthread_join(host[k].thread, NULL);
+	close_links(host, boxes);
+	if (!rc)
+		rc = first_fault(host, boxes);
+	rh_sim_clock_free(clock);
+	rh_free(host);
+	return rc;
+}
+
+/* All boxes take as long as the slowest, which the others wait for. */
+static double slowest(const struct rh_forecast *box, int boxes)
+{
+	double seconds = 0;
+	for (int k = 0; k < boxes; k++)
+		seconds = fmax(seconds, box[k].step_seconds);
+	return seconds;
+}
+
+static void free_all(struct rh_forecast *box, int boxes)
+{
+	for (int k = 0; k < boxes; k++) {
+		rh_forecast_free(&box[k]);
+		box[k] = (struct rh_forecast){0};
+	}
+}
+
+/* Seconds of a step of `count` micro-batches. out: of that shorter step. */
+static int time_shorter(const struct rh_boxes_request *request, int64_t count, struct rh_forecast *out, double *seconds)
+{
+	int boxes = (int)request->config->boxes;
+	struct rh_forecast_input shorter;
+	int rc = rh_forecast_input_shorter(request->input, count, 2, &shorter);
+	if (rc)
+		return rc;
+	free_all(out, boxes);
+	rc = run_hosts(request, &shorter, out);
+	*seconds = slowest(out, boxes);
+	rh_forecast_input_free(&shorter);
+	return rc;
+}
+
+/* Linearly from two shorter steps; the plans are the whole step's. */
+static int extrapolate(const struct rh_boxes_request *request, int64_t most, struct rh_forecast *out, double *seconds)
+{
+	int64_t count = request->input->work.train_micro_batches;
+	struct rh_forecast_input plan_alone = *request->input;
+	double less, more;
+	plan_alone.steps = 0;
+	int rc = time_shorter(request, most / 2, out, &less);
+	if (!rc)
+		rc = time_shorter(request, most, out, &more);
+	if (rc)
+		return rc;
+	free_all(out, (int)request->config->boxes);
+	*seconds = more + (more - less) * (double)(count - most) / (double)(most - most / 2);
+	return run_hosts(request, &plan_alone, out);
+}
+
+int rh_forecast_boxes(const struct rh_boxes_request *request, struct rh_forecast *out)
+{
+	int boxes = (int)request->config->boxes;
+	int64_t count = request->input->work.train_micro_batches;
+	int64_t most = rh_max(SIMULATED_MOST / (2 * rh_max(request->first[boxes], 1)), 8 * boxes);
+	double seconds = 0;
+	for (int k = 0; k < boxes; k++)
+		out[k] = (struct rh_forecast){0};
+	int rc = count > most ? extrapolate(request, most, out, &seconds) : run_hosts(request, request->input, out);
+	if (rc)
+		return rc;
+	seconds = count > most ? seconds : slowest(out, boxes);
+	for (int k = 0; k < boxes; k++) {
+		out[k].step_seconds = seconds;
+		out[k].tokens_per_second = seconds > 0 ? request->input->tokens_a_step / seconds : 0;
+	}
+	return 0;
+}
