@@ -1,4 +1,5 @@
 /* `roundhouse plan`: does it fit, how fast will it be, what would help; the answer first. Computes nothing itself: train/outlook.h does. */
+#include "cli/plan_boxes.h"
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/file.h"
@@ -461,7 +462,9 @@ static int plan(struct rh_tasks *tasks, void *context)
 	if (!rc)
 		rc = rh_forecast_input_make(config, &session, STEPS, &input);
 	rh_session_close(&session);
-	if (!rc)
+	if (!rc && config->mode != RH_MODE_LOCAL)
+		rc = plan_boxes(config, &found, &input, tasks);
+	else if (!rc)
 		rc = config->compare ? compare(config, &found, &input, tasks) : tell(config, &found, &input, tasks);
 	rh_forecast_input_free(&input);
 	rh_machine_found_free(&found);

@@ -127,7 +127,7 @@ static int check_rest(const struct asking *at)
 	return 0;
 }
 
-int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *entries)
+int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *entries, int runs)
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
@@ -160,6 +160,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	}
 	int rc = check_cuts(&at);
 	rc = rc ? rc : check_limits(&at);
-	rc = rc ? rc : check_neighbours(&at);
+	if (!rc && runs)
+		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);
 }

@@ -137,6 +137,7 @@ struct rh_config {
 	char *link_identity;                     /* this box's key file */
 	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
 	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */
+	double link_mbit_per_second, link_latency_ms; /* for plan: of each link, one way */
 	double link_timeout, link_give_up;       /* seconds */
 	int64_t measure_seconds;                 /* doctor */
 

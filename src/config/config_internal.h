@@ -153,7 +153,7 @@ int config_resolve(struct config_draft *draft, const char *verb, const struct co
                    const char *(*default_device)(void)) RH_MUST;
 
 /* Of that, the keys of several boxes. */
-int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given) RH_MUST;
+int config_resolve_boxes(struct config_draft *draft, const struct config_entry *const *given, int runs) RH_MUST;
 /* Of that, the keys that name files. */
 int config_resolve_paths(struct config_draft *draft, unsigned verb, const struct config_entry *const *given) RH_MUST;
 

@@ -243,6 +243,10 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
 	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
 	            "and rounding at random that is exact in the mean. The last two change the results"),
+	KEY(KEY_REAL, link_mbit_per_second, VERB_RUNS, .fallback = "100", .most = 1e7, .bounds = BOUND_ABOVE_LEAST, .own = 1,
+	    .help = "speed of the links, each way, for plan"),
+	KEY(KEY_REAL, link_latency_ms, VERB_RUNS, .fallback = "25", .most = 1e5, .own = 1,
+	    .help = "milliseconds that a message takes one way beside that, for plan"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .own = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .own = 1, .help = "where the box after this one is, likewise"),

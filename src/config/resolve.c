@@ -247,11 +247,13 @@ static int check_model(struct resolving *r)
 
 static int resolve_boxes(struct resolving *r)
 {
-	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL)
-		return config_entry_fail(given(r, "mode"),
-		                         "several boxes are not forecast yet: train says what each box takes when it begins; "
-		                         "--mode local plans one box alone");
-	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given) : 0;
+	if (r->verb_bit == VERB_PLAN && r->config->mode != RH_MODE_LOCAL) {
+		if (r->config->compare || r->config->check || r->config->gantt)
+			return config_entry_fail(given(r, "mode"), "--compare, --check and --gantt are for one box: add --mode local");
+		if (!r->config->box) /* all are planned */
+			r->config->box = 1;
+	}
+	return r->verb_bit & VERB_RUNS ? config_resolve_boxes(r->draft, r->given, r->verb_bit != VERB_PLAN) : 0;
 }
 
 static int check_prompt(struct resolving *r)

@@ -1,0 +1,155 @@
+/* `roundhouse plan` of several boxes: what each holds, how fast they are together, and from which speed of their links on they are faster
+ * than one of them alone. All boxes are like the machine that is planned for. */
+#include "cli/plan_boxes.h"
+
+#include "cli/verbs.h"
+#include "core/alloc.h"
+#include "core/json.h"
+#include "train/forecast_boxes.h"
+#include "train/judge.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { BOXES_MOST = 64, SPEEDS = 5, HALVINGS = 7 };
+
+static const double speeds[SPEEDS] = {20, 100, 300, 1000, 10000}; /* Mbit/s */
+static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
+
+struct planned {
+	const struct rh_config *config;
+	const struct rh_forecast_input *input;
+	struct rh_session_machine machine[BOXES_MOST];
+	struct rh_virtual_line line[BOXES_MOST][2];
+	int first[BOXES_MOST + 1];
+	struct rh_forecast box[BOXES_MOST];
+	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: does not fit. even: Mbit/s, 0: no speed is enough */
+};
+
+static void free_boxes(struct planned *all)
+{
+	for (int k = 0; k < (int)all->config->boxes; k++) {
+		rh_forecast_free(&all->box[k]);
+		all->box[k] = (struct rh_forecast){0};
+	}
+}
+
+/* Forecasts the boxes with links of that speed. */
+static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
+{
+	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
+	for (int k = 0; k + 1 < (int)all->config->boxes; k++)
+		for (int way = 0; way < 2; way++)
+			all->line[k][way] = (struct rh_virtual_line){all->config->link_latency_ms / 1e3, mbit_per_s * 1e6 / 8};
+	free_boxes(all);
+	int rc = rh_forecast_boxes(&request, all->box);
+	*tokens_per_s = rc ? 0 : all->box[0].tokens_per_second;
+	return rc;
+}
+
+static int find_even(struct planned *all)
+{
+	double low = slowest, high = fastest, speed;
+	int rc = forecast_at(all, high, &speed);
+	if (rc || speed <= all->alone)
+		return rc;
+	for (int i = 0; !rc && i < HALVINGS; i++) {
+		double middle = sqrt(low * high);
+		rc = forecast_at(all, middle, &speed);
+		if (speed > all->alone)
+			high = middle;
+		else
+			low = middle;
+	}
+	all->even = sqrt(low * high);
+	return rc;
+}
+
+static int forecast_alone(struct planned *all, struct rh_tasks *tasks)
+{
+	struct rh_config alone = *all->config;
+	struct rh_forecast forecast = {0};
+	const struct rh_forecast_beside beside = {.tasks = tasks};
+	alone.mode = RH_MODE_LOCAL;
+	alone.boxes = alone.box = 0;
+	alone.schedule = NULL;
+	int rc = rh_forecast_judged(&alone, &all->machine[0], all->input, &beside, &forecast);
+	all->alone = rc ? 0 : forecast.tokens_per_second;
+	rh_forecast_free(&forecast);
+	if (rc != RH_DOES_NOT_FIT)
+		return rc;
+	rh_error_clear();
+	return 0;
+}
+
+static int forecast_all(struct planned *all, struct rh_tasks *tasks)
+{
+	int rc = forecast_alone(all, tasks);
+	for (int i = 0; !rc && i < SPEEDS; i++)
+		rc = forecast_at(all, speeds[i], &all->at[i]);
+	if (!rc && all->alone > 0)
+		rc = find_even(all);
+	return rc ? rc : forecast_at(all, all->config->link_mbit_per_second, &all->linked);
+}
+
+static void put(const struct planned *all)
+{
+	const struct rh_config *config = all->config;
+	printf("boxes        %d like this one, schedule %s; links of %g Mbit/s and %g ms each way\n", (int)config->boxes, config->schedule,
+	       config->link_mbit_per_second, config->link_latency_ms);
+	for (int k = 0; k < (int)config->boxes; k++)
+		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory\n", k + 1, all->first[k],
+		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib);
+	printf("speed        %.1f tokens/s, %.4g s a step\n", all->linked, all->box[0].step_seconds);
+	if (all->alone > 0)
+		printf("alone        %.1f tokens/s: one box, with what does not fit on its devices in host memory\n", all->alone);
+	else
+		printf("alone        does not fit on one box\n");
+	for (int i = 0; i < SPEEDS; i++)
+		printf("%-12s %5g Mbit/s: %.1f tokens/s\n", i ? "" : "links of", speeds[i], all->at[i]);
+	if (all->even > 0)
+		printf("break-even   %.0f Mbit/s: slower links make the boxes slower than one of them alone\n", all->even);
+	if (all->alone > all->linked)
+		printf("advice       do not link: one box alone is faster%s\n", all->even > 0 ? "" : ", up to links of 100 Gbit/s");
+}
+
+static json_t *as_json(const struct planned *all)
+{
+	json_t *boxes = json_array(), *table = json_array();
+	for (int k = 0; k < (int)all->config->boxes; k++)
+		json_array_append_new(boxes, json_pack("{s:i, s:i, s:I, s:I}", "first_layer", all->first[k], "last_layer",
+		                                       all->first[k + 1] - 1, "device_bytes", (json_int_t)all->box[k].device_bytes,
+		                                       "ram_bytes", (json_int_t)all->box[k].ram_bytes));
+	for (int i = 0; i < SPEEDS; i++)
+		json_array_append_new(table, json_pack("{s:f, s:f}", "mbit_per_second", speeds[i], "tokens_per_second", all->at[i]));
+	return json_pack("{s:b, s:f, s:f, s:o, s:o, s:o, s:o}", "fits", 1, "tokens_per_second", all->linked, "step_seconds",
+	                 all->box[0].step_seconds, "alone_tokens_per_second", all->alone > 0 ? json_real(all->alone) : json_null(),
+	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table);
+}
+
+int plan_boxes(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
+               struct rh_tasks *tasks)
+{
+	struct planned *all = rh_alloc(1, sizeof *all);
+	if (!all)
+		return -ENOMEM;
+	all->config = config;
+	all->input = input;
+	for (int k = 0; k < (int)config->boxes; k++)
+		all->machine[k] = found->machine;
+	int rc = rh_box_cuts(config, input->layers, all->first);
+	if (!rc)
+		rc = forecast_all(all, tasks);
+	if (!rc && config->json)
+		rc = verb_print_json(as_json(all));
+	else if (!rc)
+		put(all);
+	if (rc == RH_DOES_NOT_FIT && !config->json) {
+		printf("does not fit %s\n", rh_error(rc));
+		rh_error_clear();
+		rc = VERB_SAYS_NO;
+	}
+	free_boxes(all);
+	rh_free(all);
+	return rc;
+}

@@ -1,0 +1,63 @@
+/* `plan` over boxes as a person asks for it: the same answer twice, faster links never slower, and a break-even that holds. */
+#include "cli/good.h"
+#include "cli/runner.h"
+
+#include "core/json.h"
+
+#include <unistd.h>
+
+enum { HANG_S = 300 };
+
+static json_t *planned(const struct scratch *scratch, const char *more)
+{
+	struct ran ran = run_line(scratch,
+	                          "plan %s/run.yaml --hardware rtx4090x1 --mode sync-pp --boxes 2 --lora_r 4 --eval_strategy no "
+	                          "--save_total_limit 2 --gradient_accumulation_steps 8 --link_latency_ms 0.01 %s --json",
+	                          scratch->dir, more);
+	json_t *json = json_loads(ran.out, 0, NULL);
+	if (!json)
+		print_error("%s\n%s\n", ran.out, ran.err);
+	assert_non_null(json);
+	run_free(&ran);
+	return json;
+}
+
+static double number(const json_t *json, const char *name)
+{
+	return json_number_value(json_object_get(json, name));
+}
+
+static void test_faster_links_are_faster_and_break_even_holds(void **state)
+{
+	(void)state;
+	struct scratch scratch;
+	char speed[64];
+	make_good(&scratch);
+	json_t *json = planned(&scratch, ""), *again = planned(&scratch, ""), *links = json_object_get(json, "links");
+	assert_true(json_equal(json, again));
+	assert_int_equal(json_array_size(json_object_get(json, "boxes")), 2);
+	for (size_t i = 1; i < json_array_size(links); i++)
+		assert_true(number(json_array_get(links, i), "tokens_per_second") >=
+		            0.97 * number(json_array_get(links, i - 1), "tokens_per_second"));
+	assert_true(number(json_array_get(links, 0), "tokens_per_second") < number(json_array_get(links, 4), "tokens_per_second"));
+	double alone = number(json, "alone_tokens_per_second"), even = number(json, "break_even_mbit_per_second");
+	assert_true(alone > 0);
+	for (int i = 0; even > 0 && i < 2; i++) {
+		snprintf(speed, sizeof speed, "--link_mbit_per_second %.3f", i ? 2 * even : even / 2);
+		json_t *at = planned(&scratch, speed);
+		assert_int_equal(number(at, "tokens_per_second") > alone, i);
+		json_decref(at);
+	}
+	if (!(even > 0))
+		assert_true(number(json_array_get(links, 4), "tokens_per_second") <= alone);
+	json_decref(json);
+	json_decref(again);
+	scratch_close(&scratch);
+}
+
+int main(void)
+{
+	alarm(HANG_S);
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_faster_links_are_faster_and_break_even_holds)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
