@@ -164,7 +164,7 @@ static void must(int rc)
 static struct rates measure(const struct rh_store_options *options, int64_t elements, struct rh_pool *pool)
 {
 	struct rh_tensor tensor = {.name = "w", .rows = elements / 1024, .cols = 1024, .decays = 1, .rank = 2};
-	struct rh_block spec = {"block", elements, 1, 1, 0, &tensor, 1};
+	struct rh_block spec = {.name = "block", .elements = elements, .trainable = 1, .uses = 1, .tensor = &tensor, .tensors = 1};
 	struct rh_optimizer_settings settings = {0.9, 0.999, 1e-8, 0.01, 0};
 	struct run run = {.piece = 32768};
 	struct rates rates = {0};

@@ -16,7 +16,8 @@ static struct rh_tensor tensor[] = {TENSOR("norm", 1, 37, 3, 0, 1),      TENSOR(
                                     TENSOR("v", 7, 1, 66974, 1, 2),      TENSOR("bias", 1, 1, 66981, 0, 1),
                                     TENSOR("norm2", 1, 64, 66990, 0, 1), TENSOR("last", 3, 5003, 67100, 1, 2)};
 enum { TENSORS = sizeof tensor / sizeof *tensor, ELEMENTS = 82200 };
-static const struct rh_block spec = {"block", ELEMENTS, 1, 1, 0, tensor, TENSORS};
+static const struct rh_block spec = {
+        .name = "block", .elements = ELEMENTS, .trainable = 1, .uses = 1, .tensor = tensor, .tensors = TENSORS};
 
 static const char *const isa_name[] = {[RH_CPU_BASE] = "base", [RH_CPU_AVX2] = "avx2", [RH_CPU_AVX512] = "avx512"};
 

@@ -15,7 +15,7 @@
 enum { ELEMENTS = 5 * 32768 + 77, THREADS = 4 };
 
 static struct rh_tensor tensors[] = {TENSOR("a", 3 * 32768, 1, 0, 1, 2), TENSOR("b", 2 * 32768 + 77, 1, 3 * 32768, 1, 2)};
-static struct rh_block spec = {"layer", ELEMENTS, 1, 1, 0, tensors, 2};
+static struct rh_block spec = {.name = "layer", .elements = ELEMENTS, .trainable = 1, .uses = 1, .tensor = tensors, .tensors = 2};
 
 static void update(const char *machine, enum rh_dtype dtype, enum rh_state_layout layout, float *weights, double *norm)
 {

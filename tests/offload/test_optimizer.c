@@ -19,7 +19,8 @@ static struct rh_pool *pool_of(int threads)
 /* tests/reference/offload/adamw.txt, written by tests/reference/adamw.py. */
 enum { TENSORS = 3 };
 static struct rh_tensor tensors[TENSORS] = {TENSOR("w0", 5, 7, 0, 1, 2), TENSOR("w1", 1, 33, 64, 0, 2), TENSOR("w2", 3, 16, 128, 1, 2)};
-static struct rh_block reference_spec = {"layer", 192, 1, 1, 0, tensors, TENSORS};
+static struct rh_block reference_spec = {
+        .name = "layer", .elements = 192, .trainable = 1, .uses = 1, .tensor = tensors, .tensors = TENSORS};
 
 /* Makes all gradients final; their norm. */
 static double norm_of(struct rh_store *store)
@@ -131,7 +132,7 @@ static struct result *train_in(enum rh_dtype dtype, enum rh_state_layout layout,
 {
 	struct result *result = calloc(1, sizeof *result);
 	struct rh_pool *pool = pool_of(threads);
-	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, 0, odd, 3};
+	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	struct rh_store *store = NULL;
 	if (isa)
 		setenv("RH_CPU_ISA", isa, 1);
@@ -249,7 +250,10 @@ static void test_norm_equals_a_plain_sum(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct rh_pool *pool = pool_of(3);
-	const struct rh_block specs[] = {{"odd", ODD_ELEMENTS, 1, 1, 0, odd, 3}, {"still", 192, 0, 1, 0, tensors, TENSORS}, reference_spec};
+	const struct rh_block specs[] = {
+	        {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3},
+	        {.name = "still", .elements = 192, .trainable = 0, .uses = 1, .tensor = tensors, .tensors = TENSORS},
+	        reference_spec};
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
 		struct rh_store *store = NULL;
 		check_ok(rh_store_create(specs, 3, &(struct rh_store_options){.dtype = dtype}, pool, &store));
@@ -286,7 +290,7 @@ static void test_norm_adds_two_uses_and_rounds_once(void **state)
 	(void)state;
 	uint64_t seed = check_seed();
 	struct rh_pool *pool = pool_of(2);
-	struct rh_block spec = {"tied", ODD_ELEMENTS, 1, 2, 0, odd, 3};
+	struct rh_block spec = {.name = "tied", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 2, .tensor = odd, .tensors = 3};
 	static float expected[ODD_ELEMENTS];
 	static float apart[ODD_ELEMENTS];
 	for (int variant = 0; variant < 4; variant++) {
@@ -336,7 +340,7 @@ static void test_update_names_the_weight_that_left_the_numbers(void **state)
 {
 	(void)state;
 	struct rh_pool *pool = pool_of(4);
-	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, 0, odd, 3};
+	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	for (enum rh_dtype dtype = RH_F32; dtype <= RH_BF16; dtype += RH_BF16 - RH_F32) {
 		struct rh_store *store = NULL;
 		check_ok(rh_store_create(&spec, 1, &(struct rh_store_options){.dtype = dtype}, pool, &store));

@@ -28,7 +28,8 @@ static const struct optimizer_kernels *kernels_of(int set)
 /* tests/reference/offload/optimizers.txt, written by tests/reference/optimizers.py. */
 enum { TENSORS = 3 };
 static struct rh_tensor tensors[TENSORS] = {TENSOR("w0", 5, 7, 0, 1, 2), TENSOR("w1", 1, 33, 64, 0, 1), TENSOR("w2", 3, 16, 128, 1, 2)};
-static struct rh_block reference_spec = {"layer", 192, 1, 1, 0, tensors, TENSORS};
+static struct rh_block reference_spec = {
+        .name = "layer", .elements = 192, .trainable = 1, .uses = 1, .tensor = tensors, .tensors = TENSORS};
 
 static FILE *reference(void)
 {
@@ -344,7 +345,7 @@ static float trained[ODD_ELEMENTS];
 
 static void train(const struct rh_store_options *options, int threads, const char *isa)
 {
-	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, 0, odd, 3};
+	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.1, options->momentum ? 0.9 : 0};
 	struct rh_pool *pool = pool_of(threads);
 	struct rh_store *store = NULL;
@@ -406,7 +407,7 @@ static void test_updates_name_the_weight_that_left_the_numbers(void **state)
 {
 	(void)state;
 	struct rh_pool *pool = pool_of(2);
-	struct rh_block spec = {"odd", ODD_ELEMENTS, 1, 1, 0, odd, 3};
+	struct rh_block spec = {.name = "odd", .elements = ODD_ELEMENTS, .trainable = 1, .uses = 1, .tensor = odd, .tensors = 3};
 	for (int optim = 0; optim < RH_OPTIMS; optim++) {
 		struct rh_store_options options = {.dtype = RH_BF16, .optim = (enum rh_optim)optim};
 		struct rh_optimizer_settings settings = {0.9, 0.95, 1e-8, 0.1, 0};

@@ -19,7 +19,8 @@ static struct rh_tensor large[] = {TENSOR("b.weight", 1000, 100, 128, 1, 2)};
 
 static struct rh_block spec(char *name, struct rh_tensor *tensor, int tensors, int64_t elements, int trainable, int uses)
 {
-	return (struct rh_block){name, elements, trainable, uses, 0, tensor, tensors};
+	return (struct rh_block){
+	        .name = name, .elements = elements, .trainable = trainable, .uses = uses, .tensor = tensor, .tensors = tensors};
 }
 
 static struct rh_store *create(const struct rh_block *specs, int count, enum rh_dtype dtype, int crosses, struct rh_pool *pool)
