@@ -22,7 +22,7 @@ TEST_O    := $(if $(filter release,$(VARIANT)),-O2)
 JEMALLOC  := $(if $(filter release,$(VARIANT)),-ljemalloc)
 LIBS = -lyaml -ljansson -lpcre2-8 -lutf8proc -lxxhash -luring -lhwloc -lz -lzstd -lpng -ljpeg -lssl -lcrypto $(JEMALLOC) -lm -lpthread
 
-SRC  := $(sort $(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c) cuda/absent.c)
+SRC  := $(sort $(filter-out src/link/mpi/%,$(wildcard src/*/*.c src/*/*/*.c offload/*.c partition/*.c)) cuda/absent.c)
 LIB  := $(filter-out src/cli/main.c,$(SRC))
 OBJ  := $(LIB:%.c=$(B)/%.o)
 TESTS := $(sort $(wildcard tests/*/test_*.c))
@@ -41,7 +41,7 @@ ISA_base   := -march=x86-64
 .SECONDARY: # objects of tests stay
 include cuda/rules.mk
 include cuda/device.mk
-include mpi/rules.mk
+include src/link/mpi/rules.mk
 include tests/fuzz/rules.mk
 include tests/crash/rules.mk
 include tests/mutants/rules.mk

@@ -1,6 +1,6 @@
-/* What a link asks of MPI: the table that mpi/calls.c fills in a shared object of its own, loaded when a run asks for it, so that the
- * program itself needs no MPI. A caller calls from one thread at a time. All slots are required; they return 0, or negative with a line in
- * `error`. */
+/* What a link asks of MPI: the table that src/link/mpi/calls.c fills in a shared object of its own, loaded when a run asks for it, so
+ * that the program itself needs no MPI. A caller calls from one thread at a time. All slots are required; they return 0, or negative
+ * with a line in `error`. */
 #ifndef RH_LINK_MPI_CALLS_H
 #define RH_LINK_MPI_CALLS_H
 

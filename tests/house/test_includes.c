@@ -187,9 +187,33 @@ static void test_checker_finds_what_it_should(void **state)
 	assert_int_equal(faults_of("src/run/a.c", "\tpthread_create(a); clock_gettime(b);"), 0);
 }
 
+static void ignore(const char *path, char *text)
+{
+	(void)path;
+	(void)text;
+}
+
+/* Sources lie in the folders that were agreed on; others are somebody's own. */
+static void test_no_other_folder_holds_sources(void **state)
+{
+	(void)state;
+	static const char *const names[] = {"src", "cuda", "offload", "partition", "examples", "tests", "bench", "build"};
+	DIR *stream = opendir(".");
+	assert_non_null(stream);
+	for (struct dirent *entry; (entry = readdir(stream));) {
+		int is_known = entry->d_name[0] == '.';
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+			is_known |= !strcmp(entry->d_name, names[i]);
+		if (!is_known && tree_walk(entry->d_name, ignore))
+			fail_msg("%s: a folder of sources that belongs into a room", entry->d_name);
+	}
+	closedir(stream);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_no_other_folder_holds_sources),
 	        cmocka_unit_test(test_checker_finds_what_it_should),
 	        cmocka_unit_test(test_includes_point_right),
 	};

@@ -8,6 +8,6 @@ $(error MPI=1, but there is no $(MPICC): install libopenmpi-dev, or name another
 endif
 MPI_CALLS := $(if $(HAS_MPI),$(B)/roundhouse-mpi.so)
 
-$(B)/roundhouse-mpi.so: mpi/calls.c src/link/mpi_calls.h
+$(B)/roundhouse-mpi.so: src/link/mpi/calls.c src/link/mpi_calls.h
 	@mkdir -p $(@D)
 	@echo "mpicc $<"; $(MPICC) -std=c11 $(WARN) -Isrc -O2 -fPIC -shared -fvisibility=default -o $@ $<
