@@ -20,15 +20,15 @@ enum rh_stream {
 	RH_STREAMS
 };
 
-/* How a kind of device wants its work cut: known before one is opened. */
+/* The chunk sizes that a kind of device prefers. The planner needs them before it opens a device. */
 struct rh_device_grain {
-	/* Rows of logits made at once where the head's matrix is trained, whose gradient is read and written for each such chunk, and where
-	 * it is frozen. 0: any. */
+	/* Rows of logits computed in one chunk, where the head's matrix is trained and where it is frozen. A trained head reads and writes its
+	 * gradient once a chunk, so it prefers larger chunks. 0: no preference. */
 	int64_t head_rows_trained, head_rows_frozen;
-	int has_attention_space; /* attention's backward gets workspace, as large as q in fp32 */
+	int has_attention_space; /* attention's backward needs a workspace as large as q in fp32 */
 };
 
-/* Of a GPU: a product of fewer rows waits for the memory that its other operand comes from. */
+/* A GPU's preference. With fewer rows a product is bound by the reads of its other operand from memory. */
 static inline struct rh_device_grain rh_device_gpu_grain(void)
 {
 	struct rh_device_grain grain;
@@ -44,7 +44,7 @@ struct rh_device_memory {
 	int64_t reserved_bytes, peak_bytes;
 };
 
-/* What an event is for: others cost less on a GPU. All of them may be waited for by streams. */
+/* Who uses an event. On a GPU an event without host waits or times costs less. Streams may wait for each kind. */
 enum rh_event_use {
 	RH_EVENT_ORDER, /* streams alone wait */
 	RH_EVENT_HOST,  /* event_sync and event_query too */
@@ -73,10 +73,10 @@ struct rh_device_ops {
 
 	int (*event_create)(struct rh_device *device, enum rh_event_use use, struct rh_event **out);
 	void (*event_destroy)(struct rh_event *event);
-	/* The event now stands for all that was enqueued on the stream before. Recording again moves it. */
+	/* The event completes when all commands enqueued on the stream so far are done. Recording it again replaces the earlier record. */
 	int (*record)(struct rh_device *device, enum rh_stream stream, struct rh_event *event);
-	/* What is enqueued on the stream from now on starts after the event's latest record; never recorded: no wait. The event may belong
-	 * to another device of the same kind. */
+	/* Commands enqueued on the stream after this call start when the event's latest record has completed. An event that was never
+	 * recorded causes no wait. The event may belong to another device of the same kind. */
 	int (*wait)(struct rh_device *device, enum rh_stream stream, struct rh_event *event);
 	/* The host waits for the event's latest record. Returns a sticky fault of its device. */
 	int (*event_sync)(struct rh_event *event);
@@ -88,18 +88,19 @@ struct rh_device_ops {
 	/* Host memory must stay valid and, up, unchanged until the copy is done. */
 	int (*copy_up)(struct rh_device *device, enum rh_stream stream, void *device_dst, const void *host_src, int64_t bytes);
 	int (*copy_down)(struct rh_device *device, enum rh_stream stream, void *host_dst, const void *device_src, int64_t bytes);
-	/* The op is copied. GEMM, SCALED_GEMM and HEAD_LOSS on RH_STREAM_COMPUTE only: a device has workspace for one product at a time.
+	/* The op is copied. Ops that need workspace run on RH_STREAM_COMPUTE only, because a device has one workspace: GEMM,
+	 * SCALED_GEMM, HEAD_LOSS, RMSNORM_BACKWARD and QK_ROPE_BACKWARD.
 	 * Operands lie within what was reserved. Either broken is the caller's mistake, which CUDA devices assert. */
 	int (*launch)(struct rh_device *device, enum rh_stream stream, const struct rh_op *op);
 
-	/* All streams idle; the first sticky fault, if any. */
+	/* The host waits until all streams are idle. Returns the first sticky fault, if any. */
 	int (*synchronize)(struct rh_device *device);
 
-	/* Optional: make host memory fast to copy from and to. A copy of memory that is not pinned is as right, but slower, and may keep
-	 * its caller until the stream has come to it. */
+	/* Optional: pin host memory, so that copies are fast and asynchronous. A copy of unpinned memory gives the same bytes, but it is
+	 * slower and may block its caller until the stream reaches it. */
 	int (*pin)(struct rh_device *device, void *host, int64_t bytes);
 	void (*unpin)(struct rh_device *device, void *host, int64_t bytes);
-	/* Optional: a queue for work of the host's on the device's clock. Absent: the host's own threads and clock. */
+	/* Optional: a queue that runs host work on the device's clock. Without it host work runs on the host's threads and clock. */
 	int (*host_queue)(struct rh_device *device, struct rh_host_queue **out);
 };
 
