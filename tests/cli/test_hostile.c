@@ -300,12 +300,15 @@ static void little_address_space(void)
 	setrlimit(RLIMIT_AS, &(struct rlimit){address_bytes, address_bytes});
 }
 
-/* From what the loader needs (below it, the loader tells) to enough: an error line or success, nothing else. */
+/* From what the program's own file takes, without which the kernel ends it, and what the loader needs (below it, the loader tells) to
+ * enough: an error line or success, nothing else. */
 static void test_too_little_address_space_is_one_line(void **state)
 {
 	(void)state;
 	int refused = 0, ran_well = 0;
-	for (address_bytes = (rlim_t)64 << 20; CHECK_RESIDENT && !ran_well && address_bytes < (rlim_t)4 << 30;
+	struct stat program;
+	assert_int_equal(stat(program_path(), &program), 0);
+	for (address_bytes = (rlim_t)program.st_size + (8 << 20); CHECK_RESIDENT && !ran_well && address_bytes < (rlim_t)4 << 30;
 	     address_bytes = address_bytes * 5 / 4) {
 		struct scratch scratch;
 		make_good(&scratch);
