@@ -131,7 +131,12 @@ static int attention_module(const void *context, const char *name, int64_t *r, d
 static void check_model(const struct rh_model_config *config)
 {
 	const struct rh_lora_config lora = {.module = attention_module};
-	const struct rh_micro_shape shape = {.tokens = 96, .documents = 3, .longest = 40, .head_rows = 50, .typed = config->types ? 96 : 0};
+	const struct rh_micro_shape shape = {.tokens = 96,
+	                                     .documents = 3,
+	                                     .longest = 40,
+	                                     .head_rows = 50,
+	                                     .typed = config->types ? 96 : 0,
+	                                     .pixels = rh_model_patch(config)};
 	for (int variant = 0; variant < 4; variant++) {
 		struct rh_model *model;
 		check_ok(rh_model_create(config, variant & 1 ? RH_BF16 : RH_F32, variant & 2 ? &lora : NULL, &model));
