@@ -130,7 +130,7 @@ struct rh_config {
 	enum rh_mode mode;
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
-	struct rh_list admission_limits;         /* PACI's, of each box; empty: [boxes, boxes - 1, ... 1] */
+	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
 	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */

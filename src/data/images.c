@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Images that lie together: a folder of files with one label, or a file in IDX with one of labels. */
+/* One source of images: a folder of files that share a label, or an IDX file of images with an IDX file of labels. */
 struct part {
 	char *path;
 	int64_t first, count; /* of the set's images */

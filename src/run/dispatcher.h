@@ -90,7 +90,7 @@ enum dispatch_flow { DISPATCH_PAGES, DISPATCH_READS, DISPATCH_WRITES, DISPATCH_D
 struct run_dispatcher {
 	int64_t taken;                      /* position of the next command to be taken over */
 	struct ring_command **head, **tail; /* of each lane: what is to be issued; NULL: nothing */
-	struct ring_command **blocked;      /* of each lane: what its head waits for; NULL: nothing, it may be issued */
+	struct ring_command **blocked;      /* of each lane: the command that its first one waits for; NULL: it may be issued */
 	int *next_waiter;                   /* of each lane: the next whose head waits for the same command, -1: none */
 	/* Of each device, and last of the optimizer: lanes whose head waits for nothing, and perhaps others. */
 	struct dispatch_ready {

@@ -9,7 +9,7 @@ static inline int dispatcher_is_ready(const struct run_dispatcher *dispatcher, i
 {
 	return dispatcher->head[lane] && !dispatcher->blocked[lane];
 }
-/* dispatcher_has_ended of all that the command waits for. */
+/* 1: all commands that this one waits for have ended; 0: not yet; or a fault. */
 int dispatcher_waits_have_ended(struct rh_executor *executor, const struct rh_command *command) RH_MUST;
 /* Takes lane number i from the list. */
 void dispatcher_unlist(struct run_dispatcher *dispatcher, struct dispatch_ready *ready, int i);

@@ -18,7 +18,7 @@ static int await_issued(struct rh_executor *executor, const struct rh_command *c
 	return rc || !executor->staging ? rc : rh_staging_finish(executor->staging);
 }
 
-/* 1: so they are; 0: not yet, and the host may not wait; or a fault. */
+/* 1: they have; 0: not yet, and the host may not wait; or a fault. */
 static int has_settled(struct rh_executor *executor, const struct rh_command *command, int may_wait)
 {
 	if (!may_wait)

@@ -243,7 +243,7 @@ int lower_next_slot(struct lowering *to)
 		send_left(to, slot->device);
 	to->makes_gradients |= rh_slot_makes_gradients(slot);
 	lower_slot(&present);
-	/* of stages that update themselves the next slot with these layers, on whatever device, is to have the update */
+	/* where stages update themselves, the next slot with these layers needs the update, whichever device it is on */
 	int updates = rh_slot_makes_gradients(slot) && slot->last_round;
 	int is_last = on->last_slot == (int64_t)to->next_slot - 1 && !to->call.is_joined;
 	if (to->call.is_local ? updates : is_last)

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The integers of a micro-batch, and the pixels of one of images, laid out as devices expect them. */
+/* A micro-batch's integers, and its pixels if it has images, in the layout that devices expect. */
 void run_stage_micro(struct rh_executor *executor, int64_t place, const struct rh_micro_batch *batch)
 {
 	char *to = executor->micro[place];

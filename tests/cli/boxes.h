@@ -120,6 +120,24 @@ static inline void check_weights(const struct scratch *scratch, const char *file
 	rh_safetensors_close(whole);
 }
 
+/* Waits for all boxes; none may fail. */
+static inline void boxes_finish(struct ran *ran, int boxes)
+{
+	for (int k = 0; k < boxes; k++)
+		run_wait(&ran[k]);
+	for (int k = 0; k < boxes; k++) {
+		if (ran[k].status)
+			fail_msg("box %d of %d: exit %d: %s", k + 1, boxes, ran[k].status, ran[k].err);
+		run_free(&ran[k]);
+	}
+}
+
+/* For run_prepare: boxes that wait for one another for ever fail, in place of the whole test. */
+static inline void boxes_limit_time(void)
+{
+	alarm(120);
+}
+
 static inline int is_there(const struct scratch *scratch, int box, int64_t step)
 {
 	return rh_file_exists(path_of("%s/out%d/checkpoint-%d/run_state.json", scratch->dir, box, (int)step));

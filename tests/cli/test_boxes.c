@@ -19,15 +19,7 @@ static void run_boxes(const struct scratch *scratch, const char *keys, int boxes
 		write_config(scratch, all, boxes, k, wire);
 		run_start(scratch, path_of("train %s/run%d.yaml", scratch->dir, k), 0, &ran[k - 1]);
 	}
-	for (int k = 0; k < boxes; k++)
-		run_wait(&ran[k]);
-	for (int k = 0; k < boxes; k++) {
-		if (ran[k].status)
-			print_error("box %d of %d: %s\n", k + 1, boxes, ran[k].err);
-		assert_int_equal(ran[k].status, 0);
-	}
-	for (int k = 0; k < boxes; k++)
-		run_free(&ran[k]);
+	boxes_finish(ran, boxes);
 }
 
 /* The lines of metrics.jsonl: the same losses and norms. */
@@ -200,15 +192,9 @@ static void test_adapters_above_a_box_that_trains_nothing(void **state)
 	scratch_close(&scratch);
 }
 
-/* Boxes that wait for one another for ever fail, in place of the whole test. */
-static void limit_time(void)
-{
-	alarm(120);
-}
-
 int main(void)
 {
-	run_prepare = limit_time;
+	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_all_weights),
 	        cmocka_unit_test(test_all_weights_without_clipping),

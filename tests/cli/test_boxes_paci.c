@@ -27,14 +27,7 @@ static void run_far_boxes(const struct scratch *scratch, const char *keys, int b
 		write_config(scratch, keys, boxes, k, wire);
 		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
 	}
-	for (int k = 0; k < boxes; k++)
-		run_wait(&ran[k]);
-	for (int k = 0; k < boxes; k++) {
-		if (ran[k].status)
-			print_error("box %d of %d: %s\n", k + 1, boxes, ran[k].err);
-		assert_int_equal(ran[k].status, 0);
-		run_free(&ran[k]);
-	}
+	boxes_finish(ran, boxes);
 	for (int k = 0; latency_ms > 0 && k + 1 < boxes; k++)
 		relay_close(&relay[k]);
 }
@@ -261,25 +254,16 @@ static void test_a_killed_box_is_started_again(void **state)
 		run_free(&ran[k]);
 		run_start(&scratch, path_of("train %s/run%d.yaml %s --resume_from_checkpoint true", scratch.dir, k + 1, options), 0, &ran[k]);
 	}
+	boxes_finish(ran, 2);
 	for (int k = 1; k <= 2; k++) {
-		run_wait(&ran[k - 1]);
-		if (ran[k - 1].status)
-			fail_msg("box %d: exit %d: %s", k, ran[k - 1].status, ran[k - 1].err);
-		run_free(&ran[k - 1]);
 		assert_true(distance(&scratch, "whole", "out", k) == 0);
 	}
 	scratch_close(&scratch);
 }
 
-/* Boxes that wait for one another for ever fail, in place of the whole test. */
-static void limit_time(void)
-{
-	alarm(120);
-}
-
 int main(void)
 {
-	run_prepare = limit_time;
+	run_prepare = boxes_limit_time;
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_boxes_are_stages),
 	        cmocka_unit_test(test_the_first_update_is_a_flushed_steps),
