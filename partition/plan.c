@@ -53,6 +53,8 @@ static void count_cuts(struct planner *at, const struct rh_plan *plan)
 	memset(at->cuts_below, 0, ((size_t)at->layers + 1) * sizeof *at->cuts_below);
 	for (int i = 0; i < plan->backward_stages; i++)
 		at->cuts_below[plan->backward[i].lo + 1] = 1;
+	if (at->request->model->tap)
+		at->cuts_below[at->request->model->tap + 1] = 1;
 	for (int l = 0; l < at->layers; l++)
 		at->cuts_below[l + 1] += at->cuts_below[l];
 }
@@ -148,11 +150,12 @@ static int does_not_fit(struct planner *at, const struct rh_plan *plan, enum pas
 	               key ? "raise " : "", key ? key : "", key ? ", or " : "", advice(request));
 }
 
-/* Forward cuts, where given without backward cuts, bound the fused stage. */
+/* Forward cuts, where given without backward cuts, bound the fused stage, and a boundary that another box gets. */
 static int fused_floor(const struct rh_plan_request *request)
 {
 	int64_t count = request->backward_cut_count < 0 ? request->forward_cut_count : 0;
-	return count > 0 ? (int)request->forward_cuts[count - 1] : 0;
+	int floor = count > 0 ? (int)request->forward_cuts[count - 1] : 0;
+	return floor > request->model->tap ? floor : request->model->tap;
 }
 
 int plan_is_alone(const struct rh_plan_request *request)
@@ -228,11 +231,11 @@ static int lowest_backward(const struct planner *at)
 /* Packs [bottom, top) top down into *stages, or takes the given cuts. */
 static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_pass, int bottom, const int64_t *cuts, int64_t count)
 {
-	int hi = at->layers, like = 0;
+	int hi = at->layers, like = 0, tap = at->request->model->tap;
 	enum pass pass = first_pass;
 	plan->backward_stages = 0;
 	while (hi > bottom) {
-		int floor = pass == PASS_FUSED ? fused_floor(at->request) : bottom;
+		int floor = pass == PASS_FUSED ? fused_floor(at->request) : hi > tap && tap > bottom ? tap : bottom;
 		int lo = count >= 0 ? cut_below(cuts, count, floor, hi) : grow_down(at, plan, pass, floor, hi, like);
 		if (!fits(at, plan, pass, lo, hi))
 			return does_not_fit(at, plan, pass, lo, hi);
@@ -240,8 +243,8 @@ static int pack_down(struct planner *at, struct rh_plan *plan, enum pass first_p
 		plan->backward[plan->backward_stages++] = (struct rh_stage){lo, hi};
 		like = hi - lo;
 		/* one layer more did not fit, and nothing has been widened by what fits */
-		int again = count < 0 && pass == PASS_BACKWARD && between(at, lo, hi);
-		for (hi = lo; again && hi - like > (bottom > 1 ? bottom : 1); hi -= like)
+		int again = count < 0 && pass == PASS_BACKWARD && between(at, lo, hi) && lo != tap;
+		for (hi = lo; again && hi - like > rh_max(floor, 1); hi -= like)
 			plan->backward[plan->backward_stages++] = (struct rh_stage){hi - like, hi};
 		pass = PASS_BACKWARD;
 	}
@@ -486,7 +489,7 @@ static int check_cuts(const struct rh_plan_request *request)
 static int whole(struct planner *at, struct rh_plan *plan)
 {
 	const struct rh_plan_request *request = at->request;
-	if (request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED)
+	if (request->backward_cut_count > 0 || request->forward_cut_count > 0 || plan_top_pass(at) != PASS_FUSED || request->model->tap)
 		return 0;
 	fixed_sizes(request, plan);
 	at->upload_limit = INT64_MAX / 4;
@@ -577,6 +580,7 @@ int rh_plan_make(const struct rh_plan_request *request, struct rh_plan *out)
 	out->is_fed = !rh_model_has_embedding(request->model);
 	out->owes_gradient = out->is_fed && request->model->first_trained < 0;
 	out->feeds = !rh_model_has_head(request->model);
+	out->tap = request->model->tap;
 	out->crosses_rounds = request->crosses_rounds;
 	if (rc)
 		rh_plan_free(out);

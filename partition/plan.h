@@ -77,6 +77,7 @@ struct rh_plan {
 	/* Of a box's part: its input at layer 0 comes from the box below, which wants its gradient back; the output of its last layer goes to
 	 * the box above, and its gradient comes back. */
 	int is_fed, owes_gradient, feeds;
+	int tap; /* the model's: the activation at this layer boundary goes to the box above, too, and no gradient comes back; 0: none */
 
 	int crosses_rounds; /* the request's: the store has a place for every sum */
 	int boundary_buffers;
@@ -92,6 +93,12 @@ static inline int rh_plan_top(const struct rh_plan *cuts)
 }
 
 enum { RH_PLAN_MICRO_BUFFERS = 2, RH_PLAN_RESULT_BUFFERS = 2 };
+
+/* Does the activation at this layer boundary go to the box above? */
+static inline int rh_plan_gives(const struct rh_plan *cuts, int layer)
+{
+	return (cuts->feeds && layer == rh_plan_top(cuts)) || (cuts->tap && layer == cuts->tap);
+}
 
 /* A verdict, not a fault: a budget is too small. -ENOMEM is an allocation that failed. */
 enum { RH_DOES_NOT_FIT = -E2BIG };

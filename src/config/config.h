@@ -14,8 +14,9 @@
 enum rh_link_dtype { RH_LINK_DTYPE_SAME, RH_LINK_DTYPE_BF16, RH_LINK_DTYPE_INT8 };
 enum rh_transport { RH_TRANSPORT_TCP, RH_TRANSPORT_MPI };
 
-/* How boxes cooperate: each alone, or one pipeline that computes what one box would. */
-enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI };
+/* How boxes cooperate: each alone; one pipeline that computes what one box would; one without a flush; one without gradients between
+ * boxes. */
+enum rh_mode { RH_MODE_LOCAL, RH_MODE_SYNC_PP, RH_MODE_PACI, RH_MODE_FLUIDPIPE };
 enum rh_scheduler { RH_LR_LINEAR, RH_LR_COSINE, RH_LR_CONSTANT, RH_LR_CONSTANT_WITH_WARMUP };
 enum rh_sampling { RH_SAMPLING_RANDOM, RH_SAMPLING_SEQUENTIAL };
 enum rh_when { RH_WHEN_NO, RH_WHEN_STEPS, RH_WHEN_EPOCH };

@@ -543,10 +543,10 @@ static void list_modules(const struct rh_family_names *names, char *out, size_t 
 			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", strrchr(names->proj[p], '.') + 1);
 }
 
-static int lowest_trained(const struct rh_model *model)
+int model_lowest_trained(const struct rh_model *model)
 {
 	int l = 0;
-	while (!model->block[model->layer[l].block[0]].trainable &&
+	while (l < model->layers && !model->block[model->layer[l].block[0]].trainable &&
 	       (model->layer[l].block[1] < 0 || !model->block[model->layer[l].block[1]].trainable))
 		l++;
 	return l;
@@ -567,6 +567,6 @@ int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora)
 		rc = rh_fail(-EINVAL, "lora_target_modules names no module of this model; it has %s; all-linear is all of them", modules);
 	}
 	if (!rc)
-		model->first_trained = lowest_trained(model);
+		model->first_trained = model_lowest_trained(model);
 	return rc;
 }

@@ -104,6 +104,12 @@ void rh_model_keep(struct rh_model *model, int lo, int hi)
 	keep_blocks(model, is_used);
 }
 
+void rh_model_keep_above(struct rh_model *model, int lo)
+{
+	rh_model_keep(model, lo, model->layers);
+	model->first_trained = model_lowest_trained(model);
+}
+
 void rh_model_keep_trained(struct rh_model *model)
 {
 	keep_blocks(model, is_trained);

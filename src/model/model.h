@@ -144,6 +144,7 @@ struct rh_model {
 	int layers;
 	int first_layer;       /* the number of layer[0] in the whole model: of a box's part (rh_model_keep) not always 0 */
 	int first_trained;     /* lowest layer that has a trainable block; below 0: one in another box */
+	int tap;               /* the layer whose input another box gets, too (mode fluidpipe); 0: none */
 	int64_t cache_columns; /* keys and values of a token in all layers */
 	int ropes;             /* rope tables that layers ask for; of each that for short and for long micro-batches */
 	struct rh_rope_table rope[RH_ROPES][2];
@@ -162,6 +163,8 @@ int rh_model_cut_finer(struct rh_model *model);
 /* Only layers [lo, hi), which are layers 0 to hi - lo from now on, and their blocks stay: the part that one of several boxes holds. A tied
  * table stays where either of its uses does, with both in `uses`. After creation. */
 void rh_model_keep(struct rh_model *model, int lo, int hi);
+/* The same of the layers from `lo` on, whose input is data: no gradient leaves them. */
+void rh_model_keep_above(struct rh_model *model, int lo);
 /* Only trainable blocks stay: for their files, not to run. */
 void rh_model_keep_trained(struct rh_model *model);
 static inline int rh_model_has_embedding(const struct rh_model *model)

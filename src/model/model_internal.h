@@ -6,6 +6,8 @@
 
 enum { MODEL_TENSORS = 32 }; /* of a block without experts, at most */
 
+/* The number of layers: none has a trainable block. */
+int model_lowest_trained(const struct rh_model *model);
 int model_lay_out(struct rh_model *model, const struct rh_lora_config *lora) RH_MUST;
 
 #endif

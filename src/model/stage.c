@@ -122,6 +122,13 @@ static void begin_backward(struct rh_emit *emit, int hi, struct rh_view dy, stru
 	emit_cast(emit, dy, pass->x);
 }
 
+/* The weights of a norm of the layer's input learn from the input's gradient, whether or not anybody below wants that. */
+static int learns_input_norm(const struct rh_model *model, int l)
+{
+	const struct rh_layer *layer = &model->layer[l];
+	return layer->kind == RH_LAYER_BLOCK && layer->traits.residual != RH_RESIDUAL_POST && model->block[layer->block[0]].trainable;
+}
+
 static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_state *state, struct rh_stage_pass *pass, struct rh_view dx)
 {
 	const struct rh_model *model = emit->model;
@@ -129,7 +136,7 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 	if (l > lo && gradient_arena(emit, l - 1) != emit->arena)
 		out = deferred_hidden(emit);
 	if (l == model->first_trained)
-		out = (struct rh_view){0};
+		out = learns_input_norm(model, l) ? pass->spare[pass->turn] : (struct rh_view){0};
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head_backward(emit, &state->layer[l], out);

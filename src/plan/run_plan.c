@@ -107,7 +107,7 @@ void planning_apply(struct planning *planning, const struct choice *choice)
 	int64_t count = planning->options.train_micro_batches;
 	int roundpipe = rh_schedule_is_roundpipe(planning->options.schedule);
 	planning->options.train_round = roundpipe ? choice->round : count;
-	stages->train_round = planning->options.boxes ? planning->boxes.unit : rh_min(choice->round, count);
+	stages->train_round = planning->boxes.unit ? planning->boxes.unit : rh_min(choice->round, count);
 	if (roundpipe)
 		stages->crosses_rounds = planning->store.crosses_rounds = choice->round < count;
 	planning->store.spill = choice->kinds;
@@ -186,7 +186,7 @@ static int weigh_layers(struct planning *planning)
 	if (!stages->trains || !machine->hardware || !rh_schedule_is_roundpipe(planning->options.schedule) ||
 	    (stages->devices < 2 && !machine->device_room))
 		return 0;
-	planning->balances = stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0;
+	planning->balances = stages->devices > 1 && stages->forward_cut_count < 0 && stages->backward_cut_count < 0 && !stages->model->tap;
 	planning->balance =
 	        (struct rh_balance){.costs = &planning->costs, .micro_batches = planning->options.train_micro_batches, .steps = 1};
 	int rc = rh_balance_costs(stages, machine->hardware, &planning->costs);

@@ -104,6 +104,10 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 	const struct rh_run_request *request = planning->request;
 	const struct rh_config *config = request->config;
 	int devices = planning->stages.devices, is_local = config->mode == RH_MODE_PACI;
+	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes, .box = (int)config->box - 1};
+	planning->options.boxes = &planning->boxes;
+	if (config->mode == RH_MODE_FLUIDPIPE) /* each runs RoundPipe's rounds */
+		return 0;
 	if (rh_schedule_is_roundpipe(schedule) || schedule->update != (is_local ? RH_UPDATE_LOCAL : RH_UPDATE_FLUSHES) ||
 	    schedule->splits_backward || schedule->stages_least > 1)
 		return rh_fail(-EINVAL, "schedule: '%s' does not order boxes in mode %s", schedule->name,
@@ -116,10 +120,7 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 		if (request->model->block[b].uses > 1 && request->model->block[b].trainable)
 			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
 			                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
-	planning->boxes = (struct rh_boxes){.boxes = (int)config->boxes,
-	                                    .box = (int)config->box - 1,
-	                                    .unit = config->round_micro_batches ? config->round_micro_batches : devices};
-	planning->options.boxes = &planning->boxes;
+	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
 	planning->options.admission_limit = request->admission_limit;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
 	return 0;

@@ -13,9 +13,9 @@ int rh_boundary_readers(const struct rh_plan *plan, int trains, int layer)
 		readers += plan->forward[i].lo == layer;
 	for (int i = 0; i < (trains ? plan->backward_stages : 1); i++)
 		readers += plan->backward[i].lo == layer;
-	if (plan->feeds && layer == rh_plan_top(plan)) /* the box above */
-		return 1;
-	return layer || plan->is_fed ? readers : 0;
+	if (!layer && !plan->is_fed)
+		return 0;
+	return readers + rh_plan_gives(plan, layer); /* the box above */
 }
 
 static int *place_of(const struct rh_boundaries *boundaries, enum rh_boundary_kind kind, int layer, int64_t micro_batch)
@@ -105,8 +105,8 @@ static void count_readers(const struct rh_plan *plan, int trains, int *readers)
 		readers[plan->backward[i].lo]++;
 	if (!plan->is_fed)
 		readers[0] = 0;
-	if (plan->feeds)
-		readers[rh_plan_top(plan)] = 1;
+	for (int l = 1; l <= rh_plan_top(plan); l++)
+		readers[l] += rh_plan_gives(plan, l);
 }
 
 /* Its readers are the caller's to free. */
@@ -140,15 +140,15 @@ static int walk_outputs(const struct rh_boundary_walk *walk, const struct progra
                         struct rh_boundary_access at)
 {
 	int rc = 0;
-	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++)
+	for (int l = slot->lo + 1; !rc && slot->kind == RH_SLOT_FORWARD && l <= slot->hi; l++) {
 		if ((at.readers = facts->readers[l]))
 			rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_ACTIVATION, l);
+		if (!rc && rh_plan_gives(walk->plan, l)) /* to another box */
+			rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, l);
+	}
 	at.readers = 1;
 	if (!rc && slot->kind != RH_SLOT_FORWARD && slot->kind != RH_SLOT_INFER && slot->lo > facts->lowest)
 		rc = access(walk, at, RH_BOUNDARY_WRITE, RH_BOUNDARY_GRADIENT, slot->lo);
-	/* what goes to another box */
-	if (!rc && rh_slot_gives_output(walk->plan, slot))
-		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_ACTIVATION, slot->hi);
 	if (!rc && rh_slot_gives_gradient(walk->plan, slot))
 		rc = access(walk, at, RH_BOUNDARY_RELEASE, RH_BOUNDARY_GRADIENT, 0);
 	return rc;

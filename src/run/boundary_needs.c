@@ -143,7 +143,7 @@ static int count_messages(const struct rh_executor_options *options, int *out)
 	const struct rh_dispatch dispatch = run_dispatch(options);
 	int64_t below = 0, own = 0;
 	*out = 0;
-	if (!options->boxes || !options->train_micro_batches || rh_dispatch_is_local(&dispatch))
+	if (!options->boxes || !options->boxes->unit || !options->train_micro_batches || rh_dispatch_is_local(&dispatch))
 		return 0;
 	int rc = rh_dispatch_boxes_in_flight(&dispatch, options->train_micro_batches, &below, &own);
 	*out = (int)rh_min((options->plan->owes_gradient ? below : 0) + (options->plan->feeds ? own : 0), INT32_MAX / 4);

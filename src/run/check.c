@@ -176,7 +176,7 @@ void rh_check_finish(struct rh_check *check, struct rh_check_fault *out)
 		const struct check_call *call = &check->call[i];
 		const struct rh_plan *plan = check->options.plan;
 		int64_t count = call->call.micro_batches, outputs = plan->feeds ? 0 : count;
-		int64_t sent = count * (plan->feeds + (call->call.trains && plan->owes_gradient));
+		int64_t sent = count * (plan->feeds + (plan->tap > 0) + (call->call.trains && plan->owes_gradient));
 		int taken = call->call.updates ? trainable : 0,
 		    is_open = check->options.stale && !call->published; /* the latest step's may come yet */
 		if (call->outputs == outputs && call->sent == sent && call->trained == taken && (call->published == taken || is_open))

@@ -11,12 +11,15 @@ static void count_buffers(const struct rh_executor *executor, const struct rh_sl
 	const struct rh_executor_options *options = &executor->options;
 	int forward = slot->kind == RH_SLOT_FORWARD, trains = executor->trains;
 	const struct rh_plan *plan = options->plan;
-	int reads = slot->lo > 0 || plan->is_fed, goes = rh_slot_gives_output(plan, slot) + rh_slot_gives_gradient(plan, slot);
+	int reads = slot->lo > 0 || plan->is_fed, goes = rh_slot_gives_gradient(plan, slot);
+	/* what another box gets is given back by who reads it here, where somebody does */
+	int others = rh_boundary_readers(plan, trains, slot->lo) - rh_plan_gives(plan, slot->lo);
 	*writes = !forward && slot->kind != RH_SLOT_INFER && slot->lo > options->model->first_trained;
 	for (int l = slot->lo + 1; forward && l <= slot->hi; l++)
-		*writes += rh_boundary_readers(plan, trains, l) > 0;
+		*writes += rh_boundary_readers(plan, trains, l) > 0,
+		        goes += rh_plan_gives(plan, l) && rh_boundary_readers(plan, trains, l) == 1;
 	*writes += rh_slot_takes_input(plan, slot) + rh_slot_takes_gradient(plan, slot);
-	*frees = rh_slot_reads_gradient(plan, slot) + (forward ? rh_boundary_readers(plan, trains, slot->lo) == 1 : reads) + goes;
+	*frees = rh_slot_reads_gradient(plan, slot) + (forward ? others == 1 : reads) + goes;
 }
 
 int dispatcher_take_slot(struct rh_executor *executor, const struct rh_slot *slot)

@@ -1,6 +1,7 @@
 /* Lanes to and from the boxes beside this one: messages posted in the order of a lane, done as the link says. */
 #include "run/dispatcher_internal.h"
 
+#include "core/minmax.h"
 #include "link/link.h"
 
 static struct rh_link *link_of(const struct rh_executor *executor, int which)
@@ -43,13 +44,18 @@ static int take_buffer(struct rh_executor *executor, const struct rh_command *co
 	return 1;
 }
 
+static struct rh_boundary_buffer *buffer_of(const struct rh_executor *executor, const struct rh_command *command)
+{
+	return rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
+}
+
 /* What the device sends has to be there. */
 static int find_buffer(struct rh_executor *executor, const struct rh_command *command, struct rh_boundary_buffer **out)
 {
 	int rc = dispatcher_waits_have_ended(executor, command);
 	if (rc <= 0)
 		return rc;
-	*out = rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
+	*out = buffer_of(executor, command);
 	return 1;
 }
 
@@ -72,9 +78,7 @@ static void code(const struct rh_executor *executor, const struct rh_command *co
 static void decode(const struct rh_executor *executor, const struct rh_command *command)
 {
 	const struct rh_executor_options *options = &executor->options;
-	struct rh_boundary_buffer *buffer =
-	        rh_boundary_find(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo, run_place(executor, command));
-	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer->memory);
+	rh_wire_decode(options->wire, options->model->dtype, command->tokens, columns(executor), buffer_of(executor, command)->memory);
 }
 
 /* 1: the lane's next message is posted. What is sent has no other reader, and is coded where it lies. */
@@ -122,9 +126,12 @@ static int finish(struct rh_executor *executor, int which, const struct rh_link_
 		if (!link_of(executor, which)->is_virtual)
 			decode(executor, command);
 	} else {
+		struct rh_boundary_buffer *buffer = buffer_of(executor, command);
+		int64_t unused = executor->boundaries.free_count;
+		buffer->slot = rh_max(buffer->slot, at->slot);
 		rh_boundary_release(&executor->boundaries, (enum rh_boundary_kind)command->block, command->lo,
 		                    run_place(executor, command));
-		dispatcher_count_buffer(dispatcher, at->slot, 0, 1);
+		dispatcher_count_buffer(dispatcher, buffer->slot, 0, executor->boundaries.free_count > unused);
 	}
 	dispatcher_end(executor, at);
 	return 1;

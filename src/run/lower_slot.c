@@ -109,7 +109,7 @@ static void send(struct micro *micro, int buffer, int64_t made, enum rh_boundary
 	copy.from = here(micro, RH_ROOM_BOUNDARY, buffer, 0, micro->boundary_bytes);
 	copy.to = there(RH_ROOM_HOST_BOUNDARY, number, micro->boundary_bytes);
 	lower_await(to, lane, made, RH_WAIT_NEEDS);
-	if (to->options->boxes && (layer == 0 || layer == rh_plan_top(to->options->plan)))
+	if (to->options->boxes && (layer == 0 || layer == rh_plan_top(to->options->plan) || rh_plan_gives(to->options->plan, layer)))
 		lower_await(to, lane, *given(micro, kind), RH_WAIT_NEEDS); /* of the step that had the place before */
 	slot->on->boundary.freed[buffer] = *written = lower_add(to, &copy);
 	if (to->drives.down)
@@ -147,7 +147,7 @@ static void give(struct micro *micro, enum rh_boundary_kind kind, int layer)
 	command.from = there(RH_ROOM_HOST_BOUNDARY, number_of(micro, kind, layer), micro->boundary_bytes);
 	lower_await(to, command.lane, to->written[command.from.number], RH_WAIT_NEEDS);
 	int64_t position = *given(micro, kind) = lower_add(to, &command);
-	if (kind == RH_BOUNDARY_GRADIENT || !to->options->plan->owes_gradient)
+	if (kind == RH_BOUNDARY_GRADIENT || (to->options->plan->feeds && !to->options->plan->owes_gradient))
 		to->through[micro->place] = position;
 }
 
@@ -225,7 +225,7 @@ static void forward(struct micro *micro, int16_t x)
 			slot->on->boundary.read[x] = made;
 		if (readers)
 			send(micro, buffer, made, RH_BOUNDARY_ACTIVATION, l);
-		if (l == hi && rh_slot_gives_output(options->plan, slot->slot))
+		if (rh_plan_gives(options->plan, l))
 			give(micro, RH_BOUNDARY_ACTIVATION, l);
 		x = buffer; /* the next run of layers reads it, too */
 		from = l;

@@ -91,7 +91,7 @@ int rh_dispatch_call(const struct rh_dispatch *dispatch, int trains, int64_t cou
 	int64_t round = trains ? dispatch->train_round : dispatch->infer_round;
 	int rc;
 	out->instead[0] = 0;
-	if (dispatch->boxes && trains)
+	if (dispatch->boxes && follows_schedule(dispatch, trains))
 		rc = rh_dispatch_boxes(dispatch, count, 1, turn, out);
 	else if (follows_schedule(dispatch, trains))
 		rc = make_scheduled(dispatch, count, 1, out);

@@ -8,7 +8,9 @@
 /* Where this box stands among several that train one model together: box 0 holds the lowest layers. */
 struct rh_boxes {
 	int boxes, box;
-	int64_t unit; /* micro-batches that are passed on together, at most: a round inside the box */
+	/* Micro-batches that are passed on together, at most: a round inside the box. 0: boxes do not wait for one another (mode fluidpipe),
+	 * and each has rounds of its own. */
+	int64_t unit;
 };
 
 struct rh_dispatch {
@@ -20,7 +22,7 @@ struct rh_dispatch {
 	int64_t train_micro_batches;      /* the most in one training step; 0: none */
 	int64_t train_round, infer_round; /* M_R */
 	const int64_t *admission_limit;   /* as in struct rh_schedule_request */
-	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes */
+	const struct rh_boxes *boxes;     /* NULL: this box alone; else the schedule orders units over boxes, unless it is RoundPipe */
 };
 
 /* The program of a call with `count` micro-batches. *turn: the device of RoundPipe's next slot, advanced. Other schedules' model stages are

@@ -55,7 +55,8 @@ static inline int rh_slot_takes_gradient(const struct rh_plan *cuts, const struc
 /* Does it send its output, or its input's gradient, to another box? */
 static inline int rh_slot_gives_output(const struct rh_plan *cuts, const struct rh_slot *slot)
 {
-	return cuts->feeds && slot->hi == rh_plan_top(cuts) && slot->kind == RH_SLOT_FORWARD;
+	int taps = cuts->tap > slot->lo && cuts->tap <= slot->hi;
+	return slot->kind == RH_SLOT_FORWARD && (taps || (cuts->feeds && slot->hi == rh_plan_top(cuts)));
 }
 static inline int rh_slot_gives_gradient(const struct rh_plan *cuts, const struct rh_slot *slot)
 {

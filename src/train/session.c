@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "data/dataset.h"
 #include "device/sim/sim.h"
+#include "train/fluidpipe.h"
 #include "train/tensors.h"
 
 #include <math.h>
@@ -146,12 +147,13 @@ static int open_box(struct rh_session *session)
 /* Several boxes: from now on the model is this one's part. */
 static int join_boxes(struct rh_session *session)
 {
-	if (session->model_config->task != RH_TASK_CAUSAL_LM)
+	int is_fluid = session->config->mode == RH_MODE_FLUIDPIPE;
+	if (session->model_config->task != RH_TASK_CAUSAL_LM && !is_fluid)
 		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
 		               rh_model_architecture(session->model_config));
 	int rc = open_box(session);
-	if (rc)
-		return rc;
+	if (rc || is_fluid)
+		return rc ? rc : rh_fluidpipe_take_part(session);
 	int64_t trained, trained_here, parameters;
 	rh_model_parameters(session->model, &trained, &parameters);
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
@@ -454,6 +456,8 @@ void rh_session_close(struct rh_session *session)
 	rh_source_close(session->source);
 	rh_box_close(&session->box, 0);
 	rh_model_config_free(&session->own);
+	rh_model_config_free(&session->pipeline);
+	rh_model_config_free(&session->stage);
 	*session = (struct rh_session){0};
 }
 

@@ -32,6 +32,8 @@ struct rh_session {
 	struct rh_source *source;                 /* NULL: random initialisation */
 	struct rh_model_config own;               /* then its configuration */
 	const struct rh_model_config *model_config;
+	/* Mode fluidpipe: the model that both boxes train; and what model_config is then, this box's own */
+	struct rh_model_config pipeline, stage;
 	struct rh_tokenizer *tokenizer; /* NULL until loaded, and of a model of images */
 	struct rh_image_form image;     /* of a model of images, loaded with it */
 	int chat_trained;               /* on conversations: the output's prompts go through its template */

@@ -6,6 +6,7 @@
 #include "core/minmax.h"
 #include "core/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void rh_tensor_list_free(struct rh_tensor_list *list)
@@ -245,17 +246,43 @@ int rh_tensors_load(const char *path, const struct rh_tensor_list *list, const s
 	return rc;
 }
 
+/* A head that is a matrix of its own here, and the embedding's in the source: of the upper of two boxes. */
+static int is_untied_head(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor)
+{
+	const char *head = rh_model_names(model->config)->head;
+	if (!rh_model_ties(rh_source_config(source)) || rh_model_ties(model->config))
+		return 0;
+	size_t length = strlen(head);
+	return !strncmp(tensor->name, head, length) && !strcmp(tensor->name + length, ".weight");
+}
+
+/* The source's name of a tensor; NULL: it does not have it. */
+static const char *name_in(const struct rh_source *source, const struct rh_model *model, const struct rh_tensor *tensor, char *room,
+                           size_t size)
+{
+	if (!source || is_adapter(tensor))
+		return NULL;
+	if (rh_source_has(source, tensor->name))
+		return tensor->name;
+	if (!is_untied_head(source, model, tensor))
+		return NULL;
+	snprintf(room, size, "%s.weight", rh_model_names(model->config)->embedding);
+	return room;
+}
+
 static int load_tensor(const struct rh_source *source, uint64_t seed, const struct rh_model *model, struct rh_store *store, int b, int t,
                        float *buffer)
 {
 	const struct rh_tensor *tensor = &model->block[b].tensor[t];
+	char room[192];
+	const char *name = name_in(source, model, tensor, room, sizeof room);
 	int rc = 0;
 	/* whole rows; a row is never as long as PIECE in practice, but let it be */
 	int64_t rows = PIECE / tensor->cols < 1 ? 1 : PIECE / tensor->cols, total = tensor->rows * tensor->cols;
 	for (int64_t first = 0; !rc && first < total; first += rows * tensor->cols) {
 		int64_t count = total - first < rows * tensor->cols ? total - first : rows * tensor->cols;
-		if (source && !is_adapter(tensor) && rh_source_has(source, tensor->name))
-			rc = rh_source_read(source, tensor->name, first, count, RH_F32, buffer);
+		if (name)
+			rc = rh_source_read(source, name, first, count, RH_F32, buffer);
 		else
 			rh_model_initial(model, seed, b, t, first, count, buffer);
 		if (!rc)

@@ -2,7 +2,7 @@
 #ifndef RH_TESTS_RUN_LANE_BOX_H
 #define RH_TESTS_RUN_LANE_BOX_H
 
-#include "train/session.h"
+#include "train/fluidpipe.h"
 
 static inline void lane_link_close(struct rh_link *link)
 {
@@ -64,6 +64,8 @@ static inline int lane_box_join(struct rh_session *session, struct lane_neighbou
 	                               .norm_share = 1,
 	                               .below = number ? &neighbours->below : NULL,
 	                               .above = number + 1 < boxes ? &neighbours->above : NULL};
+	if (session->config->mode == RH_MODE_FLUIDPIPE)
+		return rh_fluidpipe_take_part(session);
 	rh_model_keep(session->model, first[number], first[number + 1]);
 	return 0;
 }

@@ -75,15 +75,20 @@ static inline void lane_case_tiers(struct lane_random *random, struct lane_case 
 	is->generates = !lane_pick(random, 10) && is->cap_bytes == 0 && !(is->spill & RH_SPILL_ACTIVATIONS);
 }
 
-/* One box among several: whole units of the schedule go over links. */
+/* One box among several: whole units of the schedule go over links. RoundPipe is mode fluidpipe's. */
+static inline int lane_is_fluid(const struct lane_case *is)
+{
+	return !strcmp(is->schedule, "roundpipe");
+}
+
 static inline void lane_case_boxes(struct lane_random *random, struct lane_case *is)
 {
-	static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async"};
-	if (lane_pick(random, 6) || is->generates || (is->tied && !is->lora))
+	static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "paci", "1f1b-async", "roundpipe"};
+	if (lane_pick(random, 5) || is->generates)
 		return;
-	is->boxes = 2 + (int)lane_pick(random, 2);
+	is->schedule = schedules[is->tied && !is->lora ? 6 : lane_pick(random, 7)];
+	is->boxes = lane_is_fluid(is) ? 2 : 2 + (int)lane_pick(random, 2);
 	is->box = 1 + (int)lane_pick(random, is->boxes);
-	is->schedule = schedules[lane_pick(random, 6)];
 	is->round = lane_pick(random, 2) ? 0 : 1 + lane_pick(random, is->micro_batches);
 	is->forward_cuts = is->backward_cuts = -1;
 	is->stale = is->evaluates = 0;
@@ -190,7 +195,7 @@ static inline void lane_configure(struct lane_run *run)
 	config->spill = is->spill;
 	config->max_nvme = is->spill ? (int64_t)1 << 40 : 0;
 	if (is->boxes) {
-		config->mode = lane_is_local(is) ? RH_MODE_PACI : RH_MODE_SYNC_PP;
+		config->mode = lane_is_fluid(is) ? RH_MODE_FLUIDPIPE : lane_is_local(is) ? RH_MODE_PACI : RH_MODE_SYNC_PP;
 		config->boxes = is->boxes;
 		config->box = is->box;
 	}
@@ -308,7 +313,7 @@ static inline void lane_train(struct lane_run *run)
 		for (; begun < LANE_STEPS && begun < step + most; begun++)
 			lane_begin(run, begun);
 		check_ok(rh_executor_finish(run->session.executor));
-		if (run->is->boxes)
+		if (run->is->boxes && !lane_is_fluid(run->is))
 			check_ok(lane_box_norm(run->session.updater));
 		check_ok(rh_updater_norm(run->session.updater, &norm));
 	}

@@ -1,0 +1,74 @@
+#include "train/fluidpipe.h"
+
+#include "train/box_output.h"
+#include "train/checkpoint.h"
+
+/* A copy whose JSON is shared. */
+static struct rh_model_config copy_config(const struct rh_model_config *config)
+{
+	struct rh_model_config copy = *config;
+	json_incref(copy.source);
+	return copy;
+}
+
+static int check_cut(const struct rh_session *session, int cut)
+{
+	int layers = session->model->layers;
+	if (cut >= 2 && cut <= layers - 2)
+		return 0;
+	return rh_fail(-EINVAL, "box_cuts: %d leaves a box of mode fluidpipe without a transformer layer; choose 2 to %d", cut, layers - 2);
+}
+
+/* The model anew, of another configuration. */
+static int recreate(struct rh_session *session, const struct rh_model_config *config)
+{
+	struct rh_model *before = session->model, *made = NULL;
+	int rc = rh_model_create(config, before->dtype, session->lora ? &session->adapter.lora : NULL, &made);
+	if (rc)
+		return rc;
+	made->multiply = before->multiply;
+	made->chunk = before->chunk;
+	rh_model_destroy(before);
+	session->model = made;
+	session->model_config = config;
+	return 0;
+}
+
+int rh_fluidpipe_take_part(struct rh_session *session)
+{
+	int is_first = !session->box.number, cut = is_first ? session->box.hi : session->box.lo;
+	struct rh_model_config *whole = &session->pipeline, *own = &session->stage;
+	int rc = check_cut(session, cut);
+	if (rc)
+		return rc;
+	*whole = copy_config(session->model_config);
+	*own = copy_config(session->model_config);
+	if (rh_model_ties(whole))
+		whole->tie_word_embeddings = 0;
+	if (is_first)
+		own->num_hidden_layers = cut - 1;
+	else
+		own->tie_word_embeddings = whole->tie_word_embeddings;
+	rc = recreate(session, own);
+	if (rc)
+		return rc;
+	if (is_first)
+		session->model->tap = cut;
+	else
+		rh_model_keep_above(session->model, cut);
+	session->box.norm_share = 1;
+	return 0;
+}
+
+int rh_fluidpipe_save(struct rh_session *session, const char *dir)
+{
+	struct rh_session part = *session; /* its first blocks are numbered as the session's */
+	int rc = rh_model_create(&session->pipeline, session->model->dtype, session->lora ? &session->adapter.lora : NULL, &part.model);
+	if (rc)
+		return rc;
+	rh_model_keep(part.model, session->box.lo, session->box.hi);
+	part.model_config = &session->pipeline;
+	rc = session->lora ? box_output_save(&part, dir) : rh_output_save(&part, dir);
+	rh_model_destroy(part.model);
+	return rc;
+}

@@ -1,0 +1,16 @@
+/* Mode fluidpipe: two boxes of one pipeline without gradients between them. Box 1 trains the model's lower layers under a head of its own,
+ * which belongs to no result, and sends what they make of its data to box 2, which trains the layers above and the model's head on it. */
+#ifndef RH_TRAIN_FLUIDPIPE_H
+#define RH_TRAIN_FLUIDPIPE_H
+
+#include "train/session.h"
+
+/* Makes the session's model that of its box, session->box, before anything of it is planned or stored. Box 1's is a whole model of fewer
+ * layers: its own, those of the extra block, and the model's kind of head. Where the model ties its head to the embedding, box 1's head is
+ * tied to its own, and box 2's is a matrix of its own. -EINVAL where a box would have no transformer layer. */
+int rh_fluidpipe_take_part(struct rh_session *session) RH_MUST;
+
+/* Writes to `dir` what this box has trained of the whole model: its part as rh_join takes it, or, of an adapter, box 1 all of it. */
+int rh_fluidpipe_save(struct rh_session *session, const char *dir) RH_MUST;
+
+#endif
