@@ -1,6 +1,7 @@
 #include "token/added.h"
 
 #include "core/alloc.h"
+#include "token/pieces.h"
 
 #include <string.h>
 
@@ -145,7 +146,7 @@ int added_finish(struct added *added, const struct normalizers *normalizers, con
 			rc = rh_fail(-EINVAL, "%s: nothing is left of added token '%s' after normalizing; unset its 'normalized'", where,
 			             added->text.bytes + token->at);
 		if (!rc)
-			rc = pieces_add(&texts, text, length, (int32_t)i, 0);
+			rc = pieces_add(&texts, text, length);
 		if (!rc)
 			rc = set_shown(added, i, texts.text.bytes + texts.piece[i].first,
 			               length); /* not `text`, which may lie in what grows */
@@ -215,7 +216,8 @@ static void widen(unsigned flags, const char *text, size_t bytes, size_t done, s
 	}
 }
 
-int added_split(const struct added *added, enum added_pass pass, const char *text, size_t bytes, size_t leading, struct pieces *out)
+int added_split(const struct added *added, enum added_pass pass, const char *text, size_t bytes, size_t leading,
+                const struct fragment_sink *out)
 {
 	const struct added_trie *trie = pass == ADDED_PLAIN ? &added->plain : &added->normalized;
 	size_t done = 0;
@@ -234,13 +236,10 @@ int added_split(const struct added *added, enum added_pass pass, const char *tex
 		if (flags & ADDED_SINGLE_WORD && !is_single_word(text, bytes, first, end))
 			continue;
 		widen(flags, text, bytes, done, &first, &end);
-		if (done < first)
-			rc = pieces_add(out, text + done, first - done, -1, piece_leading(leading, done, first));
+		rc = fragment_give(out, text, done, first, leading);
 		if (!rc)
-			rc = pieces_add(out, text + first, end - first, id, 0);
+			rc = out->take(out->context, &(struct fragment){.text = text + first, .bytes = end - first, .id = id});
 		done = end;
 	}
-	if (!rc && done < bytes)
-		rc = pieces_add(out, text + done, bytes - done, -1, piece_leading(leading, done, bytes));
-	return rc;
+	return rc ? rc : fragment_give(out, text, done, bytes, leading);
 }

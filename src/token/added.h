@@ -3,8 +3,8 @@
 #ifndef RH_TOKEN_ADDED_H
 #define RH_TOKEN_ADDED_H
 
+#include "token/fragment.h"
 #include "token/normalize.h"
-#include "token/pieces.h"
 #include "token/vocab.h"
 
 enum added_flags { ADDED_SINGLE_WORD = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, ADDED_NORMALIZED = 8, ADDED_SPECIAL = 16 };
@@ -47,9 +47,9 @@ const struct added_token *added_by_id(const struct added *added, int32_t id); /*
 /* Whether decoding may skip it: whether what it decodes to is the text of a special token. */
 int added_is_special(const struct added *added, const struct added_token *token);
 
-/* Cuts `text` at the tokens of one trie. `leading`: of struct piece. */
+/* Cuts `text` at the tokens of one trie. `leading`: of struct fragment. */
 enum added_pass { ADDED_PLAIN, ADDED_AFTER_NORMALIZING };
 int added_split(const struct added *added, enum added_pass pass, const char *text, size_t bytes, size_t leading,
-                struct pieces *out) RH_MUST;
+                const struct fragment_sink *out) RH_MUST;
 
 #endif

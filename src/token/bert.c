@@ -54,7 +54,7 @@ int bert_normalize(enum bert_step step, const char *text, size_t bytes, struct r
 	return rc;
 }
 
-int bert_cut(const char *text, size_t bytes, size_t leading, struct pieces *out)
+int bert_cut(const char *text, size_t bytes, size_t leading, const struct fragment_sink *out)
 {
 	size_t begin = 0, length;
 	int rc = 0;
@@ -64,10 +64,10 @@ int bert_cut(const char *text, size_t bytes, size_t leading, struct pieces *out)
 		int is_white = IN(white, point), is_mark = IN(punctuation, point);
 		if (!is_white && !is_mark)
 			continue;
-		rc = pieces_add(out, text + begin, i - begin, -1, piece_leading(leading, begin, i));
+		rc = fragment_give(out, text, begin, i, leading);
 		if (!rc && is_mark)
-			rc = pieces_add(out, text + i, length, -1, piece_leading(leading, i, i + length));
+			rc = fragment_give(out, text, i, i + length, leading);
 		begin = i + length;
 	}
-	return rc ? rc : pieces_add(out, text + begin, bytes - begin, -1, piece_leading(leading, begin, bytes));
+	return rc ? rc : fragment_give(out, text, begin, bytes, leading);
 }

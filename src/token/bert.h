@@ -2,9 +2,10 @@
 #ifndef RH_TOKEN_BERT_H
 #define RH_TOKEN_BERT_H
 
-#include "token/pieces.h"
+#include "core/text.h"
+#include "token/fragment.h"
 
-/* Each appends to `out`; *leading, of struct piece, is kept up. */
+/* Each appends to `out`; *leading, of struct fragment, is kept up. */
 enum bert_step {
 	BERT_CLEAN,   /* control characters vanish, white space becomes blanks */
 	BERT_CHINESE, /* ideographs stand between blanks */
@@ -13,6 +14,6 @@ enum bert_step {
 int bert_normalize(enum bert_step step, const char *text, size_t bytes, struct rh_text *out, size_t *leading) RH_MUST;
 
 /* Cuts at white space, which vanishes, and around punctuation. */
-int bert_cut(const char *text, size_t bytes, size_t leading, struct pieces *out) RH_MUST;
+int bert_cut(const char *text, size_t bytes, size_t leading, const struct fragment_sink *out) RH_MUST;
 
 #endif

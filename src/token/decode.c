@@ -6,7 +6,6 @@
 #include <string.h>
 
 /* Texts of decoding are pieces with id 0, so that an empty one is kept. */
-enum { KEPT = 0 };
 
 static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
@@ -54,7 +53,7 @@ static int run_byte_level(const struct pieces *in, struct pieces *out)
 		i += length;
 	}
 	rh_text_free(&raw);
-	return rc ? rc : pieces_close(out, 0, KEPT, 0);
+	return rc ? rc : pieces_close(out, 0);
 }
 
 static int run_metaspace(const struct decoder *step, const struct pieces *in, struct pieces *out)
@@ -71,7 +70,7 @@ static int run_metaspace(const struct decoder *step, const struct pieces *in, st
 				rc = rh_text_append(&out->text, " ", 1);
 		}
 		if (!rc)
-			rc = pieces_close(out, first, KEPT, 0);
+			rc = pieces_close(out, first);
 	}
 	return rc;
 }
@@ -95,10 +94,10 @@ static int flush_bytes(struct rh_text *run, struct pieces *out)
 {
 	int rc = 0;
 	if (run->length && utf8_valid(run->bytes, run->length))
-		rc = pieces_add(out, run->bytes, run->length, KEPT, 0);
+		rc = pieces_add(out, run->bytes, run->length);
 	else
 		for (size_t i = 0; i < run->length && !rc; i++)
-			rc = pieces_add(out, replacement, 3, KEPT, 0);
+			rc = pieces_add(out, replacement, 3);
 	run->length = 0;
 	return rc;
 }
@@ -118,7 +117,7 @@ static int run_byte_fallback(const struct pieces *in, struct pieces *out)
 		}
 		rc = flush_bytes(&run, out);
 		if (!rc)
-			rc = pieces_add(out, text, bytes, KEPT, 0);
+			rc = pieces_add(out, text, bytes);
 	}
 	if (!rc)
 		rc = flush_bytes(&run, out);
@@ -129,24 +128,25 @@ static int run_byte_fallback(const struct pieces *in, struct pieces *out)
 static int run_replace(const struct decoder *step, const struct pieces *in, struct pieces *out)
 {
 	struct pattern_scratch scratch = {0};
-	struct spans spans = {0};
 	int rc = 0;
 	for (size_t i = 0; i < in->count && !rc; i++) {
 		const char *text = in->text.bytes + in->piece[i].first;
 		size_t first = out->text.length;
-		rc = pattern_find(step->pattern, &scratch, text, in->piece[i].end - in->piece[i].first, &spans);
-		for (size_t k = 0; k < spans.count && !rc; k++) {
-			const struct span *span = &spans.span[k];
-			if (span->match)
+		struct pattern_search search;
+		struct span span;
+		int more = pattern_begin(step->pattern, &scratch, text, in->piece[i].end - in->piece[i].first, &search);
+		rc = more;
+		while (!rc && (more = pattern_next(&search, &span)) > 0) {
+			if (span.match)
 				rc = rh_text_append(&out->text, step->content.bytes, step->content.length);
 			else
-				rc = rh_text_append(&out->text, text + span->first, span->end - span->first);
+				rc = rh_text_append(&out->text, text + span.first, span.end - span.first);
 		}
+		rc = more < 0 ? more : rc;
 		if (!rc)
-			rc = pieces_close(out, first, KEPT, 0);
+			rc = pieces_close(out, first);
 	}
 	pattern_scratch_free(&scratch);
-	rh_free(spans.span);
 	return rc;
 }
 
@@ -166,7 +166,7 @@ static int run_strip(const struct decoder *step, const struct pieces *in, struct
 			if (point != step->point)
 				break;
 		}
-		rc = pieces_add(out, in->text.bytes + first, end - first, KEPT, 0);
+		rc = pieces_add(out, in->text.bytes + first, end - first);
 	}
 	return rc;
 }
@@ -205,7 +205,7 @@ static int run_word_piece(const struct decoder *step, const struct pieces *in, s
 		for (size_t c = 0; !rc && step->cleans && c < sizeof clean / sizeof *clean; c++)
 			out->text.length = first + shorten(out->text.bytes + first, out->text.length - first, clean[c][0], clean[c][1]);
 		if (!rc)
-			rc = pieces_close(out, first, KEPT, 0);
+			rc = pieces_close(out, first);
 	}
 	return rc;
 }
@@ -228,7 +228,7 @@ static int run_step(const struct decoder *step, const struct pieces *in, struct 
 	case DECODER_FUSE:
 		break;
 	}
-	return pieces_add(out, in->text.bytes, in->text.length, KEPT, 0); /* the texts already lie one after another */
+	return pieces_add(out, in->text.bytes, in->text.length); /* the texts already lie one after another */
 }
 
 int decode_texts(const struct decoders *decoders, struct pieces *texts, struct pieces *other, struct rh_text *out)

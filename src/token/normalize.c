@@ -1,7 +1,6 @@
 #include "token/normalize.h"
 
 #include "core/alloc.h"
-#include "token/pieces.h"
 
 #include <limits.h>
 #include <string.h>
@@ -22,7 +21,6 @@ void normalize_scratch_free(struct normalize_scratch *scratch)
 	rh_text_free(&scratch->text[0]);
 	rh_text_free(&scratch->text[1]);
 	pattern_scratch_free(&scratch->pattern);
-	rh_free(scratch->spans.span);
 	rh_free(scratch->point);
 	*scratch = (struct normalize_scratch){0};
 }
@@ -126,19 +124,20 @@ static int run_form(struct normalize_scratch *scratch, enum normalizer_kind kind
 static int run_replace(const struct normalizer *step, struct normalize_scratch *scratch, const char *text, size_t bytes,
                        struct rh_text *out, size_t *leading)
 {
-	int rc = pattern_find(step->pattern, &scratch->pattern, text, bytes, &scratch->spans);
+	struct pattern_search search;
+	struct span span;
 	size_t old = *leading;
-	for (size_t i = 0; i < scratch->spans.count && !rc; i++) {
-		const struct span *span = &scratch->spans.span[i];
+	int rc = pattern_begin(step->pattern, &scratch->pattern, text, bytes, &search), more = rc;
+	while (!rc && (more = pattern_next(&search, &span)) > 0) {
 		size_t at = out->length;
-		if (span->match)
+		if (span.match)
 			rc = rh_text_append(out, step->content.bytes, step->content.length);
 		else
-			rc = rh_text_append(out, text + span->first, span->end - span->first);
-		if (span->first < old)
-			*leading = span->match || span->end <= old ? out->length : at + (old - span->first);
+			rc = rh_text_append(out, text + span.first, span.end - span.first);
+		if (span.first < old)
+			*leading = span.match || span.end <= old ? out->length : at + (old - span.first);
 	}
-	return rc;
+	return more < 0 ? more : rc;
 }
 
 static int run_lowercase(const char *text, size_t bytes, struct rh_text *out, size_t *leading)
@@ -176,7 +175,7 @@ static int run_strip(const struct normalizer *step, const char *text, size_t byt
 			break;
 		end -= length;
 	}
-	*leading = piece_leading(*leading, first, end);
+	*leading = *leading <= first ? 0 : (*leading < end ? *leading : end) - first;
 	return rh_text_append(out, text + first, end - first);
 }
 
@@ -188,6 +187,9 @@ int normalize(const struct normalizers *normalizers, struct normalize_scratch *s
 		const struct normalizer *step = &normalizers->step[i];
 		struct rh_text *to = &scratch->text[i & 1];
 		to->length = 0;
+		rc = rh_grow(&to->bytes, &to->capacity, bytes + 1, 1); /* at once, since a long text that grows is copied */
+		if (rc)
+			break;
 		switch (step->kind) {
 		case NORMALIZER_REPLACE:
 			rc = run_replace(step, scratch, text, bytes, to, leading);

@@ -35,13 +35,13 @@ void normalizers_free(struct normalizers *normalizers);
 struct normalize_scratch {
 	struct rh_text text[2];
 	struct pattern_scratch pattern;
-	struct spans spans;
 	int32_t *point; /* of a normal form */
 	size_t points;
 };
 void normalize_scratch_free(struct normalize_scratch *scratch);
 
-/* *out is valid until the next call with this scratch (or is `text` itself when nothing changed). *leading, of struct piece, is kept up. */
+/* *out is valid until the next call with this scratch (or is `text` itself when nothing changed). *leading, of struct fragment, is kept
+ * up. */
 int normalize(const struct normalizers *normalizers, struct normalize_scratch *scratch, const char *text, size_t bytes, const char **out,
               size_t *out_bytes, size_t *leading) RH_MUST;
 

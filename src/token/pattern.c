@@ -251,14 +251,6 @@ static int match(const struct pattern *pattern, struct pattern_scratch *scratch,
 	               (const char *)message);
 }
 
-static int add_span(struct spans *spans, size_t first, size_t end, int matched)
-{
-	int rc = rh_grow(&spans->span, &spans->capacity, spans->count + 1, sizeof(*spans->span));
-	if (!rc)
-		spans->span[spans->count++] = (struct span){first, end, matched};
-	return rc;
-}
-
 /* Moves a place in the text on by letters. */
 static size_t walk(const char *text, size_t at, size_t letters)
 {
@@ -269,41 +261,44 @@ static size_t walk(const char *text, size_t at, size_t letters)
 	return at;
 }
 
-int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, struct spans *out)
+int pattern_begin(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes,
+                  struct pattern_search *out)
 {
-	out->count = 0;
-	out->is_cut = 0;
-	if (!bytes)
-		return add_span(out, 0, 0, 0);
-	size_t letters = 0;
-	int rc = spell(pattern, scratch, text, bytes, &letters);
-	size_t from = 0, ended = SIZE_MAX; /* letters: where to look on, and where the last match ended */
-	size_t done = 0, done_bytes = 0;   /* covered so far */
-	while (!rc && from <= letters) {
-		if (out->most && out->count >= out->most) {
-			out->is_cut = 1;
-			return 0;
-		}
-		int found = match(pattern, scratch, letters, from);
-		if (found <= 0) {
-			rc = found;
+	*out = (struct pattern_search){
+	        .pattern = pattern, .scratch = scratch, .text = text, .bytes = bytes, .match_end = SIZE_MAX, .from = !bytes};
+	return bytes ? spell(pattern, scratch, text, bytes, &out->letters) : 0;
+}
+
+int pattern_next(struct pattern_search *search, struct span *out)
+{
+	if (search->has_match) {
+		search->has_match = 0;
+		*out = search->match;
+		return 1;
+	}
+	while (!search->is_over && search->from <= search->letters) {
+		int found = match(search->pattern, search->scratch, search->letters, search->from);
+		if (found < 0)
+			return found;
+		if (!found)
 			break;
-		}
-		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(scratch->data);
-		if (ends[0] == ends[1] && ends[1] == ended) { /* an empty match right after a match is none */
-			from++;
+		const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(search->scratch->data);
+		if (ends[0] == ends[1] && ends[1] == search->match_end) { /* an empty match right after a match is none */
+			search->from++;
 			continue;
 		}
-		from = ended = ends[1];
-		size_t first = walk(text, done_bytes, ends[0] - done), end = walk(text, first, ends[1] - ends[0]);
-		if (first > done_bytes)
-			rc = add_span(out, done_bytes, first, 0);
-		if (!rc)
-			rc = add_span(out, first, end, 1);
-		done = ends[1];
-		done_bytes = end;
+		size_t gap = search->covered_bytes, first = walk(search->text, gap, ends[0] - search->covered),
+		       end = walk(search->text, first, ends[1] - ends[0]);
+		search->from = search->match_end = search->covered = ends[1];
+		search->covered_bytes = end;
+		search->match = (struct span){first, end, 1};
+		search->has_match = first > gap;
+		*out = search->has_match ? (struct span){gap, first, 0} : search->match;
+		return 1;
 	}
-	if (!rc && done_bytes < bytes)
-		rc = add_span(out, done_bytes, bytes, 0);
-	return rc;
+	if (search->is_over)
+		return 0;
+	search->is_over = 1;
+	*out = (struct span){search->covered_bytes, search->bytes, 0};
+	return search->covered_bytes < search->bytes || !search->bytes;
 }

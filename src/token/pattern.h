@@ -19,16 +19,10 @@ void pattern_free(struct pattern *pattern);
 /* What it was compiled from, NUL-terminated; *literal: a text that is to match itself. */
 const char *pattern_source(const struct pattern *pattern, size_t *bytes, int *literal);
 
-/* Stretches of a text, in bytes, that cover it: matches and what lies between them. */
+/* A stretch of a text, in bytes: a match, or what lies between two of them. */
 struct span {
 	size_t first, end;
 	int match;
-};
-struct spans {
-	struct span *span;
-	size_t count, capacity;
-	size_t most; /* stop a search at so many, 0: never */
-	int is_cut;  /* it stopped: the last one may lack its neighbours */
 };
 
 /* What one thread needs to match; zero to begin with. */
@@ -39,7 +33,21 @@ struct pattern_scratch {
 };
 void pattern_scratch_free(struct pattern_scratch *scratch);
 
-/* Replaces *out by the spans of `text` (valid UTF-8). An empty text is one span without a match. */
-int pattern_find(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes, struct spans *out) RH_MUST;
+/* Goes through a text span by span; together they cover it. */
+struct pattern_search {
+	const struct pattern *pattern;
+	struct pattern_scratch *scratch;
+	const char *text;
+	size_t bytes, letters;
+	size_t from, match_end;        /* letters: where to look on, and where the last match ended */
+	size_t covered, covered_bytes; /* by the spans so far, `match` included */
+	struct span match;             /* found behind the span returned last */
+	int has_match, is_over;
+};
+/* `text` (valid UTF-8) and the scratch, which serves one search at a time, are borrowed until its end. */
+int pattern_begin(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text, size_t bytes,
+                  struct pattern_search *out) RH_MUST;
+/* 1 with the next span, 0 after the last, or negative errno. An empty text is one span without a match. */
+int pattern_next(struct pattern_search *search, struct span *out) RH_MUST;
 
 #endif

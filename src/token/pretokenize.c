@@ -18,7 +18,6 @@ void pre_steps_free(struct pre_steps *steps)
 void pre_scratch_free(struct pre_scratch *scratch)
 {
 	pattern_scratch_free(&scratch->pattern);
-	rh_free(scratch->spans.span);
 	rh_text_free(&scratch->text);
 	*scratch = (struct pre_scratch){0};
 }
@@ -45,92 +44,127 @@ int point_to_byte(uint32_t point)
 	return point <= 0x120 ? (int)(point - 0x100) : point <= 0x142 ? (int)(point - 0x121 + 0x7F) : 0xAD;
 }
 
-/* The parts of a text that a split keeps. Delimiters join the neighbour they merge with only if that is no delimiter itself. */
-static int cut(const struct spans *spans, enum pre_behaviour behaviour, int invert, const char *text, size_t leading, struct pieces *out)
+/* A run over one text. */
+struct run {
+	const struct pre_steps *steps;
+	struct pre_scratch *scratch; /* (steps->count) */
+	const struct fragment_sink *out;
+};
+/* From one step to the next. */
+struct next {
+	const struct run *run;
+	size_t step;
+};
+
+static int run_from(const struct run *run, size_t index, const char *text, size_t bytes, size_t leading);
+
+static int take_next(void *context, const struct fragment *fragment)
 {
-	int rc = 0;
-	for (size_t i = 0; i < spans->count && !rc;) {
-		size_t next = i + 1;
-		int delimiter = spans->span[i].match != invert;
-		if (behaviour == PRE_CONTIGUOUS)
-			while (next < spans->count && (spans->span[next].match != invert) == delimiter)
-				next++;
-		else if (behaviour == PRE_WITH_PREVIOUS)
-			next += !delimiter && next < spans->count && spans->span[next].match != invert;
-		else if (behaviour == PRE_WITH_NEXT)
-			next += delimiter && next < spans->count && spans->span[next].match == invert;
-		if (spans->is_cut && next == spans->count)
-			break; /* what would follow might join it */
-		size_t first = spans->span[i].first, end = spans->span[next - 1].end;
-		if (behaviour != PRE_REMOVED || !delimiter)
-			rc = pieces_add(out, text + first, end - first, -1, piece_leading(leading, first, end));
-		i = next;
-	}
-	return rc;
+	const struct next *next = context;
+	return run_from(next->run, next->step, fragment->text, fragment->bytes, fragment->leading);
 }
 
-static int add_span(struct spans *spans, size_t first, size_t end, int match)
-{
-	if (first == end)
-		return 0;
-	int rc = rh_grow(&spans->span, &spans->capacity, spans->count + 1, sizeof *spans->span);
-	if (!rc)
-		spans->span[spans->count++] = (struct span){first, end, match};
-	return rc;
-}
+/* The spans of a text whose delimiters an expression finds, or which are single characters: `wanted`, or numeric ones if it is 0. */
+struct splitter {
+	int by_pattern;
+	struct pattern_search search;
+	const char *text;
+	size_t bytes, at;
+	uint32_t wanted;
+};
 
-/* Spans where single characters are the delimiters: `wanted` itself, or numeric ones if it is 0. */
-static int find_characters(struct spans *spans, const char *text, size_t bytes, uint32_t wanted)
+static int next_character(struct splitter *splitter, struct span *out)
 {
-	size_t done = 0;
-	int rc = 0;
-	spans->count = 0;
-	spans->is_cut = 0;
-	for (size_t i = 0; i < bytes && !rc;) {
-		if (spans->most && spans->count >= spans->most) {
-			spans->is_cut = 1;
-			return 0;
-		}
+	size_t first = splitter->at, length;
+	for (; splitter->at < splitter->bytes; splitter->at += length) {
 		uint32_t point;
-		size_t length = utf8_next(text + i, &point);
-		if (wanted ? point == wanted : unicode_is_numeric(point)) {
-			rc = add_span(spans, done, i, 0);
-			if (!rc)
-				rc = add_span(spans, i, i + length, 1);
-			done = i + length;
-		}
-		i += length;
+		length = utf8_next(splitter->text + splitter->at, &point);
+		if (splitter->wanted ? point != splitter->wanted : !unicode_is_numeric(point))
+			continue;
+		int is_first = splitter->at == first; /* else what stands before it goes first */
+		splitter->at += is_first ? length : 0;
+		*out = (struct span){first, splitter->at, is_first};
+		return 1;
 	}
-	return rc ? rc : add_span(spans, done, bytes, 0);
+	*out = (struct span){first, splitter->bytes, 0};
+	return first < splitter->bytes;
 }
 
-static int run_bytes(const char *text, size_t bytes, size_t leading, struct pieces *out)
+static int next_span(struct splitter *splitter, struct span *out)
 {
-	size_t first = out->text.length, lead = 0;
+	return splitter->by_pattern ? pattern_next(&splitter->search, out) : next_character(splitter, out);
+}
+
+/* Delimiters join the neighbour they merge with only if that is no delimiter itself. */
+static int joins(enum pre_behaviour behaviour, int is_delimiter, int next_is_delimiter)
+{
+	return (behaviour == PRE_WITH_PREVIOUS && !is_delimiter && next_is_delimiter) ||
+	       (behaviour == PRE_WITH_NEXT && is_delimiter && !next_is_delimiter) ||
+	       (behaviour == PRE_CONTIGUOUS && is_delimiter == next_is_delimiter);
+}
+
+/* Hands on the parts of a text that a split keeps. */
+static int cut(struct splitter *splitter, enum pre_behaviour behaviour, int invert, const char *text, size_t leading,
+               const struct fragment_sink *out)
+{
+	struct span span, next;
+	int rc = 0, more = next_span(splitter, &span);
+	while (!rc && more > 0) {
+		int is_delimiter = span.match != invert;
+		more = next_span(splitter, &next);
+		while (more > 0 && joins(behaviour, is_delimiter, next.match != invert)) {
+			span.end = next.end;
+			more = next_span(splitter, &next);
+			if (behaviour != PRE_CONTIGUOUS) /* pairs alone */
+				break;
+		}
+		if (more >= 0 && (behaviour != PRE_REMOVED || !is_delimiter))
+			rc = fragment_give(out, text, span.first, span.end, leading);
+		span = next;
+	}
+	return more < 0 ? more : rc;
+}
+
+/* The fragment's text in GPT-2's alphabet. */
+static int run_bytes(const char *text, size_t bytes, size_t leading, struct rh_text *to, const struct fragment_sink *out)
+{
+	size_t lead = 0;
 	int rc = 0;
+	to->length = 0;
 	for (size_t i = 0; i < bytes && !rc;) {
 		char put[256];
 		size_t length = 0;
 		for (; i < bytes && length <= sizeof put - 4; i++) {
 			length += utf8_put(byte_to_point((unsigned char)text[i]), put + length);
 			if (i + 1 == leading)
-				lead = out->text.length - first + length;
+				lead = to->length + length;
 		}
-		rc = rh_text_append(&out->text, put, length);
+		rc = rh_text_append(to, put, length);
 	}
-	return rc ? rc : pieces_close(out, first, -1, lead);
+	return rc ? rc : fragment_give(out, to->bytes, 0, to->length, lead);
 }
 
-static int run_metaspace(const struct pre_step *step, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
-                         struct pieces *out)
+static int run_prefix_space(const char *text, size_t bytes, size_t leading, struct rh_text *to, const struct fragment_sink *out)
+{
+	if (*text == ' ')
+		return fragment_give(out, text, 0, bytes, leading);
+	to->length = 0;
+	int rc = rh_grow(&to->bytes, &to->capacity, bytes + 2, 1);
+	if (!rc)
+		rc = rh_text_append(to, " ", 1);
+	if (!rc)
+		rc = rh_text_append(to, text, bytes);
+	return rc ? rc : fragment_give(out, to->bytes, 0, to->length, leading ? leading + 1 : 0);
+}
+
+static int run_metaspace(const struct pre_step *step, struct rh_text *to, const char *text, size_t bytes, size_t leading,
+                         const struct fragment_sink *out)
 {
 	size_t width = strlen(step->replacement), lead = 0;
-	uint32_t point;
-	utf8_next(step->replacement, &point);
-	struct rh_text *to = &scratch->text;
 	to->length = 0;
-	int rc = 0, starts = (bytes >= width && !memcmp(text, step->replacement, width)) || (bytes && *text == ' ');
-	if (!starts && (step->scheme == PRE_ALWAYS || (step->scheme == PRE_FIRST && leading))) {
+	int rc = rh_grow(&to->bytes, &to->capacity, bytes + width + 1, 1);
+	int starts = (bytes >= width && !memcmp(text, step->replacement, width)) || (bytes && *text == ' ');
+	if (!rc && !starts && (step->scheme == PRE_ALWAYS || (step->scheme == PRE_FIRST && leading))) {
 		rc = rh_text_append(to, step->replacement, width);
 		lead = leading ? to->length : 0;
 	}
@@ -142,61 +176,45 @@ static int run_metaspace(const struct pre_step *step, struct pre_scratch *scratc
 	if (rc)
 		return rc;
 	if (!step->cut)
-		return pieces_add(out, to->bytes, to->length, -1, lead);
-	rc = find_characters(&scratch->spans, to->bytes, to->length, point);
-	return rc ? rc : cut(&scratch->spans, PRE_WITH_NEXT, 0, to->bytes, lead, out);
+		return fragment_give(out, to->bytes, 0, to->length, lead);
+	struct splitter splitter = {.text = to->bytes, .bytes = to->length};
+	utf8_next(step->replacement, &splitter.wanted);
+	return cut(&splitter, PRE_WITH_NEXT, 0, to->bytes, lead, out);
 }
 
 static int run_step(const struct pre_step *step, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
-                    struct pieces *out)
+                    const struct fragment_sink *out)
 {
+	struct splitter splitter = {.by_pattern = step->kind == PRE_SPLIT, .text = text, .bytes = bytes};
 	int rc;
-	size_t first = out->text.length;
 	switch (step->kind) {
 	case PRE_SPLIT:
-		rc = pattern_find(step->pattern, &scratch->pattern, text, bytes, &scratch->spans);
-		return rc ? rc : cut(&scratch->spans, step->behaviour, step->invert, text, leading, out);
+		rc = pattern_begin(step->pattern, &scratch->pattern, text, bytes, &splitter.search);
+		return rc ? rc : cut(&splitter, step->behaviour, step->invert, text, leading, out);
 	case PRE_DIGITS:
-		rc = find_characters(&scratch->spans, text, bytes, 0);
-		return rc ? rc : cut(&scratch->spans, step->behaviour, 0, text, leading, out);
+		return cut(&splitter, step->behaviour, 0, text, leading, out);
 	case PRE_PREFIX_SPACE:
-		rc = *text == ' ' ? 0 : rh_text_append(&out->text, " ", 1);
-		leading += leading ? out->text.length - first : 0;
-		if (!rc)
-			rc = rh_text_append(&out->text, text, bytes);
-		return rc ? rc : pieces_close(out, first, -1, leading);
+		return run_prefix_space(text, bytes, leading, &scratch->text, out);
 	case PRE_BYTES:
-		return run_bytes(text, bytes, leading, out);
+		return run_bytes(text, bytes, leading, &scratch->text, out);
 	case PRE_BERT:
 		return bert_cut(text, bytes, leading, out);
 	case PRE_METASPACE:
 		break;
 	}
-	return run_metaspace(step, scratch, text, bytes, leading, out);
+	return run_metaspace(step, &scratch->text, text, bytes, leading, out);
 }
 
-int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, size_t most, struct pieces *pieces, struct pieces *other,
-                int *is_cut)
+static int run_from(const struct run *run, size_t index, const char *text, size_t bytes, size_t leading)
 {
-	int rc = 0;
-	scratch->spans.most = most ? 2 * most + 2 : 0; /* what matched and what lies between */
-	scratch->spans.is_cut = *is_cut = 0;
-	for (size_t s = 0; s < steps->count && !rc; s++) {
-		int ends = 0;
-		pieces_clear(other);
-		for (size_t i = 0; i < pieces->count && !rc && !ends; i++) {
-			const struct piece *piece = &pieces->piece[i];
-			const char *text = pieces->text.bytes + piece->first;
-			if (piece->id >= 0)
-				rc = pieces_add(other, text, piece->end - piece->first, piece->id, 0);
-			else
-				rc = run_step(&steps->step[s], scratch, text, piece->end - piece->first, piece->leading, other);
-			ends = scratch->spans.is_cut || (most && other->count >= most && i + 1 < pieces->count);
-			*is_cut |= ends;
-		}
-		struct pieces done = *other;
-		*other = *pieces;
-		*pieces = done;
-	}
-	return rc;
+	if (index == run->steps->count)
+		return fragment_give(run->out, text, 0, bytes, leading);
+	struct next next = {run, index + 1};
+	return run_step(&run->steps->step[index], &run->scratch[index], text, bytes, leading, &(struct fragment_sink){take_next, &next});
+}
+
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
+                const struct fragment_sink *out)
+{
+	return bytes ? run_from(&(struct run){steps, scratch, out}, 0, text, bytes, leading) : 0;
 }

@@ -1,9 +1,10 @@
-/* Pre-tokenizers, as a flat list: each cuts (and may rewrite) every piece that is still text. */
+/* Pre-tokenizers, as a flat list: each cuts (and may rewrite) what the one before hands on. */
 #ifndef RH_TOKEN_PRETOKENIZE_H
 #define RH_TOKEN_PRETOKENIZE_H
 
+#include "core/text.h"
+#include "token/fragment.h"
 #include "token/pattern.h"
-#include "token/pieces.h"
 
 enum pre_kind {
 	PRE_SPLIT,
@@ -36,15 +37,13 @@ void pre_steps_free(struct pre_steps *steps);
 
 struct pre_scratch {
 	struct pattern_scratch pattern;
-	struct spans spans;
 	struct rh_text text;
 };
 void pre_scratch_free(struct pre_scratch *scratch);
 
-/* Runs the steps on *pieces; *other is room for the results of every second one, and the two may change places. `most`: about so many
- * pieces are wanted, the first of them (0: all); *is_cut: there are more. */
-int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, size_t most, struct pieces *pieces, struct pieces *other,
-                int *is_cut) RH_MUST;
+/* Runs the steps on `text`, whose last fragments go to `out`; scratch (steps->count). `leading`: of struct fragment. */
+int pretokenize(const struct pre_steps *steps, struct pre_scratch *scratch, const char *text, size_t bytes, size_t leading,
+                const struct fragment_sink *out) RH_MUST;
 
 /* The byte that a character of GPT-2's alphabet stands for; -1: for none. */
 int point_to_byte(uint32_t point);

@@ -104,86 +104,68 @@ int set_template(struct rh_tokenizer *tokenizer, int32_t bos, int32_t eos)
 	return rc;
 }
 
-/* What one call of encode needs. */
+/* One call of encode: a text goes to `out` fragment by fragment. */
 struct encoding {
-	struct pieces a, b;
+	const struct rh_tokenizer *tokenizer;
+	struct rh_ids *out;
+	size_t wanted; /* of out->count; 0: all */
+	int is_cut;    /* the text goes on behind them */
 	struct normalize_scratch normalize;
-	struct pre_scratch pre;
+	struct pre_scratch *pre; /* (pre.count) */
 	struct bpe_scratch bpe;
 };
 
-static void encoding_free(struct encoding *e)
+static int take_word(void *context, const struct fragment *word)
 {
-	pieces_free(&e->a);
-	pieces_free(&e->b);
-	normalize_scratch_free(&e->normalize);
-	pre_scratch_free(&e->pre);
-	bpe_scratch_free(&e->bpe);
-}
-
-/* From the pieces between plain added tokens (e->a) to pieces of normalized text (e->b). */
-static int normalize_pieces(const struct rh_tokenizer *t, struct encoding *e)
-{
-	int rc = 0;
-	for (size_t i = 0; i < e->a.count && !rc; i++) {
-		const struct piece *piece = &e->a.piece[i];
-		const char *text = e->a.text.bytes + piece->first;
-		size_t bytes = piece->end - piece->first, leading = piece->leading;
-		if (piece->id >= 0) {
-			rc = pieces_add(&e->b, text, bytes, piece->id, 0);
-			continue;
-		}
-		rc = normalize(&t->normalizers, &e->normalize, text, bytes, &text, &bytes, &leading);
-		if (!rc)
-			rc = added_split(&t->added, ADDED_AFTER_NORMALIZING, text, bytes, leading, &e->b);
+	struct encoding *e = context;
+	const struct rh_tokenizer *t = e->tokenizer;
+	if (e->wanted && e->out->count >= e->wanted) {
+		e->is_cut = 1;
+		return 1;
 	}
-	return rc;
+	if (word->id >= 0)
+		return ids_add(e->out, word->id);
+	return t->words.is_used ? word_piece_encode(&t->words, &t->bpe, word->text, word->bytes, e->out)
+	                        : bpe_encode(&t->bpe, &e->bpe, word->text, word->bytes, e->out);
 }
 
-/* `most`: so many pieces at most, 0: all; *is_cut: there are more. */
-static int encode_text(const struct rh_tokenizer *t, struct encoding *e, const char *text, size_t bytes, size_t most, struct rh_ids *out,
-                       int *is_cut)
+static int take_normalized(void *context, const struct fragment *fragment)
+{
+	struct encoding *e = context;
+	if (fragment->id >= 0)
+		return take_word(e, fragment);
+	return pretokenize(&e->tokenizer->pre, e->pre, fragment->text, fragment->bytes, fragment->leading,
+	                   &(struct fragment_sink){take_word, e});
+}
+
+/* What lies between plain added tokens. */
+static int take_plain(void *context, const struct fragment *fragment)
+{
+	struct encoding *e = context;
+	const struct rh_tokenizer *t = e->tokenizer;
+	size_t bytes = fragment->bytes, leading = fragment->leading;
+	const char *text = fragment->text;
+	if (fragment->id >= 0)
+		return take_word(e, fragment);
+	int rc = normalize(&t->normalizers, &e->normalize, text, bytes, &text, &bytes, &leading);
+	return rc ? rc : added_split(&t->added, ADDED_AFTER_NORMALIZING, text, bytes, leading, &(struct fragment_sink){take_normalized, e});
+}
+
+static int encode_text(struct encoding *e, const char *text, size_t bytes)
 {
 	uint32_t point;
 	size_t leading = bytes ? utf8_next(text, &point) : 0;
-	int rc = added_split(&t->added, ADDED_PLAIN, text, bytes, leading, &e->a);
-	if (!rc)
-		rc = normalize_pieces(t, e);
-	if (!rc)
-		rc = pretokenize(&t->pre, &e->pre, most, &e->b, &e->a, is_cut);
-	for (size_t i = 0; i < e->b.count && !rc; i++) {
-		const struct piece *piece = &e->b.piece[i];
-		if (piece->id >= 0)
-			rc = ids_add(out, piece->id);
-		else if (t->words.is_used)
-			rc = word_piece_encode(&t->words, &t->bpe, e->b.text.bytes + piece->first, piece->end - piece->first, out);
-		else
-			rc = bpe_encode(&t->bpe, &e->bpe, e->b.text.bytes + piece->first, piece->end - piece->first, out);
-	}
-	return rc;
+	int rc = added_split(&e->tokenizer->added, ADDED_PLAIN, text, bytes, leading, &(struct fragment_sink){take_plain, e});
+	return rc < 0 ? rc : 0;
 }
 
-static int encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
-                  struct rh_ids *out, int *is_cut)
+static void encoding_free(struct encoding *e)
 {
-	struct encoding encoding = {0};
-	size_t before = out->count, parts = mode == RH_TOKENS_WITH_SPECIAL ? tokenizer->template.count : 0;
-	int rc = 0;
-	*is_cut = 0;
-	for (size_t i = 0; i < (parts ? parts : 1) && !rc && !*is_cut; i++) {
-		int32_t part = parts ? tokenizer->template.id[i] : TEMPLATE_TEXT;
-		if (part != TEMPLATE_TEXT) {
-			rc = ids_add(out, part);
-			continue;
-		}
-		pieces_clear(&encoding.a);
-		pieces_clear(&encoding.b);
-		rc = encode_text(tokenizer, &encoding, text, bytes, most, out, is_cut);
-	}
-	encoding_free(&encoding);
-	if (rc)
-		out->count = before;
-	return rc;
+	normalize_scratch_free(&e->normalize);
+	for (size_t i = 0; e->pre && i < e->tokenizer->pre.count; i++)
+		pre_scratch_free(&e->pre[i]);
+	rh_free(e->pre);
+	bpe_scratch_free(&e->bpe);
 }
 
 int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, struct rh_ids *out)
@@ -195,15 +177,20 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
 int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
                               struct rh_ids *out, int *is_cut)
 {
-	size_t before = out->count;
+	size_t before = out->count, parts = mode == RH_TOKENS_WITH_SPECIAL ? tokenizer->template.count : 0;
+	struct encoding encoding = {.tokenizer = tokenizer, .out = out, .wanted = most ? before + most : 0};
 	if (bytes && !utf8_valid(text, bytes))
 		return rh_fail(-EINVAL, "a text of %zu bytes is not UTF-8", bytes);
-	int rc = encode(tokenizer, text, bytes, mode, most, out, is_cut);
-	for (size_t pieces = most; !rc && *is_cut && out->count - before < most;) { /* pieces without a token */
-		out->count = before;
-		pieces *= 4;
-		rc = encode(tokenizer, text, bytes, mode, pieces, out, is_cut);
+	encoding.pre = rh_alloc(tokenizer->pre.count, sizeof *encoding.pre);
+	int rc = encoding.pre ? 0 : -ENOMEM;
+	for (size_t i = 0; i < (parts ? parts : 1) && !rc && !encoding.is_cut; i++) {
+		int32_t part = parts ? tokenizer->template.id[i] : TEMPLATE_TEXT;
+		rc = part == TEMPLATE_TEXT ? encode_text(&encoding, text, bytes) : ids_add(out, part);
 	}
+	encoding_free(&encoding);
+	*is_cut = encoding.is_cut;
+	if (rc)
+		out->count = before;
 	return rc;
 }
 
@@ -236,7 +223,7 @@ int rh_tokenizer_decode(const struct rh_tokenizer *tokenizer, const int32_t *ids
 			rc = rh_fail(-EINVAL, "token id %d is not in the vocabulary, which has ids 0 to %d", ids[i],
 			             rh_tokenizer_size(tokenizer) - 1);
 		else if (!special || specials == RH_SPECIALS_KEEP)
-			rc = pieces_add(&texts, text, bytes, 0, 0);
+			rc = pieces_add(&texts, text, bytes);
 	}
 	if (!rc)
 		rc = decode_texts(&tokenizer->decoders, &texts, &other, out);

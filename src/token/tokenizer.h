@@ -54,7 +54,7 @@ int rh_tokenizer_encode(const struct rh_tokenizer *tokenizer, const char *text, 
                         struct rh_ids *out) RH_MUST;
 
 /* The first of these ids: at least `most` of them where the text has so many, perhaps some more; 0: all. *is_cut: the text has
- * further ones. Takes memory for so many words, not for all of the text's. */
+ * further ones. */
 int rh_tokenizer_encode_first(const struct rh_tokenizer *tokenizer, const char *text, size_t bytes, enum rh_tokens mode, size_t most,
                               struct rh_ids *out, int *is_cut) RH_MUST;
 
