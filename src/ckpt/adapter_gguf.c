@@ -27,7 +27,7 @@ static enum rh_dtype stored_type(const struct writer *writer, int64_t cols)
 
 static int put_metadata(struct writer *writer)
 {
-	const char *architecture = writer->source->config.family->gguf;
+	const char *architecture = writer->source->config.family->gguf.architecture;
 	if (!architecture || (writer->source->config.wrapped && !writer->source->gguf)) /* stored names are then the files' own */
 		return rh_fail(-EINVAL, "%s: models of type %s have no names in GGUF files", writer->wanted->model,
 		               writer->source->config.family->model_type);
@@ -84,8 +84,8 @@ static int write_all(struct writer *writer)
 	struct lora_pair pair;
 	int rc = put_metadata(writer);
 	if (!rc && writer->lora.peft.saves)
-		rc = rh_fail(-EINVAL, "%s: has %s whole, which a GGUF adapter cannot hold; merge it into the model", writer->wanted->adapter,
-		             writer->lora.peft.saved[0]);
+		rc = rh_fail(-EINVAL, "%s: has %s whole, which a GGUF adapter cannot hold; merge it into the model",
+		             writer->wanted->adapter, writer->lora.peft.saved[0]);
 	if (!rc && !(writer->lora.peft.lora_alpha > 0))
 		rc = rh_fail(-EINVAL, "%s: lora_alpha is %g; llama.cpp needs one above 0", writer->wanted->adapter,
 		             writer->lora.peft.lora_alpha);

@@ -59,8 +59,8 @@ static int read_family(const struct rh_gguf *gguf, const char **arch, const stru
 	char known[256] = "";
 	const struct rh_family *family;
 	for (size_t i = 0, used = 0; (family = rh_family_at(i)) && used < sizeof known; i++)
-		if (family->gguf)
-			used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->gguf);
+		if (family->gguf.architecture)
+			used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", family->gguf.architecture);
 	return rh_fail(-EINVAL, "%s: architecture '%.64s' is not supported (known: %s)", rh_gguf_path(gguf), *arch, known);
 }
 
@@ -103,12 +103,12 @@ static int read_sizes(const struct rh_gguf *gguf, const char *arch, struct rh_mo
 	if (value_length && value_length != out->head_dim)
 		return rh_fail(-EINVAL, "%s: attention heads have keys of %lld and values of %lld; different lengths are not supported",
 		               path, (long long)out->head_dim, (long long)value_length);
-	if (rotary > 0 && rotary < out->head_dim && out->family->may_rotate_part)
+	if (rotary > 0 && rotary < out->head_dim && out->family->attention.may_rotate_part)
 		out->rotary_share = (double)rotary / (double)out->head_dim;
 	else if (rotary && rotary != out->head_dim)
 		return rh_fail(-EINVAL, "%s: rotary embeddings on %lld of %lld elements of a head are not supported", path,
 		               (long long)rotary, (long long)out->head_dim);
-	if (experts && !out->family->experts)
+	if (experts && !out->family->silent.experts)
 		return rh_fail(-EINVAL, "%s: the model is a mixture of %lld experts, which %s is not", path, (long long)experts, arch);
 	return 0;
 }
@@ -120,7 +120,7 @@ static int read_yarn(const struct rh_gguf *gguf, const char *arch, double factor
 	double temperature = 0;
 	rope->type = RH_ROPE_YARN;
 	rope->factor = factor;
-	rope->plain_ramp = out->family->yarn_plain_ramp;
+	rope->plain_ramp = out->family->gguf.yarn_plain_ramp;
 	int rc = gguf_arch_int(gguf, arch, "rope.scaling.original_context_length", GGUF_REQUIRED, &rope->original_max_position);
 	if (!rc)
 		rc = gguf_arch_real(gguf, arch, "rope.scaling.yarn_beta_fast", GGUF_OPTIONAL, &rope->beta_fast);
@@ -149,7 +149,7 @@ static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_
 		rc = gguf_arch_real(gguf, arch, "rope.scaling.attn_factor", GGUF_OPTIONAL, &attention);
 	if (rc)
 		return rc;
-	if (attention != 1 && !out->family->may_rotate_part) /* LongRoPE's is read with its factors */
+	if (attention != 1 && !out->family->attention.may_rotate_part) /* LongRoPE's is read with its factors */
 		return rh_fail(-EINVAL, "%s: rope.scaling.attn_factor %g is not supported", rh_gguf_path(gguf), attention);
 	if (factor && old_factor && factor != old_factor)
 		return rh_fail(-EINVAL, "%s: rope.scaling.factor %g and rope.scale_linear %g disagree", rh_gguf_path(gguf), factor,
@@ -158,7 +158,7 @@ static int read_scaling(const struct rh_gguf *gguf, const char *arch, struct rh_
 		factor = old_factor;
 	if (!strcmp(type, "yarn"))
 		return read_yarn(gguf, arch, factor, out);
-	if (strcmp(type, "none") && strcmp(type, "linear") && !(out->family->may_rotate_part && !strcmp(type, "longrope")))
+	if (strcmp(type, "none") && strcmp(type, "linear") && !(out->family->attention.may_rotate_part && !strcmp(type, "longrope")))
 		return rh_fail(-EINVAL, "%s: rope scaling '%.32s' is not supported (none, linear and yarn are)", rh_gguf_path(gguf), type);
 	if (!strcmp(type, "linear") || old_factor) {
 		out->rope[0].type = factor && factor != 1 ? RH_ROPE_LINEAR : RH_ROPE_DEFAULT;
@@ -233,9 +233,9 @@ static int read_all(const struct rh_gguf *gguf, struct rh_model_config *out)
 	out->attention_bias = has(gguf, "blk.0.attn_q.bias");
 	out->attention_output_bias = has(gguf, "blk.0.attn_output.bias");
 	out->mlp_bias = has(gguf, "blk.0.ffn_gate.bias");
-	if (out->family->attention_bias == RH_BIAS_ALL)
+	if (out->family->attention.bias == RH_BIAS_ALL)
 		out->attention_bias = out->attention_output_bias = out->mlp_bias = 1;
-	out->qk_norm = out->family->qk_norm;
+	out->qk_norm = out->family->attention.qk_norm;
 	rc = rh_model_config_check(out, path); /* before head_dim / 2 is believed */
 	if (!rc)
 		rc = read_divisor(gguf, out);

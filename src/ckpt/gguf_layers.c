@@ -28,7 +28,7 @@ static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_
 		rc = gguf_arch_int(gguf, arch, "expert_feed_forward_length", GGUF_REQUIRED, &wide);
 	if (rc)
 		return rc;
-	*(family->expert_size ? &out->expert_size : &out->intermediate_size) = wide;
+	*(family->silent.expert_size ? &out->expert_size : &out->intermediate_size) = wide;
 	out->router_softmax = RH_ROUTER_OVER_CHOSEN;
 	for (int64_t i = 0; i < layers_of(out); i++)
 		out->layer[i].dense = !has_expert_layer(gguf, i);
@@ -38,13 +38,13 @@ static int read_experts(const struct rh_gguf *gguf, const char *arch, struct rh_
 static int read_windows(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	int64_t window = 0, period = family->windows == RH_WINDOWS_PERIOD ? family->window_period : 0;
+	int64_t window = 0, period = family->attention.windows == RH_WINDOWS_PERIOD ? family->silent.window_period : 0;
 	int rc = gguf_arch_int(gguf, arch, "attention.sliding_window", GGUF_OPTIONAL, &window);
 	if (!rc && period)
 		rc = gguf_arch_int(gguf, arch, "attention.sliding_window_pattern", GGUF_OPTIONAL, &period);
 	if (rc || window <= 0 || (!period && window >= out->max_position_embeddings))
 		return rc;
-	if (family->windows != RH_WINDOWS_ALL && !period)
+	if (family->attention.windows != RH_WINDOWS_ALL && !period)
 		return rh_fail(-EINVAL, "%s: the model uses sliding-window attention (%lld), which is not supported", rh_gguf_path(gguf),
 		               (long long)window);
 	out->window = window;
@@ -82,7 +82,7 @@ static int read_longrope(const struct rh_gguf *gguf, const char *arch, struct rh
 
 static int read_windowed_rope(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
-	out->rope[1] = (struct rh_rope){.theta = out->family->rope_theta_windowed};
+	out->rope[1] = (struct rh_rope){.theta = out->family->silent.rope_theta_windowed};
 	return gguf_arch_real(gguf, arch, "rope.freq_base_swa", GGUF_OPTIONAL, &out->rope[1].theta);
 }
 
@@ -92,16 +92,16 @@ enum { GEMMA3_27B_LAYERS = 62 };
 int gguf_read_layers(const struct rh_gguf *gguf, const char *arch, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	int rc = family->experts ? read_experts(gguf, arch, out) : 0;
+	int rc = family->silent.experts ? read_experts(gguf, arch, out) : 0;
 	if (!rc)
 		rc = read_windows(gguf, arch, out);
-	if (!rc && family->may_rotate_part)
+	if (!rc && family->attention.may_rotate_part)
 		rc = read_longrope(gguf, arch, out);
-	if (!rc && family->rope_theta_windowed)
+	if (!rc && family->silent.rope_theta_windowed)
 		rc = read_windowed_rope(gguf, arch, out);
 	if (family->scales_embedding)
 		out->embedding_scale = sqrt((double)out->hidden_size);
-	if (family->attention_scalar && out->num_attention_heads > 0)
+	if (family->attention.scalar_key && out->num_attention_heads > 0)
 		out->attention_scalar =
 		        (double)(out->num_hidden_layers == GEMMA3_27B_LAYERS ? out->hidden_size / out->num_attention_heads : out->head_dim);
 	return rc;

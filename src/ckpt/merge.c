@@ -238,7 +238,7 @@ static int write_gguf(struct merger *merger)
 	const struct rh_model_config *config = &merger->source->config;
 	float *freqs = NULL;
 	int64_t half = config->head_dim / 2;
-	if (config->family->gguf_only_read)
+	if (config->family->gguf.only_read)
 		return rh_fail(-EINVAL, "%s: models of type %s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it",
 		               merger->wanted->model, config->family->model_type);
 	int rc = rh_gguf_out_create(merger->wanted->gguf, &merger->gguf);

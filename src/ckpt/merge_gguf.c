@@ -17,14 +17,14 @@ enum token_type { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
 static int put_arch(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, int64_t value)
 {
 	char name[128];
-	snprintf(name, sizeof name, "%s.%s", config->family->gguf, key);
+	snprintf(name, sizeof name, "%s.%s", config->family->gguf.architecture, key);
 	return rh_gguf_out_u32(out, name, value);
 }
 
 static int put_arch_real(struct rh_gguf_out *out, const struct rh_model_config *config, const char *key, double value)
 {
 	char name[128];
-	snprintf(name, sizeof name, "%s.%s", config->family->gguf, key);
+	snprintf(name, sizeof name, "%s.%s", config->family->gguf.architecture, key);
 	return rh_gguf_out_f32(out, name, value);
 }
 
@@ -85,7 +85,7 @@ static int put_rope(struct rh_gguf_out *out, const struct rh_model_config *confi
 		return 0;
 	if (rope->type != RH_ROPE_LINEAR)
 		return rh_fail(-EINVAL, "%s: this rotary scaling is not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir);
-	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf);
+	snprintf(name, sizeof name, "%s.rope.scaling.type", config->family->gguf.architecture);
 	int rc = rh_gguf_out_string(out, name, "linear");
 	return rc ? rc : put_arch_real(out, config, "rope.scaling.factor", rope->factor);
 }
@@ -280,14 +280,14 @@ int rh_gguf_describe(struct rh_gguf_out *out, const struct rh_model_config *conf
                      float **rope_freqs)
 {
 	*rope_freqs = NULL;
-	if (!config->family->gguf || config->experts || config->window)
+	if (!config->family->gguf.architecture || config->experts || config->window)
 		return rh_fail(-EINVAL, "%s: models of type %s%s are not written to GGUF; llama.cpp's convert_hf_to_gguf.py does it", dir,
 		               config->family->model_type,
 		               config->experts  ? " with experts"
 		               : config->window ? " with attention windows"
 		                                : "");
 	int64_t type = dtype == RH_F32 ? 0 : dtype == RH_F16 ? 1 : dtype == RH_Q4_0 ? 2 : dtype == RH_Q8_0 ? 7 : 32;
-	int rc = rh_gguf_out_string(out, "general.architecture", config->family->gguf);
+	int rc = rh_gguf_out_string(out, "general.architecture", config->family->gguf.architecture);
 	if (!rc)
 		rc = rh_gguf_out_string(out, "general.type", "model");
 	if (!rc)

@@ -49,9 +49,9 @@ static int missing(const char *where, const char *name)
 /* Tensors that some exporters add and no model reads. */
 static int needless(const struct rh_source *source, const char *name)
 {
-	static const char *const suffixes[] = {
-	        "rotary_emb.inv_freq", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight",
-	        "attn.bias",           "attn.masked_bias",  "embeddings.position_ids",  "attn_rot_embd.weight"};
+	static const char *const suffixes[] = {"rotary_emb.inv_freq",       "rope_freqs.weight",   "rope_factors_long.weight",
+	                                       "rope_factors_short.weight", "attn.bias",           "attn.masked_bias",
+	                                       "embeddings.position_ids",   "attn_rot_embd.weight"};
 	size_t length = strlen(name);
 	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
 		size_t suffix = strlen(suffixes[i]);
@@ -66,7 +66,7 @@ static int is_mxfp4_part(const struct rh_source *source, const char *name)
 {
 	char base[256];
 	const char *end = strrchr(name, '_');
-	if (!source->config.family->reads_mxfp4 || !end || (strcmp(end, "_blocks") && strcmp(end, "_scales")))
+	if (!source->config.family->moe.reads_mxfp4 || !end || (strcmp(end, "_blocks") && strcmp(end, "_scales")))
 		return 0;
 	snprintf(base, sizeof base, "%.*s", (int)(end - name), name);
 	const struct source_entry *entry = source_entries_find(&source->entries, base);
@@ -322,7 +322,7 @@ static int settle_in_shard(struct rh_source *source, struct source_entry *entry,
 	int rc = find_wrapped(source, entry, map, &shard, &tensor);
 	if (rc)
 		return rc;
-	if (!tensor && entry->matrices && source->config.family->reads_mxfp4)
+	if (!tensor && entry->matrices && source->config.family->moe.reads_mxfp4)
 		return settle_mxfp4(source, entry, map);
 	if (!tensor && rh_model_may_lack(&source->config, entry->name)) {
 		source->fresh++;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A layer's modules as most architectures name them; a family's own (rh_family.gguf_names) come first. */
+/* A layer's modules as most architectures name them; a family's own (rh_family.gguf.names) come first. */
 static const struct rh_gguf_name modules[] = {
         {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
         {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
@@ -21,9 +21,9 @@ static const struct rh_gguf_name modules[] = {
 
 static const char *module_in_gguf(const struct rh_family *family, const char *module, size_t length)
 {
-	for (int i = 0; i < RH_FAMILY_KEYS && family->gguf_names[i].module; i++)
-		if (strlen(family->gguf_names[i].module) == length && !strncmp(family->gguf_names[i].module, module, length))
-			return family->gguf_names[i].stored;
+	for (int i = 0; i < RH_FAMILY_KEYS && family->gguf.names[i].module; i++)
+		if (strlen(family->gguf.names[i].module) == length && !strncmp(family->gguf.names[i].module, module, length))
+			return family->gguf.names[i].stored;
 	for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
 		if (strlen(modules[i].module) == length && !strncmp(modules[i].module, module, length))
 			return modules[i].stored;
@@ -47,9 +47,9 @@ static int gguf_special(const struct rh_model_config *config, long layer, const 
 	static const char *const kinds[] = {"gate", "up", "down"};
 	size_t length = names->experts ? strlen(names->experts) : 0;
 	char *end;
-	for (int i = 0; i < RH_FAMILY_KEYS && config->family->gguf_names[i].module; i++)
-		if (!strcmp(config->family->gguf_names[i].module, rest)) {
-			out->stored = printed("blk.%ld.%s", layer, config->family->gguf_names[i].stored);
+	for (int i = 0; i < RH_FAMILY_KEYS && config->family->gguf.names[i].module; i++)
+		if (!strcmp(config->family->gguf.names[i].module, rest)) {
+			out->stored = printed("blk.%ld.%s", layer, config->family->gguf.names[i].stored);
 			return 1;
 		}
 	if (length && !strncmp(rest, names->experts, length) && rest[length] == '.') {
@@ -206,7 +206,7 @@ static int compare(const void *a, const void *b)
 /* The head size if a GGUF of the family keeps this tensor's rows in another order. */
 static int64_t permuted(const struct rh_layer *layer, int tensor, const struct rh_family *family)
 {
-	for (int p = RH_PROJ_Q; p <= RH_PROJ_K && family->gguf_permuted && layer->kind == RH_LAYER_BLOCK; p++)
+	for (int p = RH_PROJ_Q; p <= RH_PROJ_K && family->gguf.permuted && layer->kind == RH_LAYER_BLOCK; p++)
 		if (layer->proj[p].weight == tensor || layer->proj[p].bias == tensor)
 			return layer->traits.head_dim;
 	return 0;

@@ -176,14 +176,14 @@ static int parse_eos(const json_t *json, const char *where, int64_t absent, stru
 static int parse_sizes(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	out->vocab_size = family->vocab_size;
-	out->hidden_size = family->hidden_size ? family->hidden_size : 4096;
-	out->intermediate_size = family->intermediate_size;
-	out->num_hidden_layers = family->layers ? family->layers : 32;
-	out->num_attention_heads = family->heads ? family->heads : 32;
-	out->head_dim = family->head_dim;
-	out->types = family->types;
-	out->max_position_embeddings = family->max_position;
+	out->vocab_size = family->silent.vocab_size;
+	out->hidden_size = family->silent.hidden_size ? family->silent.hidden_size : 4096;
+	out->intermediate_size = family->silent.intermediate_size;
+	out->num_hidden_layers = family->silent.layers ? family->silent.layers : 32;
+	out->num_attention_heads = family->silent.heads ? family->silent.heads : 32;
+	out->head_dim = family->silent.head_dim;
+	out->types = family->silent.types;
+	out->max_position_embeddings = family->silent.max_position;
 	struct {
 		const char *key;
 		int64_t *value;
@@ -211,9 +211,10 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 	if (rc)
 		return rc;
 	if (!out->intermediate_size && out->hidden_size <= MOST_WIDTH)
-		out->intermediate_size = family->intermediate_factor * out->hidden_size;
+		out->intermediate_size = family->mlp.size_factor * out->hidden_size;
 	if (!out->num_key_value_heads)
-		out->num_key_value_heads = !said_heads && family->key_value_heads ? family->key_value_heads : out->num_attention_heads;
+		out->num_key_value_heads =
+		        !said_heads && family->silent.key_value_heads ? family->silent.key_value_heads : out->num_attention_heads;
 	if (!out->head_dim) {
 		out->head_dim = out->hidden_size / out->num_attention_heads;
 		if (out->hidden_size % out->num_attention_heads)
@@ -228,7 +229,7 @@ static int parse_sizes(const json_t *json, const char *where, struct rh_model_co
 static int is_mxfp4(const json_t *json, const struct rh_family *family)
 {
 	const char *method = json_string_value(json_object_get(json_object_get(json, "quantization_config"), "quant_method"));
-	return family->reads_mxfp4 && method && !strcmp(method, "mxfp4");
+	return family->moe.reads_mxfp4 && method && !strcmp(method, "mxfp4");
 }
 
 /* gpt-oss: no other activation than the one there is. */
@@ -257,17 +258,17 @@ static int tell_dropout(const json_t *json, const char *where, const struct rh_f
 static int parse_kinds(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const char *own = rh_family_activation(out->family), *act = own, *old = NULL, *fresh = NULL;
-	enum rh_family_bias bias = out->family->attention_bias;
+	enum rh_family_bias bias = out->family->attention.bias;
 	out->attention_output_bias = out->mlp_bias = bias == RH_BIAS_ALL || bias == RH_BIAS_ALL_BUT_QKV_AS_SAID;
-	out->attention_bias = bias == RH_BIAS_ALL || bias == RH_BIAS_QKV || out->family->biases_attention;
-	out->qk_norm = out->family->qk_norm;
-	out->tie_word_embeddings = out->family->ties;
-	out->attention_scalar = out->family->attention_scalar_silent;
+	out->attention_bias = bias == RH_BIAS_ALL || bias == RH_BIAS_QKV || out->family->silent.attention_bias;
+	out->qk_norm = out->family->attention.qk_norm;
+	out->tie_word_embeddings = out->family->silent.tie_word_embeddings;
+	out->attention_scalar = out->family->silent.attention_scalar;
 	out->embedding_scale = out->family->scales_embedding ? sqrt((double)out->hidden_size) : 0;
-	out->rms_norm_eps = out->family->rms_norm_eps ? out->family->rms_norm_eps : 1e-6;
+	out->rms_norm_eps = out->family->silent.rms_norm_eps ? out->family->silent.rms_norm_eps : 1e-6;
 	out->initializer_range = 0.02;
-	out->bos_token_id = out->family->bos;
-	const char *key = out->family->activation_key ? out->family->activation_key : "hidden_act";
+	out->bos_token_id = out->family->silent.bos;
+	const char *key = out->family->mlp.activation_key ? out->family->mlp.activation_key : "hidden_act";
 	int rc = rh_json_string(json, key, where, RH_JSON_OPTIONAL, &act);
 	if (!rc && strcmp(strcmp(act, "swish") ? act : "silu", own))
 		rc = rh_fail(-EINVAL, "%s: %s '%s' is not supported (%s is)", where, key, act, own);
@@ -276,22 +277,22 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 		             "%s: the model is stored quantised (quantization_config), which is not supported; take the original "
 		             "F32, F16 or BF16 model, or a GGUF file",
 		             where);
-	if (!rc && out->family->attention_bias == RH_BIAS_AS_SAID) {
+	if (!rc && out->family->attention.bias == RH_BIAS_AS_SAID) {
 		rc = rh_json_bool(json, "attention_bias", where, RH_JSON_OPTIONAL, &out->attention_bias);
 		out->attention_output_bias = out->attention_bias;
 	}
 	if (!rc && bias == RH_BIAS_ALL_BUT_QKV_AS_SAID)
 		rc = rh_json_bool(json, rh_family_key(out->family, "attention_bias"), where, RH_JSON_OPTIONAL, &out->attention_bias);
-	if (!rc && out->family->may_bias_mlp)
+	if (!rc && out->family->mlp.may_have_bias)
 		rc = rh_json_bool(json, "mlp_bias", where, RH_JSON_OPTIONAL, &out->mlp_bias);
 	if (!rc)
 		rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
 	if (!rc)
 		rc = rh_json_real(json, rh_family_key(out->family, "rms_norm_eps"), where, RH_JSON_OPTIONAL, &out->rms_norm_eps);
-	if (!rc && out->family->attention_scalar)
-		rc = rh_json_real(json, out->family->attention_scalar, where, RH_JSON_OPTIONAL, &out->attention_scalar);
+	if (!rc && out->family->attention.scalar_key)
+		rc = rh_json_real(json, out->family->attention.scalar_key, where, RH_JSON_OPTIONAL, &out->attention_scalar);
 	if (!rc && !(isfinite(out->attention_scalar) && out->attention_scalar >= 0))
-		rc = rh_fail(-EINVAL, "%s: %s %g makes no sense", where, out->family->attention_scalar, out->attention_scalar);
+		rc = rh_fail(-EINVAL, "%s: %s %g makes no sense", where, out->family->attention.scalar_key, out->attention_scalar);
 	if (!rc)
 		rc = rh_json_real(json, "initializer_range", where, RH_JSON_OPTIONAL, &out->initializer_range);
 	if (!rc && json_is_null(json_object_get(json, "bos_token_id")))
@@ -299,7 +300,7 @@ static int parse_kinds(const json_t *json, const char *where, struct rh_model_co
 	if (!rc)
 		rc = rh_json_int(json, "bos_token_id", where, RH_JSON_OPTIONAL, &out->bos_token_id);
 	if (!rc)
-		rc = parse_eos(json, where, out->family->eos, out);
+		rc = parse_eos(json, where, out->family->silent.eos, out);
 	if (!rc)
 		rc = tell_dropout(json, where, out->family, "attention_dropout");
 	if (!rc)
@@ -376,7 +377,7 @@ static int parse_outer(const json_t *json, const json_t *text, const char *where
 {
 	int rc = rh_json_bool(json, "tie_word_embeddings", where, RH_JSON_OPTIONAL, &out->tie_word_embeddings);
 	if (!rc && !json_object_get(text, "eos_token_id"))
-		rc = parse_eos(json, where, out->family->eos, out);
+		rc = parse_eos(json, where, out->family->silent.eos, out);
 	return rc;
 }
 
@@ -396,7 +397,7 @@ static int parse_text(const json_t *json, const char *where, struct rh_model_con
 		rc = config_parse_experts(json, where, out);
 	if (!rc)
 		rc = config_parse_labels(json, where, out);
-	if (!rc && out->family->activation == RH_ACT_GPT_OSS)
+	if (!rc && out->family->mlp.activation == RH_ACT_GPT_OSS)
 		rc = check_swiglu(json, where);
 	return rc ? rc : refuse_foreign(json, where, out->family);
 }

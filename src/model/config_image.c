@@ -14,11 +14,11 @@ int config_parse_images(const json_t *json, const char *where, struct rh_model_c
 		const char *key;
 		int64_t *value, silent, most;
 	} sizes[] = {
-	        {"image_size", &out->image_size, out->family->image_size, MOST_SIDE},
-	        {"patch_size", &out->patch_size, out->family->patch_size, MOST_SIDE},
-	        {"num_channels", &out->num_channels, out->family->num_channels, MOST_CHANNELS},
+	        {"image_size", &out->image_size, out->family->silent.image_size, MOST_SIDE},
+	        {"patch_size", &out->patch_size, out->family->silent.patch_size, MOST_SIDE},
+	        {"num_channels", &out->num_channels, out->family->silent.num_channels, MOST_CHANNELS},
 	};
-	if (!out->family->image_size)
+	if (!out->family->silent.image_size)
 		return 0;
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		*sizes[i].value = sizes[i].silent;

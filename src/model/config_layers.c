@@ -62,7 +62,7 @@ static int parse_used(const json_t *json, const char *where, struct rh_model_con
 static int parse_period(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	int said = 0;
-	int64_t period = out->family->window_period;
+	int64_t period = out->family->silent.window_period;
 	int rc = rh_json_int(json, "sliding_window_pattern", where, RH_JSON_OPTIONAL, &period);
 	if (!rc && period < 1)
 		rc = rh_fail(-EINVAL, "%s: 'sliding_window_pattern' is %lld; it must be positive", where, (long long)period);
@@ -76,9 +76,9 @@ static int parse_period(const json_t *json, const char *where, struct rh_model_c
 int config_parse_windows(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const json_t *said = json_object_get(json, "sliding_window");
-	if (out->family->windows == RH_WINDOWS_NONE || out->num_hidden_layers > RH_MOST_LAYERS)
+	if (out->family->attention.windows == RH_WINDOWS_NONE || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0; /* too many: rh_model_config_check says so */
-	out->window = out->family->window;
+	out->window = out->family->silent.window;
 	int rc = rh_json_int(json, "sliding_window", where, RH_JSON_OPTIONAL, &out->window);
 	if (!rc && json_is_integer(said) && out->window < 1)
 		rc = rh_fail(-EINVAL, "%s: 'sliding_window' is %lld; it must be positive, or null for none", where, (long long)out->window);
@@ -86,7 +86,7 @@ int config_parse_windows(const json_t *json, const char *where, struct rh_model_
 		return rc;
 	if (json_is_null(said))
 		out->window = 0;
-	switch (out->family->windows) {
+	switch (out->family->attention.windows) {
 	case RH_WINDOWS_NONE:
 		break;
 	case RH_WINDOWS_ALL:
@@ -143,17 +143,17 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 {
 	const struct rh_family *family = out->family;
 	int is_normed = 0, wants_loss = 0;
-	if (!family->experts || out->num_hidden_layers > RH_MOST_LAYERS)
+	if (!family->silent.experts || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0;
-	out->experts = family->experts;
-	out->experts_per_token = family->experts_per_token;
-	out->expert_size = family->expert_size;
+	out->experts = family->silent.experts;
+	out->experts_per_token = family->silent.experts_per_token;
+	out->expert_size = family->silent.expert_size;
 	int rc = parse_experts(json, where, &out->experts);
 	if (!rc)
 		rc = rh_json_int(json, "num_experts_per_tok", where, RH_JSON_OPTIONAL, &out->experts_per_token);
-	if (!rc && family->expert_size)
+	if (!rc && family->silent.expert_size)
 		rc = rh_json_int(json, "moe_intermediate_size", where, RH_JSON_OPTIONAL, &out->expert_size);
-	if (!rc && family->expert_size)
+	if (!rc && family->silent.expert_size)
 		rc = rh_json_bool(json, "norm_topk_prob", where, RH_JSON_OPTIONAL, &is_normed);
 	if (!rc)
 		rc = rh_json_bool(json, "output_router_logits", where, RH_JSON_OPTIONAL, &wants_loss);
@@ -164,6 +164,6 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 		             where);
 	if (!rc && out->experts < 1)
 		rc = rh_fail(-EINVAL, "%s: %lld experts; this family has at least one", where, (long long)out->experts);
-	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->softmax;
-	return rc || !family->expert_size ? rc : parse_dense(json, where, out);
+	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->moe.softmax;
+	return rc || !family->silent.expert_size ? rc : parse_dense(json, where, out);
 }

@@ -153,7 +153,7 @@ static int one_of(const double *said, int count, double silent, const char *key,
 
 static int check_share(const struct rh_family *family, double share, const char *where)
 {
-	if (share != 1 && !family->may_rotate_part)
+	if (share != 1 && !family->attention.may_rotate_part)
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g is not supported in this family (only 1)", where, share);
 	if (!(share > 0 && share <= 1))
 		return rh_fail(-EINVAL, "%s: partial_rotary_factor %g makes no sense; it must be above 0 and at most 1", where, share);
@@ -188,7 +188,7 @@ static int parse_windowed(const json_t *json, const json_t *nested, const char *
 		return rc;
 	out->rope[1] = own.rope;
 	said[0] = theta, said[1] = own.rope.theta;
-	return one_of(said, 2, out->family->rope_theta_windowed, "rope_local_base_freq", where, &out->rope[1].theta);
+	return one_of(said, 2, out->family->silent.rope_theta_windowed, "rope_local_base_freq", where, &out->rope[1].theta);
 }
 
 int config_parse_rope(const json_t *json, const char *where, struct rh_model_config *out)
@@ -196,10 +196,10 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 	const json_t *parameters = json_object_get(json, "rope_parameters"), *scaling = json_object_get(json, "rope_scaling");
 	const json_t *nested = is_nested(parameters) ? parameters : NULL;
 	struct spelling old = {0}, fresh = {0};
-	double theta = 0, share = 0, silent = out->family->rope_theta ? out->family->rope_theta : 10000;
+	double theta = 0, share = 0, silent = out->family->silent.rope_theta ? out->family->silent.rope_theta : 10000;
 	if (out->family->names->positions)
 		return 0;
-	if (nested && !out->family->rope_theta_windowed)
+	if (nested && !out->family->silent.rope_theta_windowed)
 		return refuse_nested(out, where);
 	int rc = rh_json_real(json, "rope_theta", where, RH_JSON_OPTIONAL, &theta);
 	if (!rc)
@@ -222,7 +222,7 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 		rc = one_of((double[]){share, old.share, fresh.share}, 3, 1, "partial_rotary_factor", where, &out->rotary_share);
 	if (!rc)
 		rc = check_share(out->family, out->rotary_share, where);
-	if (!rc && out->family->rope_theta_windowed)
+	if (!rc && out->family->silent.rope_theta_windowed)
 		rc = parse_windowed(json, nested, where, out);
 	return rc;
 }
@@ -230,7 +230,7 @@ int config_parse_rope(const json_t *json, const char *where, struct rh_model_con
 int config_check_rope(const struct rh_model_config *config, int which, const char *where)
 {
 	const struct rh_rope *rope = &config->rope[which];
-	if (config->family->names->positions || (which && !config->family->rope_theta_windowed))
+	if (config->family->names->positions || (which && !config->family->silent.rope_theta_windowed))
 		return 0;
 	if (!(isfinite(rope->theta) && rope->theta > 0))
 		return rh_fail(-EINVAL, "%s: rope_theta %g makes no sense; it must be positive", where, rope->theta);

@@ -77,7 +77,7 @@ static json_t *rope_json(const struct rh_rope *rope, int with_theta)
 static int set_rope(const struct rh_model_config *c, json_t *out)
 {
 	const struct rh_rope *rope = &c->rope[0];
-	if (c->family->names->positions || rope->type > RH_ROPE_LLAMA3 || c->family->rope_theta_windowed ||
+	if (c->family->names->positions || rope->type > RH_ROPE_LLAMA3 || c->family->silent.rope_theta_windowed ||
 	    (c->rotary_share && c->rotary_share != 1))
 		return 0;
 	int failed = json_object_set_new(out, "rope_theta", json_real(rope->theta));
@@ -104,21 +104,21 @@ static int set_biases(const struct rh_model_config *config, json_t *out)
 {
 	const struct rh_family *family = config->family;
 	const char *name = rh_model_architecture(config);
-	int always = family->attention_bias == RH_BIAS_QKV;
-	if (family->attention_bias == RH_BIAS_ALL || family->attention_bias == RH_BIAS_ALL_BUT_QKV_AS_SAID) /* as it was read */
+	int always = family->attention.bias == RH_BIAS_QKV;
+	if (family->attention.bias == RH_BIAS_ALL || family->attention.bias == RH_BIAS_ALL_BUT_QKV_AS_SAID) /* as it was read */
 		return 0;
 	if (always ? !config->attention_bias || config->attention_output_bias : config->attention_bias != config->attention_output_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases on %s; no config.json can describe this model", name,
 		               config->attention_output_bias ? "o_proj as this model does" : "q, k and v as this model does");
-	if (config->mlp_bias && !family->may_bias_mlp)
+	if (config->mlp_bias && !family->mlp.may_have_bias)
 		return rh_fail(-EINVAL, "%s cannot have biases in its MLP; no config.json can describe this model", name);
-	if (config->qk_norm != family->qk_norm)
+	if (config->qk_norm != family->attention.qk_norm)
 		return rh_fail(-EINVAL, "%s cannot %s norms on q and k; no config.json can describe this model", name,
 		               config->qk_norm ? "have" : "lack");
 	int failed = 0;
-	if (family->attention_bias == RH_BIAS_AS_SAID)
+	if (family->attention.bias == RH_BIAS_AS_SAID)
 		failed |= json_object_set_new(out, "attention_bias", json_boolean(config->attention_bias));
-	if (family->may_bias_mlp)
+	if (family->mlp.may_have_bias)
 		failed |= json_object_set_new(out, "mlp_bias", json_boolean(config->mlp_bias));
 	return failed ? rh_fail(-ENOMEM, "config.json: out of host memory") : 0;
 }
@@ -168,7 +168,8 @@ static int set_all(const struct rh_model_config *c, const char *torch_dtype, jso
 	        {"num_attention_heads", json_integer(c->num_attention_heads)},
 	        {"num_key_value_heads", json_integer(c->num_key_value_heads)},
 	        {"head_dim", json_integer(c->head_dim)},
-	        {c->family->activation_key ? c->family->activation_key : "hidden_act", json_string(rh_family_activation(c->family))},
+	        {c->family->mlp.activation_key ? c->family->mlp.activation_key : "hidden_act",
+	         json_string(rh_family_activation(c->family))},
 	        {"max_position_embeddings", json_integer(c->max_position_embeddings)},
 	        {"rms_norm_eps", json_real(c->rms_norm_eps)},
 	        {"initializer_range", json_real(c->initializer_range)},
@@ -199,7 +200,7 @@ static int set_outer(const struct rh_model_config *c, const char *torch_dtype, j
 int rh_model_config_write(const struct rh_model_config *config, const char *torch_dtype, json_t **out)
 {
 	struct rh_model_config said = *config; /* borrows its pointers */
-	if (!config->source && config->family->gguf_only_read)
+	if (!config->source && config->family->gguf.only_read)
 		return rh_fail(
 		        -EINVAL,
 		        "a config.json for %s is not made of a GGUF file's metadata; train a LoRA adapter, or take the model's directory",

@@ -14,7 +14,7 @@ const char *rh_activation_name(enum rh_activation activation)
 
 const char *rh_family_activation(const struct rh_family *family)
 {
-	return family->activation_name ? family->activation_name : rh_activation_name(family->activation);
+	return family->mlp.activation_name ? family->mlp.activation_name : rh_activation_name(family->mlp.activation);
 }
 
 const char *rh_family_key(const struct rh_family *family, const char *key)
@@ -41,7 +41,7 @@ const struct rh_family *rh_family_find(const char *model_type)
 const struct rh_family *rh_family_of_gguf(const char *architecture)
 {
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-		if (families[i]->gguf && !strcmp(families[i]->gguf, architecture))
+		if (families[i]->gguf.architecture && !strcmp(families[i]->gguf.architecture, architecture))
 			return families[i];
 	return NULL;
 }

@@ -14,7 +14,7 @@ enum rh_family_bias {
 	RH_BIAS_AS_SAID, /* q, k, v and o, if config.json says attention_bias */
 	RH_BIAS_QKV,     /* q, k and v always, o never */
 	RH_BIAS_NONE,
-	RH_BIAS_ALL, /* always, and those of the MLP too */
+	RH_BIAS_ALL,                /* always, and those of the MLP too */
 	RH_BIAS_ALL_BUT_QKV_AS_SAID /* the same, but q, k and v if config.json says attention_bias */
 };
 
@@ -36,7 +36,7 @@ struct rh_family_names {
 	const char *embedding_norm;                         /* over the sum of the embeddings, or NULL */
 	const char *positions;                              /* a table of learned positions; NULL: they are rotated */
 	const char *patches; /* the linear of an image's patches, beside which `embedding` is the class token; NULL: no images */
-	const char *base; /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
+	const char *base;    /* how names of the model without its head begin: files of that model alone leave it out; or NULL */
 	/* behind "<layers><number>." */
 	const char *norm[4]; /* by enum rh_norm_place */
 	const char *proj[7]; /* by enum rh_proj; NULL: its rows are the last of the one before it */
@@ -69,56 +69,77 @@ struct rh_gguf_name {
 	const char *module, *stored;
 };
 
+/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived, or as said. More than 20 members: one a
+ * word of config.json. */
+struct rh_family_silent {
+	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position;
+	int64_t hidden_size, layers, heads; /* 0: 4096, 32, 32 */
+	int64_t bos, eos;                   /* -1: none */
+	int64_t types;                      /* of tokens: type_vocab_size */
+	double rms_norm_eps;                /* 0: 1e-6 */
+	double attention_scalar;
+	double rope_theta, rope_theta_windowed;       /* 0: 10000; and 0: windowed layers have no table of their own */
+	int64_t window, window_period;                /* window 0: none */
+	int64_t experts, experts_per_token;           /* 0: it has no experts */
+	int64_t expert_size;                          /* of moe_intermediate_size, where that is a key; 0: it is none */
+	int64_t image_size, patch_size, num_channels; /* 0: texts */
+	int attention_bias, tie_word_embeddings;
+};
+
+struct rh_family_attention {
+	enum rh_attention_direction direction;
+	enum rh_family_bias bias;
+	enum rh_family_windows windows;
+	int qk_norm; /* an RMSNorm on each head's q and k */
+	int sinks;
+	int may_rotate_part;    /* config.json may say partial_rotary_factor */
+	const char *scalar_key; /* the key of config.h's attention_scalar; NULL: it has none */
+};
+
+struct rh_family_mlp {
+	enum rh_activation activation; /* of the gate: config.json can say no other */
+	const char *activation_key;    /* NULL: hidden_act */
+	const char *activation_name;   /* what config.json calls it; NULL: as rh_activation_name */
+	int ungated;                   /* the activation is that of up */
+	int may_have_bias;             /* if config.json says mlp_bias */
+	int size_factor;               /* of hidden_size, where config.json gives null as the size; 0: null is none */
+};
+
+struct rh_family_moe {
+	enum rh_router_softmax softmax; /* where norm_topk_prob is no key or not true */
+	int bias;                       /* on routers and experts */
+	int reads_mxfp4;                /* experts may be stored so */
+};
+
+struct rh_family_gguf {
+	const char *architecture;                  /* "general.architecture"; NULL: GGUFs of the family are not read */
+	int only_read;                             /* none is written */
+	int permuted;                              /* rows of q and k are in the order of pairs that are rotated together */
+	int yarn_plain_ramp;                       /* the ends of YaRN's ramp are not rounded to whole pairs */
+	struct rh_gguf_name names[RH_FAMILY_KEYS]; /* of modules that other families' GGUFs name otherwise, or not at all */
+};
+
 struct rh_family {
 	const char *architecture;             /* config.json's "architectures"; where `task` names some, the first of them */
 	const char *bare;                     /* that of files without a head, or NULL */
-	struct rh_family_task task[RH_TASKS]; /* none: RH_TASK_CAUSAL_LM, which ends with final_norm and head */
 	const char *model_type;               /* its "model_type" */
-	const char *gguf;                     /* GGUF's "general.architecture"; NULL: its GGUFs are not read */
+	struct rh_family_task task[RH_TASKS]; /* none: RH_TASK_CAUSAL_LM, which ends with final_norm and head */
 	const struct rh_family_names *names;
 	const struct rh_family_names *modules; /* `layers` and `proj` as transformers has them in memory, and so adapters; NULL: as files */
 	const struct rh_family_wrapper *wrapper; /* NULL: no larger model is known to hold it */
-	/* What transformers 5.23 fills in where config.json is silent (its configuration_*.py). 0: derived; -1: none. */
-	int64_t vocab_size, intermediate_size, key_value_heads, head_dim, max_position, bos, eos;
-	int64_t hidden_size, layers, heads; /* 0: 4096, 32, 32 */
-	double rms_norm_eps;                /* 0: 1e-6 */
-	enum rh_norm_kind norm;
-	enum rh_residual residual;
-	enum rh_attention_direction direction;
-	int64_t types;                  /* of tokens, where type_vocab_size is silent */
-	int64_t image_size, patch_size, num_channels; /* where config.json is silent; 0: texts */
-	enum rh_activation activation;  /* of the MLP's gate: config.json can say no other */
-	const char *activation_key;     /* NULL: hidden_act */
-	const char *activation_name;    /* what config.json calls it; NULL: as rh_activation_name */
-	int ungated;                    /* MLPs have no gate: the activation is that of up */
-	int transposes_linears;         /* files hold linears' matrices as (in,out) */
-	int shrinks_residuals;          /* random matrices that write to the residual are so much smaller as there are of them: 1/root */
-	int intermediate_factor;        /* of hidden_size, where config.json gives null; 0: null is no size */
-	const char *attention_scalar;   /* the key of config.h's, or NULL: it has none */
-	double attention_scalar_silent; /* where config.json is silent */
-	int64_t experts, experts_per_token; /* where config.json is silent; 0: it has no experts */
-	int64_t expert_size;                /* of moe_intermediate_size, where that is a key; 0: it is none */
-	enum rh_router_softmax softmax;     /* where norm_topk_prob is no key or not true */
-	int expert_bias;                    /* on routers and experts */
-	int sinks;                          /* of attention */
-	int biases_attention;               /* where config.json does not say attention_bias */
-	int reads_mxfp4;                    /* its experts may be stored so */
-	int scales_embedding;               /* by the root of hidden_size, rounded to the weights' dtype */
-	int ties;                           /* where config.json does not say tie_word_embeddings */
-	enum rh_family_bias attention_bias;
-	int may_bias_mlp;  /* if config.json says mlp_bias */
-	int qk_norm;       /* an RMSNorm on each head's q and k */
-	int yarn_plain_ramp; /* YaRN's ramp where a GGUF has it: its ends are not rounded to whole pairs */
-	int gguf_only_read;  /* no GGUF of the family is written */
-	int gguf_permuted; /* GGUF files hold the rows of q and k in the order of pairs that are rotated together */
-	enum rh_family_windows windows;
-	int64_t window, window_period;                   /* where config.json is silent; window 0: none */
-	double rope_theta, rope_theta_windowed;          /* 0: 10000; and 0: windowed layers have no table of their own */
-	int may_rotate_part;                             /* config.json may say partial_rotary_factor */
+	struct rh_family_silent silent;
 	struct rh_key_name key_names[RH_FAMILY_RENAMES]; /* where they are not Llama's */
 	const char *own_key[RH_FAMILY_KEYS];             /* of those that config.c calls foreign, what this family reads */
-	struct rh_gguf_name gguf_names[RH_FAMILY_KEYS];  /* of modules that other families' GGUFs name otherwise, or not at all */
 	const char *lora_targets[RH_FAMILY_KEYS];        /* where the run does not say; none: q_proj and v_proj */
+	enum rh_norm_kind norm;
+	enum rh_residual residual;
+	struct rh_family_attention attention;
+	struct rh_family_mlp mlp;
+	struct rh_family_moe moe;
+	struct rh_family_gguf gguf;
+	int transposes_linears; /* files hold linears' matrices as (in,out) */
+	int shrinks_residuals;  /* random matrices that write to the residual are so much smaller as there are of them: 1/root */
+	int scales_embedding;   /* by the root of hidden_size, rounded to the weights' dtype */
 };
 
 /* As hidden_act has it. */

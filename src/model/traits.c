@@ -9,7 +9,7 @@ static int rope_of(const struct rh_model_config *config, const struct rh_layer_c
 {
 	if (config->family->names->positions)
 		return -1;
-	return layer->windowed && config->family->rope_theta_windowed ? 1 : 0;
+	return layer->windowed && config->family->silent.rope_theta_windowed ? 1 : 0;
 }
 
 struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t index)
@@ -25,19 +25,19 @@ struct rh_traits rh_traits_of(const struct rh_model_config *config, int64_t inde
 	                           .head_dim = config->head_dim,
 	                           .window = layer->windowed ? config->window : 0,
 	                           .scale = 1.0f / sqrtf((float)width),
-	                           .direction = config->family->direction,
+	                           .direction = config->family->attention.direction,
 	                           .rope = rope_of(config, layer),
 	                           .rotary = config->rotary_share ? (int64_t)((double)config->head_dim * config->rotary_share)
 	                                                          : config->head_dim,
 	                           .qk_norm = config->qk_norm,
-	                           .activation = config->family->activation,
-	                           .ungated = config->family->ungated,
+	                           .activation = config->family->mlp.activation,
+	                           .ungated = config->family->mlp.ungated,
 	                           .intermediate = experts && config->expert_size ? config->expert_size : config->intermediate_size,
 	                           .experts = experts,
 	                           .experts_per_token = experts ? config->experts_per_token : 0,
 	                           .softmax = config->router_softmax,
-	                           .sinks = config->family->sinks,
-	                           .expert_bias = experts && config->family->expert_bias};
+	                           .sinks = config->family->attention.sinks,
+	                           .expert_bias = experts && config->family->moe.bias};
 	return traits;
 }
 

@@ -11,14 +11,10 @@ const struct rh_family_names family_names_llama = {.embedding = "model.embed_tok
                                                    .router = "mlp.gate",
                                                    .experts = "mlp.experts"};
 
-const struct rh_family family_llama = {.architecture = "LlamaForCausalLM",
-                                       .model_type = "llama",
-                                       .gguf = "llama",
-                                       .names = &family_names_llama,
-                                       .vocab_size = 32000,
-                                       .intermediate_size = 11008,
-                                       .max_position = 2048,
-                                       .bos = 1,
-                                       .eos = 2,
-                                       .may_bias_mlp = 1,
-                                       .gguf_permuted = 1};
+const struct rh_family family_llama = {
+        .architecture = "LlamaForCausalLM",
+        .model_type = "llama",
+        .names = &family_names_llama,
+        .silent = {.vocab_size = 32000, .intermediate_size = 11008, .max_position = 2048, .bos = 1, .eos = 2},
+        .mlp = {.may_have_bias = 1},
+        .gguf = {.architecture = "llama", .permuted = 1}};
