@@ -54,6 +54,10 @@ int verb_train(const struct rh_config *config)
 	        (long long)result.steps, result.tokens_per_second, result.final_loss, (double)result.device_peak_bytes / 1048576,
 	        (double)result.device_planned_bytes / 1048576, (double)result.ram_peak_bytes / 1048576,
 	        (double)result.ram_planned_bytes / 1048576);
+	if (result.drift_micro_batches)
+		rh_note("version drift: at most %lld, bound %lld; %lld of %lld micro-batches met an update between forward and backward",
+		        (long long)result.version_drift, (long long)result.version_drift_bound, (long long)result.drifted,
+		        (long long)result.drift_micro_batches);
 	if (result.predicted_tokens_per_second > 0 && !result.rates_assumed) /* guessed rates predict nothing */
 		rh_note("predicted: %.1f tokens/s; measured is %.2f of that", result.predicted_tokens_per_second,
 		        result.tokens_per_second / result.predicted_tokens_per_second);

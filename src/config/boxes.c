@@ -2,6 +2,7 @@
 #include "config/config_internal.h"
 
 #include "core/alloc.h"
+#include "core/minmax.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,22 @@ static int check_limits(const struct asking *at)
 	return 0;
 }
 
+/* The largest admission limit is the first box's; a step has a units of micro-batches: ceil((limit - 1) / a) is the bound. */
+static int choose_accumulation(const struct asking *at)
+{
+	struct rh_config *config = at->config;
+	int64_t limit = config->boxes, unit = config->round_micro_batches ? config->round_micro_batches : 1;
+	if (config->max_version_drift && config->mode != RH_MODE_PACI)
+		return config_entry_fail(given(at, "max_version_drift"), "has no effect in mode %s; write mode: paci, or remove it",
+		                         mode_name(config->mode));
+	if (!config->max_version_drift || given(at, "gradient_accumulation_steps"))
+		return 0;
+	if (config->admission_limits.count && config_parse_integer(config->admission_limits.item[0], &limit))
+		return -EINVAL; /* check_limits has read it */
+	config->gradient_accumulation_steps = rh_max((limit - 1 + config->max_version_drift - 1) / config->max_version_drift, 1) * unit;
+	return 0;
+}
+
 static int check_neighbours(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
@@ -132,7 +149,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
 	static const char *const idle[] = {"boxes",           "box",      "link_below",      "link_above", "link_peer_below",
-	                                   "link_peer_above", "box_cuts", "admission_limits"};
+	                                   "link_peer_above", "box_cuts", "admission_limits",  "max_version_drift"};
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (given(&at, idle[i]) && !is_empty_list(given(&at, idle[i])))
 			return config_entry_fail(given(&at, idle[i]),
@@ -160,6 +177,7 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	}
 	int rc = check_cuts(&at);
 	rc = rc ? rc : check_limits(&at);
+	rc = rc ? rc : choose_accumulation(&at);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

@@ -132,6 +132,7 @@ struct rh_config {
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
 	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
 	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
+	int64_t max_version_drift;               /* mode paci: 0: no bound */
 	struct rh_list parts;                    /* join: directories */
 	enum rh_link_dtype link_dtype;
 	enum rh_transport link_transport;        /* MPI: the addresses and hashes below are NULL */

@@ -236,6 +236,9 @@ const struct config_key config_keys[] = {
 	KEY(KEY_LIST, admission_limits, VERB_RUNS,
 	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
 	            "need more; unset: [N, N-1, ... 1] of N boxes"),
+	KEY(KEY_INTEGER, max_version_drift, VERB_RUNS, .least = 1, .most = 1 << 20,
+	    .help = "mode paci: the most updates that a box may make between a unit's forward and its backward; chooses the smallest "
+	            "gradient_accumulation_steps that keep to it where these are not given, else refuses those that do not; unset: no bound"),
 	KEY(KEY_LIST, parts, VERB_JOIN, .help = "the boxes' output directories, such as [box1, box2]"),
 	KEY(KEY_CHOICE, link_transport, VERB_RUNS, .fallback = "tcp", .choices = WORDS("tcp", "mpi"),
 	    .help = "tcp: by link_below and link_above, encrypted where hashes are given; mpi: between the processes of one mpirun or srun, "

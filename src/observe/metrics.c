@@ -145,6 +145,8 @@ int rh_metrics_step(struct rh_metrics *metrics, const struct rh_step_report *rep
 	rc = rc ? rc : add_whole(line, "vram_peak_bytes", report->vram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "ram_peak_bytes", report->ram_peak_bytes);
 	rc = rc ? rc : add_whole(line, "nvme_peak_bytes", report->nvme_peak_bytes);
+	if (report->has_version_drift)
+		rc = rc ? rc : add_whole(line, "version_drift", report->version_drift);
 	if (report->nvme_drives) {
 		rc = rc ? rc : add_real(line, "nvme_wait_seconds", report->nvme_wait_seconds);
 		rc = rc ? rc : add_list(line, "nvme_read_bytes", report->nvme_read_bytes, report->nvme_drives);

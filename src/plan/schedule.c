@@ -97,6 +97,20 @@ static int find_deferrals(const struct rh_schedule *schedule, int64_t micro_batc
 	return rc;
 }
 
+/* All boxes are judged by the first, whose admission limit is the largest, so all agree. */
+static int check_drift(const struct rh_run_request *request, const struct rh_boxes *boxes)
+{
+	int64_t most = request->config->max_version_drift, limit = request->admission_limit ? request->admission_limit[0] : boxes->boxes,
+	        units = rh_round_count(request->work->train_micro_batches, boxes->unit), needed = most ? (limit - 1 + most - 1) / most : 0;
+	if (units >= needed)
+		return 0;
+	return rh_fail(-EINVAL,
+	               "max_version_drift: %lld, but with %lld units in flight in box 1 and an update each %lld it may be %lld; write "
+	               "gradient_accumulation_steps: %lld%s",
+	               (long long)most, (long long)limit, (long long)units, (long long)((limit - 1 + units - 1) / units),
+	               (long long)(needed * boxes->unit), boxes->unit > 1 ? " (a unit is a round of round_micro_batches)" : "");
+}
+
 /* One of several boxes: the schedule orders units over boxes, and inside a box stages are packed as full as memory allows. A unit is a
  * micro-batch for each device, so that none is idle. */
 static int join_boxes(const struct rh_schedule *schedule, struct planning *planning)
@@ -121,6 +135,9 @@ static int join_boxes(const struct rh_schedule *schedule, struct planning *plann
 			return rh_fail(-EINVAL, "mode: this model's embedding is its head too, in another box; train an adapter without it in "
 			                        "lora_modules_to_save, or write tie_word_embeddings: false into its config.json");
 	planning->boxes.unit = config->round_micro_batches ? config->round_micro_batches : devices;
+	rc = check_drift(request, &planning->boxes);
+	if (rc)
+		return rc;
 	planning->options.admission_limit = request->admission_limit;
 	planning->store.crosses_rounds = planning->stages.crosses_rounds = request->work->train_micro_batches > planning->boxes.unit;
 	return 0;

@@ -318,6 +318,8 @@ static int host_create(struct rh_executor *executor)
 	executor->result = rh_alloc((size_t)executor->micro_batches, sizeof *executor->result);
 	executor->uploading = rh_alloc(blocks * (size_t)options->devices, sizeof(struct rh_event *));
 	executor->offset = rh_alloc(2 * blocks, sizeof *executor->offset);
+	if (run_versions_create(executor))
+		return -ENOMEM;
 	executor->version = rh_alloc(blocks, sizeof *executor->version);
 	executor->arriving = rh_alloc(blocks, sizeof *executor->arriving);
 	if (!executor->batch || !executor->loss_scale || !executor->micro || !executor->result || !executor->uploading ||
@@ -404,6 +406,7 @@ void rh_executor_destroy(struct rh_executor *executor)
 	rh_free(executor->uploading);
 	rh_free(executor->offset);
 	rh_free(executor->version);
+	run_versions_destroy(executor);
 	rh_free(executor->arriving);
 	rh_program_free(&executor->program);
 	rh_free(executor);

@@ -119,12 +119,16 @@ struct rh_stretch {
 	 * read at once; results are put where they are wanted at the step's `end`. */
 	int (*begin)(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale);
 	/* Each step in turn, when its results are there and all of its gradients have been taken, so that its norm can be asked for: before
-	 * rh_executor_steps_in_flight more have begun. */
-	int (*end)(void *context, int64_t step);
+	 * rh_executor_steps_in_flight more have begun. drift (micro_batches): the most updates that a layer here had between each
+	 * micro-batch's forward and its backward. */
+	int (*end)(void *context, int64_t step, const int64_t *drift);
 	void *context;
 };
 /* All steps, and a flush. A negative return of the two ends it. Blocks of two uses are frozen. */
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch) RH_MUST;
+
+/* Bound on a micro-batch's drift: with admission limit w and a units in a step ceil((w - 1) / a), of the stage with the largest limit. */
+int64_t rh_executor_drift_bound(const struct rh_executor *executor);
 
 /* Where the time of the step that was finished last went, in seconds: of compute streams, in the devices' mean, but `optimizer`. */
 struct rh_step_times {

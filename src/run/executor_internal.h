@@ -53,6 +53,13 @@ struct run_stretch {
 	int64_t until; /* no step begins from this one on */
 };
 
+/* versions.c */
+struct run_versions {
+	int64_t *of_forward; /* (micro_batches, layers): of the weights that the latest forward read */
+	int64_t *drift;      /* (micro_batches): the most of any layer, since its step began */
+	int64_t *unresolved; /* (layers): micro-batches in flight */
+};
+
 /* boundary_needs.c: what boundaries take, for the worst of all programs that the run may ask for. */
 struct run_boundary_needs {
 	int count;           /* buffers in host memory; none where everything is one stage */
@@ -98,6 +105,7 @@ struct rh_executor {
 	uint64_t *version;           /* (blocks): the store's when devices were given the block last */
 	atomic_int *arriving;        /* (blocks): a gradient is on its way through the staging */
 	struct run_stretch stretch;
+	struct run_versions versions;
 	int trains, is_stretch;
 	int64_t step;
 	struct rh_step_times times; /* of the latest step that was finished */
@@ -146,9 +154,18 @@ int64_t run_infer_round(const struct rh_executor_options *options);
 /* step.c: steps that may be in flight, outside a stretch: 1, or RUN_FLIGHT. */
 int64_t run_flights(const struct rh_executor_options *options);
 
+/* versions.c: where stages update themselves. A stretch begins with nothing in flight; its slots are noted as they are lowered, `place`
+ * being their first micro-batch's. */
+int run_versions_create(struct rh_executor *executor) RH_MUST;
+void run_versions_destroy(struct rh_executor *executor);
+void run_versions_begin(struct rh_executor *executor);
+void run_versions_note(struct rh_executor *executor, const struct rh_slot *slot, int64_t place);
+
 /* stretch.c: steps end as they can, and begin up to this one. */
 enum run_step { RUN_STEP_BEGUN, RUN_STEP_LATER, RUN_STEP_NONE };
 int run_stretch_reach(struct rh_executor *executor, int64_t step) RH_MUST;
+/* The slot is about to be lowered. */
+void run_stretch_note(struct rh_executor *executor, const struct rh_slot *slot);
 /* Steps whose micro-batches have places at once; 1 where steps are flushed. Boundary buffers that any stretch can need. */
 int64_t run_steps_held(const struct rh_executor_options *options);
 int run_stretch_boundaries(const struct rh_executor_options *options);

@@ -202,6 +202,8 @@ int run_lower_slot(struct rh_executor *executor, int place)
 	if (rc)
 		return rc == RUN_STEP_NONE ? 0 : rc;
 	executor->dispatcher.device[d].lowered = next_position(executor);
+	if (executor->is_stretch)
+		run_stretch_note(executor, &executor->program.slot[number]);
 	rc = dispatcher_take_slot(executor, &executor->program.slot[number]);
 	rc = rc ? rc : lower_next_slot(lowering);
 	rc = rc ? rc : dispatcher_take(executor, place);

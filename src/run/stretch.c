@@ -58,7 +58,7 @@ static int end_step(struct rh_executor *executor)
 	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
 		run_collect_result(executor, first + m);
 	stretch->ended++;
-	return rc ? rc : stretch->is->end(stretch->is->context, step);
+	return rc ? rc : stretch->is->end(stretch->is->context, step, &executor->versions.drift[first]);
 }
 
 static int begin_step(struct rh_executor *executor)
@@ -71,8 +71,10 @@ static int begin_step(struct rh_executor *executor)
 		stretch->until = stretch->begun;
 		return 0;
 	}
-	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++)
+	for (int64_t m = 0; !rc && m < stretch->is->micro_batches; m++) {
 		run_stage_micro(executor, first + m, &batch[m]);
+		executor->versions.drift[first + m] = 0;
+	}
 	stretch->begun++;
 	rc = rc ? rc : lower_input(&executor->lowering, step, first, stretch->is->micro_batches);
 	return rc ? rc : dispatcher_take(executor, 0);
@@ -92,6 +94,11 @@ int run_stretch_reach(struct rh_executor *executor, int64_t step)
 	return rc ? rc : over < 0 ? over : step < stretch->until ? RUN_STEP_BEGUN : RUN_STEP_NONE;
 }
 
+void run_stretch_note(struct rh_executor *executor, const struct rh_slot *slot)
+{
+	run_versions_note(executor, slot, first_place(executor, slot->step) + slot->first);
+}
+
 int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stretch *stretch)
 {
 	const struct rh_executor_options *options = &executor->options;
@@ -108,6 +115,7 @@ int rh_executor_train_stretch(struct rh_executor *executor, const struct rh_stre
 	const struct lower_call call = {
 	        .trains = 1, .is_local = 1, .step = stretch->first_step, .number = ++executor->calls, .micro_batches = count, .updates = 1};
 	int rc = rh_dispatch_stretch(&dispatch, count, stretch->steps, &executor->program);
+	run_versions_begin(executor);
 	rc = rc ? rc : run_begin(executor, &call);
 	rc = rc ? rc : dispatcher_run(executor, DISPATCH_ALL, 0);
 	rc = run_end(executor, rc);

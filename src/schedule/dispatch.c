@@ -173,10 +173,22 @@ int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64
 	return rc;
 }
 
+/* Of the schedule itself: 1F1B's, and the paper's of PACI. */
+static int64_t own_limit(const struct rh_dispatch *dispatch, int at)
+{
+	return (dispatch->boxes ? dispatch->boxes->boxes : dispatch->devices) - at;
+}
+
+int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage)
+{
+	int at = dispatch->boxes ? dispatch->boxes->box : stage;
+	return dispatch->admission_limit ? dispatch->admission_limit[at] : own_limit(dispatch, at);
+}
+
 static int64_t in_flight(const struct rh_dispatch *dispatch, int at)
 {
 	const struct rh_boxes *boxes = dispatch->boxes;
-	int64_t own = (boxes ? boxes->boxes : dispatch->devices) - at;
+	int64_t own = own_limit(dispatch, at);
 	if (dispatch->admission_limit && dispatch->admission_limit[at] > own)
 		own = dispatch->admission_limit[at];
 	return boxes ? own * boxes->unit : own;

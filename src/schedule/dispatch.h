@@ -54,6 +54,8 @@ int64_t rh_dispatch_distinct(const struct rh_dispatch *dispatch, int trains, int
 /* 1: each stage updates its own blocks. Then several steps, of `count` micro-batches each, are one program without a flush. */
 int rh_dispatch_is_local(const struct rh_dispatch *dispatch);
 int rh_dispatch_stretch(const struct rh_dispatch *dispatch, int64_t count, int64_t steps, struct rh_program *out) RH_MUST;
+/* The most units (of one box: micro-batches) that the stage, or of several boxes this one, may have in flight in such a program. */
+int64_t rh_dispatch_admission_limit(const struct rh_dispatch *dispatch, int stage);
 /* The most micro-batches that a stage (bottom up) has in flight in such a program; of several boxes the most that this one has. */
 int64_t rh_dispatch_in_flight(const struct rh_dispatch *dispatch, int stage);
 int64_t rh_dispatch_in_flight_below(const struct rh_dispatch *dispatch); /* in the box below */

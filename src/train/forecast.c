@@ -27,6 +27,8 @@ static int run_steps(struct rh_session *session, const struct rh_forecast_input 
 	int local = session->plan.schedule->update == RH_UPDATE_LOCAL;
 	int rc = (local ? forecast_run_stretch : forecast_run_steps)(
 	        session, input, zeros, (struct forecast_beside){beside ? beside->trace : NULL, check}, &steps);
+	out->drift = steps.drift;
+	out->drifts = steps.drifts;
 	if (rc)
 		return rc;
 	out->times = steps.times;
@@ -141,4 +143,6 @@ int rh_forecast(const struct rh_config *config, const struct rh_session_machine 
 void rh_forecast_free(struct rh_forecast *forecast)
 {
 	rh_plan_free(&forecast->plan);
+	rh_free(forecast->drift);
+	forecast->drift = NULL;
 }

@@ -22,6 +22,9 @@ struct rh_forecast {
 	int64_t nvme_step_bytes; /* written by each step */
 	int64_t nvme_run_bytes;  /* written by the whole run; 0: its steps are not known */
 	int host_devices, layers;
+	/* Where stages update themselves: of the simulated micro-batches, from the first on, the most updates that a layer here had between
+	 * each one's forward and its backward. NULL elsewhere. */
+	int64_t *drift, drifts;
 	int packed; /* too many layers for a search: stages are packed by memory alone */
 };
 /* What the checker (run/check.h) says of a forecast's lanes. */

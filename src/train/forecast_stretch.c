@@ -5,6 +5,8 @@
 #include "run/trace.h"
 #include "train/update.h"
 
+#include <string.h>
+
 /* Steps of the stretch, and those of them that the period is taken over: the first fill the pipeline, the last drain it. */
 enum { STEPS = 12, FIRST = 3, LAST = 8, SPANS = 1 << 16 };
 
@@ -15,6 +17,7 @@ struct stretch {
 	struct rh_micro_batch *micro;
 	double ended_s[STEPS];
 	int64_t tokens[STEPS];
+	int64_t *drift; /* (STEPS, micro-batches) */
 };
 
 static int begin(void *context, int64_t step, const struct rh_micro_batch **batch, float *loss_scale)
@@ -28,10 +31,12 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int end(void *context, int64_t step)
+static int end(void *context, int64_t step, const int64_t *drift)
 {
 	struct stretch *at = context;
 	double norm;
+	int64_t count = at->input->work.train_micro_batches;
+	memcpy(at->drift + step * count, drift, (size_t)count * sizeof *drift);
 	at->ended_s[step] = rh_updater_seconds(at->session->updater);
 	return rh_updater_norm(at->session->updater, &norm);
 }
@@ -71,7 +76,9 @@ int forecast_run_stretch(struct rh_session *session, const struct rh_forecast_in
 	struct stretch at = {.session = session, .input = input, .zeros = zeros};
 	struct rh_trace own = {0};
 	at.micro = rh_alloc((size_t)input->work.train_micro_batches, sizeof *at.micro);
-	int rc = at.micro ? 0 : -ENOMEM;
+	out->drifts = STEPS * input->work.train_micro_batches;
+	out->drift = at.drift = rh_alloc((size_t)out->drifts, sizeof *at.drift);
+	int rc = at.micro && at.drift ? 0 : -ENOMEM;
 	if (!rc && !beside.trace)
 		rc = rh_trace_create(session->devices.count, SPANS, &own);
 	if (!rc)

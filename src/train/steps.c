@@ -221,6 +221,9 @@ static int log_step(struct training *run, struct rh_step_report *report, double 
 	report->activations_seconds = run->times_since_log.activations / (double)steps;
 	report->gradients_seconds = run->times_since_log.gradients / (double)steps;
 	report->optimizer_seconds = run->times_since_log.optimizer / (double)steps;
+	report->has_version_drift = training_is_local(run);
+	report->version_drift = run->drift.logged_most;
+	run->drift.logged_most = 0;
 	if (training_is_local(run)) /* no time is one step's alone */
 		report->compute_seconds = report->weights_seconds = report->activations_seconds = report->gradients_seconds =
 		        report->optimizer_seconds = NAN;
@@ -440,9 +443,22 @@ static int tell_step(struct training *run, int64_t step)
 	return rc ? rc : saving_collect(run, RH_CHECKPOINT_LOOK);
 }
 
-static int end_step(void *context, int64_t step)
+static void note_drift(struct training *run, int64_t count, const int64_t *drift)
+{
+	struct train_drift *all = &run->drift;
+	for (int64_t m = 0; m < count; m++) {
+		all->most = rh_max(all->most, drift[m]);
+		all->logged_most = rh_max(all->logged_most, drift[m]);
+		all->drifted += drift[m] > 0;
+	}
+	all->micro_batches += count;
+	all->bound = rh_executor_drift_bound(run->session.executor);
+}
+
+static int end_step(void *context, int64_t step, const int64_t *drift)
 {
 	struct training *run = context;
+	note_drift(run, run->flight[step % run->held].count, drift);
 	int rc = rh_updater_norm(run->session.updater, &run->flight[step % run->held].norm);
 	return rc || rh_box_is_linked(&run->session.box) ? rc : tell_step(run, step);
 }

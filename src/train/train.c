@@ -409,6 +409,10 @@ int rh_train(const struct rh_config *config, struct rh_train_result *out)
 		out->steps = run.state.step;
 		out->seconds = rh_clock_seconds() - run.began;
 		out->tokens_per_second = out->seconds > 0 ? (double)(run.state.tokens - run.tokens_before) / out->seconds : 0;
+		out->version_drift = run.drift.most;
+		out->version_drift_bound = run.drift.bound;
+		out->drift_micro_batches = run.drift.micro_batches;
+		out->drifted = run.drift.drifted;
 		out->interrupted = run.state.step < run.data.steps && !run.stopped_early;
 		if (isnan(out->final_loss) && run.state.steps_since_log) /* no line was logged yet */
 			out->final_loss = run.state.loss_since_log / (double)run.state.steps_since_log;

@@ -15,6 +15,13 @@ struct train_step {
 	double norm;                    /* of several boxes that update themselves: of this one's gradients */
 };
 
+/* Of this process, where stages update themselves: of a micro-batch the most updates that a layer of this box had between its forward and
+ * its backward. */
+struct train_drift {
+	int64_t most, logged_most;             /* logged: since the last line */
+	int64_t micro_batches, drifted, bound; /* how many there were, and had any; what the admission limits allow */
+};
+
 /* Numbers in trouble: what is known of them. */
 struct trouble {
 	int64_t bad_in_a_row;     /* steps that were skipped since the last good one */
@@ -70,6 +77,7 @@ struct training {
 	int stopped_early;     /* evaluations got no better: the run is over */
 	struct saving saving;
 	struct trouble trouble;
+	struct train_drift drift;
 	struct trace_step traced;
 	struct rh_train_result *result;
 };

@@ -229,6 +229,52 @@ static void test_latency_changes_no_bit(void **state)
 	scratch_close(&scratch);
 }
 
+/* The first box may have 9 units in flight and updates each 4: ceil(8 / 4) updates. Both boxes refuse a smaller bound. */
+static void test_version_drift_keeps_to_its_bound(void **state)
+{
+	(void)state;
+	static const char keys[] = "mode: paci\ndevice: cpu:1\nsave_strategy: \"no\"\nadmission_limits: [9, 1]\n";
+	static const struct {
+		const char *option, *line[2];
+		int status;
+	} cases[] = {{"--max_steps 12 --max_version_drift 1",
+	              {"gradient_accumulation_steps: 8", "gradient_accumulation_steps: 8"},
+	              1},
+	             {"--max_steps 12 --max_version_drift 2",
+	              {"version drift: at most 2, bound 2; ", "version drift: at most 0, bound 0; 0 of 48 micro-batches"},
+	              0}};
+	struct scratch scratch;
+	make_rows(&scratch);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct box_wire wire = free_wire();
+		struct ran ran[2];
+		for (int k = 1; k <= 2; k++) {
+			write_config(&scratch, keys, 2, k, &wire);
+			run_start(&scratch, path_of("train %s/run%d.yaml %s", scratch.dir, k, cases[i].option), 0, &ran[k - 1]);
+		}
+		for (int k = 0; k < 2; k++) {
+			run_wait(&ran[k]);
+			assert_int_equal(ran[k].status, cases[i].status);
+			if (!strstr(ran[k].err, cases[i].line[k]))
+				fail_msg("box %d: %s", k + 1, ran[k].err);
+			run_free(&ran[k]);
+		}
+	}
+	FILE *file = fopen(path_of("%s/out1/metrics.jsonl", scratch.dir), "r");
+	char line[4096];
+	json_int_t most = 0;
+	assert_non_null(file);
+	while (fgets(line, sizeof line, file)) {
+		json_t *metrics = json_loads(line, 0, NULL), *drift = json_object_get(metrics, "version_drift");
+		assert_true(json_is_integer(drift));
+		most = rh_max(most, json_integer_value(drift));
+		json_decref(metrics);
+	}
+	fclose(file);
+	assert_int_equal(most, 2);
+	scratch_close(&scratch);
+}
+
 /* A box is killed when it has a checkpoint; both are started again, and end as boxes that were left alone, their shares of the norm too. */
 static void test_a_killed_box_is_started_again(void **state)
 {
@@ -271,6 +317,7 @@ int main(void)
 	        cmocka_unit_test(test_adapters),
 	        cmocka_unit_test(test_each_box_clips_by_its_share),
 	        cmocka_unit_test(test_latency_changes_no_bit),
+	        cmocka_unit_test(test_version_drift_keeps_to_its_bound),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

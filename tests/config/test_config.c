@@ -275,6 +275,29 @@ static void test_load_what_goes_to_nvme(void **state)
 	refused("max_nvme: much\n", NULL, "max_nvme: 'much' is not allowed; expected a size");
 }
 
+/* ceil((w - 1) / bound) units of w, the first box's admission limit; what is given stays. */
+static void test_load_a_bound_of_version_drift_chooses_the_accumulation(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *more;
+		int64_t accumulation;
+	} cases[] = {{"max_version_drift: 1\n", 3},
+	             {"max_version_drift: 2\n", 2},
+	             {"max_version_drift: 9\n", 1},
+	             {"max_version_drift: 1\nround_micro_batches: 2\n", 6},
+	             {"max_version_drift: 3\nadmission_limits: [9, 6, 4, 1]\n", 3},
+	             {"max_version_drift: 1\ngradient_accumulation_steps: 2\n", 2}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct rh_config c;
+		char yaml[256];
+		snprintf(yaml, sizeof yaml, "mode: paci\nboxes: 4\nbox: 1\nlink_above: a:1\n%s", cases[i].more);
+		check_ok(load(yaml, NULL, &c));
+		assert_int_equal(c.gradient_accumulation_steps, cases[i].accumulation);
+		rh_config_free(&c);
+	}
+}
+
 static void test_load_adapter_keeps_which_keys_were_written(void **state)
 {
 	(void)state;
@@ -336,6 +359,7 @@ int main(void)
 	        cmocka_unit_test(test_load_takes_optimizers_and_layouts),
 	        cmocka_unit_test(test_load_takes_ways_of_multiplying),
 	        cmocka_unit_test(test_load_what_goes_to_nvme),
+	        cmocka_unit_test(test_load_a_bound_of_version_drift_chooses_the_accumulation),
 	        cmocka_unit_test(test_load_adapter_keeps_which_keys_were_written),
 	        cmocka_unit_test(test_load_survives_every_failed_allocation),
 	};

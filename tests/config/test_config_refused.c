@@ -237,6 +237,7 @@ static void test_load_several_boxes(void **state)
 	             {"link_above: a:1\nbox_cuts: [x]\n", "box_cuts: 'x' is not a layer's number"},
 	             {"link_above: a:1\noptimizer_staleness: 1\n", "optimizer_staleness: mode sync-pp takes no stale weights"},
 	             {"link_above: a:1\nadmission_limits: [2, 1]\n", "admission_limits: has no effect in mode sync-pp"},
+	             {"link_above: a:1\nmax_version_drift: 1\n", "max_version_drift: has no effect in mode sync-pp"},
 	             {"link_above: a:1\nforward_cuts: [2]\n", "forward_cuts: each of several boxes cuts its own layers"}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		snprintf(yaml, sizeof yaml, "%s%s", two, cases[i].more);
@@ -245,6 +246,9 @@ static void test_load_several_boxes(void **state)
 	refused("mode: sync-pp\n", NULL, "mode sync-pp needs boxes");
 	refused("mode: sync-pp\nboxes: 2\nbox: 3\n", NULL, "box: 3 of 2 boxes");
 	refused("boxes: 2\n", NULL, "boxes: has no effect in mode local");
+	refused("max_version_drift: 1\n", NULL, "max_version_drift: has no effect in mode local");
+	refused("mode: paci\nboxes: 2\nbox: 1\nlink_above: a:1\nmax_version_drift: 0\n", NULL,
+	        "max_version_drift: '0' is not allowed");
 	refused_by("plan", "mode: sync-pp\n", "--model_name_or_path model", "mode sync-pp needs boxes");
 }
 

@@ -2,6 +2,7 @@
  * each stage and runs forwards, backwards and updates one after the other, in the order that the rule asks for; bit for bit. */
 #include "train/deep.h"
 
+#include "core/minmax.h"
 #include "device/cpu/kernels.h"
 
 enum { STEPS = 20, BLOCKS = 6, MICROS = 3, ALL = STEPS * MICROS, STAGES_MOST = 4, ACTS = 4 << 20 };
@@ -26,8 +27,9 @@ static const struct what cases[] = {
 };
 
 struct outcome {
-	double loss[ALL]; /* sums over a micro-batch's targets */
-	float *weights;   /* of all trained tensors */
+	double loss[ALL];   /* sums over a micro-batch's targets */
+	int64_t drift[ALL]; /* the most updates that a stage made between a micro-batch's forward and its backward */
+	float *weights;     /* of all trained tensors */
 	int64_t count;
 };
 
@@ -115,12 +117,13 @@ static int begin(void *context, int64_t step, const struct rh_micro_batch **batc
 	return 0;
 }
 
-static int end(void *context, int64_t step)
+static int end(void *context, int64_t step, const int64_t *drift)
 {
 	struct running *at = context;
 	assert_int_equal(step, at->ended++);
 	for (int64_t m = step * MICROS; m < (step + 1) * MICROS; m++)
 		at->out->loss[m] = loss_sum(at->micro[m].loss, at->micro[m].batch.shape.head_rows);
+	memcpy(at->out->drift + step * MICROS, drift, MICROS * sizeof *drift);
 	double norm;
 	return rh_updater_norm(at->rig->session.updater, &norm);
 }
@@ -167,6 +170,7 @@ struct plain {
 	char **weights;
 	float *(*sum)[2];
 	struct rh_stage_state state;
+	int64_t version[STAGES_MOST], of_forward[STAGES_MOST][ALL]; /* of each stage's weights */
 	struct outcome *out;
 };
 
@@ -210,6 +214,10 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 	int lo = (int)at->cut[stage], hi = (int)at->cut[stage + 1], top = stage + 1 == at->what->stages;
 	if (!backward && top)
 		return; /* with its backward */
+	if (!backward)
+		at->of_forward[stage][m] = at->version[stage];
+	else if (!top)
+		at->out->drift[m] = rh_max(at->out->drift[m], at->version[stage] - at->of_forward[stage][m]);
 	micro_make(at->in, m, &micro);
 	for (int b = 0; b < model->blocks; b++)
 		at->weights[b] = (char *)(uintptr_t)rh_store_weights(at->rig->session.store, b);
@@ -255,6 +263,7 @@ static void plain_part(struct plain *at, int backward, int stage, int64_t m)
 static void plain_update(struct plain *at, int stage, int64_t step)
 {
 	const struct rh_model *model = at->rig->session.model;
+	at->version[stage]++;
 	for (int l = (int)at->cut[stage]; l < at->cut[stage + 1]; l++)
 		for (int which = 0; which < 2; which++) {
 			int b = model->layer[l].block[which];
@@ -379,6 +388,7 @@ static void test_stages_that_update_themselves_equal_a_plain_loop(void **state)
 			if (got.loss[m] != expected.loss[m])
 				fail_msg("%s, %s, micro-batch %d of step %d: loss %.9g, expected %.9g", cases[i].schedule, cases[i].model,
 				         m % MICROS, m / MICROS, got.loss[m], expected.loss[m]);
+		assert_memory_equal(got.drift, expected.drift, sizeof got.drift);
 		assert_int_equal(got.count, expected.count);
 		assert_memory_equal(got.weights, expected.weights, (size_t)got.count * sizeof(float));
 		free(got.weights);
