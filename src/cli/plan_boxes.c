@@ -1,10 +1,11 @@
 /* `roundhouse plan` of several boxes: what each holds, how fast they are together, and from which speed of their links on they are faster
- * than one of them alone. All boxes are like the machine that is planned for. */
+ * than the fastest of them alone. */
 #include "cli/plan_boxes.h"
 
 #include "cli/verbs.h"
 #include "core/alloc.h"
 #include "core/json.h"
+#include "train/box_cuts.h"
 #include "train/forecast_boxes.h"
 #include "train/judge.h"
 
@@ -19,11 +20,13 @@ static const double slowest = 1, fastest = 1e5, gib = 1 << 30;
 struct planned {
 	const struct rh_config *config;
 	const struct rh_forecast_input *input;
+	struct rh_hardware hardware[BOXES_MOST]; /* of box_hardware */
 	struct rh_session_machine machine[BOXES_MOST];
 	struct rh_virtual_line line[BOXES_MOST][2];
 	int first[BOXES_MOST + 1];
 	struct rh_forecast box[BOXES_MOST];
-	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: does not fit. even: Mbit/s, 0: no speed is enough */
+	double linked, alone, at[SPEEDS], even; /* tokens/s; alone: 0: fits on none. even: Mbit/s, 0: no speed is enough */
+	int fastest;                            /* the box that is meant by `alone` */
 };
 
 static void free_boxes(struct planned *all)
@@ -34,13 +37,17 @@ static void free_boxes(struct planned *all)
 	}
 }
 
-/* Forecasts the boxes with links of that speed. */
+/* Forecasts the boxes with links of that speed; 0: of the configuration's. */
 static int forecast_at(struct planned *all, double mbit_per_s, double *tokens_per_s)
 {
-	const struct rh_boxes_request request = {all->config, all->machine, all->first, all->line, all->input};
-	for (int k = 0; k + 1 < (int)all->config->boxes; k++)
-		for (int way = 0; way < 2; way++)
-			all->line[k][way] = (struct rh_virtual_line){all->config->link_latency_ms / 1e3, mbit_per_s * 1e6 / 8};
+	const struct rh_config *config = all->config;
+	const struct rh_boxes_request request = {config, all->machine, all->first, all->line, all->input};
+	for (int k = 0; k + 1 < (int)config->boxes; k++)
+		for (int way = 0; way < 2; way++) {
+			double speed = mbit_per_s > 0 ? mbit_per_s : rh_config_link(config, &config->link_mbit_per_second, k, way);
+			all->line[k][way] =
+			        (struct rh_virtual_line){rh_config_link(config, &config->link_latency_ms, k, way) / 1e3, speed * 1e6 / 8};
+		}
 	free_boxes(all);
 	int rc = rh_forecast_boxes(&request, all->box);
 	*tokens_per_s = rc ? 0 : all->box[0].tokens_per_second;
@@ -65,7 +72,7 @@ static int find_even(struct planned *all)
 	return rc;
 }
 
-static int forecast_alone(struct planned *all, struct rh_tasks *tasks)
+static int forecast_alone(struct planned *all, int k, struct rh_tasks *tasks)
 {
 	struct rh_config alone = *all->config;
 	struct rh_forecast forecast = {0};
@@ -73,8 +80,11 @@ static int forecast_alone(struct planned *all, struct rh_tasks *tasks)
 	alone.mode = RH_MODE_LOCAL;
 	alone.boxes = alone.box = 0;
 	alone.schedule = NULL;
-	int rc = rh_forecast_judged(&alone, &all->machine[0], all->input, &beside, &forecast);
-	all->alone = rc ? 0 : forecast.tokens_per_second;
+	int rc = rh_forecast_judged(&alone, &all->machine[k], all->input, &beside, &forecast);
+	if (!rc && forecast.tokens_per_second > all->alone) {
+		all->alone = forecast.tokens_per_second;
+		all->fastest = k;
+	}
 	rh_forecast_free(&forecast);
 	if (rc != RH_DOES_NOT_FIT)
 		return rc;
@@ -84,25 +94,39 @@ static int forecast_alone(struct planned *all, struct rh_tasks *tasks)
 
 static int forecast_all(struct planned *all, struct rh_tasks *tasks)
 {
-	int rc = forecast_alone(all, tasks);
+	int rc = forecast_alone(all, 0, tasks);
+	for (int k = 1; !rc && k < (int)all->config->box_hardware.count; k++)
+		rc = forecast_alone(all, k, tasks);
 	for (int i = 0; !rc && i < SPEEDS; i++)
 		rc = forecast_at(all, speeds[i], &all->at[i]);
 	if (!rc && all->alone > 0)
 		rc = find_even(all);
-	return rc ? rc : forecast_at(all, all->config->link_mbit_per_second, &all->linked);
+	return rc ? rc : forecast_at(all, 0, &all->linked);
+}
+
+static void put_link(const struct rh_config *config, int k)
+{
+	printf("             link up %g Mbit/s, %g ms; down %g Mbit/s, %g ms\n",
+	       rh_config_link(config, &config->link_mbit_per_second, k, 0), rh_config_link(config, &config->link_latency_ms, k, 0),
+	       rh_config_link(config, &config->link_mbit_per_second, k, 1), rh_config_link(config, &config->link_latency_ms, k, 1));
 }
 
 static void put(const struct planned *all)
 {
 	const struct rh_config *config = all->config;
-	printf("boxes        %d like this one, schedule %s; links of %g Mbit/s and %g ms each way\n", (int)config->boxes, config->schedule,
-	       config->link_mbit_per_second, config->link_latency_ms);
-	for (int k = 0; k < (int)config->boxes; k++)
-		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory\n", k + 1, all->first[k],
-		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib);
+	int differ = config->box_hardware.count > 0;
+	printf("boxes        %d%s, schedule %s\n", (int)config->boxes, differ ? "" : " like this one", config->schedule);
+	for (int k = 0; k < (int)config->boxes; k++) {
+		printf("box %-8d layers %d-%d; %.2f GiB on each device, %.2f GiB of host memory%s%s\n", k + 1, all->first[k],
+		       all->first[k + 1] - 1, (double)all->box[k].device_bytes / gib, (double)all->box[k].ram_bytes / gib,
+		       differ ? "; " : "", differ ? config->box_hardware.item[k] : "");
+		if (k + 1 < (int)config->boxes)
+			put_link(config, k);
+	}
 	printf("speed        %.1f tokens/s, %.4g s a step\n", all->linked, all->box[0].step_seconds);
 	if (all->alone > 0)
-		printf("alone        %.1f tokens/s: one box, with what does not fit on its devices in host memory\n", all->alone);
+		printf("alone        %.1f tokens/s: box %d, with what does not fit on its devices in host memory\n", all->alone,
+		       all->fastest + 1);
 	else
 		printf("alone        does not fit on one box\n");
 	for (int i = 0; i < SPEEDS; i++)
@@ -127,6 +151,47 @@ static json_t *as_json(const struct planned *all)
 	                 "break_even_mbit_per_second", all->even > 0 ? json_real(all->even) : json_null(), "boxes", boxes, "links", table);
 }
 
+/* Each box's machine: its own profile, or the one that is planned for. */
+static int find_machines(struct planned *all, const struct rh_machine_found *found)
+{
+	const struct rh_list *names = &all->config->box_hardware;
+	int rc = 0;
+	for (int k = 0; !rc && k < (int)all->config->boxes; k++) {
+		struct rh_hardware *own = &all->hardware[k];
+		all->machine[k] = found->machine;
+		if (!names->count)
+			continue;
+		rc = rh_hardware_find(names->item[k], own);
+		all->machine[k] = (struct rh_session_machine){.hardware = own, .devices = (int)own->devices, .ram_bytes = own->host.ram};
+	}
+	return rc ? rh_fail_in(rc, "box_hardware") : 0;
+}
+
+/* box_cuts, or what the boxes would choose. */
+static int find_cuts(struct planned *all)
+{
+	const struct rh_config *config = all->config;
+	size_t layers = (size_t)all->input->layers, boxes = (size_t)config->boxes;
+	if (config->box_cuts.count)
+		return rh_box_cuts(config, (int)layers, all->first);
+	struct rh_box_layer *layer = rh_alloc(boxes * layers, sizeof *layer);
+	int64_t *cap = rh_alloc(boxes, sizeof *cap);
+	struct rh_session session = {0};
+	int rc = layer && cap ? 0 : -ENOMEM;
+	for (size_t k = 0; !rc && k < boxes; k++) {
+		rh_session_close(&session);
+		rc = rh_session_simulate(config, &all->machine[k], &session);
+		if (!rc)
+			rc = rh_box_measure(&session, (int)k, layer + k * layers, &cap[k]);
+	}
+	if (!rc)
+		rc = rh_box_cuts_choose(config, session.model, layer, cap, all->first);
+	rh_session_close(&session);
+	rh_free(layer);
+	rh_free(cap);
+	return rc;
+}
+
 int plan_boxes(const struct rh_config *config, const struct rh_machine_found *found, const struct rh_forecast_input *input,
                struct rh_tasks *tasks)
 {
@@ -135,9 +200,9 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 		return -ENOMEM;
 	all->config = config;
 	all->input = input;
-	for (int k = 0; k < (int)config->boxes; k++)
-		all->machine[k] = found->machine;
-	int rc = rh_box_cuts(config, input->layers, all->first);
+	int rc = find_machines(all, found);
+	if (!rc)
+		rc = find_cuts(all);
 	if (!rc)
 		rc = forecast_all(all, tasks);
 	if (!rc && config->json)
@@ -150,6 +215,8 @@ int plan_boxes(const struct rh_config *config, const struct rh_machine_found *fo
 		rc = VERB_SAYS_NO;
 	}
 	free_boxes(all);
+	for (int k = 0; k < (int)config->boxes; k++)
+		rh_hardware_free(&all->hardware[k]);
 	rh_free(all);
 	return rc;
 }

@@ -100,6 +100,39 @@ static int choose_accumulation(const struct asking *at)
 	return 0;
 }
 
+double rh_config_link(const struct rh_config *config, const struct rh_list *list, int link, int way)
+{
+	size_t links = (size_t)config->boxes - 1, at = list->count == 1       ? 0
+	                                               : list->count == links ? (size_t)link
+	                                                                      : 2 * (size_t)link + (size_t)way;
+	return strtod(list->item[at], NULL);
+}
+
+/* A list of numbers for links; speeds are above 0. */
+static int check_links(const struct asking *at, const char *key, const struct rh_list *list, int may_be_zero)
+{
+	size_t links = (size_t)at->config->boxes - 1;
+	if (list->count != 1 && list->count != links && list->count != 2 * links)
+		return config_entry_fail(given(at, key), "%zu numbers for %zu link%s; give one for all, one for each, or two for each",
+		                         list->count, links, links == 1 ? "" : "s");
+	for (size_t i = 0; i < list->count; i++) {
+		double value;
+		if (config_parse_real(list->item[i], &value) || value < 0 || value > 1e7 || (value == 0 && !may_be_zero))
+			return config_entry_fail(given(at, key), "'%s' is not a number%s, at most 1e7", config_show(list->item[i]).text,
+			                         may_be_zero ? "" : " above 0");
+	}
+	return 0;
+}
+
+static int check_hardware(const struct asking *at)
+{
+	const struct rh_list *list = &at->config->box_hardware;
+	if (list->count && (int64_t)list->count != at->config->boxes)
+		return config_entry_fail(given(at, "box_hardware"), "%zu profiles for %lld boxes; name one for each", list->count,
+		                         (long long)at->config->boxes);
+	return 0;
+}
+
 static int check_neighbours(const struct asking *at)
 {
 	const struct rh_config *config = at->config;
@@ -148,8 +181,8 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 {
 	struct asking at = {&draft->config, entries};
 	struct rh_config *config = at.config;
-	static const char *const idle[] = {"boxes",           "box",      "link_below",      "link_above", "link_peer_below",
-	                                   "link_peer_above", "box_cuts", "admission_limits",  "max_version_drift"};
+	static const char *const idle[] = {"boxes",           "box",      "link_below",       "link_above",        "link_peer_below",
+	                                   "link_peer_above", "box_cuts", "admission_limits", "max_version_drift", "box_hardware"};
 	for (size_t i = 0; config->mode == RH_MODE_LOCAL && i < sizeof idle / sizeof *idle; i++)
 		if (given(&at, idle[i]) && !is_empty_list(given(&at, idle[i])))
 			return config_entry_fail(given(&at, idle[i]),
@@ -178,6 +211,9 @@ int config_resolve_boxes(struct config_draft *draft, const struct config_entry *
 	int rc = check_cuts(&at);
 	rc = rc ? rc : check_limits(&at);
 	rc = rc ? rc : choose_accumulation(&at);
+	rc = rc ? rc : check_hardware(&at);
+	rc = rc ? rc : check_links(&at, "link_mbit_per_second", &config->link_mbit_per_second, 0);
+	rc = rc ? rc : check_links(&at, "link_latency_ms", &config->link_latency_ms, 1);
 	if (!rc && runs)
 		rc = check_neighbours(&at);
 	return rc ? rc : check_rest(&at);

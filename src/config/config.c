@@ -124,10 +124,21 @@ void rh_config_free(struct rh_config *config)
 		memcpy(&owned, (char *)draft + key->offset, sizeof owned);
 		rh_free(owned);
 	}
-	struct rh_list *const lists[] = {
-	        &config->lora_target_modules,    &config->nvme_dirs,    &config->train_file,   &config->validation_file,
-	        &config->data_columns,           &config->data_weights, &config->rope_scaling, &config->box_cuts, &config->admission_limits,
-	        &config->lora_target_parameters, &config->lora_modules_to_save, &config->parts};
+	struct rh_list *const lists[] = {&config->lora_target_modules,
+	                                 &config->nvme_dirs,
+	                                 &config->train_file,
+	                                 &config->validation_file,
+	                                 &config->data_columns,
+	                                 &config->data_weights,
+	                                 &config->rope_scaling,
+	                                 &config->box_cuts,
+	                                 &config->admission_limits,
+	                                 &config->box_hardware,
+	                                 &config->link_mbit_per_second,
+	                                 &config->link_latency_ms,
+	                                 &config->lora_target_parameters,
+	                                 &config->lora_modules_to_save,
+	                                 &config->parts};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		config_list_free(lists[i]);
 	*config = (struct rh_config){0};

@@ -130,7 +130,7 @@ struct rh_config {
 	/* several boxes */
 	enum rh_mode mode;
 	int64_t boxes, box;                      /* how many; which this is, from 1. 0: unset */
-	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: even */
+	struct rh_list box_cuts;                 /* the first layer of each box but the first; empty: by speeds and memory */
 	struct rh_list admission_limits;         /* mode paci: most units that each box has in flight; empty: [boxes, ... 1] */
 	int64_t max_version_drift;               /* mode paci: 0: no bound */
 	struct rh_list parts;                    /* join: directories */
@@ -139,7 +139,8 @@ struct rh_config {
 	char *link_identity;                     /* this box's key file */
 	char *link_below, *link_above;           /* HOST:PORT to connect to, or listen:[HOST:]PORT; NULL: nobody is there */
 	char *link_peer_below, *link_peer_above; /* hashes of their certificates; NULL: plain, on this machine */
-	double link_mbit_per_second, link_latency_ms; /* for plan: of each link, one way */
+	struct rh_list link_mbit_per_second, link_latency_ms; /* rh_config_link reads them */
+	struct rh_list box_hardware;             /* plan: each box's profile; empty: all like the machine that is planned for */
 	double link_timeout, link_give_up;       /* seconds */
 	int64_t measure_seconds;                 /* doctor */
 
@@ -172,6 +173,9 @@ void rh_config_free(struct rh_config *config);
  * gives the same configuration. */
 struct rh_text;
 int rh_config_print(const struct rh_config *config, struct rh_text *out) RH_MUST;
+/* A number of link_mbit_per_second or link_latency_ms: of link 0, that of boxes 1 and 2, or one above it; way 0: up, 1: down. */
+double rh_config_link(const struct rh_config *config, const struct rh_list *list, int link, int way);
+
 /* The keys in which boxes that train one model must agree, as name=value lines. */
 int rh_config_print_shared(const struct rh_config *config, struct rh_text *out) RH_MUST;
 

@@ -232,7 +232,8 @@ const struct config_key config_keys[] = {
 	    .help = "how many there are; unset: what torchrun, mpirun or Slurm say"),
 	KEY(KEY_INTEGER, box, VERB_RUNS, .least = 1, .most = 64, .own = 1,
 	    .help = "which one this is: 1 has the lowest layers and the data; unset: what torchrun, mpirun or Slurm say"),
-	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: even shares"),
+	KEY(KEY_LIST, box_cuts, VERB_RUNS, .help = "the first layer of each box but the first, such as [12, 20]; unset: by the boxes' speeds and "
+	    "memory"),
 	KEY(KEY_LIST, admission_limits, VERB_RUNS,
 	    .help = "mode paci: the most units that each box has in flight, none more than the box before, such as [7, 4, 1]: slow links "
 	            "need more; unset: [N, N-1, ... 1] of N boxes"),
@@ -246,10 +247,13 @@ const struct config_key config_keys[] = {
 	KEY(KEY_CHOICE, link_dtype, VERB_RUNS, .fallback = "dtype", .choices = WORDS("dtype", "bf16", "int8"),
 	    .help = "how activations and their gradients travel between boxes: dtype, as they are; bf16; int8, with a scale for each token "
 	            "and rounding at random that is exact in the mean. The last two change the results"),
-	KEY(KEY_REAL, link_mbit_per_second, VERB_RUNS, .fallback = "100", .most = 1e7, .bounds = BOUND_ABOVE_LEAST, .own = 1,
-	    .help = "speed of the links, each way, for plan"),
-	KEY(KEY_REAL, link_latency_ms, VERB_RUNS, .fallback = "25", .most = 1e5, .own = 1,
-	    .help = "milliseconds that a message takes one way beside that, for plan"),
+	KEY(KEY_LIST, box_hardware, VERB_PLAN,
+	    .help = "for plan: the profile of each box, such as [rtx4090x1, rtx3060x1]; unset: all are like the machine that is planned for"),
+	KEY(KEY_LIST, link_mbit_per_second, VERB_RUNS, .fallback = "100", .own = 1,
+	    .help = "speed of the links, for plan, and for the cuts where box_cuts is unset: one for all, one for each, or [up, down] of "
+	            "each in turn"),
+	KEY(KEY_LIST, link_latency_ms, VERB_RUNS, .fallback = "25", .own = 1,
+	    .help = "milliseconds that a message takes one way beside that, likewise"),
 	KEY(KEY_STRING, link_below, VERB_RUNS, .own = 1,
 	    .help = "where the box before this one is: HOST:PORT to connect to, or listen:PORT to wait for it"),
 	KEY(KEY_STRING, link_above, VERB_RUNS, .own = 1, .help = "where the box after this one is, likewise"),

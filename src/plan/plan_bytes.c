@@ -7,9 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* What is allowed beside all that is reserved, but for the executor's part. Measured on CPU devices; what a GPU's driver takes of the host
- * has not been, nor what more than two cores do. */
-static int64_t program_bytes(const struct planning *planning)
+/* Measured on CPU devices; what a GPU's driver takes of the host has not been, nor what more than two cores do. */
+int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct rh_model *model)
 {
 	enum {
 		PROGRAM = 29 << 19, /* program, libraries and one device's threads and queues: 9 to 14 MiB */
@@ -20,8 +19,6 @@ static int64_t program_bytes(const struct planning *planning)
 		ENTRY = 192,        /* of a vocabulary: up to 175 */
 		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
 	};
-	const struct rh_run_machine *machine = &planning->request->machine;
-	const struct rh_model *model = planning->request->model;
 	int64_t cores = machine->cores, devices = machine->devices;
 	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD +
 	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) + model->config->vocab_size * ENTRY +
@@ -85,7 +82,7 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->device = candidate->stages.device_bytes;
 	bytes->data = planning->data_bytes;
 	bytes->host_devices = planning->request->machine.device_room ? 0 : planning->request->machine.devices;
-	bytes->program = program_bytes(planning) + beside.heap;
+	bytes->program = rh_run_program_bytes(&planning->request->machine, model) + beside.heap;
 	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;

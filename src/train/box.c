@@ -22,12 +22,11 @@ struct rh_box_letter {
 int rh_box_cuts(const struct rh_config *config, int layers, int *first)
 {
 	int boxes = (int)config->boxes;
-	if (layers < boxes)
-		return rh_fail(-EINVAL, "boxes: %d for %d layers; each holds one at least", boxes, layers);
-	for (int k = 0; k <= boxes; k++) {
-		const char *cut = k && k < boxes && config->box_cuts.count ? config->box_cuts.item[k - 1] : NULL;
-		first[k] = cut ? atoi(cut) : (int)((int64_t)layers * k / boxes);
-	}
+	RH_ASSERT((int)config->box_cuts.count == boxes - 1);
+	first[0] = 0;
+	first[boxes] = layers;
+	for (int k = 1; k < boxes; k++)
+		first[k] = atoi(config->box_cuts.item[k - 1]);
 	if (first[boxes - 1] >= layers)
 		return rh_fail(-EINVAL, "box_cuts: %d is not a layer of this model; they are 0 (embedding) to %d (head)", first[boxes - 1],
 		               layers - 1);
@@ -123,25 +122,17 @@ static int meet_neighbour(const struct rh_config *config, const char *model, con
 	return rc;
 }
 
-int rh_box_open(const struct rh_config *config, int layers, const char *model, struct rh_box *out)
+int rh_box_open(const struct rh_config *config, const char *model, struct rh_box *out)
 {
-	int number = (int)config->box - 1, boxes = (int)config->boxes;
-	int *first = rh_alloc((size_t)boxes + 1, sizeof *first);
+	int number = (int)config->box - 1, boxes = (int)config->boxes, rc = 0;
 	*out = (struct rh_box){.boxes = boxes, .number = number};
 	const struct side below = {config->link_below, config->link_peer_below, number - 1, &out->below},
 	                  above = {config->link_above, config->link_peer_above, number, &out->above};
-	int rc = first ? rh_box_cuts(config, layers, first) : -ENOMEM;
-	if (!rc) {
-		out->lo = first[number];
-		out->hi = first[number + 1];
-		rh_note("box %d of %d: layers %d to %d; waiting for its neighbour%s", number + 1, boxes, out->lo, out->hi - 1,
-		        number && number + 1 < boxes ? "s" : "");
-	}
-	if (!rc && number)
+	rh_note("box %d of %d: waiting for its neighbour%s", number + 1, boxes, number && number + 1 < boxes ? "s" : "");
+	if (number)
 		rc = meet_neighbour(config, model, &below, out);
 	if (!rc && number + 1 < boxes)
 		rc = meet_neighbour(config, model, &above, out);
-	rh_free(first);
 	if (rc)
 		rh_box_close(out, rc);
 	return rc;

@@ -25,13 +25,12 @@ struct rh_box {
 /* Messages that a link takes at once, the executor's among them. */
 enum { RH_BOX_MESSAGES = 64 };
 
-/* The layers of each box by the configuration: first[k] is the first of box k, first[boxes] = layers. -EINVAL: box_cuts, or too few
- * layers. */
+/* The layers of each box by box_cuts, which is set: first[k] is the first of box k, first[boxes] = layers. -EINVAL: a cut is above them. */
 int rh_box_cuts(const struct rh_config *config, int layers, int *first) RH_MUST;
 
-/* Opens the links and waits for the neighbours, who must agree in configuration and in `model` (name=value lines). `layers`: of the whole
- * model. */
-int rh_box_open(const struct rh_config *config, int layers, const char *model, struct rh_box *out) RH_MUST;
+/* Opens the links and waits for the neighbours, who must agree in configuration and in `model` (name=value lines). Which layers are the
+ * box's is not known yet. */
+int rh_box_open(const struct rh_config *config, const char *model, struct rh_box *out) RH_MUST;
 /* rc: 0, or the fault that the run ends with, of which the neighbours are told. */
 void rh_box_close(struct rh_box *box, int rc);
 

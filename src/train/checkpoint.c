@@ -229,6 +229,24 @@ static const char *value_in(const struct rh_bytes *yaml, const char *key, size_t
 	return NULL;
 }
 
+int rh_checkpoint_value(const char *dir, const char *key, json_t **out)
+{
+	struct rh_bytes yaml;
+	char path[PATH_MAX];
+	size_t bytes = 0;
+	*out = NULL;
+	int rc = checkpoint_in(path, dir, "config.yaml");
+	if (!rc)
+		rc = rh_file_load(path, &yaml);
+	if (rc)
+		return rc;
+	const char *value = value_in(&yaml, key, strlen(key), &bytes);
+	if (value) /* lists of quoted words are JSON too */
+		rc = rh_json_parse(value, bytes, path, out);
+	rh_bytes_free(&yaml);
+	return rc;
+}
+
 /* Says which keys of the two configurations differ: the user may well want it so. */
 static int tell_differences(const char *path, const struct rh_config *config)
 {

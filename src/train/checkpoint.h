@@ -53,6 +53,10 @@ char *rh_checkpoint_path(const char *output_dir, int64_t step) RH_MUST;
 /* Where a verified checkpoint's run stood. -EINVAL: another optim or state_layout, numbers that no run writes. *trainer is the caller's. */
 int rh_checkpoint_state(const char *path, const struct rh_config *config, struct rh_run_state *state,
                         struct rh_trainer_state *trainer) RH_MUST;
+/* A list of quoted words in a verified one's resolved configuration; key: as printed, "name: ". *out is the caller's (json_decref), NULL:
+ * it is not there. */
+struct json_t;
+int rh_checkpoint_value(const char *path, const char *key, struct json_t **out) RH_MUST;
 /* Weights and optimizer state of a verified one. Keys in which this configuration differs from the checkpoint's are told of. */
 int rh_checkpoint_load(const char *path, struct rh_session *session) RH_MUST;
 

@@ -125,15 +125,11 @@ static int check_writable(const struct rh_session *session)
 	return rc;
 }
 
-/* The box's links and layers. */
+/* The box's links. */
 static int open_box(struct rh_session *session)
 {
 	char line[80];
 	json_t *json = NULL;
-	if (session->machine) {
-		session->box = *session->machine->box;
-		return 0;
-	}
 	int rc = rh_model_config_write(session->model_config, "float32", &json);
 	char *text = rc ? NULL : json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
 	json_decref(json);
@@ -141,25 +137,30 @@ static int open_box(struct rh_session *session)
 		return rc ? rc : -ENOMEM;
 	snprintf(line, sizeof line, "config.json=%016llx\n", (unsigned long long)XXH3_64bits(text, strlen(text)));
 	free(text);
-	return rh_box_open(session->config, session->model->layers, line, &session->box);
+	return rh_box_open(session->config, line, &session->box);
 }
 
-/* Several boxes: from now on the model is this one's part. */
-static int join_boxes(struct rh_session *session)
+int rh_session_keep_layers(struct rh_session *session)
 {
-	int is_fluid = session->config->mode == RH_MODE_FLUIDPIPE;
-	if (session->model_config->task != RH_TASK_CAUSAL_LM && !is_fluid)
-		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
-		               rh_model_architecture(session->model_config));
-	int rc = open_box(session);
-	if (rc || is_fluid)
-		return rc ? rc : rh_fluidpipe_take_part(session);
+	if (session->config->mode == RH_MODE_FLUIDPIPE)
+		return rh_fluidpipe_take_part(session);
 	int64_t trained, trained_here, parameters;
 	rh_model_parameters(session->model, &trained, &parameters);
 	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	rh_model_parameters(session->model, &trained_here, &parameters);
 	session->box.norm_share = sqrt((double)trained_here / (double)trained);
 	return 0;
+}
+
+static int join_boxes(struct rh_session *session)
+{
+	if (session->model_config->task != RH_TASK_CAUSAL_LM && session->config->mode != RH_MODE_FLUIDPIPE)
+		return rh_fail(-EINVAL, "mode: several boxes train causal language models alone, which %s is not",
+		               rh_model_architecture(session->model_config));
+	if (!session->machine)
+		return open_box(session);
+	session->box = *session->machine->box;
+	return rh_session_keep_layers(session);
 }
 
 /* What of the task stands in an adapter. */
@@ -313,29 +314,38 @@ static int read_limits(struct rh_session *session)
 	return session->box_limits ? 0 : -ENOMEM;
 }
 
+int rh_session_run_machine(struct rh_session *session, struct rh_run_machine *out)
+{
+	const struct rh_session_machine *machine = session->machine;
+	*out = (struct rh_run_machine){.devices = session->device_count,
+	                               .simulated = machine != NULL,
+	                               .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
+	                               .cores = machine ? machine->hardware->host.cores : rh_machine_cores()};
+	return ask_devices(session, out);
+}
+
+int rh_session_rates(struct rh_session *session, struct rh_hardware *local, struct rh_run_machine *out)
+{
+	*local = (struct rh_hardware){0};
+	out->hardware = session->machine ? session->machine->hardware : local;
+	return session->machine ? 0 : rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), local, &session->rates_assumed);
+}
+
 /* The request for the plan of a run on this machine, or the simulated one. *local: of this machine, the caller's (rh_hardware_free). */
 static int describe_request(struct rh_session *session, const struct rh_workload *work, enum rh_run_stages stages,
                             struct rh_hardware *local, struct rh_run_request *out)
 {
-	const struct rh_session_machine *machine = session->machine;
-	*local = (struct rh_hardware){0};
 	int rc = read_limits(session);
 	*out = (struct rh_run_request){.config = session->config,
 	                               .model = session->model,
 	                               .lora = session->lora,
 	                               .work = work,
-	                               .machine = {.devices = session->device_count,
-	                                           .simulated = machine != NULL,
-	                                           .ram_bytes = session->config->max_ram ? allowed_ram(session) : free_ram(session),
-	                                           .cores = machine ? machine->hardware->host.cores : rh_machine_cores(),
-	                                           .hardware = machine ? machine->hardware : local},
 	                               .admission_limit = session->admission_limit,
 	                               .space = session->space,
 	                               .stages = stages};
-	rc = rc ? rc : ask_devices(session, &out->machine);
-	if (!rc && !machine && work->train_micro_batches)
-		rc = rh_hardware_local(rh_machine_cores(), rh_machine_free_ram(), local, &session->rates_assumed);
-	return rc;
+	*local = (struct rh_hardware){0};
+	rc = rc ? rc : rh_session_run_machine(session, &out->machine);
+	return rc || (!session->machine && !work->train_micro_batches) ? rc : rh_session_rates(session, local, &out->machine);
 }
 
 int rh_session_search(struct rh_session *session, const struct rh_workload *work, struct rh_run_plans *out)
@@ -450,6 +460,7 @@ void rh_session_close(struct rh_session *session)
 	rh_pool_destroy(session->pool);
 	rh_run_plan_free(&session->plan);
 	rh_free(session->box_limits);
+	rh_free(session->cut.box_cuts.item);
 	rh_model_destroy(session->model);
 	rh_adapter_free(&session->adapter);
 	rh_tokenizer_destroy(session->tokenizer);

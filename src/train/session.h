@@ -41,17 +41,18 @@ struct rh_session {
 	int device_count;
 	int lora;
 	struct rh_adapter adapter; /* when lora */
-	struct rh_box box;         /* of several; the model is its part then */
+	struct rh_box box;         /* of several; the model is its part once rh_box_take_layers has chosen it */
+	struct rh_config cut;      /* what `config` points to then: with box_cuts, a single allocation */
 	struct rh_model *model;
 	struct rh_pool *pool;
 	struct rh_space *space; /* on NVMe; NULL: nothing is spilled */
 	struct rh_store *store;
-	struct rh_updater *updater; /* of a session that trains */
+	struct rh_updater *updater;     /* of a session that trains */
 	const int64_t *admission_limit; /* of PACI, borrowed: set before rh_session_start; NULL: its own */
 	int64_t *box_limits;            /* what the configuration says of them; NULL: nothing */
-	struct rh_run_plan plan;    /* what the run follows */
-	int planned;                /* there is a plan */
-	int rates_assumed;          /* this machine's rates are guesses */
+	struct rh_run_plan plan;        /* what the run follows */
+	int planned;                    /* there is a plan */
+	int rates_assumed;              /* this machine's rates are guesses */
 	struct rh_devices devices;
 	struct rh_executor *executor;
 };
@@ -64,6 +65,9 @@ int rh_session_open(const struct rh_config *config, enum rh_session_purpose purp
 /* A session that trains on a simulated machine. It reads and holds no weights; updates and copies only take virtual time. */
 int rh_session_simulate(const struct rh_config *config, const struct rh_session_machine *machine, struct rh_session *out) RH_MUST;
 
+/* One of several boxes: from now on the model is its part, layers session->box.lo to .hi. */
+int rh_session_keep_layers(struct rh_session *session) RH_MUST;
+
 /* What turns rows into the model's input: the tokenizer that belongs to it, or of a model of images how they are prepared. */
 int rh_session_load_tokenizer(struct rh_session *session) RH_MUST;
 
@@ -75,6 +79,11 @@ int rh_session_check_speaks(const struct rh_session *session) RH_MUST;
 
 /* max_length against the positions that the model knows. */
 int rh_session_check_length(const struct rh_session *session) RH_MUST;
+
+/* The machine that the session runs on, or simulates; and its rates. *local: of this machine, the caller's (rh_hardware_free), and borrowed
+ * by *out. */
+int rh_session_run_machine(struct rh_session *session, struct rh_run_machine *out) RH_MUST;
+int rh_session_rates(struct rh_session *session, struct rh_hardware *local, struct rh_run_machine *out) RH_MUST;
 
 /* The plan alone, by the recurrence, within the budgets: nothing is reserved. */
 int rh_session_plan(struct rh_session *session, const struct rh_workload *workload, enum rh_run_stages stages) RH_MUST;

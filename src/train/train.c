@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/minmax.h"
 #include "data/chat.h"
+#include "train/box_cuts.h"
 #include "train/box_output.h"
 #include "train/box_step.h"
 #include "train/disk_room.h"
@@ -353,6 +354,8 @@ static int prepare(struct training *run, char **checkpoint)
 		rc = rh_session_open(run->config, RH_SESSION_TRAINS, &run->session);
 	if (!rc)
 		rc = agree_on_checkpoint(run, checkpoint);
+	if (!rc && rh_box_is_linked(&run->session.box))
+		rc = rh_box_take_layers(&run->session, *checkpoint);
 	if (!rc)
 		rc = rh_session_check_length(&run->session);
 	if (!rc)

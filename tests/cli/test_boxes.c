@@ -192,6 +192,87 @@ static void test_adapters_above_a_box_that_trains_nothing(void **state)
 	scratch_close(&scratch);
 }
 
+/* The profile of a machine, of cores with so many FLOP/s, for a program started while `owner` is the user. */
+static void make_profile(const struct scratch *scratch, const char *owner, double flops_per_s)
+{
+	char text[512];
+	snprintf(text, sizeof text,
+	         "name: local\nsource: made up\ndevices: 1\ndevice:\n  name: cores\n  on_host_cores: 1\n  peaks: {f32: %g}\n"
+	         "  other_flops_per_s: %g\n  memory_bytes_per_s: %g\n  source: made up\nhost: {ram: 64GiB, cores: 2, source: made up}\n",
+	         flops_per_s, flops_per_s, 100 * flops_per_s);
+	check_ok(rh_dir_make(path_of("%s/%s", scratch->dir, owner)));
+	check_ok(rh_dir_make(path_of("%s/%s/roundhouse", scratch->dir, owner)));
+	check_ok(rh_dir_make(path_of("%s/%s/roundhouse/hardware", scratch->dir, owner)));
+	write_text(path_of("%s/%s/roundhouse/hardware/local.yaml", scratch->dir, owner), text);
+}
+
+/* Two boxes, each of its own user. */
+static void run_unequal(const struct scratch *scratch, const char *const owner[2], const char *options)
+{
+	struct ran ran[2];
+	struct box_wire wire = free_wire();
+	for (int k = 1; k <= 2; k++) {
+		write_config(scratch, SAVES "link_mbit_per_second: 1e6\nlink_latency_ms: 0\n", 2, k, &wire);
+		check_ok(setenv("XDG_CONFIG_HOME", path_of("%s/%s", scratch->dir, owner[k - 1]), 1));
+		run_start(scratch, path_of("train %s/run%d.yaml %s", scratch->dir, k, options), 0, &ran[k - 1]);
+	}
+	unsetenv("XDG_CONFIG_HOME");
+	boxes_finish(ran, 2);
+}
+
+/* The cut that a box's checkpoint names. */
+static int cut_of(const struct scratch *scratch, int box, int step)
+{
+	size_t length;
+	char *text = read_bytes(path_of("%s/out%d/checkpoint-%d/config.yaml", scratch->dir, box, step), &length);
+	const char *at = strstr(text, "\nbox_cuts: [\"");
+	assert_non_null(at);
+	int cut = atoi(at + strlen("\nbox_cuts: [\""));
+	free(text);
+	return cut;
+}
+
+/* Without box_cuts the faster box gets more of the seven layers: plan says the same, and a run that goes on keeps them. */
+static void test_cuts_follow_speeds_and_are_kept(void **state)
+{
+	(void)state;
+	static const char *const slow_first[] = {"slow", "fast"}, *const fast_first[] = {"fast", "slow"};
+	struct scratch scratch;
+	make_files(&scratch);
+	make_profile(&scratch, "slow", 1e9);
+	make_profile(&scratch, "fast", 4e9);
+	run_unequal(&scratch, slow_first, "--max_steps 4");
+	int cut = cut_of(&scratch, 1, 4);
+	assert_int_equal(cut_of(&scratch, 2, 4), cut);
+	assert_true(cut > 0 && cut <= 3); /* even shares would be 3, and the head is heavier than a block */
+	run_unequal(&scratch, fast_first, "--resume_from_checkpoint true");
+	assert_int_equal(cut_of(&scratch, 1, 6), cut);
+	write_config(&scratch, SAVES, 1, 0, NULL);
+	for (int i = 0; i < 2; i++) {
+		struct ran whole =
+		        run_line(&scratch, "train %s/run0.yaml %s", scratch.dir, i ? "--resume_from_checkpoint true" : "--max_steps 4");
+		assert_int_equal(whole.status, 0);
+		run_free(&whole);
+	}
+	check_weights(&scratch, "model.safetensors", 2);
+	for (int i = 0; i < 2; i++) {
+		const char *const *owner = i ? fast_first : slow_first;
+		struct ran ran = run_line(&scratch,
+		                          "plan %s/run1.yaml --json --box_hardware "
+		                          "%s/%s/roundhouse/hardware/local.yaml,%s/%s/roundhouse/hardware/local.yaml",
+		                          scratch.dir, scratch.dir, owner[0], scratch.dir, owner[1]);
+		json_t *json = json_loads(ran.out, 0, NULL);
+		if (!json)
+			print_error("%s\n", ran.err);
+		assert_non_null(json);
+		json_int_t first = json_integer_value(json_object_get(json_array_get(json_object_get(json, "boxes"), 1), "first_layer"));
+		assert_true(i ? first > cut : first == cut);
+		json_decref(json);
+		run_free(&ran);
+	}
+	scratch_close(&scratch);
+}
+
 int main(void)
 {
 	run_prepare = boxes_limit_time;
@@ -202,6 +283,7 @@ int main(void)
 	        cmocka_unit_test(test_adapters_beside_a_whole_embedding_and_head),
 	        cmocka_unit_test(test_adapters_above_a_box_that_trains_nothing),
 	        cmocka_unit_test(test_a_killed_box_is_started_again),
+	        cmocka_unit_test(test_cuts_follow_speeds_and_are_kept),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

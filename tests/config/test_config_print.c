@@ -43,6 +43,9 @@ static void assert_same(const struct rh_config *a, const struct rh_config *b)
 	                                    {&x.data_weights, &y.data_weights},
 	                                    {&x.rope_scaling, &y.rope_scaling},
 	                                    {&x.box_cuts, &y.box_cuts},
+	                                    {&x.box_hardware, &y.box_hardware},
+	                                    {&x.link_mbit_per_second, &y.link_mbit_per_second},
+	                                    {&x.link_latency_ms, &y.link_latency_ms},
 	                                    {&x.parts, &y.parts},
 	                                    {&x.lora_target_parameters, &y.lora_target_parameters},
 	                                    {&x.lora_modules_to_save, &y.lora_modules_to_save}};

@@ -52,21 +52,18 @@ struct lane_neighbours {
 /* The session is this box's from now on, by its configuration; before it is planned. */
 static inline int lane_box_join(struct rh_session *session, struct lane_neighbours *neighbours)
 {
-	int first[8], boxes = (int)session->config->boxes, number = (int)session->config->box - 1;
-	int rc = rh_box_cuts(session->config, session->model->layers, first);
-	if (rc)
-		return rc;
+	int boxes = (int)session->config->boxes, number = (int)session->config->box - 1, layers = session->model->layers;
 	neighbours->below.ops = neighbours->above.ops = &lane_link_ops;
 	session->box = (struct rh_box){.boxes = boxes,
 	                               .number = number,
-	                               .lo = first[number],
-	                               .hi = first[number + 1],
+	                               .lo = layers * number / boxes,
+	                               .hi = layers * (number + 1) / boxes,
 	                               .norm_share = 1,
 	                               .below = number ? &neighbours->below : NULL,
 	                               .above = number + 1 < boxes ? &neighbours->above : NULL};
 	if (session->config->mode == RH_MODE_FLUIDPIPE)
 		return rh_fluidpipe_take_part(session);
-	rh_model_keep(session->model, first[number], first[number + 1]);
+	rh_model_keep(session->model, session->box.lo, session->box.hi);
 	return 0;
 }
 

@@ -1,0 +1,285 @@
+#include "train/box_cuts.h"
+
+#include "core/alloc.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/minmax.h"
+#include "core/text.h"
+#include "partition/costs.h"
+#include "train/checkpoint.h"
+#include "train/forecast_input.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Messages of the choice, whose tags no step has. */
+enum { TAG_MEASURES = UINT16_MAX, TAG_CUTS };
+
+/* Micro-batches that a box passes on together. */
+static int64_t unit_of(const struct rh_config *config, int devices)
+{
+	return config->round_micro_batches ? config->round_micro_batches : devices;
+}
+
+/* ---- one box ---- */
+
+/* Bytes of a layer that the store keeps in host memory. */
+static int64_t stored_bytes(const struct rh_config *config, const struct rh_model *model, int l, int crosses_rounds)
+{
+	struct rh_store_options options = {.dtype = config->dtype,
+	                                   .crosses_rounds = crosses_rounds,
+	                                   .layout = config->state_layout,
+	                                   .optim = config->optim,
+	                                   .momentum = config->momentum != 0,
+	                                   .addresses_only = 1};
+	int64_t bytes = 0;
+	for (int which = 0; which < 2; which++) {
+		int b = model->layer[l].block[which];
+		if (b < 0)
+			continue;
+		bytes += rh_min(rh_store_bytes(&model->block[b], 1, &options), RH_BYTES_MOST);
+		options.spill = config->spill & RH_SPILL_AUTO ? RH_SPILL_OPTIMIZER | RH_SPILL_MASTERS | RH_SPILL_WEIGHTS
+		                                              : config->spill & ~RH_SPILL_ACTIVATIONS;
+		struct rh_store_nvme nvme = rh_store_nvme(&model->block[b], 1, &options);
+		bytes -= nvme.frozen + nvme.masters + nvme.state;
+		options.spill = 0;
+	}
+	return bytes;
+}
+
+/* The least that a CPU device can take of host memory: its largest layer, and another's weights beside it. */
+static int64_t device_bytes(const struct rh_costs *costs)
+{
+	int64_t most = 0, upload = 0;
+	for (int l = 0; l < costs->layers; l++) {
+		most = rh_max(most, rh_costs_stage_bytes(costs, l < costs->first_trained ? RH_PASS_FORWARD : RH_PASS_BACKWARD, l, l + 1));
+		upload = rh_max(upload, rh_costs_upload_bytes(costs, l, l + 1));
+	}
+	return most + upload;
+}
+
+/* Only the last box's backward follows its forward at once. */
+static double seconds_of(const struct rh_costs *costs, int l, int is_last)
+{
+	const struct rh_layer_cost *layer = &costs->layer[l];
+	if (l < costs->first_trained)
+		return layer->forward_s;
+	return layer->forward_s + layer->backward_s + (is_last ? 0 : layer->recompute_s);
+}
+
+static int measure(const struct rh_session *session, const struct rh_run_machine *machine, int number, struct rh_box_layer *layer,
+                   int64_t *cap_bytes)
+{
+	const struct rh_config *config = session->config;
+	const struct rh_model *model = session->model;
+	const struct rh_rates rates = {.device = &machine->hardware->device,
+	                               .share = machine->hardware->device.on_host_cores ? 1.0 / machine->devices : 1};
+	struct rh_forecast_input input;
+	struct rh_costs costs;
+	int rc = rh_forecast_input_synthetic(config, 1, &input);
+	if (rc)
+		return rc;
+	rc = rh_costs_measure(model, &input.work.train, &rates, 0, &costs);
+	int crosses_rounds = input.work.train_micro_batches > unit_of(config, machine->devices);
+	rh_forecast_input_free(&input);
+	if (rc)
+		return rc;
+	for (int l = 0; l < model->layers; l++) {
+		/* a micro-batch in flight keeps the input of each stage, and as many layers are a stage as fill a device */
+		int64_t room = machine->device_room ? machine->device_room : machine->ram_bytes,
+		        here = rh_costs_stage_bytes(&costs, RH_PASS_BACKWARD, l, l + 1);
+		double share = fmin((double)here / (double)rh_max(room, 1), 1);
+		layer[l] = (struct rh_box_layer){.seconds = seconds_of(&costs, l, number + 1 == config->boxes) / machine->devices,
+		                                 .static_bytes = stored_bytes(config, model, l, crosses_rounds),
+		                                 .activation_bytes = (int64_t)(share * (double)costs.layer[l].boundary_bytes)};
+	}
+	*cap_bytes = rh_min(machine->ram_bytes, RH_BYTES_MOST) - rh_run_program_bytes(machine, model) - RH_RUN_CHECKPOINT_BYTES -
+	             (machine->device_room ? 0 : machine->devices * device_bytes(&costs));
+	rh_costs_free(&costs);
+	return 0;
+}
+
+int rh_box_measure(struct rh_session *session, int number, struct rh_box_layer *layer, int64_t *cap_bytes)
+{
+	struct rh_run_machine machine;
+	struct rh_hardware local = {0};
+	int rc = rh_session_run_machine(session, &machine);
+	if (!rc)
+		rc = rh_session_rates(session, &local, &machine);
+	if (!rc)
+		rc = measure(session, &machine, number, layer, cap_bytes);
+	rh_hardware_free(&local);
+	return rc;
+}
+
+/* ---- all boxes ---- */
+
+/* Micro-batches in flight: the admission limits of a pipeline without a flush, what the schedule keeps at once of any other. */
+static int find_in_flight(const struct rh_config *config, int64_t count, struct rh_box_means *box)
+{
+	const struct rh_list *limits = &config->admission_limits;
+	int boxes = (int)config->boxes, rc = 0;
+	for (int k = 0; !rc && k < boxes; k++) {
+		const struct rh_boxes place = {.boxes = boxes, .box = k, .unit = unit_of(config, 1)};
+		const struct rh_dispatch dispatch = {.schedule = rh_schedule_find(config->schedule), .boxes = &place};
+		int64_t below;
+		box[k].in_flight = limits->count ? atoll(limits->item[k]) : boxes - k;
+		if (config->mode == RH_MODE_SYNC_PP && dispatch.schedule)
+			rc = rh_dispatch_boxes_in_flight(&dispatch, count, &below, &box[k].in_flight);
+	}
+	return rc;
+}
+
+int rh_box_cuts_choose(const struct rh_config *config, const struct rh_model *model, const struct rh_box_layer *layer,
+                       const int64_t *cap_bytes, int *first)
+{
+	int boxes = (int)config->boxes, layers = model->layers;
+	size_t lines = 2 * ((size_t)boxes - 1);
+	struct rh_box_means *box = rh_alloc((size_t)boxes, sizeof *box);
+	int64_t *boundary = rh_alloc((size_t)layers, sizeof *boundary), count = config->gradient_accumulation_steps;
+	double *line = rh_alloc(2 * lines, sizeof *line);
+	struct rh_box_partition found;
+	int rc = box && boundary && line ? find_in_flight(config, count, box) : -ENOMEM;
+	if (rc)
+		goto out;
+	int64_t rows = config->per_device_train_batch_size * config->max_length;
+	for (int l = 0; l < layers; l++)
+		boundary[l] = rh_wire_bytes((enum rh_wire)config->link_dtype, config->dtype, rows, model->config->hidden_size);
+	for (int k = 0; k < boxes; k++) {
+		box[k].layer = layer + (size_t)k * (size_t)layers;
+		box[k].cap_bytes = cap_bytes[k];
+	}
+	for (int i = 0; i < (int)lines; i++) {
+		line[i] = rh_config_link(config, &config->link_latency_ms, i / 2, i % 2) / 1e3;
+		line[lines + (size_t)i] = rh_config_link(config, &config->link_mbit_per_second, i / 2, i % 2) * 1e6 / 8;
+	}
+	const struct rh_box_partition_request request = {.boxes = boxes,
+	                                                 .layers = layers,
+	                                                 .box = box,
+	                                                 .boundary_bytes = boundary,
+	                                                 .latency_s = line,
+	                                                 .bytes_per_s = line + lines,
+	                                                 .micro_batches = config->mode == RH_MODE_SYNC_PP ? count : 0};
+	rc = rh_box_partition_make(&request, first, &found);
+	if (!rc && config->mode == RH_MODE_FLUIDPIPE) /* a transformer layer at least in either box */
+		first[1] = (int)rh_min(rh_max(first[1], 2), layers - 2);
+out:
+	rh_free(box);
+	rh_free(boundary);
+	rh_free(line);
+	return rc;
+}
+
+/* ---- a run ---- */
+
+/* Box 1 hears of all: layer (boxes, layers), cap (boxes). A box hears of those above it. */
+static int hear_of_all(struct rh_session *session, struct rh_box_layer *layer, int64_t *cap)
+{
+	struct rh_box *box = &session->box;
+	size_t layers = (size_t)session->model->layers, own = (size_t)box->number, above = (size_t)box->boxes - own - 1;
+	int rc = rh_box_measure(session, box->number, layer + own * layers, &cap[own]);
+	if (!rc)
+		rc = rh_box_take(box->above, TAG_MEASURES, layer + (own + 1) * layers, (int64_t)(above * layers * sizeof *layer));
+	if (!rc)
+		rc = rh_box_take(box->above, TAG_MEASURES, cap + own + 1, (int64_t)(above * sizeof *cap));
+	if (!rc)
+		rc = rh_box_give(box, box->below, TAG_MEASURES, layer + own * layers, (int64_t)((above + 1) * layers * sizeof *layer));
+	return rc ? rc : rh_box_give(box, box->below, TAG_MEASURES, cap + own, (int64_t)((above + 1) * sizeof *cap));
+}
+
+static int choose_together(struct rh_session *session, int *first)
+{
+	size_t boxes = (size_t)session->box.boxes;
+	struct rh_box_layer *layer = rh_alloc(boxes * (size_t)session->model->layers, sizeof *layer);
+	int64_t *cap = rh_alloc(boxes, sizeof *cap);
+	int rc = layer && cap ? hear_of_all(session, layer, cap) : -ENOMEM;
+	if (!rc && !session->box.number)
+		rc = rh_box_cuts_choose(session->config, session->model, layer, cap, first);
+	rh_free(layer);
+	rh_free(cap);
+	return rc;
+}
+
+/* The configuration with these cuts. */
+static int name_cuts(struct rh_session *session, const int *first)
+{
+	enum { DIGITS = 12 };
+	size_t count = (size_t)session->box.boxes - 1;
+	char **item = rh_alloc(count, sizeof *item + DIGITS);
+	if (!item)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		item[i] = (char *)(item + count) + i * DIGITS;
+		snprintf(item[i], DIGITS, "%d", first[i + 1]);
+	}
+	session->cut = *session->config;
+	session->cut.box_cuts = (struct rh_list){.item = item, .count = count};
+	session->config = &session->cut;
+	return 0;
+}
+
+/* A checkpoint's cuts: those of its resolved configuration. 1: there are some. */
+static int cuts_of_checkpoint(const char *checkpoint, int boxes, int layers, int *first)
+{
+	json_t *cuts = NULL;
+	int rc = checkpoint ? rh_checkpoint_value(checkpoint, "box_cuts: ", &cuts) : 0, found = 0;
+	int are_words = json_array_size(cuts) > 0;
+	for (size_t i = 0; i < json_array_size(cuts); i++)
+		are_words &= json_is_string(json_array_get(cuts, i));
+	if (!rc && are_words && (int)json_array_size(cuts) == boxes - 1) {
+		first[0] = 0;
+		first[boxes] = layers;
+		for (int k = 1; k < boxes; k++)
+			first[k] = atoi(json_string_value(json_array_get(cuts, (size_t)k - 1)));
+		found = 1;
+	}
+	json_decref(cuts);
+	return rc ? rc : found;
+}
+
+/* Box 1's word counts: that of its checkpoint, or what follows from all boxes' speeds. */
+static int agree(struct rh_session *session, const char *checkpoint, int *first)
+{
+	struct rh_box *box = &session->box;
+	int layers = session->model->layers, boxes = box->boxes;
+	int *own = rh_alloc((size_t)boxes + 1, sizeof *own);
+	int kept = own ? cuts_of_checkpoint(checkpoint, boxes, layers, own) : -ENOMEM, rc = kept < 0 ? kept : 0;
+	if (!rc && checkpoint && !kept)
+		rc = rh_fail(-EINVAL, "box_cuts: the checkpoint does not say where its run was cut; give the cuts it had");
+	if (!rc && !checkpoint) /* all go on, or all begin anew */
+		rc = choose_together(session, first);
+	else if (!rc && kept)
+		memcpy(first, own, ((size_t)boxes + 1) * sizeof *own);
+	if (!rc)
+		rc = rh_box_pass_up(box, TAG_CUTS, first, (boxes + 1) * (int64_t)sizeof *first);
+	if (!rc && kept && memcmp(first, own, ((size_t)boxes + 1) * sizeof *own))
+		rc = rh_fail(-EINVAL, "box_cuts: the checkpoint of this box has other cuts than that of box 1: they are of different runs");
+	for (int k = 0; !rc && k < boxes; k++)
+		if (first[k] >= first[k + 1] || first[0] || first[boxes] != layers)
+			rc = rh_fail(-EPROTO, "box_cuts: the cuts that box 1 speaks of are not of this model");
+	rh_free(own);
+	return rc;
+}
+
+int rh_box_take_layers(struct rh_session *session, const char *checkpoint)
+{
+	struct rh_box *box = &session->box;
+	int *first = rh_alloc((size_t)box->boxes + 1, sizeof *first), is_given = session->config->box_cuts.count > 0;
+	int rc = !first     ? -ENOMEM
+	         : is_given ? rh_box_cuts(session->config, session->model->layers, first)
+	                    : agree(session, checkpoint, first);
+	if (!rc && !is_given)
+		rc = name_cuts(session, first);
+	if (!rc) {
+		box->lo = first[box->number];
+		box->hi = first[box->number + 1];
+		rh_note("box %d of %d: layers %d to %d%s", box->number + 1, box->boxes, box->lo, box->hi - 1,
+		        is_given ? "" : ", as box_cuts is unset");
+		rc = rh_session_keep_layers(session);
+	}
+	rh_free(first);
+	return rc;
+}
