@@ -4,6 +4,7 @@
 
 #include "cuda/rh_cuda.h"
 
+/* More than 20 members: the operands of forward and backward, as a kernel takes them. */
 struct attention_args {
 	struct rh_view q, k, v, start_q, start_k, o, lse;
 	const void *sink;                      /* (heads) of q's dtype, or NULL */

@@ -18,6 +18,7 @@
 #include "cuda/kernels.h"
 #include "cuda/norm_vector.h"
 
+/* More than 20 members: the operands of all kernels here, each with its stride. */
 struct norm_args {
 	const void *x, *w, *dy, *add;
 	void *y, *dx, *sum;      /* sum: of x and add, which the forward leaves and takes the norm of */

@@ -66,7 +66,7 @@ struct rh_deferred_place {
 	int64_t at, bytes, places;
 };
 
-/* The stages and the bytes that a device reserves, one figure a room of its memory. */
+/* The stages and the bytes that a device reserves. More than 20 members: one figure a room of its memory. */
 struct rh_plan {
 	struct rh_stage *forward;     /* bottom up, covering [0, backward[0].lo) */
 	struct rh_stage *backward;    /* top down; [0] is fused */

@@ -4,7 +4,7 @@
 
 #include "ckpt/safetensors.h"
 
-/* adapter_config.json as far as it matters here. */
+/* adapter_config.json as far as it matters here. More than 20 members: one a key, and the counts of its lists. */
 struct rh_peft_config {
 	int64_t r;
 	double lora_alpha, lora_dropout;

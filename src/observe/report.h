@@ -6,7 +6,7 @@
 
 enum { RH_REPORT_DRIVES = 16 };
 
-/* A step, or the mean of the steps since the last logged one. NAN: not known. */
+/* A step, or the mean of the steps since the last logged one. NAN: not known. More than 20 members: one a column of metrics.jsonl. */
 struct rh_step_report {
 	int64_t step, steps;  /* steps done, 1-based; of how many */
 	double epoch;         /* done, with its fraction */

@@ -26,12 +26,13 @@ struct product {
 	int64_t rows, cols, tiles_across; /* of a tile; tiles in a row of tiles */
 	_Atomic int fault;
 
-	/* narrow products */
-	const struct gemm_side *wide;
-	int64_t wide_lanes, narrow_lanes, lanes_per_task;
-	int swapped;         /* the wide side is b */
-	const float *narrow; /* dot: [narrow_lanes][narrow_stride]; outer: groups of [k][<= GEMM_SKINNY_COLS] */
-	int64_t narrow_stride;
+	struct {
+		const struct gemm_side *wide;
+		int64_t wide_lanes, lanes, lanes_per_task;
+		int is_swapped;      /* the wide side is b */
+		const float *packed; /* dot: [lanes][stride]; outer: groups of [k][<= GEMM_SKINNY_COLS] */
+		int64_t stride;
+	} narrow; /* of a product whose one side has few lanes */
 };
 
 static void *address(const struct rh_view *view, int64_t row, int64_t col)
@@ -236,10 +237,11 @@ struct patch {
 static void put_narrow(const struct product *p, const struct patch *patch)
 {
 	float turned[GEMM_MAX_LANES * GEMM_SKINNY_COLS], bias[GEMM_MAX_LANES];
-	struct gemm_target target = p->swapped ? target_at(p, patch->col, patch->lane, patch->cols, patch->lanes)
-	                                       : target_at(p, patch->lane, patch->col, patch->lanes, patch->cols);
-	target.bias = bias_at(p, p->swapped ? patch->lane : patch->col, target.cols, bias);
-	int64_t row_step = p->swapped ? patch->col_step : patch->lane_step, step = p->swapped ? patch->lane_step : patch->col_step;
+	struct gemm_target target = p->narrow.is_swapped ? target_at(p, patch->col, patch->lane, patch->cols, patch->lanes)
+	                                                 : target_at(p, patch->lane, patch->col, patch->lanes, patch->cols);
+	target.bias = bias_at(p, p->narrow.is_swapped ? patch->lane : patch->col, target.cols, bias);
+	int64_t row_step = p->narrow.is_swapped ? patch->col_step : patch->lane_step,
+	        step = p->narrow.is_swapped ? patch->lane_step : patch->col_step;
 	if (step == 1) {
 		p->finish(patch->product, row_step, &target);
 		return;
@@ -254,16 +256,17 @@ static void put_narrow(const struct product *p, const struct patch *patch)
 static void dot_task(void *context, int64_t index)
 {
 	const struct product *p = context;
-	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
+	int64_t end = rh_min((index + 1) * p->narrow.lanes_per_task, p->narrow.wide_lanes);
 	float out[GEMM_DOT_ROWS * GEMM_SKINNY_COLS];
-	struct patch patch = {.product = out, .lane = index * p->lanes_per_task, .col_step = 1};
+	struct patch patch = {.product = out, .lane = index * p->narrow.lanes_per_task, .col_step = 1};
 	for (; patch.lane < end; patch.lane += GEMM_DOT_ROWS) {
-		struct gemm_side side = from(*p->wide, patch.lane, 0);
+		struct gemm_side side = from(*p->narrow.wide, patch.lane, 0);
 		patch.lanes = rh_min(GEMM_DOT_ROWS, end - patch.lane);
-		for (patch.col = 0; patch.col < p->narrow_lanes; patch.col += GEMM_SKINNY_COLS) {
-			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - patch.col);
+		for (patch.col = 0; patch.col < p->narrow.lanes; patch.col += GEMM_SKINNY_COLS) {
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow.lanes - patch.col);
 			patch.cols = patch.lane_step = cols;
-			p->kernels->dot(&side, patch.lanes, p->k, p->narrow + patch.col * p->narrow_stride, p->narrow_stride, cols, out);
+			p->kernels->dot(&side, patch.lanes, p->k, p->narrow.packed + patch.col * p->narrow.stride, p->narrow.stride, cols,
+			                out);
 			put_narrow(p, &patch);
 		}
 	}
@@ -272,16 +275,16 @@ static void dot_task(void *context, int64_t index)
 static void outer_task(void *context, int64_t index)
 {
 	const struct product *p = context;
-	int64_t end = rh_min((index + 1) * p->lanes_per_task, p->wide_lanes);
+	int64_t end = rh_min((index + 1) * p->narrow.lanes_per_task, p->narrow.wide_lanes);
 	float out[GEMM_SKINNY_COLS * GEMM_MAX_LANES];
-	struct patch patch = {.product = out, .lane = index * p->lanes_per_task, .lane_step = 1, .col_step = GEMM_MAX_LANES};
+	struct patch patch = {.product = out, .lane = index * p->narrow.lanes_per_task, .lane_step = 1, .col_step = GEMM_MAX_LANES};
 	for (; patch.lane < end; patch.lane += p->kernels->outer_lanes) {
-		struct gemm_side side = from(*p->wide, patch.lane, 0);
+		struct gemm_side side = from(*p->narrow.wide, patch.lane, 0);
 		patch.lanes = rh_min(p->kernels->outer_lanes, end - patch.lane);
-		for (patch.col = 0; patch.col < p->narrow_lanes; patch.col += GEMM_SKINNY_COLS) {
-			patch.cols = rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - patch.col);
+		for (patch.col = 0; patch.col < p->narrow.lanes; patch.col += GEMM_SKINNY_COLS) {
+			patch.cols = rh_min(GEMM_SKINNY_COLS, p->narrow.lanes - patch.col);
 			memset(out, 0, sizeof out);
-			p->kernels->outer(&side, patch.lanes, p->k, p->narrow + patch.col * p->k, (int)patch.cols, out);
+			p->kernels->outer(&side, patch.lanes, p->k, p->narrow.packed + patch.col * p->k, (int)patch.cols, out);
 			put_narrow(p, &patch);
 		}
 	}
@@ -289,33 +292,33 @@ static void outer_task(void *context, int64_t index)
 
 static int run_narrow(struct cpu_context *context, struct product *p)
 {
-	p->swapped = p->m <= p->tiles->narrow && p->m <= p->n;
-	const struct gemm_side *narrow = p->swapped ? &p->a : &p->b;
-	p->wide = p->swapped ? &p->b : &p->a;
-	p->wide_lanes = p->swapped ? p->n : p->m;
-	p->narrow_lanes = p->swapped ? p->m : p->n;
-	int dot = p->wide->k_stride == 1;
+	p->narrow.is_swapped = p->m <= p->tiles->narrow && p->m <= p->n;
+	const struct gemm_side *narrow = p->narrow.is_swapped ? &p->a : &p->b;
+	p->narrow.wide = p->narrow.is_swapped ? &p->b : &p->a;
+	p->narrow.wide_lanes = p->narrow.is_swapped ? p->n : p->m;
+	p->narrow.lanes = p->narrow.is_swapped ? p->m : p->n;
+	int dot = p->narrow.wide->k_stride == 1;
 	if (dot && narrow->dtype == RH_F32 && narrow->k_stride == 1) {
-		p->narrow = narrow->data;
-		p->narrow_stride = narrow->lane_stride;
+		p->narrow.packed = narrow->data;
+		p->narrow.stride = narrow->lane_stride;
 	} else { /* the caller's scratch: tasks of narrow products take none */
-		float *packed = cpu_scratch((size_t)(p->narrow_lanes * p->k + 1) * sizeof *packed);
+		float *packed = cpu_scratch((size_t)(p->narrow.lanes * p->k + 1) * sizeof *packed);
 		if (!packed)
 			return -ENOMEM;
-		p->narrow = packed;
-		p->narrow_stride = p->k;
+		p->narrow.packed = packed;
+		p->narrow.stride = p->k;
 		struct gemm_side turned = {narrow->data, narrow->dtype, narrow->k_stride, narrow->lane_stride};
 		if (dot && p->k)
-			p->kernels->pack(&turned, p->k, (int)p->k, p->narrow_lanes, packed);
-		for (int64_t col = 0; !dot && col < p->narrow_lanes; col += GEMM_SKINNY_COLS) {
+			p->kernels->pack(&turned, p->k, (int)p->k, p->narrow.lanes, packed);
+		for (int64_t col = 0; !dot && col < p->narrow.lanes; col += GEMM_SKINNY_COLS) {
 			struct gemm_side group = from(*narrow, col, 0);
-			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow_lanes - col);
+			int cols = (int)rh_min(GEMM_SKINNY_COLS, p->narrow.lanes - col);
 			p->kernels->pack(&group, cols, cols, p->k, packed + col * p->k);
 		}
 	}
-	int64_t grain = dot ? GEMM_DOT_ROWS : p->kernels->outer_lanes, work = p->narrow_lanes * (p->k + 16) * grain;
-	p->lanes_per_task = grain * ceil_div(NARROW_TASK, work);
-	rh_pool_run(context->pool, dot ? dot_task : outer_task, p, ceil_div(p->wide_lanes, p->lanes_per_task));
+	int64_t grain = dot ? GEMM_DOT_ROWS : p->kernels->outer_lanes, work = p->narrow.lanes * (p->k + 16) * grain;
+	p->narrow.lanes_per_task = grain * ceil_div(NARROW_TASK, work);
+	rh_pool_run(context->pool, dot ? dot_task : outer_task, p, ceil_div(p->narrow.wide_lanes, p->narrow.lanes_per_task));
 	return 0;
 }
 

@@ -11,7 +11,7 @@ static struct sim_host_queue *own(struct rh_host_queue *queue)
 static void wait_done(struct sim_queue *queue, int64_t ticket)
 {
 	sim_enter(queue->sim);
-	while (queue->done < ticket) {
+	while (queue->host.done < ticket) {
 		sim_advance(queue->sim);
 		sim_settle(queue->sim);
 	}
@@ -21,7 +21,7 @@ static void queue_destroy(struct rh_host_queue *base)
 {
 	struct sim_host_queue *host = own(base);
 	struct rh_sim *sim = host->queue.sim;
-	wait_done(&host->queue, host->queue.jobs);
+	wait_done(&host->queue, host->queue.host.submitted);
 	while (!sim_queue_idle(&host->queue)) { /* sim_work succeeded and sim_job had no memory: a task without its job is left */
 		sim_advance(sim);
 		sim_settle(sim);
@@ -41,16 +41,16 @@ static int queue_submit(struct rh_host_queue *base, const struct rh_host_job *jo
 	if (!rc)
 		rc = sim_job(queue, job);
 	if (!rc)
-		*ticket = ++queue->jobs;
+		*ticket = ++queue->host.submitted;
 	return rc;
 }
 
 static int queue_await(struct rh_host_queue *base, int64_t ticket)
 {
 	struct sim_queue *queue = &own(base)->queue;
-	RH_ASSERT(ticket <= queue->jobs);
+	RH_ASSERT(ticket <= queue->host.submitted);
 	wait_done(queue, ticket);
-	return rh_fault_get(&queue->fault);
+	return rh_fault_get(&queue->host.fault);
 }
 
 static void queue_serve(struct rh_host_queue *base, const struct rh_host_worker *worker)
@@ -90,7 +90,7 @@ int rh_sim_queue(struct rh_sim *sim, struct rh_host_queue **out)
 	/* The simulator asks a worker for one job at a time, and only when the queue is idle. Memory for one task and one job is taken
 	 * here, because nobody could be told later that there is none. */
 	if (rh_grow(&queue->command, &queue->capacity, 2, sizeof *queue->command) ||
-	    rh_grow(&queue->job, &queue->job_capacity, 1, sizeof *queue->job)) {
+	    rh_grow(&queue->host.job, &queue->host.capacity, 1, sizeof *queue->host.job)) {
 		sim_queue_close(queue);
 		rh_free(host);
 		return -ENOMEM;

@@ -121,7 +121,7 @@ void sim_queue_close(struct sim_queue *queue)
 			break;
 		}
 	rh_free(queue->command);
-	rh_free(queue->job);
+	rh_free(queue->host.job);
 }
 
 static struct sim_point *take_point(struct rh_sim *sim)
@@ -178,7 +178,7 @@ static void await_capacity(struct sim_queue *queue)
 static struct sim_command *append(struct sim_queue *queue)
 {
 	if (queue->first == queue->count)
-		queue->first = queue->count = queue->job_count = 0;
+		queue->first = queue->count = queue->host.count = 0;
 	if (queue->count == queue->capacity && queue->first > queue->count / 2) {
 		memmove(queue->command, queue->command + queue->first, (queue->count - queue->first) * sizeof *queue->command);
 		queue->count -= queue->first;
@@ -251,13 +251,13 @@ int sim_wait(struct sim_queue *queue, struct sim_event *event)
 int sim_job(struct sim_queue *queue, const struct rh_host_job *job)
 {
 	/* first, so that no command is appended whose job has no memory */
-	if (rh_grow(&queue->job, &queue->job_capacity, queue->job_count + 1, sizeof *queue->job))
+	if (rh_grow(&queue->host.job, &queue->host.capacity, queue->host.count + 1, sizeof *queue->host.job))
 		return -ENOMEM;
 	struct sim_command *command = append(queue);
 	if (!command)
 		return -ENOMEM;
-	*command = (struct sim_command){.kind = SIM_JOB, .count = 1, .job = queue->job_count};
-	queue->job[queue->job_count++] = *job;
+	*command = (struct sim_command){.kind = SIM_JOB, .count = 1, .job = queue->host.count};
+	queue->host.job[queue->host.count++] = *job;
 	return 0;
 }
 

@@ -52,13 +52,15 @@ struct sim_queue {
 	size_t first, count, capacity;
 	int64_t pending, pending_max; /* device commands enqueued and not finished; their bound, 0: none */
 	enum { SIM_IDLE, SIM_READY, SIM_RUNNING, SIM_WAITING } state;
-	struct sim_flow flow;    /* of the task at `first`, while it runs */
-	double left, since_s;    /* units of this task that were left at time since_s */
-	int delayed;             /* delay_s has not passed yet: nothing flows */
-	struct rh_host_job *job; /* of a host queue: the jobs of its SIM_JOB commands */
-	size_t job_count, job_capacity;
-	int64_t jobs, done;    /* submitted, finished */
-	struct rh_fault fault; /* of a job */
+	struct sim_flow flow; /* of the task at `first`, while it runs */
+	double left, since_s; /* units of this task that were left at time since_s */
+	int delayed;          /* delay_s has not passed yet: nothing flows */
+	struct {
+		struct rh_host_job *job; /* of its SIM_JOB commands */
+		size_t count, capacity;
+		int64_t submitted, done;
+		struct rh_fault fault; /* of a job */
+	} host;                        /* of a host queue */
 	struct rh_host_worker worker;
 	int64_t seen;                   /* value of *worker.changes when the worker was asked last */
 	struct sim_queue *next_worker;  /* list of the queues with a worker */
@@ -89,7 +91,7 @@ struct sim_host_queue {
 
 enum { SIM_DEVICES_MAX = 64, SIM_RESOURCES = 6 * SIM_DEVICES_MAX + 8 };
 
-/* The simulated machine: its clock, its queues, and one entry a resource that flows share. */
+/* The simulated machine: its clock, its queues, and one entry a resource that flows share. More than 20 members: the resources by name. */
 struct rh_sim {
 	int references; /* of the creator, devices, events and host queues */
 	double now_s;

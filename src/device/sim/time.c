@@ -26,9 +26,9 @@ static void begin_task(struct sim_queue *queue)
 
 static void end_job(struct sim_queue *queue, const struct rh_host_job *job)
 {
-	if (!rh_fault_code(&queue->fault) && job->run)
-		rh_fault_keep(&queue->fault, job->run(job->context, job->argument));
-	queue->done++;
+	if (!rh_fault_code(&queue->host.fault) && job->run)
+		rh_fault_keep(&queue->host.fault, job->run(job->context, job->argument));
+	queue->host.done++;
 	queue->sim->ask_workers |= job->run || queue->worker.next; /* a job without `run` and worker only takes time */
 }
 
@@ -64,7 +64,7 @@ static void step_queue(struct sim_queue *queue)
 		if (command->kind == SIM_RECORD)
 			reach(sim, command->point);
 		if (command->kind == SIM_JOB)
-			end_job(queue, &queue->job[command->job]);
+			end_job(queue, &queue->host.job[command->job]);
 		else
 			sim_point_release(sim, command->point);
 		sim_pop(queue);
@@ -75,7 +75,7 @@ static void step_queue(struct sim_queue *queue)
 static void ask_worker(struct sim_queue *queue)
 {
 	struct rh_host_job job = {0};
-	if (rh_fault_code(&queue->fault) || !sim_queue_idle(queue))
+	if (rh_fault_code(&queue->host.fault) || !sim_queue_idle(queue))
 		return;
 	queue->seen = queue->worker.changes ? *queue->worker.changes : -1;
 	if (!queue->worker.next(queue->worker.context, &job))
@@ -83,8 +83,8 @@ static void ask_worker(struct sim_queue *queue)
 	int rc = sim_work(queue, &job);
 	if (!rc)
 		rc = sim_job(queue, &job);
-	rh_fault_keep(&queue->fault, rc);
-	queue->jobs += !rc;
+	rh_fault_keep(&queue->host.fault, rc);
+	queue->host.submitted += !rc;
 }
 
 int sim_settle(struct rh_sim *sim)

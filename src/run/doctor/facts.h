@@ -27,6 +27,7 @@ struct doctor_drive {
 	struct doctor_pcie link; /* of an NVMe drive */
 };
 
+/* More than 20 members: one a fact that `doctor` prints. */
 struct doctor_facts {
 	char processor[128], isa[16];
 	int cores;                 /* that this process may run on */
