@@ -20,6 +20,7 @@ void bpe_scratch_free(struct bpe_scratch *scratch)
 {
 	rh_free(scratch->symbol);
 	rh_free(scratch->heap);
+	rh_free(scratch->crossed);
 	*scratch = (struct bpe_scratch){0};
 }
 
@@ -104,6 +105,69 @@ void bpe_finish(struct bpe *bpe)
 	rh_text_free(&bpe->both);
 }
 
+/* The bit of two neighbouring characters in scratch->crossed. */
+static uint64_t crossing_of(uint32_t left, uint32_t right)
+{
+	return (((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15ull) >> (64 - BPE_CROSSINGS_LOG2);
+}
+
+/* Marks the characters between which some merge joins two tokens: the last one of its left part, the first one of its right part. Two pairs
+ * may share a bit; then a border is passed over that could have been taken. */
+static int mark_crossings(const struct bpe *bpe, struct bpe_scratch *scratch)
+{
+	const size_t bytes = (size_t)1 << (BPE_CROSSINGS_LOG2 - 3);
+	size_t ids = 0;
+	if (scratch->crossed)
+		return 0;
+	scratch->crossed = rh_alloc(bytes, 1);
+	if (!scratch->crossed)
+		return -ENOMEM;
+	for (size_t i = 0; i < bpe->vocab.ids; i++)
+		ids += bpe->vocab.by_id[i] > 0;
+	if (ids < bpe->vocab.entries) /* of several texts with one id only one could be looked at below */
+		memset(scratch->crossed, 0xff, bytes);
+	for (size_t i = 0; i < bpe->slots; i++) {
+		uint64_t pair = bpe->merge[i].pair;
+		if (pair == BPE_NO_PAIR)
+			continue;
+		size_t left_bytes, right_bytes;
+		const char *left = vocab_text(&bpe->vocab, (int32_t)(pair >> 32), &left_bytes),
+		           *right = vocab_text(&bpe->vocab, (int32_t)(uint32_t)pair, &right_bytes);
+		uint32_t last, first;
+		utf8_before(left, left_bytes, &last);
+		utf8_next(right, &first);
+		uint64_t bit = crossing_of(last, first);
+		scratch->crossed[bit / 8] |= (unsigned char)(1u << bit % 8);
+	}
+	return 0;
+}
+
+static int32_t character_id(const struct bpe *bpe, const char *text, size_t bytes, uint32_t point)
+{
+	return point < BPE_NEAR ? bpe->near[point] : vocab_find(&bpe->vocab, text, bytes);
+}
+
+/* Where to cut a long text without changing a token: BPE_STRETCH bytes on, or farther, between two characters of the vocabulary that no merge
+ * joins. Else the text's end. */
+static size_t find_border(const struct bpe *bpe, const struct bpe_scratch *scratch, const char *text, size_t bytes)
+{
+	uint32_t before = 0, point;
+	int was_known = 0;
+	size_t at = bytes < BPE_STRETCH ? bytes : BPE_STRETCH;
+	while (at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80)
+		at++;
+	for (size_t length; at < bytes; at += length) {
+		length = utf8_next(text + at, &point);
+		int is_known = character_id(bpe, text + at, length, point) >= 0;
+		uint64_t bit = crossing_of(before, point);
+		if (was_known && is_known && !(scratch->crossed[bit / 8] >> bit % 8 & 1))
+			return at;
+		before = point;
+		was_known = is_known;
+	}
+	return bytes;
+}
+
 static int add_symbol(struct bpe_scratch *scratch, int32_t id)
 {
 	int rc = rh_grow(&scratch->symbol, &scratch->symbol_capacity, scratch->symbols + 1, sizeof *scratch->symbol);
@@ -137,7 +201,7 @@ static int spell(const struct bpe *bpe, struct bpe_scratch *scratch, const char 
 	for (size_t i = 0, length; i < bytes && !rc; i += length) {
 		uint32_t point;
 		length = utf8_next(text + i, &point);
-		int32_t id = point < BPE_NEAR ? bpe->near[point] : vocab_find(&bpe->vocab, text + i, length);
+		int32_t id = character_id(bpe, text + i, length, point);
 		if (id < 0 && bpe->byte_fallback) {
 			int done = add_bytes(bpe, scratch, text + i, length);
 			if (done < 0)
@@ -226,19 +290,28 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *scratch)
 	return rc;
 }
 
-int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out)
+static int encode_stretch(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out)
 {
-	if (bytes >= BPE_NONE)
-		return rh_fail(-EINVAL, "a text of %zu bytes without a place to split it is too long", bytes);
-	if (bpe->ignore_merges) {
-		int32_t whole = vocab_find(&bpe->vocab, text, bytes);
-		if (whole >= 0)
-			return ids_add(out, whole);
-	}
 	int rc = spell(bpe, scratch, text, bytes);
 	if (!rc && bpe->slots && scratch->symbols > 1)
 		rc = merge_all(bpe, scratch);
 	for (uint32_t i = scratch->symbols ? 0 : BPE_NONE; i != BPE_NONE && !rc; i = scratch->symbol[i].after)
 		rc = ids_add(out, scratch->symbol[i].id);
+	return rc;
+}
+
+int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *text, size_t bytes, struct rh_ids *out)
+{
+	if (bpe->ignore_merges) {
+		int32_t whole = vocab_find(&bpe->vocab, text, bytes);
+		if (whole >= 0)
+			return ids_add(out, whole);
+	}
+	int is_long = bytes > 2 * BPE_STRETCH, rc = is_long ? mark_crossings(bpe, scratch) : 0;
+	for (size_t at = 0, end; !rc && at < bytes; at = end) {
+		end = at + (is_long ? find_border(bpe, scratch, text + at, bytes - at) : bytes);
+		rc = end - at < BPE_NONE ? encode_stretch(bpe, scratch, text + at, end - at, out)
+		                         : rh_fail(-EINVAL, "a text of %zu bytes without a place to split it is too long", bytes);
+	}
 	return rc;
 }

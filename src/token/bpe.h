@@ -8,7 +8,11 @@
 
 #define BPE_NO_PAIR UINT64_MAX
 
-enum { BPE_NEAR = 0x800 }; /* code points of one or two bytes have their ids in a table */
+enum {
+	BPE_NEAR = 0x800,        /* code points of one or two bytes have their ids in a table */
+	BPE_STRETCH = 32 << 10,  /* longer texts are cut where no merge reaches across, since each byte takes 32 of scratch */
+	BPE_CROSSINGS_LOG2 = 20, /* bits that say where one may */
+};
 
 struct bpe_merge {
 	uint64_t pair;         /* left << 32 | right; BPE_NO_PAIR where empty */
@@ -48,6 +52,7 @@ struct bpe_scratch {
 	struct bpe_symbol *symbol;
 	struct bpe_event *heap;
 	size_t symbols, symbol_capacity, events, heap_capacity;
+	unsigned char *crossed; /* (2^BPE_CROSSINGS_LOG2 bits), made at the first long text */
 };
 void bpe_scratch_free(struct bpe_scratch *scratch);
 

@@ -403,6 +403,57 @@ static void test_encode_long_piece_takes_no_quadratic_time(void **state)
 	free(text);
 }
 
+/* Byte-pair encoding in the order of ranks: each merge in turn over the whole text, from the left. */
+static size_t merge_by_rank(int32_t *ids, size_t count, const int32_t (*merge)[3], size_t merges)
+{
+	for (size_t m = 0; m < merges; m++) {
+		size_t kept = 0;
+		for (size_t i = 0; i < count; kept++) {
+			int joins = i + 1 < count && ids[i] == merge[m][0] && ids[i + 1] == merge[m][1];
+			ids[kept] = joins ? merge[m][2] : ids[i];
+			i += joins ? 2 : 1;
+		}
+		count = kept;
+	}
+	return count;
+}
+
+/* Long texts that no pre-tokenizer cuts are encoded in stretches: the ids are those of the whole. `d` is not in the vocabulary. */
+static void test_encode_long_piece_in_stretches_is_exact(void **state)
+{
+	(void)state;
+	enum { LENGTH = 300000, MERGES = 7 };
+	static const char model[] =
+	        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"e\": 3, \"f\": 4, \" \": 5, "
+	        "\"ab\": 6, \"abc\": 7, \"bc\": 8, \"  \": 9, \" a\": 10, \"ef\": 11, \"fa\": 12, \"?\": 13}, "
+	        "\"unk_token\": \"?\", \"fuse_unk\": true, \"merges\": [[\"a\", \"b\"], [\"ab\", \"c\"], "
+	        "[\"b\", \"c\"], [\" \", \" \"], [\" \", \"a\"], [\"e\", \"f\"], [\"f\", \"a\"]]}}";
+	static const int32_t merge[MERGES][3] = {{0, 1, 6}, {6, 2, 7}, {1, 2, 8}, {5, 5, 9}, {5, 0, 10}, {3, 4, 11}, {4, 0, 12}};
+	static const char letters[] = "abc ef d";
+	static const int32_t id[] = {0, 1, 2, 5, 3, 4, 5, 13};
+	struct rh_tokenizer *t;
+	uint64_t seed = check_seed();
+	char *text = malloc(LENGTH);
+	int32_t *expected = malloc(LENGTH * sizeof *expected);
+	size_t count = 0;
+	struct rh_ids ids = {0};
+	check_ok(load_text(model, sizeof model - 1, &t));
+	for (size_t i = 0; i < LENGTH; i++) {
+		uint32_t drawn = check_random(&seed) % 8;
+		text[i] = letters[drawn];
+		if (id[drawn] != 13 || !i || text[i - 1] != 'd') /* unknown ones are fused */
+			expected[count++] = id[drawn];
+	}
+	count = merge_by_rank(expected, count, merge, MERGES);
+	check_ok(rh_tokenizer_encode(t, text, LENGTH, RH_TOKENS_PLAIN, &ids));
+	assert_int_equal(ids.count, count);
+	assert_memory_equal(ids.id, expected, count * sizeof *expected);
+	rh_ids_free(&ids);
+	rh_tokenizer_destroy(t);
+	free(expected);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -416,6 +467,7 @@ int main(void)
 	        cmocka_unit_test(test_load_damaged_files_never_crash),
 	        cmocka_unit_test(test_memory_that_runs_out_is_an_error_each_time),
 	        cmocka_unit_test(test_encode_long_piece_takes_no_quadratic_time),
+	        cmocka_unit_test(test_encode_long_piece_in_stretches_is_exact),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
