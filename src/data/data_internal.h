@@ -29,6 +29,8 @@ struct data_encoder {
 	int is_cut;            /* the row has more ids */
 	int lacks_end;         /* a conversation whose last answer ends with no special token */
 	char dropped_role[32]; /* of a message whose content the rendered text does not hold; empty: none */
+	int64_t row_room;      /* bytes of memory that encoding it may take; 0: any number */
+	int64_t row_bytes;     /* what it took at most */
 	/* scratch */
 	struct rh_ids part;
 	struct rh_text text;
@@ -37,6 +39,9 @@ struct data_encoder {
 int data_encoder_open(const struct rh_config *config, const struct rh_tokenizer *tokenizer, struct data_encoder *out) RH_MUST;
 void data_encoder_close(struct data_encoder *encoder);
 int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t *row, const char *where) RH_MUST;
+
+/* Before `text`, a row's, is encoded: notes what that takes. -EINVAL where it is more than row_room. */
+int data_encoder_check_room(struct data_encoder *encoder, const char *text, size_t bytes, const char *where) RH_MUST;
 
 /* For objectives other than next tokens (labelled.c): the row's ids, cut to max_length, and its label behind them. */
 int data_encode_labelled(struct data_encoder *encoder, const json_t *row, const char *where) RH_MUST;

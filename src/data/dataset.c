@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/minmax.h"
 #include "data/data_internal.h"
 #include "data/sources.h"
 
@@ -136,6 +137,15 @@ static int64_t count_copies(const struct rh_config *config, double weight, uint3
 	return (int64_t)whole + (data_draw(config->data_seed, RH_PHILOX_WEIGHT, file, (uint64_t)index, PARTS) < rest);
 }
 
+/* What max_ram leaves for a row beside the program and the rows before it; 0: there is no max_ram. */
+static int64_t row_room(const struct data_encoder *encoder, const struct rh_dataset *set)
+{
+	enum { LEAST = 1 << 20 }; /* where there is less, the plan says what the run lacks */
+	int64_t taken =
+	        RH_DATASET_PROGRAM_BYTES + (int64_t)rh_tokenizer_size(encoder->tokenizer) * RH_DATASET_ENTRY_BYTES + rh_dataset_bytes(set);
+	return encoder->config->max_ram ? rh_max(LEAST, encoder->config->max_ram - taken) : 0;
+}
+
 static int read_file(struct builder *builder, struct data_encoder *encoder, const struct data_source *source, int32_t file)
 {
 	struct data_reader reader;
@@ -146,16 +156,16 @@ static int read_file(struct builder *builder, struct data_encoder *encoder, cons
 	if (rc)
 		return rc;
 	reader.is_labelled = encoder->objective.task != RH_TASK_CAUSAL_LM;
-	if (config->max_ram) /* what is planned beside it takes most */
-		reader.records.row_most = (size_t)config->max_ram / (4 * DATA_ROW_COST);
 	while (!rc) {
 		json_t *row;
+		encoder->row_room = reader.records.row_room = row_room(encoder, set);
 		rc = data_reader_next(&reader, &row);
 		if (rc <= 0)
 			break;
 		const char *where = reader.records.where.bytes;
 		rc = data_encode(encoder, reader.kind, row, where);
 		json_decref(row);
+		set->reading_bytes = rh_max(set->reading_bytes, rh_max(reader.records.row_bytes, encoder->row_bytes));
 		struct rh_origin origin = {.line = reader.records.line, .file = file};
 		if (rc)
 			break;

@@ -85,7 +85,12 @@ struct rh_dataset {
 	int64_t split_rows;        /* bfd_split: went on in another document instead */
 	int64_t dropped_pieces;    /* of these: pieces left out since they held no trained token */
 	int64_t prefix_mismatches; /* rows whose prompt's ids are not a prefix of the whole's */
+	int64_t reading_bytes;     /* host memory that one of the rows took while it was read and encoded, at most */
 };
+
+/* Allowances: host memory of the program, its libraries and one device's threads and queues (9 to 14 MiB were seen), and of an entry of the
+ * tokenizer's vocabulary (up to 175 bytes). */
+enum { RH_DATASET_PROGRAM_BYTES = 29 << 19, RH_DATASET_ENTRY_BYTES = 192 };
 
 /* Reads and tokenizes the files of train_file or validation_file, in turn. The first row of a file decides its form; formats:
  * data/records.h, forms: data/form.h. Conversations need a chat template: config->chat_template, else the tokenizer's own text. Every

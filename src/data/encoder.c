@@ -2,6 +2,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "data/data_internal.h"
+#include "data/records.h"
 
 #include <string.h>
 
@@ -54,6 +55,33 @@ static int find_template(struct data_encoder *encoder, const char *where)
 	return rc;
 }
 
+/* The longest run of bytes without a blank: no tokenizer is known to have a longer word. */
+static size_t longest_run(const char *text, size_t bytes)
+{
+	size_t longest = 0, first = 0;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] == ' ' || text[i] == '\n' || i + 1 == bytes) {
+			longest = i - first > longest ? i - first : longest;
+			first = i;
+		}
+	return longest;
+}
+
+int data_encoder_check_room(struct data_encoder *encoder, const char *text, size_t bytes, const char *where)
+{
+	enum {
+		WHOLE_ROW = 20,  /* a byte, where all ids are wanted: as in DATA_ROW_COST, and up to an id a byte in two arrays that grow */
+		RUN = 40,        /* a byte of a word: what merges it (token/bpe.h) */
+		SMALL = 16 << 10 /* counted with the program */
+	};
+	if (bytes <= SMALL)
+		return 0;
+	size_t run = longest_run(text, bytes);
+	int64_t needed = (int64_t)bytes * (encoder->most ? DATA_ROW_COST : WHOLE_ROW) + (run > SMALL ? (int64_t)run * RUN : 0);
+	encoder->row_bytes = needed > encoder->row_bytes ? needed : encoder->row_bytes;
+	return data_check_room(where, bytes, needed, encoder->row_room);
+}
+
 /* Encodes text[first, end) at the end of `ids`. */
 static int encode(struct data_encoder *encoder, size_t first, size_t end, enum rh_tokens mode, const char *where, struct rh_ids *ids)
 {
@@ -66,7 +94,9 @@ static int encode(struct data_encoder *encoder, size_t first, size_t end, enum r
 static int encode_whole(struct data_encoder *encoder, enum rh_tokens mode, const char *where)
 {
 	encoder->ids.count = 0;
-	int rc = encode(encoder, 0, encoder->text.length, mode, where, &encoder->ids);
+	int rc = data_encoder_check_room(encoder, encoder->text.bytes, encoder->text.length, where);
+	if (!rc)
+		rc = encode(encoder, 0, encoder->text.length, mode, where, &encoder->ids);
 	if (!rc)
 		rc = rh_grow(&encoder->trained, &encoder->trained_capacity, encoder->ids.count, 1);
 	if (!rc && encoder->ids.count)
@@ -439,6 +469,7 @@ int data_encode(struct data_encoder *encoder, enum data_kind kind, const json_t 
 	encoder->dropped_role[0] = 0;
 	encoder->kind = kind;
 	encoder->is_cut = 0;
+	encoder->row_bytes = 0;
 	encoder->most = kind == DATA_TEXT || kind == DATA_COMPLETION ? wanted_ids(encoder->config) : 0;
 	if (kind == DATA_LABELLED)
 		return data_encode_labelled(encoder, row, where);

@@ -67,9 +67,12 @@ static int find_label(const struct rh_objective *objective, const json_t *row, c
 	return 0;
 }
 
-static int encode_text(const struct data_encoder *encoder, const json_t *text, const char *where, struct rh_ids *out)
+static int encode_text(struct data_encoder *encoder, const json_t *text, const char *where, struct rh_ids *out)
 {
-	int rc = rh_tokenizer_encode(encoder->tokenizer, json_string_value(text), json_string_length(text), RH_TOKENS_PLAIN, out);
+	int rc = data_encoder_check_room(encoder, json_string_value(text), json_string_length(text), where);
+	if (rc)
+		return rc;
+	rc = rh_tokenizer_encode(encoder->tokenizer, json_string_value(text), json_string_length(text), RH_TOKENS_PLAIN, out);
 	return rc ? rh_fail_in(rc, "%s", where) : 0;
 }
 

@@ -88,14 +88,21 @@ static int find_line(struct data_records *records, size_t *length)
 	return rc;
 }
 
-int data_records_check_length(const struct data_records *records, size_t length)
+int data_check_room(const char *where, size_t length, int64_t needed, int64_t room)
 {
-	if (!records->row_most || length <= records->row_most)
+	if (!room || needed <= room)
 		return 0;
-	return rh_fail(-EINVAL,
-	               "%s: a row of %.1f MiB takes about %.0f MiB while it is read, more than a quarter of max_ram; split the row, or "
-	               "raise max_ram",
-	               records->where.bytes, (double)length / 1048576, (double)length / 1048576 * DATA_ROW_COST);
+	return rh_fail(
+	        -EINVAL,
+	        "%s: a row of %.1f MiB takes up to %.0f MiB while it is read and encoded, and max_ram leaves %.0f; split the row, or "
+	        "raise max_ram",
+	        where, (double)length / 1048576, (double)needed / 1048576, (double)room / 1048576);
+}
+
+int data_records_check_length(struct data_records *records, size_t length)
+{
+	records->row_bytes = (int64_t)length * DATA_ROW_COST;
+	return data_check_room(records->where.bytes, length, records->row_bytes, records->row_room);
 }
 
 /* Parses the window's first bytes, which end there. */

@@ -22,18 +22,22 @@ struct data_records {
 	char separator;          /* DATA_TABLE */
 	json_t *columns;         /* DATA_TABLE: names, strings */
 	int64_t rows;            /* returned so far */
-	size_t row_most;         /* bytes of a longer one are refused; 0: any */
+	int64_t row_room;        /* bytes of memory that reading one may take; 0: any number */
+	int64_t row_bytes;       /* what the record last returned took */
 };
-/* A row costs so many bytes of memory for each of its own, while it is parsed and encoded. */
-enum { DATA_ROW_COST = 30 };
+/* A row takes so many bytes of memory for each of its own while it is parsed: the row, and the parser's buffer and value. */
+enum { DATA_ROW_COST = 4 };
 /* `path` is borrowed until closed. An empty file has no records, which is no fault here. */
 int data_records_open(const char *path, struct data_records *out) RH_MUST;
 void data_records_close(struct data_records *records);
 /* 1 with the next record (json_decref it), 0 at the end, or negative errno with a line that names path and line. */
 int data_records_next(struct data_records *records, json_t **row) RH_MUST;
 
-/* Inside: -EINVAL where the record at records->where has too many bytes. */
-int data_records_check_length(const struct data_records *records, size_t length) RH_MUST;
+/* -EINVAL: the row of `length` bytes that `where` names takes `needed` bytes of memory, and there is `room` for fewer. Room 0: for any
+ * number. */
+int data_check_room(const char *where, size_t length, int64_t needed, int64_t room) RH_MUST;
+/* Inside: the record at records->where has `length` bytes; -EINVAL where these are too many. */
+int data_records_check_length(struct data_records *records, size_t length) RH_MUST;
 /* Inside: the next record of a table, of whose file the window holds the rest. The first call reads the columns. */
 int data_table_next(struct data_records *records, json_t **row) RH_MUST;
 /* `where` becomes "path:line". */

@@ -2,6 +2,7 @@
 #include "plan/plan_internal.h"
 
 #include "core/minmax.h"
+#include "data/dataset.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,18 +12,16 @@
 int64_t rh_run_program_bytes(const struct rh_run_machine *machine, const struct rh_model *model)
 {
 	enum {
-		PROGRAM = 29 << 19, /* program, libraries and one device's threads and queues: 9 to 14 MiB */
 		DEVICE = 5 << 19,   /* threads and queues of another: 1 to 2.4 MiB */
 		THREAD = 1 << 20,   /* its stack, scratch and part of the allocator, assumed */
 		DRIVER = 192 << 20, /* of GPUs, assumed */
 		WORKER = 17 << 16,  /* of a GPU: its queue of 1 MiB (cuda/device_queue.c), and the stack that it touches, assumed */
-		ENTRY = 192,        /* of a vocabulary: up to 175 */
 		LAYER = 12 << 10    /* names and books of its tensors, and their header where they are written */
 	};
 	int64_t cores = machine->cores, devices = machine->devices;
-	return PROGRAM + (cores > 2 ? cores - 2 : 0) * THREAD +
-	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) + model->config->vocab_size * ENTRY +
-	       model->layers * LAYER;
+	return RH_DATASET_PROGRAM_BYTES + (cores > 2 ? cores - 2 : 0) * THREAD +
+	       (machine->device_room ? DRIVER + devices * WORKER : (devices - 1) * DEVICE) +
+	       model->config->vocab_size * RH_DATASET_ENTRY_BYTES + model->layers * LAYER;
 }
 
 /* What is written to NVMe before the first step: weights as they come, adapters again where they are given, and by a run that goes on the
@@ -86,6 +85,10 @@ int planning_count_bytes(const struct planning *planning, struct candidate *cand
 	bytes->checkpoints = planning->request->work->train_micro_batches ? checkpoint_bytes(planning->request) : 0;
 	bytes->total = bytes->store + beside.host + rh_bytes_times(bytes->device, bytes->host_devices) + bytes->data + bytes->program +
 	               bytes->checkpoints;
+	/* before most of that is taken, rows are read: as much of it counts as is not free then */
+	int64_t reading = bytes->data + bytes->program + planning->reading_bytes, beyond = rh_max(reading - bytes->total, 0);
+	bytes->data += beyond;
+	bytes->total += beyond;
 	return 0;
 }
 

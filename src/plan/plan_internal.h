@@ -39,7 +39,7 @@ struct planning {
 	int64_t *cuts;
 	struct rh_deferral *deferral;
 	struct rh_boxes boxes; /* of options.boxes, where there are several */
-	int64_t data_bytes;
+	int64_t data_bytes, reading_bytes;
 };
 
 void candidate_free(struct candidate *candidate);

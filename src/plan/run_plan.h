@@ -19,6 +19,7 @@ struct rh_workload {
 	int infer_logits;
 	int64_t train_steps; /* that remain; 0: not known */
 	int64_t data_bytes;  /* that datasets take; the caller reserves them */
+	int64_t reading_bytes; /* that their longest row took beside them, before all else is reserved */
 };
 
 /* What the thread that writes checkpoints takes: a piece of each of three files, names, stack. It reads the store's own arrays and copies

@@ -147,8 +147,8 @@ static int32_t character_id(const struct bpe *bpe, const char *text, size_t byte
 	return point < BPE_NEAR ? bpe->near[point] : vocab_find(&bpe->vocab, text, bytes);
 }
 
-/* Where to cut a long text without changing a token: BPE_STRETCH bytes on, or farther, between two characters of the vocabulary that no merge
- * joins. Else the text's end. */
+/* Where to cut a long text without changing a token: BPE_STRETCH bytes on, or farther, between two characters of the vocabulary that no
+ * merge joins. Else the text's end. */
 static size_t find_border(const struct bpe *bpe, const struct bpe_scratch *scratch, const char *text, size_t bytes)
 {
 	uint32_t before = 0, point;

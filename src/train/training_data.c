@@ -1,5 +1,6 @@
 #include "train/training_data.h"
 
+#include "core/minmax.h"
 #include "train/trace_step.h"
 
 #include <math.h>
@@ -40,7 +41,8 @@ int rh_training_data_workload(const struct rh_config *config, const struct rh_tr
 	                            .train_micro_batches = rh_sampler_micro_batches(data->sampler, 0), /* the first step is a whole one */
 	                            .train_steps = data->steps,                                        /* of a run that begins */
 	                            .data_bytes =
-	                                    rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config)};
+	                                    rh_dataset_bytes(&data->train) + rh_dataset_bytes(&data->held_out) + trace_step_bytes(config),
+	                            .reading_bytes = rh_max(data->train.reading_bytes, data->held_out.reading_bytes)};
 	out->data_bytes += rh_micro_shape_pixel_bytes(&out->train) * out->train_micro_batches;
 	if (config->eval_strategy == RH_WHEN_NO || !data->held_out.rows)
 		return 0;

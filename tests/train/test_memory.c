@@ -57,14 +57,15 @@ static void write_model(const char *dir, int vocabulary, int layers)
 	write_tokenizer(path_of("%s/tokenizer.json", dir), vocabulary);
 }
 
-static void write_rows(const char *path, int rows, int words)
+/* The last row has `last_words`. */
+static void write_rows(const char *path, int rows, int words, int last_words)
 {
 	uint64_t seed = 5;
 	FILE *file = fopen(path, "w");
 	assert_non_null(file);
 	for (int r = 0; r < rows; r++) {
 		fprintf(file, "{\"text\": \"");
-		for (int w = 0; w < words; w++)
+		for (int w = 0; w < (r + 1 < rows ? words : last_words); w++)
 			fprintf(file, "%c%c%c ", 'a' + check_random(&seed) % 26, 'a' + check_random(&seed) % 26,
 			        'a' + check_random(&seed) % 26);
 		fprintf(file, "\"}\n");
@@ -188,9 +189,11 @@ static void test_a_runs_memory_is_the_plans(void **state)
 	for (int run = 0; run < runs; run++) {
 		char kind[160], line[1024];
 		int vocabulary = vocabularies[is_long ? check_random(&seed) % 4 : (uint32_t)run % 4];
-		int words = is_long ? 1 << check_random(&seed) % 12 : 40;
+		int words = is_long ? 1 << check_random(&seed) % 12 : 40, last_words = words;
+		if (run % 8 == 6) /* of 4 bytes: a row of 1 to 60 MB */
+			last_words = is_long ? 250000 * (1 + (int)(check_random(&seed) % 60)) : 2000000;
 		snprintf(kind, sizeof kind, kinds[is_long ? check_random(&seed) % 7 : (uint32_t)run % 7], disk);
-		write_rows(path_of("%s/rows", scratch.dir), 24, words);
+		write_rows(path_of("%s/rows", scratch.dir), 24, words, last_words);
 		check_ok(rh_dir_remove(out));
 		snprintf(line, sizeof line,
 		         "train --config_name %s/m%d --train_file %s/rows --output_dir %s --max_length %d --max_steps 3 "
@@ -219,7 +222,7 @@ static void test_a_resumed_runs_memory_is_the_plans(void **state)
 		check_skip("sanitizers take memory of their own");
 	scratch_open(&scratch);
 	write_model(path_of("%s/m", scratch.dir), 128000, 2);
-	write_rows(path_of("%s/rows", scratch.dir), 24, 40);
+	write_rows(path_of("%s/rows", scratch.dir), 24, 40, 40);
 	for (int i = 0; i < 3; i++) {
 		const char *line = "train --config_name %s/m --train_file %s/rows --output_dir %s/out%d --max_length 64 --save_steps 1 "
 		                   "--per_device_train_batch_size 2 --max_vram 256MiB --json %s %s";
@@ -245,7 +248,7 @@ static void test_max_ram_above_the_groups_limit_is_bounded(void **state)
 	struct scratch scratch;
 	scratch_open(&scratch);
 	write_model(path_of("%s/m", scratch.dir), 1000, 2);
-	write_rows(path_of("%s/rows", scratch.dir), 8, 10);
+	write_rows(path_of("%s/rows", scratch.dir), 8, 10, 10);
 	const char *fake = path_of("%s/machine", scratch.dir);
 	check_ok(rh_dir_make(path_of("%s/proc/self", fake)));
 	check_ok(rh_dir_make(path_of("%s/sys/fs/cgroup/box", fake)));
