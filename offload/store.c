@@ -525,7 +525,9 @@ int rh_store_set(struct rh_store *store, int block, int tensor, int64_t first, i
 int rh_store_is_behind(const struct rh_store *store, int block)
 {
 	const struct store_block *from = at(store, block);
-	return from->published && from->published_version != from->version;
+	/* an update may be running, as in rh_store_version */
+	return from->published &&
+	       __atomic_load_n(&from->published_version, __ATOMIC_RELAXED) != __atomic_load_n(&from->version, __ATOMIC_RELAXED);
 }
 
 int rh_store_published_get(const struct rh_store *store, int block, int tensor, int64_t first, int64_t count, void *values)

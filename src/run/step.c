@@ -226,7 +226,8 @@ static int is_on_its_way(const struct rh_executor *executor, int b)
 	return is;
 }
 
-/* Weights may have been set by hand since devices were given them, and an update may wait to be published that is no step's of this run. */
+/* Weights may have been set by hand since devices were given them, and an update may wait to be published that is no step's of this run. An
+ * update of the step before may be running: whether it counts as one that waits changes nothing, as its gradient has arrived. */
 static void forget_changed(struct rh_executor *executor)
 {
 	for (int b = 0; b < executor->options.model->blocks; b++) {
