@@ -1,6 +1,6 @@
 /* The router of a mixture of experts: k best of E logits and their softmax, and the gradient. With T tokens, logits of e bytes:
  *
- * forward   reads T E e, writes 8 T k bytes; k E comparisons a token, and E exponentials.
+ * forward   reads T E e, writes 8 T k bytes, and 8 T E of a load; k E comparisons a token, and E exponentials.
  * backward  reads T E e + 16 T k, writes T E e bytes; E exponentials a token.
  *
  * Both are short (4096 tokens, 128 experts: 2 MB) and bound by latency: the k rounds of a best one, five shuffles each. The roofline is
@@ -18,9 +18,11 @@ struct router_args {
 	int32_t *index;
 	float *weight;
 	const int32_t *place;
-	const float *dot, *more;
+	const float *dot, *more, *count;
 	void *dlogits;
-	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, rows;
+	float *load;
+	float balance;
+	int64_t logits_stride, index_stride, weight_stride, place_stride, dot_stride, more_stride, dlogits_stride, load_stride, rows;
 	int experts, top, over_all, round; /* round: dlogits are BF16 */
 };
 
@@ -66,6 +68,16 @@ template <typename T, int N> RH_DEVICE void logits_load(float (&logit)[N], const
 	}
 }
 
+/* Of the softmax over all experts. */
+template <int N> RH_DEVICE float sum_of_all(const float (&logit)[N], float largest)
+{
+	float sum = 0;
+	RH_UNROLL
+	for (int i = 0; i < N; i++)
+		sum += expf(logit[i] - largest);
+	return sum;
+}
+
 /* A row's softmax: lane j < k has the power of chosen expert j. */
 struct softmax {
 	float largest, power, sum;
@@ -79,15 +91,37 @@ RH_DEVICE struct softmax softmax_of(const float (&logit)[N], const struct router
 	struct softmax s;
 	s.largest = rh_shuffle(own, 0);
 	s.power = expert >= 0 ? expf(own - s.largest) : 0;
-	s.sum = s.power;
-	if (a.over_all) {
-		s.sum = 0;
+	s.sum = rh_warp_sum(a.over_all ? sum_of_all(logit, s.largest) : s.power);
+	return s;
+}
+
+/* A bit for each of the lane's experts. `expert`: the lane's chosen one, as above. */
+template <int N> RH_DEVICE uint32_t chosen_of(const struct router_args &a, int expert)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	uint32_t chosen = 0;
+	for (int j = 0; j < a.top; j++) {
+		int other = rh_shuffle(expert, j);
 		RH_UNROLL
 		for (int i = 0; i < N; i++)
-			s.sum += expf(logit[i] - s.largest);
+			chosen |= (uint32_t)(other == i * RH_WARP + lane) << i;
 	}
-	s.sum = rh_warp_sum(s.sum);
-	return s;
+	return chosen;
+}
+
+template <int N> RH_DEVICE void load_write(const float (&logit)[N], const struct router_args &a, int64_t row, int own, float largest)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	float sum = rh_warp_sum(sum_of_all(logit, largest)), *load = a.load + row * a.load_stride;
+	uint32_t chosen = chosen_of<N>(a, own);
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		if (expert < a.experts) {
+			load[expert] = chosen >> i & 1 ? 1.0f : 0.0f;
+			load[a.experts + expert] = expf(logit[i] - largest) / sum;
+		}
+	}
 }
 
 template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(struct router_args a)
@@ -108,6 +142,26 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_choose(s
 		a.index[row * a.index_stride + lane] = own;
 		a.weight[row * a.weight_stride + lane] = s.power / s.sum;
 	}
+	if (a.load)
+		load_write(logit, a, row, own, s.largest);
+}
+
+/* through += the gradient through the shares of a softmax over all, of which each one's gradient is `balance` times its count. */
+template <int N> RH_DEVICE void balance_add(float (&through)[N], const float (&logit)[N], const struct router_args &a, float largest)
+{
+	int lane = (int)threadIdx.x % RH_WARP;
+	float share[N], count[N], sum = rh_warp_sum(sum_of_all(logit, largest)), mean = 0;
+	RH_UNROLL
+	for (int i = 0; i < N; i++) {
+		int expert = i * RH_WARP + lane;
+		share[i] = expf(logit[i] - largest) / sum;
+		count[i] = expert < a.experts ? a.count[expert] : 0;
+		mean += share[i] * count[i];
+	}
+	mean = rh_warp_sum(mean);
+	RH_UNROLL
+	for (int i = 0; i < N; i++)
+		through[i] += a.balance * share[i] * (count[i] - mean);
 }
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
@@ -127,17 +181,16 @@ template <typename T, int N> RH_KERNEL(THREADS, (N > 4 ? 1 : 2)) router_gradient
 	}
 	struct softmax s = softmax_of<T>(logit, a, row, own);
 	float sum = rh_warp_sum(own_through);
-	uint32_t chosen = 0;
+	uint32_t chosen = chosen_of<N>(a, own);
 	for (int j = 0; j < a.top; j++) {
 		int expert = rh_shuffle(own, j);
 		float g = rh_shuffle(own_through, j);
 		RH_UNROLL
-		for (int i = 0; i < N; i++) {
-			int here = expert == i * RH_WARP + lane;
-			through[i] = here ? g : through[i];
-			chosen |= (uint32_t)here << i;
-		}
+		for (int i = 0; i < N; i++)
+			through[i] = expert == i * RH_WARP + lane ? g : through[i];
 	}
+	if (a.count)
+		balance_add(through, logit, a, s.largest);
 	RH_UNROLL
 	for (int i = 0; i < N; i++) {
 		int expert = i * RH_WARP + lane;
@@ -190,6 +243,8 @@ extern "C" int cuda_router(const struct rh_op *op, CUstream_st *stream)
 {
 	const struct rh_view *view = op->operand;
 	struct router_args a = args_of(&view[RH_ROUTER_LOGITS], &view[RH_ROUTER_INDEX], &view[RH_ROUTER_WEIGHT], op->router.softmax);
+	a.load = (float *)view[RH_ROUTER_LOAD].data;
+	a.load_stride = view[RH_ROUTER_LOAD].stride;
 	return launch_for(view[RH_ROUTER_LOGITS].dtype, &a, stream);
 }
 
@@ -203,6 +258,8 @@ extern "C" int cuda_router_backward(const struct rh_op *op, CUstream_st *stream)
 	a.dot_stride = view[RH_ROUTER_BACKWARD_DOT].stride;
 	a.more = (const float *)view[RH_ROUTER_BACKWARD_MORE].data;
 	a.more_stride = view[RH_ROUTER_BACKWARD_MORE].stride;
+	a.count = (const float *)view[RH_ROUTER_BACKWARD_COUNT].data;
+	a.balance = op->router.balance;
 	a.dlogits = dlogits->data;
 	a.dlogits_stride = dlogits->stride;
 	a.round = dlogits->dtype == RH_BF16;

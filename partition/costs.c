@@ -135,7 +135,7 @@ static void count_bytes(const struct rh_model *model, int l, double host_bytes_p
 		if (block && block->trainable && !model->layer[l].use[which]) /* a tied table's state is counted once */
 			out->optimizer_bytes += (int64_t)((double)block->elements * host_bytes_per_parameter);
 	}
-	out->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, shape->tokens * model->config->hidden_size), RH_ALIGN);
+	out->boundary_bytes = rh_align_up(rh_boundary_bytes(model, shape->tokens), RH_ALIGN);
 }
 
 int rh_costs_measure(const struct rh_model *model, const struct rh_micro_shape *shape, const struct rh_rates *rates,

@@ -90,9 +90,10 @@ static void fixed_sizes(const struct rh_plan_request *request, struct rh_plan *p
 	const struct rh_model_config *config = model->config;
 	int64_t tokens = rh_max(request->train.tokens, request->infer.tokens);
 	int64_t scores = request->infer_logits ? rh_model_outputs(config) : request->infer.choices;
-	plan->boundary_bytes = rh_align_up(rh_dtype_bytes(model->dtype, tokens * config->hidden_size), RH_ALIGN);
+	plan->boundary_bytes = rh_align_up(rh_boundary_bytes(model, tokens), RH_ALIGN);
 	plan->micro_bytes = rh_max(rh_micro_layout(&request->train).bytes, rh_micro_layout(&request->infer).bytes);
-	plan->result_bytes = rh_max(rh_plan_result_layout(&request->train, 0).bytes, rh_plan_result_layout(&request->infer, scores).bytes);
+	plan->result_bytes =
+	        rh_max(rh_plan_result_layout(model, &request->train, 0).bytes, rh_plan_result_layout(model, &request->infer, scores).bytes);
 	plan->cache_bytes = rh_align_up(rh_dtype_bytes(model->dtype, request->cache_rows * model->cache_columns), RH_ALIGN);
 }
 

@@ -68,9 +68,9 @@ struct rh_deferred_place {
 
 /* The stages and the bytes that a device reserves. More than 20 members: one figure a room of its memory. */
 struct rh_plan {
-	struct rh_stage *forward;     /* bottom up, covering [0, backward[0].lo) */
-	struct rh_stage *backward;    /* top down; [0] is fused */
-	struct rh_saved_place *saved; /* of each backward stage */
+	struct rh_stage *forward;           /* bottom up, covering [0, backward[0].lo) */
+	struct rh_stage *backward;          /* top down; [0] is fused */
+	struct rh_saved_place *saved;       /* of each backward stage */
 	struct rh_deferred_place *deferred; /* likewise */
 	int forward_stages, backward_stages;
 
@@ -139,10 +139,10 @@ int64_t rh_plan_layer_gradients(const struct rh_model *model, int l);
 /* Cuts for `stages` (at most one a layer) stages of about equal weights: the first layer of each but the first. cut: (stages - 1). */
 void rh_plan_even_cuts(const struct rh_model *model, int stages, int64_t *cut);
 
-/* Where a result slot's parts lie: loss, hit, then choices or logits. */
+/* Where a result slot's parts lie: loss, hit, then choices or logits, then a load where the model has one (model/emit.h). */
 struct rh_result_layout {
-	int64_t loss, hit, scores, bytes;
+	int64_t loss, hit, scores, load, bytes;
 };
-struct rh_result_layout rh_plan_result_layout(const struct rh_micro_shape *shape, int64_t score_cols);
+struct rh_result_layout rh_plan_result_layout(const struct rh_model *model, const struct rh_micro_shape *shape, int64_t score_cols);
 
 #endif

@@ -168,6 +168,9 @@ static int check_rest(const struct asking *at)
 	if (config->eval_strategy != RH_WHEN_NO)
 		return config_entry_fail(given(at, "eval_strategy"),
 		                         "several boxes do not evaluate yet: write no, and run eval on the result");
+	if (config->router_aux_loss_coef > 0)
+		return config_entry_fail(given(at, "router_aux_loss_coef"),
+		                         "several boxes do not tell each other the loads of their experts yet: leave it 0");
 	if (config->spill & (RH_SPILL_ACTIVATIONS | RH_SPILL_AUTO))
 		return config_entry_fail(given(at, "spill"),
 		                         "several boxes keep activations in memory: name the others, without activations");

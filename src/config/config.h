@@ -70,7 +70,7 @@ struct rh_config {
 	char *schedule;                    /* a name that is looked up later */
 	int64_t optimizer_staleness;       /* 0 or 1 */
 	enum rh_state_layout state_layout; /* resolved: PLAIN in fp32; else SPLIT where unset */
-	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+	double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm, router_aux_loss_coef;
 	enum rh_dtype dtype; /* RH_F32 or RH_BF16, resolved from dtype, bf16 and the device */
 	enum rh_accumulation accumulation;
 	int64_t accumulation_chunk; /* resolved; 0 with fp32 */

@@ -112,6 +112,9 @@ const struct config_key config_keys[] = {
 	    .help = "added to the root of Adam's second moment"),
 	KEY(KEY_REAL, max_grad_norm, VERB_RUNS, .fallback = "1.0", .most = HUGE_VAL,
 	    .help = "global gradient norm above which gradients are scaled down; 0: never"),
+	KEY(KEY_REAL, router_aux_loss_coef, VERB_RUNS, .fallback = "0", .most = HUGE_VAL,
+	    .help = "of a mixture of experts: weight of the routers' load balancing loss, over the tokens of all layers of a micro-batch (as in "
+	            "transformers with output_router_logits: true); 0: none, whatever config.json says"),
 	{.name = "dtype", .type = KEY_CHOICE, .verbs = VERB_MODEL, .offset = DRAFT(dtype),
 	    .choices = WORDS("float32", "bfloat16", "float16"),
 	 .help = "type of weights and activations; unset: float32 on cpu, bfloat16 on cuda (float16: not built yet)"},

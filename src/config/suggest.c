@@ -88,6 +88,7 @@ static const struct {
         {"warmup", "warmup_steps", NULL, 0},
         {"clip_grad_norm", "max_grad_norm", NULL, 0},
         {"gradient_clipping", "max_grad_norm", NULL, 0},
+        {"moe_aux_loss_coef", "router_aux_loss_coef", NULL, 0},
         {"neftune_noise_alpha", NULL, NOT_BUILT, 0},
         {"label_smoothing_factor", NULL, NOT_BUILT, 0},
         {"average_tokens_across_devices", NULL, ALWAYS, 0},

@@ -234,8 +234,10 @@ enum { RH_ADD_A, RH_ADD_B, RH_ADD_Y };
  *
  * ROUTER: index (T,k) I32 = the k largest of logits (T,E) act or F32, largest first, the lower expert first where they are equal; NaN
  * counts as -infinity. weight (T,k) F32 = their shares of a softmax: over all E experts (Qwen3-MoE without norm_topk_prob), or over the k
- * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss). */
-enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT };
+ * chosen, which is also what dividing the former by their sum gives (Qwen3-MoE with norm_topk_prob, Mixtral, gpt-oss).
+ * load (T,2E) F32 or absent = of each expert 1 where it was chosen, else 0; then of each its share of a softmax over all E. Its column sums
+ * are what a load balancing loss is made of. */
+enum { RH_ROUTER_LOGITS, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT, RH_ROUTER_LOAD };
 enum rh_router_softmax { RH_ROUTER_OVER_ALL, RH_ROUTER_OVER_CHOSEN };
 enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 1 << 30 };
 
@@ -243,7 +245,9 @@ enum { RH_ROUTER_MAX_EXPERTS = 1024, RH_ROUTER_MAX_TOP = 32, RH_MOE_MAX_PAIRS = 
  * (T,k) I32 is PERMUTE's. The gradient of weight(t,j), times that weight, is row place(t,j) of dot (n,1) F32 + the weight times more(t,
  * index(t,j)), more (T,E) F32 or absent. A softmax needs no other: no weight, which may be 0, is divided by.
  * An expert's y = W a + b counts in a token by its weight, so with its rows dx of UNPERMUTE_BACKWARD dot = <dx, W a> = <dx W, a>,
- * GLU_BACKWARD's dot; and more = dy b^T. So y is not read, nor made again before the backward. */
+ * GLU_BACKWARD's dot; and more = dy b^T. So y is not read, nor made again before the backward.
+ * With count (1,E) F32, or absent, there is a load balancing loss too: the gradient of each token's share of expert e in a softmax over all
+ * E is `balance` times count(e). */
 enum {
 	RH_ROUTER_BACKWARD_LOGITS,
 	RH_ROUTER_BACKWARD_INDEX,
@@ -251,6 +255,7 @@ enum {
 	RH_ROUTER_BACKWARD_PLACE,
 	RH_ROUTER_BACKWARD_DOT,
 	RH_ROUTER_BACKWARD_MORE,
+	RH_ROUTER_BACKWARD_COUNT,
 	RH_ROUTER_BACKWARD_DLOGITS
 };
 
@@ -407,7 +412,8 @@ struct rh_op {
 		} head_loss;
 		struct {
 			enum rh_router_softmax softmax;
-		} router; /* and its backward */
+			float balance; /* of the backward */
+		} router;              /* and its backward */
 		struct {
 			int trans_b; /* of GROUPED_GEMM alone */
 			float alpha;

@@ -142,7 +142,7 @@ static int parse_experts(const json_t *json, const char *where, int64_t *out)
 int config_parse_experts(const json_t *json, const char *where, struct rh_model_config *out)
 {
 	const struct rh_family *family = out->family;
-	int is_normed = 0, wants_loss = 0;
+	int is_normed = 0;
 	if (!family->silent.experts || out->num_hidden_layers > RH_MOST_LAYERS)
 		return 0;
 	out->experts = family->silent.experts;
@@ -155,13 +155,6 @@ int config_parse_experts(const json_t *json, const char *where, struct rh_model_
 		rc = rh_json_int(json, "moe_intermediate_size", where, RH_JSON_OPTIONAL, &out->expert_size);
 	if (!rc && family->silent.expert_size)
 		rc = rh_json_bool(json, "norm_topk_prob", where, RH_JSON_OPTIONAL, &is_normed);
-	if (!rc)
-		rc = rh_json_bool(json, "output_router_logits", where, RH_JSON_OPTIONAL, &wants_loss);
-	if (!rc && wants_loss)
-		rc = rh_fail(-EINVAL,
-		             "%s: 'output_router_logits' asks for an auxiliary loss of the routers, which is not supported; set it "
-		             "to false",
-		             where);
 	if (!rc && out->experts < 1)
 		rc = rh_fail(-EINVAL, "%s: %lld experts; this family has at least one", where, (long long)out->experts);
 	out->router_softmax = is_normed ? RH_ROUTER_OVER_CHOSEN : family->moe.softmax;

@@ -18,6 +18,21 @@ struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape)
 	return at;
 }
 
+int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens)
+{
+	int64_t bytes = rh_dtype_bytes(model->dtype, tokens * model->config->hidden_size);
+	return model->router_aux_loss_coef == 0 ? bytes
+	                                        : rh_align_up(bytes, RH_ALIGN) + model->config->experts * 2 * (int64_t)sizeof(float);
+}
+
+struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary)
+{
+	if (model->router_aux_loss_coef == 0 || !boundary.data)
+		return (struct rh_view){0};
+	char *at = (char *)boundary.data + rh_align_up(rh_view_bytes(boundary), RH_ALIGN);
+	return rh_view_of(at, RH_F32, 1, 2 * model->config->experts);
+}
+
 void emit_op(struct rh_emit *emit, const struct rh_op *op)
 {
 	if (emit->launch && !emit->rc)

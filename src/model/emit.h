@@ -7,7 +7,12 @@
  *   rh_stage_backward   turns the gradient at hi into the gradient at lo and adds to the blocks' gradient sums;
  *   rh_stage_weights    adds the weight gradients that rh_stage_backward deferred, where emit->deferred is given: those of linears and of
  *                       the embedding.
- * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy. */
+ * A fused stage (hi is the model's end) computes the loss and its gradient in rh_stage_save's last layer, so its backward takes no dy.
+ *
+ * A mixture of experts with a load balancing loss (model->router_aux_loss_coef) adds up a load of 2E sums in fp32, over the tokens of all
+ * layers in their order: how often each of E experts was chosen, and its shares of the routers' softmax. The loss's gradient at a router
+ * needs the counts of all layers, those above it too. So the load lies behind each boundary's (T,H): that of the layers below behind an
+ * activation, that of all layers behind a gradient. */
 #ifndef RH_MODEL_EMIT_H
 #define RH_MODEL_EMIT_H
 
@@ -38,6 +43,15 @@ struct rh_micro_layout {
 };
 struct rh_micro_layout rh_micro_layout(const struct rh_micro_shape *shape);
 
+/* Bytes of a boundary of so many tokens, an activation or a gradient, with its load. */
+int64_t rh_boundary_bytes(const struct rh_model *model, int64_t tokens);
+/* The load (1,2E) F32 behind a boundary (T,H); absent where the model has none, or the boundary is absent. */
+struct rh_view rh_boundary_load(const struct rh_model *model, struct rh_view boundary);
+
+/* transformers' load_balancing_loss_func times the coefficient: coefficient * E * the sum over experts of (times chosen / N) times (sum of
+ * shares / N), N the tokens of all layers that have experts. load: (2E) of a micro-batch of `tokens`, with all layers; 0 without such. */
+double rh_load_balancing_loss(const struct rh_model *model, int64_t tokens, const float *load);
+
 struct rh_emit {
 	const struct rh_model *model;
 	int (*launch)(void *sink, const struct rh_op *op); /* NULL: measure */
@@ -52,8 +66,10 @@ struct rh_emit {
 	char *micro;                /* laid out as rh_micro_layout says */
 	uint32_t step, micro_batch; /* for dropout's counter */
 	uint64_t seed;
-	float dropout;    /* of what adapters see: the model's in training, 0 where nothing is trained */
-	float loss_scale; /* 1 / trained tokens of the step */
+	float dropout;           /* of what adapters see: the model's in training, 0 where nothing is trained */
+	float loss_scale;        /* 1 / trained tokens of the step */
+	float micro_batch_share; /* 1 / micro-batches of the step: the weight of this one's load balancing loss */
+	struct rh_view load;     /* of the stage that is being emitted: rh_stage_* set it. Absent: there is no load balancing loss */
 
 	/* blocks on the device; only those of the stage's layers are read. weights: model dtype; gradient[block][use]: F32 sums */
 	char **weights;
@@ -90,7 +106,8 @@ struct rh_saved {
 struct rh_stage_state {
 	struct rh_saved *layer; /* one per layer of the model */
 	struct rh_ropes ropes;
-	int64_t mark; /* of the arena before the stage began */
+	struct rh_view load; /* (1,2E) of the layers up to the stage's end */
+	int64_t mark;        /* of the arena before the stage began */
 };
 int rh_stage_state_create(const struct rh_model *model, struct rh_stage_state *out) RH_MUST;
 void rh_stage_state_free(struct rh_stage_state *state);
@@ -103,7 +120,8 @@ struct rh_stage_part {
 struct rh_stage_pass {
 	struct rh_ropes ropes;
 	struct rh_view spare[2];
-	struct rh_view x; /* what the next layer reads: an activation, or a gradient */
+	struct rh_view x;    /* what the next layer reads: an activation, or a gradient */
+	struct rh_view load; /* (1,2E) of the layers so far; backward: of all layers */
 	int64_t mark;
 	int turn;
 };
@@ -114,6 +132,7 @@ struct rh_head_out {
 	struct rh_view hit;    /* (head_rows,1) I32 */
 	struct rh_view choice; /* (head_rows, choices) F32 logits of the chosen vocabulary entries */
 	struct rh_view logits; /* (head_rows, V) F32: generation; then no loss is made */
+	struct rh_view load;   /* (1,2E) F32 of all layers */
 };
 
 /* x: (T,H) at lo, absent when lo is 0. boundary[l], where present, receives the activation at layer boundary l, lo < l <= hi (l < layers).

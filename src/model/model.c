@@ -152,6 +152,14 @@ int rh_layers_alike(const struct rh_model *model, int a, int b)
 	       x->types == y->types;
 }
 
+int rh_model_routed_layers(const struct rh_model *model)
+{
+	int layers = 0;
+	for (int l = 0; l < model->layers; l++)
+		layers += model->layer[l].kind == RH_LAYER_BLOCK && model->layer[l].traits.experts;
+	return layers;
+}
+
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all)
 {
 	*trainable = *all = 0;

@@ -105,7 +105,7 @@ struct rh_layer {
 	int use[2];   /* which of the block's gradient sums this layer's gradients go to */
 	struct rh_traits traits;
 	/* numbers of tensors in the base block, -1 absent */
-	int norm[RH_NORMS];   /* of a LayerNorm the bias is the next tensor */
+	int norm[RH_NORMS]; /* of a LayerNorm the bias is the next tensor */
 	/* kind EMBEDDING: (positions,H), (types,H); norm[RH_NORM_FINAL] is over the sum. Of images proj[RH_PROJ_O] is the patches' linear. */
 	int positions, types;
 	/* kind BLOCK */
@@ -138,6 +138,7 @@ struct rh_model {
 	int64_t chunk;
 	int64_t head_rows, head_rows_wanted; /* of logits to be made at once, 0: few; and as rh_model_cut set it */
 	int has_attention_space;             /* as of struct rh_device_grain */
+	float router_aux_loss_coef;          /* of a mixture of experts' load balancing loss (emit.h), 0: none; set as `multiply` is */
 	struct rh_block *block;
 	int blocks;
 	struct rh_layer *layer; /* of the whole model [0] embedding, [layers-1] head */
@@ -190,6 +191,9 @@ void rh_model_freeze(struct rh_model *model);
 
 /* Do two layers emit the same ops, parameters included? What they read and write may lie elsewhere. */
 int rh_layers_alike(const struct rh_model *model, int a, int b);
+
+/* How many layers have experts. */
+int rh_model_routed_layers(const struct rh_model *model);
 
 /* Elements of all trainable tensors, and of all (a tied table counts once; gaps do not). */
 void rh_model_parameters(const struct rh_model *model, int64_t *trainable, int64_t *all);

@@ -19,6 +19,17 @@ static struct sizes sizes_of(const struct rh_emit *emit, const struct rh_layer *
 	                      emit->shape.tokens * traits->experts_per_token};
 }
 
+double rh_load_balancing_loss(const struct rh_model *model, int64_t tokens, const float *load)
+{
+	int64_t experts = model->config->experts;
+	double sum = 0, routed = (double)(rh_model_routed_layers(model) * tokens);
+	if (model->router_aux_loss_coef == 0)
+		return 0;
+	for (int64_t e = 0; e < experts; e++)
+		sum += (double)load[e] / routed * ((double)load[experts + e] / routed);
+	return (double)model->router_aux_loss_coef * (double)experts * sum;
+}
+
 static int is_full(const struct rh_emit *emit, int index)
 {
 	return emit->model->block[emit->model->layer[index].block[0]].trainable;
@@ -231,6 +242,22 @@ static void learn_adapter(struct rh_emit *emit, const struct rh_layer *layer, en
 	emit_gemm(emit, &(struct emit_product){.a = dy, .trans_a = 1, .b = low, .alpha = scale, .c = d.b, .d = d.b});
 }
 
+/* Choice and weights, and the layer's part of the load. */
+static void route(struct rh_emit *emit, const struct rh_layer *layer, const struct rh_saved *s)
+{
+	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
+	int64_t mark = emit->arena->used;
+	op.operand[RH_ROUTER_LOGITS] = s->router;
+	op.operand[RH_ROUTER_INDEX] = s->index;
+	op.operand[RH_ROUTER_WEIGHT] = s->weight;
+	if (emit->load.data)
+		op.operand[RH_ROUTER_LOAD] = emit_take(emit->arena, RH_F32, s->router.rows, 2 * s->router.cols);
+	emit_op(emit, &op);
+	if (emit->load.data)
+		emit_column_sum(emit, op.operand[RH_ROUTER_LOAD], emit->load);
+	rh_arena_reset(emit->arena, mark);
+}
+
 void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_view y, struct rh_saved *s)
 {
 	const struct rh_layer *layer = &emit->model->layer[index];
@@ -242,11 +269,7 @@ void emit_experts(struct rh_emit *emit, int index, struct rh_view h, struct rh_v
 	                         .bias = emit_weight(emit, layer, 0, layer->router_bias, 1, n.experts),
 	                         .d = s->router},
 	        s);
-	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = layer->traits.softmax};
-	op.operand[RH_ROUTER_LOGITS] = s->router;
-	op.operand[RH_ROUTER_INDEX] = s->index;
-	op.operand[RH_ROUTER_WEIGHT] = s->weight;
-	emit_op(emit, &op);
+	route(emit, layer, s);
 	struct rh_view rows = emit_act(emit, n.pairs, n.hidden);
 	permute(emit, s, h, rows);
 	forward(emit, layer, RH_ROUTED_GATE_UP,
@@ -287,6 +310,12 @@ static void router_backward(struct rh_emit *emit, const struct rh_layer *layer, 
 	op.operand[RH_ROUTER_BACKWARD_PLACE] = s->place;
 	op.operand[RH_ROUTER_BACKWARD_DOT] = dot;
 	op.operand[RH_ROUTER_BACKWARD_MORE] = more;
+	if (emit->load.data) {
+		double experts = (double)layer->traits.experts, routed = (double)(rh_model_routed_layers(emit->model) * emit->shape.tokens);
+		double weight = (double)emit->model->router_aux_loss_coef * (double)emit->micro_batch_share;
+		op.operand[RH_ROUTER_BACKWARD_COUNT] = rh_view_cols(emit->load, 0, layer->traits.experts);
+		op.router.balance = (float)(weight * experts / (routed * routed));
+	}
 	op.operand[RH_ROUTER_BACKWARD_DLOGITS] = dlogits;
 	emit_op(emit, &op);
 }

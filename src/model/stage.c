@@ -6,6 +6,27 @@ static struct rh_view hidden_act(struct rh_emit *emit)
 	return emit_act(emit, emit->shape.tokens, emit->model->config->hidden_size);
 }
 
+/* The load of the layers below a boundary, which may be the model's beginning. */
+static struct rh_view begin_load(struct rh_emit *emit, struct rh_arena *arena, struct rh_view boundary)
+{
+	struct rh_view below = rh_boundary_load(emit->model, boundary), load;
+	if (emit->model->router_aux_loss_coef == 0)
+		return (struct rh_view){0};
+	load = emit_take(arena, RH_F32, 1, 2 * emit->model->config->experts);
+	if (below.data)
+		emit_cast(emit, below, load);
+	else
+		emit_fill(emit, load);
+	return load;
+}
+
+/* emit->load goes to where it is wanted. */
+static void leave_load(struct rh_emit *emit, struct rh_view to)
+{
+	if (emit->load.data && to.data)
+		emit_cast(emit, emit->load, to);
+}
+
 /* Two buffers take turns; that a boundary is kept spares none, so that memory is known by the stage alone. `ends`: the last layer writes
  * elsewhere. */
 static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct rh_view x, struct rh_stage_pass *pass)
@@ -14,15 +35,18 @@ static void begin_forward(struct rh_emit *emit, int lo, int hi, int ends, struct
 	pass->ropes = emit_rope_tables(emit, emit->arena);
 	for (int i = 0; i < 2 && i < hi - lo - ends; i++)
 		pass->spare[i] = hidden_act(emit);
+	pass->load = begin_load(emit, emit->arena, x);
 }
 
 /* y: where the layer leaves its output; absent: in the spare buffer that its input is not in. */
 static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pass, struct rh_view y, const struct rh_head_out *head)
 {
 	struct rh_view out = y.data ? y : pass->spare[pass->spare[0].data == pass->x.data];
+	emit->load = pass->load;
 	switch (emit->model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head(emit, pass->x, head, NULL);
+		leave_load(emit, head->load);
 		break;
 	case RH_LAYER_BLOCK:
 		emit_block(emit, l, &pass->ropes, pass->x, out, NULL);
@@ -31,6 +55,7 @@ static void forward_layer(struct rh_emit *emit, int l, struct rh_stage_pass *pas
 		emit_embedding(emit, out);
 		break;
 	}
+	leave_load(emit, rh_boundary_load(emit->model, y));
 	pass->x = out;
 }
 
@@ -65,6 +90,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 	const struct rh_model *model = emit->model;
 	state->mark = emit->arena->used;
 	state->ropes = emit_rope_tables(emit, emit->saved);
+	emit->load = state->load = begin_load(emit, emit->saved, x);
 	for (int l = lo; l < hi; l++) {
 		struct rh_saved *saved = &state->layer[l];
 		struct rh_view out = l + 1 == hi ? y : (struct rh_view){0};
@@ -73,6 +99,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 		switch (model->layer[l].kind) {
 		case RH_LAYER_HEAD:
 			emit_head(emit, x, head, saved);
+			leave_load(emit, head->load);
 			break;
 		case RH_LAYER_BLOCK:
 			emit_block(emit, l, &state->ropes, x, out, saved);
@@ -85,6 +112,7 @@ int rh_stage_save(struct rh_emit *emit, int lo, int hi, struct rh_view x, struct
 		}
 		x = out;
 	}
+	leave_load(emit, rh_boundary_load(model, y));
 	return emit->rc;
 }
 
@@ -111,11 +139,13 @@ static struct rh_view deferred_hidden(struct rh_emit *emit)
 }
 
 /* The gradient goes down through two buffers in turn; the lowest layer writes the caller's. */
-static void begin_backward(struct rh_emit *emit, int hi, struct rh_view dy, struct rh_stage_pass *pass)
+static void begin_backward(struct rh_emit *emit, int hi, const struct rh_stage_state *state, struct rh_view dy, struct rh_stage_pass *pass)
 {
+	int is_fused = emit->model->layer[hi - 1].kind == RH_LAYER_HEAD;
 	*pass = (struct rh_stage_pass){.x = dy};
 	pass->spare[0] = hidden_act(emit);
 	pass->spare[1] = hidden_act(emit);
+	pass->load = is_fused ? state->load : begin_load(emit, emit->arena, dy);
 	if (gradient_arena(emit, hi - 1) == emit->arena)
 		return;
 	pass->x = deferred_hidden(emit);
@@ -137,6 +167,7 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		out = deferred_hidden(emit);
 	if (l == model->first_trained)
 		out = learns_input_norm(model, l) ? pass->spare[pass->turn] : (struct rh_view){0};
+	emit->load = pass->load;
 	switch (model->layer[l].kind) {
 	case RH_LAYER_HEAD:
 		emit_head_backward(emit, &state->layer[l], out);
@@ -150,6 +181,8 @@ static void backward_layer(struct rh_emit *emit, int l, int lo, struct rh_stage_
 		state->layer[l].deferred[0].dy = dy;
 		break;
 	}
+	if (l == lo && l > model->first_trained)
+		leave_load(emit, rh_boundary_load(model, dx));
 	pass->x = out;
 	pass->turn ^= 1;
 }
@@ -164,7 +197,7 @@ int rh_stage_backward_part(struct rh_emit *emit, struct rh_stage_part part, stru
 {
 	int lowest = rh_stage_lowest(emit->model, part.stage_lo);
 	if (part.hi == part.stage_hi)
-		begin_backward(emit, part.stage_hi, dy, pass);
+		begin_backward(emit, part.stage_hi, state, dy, pass);
 	for (int l = part.hi - 1; l >= part.lo && l >= lowest; l--)
 		backward_layer(emit, l, part.stage_lo, state, pass, dx);
 	if (part.lo <= lowest)

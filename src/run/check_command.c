@@ -60,8 +60,7 @@ void check_put(struct rh_check *check, struct check_range range, const struct ch
 
 static int64_t boundary_bytes(const struct rh_check *check)
 {
-	const struct rh_model *model = model_of(check);
-	return rh_dtype_bytes(model->dtype, check->command->tokens * model->config->hidden_size);
+	return rh_boundary_bytes(model_of(check), check->command->tokens);
 }
 
 static void need_micro(struct rh_check *check)

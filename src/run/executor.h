@@ -59,10 +59,11 @@ struct rh_executor_options {
 struct rh_micro_batch {
 	struct rh_micro_shape shape;
 	const int32_t *ids, *position, *start_q, *start_k, *head_row, *target, *choice, *type;
-	const float *pixel; /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
-	float *loss;        /* (head_rows) */
-	int32_t *hit;       /* (head_rows) */
-	float *scores;      /* (head_rows, score_cols): forward-only */
+	const float *pixel;          /* (tokens, shape.pixels), where there are any; NULL on simulated devices, which read none */
+	float *loss;                 /* (head_rows) */
+	double *load_balancing_loss; /* (1) rh_load_balancing_loss; its mean over a step's micro-batches belongs to the step's loss */
+	int32_t *hit;                /* (head_rows) */
+	float *scores;               /* (head_rows, score_cols): forward-only */
 };
 
 /* One whose integers nobody reads, for simulated devices: each array is `any`. */

@@ -135,6 +135,7 @@ void run_add_use(struct rh_executor *executor, const struct rh_command *command)
 /* Where a command's micro-batch has its books and its staging; its waits. */
 int64_t run_place(const struct rh_executor *executor, const struct rh_command *command);
 float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command);
+float run_micro_batch_share(const struct rh_executor *executor, const struct rh_command *command);
 struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command);
 /* A call begins with empty books; its program is lowered from then on. */
 int run_begin(struct rh_executor *executor, const struct lower_call *call) RH_MUST;

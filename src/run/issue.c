@@ -330,19 +330,22 @@ static void begin_emission(struct run_device *on, const struct rh_command *comma
 	on->emit.micro = on->micro + command->at.micro * rh_align_up(plan->micro_bytes, RH_ALIGN);
 	on->emit.dropout = executor->trains ? executor->options.model->dropout : 0;
 	on->emit.loss_scale = run_loss_scale(executor, command);
+	on->emit.micro_batch_share = run_micro_batch_share(executor, command);
 }
 
 static struct rh_head_out results(struct run_device *on, int number)
 {
 	const struct rh_executor_options *options = &on->executor->options;
 	int64_t rows = on->emit.shape.head_rows, cols = on->executor->trains ? 0 : options->score_cols;
-	struct rh_result_layout at = rh_plan_result_layout(&on->emit.shape, cols);
+	struct rh_result_layout at = rh_plan_result_layout(options->model, &on->emit.shape, cols);
 	if (number < 0)
 		return (struct rh_head_out){0};
 	char *memory = on->result + number * rh_align_up(options->plan->result_bytes, RH_ALIGN);
 	struct rh_view scores = rh_view_of(memory + at.scores, RH_F32, rows, cols);
 	struct rh_head_out head = {.loss = rh_view_of(memory + at.loss, RH_F32, rows, 1),
 	                           .hit = rh_view_of(memory + at.hit, RH_I32, rows, 1)};
+	if (options->model->router_aux_loss_coef != 0)
+		head.load = rh_view_of(memory + at.load, RH_F32, 1, 2 * options->model->config->experts);
 	if (cols && options->infer_logits)
 		head.logits = scores;
 	else if (cols)

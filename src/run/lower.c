@@ -195,8 +195,9 @@ int lower_output(struct lowering *to, int64_t step, int64_t first, int64_t count
 		count = 0;
 	for (int64_t place = first; place < first + count; place++) {
 		struct rh_command command = lower_plain(RH_COMMAND_OUTPUT, to->caller, step);
+		int64_t bytes = rh_plan_result_layout(to->options->model, &to->batch[place].shape, cols).bytes;
 		command.micro_batch = rh_int32(place - first);
-		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, rh_plan_result_layout(&to->batch[place].shape, cols).bytes);
+		command.from = lower_place(-1, RH_ROOM_HOST_RESULT, place, 0, bytes);
 		lower_await(to, to->caller, to->output[place], RH_WAIT_NEEDS);
 		lower_add(to, &command);
 	}

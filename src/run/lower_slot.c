@@ -155,7 +155,7 @@ static void send_results(struct micro *micro, int buffer, int64_t made)
 {
 	struct lower_slot *slot = micro->slot;
 	int64_t cols = slot->to->call.trains ? 0 : slot->to->options->score_cols;
-	int64_t bytes = rh_plan_result_layout(micro->shape, cols).bytes;
+	int64_t bytes = rh_plan_result_layout(slot->to->options->model, micro->shape, cols).bytes;
 	struct rh_command copy = command_of(micro, RH_COMMAND_COPY, RH_STREAM_ACTIVATIONS_DOWN);
 	copy.from = here(micro, RH_ROOM_RESULT, buffer, 0, bytes);
 	copy.to = there(RH_ROOM_HOST_RESULT, micro->place, bytes);
@@ -343,7 +343,7 @@ static void one_micro_batch(struct lower_slot *slot, int64_t number)
 	int64_t place = to->call.first_place + held * options->train_micro_batches + in_step;
 	struct micro micro = {
 	        .slot = slot, .number = in_step, .place = place, .shape = &to->batch[place].shape, .is_last = number == of->count - 1};
-	micro.boundary_bytes = rh_dtype_bytes(options->model->dtype, micro.shape->tokens * options->model->config->hidden_size);
+	micro.boundary_bytes = rh_boundary_bytes(options->model, micro.shape->tokens);
 	int reads = (of->lo > 0 || options->plan->is_fed) && of->kind != RH_SLOT_WEIGHT_GRADIENT;
 	input(&micro);
 	if (rh_slot_takes_input(options->plan, of))

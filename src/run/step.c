@@ -37,11 +37,14 @@ void run_collect_result(struct rh_executor *executor, int64_t place)
 	if (executor->options.plan->feeds) /* another box has them */
 		return;
 	int64_t cols = executor->trains ? 0 : executor->options.score_cols, rows = batch->shape.head_rows;
-	struct rh_result_layout at = rh_plan_result_layout(&batch->shape, cols);
+	struct rh_result_layout at = rh_plan_result_layout(executor->options.model, &batch->shape, cols);
 	if (batch->loss)
 		memcpy(batch->loss, from + at.loss, (size_t)rows * 4);
 	if (batch->hit)
 		memcpy(batch->hit, from + at.hit, (size_t)rows * 4);
+	if (batch->load_balancing_loss)
+		*batch->load_balancing_loss =
+		        rh_load_balancing_loss(executor->options.model, batch->shape.tokens, (const float *)(const void *)(from + at.load));
 	if (batch->scores)
 		memcpy(batch->scores, from + at.scores, (size_t)(rows * cols) * 4);
 }
@@ -142,6 +145,12 @@ int64_t run_place(const struct rh_executor *executor, const struct rh_command *c
 float run_loss_scale(const struct rh_executor *executor, const struct rh_command *command)
 {
 	return executor->loss_scale[place_of_step(executor, command)];
+}
+
+float run_micro_batch_share(const struct rh_executor *executor, const struct rh_command *command)
+{
+	int64_t count = executor->is_stretch ? executor->stretch.is->micro_batches : executor->flight[flight_of(executor, command)].count;
+	return 1 / (float)count;
 }
 
 struct run_waits *run_waits_of(struct rh_executor *executor, const struct rh_command *command)
@@ -456,6 +465,7 @@ int rh_executor_infer(struct rh_executor *executor, const struct rh_micro_batch 
 	executor->trains = 0;
 	executor->first = 0;
 	executor->loss_scale[0] = 0;
+	executor->flight[0].count = count;
 	int rc = run_end(executor, issue(executor, batch, count));
 	rc = rc ? rc : lower_output(&executor->lowering, executor->lowering.call.step, 0, count);
 	rc = rc ? rc : dispatcher_take(executor, 0);

@@ -173,6 +173,25 @@ static int check_task(struct rh_session *session)
 	return 0;
 }
 
+/* Of a mixture of experts. The run's own key alone asks for it: what config.json says is told, not followed. */
+static int set_load_balancing(const struct rh_session *session)
+{
+	const struct rh_config *config = session->config;
+	if (config->router_aux_loss_coef == 0) {
+		if (!session->machine && json_is_true(json_object_get(session->model_config->source, "output_router_logits")))
+			rh_note("config.json's output_router_logits asks for a load balancing loss of the routers, which this run leaves "
+			        "out: "
+			        "router_aux_loss_coef is 0");
+		return 0;
+	}
+	if (!rh_model_routed_layers(session->model))
+		return rh_fail(-EINVAL,
+		               "router_aux_loss_coef: %s has no layers with experts, whose loads this loss would balance; leave it out",
+		               rh_model_architecture(session->model_config));
+	session->model->router_aux_loss_coef = (float)config->router_aux_loss_coef;
+	return 0;
+}
+
 static int open_session(int trains, struct rh_session *out)
 {
 	const struct rh_config *config = out->config;
@@ -196,6 +215,8 @@ static int open_session(int trains, struct rh_session *out)
 		                                                                      : RH_MULTIPLY_BF16;
 		out->model->chunk = config->accumulation_chunk;
 	}
+	if (!rc && trains)
+		rc = set_load_balancing(out);
 	if (!rc && !trains)
 		rh_model_freeze(out->model);
 	else if (!rc)

@@ -152,6 +152,7 @@ static int64_t fill_own(struct training *run, int64_t step)
 			return rc;
 		run->micro[m] = rh_micro_of(&run->batch[m]);
 		run->micro[m].loss = rh_model_has_head(run->session.model) ? run->loss[first + m] : NULL;
+		run->micro[m].load_balancing_loss = &run->load_balancing_loss[first + m];
 		run->targets[first + m] = run->batch[m].trained;
 		flight->tokens += run->batch[m].tokens;
 		flight->trained += run->batch[m].trained;
@@ -171,19 +172,20 @@ static int64_t fill_step(struct training *run, int64_t step)
 	return run->session.box.number ? box_take_data(run, step) : fill_own(run, step);
 }
 
-/* Per micro-batch, then in index order. */
+/* Per micro-batch, then in index order; and the mean of the micro-batches' load balancing losses. */
 static double step_loss(const struct training *run, int64_t step)
 {
 	const struct train_step *flight = &run->flight[step % run->held];
 	int64_t first = step % run->held * run->micro_batches;
-	double total = 0;
+	double total = 0, balance = 0;
 	for (int64_t m = first; m < first + flight->count; m++) {
 		double sum = 0;
+		balance += run->load_balancing_loss[m];
 		for (int64_t i = 0; i < run->targets[m]; i++)
 			sum += (double)run->loss[m][i];
 		total += sum;
 	}
-	return total / (double)flight->trained;
+	return total / (double)flight->trained + balance / (double)flight->count;
 }
 
 static double rate_at(const struct training *run, int64_t step)

@@ -99,8 +99,9 @@ static int reserve_batches(struct training *run, const struct rh_workload *work)
 	run->micro = rh_alloc(micros, sizeof *run->micro);
 	run->flight = rh_alloc((size_t)run->held, sizeof *run->flight);
 	run->loss = rh_alloc(all, sizeof *run->loss);
+	run->load_balancing_loss = rh_alloc(all, sizeof *run->load_balancing_loss);
 	run->targets = rh_alloc(all, sizeof *run->targets);
-	int rc = run->batch && run->micro && run->flight && run->loss && run->targets ? 0 : -ENOMEM;
+	int rc = run->batch && run->micro && run->flight && run->loss && run->load_balancing_loss && run->targets ? 0 : -ENOMEM;
 	if (!rc && is_linked)
 		rc = box_data_reserve(run);
 	for (size_t m = 0; !rc && m < micros; m++)
@@ -286,6 +287,7 @@ static void close_run(struct training *run)
 	rh_free(run->micro);
 	rh_free(run->flight);
 	rh_free(run->loss);
+	rh_free(run->load_balancing_loss);
 	rh_free(run->targets);
 	rh_training_data_free(&run->data);
 	rh_session_close(&run->session);

@@ -53,9 +53,10 @@ struct training {
 	int64_t warmup, eval_every, save_every; /* in steps; the last two 0: never */
 	struct rh_batch *batch;                 /* of a step */
 	struct rh_micro_batch *micro;
-	/* of steps in flight: step k's is number k mod `held` of these, and its micro-batches follow one another in `loss` and `targets` */
+	/* of steps in flight: step k's is number k mod `held` of these, and its micro-batches follow one another in the next three */
 	struct train_step *flight;
 	float **loss;
+	double *load_balancing_loss; /* rh_load_balancing_loss of each */
 	int64_t *targets;
 	int64_t held, micro_batches; /* the most of a step */
 	int64_t begun;               /* steps; those from state.step on are in flight. Not of stages that update themselves */

@@ -18,6 +18,7 @@ struct what {
 	enum rh_dtype dtype;
 	double tolerance;
 	int steps, chunk, fp8; /* the latter two of the emulated run alone; 0: as on the CPU */
+	double balance;        /* router_aux_loss_coef */
 };
 
 /* Every step trains on the same few micro-batches, so that losses move. */
@@ -26,6 +27,7 @@ static void losses_of(const struct what *what, const char *device, double *loss)
 	struct rig rig;
 	rig_open(&rig, what->model, what->adapter);
 	rig.config.dtype = what->dtype;
+	rig.config.router_aux_loss_coef = what->balance;
 	rig.config.device = (char *)(uintptr_t)device;
 	if (strncmp(device, "cpu", 3)) {
 		rig.config.accumulation = what->chunk ? RH_ACCUMULATION_FP16 : RH_ACCUMULATION_FP32;
@@ -65,42 +67,50 @@ static void same_losses(const struct what *what)
 static void test_fp32_lora_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", "adapter", RH_F32, 1e-4, STEPS, 0, 0});
+	same_losses(&(struct what){"qwen3", "adapter", RH_F32, 1e-4, STEPS, 0, 0, 0});
 }
 
 static void test_fp32_full_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", NULL, RH_F32, 1e-4, STEPS, 0, 0});
+	same_losses(&(struct what){"qwen3", NULL, RH_F32, 1e-4, STEPS, 0, 0, 0});
 }
 
 static void test_bf16_lora_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", "adapter", RH_BF16, 5e-3, STEPS, 0, 0});
+	same_losses(&(struct what){"qwen3", "adapter", RH_BF16, 5e-3, STEPS, 0, 0, 0});
 }
 
 static void test_bf16_full_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 5e-3, STEPS, 0, 0});
+	same_losses(&(struct what){"qwen3", NULL, RH_BF16, 5e-3, STEPS, 0, 0, 0});
 }
 
 /* Attention in both directions, LayerNorm, GELU; a head for hidden tokens, for labels of texts and for those of images. */
 static void test_fp32_encoder_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"bert-mlm", NULL, RH_F32, 1e-4, STEPS, 0, 0});
-	same_losses(&(struct what){"bert-cls", "adapter", RH_F32, 1e-4, STEPS, 0, 0});
-	same_losses(&(struct what){"vit", NULL, RH_F32, 1e-4, STEPS, 0, 0});
+	same_losses(&(struct what){"bert-mlm", NULL, RH_F32, 1e-4, STEPS, 0, 0, 0});
+	same_losses(&(struct what){"bert-cls", "adapter", RH_F32, 1e-4, STEPS, 0, 0, 0});
+	same_losses(&(struct what){"vit", NULL, RH_F32, 1e-4, STEPS, 0, 0, 0});
+}
+
+static void test_losses_of_balanced_experts_are_the_cpu_devices(void **state)
+{
+	(void)state;
+	same_losses(&(struct what){"qwen3-moe", "adapter", RH_F32, 1e-4, STEPS, 0, 0, 0.5});
+	same_losses(&(struct what){"gpt-oss", NULL, RH_F32, 1e-4, FEW, 0, 0, 0.5});
 }
 
 static void test_bf16_encoder_losses_are_the_cpu_devices(void **state)
 {
 	(void)state;
-	same_losses(&(struct what){"bert-mlm", "adapter", RH_BF16, 1e-2, STEPS, 0, 0}); /* one token in seven is trained: twice the noise */
-	same_losses(&(struct what){"bert-cls", NULL, RH_BF16, 5e-3, STEPS, 0, 0});
-	same_losses(&(struct what){"vit", "adapter", RH_BF16, 5e-3, STEPS, 0, 0});
+	same_losses(
+	        &(struct what){"bert-mlm", "adapter", RH_BF16, 1e-2, STEPS, 0, 0, 0}); /* one token in seven is trained: twice the noise */
+	same_losses(&(struct what){"bert-cls", NULL, RH_BF16, 5e-3, STEPS, 0, 0, 0});
+	same_losses(&(struct what){"vit", "adapter", RH_BF16, 5e-3, STEPS, 0, 0, 0});
 }
 
 /* fp16 sums and fp8. Under AddressSanitizer they take minutes: there their kernels are tested by test_kernels_scaled, and this with
@@ -121,13 +131,13 @@ static void same_losses_narrow(const struct what *what)
 static void test_fp16_sums_lora_losses_are_near_bf16(void **state)
 {
 	(void)state;
-	same_losses_narrow(&(struct what){"qwen3", "adapter", RH_BF16, 1e-2, FEW, 32, 0});
+	same_losses_narrow(&(struct what){"qwen3", "adapter", RH_BF16, 1e-2, FEW, 32, 0, 0});
 }
 
 static void test_fp16_sums_full_losses_are_near_bf16(void **state)
 {
 	(void)state;
-	same_losses_narrow(&(struct what){"qwen3", NULL, RH_BF16, 1e-2, FEW, 32, 0});
+	same_losses_narrow(&(struct what){"qwen3", NULL, RH_BF16, 1e-2, FEW, 32, 0, 0});
 }
 
 /* Operands are off by up to 2^-4 of themselves, either way, gradients by 2^-3: sixteen times bf16's, and so is the tolerance. (Ten steps:
@@ -135,13 +145,13 @@ static void test_fp16_sums_full_losses_are_near_bf16(void **state)
 static void test_fp8_lora_losses_are_near_bf16(void **state)
 {
 	(void)state;
-	same_losses_narrow(&(struct what){"qwen3", "adapter", RH_BF16, 8e-2, FEW, 0, 1});
+	same_losses_narrow(&(struct what){"qwen3", "adapter", RH_BF16, 8e-2, FEW, 0, 1, 0});
 }
 
 static void test_fp8_full_losses_are_near_bf16(void **state)
 {
 	(void)state;
-	same_losses_narrow(&(struct what){"qwen3", NULL, RH_BF16, 8e-2, FEW, 0, 1});
+	same_losses_narrow(&(struct what){"qwen3", NULL, RH_BF16, 8e-2, FEW, 0, 1, 0});
 }
 
 /* Boundaries go to NVMe and come back as the host waits for their copies. `ram`: most memory, 0 any; gets what was taken. Nonzero: it is
@@ -223,7 +233,7 @@ static void test_full_streams_starve_no_gpu(void **state)
 	printf("streams of %d commands: %lld calls found one full, %lld commands went by while a GPU had nothing\n", HOLDS,
 	       (long long)queues.full, (long long)queues.starved);
 	assert_true(loss[0] == loss[1]);
-	assert_true(queues.threads >= 4); /* a worker a GPU, and who waits for room on one */
+	assert_true(queues.threads >= 4);                                              /* a worker a GPU, and who waits for room on one */
 	assert_true(queues.full > 100 && queues.full < 2900 && queues.starved < 4200); /* slot by slot: 3854, 5602; so: 1953, 2896 */
 	assert_int_equal(runtime_held(), 0);
 	cudaemu_release();
@@ -347,6 +357,7 @@ int main(void)
 	        cmocka_unit_test(test_bf16_full_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_fp32_encoder_losses_are_the_cpu_devices),
 	        cmocka_unit_test(test_bf16_encoder_losses_are_the_cpu_devices),
+	        cmocka_unit_test(test_losses_of_balanced_experts_are_the_cpu_devices),
 	        cmocka_unit_test(test_fp16_sums_lora_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp16_sums_full_losses_are_near_bf16),
 	        cmocka_unit_test(test_fp8_lora_losses_are_near_bf16),

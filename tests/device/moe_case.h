@@ -39,7 +39,7 @@ static inline void router_logits(struct op_case *c, const struct router_shape *s
 			case_put(logits, 1, e, (double)(e % 3) / 4);
 }
 
-/* Weights are within 1; the sum of up to 1024 powers is off by 2^-20 of itself at most, each power by 2^-22. */
+/* Weights and shares are within 1; the sum of up to 1024 powers is off by 2^-20 of itself at most, each power by 2^-22. */
 static inline struct op_case router_case(const struct router_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER};
@@ -47,7 +47,9 @@ static inline struct op_case router_case(const struct router_shape *s, uint64_t 
 	router_logits(&c, s);
 	case_operand(&c, RH_ROUTER_INDEX, RH_I32, s->rows, s->top, s->pad, FILL_NONE);
 	case_operand(&c, RH_ROUTER_WEIGHT, RH_F32, s->rows, s->top, s->pad, FILL_POISON);
-	c.tolerance[RH_ROUTER_WEIGHT] = 0x1p-20;
+	if (s->rows % 3)
+		case_operand(&c, RH_ROUTER_LOAD, RH_F32, s->rows, 2 * s->experts, s->pad / 2, FILL_POISON);
+	c.tolerance[RH_ROUTER_WEIGHT] = c.tolerance[RH_ROUTER_LOAD] = 0x1p-20;
 	return c;
 }
 
@@ -78,8 +80,8 @@ static inline void fill_place(struct rh_view place, uint64_t *seed)
 	}
 }
 
-/* dot is within 1, of at most 32 experts: its sum is off by 2^-19 and less, as is the weight that it is multiplied by. dlogits of another
- * dtype than the logits for every second row count. */
+/* dot is within 1, of at most 32 experts: its sum is off by 2^-19 and less, as is the weight that it is multiplied by. Of counts within 1
+ * the mean is off by 2^-19 and less. dlogits of another dtype than the logits for every second row count. */
 static inline struct op_case router_backward_case(const struct router_shape *s, uint64_t *seed)
 {
 	struct op_case c = {.seed = seed, .op.kind = RH_OP_ROUTER_BACKWARD}, f = router_case(s, seed);
@@ -93,6 +95,9 @@ static inline struct op_case router_backward_case(const struct router_shape *s, 
 	case_operand(&c, RH_ROUTER_BACKWARD_DOT, RH_F32, s->rows * s->top, 1, s->pad / 2, FILL_RANDOM);
 	if (s->rows % 3)
 		case_operand(&c, RH_ROUTER_BACKWARD_MORE, RH_F32, s->rows, s->experts, s->pad, FILL_RANDOM);
+	if (s->rows % 4)
+		case_operand(&c, RH_ROUTER_BACKWARD_COUNT, RH_F32, 1, s->experts, s->pad, FILL_RANDOM);
+	c.op.router.balance = 1.5f;
 	case_operand(&c, RH_ROUTER_BACKWARD_DLOGITS, s->rows % 2 ? s->dtype : RH_F32, s->rows, s->experts, s->pad / 2, FILL_POISON);
 	c.tolerance[RH_ROUTER_BACKWARD_DLOGITS] = 0x1p-17;
 	return c;

@@ -53,13 +53,49 @@ static void test_router_backward_is_the_derivative(void **state)
 	}
 }
 
+/* The gradient of a load balancing loss alone: that of each share is balance times count, and the choice has none. */
+static void test_router_backward_of_counts_is_the_derivative(void **state)
+{
+	(void)state;
+	enum { ROWS = 4, EXPERTS = 7, TOP = 3 };
+	uint64_t seed = check_seed();
+	for (int softmax = RH_ROUTER_OVER_ALL; softmax <= RH_ROUTER_OVER_CHOSEN; softmax++) {
+		struct router_shape s = {ROWS, EXPERTS, TOP, 1, RH_F32, (enum rh_router_softmax)softmax, 1};
+		struct op_case f = router_case(&s, &seed), b = {.seed = &seed, .op.kind = RH_OP_ROUTER_BACKWARD};
+		double cotangent[ROWS * 2 * EXPERTS] = {0};
+		part_logits(f.op.operand[RH_ROUTER_LOGITS], &seed);
+		rh_op_oracle(&f.op);
+		b.op.router = f.op.router;
+		b.op.router.balance = 0.25f;
+		case_take(&b, RH_ROUTER_BACKWARD_LOGITS, &f, RH_ROUTER_LOGITS);
+		case_take(&b, RH_ROUTER_BACKWARD_INDEX, &f, RH_ROUTER_INDEX);
+		case_take(&b, RH_ROUTER_BACKWARD_WEIGHT, &f, RH_ROUTER_WEIGHT);
+		fill_place(case_operand(&b, RH_ROUTER_BACKWARD_PLACE, RH_I32, ROWS, TOP, 0, FILL_NONE), &seed);
+		struct rh_view dot = case_operand(&b, RH_ROUTER_BACKWARD_DOT, RH_F32, ROWS * TOP, 1, 0, FILL_NONE);
+		memset(dot.data, 0, (size_t)rh_view_bytes(dot));
+		struct rh_view count = case_operand(&b, RH_ROUTER_BACKWARD_COUNT, RH_F32, 1, EXPERTS, 0, FILL_NONE);
+		for (int64_t e = 0; e < EXPERTS; e++) {
+			case_put(count, 0, e, (double)case_between(&seed, 0, 12));
+			for (int64_t t = 0; t < ROWS; t++)
+				cotangent[t * 2 * EXPERTS + EXPERTS + e] = 0.25 * case_get(count, 0, e);
+		}
+		struct rh_view dlogits = case_operand(&b, RH_ROUTER_BACKWARD_DLOGITS, RH_F32, ROWS, EXPERTS, 0, FILL_POISON);
+		rh_op_oracle(&b.op);
+		check_derivative(&f, RH_ROUTER_LOAD, cotangent, RH_ROUTER_LOGITS, dlogits);
+		case_free(&f);
+		case_free(&b);
+	}
+}
+
 /* Qwen3-MoE and Mixtral: softmax over all, top k, divided by their sum; gpt-oss: top k, softmax over these. One and the same. */
 static void test_router_known_answer(void **state)
 {
 	(void)state;
 	float logits[2 * 5] = {1, 3, 2, 3, -1, 0, (float)NAN, -INFINITY, 0, 0}, weight[2 * 3];
+	float load[2 * 5];
 	int32_t index[2 * 3];
 	struct rh_op op = {.kind = RH_OP_ROUTER, .router.softmax = RH_ROUTER_OVER_ALL};
+	op.operand[RH_ROUTER_LOAD] = rh_view_of(load, RH_F32, 1, 2 * 5);
 	op.operand[RH_ROUTER_LOGITS] = rh_view_of(logits, RH_F32, 1, 5);
 	op.operand[RH_ROUTER_INDEX] = rh_view_of(index, RH_I32, 1, 3);
 	op.operand[RH_ROUTER_WEIGHT] = rh_view_of(weight, RH_F32, 1, 3);
@@ -71,6 +107,9 @@ static void test_router_known_answer(void **state)
 	assert_true(index[0] == 1 && index[1] == 3 && index[2] == 2); /* the lower of two equals first */
 	for (int j = 0; j < 3; j++)
 		assert_true(fabs((double)weight[j] - power[index[j]] / all) < 1e-7);
+	for (int e = 0; e < 5; e++)
+		assert_true(load[e] == (float)(e >= 1 && e <= 3) && fabs((double)load[5 + e] - power[e] / all) < 1e-7);
+	op.operand[RH_ROUTER_LOAD] = (struct rh_view){0};
 	op.router.softmax = RH_ROUTER_OVER_CHOSEN;
 	op.operand[RH_ROUTER_LOGITS].rows = op.operand[RH_ROUTER_INDEX].rows = op.operand[RH_ROUTER_WEIGHT].rows = 2;
 	rh_op_oracle(&op);
@@ -179,6 +218,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_router_backward_is_the_derivative),
+	        cmocka_unit_test(test_router_backward_of_counts_is_the_derivative),
 	        cmocka_unit_test(test_router_known_answer),
 	        cmocka_unit_test(test_permute_known_answer),
 	        cmocka_unit_test(test_unpermute_backward_is_the_derivative),

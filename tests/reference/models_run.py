@@ -143,7 +143,7 @@ def decays(name):
     return "bias" not in name and "norm" not in name.lower() and ".ln_" not in name
 
 
-def train(model, masters, steps, settings, count):
+def train(model, masters, steps, settings, count, gradients_of=step_gradients):
     """Trains `masters` (fp32, by name; in fp32 the model's own parameters) for the first `count` of `steps` and returns the curves.
 
     Per step: the loss over all its micro-batches; the norm of the stored gradients before clipping; the learning rate used; then clip
@@ -159,7 +159,7 @@ def train(model, masters, steps, settings, count):
         for name, p in parameters(model).items():
             if p.dtype == torch.bfloat16:
                 p.data.copy_(round_to_bf16(masters[name].data))
-        loss, gradients = step_gradients(model, micro_batches)
+        loss, gradients = gradients_of(model, micro_batches)
         for name, p in masters.items():
             p.grad = gradients[name]
         norm = torch.nn.utils.clip_grad_norm_(list(masters.values()), MAX_GRAD_NORM).item() if MAX_GRAD_NORM else 0.0

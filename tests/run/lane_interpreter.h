@@ -218,8 +218,7 @@ static inline struct lane_range lane_own(struct lane_machine *machine, const str
 
 static inline int64_t lane_boundary_bytes(const struct lane_machine *machine, const struct rh_command *command)
 {
-	const struct rh_model *model = machine->options->model;
-	return rh_dtype_bytes(model->dtype, command->tokens * model->config->hidden_size);
+	return rh_boundary_bytes(machine->options->model, command->tokens);
 }
 
 static inline struct lane_range lane_buffer(struct lane_machine *machine, const struct rh_command *command, int buffer)

@@ -11,6 +11,7 @@ struct what {
 	enum rh_dtype dtype;
 	int64_t lora_r, round; /* 0: full; chosen */
 	int64_t cap;           /* bytes; 0: all */
+	double balance;        /* router_aux_loss_coef */
 };
 
 static int open_run(const struct what *what, struct rig *rig, struct rig_micro *micro)
@@ -26,6 +27,7 @@ static int open_run(const struct what *what, struct rig *rig, struct rig_micro *
 	config->lora_r = what->lora_r;
 	config->lora_alpha = 8;
 	config->lora_dropout = 0.1;
+	config->router_aux_loss_coef = what->balance;
 	config->lora_target_modules = (struct rh_list){.item = targets, .count = 1};
 	config->round_micro_batches = what->round;
 	config->max_vram = what->cap;
@@ -97,8 +99,14 @@ static int64_t check_run(const struct what *what)
 	return bytes;
 }
 
-static const char *const models[] = {"llama2", "llama3", "llama-bias", "qwen2", "qwen3", "smollm2", "gemma3", "gpt-oss", "gpt2"};
+static const char *const models[] = {"llama2", "llama3",    "llama-bias", "qwen2", "qwen3",    "smollm2",  "mistral", "phi3",
+                                     "gemma3", "qwen3-moe", "gpt-oss",    "gpt2",  "bert-mlm", "bert-cls", "vit"};
 enum { MODELS = sizeof models / sizeof *models };
+
+static double balance_of(const char *model)
+{
+	return !strcmp(model, "qwen3-moe") || !strcmp(model, "gpt-oss") ? 0.1 : 0;
+}
 
 static void test_planned_bytes_are_those_taken(void **state)
 {
@@ -112,7 +120,8 @@ static void test_planned_bytes_are_those_taken(void **state)
 				                    .device = devices[d],
 				                    .dtype = k % 2 ? RH_BF16 : RH_F32,
 				                    .lora_r = k / 2 ? 4 : 0,
-				                    .round = (m + d) % 3};
+				                    .round = (m + d) % 3,
+				                    .balance = d % 2 ? balance_of(models[m]) : 0};
 				int64_t all = check_run(&what);
 				runs++;
 				for (int cut = 0; cut < 3; cut++) {
@@ -137,7 +146,8 @@ static void test_planned_bytes_are_those_taken_under_other_schedules(void **stat
 				                               .device = "cpu:2",
 				                               .schedule = rh_schedules[s].name,
 				                               .dtype = (m + s) % 2 ? RH_BF16 : RH_F32,
-				                               .lora_r = k ? 4 : 0});
+				                               .lora_r = k ? 4 : 0,
+				                               .balance = balance_of(models[m])});
 }
 
 int main(void)

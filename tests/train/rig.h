@@ -96,6 +96,7 @@ struct rig_micro {
 	struct rh_micro_batch batch;
 	int32_t position[512], start[64], head_row[512], target[512];
 	float loss[512];
+	double load_balancing_loss;
 };
 
 static inline void rig_micro_make(const struct rig_input *in, int64_t m, int every_token, struct rig_micro *out)
@@ -133,7 +134,8 @@ static inline void rig_micro_make(const struct rig_input *in, int64_t m, int eve
 	                                     .start_k = out->start,
 	                                     .head_row = out->head_row,
 	                                     .target = out->target,
-	                                     .loss = out->loss};
+	                                     .loss = out->loss,
+	                                     .load_balancing_loss = &out->load_balancing_loss};
 }
 
 /* The largest micro-batch of an input, each size for itself. */
@@ -144,8 +146,8 @@ static inline struct rh_micro_shape rig_limits(const struct rig_input *in, int e
 	for (int64_t m = 0; m < in->micros; m++) {
 		rig_micro_make(in, m, every_token, &micro);
 		int64_t *const a[] = {&most.tokens, &most.documents, &most.longest, &most.head_rows, &most.typed, &most.pixels};
-		const int64_t b[] = {micro.batch.shape.tokens, micro.batch.shape.documents, micro.batch.shape.longest,
-		                     micro.batch.shape.head_rows, micro.batch.shape.typed,  micro.batch.shape.pixels};
+		const int64_t b[] = {micro.batch.shape.tokens,    micro.batch.shape.documents, micro.batch.shape.longest,
+		                     micro.batch.shape.head_rows, micro.batch.shape.typed,     micro.batch.shape.pixels};
 		for (int i = 0; i < 6; i++)
 			*a[i] = b[i] > *a[i] ? b[i] : *a[i];
 	}
@@ -176,6 +178,16 @@ static inline void rig_open(struct rig *rig, const char *name, const char *adapt
 	                                 .adam_beta2 = 0.999,
 	                                 .adam_epsilon = 1e-8,
 	                                 .max_grad_norm = 1};
+}
+
+/* With a load balancing loss: of its own references only the inputs stay, which have been read. */
+static inline void rig_balance(struct rig *rig, const char *name)
+{
+	char path[256];
+	snprintf(path, sizeof path, "tests/reference/balance/%s.safetensors", name);
+	rh_safetensors_close(rig->reference);
+	check_ok(rh_safetensors_open(path, &rig->reference));
+	rig->config.router_aux_loss_coef = rig_double(rig, "coefficient", 0);
 }
 
 static inline void rig_start(struct rig *rig, enum rh_session_purpose purpose, const struct rh_workload *work)
@@ -217,15 +229,16 @@ static inline void rig_begin(struct rig *rig, const struct rig_input *in, int64_
 /* The loss of the first step in flight, which is this one. */
 static inline double rig_finish(struct rig *rig, const struct rig_flight *flight)
 {
-	double total = 0;
+	double total = 0, balance = 0;
 	check_ok(rh_executor_finish(rig->session.executor));
 	for (int64_t m = 0; m < flight->count; m++) {
 		double sum = 0;
+		balance += flight->micro[m].load_balancing_loss;
 		for (int64_t i = 0; i < flight->micro[m].batch.shape.head_rows; i++)
 			sum += (double)flight->micro[m].loss[i];
 		total += sum;
 	}
-	return total / (double)flight->trained;
+	return total / (double)flight->trained + balance / (double)flight->count;
 }
 
 /* A step begun and finished: the store holds its gradients. */

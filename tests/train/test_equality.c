@@ -21,6 +21,7 @@ struct what {
 	enum rh_dtype dtype;
 	double dropout;
 	int64_t micro_batches; /* of a step */
+	double balance;        /* router_aux_loss_coef */
 };
 
 struct outcome {
@@ -48,6 +49,7 @@ static struct outcome run(const struct what *what, const struct way *way)
 	rig.config.max_vram = way->cap;
 	rig.config.schedule = (char *)(uintptr_t)way->schedule;
 	rig.config.lora_dropout = what->dropout;
+	rig.config.router_aux_loss_coef = what->balance;
 	rig.config.lora_keys_given = what->dropout > 0 ? RH_LORA_DROPOUT : 0;
 	struct rig_input in = rig_input(&rig, "train");
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = what->micro_batches};
@@ -133,6 +135,19 @@ static void test_bf16_training_is_the_same_everywhere(void **state)
 	sweep(&(struct what){.model = "llama-bias", .adapter = "adapter", .dtype = RH_BF16, .micro_batches = 5});
 }
 
+/* Each router's gradient holds what the layers above it chose, which other stages and devices computed. */
+static void test_a_load_balancing_loss_is_the_same_everywhere(void **state)
+{
+	(void)state;
+	struct what plain = {.model = "qwen3-moe", .micro_batches = 3}, balanced = plain;
+	balanced.balance = 0.5;
+	struct outcome without = run(&plain, &one_device), with = run(&balanced, &one_device);
+	assert_true(with.loss[0] > without.loss[0] + 1 && with.weights != without.weights); /* evenly spread: 0.5 times 3 experts a token */
+	sweep(&balanced);
+	sweep(&(struct what){.model = "gpt-oss", .dtype = RH_BF16, .balance = 0.5, .micro_batches = 4});
+	sweep(&(struct what){.model = "qwen3-moe", .adapter = "adapter", .balance = 0.01, .micro_batches = 5});
+}
+
 static void test_a_cap_below_the_model_changes_nothing_and_holds(void **state)
 {
 	(void)state;
@@ -210,6 +225,7 @@ int main(void)
 	        cmocka_unit_test(test_full_training_is_the_same_everywhere),
 	        cmocka_unit_test(test_lora_with_dropout_is_the_same_everywhere),
 	        cmocka_unit_test(test_bf16_training_is_the_same_everywhere),
+	        cmocka_unit_test(test_a_load_balancing_loss_is_the_same_everywhere),
 	        cmocka_unit_test(test_a_cap_below_the_model_changes_nothing_and_holds),
 	        cmocka_unit_test(test_every_synchronous_schedule_gives_the_same),
 	        cmocka_unit_test(test_two_runs_are_the_same),

@@ -93,13 +93,22 @@ static void test_merged_classifiers_have_the_adapters_logits(void **state)
 	}
 }
 
-/* Gradients of one step over all micro-batches of `input`, against "<reference>.grad.<name>". */
-static void gradients_are(const char *name, const char *adapter, const char *input, const char *reference)
+/* One step, over all micro-batches of `input`. */
+struct step {
+	const char *name, *adapter, *input, *reference;
+	int is_balanced; /* with a load balancing loss */
+};
+
+/* The step's gradients against "<reference>.grad.<name>". */
+static void step_is(const struct step *step)
 {
+	const char *name = step->name, *reference = step->reference;
 	struct rig rig;
 	char key[256];
-	rig_open(&rig, name, adapter);
-	struct rig_input in = rig_input(&rig, input);
+	rig_open(&rig, name, step->adapter);
+	struct rig_input in = rig_input(&rig, step->input);
+	if (step->is_balanced)
+		rig_balance(&rig, name);
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = in.micros};
 	rig_start(&rig, RH_SESSION_TRAINS, &work);
 	double loss = rig_step(&rig, &in, 0, in.micros, 0), norm = rig_norm(&rig.session);
@@ -121,12 +130,17 @@ static void gradients_are(const char *name, const char *adapter, const char *inp
 						print_error("%s: %.2e\n", key, error);
 				}
 			}
-	printf("%s %s: loss %.2e, norm %.2e, worst gradient |a-b|/|b| %.2e\n", name, reference, fabs(loss / expected_loss - 1),
-	       fabs(norm / expected_norm - 1), worst);
+	printf("%s %s%s: loss %.2e, norm %.2e, worst gradient |a-b|/|b| %.2e\n", name, reference, step->is_balanced ? " balanced" : "",
+	       fabs(loss / expected_loss - 1), fabs(norm / expected_norm - 1), worst);
 	assert_true(fabs(loss / expected_loss - 1) <= 1e-5);
 	assert_true(fabs(norm / expected_norm - 1) <= 1e-4);
 	assert_true(worst <= 1e-4);
 	rig_close(&rig);
+}
+
+static void gradients_are(const char *name, const char *adapter, const char *input, const char *reference)
+{
+	step_is(&(struct step){name, adapter, input, reference, 0});
 }
 
 static void test_gradients_equal_hugging_face(void **state)
@@ -154,6 +168,7 @@ struct curve {
 	enum rh_dtype dtype;
 	int steps;
 	double tolerance, tolerance_of_ten; /* of the loss, relative; within the first ten steps */
+	int is_balanced;
 };
 
 static void curve_is(const struct curve *curve)
@@ -165,6 +180,8 @@ static void curve_is(const struct curve *curve)
 	rig.config.dtype = curve->dtype;
 	rig.config.weight_decay = lora ? 0 : 0.01;
 	struct rig_input in = rig_input(&rig, "train");
+	if (curve->is_balanced)
+		rig_balance(&rig, curve->name);
 	struct rh_workload work = {.train = rig_limits(&in, 0), .train_micro_batches = 2};
 	rig_start(&rig, RH_SESSION_TRAINS, &work);
 	double worst = 0, worst_of_ten = 0;
@@ -180,7 +197,8 @@ static void curve_is(const struct curve *curve)
 		snprintf(key, sizeof key, "%s.learning_rate", curve->reference);
 		assert_true(fabs(rate - rig_double(&rig, key, step)) <= 1e-15);
 	}
-	printf("%s %s: worst loss error %.2e, of the first ten steps %.2e\n", curve->name, curve->reference, worst, worst_of_ten);
+	printf("%s %s%s: worst loss error %.2e, of the first ten steps %.2e\n", curve->name, curve->reference,
+	       curve->is_balanced ? " balanced" : "", worst, worst_of_ten);
 	assert_true(worst <= curve->tolerance);
 	assert_true(worst_of_ten <= curve->tolerance_of_ten);
 	rig_close(&rig);
@@ -190,16 +208,16 @@ static void test_lora_curves_equal_peft(void **state)
 {
 	(void)state;
 	for (int i = 0; i < MODELS; i++)
-		curve_is(&(struct curve){models[i], "adapter", "lora", RH_F32, 50, 1e-5, 1e-5});
+		curve_is(&(struct curve){models[i], "adapter", "lora", RH_F32, 50, 1e-5, 1e-5, 0});
 	for (int i = 0; i < WHOLES; i++)
-		curve_is(&(struct curve){wholes[i], "adapter-whole", "whole", RH_F32, 50, 1e-5, 1e-5});
+		curve_is(&(struct curve){wholes[i], "adapter-whole", "whole", RH_F32, 50, 1e-5, 1e-5, 0});
 }
 
 static void test_full_curves_equal_hugging_face(void **state)
 {
 	(void)state;
 	for (int i = 0; i < MODELS; i++)
-		curve_is(&(struct curve){models[i], NULL, "full", RH_F32, 50, 1e-3, 1e-5});
+		curve_is(&(struct curve){models[i], NULL, "full", RH_F32, 50, 1e-3, 1e-5, 0});
 }
 
 static void test_bf16_curves_equal_hugging_face(void **state)
@@ -207,18 +225,36 @@ static void test_bf16_curves_equal_hugging_face(void **state)
 	(void)state;
 	static const char *const both[] = {"smollm2", "qwen3"};
 	for (int i = 0; i < 2; i++) {
-		curve_is(&(struct curve){both[i], "adapter", "lora_bf16", RH_BF16, 10, 5e-3, 5e-3});
-		curve_is(&(struct curve){both[i], NULL, "full_bf16", RH_BF16, 10, 5e-3, 5e-3});
+		curve_is(&(struct curve){both[i], "adapter", "lora_bf16", RH_BF16, 10, 5e-3, 5e-3, 0});
+		curve_is(&(struct curve){both[i], NULL, "full_bf16", RH_BF16, 10, 5e-3, 5e-3, 0});
+	}
+}
+
+/* transformers' output_router_logits: true; of a step of three micro-batches the mean counts. */
+static void test_a_load_balancing_loss_equals_hugging_face(void **state)
+{
+	(void)state;
+	static const char *const both[] = {"qwen3-moe", "gpt-oss"};
+	for (int i = 0; i < 2; i++) {
+		step_is(&(struct step){both[i], NULL, "step", "step", 1});
+		step_is(&(struct step){both[i], "adapter", "step", "adapter", 1});
+		curve_is(&(struct curve){both[i], "adapter", "lora", RH_F32, 50, 1e-5, 1e-5, 1});
+		curve_is(&(struct curve){both[i], NULL, "full", RH_F32, 50, 1e-3, 1e-5, 1});
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_logits_equal_hugging_face),      cmocka_unit_test(test_logits_with_adapters_equal_peft),
-	        cmocka_unit_test(test_gradients_equal_hugging_face),   cmocka_unit_test(test_adapter_gradients_equal_peft),
-	        cmocka_unit_test(test_lora_curves_equal_peft),         cmocka_unit_test(test_full_curves_equal_hugging_face),
-	        cmocka_unit_test(test_bf16_curves_equal_hugging_face), cmocka_unit_test(test_merged_classifiers_have_the_adapters_logits),
+	        cmocka_unit_test(test_logits_equal_hugging_face),
+	        cmocka_unit_test(test_logits_with_adapters_equal_peft),
+	        cmocka_unit_test(test_gradients_equal_hugging_face),
+	        cmocka_unit_test(test_adapter_gradients_equal_peft),
+	        cmocka_unit_test(test_lora_curves_equal_peft),
+	        cmocka_unit_test(test_full_curves_equal_hugging_face),
+	        cmocka_unit_test(test_bf16_curves_equal_hugging_face),
+	        cmocka_unit_test(test_merged_classifiers_have_the_adapters_logits),
+	        cmocka_unit_test(test_a_load_balancing_loss_equals_hugging_face),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

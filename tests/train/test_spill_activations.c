@@ -11,8 +11,8 @@ enum { STEPS = 50, BLOCKS = 6, MICROS = 7 };
 struct what {
 	const char *model, *device, *schedule; /* NULL: RoundPipe */
 	int lora, staleness;
-	int64_t round; /* 0: chosen */
-	double clip;
+	int64_t round;        /* 0: chosen */
+	double clip, balance; /* router_aux_loss_coef */
 	int steps;
 	int64_t micros;        /* 0: MICROS */
 	const int64_t *window; /* of paci */
@@ -65,6 +65,7 @@ static struct rig_input open_run(struct deep *deep, const struct what *what, str
 	config->round_micro_batches = what->round;
 	config->optimizer_staleness = what->staleness;
 	config->max_grad_norm = what->clip;
+	config->router_aux_loss_coef = what->balance;
 	config->max_vram = 4 << 20; /* so that max_ram is not spent on devices */
 	config->max_ram = place.ram;
 	config->spill = place.spill;
@@ -189,6 +190,13 @@ static void test_activations_from_nvme_are_those_in_memory(void **state)
 					                          .clip = staleness ? 0 : 1,
 					                          .steps = is_long ? STEPS : STEPS / 3},
 					           staleness ? 3 : 1);
+}
+
+/* A boundary whose load lies behind it. */
+static void test_loads_from_nvme_are_those_in_memory(void **state)
+{
+	(void)state;
+	check_case(&(struct what){.model = "gpt-oss", .device = "cpu:2", .round = 4, .clip = 1, .balance = 0.1, .steps = 6}, 1);
 }
 
 /* Some keep so few boundaries that they stay in memory. */
@@ -415,6 +423,7 @@ int main(void)
 	setenv("RH_SPILL_ELEMENTS", "3000", 1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_activations_from_nvme_are_those_in_memory),
+	        cmocka_unit_test(test_loads_from_nvme_are_those_in_memory),
 	        cmocka_unit_test(test_every_schedule_that_ends_its_steps_together),
 	        cmocka_unit_test(test_budgets_hold_to_the_byte),
 	        cmocka_unit_test(test_a_plan_says_the_same_bytes),

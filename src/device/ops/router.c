@@ -22,6 +22,13 @@ struct shares {
 	double of[RH_ROUTER_MAX_EXPERTS], sum;
 };
 
+static struct rh_op over_all(const struct rh_op *op)
+{
+	struct rh_op all = *op;
+	all.router.softmax = RH_ROUTER_OVER_ALL;
+	return all;
+}
+
 static double rank_of(struct rh_view logits, int64_t t, int64_t e)
 {
 	double logit = get(logits, t, e);
@@ -44,7 +51,23 @@ static struct shares shares_of(const struct rh_op *op, struct rh_view logits, st
 
 static void check_router(struct check *check)
 {
-	check_choice(check, check->op->operand[RH_ROUTER_LOGITS], RH_ROUTER_INDEX, RH_ROUTER_WEIGHT);
+	struct rh_view logits = check->op->operand[RH_ROUTER_LOGITS];
+	check_choice(check, logits, RH_ROUTER_INDEX, RH_ROUTER_WEIGHT);
+	shape(check, RH_ROUTER_LOAD, RH_F32, logits.rows, 2 * logits.cols, "router: load is not (T,2E) F32");
+}
+
+/* A row of it. */
+static void put_load(const struct rh_op *op, int64_t t)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], load = op->operand[RH_ROUTER_LOAD];
+	const struct rh_op all = over_all(op);
+	struct shares shares = shares_of(&all, logits, index, t);
+	for (int64_t e = 0; e < logits.cols; e++) {
+		put(load, t, e, 0);
+		put(load, t, logits.cols + e, shares.of[e] / shares.sum);
+	}
+	for (int64_t j = 0; j < index.cols; j++)
+		put(load, t, (int64_t)get(index, t, j), 1);
 }
 
 static void oracle_router(const struct rh_op *op)
@@ -63,6 +86,8 @@ static void oracle_router(const struct rh_op *op)
 		struct shares shares = shares_of(op, logits, index, t);
 		for (int64_t j = 0; j < index.cols; j++)
 			put(weight, t, j, shares.of[(int64_t)get(index, t, j)] / shares.sum);
+		if (op->operand[RH_ROUTER_LOAD].data)
+			put_load(op, t);
 	}
 }
 
@@ -73,7 +98,7 @@ static void cost_router(const struct rh_op *op, struct rh_op_cost *cost)
 }
 
 const struct op_def op_router = {
-        .info = {"router", 3, {IN("logits"), OUT("index"), OUT("weight")}},
+        .info = {"router", 4, {IN("logits"), OUT("index"), OUT("weight"), OUT_IF("load")}},
         .check = check_router,
         .oracle = oracle_router,
         .cost = cost_router,
@@ -98,8 +123,19 @@ static void check_router_backward(struct check *check)
 	shape(check, RH_ROUTER_BACKWARD_PLACE, RH_I32, index.rows, index.cols, "router_backward: place and index differ in size");
 	shape(check, RH_ROUTER_BACKWARD_DOT, RH_F32, dot.rows, 1, "router_backward: dot is not (T*k,1) F32");
 	shape(check, RH_ROUTER_BACKWARD_MORE, RH_F32, logits.rows, logits.cols, "router_backward: more is not (T,E) F32");
+	shape(check, RH_ROUTER_BACKWARD_COUNT, RH_F32, 1, logits.cols, "router_backward: count is not (1,E) F32");
 	require(check, is_act(dlogits.dtype) && dlogits.rows == logits.rows && dlogits.cols == logits.cols,
 	        "router_backward: dlogits are not (T,E) F32 or BF16");
+}
+
+/* The same of a softmax over all, of which each element's gradient is `balance` times its count. */
+static double balance_of(const struct rh_op *op, const struct shares *all, int64_t e)
+{
+	struct rh_view count = op->operand[RH_ROUTER_BACKWARD_COUNT];
+	double mean = 0;
+	for (int64_t other = 0; other < count.cols; other++)
+		mean += all->of[other] / all->sum * get(count, 0, other);
+	return (double)op->router.balance * all->of[e] / all->sum * (get(count, 0, e) - mean);
 }
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
@@ -108,9 +144,10 @@ static void oracle_router_backward(const struct rh_op *op)
 	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS], index = op->operand[RH_ROUTER_BACKWARD_INDEX];
 	struct rh_view weight = op->operand[RH_ROUTER_BACKWARD_WEIGHT], place = op->operand[RH_ROUTER_BACKWARD_PLACE];
 	struct rh_view dot = op->operand[RH_ROUTER_BACKWARD_DOT], more = op->operand[RH_ROUTER_BACKWARD_MORE];
-	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS];
+	struct rh_view dlogits = op->operand[RH_ROUTER_BACKWARD_DLOGITS], count = op->operand[RH_ROUTER_BACKWARD_COUNT];
+	const struct rh_op all = over_all(op);
 	for (int64_t t = 0; t < logits.rows; t++) {
-		struct shares shares = shares_of(op, logits, index, t);
+		struct shares shares = shares_of(op, logits, index, t), balanced = shares_of(&all, logits, index, t);
 		double through[RH_ROUTER_MAX_EXPERTS] = {0}, sum = 0;
 		for (int64_t j = 0; j < index.cols; j++) {
 			int64_t e = (int64_t)get(index, t, j);
@@ -119,12 +156,14 @@ static void oracle_router_backward(const struct rh_op *op)
 			sum += through[e];
 		}
 		for (int64_t e = 0; e < logits.cols; e++)
-			put(dlogits, t, e, through[e] - shares.of[e] / shares.sum * sum);
+			put(dlogits, t, e, through[e] - shares.of[e] / shares.sum * sum + (count.data ? balance_of(op, &balanced, e) : 0));
 	}
 }
 
 const struct op_def op_router_backward = {
-        .info = {"router_backward", 7, {IN("logits"), IN("index"), IN("weight"), IN("place"), IN("dot"), MAYBE("more"), OUT("dlogits")}},
+        .info = {"router_backward",
+                 8,
+                 {IN("logits"), IN("index"), IN("weight"), IN("place"), IN("dot"), MAYBE("more"), MAYBE("count"), OUT("dlogits")}},
         .check = check_router_backward,
         .oracle = oracle_router_backward,
         .flops = {RH_ROUTER_BACKWARD_LOGITS, SPECIAL + 4},

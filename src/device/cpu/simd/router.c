@@ -3,6 +3,7 @@
 #include "device/cpu/simd/simd.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { PADDED = RH_ROUTER_MAX_EXPERTS + 16 }; /* whole vectors */
 
@@ -71,6 +72,27 @@ static float powers_of(enum rh_router_softmax softmax, float *row, int64_t exper
 	return sum;
 }
 
+/* share[0, E) = the softmax over all experts of row t, of whose experts the one of `index` has the largest logit. */
+SIMD_INLINE void shares_of_all(struct rh_view logits, int64_t t, const int32_t *index, float *share, const int bf16)
+{
+	load_row(logits, t, share, bf16);
+	float sum = exponentials(share, logits.cols, share[*index]);
+	for (int64_t e = 0; e < logits.cols; e++)
+		share[e] /= sum;
+}
+
+/* Row t of the load. `share`: room for a row. */
+SIMD_INLINE void write_load(const struct rh_op *op, int64_t t, const int32_t *index, float *share, const int bf16)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_LOGITS];
+	float *load = row_at(op->operand[RH_ROUTER_LOAD], t);
+	shares_of_all(logits, t, index, share, bf16);
+	memset(load, 0, (size_t)logits.cols * sizeof *load);
+	memcpy(load + logits.cols, share, (size_t)logits.cols * sizeof *load);
+	for (int64_t j = 0; j < op->operand[RH_ROUTER_INDEX].cols; j++)
+		load[index[j]] = 1;
+}
+
 SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
 {
 	struct rh_view logits = op->operand[RH_ROUTER_LOGITS], index = op->operand[RH_ROUTER_INDEX], weight = op->operand[RH_ROUTER_WEIGHT];
@@ -82,6 +104,8 @@ SIMD_INLINE void forward(const struct rh_op *op, int64_t first, int64_t end, con
 		float *out = row_at(weight, t);
 		for (int64_t j = 0; j < index.cols; j++)
 			out[j] = chosen[j] / sum;
+		if (op->operand[RH_ROUTER_LOAD].data)
+			write_load(op, t, index_row(index, t), row, bf16);
 	}
 }
 
@@ -92,6 +116,19 @@ static void router(const struct rh_op *op, int64_t first, int64_t end)
 }
 
 const struct cpu_op SIMD(cpu_router) = {{{router, NULL}}};
+
+/* row += the gradient through the shares of a softmax over all, of which each one's gradient is `balance` times its count. */
+SIMD_INLINE void add_balance(const struct rh_op *op, int64_t t, const int32_t *index, float *row, const int bf16)
+{
+	struct rh_view logits = op->operand[RH_ROUTER_BACKWARD_LOGITS];
+	const float *count = op->operand[RH_ROUTER_BACKWARD_COUNT].data;
+	float share[PADDED] = {0}, mean = 0;
+	shares_of_all(logits, t, index, share, bf16);
+	for (int64_t e = 0; e < logits.cols; e++)
+		mean += share[e] * count[e];
+	for (int64_t e = 0; e < logits.cols; e++)
+		row[e] += op->router.balance * share[e] * (count[e] - mean);
+}
 
 /* With p the softmax and g the gradient of its elements (0 but for the chosen): dlogit = p g - p times the sum of p g. */
 SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, const int bf16)
@@ -119,6 +156,8 @@ SIMD_INLINE void backward(const struct rh_op *op, int64_t first, int64_t end, co
 			row[e] = all ? row[e] / sum * -all_through : 0;
 		for (int64_t j = 0; j < k; j++)
 			row[at[j]] = through[j] - chosen[j] / sum * all_through;
+		if (op->operand[RH_ROUTER_BACKWARD_COUNT].data)
+			add_balance(op, t, at, row, bf16);
 		for (int64_t e = 0; e < experts; e += VF) {
 			if (out_bf16)
 				act_store(row_at(dlogits, t), e, vf_load(row + e), experts - e, 1);
